@@ -1,0 +1,41 @@
+# Compiler options of every target of ours: C++20, warnings as errors, sanitizers, and floating-point
+# settings under which a vector loop and its scalar tail give the same bits (docs/numerics.md).
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+# -Wrestrict: GCC 12 warns falsely inside std::string (its bug 105651).
+add_library(strata_options INTERFACE)
+target_compile_options(strata_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict
+    -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual -ffp-contract=off>)
+
+set(march ${STRATA_MARCH})
+if(NOT march AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+  set(march x86-64-v3)
+endif()
+if(march)
+  target_compile_options(strata_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${march}>)
+endif()
+set(STRATA_MARCH_USED "${march}")
+
+if(STRATA_SANITIZE)
+  target_compile_options(strata_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${STRATA_SANITIZE} -fno-omit-frame-pointer>)
+  target_link_options(strata_options INTERFACE -fsanitize=${STRATA_SANITIZE})
+  # GCC's sanitizer instrumentation raises false alarms in this warning.
+  target_compile_options(strata_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+  if(STRATA_SANITIZE MATCHES undefined)
+    target_compile_options(strata_options INTERFACE
+      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
+  endif()
+endif()
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  target_compile_definitions(strata_options INTERFACE _GLIBCXX_ASSERTIONS)
+endif()

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "strata/core/enum_names.hpp"
+#include "strata/core/error.hpp"
+
+namespace strata {
+
+/// Element types of tensors and data sets.
+enum class DType { kFloat32, kFloat64, kUint8, kInt64 };
+
+template <>
+struct EnumNames<DType> {
+  static constexpr std::array<std::pair<DType, std::string_view>, 4> kTable{
+      {{DType::kFloat32, "float32"},
+       {DType::kFloat64, "float64"},
+       {DType::kUint8, "uint8"},
+       {DType::kInt64, "int64"}}};
+};
+
+/// Size of one element in bytes.
+[[nodiscard]] constexpr std::int64_t size_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return 4;
+    case DType::kUint8:
+      return 1;
+    case DType::kFloat64:
+    case DType::kInt64:
+      return 8;
+  }
+  return 0;
+}
+
+template <typename T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> : std::integral_constant<DType, DType::kFloat32> {};
+template <>
+struct DTypeOf<double> : std::integral_constant<DType, DType::kFloat64> {};
+template <>
+struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::kUint8> {};
+template <>
+struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::kInt64> {};
+
+/// The DType of a C++ element type.
+template <typename T>
+inline constexpr DType kDTypeOf = DTypeOf<std::remove_const_t<T>>::value;
+
+/// Calls `function(T{})` with T the C++ type of a floating-point `dtype`.
+template <typename Function>
+decltype(auto) with_floating(DType dtype, Function&& function) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return std::forward<Function>(function)(float{});
+    case DType::kFloat64:
+      return std::forward<Function>(function)(double{});
+    default:
+      break;
+  }
+  require(false, "a floating-point tensor was expected, this one is {}", name_of(dtype));
+  return std::forward<Function>(function)(float{});
+}
+
+}  // namespace strata

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace strata {
+
+/// Exit codes of the executable; each error carries the one that it ends the program with.
+enum class ExitCode : int {
+  kDone = 0,
+  kUsage = 2,         ///< wrong use or configuration
+  kData = 3,          ///< bad or missing data
+  kCheckpoint = 4,    ///< bad checkpoint
+  kPeer = 5,          ///< a peer or device failed
+  kDiverged = 6,      ///< the loss is not finite
+  kStoppedEarly = 75  ///< stopped on request, checkpoint written
+};
+
+/// A failure that a user can cause or meet. Its text says what is, what was expected and what to
+/// do.
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+
+  [[nodiscard]] ExitCode code() const noexcept { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+/// Throws Error with a formatted message.
+template <typename... Args>
+[[noreturn]] void fail(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Throws std::logic_error where a precondition of ours, not of a user's, does not hold.
+template <typename... Args>
+void require(bool condition, fmt::format_string<Args...> format, Args&&... args) {
+  if (!condition) {
+    throw std::logic_error(fmt::format(format, std::forward<Args>(args)...));
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+
+namespace strata {
+
+/// Lines for people, to standard error and, once opened, to a log file. Every rank has one; only
+/// those of a speaking rank print.
+class Log {
+ public:
+  enum class Voice { kSpeak, kSilent };
+
+  explicit Log(Voice voice) : voice_(voice) {}
+
+  /// Appends all further lines to a file too, each with the time of day.
+  /// Throws: Error(kUsage) where it cannot be opened.
+  void open_file(const std::string& path);
+
+  template <typename... Args>
+  void info(fmt::format_string<Args...> format, Args&&... args) {
+    if (voice_ == Voice::kSpeak) {
+      line(fmt::format(format, std::forward<Args>(args)...));
+    }
+  }
+  template <typename... Args>
+  void warn(fmt::format_string<Args...> format, Args&&... args) {
+    if (voice_ == Voice::kSpeak) {
+      line("warning: " + fmt::format(format, std::forward<Args>(args)...));
+    }
+  }
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  void line(std::string_view text);
+
+  Voice voice_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace strata

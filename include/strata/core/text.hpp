@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace strata {
+
+/// Edits (insertions, deletions, replacements) that turn one text into the other.
+/// Source: V. I. Levenshtein, "Binary codes capable of correcting deletions, insertions, and
+/// reversals", 1966.
+[[nodiscard]] std::int64_t edit_distance(std::string_view a, std::string_view b);
+
+/// The candidate with the fewest edits from `text`; empty where there is no candidate.
+[[nodiscard]] std::string nearest(std::string_view text, std::span<const std::string> candidates);
+
+/// A byte count for people, as in "1.25 MiB".
+[[nodiscard]] std::string bytes_text(std::int64_t bytes);
+
+/// A duration for people, as in "2 h 05 min", "3 min 20 s" or "4.2 s".
+[[nodiscard]] std::string duration_text(double seconds);
+
+/// A count with thousands separated, as in "101,770".
+[[nodiscard]] std::string count_text(std::int64_t count);
+
+/// The pieces between separators, blank ones dropped, white space trimmed.
+[[nodiscard]] std::vector<std::string> split_words(std::string_view text,
+                                                   std::string_view separators = " \t");
+
+/// Text without white space at either end.
+[[nodiscard]] std::string_view trimmed(std::string_view text);
+
+/// The whole text as a number; nothing where any of it is not.
+[[nodiscard]] bool parse_int64(std::string_view text, std::int64_t& value);
+[[nodiscard]] bool parse_double(std::string_view text, double& value);
+
+/// Rows of cells in aligned columns; the first row is underlined. Columns that hold only numbers
+/// align right.
+[[nodiscard]] std::string table_text(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace strata

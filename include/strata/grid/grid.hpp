@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "strata/core/enum_names.hpp"
+
+namespace strata::grid {
+
+/// The three axes of a grid of ranks.
+enum class Axis { kData, kPipeline, kTensor };
+
+/// A rank's place on the grid.
+struct Coordinates {
+  std::int64_t data = 0;
+  std::int64_t pipeline = 0;
+  std::int64_t tensor = 0;
+
+  friend bool operator==(const Coordinates&, const Coordinates&) = default;
+};
+
+/// Extents of the grid. Tensor varies fastest over the ranks, then data, then pipeline, so that
+/// tensor groups are neighbours and pipeline stages are furthest apart.
+struct Grid {
+  std::int64_t data = 1;
+  std::int64_t pipeline = 1;
+  std::int64_t tensor = 1;
+
+  [[nodiscard]] std::int64_t ranks() const { return data * pipeline * tensor; }
+
+  /// Pre: 0 <= rank < ranks().
+  [[nodiscard]] Coordinates coordinates_of(std::int64_t rank) const;
+  /// Pre: each coordinate lies within its extent.
+  [[nodiscard]] std::int64_t rank_of(const Coordinates& coordinates) const;
+  /// Ranks that differ from `rank` at most in the coordinate of `axis`, in order of that
+  /// coordinate.
+  [[nodiscard]] std::vector<std::int64_t> group_of(std::int64_t rank, Axis axis) const;
+  /// As in "2 data x 2 pipeline x 1 tensor".
+  [[nodiscard]] std::string text() const;
+
+  friend bool operator==(const Grid&, const Grid&) = default;
+};
+
+/// A half-open range of indices: of elements, samples, lanes or layers.
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  [[nodiscard]] std::int64_t count() const { return end - begin; }
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+/// Part `index` of `count` items dealt evenly to `parts`; earlier parts get the items left over.
+[[nodiscard]] Range even_part(std::int64_t count, std::int64_t parts, std::int64_t index);
+
+}  // namespace strata::grid
+
+namespace strata {
+template <>
+struct EnumNames<grid::Axis> {
+  static constexpr std::array<std::pair<grid::Axis, std::string_view>, 3> kTable{
+      {{grid::Axis::kData, "data"},
+       {grid::Axis::kPipeline, "pipeline"},
+       {grid::Axis::kTensor, "tensor"}}};
+};
+}  // namespace strata

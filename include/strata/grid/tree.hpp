@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "strata/grid/grid.hpp"
+
+namespace strata::grid {
+
+/// The one balanced binary tree in which the contributions of `leaves` lanes (or shards) are added.
+/// Each node is a range of leaves; a node of n > 1 leaves has the children [begin, begin + n / 2)
+/// and [begin + n / 2, end). The tree depends on the number of leaves alone, never on the grid
+/// (design law 1).
+class SumTree {
+ public:
+  explicit SumTree(std::int64_t leaves);
+
+  [[nodiscard]] std::int64_t leaves() const { return leaves_; }
+
+  /// The fewest nodes of the tree that together cover the leaves [range.begin, range.end), in
+  /// order. What a holder of these leaves can add up by itself is one partial sum a node.
+  [[nodiscard]] std::vector<Range> nodes_within(const Range& range) const;
+
+ private:
+  void collect(const Range& node, const Range& range, std::vector<Range>& nodes) const;
+
+  std::int64_t leaves_;
+};
+
+/// One addition: part `into` += part `from`.
+struct FoldStep {
+  std::int64_t into = 0;
+  std::int64_t from = 0;
+
+  friend bool operator==(const FoldStep&, const FoldStep&) = default;
+};
+
+/// The additions, in order, that bring partial sums of the given tree nodes together in part 0.
+/// Pre: `nodes` are disjoint nodes of the tree, in order, and cover all its leaves.
+[[nodiscard]] std::vector<FoldStep> fold_steps(const SumTree& tree, std::span<const Range> nodes);
+
+/// How a holder of consecutive leaves adds them as they come, one after the other, with few
+/// accumulators: leaf i is accumulated in accumulator[i]; after it, the additions after[i] are
+/// done.
+struct RunningFold {
+  std::vector<std::int64_t> accumulator;
+  std::vector<std::vector<FoldStep>> after;
+  std::int64_t accumulators = 0;
+  /// The tree nodes that are left at the end; node k lies in accumulator k.
+  std::vector<Range> nodes;
+};
+
+[[nodiscard]] RunningFold running_fold(const SumTree& tree, const Range& leaves);
+
+}  // namespace strata::grid

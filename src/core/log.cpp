@@ -1,0 +1,33 @@
+#include "strata/core/log.hpp"
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include <fmt/chrono.h>
+
+#include "strata/core/error.hpp"
+
+namespace strata {
+
+void Log::open_file(const std::string& path) {
+  if (voice_ == Voice::kSilent) {
+    return;
+  }
+  file_.reset(std::fopen(path.c_str(), "a"));
+  if (!file_) {
+    fail(ExitCode::kUsage, "cannot write the log {}: {}; choose another run.dir", path,
+         std::strerror(errno));
+  }
+}
+
+void Log::line(std::string_view text) {
+  fmt::print(stderr, "{}\n", text);
+  if (file_) {
+    const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+    fmt::print(file_.get(), "{:%Y-%m-%d %H:%M:%S} {}\n", fmt::localtime(now), text);
+    std::fflush(file_.get());
+  }
+}
+
+}  // namespace strata

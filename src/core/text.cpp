@@ -1,0 +1,141 @@
+#include "strata/core/text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace strata {
+
+std::int64_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::int64_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::int64_t diagonal = row[0];
+    row[0] = static_cast<std::int64_t>(i) + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::int64_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j + 1] + 1, row[j] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string nearest(std::string_view text, std::span<const std::string> candidates) {
+  std::string best;
+  std::int64_t best_distance = std::numeric_limits<std::int64_t>::max();
+  for (const std::string& candidate : candidates) {
+    const std::int64_t distance = edit_distance(text, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::string bytes_text(std::int64_t bytes) {
+  static constexpr std::array<const char*, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (std::abs(value) >= 1024.0 && unit + 1 < kUnits.size()) {
+    value /= 1024.0;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+std::string duration_text(double seconds) {
+  if (seconds < 60.0) {
+    return fmt::format("{:.1f} s", seconds);
+  }
+  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
+  if (whole < 3600) {
+    return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  }
+  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+}
+
+std::string count_text(std::int64_t count) {
+  std::string text = std::to_string(count);
+  const std::size_t first = count < 0 ? 1 : 0;
+  for (std::size_t position = text.size(); position > first + 3;) {
+    position -= 3;
+    text.insert(position, ",");
+  }
+  return text;
+}
+
+std::vector<std::string> split_words(std::string_view text, std::string_view separators) {
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find_first_of(separators, begin), text.size());
+    const std::string_view word = trimmed(text.substr(begin, end - begin));
+    if (!word.empty()) {
+      words.emplace_back(word);
+    }
+    begin = end + 1;
+  }
+  return words;
+}
+
+std::string_view trimmed(std::string_view text) {
+  static constexpr std::string_view kBlank = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) {
+    return {};
+  }
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+bool parse_int64(std::string_view text, std::int64_t& value) {
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return status == std::errc() && end == text.data() + text.size();
+}
+
+bool parse_double(std::string_view text, double& value) {
+  if (!text.empty() && text.front() == '+') {
+    text.remove_prefix(1);
+  }
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return status == std::errc() && end == text.data() + text.size();
+}
+
+std::string table_text(const std::vector<std::vector<std::string>>& rows) {
+  if (rows.empty()) {
+    return {};
+  }
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  std::vector<bool> numeric(rows.front().size(), true);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    for (std::size_t c = 0; c < widths.size() && c < rows[r].size(); ++c) {
+      widths[c] = std::max(widths[c], rows[r][c].size());
+      numeric[c] = numeric[c] &&
+                   (r == 0 || rows[r][c].find_first_not_of("0123456789.,-+%") == std::string::npos);
+    }
+  }
+  std::string text;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    std::string line;
+    for (std::size_t c = 0; c < widths.size() && c < rows[r].size(); ++c) {
+      line += c == 0 ? "" : "  ";
+      line += numeric[c] ? fmt::format("{:>{}}", rows[r][c], widths[c])
+                         : fmt::format("{:<{}}", rows[r][c], widths[c]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+    if (r == 0) {
+      const std::size_t total = std::accumulate(widths.begin(), widths.end(), std::size_t{0});
+      text += std::string(total + 2 * (widths.size() - 1), '-') + "\n";
+    }
+  }
+  return text;
+}
+
+}  // namespace strata

@@ -1,0 +1,78 @@
+#include "strata/grid/tree.hpp"
+
+#include <algorithm>
+#include <functional>
+
+#include "strata/core/error.hpp"
+
+namespace strata::grid {
+
+SumTree::SumTree(std::int64_t leaves) : leaves_(leaves) {
+  require(leaves >= 1, "a sum of {} lanes", leaves);
+}
+
+std::vector<Range> SumTree::nodes_within(const Range& range) const {
+  require(range.begin >= 0 && range.begin < range.end && range.end <= leaves_,
+          "lanes [{}, {}) of {}", range.begin, range.end, leaves_);
+  std::vector<Range> nodes;
+  collect({0, leaves_}, range, nodes);
+  return nodes;
+}
+
+void SumTree::collect(const Range& node, const Range& range, std::vector<Range>& nodes) const {
+  if (node.end <= range.begin || node.begin >= range.end) {
+    return;
+  }
+  if (node.begin >= range.begin && node.end <= range.end) {
+    nodes.push_back(node);
+    return;
+  }
+  const std::int64_t middle = node.begin + node.count() / 2;
+  collect({node.begin, middle}, range, nodes);
+  collect({middle, node.end}, range, nodes);
+}
+
+std::vector<FoldStep> fold_steps(const SumTree& tree, std::span<const Range> nodes) {
+  std::vector<FoldStep> steps;
+  // The part that holds a node's sum once its subtree has been added up: that of its first leaf.
+  const std::function<std::int64_t(const Range&)> add_up = [&](const Range& node) {
+    const auto part = std::find(nodes.begin(), nodes.end(), node);
+    if (part != nodes.end()) {
+      return static_cast<std::int64_t>(part - nodes.begin());
+    }
+    require(node.count() > 1, "leaf {} of the sum is not covered by any part", node.begin);
+    const std::int64_t middle = node.begin + node.count() / 2;
+    const std::int64_t left = add_up({node.begin, middle});
+    const std::int64_t right = add_up({middle, node.end});
+    steps.push_back({left, right});
+    return left;
+  };
+  add_up({0, tree.leaves()});
+  return steps;
+}
+
+RunningFold running_fold(const SumTree& tree, const Range& leaves) {
+  RunningFold fold;
+  fold.nodes = tree.nodes_within(leaves);
+  for (std::size_t n = 0; n < fold.nodes.size(); ++n) {
+    // Leaves come in order, so the partial sums that wait form a stack: the left siblings on the
+    // way up.
+    const std::function<void(const Range&, std::int64_t)> visit = [&](const Range& node,
+                                                                      std::int64_t slot) {
+      fold.accumulators = std::max(fold.accumulators, slot + 1);
+      if (node.count() == 1) {
+        fold.accumulator.push_back(slot);
+        fold.after.emplace_back();
+        return;
+      }
+      const std::int64_t middle = node.begin + node.count() / 2;
+      visit({node.begin, middle}, slot);
+      visit({middle, node.end}, slot + 1);
+      fold.after.back().push_back({slot, slot + 1});
+    };
+    visit(fold.nodes[n], static_cast<std::int64_t>(n));
+  }
+  return fold;
+}
+
+}  // namespace strata::grid
