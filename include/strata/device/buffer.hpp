@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/shape.hpp"
+#include "strata/core/tensor.hpp"
+#include "strata/device/device.hpp"
+#include "strata/device/stream.hpp"
+
+namespace strata::device {
+
+/// The owner of a contiguous run of zero-initialised memory on one device.
+class Buffer {
+ public:
+  /// Every buffer begins at a multiple of this, in bytes.
+  static constexpr std::int64_t kAlignmentBytes = 64;
+
+  /// Owns nothing.
+  Buffer() = default;
+  /// Throws: Error(kPeer) where the device has not that much memory left.
+  Buffer(const Device& device, std::int64_t bytes);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+
+  [[nodiscard]] const Device& device() const { return device_; }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+  [[nodiscard]] bool empty() const { return bytes_ == 0; }
+
+  /// A tensor of this memory that begins `offset_bytes` into it.
+  /// Pre: the tensor lies within the buffer and its beginning is aligned for its dtype.
+  [[nodiscard]] TensorView view(std::int64_t offset_bytes, const Shape& shape, DType dtype) const;
+
+ private:
+  Device device_ = Device::cpu();
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+/// Copies the elements of one tensor to another, on any devices, and waits until they are there.
+/// Pre: equal dtype and count. Throws: Error(kPeer) where a device fails.
+void copy(const ConstTensorView& from, const TensorView& to);
+
+/// As copy(), ordered after the work on `stream`; the host does not wait where a GPU takes part.
+void copy(const ConstTensorView& from, const TensorView& to, Stream& stream);
+
+}  // namespace strata::device

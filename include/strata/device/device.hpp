@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "strata/core/enum_names.hpp"
+#include "strata/core/tensor.hpp"
+
+namespace strata::device {
+
+/// What computes and holds memory.
+enum class DeviceKind { kCpu, kCuda };
+
+/// One processor with its memory: the host's cores, or the GPU with an index.
+class Device {
+ public:
+  [[nodiscard]] static Device cpu() { return {DeviceKind::kCpu, 0}; }
+  /// Throws: Error(kPeer) where the build has no CUDA or there is no GPU with this index.
+  [[nodiscard]] static Device cuda(std::int64_t index);
+
+  [[nodiscard]] DeviceKind kind() const { return kind_; }
+  [[nodiscard]] std::int64_t index() const { return index_; }
+  /// Where this device's memory lives.
+  [[nodiscard]] Place place() const {
+    return kind_ == DeviceKind::kCpu ? Place::kHost : Place::kCuda;
+  }
+  /// As in "cpu" or "cuda:1".
+  [[nodiscard]] std::string text() const;
+
+  friend bool operator==(const Device&, const Device&) = default;
+
+ private:
+  Device(DeviceKind kind, std::int64_t index) : kind_(kind), index_(index) {}
+
+  DeviceKind kind_;
+  std::int64_t index_;
+};
+
+/// GPUs that this process can use; 0 in a build without CUDA or on a node without a driver.
+[[nodiscard]] std::int64_t cuda_device_count();
+
+}  // namespace strata::device
+
+namespace strata {
+template <>
+struct EnumNames<device::DeviceKind> {
+  static constexpr std::array<std::pair<device::DeviceKind, std::string_view>, 2> kTable{
+      {{device::DeviceKind::kCpu, "cpu"}, {device::DeviceKind::kCuda, "cuda"}}};
+};
+}  // namespace strata

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+
+#include "strata/device/device.hpp"
+
+namespace strata::device {
+
+/// A queue of work on one device, done in order. On the CPU work is done when it is given.
+class Stream {
+ public:
+  explicit Stream(const Device& device);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  Stream(Stream&& other) noexcept;
+  Stream& operator=(Stream&& other) noexcept;
+
+  [[nodiscard]] const Device& device() const { return device_; }
+  /// Waits until all work given so far is done. Throws: Error(kPeer) where any of it failed.
+  void synchronize();
+  /// The cudaStream_t, for libraries and launches only; null on the CPU.
+  [[nodiscard]] void* raw() const { return raw_; }
+
+ private:
+  Device device_;
+  void* raw_ = nullptr;
+};
+
+/// A point in a stream that other streams, or the host, wait for. It knows how many waits follow
+/// each recording, so that a missed or doubled wait is an error and not a race.
+class Event {
+ public:
+  /// Pre: consumers >= 1.
+  Event(const Device& device, std::int64_t consumers);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&& other) noexcept;
+
+  /// Marks the end of the work that `stream` holds now.
+  /// Throws: std::logic_error where a consumer of the last recording has not waited.
+  void record(Stream& stream);
+  /// Lets later work on `stream` begin only after the recorded point; counts as one consumer.
+  /// Throws: std::logic_error where nothing is recorded or every consumer has waited already.
+  void wait(Stream& stream);
+  /// As wait(), for the host.
+  void wait_on_host();
+
+  /// Waits still due for the last recording.
+  [[nodiscard]] std::int64_t waits_due() const { return waits_due_; }
+
+ private:
+  void consume();
+
+  Device device_;
+  std::int64_t consumers_;
+  std::int64_t waits_due_ = 0;
+  void* raw_ = nullptr;
+};
+
+}  // namespace strata::device

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "strata/core/enum_names.hpp"
+#include "strata/core/tensor.hpp"
+#include "strata/ops/context.hpp"
+
+namespace strata::ops {
+
+/// Elementwise functions between layers.
+enum class Activation { kNone, kRelu, kGelu, kTanh, kSigmoid };
+
+/// y = f(x), element by element. In place (y is x) is allowed.
+/// gelu is 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+/// Shapes: x, y equal. Source: Hendrycks, Gimpel, "Gaussian error linear units", arXiv 1606.08415.
+void activation_forward(Context& context, Activation activation, const ConstTensorView& x,
+                        const TensorView& y);
+
+/// dx = f'(x) dy, element by element. In place (dx is dy) is allowed. gelu reads x, the others read
+/// y; what is not read may be empty.
+/// Shapes: x, y, dy, dx equal.
+void activation_backward(Context& context, Activation activation, const ConstTensorView& x,
+                         const ConstTensorView& y, const ConstTensorView& dy, const TensorView& dx);
+
+/// y = exp(x) / sum(exp(x)) over the last dimension. In place (y is x) is allowed.
+/// Shapes: x, y equal.
+void softmax_forward(Context& context, const ConstTensorView& x, const TensorView& y);
+
+/// dx = y (dy - sum(dy y)), the sum over the last dimension. In place (dx is dy) is allowed.
+/// Shapes: y, dy, dx equal.
+void softmax_backward(Context& context, const ConstTensorView& y, const ConstTensorView& dy,
+                      const TensorView& dx);
+
+}  // namespace strata::ops
+
+namespace strata {
+template <>
+struct EnumNames<ops::Activation> {
+  static constexpr std::array<std::pair<ops::Activation, std::string_view>, 5> kTable{
+      {{ops::Activation::kNone, "none"},
+       {ops::Activation::kRelu, "relu"},
+       {ops::Activation::kGelu, "gelu"},
+       {ops::Activation::kTanh, "tanh"},
+       {ops::Activation::kSigmoid, "sigmoid"}}};
+};
+}  // namespace strata

@@ -1,0 +1,36 @@
+#pragma once
+
+#include "strata/core/tensor.hpp"
+#include "strata/ops/activation.hpp"
+#include "strata/ops/context.hpp"
+
+namespace strata::ops {
+
+/// Whether a stored matrix is read as its transpose.
+enum class Transpose { kNo, kYes };
+
+/// Whether a result replaces what a tensor holds or is added to it.
+enum class Accumulate { kOverwrite, kAdd };
+
+struct MatmulOptions {
+  Transpose transpose_a = Transpose::kNo;
+  Transpose transpose_b = Transpose::kNo;
+  Accumulate accumulate = Accumulate::kOverwrite;
+  /// Added to every row of the product; empty: none. Shape: n.
+  ConstTensorView bias;
+  /// Applied last. Pre: kNone or kRelu; kNone where the result is added.
+  Activation activation = Activation::kNone;
+};
+
+/// c = activation(op(a) op(b) + bias), or c += op(a) op(b) + bias.
+/// Shapes: op(a) m x k, op(b) k x n, c m x n; equal dtype, float32 or float64.
+/// The bits of c depend on the shapes and options alone.
+void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
+            const TensorView& c, const MatmulOptions& options = {});
+
+/// sum[j] = sum over i of x[i, j], rows added in order of fixed blocks; a bias's gradient.
+/// Shapes: x rows x n (any leading dimensions count as rows), sum n.
+void column_sum(Context& context, const ConstTensorView& x, const TensorView& sum,
+                Accumulate accumulate);
+
+}  // namespace strata::ops

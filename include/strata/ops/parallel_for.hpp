@@ -1,0 +1,32 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "strata/core/error.hpp"
+#include "strata/ops/context.hpp"
+
+namespace strata::ops {
+
+/// Calls function(begin, end) for the chunks [0, grain), [grain, 2 grain), ... of [0, count), on
+/// the context's threads. Chunks never depend on the number of threads, so neither do bits.
+/// Pre: grain >= 1; calls do not depend on one another and do not throw.
+template <typename Function>
+void parallel_for(Context& context, std::int64_t count, std::int64_t grain,
+                  const Function& function) {
+  require(grain >= 1, "a chunk of {} items", grain);
+  const std::int64_t chunks = (count + grain - 1) / grain;
+  if (context.threads() == 1 || chunks <= 1) {
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      function(chunk * grain, std::min(count, (chunk + 1) * grain));
+    }
+    return;
+  }
+  const int threads = static_cast<int>(std::min<std::int64_t>(context.threads(), chunks));
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    function(chunk * grain, std::min(count, (chunk + 1) * grain));
+  }
+}
+
+}  // namespace strata::ops

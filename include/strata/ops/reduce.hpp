@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "strata/core/tensor.hpp"
+#include "strata/ops/context.hpp"
+
+namespace strata::ops {
+
+/// One addition of a fold: part `into` += part `from`.
+struct FoldPair {
+  std::int64_t into = 0;
+  std::int64_t from = 0;
+};
+
+/// Does the additions in order, element by element, over parts of equal shape and dtype. Works
+/// through the parts a cache-sized chunk at a time, so that each is read from memory once.
+/// Pre: parts do not overlap; each pair names two different parts.
+void fold(Context& context, std::span<const TensorView> parts, std::span<const FoldPair> steps);
+
+/// out[b] = sum of squares of elements [b * block_elements, (b + 1) * block_elements) of x, in
+/// double and in an order that depends on the block's length alone. The last block may be short.
+/// Pre: out holds as many as there are blocks, block_elements >= 1.
+void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
+                           std::span<double> out);
+
+}  // namespace strata::ops
