@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "strata/pipeline/schedule.hpp"
+
+namespace strata::pipeline {
+
+/// What the actions cost, in seconds, for each stage; one action of one chunk each.
+struct StageCosts {
+  std::vector<double> forward_seconds;
+  std::vector<double> backward_input_seconds;
+  std::vector<double> backward_weight_seconds;
+  /// From the end of the action that makes a message to its arrival; keeps no stage busy.
+  double send_latency_seconds = 0.0;
+};
+
+/// The same costs for each of `stages` stages.
+[[nodiscard]] StageCosts equal_costs(std::int64_t stages, double forward_seconds,
+                                     double backward_input_seconds, double backward_weight_seconds,
+                                     double send_latency_seconds = 0.0);
+
+/// An action and when it ran; a receive lasts for as long as the stage waits in it.
+struct TimedAction {
+  std::int64_t stage = 0;
+  Action action;
+  double begin_seconds = 0.0;
+  double end_seconds = 0.0;
+};
+
+/// What a schedule takes under given costs.
+struct Simulation {
+  double makespan_seconds = 0.0;
+  /// For each stage: the time in compute actions, and the rest of the makespan.
+  std::vector<double> busy_seconds;
+  std::vector<double> idle_seconds;
+  /// Idle time of all stages over stages times makespan.
+  double bubble_fraction = 0.0;
+  /// In order of begin, then stage, then place in the stage's list.
+  std::vector<TimedAction> actions;
+};
+
+/// Runs a schedule's lists against a clock: each stage takes its actions in order, sends never
+/// block, a receive ends when its message has arrived, reduce costs nothing.
+/// For S equal stages, M microbatches and no latency both gpipe and 1f1b take
+///   (M + S - 1) (forward + backward_input) + M backward_weight.
+/// With a fused backward (backward_weight = 0) that is a bubble of (S - 1) / (M + S - 1); a split
+/// one is shorter, for the drain passes through input gradients only.
+/// Pre: the schedule is sound (check); every vector of `costs` has one entry a stage.
+[[nodiscard]] Simulation simulate(const Schedule& schedule, const StageCosts& costs);
+
+}  // namespace strata::pipeline
