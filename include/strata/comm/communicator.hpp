@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strata/core/tensor.hpp"
+
+namespace strata::comm {
+
+/// What a message is for; part of its match, so that unlike messages never meet.
+enum class Tag : int { kSetup = 1, kActivation, kGradient, kReduce, kGather };
+
+/// How long a rank waits for a peer before it gives the peer up.
+struct Patience {
+  double seconds = 300.0;
+};
+
+/// A message in flight; the memory it reads or writes must stay until it is done. Destroying an
+/// unfinished one is a logic error of the caller except while an exception unwinds.
+class Request {
+ public:
+  /// One operation of a communicator's kind.
+  class Operation {
+   public:
+    Operation() = default;
+    virtual ~Operation() = default;
+    Operation(const Operation&) = delete;
+    Operation& operator=(const Operation&) = delete;
+    /// Makes progress; true once done.
+    virtual bool test() = 0;
+  };
+
+  Request() = default;
+  Request(std::unique_ptr<Operation> operation, std::string what, Patience patience)
+      : operation_(std::move(operation)), what_(std::move(what)), patience_(patience) {}
+
+  /// Makes progress; true once done, and for an empty request.
+  bool test();
+  /// Returns once done, at once for an empty request.
+  /// Throws: Error(kPeer) where patience runs out or the transport fails; the text names the
+  /// operation and the peer.
+  void wait();
+  [[nodiscard]] bool pending() const { return operation_ != nullptr; }
+
+ private:
+  std::unique_ptr<Operation> operation_;
+  std::string what_;
+  Patience patience_;
+};
+
+/// A group of ranks that exchange messages. Every rank of the group makes the same collective calls
+/// in the same order (design law 3). Payloads are tensors in host memory; for the MPI kind at most
+/// 2 GiB a message.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  [[nodiscard]] std::int64_t rank() const { return rank_; }
+  [[nodiscard]] std::int64_t size() const { return size_; }
+  /// For messages to people, as in "data group".
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] Patience patience() const { return patience_; }
+  void set_patience(Patience patience) { patience_ = patience; }
+
+  /// Begins a message to `peer`. Messages of one tag between two ranks arrive in the order of their
+  /// sends.
+  [[nodiscard]] Request send(ConstTensorView payload, std::int64_t peer, Tag tag);
+  /// Begins to receive a message of exactly the payload's size.
+  [[nodiscard]] Request receive(TensorView payload, std::int64_t peer, Tag tag);
+
+  /// Returns when every rank of the group has called.
+  virtual void barrier() = 0;
+  /// Copies root's payload to every rank.
+  virtual void broadcast(TensorView payload, std::int64_t root) = 0;
+  /// Gathers equal payloads of all ranks, in rank order.
+  /// Shapes: all.bytes() == size() * mine.bytes().
+  virtual void all_gather(ConstTensorView mine, TensorView all) = 0;
+  /// The communicator of `members` (ranks of this group, in order), of which this rank is one.
+  /// Communication: collective over this group; the groups asked for in one call are disjoint.
+  [[nodiscard]] virtual std::unique_ptr<Communicator> subgroup(
+      std::span<const std::int64_t> members, std::string name) = 0;
+
+  /// Gathers texts of any length, in rank order.
+  [[nodiscard]] std::vector<std::string> all_gather_texts(const std::string& mine);
+
+ protected:
+  Communicator(std::int64_t rank, std::int64_t size, std::string name)
+      : rank_(rank), size_(size), name_(std::move(name)) {}
+
+  virtual std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
+                                                         Tag tag) = 0;
+  virtual std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
+                                                            Tag tag) = 0;
+
+ private:
+  [[nodiscard]] std::string describe(std::string_view verb, std::int64_t peer, Tag tag) const;
+
+  std::int64_t rank_;
+  std::int64_t size_;
+  std::string name_;
+  Patience patience_;
+};
+
+/// A tensor view over `elements` of host memory, to send or receive them.
+template <typename T>
+[[nodiscard]] auto payload_of(std::span<T> elements) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  return BasicTensorView<Byte>(reinterpret_cast<Byte*>(elements.data()),
+                               Shape{static_cast<std::int64_t>(elements.size() * sizeof(T))},
+                               DType::kUint8);
+}
+
+}  // namespace strata::comm
+
+namespace strata {
+template <>
+struct EnumNames<comm::Tag> {
+  static constexpr std::array<std::pair<comm::Tag, std::string_view>, 5> kTable{
+      {{comm::Tag::kSetup, "set-up message"},
+       {comm::Tag::kActivation, "activation"},
+       {comm::Tag::kGradient, "gradient"},
+       {comm::Tag::kReduce, "gradient slice"},
+       {comm::Tag::kGather, "weight slice"}}};
+};
+}  // namespace strata

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <memory>
+
+#include "strata/comm/communicator.hpp"
+#include "strata/grid/grid.hpp"
+
+namespace strata::comm {
+
+/// This rank's place on the grid and the communicators along its axes.
+struct Groups {
+  grid::Grid grid;
+  grid::Coordinates place;
+  Communicator* world = nullptr;
+  /// Ranks with the same pipeline and tensor coordinates, in order of the data coordinate; and so
+  /// on.
+  std::unique_ptr<Communicator> data;
+  std::unique_ptr<Communicator> pipeline;
+  std::unique_ptr<Communicator> tensor;
+};
+
+/// Splits the world along the axes of the grid.
+/// Pre: grid.ranks() == world.size(). Communication: collective over the world.
+[[nodiscard]] Groups make_groups(Communicator& world, const grid::Grid& grid);
+
+}  // namespace strata::comm

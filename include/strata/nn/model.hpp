@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "strata/core/enum_names.hpp"
+#include "strata/grid/split.hpp"
+#include "strata/nn/layer.hpp"
+
+namespace strata::nn {
+
+enum class LossKind { kCrossEntropy, kMeanSquaredError };
+
+/// A model as the config spells it.
+struct ModelOptions {
+  /// One `layer =` line each, as in "dense 128 relu name=hidden".
+  std::vector<std::string> layers;
+  LossKind loss = LossKind::kCrossEntropy;
+  /// Shape of one sample.
+  Shape input_shape;
+  /// Outputs that the data's targets ask for: number of classes, or values of a regression target.
+  std::int64_t outputs = 1;
+  std::uint64_t seed = 0;
+};
+
+/// A network of layers, whole; every rank builds it, and holds tensors for its own stage only.
+class Model {
+ public:
+  /// Throws: Error(kUsage) for a line that cannot be read, names twice used, or shapes that do not
+  /// meet.
+  explicit Model(const ModelOptions& options);
+
+  [[nodiscard]] std::int64_t layer_count() const {
+    return static_cast<std::int64_t>(layers_.size());
+  }
+  [[nodiscard]] const Layer& layer(std::int64_t index) const {
+    return *layers_[static_cast<std::size_t>(index)];
+  }
+  /// All parameters, in canonical order.
+  [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  [[nodiscard]] std::int64_t parameter_count() const;
+  [[nodiscard]] const Shape& input_shape() const { return options_.input_shape; }
+  [[nodiscard]] const Shape& output_shape() const { return layers_.back()->output_shape(); }
+  [[nodiscard]] LossKind loss() const { return options_.loss; }
+  /// Forward and backward cost of each layer, in units of a floating-point operation.
+  [[nodiscard]] std::vector<double> costs() const;
+
+ private:
+  ModelOptions options_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<ParameterSpec> parameters_;
+};
+
+/// The layers of each stage: balanced over the costs for "auto", else beginning at the listed
+/// layers, by number from 0 or by name ("0, 2" or "dense1, dense3"). Throws: Error(kUsage) where
+/// there are more stages than layers or the list does not fit.
+[[nodiscard]] grid::StageSplit split_model(const Model& model, std::int64_t stages,
+                                           const std::string& how);
+
+/// The model as a table: layer, name, output shape, parameters, stage; then totals and the balance.
+[[nodiscard]] std::string model_table(const Model& model, const grid::StageSplit& split);
+
+}  // namespace strata::nn
+
+namespace strata {
+template <>
+struct EnumNames<nn::LossKind> {
+  static constexpr std::array<std::pair<nn::LossKind, std::string_view>, 2> kTable{
+      {{nn::LossKind::kCrossEntropy, "cross_entropy"},
+       {nn::LossKind::kMeanSquaredError, "mean_squared_error"}}};
+};
+}  // namespace strata

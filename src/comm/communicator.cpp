@@ -1,0 +1,80 @@
+#include "strata/comm/communicator.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+
+namespace strata::comm {
+
+bool Request::test() {
+  if (operation_ == nullptr || operation_->test()) {
+    operation_.reset();
+    return true;
+  }
+  return false;
+}
+
+void Request::wait() {
+  using Clock = std::chrono::steady_clock;
+  // A short spin serves messages that are about to arrive; then the core is left to others, which
+  // matters where ranks outnumber cores. The clock is read only now and then.
+  constexpr int kSpins = 64;
+  constexpr int kTestsPerClockRead = 256;
+  for (int i = 0; i < kSpins; ++i) {
+    if (test()) {
+      return;
+    }
+  }
+  const Clock::time_point start = Clock::now();
+  for (std::int64_t tests = 1; !test(); ++tests) {
+    std::this_thread::yield();
+    if (tests % kTestsPerClockRead == 0 &&
+        std::chrono::duration<double>(Clock::now() - start).count() > patience_.seconds) {
+      fail(ExitCode::kPeer,
+           "waited {:.0f} s in vain to {}; that rank or its node hangs or is gone. Submit the job "
+           "again with "
+           "--run.resume=auto; run.patience_seconds sets how long ranks wait",
+           patience_.seconds, what_);
+    }
+  }
+}
+
+std::string Communicator::describe(std::string_view verb, std::int64_t peer, Tag tag) const {
+  return fmt::format("{} rank {} of the {} (as its rank {}): {}", verb, peer, name_, rank_,
+                     name_of(tag));
+}
+
+Request Communicator::send(ConstTensorView payload, std::int64_t peer, Tag tag) {
+  require(peer >= 0 && peer < size_ && peer != rank_, "a message to rank {} of {}", peer, size_);
+  return {begin_send(payload, peer, tag), describe("send to", peer, tag), patience_};
+}
+
+Request Communicator::receive(TensorView payload, std::int64_t peer, Tag tag) {
+  require(peer >= 0 && peer < size_ && peer != rank_, "a message from rank {} of {}", peer, size_);
+  return {begin_receive(payload, peer, tag), describe("receive from", peer, tag), patience_};
+}
+
+std::vector<std::string> Communicator::all_gather_texts(const std::string& mine) {
+  const auto length = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(size_));
+  all_gather(payload_of(std::span(&length, 1)), payload_of(std::span(lengths)));
+  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  std::string padded = mine;
+  padded.resize(longest, '\0');
+  std::string all(longest * lengths.size(), '\0');
+  if (longest > 0) {
+    all_gather(payload_of(std::span(std::as_const(padded))), payload_of(std::span(all)));
+  }
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < lengths.size(); ++r) {
+    texts.push_back(all.substr(r * longest, static_cast<std::size_t>(lengths[r])));
+  }
+  return texts;
+}
+
+}  // namespace strata::comm

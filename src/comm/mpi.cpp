@@ -1,0 +1,166 @@
+#include "strata/comm/mpi.hpp"
+
+#include <cstdlib>
+#include <vector>
+
+#include <mpi.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/narrow.hpp"
+#include "strata/core/text.hpp"
+
+namespace strata::comm {
+namespace {
+
+void check(int status, const char* call) {
+  if (status != MPI_SUCCESS) {
+    std::vector<char> text(MPI_MAX_ERROR_STRING, '\0');
+    int length = 0;
+    MPI_Error_string(status, text.data(), &length);
+    fail(ExitCode::kPeer, "{} failed: {}", call, text.data());
+  }
+}
+
+int bytes_of(const ConstTensorView& payload) {
+  require(payload.place() == Place::kHost, "MPI carries host memory, this tensor is in {} memory",
+          name_of(payload.place()));
+  return checked_int(payload.bytes(), "the size of a message in bytes");
+}
+
+class MpiOperation final : public Request::Operation {
+ public:
+  explicit MpiOperation(MPI_Request request) : request_(request) {}
+
+  bool test() override {
+    int done = 0;
+    check(MPI_Test(&request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    return done != 0;
+  }
+
+ private:
+  MPI_Request request_;
+};
+
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(MPI_Comm communicator, std::int64_t rank, std::int64_t size, std::string name)
+      : Communicator(rank, size, std::move(name)), communicator_(communicator) {
+    check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+
+  static std::unique_ptr<MpiCommunicator> of(MPI_Comm communicator, std::string name) {
+    int rank = 0;
+    int size = 0;
+    check(MPI_Comm_rank(communicator, &rank), "MPI_Comm_rank");
+    check(MPI_Comm_size(communicator, &size), "MPI_Comm_size");
+    return std::make_unique<MpiCommunicator>(communicator, rank, size, std::move(name));
+  }
+
+  // Freeing a communicator is collective, and a destructor does not communicate: the handles of the
+  // few groups of a run are left to MPI_Finalize.
+  ~MpiCommunicator() override = default;
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
+
+  void barrier() override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Ibarrier(communicator_, &request), "MPI_Ibarrier");
+    wait_for(request, "barrier");
+  }
+
+  void broadcast(TensorView payload, std::int64_t root) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Ibcast(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(root),
+                     communicator_, &request),
+          "MPI_Ibcast");
+    wait_for(request, "broadcast");
+  }
+
+  void all_gather(ConstTensorView mine, TensorView all) override {
+    require(all.bytes() == size() * mine.bytes(), "{} bytes gathered from {} ranks with {} each",
+            all.bytes(), size(), mine.bytes());
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Iallgather(mine.raw(), bytes_of(mine), MPI_BYTE, all.raw(), bytes_of(mine), MPI_BYTE,
+                         communicator_, &request),
+          "MPI_Iallgather");
+    wait_for(request, "all-gather");
+  }
+
+  std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
+                                         std::string name) override {
+    int key = 0;
+    while (members[static_cast<std::size_t>(key)] != rank()) {
+      ++key;
+    }
+    MPI_Comm split = MPI_COMM_NULL;
+    check(MPI_Comm_split(communicator_, static_cast<int>(members.front()), key, &split),
+          "MPI_Comm_split");
+    auto group = of(split, std::move(name));
+    group->set_patience(patience());
+    return group;
+  }
+
+ protected:
+  std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
+                                                 Tag tag) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Isend(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(peer),
+                    static_cast<int>(tag), communicator_, &request),
+          "MPI_Isend");
+    return std::make_unique<MpiOperation>(request);
+  }
+
+  std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
+                                                    Tag tag) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Irecv(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(peer),
+                    static_cast<int>(tag), communicator_, &request),
+          "MPI_Irecv");
+    return std::make_unique<MpiOperation>(request);
+  }
+
+ private:
+  void wait_for(MPI_Request request, const char* what) {
+    Request(std::make_unique<MpiOperation>(request),
+            std::string("pass a ") + what + " of the " + name() + " with all its ranks", patience())
+        .wait();
+  }
+
+  MPI_Comm communicator_;
+};
+
+}  // namespace
+
+MpiSession::MpiSession(int* argc, char*** argv) {
+  int provided = 0;
+  check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_FUNNELED) {
+    fail(ExitCode::kPeer, "the MPI library does not support threads (MPI_THREAD_FUNNELED)");
+  }
+  world_ = MpiCommunicator::of(MPI_COMM_WORLD, "world");
+  MPI_Comm node = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
+        "MPI_Comm_split_type");
+  int size = 1;
+  check(MPI_Comm_size(node, &size), "MPI_Comm_size");
+  ranks_on_node_ = size;
+  check(MPI_Comm_free(&node), "MPI_Comm_free");
+}
+
+void MpiSession::finalize() {
+  check(MPI_Finalize(), "MPI_Finalize");
+}
+
+void MpiSession::abort(int exit_code) {
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
+}
+
+std::string MpiSession::library_text() {
+  std::vector<char> text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  return split_words(text.data(), ",").front();
+}
+
+}  // namespace strata::comm

@@ -1,0 +1,118 @@
+#include "strata/comm/ordered_reduction.hpp"
+
+#include <algorithm>
+
+#include "strata/core/error.hpp"
+
+namespace strata::comm {
+namespace {
+
+/// The same additions, arranged so that the sum ends in part `home`: a sum of two has the same bits
+/// whichever operand takes it up.
+std::vector<ops::FoldPair> homed(std::span<const grid::FoldStep> steps, std::int64_t parts,
+                                 std::int64_t home) {
+  std::vector<std::int64_t> holder(static_cast<std::size_t>(parts));
+  for (std::size_t i = 0; i < holder.size(); ++i) {
+    holder[i] = static_cast<std::int64_t>(i);
+  }
+  std::vector<ops::FoldPair> result;
+  for (const grid::FoldStep& step : steps) {
+    std::int64_t into = holder[static_cast<std::size_t>(step.into)];
+    std::int64_t from = holder[static_cast<std::size_t>(step.from)];
+    if (from == home) {
+      std::swap(into, from);
+    }
+    result.push_back({into, from});
+    holder[static_cast<std::size_t>(step.into)] = into;
+  }
+  return result;
+}
+
+}  // namespace
+
+OrderedReduction::OrderedReduction(Communicator& group, const grid::SumTree& tree) : group_(group) {
+  require(tree.leaves() % group.size() == 0, "{} lanes for {} ranks", tree.leaves(), group.size());
+  std::vector<grid::Range> nodes;
+  for (std::int64_t r = 0; r < group.size(); ++r) {
+    const std::vector<grid::Range> own =
+        tree.nodes_within(grid::even_part(tree.leaves(), group.size(), r));
+    if (r == group.rank()) {
+      first_own_part_ = static_cast<std::int64_t>(nodes.size());
+      own_parts_ = static_cast<std::int64_t>(own.size());
+    }
+    parts_of_.push_back(static_cast<std::int64_t>(own.size()));
+    nodes.insert(nodes.end(), own.begin(), own.end());
+  }
+  parts_ = static_cast<std::int64_t>(nodes.size());
+  steps_ = homed(grid::fold_steps(tree, nodes), parts_, first_own_part_);
+}
+
+OrderedReduction::Pending OrderedReduction::start(std::span<const TensorView> partials,
+                                                  std::span<const grid::Range> slices,
+                                                  TensorView received) {
+  require(static_cast<std::int64_t>(partials.size()) == own_parts_,
+          "{} partial sums where {} tree nodes are held", partials.size(), own_parts_);
+  require(static_cast<std::int64_t>(slices.size()) == group_.size(), "{} slices for {} ranks",
+          slices.size(), group_.size());
+  const grid::Range mine = slices[static_cast<std::size_t>(group_.rank())];
+  Pending pending;
+  std::int64_t offset = 0;
+  for (std::int64_t r = 0; r < group_.size(); ++r) {
+    for (std::int64_t k = 0; k < parts_of_[static_cast<std::size_t>(r)]; ++k) {
+      if (r == group_.rank()) {
+        pending.parts.push_back(
+            partials[static_cast<std::size_t>(k)].flat_slice(mine.begin, mine.count()));
+        continue;
+      }
+      pending.parts.push_back(received.flat_slice(offset, mine.count()));
+      offset += mine.count();
+      if (mine.count() > 0) {
+        pending.receives.push_back(group_.receive(pending.parts.back(), r, Tag::kReduce));
+      }
+    }
+  }
+  // Each rank begins with its right neighbour, so that not all send to rank 0 at once.
+  for (std::int64_t step = 1; step < group_.size(); ++step) {
+    const std::int64_t peer = (group_.rank() + step) % group_.size();
+    const grid::Range slice = slices[static_cast<std::size_t>(peer)];
+    for (const TensorView& partial : partials) {
+      if (slice.count() > 0) {
+        pending.sends.push_back(
+            group_.send(partial.flat_slice(slice.begin, slice.count()), peer, Tag::kReduce));
+      }
+    }
+  }
+  return pending;
+}
+
+void OrderedReduction::finish(ops::Context& context, Pending& pending) {
+  for (Request& request : pending.receives) {
+    request.wait();
+  }
+  ops::fold(context, pending.parts, steps_);
+  for (Request& request : pending.sends) {
+    request.wait();
+  }
+}
+
+std::vector<Request> begin_all_gather_slices(Communicator& group, TensorView tensor,
+                                             std::span<const grid::Range> slices) {
+  std::vector<Request> requests;
+  const auto slice_of = [&](std::int64_t r) {
+    const grid::Range& range = slices[static_cast<std::size_t>(r)];
+    return tensor.flat_slice(range.begin, range.count());
+  };
+  for (std::int64_t step = 1; step < group.size(); ++step) {
+    const std::int64_t from = (group.rank() + group.size() - step) % group.size();
+    if (slice_of(from).count() > 0) {
+      requests.push_back(group.receive(slice_of(from), from, Tag::kGather));
+    }
+  }
+  const TensorView own = slice_of(group.rank());
+  for (std::int64_t step = 1; own.count() > 0 && step < group.size(); ++step) {
+    requests.push_back(group.send(own, (group.rank() + step) % group.size(), Tag::kGather));
+  }
+  return requests;
+}
+
+}  // namespace strata::comm

@@ -1,0 +1,72 @@
+#include "layer_line.hpp"
+
+#include "strata/core/text.hpp"
+
+namespace strata::nn {
+
+LayerLine::LayerLine(std::string line) : line_(std::move(line)) {
+  const std::vector<std::string> words = split_words(line_);
+  if (words.empty()) {
+    refuse("it names no layer");
+  }
+  kind_ = words.front();
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::size_t equals = words[i].find('=');
+    if (equals == std::string::npos) {
+      values_.push_back(words[i]);
+    } else {
+      options_[words[i].substr(0, equals)] = words[i].substr(equals + 1);
+    }
+  }
+}
+
+std::string LayerLine::take_value() {
+  return next_value_ < values_.size() ? values_[next_value_++] : std::string();
+}
+
+std::string LayerLine::take_option(const std::string& key, const std::string& otherwise) {
+  known_options_.push_back(key);
+  const auto found = options_.find(key);
+  if (found == options_.end()) {
+    return otherwise;
+  }
+  std::string value = found->second;
+  options_.erase(found);
+  return value;
+}
+
+std::int64_t LayerLine::take_count(std::string_view what) {
+  const std::string text = take_value();
+  std::int64_t count = 0;
+  if (!parse_int64(text, count) || count < 1) {
+    refuse(fmt::format("it needs {}, a whole number from 1, as its first value; it has \"{}\"",
+                       what, text));
+  }
+  return count;
+}
+
+double LayerLine::take_number(std::string_view what) {
+  const std::string text = take_value();
+  double number = 0.0;
+  if (!parse_double(text, number)) {
+    refuse(fmt::format("it needs {} as its first value; it has \"{}\"", what, text));
+  }
+  return number;
+}
+
+void LayerLine::finish() const {
+  if (next_value_ < values_.size()) {
+    refuse(fmt::format("\"{}\" is not understood", values_[next_value_]));
+  }
+  if (!options_.empty()) {
+    const std::string& key = options_.begin()->first;
+    refuse(fmt::format("{} has no option \"{}\"; the nearest is \"{}\"", kind_, key,
+                       nearest(key, known_options_)));
+  }
+}
+
+void LayerLine::refuse(std::string_view why) const {
+  fail(ExitCode::kUsage, "model.layer \"{}\": {}", line_, why);
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strata/core/enum_names.hpp"
+#include "strata/core/error.hpp"
+
+namespace strata::nn {
+
+/// One `layer =` line taken apart: a kind, values by position, and key=value options. What a layer
+/// does not take out is refused by finish().
+class LayerLine {
+ public:
+  /// Throws: Error(kUsage) for an empty line.
+  explicit LayerLine(std::string line);
+
+  [[nodiscard]] const std::string& kind() const { return kind_; }
+  [[nodiscard]] const std::string& text() const { return line_; }
+
+  /// The next value by position; empty where there is none.
+  [[nodiscard]] std::string take_value();
+  /// The option's value, or `otherwise`.
+  [[nodiscard]] std::string take_option(const std::string& key, const std::string& otherwise);
+  [[nodiscard]] std::int64_t take_count(std::string_view what);
+  [[nodiscard]] double take_number(std::string_view what);
+
+  template <typename Enum>
+  [[nodiscard]] Enum take_enum(const std::string& key, Enum otherwise) {
+    const std::string text = take_option(key, std::string(name_of(otherwise)));
+    const auto value = enum_from_name<Enum>(text);
+    if (!value) {
+      refuse(fmt::format("{} is one of {}, not \"{}\"", key, joined_names<Enum>(), text));
+    }
+    return *value;
+  }
+
+  /// Throws: Error(kUsage) for values or options that were not taken.
+  void finish() const;
+  /// Throws: Error(kUsage) that quotes the line.
+  [[noreturn]] void refuse(std::string_view why) const;
+
+ private:
+  std::string line_;
+  std::string kind_;
+  std::vector<std::string> values_;
+  std::size_t next_value_ = 0;
+  std::map<std::string, std::string> options_;
+  std::vector<std::string> known_options_;
+};
+
+}  // namespace strata::nn

@@ -1,0 +1,173 @@
+#include "strata/nn/model.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "strata/core/text.hpp"
+
+#include "layer_kinds.hpp"
+
+namespace strata::nn {
+namespace {
+
+using Maker = std::function<std::unique_ptr<Layer>(LayerLine&, const LayerSite&)>;
+
+/// Every kind of layer that a config can name.
+const std::map<std::string, Maker>& layer_makers() {
+  static const std::map<std::string, Maker> kMakers{
+      {"dense", make_dense},     {"relu", make_activation},    {"gelu", make_activation},
+      {"tanh", make_activation}, {"sigmoid", make_activation}, {"softmax", make_softmax},
+      {"dropout", make_dropout}, {"flatten", make_flatten},    {"layer_norm", make_layer_norm}};
+  return kMakers;
+}
+
+std::vector<std::string> layer_kind_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, maker] : layer_makers()) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+std::unique_ptr<Layer> make_layer(const std::string& text, const Shape& input_shape,
+                                  std::uint64_t seed, std::map<std::string, int>& counters) {
+  LayerLine line(text);
+  const auto maker = layer_makers().find(line.kind());
+  if (maker == layer_makers().end()) {
+    const std::vector<std::string> kinds = layer_kind_names();
+    line.refuse(fmt::format("there is no layer \"{}\"; the nearest is \"{}\", and there are {}",
+                            line.kind(), nearest(line.kind(), kinds), fmt::join(kinds, ", ")));
+  }
+  const std::string name =
+      line.take_option("name", fmt::format("{}{}", line.kind(), ++counters[line.kind()]));
+  if (name.empty() || name.find_first_of("/.") != std::string::npos) {
+    line.refuse("a name has at least one character and neither '/' nor '.'");
+  }
+  auto layer = maker->second(line, {.name = name, .input_shape = input_shape, .seed = seed});
+  line.finish();
+  return layer;
+}
+
+}  // namespace
+
+Model::Model(const ModelOptions& options) : options_(options) {
+  if (options.layers.empty()) {
+    fail(ExitCode::kUsage,
+         "the model has no layers; give [model] at least one line such as \"layer = dense 10\"");
+  }
+  std::map<std::string, int> counters;
+  std::set<std::string> names;
+  Shape shape = options.input_shape;
+  for (const std::string& line : options.layers) {
+    layers_.push_back(make_layer(line, shape, options.seed, counters));
+    const Layer& layer = *layers_.back();
+    if (!names.insert(layer.name()).second) {
+      fail(ExitCode::kUsage,
+           "model.layer \"{}\": the name \"{}\" is taken already; give another with name=", line,
+           layer.name());
+    }
+    for (ParameterSpec& spec : layer.parameters()) {
+      parameters_.push_back(std::move(spec));
+      parameters_.back().layer = layer_count() - 1;
+    }
+    shape = layer.output_shape();
+  }
+  if (shape != Shape{options.outputs}) {
+    fail(ExitCode::kUsage,
+         "the last layer \"{}\" gives {} for a sample, but {} with this data set needs {}; end the "
+         "model with "
+         "\"layer = dense {}\"{}",
+         options.layers.back(), shape.text(), name_of(options.loss), options.outputs,
+         options.outputs,
+         shape.rank() > 1 ? ", and put \"layer = flatten\" before the first dense layer" : "");
+  }
+}
+
+std::int64_t Model::parameter_count() const {
+  return std::accumulate(
+      parameters_.begin(), parameters_.end(), std::int64_t{0},
+      [](std::int64_t sum, const ParameterSpec& spec) { return sum + spec.shape.count(); });
+}
+
+std::vector<double> Model::costs() const {
+  // Moving an element takes about as long as this many operations of a matrix product do on current
+  // cores and GPUs.
+  constexpr double kFlopsPerElement = 16.0;
+  std::vector<double> costs;
+  for (const auto& layer : layers_) {
+    const LayerCost cost = layer->cost();
+    costs.push_back(cost.forward_flops + cost.backward_flops +
+                    kFlopsPerElement * cost.elements_moved);
+  }
+  return costs;
+}
+
+grid::StageSplit split_model(const Model& model, std::int64_t stages, const std::string& how) {
+  if (stages > model.layer_count()) {
+    fail(ExitCode::kUsage,
+         "parallel.pipeline is {}, but the model has {} layers; a stage holds at least one, so use "
+         "at most {} stages",
+         stages, model.layer_count(), model.layer_count());
+  }
+  const std::vector<double> costs = model.costs();
+  if (how == "auto") {
+    return grid::balanced_split(costs, stages);
+  }
+  std::vector<std::int64_t> first_layers;
+  for (const std::string& word : split_words(how, ", ")) {
+    std::int64_t number = 0;
+    if (!parse_int64(word, number)) {
+      number = 0;
+      while (number < model.layer_count() && model.layer(number).name() != word) {
+        ++number;
+      }
+    }
+    if (number < 0 || number >= model.layer_count()) {
+      fail(ExitCode::kUsage,
+           "parallel.split names the layer \"{}\"; give a name from the model table or a number "
+           "below {}",
+           word, model.layer_count());
+    }
+    first_layers.push_back(number);
+  }
+  const bool ascends = std::is_sorted(first_layers.begin(), first_layers.end(),
+                                      std::less_equal<>());  // refuses equal neighbours too
+  if (static_cast<std::int64_t>(first_layers.size()) != stages || first_layers.front() != 0 ||
+      (!ascends && stages > 1)) {
+    fail(ExitCode::kUsage,
+         "parallel.split = \"{}\" must list the first layer of each of the {} stages, ascending "
+         "and beginning with "
+         "layer 0, or be \"auto\"",
+         how, stages);
+  }
+  return grid::explicit_split(costs, first_layers);
+}
+
+std::string model_table(const Model& model, const grid::StageSplit& split) {
+  std::vector<std::vector<std::string>> rows{
+      {"#", "layer", "name", "output", "parameters", "stage"}};
+  std::size_t stage = 0;
+  for (std::int64_t i = 0; i < model.layer_count(); ++i) {
+    while (i >= split.stages[stage].end) {
+      ++stage;
+    }
+    const Layer& layer = model.layer(i);
+    std::int64_t count = 0;
+    for (const ParameterSpec& spec : layer.parameters()) {
+      count += spec.shape.count();
+    }
+    rows.push_back({std::to_string(i), layer.text(), layer.name(), layer.output_shape().text(),
+                    count_text(count), std::to_string(stage)});
+  }
+  return table_text(rows) +
+         fmt::format("{} parameters; input {}; {} stage{}, the dearest at {:.2f} x the mean cost",
+                     count_text(model.parameter_count()), model.input_shape().text(),
+                     split.stages.size(), split.stages.size() == 1 ? "" : "s", split.imbalance);
+}
+
+}  // namespace strata::nn
