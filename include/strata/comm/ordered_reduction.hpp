@@ -7,6 +7,7 @@
 #include "strata/comm/communicator.hpp"
 #include "strata/grid/tree.hpp"
 #include "strata/ops/context.hpp"
+#include "strata/ops/reduce.hpp"
 
 namespace strata::comm {
 

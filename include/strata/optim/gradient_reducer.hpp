@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "strata/comm/ordered_reduction.hpp"
+#include "strata/device/buffer.hpp"
+#include "strata/grid/tree.hpp"
+#include "strata/nn/gradient_sink.hpp"
+#include "strata/nn/stage.hpp"
+#include "strata/optim/buckets.hpp"
+
+namespace strata::optim {
+
+/// Adds up a stage's gradients: microbatches within a lane in order, lanes by the sum tree, first
+/// those of this rank, then over the data group, bucket by bucket while the backward pass still
+/// runs (design law 1).
+class GradientReducer final : public nn::GradientSink {
+ public:
+  struct Sizes {
+    std::int64_t elements = 0;
+    std::int64_t microbatches_per_lane = 1;
+    DType dtype = DType::kFloat32;
+  };
+
+  GradientReducer(ops::Context& context, comm::Communicator& data_group, const grid::SumTree& lanes,
+                  const BucketPlan& plan, const Sizes& sizes);
+
+  /// The bytes that a GradientReducer of this rank allocates.
+  [[nodiscard]] static std::vector<nn::MemoryItem> memory(const grid::SumTree& lanes,
+                                                          std::int64_t data_ranks,
+                                                          std::int64_t data_rank,
+                                                          const BucketPlan& plan,
+                                                          const Sizes& sizes);
+
+  [[nodiscard]] Target target(std::int64_t m) override;
+  void layer_done(std::int64_t m, std::int64_t layer) override;
+  void finish() override;
+
+  /// After finish(): the arena whose own slices hold the sums over all lanes.
+  [[nodiscard]] TensorView sums() const { return accumulators_.front(); }
+  /// Time spent in this step waiting for messages that were not there yet.
+  [[nodiscard]] double exposed_seconds() const { return exposed_seconds_; }
+  void reset_clock() { exposed_seconds_ = 0.0; }
+
+ private:
+  /// Buckets in flight at once; each has its own receive memory.
+  static constexpr std::int64_t kInFlight = 4;
+
+  void start_bucket(std::size_t bucket);
+  void finish_oldest();
+
+  ops::Context& context_;
+  comm::OrderedReduction reduction_;
+  const BucketPlan& plan_;
+  Sizes sizes_;
+  grid::RunningFold fold_;
+  device::Buffer gradient_memory_;
+  device::Buffer receive_memory_;
+  std::vector<TensorView> accumulators_;
+  std::vector<TensorView> receive_slots_;
+  std::deque<comm::OrderedReduction::Pending> in_flight_;
+  std::size_t next_bucket_ = 0;
+  std::size_t started_ = 0;
+  double exposed_seconds_ = 0.0;
+};
+
+}  // namespace strata::optim

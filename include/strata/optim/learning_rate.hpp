@@ -1,0 +1,45 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "strata/core/enum_names.hpp"
+
+namespace strata::optim {
+
+enum class LearningRateKind { kConstant, kStep, kLinear, kCosine };
+
+/// The learning rate as a function of the step.
+struct LearningRateOptions {
+  LearningRateKind kind = LearningRateKind::kConstant;
+  double peak = 1e-3;
+  /// Where linear and cosine end.
+  double minimum = 0.0;
+  /// Steps of linear warm-up before anything else.
+  std::int64_t warmup_steps = 0;
+  /// The step at which linear and cosine reach the minimum.
+  std::int64_t decay_steps = 1;
+  /// kStep: the rate is multiplied by `factor` every `every_steps` steps.
+  std::int64_t every_steps = 1;
+  double factor = 0.1;
+};
+
+/// The rate of step `step`; 1 is the first. Warm-up gives peak * step / (warmup + 1) for the first
+/// warmup steps; from then on the decay begins. Source of the cosine: Loshchilov, Hutter, "SGDR",
+/// arXiv 1608.03983.
+[[nodiscard]] double learning_rate(const LearningRateOptions& options, std::int64_t step);
+
+}  // namespace strata::optim
+
+namespace strata {
+template <>
+struct EnumNames<optim::LearningRateKind> {
+  static constexpr std::array<std::pair<optim::LearningRateKind, std::string_view>, 4> kTable{
+      {{optim::LearningRateKind::kConstant, "constant"},
+       {optim::LearningRateKind::kStep, "step"},
+       {optim::LearningRateKind::kLinear, "linear"},
+       {optim::LearningRateKind::kCosine, "cosine"}}};
+};
+}  // namespace strata

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "strata/core/enum_names.hpp"
+#include "strata/device/buffer.hpp"
+#include "strata/nn/parameter.hpp"
+#include "strata/nn/stage.hpp"
+#include "strata/ops/update.hpp"
+#include "strata/optim/buckets.hpp"
+
+namespace strata::optim {
+
+enum class OptimizerKind { kSgd, kAdam, kAdamw, kAdagrad };
+
+/// Which tensors weight decay shrinks.
+enum class DecayScope { kAll, kMatrices };
+
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::kSgd;
+  double momentum = 0.0;
+  ops::Nesterov nesterov = ops::Nesterov::kOff;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.0;
+  DecayScope decay_scope = DecayScope::kAll;
+};
+
+/// Updates the weights of the slices that this rank owns; its state covers no others (ZeRO stage
+/// 1).
+class Optimizer {
+ public:
+  Optimizer(ops::Context& context, const OptimizerOptions& options,
+            const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_rank,
+            DType dtype);
+
+  /// Names of the state tensors that this kind keeps for each parameter, as in "adam_m".
+  [[nodiscard]] static std::vector<std::string> state_names(const OptimizerOptions& options);
+  [[nodiscard]] static nn::MemoryItem memory(const OptimizerOptions& options,
+                                             const BucketPlan& plan, std::int64_t data_rank,
+                                             DType dtype);
+
+  /// One update of bucket `bucket`'s own slice. `step` is 1 for the first.
+  void update(std::size_t bucket, const TensorView& weights, const ConstTensorView& gradients,
+              double learning_rate, double gradient_scale, std::int64_t step);
+
+  [[nodiscard]] const std::vector<OwnedPiece>& pieces() const { return pieces_; }
+  /// State tensor `index` of a piece.
+  [[nodiscard]] TensorView state(std::size_t index, const OwnedPiece& piece) const;
+
+ private:
+  ops::Context& context_;
+  OptimizerOptions options_;
+  std::vector<OwnedPiece> pieces_;
+  std::vector<bool> decays_;  ///< for each piece
+  device::Buffer memory_;
+  std::vector<TensorView> states_;
+};
+
+}  // namespace strata::optim
+
+namespace strata {
+template <>
+struct EnumNames<optim::OptimizerKind> {
+  static constexpr std::array<std::pair<optim::OptimizerKind, std::string_view>, 4> kTable{
+      {{optim::OptimizerKind::kSgd, "sgd"},
+       {optim::OptimizerKind::kAdam, "adam"},
+       {optim::OptimizerKind::kAdamw, "adamw"},
+       {optim::OptimizerKind::kAdagrad, "adagrad"}}};
+};
+template <>
+struct EnumNames<optim::DecayScope> {
+  static constexpr std::array<std::pair<optim::DecayScope, std::string_view>, 2> kTable{
+      {{optim::DecayScope::kAll, "all"}, {optim::DecayScope::kMatrices, "matrices"}}};
+};
+}  // namespace strata

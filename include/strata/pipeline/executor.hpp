@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "strata/comm/communicator.hpp"
+#include "strata/nn/gradient_sink.hpp"
+#include "strata/nn/stage.hpp"
+#include "strata/pipeline/schedule.hpp"
+
+namespace strata::pipeline {
+
+/// Where a stage gets its samples from; only the first stage asks for inputs, only the last for
+/// targets.
+class MicrobatchSource {
+ public:
+  MicrobatchSource() = default;
+  virtual ~MicrobatchSource() = default;
+  MicrobatchSource(const MicrobatchSource&) = delete;
+  MicrobatchSource& operator=(const MicrobatchSource&) = delete;
+
+  [[nodiscard]] virtual ConstTensorView inputs(std::int64_t m) = 0;
+  [[nodiscard]] virtual ConstTensorView targets(std::int64_t m) = 0;
+  /// Global index of the sample in row 0 of microbatch m.
+  [[nodiscard]] virtual std::int64_t first_row(std::int64_t m) = 0;
+  /// Rows that count; the others are padding.
+  [[nodiscard]] virtual std::int64_t valid_rows(std::int64_t m) = 0;
+};
+
+/// Where the time of a run went, in seconds.
+struct ExecutionTimes {
+  double compute = 0.0;
+  /// Waiting for a neighbouring stage: for its message, or for it to take one.
+  double pipeline_wait = 0.0;
+};
+
+/// What one run of a schedule gives.
+struct Execution {
+  /// For each microbatch, on the last stage; else empty.
+  std::vector<ops::LossSums> losses;
+  ExecutionTimes times;
+};
+
+/// Is told of each action and when it ran, in seconds of the steady clock.
+using ActionObserver = std::function<void(const Action&, double begin, double end)>;
+
+/// The memory that a stage needs to run a training schedule, and with it any evaluation. Gradients
+/// and received activations have one slot more than are live, so that receives can be posted ahead.
+[[nodiscard]] nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage);
+
+/// Runs the list of actions of one stage (design law 2).
+class Executor {
+ public:
+  /// Pre: the rank in `pipeline_group` is the stage's number.
+  Executor(nn::Stage& stage, comm::Communicator& pipeline_group);
+
+  void set_observer(ActionObserver observer) { observer_ = std::move(observer); }
+
+  /// Forward and backward of every microbatch of a sound schedule; each row's gradient is
+  /// multiplied by gradient_scale.
+  [[nodiscard]] Execution train(const Schedule& schedule, MicrobatchSource& source,
+                                double gradient_scale, nn::GradientSink& sink);
+  /// Forward only.
+  [[nodiscard]] Execution evaluate(const Schedule& schedule, MicrobatchSource& source);
+
+ private:
+  class Run;
+
+  nn::Stage& stage_;
+  comm::Communicator& group_;
+  ActionObserver observer_;
+};
+
+}  // namespace strata::pipeline

@@ -1,0 +1,139 @@
+#include "strata/optim/gradient_reducer.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "strata/core/error.hpp"
+
+namespace strata::optim {
+namespace {
+
+/// Elements of receive memory for one bucket: a slice for every tree node that other ranks hold.
+std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_ranks,
+                              std::int64_t data_rank, const BucketPlan& plan) {
+  std::int64_t parts = 0;
+  for (std::int64_t r = 0; r < data_ranks; ++r) {
+    if (r != data_rank) {
+      parts += static_cast<std::int64_t>(
+          lanes.nodes_within(grid::even_part(lanes.leaves(), data_ranks, r)).size());
+    }
+  }
+  return parts * plan.largest_slice();
+}
+
+}  // namespace
+
+std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
+                                                    std::int64_t data_ranks, std::int64_t data_rank,
+                                                    const BucketPlan& plan, const Sizes& sizes) {
+  const grid::RunningFold fold =
+      grid::running_fold(lanes, grid::even_part(lanes.leaves(), data_ranks, data_rank));
+  const std::int64_t element_bytes = size_bytes(sizes.dtype);
+  return {{"gradients", fold.accumulators * sizes.elements * element_bytes},
+          {"received gradients",
+           kInFlight * receive_elements(lanes, data_ranks, data_rank, plan) * element_bytes}};
+}
+
+GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data_group,
+                                 const grid::SumTree& lanes, const BucketPlan& plan,
+                                 const Sizes& sizes)
+    : context_(context),
+      reduction_(data_group, lanes),
+      plan_(plan),
+      sizes_(sizes),
+      fold_(grid::running_fold(
+          lanes, grid::even_part(lanes.leaves(), data_group.size(), data_group.rank()))) {
+  const std::vector<nn::MemoryItem> items =
+      memory(lanes, data_group.size(), data_group.rank(), plan, sizes);
+  gradient_memory_ = device::Buffer(context.device(), items[0].bytes);
+  receive_memory_ = device::Buffer(context.device(), items[1].bytes);
+  const std::int64_t element_bytes = size_bytes(sizes.dtype);
+  for (std::int64_t a = 0; a < fold_.accumulators; ++a) {
+    accumulators_.push_back(gradient_memory_.view(a * sizes.elements * element_bytes,
+                                                  Shape{sizes.elements}, sizes.dtype));
+  }
+  const std::int64_t slot_elements =
+      receive_elements(lanes, data_group.size(), data_group.rank(), plan);
+  for (std::int64_t s = 0; s < kInFlight; ++s) {
+    receive_slots_.push_back(
+        receive_memory_.view(s * slot_elements * element_bytes, Shape{slot_elements}, sizes.dtype));
+  }
+}
+
+nn::GradientSink::Target GradientReducer::target(std::int64_t m) {
+  if (m == 0) {
+    next_bucket_ = 0;
+    started_ = 0;
+  }
+  const auto lane = static_cast<std::size_t>(m / sizes_.microbatches_per_lane);
+  return {.gradients = accumulators_[static_cast<std::size_t>(fold_.accumulator[lane])],
+          .accumulate = m % sizes_.microbatches_per_lane == 0 ? ops::Accumulate::kOverwrite
+                                                              : ops::Accumulate::kAdd};
+}
+
+void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
+  // Looking at messages in flight keeps them moving: MPI makes progress only in its calls.
+  for (comm::OrderedReduction::Pending& pending : in_flight_) {
+    for (comm::Request& request : pending.receives) {
+      request.test();
+    }
+  }
+  if ((m + 1) % sizes_.microbatches_per_lane != 0) {
+    return;
+  }
+  const auto lane = static_cast<std::size_t>(m / sizes_.microbatches_per_lane);
+  const bool last_lane = lane + 1 == fold_.accumulator.size();
+  std::vector<ops::FoldPair> steps;
+  for (const grid::FoldStep& step : fold_.after[lane]) {
+    steps.push_back({step.into, step.from});
+  }
+  const std::vector<Bucket>& buckets = plan_.buckets();
+  for (; next_bucket_ < buckets.size() && buckets[next_bucket_].ready_layer >= layer;
+       ++next_bucket_) {
+    if (!steps.empty()) {
+      const grid::Range& elements = buckets[next_bucket_].elements;
+      std::vector<TensorView> parts;
+      for (const TensorView& accumulator : accumulators_) {
+        parts.push_back(accumulator.flat_slice(elements.begin, elements.count()));
+      }
+      ops::fold(context_, parts, steps);
+    }
+    if (last_lane) {
+      start_bucket(next_bucket_);
+    }
+  }
+  if (next_bucket_ == buckets.size() && !last_lane) {
+    next_bucket_ = 0;  // the next lane folds all buckets again
+  }
+}
+
+void GradientReducer::start_bucket(std::size_t bucket) {
+  if (static_cast<std::int64_t>(in_flight_.size()) == kInFlight) {
+    finish_oldest();
+  }
+  const grid::Range& elements = plan_.buckets()[bucket].elements;
+  std::vector<TensorView> partials;
+  for (std::int64_t k = 0; k < reduction_.own_parts(); ++k) {
+    partials.push_back(
+        accumulators_[static_cast<std::size_t>(k)].flat_slice(elements.begin, elements.count()));
+  }
+  in_flight_.push_back(
+      reduction_.start(partials, plan_.buckets()[bucket].slices,
+                       receive_slots_[started_++ % static_cast<std::size_t>(kInFlight)]));
+}
+
+void GradientReducer::finish_oldest() {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  reduction_.finish(context_, in_flight_.front());
+  in_flight_.pop_front();
+  exposed_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void GradientReducer::finish() {
+  while (!in_flight_.empty()) {
+    finish_oldest();
+  }
+}
+
+}  // namespace strata::optim
