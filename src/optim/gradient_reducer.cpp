@@ -61,10 +61,7 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
 }
 
 nn::GradientSink::Target GradientReducer::target(std::int64_t m) {
-  if (m == 0) {
-    next_bucket_ = 0;
-    started_ = 0;
-  }
+  next_bucket_ = 0;
   const auto lane = static_cast<std::size_t>(m / sizes_.microbatches_per_lane);
   return {.gradients = accumulators_[static_cast<std::size_t>(fold_.accumulator[lane])],
           .accumulate = m % sizes_.microbatches_per_lane == 0 ? ops::Accumulate::kOverwrite
@@ -101,9 +98,6 @@ void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
     if (last_lane) {
       start_bucket(next_bucket_);
     }
-  }
-  if (next_bucket_ == buckets.size() && !last_lane) {
-    next_bucket_ = 0;  // the next lane folds all buckets again
   }
 }
 
