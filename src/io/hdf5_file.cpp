@@ -1,0 +1,536 @@
+#include "hdf5_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace strata::io::hdf5 {
+namespace {
+
+// The automatic printing of HDF5's thread-safe build is a setting of each thread.
+void silence() {
+  thread_local bool silent = false;
+  if (!silent) {
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    silent = true;
+  }
+}
+
+herr_t keep_first(unsigned position, const H5E_error2_t* error, void* data) {
+  if (position == 0 && error->desc != nullptr) {
+    *static_cast<std::string*>(data) = error->desc;
+  }
+  return 0;
+}
+
+// The description at the place where things went wrong, the most precise of the stack.
+std::string reason() {
+  std::string text;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, &keep_first, &text);
+  H5Eclear2(H5E_DEFAULT);
+  return text.empty() ? "HDF5 gives no reason" : text;
+}
+
+Handle own(hid_t id, Handle::Close close, const Origin& origin, std::string_view what) {
+  check(id, origin, what);
+  return {id, close};
+}
+
+std::vector<hsize_t> extents_of(const Shape& shape) {
+  return {shape.extents().begin(), shape.extents().end()};
+}
+
+std::vector<hsize_t> as_hsize(const std::vector<std::int64_t>& values) {
+  return {values.begin(), values.end()};
+}
+
+Handle make_space(const Shape& shape, const Origin& origin) {
+  if (shape.rank() == 0) {
+    return own(H5Screate(H5S_SCALAR), &H5Sclose, origin, "cannot describe a scalar of");
+  }
+  const std::vector<hsize_t> extents = extents_of(shape);
+  return own(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), &H5Sclose,
+             origin, "cannot describe a data space of");
+}
+
+void select(hid_t space, const grid::Box& box, const Origin& origin) {
+  if (box.start.empty()) {
+    check(H5Sselect_all(space), origin, "cannot select elements of");
+    return;
+  }
+  check(H5Sselect_hyperslab(space, H5S_SELECT_SET, as_hsize(box.start).data(), nullptr,
+                            as_hsize(box.count).data(), nullptr),
+        origin, "cannot select elements of");
+}
+
+Handle text_type(std::size_t size, const Origin& origin) {
+  Handle type = own(H5Tcopy(H5T_C_S1), &H5Tclose, origin, "cannot make a text type for");
+  check(H5Tset_size(type.get(), size), origin, "cannot make a text type for");
+  check(H5Tset_strpad(type.get(), H5T_STR_NULLPAD), origin, "cannot make a text type for");
+  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), origin, "cannot make a text type for");
+  return type;
+}
+
+Handle file_access(const Origin& origin) {
+  Handle access = own(H5Pcreate(H5P_FILE_ACCESS), &H5Pclose, origin, "cannot set up the access to");
+  check(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), origin,
+        "cannot set up the access to");
+  // Attributes above 64 KiB need the format of HDF5 1.8 or later.
+  check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_LATEST), origin,
+        "cannot set up the access to");
+  // No file has two writers, and some cluster file systems have no locks.
+  check(H5Pset_file_locking(access.get(), false, true), origin, "cannot set up the access to");
+  return access;
+}
+
+Handle with_groups(const Origin& origin) {
+  Handle links = own(H5Pcreate(H5P_LINK_CREATE), &H5Pclose, origin, "cannot set up links in");
+  check(H5Pset_create_intermediate_group(links.get(), 1), origin, "cannot set up links in");
+  return links;
+}
+
+void sync_descriptor(const Origin& origin, int flags) {
+  const int descriptor = ::open(origin.path.c_str(), flags | O_CLOEXEC);
+  if (descriptor < 0) {
+    fail(origin.code, "cannot open {} to sync it: {}", origin.path.string(), std::strerror(errno));
+  }
+  const int status = ::fsync(descriptor);
+  const int error = errno;
+  ::close(descriptor);
+  if (status != 0) {
+    fail(origin.code, "cannot put {} on disk: {}", origin.path.string(), std::strerror(error));
+  }
+}
+
+}  // namespace
+
+void check(std::int64_t status, const Origin& origin, std::string_view what) {
+  if (status < 0) {
+    fail(origin.code, "{} {}: {}", what, origin.path.string(), reason());
+  }
+}
+
+Handle& Handle::operator=(Handle&& other) noexcept {
+  if (this != &other) {
+    reset();
+    id_ = std::exchange(other.id_, -1);
+    close_ = other.close_;
+  }
+  return *this;
+}
+
+void Handle::reset() noexcept {
+  if (id_ >= 0) {
+    silence();
+    close_(std::exchange(id_, -1));
+  }
+}
+
+ElementType element_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return {H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 4};
+    case DType::kFloat64:
+      return {H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, 8};
+    case DType::kUint8:
+      return {H5T_STD_U8LE, H5T_NATIVE_UINT8, 1};
+    case DType::kInt64:
+      return {H5T_STD_I64LE, H5T_NATIVE_INT64, 8};
+  }
+  return {};
+}
+
+ElementType uint64_type() {
+  return {H5T_STD_U64LE, H5T_NATIVE_UINT64, 8};
+}
+
+bool Object::has_attribute(const std::string& name) const {
+  silence();
+  return H5Aexists(id(), name.c_str()) > 0;
+}
+
+void Object::set(const std::string& name, const Shape& shape, const ElementType& type,
+                 const void* data) {
+  silence();
+  const Handle space = make_space(shape, origin_);
+  if (has_attribute(name)) {
+    check(H5Adelete(id(), name.c_str()), origin_, "cannot replace an attribute of");
+  }
+  const Handle attribute =
+      own(H5Acreate2(id(), name.c_str(), type.file, space.get(), H5P_DEFAULT, H5P_DEFAULT),
+          &H5Aclose, origin_, fmt::format("cannot make the attribute '{}' of", name));
+  check(H5Awrite(attribute.get(), type.memory, data), origin_,
+        fmt::format("cannot write the attribute '{}' of", name));
+}
+
+void Object::get(const std::string& name, const ElementType& type, std::size_t count,
+                 void* data) const {
+  silence();
+  const std::string what = fmt::format("cannot read the attribute '{}' of", name);
+  const Handle attribute = own(H5Aopen(id(), name.c_str(), H5P_DEFAULT), &H5Aclose, origin_, what);
+  const Handle space = own(H5Aget_space(attribute.get()), &H5Sclose, origin_, what);
+  if (H5Sget_simple_extent_npoints(space.get()) != static_cast<hssize_t>(count)) {
+    fail(origin_.code, "the attribute '{}' of {} does not have {} elements as expected", name,
+         origin_.path.string(), count);
+  }
+  check(H5Aread(attribute.get(), type.memory, data), origin_, what);
+}
+
+void Object::set_text(const std::string& name, std::string_view text) {
+  silence();
+  // HDF5 has no texts of no bytes; an empty one is a single padding byte.
+  const std::string padded = text.empty() ? std::string(1, '\0') : std::string(text);
+  const Handle type = text_type(padded.size(), origin_);
+  set(name, {}, {type.get(), type.get(), 1}, padded.data());
+}
+
+void Object::set_int64(const std::string& name, std::int64_t value) {
+  set(name, {}, element_type(DType::kInt64), &value);
+}
+
+void Object::set_uint64(const std::string& name, std::uint64_t value) {
+  set(name, {}, uint64_type(), &value);
+}
+
+void Object::set_double(const std::string& name, double value) {
+  set(name, {}, element_type(DType::kFloat64), &value);
+}
+
+void Object::set_int64s(const std::string& name, std::span<const std::int64_t> values) {
+  set(name, Shape{static_cast<std::int64_t>(values.size())}, element_type(DType::kInt64),
+      values.data());
+}
+
+void Object::set_json(const std::string& name, const nlohmann::json& value) {
+  set_text(name, value.dump());
+}
+
+std::string Object::text(const std::string& name) const {
+  silence();
+  const std::string what = fmt::format("cannot read the attribute '{}' of", name);
+  const Handle attribute = own(H5Aopen(id(), name.c_str(), H5P_DEFAULT), &H5Aclose, origin_, what);
+  const Handle stored = own(H5Aget_type(attribute.get()), &H5Tclose, origin_, what);
+  if (H5Tget_class(stored.get()) != H5T_STRING || H5Tis_variable_str(stored.get()) > 0) {
+    fail(origin_.code, "the attribute '{}' of {} is not a fixed-length text", name,
+         origin_.path.string());
+  }
+  std::string value(H5Tget_size(stored.get()), '\0');
+  const Handle memory = text_type(value.size(), origin_);
+  get(name, {memory.get(), memory.get(), 1}, 1, value.data());
+  value.resize(std::min(value.size(), std::strlen(value.c_str())));
+  return value;
+}
+
+std::int64_t Object::int64(const std::string& name) const {
+  std::int64_t value = 0;
+  get(name, element_type(DType::kInt64), 1, &value);
+  return value;
+}
+
+std::uint64_t Object::uint64(const std::string& name) const {
+  std::uint64_t value = 0;
+  get(name, uint64_type(), 1, &value);
+  return value;
+}
+
+double Object::number(const std::string& name) const {
+  double value = 0;
+  get(name, element_type(DType::kFloat64), 1, &value);
+  return value;
+}
+
+std::vector<std::int64_t> Object::int64s(const std::string& name) const {
+  silence();
+  const std::string what = fmt::format("cannot read the attribute '{}' of", name);
+  const Handle attribute = own(H5Aopen(id(), name.c_str(), H5P_DEFAULT), &H5Aclose, origin_, what);
+  const Handle space = own(H5Aget_space(attribute.get()), &H5Sclose, origin_, what);
+  std::vector<std::int64_t> values(
+      static_cast<std::size_t>(H5Sget_simple_extent_npoints(space.get())));
+  get(name, element_type(DType::kInt64), values.size(), values.data());
+  return values;
+}
+
+nlohmann::json Object::json(const std::string& name) const {
+  const std::string value = text(name);
+  nlohmann::json parsed = nlohmann::json::parse(value, nullptr, false);
+  if (parsed.is_discarded()) {
+    fail(origin_.code, "the attribute '{}' of {} is not JSON", name, origin_.path.string());
+  }
+  return parsed;
+}
+
+Shape Dataset::shape() const {
+  silence();
+  const Handle space =
+      own(H5Dget_space(id()), &H5Sclose, origin_, "cannot read the shape of a data set of");
+  const int rank = H5Sget_simple_extent_ndims(space.get());
+  check(rank, origin_, "cannot read the shape of a data set of");
+  if (static_cast<std::size_t>(rank) > Shape::kMaxRank) {
+    fail(origin_.code, "the data set '{}' of {} has {} dimensions, at most {} are supported", name_,
+         origin_.path.string(), rank, Shape::kMaxRank);
+  }
+  std::array<hsize_t, Shape::kMaxRank> extents{};
+  H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr);
+  const std::vector<std::int64_t> values(extents.begin(), extents.begin() + rank);
+  return Shape(values);
+}
+
+DType Dataset::dtype() const {
+  silence();
+  const Handle type =
+      own(H5Dget_type(id()), &H5Tclose, origin_, "cannot read the type of a data set of");
+  for (const auto& [dtype, name] : EnumNames<DType>::kTable) {
+    if (H5Tequal(type.get(), element_type(dtype).file) > 0) {
+      return dtype;
+    }
+  }
+  fail(origin_.code, "the data set '{}' of {} has elements of another type than {}", name_,
+       origin_.path.string(), joined_names<DType>());
+}
+
+bool Dataset::holds_uint64() const {
+  silence();
+  const Handle type =
+      own(H5Dget_type(id()), &H5Tclose, origin_, "cannot read the type of a data set of");
+  return H5Tequal(type.get(), uint64_type().file) > 0;
+}
+
+hid_t Dataset::memory_type() const {
+  return holds_uint64() ? uint64_type().memory : element_type(dtype()).memory;
+}
+
+void Dataset::write(std::span<const std::byte> elements) {
+  const Shape whole = shape();
+  const hid_t type = memory_type();
+  require(elements.size() == static_cast<std::size_t>(whole.count()) * H5Tget_size(type),
+          "{} bytes were given for the data set '{}' of {}", elements.size(), name_, whole.text());
+  check(H5Dwrite(id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, elements.data()), origin_,
+        fmt::format("cannot write the data set '{}' of", name_));
+}
+
+void Dataset::read(std::span<std::byte> elements) const {
+  const Shape whole = shape();
+  const hid_t type = memory_type();
+  require(elements.size() == static_cast<std::size_t>(whole.count()) * H5Tget_size(type),
+          "{} bytes were given for the data set '{}' of {}", elements.size(), name_, whole.text());
+  check(H5Dread(id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, elements.data()), origin_,
+        fmt::format("cannot read the data set '{}' of", name_));
+}
+
+void Dataset::write(std::span<const grid::Box> boxes, std::span<const std::byte> elements) {
+  const hid_t type = memory_type();
+  const std::string what = fmt::format("cannot write the data set '{}' of", name_);
+  const Handle space = own(H5Dget_space(id()), &H5Sclose, origin_, what);
+  std::size_t offset = 0;
+  for (const grid::Box& box : boxes) {
+    const std::size_t bytes = static_cast<std::size_t>(box.elements()) * H5Tget_size(type);
+    require(offset + bytes <= elements.size(), "too few bytes for the boxes of '{}'", name_);
+    select(space.get(), box, origin_);
+    const Handle memory = make_space(Shape{box.elements()}, origin_);
+    check(H5Dwrite(id(), type, memory.get(), space.get(), H5P_DEFAULT, elements.data() + offset),
+          origin_, what);
+    offset += bytes;
+  }
+}
+
+void Dataset::read(std::span<const grid::Box> boxes, std::span<std::byte> elements) const {
+  const hid_t type = memory_type();
+  const std::string what = fmt::format("cannot read the data set '{}' of", name_);
+  const Handle space = own(H5Dget_space(id()), &H5Sclose, origin_, what);
+  std::size_t offset = 0;
+  for (const grid::Box& box : boxes) {
+    const std::size_t bytes = static_cast<std::size_t>(box.elements()) * H5Tget_size(type);
+    require(offset + bytes <= elements.size(), "too few bytes for the boxes of '{}'", name_);
+    select(space.get(), box, origin_);
+    const Handle memory = make_space(Shape{box.elements()}, origin_);
+    check(H5Dread(id(), type, memory.get(), space.get(), H5P_DEFAULT, elements.data() + offset),
+          origin_, what);
+    offset += bytes;
+  }
+}
+
+std::int64_t Dataset::file_offset() const {
+  silence();
+  const haddr_t offset = H5Dget_offset(id());
+  if (offset == HADDR_UNDEF) {
+    fail(origin_.code, "the data set '{}' of {} is not stored in one piece", name_,
+         origin_.path.string());
+  }
+  return static_cast<std::int64_t>(offset);
+}
+
+File File::create(const std::filesystem::path& path, ExitCode code) {
+  silence();
+  Origin origin{path, code};
+  const Handle access = file_access(origin);
+  Handle file = own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), &H5Fclose,
+                    origin, "cannot create");
+  return {std::move(file), std::move(origin)};
+}
+
+File File::open(const std::filesystem::path& path, ExitCode code) {
+  silence();
+  Origin origin{path, code};
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    fail(code, "{} does not exist", path.string());
+  }
+  if (H5Fis_hdf5(path.c_str()) <= 0) {
+    H5Eclear2(H5E_DEFAULT);
+    fail(code, "{} is not an HDF5 file", path.string());
+  }
+  const Handle access = file_access(origin);
+  Handle file =
+      own(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), &H5Fclose, origin, "cannot open");
+  return {std::move(file), std::move(origin)};
+}
+
+Dataset File::create_dataset(const std::string& name, const ElementType& type, const Shape& shape) {
+  silence();
+  const std::string what = fmt::format("cannot make the data set '{}' of", name);
+  const Handle space = make_space(shape, origin_);
+  const Handle links = with_groups(origin_);
+  const Handle layout = own(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose, origin_, what);
+  check(H5Pset_layout(layout.get(), H5D_CONTIGUOUS), origin_, what);
+  check(H5Pset_alloc_time(layout.get(), H5D_ALLOC_TIME_EARLY), origin_, what);
+  check(H5Pset_fill_time(layout.get(), H5D_FILL_TIME_NEVER), origin_, what);
+  Handle dataset = own(H5Dcreate2(id(), name.c_str(), type.file, space.get(), links.get(),
+                                  layout.get(), H5P_DEFAULT),
+                       &H5Dclose, origin_, what);
+  return {std::move(dataset), origin_, name};
+}
+
+Dataset File::create_virtual(const std::string& name, const ElementType& type, const Shape& shape,
+                             std::span<const VirtualPart> parts) {
+  silence();
+  const std::string what = fmt::format("cannot make the virtual data set '{}' of", name);
+  const Handle space = make_space(shape, origin_);
+  const Handle links = with_groups(origin_);
+  const Handle layout = own(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose, origin_, what);
+  check(H5Pset_layout(layout.get(), H5D_VIRTUAL), origin_, what);
+  for (const VirtualPart& part : parts) {
+    const Handle target = make_space(shape, origin_);
+    const Handle source = make_space(part.source_shape, origin_);
+    select(target.get(), part.target, origin_);
+    select(source.get(), part.source, origin_);
+    check(H5Pset_virtual(layout.get(), target.get(), part.file.c_str(), part.dataset.c_str(),
+                         source.get()),
+          origin_, what);
+  }
+  Handle dataset = own(H5Dcreate2(id(), name.c_str(), type.file, space.get(), links.get(),
+                                  layout.get(), H5P_DEFAULT),
+                       &H5Dclose, origin_, what);
+  return {std::move(dataset), origin_, name};
+}
+
+Dataset File::open_dataset(const std::string& name) const {
+  silence();
+  if (!has(name)) {
+    fail(origin_.code, "{} has no data set '{}'", origin_.path.string(), name);
+  }
+  Handle dataset = own(H5Dopen2(id(), name.c_str(), H5P_DEFAULT), &H5Dclose, origin_,
+                       fmt::format("cannot open the data set '{}' of", name));
+  return {std::move(dataset), origin_, name};
+}
+
+bool File::has(const std::string& name) const {
+  silence();
+  // H5Lexists wants every group on the way to exist.
+  for (std::size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {
+    if (H5Lexists(id(), name.substr(0, end).c_str(), H5P_DEFAULT) <= 0) {
+      return false;
+    }
+    if (end == std::string::npos) {
+      return true;
+    }
+  }
+}
+
+std::vector<std::string> File::members(const std::string& group) const {
+  silence();
+  const std::string what = fmt::format("cannot list the group '{}' of", group);
+  const Handle opened = own(H5Gopen2(id(), group.c_str(), H5P_DEFAULT), &H5Gclose, origin_, what);
+  H5G_info_t info{};
+  check(H5Gget_info(opened.get(), &info), origin_, what);
+  std::vector<std::string> names;
+  for (hsize_t i = 0; i < info.nlinks; ++i) {
+    const auto name_at = [&](char* buffer, std::size_t size) {
+      const ssize_t length = H5Lget_name_by_idx(opened.get(), ".", H5_INDEX_NAME, H5_ITER_INC, i,
+                                                buffer, size, H5P_DEFAULT);
+      check(length, origin_, what);
+      return static_cast<std::size_t>(length);
+    };
+    std::string name(name_at(nullptr, 0), '\0');
+    name_at(name.data(), name.size() + 1);
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+void File::write_texts(const std::string& name, std::span<const std::string> texts) {
+  silence();
+  std::size_t longest = 1;
+  for (const std::string& text : texts) {
+    longest = std::max(longest, text.size());
+  }
+  std::string cells(longest * texts.size(), '\0');
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    texts[i].copy(cells.data() + i * longest, texts[i].size());
+  }
+  const Handle type = text_type(longest, origin_);
+  const Dataset dataset =
+      create_dataset(name, {type.get(), type.get(), static_cast<std::int64_t>(longest)},
+                     Shape{static_cast<std::int64_t>(texts.size())});
+  check(H5Dwrite(dataset.id(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, cells.data()), origin_,
+        fmt::format("cannot write the data set '{}' of", name));
+}
+
+std::vector<std::string> File::read_texts(const std::string& name) const {
+  const Dataset dataset = open_dataset(name);
+  const std::string what = fmt::format("cannot read the data set '{}' of", name);
+  const Handle stored = own(H5Dget_type(dataset.id()), &H5Tclose, origin_, what);
+  if (H5Tget_class(stored.get()) != H5T_STRING || H5Tis_variable_str(stored.get()) > 0) {
+    fail(origin_.code, "the data set '{}' of {} does not hold fixed-length texts", name,
+         origin_.path.string());
+  }
+  const std::size_t longest = H5Tget_size(stored.get());
+  const auto count = static_cast<std::size_t>(dataset.shape().count());
+  std::string cells(longest * count, '\0');
+  const Handle type = text_type(longest, origin_);
+  check(H5Dread(dataset.id(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, cells.data()), origin_,
+        what);
+  std::vector<std::string> texts(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string_view cell = std::string_view(cells).substr(i * longest, longest);
+    texts[i] = cell.substr(0, cell.find('\0'));
+  }
+  return texts;
+}
+
+void File::finish() {
+  silence();
+  check(H5Fflush(id(), H5F_SCOPE_GLOBAL), origin_, "cannot write");
+  check(H5Fclose(handle_.release()), origin_, "cannot close");
+  sync_file(origin_);
+}
+
+void sync_file(const Origin& origin) {
+  sync_descriptor(origin, O_RDONLY);
+}
+
+void sync_directory(const Origin& origin) {
+  sync_descriptor(origin, O_RDONLY | O_DIRECTORY);
+}
+
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to,
+                 ExitCode code) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) {
+    fail(code, "cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
+  }
+}
+
+}  // namespace strata::io::hdf5

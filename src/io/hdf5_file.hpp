@@ -1,0 +1,180 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hdf5.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+#include "strata/core/shape.hpp"
+#include "strata/grid/slices.hpp"
+
+/// HDF5 with owned handles and with exceptions. Every failure becomes an Error with the exit code
+/// that the file was opened under, the file's name and HDF5's own reason; nothing is printed.
+namespace strata::io::hdf5 {
+
+/// An owned HDF5 identifier of any kind.
+class Handle {
+ public:
+  using Close = herr_t (*)(hid_t);
+
+  Handle() = default;
+  Handle(hid_t id, Close close) : id_(id), close_(close) {}
+  ~Handle() { reset(); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+  Handle& operator=(Handle&& other) noexcept;
+
+  [[nodiscard]] hid_t get() const { return id_; }
+  [[nodiscard]] bool is_open() const { return id_ >= 0; }
+  /// Closes; a failure to do so is dropped.
+  void reset() noexcept;
+  /// Gives the identifier up without closing it.
+  [[nodiscard]] hid_t release() { return std::exchange(id_, -1); }
+
+ private:
+  hid_t id_ = -1;
+  Close close_ = nullptr;
+};
+
+/// What a failure is reported under.
+struct Origin {
+  std::filesystem::path path;
+  ExitCode code = ExitCode::kData;
+};
+
+/// An element's type in a file (little-endian) and in memory; the identifiers are HDF5's own and
+/// need no closing.
+struct ElementType {
+  hid_t file = -1;
+  hid_t memory = -1;
+  std::int64_t bytes = 0;
+};
+
+[[nodiscard]] ElementType element_type(DType dtype);
+/// 64-bit unsigned integers, as checksums are.
+[[nodiscard]] ElementType uint64_type();
+
+/// A file's root or a data set: what attributes hang on.
+class Object {
+ public:
+  [[nodiscard]] const Origin& origin() const { return origin_; }
+  [[nodiscard]] hid_t id() const { return handle_.get(); }
+
+  [[nodiscard]] bool has_attribute(const std::string& name) const;
+  void set_text(const std::string& name, std::string_view text);
+  void set_int64(const std::string& name, std::int64_t value);
+  void set_uint64(const std::string& name, std::uint64_t value);
+  void set_double(const std::string& name, double value);
+  void set_int64s(const std::string& name, std::span<const std::int64_t> values);
+  /// A JSON value as text.
+  void set_json(const std::string& name, const nlohmann::json& value);
+
+  /// Each throws where the attribute is missing or of another kind.
+  [[nodiscard]] std::string text(const std::string& name) const;
+  [[nodiscard]] std::int64_t int64(const std::string& name) const;
+  [[nodiscard]] std::uint64_t uint64(const std::string& name) const;
+  [[nodiscard]] double number(const std::string& name) const;
+  [[nodiscard]] std::vector<std::int64_t> int64s(const std::string& name) const;
+  [[nodiscard]] nlohmann::json json(const std::string& name) const;
+
+ protected:
+  Object(Handle handle, Origin origin) : handle_(std::move(handle)), origin_(std::move(origin)) {}
+
+  Handle handle_;
+  Origin origin_;
+
+ private:
+  void set(const std::string& name, const Shape& shape, const ElementType& type, const void* data);
+  void get(const std::string& name, const ElementType& type, std::size_t count, void* data) const;
+};
+
+/// An open data set. Elements are bytes of its dtype in row-major order.
+class Dataset : public Object {
+ public:
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] Shape shape() const;
+  /// Throws: where the elements are none of DType.
+  [[nodiscard]] DType dtype() const;
+  [[nodiscard]] bool holds_uint64() const;
+
+  void write(std::span<const std::byte> elements);
+  /// The elements of all boxes, box after box.
+  void write(std::span<const grid::Box> boxes, std::span<const std::byte> elements);
+  void read(std::span<std::byte> elements) const;
+  void read(std::span<const grid::Box> boxes, std::span<std::byte> elements) const;
+
+  /// Where the elements of a contiguous data set begin in the file; throws for any other layout or
+  /// where no space was allocated yet.
+  [[nodiscard]] std::int64_t file_offset() const;
+
+ private:
+  friend class File;
+  Dataset(Handle handle, Origin origin, std::string name)
+      : Object(std::move(handle), std::move(origin)), name_(std::move(name)) {}
+  [[nodiscard]] hid_t memory_type() const;
+
+  std::string name_;
+};
+
+/// One piece of a virtual data set: elements of `source` in another file's data set, shown at
+/// `target`. Pre: both boxes hold the same number of elements.
+struct VirtualPart {
+  /// Relative to the directory of the file with the virtual data set.
+  std::string file;
+  std::string dataset;
+  Shape source_shape;
+  grid::Box source;
+  grid::Box target;
+};
+
+/// An open HDF5 file with close degree STRONG; also its root group.
+class File : public Object {
+ public:
+  /// A new file; replaces one of the same name.
+  [[nodiscard]] static File create(const std::filesystem::path& path, ExitCode code);
+  /// An existing file, to be read.
+  /// Throws: where it is missing, is not HDF5 or cannot be opened.
+  [[nodiscard]] static File open(const std::filesystem::path& path, ExitCode code);
+
+  /// A contiguous, uncompressed data set with its space allocated at once and no fill values
+  /// written. '/' in the name makes groups.
+  Dataset create_dataset(const std::string& name, const ElementType& type, const Shape& shape);
+  Dataset create_virtual(const std::string& name, const ElementType& type, const Shape& shape,
+                         std::span<const VirtualPart> parts);
+  [[nodiscard]] Dataset open_dataset(const std::string& name) const;
+  /// Whether a data set or group of this name (a path of '/') exists.
+  [[nodiscard]] bool has(const std::string& name) const;
+  /// Names of the members of a group, in alphabetical order.
+  [[nodiscard]] std::vector<std::string> members(const std::string& group = "/") const;
+
+  /// A data set of UTF-8 texts, one-dimensional.
+  void write_texts(const std::string& name, std::span<const std::string> texts);
+  [[nodiscard]] std::vector<std::string> read_texts(const std::string& name) const;
+
+  /// Flushes and closes, then has the operating system put the file on disk.
+  void finish();
+
+ private:
+  File(Handle handle, Origin origin) : Object(std::move(handle), std::move(origin)) {}
+};
+
+/// Has the operating system put a file, or a directory's entries, on disk.
+void sync_file(const Origin& origin);
+void sync_directory(const Origin& origin);
+/// Renames; the directory is not synced.
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to, ExitCode code);
+
+/// Throws `<what> <path>: <HDF5's reason>` where `status` is negative.
+void check(std::int64_t status, const Origin& origin, std::string_view what);
+
+}  // namespace strata::io::hdf5

@@ -1,0 +1,143 @@
+#include "message_check.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace strata::pipeline {
+namespace {
+
+// A message, named by what its receiver is: the same on both sides.
+struct Message {
+  bool gradient = false;
+  std::int64_t microbatch = 0;
+  StageChunk receiver;
+
+  friend bool operator==(const Message&, const Message&) = default;
+};
+
+struct Traffic {
+  std::vector<Message> sent;
+  std::vector<Message> received;
+};
+
+// From stage, to stage.
+using Direction = std::pair<std::int64_t, std::int64_t>;
+
+std::string text_of(const Message& message) {
+  std::string text = fmt::format("the {} of microbatch {}",
+                                 message.gradient ? "gradient" : "activation", message.microbatch);
+  if (message.receiver.chunk > 0) {
+    text += fmt::format(" for chunk {}", message.receiver.chunk);
+  }
+  return text;
+}
+
+Message message_of(const Schedule& schedule, std::int64_t stage, const Action& action) {
+  const bool gradient =
+      action.kind == ActionKind::kSendGradient || action.kind == ActionKind::kReceiveGradient;
+  StageChunk receiver{.stage = stage, .chunk = action.chunk};
+  if (is_send(action.kind)) {
+    const auto neighbour = gradient ? upstream(schedule, receiver) : downstream(schedule, receiver);
+    receiver = neighbour.value_or(StageChunk{.stage = action.peer, .chunk = action.chunk});
+  }
+  return {.gradient = gradient, .microbatch = action.microbatch, .receiver = receiver};
+}
+
+// Appends a text for each message of `list` that `others` lacks.
+void append_unmet(const std::vector<Message>& list, const std::vector<Message>& others,
+                  const std::string& where, const char* what, std::vector<std::string>& errors) {
+  for (const Message& message : list) {
+    if (std::find(others.begin(), others.end(), message) == others.end()) {
+      errors.push_back(fmt::format("{}: {} is {}", where, text_of(message), what));
+    }
+  }
+}
+
+std::map<Direction, Traffic> traffic_of(const Schedule& schedule) {
+  std::map<Direction, Traffic> traffic;
+  for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
+    for (const Action& action : schedule.stage_actions[static_cast<std::size_t>(stage)]) {
+      if (is_send(action.kind)) {
+        traffic[{stage, action.peer}].sent.push_back(message_of(schedule, stage, action));
+      } else if (is_receive(action.kind)) {
+        traffic[{action.peer, stage}].received.push_back(message_of(schedule, stage, action));
+      }
+    }
+  }
+  return traffic;
+}
+
+}  // namespace
+
+std::vector<std::string> message_errors(const Schedule& schedule) {
+  std::vector<std::string> errors;
+  for (const auto& [direction, messages] : traffic_of(schedule)) {
+    const auto& [sent, received] = messages;
+    const std::string where =
+        fmt::format("from stage {} to stage {}", direction.first, direction.second);
+    const std::size_t errors_before = errors.size();
+    append_unmet(sent, received, where, "sent and never received", errors);
+    append_unmet(received, sent, where, "received and never sent", errors);
+    if (errors.size() > errors_before) {
+      continue;
+    }
+    if (sent.size() != received.size()) {
+      errors.push_back(fmt::format("{}: {} messages are sent, {} are received", where, sent.size(),
+                                   received.size()));
+      continue;
+    }
+    const auto [first_sent, first_received] =
+        std::mismatch(sent.begin(), sent.end(), received.begin());
+    if (first_sent != sent.end()) {
+      errors.push_back(
+          fmt::format("{}: {} is sent where {} is received; messages must be received in the "
+                      "order in which they are sent",
+                      where, text_of(*first_sent), text_of(*first_received)));
+    }
+  }
+  return errors;
+}
+
+std::string hang_of(const Schedule& schedule, Sends sends) {
+  std::vector<std::size_t> position(static_cast<std::size_t>(schedule.stages), 0);
+  std::map<Direction, std::int64_t> under_way;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
+      std::size_t& next = position[static_cast<std::size_t>(stage)];
+      const auto& actions = schedule.stage_actions[static_cast<std::size_t>(stage)];
+      for (; next < actions.size(); ++next, moved = true) {
+        const Action& action = actions[next];
+        if (is_send(action.kind)) {
+          std::int64_t& messages = under_way[{stage, action.peer}];
+          if (sends == Sends::kRendezvous && messages == 1) {
+            break;
+          }
+          ++messages;
+        } else if (is_receive(action.kind)) {
+          std::int64_t& messages = under_way[{action.peer, stage}];
+          if (messages == 0) {
+            break;
+          }
+          --messages;
+        }
+      }
+    }
+  }
+  std::string stuck;
+  for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
+    const std::size_t next = position[static_cast<std::size_t>(stage)];
+    const auto& actions = schedule.stage_actions[static_cast<std::size_t>(stage)];
+    if (next < actions.size()) {
+      stuck += fmt::format("{}stage {} waits at {}", stuck.empty() ? "deadlock: " : ", ", stage,
+                           text_of(actions[next]));
+    }
+  }
+  return stuck;
+}
+
+}  // namespace strata::pipeline

@@ -1,0 +1,108 @@
+#include "strata/pipeline/schedule.hpp"
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace strata::pipeline {
+namespace {
+
+// One letter and the microbatch for each action: F forward, B input gradient, W weight gradient, S
+// and R an activation sent and received, s and r a gradient, X reduce.
+std::string letters_of(const std::vector<Action>& actions) {
+  std::string text;
+  for (const Action& action : actions) {
+    text += text.empty() ? "" : " ";
+    text += "FBWSRsrX"[static_cast<std::size_t>(action.kind)];
+    text += action.kind == ActionKind::kReduce ? "" : std::to_string(action.microbatch);
+  }
+  return text;
+}
+
+TEST(Schedule, GpipeComputesAllForwardsThenAllBackwards) {
+  const Schedule schedule = compute_order(ScheduleKind::kGpipe, 2, 3);
+  ASSERT_EQ(schedule.stage_actions.size(), 2U);
+  for (const auto& actions : schedule.stage_actions) {
+    EXPECT_EQ(letters_of(actions), "F0 F1 F2 B0 W0 B1 W1 B2 W2");
+  }
+}
+
+TEST(Schedule, OneForwardOneBackwardWarmsUpByItsDistanceFromTheEnd) {
+  const Schedule schedule = compute_order(ScheduleKind::k1f1b, 3, 4);
+  EXPECT_EQ(letters_of(schedule.stage_actions[0]), "F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3");
+  EXPECT_EQ(letters_of(schedule.stage_actions[1]), "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3");
+  EXPECT_EQ(letters_of(schedule.stage_actions[2]), "F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3");
+}
+
+TEST(Schedule, OneForwardOneBackwardHasNoMoreWarmUpThanMicrobatches) {
+  const Schedule schedule = compute_order(ScheduleKind::k1f1b, 4, 2);
+  EXPECT_EQ(letters_of(schedule.stage_actions[0]), "F0 F1 B0 W0 B1 W1");
+  EXPECT_EQ(letters_of(schedule.stage_actions[1]), "F0 F1 B0 W0 B1 W1");
+  EXPECT_EQ(letters_of(schedule.stage_actions[2]), "F0 F1 B0 W0 B1 W1");
+  EXPECT_EQ(letters_of(schedule.stage_actions[3]), "F0 B0 W0 F1 B1 W1");
+}
+
+TEST(Schedule, MessagesStandBesideTheActionsThatNeedAndMakeThem) {
+  const Schedule schedule = make_schedule(ScheduleKind::k1f1b, 3, 2);
+  EXPECT_EQ(letters_of(schedule.stage_actions[0]), "F0 S0 F1 S1 r0 B0 W0 r1 B1 W1 X");
+  EXPECT_EQ(letters_of(schedule.stage_actions[1]), "R0 F0 S0 R1 F1 S1 r0 B0 s0 W0 r1 B1 s1 W1 X");
+  EXPECT_EQ(letters_of(schedule.stage_actions[2]), "R0 F0 B0 s0 W0 R1 F1 B1 s1 W1 X");
+  for (const Action& action : schedule.stage_actions[1]) {
+    const bool down =
+        action.kind == ActionKind::kSendActivation || action.kind == ActionKind::kReceiveGradient;
+    if (is_send(action.kind) || is_receive(action.kind)) {
+      EXPECT_EQ(action.peer, down ? 2 : 0) << text_of(action);
+    } else {
+      EXPECT_EQ(action.peer, kNoPeer) << text_of(action);
+    }
+  }
+}
+
+TEST(Schedule, ForwardOnlyHasNoGradientsAndNoReduce) {
+  const Schedule schedule = make_schedule(ScheduleKind::kForwardOnly, 2, 2);
+  EXPECT_EQ(letters_of(schedule.stage_actions[0]), "F0 S0 F1 S1");
+  EXPECT_EQ(letters_of(schedule.stage_actions[1]), "R0 F0 R1 F1");
+}
+
+TEST(Schedule, OneStageHasNoMessages) {
+  const Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 2);
+  EXPECT_EQ(letters_of(schedule.stage_actions[0]), "F0 F1 B0 W0 B1 W1 X");
+}
+
+TEST(Schedule, ChunksRunThroughAllStagesBeforeTheNextChunk) {
+  Schedule schedule = compute_order(ScheduleKind::kForwardOnly, 2, 1);
+  schedule.chunks = 2;
+  schedule.stage_actions = {
+      {{.kind = ActionKind::kForward, .chunk = 0}, {.kind = ActionKind::kForward, .chunk = 1}},
+      {{.kind = ActionKind::kForward, .chunk = 0}, {.kind = ActionKind::kForward, .chunk = 1}}};
+  EXPECT_EQ(downstream(schedule, {.stage = 1, .chunk = 0}), (StageChunk{.stage = 0, .chunk = 1}));
+  EXPECT_EQ(upstream(schedule, {.stage = 0, .chunk = 1}), (StageChunk{.stage = 1, .chunk = 0}));
+  EXPECT_EQ(upstream(schedule, {.stage = 0, .chunk = 0}), std::nullopt);
+  EXPECT_EQ(downstream(schedule, {.stage = 1, .chunk = 1}), std::nullopt);
+  const Schedule whole = insert_communication(schedule);
+  EXPECT_EQ(letters_of(whole.stage_actions[0]), "F0 S0 R0 F0 S0");
+  EXPECT_EQ(letters_of(whole.stage_actions[1]), "R0 F0 S0 R0 F0");
+}
+
+TEST(Schedule, RefusesCommunicationTwiceAndEmptySchedules) {
+  const Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 2);
+  EXPECT_THROW((void)insert_communication(schedule), std::logic_error);
+  EXPECT_THROW((void)compute_order(ScheduleKind::kGpipe, 0, 1), std::logic_error);
+  EXPECT_THROW((void)compute_order(ScheduleKind::k1f1b, 1, 0), std::logic_error);
+}
+
+TEST(Schedule, ActionsAndKindsHaveNames) {
+  EXPECT_EQ(text_of({.kind = ActionKind::kSendActivation, .microbatch = 3, .peer = 1}),
+            "send-activation of microbatch 3 to stage 1");
+  EXPECT_EQ(text_of({.kind = ActionKind::kReceiveGradient, .microbatch = 0, .chunk = 2, .peer = 4}),
+            "receive-gradient of microbatch 0 (chunk 2) from stage 4");
+  EXPECT_EQ(text_of({.kind = ActionKind::kReduce}), "reduce");
+  EXPECT_EQ(enum_from_name<ScheduleKind>("1f1b"), ScheduleKind::k1f1b);
+  EXPECT_EQ(joined_names<ScheduleKind>(), "gpipe, 1f1b, forward");
+}
+
+}  // namespace
+}  // namespace strata::pipeline
