@@ -75,4 +75,17 @@ RunningFold running_fold(const SumTree& tree, const Range& leaves) {
   return fold;
 }
 
+double sum_in_tree(const SumTree& tree, std::span<const double> leaves) {
+  require(static_cast<std::int64_t>(leaves.size()) == tree.leaves(), "{} values for {} leaves",
+          leaves.size(), tree.leaves());
+  const std::function<double(const Range&)> add_up = [&](const Range& node) {
+    if (node.count() == 1) {
+      return leaves[static_cast<std::size_t>(node.begin)];
+    }
+    const std::int64_t middle = node.begin + node.count() / 2;
+    return add_up({node.begin, middle}) + add_up({middle, node.end});
+  };
+  return add_up({0, tree.leaves()});
+}
+
 }  // namespace strata::grid

@@ -103,7 +103,9 @@ void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
 
 void GradientReducer::start_bucket(std::size_t bucket) {
   if (static_cast<std::int64_t>(in_flight_.size()) == kInFlight) {
+    const double before = exposed_seconds_;
     finish_oldest();
+    exposed_while_computing_seconds_ += exposed_seconds_ - before;
   }
   const grid::Range& elements = plan_.buckets()[bucket].elements;
   std::vector<TensorView> partials;

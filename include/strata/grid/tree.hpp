@@ -53,4 +53,7 @@ struct RunningFold {
 
 [[nodiscard]] RunningFold running_fold(const SumTree& tree, const Range& leaves);
 
+/// The sum of one value a leaf, added in the tree's order.
+[[nodiscard]] double sum_in_tree(const SumTree& tree, std::span<const double> leaves);
+
 }  // namespace strata::grid

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "strata/comm/groups.hpp"
+#include "strata/core/log.hpp"
+#include "strata/io/checkpoint.hpp"
+#include "strata/train/plan.hpp"
+#include "strata/train/rank_state.hpp"
+
+namespace strata::train {
+
+/// The directory of a run's checkpoints.
+[[nodiscard]] std::filesystem::path checkpoint_root(const RunConfig& config);
+
+/// The newest checkpoint below `root` all of whose bytes are good; bad ones are passed over with a
+/// warning. Every rank checks a share of the files. Communication: collective over the world.
+/// Throws: AgreedError(kCheckpoint) where there are checkpoints and none is good.
+[[nodiscard]] std::optional<io::Checkpoint> newest_good_checkpoint(
+    comm::Communicator& world, const std::filesystem::path& root, Log& log);
+
+/// The checkpoint in one directory, its bytes checked in the same way.
+[[nodiscard]] io::Checkpoint open_verified(comm::Communicator& world,
+                                           const std::filesystem::path& directory);
+
+/// The virtual grid that a checkpoint was made with.
+[[nodiscard]] VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint);
+
+/// Refuses a checkpoint that the plan cannot continue.
+/// Throws: Error(kCheckpoint) for another model, naming the first tensor that differs;
+/// Error(kUsage) for another seed, batch or data set, naming the setting.
+void require_continues(const Plan& plan, const io::Checkpoint& checkpoint);
+
+/// Writes a checkpoint and deletes those that are too old. Communication: collective over the
+/// world. Throws: AgreedError(kCheckpoint) where it cannot be written; earlier ones stay.
+void save_checkpoint(const Plan& plan, comm::Groups& groups, const RankState& state,
+                     const std::string& config_text, std::int64_t step);
+
+}  // namespace strata::train

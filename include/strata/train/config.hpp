@@ -1,0 +1,116 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/enum_names.hpp"
+#include "strata/device/device.hpp"
+#include "strata/io/loader.hpp"
+#include "strata/nn/model.hpp"
+#include "strata/optim/learning_rate.hpp"
+#include "strata/optim/optimizer.hpp"
+#include "strata/pipeline/schedule.hpp"
+
+namespace strata::train {
+
+/// What a run does with checkpoints that are already in its directory.
+enum class Resume {
+  kNever,  ///< refuses a directory that holds a run
+  kAuto,   ///< continues from the newest good checkpoint; begins anew where there is none
+  kMust    ///< as auto, but refuses to begin anew
+};
+
+enum class LossChoice { kAuto, kCrossEntropy, kMeanSquaredError };
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+enum class Switch { kOff, kOn };
+
+/// Everything that a config file and the command line can say, resolved. 0 and "auto" stand for
+/// what prepare() decides.
+struct RunConfig {
+  struct {
+    std::vector<std::string> layers;
+    LossChoice loss = LossChoice::kAuto;
+  } model;
+  struct {
+    std::string train;
+    std::string test;
+    io::Normalise normalise = io::Normalise::kAuto;
+  } data;
+  struct {
+    std::int64_t global = 128;
+    std::int64_t micro = 0;
+  } batch;
+  struct {
+    std::int64_t data = 0;
+    std::int64_t pipeline = 1;
+    std::int64_t tensor = 1;
+    pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1f1b;
+    std::string split = "auto";
+    double bucket_mib = 4.0;
+  } parallel;
+  struct {
+    std::int64_t lanes = 0;
+    std::int64_t shards = 0;
+    DType dtype = DType::kFloat32;
+  } numerics;
+  struct {
+    optim::OptimizerOptions options;
+    double clip_norm = 0.0;
+  } optimizer;
+  optim::LearningRateOptions schedule;
+  struct {
+    std::int64_t steps = 0;
+    double epochs = 0.0;
+    std::int64_t evaluate_every = 0;
+    std::int64_t log_every = 0;
+  } train;
+  struct {
+    std::int64_t every = 0;
+    std::int64_t keep = 3;
+  } checkpoint;
+  struct {
+    std::string dir = "runs/run";
+    std::uint64_t seed = 1;
+    std::int64_t threads = 0;
+    DeviceChoice device = DeviceChoice::kAuto;
+    Resume resume = Resume::kNever;
+    double patience_seconds = 600.0;
+    Switch timeline = Switch::kOff;
+  } run;
+};
+
+}  // namespace strata::train
+
+namespace strata {
+template <>
+struct EnumNames<train::Resume> {
+  static constexpr std::array<std::pair<train::Resume, std::string_view>, 3> kTable{
+      {{train::Resume::kNever, "never"},
+       {train::Resume::kAuto, "auto"},
+       {train::Resume::kMust, "must"}}};
+};
+template <>
+struct EnumNames<train::LossChoice> {
+  static constexpr std::array<std::pair<train::LossChoice, std::string_view>, 3> kTable{
+      {{train::LossChoice::kAuto, "auto"},
+       {train::LossChoice::kCrossEntropy, "cross_entropy"},
+       {train::LossChoice::kMeanSquaredError, "mean_squared_error"}}};
+};
+template <>
+struct EnumNames<train::DeviceChoice> {
+  static constexpr std::array<std::pair<train::DeviceChoice, std::string_view>, 3> kTable{
+      {{train::DeviceChoice::kAuto, "auto"},
+       {train::DeviceChoice::kCpu, "cpu"},
+       {train::DeviceChoice::kCuda, "cuda"}}};
+};
+template <>
+struct EnumNames<train::Switch> {
+  static constexpr std::array<std::pair<train::Switch, std::string_view>, 2> kTable{
+      {{train::Switch::kOff, "off"}, {train::Switch::kOn, "on"}}};
+};
+}  // namespace strata

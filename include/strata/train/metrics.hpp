@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace strata::train {
+
+/// Where a step's wall time went, in seconds; the parts add up to the whole (design law 8).
+struct StepTimes {
+  double step = 0.0;
+  double compute = 0.0;        ///< layers, losses, updates, local additions
+  double communication = 0.0;  ///< waiting for gradients, weights and sums of other ranks
+  double bubble = 0.0;         ///< waiting for a neighbouring stage
+  double data = 0.0;           ///< waiting for samples
+
+  [[nodiscard]] double other() const { return step - compute - communication - bubble - data; }
+};
+
+/// One training step's line.
+struct TrainRecord {
+  std::int64_t step = 0;
+  double loss = 0.0;
+  double grad_norm = 0.0;
+  double learning_rate = 0.0;
+  double samples_per_second = 0.0;
+  StepTimes times;
+};
+
+/// One evaluation's line.
+struct EvaluateRecord {
+  std::int64_t step = 0;
+  double loss = 0.0;
+  std::optional<double> accuracy;
+};
+
+/// The file metrics.jsonl: one JSON object a line; numbers read back to the same bits.
+class MetricsFile {
+ public:
+  /// Opens the file to append, after dropping lines of steps above `keep_steps` and a last line
+  /// that was cut short. Throws: Error(kUsage) where it cannot be written.
+  MetricsFile(const std::filesystem::path& path, std::int64_t keep_steps);
+
+  void write(const TrainRecord& record);
+  void write(const EvaluateRecord& record);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  void line(const std::string& text);
+
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace strata::train

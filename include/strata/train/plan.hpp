@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strata/comm/agree.hpp"
+#include "strata/grid/split.hpp"
+#include "strata/grid/tree.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/nn/stage.hpp"
+#include "strata/optim/buckets.hpp"
+#include "strata/optim/gradient_reducer.hpp"
+#include "strata/pipeline/schedule.hpp"
+#include "strata/train/config.hpp"
+
+namespace strata::train {
+
+/// The config and grid of a run with everything decided that follows from them. The same on every
+/// rank; holds no tensors and makes no messages.
+struct Plan {
+  RunConfig config;
+  grid::Grid grid;
+  io::DatasetInfo train_data;
+  std::unique_ptr<nn::Model> model;
+  grid::StageSplit split;
+  grid::SumTree lanes{1};
+  std::int64_t microbatches_per_lane = 1;
+  /// Of one rank in one step.
+  std::int64_t microbatches = 1;
+  std::int64_t total_steps = 0;
+  pipeline::Schedule training;
+  pipeline::Schedule evaluation;
+};
+
+/// The part of one rank in a plan.
+struct RankPlan {
+  grid::Coordinates place;
+  grid::Range layers;
+  nn::ParameterLayout layout;
+  optim::BucketPlan buckets;
+  optim::GradientReducer::Sizes reducer_sizes;
+  nn::StageSlots slots;
+  io::Parts parts = io::Parts::kInputs;  ///< what its loader reads
+  bool loads = false;
+  /// First sample of each of its microbatches within the global batch.
+  std::vector<std::int64_t> offsets;
+  /// The arenas of this rank, in bytes.
+  std::vector<nn::MemoryItem> memory;
+};
+
+/// What of a run must stay as it was when a checkpoint continues it: the virtual grid.
+struct VirtualGrid {
+  std::int64_t lanes = 0;  ///< 0: not set yet
+  std::int64_t shards = 0;
+  std::int64_t microbatch = 0;
+};
+
+/// Decides everything. `stored` is the virtual grid of the checkpoint that the run continues, if
+/// any. Throws: Error(kUsage) that names the setting and a value that would do.
+[[nodiscard]] Plan prepare(const RunConfig& config, std::int64_t ranks,
+                           const io::DatasetInfo& train_data, const VirtualGrid& stored);
+
+[[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
+
+/// The hashes of config, grid, schedule and buckets that all ranks must share (design law 3).
+[[nodiscard]] std::vector<comm::PlanItem> plan_items(const Plan& plan,
+                                                     const std::string& config_text);
+
+/// What training will use: the model's table, the grid, the schedule with its bubble, and each
+/// stage's memory.
+[[nodiscard]] std::string plan_text(const Plan& plan);
+
+}  // namespace strata::train

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "strata/comm/groups.hpp"
+#include "strata/device/buffer.hpp"
+#include "strata/io/checkpoint.hpp"
+#include "strata/nn/stage.hpp"
+#include "strata/optim/gradient_norm.hpp"
+#include "strata/optim/gradient_reducer.hpp"
+#include "strata/optim/optimizer.hpp"
+#include "strata/train/plan.hpp"
+
+namespace strata::train {
+
+/// Everything that one rank holds: the weights of its stage, its gradients, and its share of the
+/// optimizer's state.
+class RankState {
+ public:
+  /// Allocates what the plan lists; weights hold their initial values.
+  RankState(ops::Context& context, const Plan& plan, const RankPlan& rank, comm::Groups& groups);
+  RankState(const RankState&) = delete;
+  RankState& operator=(const RankState&) = delete;
+
+  [[nodiscard]] const TensorView& weights() const { return weights_; }
+  [[nodiscard]] nn::Stage& stage() { return stage_; }
+  [[nodiscard]] optim::GradientReducer& reducer() { return reducer_; }
+  [[nodiscard]] const optim::GradientNorm& norm() const { return norm_; }
+
+  /// Updates the own slices from the reduced gradients and hands them to the data group.
+  /// Communication: an all-gather over the data group, bucket by bucket. Returns: seconds spent
+  /// waiting for it.
+  double update(double learning_rate, double gradient_scale, std::int64_t step);
+
+  /// The slices of weights and optimizer state that this rank owns, for a checkpoint.
+  [[nodiscard]] std::vector<io::TensorSlice> slices() const;
+  /// Reads weights and the own slices of the optimizer's state.
+  /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
+  void load(const io::Checkpoint& checkpoint);
+
+ private:
+  ops::Context& context_;
+  const Plan& plan_;
+  const RankPlan& rank_;
+  comm::Groups& groups_;
+  device::Buffer weight_memory_;
+  TensorView weights_;
+  nn::Stage stage_;
+  optim::GradientReducer reducer_;
+  optim::Optimizer optimizer_;
+  optim::GradientNorm norm_;
+};
+
+}  // namespace strata::train

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "strata/comm/communicator.hpp"
+
+namespace strata::train {
+
+/// What ran when on each rank, in the trace format that chrome://tracing and Perfetto show.
+class Timeline {
+ public:
+  /// Begin and end in seconds of the steady clock.
+  void add(const std::string& name, double begin, double end);
+  /// Gathers the events of all ranks and writes them on rank 0. Communication: collective over the
+  /// world. Throws: AgreedError(kUsage) where the file cannot be written.
+  void write(comm::Communicator& world, const std::filesystem::path& path) const;
+
+ private:
+  struct Event {
+    std::string name;
+    double begin = 0.0;
+    double end = 0.0;
+  };
+
+  std::vector<Event> events_;
+};
+
+}  // namespace strata::train

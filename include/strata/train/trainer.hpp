@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "strata/comm/groups.hpp"
+#include "strata/core/log.hpp"
+#include "strata/io/checkpoint.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/train/plan.hpp"
+
+namespace strata::train {
+
+/// How a run ended.
+enum class Outcome { kFinished, kStopped };
+
+/// What a run works with.
+struct TrainerSetup {
+  const Plan& plan;
+  comm::Groups& groups;
+  ops::Context& context;
+  const io::Dataset& train_data;
+  const io::Dataset* test_data = nullptr;      ///< null: no evaluation
+  const io::Checkpoint* checkpoint = nullptr;  ///< null: begins anew
+  std::string config_text;
+  Log& log;
+};
+
+/// Trains from the first step, or from the checkpoint's, to the last; writes metrics, the resolved
+/// config and checkpoints into run.dir. Communication: collective over the world. Throws:
+/// AgreedError or Error with the exit code that fits.
+[[nodiscard]] Outcome train(const TrainerSetup& setup);
+
+}  // namespace strata::train

@@ -1,0 +1,175 @@
+#include "strata/train/checkpointing.hpp"
+
+#include <vector>
+
+#include "strata/comm/agree.hpp"
+#include "strata/core/error.hpp"
+
+namespace strata::train {
+namespace {
+
+/// The settings that decide the numbers of a run, beside its model: they must not change when it is
+/// continued.
+nlohmann::ordered_json identity_of(const Plan& plan) {
+  const RunConfig& c = plan.config;
+  return {{"run.seed", c.run.seed},
+          {"batch.global", c.batch.global},
+          {"numerics.dtype", name_of(c.numerics.dtype)},
+          {"optimizer.kind", name_of(c.optimizer.options.kind)},
+          {"data.normalise", name_of(c.data.normalise)},
+          {"the number of training samples", plan.train_data.samples}};
+}
+
+std::vector<io::TensorInfo> tensors_of(const Plan& plan) {
+  std::vector<io::TensorInfo> tensors;
+  for (const nn::ParameterSpec& spec : plan.model->parameters()) {
+    tensors.push_back({"weights/" + spec.name, spec.shape, plan.config.numerics.dtype});
+    for (const std::string& state : optim::Optimizer::state_names(plan.config.optimizer.options)) {
+      tensors.push_back(
+          {"optimizer/" + state + "/" + spec.name, spec.shape, plan.config.numerics.dtype});
+    }
+  }
+  return tensors;
+}
+
+std::string text_of(const io::TensorInfo& tensor) {
+  return fmt::format("{} ({} {})", tensor.name, tensor.shape.text(), name_of(tensor.dtype));
+}
+
+void require_same_tensors(const Plan& plan, const io::Checkpoint& checkpoint) {
+  const std::vector<io::TensorInfo> expected = tensors_of(plan);
+  const auto refuse = [&](const std::string& difference) {
+    fail(ExitCode::kCheckpoint,
+         "{} is a checkpoint of another model: {}; use the config that it was made with, or "
+         "another run.dir",
+         checkpoint.directory().string(), difference);
+  };
+  for (const io::TensorInfo& tensor : expected) {
+    const auto found =
+        std::find_if(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                     [&](const io::TensorInfo& other) { return other.name == tensor.name; });
+    if (found == checkpoint.tensors().end()) {
+      refuse(fmt::format("it has no {}", text_of(tensor)));
+    } else if (!(*found == tensor)) {
+      refuse(fmt::format("it has {} where the config has {}", text_of(*found), text_of(tensor)));
+    }
+  }
+  for (const io::TensorInfo& tensor : checkpoint.tensors()) {
+    if (std::find(expected.begin(), expected.end(), tensor) == expected.end()) {
+      refuse(fmt::format("it has {}, the config has not", text_of(tensor)));
+    }
+  }
+}
+
+}  // namespace
+
+std::filesystem::path checkpoint_root(const RunConfig& config) {
+  return std::filesystem::path(config.run.dir) / "checkpoints";
+}
+
+io::Checkpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory) {
+  std::optional<io::Checkpoint> checkpoint;
+  comm::agree(world, [&] {
+    checkpoint = io::Checkpoint::open(directory);
+    for (std::int64_t part = world.rank(); part < checkpoint->part_count(); part += world.size()) {
+      checkpoint->verify_part(part);
+    }
+  });
+  return std::move(*checkpoint);
+}
+
+std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
+                                                     const std::filesystem::path& root, Log& log) {
+  // Rank 0's list is everyone's, should a shared file system show ranks different states.
+  std::string mine;
+  if (world.rank() == 0) {
+    for (const io::CheckpointEntry& entry : io::list_checkpoints(root)) {
+      mine += entry.directory.string() + "\n";
+    }
+  }
+  const std::string listed = world.all_gather_texts(mine).front();
+  std::string problem;
+  for (std::size_t begin = 0; begin < listed.size();) {
+    const std::size_t end = listed.find('\n', begin);
+    const std::string directory = listed.substr(begin, end - begin);
+    begin = end + 1;
+    try {
+      return open_verified(world, directory);
+    } catch (const comm::AgreedError& error) {
+      problem = error.what();
+      log.warn("passing over a bad checkpoint: {}", problem);
+    }
+  }
+  if (!problem.empty()) {
+    throw comm::AgreedError(ExitCode::kCheckpoint,
+                            fmt::format("none of the checkpoints in {} is good; the oldest: {}. "
+                                        "Restore one from a copy, or choose another "
+                                        "run.dir to begin anew",
+                                        root.string(), problem));
+  }
+  return std::nullopt;
+}
+
+VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
+  try {
+    const nlohmann::json& grid = checkpoint.metadata().at("virtual_grid");
+    return {.lanes = grid.at("lanes"),
+            .shards = grid.at("shards"),
+            .microbatch = grid.at("microbatch")};
+  } catch (const nlohmann::json::exception& error) {
+    fail(ExitCode::kCheckpoint, "{} does not say which virtual grid it was made with ({})",
+         checkpoint.directory().string(), error.what());
+  }
+}
+
+void require_continues(const Plan& plan, const io::Checkpoint& checkpoint) {
+  require_same_tensors(plan, checkpoint);
+  const nlohmann::json stored = checkpoint.metadata().value("identity", nlohmann::json::object());
+  for (const auto& [key, value] : identity_of(plan).items()) {
+    if (stored.value(key, nlohmann::json()) != nlohmann::json(value)) {
+      fail(ExitCode::kUsage,
+           "{} holds another run: there {} is {}, here it is {}; set it back, or choose another "
+           "run.dir",
+           checkpoint.directory().string(), key, stored.value(key, nlohmann::json()).dump(),
+           value.dump());
+    }
+  }
+}
+
+void save_checkpoint(const Plan& plan, comm::Groups& groups, const RankState& state,
+                     const std::string& config_text, std::int64_t step) {
+  comm::Communicator& world = *groups.world;
+  const std::filesystem::path root = checkpoint_root(plan.config);
+  comm::agree(world, [&] {
+    if (world.rank() == 0) {
+      io::begin_checkpoint(root, step);
+    }
+  });
+  std::string record;
+  comm::agree(world, [&] {
+    record = io::text_of(
+        io::write_part(io::partial_directory(root, step), world.rank(), state.slices()));
+  });
+  const std::vector<std::string> records = world.all_gather_texts(record);
+  comm::agree(world, [&] {
+    if (world.rank() != 0) {
+      return;
+    }
+    std::vector<io::PartRecord> parts;
+    for (const std::string& text : records) {
+      parts.push_back(io::part_record_of(text));
+    }
+    const nlohmann::json metadata{{"step", step},
+                                  {"samples", step * plan.config.batch.global},
+                                  {"virtual_grid",
+                                   {{"lanes", plan.config.numerics.lanes},
+                                    {"shards", plan.config.numerics.shards},
+                                    {"microbatch", plan.config.batch.micro}}},
+                                  {"identity", identity_of(plan)},
+                                  {"config", config_text}};
+    io::commit_checkpoint(root, step, parts, metadata);
+    io::prune_checkpoints(root, plan.config.checkpoint.keep);
+  });
+}
+
+}  // namespace strata::train

@@ -1,0 +1,67 @@
+#include "strata/train/evaluation.hpp"
+
+#include <optional>
+#include <vector>
+
+#include "strata/core/error.hpp"
+
+#include "batch_source.hpp"
+
+namespace strata::train {
+namespace {
+
+void check_fits(const Plan& plan, const io::DatasetInfo& info) {
+  const io::DatasetInfo& trained = plan.train_data;
+  if (info.input_shape != trained.input_shape || info.target_shape != trained.target_shape ||
+      info.task != trained.task || info.classes > trained.classes) {
+    fail(ExitCode::kData,
+         "{} has samples of {} with {} classes, but the model is trained on {} with samples of {} "
+         "and {} classes; "
+         "import both splits together",
+         info.path.string(), info.input_shape.text(), info.classes, trained.path.string(),
+         trained.input_shape.text(), trained.classes);
+  }
+}
+
+}  // namespace
+
+EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& groups,
+                          pipeline::Executor& executor, const io::Dataset& dataset) {
+  const io::DatasetInfo& info = dataset.info();
+  check_fits(plan, info);
+  const std::int64_t round_samples = plan.config.batch.global;
+  const std::int64_t rounds = (info.samples + round_samples - 1) / round_samples;
+  std::optional<io::Loader> loader;
+  if (rank.loads) {
+    loader.emplace(dataset, evaluation_loader(plan, rank, rounds));
+  }
+
+  // Sum of losses, then number of right answers. Microbatches are added in the order of their
+  // samples.
+  std::vector<double> totals(2, 0.0);
+  const auto width = static_cast<std::size_t>(2 * plan.microbatches);
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    const io::LoadedStep* loaded = loader ? &loader->next() : nullptr;
+    BatchSource source(plan, rank, loaded, round * round_samples, info.samples);
+    const pipeline::Execution execution = executor.evaluate(plan.evaluation, source);
+    if (execution.losses.empty()) {
+      continue;
+    }
+    std::vector<double> mine;
+    for (const ops::LossSums& sums : execution.losses) {
+      mine.push_back(sums.loss);
+      mine.push_back(static_cast<double>(sums.correct));
+    }
+    std::vector<double> all(width * static_cast<std::size_t>(plan.grid.data));
+    groups.data->all_gather(comm::payload_of(std::span(std::as_const(mine))),
+                            comm::payload_of(std::span(all)));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      totals[i % 2] += all[i];
+    }
+  }
+  groups.pipeline->broadcast(comm::payload_of(std::span(totals)), plan.grid.pipeline - 1);
+  const auto samples = static_cast<double>(info.samples);
+  return {.loss = totals[0] / samples, .accuracy = totals[1] / samples, .samples = info.samples};
+}
+
+}  // namespace strata::train

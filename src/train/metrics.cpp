@@ -1,0 +1,86 @@
+#include "strata/train/metrics.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "strata/core/error.hpp"
+
+namespace strata::train {
+namespace {
+
+/// The lines of complete JSON objects whose step is at most `keep_steps`.
+std::string kept_lines(const std::filesystem::path& path, std::int64_t keep_steps) {
+  std::ifstream in(path);
+  std::string kept;
+  for (std::string text; std::getline(in, text);) {
+    const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
+    if (object.is_object() && object.value("step", std::int64_t{0}) <= keep_steps) {
+      kept += text + "\n";
+    }
+  }
+  return kept;
+}
+
+[[noreturn]] void refuse(const std::filesystem::path& path) {
+  fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
+       path.string(), std::strerror(errno));
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t keep_steps) : path_(path) {
+  const std::string kept = kept_lines(path, keep_steps);
+  const std::filesystem::path fresh = path.string() + ".new";
+  {
+    std::ofstream out(fresh, std::ios::trunc);
+    out << kept;
+    if (!out.flush()) {
+      refuse(fresh);
+    }
+  }
+  std::error_code error;
+  std::filesystem::rename(fresh, path, error);
+  file_.reset(std::fopen(path.c_str(), "a"));
+  if (error || !file_) {
+    refuse(path);
+  }
+}
+
+void MetricsFile::line(const std::string& text) {
+  if (std::fprintf(file_.get(), "%s\n", text.c_str()) < 0 || std::fflush(file_.get()) != 0) {
+    refuse(path_);
+  }
+}
+
+void MetricsFile::write(const TrainRecord& r) {
+  nlohmann::ordered_json object;
+  object["kind"] = "train";
+  object["step"] = r.step;
+  object["loss"] = r.loss;
+  object["grad_norm"] = r.grad_norm;
+  object["learning_rate"] = r.learning_rate;
+  object["step_seconds"] = r.times.step;
+  object["samples_per_second"] = r.samples_per_second;
+  object["compute_seconds"] = r.times.compute;
+  object["communication_seconds"] = r.times.communication;
+  object["bubble_seconds"] = r.times.bubble;
+  object["data_seconds"] = r.times.data;
+  object["other_seconds"] = r.times.other();
+  line(object.dump());
+}
+
+void MetricsFile::write(const EvaluateRecord& r) {
+  nlohmann::ordered_json object;
+  object["kind"] = "evaluate";
+  object["step"] = r.step;
+  object["loss"] = r.loss;
+  if (r.accuracy) {
+    object["accuracy"] = *r.accuracy;
+  }
+  line(object.dump());
+}
+
+}  // namespace strata::train

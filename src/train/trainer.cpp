@@ -1,0 +1,251 @@
+#include "strata/train/trainer.hpp"
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+
+#include "strata/comm/agree.hpp"
+#include "strata/core/text.hpp"
+#include "strata/pipeline/executor.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/evaluation.hpp"
+#include "strata/train/metrics.hpp"
+#include "strata/train/rank_state.hpp"
+#include "strata/train/step_summary.hpp"
+#include "strata/train/stop_signal.hpp"
+#include "strata/train/timeline.hpp"
+
+#include "batch_source.hpp"
+
+namespace strata::train {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// The state of one call of train() on one rank.
+class Trainer {
+ public:
+  explicit Trainer(const TrainerSetup& setup)
+      : setup_(setup),
+        plan_(setup.plan),
+        config_(setup.plan.config),
+        rank_(rank_plan(setup.plan, setup.groups.world->rank())),
+        state_(setup.context, setup.plan, rank_, setup.groups),
+        executor_(state_.stage(), *setup.groups.pipeline) {}
+
+  Outcome run() {
+    begin();
+    Outcome outcome = Outcome::kFinished;
+    if (first_step_ < plan_.total_steps) {
+      outcome = train_steps();
+    } else {
+      setup_.log.info("all {} steps are done already", plan_.total_steps);
+    }
+    if (outcome == Outcome::kFinished && evaluated_step_ != plan_.total_steps) {
+      evaluate(plan_.total_steps);
+    }
+    if (config_.run.timeline == Switch::kOn) {
+      timeline_.write(*setup_.groups.world,
+                      std::filesystem::path(config_.run.dir) / "timeline.json");
+    }
+    return outcome;
+  }
+
+ private:
+  void begin() {
+    comm::agree(*setup_.groups.world, [&] {
+      if (setup_.checkpoint != nullptr) {
+        require_continues(plan_, *setup_.checkpoint);
+        state_.load(*setup_.checkpoint);
+        first_step_ = setup_.checkpoint->step();
+      }
+      if (setup_.groups.world->rank() == 0) {
+        const std::filesystem::path dir(config_.run.dir);
+        std::ofstream out(dir / "config.ini", std::ios::trunc);
+        out << setup_.config_text;
+        if (!out.flush()) {
+          fail(ExitCode::kUsage, "cannot write {}; choose another run.dir",
+               (dir / "config.ini").string());
+        }
+        metrics_.emplace(dir / "metrics.jsonl", first_step_);
+      }
+    });
+    saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
+    if (setup_.checkpoint != nullptr) {
+      setup_.log.info("continuing after step {} from {}", first_step_,
+                      setup_.checkpoint->directory().string());
+    }
+    if (config_.run.timeline == Switch::kOn) {
+      executor_.set_observer([this](const pipeline::Action& action, double from, double to) {
+        timeline_.add(pipeline::text_of(action), from, to);
+      });
+    }
+  }
+
+  Outcome train_steps() {
+    if (rank_.loads) {
+      loader_.emplace(setup_.train_data, training_loader(plan_, rank_, first_step_));
+    }
+    began_ = now_seconds();
+    for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
+      const StepSummary summary = train_step(step);
+      const bool last = step == plan_.total_steps;
+      if (config_.train.evaluate_every > 0 && step % config_.train.evaluate_every == 0) {
+        evaluate(step);
+      }
+      const bool stop = summary.stop == StopRequest::kStop && !last;
+      if (last || stop || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0)) {
+        save(step);
+      }
+      if (stop) {
+        setup_.log.info(
+            "stopped on request after step {} of {}, checkpoint written; continue with "
+            "--run.resume=auto",
+            step, plan_.total_steps);
+        return Outcome::kStopped;
+      }
+    }
+    return Outcome::kFinished;
+  }
+
+  StepSummary train_step(std::int64_t step) {
+    StepTimes times;
+    const double begin = now_seconds();
+    const io::LoadedStep* loaded = loader_ ? &loader_->next() : nullptr;
+    times.data = now_seconds() - begin;
+
+    const std::int64_t first_sample = (step - 1) * config_.batch.global;
+    BatchSource source(plan_, rank_, loaded, first_sample, first_sample + config_.batch.global);
+    state_.reducer().reset_clock();
+    const pipeline::Execution execution = executor_.train(
+        plan_.training, source, 1.0 / static_cast<double>(config_.batch.global), state_.reducer());
+    times.bubble = execution.times.pipeline_wait;
+    times.compute = execution.times.compute - state_.reducer().exposed_while_computing_seconds();
+    times.communication = state_.reducer().exposed_seconds();
+
+    const double reduced = now_seconds();
+    const StepSummary summary =
+        summarise_step(setup_.context, plan_, rank_, setup_.groups, state_, execution.losses,
+                       state_.reducer().sums(), stop_request());
+    times.communication += now_seconds() - reduced;
+    if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) {
+      throw comm::AgreedError(ExitCode::kDiverged,
+                              fmt::format("the run diverged: at step {} the loss is {} and the "
+                                          "gradient norm {}; the last good checkpoint "
+                                          "is kept. Lower optimizer.learning_rate, set "
+                                          "optimizer.clip_norm or lengthen schedule.warmup_steps",
+                                          step, summary.loss, summary.grad_norm));
+    }
+
+    const double rate = optim::learning_rate(config_.schedule, step);
+    const double updating = now_seconds();
+    const double waited = state_.update(rate, clip_scale(summary.grad_norm), step);
+    times.communication += waited;
+    const double end = now_seconds();
+    times.compute += end - updating - waited;
+    times.step = end - begin;
+    report(step, summary, rate, times);
+    return summary;
+  }
+
+  [[nodiscard]] double clip_scale(double norm) const {
+    const double limit = config_.optimizer.clip_norm;
+    return limit > 0.0 && norm > limit ? limit / norm : 1.0;
+  }
+
+  void report(std::int64_t step, const StepSummary& summary, double rate, const StepTimes& times) {
+    if (!metrics_) {
+      return;
+    }
+    const double samples_per_second = static_cast<double>(config_.batch.global) / times.step;
+    metrics_->write(TrainRecord{.step = step,
+                                .loss = summary.loss,
+                                .grad_norm = summary.grad_norm,
+                                .learning_rate = rate,
+                                .samples_per_second = samples_per_second,
+                                .times = times});
+    window_seconds_ += times.step;
+    window_data_seconds_ += times.data;
+    ++window_steps_;
+    if (!is_log_step(step)) {
+      return;
+    }
+    const auto window = static_cast<double>(window_steps_);
+    const double elapsed = now_seconds() - began_;
+    const double left = elapsed / static_cast<double>(step - first_step_) *
+                        static_cast<double>(plan_.total_steps - step);
+    setup_.log.info("step {}/{}  loss {:.4f}  {} samples/s  data wait {:.1f} %  ETA {}", step,
+                    plan_.total_steps, summary.loss,
+                    count_text(std::llround(window * static_cast<double>(config_.batch.global) /
+                                            window_seconds_)),
+                    100.0 * window_data_seconds_ / window_seconds_, duration_text(left));
+    window_seconds_ = 0.0;
+    window_data_seconds_ = 0.0;
+    window_steps_ = 0;
+    last_line_ = now_seconds();
+  }
+
+  [[nodiscard]] bool is_log_step(std::int64_t step) const {
+    if (step == first_step_ + 1 || step == plan_.total_steps) {
+      return true;
+    }
+    constexpr double kSecondsBetweenLines = 2.0;
+    return config_.train.log_every > 0 ? step % config_.train.log_every == 0
+                                       : now_seconds() - last_line_ >= kSecondsBetweenLines;
+  }
+
+  void evaluate(std::int64_t step) {
+    if (setup_.test_data == nullptr) {
+      return;
+    }
+    const EvaluationResult result =
+        train::evaluate(plan_, rank_, setup_.groups, executor_, *setup_.test_data);
+    evaluated_step_ = step;
+    const bool classes = plan_.model->loss() == nn::LossKind::kCrossEntropy;
+    if (metrics_) {
+      metrics_->write(
+          EvaluateRecord{.step = step,
+                         .loss = result.loss,
+                         .accuracy = classes ? std::optional(result.accuracy) : std::nullopt});
+    }
+    setup_.log.info("step {}: test loss {:.4f}{} over {} samples", step, result.loss,
+                    classes ? fmt::format(", accuracy {:.2f} %", 100.0 * result.accuracy) : "",
+                    count_text(result.samples));
+  }
+
+  void save(std::int64_t step) {
+    if (saved_step_ == step) {
+      return;
+    }
+    save_checkpoint(plan_, setup_.groups, state_, setup_.config_text, step);
+    saved_step_ = step;
+  }
+
+  const TrainerSetup& setup_;
+  const Plan& plan_;
+  const RunConfig& config_;
+  RankPlan rank_;
+  RankState state_;
+  pipeline::Executor executor_;
+  std::optional<io::Loader> loader_;
+  std::optional<MetricsFile> metrics_;
+  Timeline timeline_;
+  std::int64_t first_step_ = 0;
+  std::int64_t saved_step_ = -1;
+  std::int64_t evaluated_step_ = -1;
+  double began_ = 0.0;
+  double last_line_ = 0.0;
+  double window_seconds_ = 0.0;
+  double window_data_seconds_ = 0.0;
+  std::int64_t window_steps_ = 0;
+};
+
+}  // namespace
+
+Outcome train(const TrainerSetup& setup) {
+  return Trainer(setup).run();
+}
+
+}  // namespace strata::train
