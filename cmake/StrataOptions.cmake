@@ -12,8 +12,9 @@ endif()
 # -Wrestrict: GCC 12 warns falsely inside std::string (its bug 105651).
 add_library(strata_options INTERFACE)
 target_compile_options(strata_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict -Wno-missing-field-initializers
-    -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual -ffp-contract=off>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict
+    -Wno-missing-field-initializers -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual
+    -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 
 set(march ${STRATA_MARCH})
 if(NOT march AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")

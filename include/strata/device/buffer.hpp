@@ -30,6 +30,8 @@ class Buffer {
   [[nodiscard]] const Device& device() const { return device_; }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] bool empty() const { return bytes_ == 0; }
+  /// The address, for libraries and launches only.
+  [[nodiscard]] std::byte* raw() const { return data_; }
 
   /// A tensor of this memory that begins `offset_bytes` into it.
   /// Pre: the tensor lies within the buffer and its beginning is aligned for its dtype.

@@ -22,7 +22,7 @@ void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& rstd, const ConstTensorView& dy,
                                const TensorView& dx);
 
-/// dgain = sum of dy xhat, dbias = sum of dy, over rows in order of fixed blocks.
+/// dgain = sum of dy xhat, dbias = sum of dy, rows added in order.
 /// Shapes: x, dy rows x n; mean, rstd rows; dgain, dbias n. An empty dbias is not computed.
 void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                 const ConstTensorView& mean, const ConstTensorView& rstd,

@@ -1,0 +1,314 @@
+#include "strata/app/options.hpp"
+
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+namespace strata::app {
+namespace {
+
+using train::RunConfig;
+
+[[noreturn]] void refuse(const std::string& key, const std::string& text,
+                         const std::string& values) {
+  fail(ExitCode::kUsage, "{} = \"{}\" is not allowed; give {}", key, text, values);
+}
+
+constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+
+/// A whole number in [least, most]; `member` gives a reference into the config.
+template <typename Member>
+Option whole(std::string key, std::string unit, std::string help, std::int64_t least, Member member,
+             std::int64_t most = kLargest) {
+  const std::string values = most == kLargest ? fmt::format("whole number from {}", least)
+                                              : fmt::format("whole number from {} to {}", least, most);
+  return {.key = key,
+          .values = values,
+          .unit = std::move(unit),
+          .help = std::move(help),
+          .set =
+              [=](RunConfig& config, const std::string& text) {
+                std::int64_t value = 0;
+                if (!parse_int64(text, value) || value < least || value > most) {
+                  refuse(key, text, "a " + values);
+                }
+                member(config) = static_cast<std::decay_t<decltype(member(config))>>(value);
+              },
+          .get =
+              [=](const RunConfig& config) {
+                return fmt::format("{}", member(const_cast<RunConfig&>(config)));
+              }};
+}
+
+enum class Bound { kFromZero, kAboveZero, kFraction, kFactor };
+
+bool within(Bound bound, double value) {
+  switch (bound) {
+    case Bound::kFromZero:
+      return value >= 0.0 && value <= std::numeric_limits<double>::max();
+    case Bound::kAboveZero:
+      return value > 0.0 && value <= std::numeric_limits<double>::max();
+    case Bound::kFraction:
+      return value >= 0.0 && value < 1.0;
+    case Bound::kFactor:
+      return value > 0.0 && value <= 1.0;
+  }
+  return false;
+}
+
+std::string text_of(Bound bound) {
+  switch (bound) {
+    case Bound::kFromZero:
+      return "number from 0";
+    case Bound::kAboveZero:
+      return "number above 0";
+    case Bound::kFraction:
+      return "number from 0 to below 1";
+    case Bound::kFactor:
+      return "number above 0 up to 1";
+  }
+  return {};
+}
+
+template <typename Member>
+Option number(std::string key, std::string unit, std::string help, Bound bound, Member member) {
+  const std::string values = text_of(bound);
+  return {.key = key,
+          .values = values,
+          .unit = std::move(unit),
+          .help = std::move(help),
+          .set =
+              [=](RunConfig& config, const std::string& text) {
+                double value = 0.0;
+                if (!parse_double(text, value) || !within(bound, value)) {
+                  refuse(key, text, "a " + values);
+                }
+                member(config) = value;
+              },
+          .get =
+              [=](const RunConfig& config) {
+                return fmt::format("{}", member(const_cast<RunConfig&>(config)));
+              }};
+}
+
+template <typename Member>
+Option choice(std::string key, std::string help, Member member) {
+  using Enum = std::decay_t<decltype(member(std::declval<RunConfig&>()))>;
+  return {.key = key,
+          .values = joined_names<Enum>(),
+          .unit = {},
+          .help = std::move(help),
+          .set =
+              [=](RunConfig& config, const std::string& text) {
+                const auto value = enum_from_name<Enum>(text);
+                if (!value) {
+                  refuse(key, text, "one of " + joined_names<Enum>());
+                }
+                member(config) = *value;
+              },
+          .get =
+              [=](const RunConfig& config) {
+                return std::string(name_of(member(const_cast<RunConfig&>(config))));
+              }};
+}
+
+template <typename Member>
+Option text(std::string key, std::string values, std::string help, Member member) {
+  return {.key = key,
+          .values = std::move(values),
+          .unit = {},
+          .help = std::move(help),
+          .set = [=](RunConfig& config, const std::string& value) { member(config) = value; },
+          .get = [=](const RunConfig& config) { return member(const_cast<RunConfig&>(config)); }};
+}
+
+/// Only floating-point types compute.
+Option dtype_option() {
+  return {.key = "numerics.dtype",
+          .values = "float32, float64",
+          .unit = {},
+          .help = "type of weights, activations and gradients",
+          .set =
+              [](RunConfig& config, const std::string& value) {
+                const auto dtype = enum_from_name<DType>(value);
+                if (!dtype || (*dtype != DType::kFloat32 && *dtype != DType::kFloat64)) {
+                  refuse("numerics.dtype", value, "one of float32, float64");
+                }
+                config.numerics.dtype = *dtype;
+              },
+          .get = [](const RunConfig& config) {
+            return std::string(name_of(config.numerics.dtype));
+          }};
+}
+
+// Each entry gives the member that it is about; the table is read far more often than it is made.
+#define STRATA_MEMBER(path) [](RunConfig& c) -> auto& { return c.path; }
+
+std::vector<Option> model_and_data() {
+  return {
+      choice("model.loss",
+             "what is minimised; auto: cross_entropy for classes, mean_squared_error for values",
+             STRATA_MEMBER(model.loss)),
+      text("data.train", "file", "master file of the training split", STRATA_MEMBER(data.train)),
+      text("data.test", "file, or empty", "master file of the test split; empty: no evaluation",
+           STRATA_MEMBER(data.test)),
+      choice("data.normalise",
+             "inputs as computed with: none: as stored; unit: bytes / 255; standard: minus mean, over deviation of the "
+             "training split; auto: unit for bytes, none for others",
+             STRATA_MEMBER(data.normalise)),
+      whole("batch.global", "samples", "samples of one optimizer step, over all ranks", 1,
+            STRATA_MEMBER(batch.global)),
+      whole("batch.micro", "samples",
+            "samples of one forward pass; 0: decided at first launch and kept in the checkpoint", 0,
+            STRATA_MEMBER(batch.micro)),
+  };
+}
+
+std::vector<Option> parallel_and_numerics() {
+  return {
+      whole("parallel.data", "replicas", "data-parallel replicas; 0: what the launched ranks allow",
+            0, STRATA_MEMBER(parallel.data)),
+      whole("parallel.pipeline", "stages", "pipeline stages", 1, STRATA_MEMBER(parallel.pipeline)),
+      whole("parallel.tensor", "ranks", "ranks that share each layer; 1 in this version", 1,
+            STRATA_MEMBER(parallel.tensor)),
+      {.key = "parallel.schedule",
+       .values = "gpipe, 1f1b",
+       .unit = {},
+       .help = "order of forward and backward passes; gpipe: all forwards first; 1f1b: alternating, with fewer "
+               "microbatches in memory",
+       .set =
+           [](RunConfig& config, const std::string& value) {
+             const auto kind = enum_from_name<pipeline::ScheduleKind>(value);
+             if (!kind || *kind == pipeline::ScheduleKind::kForwardOnly) {
+               refuse("parallel.schedule", value, "one of gpipe, 1f1b");
+             }
+             config.parallel.schedule = *kind;
+           },
+       .get =
+           [](const RunConfig& config) { return std::string(name_of(config.parallel.schedule)); }},
+      text("parallel.split", "auto, or layers",
+           "auto: stages of about equal cost; else the first layer of each stage, by name or number",
+           STRATA_MEMBER(parallel.split)),
+      number("parallel.bucket", "MiB", "gradients that are reduced as one message",
+             Bound::kAboveZero, STRATA_MEMBER(parallel.bucket_mib)),
+      whole("numerics.lanes", "lanes",
+            "streams of microbatches in a global batch, a multiple of any parallel.data to be used; fixes the numbers. 0: "
+            "decided at first launch and kept in the checkpoint",
+            0, STRATA_MEMBER(numerics.lanes)),
+      whole("numerics.shards", "shards",
+            "slices of each tensor-parallel matrix; fixes the numbers. 0: decided at first launch and kept in the checkpoint",
+            0, STRATA_MEMBER(numerics.shards)),
+      dtype_option(),
+  };
+}
+
+std::vector<Option> optimisation() {
+  return {
+      choice("optimizer.kind", "the update rule", STRATA_MEMBER(optimizer.options.kind)),
+      number("optimizer.learning_rate", "", "peak learning rate", Bound::kFromZero,
+             STRATA_MEMBER(schedule.peak)),
+      number("optimizer.momentum", "", "sgd: share of the last update that is kept", Bound::kFraction,
+             STRATA_MEMBER(optimizer.options.momentum)),
+      choice("optimizer.nesterov", "sgd: look ahead along the momentum",
+             STRATA_MEMBER(optimizer.options.nesterov)),
+      number("optimizer.beta1", "", "adam, adamw: decay of the mean of gradients", Bound::kFraction,
+             STRATA_MEMBER(optimizer.options.beta1)),
+      number("optimizer.beta2", "", "adam, adamw: decay of the mean of squared gradients",
+             Bound::kFraction, STRATA_MEMBER(optimizer.options.beta2)),
+      number("optimizer.epsilon", "", "adam, adamw, adagrad: added to the divisor",
+             Bound::kAboveZero, STRATA_MEMBER(optimizer.options.epsilon)),
+      number("optimizer.weight_decay", "",
+             "shrinks the weights; adamw: by itself, others: as part of the gradient",
+             Bound::kFromZero, STRATA_MEMBER(optimizer.options.weight_decay)),
+      choice("optimizer.decay",
+             "which tensors weight decay shrinks; matrices: those of two dimensions or more",
+             STRATA_MEMBER(optimizer.options.decay_scope)),
+      number("optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
+             Bound::kFromZero, STRATA_MEMBER(optimizer.clip_norm)),
+      choice("schedule.kind", "how the learning rate falls after warm-up",
+             STRATA_MEMBER(schedule.kind)),
+      whole("schedule.warmup_steps", "steps", "linear warm-up", 0,
+            STRATA_MEMBER(schedule.warmup_steps)),
+      whole("schedule.decay_steps", "steps",
+            "linear, cosine: the step at which the minimum is reached; 0: the last step", 0,
+            STRATA_MEMBER(schedule.decay_steps)),
+      number("schedule.minimum", "", "linear, cosine: the learning rate at the end",
+             Bound::kFromZero, STRATA_MEMBER(schedule.minimum)),
+      whole("schedule.every", "steps", "step: steps between two falls", 1,
+            STRATA_MEMBER(schedule.every_steps)),
+      number("schedule.factor", "", "step: what the rate is multiplied by", Bound::kFactor,
+             STRATA_MEMBER(schedule.factor)),
+  };
+}
+
+std::vector<Option> running() {
+  return {
+      whole("train.steps", "steps", "length of the run; 0: train.epochs says", 0,
+            STRATA_MEMBER(train.steps)),
+      number("train.epochs", "epochs", "length of the run; 0: train.steps says", Bound::kFromZero,
+             STRATA_MEMBER(train.epochs)),
+      whole("train.evaluate_every", "steps", "steps between evaluations; 0: only at the end", 0,
+            STRATA_MEMBER(train.evaluate_every)),
+      whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds", 0,
+            STRATA_MEMBER(train.log_every)),
+      whole("checkpoint.every", "steps", "steps between checkpoints; 0: only at the end", 0,
+            STRATA_MEMBER(checkpoint.every)),
+      whole("checkpoint.keep", "checkpoints", "newest checkpoints that are kept", 1,
+            STRATA_MEMBER(checkpoint.keep)),
+      text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir)),
+      whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,
+            STRATA_MEMBER(run.seed)),
+      whole("run.threads", "threads",
+            "threads of each rank; 0: the cores it may use, shared among the ranks of the node", 0,
+            STRATA_MEMBER(run.threads), 4096),
+      choice("run.device", "what stages run on; auto: the CPU in this version",
+             STRATA_MEMBER(run.device)),
+      choice("run.resume",
+             "what to do with checkpoints in run.dir; never: refuse a directory that holds a run; auto: continue from the "
+             "newest good one, begin anew where there is none; must: as auto, but refuse to begin anew",
+             STRATA_MEMBER(run.resume)),
+      number("run.patience", "seconds", "how long a rank waits for another before the job is ended",
+             Bound::kAboveZero, STRATA_MEMBER(run.patience_seconds)),
+      choice("run.timeline", "on: write timeline.json, for chrome://tracing or Perfetto",
+             STRATA_MEMBER(run.timeline)),
+  };
+}
+
+#undef STRATA_MEMBER
+
+std::vector<Option> make_table() {
+  std::vector<Option> table;
+  for (const auto part : {model_and_data, parallel_and_numerics, optimisation, running}) {
+    for (Option& option : part()) {
+      table.push_back(std::move(option));
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+const std::vector<Option>& option_table() {
+  static const std::vector<Option> kTable = make_table();
+  return kTable;
+}
+
+const std::vector<Section>& section_table() {
+  static const std::vector<Section> kSections{
+      {"model", "the network, layer by layer, and its loss"},
+      {"data", "the data sets, made with strata data import"},
+      {"batch", "how many samples make a step"},
+      {"parallel", "the grid of ranks"},
+      {"numerics", "what fixes the bits of the result"},
+      {"optimizer", "the update of the weights"},
+      {"schedule", "the learning rate over the steps"},
+      {"train", "length, evaluation and progress"},
+      {"checkpoint", "when the state is saved"},
+      {"run", "where and how the program runs"}};
+  return kSections;
+}
+
+}  // namespace strata::app

@@ -1,0 +1,106 @@
+#include "strata/device/buffer.hpp"
+
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+#include "cuda_calls.hpp"
+
+namespace strata::device {
+namespace {
+
+constexpr std::align_val_t kAlignment{static_cast<std::size_t>(Buffer::kAlignmentBytes)};
+
+std::byte* allocate(const Device& device, std::int64_t bytes) {
+  if (device.kind() == DeviceKind::kCuda) {
+    return static_cast<std::byte*>(cuda::allocate(device.index(), bytes));
+  }
+  void* memory = ::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow);
+  if (memory != nullptr) {
+    std::memset(memory, 0, static_cast<std::size_t>(bytes));
+  }
+  return static_cast<std::byte*>(memory);
+}
+
+void release(const Device& device, std::byte* memory) noexcept {
+  if (memory == nullptr) {
+    return;
+  }
+  if (device.kind() == DeviceKind::kCuda) {
+    cuda::release(device.index(), memory);
+  } else {
+    ::operator delete(memory, kAlignment);
+  }
+}
+
+void copy_bytes(const ConstTensorView& from, const TensorView& to, void* stream) {
+  require(from.dtype() == to.dtype() && from.count() == to.count(),
+          "copy of {} {} to {} {} elements", from.count(), name_of(from.dtype()), to.count(),
+          name_of(to.dtype()));
+  if (from.bytes() == 0) {
+    return;
+  }
+  if (from.place() == Place::kHost && to.place() == Place::kHost) {
+    std::memmove(to.raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
+  } else {
+    cuda::copy(to.raw(), from.raw(), from.bytes(), stream);
+  }
+}
+
+}  // namespace
+
+Buffer::Buffer(const Device& device, std::int64_t bytes) : device_(device), bytes_(bytes) {
+  require(bytes >= 0, "a buffer of {} bytes", bytes);
+  if (bytes == 0) {
+    return;
+  }
+  data_ = allocate(device, bytes);
+  if (data_ == nullptr) {
+    fail(ExitCode::kPeer,
+         "{} of memory on {} were asked for and it has not that much left; use more ranks, a "
+         "smaller batch.micro or a smaller model",
+         bytes_text(bytes), device.text());
+  }
+}
+
+Buffer::~Buffer() {
+  release(device_, data_);
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : device_(other.device_),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other) {
+    release(device_, data_);
+    device_ = other.device_;
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+
+TensorView Buffer::view(std::int64_t offset_bytes, const Shape& shape, DType dtype) const {
+  const TensorView tensor(data_ + offset_bytes, shape, dtype, device_.place());
+  require(offset_bytes >= 0 && offset_bytes + tensor.bytes() <= bytes_,
+          "a tensor of {} bytes at {} in a buffer of {} bytes", tensor.bytes(), offset_bytes,
+          bytes_);
+  require(offset_bytes % size_bytes(dtype) == 0, "a {} tensor at byte {}", name_of(dtype),
+          offset_bytes);
+  return tensor;
+}
+
+void copy(const ConstTensorView& from, const TensorView& to) {
+  copy_bytes(from, to, nullptr);
+}
+
+void copy(const ConstTensorView& from, const TensorView& to, Stream& stream) {
+  copy_bytes(from, to, stream.raw());
+}
+
+}  // namespace strata::device

@@ -1,0 +1,144 @@
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+#ifdef STRATA_HAVE_CUDNN
+#include <cudnn.h>
+#endif
+#ifdef STRATA_HAVE_NCCL
+#include <nccl.h>
+#endif
+
+
+#include "cuda_calls.hpp"
+
+namespace strata::device::cuda {
+namespace {
+
+void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) {
+    failed(what, cudaGetErrorString(status));
+  }
+}
+
+void use(std::int64_t device) {
+  check(cudaSetDevice(static_cast<int>(device)), "choosing the device");
+}
+
+std::string dotted(std::size_t major, std::size_t minor, std::size_t patch) {
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+}
+
+}  // namespace
+
+std::int64_t device_count() noexcept {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+const char* absence_reason() noexcept {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  return status == cudaSuccess ? "this node has fewer GPUs than that" : cudaGetErrorString(status);
+}
+
+void* allocate(std::int64_t device, std::int64_t bytes) {
+  use(device);
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, static_cast<std::size_t>(bytes));
+  if (status == cudaErrorMemoryAllocation) {
+    // Clears the sticky error, which the next call would report again.
+    static_cast<void>(cudaGetLastError());
+    return nullptr;
+  }
+  check(status, "allocating memory");
+  check(cudaMemset(memory, 0, static_cast<std::size_t>(bytes)), "clearing memory");
+  return memory;
+}
+
+void release(std::int64_t device, void* memory) noexcept {
+  static_cast<void>(cudaSetDevice(static_cast<int>(device)));
+  static_cast<void>(cudaFree(memory));
+}
+
+void* make_stream(std::int64_t device) {
+  use(device);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  return stream;
+}
+
+void destroy_stream(std::int64_t device, void* stream) noexcept {
+  static_cast<void>(cudaSetDevice(static_cast<int>(device)));
+  static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(stream)));
+}
+
+void synchronize_stream(std::int64_t device, void* stream) {
+  use(device);
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "waiting for a stream");
+}
+
+void* make_event(std::int64_t device) {
+  use(device);
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  return event;
+}
+
+void destroy_event(std::int64_t device, void* event) noexcept {
+  static_cast<void>(cudaSetDevice(static_cast<int>(device)));
+  static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(event)));
+}
+
+void record_event(std::int64_t device, void* event, void* stream) {
+  use(device);
+  check(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)),
+        "recording an event");
+}
+
+void stream_waits_for(std::int64_t device, void* stream, void* event) {
+  use(device);
+  check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event)),
+        "waiting for an event");
+}
+
+void host_waits_for(std::int64_t device, void* event) {
+  use(device);
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(event)), "waiting for an event");
+}
+
+void copy(void* to, const void* from, std::int64_t bytes, void* stream) {
+  const auto count = static_cast<std::size_t>(bytes);
+  check(cudaMemcpyAsync(to, from, count, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
+        "copying memory");
+  if (stream == nullptr) {
+    check(cudaStreamSynchronize(nullptr), "copying memory");
+  }
+}
+
+std::vector<LibraryVersion> libraries() {
+  std::vector<LibraryVersion> found;
+  int runtime = 0;
+  check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
+  found.push_back(
+      {"CUDA", std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10)});
+  const std::size_t cublas = cublasLtGetVersion();
+  found.push_back({"cuBLAS", dotted(cublas / 10000, cublas / 100 % 100, cublas % 100)});
+#ifdef STRATA_HAVE_CUDNN
+  const std::size_t cudnn = cudnnGetVersion();
+  found.push_back({"cuDNN", dotted(cudnn / 10000, cudnn / 100 % 100, cudnn % 100)});
+#endif
+#ifdef STRATA_HAVE_NCCL
+  int nccl = 0;
+  if (ncclGetVersion(&nccl) == ncclSuccess) {
+    found.push_back({"NCCL", dotted(static_cast<std::size_t>(nccl / 10000),
+                                    static_cast<std::size_t>(nccl / 100 % 100),
+                                    static_cast<std::size_t>(nccl % 100))});
+  }
+#endif
+  return found;
+}
+
+}  // namespace strata::device::cuda

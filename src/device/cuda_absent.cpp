@@ -1,0 +1,65 @@
+#include "strata/core/error.hpp"
+
+#include "cuda_calls.hpp"
+
+namespace strata::device::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  fail(ExitCode::kPeer, "a GPU was asked for, but {}", absence_reason());
+}
+
+}  // namespace
+
+std::int64_t device_count() noexcept {
+  return 0;
+}
+
+const char* absence_reason() noexcept {
+  return "this executable was built without CUDA: build it where nvcc is found, or use "
+         "run.device = cpu";
+}
+
+void* allocate(std::int64_t, std::int64_t) {
+  refuse();
+}
+
+void release(std::int64_t, void*) noexcept {}
+
+void* make_stream(std::int64_t) {
+  refuse();
+}
+
+void destroy_stream(std::int64_t, void*) noexcept {}
+
+void synchronize_stream(std::int64_t, void*) {
+  refuse();
+}
+
+void* make_event(std::int64_t) {
+  refuse();
+}
+
+void destroy_event(std::int64_t, void*) noexcept {}
+
+void record_event(std::int64_t, void*, void*) {
+  refuse();
+}
+
+void stream_waits_for(std::int64_t, void*, void*) {
+  refuse();
+}
+
+void host_waits_for(std::int64_t, void*) {
+  refuse();
+}
+
+void copy(void*, const void*, std::int64_t, void*) {
+  refuse();
+}
+
+std::vector<LibraryVersion> libraries() {
+  return {};
+}
+
+}  // namespace strata::device::cuda

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "strata/device/build_info.hpp"
+
+// The CUDA side of the room as plain functions: cuda.cu does them, cuda_absent.cpp stands in where
+// CUDA is not built. All but the noexcept ones throw Error(kPeer) where the device fails.
+namespace strata::device::cuda {
+
+/// Throws Error(kPeer). Stands in device.cpp, for nvcc cannot compile the fmt that formats errors.
+[[noreturn]] void failed(const char* what, const char* reason);
+
+[[nodiscard]] std::int64_t device_count() noexcept;
+/// Why there is no GPU, for an error's text.
+[[nodiscard]] const char* absence_reason() noexcept;
+/// Zeroed device memory, or null where there is not enough left.
+[[nodiscard]] void* allocate(std::int64_t device, std::int64_t bytes);
+void release(std::int64_t device, void* memory) noexcept;
+
+[[nodiscard]] void* make_stream(std::int64_t device);
+void destroy_stream(std::int64_t device, void* stream) noexcept;
+void synchronize_stream(std::int64_t device, void* stream);
+
+[[nodiscard]] void* make_event(std::int64_t device);
+void destroy_event(std::int64_t device, void* event) noexcept;
+void record_event(std::int64_t device, void* event, void* stream);
+void stream_waits_for(std::int64_t device, void* stream, void* event);
+void host_waits_for(std::int64_t device, void* event);
+
+/// Copies between any two addresses in order of `stream`; null is the default stream, and then the
+/// call returns when the copy is done.
+void copy(void* to, const void* from, std::int64_t bytes, void* stream);
+
+[[nodiscard]] std::vector<LibraryVersion> libraries();
+
+}  // namespace strata::device::cuda

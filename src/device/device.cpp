@@ -1,0 +1,39 @@
+#include "strata/device/device.hpp"
+
+#include <fmt/core.h>
+
+#include "strata/core/error.hpp"
+#include "strata/device/build_info.hpp"
+
+#include "cuda_calls.hpp"
+
+namespace strata::device {
+
+void cuda::failed(const char* what, const char* reason) {
+  fail(ExitCode::kPeer, "{} failed on the GPU: {}; nvidia-smi and the node's log tell more", what,
+       reason);
+}
+
+Device Device::cuda(std::int64_t index) {
+  const std::int64_t count = cuda_device_count();
+  if (index < 0 || index >= count) {
+    fail(ExitCode::kPeer, "GPU {} was asked for and {} can be used: {}", index, count,
+         cuda::absence_reason());
+  }
+  return {DeviceKind::kCuda, index};
+}
+
+std::string Device::text() const {
+  return kind_ == DeviceKind::kCpu ? std::string(name_of(kind_))
+                                   : fmt::format("{}:{}", name_of(kind_), index_);
+}
+
+std::int64_t cuda_device_count() {
+  return cuda::device_count();
+}
+
+std::vector<LibraryVersion> cuda_libraries() {
+  return cuda::libraries();
+}
+
+}  // namespace strata::device

@@ -1,0 +1,180 @@
+#include "strata/ops/activation.hpp"
+
+#include "strata/core/error.hpp"
+#include "strata/ops/elementwise.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "checks.hpp"
+#include "lanes.hpp"
+#include "math.hpp"
+
+namespace strata::ops {
+namespace {
+
+constexpr double kGeluOuter = 0.79788456080286535588;  // sqrt(2 / pi)
+constexpr double kGeluInner = 0.044715;
+
+// A NaN is passed on by every function below, so that it reaches the loss.
+
+template <typename T>
+T relu(T x) {
+  return x < T{0} ? T{0} : x;
+}
+
+// 0.5 (1 + tanh(u)) is sigmoid(2 u), which does not cancel for negative u.
+template <typename T>
+T gelu_gate(T x) {
+  const T u = static_cast<T>(kGeluOuter) * (x + static_cast<T>(kGeluInner) * (x * x * x));
+  return fast_sigmoid(u + u);
+}
+
+template <typename T>
+T gelu_slope(T x) {
+  const T gate = gelu_gate(x);
+  const T u_slope =
+      static_cast<T>(kGeluOuter) * (T{1} + static_cast<T>(3.0 * kGeluInner) * (x * x));
+  return gate + x * (gate * (T{1} - gate)) * (u_slope + u_slope);
+}
+
+template <typename T, typename Function>
+void map(Context& context, const ConstTensorView& x, const TensorView& y,
+         const Function& function) {
+  const T* from = x.host<T>().data();
+  T* to = y.host<T>().data();
+  parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      to[i] = function(from[i]);
+    }
+  });
+}
+
+template <typename T, typename Slope>
+void map_slope(Context& context, const ConstTensorView& at, const ConstTensorView& dy,
+               const TensorView& dx, const Slope& slope) {
+  const T* from = at.host<T>().data();
+  const T* incoming = dy.host<T>().data();
+  T* outgoing = dx.host<T>().data();
+  parallel_for(context, dy.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      outgoing[i] = slope(from[i], incoming[i]);
+    }
+  });
+}
+
+template <typename T>
+void softmax_row(const T* x, std::int64_t n, T* y) {
+  const T largest = lane_max<T>(n, [=](std::int64_t i) { return x[i]; });
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    y[i] = fast_exp(x[i] - largest);
+  }
+  const double sum = lane_sum<T>(n, [=](std::int64_t i) { return y[i]; });
+  const T inverse = static_cast<T>(1.0 / sum);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    y[i] *= inverse;
+  }
+}
+
+template <typename T>
+void softmax_backward_row(const T* y, const T* dy, std::int64_t n, T* dx) {
+  const T dot = static_cast<T>(lane_sum<T>(n, [=](std::int64_t i) { return dy[i] * y[i]; }));
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    dx[i] = y[i] * (dy[i] - dot);
+  }
+}
+
+}  // namespace
+
+void activation_forward(Context& context, Activation activation, const ConstTensorView& x,
+                        const TensorView& y) {
+  require_like(y, x.dtype(), x.shape(), "an activation's y");
+  if (activation == Activation::kNone) {
+    copy(context, x, y);
+    return;
+  }
+  with_floating(x.dtype(), [&]<typename T>(T) {
+    switch (activation) {
+      case Activation::kNone:
+        break;
+      case Activation::kRelu:
+        map<T>(context, x, y, [](T value) { return relu(value); });
+        break;
+      case Activation::kGelu:
+        map<T>(context, x, y, [](T value) { return value * gelu_gate(value); });
+        break;
+      case Activation::kTanh:
+        map<T>(context, x, y, [](T value) { return fast_tanh(value); });
+        break;
+      case Activation::kSigmoid:
+        map<T>(context, x, y, [](T value) { return fast_sigmoid(value); });
+        break;
+    }
+  });
+}
+
+void activation_backward(Context& context, Activation activation, const ConstTensorView& x,
+                         const ConstTensorView& y, const ConstTensorView& dy,
+                         const TensorView& dx) {
+  require_like(dx, dy.dtype(), dy.shape(), "an activation's dx");
+  if (activation == Activation::kNone) {
+    copy(context, dy, dx);
+    return;
+  }
+  const ConstTensorView& read = activation == Activation::kGelu ? x : y;
+  require_like(read, dy.dtype(), dy.shape(), "what an activation's gradient reads");
+  with_floating(dy.dtype(), [&]<typename T>(T) {
+    switch (activation) {
+      case Activation::kNone:
+        break;
+      case Activation::kRelu:
+        map_slope<T>(context, read, dy, dx, [](T out, T d) { return out <= T{0} ? T{0} : d; });
+        break;
+      case Activation::kGelu:
+        map_slope<T>(context, read, dy, dx, [](T in, T d) { return gelu_slope(in) * d; });
+        break;
+      case Activation::kTanh:
+        map_slope<T>(context, read, dy, dx, [](T out, T d) { return (T{1} - out * out) * d; });
+        break;
+      case Activation::kSigmoid:
+        map_slope<T>(context, read, dy, dx, [](T out, T d) { return out * (T{1} - out) * d; });
+        break;
+    }
+  });
+}
+
+void softmax_forward(Context& context, const ConstTensorView& x, const TensorView& y) {
+  require_like(y, x.dtype(), x.shape(), "softmax's y");
+  const auto [rows, n] = rows_of(x.shape());
+  with_floating(x.dtype(), [&, n = n]<typename T>(T) {
+    const T* from = x.host<T>().data();
+    T* to = y.host<T>().data();
+    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        softmax_row(from + row * n, n, to + row * n);
+      }
+    });
+  });
+}
+
+void softmax_backward(Context& context, const ConstTensorView& y, const ConstTensorView& dy,
+                      const TensorView& dx) {
+  require_like(dy, y.dtype(), y.shape(), "softmax's dy");
+  require_like(dx, y.dtype(), y.shape(), "softmax's dx");
+  const auto [rows, n] = rows_of(y.shape());
+  with_floating(y.dtype(), [&, n = n]<typename T>(T) {
+    const T* out = y.host<T>().data();
+    const T* incoming = dy.host<T>().data();
+    T* outgoing = dx.host<T>().data();
+    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        softmax_backward_row(out + row * n, incoming + row * n, n, outgoing + row * n);
+      }
+    });
+  });
+}
+
+}  // namespace strata::ops

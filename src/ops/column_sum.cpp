@@ -1,0 +1,20 @@
+#include "strata/core/dtype.hpp"
+#include "strata/ops/matmul.hpp"
+
+#include "checks.hpp"
+#include "column_sums.hpp"
+
+namespace strata::ops {
+
+void column_sum(Context& context, const ConstTensorView& x, const TensorView& sum,
+                Accumulate accumulate) {
+  const auto [rows, n] = rows_of(x.shape());
+  require_count(sum, x.dtype(), n, "column_sum's sum");
+  with_floating(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
+    const T* from = x.host<T>().data();
+    sum_over_rows<T>(context, rows, n, accumulate, sum.host<T>().data(),
+                     [=](std::int64_t row, std::int64_t j) { return from[row * n + j]; });
+  });
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "strata/ops/matmul.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+namespace strata::ops {
+
+/// Columns whose sums are held at once while the rows pass by; they fit the first-level cache.
+inline constexpr std::int64_t kSumColumns = 512;
+
+/// out[j] = (or +=) term(0, j) + term(1, j) + ..., rows in order; columns share nothing.
+template <typename T, typename Function>
+void sum_over_rows(Context& context, std::int64_t rows, std::int64_t columns, Accumulate accumulate,
+                   T* out, const Function& term) {
+  parallel_for(context, columns, kSumColumns, [&](std::int64_t begin, std::int64_t end) {
+    std::array<T, kSumColumns> sums{};
+    T* const sum = sums.data();
+    const std::int64_t count = end - begin;
+    for (std::int64_t row = 0; row < rows; ++row) {
+#pragma omp simd
+      for (std::int64_t j = 0; j < count; ++j) {
+        sum[j] += term(row, begin + j);
+      }
+    }
+    for (std::int64_t j = 0; j < count; ++j) {
+      out[begin + j] = accumulate == Accumulate::kAdd ? out[begin + j] + sum[j] : sum[j];
+    }
+  });
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace strata::ops {
+
+/// Elements that one thread takes at a time in elementwise work.
+inline constexpr std::int64_t kElementGrain = 16384;
+
+/// Rows that one thread takes at a time, so that it gets about kElementGrain elements.
+inline std::int64_t row_grain(std::int64_t columns) {
+  return std::max<std::int64_t>(1, kElementGrain / std::max<std::int64_t>(1, columns));
+}
+
+/// Sum of term(0) ... term(count - 1), each of type Term: sixteen interleaved partial sums a run of
+/// 1024 terms, runs added in double. The order is a function of `count` alone.
+template <typename Term, typename Function>
+double lane_sum(std::int64_t count, const Function& term) {
+  constexpr std::int64_t kLanes = 16;
+  constexpr std::int64_t kRun = 1024;
+  double total = 0.0;
+  for (std::int64_t begin = 0; begin < count; begin += kRun) {
+    const std::int64_t end = std::min(count, begin + kRun);
+    const std::int64_t whole_end = begin + (end - begin) / kLanes * kLanes;
+    std::array<Term, kLanes> lanes{};
+    for (std::int64_t i = begin; i < whole_end; i += kLanes) {
+#pragma omp simd
+      for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+        lanes[static_cast<std::size_t>(lane)] += term(i + lane);
+      }
+    }
+    for (std::int64_t i = whole_end; i < end; ++i) {
+      lanes[static_cast<std::size_t>(i - whole_end)] += term(i);
+    }
+    for (std::size_t half = kLanes / 2; half >= 1; half /= 2) {
+      for (std::size_t lane = 0; lane < half; ++lane) {
+        lanes[lane] += lanes[lane + half];
+      }
+    }
+    total += static_cast<double>(lanes[0]);
+  }
+  return total;
+}
+
+/// The largest of term(0) ... term(count - 1); a NaN among them is passed over. Pre: count >= 1.
+template <typename Term, typename Function>
+Term lane_max(std::int64_t count, const Function& term) {
+  constexpr std::int64_t kLanes = 16;
+  std::array<Term, kLanes> lanes;
+  lanes.fill(term(0));
+  const std::int64_t whole_end = count / kLanes * kLanes;
+  for (std::int64_t i = 0; i < whole_end; i += kLanes) {
+#pragma omp simd
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      const Term value = term(i + lane);
+      Term& largest = lanes[static_cast<std::size_t>(lane)];
+      largest = value > largest ? value : largest;
+    }
+  }
+  Term largest = *std::max_element(lanes.begin(), lanes.end());
+  for (std::int64_t i = whole_end; i < count; ++i) {
+    largest = std::max(largest, term(i));
+  }
+  return largest;
+}
+
+}  // namespace strata::ops

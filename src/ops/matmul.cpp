@@ -1,0 +1,173 @@
+#include "strata/ops/matmul.hpp"
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include <omp.h>
+
+#include "strata/core/error.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "checks.hpp"
+#include "double_product.hpp"
+#include "primitives.hpp"
+
+namespace strata::ops {
+namespace {
+
+/// Extents of a product, op(a)[m, k] op(b)[k, n].
+struct Extents {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+};
+
+/// `count` dealt to equal pieces of at most about `largest`, each a multiple of a kernel's width.
+std::int64_t piece(std::int64_t count, std::int64_t largest) {
+  constexpr std::int64_t kWidth = 64;
+  const std::int64_t pieces = (count + largest - 1) / largest;
+  const std::int64_t even = (count + pieces - 1) / pieces;
+  return std::min(count, (even + kWidth - 1) / kWidth * kWidth);
+}
+
+/// The tiles of c that are computed one at a time, each by one thread. They follow from the extents
+/// alone (design law 1). Their size is a measured balance: smaller ones repeat more packing of b.
+class Tiles {
+ public:
+  explicit Tiles(const Extents& extents) : extents_(extents) {
+    constexpr std::int64_t kRows = 512;
+    constexpr std::int64_t kElements = 512 * 256;
+    rows_ = piece(extents.m, kRows);
+    columns_ = piece(extents.n, std::clamp<std::int64_t>(kElements / rows_, 512, 2048));
+    across_ = (extents.n + columns_ - 1) / columns_;
+    down_ = (extents.m + rows_ - 1) / rows_;
+  }
+
+  [[nodiscard]] std::int64_t count() const { return across_ * down_; }
+  [[nodiscard]] std::int64_t first_row(std::int64_t tile) const { return tile / across_ * rows_; }
+  [[nodiscard]] std::int64_t first_column(std::int64_t tile) const {
+    return tile % across_ * columns_;
+  }
+  [[nodiscard]] std::int64_t rows(std::int64_t tile) const {
+    return std::min(rows_, extents_.m - first_row(tile));
+  }
+  [[nodiscard]] std::int64_t columns(std::int64_t tile) const {
+    return std::min(columns_, extents_.n - first_column(tile));
+  }
+
+ private:
+  Extents extents_;
+  std::int64_t rows_;
+  std::int64_t columns_;
+  std::int64_t across_;
+  std::int64_t down_;
+};
+
+Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& c,
+                   const MatmulOptions& options) {
+  require(a.shape().rank() == 2 && b.shape().rank() == 2, "a product of tensors of {} and {}",
+          a.shape().text(), b.shape().text());
+  const bool turned_a = options.transpose_a == Transpose::kYes;
+  const bool turned_b = options.transpose_b == Transpose::kYes;
+  const Extents extents{a.shape()[turned_a ? 1 : 0], b.shape()[turned_b ? 0 : 1],
+                        a.shape()[turned_a ? 0 : 1]};
+  require(b.shape()[turned_b ? 1 : 0] == extents.k && extents.k >= 1,
+          "a product of tensors of {} and {} that sums over {}", a.shape().text(), b.shape().text(),
+          extents.k);
+  require(b.dtype() == a.dtype(), "a product of {} and {}", name_of(a.dtype()), name_of(b.dtype()));
+  require_like(c, a.dtype(), Shape{extents.m, extents.n}, "a product's c");
+  if (!options.bias.empty()) {
+    require_count(options.bias, a.dtype(), extents.n, "a product's bias");
+  }
+  require(options.activation == Activation::kNone || options.activation == Activation::kRelu,
+          "a product with {}", name_of(options.activation));
+  require(options.activation == Activation::kNone || options.accumulate == Accumulate::kOverwrite,
+          "a product that is added and then goes through {}", name_of(options.activation));
+  return extents;
+}
+
+ProductKey key_of(const Extents& extents, const MatmulOptions& options) {
+  ProductKey key;
+  key.k = extents.k;
+  key.row_a = options.transpose_a == Transpose::kYes ? extents.m : extents.k;
+  key.row_b = options.transpose_b == Transpose::kYes ? extents.k : extents.n;
+  key.row_c = extents.n;
+  key.transpose_a = options.transpose_a;
+  key.transpose_b = options.transpose_b;
+  key.accumulate = options.accumulate;
+  key.has_bias = !options.bias.empty();
+  return key;
+}
+
+// Done here and not by oneDNN, whose relu turns a NaN into 0.
+void relu_tile(float* c, std::int64_t rows, std::int64_t columns, std::int64_t row_c) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    float* const elements = c + row * row_c;
+#pragma omp simd
+    for (std::int64_t j = 0; j < columns; ++j) {
+      elements[j] = elements[j] < 0.0F ? 0.0F : elements[j];
+    }
+  }
+}
+
+void float_product(Context& context, const Extents& extents, const ProductOperands& operands,
+                   const MatmulOptions& options) {
+  const Tiles tiles(extents);
+  const ProductKey key = key_of(extents, options);
+  Primitives& primitives = context.primitives();
+  const auto product_of = [&](std::int64_t tile) -> Product& {
+    ProductKey tile_key = key;
+    tile_key.m = tiles.rows(tile);
+    tile_key.n = tiles.columns(tile);
+    return primitives.product(tile_key);
+  };
+  std::vector<Product*> products;
+  products.reserve(static_cast<std::size_t>(tiles.count()));
+  for (std::int64_t tile = 0; tile < tiles.count(); ++tile) {
+    products.push_back(&product_of(tile));
+  }
+  const bool turned_a = options.transpose_a == Transpose::kYes;
+  const bool turned_b = options.transpose_b == Transpose::kYes;
+  parallel_for(context, tiles.count(), 1, [&](std::int64_t tile, std::int64_t) {
+    const std::int64_t row = tiles.first_row(tile);
+    const std::int64_t column = tiles.first_column(tile);
+    ProductOperands part;
+    part.a = operands.a + (turned_a ? row : row * key.row_a);
+    part.b = operands.b + (turned_b ? column * key.row_b : column);
+    part.bias = operands.bias == nullptr ? nullptr : operands.bias + column;
+    part.c = operands.c + row * key.row_c + column;
+    primitives.run(*products[static_cast<std::size_t>(tile)], omp_get_thread_num(), part);
+    if (options.activation == Activation::kRelu) {
+      relu_tile(part.c, tiles.rows(tile), tiles.columns(tile), key.row_c);
+    }
+  });
+}
+
+}  // namespace
+
+void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
+            const TensorView& c, const MatmulOptions& options) {
+  const Extents extents = extents_of(a, b, c, options);
+  if (c.count() == 0) {
+    return;
+  }
+  with_floating(a.dtype(), [&]<typename T>(T) {
+    const T* bias = options.bias.empty() ? nullptr : options.bias.host<T>().data();
+    if constexpr (std::is_same_v<T, float>) {
+      float_product(context, extents,
+                    {a.host<T>().data(), b.host<T>().data(), bias, c.host<T>().data()}, options);
+    } else {
+      const bool turned_a = options.transpose_a == Transpose::kYes;
+      const bool turned_b = options.transpose_b == Transpose::kYes;
+      const StridedMatrix left{a.host<T>().data(), turned_a ? 1 : extents.k,
+                               turned_a ? extents.m : 1};
+      const StridedMatrix right{b.host<T>().data(), turned_b ? 1 : extents.n,
+                                turned_b ? extents.k : 1};
+      double_product(context, {extents.m, extents.n, extents.k, left, right, bias,
+                               c.host<T>().data(), options.accumulate, options.activation});
+    }
+  });
+}
+
+}  // namespace strata::ops
