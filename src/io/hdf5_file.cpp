@@ -292,15 +292,15 @@ DType Dataset::dtype() const {
        origin_.path.string(), joined_names<DType>());
 }
 
-bool Dataset::holds_uint64() const {
+bool Dataset::holds(const ElementType& element) const {
   silence();
   const Handle type =
       own(H5Dget_type(id()), &H5Tclose, origin_, "cannot read the type of a data set of");
-  return H5Tequal(type.get(), uint64_type().file) > 0;
+  return H5Tequal(type.get(), element.file) > 0;
 }
 
 hid_t Dataset::memory_type() const {
-  return holds_uint64() ? uint64_type().memory : element_type(dtype()).memory;
+  return holds(uint64_type()) ? uint64_type().memory : element_type(dtype()).memory;
 }
 
 void Dataset::write(std::span<const std::byte> elements) {

@@ -105,7 +105,8 @@ class Dataset : public Object {
   [[nodiscard]] Shape shape() const;
   /// Throws: where the elements are none of DType.
   [[nodiscard]] DType dtype() const;
-  [[nodiscard]] bool holds_uint64() const;
+  /// Whether the elements are stored as this type.
+  [[nodiscard]] bool holds(const ElementType& type) const;
 
   void write(std::span<const std::byte> elements);
   /// The elements of all boxes, box after box.

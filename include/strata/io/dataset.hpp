@@ -1,0 +1,129 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/enum_names.hpp"
+#include "strata/core/shape.hpp"
+
+namespace strata::io {
+
+/// What a data set's targets are.
+enum class Task {
+  kClassification,  ///< a class number a sample
+  kRegression       ///< one or more values a sample
+};
+
+/// One shard file of a data set.
+struct ShardInfo {
+  std::string file;  ///< relative to the master's directory
+  std::int64_t samples = 0;
+  std::int64_t file_bytes = 0;
+  std::uint64_t checksum = 0;
+};
+
+/// What a data set's master file says.
+struct DatasetInfo {
+  std::filesystem::path path;
+  std::string source;
+  Task task = Task::kClassification;
+  std::int64_t samples = 0;
+  Shape input_shape;  ///< of one sample
+  DType input_dtype = DType::kUint8;
+  Shape target_shape;  ///< of one sample; a scalar for classes, at least one dimension for values
+  DType target_dtype = DType::kInt64;
+  std::int64_t classes = 0;  ///< 0 for regression
+  /// Names of the first classes, or none.
+  std::vector<std::string> class_names;
+  /// Of the train split's inputs as stored: one value, or one a feature for vectors.
+  std::vector<double> mean;
+  std::vector<double> deviation;
+  std::vector<ShardInfo> shards;
+
+  [[nodiscard]] std::int64_t input_bytes() const {
+    return input_shape.count() * size_bytes(input_dtype);
+  }
+  [[nodiscard]] std::int64_t target_bytes() const {
+    return target_shape.count() * size_bytes(target_dtype);
+  }
+};
+
+/// What a check of a shard's every byte found.
+struct ShardCheck {
+  std::int64_t bad_samples = 0;
+  std::string problem;  ///< empty where the shard is good
+};
+
+/// Called with samples done and samples in all.
+using SampleProgress = std::function<void(std::int64_t, std::int64_t)>;
+
+/// A data set opened for reading. Its shards are mapped into memory, so that a sample is reached
+/// without a copy or a system call; all const members may be called from several threads at once.
+class Dataset {
+ public:
+  /// Opens the data set of a master file and compares each shard with what the master promises.
+  /// Throws: Error(kData) where the master or a shard is missing, not ours, or too short.
+  [[nodiscard]] static Dataset open(const std::filesystem::path& master);
+
+  ~Dataset();
+  Dataset(Dataset&& other) noexcept;
+  Dataset& operator=(Dataset&& other) noexcept;
+
+  [[nodiscard]] const DatasetInfo& info() const;
+
+  /// The stored bytes of a sample, not necessarily aligned. Pre: 0 <= sample < info().samples.
+  [[nodiscard]] std::span<const std::byte> sample_input(std::int64_t sample) const;
+  [[nodiscard]] std::span<const std::byte> sample_target(std::int64_t sample) const;
+
+  /// Compares a sample's input, or target, with its checksum.
+  /// Throws: Error(kData) naming the shard and the sample.
+  void check_input(std::int64_t sample) const;
+  void check_target(std::int64_t sample) const;
+
+  /// Reads everything and compares it with all checksums; one entry a shard.
+  [[nodiscard]] std::vector<ShardCheck> verify(const SampleProgress& progress = {}) const;
+
+  /// Number of samples of each class; empty for regression.
+  /// Throws: Error(kData) where a target is no class.
+  [[nodiscard]] std::vector<std::int64_t> class_counts() const;
+
+  /// A sample as messages name it: "sample 17 (number 17 of train-00000.h5)".
+  [[nodiscard]] std::string sample_text(std::int64_t sample) const;
+
+ private:
+  struct Contents;
+  explicit Dataset(std::unique_ptr<Contents> contents);
+
+  std::unique_ptr<Contents> contents_;
+};
+
+/// Whether an inspection reads every byte.
+enum class Inspect { kDescribe, kVerify };
+
+/// A data set's description for people.
+struct Inspection {
+  std::string text;
+  std::int64_t bad_shards = 0;
+};
+
+/// Describes a data set: counts, shapes, classes, statistics and shards.
+/// Throws: as Dataset::open; a shard whose contents are bad is in the text and in bad_shards.
+[[nodiscard]] Inspection inspect_dataset(const std::filesystem::path& master, Inspect inspect,
+                                         const SampleProgress& progress = {});
+
+}  // namespace strata::io
+
+namespace strata {
+template <>
+struct EnumNames<io::Task> {
+  static constexpr std::array<std::pair<io::Task, std::string_view>, 2> kTable{
+      {{io::Task::kClassification, "classification"}, {io::Task::kRegression, "regression"}}};
+};
+}  // namespace strata

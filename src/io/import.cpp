@@ -1,0 +1,171 @@
+#include "strata/io/import.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+#include "dataset_writer.hpp"
+#include "hdf5_file.hpp"
+#include "input_statistics.hpp"
+#include "sample_source.hpp"
+#include "split_text.hpp"
+
+namespace strata::io {
+namespace {
+
+constexpr std::int64_t kBatchBytes = std::int64_t{4} << 20;
+
+void refuse_existing(const ImportOptions& options) {
+  for (const char* master : {"train.h5", "test.h5"}) {
+    const std::filesystem::path path = options.output / master;
+    std::error_code error;
+    if (options.existing == Existing::kRefuse && std::filesystem::exists(path, error)) {
+      fail(ExitCode::kUsage,
+           "{} already exists; choose another --output or give --overwrite to replace it",
+           path.string());
+    }
+  }
+}
+
+// The masters first: shards without a master are no data set, a master with other shards is a
+// broken one.
+void remove_existing(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> shards;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    for (const std::string split : {"train", "test"}) {
+      if (name == split + ".h5") {
+        std::filesystem::remove(entry.path());
+      }
+      const std::string digits = name.starts_with(split + "-") && name.ends_with(".h5")
+                                     ? name.substr(split.size() + 1, name.size() - split.size() - 4)
+                                     : std::string();
+      if (!digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos) {
+        shards.push_back(entry.path());
+      }
+    }
+  }
+  for (const std::filesystem::path& shard : shards) {
+    std::filesystem::remove(shard);
+  }
+}
+
+void check_space(const ImportOptions& options, std::int64_t needed) {
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(options.output, error);
+  if (!error && space.available < static_cast<std::uintmax_t>(needed)) {
+    fail(ExitCode::kData, "the data set takes {} but the disk of {} has only {} left",
+         bytes_text(needed), options.output.string(),
+         bytes_text(static_cast<std::int64_t>(space.available)));
+  }
+}
+
+std::int64_t largest_label(const SampleBatch& batch) {
+  std::int64_t largest = 0;
+  for (std::size_t at = 0; at < batch.targets.size(); at += sizeof(std::int64_t)) {
+    std::int64_t label = 0;
+    std::memcpy(&label, batch.targets.data() + at, sizeof label);
+    largest = std::max(largest, label);
+  }
+  return largest;
+}
+
+std::int64_t class_count(const SampleLayout& layout, std::int64_t asked, std::int64_t largest) {
+  if (layout.task == Task::kRegression) {
+    return 0;
+  }
+  return std::max({asked, static_cast<std::int64_t>(layout.class_names.size()), largest + 1});
+}
+
+std::unique_ptr<SampleSource> open_source(const ImportOptions& options) {
+  return options.format == ImportFormat::kCsv ? open_csv_source(options)
+                                              : open_array_source(options);
+}
+
+void make_directory(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (!std::filesystem::is_directory(directory)) {
+    fail(ExitCode::kData, "cannot make the directory {}: {}", directory.string(),
+         error ? error.message() : "a file is in the way");
+  }
+}
+
+}  // namespace
+
+ImportReport import_dataset(const ImportOptions& options, const SampleProgress& progress) {
+  if (options.shard_bytes < 1 || options.classes < 0) {
+    fail(ExitCode::kUsage, "--shard-size is {} and --classes is {}, neither may be negative",
+         options.shard_bytes, options.classes);
+  }
+  refuse_existing(options);
+  const std::unique_ptr<SampleSource> source = open_source(options);
+  const SampleLayout& layout = source->layout();
+  const SplitCounts counts = parse_split(options.split, source->samples());
+  make_directory(options.output);
+  const std::int64_t total = counts.train + counts.test;
+  check_space(options, SplitWriter::predicted_bytes(layout, total));
+
+  std::vector<SplitWriter> writers;
+  for (const auto& [split, samples] : {std::pair{"train", counts.train}, {"test", counts.test}}) {
+    if (samples > 0) {
+      writers.emplace_back(options.output, split, layout, samples, options.shard_bytes);
+    }
+  }
+  const std::int64_t batch_samples =
+      std::max<std::int64_t>(1, kBatchBytes / (layout.input_bytes() + layout.target_bytes()));
+  InputStatistics statistics(layout);
+  SampleBatch batch;
+  std::int64_t done = 0;
+  std::int64_t largest = 0;
+  for (SplitWriter& writer : writers) {
+    while (writer.samples_left() > 0) {
+      source->next(std::min(batch_samples, writer.samples_left()), batch);
+      if (&writer == &writers.front()) {
+        statistics.add(batch);
+      }
+      if (layout.task == Task::kClassification) {
+        largest = std::max(largest, largest_label(batch));
+      }
+      writer.append(batch);
+      done += batch.count;
+      if (progress) {
+        progress(done, total);
+      }
+    }
+  }
+  source->finish();
+
+  const MasterFacts facts{fmt::format("{}: {}", name_of(options.format), source->description()),
+                          class_count(layout, options.classes, largest), statistics.mean(),
+                          statistics.deviation()};
+  for (SplitWriter& writer : writers) {
+    writer.finish(facts);
+  }
+  if (options.existing == Existing::kReplace) {
+    remove_existing(options.output);
+  }
+  for (SplitWriter& writer : writers) {
+    writer.publish_shards();
+  }
+  const hdf5::Origin directory{options.output, ExitCode::kData};
+  hdf5::sync_directory(directory);
+  // Train, the one that every use needs, comes last.
+  std::for_each(writers.rbegin(), writers.rend(),
+                [](SplitWriter& writer) { writer.publish_master(); });
+  hdf5::sync_directory(directory);
+
+  ImportReport report;
+  report.train = writers.front().master_path();
+  report.test = counts.test > 0 ? writers.back().master_path() : std::filesystem::path();
+  report.train_samples = counts.train;
+  report.test_samples = counts.test;
+  report.unused_samples = source->samples() - total;
+  report.classes = facts.classes;
+  return report;
+}
+
+}  // namespace strata::io

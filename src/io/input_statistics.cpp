@@ -1,0 +1,73 @@
+#include "input_statistics.hpp"
+
+#include <cmath>
+
+#include "raw_elements.hpp"
+
+namespace strata::io {
+namespace {
+
+RawType raw_type_of(DType dtype) {
+  return {dtype == DType::kUint8 ? RawType::Kind::kUnsigned : RawType::Kind::kFloat,
+          size_bytes(dtype), std::endian::little};
+}
+
+}  // namespace
+
+InputStatistics::InputStatistics(const SampleLayout& layout)
+    : dtype_(layout.input_dtype), elements_(layout.input_shape.count()) {
+  const std::size_t size = layout.input_shape.rank() == 1 ? static_cast<std::size_t>(elements_) : 1;
+  mean_.resize(size);
+  squares_.resize(size);
+  values_.resize(static_cast<std::size_t>(elements_));
+}
+
+void InputStatistics::add(const SampleBatch& batch) {
+  const auto bytes = static_cast<std::size_t>(elements_ * size_bytes(dtype_));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(batch.count); ++i) {
+    decode(std::span(batch.inputs).subspan(i * bytes, bytes), raw_type_of(dtype_), DType::kFloat64,
+           std::as_writable_bytes(std::span(values_)));
+    if (mean_.size() == values_.size()) {
+      add_vector(values_);
+    } else {
+      add_block(values_);
+    }
+  }
+}
+
+void InputStatistics::add_vector(std::span<const double> values) {
+  count_ += 1;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double before = values[i] - mean_[i];
+    mean_[i] += before / count_;
+    squares_[i] += before * (values[i] - mean_[i]);
+  }
+}
+
+void InputStatistics::add_block(std::span<const double> values) {
+  const auto size = static_cast<double>(values.size());
+  double sum = 0;
+  for (const double value : values) {
+    sum += value;
+  }
+  const double block_mean = sum / size;
+  double block_squares = 0;
+  for (const double value : values) {
+    block_squares += (value - block_mean) * (value - block_mean);
+  }
+  const double difference = block_mean - mean_[0];
+  const double total = count_ + size;
+  mean_[0] += difference * (size / total);
+  squares_[0] += block_squares + difference * difference * (count_ * size / total);
+  count_ = total;
+}
+
+std::vector<double> InputStatistics::deviation() const {
+  std::vector<double> deviations;
+  for (const double squares : squares_) {
+    deviations.push_back(std::sqrt(squares / count_));
+  }
+  return deviations;
+}
+
+}  // namespace strata::io

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sample_source.hpp"
+
+namespace strata::io {
+
+/// Mean and standard deviation (of the whole, not of a sample) of inputs, in double and in sample
+/// order: for vectors one of each feature, else one of all elements.
+/// Source: B. P. Welford, "Note on a method for calculating corrected sums of squares and
+/// products", 1962; for blocks, Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm
+/// for computing sample variances", 1979.
+class InputStatistics {
+ public:
+  explicit InputStatistics(const SampleLayout& layout);
+
+  void add(const SampleBatch& batch);
+  [[nodiscard]] const std::vector<double>& mean() const { return mean_; }
+  [[nodiscard]] std::vector<double> deviation() const;
+
+ private:
+  void add_vector(std::span<const double> values);
+  void add_block(std::span<const double> values);
+
+  DType dtype_;
+  std::int64_t elements_;
+  double count_ = 0;
+  std::vector<double> mean_;
+  std::vector<double> squares_;  ///< sums of squared differences from the mean
+  std::vector<double> values_;
+};
+
+}  // namespace strata::io
