@@ -23,8 +23,9 @@ constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 template <typename Member>
 Option whole(std::string key, std::string unit, std::string help, std::int64_t least, Member member,
              std::int64_t most = kLargest) {
-  const std::string values = most == kLargest ? fmt::format("whole number from {}", least)
-                                              : fmt::format("whole number from {} to {}", least, most);
+  const std::string values = most == kLargest
+                                 ? fmt::format("whole number from {}", least)
+                                 : fmt::format("whole number from {} to {}", least, most);
   return {.key = key,
           .values = values,
           .unit = std::move(unit),
@@ -127,25 +128,27 @@ Option text(std::string key, std::string values, std::string help, Member member
 
 /// Only floating-point types compute.
 Option dtype_option() {
-  return {.key = "numerics.dtype",
-          .values = "float32, float64",
-          .unit = {},
-          .help = "type of weights, activations and gradients",
-          .set =
-              [](RunConfig& config, const std::string& value) {
-                const auto dtype = enum_from_name<DType>(value);
-                if (!dtype || (*dtype != DType::kFloat32 && *dtype != DType::kFloat64)) {
-                  refuse("numerics.dtype", value, "one of float32, float64");
-                }
-                config.numerics.dtype = *dtype;
-              },
-          .get = [](const RunConfig& config) {
-            return std::string(name_of(config.numerics.dtype));
-          }};
+  return {
+      .key = "numerics.dtype",
+      .values = "float32, float64",
+      .unit = {},
+      .help = "type of weights, activations and gradients",
+      .set =
+          [](RunConfig& config, const std::string& value) {
+            const auto dtype = enum_from_name<DType>(value);
+            if (!dtype || (*dtype != DType::kFloat32 && *dtype != DType::kFloat64)) {
+              refuse("numerics.dtype", value, "one of float32, float64");
+            }
+            config.numerics.dtype = *dtype;
+          },
+      .get = [](const RunConfig& config) { return std::string(name_of(config.numerics.dtype)); }};
 }
 
 // Each entry gives the member that it is about; the table is read far more often than it is made.
-#define STRATA_MEMBER(path) [](RunConfig& c) -> auto& { return c.path; }
+#define STRATA_MEMBER(path)    \
+  [](RunConfig & c) -> auto& { \
+    return c.path;             \
+  }
 
 std::vector<Option> model_and_data() {
   return {
@@ -156,7 +159,8 @@ std::vector<Option> model_and_data() {
       text("data.test", "file, or empty", "master file of the test split; empty: no evaluation",
            STRATA_MEMBER(data.test)),
       choice("data.normalise",
-             "inputs as computed with: none: as stored; unit: bytes / 255; standard: minus mean, over deviation of the "
+             "inputs as computed with: none: as stored; unit: bytes / 255; standard: minus mean, "
+             "over deviation of the "
              "training split; auto: unit for bytes, none for others",
              STRATA_MEMBER(data.normalise)),
       whole("batch.global", "samples", "samples of one optimizer step, over all ranks", 1,
@@ -177,7 +181,8 @@ std::vector<Option> parallel_and_numerics() {
       {.key = "parallel.schedule",
        .values = "gpipe, 1f1b",
        .unit = {},
-       .help = "order of forward and backward passes; gpipe: all forwards first; 1f1b: alternating, with fewer "
+       .help = "order of forward and backward passes; gpipe: all forwards first; 1f1b: "
+               "alternating, with fewer "
                "microbatches in memory",
        .set =
            [](RunConfig& config, const std::string& value) {
@@ -189,17 +194,20 @@ std::vector<Option> parallel_and_numerics() {
            },
        .get =
            [](const RunConfig& config) { return std::string(name_of(config.parallel.schedule)); }},
-      text("parallel.split", "auto, or layers",
-           "auto: stages of about equal cost; else the first layer of each stage, by name or number",
-           STRATA_MEMBER(parallel.split)),
+      text(
+          "parallel.split", "auto, or layers",
+          "auto: stages of about equal cost; else the first layer of each stage, by name or number",
+          STRATA_MEMBER(parallel.split)),
       number("parallel.bucket", "MiB", "gradients that are reduced as one message",
              Bound::kAboveZero, STRATA_MEMBER(parallel.bucket_mib)),
       whole("numerics.lanes", "lanes",
-            "streams of microbatches in a global batch, a multiple of any parallel.data to be used; fixes the numbers. 0: "
+            "streams of microbatches in a global batch, a multiple of any parallel.data to be "
+            "used; fixes the numbers. 0: "
             "decided at first launch and kept in the checkpoint",
             0, STRATA_MEMBER(numerics.lanes)),
       whole("numerics.shards", "shards",
-            "slices of each tensor-parallel matrix; fixes the numbers. 0: decided at first launch and kept in the checkpoint",
+            "slices of each tensor-parallel matrix; fixes the numbers. 0: decided at first launch "
+            "and kept in the checkpoint",
             0, STRATA_MEMBER(numerics.shards)),
       dtype_option(),
   };
@@ -210,8 +218,8 @@ std::vector<Option> optimisation() {
       choice("optimizer.kind", "the update rule", STRATA_MEMBER(optimizer.options.kind)),
       number("optimizer.learning_rate", "", "peak learning rate", Bound::kFromZero,
              STRATA_MEMBER(schedule.peak)),
-      number("optimizer.momentum", "", "sgd: share of the last update that is kept", Bound::kFraction,
-             STRATA_MEMBER(optimizer.options.momentum)),
+      number("optimizer.momentum", "", "sgd: share of the last update that is kept",
+             Bound::kFraction, STRATA_MEMBER(optimizer.options.momentum)),
       choice("optimizer.nesterov", "sgd: look ahead along the momentum",
              STRATA_MEMBER(optimizer.options.nesterov)),
       number("optimizer.beta1", "", "adam, adamw: decay of the mean of gradients", Bound::kFraction,
@@ -252,8 +260,8 @@ std::vector<Option> running() {
              STRATA_MEMBER(train.epochs)),
       whole("train.evaluate_every", "steps", "steps between evaluations; 0: only at the end", 0,
             STRATA_MEMBER(train.evaluate_every)),
-      whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds", 0,
-            STRATA_MEMBER(train.log_every)),
+      whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds",
+            0, STRATA_MEMBER(train.log_every)),
       whole("checkpoint.every", "steps", "steps between checkpoints; 0: only at the end", 0,
             STRATA_MEMBER(checkpoint.every)),
       whole("checkpoint.keep", "checkpoints", "newest checkpoints that are kept", 1,
@@ -267,8 +275,10 @@ std::vector<Option> running() {
       choice("run.device", "what stages run on; auto: the CPU in this version",
              STRATA_MEMBER(run.device)),
       choice("run.resume",
-             "what to do with checkpoints in run.dir; never: refuse a directory that holds a run; auto: continue from the "
-             "newest good one, begin anew where there is none; must: as auto, but refuse to begin anew",
+             "what to do with checkpoints in run.dir; never: refuse a directory that holds a run; "
+             "auto: continue from the "
+             "newest good one, begin anew where there is none; must: as auto, but refuse to begin "
+             "anew",
              STRATA_MEMBER(run.resume)),
       number("run.patience", "seconds", "how long a rank waits for another before the job is ended",
              Bound::kAboveZero, STRATA_MEMBER(run.patience_seconds)),

@@ -3,8 +3,8 @@
 namespace strata::train {
 
 io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank, std::int64_t first_step) {
-  return {.seed = plan.config.run.seed,
-          .order = io::Order::kShuffled,
+  return {.order = io::Order::kShuffled,
+          .seed = plan.config.run.seed,
           .global_batch = plan.config.batch.global,
           .microbatch = plan.config.batch.micro,
           .offsets = rank.offsets,

@@ -8,11 +8,12 @@
 
 namespace strata::app {
 
-/// One setting: everything that parsing, --help, the resolved config and the reference page know of it.
+/// One setting: everything that parsing, --help, the resolved config and the reference page know of
+/// it.
 struct Option {
-  std::string key;  ///< as in "batch.global"
+  std::string key;     ///< as in "batch.global"
   std::string values;  ///< what may be given, as in "whole number from 1" or "auto, cpu, cuda"
-  std::string unit;  ///< empty: none
+  std::string unit;    ///< empty: none
   std::string help;
   /// Throws: Error(kUsage) where the text is no such value or out of range.
   std::function<void(train::RunConfig&, const std::string&)> set;

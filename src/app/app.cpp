@@ -1,0 +1,137 @@
+#include "strata/app/app.hpp"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "strata/app/config_file.hpp"
+#include "strata/comm/agree.hpp"
+#include "strata/core/text.hpp"
+#include "strata/device/build_info.hpp"
+
+#include "commands.hpp"
+
+namespace strata::app {
+namespace {
+
+constexpr const char* kUsage =
+    R"(strata trains neural networks on grids of MPI ranks.
+
+  strata train CONFIG.ini [--section.key=value ...] [--dry-run]   train; --run.resume=auto continues
+  strata evaluate CONFIG.ini [--section.key=value ...]            loss and accuracy of the newest checkpoint
+  strata data import --format=idx|csv|npy ... --output=DIR        make a data set (--help lists the options)
+  strata data inspect DIR/train.h5 [--verify]                     show a data set; read and check every byte
+  strata checkpoint inspect DIR                                   list what a checkpoint holds
+  strata checkpoint verify DIR                                    read and check every byte
+  strata train --help                                             every setting with its default
+  strata --version
+
+Exit codes: 0 done; 2 wrong use or config; 3 bad or missing data; 4 bad checkpoint; 5 a peer or device failed;
+6 diverged; 75 stopped on request with a checkpoint written, submit again to go on.
+)";
+
+std::string version_text() {
+  std::string text =
+      fmt::format("strata {}\nMPI: {}\n", STRATA_VERSION, comm::MpiSession::library_text());
+  const std::vector<device::LibraryVersion> libraries = device::cuda_libraries();
+  if (libraries.empty()) {
+    text += "CUDA: not built in\n";
+  }
+  for (const device::LibraryVersion& library : libraries) {
+    text += fmt::format("{}: {}\n", library.name, library.version);
+  }
+  return text + fmt::format("own code: {}\n", STRATA_BUILD);
+}
+
+void report(const std::string& message) {
+  fmt::print(stderr, "strata: {}\n", message);
+}
+
+/// Runs a command of one process.
+int run_alone(const std::function<ExitCode()>& command) {
+  try {
+    return static_cast<int>(command());
+  } catch (const Error& error) {
+    report(error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    report(fmt::format("unexpected failure: {}", error.what()));
+    return static_cast<int>(ExitCode::kPeer);
+  }
+}
+
+/// Runs a command on all ranks. An error that all hold ends the job in order; one that only this
+/// rank has ends it at once, for the others may be waiting.
+int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSession&)>& command) {
+  return run_alone([&] {
+    comm::MpiSession mpi(&argc, &argv);
+    const std::int64_t rank = mpi.world().rank();
+    const auto end_job = [&](ExitCode code, const std::string& message) {
+      report(mpi.world().size() == 1 ? message : fmt::format("rank {}: {}", rank, message));
+      comm::MpiSession::abort(static_cast<int>(code));
+    };
+    ExitCode code = ExitCode::kDone;
+    try {
+      code = command(mpi);
+    } catch (const comm::AgreedError& error) {
+      if (rank == 0) {
+        report(error.what());
+      }
+      code = error.code();
+    } catch (const Error& error) {
+      end_job(error.code(), error.what());
+    } catch (const std::exception& error) {
+      end_job(ExitCode::kPeer, fmt::format("unexpected failure: {}", error.what()));
+    }
+    mpi.finalize();
+    return code;
+  });
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::string command = arguments.empty() ? "" : arguments.front();
+  const Arguments rest = Arguments(arguments).subspan(arguments.empty() ? 0 : 1);
+  const bool wants_help = !rest.empty() && rest.front() == "--help";
+
+  if (command == "train" || command == "evaluate") {
+    if (wants_help) {
+      fmt::print("{}{}", kUsage, config_help());
+      return 0;
+    }
+    const auto on_ranks = command == "train" ? train_command : evaluate_command;
+    return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi) { return on_ranks(mpi, rest); });
+  }
+  if (command == "data") {
+    return run_alone([&] { return data_command(rest); });
+  }
+  if (command == "checkpoint") {
+    return run_alone([&] { return checkpoint_command(rest); });
+  }
+  if (command == "--version") {
+    fmt::print("{}", version_text());
+    return 0;
+  }
+  if (command == "help" && !rest.empty() && rest.front() == "reference") {
+    fmt::print("{}", config_reference());
+    return 0;
+  }
+  if (command == "--help" || command == "help") {
+    fmt::print("{}", kUsage);
+    return 0;
+  }
+  return run_alone([&]() -> ExitCode {
+    const std::vector<std::string> known{"train", "evaluate", "data", "checkpoint"};
+    fail(ExitCode::kUsage, "{}\n\n{}",
+         command.empty() ? "a command is needed"
+                         : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,
+                                       nearest(command, known)),
+         kUsage);
+  });
+}
+
+}  // namespace strata::app

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strata/comm/mpi.hpp"
+#include "strata/core/error.hpp"
+
+namespace strata::app {
+
+using Arguments = std::span<const std::string>;
+
+/// Commands that run on a grid of ranks. Throws: as the rooms below.
+ExitCode train_command(comm::MpiSession& mpi, Arguments arguments);
+ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments);
+
+/// Commands of one process.
+ExitCode data_command(Arguments arguments);
+ExitCode checkpoint_command(Arguments arguments);
+
+/// Arguments split into positions and "--name=value" or "--name value" pairs; values that follow
+/// without a name belong to the name before them.
+class CommandLine {
+ public:
+  /// `switches` are names without a value. Throws: Error(kUsage) for a name that is not known, with
+  /// the nearest.
+  CommandLine(Arguments arguments, const std::vector<std::string>& names,
+              const std::vector<std::string>& switches);
+
+  [[nodiscard]] const std::vector<std::string>& positions() const { return positions_; }
+  [[nodiscard]] bool has(std::string_view name) const;
+  /// All values of a name, in order.
+  [[nodiscard]] std::vector<std::string> values(std::string_view name) const;
+  /// The only value of a name, or `otherwise`. Throws: Error(kUsage) where there are several.
+  [[nodiscard]] std::string value(std::string_view name, const std::string& otherwise) const;
+
+ private:
+  std::vector<std::string> positions_;
+  std::vector<std::pair<std::string, std::string>> pairs_;
+};
+
+}  // namespace strata::app
