@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/enum_names.hpp"
+#include "strata/core/tensor.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/io/sample_order.hpp"
+
+namespace strata::io {
+
+/// Which parts of samples a loader reads: the first stage needs inputs, the last one targets.
+enum class Parts : unsigned { kInputs = 1, kTargets = 2, kBoth = 3 };
+
+/// Whether `parts` has all of `part`.
+[[nodiscard]] constexpr bool contains(Parts parts, Parts part) {
+  return (static_cast<unsigned>(parts) & static_cast<unsigned>(part)) ==
+         static_cast<unsigned>(part);
+}
+
+/// What is done to inputs on their way from the data set.
+enum class Normalise {
+  kAuto,     ///< kUnit for bytes, kNone for floating-point numbers
+  kNone,     ///< x
+  kUnit,     ///< x / 255
+  kStandard  ///< (x - mean) / deviation, with the train split's; a deviation of 0 counts as 1
+};
+
+/// What a loader gives to one rank.
+struct LoaderOptions {
+  Order order = Order::kShuffled;
+  std::uint64_t seed = 0;
+  /// Samples of all ranks together in a step.
+  std::int64_t global_batch = 1;
+  /// Samples in a microbatch.
+  std::int64_t microbatch = 1;
+  /// First sample of each of this rank's microbatches within the global batch, in execution order.
+  std::vector<std::int64_t> offsets{0};
+  /// The first step to give; 0 is the first of the run.
+  std::int64_t first_step = 0;
+  /// How many steps to give.
+  std::int64_t steps = 1;
+  /// Floating-point type of the inputs and of targets that are values.
+  DType compute_dtype = DType::kFloat32;
+  Parts parts = Parts::kBoth;
+  Normalise normalise = Normalise::kAuto;
+};
+
+/// One rank's samples of one step, in host memory, each microbatch aligned to 64 bytes.
+class LoadedStep {
+ public:
+  /// Counted from 0.
+  [[nodiscard]] std::int64_t step() const { return step_; }
+  /// Shapes: (microbatch, input shape...). Pre: the loader reads inputs.
+  [[nodiscard]] ConstTensorView inputs(std::int64_t microbatch) const;
+  /// Shapes: (microbatch, target shape...); int64 for classes, the compute dtype for values.
+  /// Pre: the loader reads targets.
+  [[nodiscard]] ConstTensorView targets(std::int64_t microbatch) const;
+
+ private:
+  friend class Loader;
+
+  std::int64_t step_ = -1;
+  std::vector<ConstTensorView> inputs_;
+  std::vector<ConstTensorView> targets_;
+};
+
+/// Reads, checks and converts the samples of coming steps in a thread of its own, two steps deep.
+/// The sample in row r of the microbatch at offset o of step s is the one at place
+/// s * global_batch + o + r of the stream (sample_order.hpp).
+class Loader {
+ public:
+  /// Starts reading at once. Pre: `dataset` outlives the loader.
+  /// Throws: std::logic_error for options that contradict each other.
+  Loader(const Dataset& dataset, LoaderOptions options);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// Waits for the next step; it stays valid until the following call. Pre: fewer than
+  /// options.steps steps were given.
+  /// Throws: Error(kData) for a sample that is damaged, holds NaN or infinity, or a label that is
+  /// no class.
+  const LoadedStep& next();
+
+  /// Time that the last next() waited.
+  [[nodiscard]] double wait_seconds() const;
+  /// Size of the two buffers.
+  [[nodiscard]] std::int64_t memory_bytes() const;
+  /// The same before anything is allocated.
+  [[nodiscard]] static std::int64_t memory_bytes(const DatasetInfo& info,
+                                                 const LoaderOptions& options);
+
+ private:
+  class Reader;
+  std::unique_ptr<Reader> reader_;
+};
+
+}  // namespace strata::io
+
+namespace strata {
+template <>
+struct EnumNames<io::Normalise> {
+  static constexpr std::array<std::pair<io::Normalise, std::string_view>, 4> kTable{
+      {{io::Normalise::kAuto, "auto"},
+       {io::Normalise::kNone, "none"},
+       {io::Normalise::kUnit, "unit"},
+       {io::Normalise::kStandard, "standard"}}};
+};
+}  // namespace strata

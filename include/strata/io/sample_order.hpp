@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "strata/core/enum_names.hpp"
+
+namespace strata::io {
+
+/// In which order a loader gives samples.
+enum class Order {
+  kShuffled,   ///< every epoch a new permutation of all samples, without end
+  kSequential  ///< once in file order, then the last sample again and again as padding
+};
+
+/// The sample at a place of the shuffled stream, in which epochs follow each other without a gap:
+/// a pure function, so every rank finds its samples by itself and a resumed run goes on where it
+/// stopped. Pre: count > 0, stream_index >= 0.
+[[nodiscard]] std::int64_t sample_at(std::uint64_t seed, std::int64_t count,
+                                     std::int64_t stream_index);
+
+/// The sample at a place of the sequential stream. Pre: count > 0, stream_index >= 0.
+[[nodiscard]] std::int64_t sequential_sample_at(std::int64_t count, std::int64_t stream_index);
+
+}  // namespace strata::io
+
+namespace strata {
+template <>
+struct EnumNames<io::Order> {
+  static constexpr std::array<std::pair<io::Order, std::string_view>, 2> kTable{
+      {{io::Order::kShuffled, "shuffled"}, {io::Order::kSequential, "sequential"}}};
+};
+}  // namespace strata

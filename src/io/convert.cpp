@@ -1,0 +1,95 @@
+#include "convert.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "strata/core/error.hpp"
+
+namespace strata::io {
+namespace {
+
+Normalise resolved(Normalise normalise, DType stored) {
+  if (normalise != Normalise::kAuto) {
+    return normalise;
+  }
+  return stored == DType::kUint8 ? Normalise::kUnit : Normalise::kNone;
+}
+
+// x - x is 0 for every number and NaN for NaN and infinity; unlike a comparison with an early
+// exit, the loop over it is vectorised.
+template <typename T>
+bool all_finite(const T* values, std::size_t count) {
+  int odd = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    odd |= static_cast<int>(!(values[i] - values[i] == T{0}));
+  }
+  return odd == 0;
+}
+
+}  // namespace
+
+InputConverter::InputConverter(const DatasetInfo& info, DType compute_dtype, Normalise normalise)
+    : stored_dtype_(info.input_dtype), compute_dtype_(compute_dtype) {
+  normalise = resolved(normalise, stored_dtype_);
+  identity_ = normalise == Normalise::kNone;
+  if (normalise == Normalise::kUnit) {
+    shift_ = {0.0};
+    scale_ = {255.0};
+  } else if (normalise == Normalise::kStandard) {
+    shift_ = info.mean;
+    scale_ = info.deviation;
+    std::replace(scale_.begin(), scale_.end(), 0.0, 1.0);
+  }
+  aligned_.resize(static_cast<std::size_t>((info.input_bytes() + 7) / 8));
+}
+
+bool InputConverter::convert(std::span<const std::byte> stored, std::byte* out) {
+  return with_floating(compute_dtype_, [&](auto zero) {
+    return convert_to(stored, reinterpret_cast<decltype(zero)*>(out));
+  });
+}
+
+template <typename To>
+bool InputConverter::convert_to(std::span<const std::byte> stored, To* out) {
+  switch (stored_dtype_) {
+    case DType::kUint8:
+      return convert_from<std::uint8_t>(stored, out);
+    case DType::kFloat32:
+      return convert_from<float>(stored, out);
+    case DType::kFloat64:
+      return convert_from<double>(stored, out);
+    case DType::kInt64:
+      break;
+  }
+  require(false, "inputs are never stored as {}", name_of(stored_dtype_));
+  return false;
+}
+
+template <typename From, typename To>
+bool InputConverter::convert_from(std::span<const std::byte> stored, To* out) {
+  const std::size_t count = stored.size() / sizeof(From);
+  const auto* in = reinterpret_cast<const From*>(stored.data());
+  if (reinterpret_cast<std::uintptr_t>(stored.data()) % alignof(From) != 0) {
+    std::memcpy(aligned_.data(), stored.data(), stored.size());
+    in = reinterpret_cast<const From*>(aligned_.data());
+  }
+  if (identity_) {
+    for (std::size_t i = 0; i < count; ++i) {
+      out[i] = static_cast<To>(in[i]);
+    }
+  } else if (shift_.size() == 1) {
+    const To shift = static_cast<To>(shift_[0]);
+    const To scale = static_cast<To>(scale_[0]);
+    for (std::size_t i = 0; i < count; ++i) {
+      out[i] = (static_cast<To>(in[i]) - shift) / scale;
+    }
+  } else {
+    for (std::size_t i = 0; i < count; ++i) {
+      out[i] = (static_cast<To>(in[i]) - static_cast<To>(shift_[i])) / static_cast<To>(scale_[i]);
+    }
+  }
+  // Bytes are finite, and so are their normalised values with a scale that is not 0.
+  return std::is_same_v<From, std::uint8_t> || all_finite(out, count);
+}
+
+}  // namespace strata::io

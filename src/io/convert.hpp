@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "strata/io/dataset.hpp"
+#include "strata/io/loader.hpp"
+
+namespace strata::io {
+
+/// Turns stored samples into what a network computes with: (x - shift) / scale, rounded once in
+/// each operation of the compute dtype.
+class InputConverter {
+ public:
+  InputConverter(const DatasetInfo& info, DType compute_dtype, Normalise normalise);
+
+  /// Converts one sample; false where an element of the result is NaN or infinite.
+  /// Pre: `out` is aligned and has room for a sample in the compute dtype.
+  [[nodiscard]] bool convert(std::span<const std::byte> stored, std::byte* out);
+
+ private:
+  template <typename To>
+  bool convert_to(std::span<const std::byte> stored, To* out);
+  template <typename From, typename To>
+  bool convert_from(std::span<const std::byte> stored, To* out);
+
+  DType stored_dtype_;
+  DType compute_dtype_;
+  bool identity_;
+  std::vector<double> shift_;
+  std::vector<double> scale_;
+  std::vector<std::uint64_t> aligned_;  ///< a stored sample, where it lies unaligned
+};
+
+}  // namespace strata::io

@@ -1,0 +1,194 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "strata/io/dataset.hpp"
+
+#include "data_files.hpp"
+
+namespace strata::io {
+namespace {
+
+using test::error_of;
+using test::TemporaryDirectory;
+using test::values_of;
+using test::write_file;
+using ::testing::AllOf;
+using ::testing::DoubleEq;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+ImportOptions csv_options(const TemporaryDirectory& directory, const std::string& text) {
+  write_file(directory / "table.csv", text);
+  ImportOptions options;
+  options.format = ImportFormat::kCsv;
+  options.inputs = {directory / "table.csv"};
+  options.label = "kind";
+  options.split = "1.0";
+  options.output = directory / "out";
+  return options;
+}
+
+Dataset imported(const ImportOptions& options) {
+  return Dataset::open(import_dataset(options).train);
+}
+
+std::string csv_error(const std::string& text, TaskChoice task = TaskChoice::kAuto,
+                      std::int64_t classes = 0) {
+  const TemporaryDirectory directory;
+  ImportOptions options = csv_options(directory, text);
+  options.task = task;
+  options.classes = classes;
+  return error_of([&] { import_dataset(options); });
+}
+
+TEST(ImportCsv, NamesTextLabelsInSortedOrder) {
+  const TemporaryDirectory directory;
+  const Dataset train = imported(csv_options(directory,
+                                             "a,kind,b\n"
+                                             "1,pear,2.5\n"
+                                             "-3,apple,4e2\n"
+                                             "5,pear,+6\n"));
+  EXPECT_EQ(train.info().input_shape, Shape{2});
+  EXPECT_EQ(train.info().input_dtype, DType::kFloat32);
+  EXPECT_EQ(train.info().task, Task::kClassification);
+  EXPECT_EQ(train.info().classes, 2);
+  EXPECT_THAT(train.info().class_names, ElementsAre("apple", "pear"));
+  EXPECT_THAT(values_of<float>(train.sample_input(1)), ElementsAre(-3, 400));
+  EXPECT_THAT(values_of<float>(train.sample_input(2)), ElementsAre(5, 6));
+  EXPECT_EQ(values_of<std::int64_t>(train.sample_target(0))[0], 1);
+  EXPECT_EQ(values_of<std::int64_t>(train.sample_target(1))[0], 0);
+  EXPECT_THAT(train.info().mean, ElementsAre(DoubleEq(1.0), DoubleEq(408.5 / 3)));
+}
+
+TEST(ImportCsv, UnderstandsQuotesLineEndsAndBlankLines) {
+  const TemporaryDirectory directory;
+  const Dataset train = imported(csv_options(directory,
+                                             "\xEF\xBB\xBF\"a, first\",kind\r\n"
+                                             "\r\n"
+                                             " \"1\" ,\"a \"\"b\"\",\nc\"\r\n"
+                                             "2, plain \r\n"
+                                             "3,\"\"\"\"\n"
+                                             "\n"
+                                             "4,plain"));
+  EXPECT_EQ(train.info().samples, 4);
+  EXPECT_THAT(train.info().class_names, ElementsAre("\"", "a \"b\",\nc", "plain"));
+  EXPECT_EQ(values_of<float>(train.sample_input(3))[0], 4.0F);
+}
+
+TEST(ImportCsv, DecidesByTheLabels) {
+  const TemporaryDirectory integers;
+  const Dataset by_number = imported(csv_options(integers, "x,kind\n1,0\n2,3\n"));
+  EXPECT_EQ(by_number.info().task, Task::kClassification);
+  EXPECT_EQ(by_number.info().classes, 4);
+  EXPECT_TRUE(by_number.info().class_names.empty());
+
+  const TemporaryDirectory negative;
+  const Dataset by_name = imported(csv_options(negative, "x,kind\n1,-1\n2,1\n"));
+  EXPECT_THAT(by_name.info().class_names, ElementsAre("-1", "1"));
+
+  const TemporaryDirectory floats;
+  const Dataset values = imported(csv_options(floats, "x,kind\n1,0.5\n2,3\n"));
+  EXPECT_EQ(values.info().task, Task::kRegression);
+  EXPECT_EQ(values.info().target_shape, Shape{1});
+  EXPECT_EQ(values_of<double>(values.sample_target(1))[0], 3.0);
+
+  const TemporaryDirectory chosen;
+  ImportOptions options = csv_options(chosen, "x,kind\n1,0\n2,3\n");
+  options.task = TaskChoice::kRegression;
+  EXPECT_EQ(imported(options).info().task, Task::kRegression);
+
+  const TemporaryDirectory given;
+  options = csv_options(given, "x,kind\n1,0\n2,3\n");
+  options.classes = 7;
+  EXPECT_EQ(imported(options).info().classes, 7);
+
+  const TemporaryDirectory mixed;
+  options = csv_options(mixed, "x,kind\n1,0\n2,b\n");
+  options.task = TaskChoice::kClassification;
+  EXPECT_THAT(imported(options).info().class_names, ElementsAre("0", "b"));
+}
+
+TEST(ImportCsv, NamesTheLineOfABadRow) {
+  EXPECT_THAT(csv_error("a,b,kind\n1,2,x\n1,2\n"),
+              AllOf(HasSubstr("table.csv:3:"), HasSubstr("2 fields"), HasSubstr("3 columns")));
+  EXPECT_THAT(csv_error("a,kind\n1,\"x\ny\"\n1,2,3\n"), HasSubstr("table.csv:4:"));
+  EXPECT_THAT(csv_error("a,kind\n1,x\n2e,x\n"),
+              AllOf(HasSubstr("table.csv:3:"), HasSubstr("column 'a': '2e' is not a number")));
+  EXPECT_THAT(csv_error("a,kind\n1,x\n,x\n"), HasSubstr("column 'a': '' is empty"));
+  EXPECT_THAT(csv_error("a,kind\nnan,x\n"), HasSubstr("is NaN or infinite"));
+  EXPECT_THAT(csv_error("a,kind\n1,x\n-inf,x\n"), HasSubstr("table.csv:3: column 'a'"));
+  EXPECT_THAT(csv_error("a,kind\n1e39,x\n"), HasSubstr("too large"));
+  EXPECT_THAT(csv_error("a,kind\n1,x\n1,\n"), HasSubstr("table.csv:3: the label '' is empty"));
+  EXPECT_THAT(csv_error("a,kind\n1,0.5\n1,inf\n"), HasSubstr("not finite"));
+  EXPECT_THAT(csv_error("a,kind\n1,x\"y\n"), HasSubstr("has a quote"));
+  EXPECT_THAT(csv_error("a,kind\n1,\"x\"y\n"), HasSubstr("goes on after its closing quote"));
+  EXPECT_THAT(csv_error("a,kind\n1,\"x\n"), HasSubstr("never closed"));
+}
+
+TEST(ImportCsv, RefusesLabelsThatDoNotFit) {
+  EXPECT_THAT(csv_error("a,kinds,k\n1,2,3\n"),
+              AllOf(HasSubstr("no column 'kind'"), HasSubstr("did you mean 'kinds'")));
+  EXPECT_THAT(csv_error("kind\n1\n"), HasSubstr("no column besides the label"));
+  EXPECT_THAT(csv_error("a,kind\n"), HasSubstr("no rows"));
+  EXPECT_THAT(csv_error(""), HasSubstr("is empty"));
+  EXPECT_THAT(csv_error("a,kind\n1,3\n2,4\n3,x\n"),
+              AllOf(HasSubstr("table.csv:4: the label 'x' is text"),
+                    HasSubstr("table.csv:2: the label '3' is a number")));
+  EXPECT_THAT(csv_error("a,kind\n1,x\n", TaskChoice::kRegression), HasSubstr("not a number"));
+  EXPECT_THAT(csv_error("a,kind\n1,0\n2,3\n", TaskChoice::kAuto, 3),
+              AllOf(HasSubstr("table.csv:3:"), HasSubstr("the label 3 is out of range")));
+  EXPECT_THAT(csv_error("a,kind\n1,x\n2,y\n3,z\n", TaskChoice::kAuto, 2),
+              HasSubstr("3 different labels"));
+}
+
+TEST(ImportCsv, SplitsAFileOfUnknownLength) {
+  const TemporaryDirectory directory;
+  std::string text = "x,kind\n";
+  for (int i = 0; i < 1000; ++i) {
+    text += std::to_string(i) + "," + std::to_string(i % 4) + "\n";
+  }
+  ImportOptions options = csv_options(directory, text);
+  options.split = "0.75,0.2";
+  options.shard_bytes = 400;
+  const ImportReport report = import_dataset(options);
+  EXPECT_EQ(report.train_samples, 750);
+  EXPECT_EQ(report.test_samples, 200);
+  EXPECT_EQ(report.unused_samples, 50);
+  const Dataset train = Dataset::open(report.train);
+  const Dataset test = Dataset::open(report.test);
+  EXPECT_EQ(train.info().shards.size(), 8U);
+  EXPECT_EQ(values_of<float>(test.sample_input(199))[0], 949.0F);
+  EXPECT_EQ(train.info().mean, test.info().mean);
+  EXPECT_DOUBLE_EQ(train.info().mean[0], 374.5);
+}
+
+std::int64_t peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+TEST(ImportCsv, NeedsFarLessMemoryThanTheFileHas) {
+  const TemporaryDirectory directory;
+  ImportOptions options = csv_options(directory, "");
+  {
+    std::ofstream file(directory / "table.csv");
+    file << "kind,a,b,c,d,e,f,g,h\n";
+    const std::string rest =
+        ",0.12345678,0.12345678,0.12345678,0.12345678,0.12345678,0.12345678,"
+        "0.12345678,0.12345678\n";
+    for (int i = 0; i < 700000; ++i) {
+      file << i % 10 << rest;
+    }
+  }
+  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(directory / "table.csv"));
+  ASSERT_GT(size, std::int64_t{60} << 20);
+  const std::int64_t before = peak_bytes();
+  const ImportReport report = import_dataset(options);
+  EXPECT_EQ(report.train_samples, 700000);
+  EXPECT_LT(peak_bytes() - before, std::int64_t{30} << 20);
+}
+
+}  // namespace
+}  // namespace strata::io
