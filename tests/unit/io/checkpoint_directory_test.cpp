@@ -1,3 +1,4 @@
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -6,7 +7,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "strata/core/random.hpp"
 #include "strata/io/checkpoint.hpp"
 
 #include "checkpoint_cases.hpp"
@@ -132,6 +136,41 @@ TEST(CheckpointDirectory, PruneClearsWhatKilledRunsLeft) {
   prune_checkpoints(scratch.path(), 2);
   EXPECT_THAT(names_in(scratch.path()),
               UnorderedElementsAre("step-00000020", "step-00000030", "notes.txt"));
+}
+
+// Writes checkpoints for ever, step after step and some steps twice, and keeps two.
+[[noreturn]] void write_for_ever(const fs::path& root) {
+  for (std::int64_t round = 0;; ++round) {
+    const std::int64_t step = round / 2 % 5;
+    write_checkpoint(root, step, 1 + round % 3, Model(static_cast<double>(step)));
+    prune_checkpoints(root, 2);
+  }
+}
+
+TEST(CheckpointDirectory, KilledAtAnyMomentGoodOnesAreLeftAndNoOthersAreSeen) {
+  const ScratchDirectory scratch;
+  write_checkpoint(scratch.path(), 0, 1, Model(0.0));
+  const RandomStream random(1, RandomPurpose::kSynthesise, subject_of("kill"));
+  for (std::uint64_t kill = 0; kill < 40; ++kill) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      write_for_ever(scratch.path());
+    }
+    ::usleep(static_cast<useconds_t>(25000.0 * random.uniform(kill)));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const std::vector<CheckpointEntry> entries = list_checkpoints(scratch.path());
+    ASSERT_FALSE(entries.empty());
+    for (const CheckpointEntry& entry : entries) {
+      const Checkpoint checkpoint = Checkpoint::open(entry.directory);
+      ASSERT_EQ(checkpoint.step(), entry.step);
+      for (std::int64_t part = 0; part < checkpoint.part_count(); ++part) {
+        checkpoint.verify_part(part);
+      }
+      ASSERT_EQ(first_weight(entry.directory), static_cast<float>(3000 + entry.step));
+    }
+  }
 }
 
 }  // namespace
