@@ -32,6 +32,12 @@ std::string reason() {
   std::string text;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, &keep_first, &text);
   H5Eclear2(H5E_DEFAULT);
+  // Where a system call failed, its own message stands quoted among addresses and offsets.
+  constexpr std::string_view kSystemMessage = "error message = '";
+  if (const std::size_t begin = text.find(kSystemMessage); begin != std::string::npos) {
+    text.erase(0, begin + kSystemMessage.size());
+    text.erase(std::min(text.find('\''), text.size()));
+  }
   return text.empty() ? "HDF5 gives no reason" : text;
 }
 

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strata/io/checkpoint.hpp"
+
+/// What the writer and the reader of checkpoints share. Format: docs/formats.md.
+namespace strata::io::checkpoint {
+
+inline constexpr std::string_view kMasterFormat = "strata-checkpoint";
+inline constexpr std::string_view kPartFormat = "strata-checkpoint-part";
+inline constexpr std::int64_t kVersion = 1;
+inline constexpr const char* kMasterFile = "master.h5";
+
+/// Attributes of the master's and the parts' root, and of the slices.
+inline constexpr const char* kFormatAttribute = "format";
+inline constexpr const char* kVersionAttribute = "version";
+inline constexpr const char* kStepAttribute = "step";
+inline constexpr const char* kMetadataAttribute = "metadata";
+inline constexpr const char* kChecksumAttribute = "checksum";
+inline constexpr const char* kTensorAttribute = "tensor";
+inline constexpr const char* kBeginAttribute = "begin";
+/// The master's data set with one record a part; no tensor may have this name.
+inline constexpr const char* kPartsDataset = "parts";
+
+/// What can stand in a checkpoint root beside other things.
+enum class DirectoryState {
+  kVisible,   ///< committed
+  kPartial,   ///< being written
+  kReplaced,  ///< committed, making room for a newer one of the same step
+  kDeleted    ///< being deleted
+};
+
+[[nodiscard]] std::filesystem::path directory_of(const std::filesystem::path& root,
+                                                 std::int64_t step, DirectoryState state);
+
+/// Makes the partial directory of `step` the visible one and discards the one it replaces.
+void make_visible(const std::filesystem::path& root, std::int64_t step);
+
+/// Over everything in the master that is not a virtual data set.
+[[nodiscard]] std::uint64_t master_checksum(std::int64_t step, const std::string& metadata,
+                                            std::span<const std::string> records);
+
+/// All slices of one tensor, each with its part's file name.
+struct TensorParts {
+  TensorInfo tensor;
+  struct Piece {
+    std::string file;
+    SliceRecord slice;
+  };
+  std::vector<Piece> pieces;
+};
+
+/// The tensors of a checkpoint in order of name, their pieces in order of range.
+/// Throws: Error(kCheckpoint) where two slices of a tensor disagree about its shape or dtype, or
+/// where they do not cover it exactly once.
+[[nodiscard]] std::vector<TensorParts> covered_tensors(std::span<const PartRecord> records);
+
+}  // namespace strata::io::checkpoint
