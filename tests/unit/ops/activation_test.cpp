@@ -12,7 +12,7 @@ namespace {
 using test::dot;
 using test::expect_gradient;
 using test::kTolerance;
-using test::normals;
+using test::randoms;
 using test::relative_error;
 using test::Tensor;
 
@@ -95,8 +95,8 @@ TEST(Activation, SmallAndExtremeArguments) {
 TEST(Activation, BackwardAgreesWithFiniteDifferences) {
   Context context(1);
   const Shape shape{3, 37};
-  auto x = normals<double>(shape, 1, 2.0);
-  const auto dy = normals<double>(shape, 2);
+  auto x = randoms<double>(shape, 1, 2.0);
+  const auto dy = randoms<double>(shape, 2);
   Tensor<double> y(shape);
   Tensor<double> dx(shape);
   for (const Activation activation : kAll) {
@@ -122,16 +122,16 @@ TYPED_TEST(ActivationTyped, BitsDependOnNeitherThreadsNorSlicesNorPlace) {
   constexpr std::int64_t kCount = 40003;
   for (const Activation activation : kAll) {
     Context one(1);
-    const auto x = normals<T>({kCount}, 5, 3.0);
-    const auto dy = normals<T>({kCount}, 6);
+    const auto x = randoms<T>({kCount}, 5, 3.0);
+    const auto dy = randoms<T>({kCount}, 6);
     Tensor<T> y({kCount});
     Tensor<T> dx({kCount});
     activation_forward(one, activation, x.view(), y.view());
     activation_backward(one, activation, x.view(), y.view(), dy.view(), dx.view());
     for (const int threads : {1, 2, 4}) {
       Context context(threads);
-      auto in = normals<T>({kCount}, 5, 3.0, 3);
-      auto gradient = normals<T>({kCount}, 6, 1.0, 1);
+      auto in = randoms<T>({kCount}, 5, 3.0, 3);
+      auto gradient = randoms<T>({kCount}, 6, 1.0, 1);
       Tensor<T> out({kCount}, 7);
       // In two slices with an odd boundary; backward in place.
       for (const auto& [begin, count] :
@@ -154,7 +154,7 @@ TYPED_TEST(ActivationTyped, SoftmaxAgreesWithItsFormula) {
   using T = TypeParam;
   Context context(2);
   for (const std::int64_t n : {1, 2, 10, 33, 5000}) {
-    const auto x = normals<T>({7, n}, 3, 4.0);
+    const auto x = randoms<T>({7, n}, 3, 4.0);
     Tensor<T> y({7, n});
     softmax_forward(context, x.view(), y.view());
     for (std::int64_t row = 0; row < 7; ++row) {
@@ -187,8 +187,8 @@ TEST(Softmax, TakesLargeLogits) {
 TEST(Softmax, BackwardAgreesWithFiniteDifferences) {
   Context context(1);
   const Shape shape{2, 21};
-  auto x = normals<double>(shape, 1);
-  const auto dy = normals<double>(shape, 2);
+  auto x = randoms<double>(shape, 1);
+  const auto dy = randoms<double>(shape, 2);
   Tensor<double> y(shape);
   Tensor<double> dx(shape);
   softmax_forward(context, x.view(), y.view());
@@ -209,8 +209,8 @@ TYPED_TEST(ActivationTyped, SoftmaxBitsDependOnNeitherThreadsNorAlignment) {
   for (const int threads : {1, 2, 4}) {
     Context context(threads);
     for (const std::size_t misalignment : {0, 3}) {
-      auto x = normals<T>(shape, 8, 2.0, misalignment);
-      auto dy = normals<T>(shape, 9, 1.0, misalignment);
+      auto x = randoms<T>(shape, 8, 2.0, misalignment);
+      auto dy = randoms<T>(shape, 9, 1.0, misalignment);
       softmax_forward(context, x.view(), x.view());
       softmax_backward(context, x.view(), dy.view(), dy.view());
       if (first.empty()) {

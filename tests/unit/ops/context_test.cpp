@@ -13,7 +13,7 @@
 namespace strata::ops {
 namespace {
 
-using test::normals;
+using test::randoms;
 using test::Tensor;
 
 TEST(ParallelFor, ChunksDoNotDependOnThreads) {
@@ -46,8 +46,8 @@ TEST(Context, ManyInOneProcessDoNotDisturbOneAnother) {
     std::vector<float> last;
     for (int repeat = 0; repeat < 5; ++repeat) {
       for (const std::int64_t m : {3, 600}) {
-        const auto a = normals<float>({m, 90}, 1);
-        const auto b = normals<float>({700, 90}, 2);
+        const auto a = randoms<float>({m, 90}, 1);
+        const auto b = randoms<float>({700, 90}, 2);
         Tensor<float> c({m, 700});
         matmul(context, a.view(), b.view(), c.view(), {.transpose_b = Transpose::kYes});
         last = c.values();
@@ -71,8 +71,8 @@ TEST(Context, ManyInOneProcessDoNotDisturbOneAnother) {
 
 TEST(Context, MovesWithItsPrimitives) {
   Context first(2);
-  const auto a = normals<float>({8, 9}, 1);
-  const auto b = normals<float>({9, 7}, 2);
+  const auto a = randoms<float>({8, 9}, 1);
+  const auto b = randoms<float>({9, 7}, 2);
   Tensor<float> c({8, 7});
   Tensor<float> again({8, 7});
   matmul(first, a.view(), b.view(), c.view());

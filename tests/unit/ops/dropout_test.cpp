@@ -5,7 +5,7 @@
 namespace strata::ops {
 namespace {
 
-using test::normals;
+using test::randoms;
 using test::Tensor;
 
 const RandomStream kStream(42, RandomPurpose::kDropout, 7);
@@ -13,7 +13,7 @@ const RandomStream kStream(42, RandomPurpose::kDropout, 7);
 TEST(Dropout, KeepsByTheSamplesWords) {
   Context context(1);
   const Shape shape{3, 1, 1501};
-  auto x = normals<float>(shape, 1);
+  auto x = randoms<float>(shape, 1);
   Tensor<float> y(shape);
   Tensor<std::uint8_t> mask(shape);
   constexpr double kProbability = 0.25;
@@ -32,7 +32,7 @@ TEST(Dropout, KeepsByTheSamplesWords) {
 
 TEST(Dropout, BelongsToTheSampleAndNotToItsMicrobatchOrThread) {
   const Shape shape{64, 700};
-  const auto x = normals<double>(shape, 1);
+  const auto x = randoms<double>(shape, 1);
   Tensor<double> whole(shape);
   Tensor<std::uint8_t> whole_mask(shape);
   Context one(1);
@@ -70,7 +70,7 @@ TEST(Dropout, KeepsTheMeanAndTheShare) {
 TEST(Dropout, ProbabilityZeroCopies) {
   Context context(1);
   const Shape shape{2, 50};
-  const auto x = normals<float>(shape, 1);
+  const auto x = randoms<float>(shape, 1);
   Tensor<float> y(shape);
   Tensor<float> dx(shape);
   Tensor<std::uint8_t> mask(shape);
@@ -83,7 +83,7 @@ TEST(Dropout, ProbabilityZeroCopies) {
 TEST(Dropout, BackwardScalesWhatWasKept) {
   Context context(2);
   const Shape shape{40, 1003};
-  const auto dy = normals<float>(shape, 1);
+  const auto dy = randoms<float>(shape, 1);
   Tensor<float> y(shape);
   Tensor<float> dx(shape, 1);
   Tensor<std::uint8_t> mask(shape);

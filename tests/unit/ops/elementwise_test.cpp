@@ -5,7 +5,7 @@
 namespace strata::ops {
 namespace {
 
-using test::normals;
+using test::randoms;
 using test::Tensor;
 
 template <typename T>
@@ -18,9 +18,9 @@ TYPED_TEST(ElementwiseTyped, EachDoesWhatItSays) {
   constexpr std::int64_t kCount = 50003;
   for (const int threads : {1, 3}) {
     Context context(threads);
-    const auto x = normals<T>({kCount}, 1);
-    auto y = normals<T>({kCount}, 2, 1.0, 1);
-    const auto before = normals<T>({kCount}, 2);
+    const auto x = randoms<T>({kCount}, 1);
+    auto y = randoms<T>({kCount}, 2, 1.0, 1);
+    const auto before = randoms<T>({kCount}, 2);
     add(context, x.view(), y.view());
     for (std::int64_t i = 0; i < kCount; ++i) {
       ASSERT_EQ(y[i], before[i] + x[i]);

@@ -8,7 +8,7 @@ namespace {
 using test::dot;
 using test::expect_gradient;
 using test::kTolerance;
-using test::normals;
+using test::randoms;
 using test::relative_error;
 using test::Tensor;
 
@@ -17,10 +17,10 @@ constexpr double kEpsilon = 1e-5;
 template <typename T>
 struct Layer {
   Layer(std::int64_t rows, std::int64_t n, std::size_t misalignment = 0)
-      : x(normals<T>({rows, n}, 1, 2.0, misalignment)),
-        gain(normals<T>({n}, 2, 1.0, misalignment)),
-        bias(normals<T>({n}, 3, 1.0, misalignment)),
-        dy(normals<T>({rows, n}, 4, 1.0, misalignment)),
+      : x(randoms<T>({rows, n}, 1, 2.0, misalignment)),
+        gain(randoms<T>({n}, 2, 1.0, misalignment)),
+        bias(randoms<T>({n}, 3, 1.0, misalignment)),
+        dy(randoms<T>({rows, n}, 4, 1.0, misalignment)),
         y({rows, n}, misalignment),
         mean({rows}),
         rstd({rows}),

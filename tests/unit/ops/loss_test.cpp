@@ -12,7 +12,7 @@ namespace strata::ops {
 namespace {
 
 using test::expect_gradient;
-using test::normals;
+using test::randoms;
 using test::relative_error;
 using test::Tensor;
 
@@ -33,7 +33,7 @@ TYPED_TEST(LossTyped, CrossEntropyAgreesWithItsFormula) {
   using T = TypeParam;
   Context context(1);
   for (const std::int64_t classes : {1, 2, 10, 1000, 5000}) {
-    const auto logits = normals<T>({9, classes}, 1, 3.0);
+    const auto logits = randoms<T>({9, classes}, 1, 3.0);
     const auto labels = labels_of(9, classes);
     double loss = 0.0;
     std::int64_t correct = 0;
@@ -63,7 +63,7 @@ TYPED_TEST(LossTyped, CrossEntropyAgreesWithItsFormula) {
     }
     // Without a gradient, and over the logits themselves, the loss has the same bits.
     EXPECT_EQ(cross_entropy(context, logits.view(), labels.view(), 9, 0.25, {}).loss, sums.loss);
-    auto in_place = normals<T>({9, classes}, 1, 3.0);
+    auto in_place = randoms<T>({9, classes}, 1, 3.0);
     EXPECT_EQ(cross_entropy(context, in_place.view(), labels.view(), 9, 0.25, in_place.view()).loss,
               sums.loss);
     EXPECT_TRUE(in_place.values() == dlogits.values());
@@ -72,7 +72,7 @@ TYPED_TEST(LossTyped, CrossEntropyAgreesWithItsFormula) {
 
 TEST(CrossEntropy, BackwardAgreesWithFiniteDifferences) {
   Context context(1);
-  auto logits = normals<double>({4, 11}, 1);
+  auto logits = randoms<double>({4, 11}, 1);
   const auto labels = labels_of(4, 11);
   Tensor<double> dlogits({4, 11});
   static_cast<void>(cross_entropy(context, logits.view(), labels.view(), 3, 0.5, dlogits.view()));
@@ -83,9 +83,9 @@ TEST(CrossEntropy, BackwardAgreesWithFiniteDifferences) {
 
 TEST(CrossEntropy, RowsBeyondTheValidOnesCountForNothing) {
   Context context(1);
-  const auto logits = normals<float>({5, 10}, 1);
+  const auto logits = randoms<float>({5, 10}, 1);
   auto labels = labels_of(5, 10);
-  auto dlogits = normals<float>({5, 10}, 2);
+  auto dlogits = randoms<float>({5, 10}, 2);
   const double of_three = cross_entropy(context, logits.view().flat_slice(0, 30).reshaped({3, 10}),
                                         labels.view().flat_slice(0, 3), 3, 1.0, {})
                               .loss;
@@ -100,7 +100,7 @@ TEST(CrossEntropy, RowsBeyondTheValidOnesCountForNothing) {
 
 TEST(CrossEntropy, NamesTheRowAndLabelThatIsOutOfRange) {
   Context context(1);
-  const auto logits = normals<float>({5, 10}, 1);
+  const auto logits = randoms<float>({5, 10}, 1);
   auto labels = labels_of(5, 10);
   for (const std::int64_t wrong : {10, -1}) {
     labels[2] = wrong;
@@ -127,7 +127,7 @@ TEST(CrossEntropy, TheFirstOfEqualLogitsWins) {
 TEST(CrossEntropy, ANotANumberReachesTheLoss) {
   Context context(1);
   for (const std::int64_t at : {0, 5, 19}) {
-    auto logits = normals<float>({1, 20}, 1);
+    auto logits = randoms<float>({1, 20}, 1);
     logits[at] = NAN;
     const Tensor<std::int64_t> labels({1});
     EXPECT_TRUE(std::isnan(cross_entropy(context, logits.view(), labels.view(), 1, 1.0, {}).loss));
@@ -143,8 +143,8 @@ TYPED_TEST(LossTyped, BitsDependOnNeitherThreadsNorAlignment) {
   for (const int threads : {1, 2, 4}) {
     Context context(threads);
     for (const std::size_t misalignment : {0, 3}) {
-      const auto logits = normals<T>({61, 1003}, 1, 2.0, misalignment);
-      const auto target = normals<T>({61, 1003}, 2, 2.0, misalignment);
+      const auto logits = randoms<T>({61, 1003}, 1, 2.0, misalignment);
+      const auto target = randoms<T>({61, 1003}, 2, 2.0, misalignment);
       Tensor<T> gradient({61, 1003}, misalignment);
       const double squares =
           mean_squared_error(context, logits.view(), target.view(), 60, 0.1, gradient.view()).loss;
@@ -166,9 +166,9 @@ TYPED_TEST(LossTyped, SquaredErrorAgreesWithItsFormula) {
   using T = TypeParam;
   Context context(1);
   const Shape shape{5, 3, 7};
-  const auto prediction = normals<T>(shape, 1);
-  const auto target = normals<T>(shape, 2);
-  auto gradient = normals<T>(shape, 3);
+  const auto prediction = randoms<T>(shape, 1);
+  const auto target = randoms<T>(shape, 2);
+  auto gradient = randoms<T>(shape, 3);
   double loss = 0.0;
   std::vector<double> expected(5 * 21, 0.0);
   for (std::int64_t i = 0; i < 4 * 21; ++i) {
@@ -186,8 +186,8 @@ TYPED_TEST(LossTyped, SquaredErrorAgreesWithItsFormula) {
 
 TEST(MeanSquaredError, BackwardAgreesWithFiniteDifferences) {
   Context context(1);
-  auto prediction = normals<double>({3, 4}, 1);
-  const auto target = normals<double>({3, 4}, 2);
+  auto prediction = randoms<double>({3, 4}, 1);
+  const auto target = randoms<double>({3, 4}, 2);
   Tensor<double> gradient({3, 4});
   static_cast<void>(
       mean_squared_error(context, prediction.view(), target.view(), 2, 0.5, gradient.view()));

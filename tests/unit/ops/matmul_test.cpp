@@ -9,7 +9,7 @@ namespace strata::ops {
 namespace {
 
 using test::kTolerance;
-using test::normals;
+using test::randoms;
 using test::relative_error;
 using test::Tensor;
 
@@ -32,10 +32,10 @@ Shape stored(std::int64_t rows, std::int64_t columns, Transpose transpose) {
 template <typename T>
 struct Operands {
   Operands(const Case& size, Transpose transpose_a, Transpose transpose_b, std::size_t misalignment)
-      : a(normals<T>(stored(size.m, size.k, transpose_a), 1, 1.0, misalignment)),
-        b(normals<T>(stored(size.k, size.n, transpose_b), 2, 1.0, misalignment)),
-        bias(normals<T>({size.n}, 3, 1.0, misalignment)),
-        c(normals<T>({size.m, size.n}, 4, 1.0, misalignment)) {}
+      : a(randoms<T>(stored(size.m, size.k, transpose_a), 1, 1.0, misalignment)),
+        b(randoms<T>(stored(size.k, size.n, transpose_b), 2, 1.0, misalignment)),
+        bias(randoms<T>({size.n}, 3, 1.0, misalignment)),
+        c(randoms<T>({size.m, size.n}, 4, 1.0, misalignment)) {}
 
   Tensor<T> a;
   Tensor<T> b;
@@ -159,13 +159,13 @@ TYPED_TEST(MatmulTyped, FusedReluIsTheSameBitsAndPassesNanOn) {
 
 TEST(Matmul, ChecksWhatItIsGiven) {
   Context context(1);
-  const auto a = normals<float>({3, 4}, 1);
-  const auto b = normals<float>({5, 6}, 1);
-  const auto wide = normals<double>({4, 6}, 1);
+  const auto a = randoms<float>({3, 4}, 1);
+  const auto b = randoms<float>({5, 6}, 1);
+  const auto wide = randoms<double>({4, 6}, 1);
   Tensor<float> c({3, 6});
   EXPECT_THROW(matmul(context, a.view(), b.view(), c.view()), std::logic_error);
   EXPECT_THROW(matmul(context, a.view(), wide.view(), c.view()), std::logic_error);
-  const auto fits = normals<float>({4, 6}, 1);
+  const auto fits = randoms<float>({4, 6}, 1);
   EXPECT_THROW(matmul(context, a.view(), fits.view(), c.view(), {.bias = a.view()}),
                std::logic_error);
   EXPECT_THROW(matmul(context, a.view(), fits.view(), c.view(), {.activation = Activation::kTanh}),
@@ -175,9 +175,9 @@ TEST(Matmul, ChecksWhatItIsGiven) {
 
 TYPED_TEST(MatmulTyped, ColumnSumAddsRowsInOrder) {
   using T = TypeParam;
-  const auto x = normals<T>({37, 1100}, 6);
+  const auto x = randoms<T>({37, 1100}, 6);
   for (const auto accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
-    const auto before = normals<T>({1100}, 7);
+    const auto before = randoms<T>({1100}, 7);
     std::vector<T> expected;
     for (std::int64_t j = 0; j < 1100; ++j) {
       T sum = 0;
@@ -188,7 +188,7 @@ TYPED_TEST(MatmulTyped, ColumnSumAddsRowsInOrder) {
     }
     for (const int threads : {1, 2, 4}) {
       Context context(threads);
-      auto sum = normals<T>({1100}, 7);
+      auto sum = randoms<T>({1100}, 7);
       column_sum(context, x.view(), sum.view(), accumulate);
       EXPECT_TRUE(expected == sum.values());
     }

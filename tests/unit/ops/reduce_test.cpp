@@ -5,7 +5,7 @@
 namespace strata::ops {
 namespace {
 
-using test::normals;
+using test::randoms;
 using test::Tensor;
 
 template <typename T>
@@ -20,7 +20,7 @@ TYPED_TEST(ReduceTyped, FoldDoesItsAdditionsInOrder) {
   const std::vector<FoldPair> steps{{0, 1}, {2, 3}, {0, 2}, {4, 5}, {6, 7}, {4, 6}, {0, 4}, {0, 3}};
   std::vector<Tensor<T>> expected;
   for (std::uint64_t part = 0; part < 8; ++part) {
-    expected.push_back(normals<T>({kCount}, part));
+    expected.push_back(randoms<T>({kCount}, part));
   }
   for (const FoldPair& step : steps) {
     for (std::int64_t i = 0; i < kCount; ++i) {
@@ -34,7 +34,7 @@ TYPED_TEST(ReduceTyped, FoldDoesItsAdditionsInOrder) {
       std::vector<Tensor<T>> parts;
       std::vector<TensorView> views;
       for (std::uint64_t part = 0; part < 8; ++part) {
-        parts.push_back(normals<T>({kCount}, part, 1.0, misalignment));
+        parts.push_back(randoms<T>({kCount}, part, 1.0, misalignment));
         views.push_back(parts.back().view());
       }
       fold(context, views, steps);
@@ -48,11 +48,11 @@ TYPED_TEST(ReduceTyped, FoldDoesItsAdditionsInOrder) {
 TEST(Fold, OfASliceIsTheSliceOfTheFold) {
   Context context(1);
   constexpr std::int64_t kCount = 20000;
-  auto a = normals<float>({kCount}, 1);
-  auto b = normals<float>({kCount}, 2);
-  auto c = normals<float>({kCount}, 3);
-  auto whole_a = normals<float>({kCount}, 1);
-  auto whole_c = normals<float>({kCount}, 3);
+  auto a = randoms<float>({kCount}, 1);
+  auto b = randoms<float>({kCount}, 2);
+  auto c = randoms<float>({kCount}, 3);
+  auto whole_a = randoms<float>({kCount}, 1);
+  auto whole_c = randoms<float>({kCount}, 3);
   const std::vector<FoldPair> steps{{0, 1}, {2, 0}};
   fold(context, std::vector<TensorView>{whole_a.view(), b.view(), whole_c.view()}, steps);
   for (const auto& [begin, count] :
@@ -68,8 +68,8 @@ TEST(Fold, OfASliceIsTheSliceOfTheFold) {
 
 TEST(Fold, RefusesPartsThatAreNotThere) {
   Context context(1);
-  auto a = normals<float>({4}, 1);
-  auto b = normals<float>({5}, 1);
+  auto a = randoms<float>({4}, 1);
+  auto b = randoms<float>({5}, 1);
   const std::vector<FoldPair> one{{0, 1}};
   EXPECT_THROW(fold(context, std::vector<TensorView>{a.view()}, one), std::logic_error);
   EXPECT_THROW(fold(context, std::vector<TensorView>{a.view(), b.view()}, one), std::logic_error);
@@ -78,14 +78,14 @@ TEST(Fold, RefusesPartsThatAreNotThere) {
 TYPED_TEST(ReduceTyped, SumOfSquaresByBlock) {
   using T = TypeParam;
   for (const std::int64_t count : {1, 100, 5000, 12345}) {
-    const auto x = normals<T>({count}, 1);
+    const auto x = randoms<T>({count}, 1);
     constexpr std::int64_t kBlock = 1000;
     const std::int64_t blocks = (count + kBlock - 1) / kBlock;
     std::vector<double> first;
     for (const int threads : {1, 2, 4}) {
       for (const std::size_t misalignment : {0, 3}) {
         Context context(threads);
-        const auto moved = normals<T>({count}, 1, 1.0, misalignment);
+        const auto moved = randoms<T>({count}, 1, 1.0, misalignment);
         std::vector<double> sums(static_cast<std::size_t>(blocks));
         sum_of_squares_blocks(context, moved.view(), kBlock, sums);
         first = first.empty() ? sums : first;
@@ -106,7 +106,7 @@ TYPED_TEST(ReduceTyped, SumOfSquaresByBlock) {
 TYPED_TEST(ReduceTyped, ABlocksSumDoesNotDependOnWhatIsAroundIt) {
   using T = TypeParam;
   Context context(1);
-  const auto x = normals<T>({4096 * 3}, 1);
+  const auto x = randoms<T>({4096 * 3}, 1);
   std::vector<double> together(3);
   sum_of_squares_blocks(context, x.view(), 4096, together);
   for (std::int64_t block = 0; block < 3; ++block) {

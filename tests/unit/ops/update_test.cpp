@@ -7,7 +7,7 @@
 namespace strata::ops {
 namespace {
 
-using test::normals;
+using test::randoms;
 using test::relative_error;
 using test::Tensor;
 
@@ -20,7 +20,7 @@ constexpr double kClip = 0.5;
 template <typename T>
 struct Slice {
   explicit Slice(std::size_t misalignment = 0)
-      : weight(normals<T>({kCount}, 1, 1.0, misalignment)),
+      : weight(randoms<T>({kCount}, 1, 1.0, misalignment)),
         first({kCount}, misalignment),
         second({kCount}, misalignment) {}
 
@@ -149,7 +149,7 @@ TYPED_TEST(UpdateTyped, FollowsItsFormulasForFiveSteps) {
       references[static_cast<std::size_t>(i)].w = static_cast<double>(slice.weight[i]);
     }
     for (std::int64_t step = 1; step <= 5; ++step) {
-      const auto gradient = normals<T>({kCount}, static_cast<std::uint64_t>(10 + step));
+      const auto gradient = randoms<T>({kCount}, static_cast<std::uint64_t>(10 + step));
       optimizer.update(context, slice, gradient, step, 0, kCount);
       for (std::int64_t i = 0; i < kCount; ++i) {
         optimizer.reference(references[static_cast<std::size_t>(i)],
@@ -172,13 +172,13 @@ TYPED_TEST(UpdateTyped, BitsDependOnNeitherSlicesNorThreadsNorAlignment) {
     Context one(1);
     Slice<T> whole;
     for (std::int64_t step = 1; step <= 2; ++step) {
-      optimizer.update(one, whole, normals<T>({kCount}, 7), step, 0, kCount);
+      optimizer.update(one, whole, randoms<T>({kCount}, 7), step, 0, kCount);
     }
     for (const int threads : {1, 2, 4}) {
       Context context(threads);
       Slice<T> parts(3);
       for (std::int64_t step = 1; step <= 2; ++step) {
-        const auto gradient = normals<T>({kCount}, 7, 1.0, 1);
+        const auto gradient = randoms<T>({kCount}, 7, 1.0, 1);
         for (const auto& [begin, count] :
              {std::pair<std::int64_t, std::int64_t>{0, 5}, {5, 20002}, {20007, kCount - 20007}}) {
           optimizer.update(context, parts, gradient, step, begin, count);
