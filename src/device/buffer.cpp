@@ -95,11 +95,11 @@ TensorView Buffer::view(std::int64_t offset_bytes, const Shape& shape, DType dty
   return tensor;
 }
 
-void copy(const ConstTensorView& from, const TensorView& to) {
+void copy_tensor(const ConstTensorView& from, const TensorView& to) {
   copy_bytes(from, to, nullptr);
 }
 
-void copy(const ConstTensorView& from, const TensorView& to, Stream& stream) {
+void copy_tensor(const ConstTensorView& from, const TensorView& to, Stream& stream) {
   copy_bytes(from, to, stream.raw());
 }
 

@@ -45,9 +45,10 @@ class Buffer {
 
 /// Copies the elements of one tensor to another, on any devices, and waits until they are there.
 /// Pre: equal dtype and count. Throws: Error(kPeer) where a device fails.
-void copy(const ConstTensorView& from, const TensorView& to);
+void copy_tensor(const ConstTensorView& from, const TensorView& to);
 
-/// As copy(), ordered after the work on `stream`; the host does not wait where a GPU takes part.
-void copy(const ConstTensorView& from, const TensorView& to, Stream& stream);
+/// As copy_tensor(), ordered after the work on `stream`; the host does not wait where a GPU takes
+/// part.
+void copy_tensor(const ConstTensorView& from, const TensorView& to, Stream& stream);
 
 }  // namespace strata::device

@@ -17,7 +17,7 @@ struct MatmulOptions {
   Transpose transpose_b = Transpose::kNo;
   Accumulate accumulate = Accumulate::kOverwrite;
   /// Added to every row of the product; empty: none. Shape: n.
-  ConstTensorView bias;
+  ConstTensorView bias = {};
   /// Applied last. Pre: kNone or kRelu; kNone where the result is added.
   Activation activation = Activation::kNone;
 };

@@ -1,0 +1,287 @@
+// Everything that memory bounds; bytes are those read and written once.
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "strata/ops/activation.hpp"
+#include "strata/ops/dropout.hpp"
+#include "strata/ops/elementwise.hpp"
+#include "strata/ops/layer_norm.hpp"
+#include "strata/ops/loss.hpp"
+#include "strata/ops/matmul.hpp"
+#include "strata/ops/reduce.hpp"
+#include "strata/ops/update.hpp"
+
+namespace {
+
+using namespace strata;  // NOLINT(google-build-using-namespace)
+
+constexpr std::int64_t kRows = 256;
+constexpr std::int64_t kColumns = 2048;
+constexpr std::int64_t kCount = kRows * kColumns;
+
+/// A float tensor of mixed signs.
+class Tensor {
+ public:
+  explicit Tensor(const Shape& shape = {kRows, kColumns})
+      : shape_(shape), elements_(static_cast<std::size_t>(shape.count())) {
+    for (std::size_t i = 0; i < elements_.size(); ++i) {
+      elements_[i] = static_cast<float>(static_cast<double>(i % 257) / 64.0 - 2.0);
+    }
+  }
+  [[nodiscard]] TensorView view() { return {std::span(elements_), shape_}; }
+
+ private:
+  Shape shape_;
+  std::vector<float> elements_;
+};
+
+void count_bytes(benchmark::State& state, std::int64_t bytes) {
+  state.SetBytesProcessed(state.iterations() * bytes);
+}
+
+void activation_forward(benchmark::State& state, ops::Activation activation) {
+  ops::Context context(1);
+  Tensor x;
+  Tensor y;
+  for (auto _ : state) {
+    ops::activation_forward(context, activation, x.view(), y.view());
+  }
+  count_bytes(state, 2 * 4 * kCount);
+}
+
+void activation_backward(benchmark::State& state, ops::Activation activation) {
+  ops::Context context(1);
+  Tensor x;
+  Tensor dy;
+  Tensor dx;
+  for (auto _ : state) {
+    ops::activation_backward(context, activation, x.view(), x.view(), dy.view(), dx.view());
+  }
+  count_bytes(state, 3 * 4 * kCount);
+}
+
+void softmax(benchmark::State& state) {
+  ops::Context context(1);
+  Tensor x;
+  Tensor y;
+  for (auto _ : state) {
+    ops::softmax_forward(context, x.view(), y.view());
+  }
+  count_bytes(state, 2 * 4 * kCount);
+}
+
+void softmax_backward(benchmark::State& state) {
+  ops::Context context(1);
+  Tensor y;
+  Tensor dy;
+  Tensor dx;
+  for (auto _ : state) {
+    ops::softmax_backward(context, y.view(), dy.view(), dx.view());
+  }
+  count_bytes(state, 3 * 4 * kCount);
+}
+
+void dropout(benchmark::State& state) {
+  ops::Context context(1);
+  const RandomStream stream(1, RandomPurpose::kDropout, 1);
+  Tensor x;
+  Tensor y;
+  std::vector<std::uint8_t> mask(static_cast<std::size_t>(kCount));
+  for (auto _ : state) {
+    ops::dropout_forward(context, x.view(), 0.2, stream, 0, y.view(),
+                         TensorView(std::span(mask), {kRows, kColumns}));
+  }
+  count_bytes(state, 9 * kCount);
+}
+
+void dropout_backward(benchmark::State& state) {
+  ops::Context context(1);
+  Tensor dy;
+  Tensor dx;
+  std::vector<std::uint8_t> mask(static_cast<std::size_t>(kCount), 1);
+  for (auto _ : state) {
+    ops::dropout_backward(context, dy.view(), TensorView(std::span(mask), {kRows, kColumns}), 0.2,
+                          dx.view());
+  }
+  count_bytes(state, 9 * kCount);
+}
+
+enum class NormPass { kForward, kInput, kWeight };
+
+void layer_norm(benchmark::State& state, NormPass pass) {
+  ops::Context context(1);
+  Tensor x;
+  Tensor y;
+  Tensor dx;
+  Tensor gain({kColumns});
+  Tensor bias({kColumns});
+  Tensor mean({kRows});
+  Tensor rstd({kRows});
+  for (auto _ : state) {
+    if (pass == NormPass::kForward) {
+      ops::layer_norm_forward(context, x.view(), gain.view(), bias.view(), 1e-5, y.view(),
+                              mean.view(), rstd.view());
+    } else if (pass == NormPass::kInput) {
+      ops::layer_norm_backward_input(context, x.view(), gain.view(), mean.view(), rstd.view(),
+                                     y.view(), dx.view());
+    } else {
+      ops::layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), y.view(),
+                                      gain.view(), bias.view(), ops::Accumulate::kOverwrite);
+    }
+  }
+  count_bytes(state, (pass == NormPass::kInput ? 3 : 2) * 4 * kCount);
+}
+
+void cross_entropy(benchmark::State& state) {
+  ops::Context context(1);
+  const std::int64_t classes = state.range(0);
+  const std::int64_t rows = kCount / classes;
+  Tensor logits({rows, classes});
+  Tensor gradient({rows, classes});
+  std::vector<std::int64_t> labels(static_cast<std::size_t>(rows), 3);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(ops::cross_entropy(
+        context, logits.view(), TensorView(std::span(labels), {rows}), rows, 1.0, gradient.view()));
+  }
+  count_bytes(state, 2 * 4 * rows * classes);
+}
+
+void mean_squared_error(benchmark::State& state) {
+  ops::Context context(1);
+  Tensor prediction;
+  Tensor target;
+  Tensor gradient;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(ops::mean_squared_error(context, prediction.view(), target.view(),
+                                                     kRows, 1.0, gradient.view()));
+  }
+  count_bytes(state, 3 * 4 * kCount);
+}
+
+void column_sum(benchmark::State& state) {
+  ops::Context context(1);
+  Tensor x;
+  Tensor sum({kColumns});
+  for (auto _ : state) {
+    ops::column_sum(context, x.view(), sum.view(), ops::Accumulate::kOverwrite);
+  }
+  count_bytes(state, 4 * kCount);
+}
+
+void fold(benchmark::State& state) {
+  ops::Context context(1);
+  const std::int64_t parts = state.range(0);
+  const std::int64_t count = state.range(1);
+  std::vector<Tensor> tensors;
+  std::vector<TensorView> views;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    tensors.emplace_back(Shape{count});
+  }
+  for (Tensor& tensor : tensors) {
+    ops::fill_zero(context, tensor.view());
+    views.push_back(tensor.view());
+  }
+  std::vector<ops::FoldPair> steps;
+  for (std::int64_t stride = 1; stride < parts; stride *= 2) {
+    for (std::int64_t part = 0; part + stride < parts; part += 2 * stride) {
+      steps.push_back({part, part + stride});
+    }
+  }
+  for (auto _ : state) {
+    ops::fold(context, views, steps);
+  }
+  count_bytes(state, parts * count * 4);
+}
+
+void sum_of_squares(benchmark::State& state) {
+  ops::Context context(1);
+  Tensor x;
+  std::vector<double> sums(static_cast<std::size_t>(kCount / 4096));
+  for (auto _ : state) {
+    ops::sum_of_squares_blocks(context, x.view(), 4096, sums);
+    benchmark::DoNotOptimize(sums.data());
+  }
+  count_bytes(state, 4 * kCount);
+}
+
+void add(benchmark::State& state) {
+  ops::Context context(1);
+  Tensor x;
+  Tensor y;
+  ops::fill_zero(context, x.view());
+  for (auto _ : state) {
+    ops::add(context, x.view(), y.view());
+  }
+  count_bytes(state, 3 * 4 * kCount);
+}
+
+void sgd(benchmark::State& state) {
+  ops::Context context(1);
+  Tensor weight;
+  Tensor gradient;
+  Tensor momentum;
+  for (auto _ : state) {
+    ops::sgd_update(context, weight.view(), gradient.view(), momentum.view(),
+                    {.learning_rate = 1e-6, .momentum = 0.9});
+  }
+  count_bytes(state, 5 * 4 * kCount);
+}
+
+void adam(benchmark::State& state) {
+  ops::Context context(1);
+  Tensor weight;
+  Tensor gradient;
+  Tensor m;
+  Tensor v;
+  ops::fill_zero(context, v.view());
+  for (auto _ : state) {
+    ops::adam_update(context, weight.view(), gradient.view(), m.view(), v.view(),
+                     {.learning_rate = 1e-6});
+  }
+  count_bytes(state, 7 * 4 * kCount);
+}
+
+void adagrad(benchmark::State& state) {
+  ops::Context context(1);
+  Tensor weight;
+  Tensor gradient;
+  Tensor sum;
+  ops::fill_zero(context, sum.view());
+  for (auto _ : state) {
+    ops::adagrad_update(context, weight.view(), gradient.view(), sum.view(),
+                        {.learning_rate = 1e-6});
+  }
+  count_bytes(state, 5 * 4 * kCount);
+}
+
+BENCHMARK_CAPTURE(activation_forward, relu, ops::Activation::kRelu);
+BENCHMARK_CAPTURE(activation_forward, gelu, ops::Activation::kGelu);
+BENCHMARK_CAPTURE(activation_forward, tanh, ops::Activation::kTanh);
+BENCHMARK_CAPTURE(activation_forward, sigmoid, ops::Activation::kSigmoid);
+BENCHMARK_CAPTURE(activation_backward, relu, ops::Activation::kRelu);
+BENCHMARK_CAPTURE(activation_backward, gelu, ops::Activation::kGelu);
+BENCHMARK_CAPTURE(activation_backward, tanh, ops::Activation::kTanh);
+BENCHMARK_CAPTURE(activation_backward, sigmoid, ops::Activation::kSigmoid);
+BENCHMARK(softmax);
+BENCHMARK(softmax_backward);
+BENCHMARK(dropout);
+BENCHMARK(dropout_backward);
+BENCHMARK_CAPTURE(layer_norm, forward, NormPass::kForward);
+BENCHMARK_CAPTURE(layer_norm, input, NormPass::kInput);
+BENCHMARK_CAPTURE(layer_norm, weight, NormPass::kWeight);
+BENCHMARK(cross_entropy)->Arg(10)->Arg(50000);
+BENCHMARK(mean_squared_error);
+BENCHMARK(column_sum);
+BENCHMARK(fold)->Args({2, 1 << 22})->Args({4, 1 << 22})->Args({8, 1 << 21});
+BENCHMARK(sum_of_squares);
+BENCHMARK(add);
+BENCHMARK(sgd);
+BENCHMARK(adam);
+BENCHMARK(adagrad);
+
+}  // namespace
+
+BENCHMARK_MAIN();

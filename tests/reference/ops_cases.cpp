@@ -1,0 +1,238 @@
+// Runs one operation on tensors from standard input and writes its results to standard output, for
+// ops_reference.py. Usage: ops_cases CASE DTYPE. A tensor comes as its rank and extents (int64)
+// and its elements; results are elements alone. All in this machine's byte order.
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+#include "strata/core/tensor.hpp"
+#include "strata/ops/activation.hpp"
+#include "strata/ops/layer_norm.hpp"
+#include "strata/ops/loss.hpp"
+#include "strata/ops/matmul.hpp"
+#include "strata/ops/update.hpp"
+
+namespace strata::ops {
+namespace {
+
+template <typename T>
+class Tensor {
+ public:
+  explicit Tensor(const Shape& shape)
+      : shape_(shape), elements_(static_cast<std::size_t>(shape.count())) {}
+
+  [[nodiscard]] const Shape& shape() const { return shape_; }
+  [[nodiscard]] TensorView view() { return {std::span(elements_), shape_}; }
+  [[nodiscard]] std::vector<T>& elements() { return elements_; }
+
+ private:
+  Shape shape_;
+  std::vector<T> elements_;
+};
+
+template <typename T>
+void read_elements(std::span<T> elements) {
+  if (std::fread(elements.data(), sizeof(T), elements.size(), stdin) != elements.size()) {
+    fail(ExitCode::kUsage, "standard input ends within a tensor");
+  }
+}
+
+template <typename T>
+Tensor<T> read_tensor() {
+  std::int64_t rank = 0;
+  read_elements(std::span(&rank, 1));
+  std::vector<std::int64_t> extents(static_cast<std::size_t>(rank));
+  read_elements(std::span(extents));
+  Tensor<T> tensor{Shape(extents)};
+  read_elements(std::span(tensor.elements()));
+  return tensor;
+}
+
+template <typename T>
+void write(std::span<const T> elements) {
+  if (std::fwrite(elements.data(), sizeof(T), elements.size(), stdout) != elements.size()) {
+    fail(ExitCode::kUsage, "standard output cannot be written");
+  }
+}
+
+template <typename T>
+void write(Tensor<T>& tensor) {
+  write(std::span<const T>(tensor.elements()));
+}
+
+template <typename T>
+void write_scalar(double value) {
+  const T narrowed = static_cast<T>(value);
+  write(std::span<const T>(&narrowed, 1));
+}
+
+template <typename T>
+void dense(Context& context) {
+  auto x = read_tensor<T>();
+  auto w = read_tensor<T>();
+  auto b = read_tensor<T>();
+  auto dy = read_tensor<T>();
+  Tensor<T> y(dy.shape());
+  Tensor<T> dx(x.shape());
+  Tensor<T> dw(w.shape());
+  Tensor<T> db(b.shape());
+  matmul(context, x.view(), w.view(), y.view(), {.transpose_b = Transpose::kYes, .bias = b.view()});
+  matmul(context, dy.view(), w.view(), dx.view());
+  matmul(context, dy.view(), x.view(), dw.view(), {.transpose_a = Transpose::kYes});
+  column_sum(context, dy.view(), db.view(), Accumulate::kOverwrite);
+  write(y);
+  write(dx);
+  write(dw);
+  write(db);
+}
+
+template <typename T>
+void activation(Context& context, Activation kind) {
+  auto x = read_tensor<T>();
+  auto dy = read_tensor<T>();
+  Tensor<T> y(x.shape());
+  Tensor<T> dx(x.shape());
+  activation_forward(context, kind, x.view(), y.view());
+  activation_backward(context, kind, x.view(), y.view(), dy.view(), dx.view());
+  write(y);
+  write(dx);
+}
+
+template <typename T>
+void softmax(Context& context) {
+  auto x = read_tensor<T>();
+  auto dy = read_tensor<T>();
+  Tensor<T> y(x.shape());
+  Tensor<T> dx(x.shape());
+  softmax_forward(context, x.view(), y.view());
+  softmax_backward(context, y.view(), dy.view(), dx.view());
+  write(y);
+  write(dx);
+}
+
+template <typename T>
+void layer_norm(Context& context) {
+  auto x = read_tensor<T>();
+  auto gain = read_tensor<T>();
+  auto bias = read_tensor<T>();
+  auto dy = read_tensor<T>();
+  const Shape rows{x.shape()[0]};
+  Tensor<T> y(x.shape());
+  Tensor<T> mean(rows);
+  Tensor<T> rstd(rows);
+  Tensor<T> dx(x.shape());
+  Tensor<T> dgain(gain.shape());
+  Tensor<T> dbias(bias.shape());
+  layer_norm_forward(context, x.view(), gain.view(), bias.view(), 1e-5, y.view(), mean.view(),
+                     rstd.view());
+  layer_norm_backward_input(context, x.view(), gain.view(), mean.view(), rstd.view(), dy.view(),
+                            dx.view());
+  layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), dy.view(), dgain.view(),
+                             dbias.view(), Accumulate::kOverwrite);
+  write(y);
+  write(dx);
+  write(dgain);
+  write(dbias);
+}
+
+/// The loss's mean over the rows, and its gradient.
+template <typename T, typename Target, typename Loss>
+void loss(Context& context, const Loss& function) {
+  auto x = read_tensor<T>();
+  auto target = read_tensor<Target>();
+  Tensor<T> dx(x.shape());
+  const std::int64_t rows = x.shape()[0];
+  const LossSums sums =
+      function(context, x.view(), target.view(), rows, 1.0 / static_cast<double>(rows), dx.view());
+  write_scalar<T>(sums.loss / static_cast<double>(rows));
+  write(dx);
+}
+
+/// Updates a weight with each gradient in turn and writes what comes of it.
+template <typename T>
+void optimizer(Context& context, const std::string& name) {
+  auto weight = read_tensor<T>();
+  auto gradients = read_tensor<T>();
+  Tensor<T> first(weight.shape());
+  Tensor<T> second(weight.shape());
+  const std::int64_t count = weight.shape().count();
+  for (std::int64_t step = 1; step <= gradients.shape()[0]; ++step) {
+    const TensorView gradient = gradients.view().flat_slice((step - 1) * count, count);
+    if (name == "adam" || name == "adamw") {
+      AdamOptions options;
+      options.learning_rate = 0.05;
+      options.weight_decay = 0.1;
+      options.decay = name == "adamw" ? DecayKind::kDecoupled : DecayKind::kInGradient;
+      options.step = step;
+      adam_update(context, weight.view(), gradient, first.view(), second.view(), options);
+    } else if (name == "adagrad") {
+      adagrad_update(context, weight.view(), gradient, first.view(),
+                     {.learning_rate = 0.05, .weight_decay = 0.1});
+    } else {
+      SgdOptions options;
+      options.learning_rate = 0.05;
+      options.weight_decay = 0.1;
+      options.momentum = name == "sgd" ? 0.0 : 0.9;
+      options.nesterov = name == "nesterov" ? Nesterov::kOn : Nesterov::kOff;
+      sgd_update(context, weight.view(), gradient, first.view(), options);
+    }
+  }
+  write(weight);
+}
+
+template <typename T>
+void run(const std::string& name) {
+  Context context(2);
+  const auto activation_of = [&](Activation kind) {
+    return [&, kind] { activation<T>(context, kind); };
+  };
+  const auto optimizer_of = [&] { return [&] { optimizer<T>(context, name); }; };
+  const std::map<std::string, std::function<void()>> cases{
+      {"dense", [&] { dense<T>(context); }},
+      {"relu", activation_of(Activation::kRelu)},
+      {"gelu", activation_of(Activation::kGelu)},
+      {"tanh", activation_of(Activation::kTanh)},
+      {"sigmoid", activation_of(Activation::kSigmoid)},
+      {"softmax", [&] { softmax<T>(context); }},
+      {"layer_norm", [&] { layer_norm<T>(context); }},
+      {"cross_entropy", [&] { loss<T, std::int64_t>(context, cross_entropy); }},
+      {"mean_squared_error", [&] { loss<T, T>(context, mean_squared_error); }},
+      {"sgd", optimizer_of()},
+      {"momentum", optimizer_of()},
+      {"nesterov", optimizer_of()},
+      {"adam", optimizer_of()},
+      {"adamw", optimizer_of()},
+      {"adagrad", optimizer_of()}};
+  const auto found = cases.find(name);
+  if (found == cases.end()) {
+    fail(ExitCode::kUsage, "no case is called {}", name);
+  }
+  found->second();
+}
+
+}  // namespace
+}  // namespace strata::ops
+
+int main(int argc, char** argv) {
+  try {
+    const std::span arguments(argv, static_cast<std::size_t>(argc));
+    const auto dtype =
+        argc == 3 ? strata::enum_from_name<strata::DType>(arguments[2]) : std::nullopt;
+    if (!dtype) {
+      strata::fail(strata::ExitCode::kUsage, "usage: ops_cases CASE float32|float64");
+    }
+    strata::with_floating(*dtype, [&]<typename T>(T) { strata::ops::run<T>(arguments[1]); });
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "ops_cases: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,162 @@
+#include "strata/device/device.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/core/error.hpp"
+#include "strata/device/buffer.hpp"
+#include "strata/device/build_info.hpp"
+#include "strata/device/stream.hpp"
+
+namespace strata::device {
+namespace {
+
+TEST(Device, KnowsItsPlaceAndName) {
+  EXPECT_EQ(Device::cpu().kind(), DeviceKind::kCpu);
+  EXPECT_EQ(Device::cpu().place(), Place::kHost);
+  EXPECT_EQ(Device::cpu().text(), "cpu");
+  EXPECT_EQ(enum_from_name<DeviceKind>("cuda"), DeviceKind::kCuda);
+}
+
+TEST(Device, AGpuThatIsNotThereIsAnErrorThatSaysSo) {
+  const std::int64_t beyond = cuda_device_count();
+  for (const std::int64_t index : {beyond, std::int64_t{-1}}) {
+    try {
+      static_cast<void>(Device::cuda(index));
+      FAIL() << "GPU " << index << " was found";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kPeer);
+      EXPECT_THAT(error.what(), testing::HasSubstr("GPU " + std::to_string(index)));
+    }
+  }
+}
+
+TEST(Buffer, IsAlignedAndZero) {
+  for (const std::int64_t bytes : {1, 63, 4096, 100001}) {
+    const Buffer buffer(Device::cpu(), bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.raw()) % 64, 0U);
+    const auto elements = buffer.view(0, {bytes}, DType::kUint8).host<std::uint8_t>();
+    EXPECT_TRUE(std::ranges::all_of(elements, [](std::uint8_t byte) { return byte == 0; }));
+  }
+}
+
+TEST(Buffer, ViewsLieWithinIt) {
+  const Buffer buffer(Device::cpu(), 100);
+  const TensorView view = buffer.view(16, {3, 7}, DType::kFloat32);
+  EXPECT_EQ(view.raw(), buffer.raw() + 16);
+  EXPECT_EQ(view.place(), Place::kHost);
+  EXPECT_THROW(static_cast<void>(buffer.view(20, {3, 7}, DType::kFloat32)), std::logic_error);
+  EXPECT_THROW(static_cast<void>(buffer.view(-4, {1}, DType::kFloat32)), std::logic_error);
+  EXPECT_THROW(static_cast<void>(buffer.view(4, {1}, DType::kFloat64)), std::logic_error);
+}
+
+TEST(Buffer, MovesLeaveNothingBehind) {
+  Buffer first(Device::cpu(), 64);
+  std::byte* const memory = first.raw();
+  Buffer second(std::move(first));
+  EXPECT_EQ(second.raw(), memory);
+  Buffer third;
+  EXPECT_TRUE(third.empty());
+  third = std::move(second);
+  EXPECT_EQ(third.raw(), memory);
+  EXPECT_EQ(third.bytes(), 64);
+}
+
+TEST(Buffer, TooMuchIsAnErrorThatSaysHowMuch) {
+  // Sanitizers end the program at such a request instead of refusing it.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  try {
+    const Buffer buffer(Device::cpu(), std::int64_t{1} << 60);
+    FAIL() << "2^60 bytes were found";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kPeer);
+    EXPECT_THAT(error.what(), testing::HasSubstr("memory on cpu"));
+  }
+#else
+  GTEST_SKIP() << "not with a sanitizer";
+#endif
+}
+
+TEST(Buffer, CopiesBetweenTensors) {
+  const Buffer from(Device::cpu(), 40);
+  const Buffer to(Device::cpu(), 48);
+  const auto source = from.view(0, {10}, DType::kFloat32);
+  source.host<float>()[7] = 2.5F;
+  copy_tensor(source, to.view(8, {2, 5}, DType::kFloat32));
+  EXPECT_EQ(to.view(8, {10}, DType::kFloat32).host<float>()[7], 2.5F);
+  Stream stream(Device::cpu());
+  source.host<float>()[7] = 3.5F;
+  copy_tensor(source, to.view(8, {2, 5}, DType::kFloat32), stream);
+  EXPECT_EQ(to.view(8, {10}, DType::kFloat32).host<float>()[7], 3.5F);
+  EXPECT_THROW(copy_tensor(source, to.view(0, {9}, DType::kFloat32)), std::logic_error);
+}
+
+TEST(Event, CountsItsConsumers) {
+  Stream stream(Device::cpu());
+  Event event(Device::cpu(), 2);
+  EXPECT_THROW(event.wait(stream), std::logic_error);
+  event.record(stream);
+  EXPECT_EQ(event.waits_due(), 2);
+  event.wait(stream);
+  EXPECT_THROW(event.record(stream), std::logic_error);
+  event.wait_on_host();
+  EXPECT_EQ(event.waits_due(), 0);
+  EXPECT_THROW(event.wait(stream), std::logic_error);
+  event.record(stream);
+  EXPECT_EQ(event.waits_due(), 2);
+}
+
+TEST(BuildInfo, NamesTheLibrariesThatAreLinked) {
+  const auto libraries = cuda_libraries();
+#ifdef STRATA_HAVE_CUDA
+  ASSERT_GE(libraries.size(), 2U);
+  EXPECT_EQ(libraries[0].name, "CUDA");
+  EXPECT_EQ(libraries[1].name, "cuBLAS");
+  for (const LibraryVersion& library : libraries) {
+    EXPECT_GT(std::stod(library.version), 1.0) << library.name << " " << library.version;
+  }
+#else
+  EXPECT_TRUE(libraries.empty());
+#endif
+}
+
+TEST(Cuda, DeviceMemoryRoundTrip) {
+  if (cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  const Device device = Device::cuda(0);
+  const Buffer host(Device::cpu(), 4096);
+  const Buffer back(Device::cpu(), 4096);
+  const Buffer memory(device, 4096);
+  const auto zero = back.view(0, {4096}, DType::kUint8);
+  std::memset(zero.raw(), 1, 4096);
+  copy_tensor(memory.view(0, {4096}, DType::kUint8), zero);
+  EXPECT_EQ(zero.host<std::uint8_t>()[4095], 0);
+  std::memset(host.raw(), 7, 4096);
+  Stream first(device);
+  Stream second(device);
+  Event event(device, 1);
+  copy_tensor(host.view(0, {4096}, DType::kUint8), memory.view(0, {4096}, DType::kUint8), first);
+  event.record(first);
+  event.wait(second);
+  copy_tensor(memory.view(0, {4096}, DType::kUint8), zero, second);
+  second.synchronize();
+  EXPECT_EQ(zero.host<std::uint8_t>()[4095], 7);
+}
+
+TEST(Cuda, TooMuchDeviceMemoryIsAnError) {
+  if (cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  EXPECT_THROW(Buffer(Device::cuda(0), std::int64_t{1} << 50), Error);
+  EXPECT_NO_THROW(Buffer(Device::cuda(0), 1024));
+}
+
+}  // namespace
+}  // namespace strata::device

@@ -1,0 +1,202 @@
+#include "strata/ops/loss.hpp"
+
+#include <string>
+
+#include <gmock/gmock.h>
+
+#include "strata/core/error.hpp"
+
+#include "tensors.hpp"
+
+namespace strata::ops {
+namespace {
+
+using test::expect_gradient;
+using test::randoms;
+using test::relative_error;
+using test::Tensor;
+
+Tensor<std::int64_t> labels_of(std::int64_t rows, std::int64_t classes) {
+  Tensor<std::int64_t> labels({rows});
+  for (std::int64_t row = 0; row < rows; ++row) {
+    labels[row] = (row * 7 + 3) % classes;
+  }
+  return labels;
+}
+
+template <typename T>
+class LossTyped : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(LossTyped, Types);
+
+TYPED_TEST(LossTyped, CrossEntropyAgreesWithItsFormula) {
+  using T = TypeParam;
+  Context context(1);
+  for (const std::int64_t classes : {1, 2, 10, 1000, 5000}) {
+    const auto logits = randoms<T>({9, classes}, 1, 3.0);
+    const auto labels = labels_of(9, classes);
+    double loss = 0.0;
+    std::int64_t correct = 0;
+    std::vector<double> gradient;
+    for (std::int64_t row = 0; row < 9; ++row) {
+      double sum = 0.0;
+      std::int64_t largest = 0;
+      for (std::int64_t i = 0; i < classes; ++i) {
+        sum += std::exp(static_cast<double>(logits[row * classes + i]));
+        largest = logits[row * classes + i] > logits[row * classes + largest] ? i : largest;
+      }
+      for (std::int64_t i = 0; i < classes; ++i) {
+        gradient.push_back(0.25 * (std::exp(static_cast<double>(logits[row * classes + i])) / sum -
+                                   (i == labels[row] ? 1.0 : 0.0)));
+      }
+      loss += std::log(sum) - static_cast<double>(logits[row * classes + labels[row]]);
+      correct += largest == labels[row] ? 1 : 0;
+    }
+    Tensor<T> dlogits({9, classes});
+    const LossSums sums =
+        cross_entropy(context, logits.view(), labels.view(), 9, 0.25, dlogits.view());
+    EXPECT_NEAR(sums.loss, loss, (sizeof(T) == 4 ? 1e-6 : 1e-13) * (loss + 1.0)) << classes;
+    EXPECT_EQ(sums.correct, correct);
+    for (std::int64_t i = 0; i < 9 * classes; ++i) {
+      ASSERT_NEAR(static_cast<double>(dlogits[i]), gradient[static_cast<std::size_t>(i)],
+                  sizeof(T) == 4 ? 1e-7 : 1e-15);
+    }
+    // Without a gradient, and over the logits themselves, the loss has the same bits.
+    EXPECT_EQ(cross_entropy(context, logits.view(), labels.view(), 9, 0.25, {}).loss, sums.loss);
+    auto in_place = randoms<T>({9, classes}, 1, 3.0);
+    EXPECT_EQ(cross_entropy(context, in_place.view(), labels.view(), 9, 0.25, in_place.view()).loss,
+              sums.loss);
+    EXPECT_TRUE(in_place.values() == dlogits.values());
+  }
+}
+
+TEST(CrossEntropy, BackwardAgreesWithFiniteDifferences) {
+  Context context(1);
+  auto logits = randoms<double>({4, 11}, 1);
+  const auto labels = labels_of(4, 11);
+  Tensor<double> dlogits({4, 11});
+  static_cast<void>(cross_entropy(context, logits.view(), labels.view(), 3, 0.5, dlogits.view()));
+  expect_gradient(
+      [&] { return 0.5 * cross_entropy(context, logits.view(), labels.view(), 3, 0.5, {}).loss; },
+      logits.elements(), dlogits.values());
+}
+
+TEST(CrossEntropy, RowsBeyondTheValidOnesCountForNothing) {
+  Context context(1);
+  const auto logits = randoms<float>({5, 10}, 1);
+  auto labels = labels_of(5, 10);
+  auto dlogits = randoms<float>({5, 10}, 2);
+  const double of_three = cross_entropy(context, logits.view().flat_slice(0, 30).reshaped({3, 10}),
+                                        labels.view().flat_slice(0, 3), 3, 1.0, {})
+                              .loss;
+  labels[3] = -1;
+  labels[4] = 99;
+  EXPECT_EQ(cross_entropy(context, logits.view(), labels.view(), 3, 1.0, dlogits.view()).loss,
+            of_three);
+  for (std::int64_t i = 30; i < 50; ++i) {
+    EXPECT_EQ(dlogits[i], 0.0F);
+  }
+}
+
+TEST(CrossEntropy, NamesTheRowAndLabelThatIsOutOfRange) {
+  Context context(1);
+  const auto logits = randoms<float>({5, 10}, 1);
+  auto labels = labels_of(5, 10);
+  for (const std::int64_t wrong : {10, -1}) {
+    labels[2] = wrong;
+    try {
+      static_cast<void>(cross_entropy(context, logits.view(), labels.view(), 5, 1.0, {}));
+      FAIL() << "a label of " << wrong << " was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kData);
+      EXPECT_THAT(error.what(), testing::HasSubstr("row 2"));
+      EXPECT_THAT(error.what(), testing::HasSubstr("label " + std::to_string(wrong)));
+      EXPECT_THAT(error.what(), testing::HasSubstr("0 to 9"));
+    }
+  }
+}
+
+TEST(CrossEntropy, TheFirstOfEqualLogitsWins) {
+  Context context(1);
+  Tensor<float> logits({2, 20});
+  Tensor<std::int64_t> labels({2});
+  labels[1] = 1;
+  EXPECT_EQ(cross_entropy(context, logits.view(), labels.view(), 2, 1.0, {}).correct, 1);
+}
+
+TEST(CrossEntropy, ANotANumberReachesTheLoss) {
+  Context context(1);
+  for (const std::int64_t at : {0, 5, 19}) {
+    auto logits = randoms<float>({1, 20}, 1);
+    logits[at] = NAN;
+    const Tensor<std::int64_t> labels({1});
+    EXPECT_TRUE(std::isnan(cross_entropy(context, logits.view(), labels.view(), 1, 1.0, {}).loss));
+  }
+}
+
+TYPED_TEST(LossTyped, BitsDependOnNeitherThreadsNorAlignment) {
+  using T = TypeParam;
+  std::vector<T> first;
+  double first_loss = 0.0;
+  double first_squares = 0.0;
+  const auto labels = labels_of(61, 1003);
+  for (const int threads : {1, 2, 4}) {
+    Context context(threads);
+    for (const std::size_t misalignment : {0, 3}) {
+      const auto logits = randoms<T>({61, 1003}, 1, 2.0, misalignment);
+      const auto target = randoms<T>({61, 1003}, 2, 2.0, misalignment);
+      Tensor<T> gradient({61, 1003}, misalignment);
+      const double squares =
+          mean_squared_error(context, logits.view(), target.view(), 60, 0.1, gradient.view()).loss;
+      const double loss =
+          cross_entropy(context, logits.view(), labels.view(), 60, 0.1, gradient.view()).loss;
+      if (first.empty()) {
+        first = gradient.values();
+        first_loss = loss;
+        first_squares = squares;
+      }
+      EXPECT_TRUE(first == gradient.values());
+      EXPECT_EQ(first_loss, loss);
+      EXPECT_EQ(first_squares, squares);
+    }
+  }
+}
+
+TYPED_TEST(LossTyped, SquaredErrorAgreesWithItsFormula) {
+  using T = TypeParam;
+  Context context(1);
+  const Shape shape{5, 3, 7};
+  const auto prediction = randoms<T>(shape, 1);
+  const auto target = randoms<T>(shape, 2);
+  auto gradient = randoms<T>(shape, 3);
+  double loss = 0.0;
+  std::vector<double> expected(5 * 21, 0.0);
+  for (std::int64_t i = 0; i < 4 * 21; ++i) {
+    const double difference = static_cast<double>(prediction[i]) - static_cast<double>(target[i]);
+    loss += difference * difference / 21.0;
+    expected[static_cast<std::size_t>(i)] = 0.25 * 2.0 * difference / 21.0;
+  }
+  const LossSums sums =
+      mean_squared_error(context, prediction.view(), target.view(), 4, 0.25, gradient.view());
+  EXPECT_NEAR(sums.loss, loss, 1e-13 * loss);
+  EXPECT_LT((relative_error<T, double>(gradient.elements(), expected)),
+            sizeof(T) == 4 ? 3e-7 : 1e-15);
+  EXPECT_EQ(gradient[4 * 21], T{0});
+}
+
+TEST(MeanSquaredError, BackwardAgreesWithFiniteDifferences) {
+  Context context(1);
+  auto prediction = randoms<double>({3, 4}, 1);
+  const auto target = randoms<double>({3, 4}, 2);
+  Tensor<double> gradient({3, 4});
+  static_cast<void>(
+      mean_squared_error(context, prediction.view(), target.view(), 2, 0.5, gradient.view()));
+  expect_gradient(
+      [&] {
+        return 0.5 * mean_squared_error(context, prediction.view(), target.view(), 2, 0.5, {}).loss;
+      },
+      prediction.elements(), gradient.values());
+}
+
+}  // namespace
+}  // namespace strata::ops

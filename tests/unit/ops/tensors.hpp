@@ -1,0 +1,115 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "strata/core/random.hpp"
+#include "strata/core/tensor.hpp"
+#include "strata/ops/context.hpp"
+
+namespace strata::ops::test {
+
+/// An owned tensor whose elements can be made to begin at any element of a 64-byte line.
+template <typename T>
+class Tensor {
+ public:
+  explicit Tensor(const Shape& shape, std::size_t misalignment = 0)
+      : shape_(shape),
+        count_(static_cast<std::size_t>(shape.count())),
+        storage_(count_ + kLine + misalignment),
+        begin_(aligned_index() + misalignment) {}
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  Tensor(Tensor&&) noexcept = default;
+  Tensor& operator=(Tensor&&) noexcept = default;
+
+  [[nodiscard]] std::span<T> elements() { return std::span(storage_).subspan(begin_, count_); }
+  [[nodiscard]] std::span<const T> elements() const {
+    return std::span(storage_).subspan(begin_, count_);
+  }
+  [[nodiscard]] std::vector<T> values() const { return {elements().begin(), elements().end()}; }
+  [[nodiscard]] TensorView view() { return {elements(), shape_}; }
+  [[nodiscard]] ConstTensorView view() const { return {elements(), shape_}; }
+  T& operator[](std::int64_t index) { return elements()[static_cast<std::size_t>(index)]; }
+  const T& operator[](std::int64_t index) const {
+    return elements()[static_cast<std::size_t>(index)];
+  }
+
+ private:
+  static constexpr std::size_t kLine = 64 / sizeof(T);
+
+  [[nodiscard]] std::size_t aligned_index() const {
+    const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
+    return (64 - address % 64) % 64 / sizeof(T);
+  }
+
+  Shape shape_;
+  std::size_t count_;
+  std::vector<T> storage_;
+  std::size_t begin_;
+};
+
+/// Evenly spread over [-1.75, 1.75) times `scale`, a deviation of about 1; equal seeds and shapes
+/// give equal values, rounded to T.
+template <typename T>
+Tensor<T> randoms(const Shape& shape, std::uint64_t seed, double scale = 1.0,
+                  std::size_t misalignment = 0) {
+  Tensor<T> tensor(shape, misalignment);
+  std::vector<std::uint32_t> words(tensor.elements().size());
+  RandomStream(seed, RandomPurpose::kSynthesise, 0).fill(0, 0, words);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    tensor.elements()[i] = static_cast<T>(scale * 3.5 * (words[i] * 0x1p-32 - 0.5));
+  }
+  return tensor;
+}
+
+/// |a - b| / |b| in the Euclidean norm.
+template <typename A, typename B>
+double relative_error(std::span<const A> a, std::span<const B> b) {
+  double difference = 0.0;
+  double norm = 0.0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    const double expected = static_cast<double>(b[i]);
+    difference += std::pow(static_cast<double>(a[i]) - expected, 2);
+    norm += expected * expected;
+  }
+  return std::sqrt(difference / norm);
+}
+
+/// What f32 and f64 results may differ from a reference by, relative to its norm.
+template <typename T>
+inline constexpr double kTolerance = sizeof(T) == 4 ? 2e-6 : 1e-13;
+
+/// Holds `gradient` to central differences of `loss` at `at`, element by element.
+inline void expect_gradient(const std::function<double()>& loss, std::span<double> at,
+                            std::span<const double> gradient) {
+  constexpr double kStep = 1e-6;
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    const double here = at[i];
+    at[i] = here + kStep;
+    const double above = loss();
+    at[i] = here - kStep;
+    const double below = loss();
+    at[i] = here;
+    EXPECT_NEAR((above - below) / (2.0 * kStep), gradient[i], 1e-7 * (1.0 + std::fabs(gradient[i])))
+        << "element " << i;
+  }
+}
+
+/// sum(a b), a loss whose gradient with respect to b is a.
+inline double dot(const Tensor<double>& a, const Tensor<double>& b) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < a.elements().size(); ++i) {
+    sum += a.elements()[i] * b.elements()[i];
+  }
+  return sum;
+}
+
+}  // namespace strata::ops::test
