@@ -86,7 +86,7 @@ Settings argument_settings(std::span<const std::string> arguments) {
   }
 }
 
-void apply(const Settings& settings, train::RunConfig& config) {
+void apply_settings(const Settings& settings, train::RunConfig& config) {
   for (const auto& [key, values] : settings) {
     if (key == kLayerKey) {
       config.model.layers = values;
@@ -116,8 +116,8 @@ std::string default_of(const Option& option) {
 
 train::RunConfig read_config(const std::string& path, std::span<const std::string> arguments) {
   train::RunConfig config;
-  apply(file_settings(path), config);
-  apply(argument_settings(arguments), config);
+  apply_settings(file_settings(path), config);
+  apply_settings(argument_settings(arguments), config);
   return config;
 }
 

@@ -125,7 +125,8 @@ VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
 void require_continues(const Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_tensors(plan, checkpoint);
   const nlohmann::json stored = checkpoint.metadata().value("identity", nlohmann::json::object());
-  for (const auto& [key, value] : identity_of(plan).items()) {
+  const nlohmann::ordered_json identity = identity_of(plan);
+  for (const auto& [key, value] : identity.items()) {
     if (stored.value(key, nlohmann::json()) != nlohmann::json(value)) {
       fail(ExitCode::kUsage,
            "{} holds another run: there {} is {}, here it is {}; set it back, or choose another "

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
+#include <utility>
 
+#include "strata/core/enum_names.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/ops/context.hpp"
 
@@ -61,3 +65,11 @@ void adagrad_update(Context& context, const TensorView& weight, const ConstTenso
                     const TensorView& sum, const AdagradOptions& options);
 
 }  // namespace strata::ops
+
+namespace strata {
+template <>
+struct EnumNames<ops::Nesterov> {
+  static constexpr std::array<std::pair<ops::Nesterov, std::string_view>, 2> kTable{
+      {{ops::Nesterov::kOff, "off"}, {ops::Nesterov::kOn, "on"}}};
+};
+}  // namespace strata
