@@ -11,7 +11,6 @@
 #include <nccl.h>
 #endif
 
-
 #include "cuda_calls.hpp"
 
 namespace strata::device::cuda {
