@@ -26,8 +26,13 @@ void use(std::int64_t device) {
   check(cudaSetDevice(static_cast<int>(device)), "choosing the device");
 }
 
-std::string dotted(std::size_t major, std::size_t minor, std::size_t patch) {
-  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+constexpr const char* kMissing = "built for, but not found on this node";
+
+/// A version number in which the major counts `major_unit` and the minor `minor_unit`.
+std::string dotted(std::size_t version, std::size_t major_unit, std::size_t minor_unit) {
+  return std::to_string(version / major_unit) + "." +
+         std::to_string(version % major_unit / minor_unit) + "." +
+         std::to_string(version % minor_unit);
 }
 
 }  // namespace
@@ -123,18 +128,25 @@ std::vector<LibraryVersion> libraries() {
   check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
   found.push_back(
       {"CUDA", std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10)});
-  const std::size_t cublas = cublasLtGetVersion();
-  found.push_back({"cuBLAS", dotted(cublas / 10000, cublas / 100 % 100, cublas % 100)});
+
+  const SharedLibrary cublas("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000));
+  const auto cublas_version = cublas.function<decltype(&cublasLtGetVersion)>("cublasLtGetVersion");
+  found.push_back(
+      {"cuBLAS", cublas_version == nullptr ? kMissing : dotted(cublas_version(), 10000, 100)});
 #ifdef STRATA_HAVE_CUDNN
-  const std::size_t cudnn = cudnnGetVersion();
-  found.push_back({"cuDNN", dotted(cudnn / 10000, cudnn / 100 % 100, cudnn % 100)});
+  const SharedLibrary cudnn("libcudnn.so." + std::to_string(CUDNN_MAJOR));
+  const auto cudnn_version = cudnn.function<decltype(&cudnnGetVersion)>("cudnnGetVersion");
+  found.push_back(
+      {"cuDNN", cudnn_version == nullptr ? kMissing : dotted(cudnn_version(), 10000, 100)});
 #endif
 #ifdef STRATA_HAVE_NCCL
-  int nccl = 0;
-  if (ncclGetVersion(&nccl) == ncclSuccess) {
-    found.push_back({"NCCL", dotted(static_cast<std::size_t>(nccl / 10000),
-                                    static_cast<std::size_t>(nccl / 100 % 100),
-                                    static_cast<std::size_t>(nccl % 100))});
+  const SharedLibrary nccl("libnccl.so." + std::to_string(NCCL_MAJOR));
+  const auto nccl_version = nccl.function<decltype(&ncclGetVersion)>("ncclGetVersion");
+  int version = 0;
+  if (nccl_version == nullptr || nccl_version(&version) != ncclSuccess) {
+    found.push_back({"NCCL", kMissing});
+  } else {
+    found.push_back({"NCCL", dotted(static_cast<std::size_t>(version), 10000, 100)});
   }
 #endif
   return found;
