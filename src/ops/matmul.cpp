@@ -102,10 +102,14 @@ ProductKey key_of(const Extents& extents, const MatmulOptions& options) {
 
 // Done here and not by oneDNN, whose relu turns a NaN into 0.
 void relu_tile(float* c, std::int64_t rows, std::int64_t columns, std::int64_t row_c) {
-  for (std::int64_t row = 0; row < rows; ++row) {
-    float* const elements = c + row * row_c;
+  // A tile as wide as c is one run of elements.
+  const bool whole = columns == row_c;
+  const std::int64_t runs = whole ? 1 : rows;
+  const std::int64_t length = whole ? rows * columns : columns;
+  for (std::int64_t run = 0; run < runs; ++run) {
+    float* const elements = c + run * row_c;
 #pragma omp simd
-    for (std::int64_t j = 0; j < columns; ++j) {
+    for (std::int64_t j = 0; j < length; ++j) {
       elements[j] = elements[j] < 0.0F ? 0.0F : elements[j];
     }
   }
