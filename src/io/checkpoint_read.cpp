@@ -76,7 +76,7 @@ std::uint64_t checksum_of(const hdf5::Dataset& dataset, const SliceRecord& slice
 // A metadata value in one short line.
 std::string summary_of(const nlohmann::json& value) {
   constexpr std::size_t kLongest = 72;
-  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
   if (text.size() <= kLongest && text.find('\n') == std::string::npos) {
     return text;
   }
@@ -127,7 +127,8 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   }
   const hdf5::File master = hdf5::File::open(path, ExitCode::kCheckpoint);
   if (!master.has_attribute(kFormatAttribute) || master.text(kFormatAttribute) != kMasterFormat) {
-    fail(ExitCode::kCheckpoint, "{} is not the master file of a strata checkpoint", path.string());
+    fail(ExitCode::kCheckpoint, "{} is not the master file of a strata checkpoint, or is damaged",
+         path.string());
   }
   const std::int64_t version = master.int64(kVersionAttribute);
   if (version != kVersion) {
@@ -222,7 +223,7 @@ std::string Checkpoint::describe() const {
   for (const PartRecord& part : parts_) {
     file_bytes += part.bytes;
   }
-  std::string text = fmt::format("checkpoint {}\nstep {}\n{} part files, {}\n", directory_.string(),
+  std::string text = fmt::format("checkpoint {}\nstep {}\npart files {}, {}\n", directory_.string(),
                                  step_, parts_.size(), bytes_text(file_bytes));
   if (metadata_.is_object()) {
     for (const auto& [key, value] : metadata_.items()) {

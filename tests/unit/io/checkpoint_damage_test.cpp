@@ -36,6 +36,18 @@ std::string open_error(const fs::path& directory) {
   return checkpoint_error([&] { (void)Checkpoint::open(directory); });
 }
 
+// Runs `function` in a child process, so that limits and mounts end with it; its exit code.
+int in_child(const std::function<void()>& function) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    function();
+    std::_Exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
+}
+
 TEST(CheckpointDamage, FlippedBitIsFoundAndNamed) {
   const ScratchDirectory scratch;
   const Model model;
@@ -51,12 +63,13 @@ TEST(CheckpointDamage, FlippedBitIsFoundAndNamed) {
                     HasSubstr("elements 15 to 34 of tensor 'weights/dense1.weight'")));
 }
 
-TEST(CheckpointDamage, EveryFlippedBitOfTheMastersMetadataIsFound) {
+TEST(CheckpointDamage, FlippedBitOfLongMetadataIsFound) {
+  // Beyond 64 KiB HDF5 stores an attribute without a checksum of its own.
   const ScratchDirectory scratch;
-  const fs::path directory =
-      write_checkpoint(scratch.path(), 1, 2, Model(), {{"seed", "seventeen"}});
+  const fs::path directory = write_checkpoint(scratch.path(), 1, 2, Model(),
+                                              {{"config", std::string(100000, 'x') + "seventeen"}});
   flip_bit(directory / "master.h5", "seventeen");
-  EXPECT_THAT(open_error(directory), HasSubstr("master.h5"));
+  EXPECT_THAT(open_error(directory), HasSubstr("master.h5 is damaged"));
 }
 
 TEST(CheckpointDamage, FlippedBitOfARecordIsFound) {
@@ -132,16 +145,50 @@ TEST(CheckpointDamage, MasterCutAtAnyLengthIsRefused) {
   }
 }
 
-// Runs `function` in a child process, so that limits and mounts end with it; its exit code.
-int in_child(const std::function<void()>& function) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    function();
-    std::_Exit(::testing::Test::HasFailure() ? 1 : 0);
+std::string content_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+// Whether `directory` holds a checkpoint that proves good; what it then says must be true.
+bool proves_good(const fs::path& directory, const Model& model, const std::string& description) {
+  try {
+    const Checkpoint checkpoint = Checkpoint::open(directory);
+    checkpoint.verify_part(0);
+    EXPECT_EQ(checkpoint.describe(), description);
+    std::vector<float> out(35);
+    checkpoint.read("weights/dense1.weight", Shape{7, 5}, {.begin = 0, .end = 35},
+                    TensorView(std::span<float>(out), Shape{35}));
+    EXPECT_EQ(out, model.floats[4]);
+    return true;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kCheckpoint);
+    return false;
   }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
+}
+
+TEST(CheckpointDamage, NoFlippedBitChangesWhatIsReadUnnoticed) {
+  const ScratchDirectory scratch;
+  const Model model;
+  const fs::path directory = write_checkpoint(scratch.path(), 1, 1);
+  const std::string description = Checkpoint::open(directory).describe();
+  // In a child, for HDF5 1.10 does not free all that it read of some damaged files.
+  EXPECT_EQ(in_child([&] {
+              for (const char* name : {"master.h5", "part-00000.h5"}) {
+                const std::string good = content_of(directory / name);
+                std::int64_t found = 0;
+                for (std::size_t position = 0; position < good.size(); position += 37) {
+                  std::string bad = good;
+                  bad[position] = static_cast<char>(bad[position] ^ (1 << position % 8));
+                  std::ofstream(directory / name, std::ios::binary) << bad;
+                  found += proves_good(directory, model, description) ? 0 : 1;
+                }
+                std::ofstream(directory / name, std::ios::binary) << good;
+                EXPECT_GT(found, 10) << name;
+              }
+              EXPECT_TRUE(proves_good(directory, model, description));
+            }),
+            0);
 }
 
 // A part of 4 MiB more than there is room for fails, says what it needs and leaves the earlier

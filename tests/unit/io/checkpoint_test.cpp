@@ -159,7 +159,7 @@ TEST(Checkpoint, DescribesItself) {
   const Checkpoint checkpoint = Checkpoint::open(write_checkpoint(
       scratch.path(), 12, 3, Model(), {{"samples_seen", 96}, {"config", std::string(100, '\n')}}));
   const std::string text = checkpoint.describe();
-  EXPECT_THAT(text, StartsWith(fmt::format("checkpoint {}/step-00000012\nstep 12\n3 part files, ",
+  EXPECT_THAT(text, StartsWith(fmt::format("checkpoint {}/step-00000012\nstep 12\npart files 3, ",
                                            scratch.path().string())));
   EXPECT_THAT(text, HasSubstr("samples_seen = 96\n"));
   EXPECT_THAT(text, HasSubstr("config = (100 characters)\n"));
