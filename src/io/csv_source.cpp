@@ -4,7 +4,7 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <unordered_set>
+#include <set>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
@@ -25,7 +25,7 @@ struct LabelFacts {
   std::string first_number;
   bool all_class_numbers = true;  // integers from 0
   bool all_integers = true;
-  std::unordered_set<std::string> names;
+  std::set<std::string, std::less<>> names;
 };
 
 class CsvSource final : public SampleSource {
@@ -129,7 +129,8 @@ void CsvSource::note_label(const CsvReader& reader, LabelFacts& facts) const {
   }
   facts.all_integers = facts.all_integers && is_integer;
   facts.all_class_numbers = facts.all_class_numbers && is_integer && integer >= 0;
-  if (options_.task != TaskChoice::kRegression && facts.names.size() <= kMostNames) {
+  if (options_.task != TaskChoice::kRegression && facts.names.size() <= kMostNames &&
+      !facts.names.contains(label)) {
     facts.names.emplace(label);
   }
 }
@@ -179,7 +180,6 @@ void CsvSource::name_classes(const LabelFacts& facts) {
          options_.label, count, options_.classes);
   }
   layout_.class_names.assign(facts.names.begin(), facts.names.end());
-  std::sort(layout_.class_names.begin(), layout_.class_names.end());
   for (std::int64_t i = 0; i < count; ++i) {
     classes_by_name_.emplace(layout_.class_names[static_cast<std::size_t>(i)], i);
   }

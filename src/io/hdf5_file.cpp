@@ -11,8 +11,12 @@
 namespace strata::io::hdf5 {
 namespace {
 
-// The automatic printing of HDF5's thread-safe build is a setting of each thread.
+// Comes before every use of HDF5.
 void silence() {
+  // HDF5's clean-up at exit crashes where a file could not be written to its end.
+  static const herr_t kept = H5dont_atexit();
+  static_cast<void>(kept);
+  // The automatic printing of the thread-safe build is a setting of each thread.
   thread_local bool silent = false;
   if (!silent) {
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -44,6 +48,12 @@ std::string reason() {
 Handle own(hid_t id, Handle::Close close, const Origin& origin, std::string_view what) {
   check(id, origin, what);
   return {id, close};
+}
+
+// A file that cannot be flushed, on a full disk for example, is left open: closing it would fail
+// half way and leave HDF5 with a file that is neither open nor closed.
+herr_t close_file(hid_t file) {
+  return H5Fflush(file, H5F_SCOPE_GLOBAL) < 0 ? -1 : H5Fclose(file);
 }
 
 std::vector<hsize_t> extents_of(const Shape& shape) {
@@ -137,6 +147,7 @@ void Handle::reset() noexcept {
 }
 
 ElementType element_type(DType dtype) {
+  silence();
   switch (dtype) {
     case DType::kFloat32:
       return {H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 4};
@@ -151,6 +162,7 @@ ElementType element_type(DType dtype) {
 }
 
 ElementType uint64_type() {
+  silence();
   return {H5T_STD_U64LE, H5T_NATIVE_UINT64, 8};
 }
 
@@ -373,7 +385,7 @@ File File::create(const std::filesystem::path& path, ExitCode code) {
   silence();
   Origin origin{path, code};
   const Handle access = file_access(origin);
-  Handle file = own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), &H5Fclose,
+  Handle file = own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), &close_file,
                     origin, "cannot create");
   return {std::move(file), std::move(origin)};
 }
@@ -391,7 +403,7 @@ File File::open(const std::filesystem::path& path, ExitCode code) {
   }
   const Handle access = file_access(origin);
   Handle file =
-      own(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), &H5Fclose, origin, "cannot open");
+      own(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), &close_file, origin, "cannot open");
   return {std::move(file), std::move(origin)};
 }
 
@@ -519,8 +531,7 @@ std::vector<std::string> File::read_texts(const std::string& name) const {
 
 void File::finish() {
   silence();
-  check(H5Fflush(id(), H5F_SCOPE_GLOBAL), origin_, "cannot write");
-  check(H5Fclose(handle_.release()), origin_, "cannot close");
+  check(close_file(handle_.release()), origin_, "cannot write");
   sync_file(origin_);
 }
 

@@ -123,6 +123,7 @@ class Loader::Reader {
   void run(const std::stop_token& stop);
   /// False where a stop was asked for.
   [[nodiscard]] bool fill(Buffer& buffer, std::int64_t step, const std::stop_token& stop);
+  [[nodiscard]] std::int64_t sample_of(std::int64_t place) const;
   void read_input(std::int64_t sample, std::byte* out);
   void read_target(std::int64_t sample, std::byte* out) const;
 
@@ -183,19 +184,18 @@ void Loader::Reader::run(const std::stop_token& stop) {
 }
 
 bool Loader::Reader::fill(Buffer& buffer, std::int64_t step, const std::stop_token& stop) {
-  const std::int64_t count = dataset_.info().samples;
   std::byte* microbatch = buffer.bytes.get();
   for (const std::int64_t offset : options_.offsets) {
+    const std::int64_t first_place = step * options_.global_batch + offset;
+    std::int64_t sample = sample_of(first_place);
     std::byte* input = microbatch;
     std::byte* target = microbatch + layout_.input_bytes;
     for (std::int64_t row = 0; row < options_.microbatch; ++row) {
       if (stop.stop_requested()) {
         return false;
       }
-      const std::int64_t place = step * options_.global_batch + offset + row;
-      const std::int64_t sample = options_.order == Order::kShuffled
-                                      ? sample_at(options_.seed, count, place)
-                                      : sequential_sample_at(count, place);
+      const std::int64_t upcoming = sample_of(first_place + row + 1);
+      dataset_.prefetch(upcoming);
       if (layout_.input_bytes > 0) {
         read_input(sample, input);
         input += layout_.input_shape.tail().count() * size_bytes(layout_.input_dtype);
@@ -204,11 +204,18 @@ bool Loader::Reader::fill(Buffer& buffer, std::int64_t step, const std::stop_tok
         read_target(sample, target);
         target += layout_.target_shape.tail().count() * size_bytes(layout_.target_dtype);
       }
+      sample = upcoming;
     }
     microbatch += layout_.bytes();
   }
   buffer.step.step_ = step;
   return true;
+}
+
+std::int64_t Loader::Reader::sample_of(std::int64_t place) const {
+  const std::int64_t count = dataset_.info().samples;
+  return options_.order == Order::kShuffled ? sample_at(options_.seed, count, place)
+                                            : sequential_sample_at(count, place);
 }
 
 void Loader::Reader::read_input(std::int64_t sample, std::byte* out) {

@@ -82,6 +82,9 @@ class Dataset {
   [[nodiscard]] std::span<const std::byte> sample_input(std::int64_t sample) const;
   [[nodiscard]] std::span<const std::byte> sample_target(std::int64_t sample) const;
 
+  /// Asks the processor to fetch a sample that is read soon. Pre: as sample_input.
+  void prefetch(std::int64_t sample) const;
+
   /// Compares a sample's input, or target, with its checksum.
   /// Throws: Error(kData) naming the shard and the sample.
   void check_input(std::int64_t sample) const;
