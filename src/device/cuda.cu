@@ -12,6 +12,7 @@
 #endif
 
 #include "cuda_calls.hpp"
+#include "shared_library.hpp"
 
 namespace strata::device::cuda {
 namespace {
