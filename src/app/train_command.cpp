@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -129,12 +127,15 @@ std::int64_t mapped_file_bytes() {
 void log_peak_memory(comm::MpiSession& mpi, Log& log) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const std::array<std::int64_t, 2> mine{usage.ru_maxrss * 1024, mapped_file_bytes()};
-  std::vector<std::array<std::int64_t, 2>> all(static_cast<std::size_t>(mpi.world().size()));
+  const std::vector<std::int64_t> mine{usage.ru_maxrss * 1024, mapped_file_bytes()};
+  std::vector<std::int64_t> all(2 * static_cast<std::size_t>(mpi.world().size()));
   mpi.world().all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all)));
-  const std::array<std::int64_t, 2> largest = *std::max_element(all.begin(), all.end());
+  std::size_t largest = 0;
+  for (std::size_t i = 2; i < all.size(); i += 2) {
+    largest = all[i] > all[largest] ? i : largest;
+  }
   log.info("peak memory of a rank: {}; {} of it mapped files, which the system can take back",
-           bytes_text(largest[0]), bytes_text(largest[1]));
+           bytes_text(all[largest]), bytes_text(all[largest + 1]));
 }
 
 Log::Voice voice_of(comm::MpiSession& mpi) {
