@@ -8,9 +8,8 @@
 #include "batch_source.hpp"
 
 namespace strata::train {
-namespace {
 
-void check_fits(const Plan& plan, const io::DatasetInfo& info) {
+void require_fits(const Plan& plan, const io::DatasetInfo& info) {
   const io::DatasetInfo& trained = plan.train_data;
   if (info.input_shape != trained.input_shape || info.target_shape != trained.target_shape ||
       info.task != trained.task || info.classes > trained.classes) {
@@ -23,12 +22,9 @@ void check_fits(const Plan& plan, const io::DatasetInfo& info) {
   }
 }
 
-}  // namespace
-
 EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& groups,
                           pipeline::Executor& executor, const io::Dataset& dataset) {
   const io::DatasetInfo& info = dataset.info();
-  check_fits(plan, info);
   const std::int64_t round_samples = plan.config.batch.global;
   const std::int64_t rounds = (info.samples + round_samples - 1) / round_samples;
   std::optional<io::Loader> loader;

@@ -7,7 +7,7 @@ import harness
 NETWORK = """
 [model]
 layer = flatten
-layer = dense 24 relu
+layer = dense 120 relu
 layer = layer_norm
 layer = dropout 0.2
 layer = dense 20
