@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -60,6 +61,9 @@ Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::st
 
 Settings file_settings(const std::string& path) {
   std::ifstream in(path);
+  if (std::error_code error; std::filesystem::is_directory(path, error)) {
+    fail(ExitCode::kUsage, "cannot read the config file {}: it is a directory", path);
+  }
   if (!in) {
     fail(ExitCode::kUsage, "cannot read the config file {}: {}", path, std::strerror(errno));
   }
@@ -71,6 +75,13 @@ Settings file_settings(const std::string& path) {
   }
 }
 
+/// "--section.key=", which Boost refuses, is the empty value of those settings that may be empty.
+std::pair<std::string, std::string> empty_setting(const std::string& argument) {
+  const bool ours = argument.starts_with("--") && argument.find('=') == argument.size() - 1;
+  return ours ? std::pair(argument.substr(2, argument.size() - 3), std::string())
+              : std::pair<std::string, std::string>();
+}
+
 Settings argument_settings(std::span<const std::string> arguments) {
   const std::string where = "command line";
   try {
@@ -78,6 +89,7 @@ Settings argument_settings(std::span<const std::string> arguments) {
         po::command_line_parser(std::vector<std::string>(arguments.begin(), arguments.end()))
             .options(description())
             .style(po::command_line_style::allow_long | po::command_line_style::long_allow_adjacent)
+            .extra_parser(empty_setting)
             .allow_unregistered()
             .run(),
         where);

@@ -1,6 +1,7 @@
 #include "strata/train/evaluation.hpp"
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "strata/core/error.hpp"
@@ -9,16 +10,25 @@
 
 namespace strata::train {
 
+namespace {
+
+std::string targets_text(const io::DatasetInfo& info) {
+  return info.task == io::Task::kClassification
+             ? fmt::format("{} classes", info.classes)
+             : fmt::format("values of {}", info.target_shape.text());
+}
+
+}  // namespace
+
 void require_fits(const Plan& plan, const io::DatasetInfo& info) {
   const io::DatasetInfo& trained = plan.train_data;
   if (info.input_shape != trained.input_shape || info.target_shape != trained.target_shape ||
       info.task != trained.task || info.classes > trained.classes) {
     fail(ExitCode::kData,
-         "{} has samples of {} with {} classes, but the model is trained on {} with samples of {} "
-         "and {} classes; "
-         "import both splits together",
-         info.path.string(), info.input_shape.text(), info.classes, trained.path.string(),
-         trained.input_shape.text(), trained.classes);
+         "{} has inputs of {} with {} as targets, but the model is trained on {} with inputs of {} "
+         "with {}; import both splits together",
+         info.path.string(), info.input_shape.text(), targets_text(info), trained.path.string(),
+         trained.input_shape.text(), targets_text(trained));
   }
 }
 
