@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -60,6 +61,9 @@ Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::st
 
 Settings file_settings(const std::string& path) {
   std::ifstream in(path);
+  if (std::error_code error; std::filesystem::is_directory(path, error)) {
+    fail(ExitCode::kUsage, "cannot read the config file {}: it is a directory", path);
+  }
   if (!in) {
     fail(ExitCode::kUsage, "cannot read the config file {}: {}", path, std::strerror(errno));
   }

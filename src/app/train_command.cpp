@@ -90,6 +90,9 @@ train::Plan make_plan(comm::MpiSession& mpi, const Session& session) {
     const train::VirtualGrid stored =
         session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : train::VirtualGrid();
     plan = train::prepare(session.config, mpi.world().size(), session.train_data->info(), stored);
+    if (session.test_data) {
+      train::require_fits(*plan, session.test_data->info());
+    }
   });
   comm::check_same_plan(mpi.world(), train::plan_items(*plan, config_text(plan->config)));
   return std::move(*plan);

@@ -31,10 +31,11 @@ grid::Grid decide_grid(const RunConfig& config, std::int64_t ranks) {
   }
   if (grid.ranks() != ranks) {
     fail(ExitCode::kUsage,
-         "the job has {} rank{}, but the grid {} needs {}; launch {} ranks, or change "
+         "the job has {} rank{}, but the grid {} needs {}; launch {} rank{}, or change "
          "parallel.data, parallel.pipeline "
          "or parallel.tensor",
-         ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), grid.ranks());
+         ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), grid.ranks(),
+         grid.ranks() == 1 ? "" : "s");
   }
   return grid;
 }
@@ -52,16 +53,16 @@ std::int64_t settled(std::string_view key, std::int64_t configured, std::int64_t
   return configured != 0 ? configured : stored != 0 ? stored : otherwise;
 }
 
-void check_multiple(std::string_view key, std::int64_t value, std::string_view unit,
-                    std::int64_t divisor) {
+/// `parts` says in words what the batch is divided into, `divisor` how many samples make one round.
+void check_batch(std::int64_t value, const std::string& parts, std::int64_t divisor) {
   if (value % divisor == 0) {
     return;
   }
   const std::int64_t below = value / divisor * divisor;
   const std::string nearest =
       below > 0 ? fmt::format("{} or {}", below, below + divisor) : std::to_string(divisor);
-  fail(ExitCode::kUsage, "{} is {}, which {} {} do not divide; the nearest that they do: {}", key,
-       value, divisor, unit, nearest);
+  fail(ExitCode::kUsage, "batch.global is {}, which {} do not divide; the nearest that they do: {}",
+       value, parts, nearest);
 }
 
 /// The largest divisor of a lane's samples that keeps matrix products efficient and leaves a
@@ -91,14 +92,14 @@ void decide_virtual_grid(Plan& plan, const VirtualGrid& stored) {
     fail(ExitCode::kUsage, "numerics.shards is {}, which parallel.tensor = {} does not divide",
          c.numerics.shards, plan.grid.tensor);
   }
-  check_multiple("batch.global", c.batch.global, "lanes", c.numerics.lanes);
+  check_batch(c.batch.global, fmt::format("{} lanes", c.numerics.lanes), c.numerics.lanes);
   const std::int64_t lane_batch = c.batch.global / c.numerics.lanes;
   c.batch.micro =
       settled("batch.micro", c.batch.micro, stored.microbatch, default_microbatch(lane_batch));
-  if (lane_batch % c.batch.micro != 0) {
-    check_multiple("batch.global", c.batch.global, "samples of a microbatch in every lane",
-                   c.batch.micro * c.numerics.lanes);
-  }
+  check_batch(c.batch.global,
+              fmt::format("microbatches of {} samples in {} lane{}", c.batch.micro,
+                          c.numerics.lanes, c.numerics.lanes == 1 ? "" : "s"),
+              c.batch.micro * c.numerics.lanes);
   plan.lanes = grid::SumTree(c.numerics.lanes);
   plan.microbatches_per_lane = lane_batch / c.batch.micro;
   plan.microbatches = plan.microbatches_per_lane * (c.numerics.lanes / plan.grid.data);
