@@ -202,11 +202,8 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   ops::Context context(session.threads);
   comm::Groups groups = comm::make_groups(mpi.world(), plan.grid);
   const train::RankPlan rank = train::rank_plan(plan, mpi.world().rank());
-  train::RankState state(context, plan, rank, groups);
-  comm::agree(mpi.world(), [&] {
-    train::require_continues(plan, *session.checkpoint);
-    state.load(*session.checkpoint);
-  });
+  train::StageState state(context, plan, rank);
+  comm::agree(mpi.world(), [&] { state.load_weights(*session.checkpoint); });
   pipeline::Executor executor(state.stage(), *groups.pipeline);
   const train::EvaluationResult result = train::evaluate(plan, rank, groups, executor, data);
   if (mpi.world().rank() == 0) {

@@ -11,6 +11,8 @@
 #include "strata/pipeline/executor.hpp"
 #include "strata/pipeline/simulator.hpp"
 
+#include "batch_source.hpp"
+
 namespace strata::train {
 namespace {
 
@@ -62,14 +64,13 @@ void check_multiple(std::string_view key, std::int64_t value, std::string_view u
        value, divisor, unit, nearest);
 }
 
-/// One microbatch a lane, or with a pipeline enough of them to keep its stages busy.
-std::int64_t default_microbatch(std::int64_t lane_batch, std::int64_t stages) {
-  const std::int64_t wanted = stages == 1 ? 1 : 2 * stages;
-  std::int64_t microbatch = lane_batch;
-  for (std::int64_t size = 1; size <= lane_batch; ++size) {
-    if (lane_batch % size == 0 && lane_batch / size >= wanted) {
-      microbatch = size;
-    }
+/// The largest divisor of a lane's samples that keeps matrix products efficient and leaves a
+/// pipeline several microbatches.
+std::int64_t default_microbatch(std::int64_t lane_batch) {
+  constexpr std::int64_t kLargest = 32;
+  std::int64_t microbatch = std::min(lane_batch, kLargest);
+  while (lane_batch % microbatch != 0) {
+    --microbatch;
   }
   return microbatch;
 }
@@ -92,8 +93,8 @@ void decide_virtual_grid(Plan& plan, const VirtualGrid& stored) {
   }
   check_multiple("batch.global", c.batch.global, "lanes", c.numerics.lanes);
   const std::int64_t lane_batch = c.batch.global / c.numerics.lanes;
-  c.batch.micro = settled("batch.micro", c.batch.micro, stored.microbatch,
-                          default_microbatch(lane_batch, plan.grid.pipeline));
+  c.batch.micro =
+      settled("batch.micro", c.batch.micro, stored.microbatch, default_microbatch(lane_batch));
   if (lane_batch % c.batch.micro != 0) {
     check_multiple("batch.global", c.batch.global, "samples of a microbatch in every lane",
                    c.batch.micro * c.numerics.lanes);
@@ -199,6 +200,15 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
        nn::Stage::memory(*plan.model, layers, c.batch.micro, result.slots, c.numerics.dtype)) {
     result.memory.push_back(std::move(item));
   }
+  result.memory.push_back(
+      {"samples, training",
+       result.loads ? io::Loader::memory_bytes(plan.train_data, training_loader(plan, result, 0))
+                    : 0});
+  const bool evaluates = result.loads && !c.data.test.empty();
+  result.memory.push_back(
+      {"samples, evaluation",
+       evaluates ? io::Loader::memory_bytes(plan.train_data, evaluation_loader(plan, result, 1))
+                 : 0});
   return result;
 }
 
