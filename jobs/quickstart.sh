@@ -84,25 +84,28 @@ else
   echo "       of MNIST could not be fetched from $mnist_url"
 fi
 data=data/$name
+mkdir -p data
 if [ ${#files[@]} -eq 2 ]; then
-  "$strata" data import --format=idx --images "${files[0]}" --labels "${files[1]}" --split=0.8,0.2 --output="$data" --overwrite
+  "$strata" data import --format=idx --images "${files[0]}" --labels "${files[1]}" --split=0.8,0.2 --output="$data" --overwrite |
+    tee data/import.txt
 else
-  mkdir -p data
   jobs/file-kinds.pl >data/file-kinds.csv
   "$strata" data import --format=csv --files data/file-kinds.csv --label=kind --split=0.8,0.2 --output="$data" --overwrite
 fi
-"$strata" data inspect "$data/train.h5" | tee data/inspect.txt
-# The last layer has one output a class.
-classes=$(sed -n 's/^classes: *\([0-9]*\).*/\1/p' data/inspect.txt)
-if [ $config = jobs/mnist-mlp.ini ] && [ "${classes:-10}" != 10 ]; then
-  settings=(--model.layer=flatten "--model.layer=dense 128 relu" "--model.layer=dropout 0.2" "--model.layer=dense $classes")
+"$strata" data inspect "$data/train.h5"
+if [ $config = jobs/mnist-mlp.ini ]; then
+  # The last layer has one output a class.
+  classes=$(sed -n 's/.*; \([0-9]*\) classes.*/\1/p' data/import.txt)
+  settings=(--model.layer=flatten "--model.layer=dense 128 relu" "--model.layer=dropout 0.2" "--model.layer=dense ${classes:-10}")
 fi
 
 step="training"
 run=runs/$name
 say "4/4 training on 4 ranks: 2 replicas x 2 pipeline stages, into $run"
 rm -rf "$run"  # of an earlier quickstart
+as_root_text=""
 if [ "$(id -u)" -eq 0 ]; then
+  as_root_text="    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"$'\n'
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 # Containers often forbid one process to read another's memory.
@@ -121,7 +124,7 @@ cat <<END
 == done
 $run holds config.ini, metrics.jsonl, log.txt and the checkpoints. What to try next, from $PWD:
   the same run on another grid gives the same numbers, to the bit:
-    mpirun -n 2 build/release/bin/strata train $run/config.ini --parallel.data=1 --run.dir=$run-2
+${as_root_text}    mpirun --oversubscribe -n 2 build/release/bin/strata train $run/config.ini --parallel.data=1 --run.dir=$run-2
     diff <(grep -o '"loss":[^,]*' $run/metrics.jsonl) <(grep -o '"loss":[^,]*' $run-2/metrics.jsonl) && echo same
   the whole story: docs/first-steps.md
 END
