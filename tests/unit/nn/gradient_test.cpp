@@ -131,12 +131,12 @@ TEST_P(LossGradients, AgreeWithDifferences) {
   StageBench<double> bench(model, {0, 4}, kMicrobatch, {});
   Stage& stage = bench.stage();
   const std::vector<double> inputs = numbers<double>(kMicrobatch * 6, 1);
-  const ConstTensorView input(std::span(inputs), Shape{kMicrobatch, 2, 3});
+  const ConstTensorView input{std::span(inputs), Shape{kMicrobatch, 2, 3}};
   const std::vector<std::int64_t> labels{3, 0, 1, 1, 2};
   const std::vector<double> values = numbers<double>(kMicrobatch * 4, 2);
   const ConstTensorView targets = classes
-                                      ? ConstTensorView(std::span(labels), Shape{kMicrobatch})
-                                      : ConstTensorView(std::span(values), Shape{kMicrobatch, 4});
+                                      ? ConstTensorView{std::span(labels), Shape{kMicrobatch}}
+                                      : ConstTensorView{std::span(values), Shape{kMicrobatch, 4}};
   constexpr double kScale = 0.125;
   const auto loss = [&] {
     stage.forward(0, input, kFirstRow, Mode::kTraining);

@@ -47,11 +47,11 @@ Pass run_through(const Model& model, const std::vector<grid::Range>& split) {
   }
   Pass result;
   const std::vector<std::int64_t> labels{2, 0, 1, 1};
-  const ConstTensorView targets(std::span(labels), Shape{kMicrobatch});
+  const ConstTensorView targets{std::span(labels), Shape{kMicrobatch}};
   for (std::int64_t m = 0; m < kMicrobatches; ++m) {
     const std::vector<float> sample =
         numbers<float>(kMicrobatch * kInputs, static_cast<std::uint64_t>(m));
-    const ConstTensorView loaded(std::span(sample), Shape{kMicrobatch, 2, 3});
+    const ConstTensorView loaded{std::span(sample), Shape{kMicrobatch, 2, 3}};
     const auto input_of = [&](std::size_t s) {
       return s == 0 ? loaded : ConstTensorView(benches[s]->stage().input_of(m));
     };
@@ -106,7 +106,7 @@ TEST(Stage, AddsTheGradientsOfLaterMicrobatches) {
   ArenaSink<double> once(bench.layout().elements);
   ArenaSink<double> twice(bench.layout().elements);
   const std::vector<double> sample = numbers<double>(kMicrobatch * kInputs, 5);
-  const ConstTensorView input(std::span(sample), Shape{kMicrobatch, kInputs});
+  const ConstTensorView input{std::span(sample), Shape{kMicrobatch, kInputs}};
   const std::vector<double> gradient = numbers<double>(kMicrobatch * kOutputs, 6);
   for (std::int64_t m = 0; m < 2; ++m) {
     bench.stage().forward(m, input, 0, Mode::kTraining);
@@ -130,7 +130,7 @@ TEST(Stage, DropsOutWhileTrainingOnlyAndBySampleNotByMicrobatch) {
   const Model model({.layers = {"dropout 0.5"}, .input_shape = {50}, .outputs = 50, .seed = 1});
   StageBench<float> bench(model, {0, 1}, 2, {});
   const std::vector<float> ones(100, 1.0F);
-  const ConstTensorView input(std::span(ones), Shape{2, 50});
+  const ConstTensorView input{std::span(ones), Shape{2, 50}};
   const auto output = [&](std::int64_t first_row, Mode mode) {
     bench.stage().forward(0, input, first_row, mode);
     const auto values = bench.stage().output_of(0, input).host<float>();
