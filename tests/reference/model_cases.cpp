@@ -63,7 +63,7 @@ struct Part {
               {.activations = 1, .inputs = layers.begin == 0 ? 0 : 1, .gradients = 1},
               weights.view()) {
     for (const PlacedParameter& placed : layout.parameters) {
-      const auto values = read_tensor<T>();
+      auto values = read_tensor<T>();
       require(values.shape() == placed.spec.shape, "{} has another shape", placed.spec.name);
       device::copy_tensor(values.view(),
                           weights.view().flat_slice(placed.offset, placed.spec.shape.count()));
