@@ -1,6 +1,5 @@
 // Runs one operation on tensors from standard input and writes its results to standard output, for
-// ops_reference.py. Usage: ops_cases CASE DTYPE. A tensor comes as its rank and extents (int64)
-// and its elements; results are elements alone. All in this machine's byte order.
+// ops_reference.py. Usage: ops_cases CASE DTYPE.
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -20,59 +19,15 @@
 #include "strata/ops/matmul.hpp"
 #include "strata/ops/update.hpp"
 
+#include "streams.hpp"
+
 namespace strata::ops {
 namespace {
 
-template <typename T>
-class Tensor {
- public:
-  explicit Tensor(const Shape& shape)
-      : shape_(shape), elements_(static_cast<std::size_t>(shape.count())) {}
-
-  [[nodiscard]] const Shape& shape() const { return shape_; }
-  [[nodiscard]] TensorView view() { return {std::span(elements_), shape_}; }
-  [[nodiscard]] std::vector<T>& elements() { return elements_; }
-
- private:
-  Shape shape_;
-  std::vector<T> elements_;
-};
-
-template <typename T>
-void read_elements(std::span<T> elements) {
-  if (std::fread(elements.data(), sizeof(T), elements.size(), stdin) != elements.size()) {
-    fail(ExitCode::kUsage, "standard input ends within a tensor");
-  }
-}
-
-template <typename T>
-Tensor<T> read_tensor() {
-  std::int64_t rank = 0;
-  read_elements(std::span(&rank, 1));
-  std::vector<std::int64_t> extents(static_cast<std::size_t>(rank));
-  read_elements(std::span(extents));
-  Tensor<T> tensor{Shape(extents)};
-  read_elements(std::span(tensor.elements()));
-  return tensor;
-}
-
-template <typename T>
-void write(std::span<const T> elements) {
-  if (std::fwrite(elements.data(), sizeof(T), elements.size(), stdout) != elements.size()) {
-    fail(ExitCode::kUsage, "standard output cannot be written");
-  }
-}
-
-template <typename T>
-void write(Tensor<T>& tensor) {
-  write(std::span<const T>(tensor.elements()));
-}
-
-template <typename T>
-void write_scalar(double value) {
-  const T narrowed = static_cast<T>(value);
-  write(std::span<const T>(&narrowed, 1));
-}
+using reference::read_tensor;
+using reference::Tensor;
+using reference::write;
+using reference::write_scalar;
 
 template <typename T>
 void dense(Context& context) {

@@ -1,0 +1,118 @@
+"""Holds the rooms of the project to the design: who may include whom, and which libraries stay where.
+
+Usage: rooms_test.py SOURCE_DIR
+"""
+
+import pathlib
+import re
+import sys
+
+# The design's table: each room and the rooms that it may include. What those may include, it may too.
+DESIGN = {
+    "core": "",
+    "grid": "core",
+    "device": "core",
+    "io": "grid core",
+    "ops": "device core",
+    "comm": "device ops grid",
+    "nn": "ops comm grid",
+    "pipeline": "nn comm grid",
+    "optim": "nn comm",
+    "plan": "pipeline nn grid",
+    "train": "plan optim pipeline nn comm ops io device grid core",
+    "app": "train plan optim pipeline nn comm ops io device grid core",
+}
+
+# Headers of libraries that one room keeps to itself.
+OWNERS = {
+    r"hdf5.*\.h|H5\w+\.h": "io",
+    r"zlib\.h": "io",
+    r"mpi\.h": "comm",
+    r"(oneapi/)?dnnl.*": "ops",
+    r"Random123/.*": "core",
+    r"xxhash\.h": "core",
+    r"boost/.*": "app",
+    r"hwloc.*": "app",
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def declared_rooms(cmake_text):
+    """Room -> rooms in its DEPENDS, as CMakeLists.txt declares them."""
+    rooms = {}
+    for name, arguments in re.findall(r"^strata_room\((\w+)([^)]*)\)", cmake_text, re.MULTILINE):
+        match = re.search(r"\bDEPENDS\b(.*?)(\bLIBRARIES\b|\bCUDA\b|$)", arguments, re.DOTALL)
+        rooms[name] = set(match.group(1).split())
+    return rooms
+
+
+def allowed(room):
+    """The rooms below `room`."""
+    below = set()
+    for other in DESIGN[room].split():
+        below |= {other} | allowed(other)
+    return below
+
+
+def declaration_problems(rooms):
+    for room, depends in rooms.items():
+        if room not in DESIGN:
+            yield f"CMakeLists.txt: the design has no room \"{room}\""
+            continue
+        for other in sorted(depends - allowed(room)):
+            yield f"CMakeLists.txt: {room} depends on {other}, which the design does not allow"
+
+
+def file_problems(root, rooms):
+    sources = []
+    for room in rooms:
+        for folder in (root / "src" / room, root / "include" / "strata" / room):
+            if folder.is_dir():
+                sources += [(room, path) for path in sorted(folder.rglob("*")) if path.is_file()]
+    known = {path for _, path in sources}
+    for path in sorted((root / "include").rglob("*")):
+        if path.is_file() and path not in known:
+            yield f"{path.relative_to(root)}: in no room of CMakeLists.txt"
+    for room, path in sources:
+        where = path.relative_to(root)
+        for bracket, header in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            if header.startswith("strata/"):
+                other = header.split("/")[1]
+                if other != room and other not in rooms[room]:
+                    yield f"{where}: includes {header}, but {other} is not in {room}'s DEPENDS"
+                if not (root / "include" / header).is_file():
+                    yield f"{where}: includes {header}, which does not exist"
+            elif bracket == '"' and not (path.parent / header).is_file():
+                yield f"{where}: includes \"{header}\", which is not beside it"
+            for pattern, owner in OWNERS.items():
+                if room != owner and re.fullmatch(pattern, header):
+                    yield f"{where}: includes {header}, which only src/{owner} may"
+
+
+def self_check():
+    """The problems that this script looks for are found in texts that have them."""
+    rooms = declared_rooms("strata_room(core DEPENDS LIBRARIES fmt::fmt)\n"
+                           "strata_room(grid DEPENDS core comm CUDA)\n"
+                           "strata_room(attic DEPENDS core)\n")
+    assert rooms == {"core": set(), "grid": {"core", "comm"}, "attic": {"core"}}, rooms
+    assert len(list(declaration_problems(rooms))) == 2
+    assert INCLUDE.findall('#include <mpi.h>\n  # include "strata/io/a.hpp"\n// include <b.h>') == [
+        ("<", "mpi.h"), ('"', "strata/io/a.hpp")]
+
+
+def main():
+    self_check()
+    root = pathlib.Path(sys.argv[1])
+    rooms = declared_rooms((root / "CMakeLists.txt").read_text(encoding="utf-8"))
+    missing = {path.name for path in (root / "src").iterdir() if path.is_dir()} - set(rooms)
+    problems = [f"src/{room}: no strata_room() declares it" for room in sorted(missing)]
+    problems += declaration_problems(rooms)
+    problems += file_problems(root, rooms)
+    for problem in problems:
+        print(problem)
+    print(f"{len(rooms)} rooms, {len(problems)} problems")
+    return 1 if problems or not rooms else 0
+
+
+sys.exit(main())

@@ -1,0 +1,110 @@
+"""Holds whole models to PyTorch: the loss and every weight's gradient, for the same weights and batch.
+
+Usage: model_reference.py MODEL_CASES. Ends with 77 (skipped) where PyTorch is missing.
+"""
+
+import subprocess
+import sys
+
+try:
+    import numpy as np
+    import torch
+    from torch import nn
+except ImportError as missing:
+    print(f"skipped: {missing}; Debian's packages are python3-numpy and python3-torch")
+    sys.exit(77)
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+ROWS = 24
+
+
+class Case:
+    """A model as both sides spell it."""
+
+    def __init__(self, name, loss, inputs, outputs, layers):
+        self.name, self.loss, self.inputs, self.outputs = name, loss, inputs, outputs
+        self.lines = [line for line, _ in layers]
+        self.modules = [make for _, make in layers]
+
+
+def dense(inputs, outputs, bias=True):
+    return f"dense {outputs}" + ("" if bias else " bias=no"), lambda: [nn.Linear(inputs, outputs, bias)]
+
+
+def dense_relu(inputs, outputs):
+    return f"dense {outputs} relu", lambda: [nn.Linear(inputs, outputs), nn.ReLU()]
+
+
+CASES = [
+    Case("classifier", "cross_entropy", 37, 10, [
+        dense_relu(37, 64), ("layer_norm", lambda: [nn.LayerNorm(64)]), dense(64, 48),
+        ("gelu", lambda: [nn.GELU(approximate="tanh")]), dense(48, 10)]),
+    Case("regression", "mean_squared_error", 21, 3, [
+        dense(21, 50), ("tanh", lambda: [nn.Tanh()]), dense(50, 30, bias=False),
+        ("sigmoid", lambda: [nn.Sigmoid()]), dense(30, 3)]),
+]
+
+
+def message_of(tensors):
+    message = b""
+    for tensor in tensors:
+        array = np.ascontiguousarray(tensor.detach().numpy())
+        message += np.array([array.ndim, *array.shape], dtype=np.int64).tobytes() + array.tobytes()
+    return message
+
+
+def results_of(program, case, dtype_name, microbatch, stages, tensors, shapes):
+    command = [program, dtype_name, case.loss, str(microbatch), str(stages), *case.lines]
+    answer = subprocess.run(command, input=message_of(tensors), stdout=subprocess.PIPE, check=True)
+    flat = np.frombuffer(answer.stdout, dtype=dtype_name)
+    counts = [int(np.prod(shape)) for shape in shapes]
+    assert flat.size == sum(counts), f"{case.name}: {flat.size} results where {sum(counts)} were expected"
+    return [part.reshape(shape) for part, shape in zip(np.split(flat, np.cumsum(counts)[:-1]), shapes)]
+
+
+def compare(program, case, dtype_name, generator):
+    """Compared results, and a line for each that differs."""
+    dtype = getattr(torch, dtype_name)
+    torch.manual_seed(3)
+    model = nn.Sequential(*(module for make in case.modules for module in make())).to(dtype)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for parameter in parameters.values():
+            # Gains are 1 and biases of a norm 0 at first, which would hide what they are multiplied with.
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype)
+    inputs = torch.randn(ROWS, case.inputs, generator=generator, dtype=torch.float64).to(dtype)
+    if case.loss == "cross_entropy":
+        targets = torch.randint(case.outputs, (ROWS,), generator=generator)
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+    else:
+        targets = torch.randn(ROWS, case.outputs, generator=generator, dtype=torch.float64).to(dtype)
+        loss = nn.functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    names = ["loss", *parameters]
+    expected = [loss.detach().numpy(), *(parameter.grad.numpy() for parameter in parameters.values())]
+    sent = [torch.tensor([case.inputs, case.outputs]), *parameters.values(), inputs, targets]
+    for microbatch, stages in ((ROWS, 1), (ROWS // 4, 1), (ROWS // 4, 3)):
+        results = results_of(program, case, dtype_name, microbatch, stages, sent, [e.shape for e in expected])
+        for name, result, wanted in zip(names, results, expected):
+            wanted = wanted.astype(np.float64)
+            error = np.linalg.norm(result.astype(np.float64) - wanted) / np.linalg.norm(wanted)
+            problem = None
+            if not error <= TOLERANCE[dtype_name]:
+                problem = (f"{case.name} {dtype_name}, microbatches of {microbatch}, {stages} stages: {name} "
+                           f"differs by {error:.2e}, {TOLERANCE[dtype_name]:.0e} is allowed")
+            yield problem
+
+
+def main():
+    torch.set_num_threads(1)
+    problems = [problem
+                for dtype_name in TOLERANCE
+                for case in CASES
+                for problem in compare(sys.argv[1], case, dtype_name, torch.Generator().manual_seed(1))]
+    different = [problem for problem in problems if problem]
+    print("\n".join(different))
+    print(f"{len(problems)} results compared with PyTorch {torch.__version__}, {len(different)} differ")
+    return 1 if different or not problems else 0
+
+
+sys.exit(main())

@@ -1,0 +1,62 @@
+#include <cstdint>
+#include <string>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "strata/comm/threads.hpp"
+#include "strata/core/error.hpp"
+
+#include "comm_cases.hpp"
+#include "error_of.hpp"
+
+namespace strata::comm::test {
+namespace {
+
+class ThreadRanks : public testing::TestWithParam<std::tuple<CommCase, std::int64_t>> {};
+
+TEST_P(ThreadRanks, Pass) {
+  const auto& [comm_case, ranks] = GetParam();
+  run_thread_ranks(ranks, [&, &body = comm_case](Communicator& world) {
+    const std::string report = run_case(body, world);
+    if (world.rank() == 0) {
+      EXPECT_EQ(report, "");
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, ThreadRanks,
+                         testing::Combine(testing::ValuesIn(comm_cases()),
+                                          testing::Values(1, 2, 3, 4, 6)),
+                         [](const auto& test) {
+                           return std::get<0>(test.param).name + "_on_" +
+                                  std::to_string(std::get<1>(test.param));
+                         });
+
+TEST(RunThreadRanks, ThrowsTheErrorOfTheRankThatFailedFirstAndEndsTheOthersWaits) {
+  const std::string text = strata::test::error_of(
+      [] {
+        run_thread_ranks(3, [](Communicator& world) {
+          if (world.rank() == 1) {
+            fail(ExitCode::kData, "the disk is gone");
+          }
+          world.barrier();
+        });
+      },
+      ExitCode::kData);
+  EXPECT_EQ(text, "the disk is gone");
+}
+
+TEST(Communicator, RefusesMessagesToNobodyAndToItself) {
+  run_thread_ranks(2, [](Communicator& world) {
+    std::int64_t value = 0;
+    const auto payload = payload_of(std::span(&value, 1));
+    EXPECT_THROW(static_cast<void>(world.send(payload, world.rank(), Tag::kSetup)),
+                 std::logic_error);
+    EXPECT_THROW(static_cast<void>(world.receive(payload, 2, Tag::kSetup)), std::logic_error);
+    EXPECT_THROW(world.all_gather(payload, payload), std::logic_error);
+  });
+}
+
+}  // namespace
+}  // namespace strata::comm::test

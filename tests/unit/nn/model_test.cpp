@@ -1,0 +1,161 @@
+#include "strata/nn/model.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "error_of.hpp"
+
+namespace strata::nn {
+namespace {
+
+ModelOptions options_of(std::vector<std::string> layers, const Shape& input = Shape{6},
+                        std::int64_t outputs = 3) {
+  return {.layers = std::move(layers), .input_shape = input, .outputs = outputs};
+}
+
+const std::vector<std::string> kMnistLayers{"flatten", "dense 128 relu", "dropout 0.2", "dense 10"};
+
+std::string refusal_of(const std::vector<std::string>& layers, const Shape& input = Shape{6}) {
+  return test::error_of([&] { const Model model(options_of(layers, input)); }, ExitCode::kUsage);
+}
+
+void expect_refusal(const std::string& line, const std::string& why) {
+  EXPECT_EQ(refusal_of({line}), "model.layer \"" + line + "\": " + why);
+}
+
+TEST(LayerLine, NamesTheNearestKindAndAllKinds) {
+  expect_refusal("dennse 3",
+                 "there is no layer \"dennse\"; the nearest is \"dense\", and there are dense, "
+                 "dropout, flatten, gelu, layer_norm, relu, sigmoid, softmax, tanh");
+}
+
+TEST(LayerLine, NamesTheNearestOption) {
+  expect_refusal("dense 3 biass=no", "dense has no option \"biass\"; the nearest is \"bias\"");
+  expect_refusal("layer_norm eps=1e-3",
+                 "layer_norm has no option \"eps\"; the nearest is \"name\"");
+}
+
+TEST(LayerLine, SaysWhatAValueMustBe) {
+  const std::string count =
+      "it needs the number of outputs, a whole number from 1, as its first "
+      "value; it has ";
+  expect_refusal("dense", count + "\"\"");
+  expect_refusal("dense 0", count + "\"0\"");
+  expect_refusal("dense -3", count + "\"-3\"");
+  expect_refusal("dense 2.5", count + "\"2.5\"");
+  expect_refusal("dense 3 gelu",
+                 "only relu can follow on the line of a dense layer; give \"gelu\" a line of its "
+                 "own");
+  expect_refusal("dense 3 relu 4", "\"4\" is not understood");
+  expect_refusal("dense 3 bias=maybe", "bias is one of no, yes, not \"maybe\"");
+  expect_refusal("dense 3 init=xavier",
+                 "init is one of fan_in, glorot, he, normal, zeros, ones, not \"xavier\"");
+  expect_refusal("dropout", "it needs the probability as its first value; it has \"\"");
+  expect_refusal("dropout 1", "the probability is 1, it must be at least 0 and below 1");
+  expect_refusal("dropout -0.1", "the probability is -0.1, it must be at least 0 and below 1");
+  expect_refusal("dropout nan", "the probability is nan, it must be at least 0 and below 1");
+  expect_refusal("layer_norm epsilon=0", "epsilon is \"0\", it must be a number above 0");
+  expect_refusal("relu name=", "a name has at least one character and neither '/' nor '.'");
+  expect_refusal("relu name=a.b", "a name has at least one character and neither '/' nor '.'");
+  expect_refusal("  ", "it names no layer");
+}
+
+TEST(Model, RefusesWhatIsNoNetworkForTheData) {
+  EXPECT_EQ(refusal_of({}),
+            "the model has no layers; give [model] at least one line such as \"layer = dense 10\"");
+  EXPECT_EQ(refusal_of({"dense 4", "relu name=dense1", "dense 3"}),
+            "model.layer \"relu name=dense1\": the name \"dense1\" is taken already; give another "
+            "with name=");
+  EXPECT_EQ(refusal_of({"dense 4"}),
+            "the last layer \"dense 4\" gives 4 for a sample, but cross_entropy with this data set "
+            "needs 3; end the model with \"layer = dense 3\"");
+  EXPECT_EQ(refusal_of({"dense 3"}, Shape{2, 5}),
+            "the last layer \"dense 3\" gives 2 x 3 for a sample, but cross_entropy with this data "
+            "set needs 3; end the model with \"layer = dense 3\", and put \"layer = flatten\" "
+            "before the first dense layer");
+  EXPECT_EQ(refusal_of({"dense 3"}, Shape{}),
+            "model.layer \"dense 3\": its input has no dimension to act on");
+  EXPECT_EQ(refusal_of({"layer_norm"}, Shape{}),
+            "model.layer \"layer_norm\": its input has no dimension to normalise");
+}
+
+TEST(Model, OfMnistHas101770Parameters) {
+  const Model model(options_of(kMnistLayers, Shape{28, 28}, 10));
+  EXPECT_EQ(model.parameter_count(), 101770);
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : model.parameters()) {
+    names.push_back(spec.name + " " + spec.shape.text() + " @" + std::to_string(spec.layer));
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"dense1.weight 128 x 784 @1", "dense1.bias 128 @1",
+                                             "dense2.weight 10 x 128 @3", "dense2.bias 10 @3"}));
+  EXPECT_EQ(model.output_shape(), Shape{10});
+}
+
+TEST(Model, NamesLayersByKindAndNumberOrAsTold) {
+  const Model model(
+      options_of({"dense 4 name=first", "relu", "dense 4", "relu", "dense 3 bias=no name=last"}));
+  std::vector<std::string> names;
+  for (std::int64_t i = 0; i < model.layer_count(); ++i) {
+    names.push_back(model.layer(i).name());
+  }
+  EXPECT_EQ(names[0], "first");
+  EXPECT_EQ(names[1], "relu1");
+  EXPECT_EQ(names[3], "relu2");
+  EXPECT_EQ(names[4], "last");
+  EXPECT_EQ(model.parameters().back().name, "last.weight");
+  EXPECT_EQ(model.parameters().size(), 5U);
+}
+
+TEST(Model, CostsFollowTheWork) {
+  const Model model(options_of({"flatten", "dense 128 relu", "dense 10"}, Shape{28, 28}, 10));
+  const std::vector<double> costs = model.costs();
+  EXPECT_EQ(costs[0], 0.0);
+  // Two operations a weight forward, four backward, and 16 for each element that moves twice.
+  EXPECT_EQ(costs[1], 6.0 * 784 * 128 + 16.0 * 2 * (784 + 128));
+  EXPECT_EQ(costs[2], 6.0 * 128 * 10 + 16.0 * 2 * (128 + 10));
+}
+
+TEST(SplitModel, BalancesOrBeginsWhereTold) {
+  const Model model(options_of(kMnistLayers, Shape{28, 28}, 10));
+  using Stages = std::vector<grid::Range>;
+  EXPECT_EQ(split_model(model, 1, "auto").stages, (Stages{{0, 4}}));
+  EXPECT_EQ(split_model(model, 2, "auto").stages, (Stages{{0, 2}, {2, 4}}));
+  EXPECT_EQ(split_model(model, 2, "0, 3").stages, (Stages{{0, 3}, {3, 4}}));
+  EXPECT_EQ(split_model(model, 3, "flatten1, dense1,dense2").stages,
+            (Stages{{0, 1}, {1, 3}, {3, 4}}));
+  EXPECT_EQ(split_model(model, 4, "auto").stages, (Stages{{0, 1}, {1, 2}, {2, 3}, {3, 4}}));
+}
+
+TEST(SplitModel, RefusesWhatIsNoSplit) {
+  const Model model(options_of(kMnistLayers, Shape{28, 28}, 10));
+  const auto refusal = [&](std::int64_t stages, const std::string& how) {
+    return test::error_of([&] { static_cast<void>(split_model(model, stages, how)); },
+                          ExitCode::kUsage);
+  };
+  EXPECT_EQ(refusal(5, "auto"),
+            "parallel.pipeline is 5, but the model has 4 layers; a stage holds at least one, so "
+            "use at most 4 stages");
+  EXPECT_EQ(refusal(2, "0, dense7"),
+            "parallel.split names the layer \"dense7\"; give a name from the model table or a "
+            "number below 4");
+  for (const char* how : {"0", "0, 1, 2", "1, 2", "0, 0", "2, 0", ","}) {
+    EXPECT_EQ(refusal(2, how), "parallel.split = \"" + std::string(how) +
+                                   "\" must list the first layer of each of the 2 stages, "
+                                   "ascending and beginning with layer 0, or be \"auto\"");
+  }
+  EXPECT_EQ(refusal(2, "0, 4").find("parallel.split names the layer \"4\""), 0U);
+  EXPECT_EQ(refusal(2, "-1, 2").find("parallel.split names the layer \"-1\""), 0U);
+}
+
+TEST(ModelTable, ListsLayersAndTotals) {
+  const Model model(options_of(kMnistLayers, Shape{28, 28}, 10));
+  const std::string table = model_table(model, split_model(model, 2, "auto"));
+  EXPECT_NE(table.find("dense 128 relu  dense1"), std::string::npos) << table;
+  EXPECT_NE(table.find("101,770 parameters; input 28 x 28; 2 stages"), std::string::npos) << table;
+}
+
+}  // namespace
+}  // namespace strata::nn

@@ -1,0 +1,115 @@
+#include "strata/nn/parameter.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "strata/core/random.hpp"
+
+namespace strata::nn {
+namespace {
+
+std::vector<float> initialised(const ParameterSpec& spec, std::uint64_t seed) {
+  std::vector<float> values(static_cast<std::size_t>(spec.shape.count()), -9.0F);
+  initialise(spec, seed, TensorView(std::span(values), spec.shape));
+  return values;
+}
+
+TEST(LayoutOf, BeginsEveryParameterAtABlock) {
+  const std::vector<ParameterSpec> all{{.name = "a", .shape = {1}, .layer = 0},
+                                       {.name = "b", .shape = {1024}, .layer = 1},
+                                       {.name = "c", .shape = {5, 205}, .layer = 1},
+                                       {.name = "d", .shape = {3}, .layer = 2}};
+  const ParameterLayout whole = layout_of(all, {0, 3});
+  ASSERT_EQ(whole.parameters.size(), 4U);
+  const std::vector<std::int64_t> offsets{0, 1024, 2048, 4096};
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    EXPECT_EQ(whole.parameters[i].offset, offsets[i]);
+    EXPECT_EQ(whole.parameters[i].index, static_cast<std::int64_t>(i));
+  }
+  EXPECT_EQ(whole.elements, 5120);
+  // A stage's layout begins anew but keeps the canonical numbers.
+  const ParameterLayout middle = layout_of(all, {1, 2});
+  ASSERT_EQ(middle.parameters.size(), 2U);
+  EXPECT_EQ(middle.parameters[0].spec.name, "b");
+  EXPECT_EQ(middle.parameters[0].offset, 0);
+  EXPECT_EQ(middle.parameters[1].index, 2);
+  EXPECT_EQ(middle.elements, 1024 + 2048);
+  EXPECT_EQ(layout_of(all, {3, 9}).elements, 0);
+}
+
+TEST(Initialise, IsAFunctionOfSeedNameAndIndexOnly) {
+  const ParameterSpec wide{.name = "w", .shape = {4, 30}, .initializer = Initializer::kHe};
+  ParameterSpec tall = wide;
+  tall.shape = {60, 2};
+  tall.layer = 7;
+  EXPECT_EQ(initialised(wide, 1), initialised(tall, 1));
+  ParameterSpec shorter = wide;
+  shorter.shape = {10};
+  const std::vector<float> all = initialised(wide, 1);
+  EXPECT_EQ(initialised(shorter, 1), std::vector<float>(all.begin(), all.begin() + 10));
+  ParameterSpec other = wide;
+  other.name = "v";
+  EXPECT_NE(initialised(other, 1), all);
+  EXPECT_NE(initialised(wide, 2), all);
+}
+
+TEST(Initialise, TakesTheRandomNumbersOfItsStream) {
+  const ParameterSpec spec{
+      .name = "w", .shape = {50}, .initializer = Initializer::kFanIn, .fan_in = 16};
+  const RandomStream stream(3, RandomPurpose::kInitialise, subject_of("w"));
+  const std::vector<float> values = initialised(spec, 3);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(values[i], static_cast<float>((2.0 * stream.uniform(i) - 1.0) / 4.0));
+  }
+}
+
+TEST(Initialise, HasTheDeviationOfItsKind) {
+  struct Case {
+    Initializer initializer;
+    double deviation;
+    double largest;
+  };
+  constexpr double kUnbounded = 1e9;
+  const std::vector<Case> cases{
+      {Initializer::kFanIn, 1.0 / std::sqrt(3.0 * 64.0), 1.0 / 8.0},
+      {Initializer::kGlorot, std::sqrt(2.0 / 96.0), std::sqrt(6.0 / 96.0)},
+      {Initializer::kHe, std::sqrt(2.0 / 64.0), kUnbounded},
+      {Initializer::kNormal, 0.02, kUnbounded},
+      {Initializer::kZeros, 0.0, 0.0}};
+  for (const Case& c : cases) {
+    const ParameterSpec spec{.name = "w",
+                             .shape = {32, 64 * 20},
+                             .initializer = c.initializer,
+                             .fan_in = 64,
+                             .fan_out = 32};
+    double mean = 0.0;
+    double square = 0.0;
+    const std::vector<float> values = initialised(spec, 1);
+    const auto count = static_cast<double>(values.size());
+    for (const float value : values) {
+      EXPECT_LE(std::fabs(static_cast<double>(value)), c.largest * (1.0 + 1e-6));
+      mean += static_cast<double>(value) / count;
+      square += static_cast<double>(value) * static_cast<double>(value) / count;
+    }
+    // 40,960 values: five standard errors are 2.5 % of the deviation for the mean, 1.8 % of the
+    // deviation itself.
+    EXPECT_NEAR(mean, 0.0, 0.025 * c.deviation) << name_of(c.initializer);
+    EXPECT_NEAR(std::sqrt(square), c.deviation, 0.018 * c.deviation) << name_of(c.initializer);
+  }
+  const ParameterSpec ones{.name = "w", .shape = {3}, .initializer = Initializer::kOnes};
+  EXPECT_EQ(initialised(ones, 1), std::vector<float>(3, 1.0F));
+}
+
+TEST(Initialise, RefusesAnotherShape) {
+  const ParameterSpec spec{.name = "w", .shape = {2, 3}};
+  std::vector<float> values(6);
+  EXPECT_THROW(initialise(spec, 1, TensorView(std::span(values), Shape{6})), std::logic_error);
+}
+
+}  // namespace
+}  // namespace strata::nn

@@ -1,0 +1,192 @@
+#include "strata/nn/stage.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "strata/device/buffer.hpp"
+
+#include "stage_bench.hpp"
+
+namespace strata::nn::test {
+namespace {
+
+constexpr std::int64_t kMicrobatch = 4;
+constexpr std::int64_t kMicrobatches = 3;
+constexpr std::int64_t kInputs = 6;
+constexpr std::int64_t kOutputs = 3;
+
+Model small_model() {
+  return Model({.layers = {"flatten", "dense 9 relu", "dropout 0.3", "layer_norm", "dense 5",
+                           "gelu", "dense 3"},
+                .input_shape = {2, 3},
+                .outputs = kOutputs,
+                .seed = 8});
+}
+
+/// Losses and weight gradients, by parameter name, of three microbatches through the stages of a
+/// split, messages between them copied by hand.
+struct Pass {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<float>> gradients;
+  friend bool operator==(const Pass&, const Pass&) = default;
+};
+
+Pass run_through(const Model& model, const std::vector<grid::Range>& split) {
+  std::vector<std::unique_ptr<StageBench<float>>> benches;
+  std::vector<std::unique_ptr<ArenaSink<float>>> sinks;
+  for (const grid::Range& layers : split) {
+    benches.push_back(std::make_unique<StageBench<float>>(
+        model, layers, kMicrobatch,
+        StageSlots{.activations = 2, .inputs = layers.begin == 0 ? 0 : 2, .gradients = 2}));
+    sinks.push_back(std::make_unique<ArenaSink<float>>(benches.back()->layout().elements));
+  }
+  Pass result;
+  const std::vector<std::int64_t> labels{2, 0, 1, 1};
+  const ConstTensorView targets{std::span(labels), Shape{kMicrobatch}};
+  for (std::int64_t m = 0; m < kMicrobatches; ++m) {
+    const std::vector<float> sample =
+        numbers<float>(kMicrobatch * kInputs, static_cast<std::uint64_t>(m));
+    const ConstTensorView loaded{std::span(sample), Shape{kMicrobatch, 2, 3}};
+    const auto input_of = [&](std::size_t s) {
+      return s == 0 ? loaded : ConstTensorView(benches[s]->stage().input_of(m));
+    };
+    for (std::size_t s = 0; s < benches.size(); ++s) {
+      Stage& stage = benches[s]->stage();
+      stage.forward(m, input_of(s), m * kMicrobatch, Mode::kTraining);
+      if (s + 1 < benches.size()) {
+        device::copy_tensor(stage.output_of(m, input_of(s)), benches[s + 1]->stage().input_of(m));
+      } else {
+        result.losses.push_back(
+            stage.loss(m, input_of(s), targets, kMicrobatch, 0.25, Mode::kTraining).loss);
+      }
+    }
+    for (std::size_t s = benches.size(); s-- > 0;) {
+      Stage& stage = benches[s]->stage();
+      stage.backward_input(m, input_of(s), m * kMicrobatch);
+      if (s > 0) {
+        device::copy_tensor(stage.input_gradient_of(m),
+                            benches[s - 1]->stage().output_gradient_of(m));
+      }
+      stage.backward_weight(m, input_of(s), m * kMicrobatch, *sinks[s]);
+    }
+  }
+  for (std::size_t s = 0; s < benches.size(); ++s) {
+    for (const PlacedParameter& placed : benches[s]->layout().parameters) {
+      const auto begin = sinks[s]->gradients().begin() + placed.offset;
+      result.gradients[placed.spec.name] = {begin, begin + placed.spec.shape.count()};
+    }
+  }
+  return result;
+}
+
+TEST(Stage, ChainedStagesGiveTheBitsOfOne) {
+  const Model model = small_model();
+  const std::int64_t layers = model.layer_count();
+  const Pass whole = run_through(model, {{0, layers}});
+  ASSERT_EQ(whole.gradients.size(), model.parameters().size());
+  for (std::int64_t cut = 1; cut < layers; ++cut) {
+    EXPECT_TRUE(run_through(model, {{0, cut}, {cut, layers}}) == whole) << "cut at " << cut;
+  }
+  std::vector<grid::Range> each;
+  for (std::int64_t i = 0; i < layers; ++i) {
+    each.push_back({i, i + 1});
+  }
+  EXPECT_TRUE(run_through(model, each) == whole) << "a stage a layer";
+}
+
+TEST(Stage, AddsTheGradientsOfLaterMicrobatches) {
+  const Model model(
+      {.layers = {"dense 3"}, .input_shape = {kInputs}, .outputs = kOutputs, .seed = 1});
+  StageBench<double> bench(model, {0, 1}, kMicrobatch, {});
+  ArenaSink<double> once(bench.layout().elements);
+  ArenaSink<double> twice(bench.layout().elements);
+  const std::vector<double> sample = numbers<double>(kMicrobatch * kInputs, 5);
+  const ConstTensorView input{std::span(sample), Shape{kMicrobatch, kInputs}};
+  const std::vector<double> gradient = numbers<double>(kMicrobatch * kOutputs, 6);
+  for (std::int64_t m = 0; m < 2; ++m) {
+    bench.stage().forward(m, input, 0, Mode::kTraining);
+    std::copy(gradient.begin(), gradient.end(),
+              bench.stage().output_gradient_of(m).host<double>().begin());
+    bench.stage().backward_input(m, input, 0);
+    if (m == 0) {
+      bench.stage().backward_weight(m, input, 0, once);
+    }
+    bench.stage().backward_weight(m, input, 0, twice);
+  }
+  for (const PlacedParameter& placed : bench.layout().parameters) {
+    for (std::int64_t i = 0; i < placed.spec.shape.count(); ++i) {
+      const auto at = static_cast<std::size_t>(placed.offset + i);
+      EXPECT_DOUBLE_EQ(twice.gradients()[at], 2.0 * once.gradients()[at]);
+    }
+  }
+}
+
+TEST(Stage, DropsOutWhileTrainingOnlyAndBySampleNotByMicrobatch) {
+  const Model model({.layers = {"dropout 0.5"}, .input_shape = {50}, .outputs = 50, .seed = 1});
+  StageBench<float> bench(model, {0, 1}, 2, {});
+  const std::vector<float> ones(100, 1.0F);
+  const ConstTensorView input{std::span(ones), Shape{2, 50}};
+  const auto output = [&](std::int64_t first_row, Mode mode) {
+    bench.stage().forward(0, input, first_row, mode);
+    const auto values = bench.stage().output_of(0, input).host<float>();
+    return std::vector<float>(values.begin(), values.end());
+  };
+  EXPECT_EQ(output(0, Mode::kEvaluation), ones);
+  const std::vector<float> rows01 = output(0, Mode::kTraining);
+  const std::vector<float> rows12 = output(1, Mode::kTraining);
+  EXPECT_TRUE(std::equal(rows01.begin() + 50, rows01.end(), rows12.begin()));
+  EXPECT_NE(rows01, rows12);
+  EXPECT_EQ(output(0, Mode::kTraining), rows01);
+}
+
+TEST(Stage, MemoryIsWhatTheTensorsTake) {
+  const Model model = small_model();
+  const StageSlots slots{.activations = 3, .inputs = 2, .gradients = 2};
+  const auto line = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  const std::int64_t m = kMicrobatch;
+  // Of layers 2 to 4: the dropout's output and mask, the norm's output, mean and rstd, the output
+  // of the dense layer.
+  const std::int64_t activations =
+      line(m * 9 * 4) + line(m * 9) + line(m * 9 * 4) + 2 * line(m * 4) + line(m * 5 * 4);
+  const std::int64_t gradients = 3 * line(m * 9 * 4) + line(m * 5 * 4);
+  const std::vector<MemoryItem> items = Stage::memory(model, {2, 5}, m, slots, DType::kFloat32);
+  ASSERT_EQ(items.size(), 3U);
+  EXPECT_EQ(items[0].bytes, 3 * activations);
+  EXPECT_EQ(items[1].bytes, 2 * line(m * 9 * 4));
+  EXPECT_EQ(items[2].bytes, 2 * gradients);
+  // Views take no memory of their own; nothing leads gradients back beyond the first stage.
+  EXPECT_EQ(Stage::memory(model, {0, 2}, m, {}, DType::kFloat64)[0].bytes, line(m * 9 * 8));
+  EXPECT_EQ(Stage::memory(model, {0, 2}, m, {}, DType::kFloat64)[2].bytes, line(m * 9 * 8));
+}
+
+TEST(Stage, SlotsLieApartAndComeRound) {
+  const Model model = small_model();
+  StageBench<float> bench(model, {2, 5}, kMicrobatch,
+                          {.activations = 3, .inputs = 2, .gradients = 2});
+  const Stage& stage = bench.stage();
+  const std::int64_t bytes = stage.input_of(0).bytes();
+  EXPECT_GE(std::abs(stage.input_of(1).raw() - stage.input_of(0).raw()), bytes);
+  EXPECT_EQ(stage.input_of(2).raw(), stage.input_of(0).raw());
+  EXPECT_NE(stage.output_of(1, {}).raw(), stage.output_of(0, {}).raw());
+  EXPECT_NE(stage.output_of(2, {}).raw(), stage.output_of(0, {}).raw());
+  EXPECT_EQ(stage.output_of(3, {}).raw(), stage.output_of(0, {}).raw());
+  EXPECT_EQ(stage.output_gradient_of(2).raw(), stage.output_gradient_of(0).raw());
+  EXPECT_NE(stage.output_gradient_of(1).raw(), stage.output_gradient_of(0).raw());
+}
+
+TEST(Stage, RefusesWeightsOfAnotherSize) {
+  const Model model = small_model();
+  ops::Context context(1);
+  std::vector<float> weights(1024);
+  EXPECT_THROW(
+      Stage(context, model, {0, 2}, kMicrobatch, {}, TensorView(std::span(weights), Shape{1024})),
+      std::logic_error);
+}
+
+}  // namespace
+}  // namespace strata::nn::test

@@ -1,0 +1,129 @@
+#include "strata/optim/buckets.hpp"
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "layouts.hpp"
+
+namespace strata::optim::test {
+namespace {
+
+constexpr std::int64_t kBlock = nn::ParameterLayout::kBlock;
+
+struct Sizes {
+  std::vector<std::int64_t> counts;
+  std::int64_t ranks;
+  std::int64_t bucket;
+};
+
+std::vector<Sizes> all_sizes() {
+  std::vector<Sizes> all;
+  for (const auto& counts :
+       {std::vector<std::int64_t>{1}, {1024}, {1025, 3}, kMixed, {100000, 1, 2, 3, 40000}, {}}) {
+    for (const std::int64_t ranks : {1, 2, 3, 4, 7, 16}) {
+      for (const std::int64_t bucket : {1024, 1500, 2048, 5000, 1 << 20}) {
+        all.push_back({counts, ranks, bucket});
+      }
+    }
+  }
+  return all;
+}
+
+TEST(BucketPlan, CoversEveryElementOnceFromTheEnd) {
+  for (const Sizes& sizes : all_sizes()) {
+    const nn::ParameterLayout layout = layout_with(sizes.counts);
+    const BucketPlan plan(layout, sizes.ranks, sizes.bucket);
+    std::int64_t end = layout.elements;
+    std::int64_t largest = 0;
+    std::vector<std::int64_t> owned(static_cast<std::size_t>(sizes.ranks), 0);
+    for (const Bucket& bucket : plan.buckets()) {
+      ASSERT_EQ(bucket.elements.end, end);
+      ASSERT_GT(bucket.elements.count(), 0);
+      ASSERT_LE(bucket.elements.count(), sizes.bucket);
+      end = bucket.elements.begin;
+      ASSERT_EQ(std::ssize(bucket.slices), sizes.ranks);
+      std::int64_t next = 0;
+      for (std::size_t r = 0; r < bucket.slices.size(); ++r) {
+        const grid::Range& slice = bucket.slices[r];
+        ASSERT_EQ(slice.begin, next);
+        ASSERT_EQ(slice.begin % kBlock, 0);
+        ASSERT_EQ(slice.end % kBlock, 0);
+        next = slice.end;
+        owned[r] += slice.count();
+        largest = std::max(largest, slice.count());
+      }
+      ASSERT_EQ(next, bucket.elements.count());
+    }
+    ASSERT_EQ(end, 0);
+    EXPECT_EQ(plan.largest_slice(), largest);
+    for (std::int64_t r = 0; r < sizes.ranks; ++r) {
+      EXPECT_EQ(plan.owned_elements(r), owned[static_cast<std::size_t>(r)]);
+    }
+  }
+}
+
+TEST(BucketPlan, BucketsAreReadyWithTheLayerOfTheirFirstElement) {
+  for (const Sizes& sizes : all_sizes()) {
+    const nn::ParameterLayout layout = layout_with(sizes.counts);
+    const BucketPlan plan(layout, sizes.ranks, sizes.bucket);
+    for (const Bucket& bucket : plan.buckets()) {
+      // The earliest layer with an element in it, which backward reaches last.
+      std::int64_t earliest = 1000;
+      for (const nn::PlacedParameter& placed : layout.parameters) {
+        const std::int64_t count = (placed.spec.shape.count() + kBlock - 1) / kBlock * kBlock;
+        if (placed.offset < bucket.elements.end && placed.offset + count > bucket.elements.begin) {
+          earliest = std::min(earliest, placed.spec.layer);
+        }
+      }
+      ASSERT_EQ(bucket.ready_layer, earliest);
+    }
+  }
+}
+
+TEST(BucketPlan, TextTellsPlansApart) {
+  const nn::ParameterLayout layout = layout_with(kMixed);
+  const std::string text = BucketPlan(layout, 2, 2048).text();
+  EXPECT_EQ(BucketPlan(layout, 2, 2100).text(), text);
+  EXPECT_NE(BucketPlan(layout, 3, 2048).text(), text);
+  EXPECT_NE(BucketPlan(layout, 2, 4096).text(), text);
+}
+
+TEST(BucketPlan, RefusesBucketsBelowABlock) {
+  EXPECT_THROW(BucketPlan(layout_with({5}), 1, kBlock - 1), std::logic_error);
+}
+
+TEST(OwnedPieces, AreEveryElementOfEveryParameterOnce) {
+  for (const Sizes& sizes : all_sizes()) {
+    const nn::ParameterLayout layout = layout_with(sizes.counts);
+    const BucketPlan plan(layout, sizes.ranks, sizes.bucket);
+    std::vector<int> seen(static_cast<std::size_t>(layout.elements), 0);
+    for (std::int64_t r = 0; r < sizes.ranks; ++r) {
+      std::vector<int> state(static_cast<std::size_t>(plan.owned_elements(r)), 0);
+      for (const OwnedPiece& piece : owned_pieces(layout, plan, r)) {
+        const nn::PlacedParameter& placed = layout.parameters[piece.parameter];
+        const Bucket& bucket = plan.buckets()[piece.bucket];
+        const grid::Range& slice = bucket.slices[static_cast<std::size_t>(r)];
+        ASSERT_GE(piece.range.begin, 0);
+        ASSERT_LE(piece.range.end, placed.spec.shape.count());
+        ASSERT_EQ(piece.arena_offset, placed.offset + piece.range.begin);
+        ASSERT_GE(piece.arena_offset, bucket.elements.begin + slice.begin);
+        ASSERT_LE(piece.arena_offset + piece.range.count(), bucket.elements.begin + slice.end);
+        for (std::int64_t i = 0; i < piece.range.count(); ++i) {
+          ++seen[static_cast<std::size_t>(piece.arena_offset + i)];
+          ASSERT_EQ(++state.at(static_cast<std::size_t>(piece.owned_offset + i)), 1);
+        }
+      }
+    }
+    for (const nn::PlacedParameter& placed : layout.parameters) {
+      for (std::int64_t i = 0; i < placed.spec.shape.count(); ++i) {
+        ASSERT_EQ(seen[static_cast<std::size_t>(placed.offset + i)], 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata::optim::test

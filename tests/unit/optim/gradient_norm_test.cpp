@@ -1,0 +1,60 @@
+#include "strata/optim/gradient_norm.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "layouts.hpp"
+
+namespace strata::optim::test {
+namespace {
+
+std::vector<double> squares_on(const nn::ParameterLayout& layout, std::int64_t ranks,
+                               std::int64_t bucket, const std::vector<float>& gradients) {
+  const BucketPlan plan(layout, ranks, bucket);
+  const GradientNorm norm(layout, plan, ranks);
+  ops::Context context(1);
+  std::vector<std::vector<double>> partials;
+  std::vector<std::span<const double>> gathered;
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    partials.emplace_back(static_cast<std::size_t>(norm.partial_count()), -1.0);
+    norm.partials(context, view_of(gradients), r, partials.back());
+  }
+  for (const std::vector<double>& own : partials) {
+    gathered.emplace_back(own);
+  }
+  return norm.squares(gathered);
+}
+
+TEST(GradientNorm, HasTheSameBitsForEveryNumberOfRanksAndBucketSize) {
+  const nn::ParameterLayout layout = layout_with(kMixed);
+  const std::vector<float> gradients = arena_numbers(layout, 1);
+  const std::vector<double> expected = squares_on(layout, 1, 1 << 20, gradients);
+  for (const std::int64_t ranks : {1, 2, 3, 4, 5, 16}) {
+    for (const std::int64_t bucket : {1024, 2048, 3000, 1 << 20}) {
+      EXPECT_EQ(squares_on(layout, ranks, bucket, gradients), expected)
+          << ranks << " ranks, buckets of " << bucket;
+    }
+  }
+}
+
+TEST(GradientNorm, IsTheSumOfSquaresOfEachParameter) {
+  const nn::ParameterLayout layout = layout_with(kMixed);
+  const std::vector<float> gradients = arena_numbers(layout, 2);
+  const std::vector<double> squares = squares_on(layout, 2, 2048, gradients);
+  ASSERT_EQ(squares.size(), layout.parameters.size());
+  for (std::size_t p = 0; p < squares.size(); ++p) {
+    const nn::PlacedParameter& placed = layout.parameters[p];
+    long double expected = 0.0L;
+    for (std::int64_t i = 0; i < placed.spec.shape.count(); ++i) {
+      const long double g = gradients[static_cast<std::size_t>(placed.offset + i)];
+      expected += g * g;
+    }
+    EXPECT_NEAR(squares[p], static_cast<double>(expected), 1e-13 * static_cast<double>(expected));
+  }
+}
+
+}  // namespace
+}  // namespace strata::optim::test

@@ -1,0 +1,129 @@
+#include "strata/optim/gradient_reducer.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "strata/comm/threads.hpp"
+
+#include "layouts.hpp"
+
+namespace strata::optim::test {
+namespace {
+
+constexpr std::int64_t kMicrobatchesPerLane = 3;
+
+/// The gradient of one microbatch, known by its lane and place in it.
+std::vector<float> gradient_of(const nn::ParameterLayout& layout, std::int64_t lane,
+                               std::int64_t microbatch) {
+  return arena_numbers(layout, static_cast<std::uint64_t>(100 + 10 * lane + microbatch));
+}
+
+/// The sum as the design defines it: microbatches in order, lanes by the tree.
+std::vector<float> expected_sum(const nn::ParameterLayout& layout, std::int64_t begin,
+                                std::int64_t end) {
+  std::vector<float> sum;
+  if (end - begin == 1) {
+    sum = gradient_of(layout, begin, 0);
+    for (std::int64_t m = 1; m < kMicrobatchesPerLane; ++m) {
+      const std::vector<float> next = gradient_of(layout, begin, m);
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        sum[i] += next[i];
+      }
+    }
+    return sum;
+  }
+  const std::int64_t middle = begin + (end - begin) / 2;
+  sum = expected_sum(layout, begin, middle);
+  const std::vector<float> right = expected_sum(layout, middle, end);
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    sum[i] += right[i];
+  }
+  return sum;
+}
+
+/// Hands a microbatch's gradients to the reducer layer by layer, as a stage does.
+void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout, std::int64_t m,
+               const std::vector<float>& gradient) {
+  const nn::GradientSink::Target target = reducer.target(m);
+  const std::span<float> out = target.gradients.host<float>();
+  const std::int64_t layers = layout.parameters.back().spec.layer + 1;
+  for (std::int64_t layer = layers; layer-- > 0;) {
+    for (const nn::PlacedParameter& placed : layout.parameters) {
+      for (std::int64_t i = 0; placed.spec.layer == layer && i < placed.spec.shape.count(); ++i) {
+        const auto at = static_cast<std::size_t>(placed.offset + i);
+        out[at] =
+            target.accumulate == ops::Accumulate::kAdd ? out[at] + gradient[at] : gradient[at];
+      }
+    }
+    reducer.layer_done(m, layer);
+  }
+}
+
+void expect_tree_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucket) {
+  const nn::ParameterLayout layout = layout_with(kMixed);
+  const std::vector<float> expected = expected_sum(layout, 0, lanes);
+  const BucketPlan plan(layout, ranks, bucket);
+  const grid::SumTree tree(lanes);
+  const GradientReducer::Sizes sizes{.elements = layout.elements,
+                                     .microbatches_per_lane = kMicrobatchesPerLane};
+  comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
+    ops::Context context(1);
+    GradientReducer reducer(context, world, tree, plan, sizes);
+    const grid::Range own = grid::even_part(lanes, ranks, world.rank());
+    // Two steps, so that what the first leaves in the accumulators must not show in the second.
+    for (int step = 0; step < 2; ++step) {
+      for (std::int64_t m = 0; m < own.count() * kMicrobatchesPerLane; ++m) {
+        hand_over(
+            reducer, layout, m,
+            gradient_of(layout, own.begin + m / kMicrobatchesPerLane, m % kMicrobatchesPerLane));
+      }
+      reducer.finish();
+    }
+    const std::span<const float> sums = reducer.sums().host<float>();
+    std::int64_t wrong = 0;
+    for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {
+      for (std::int64_t i = 0; i < piece.range.count(); ++i) {
+        const auto at = static_cast<std::size_t>(piece.arena_offset + i);
+        wrong += sums[at] == expected[at] ? 0 : 1;
+      }
+    }
+    EXPECT_EQ(wrong, 0) << lanes << " lanes, rank " << world.rank() << " of " << ranks
+                        << ", buckets of " << bucket;
+  });
+}
+
+TEST(GradientReducer, GivesTheBitsOfTheTreeOnEveryNumberOfRanks) {
+  // More buckets than are in flight at once, a few, and a single one.
+  for (const std::int64_t bucket : {1024, 4096, 1 << 20}) {
+    for (const std::int64_t ranks : {1, 2, 4}) {
+      expect_tree_sums(4, ranks, bucket);
+    }
+    for (const std::int64_t ranks : {1, 2, 3, 6}) {
+      expect_tree_sums(6, ranks, bucket);
+    }
+  }
+}
+
+TEST(GradientReducer, MemoryFollowsTheFold) {
+  const nn::ParameterLayout layout = layout_with(kMixed);
+  const GradientReducer::Sizes sizes{.elements = layout.elements};
+  const grid::SumTree tree(4);
+  const auto bytes = [&](std::int64_t ranks, std::size_t item) {
+    return GradientReducer::memory(tree, ranks, 0, BucketPlan(layout, ranks, 4096), sizes)[item]
+        .bytes;
+  };
+  // Three accumulators add up four lanes, two add up two, one holds one.
+  EXPECT_EQ(bytes(1, 0), 3 * layout.elements * 4);
+  EXPECT_EQ(bytes(2, 0), 2 * layout.elements * 4);
+  EXPECT_EQ(bytes(4, 0), layout.elements * 4);
+  // Four buckets in flight, a slice from each other rank.
+  EXPECT_EQ(bytes(1, 1), 0);
+  EXPECT_EQ(bytes(2, 1), 4 * 1 * 2048 * 4);
+  EXPECT_EQ(bytes(4, 1), 4 * 3 * 1024 * 4);
+}
+
+}  // namespace
+}  // namespace strata::optim::test

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "strata/core/random.hpp"
+#include "strata/nn/parameter.hpp"
+
+namespace strata::optim::test {
+
+/// The layout of parameters of these many elements, two a layer.
+inline nn::ParameterLayout layout_with(const std::vector<std::int64_t>& counts) {
+  std::vector<nn::ParameterSpec> specs;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    specs.push_back({.name = "p" + std::to_string(i),
+                     .shape = i % 2 == 0 ? Shape{1, counts[i]} : Shape{counts[i]},
+                     .layer = static_cast<std::int64_t>(i / 2)});
+  }
+  return nn::layout_of(specs, {0, static_cast<std::int64_t>(counts.size())});
+}
+
+inline const std::vector<std::int64_t> kMixed{3000, 10, 1024, 1, 5000, 1025};
+
+/// Numbers of very different sizes where parameters lie, and zeros in the gaps between them.
+inline std::vector<float> arena_numbers(const nn::ParameterLayout& layout, std::uint64_t subject) {
+  const RandomStream stream(5, RandomPurpose::kSynthesise, subject);
+  std::vector<float> values(static_cast<std::size_t>(layout.elements), 0.0F);
+  for (const nn::PlacedParameter& placed : layout.parameters) {
+    for (std::int64_t i = 0; i < placed.spec.shape.count(); ++i) {
+      const auto at = static_cast<std::uint64_t>(placed.offset + i);
+      const auto words = stream.words(at);
+      const auto mantissa = static_cast<float>(static_cast<std::int32_t>(words[1]));
+      values[at] = mantissa * (words[0] % 2 == 0 ? 0x1p-31F : 0x1p-40F);
+    }
+  }
+  return values;
+}
+
+inline TensorView view_of(std::vector<float>& values) {
+  return {std::span(values), Shape{static_cast<std::int64_t>(values.size())}};
+}
+inline ConstTensorView view_of(const std::vector<float>& values) {
+  return {std::span(values), Shape{static_cast<std::int64_t>(values.size())}};
+}
+
+}  // namespace strata::optim::test

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "strata/comm/threads.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/trainer.hpp"
+
+namespace strata::train::test {
+
+/// What a run leaves: its metrics line by line, and the tensors of its last checkpoint.
+struct RunResult {
+  std::vector<nlohmann::json> metrics;
+  std::map<std::string, std::vector<float>> tensors;
+
+  /// The lines without times, which differ from run to run.
+  [[nodiscard]] std::vector<nlohmann::json> numbers() const {
+    std::vector<nlohmann::json> lines;
+    for (const nlohmann::json& line : metrics) {
+      lines.push_back({{"kind", line.at("kind")},
+                       {"step", line.at("step")},
+                       {"loss", line.at("loss")},
+                       {"grad_norm", line.value("grad_norm", nlohmann::json())},
+                       {"learning_rate", line.value("learning_rate", nlohmann::json())},
+                       {"accuracy", line.value("accuracy", nlohmann::json())}});
+    }
+    return lines;
+  }
+};
+
+inline RunResult result_of(const RunConfig& config, std::int64_t step) {
+  RunResult result;
+  std::ifstream in(std::filesystem::path(config.run.dir) / "metrics.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    result.metrics.push_back(nlohmann::json::parse(line));
+  }
+  const std::vector<io::CheckpointEntry> entries = io::list_checkpoints(checkpoint_root(config));
+  if (entries.empty() || entries.front().step != step) {
+    throw std::runtime_error("the newest checkpoint is not the last step's");
+  }
+  const io::Checkpoint checkpoint = io::Checkpoint::open(entries.front().directory);
+  for (const io::TensorInfo& tensor : checkpoint.tensors()) {
+    std::vector<float>& values = result.tensors[tensor.name];
+    values.resize(static_cast<std::size_t>(tensor.shape.count()));
+    checkpoint.read(tensor.name, tensor.shape, {0, tensor.shape.count()},
+                    TensorView(std::span(values), tensor.shape));
+  }
+  return result;
+}
+
+/// Trains on `data x pipeline` threads as the train command does on processes, into run.dir; goes
+/// on from what that directory holds where run.resume says so.
+inline RunResult run_on(RunConfig config, std::int64_t data, std::int64_t pipeline) {
+  config.parallel.data = data;
+  config.parallel.pipeline = pipeline;
+  std::filesystem::create_directories(checkpoint_root(config));
+  std::int64_t last_step = 0;
+  comm::run_thread_ranks(data * pipeline, [&](comm::Communicator& world) {
+    Log log(Log::Voice::kSilent);
+    const io::Dataset train_data = io::Dataset::open(config.data.train);
+    const io::Dataset test_data = io::Dataset::open(config.data.test);
+    std::optional<io::Checkpoint> checkpoint;
+    if (config.run.resume == Resume::kAuto) {
+      checkpoint = newest_good_checkpoint(world, checkpoint_root(config), log);
+    }
+    const Plan plan = prepare(config, world.size(), train_data.info(),
+                              checkpoint ? virtual_grid_of(*checkpoint) : VirtualGrid());
+    comm::check_same_plan(world, plan_items(plan, "the same"));
+    ops::Context context(1);
+    comm::Groups groups = comm::make_groups(world, plan.grid);
+    const Outcome outcome = train({.plan = plan,
+                                   .groups = groups,
+                                   .context = context,
+                                   .train_data = train_data,
+                                   .test_data = &test_data,
+                                   .checkpoint = checkpoint ? &*checkpoint : nullptr,
+                                   .config_text = "a config",
+                                   .log = log});
+    require(outcome == Outcome::kFinished, "the run did not finish");
+    if (world.rank() == 0) {
+      last_step = plan.total_steps;
+    }
+  });
+  return result_of(config, last_step);
+}
+
+}  // namespace strata::train::test

@@ -1,0 +1,165 @@
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "../io/data_files.hpp"
+#include "error_of.hpp"
+#include "small_run.hpp"
+
+namespace strata::train::test {
+namespace {
+
+using io::test::TemporaryDirectory;
+
+/// A run of a few steps over 40 images of 4 x 5 in three classes: four lanes of two microbatches, a
+/// batch that the samples end in the middle of, several buckets, and every kind of layer.
+class SmallRun : public testing::Test {
+ protected:
+  SmallRun() {
+    const io::ImportReport report = io::test::import_images(directory_, 52, "40,12");
+    base_.model.layers = {"flatten", "dense 130 relu", "dropout 0.3", "layer_norm",
+                          "dense 7", "gelu",           "dropout 0.1", "dense 3"};
+    base_.data.train = report.train.string();
+    base_.data.test = report.test.string();
+    base_.batch.global = 24;
+    base_.batch.micro = 3;
+    base_.numerics.lanes = 4;
+    base_.parallel.bucket_mib = 0.008;
+    base_.optimizer.options.kind = optim::OptimizerKind::kAdamw;
+    base_.optimizer.options.weight_decay = 0.01;
+    base_.optimizer.clip_norm = 0.5;
+    base_.schedule = {.kind = optim::LearningRateKind::kCosine,
+                      .peak = 0.02,
+                      .warmup_steps = 2,
+                      .decay_steps = 5};
+    base_.train.steps = 5;
+    base_.train.evaluate_every = 2;
+    base_.checkpoint.every = 3;
+    base_.run.seed = 5;
+  }
+
+  [[nodiscard]] RunConfig config(const std::string& name) const {
+    RunConfig config = base_;
+    config.run.dir = (directory_ / name).string();
+    return config;
+  }
+
+  TemporaryDirectory directory_;
+  RunConfig base_;
+};
+
+void expect_same(const RunResult& found, const RunResult& expected, const std::string& where) {
+  EXPECT_EQ(found.numbers(), expected.numbers()) << where;
+  ASSERT_EQ(found.tensors.size(), expected.tensors.size()) << where;
+  for (const auto& [name, values] : expected.tensors) {
+    EXPECT_TRUE(found.tensors.at(name) == values) << name << " differs " << where;
+  }
+}
+
+TEST_F(SmallRun, GivesTheSameNumbersOnEveryGridAndSchedule) {
+  const RunResult alone = run_on(config("1x1"), 1, 1);
+  ASSERT_EQ(alone.metrics.size(), 5U + 3U);
+  EXPECT_NE(alone.metrics[0].at("loss"), alone.metrics[1].at("loss"));
+  // Clipping took part: the norm lies above the limit.
+  EXPECT_GT(alone.metrics[0].at("grad_norm").get<double>(), base_.optimizer.clip_norm);
+  struct Case {
+    std::int64_t data;
+    std::int64_t pipeline;
+  };
+  for (const Case& grid : {Case{2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 3}}) {
+    for (const auto kind : {pipeline::ScheduleKind::k1f1b, pipeline::ScheduleKind::kGpipe}) {
+      if (grid.pipeline == 1 && kind == pipeline::ScheduleKind::kGpipe) {
+        continue;
+      }
+      const std::string where = fmt::format("{}x{} {}", grid.data, grid.pipeline, name_of(kind));
+      RunConfig run = config(where);
+      run.parallel.schedule = kind;
+      expect_same(run_on(run, grid.data, grid.pipeline), alone, "on " + where);
+    }
+  }
+}
+
+TEST_F(SmallRun, GivesTheSameNumbersForEverySplitAndBucketSize) {
+  const RunResult alone = run_on(config("auto"), 1, 1);
+  RunConfig split = config("split");
+  split.parallel.split = "0, dropout1, gelu1, dense3";
+  expect_same(run_on(split, 1, 4), alone, "for an uneven split");
+  RunConfig buckets = config("buckets");
+  buckets.parallel.bucket_mib = 1.0;
+  expect_same(run_on(buckets, 2, 1), alone, "for one large bucket");
+}
+
+TEST_F(SmallRun, ContinuesOnAnotherGridAsIfNeverStopped) {
+  const RunResult whole = run_on(config("whole"), 1, 1);
+  for (const std::int64_t pipeline : {1, 3}) {
+    const std::string name = fmt::format("stopped{}", pipeline);
+    RunConfig first = config(name);
+    first.train.steps = 3;
+    run_on(first, 2, 2);
+    RunConfig second = config(name);
+    second.run.resume = Resume::kAuto;
+    second.numerics.lanes = 0;  // the checkpoint's
+    second.batch.micro = 0;
+    RunResult resumed = run_on(second, 1, pipeline);
+    // The first part ended with an evaluation that the whole run has no place for.
+    std::erase_if(resumed.metrics, [](const nlohmann::json& line) {
+      return line.at("kind") == "evaluate" && line.at("step") == 3;
+    });
+    expect_same(resumed, whole, "resumed on " + name);
+  }
+}
+
+TEST_F(SmallRun, RefusesToContinueAnotherRun) {
+  run_on(config("run"), 1, 1);
+  const auto refused = [&](const std::function<void(RunConfig&)>& change, ExitCode code) {
+    RunConfig other = config("run");
+    other.run.resume = Resume::kAuto;
+    change(other);
+    return strata::test::error_of([&] { run_on(other, 1, 1); }, code);
+  };
+  EXPECT_NE(refused([](RunConfig& c) { c.run.seed = 6; }, ExitCode::kUsage)
+                .find("there run.seed is 5, here it is 6"),
+            std::string::npos);
+  EXPECT_NE(refused([](RunConfig& c) { c.numerics.lanes = 2; }, ExitCode::kUsage)
+                .find("numerics.lanes is 2"),
+            std::string::npos);
+  EXPECT_NE(refused([](RunConfig& c) { c.model.layers[4] = "dense 8"; }, ExitCode::kCheckpoint)
+                .find("another model"),
+            std::string::npos);
+}
+
+TEST_F(SmallRun, EndsWhenTheLossIsNotFinite) {
+  RunConfig run = config("diverges");
+  run.optimizer.options = {};
+  run.optimizer.clip_norm = 0.0;
+  run.schedule = {.peak = 1e30};
+  const std::string text = strata::test::error_of([&] { run_on(run, 2, 2); }, ExitCode::kDiverged);
+  EXPECT_NE(text.find("the run diverged: at step 2"), std::string::npos) << text;
+}
+
+TEST_F(SmallRun, AccountsForEveryStepsTime) {
+  const RunResult result = run_on(config("times"), 2, 2);
+  for (const nlohmann::json& line : result.metrics) {
+    if (line.at("kind") != "train") {
+      continue;
+    }
+    const auto seconds = [&](const char* name) {
+      return line.at(std::string(name) + "_seconds").get<double>();
+    };
+    double sum = 0.0;
+    for (const char* part : {"compute", "communication", "bubble", "data", "other"}) {
+      EXPECT_GE(seconds(part), part == std::string("other") ? -1e-9 : 0.0) << part;
+      sum += seconds(part);
+    }
+    EXPECT_GT(seconds("compute"), 0.0);
+    EXPECT_NEAR(sum, seconds("step"), 1e-9);
+    EXPECT_DOUBLE_EQ(line.at("samples_per_second").get<double>() * seconds("step"), 24.0);
+  }
+}
+
+}  // namespace
+}  // namespace strata::train::test
