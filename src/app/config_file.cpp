@@ -75,21 +75,19 @@ Settings file_settings(const std::string& path) {
   }
 }
 
-/// "--section.key=", which Boost refuses, is the empty value of those settings that may be empty.
-std::pair<std::string, std::string> empty_setting(const std::string& argument) {
-  const bool ours = argument.starts_with("--") && argument.find('=') == argument.size() - 1;
-  return ours ? std::pair(argument.substr(2, argument.size() - 3), std::string())
-              : std::pair<std::string, std::string>();
-}
-
 Settings argument_settings(std::span<const std::string> arguments) {
   const std::string where = "command line";
+  std::vector<std::string> words(arguments.begin(), arguments.end());
+  for (std::string& word : words) {
+    if (word.ends_with('=')) {
+      word += ' ';  // Boost refuses "--section.key=" without a value; blanks are trimmed off again
+    }
+  }
   try {
     return settings_of(
-        po::command_line_parser(std::vector<std::string>(arguments.begin(), arguments.end()))
+        po::command_line_parser(words)
             .options(description())
             .style(po::command_line_style::allow_long | po::command_line_style::long_allow_adjacent)
-            .extra_parser(empty_setting)
             .allow_unregistered()
             .run(),
         where);

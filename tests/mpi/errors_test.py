@@ -34,6 +34,7 @@ kind = adam
 
 [train]
 steps = 6
+evaluate_every = 2
 
 [checkpoint]
 every = 2
@@ -196,7 +197,7 @@ class Data(Errors):
         for name, text, words in [
                 ("ragged", "a,b,label\n1,2,x\n3,4,y\n5,6\n", ["ragged.csv:4", "2 fields", "3 columns"]),
                 ("nan", "a,b,label\n1,2,x\n3,nan,y\n", ["nan.csv:3", "column 'b'", "NaN"]),
-                ("blank", "a,b,label\n1,,x\n", ["blank.csv:2", "column 'b'", "empty"]),
+                ("blank", "a,b,label\n1,,x\n3,4,y\n", ["blank.csv:2", "column 'b'", "empty"]),
                 ("word", "a,b,label\n1,2,x\n3,four,y\n", ["word.csv:3", "'four' is not a number"]),
                 ("header", "a,b,label\n", ["header.csv has no rows"]),
                 ("empty", "", ["empty.csv is empty"]),
@@ -300,7 +301,7 @@ class Checkpoints(Errors):
         for layers, words in [
                 (["dense 24 relu", "dropout 0.1", "dense 4"], ["weights/dense1.weight"]),
                 (["dense 16 relu", "dense 4 name=head"], ["weights/head."]),
-                (["dense 16 relu", "dense 4 bias=no"], ["weights/dense2.bias", "config has not"])]:
+                (["dense 16 relu", "dense 4 bias=no"], ["dense2.bias", "config has not"])]:
             self.refused(CHECKPOINT, "step-00000006 is a checkpoint of another model", *words,
                          ranks=2, run=self.copy_of("good"),
                          settings=["--run.resume=auto", "--train.steps=8",
@@ -375,7 +376,8 @@ class FullDisk(Errors):
         wide = ["--model.layer=dense 2000 relu", "--model.layer=dense 4", "--checkpoint.every=1",
                 "--checkpoint.keep=50", "--train.steps=20"]
         run = mount / "run"
-        self.refused(CHECKPOINT, "step-0000000", ranks=2, run=run, settings=wide)
+        self.refused(CHECKPOINT, "No space left", "bytes", "the last good checkpoint is kept", ranks=2,
+                     run=run, settings=wide)
         kept = harness.checkpoints(run)
         self.assertGreater(len(kept), 2)
         verified = self.alone("checkpoint", "verify", run)
