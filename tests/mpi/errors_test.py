@@ -108,8 +108,13 @@ class Settings(Errors):
                 ("schedule.factor=0", ["schedule.factor", "above 0"]),
                 ("train.epochs=2", ["train.steps and train.epochs are both set"]),
                 ("train.steps=0", ["the run has no length"]),
+                ("batch.global=1000000000000", ["microbatches", "larger batch.micro"]),
                 ("data.train=", ["data.train is empty", "strata data import"])]:
             self.refused(USAGE, *words, settings=["--" + setting])
+        self.refused(USAGE, "optimizer.momentum is 0", "such as 0.9",
+                     settings=["--optimizer.kind=sgd", "--optimizer.nesterov=on"])
+        self.refused(USAGE, "train.epochs is 1e+300", "lower it",
+                     settings=["--train.steps=0", "--train.epochs=1e300"])
         self.refused(USAGE, '"batch.global=3" is not understood', "--section.key=value",
                      settings=["batch.global=3"])
         self.refused(USAGE, "batch.global is given twice",
@@ -143,6 +148,7 @@ class Settings(Errors):
         for layer, words in [
                 ("dens 4", ['no layer "dens"', 'nearest is "dense"', "layer_norm"]),
                 ("dense", ["number of outputs", "whole number from 1"]),
+                ("dense 9000000000000000000", ["whole number from 1 to 2147483647"]),
                 ("dense 4 bais=no", ['no option "bais"', 'nearest is "bias"']),
                 ("dense 4 rleu", ["only relu can follow"]),
                 ("dropout 1.5", ["probability is 1.5", "below 1"]),
