@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include <sys/resource.h>
@@ -112,13 +113,32 @@ void make_run_directory(comm::MpiSession& mpi, const train::RunConfig& config, L
   });
 }
 
+/// Bytes of mapped files among this process's resident memory: libraries and the shards of data
+/// sets.
+std::int64_t mapped_file_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    std::int64_t kibibytes = 0;
+    if (line.rfind("RssFile:", 0) == 0 &&
+        parse_int64(split_words(line.substr(8)).front(), kibibytes)) {
+      return kibibytes * 1024;
+    }
+  }
+  return 0;
+}
+
 void log_peak_memory(comm::MpiSession& mpi, Log& log) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const std::int64_t mine = usage.ru_maxrss * 1024;
-  std::vector<std::int64_t> all(static_cast<std::size_t>(mpi.world().size()));
-  mpi.world().all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
-  log.info("peak memory of a rank: {}", bytes_text(*std::max_element(all.begin(), all.end())));
+  const std::vector<std::int64_t> mine{usage.ru_maxrss * 1024, mapped_file_bytes()};
+  std::vector<std::int64_t> all(2 * static_cast<std::size_t>(mpi.world().size()));
+  mpi.world().all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all)));
+  std::size_t largest = 0;
+  for (std::size_t i = 2; i < all.size(); i += 2) {
+    largest = all[i] > all[largest] ? i : largest;
+  }
+  log.info("peak memory of a rank: {}; {} of it mapped files, which the system can take back",
+           bytes_text(all[largest]), bytes_text(all[largest + 1]));
 }
 
 Log::Voice voice_of(comm::MpiSession& mpi) {
