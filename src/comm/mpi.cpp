@@ -122,7 +122,7 @@ class MpiCommunicator final : public Communicator {
  private:
   void wait_for(MPI_Request request, const char* what) {
     Request(std::make_unique<MpiOperation>(request),
-            std::string("pass a ") + what + " of the " + name() + " with all its ranks", patience())
+            std::string("get through the ") + what + " with all ranks of the " + name(), patience())
         .wait();
   }
 

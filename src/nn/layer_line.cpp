@@ -1,5 +1,7 @@
 #include "layer_line.hpp"
 
+#include <limits>
+
 #include "strata/core/text.hpp"
 
 namespace strata::nn {
@@ -37,10 +39,12 @@ std::string LayerLine::take_option(const std::string& key, const std::string& ot
 
 std::int64_t LayerLine::take_count(std::string_view what) {
   const std::string text = take_value();
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   std::int64_t count = 0;
-  if (!parse_int64(text, count) || count < 1) {
-    refuse(fmt::format("it needs {}, a whole number from 1, as its first value; it has \"{}\"",
-                       what, text));
+  if (!parse_int64(text, count) || count < 1 || count > kMost) {
+    refuse(
+        fmt::format("it needs {}, a whole number from 1 to {}, as its first value; it has \"{}\"",
+                    what, kMost, text));
   }
   return count;
 }

@@ -100,9 +100,17 @@ void decide_virtual_grid(Plan& plan, const VirtualGrid& stored) {
               fmt::format("microbatches of {} samples in {} lane{}", c.batch.micro,
                           c.numerics.lanes, c.numerics.lanes == 1 ? "" : "s"),
               c.batch.micro * c.numerics.lanes);
-  plan.lanes = grid::SumTree(c.numerics.lanes);
   plan.microbatches_per_lane = lane_batch / c.batch.micro;
   plan.microbatches = plan.microbatches_per_lane * (c.numerics.lanes / plan.grid.data);
+  constexpr std::int64_t kMostMicrobatches = 1'000'000;
+  if (plan.microbatches > kMostMicrobatches) {
+    fail(
+        ExitCode::kUsage,
+        "batch.global is {}, which makes {} microbatches of {} samples on each rank, more than {}; "
+        "lower it, or set a larger batch.micro",
+        c.batch.global, plan.microbatches, c.batch.micro, kMostMicrobatches);
+  }
+  plan.lanes = grid::SumTree(c.numerics.lanes);
 }
 
 std::int64_t decide_steps(const RunConfig& config, std::int64_t samples) {
@@ -114,8 +122,23 @@ std::int64_t decide_steps(const RunConfig& config, std::int64_t samples) {
   if (t.steps > 0) {
     return t.steps;
   }
-  return static_cast<std::int64_t>(std::ceil(t.epochs * static_cast<double>(samples) /
-                                             static_cast<double>(config.batch.global)));
+  constexpr double kMostSteps = 1e15;
+  const double steps =
+      std::ceil(t.epochs * static_cast<double>(samples) / static_cast<double>(config.batch.global));
+  if (steps > kMostSteps) {
+    fail(ExitCode::kUsage,
+         "train.epochs is {}, which takes {:.3g} steps, more than {:.3g}; lower it", t.epochs,
+         steps, kMostSteps);
+  }
+  return static_cast<std::int64_t>(steps);
+}
+
+void check_optimizer(const optim::OptimizerOptions& options) {
+  if (options.kind == optim::OptimizerKind::kSgd && options.nesterov == ops::Nesterov::kOn &&
+      options.momentum == 0.0) {
+    fail(ExitCode::kUsage,
+         "optimizer.nesterov is on, but optimizer.momentum is 0; set a momentum, such as 0.9");
+  }
 }
 
 nn::LossKind decide_loss(const RunConfig& config, const io::DatasetInfo& data) {
@@ -141,6 +164,7 @@ Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo&
   plan.grid = decide_grid(config, ranks);
   plan.config.parallel.data = plan.grid.data;
   decide_virtual_grid(plan, stored);
+  check_optimizer(config.optimizer.options);
   plan.total_steps = decide_steps(plan.config, train_data.samples);
   if (plan.config.schedule.decay_steps == 0) {
     plan.config.schedule.decay_steps = plan.total_steps;

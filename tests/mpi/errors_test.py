@@ -34,6 +34,7 @@ kind = adam
 
 [train]
 steps = 6
+evaluate_every = 2
 
 [checkpoint]
 every = 2
@@ -107,8 +108,13 @@ class Settings(Errors):
                 ("schedule.factor=0", ["schedule.factor", "above 0"]),
                 ("train.epochs=2", ["train.steps and train.epochs are both set"]),
                 ("train.steps=0", ["the run has no length"]),
+                ("batch.global=1000000000000", ["microbatches", "larger batch.micro"]),
                 ("data.train=", ["data.train is empty", "strata data import"])]:
             self.refused(USAGE, *words, settings=["--" + setting])
+        self.refused(USAGE, "optimizer.momentum is 0", "such as 0.9",
+                     settings=["--optimizer.kind=sgd", "--optimizer.nesterov=on"])
+        self.refused(USAGE, "train.epochs is 1e+300", "lower it",
+                     settings=["--train.steps=0", "--train.epochs=1e300"])
         self.refused(USAGE, '"batch.global=3" is not understood', "--section.key=value",
                      settings=["batch.global=3"])
         self.refused(USAGE, "batch.global is given twice",
@@ -142,6 +148,7 @@ class Settings(Errors):
         for layer, words in [
                 ("dens 4", ['no layer "dens"', 'nearest is "dense"', "layer_norm"]),
                 ("dense", ["number of outputs", "whole number from 1"]),
+                ("dense 9000000000000000000", ["whole number from 1 to 2147483647"]),
                 ("dense 4 bais=no", ['no option "bais"', 'nearest is "bias"']),
                 ("dense 4 rleu", ["only relu can follow"]),
                 ("dropout 1.5", ["probability is 1.5", "below 1"]),
@@ -196,7 +203,7 @@ class Data(Errors):
         for name, text, words in [
                 ("ragged", "a,b,label\n1,2,x\n3,4,y\n5,6\n", ["ragged.csv:4", "2 fields", "3 columns"]),
                 ("nan", "a,b,label\n1,2,x\n3,nan,y\n", ["nan.csv:3", "column 'b'", "NaN"]),
-                ("blank", "a,b,label\n1,,x\n", ["blank.csv:2", "column 'b'", "empty"]),
+                ("blank", "a,b,label\n1,,x\n3,4,y\n", ["blank.csv:2", "column 'b'", "empty"]),
                 ("word", "a,b,label\n1,2,x\n3,four,y\n", ["word.csv:3", "'four' is not a number"]),
                 ("header", "a,b,label\n", ["header.csv has no rows"]),
                 ("empty", "", ["empty.csv is empty"]),
@@ -300,7 +307,7 @@ class Checkpoints(Errors):
         for layers, words in [
                 (["dense 24 relu", "dropout 0.1", "dense 4"], ["weights/dense1.weight"]),
                 (["dense 16 relu", "dense 4 name=head"], ["weights/head."]),
-                (["dense 16 relu", "dense 4 bias=no"], ["weights/dense2.bias", "config has not"])]:
+                (["dense 16 relu", "dense 4 bias=no"], ["dense2.bias", "config has not"])]:
             self.refused(CHECKPOINT, "step-00000006 is a checkpoint of another model", *words,
                          ranks=2, run=self.copy_of("good"),
                          settings=["--run.resume=auto", "--train.steps=8",
@@ -375,7 +382,8 @@ class FullDisk(Errors):
         wide = ["--model.layer=dense 2000 relu", "--model.layer=dense 4", "--checkpoint.every=1",
                 "--checkpoint.keep=50", "--train.steps=20"]
         run = mount / "run"
-        self.refused(CHECKPOINT, "step-0000000", ranks=2, run=run, settings=wide)
+        self.refused(CHECKPOINT, "No space left", "bytes", "the last good checkpoint is kept", ranks=2,
+                     run=run, settings=wide)
         kept = harness.checkpoints(run)
         self.assertGreater(len(kept), 2)
         verified = self.alone("checkpoint", "verify", run)

@@ -108,6 +108,20 @@ class Resume(harness.StrataTest):
         text = (self.directory / "kept" / "config.ini").read_text()
         self.assertIn("lanes = 4\n", text)
 
+    def test_resolved_config_continues_the_run(self):
+        self.train(self.config, (2, 1), "resolved", "--train.steps=6")
+        resolved = self.directory / "resolved" / "config.ini"
+        finished = self.launch(2, "train", resolved, "--run.resume=auto", "--train.steps=12")
+        self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.assert_same_run("short", "resolved")
+
+    def test_decay_ends_at_the_last_step(self):
+        self.train(self.config, (1, 1), "decay", "--schedule.decay_steps=0")
+        self.assertIn("decay_steps = 12\n", (self.directory / "decay" / "config.ini").read_text())
+        without = self.write_config("without.ini", NETWORK.replace("decay_steps = 3000", ""))
+        self.train(without, (1, 1), "without")
+        self.assert_same_run("decay", "without")
+
     def test_finished_run_stays_as_it_is(self):
         self.train(self.config, (1, 1), "finished")
         again = self.train(self.config, (2, 1), "finished", "--run.resume=auto")

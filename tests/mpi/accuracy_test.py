@@ -1,0 +1,49 @@
+"""The first example of the manual on real data: MNIST, 10,000 images, four ranks.
+
+The environment variable STRATA_DATA_DIR names a directory with the IDX files.
+"""
+
+import os
+import pathlib
+import re
+import sys
+
+import harness
+
+JOBS = pathlib.Path(__file__).resolve().parents[2] / "jobs"
+
+
+def idx_file(pattern):
+    found = sorted(pathlib.Path(os.environ["STRATA_DATA_DIR"]).rglob(pattern))
+    return found[0] if found else None
+
+
+class Accuracy(harness.StrataTest):
+    def test_mnist_on_four_ranks(self):
+        images, labels = idx_file("t10k-images-idx3-ubyte*"), idx_file("t10k-labels-idx1-ubyte*")
+        if not images or not labels:
+            self.skipTest("STRATA_DATA_DIR has no t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte")
+        self.import_data("--format=idx", f"--images={images}", f"--labels={labels}",
+                         "--split=8000,2000", "--output=data/mnist")
+        config = JOBS / "mnist-mlp.ini"
+        self.train(config, (2, 2), "mnist", "--run.threads=1", limit=500)
+        rows = [dict(row) for row in harness.metrics(self.directory / "mnist")]
+        last = [row for row in rows if row["kind"] == "evaluate"][-1]
+        self.assertEqual(last["step"], "1250")
+        print(f"test accuracy {last['accuracy']}, loss {last['loss']}", flush=True)
+        self.assertGreaterEqual(float(last["accuracy"]), 0.955)
+
+        evaluated = self.alone("evaluate", config, "--run.dir=mnist", "--parallel.pipeline=1")
+        self.assertEqual(evaluated.code, harness.DONE, evaluated.text)
+        found = re.search(r"step-00001250: loss (\S+), accuracy (\S+) % over 2000 samples",
+                          evaluated.text)
+        self.assertIsNotNone(found, evaluated.text)
+        self.assertEqual(float(found[1]), float(last["loss"]))
+        self.assertEqual(found[2], f"{100 * float(last['accuracy']):.4f}")
+
+
+if __name__ == "__main__":
+    if not os.environ.get("STRATA_DATA_DIR"):
+        print("skipped: STRATA_DATA_DIR, the directory with the MNIST files, is not set")
+        sys.exit(77)
+    harness.main()

@@ -1,0 +1,66 @@
+"""The memory that a rank takes at its peak is the planned memory, and at most a little more."""
+
+import re
+
+import harness
+
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def byte_count(text):
+    number, unit = text.split()
+    return float(number) * UNITS[unit]
+
+
+class Memory(harness.StrataTest):
+    def config(self, name, data, layers, further):
+        lines = "".join(f"layer = {layer}\n" for layer in layers)
+        return self.write_config(f"{name}.ini", f"""
+[model]
+{lines}
+[data]
+train = {data}/train.h5
+test = {data}/test.h5
+[optimizer]
+kind = adam
+[train]
+steps = 3
+[run]
+threads = 1
+{further}""")
+
+    def measure(self, config, grid):
+        run = f"{config.stem}-{grid[0]}x{grid[1]}"
+        text = self.train(config, grid, run).text
+        sizes = re.search(r"^total((?:\s+[\d.]+ \w+)+)\s*$", text, re.MULTILINE).group(1)
+        planned = max(byte_count(size) for size in re.findall(r"[\d.]+ \w+", sizes))
+        peak = byte_count(re.search(r"peak memory of a rank: ([\d.]+ \w+)", text).group(1))
+        print(f"{run}: planned {planned / 2**20:.1f} MiB, peak {peak / 2**20:.1f} MiB, "
+              f"at most {1.1 * (planned + 100e6) / 2**20:.1f} MiB", flush=True)
+        self.assertLessEqual(peak, 1.1 * (planned + 100e6))
+        self.assertGreaterEqual(peak, planned)
+
+    def test_the_usual_network(self):
+        self.import_classes("images", (28, 28), 10, train=500, test=100)
+        config = self.config("mlp", "images", ["flatten", "dense 128 relu", "dropout 0.2", "dense 10"],
+                             "[batch]\nglobal = 128\n[numerics]\nlanes = 4\n")
+        for grid in [(1, 1), (2, 2)]:
+            self.measure(config, grid)
+
+    def test_a_wide_network(self):
+        self.import_classes("wide", (256,), 10, train=600, test=64)
+        config = self.config("wide", "wide", ["dense 2048 relu"] * 5 + ["dense 10"],
+                             "[batch]\nglobal = 128\n[numerics]\nlanes = 2\n")
+        for grid in [(1, 1), (2, 1), (1, 2)]:
+            self.measure(config, grid)
+
+    def test_many_activations(self):
+        self.import_classes("deep", (64,), 4, train=40000, test=64)
+        config = self.config("deep", "deep", ["dense 128", "gelu"] * 6 + ["dense 4"],
+                             "[batch]\nglobal = 16384\nmicro = 4096\n[numerics]\nlanes = 2\n")
+        for grid in [(1, 1), (1, 2)]:
+            self.measure(config, grid)
+
+
+if __name__ == "__main__":
+    harness.main()
