@@ -125,6 +125,6 @@ cat <<END
 $run holds config.ini, metrics.jsonl, log.txt and the checkpoints. What to try next, from $PWD:
   the same run on another grid gives the same numbers, to the bit:
 ${as_root_text}    mpirun --oversubscribe -n 2 build/release/bin/strata train $run/config.ini --parallel.data=1 --run.dir=$run-2
-    diff <(grep -o '"loss":[^,]*' $run/metrics.jsonl) <(grep -o '"loss":[^,]*' $run-2/metrics.jsonl) && echo same
+    cmp <(grep -o '"loss":[^,]*' $run/metrics.jsonl) <(grep -o '"loss":[^,]*' $run-2/metrics.jsonl) && echo same
   the whole story: docs/first-steps.md
 END
