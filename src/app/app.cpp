@@ -1,5 +1,6 @@
 #include "strata/app/app.hpp"
 
+#include <csignal>
 #include <functional>
 #include <string>
 #include <vector>
@@ -93,6 +94,8 @@ int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSe
 }  // namespace
 
 int run(int argc, char** argv) {
+  // Under a file size limit, writes are to fail with a message and not end the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const std::string command = arguments.empty() ? "" : arguments.front();
   const Arguments rest = Arguments(arguments).subspan(arguments.empty() ? 0 : 1);

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -19,7 +20,7 @@ namespace po = boost::program_options;
 
 using Settings = std::map<std::string, std::vector<std::string>>;
 
-po::options_description description() {
+po::options_description known_settings() {
   po::options_description known;
   for (const Option& option : option_table()) {
     known.add_options()(option.key.c_str(), po::value<std::string>(), option.help.c_str());
@@ -60,11 +61,14 @@ Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::st
 
 Settings file_settings(const std::string& path) {
   std::ifstream in(path);
+  if (std::error_code error; std::filesystem::is_directory(path, error)) {
+    fail(ExitCode::kUsage, "cannot read the config file {}: it is a directory", path);
+  }
   if (!in) {
     fail(ExitCode::kUsage, "cannot read the config file {}: {}", path, std::strerror(errno));
   }
   try {
-    return settings_of(po::parse_config_file(in, description(), true), path);
+    return settings_of(po::parse_config_file(in, known_settings(), true), path);
   } catch (const po::error& error) {
     fail(ExitCode::kUsage, "{}: {}; a config file has [section] lines and key = value lines", path,
          error.what());
@@ -73,17 +77,19 @@ Settings file_settings(const std::string& path) {
 
 Settings argument_settings(std::span<const std::string> arguments) {
   const std::string where = "command line";
-  try {
-    return settings_of(
-        po::command_line_parser(std::vector<std::string>(arguments.begin(), arguments.end()))
-            .options(description())
-            .style(po::command_line_style::allow_long | po::command_line_style::long_allow_adjacent)
-            .allow_unregistered()
-            .run(),
-        where);
-  } catch (const po::error& error) {
-    fail(ExitCode::kUsage, "{}: {}; settings look like --section.key=value", where, error.what());
+  po::basic_parsed_options<char> parsed(nullptr);
+  for (const std::string& argument : arguments) {
+    const std::size_t equals = argument.find('=');
+    if (argument.rfind("--", 0) != 0 || equals == std::string::npos) {
+      fail(ExitCode::kUsage, "{}: \"{}\" is not understood; settings look like --section.key=value",
+           where, argument);
+    }
+    const std::string key = argument.substr(2, equals - 2);
+    po::option option(key, {argument.substr(equals + 1)});
+    option.unregistered = known_settings().find_nothrow(key, false) == nullptr;
+    parsed.options.push_back(std::move(option));
   }
+  return settings_of(parsed, where);
 }
 
 void apply_settings(const Settings& settings, train::RunConfig& config) {

@@ -166,7 +166,7 @@ std::vector<Option> model_and_data() {
       whole("batch.global", "samples", "samples of one optimizer step, over all ranks", 1,
             STRATA_MEMBER(batch.global)),
       whole("batch.micro", "samples",
-            "samples of one forward pass; 0: decided at first launch and kept in the checkpoint", 0,
+            "samples of one forward pass; 0: the largest divisor of a lane's samples up to 32", 0,
             STRATA_MEMBER(batch.micro)),
   };
 }

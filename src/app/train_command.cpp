@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include <sys/resource.h>
@@ -89,6 +90,9 @@ train::Plan make_plan(comm::MpiSession& mpi, const Session& session) {
     const train::VirtualGrid stored =
         session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : train::VirtualGrid();
     plan = train::prepare(session.config, mpi.world().size(), session.train_data->info(), stored);
+    if (session.test_data) {
+      train::require_fits(*plan, session.test_data->info());
+    }
   });
   comm::check_same_plan(mpi.world(), train::plan_items(*plan, config_text(plan->config)));
   return std::move(*plan);
@@ -109,13 +113,32 @@ void make_run_directory(comm::MpiSession& mpi, const train::RunConfig& config, L
   });
 }
 
+/// Bytes of mapped files among this process's resident memory: libraries and the shards of data
+/// sets.
+std::int64_t mapped_file_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    std::int64_t kibibytes = 0;
+    if (line.rfind("RssFile:", 0) == 0 &&
+        parse_int64(split_words(line.substr(8)).front(), kibibytes)) {
+      return kibibytes * 1024;
+    }
+  }
+  return 0;
+}
+
 void log_peak_memory(comm::MpiSession& mpi, Log& log) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const std::int64_t mine = usage.ru_maxrss * 1024;
-  std::vector<std::int64_t> all(static_cast<std::size_t>(mpi.world().size()));
-  mpi.world().all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
-  log.info("peak memory of a rank: {}", bytes_text(*std::max_element(all.begin(), all.end())));
+  const std::vector<std::int64_t> mine{usage.ru_maxrss * 1024, mapped_file_bytes()};
+  std::vector<std::int64_t> all(2 * static_cast<std::size_t>(mpi.world().size()));
+  mpi.world().all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all)));
+  std::size_t largest = 0;
+  for (std::size_t i = 2; i < all.size(); i += 2) {
+    largest = all[i] > all[largest] ? i : largest;
+  }
+  log.info("peak memory of a rank: {}; {} of it mapped files, which the system can take back",
+           bytes_text(all[largest]), bytes_text(all[largest + 1]));
 }
 
 Log::Voice voice_of(comm::MpiSession& mpi) {
@@ -202,11 +225,8 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   ops::Context context(session.threads);
   comm::Groups groups = comm::make_groups(mpi.world(), plan.grid);
   const train::RankPlan rank = train::rank_plan(plan, mpi.world().rank());
-  train::RankState state(context, plan, rank, groups);
-  comm::agree(mpi.world(), [&] {
-    train::require_continues(plan, *session.checkpoint);
-    state.load(*session.checkpoint);
-  });
+  train::StageState state(context, plan, rank);
+  comm::agree(mpi.world(), [&] { state.load_weights(*session.checkpoint); });
   pipeline::Executor executor(state.stage(), *groups.pipeline);
   const train::EvaluationResult result = train::evaluate(plan, rank, groups, executor, data);
   if (mpi.world().rank() == 0) {

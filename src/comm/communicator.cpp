@@ -38,7 +38,7 @@ void Request::wait() {
       fail(ExitCode::kPeer,
            "waited {:.0f} s in vain to {}; that rank or its node hangs or is gone. Submit the job "
            "again with "
-           "--run.resume=auto; run.patience_seconds sets how long ranks wait",
+           "--run.resume=auto; run.patience sets how long ranks wait",
            patience_.seconds, what_);
     }
   }

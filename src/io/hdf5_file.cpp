@@ -8,20 +8,17 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "hdf5_internal.hpp"
+
 namespace strata::io::hdf5 {
 namespace {
 
-// Comes before every use of HDF5.
-void silence() {
-  // HDF5's clean-up at exit crashes where a file could not be written to its end.
-  static const herr_t kept = H5dont_atexit();
-  static_cast<void>(kept);
-  // The automatic printing of the thread-safe build is a setting of each thread.
-  thread_local bool silent = false;
-  if (!silent) {
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-    silent = true;
-  }
+std::vector<hsize_t> extents_of(const Shape& shape) {
+  return {shape.extents().begin(), shape.extents().end()};
+}
+
+std::vector<hsize_t> as_hsize(const std::vector<std::int64_t>& values) {
+  return {values.begin(), values.end()};
 }
 
 herr_t keep_first(unsigned position, const H5E_error2_t* error, void* data) {
@@ -45,50 +42,10 @@ std::string reason() {
   return text.empty() ? "HDF5 gives no reason" : text;
 }
 
-Handle own(hid_t id, Handle::Close close, const Origin& origin, std::string_view what) {
-  check(id, origin, what);
-  return {id, close};
-}
-
 // A file that cannot be flushed, on a full disk for example, is left open: closing it would fail
 // half way and leave HDF5 with a file that is neither open nor closed.
 herr_t close_file(hid_t file) {
   return H5Fflush(file, H5F_SCOPE_GLOBAL) < 0 ? -1 : H5Fclose(file);
-}
-
-std::vector<hsize_t> extents_of(const Shape& shape) {
-  return {shape.extents().begin(), shape.extents().end()};
-}
-
-std::vector<hsize_t> as_hsize(const std::vector<std::int64_t>& values) {
-  return {values.begin(), values.end()};
-}
-
-Handle make_space(const Shape& shape, const Origin& origin) {
-  if (shape.rank() == 0) {
-    return own(H5Screate(H5S_SCALAR), &H5Sclose, origin, "cannot describe a scalar of");
-  }
-  const std::vector<hsize_t> extents = extents_of(shape);
-  return own(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), &H5Sclose,
-             origin, "cannot describe a data space of");
-}
-
-void select(hid_t space, const grid::Box& box, const Origin& origin) {
-  if (box.start.empty()) {
-    check(H5Sselect_all(space), origin, "cannot select elements of");
-    return;
-  }
-  check(H5Sselect_hyperslab(space, H5S_SELECT_SET, as_hsize(box.start).data(), nullptr,
-                            as_hsize(box.count).data(), nullptr),
-        origin, "cannot select elements of");
-}
-
-Handle text_type(std::size_t size, const Origin& origin) {
-  Handle type = own(H5Tcopy(H5T_C_S1), &H5Tclose, origin, "cannot make a text type for");
-  check(H5Tset_size(type.get(), size), origin, "cannot make a text type for");
-  check(H5Tset_strpad(type.get(), H5T_STR_NULLPAD), origin, "cannot make a text type for");
-  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), origin, "cannot make a text type for");
-  return type;
 }
 
 Handle file_access(const Origin& origin) {
@@ -123,6 +80,50 @@ void sync_descriptor(const Origin& origin, int flags) {
 }
 
 }  // namespace
+
+void silence() {
+  // HDF5's clean-up at exit crashes where a file could not be written to its end.
+  static const herr_t kept = H5dont_atexit();
+  static_cast<void>(kept);
+  // The automatic printing of the thread-safe build is a setting of each thread.
+  thread_local bool silent = false;
+  if (!silent) {
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    silent = true;
+  }
+}
+
+Handle own(hid_t id, Handle::Close close, const Origin& origin, std::string_view what) {
+  check(id, origin, what);
+  return {id, close};
+}
+
+Handle make_space(const Shape& shape, const Origin& origin) {
+  if (shape.rank() == 0) {
+    return own(H5Screate(H5S_SCALAR), &H5Sclose, origin, "cannot describe a scalar of");
+  }
+  const std::vector<hsize_t> extents = extents_of(shape);
+  return own(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), &H5Sclose,
+             origin, "cannot describe a data space of");
+}
+
+void select(hid_t space, const grid::Box& box, const Origin& origin) {
+  if (box.start.empty()) {
+    check(H5Sselect_all(space), origin, "cannot select elements of");
+    return;
+  }
+  check(H5Sselect_hyperslab(space, H5S_SELECT_SET, as_hsize(box.start).data(), nullptr,
+                            as_hsize(box.count).data(), nullptr),
+        origin, "cannot select elements of");
+}
+
+Handle text_type(std::size_t size, const Origin& origin) {
+  Handle type = own(H5Tcopy(H5T_C_S1), &H5Tclose, origin, "cannot make a text type for");
+  check(H5Tset_size(type.get(), size), origin, "cannot make a text type for");
+  check(H5Tset_strpad(type.get(), H5T_STR_NULLPAD), origin, "cannot make a text type for");
+  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), origin, "cannot make a text type for");
+  return type;
+}
 
 void check(std::int64_t status, const Origin& origin, std::string_view what) {
   if (status < 0) {
@@ -164,221 +165,6 @@ ElementType element_type(DType dtype) {
 ElementType uint64_type() {
   silence();
   return {H5T_STD_U64LE, H5T_NATIVE_UINT64, 8};
-}
-
-bool Object::has_attribute(const std::string& name) const {
-  silence();
-  return H5Aexists(id(), name.c_str()) > 0;
-}
-
-void Object::set(const std::string& name, const Shape& shape, const ElementType& type,
-                 const void* data) {
-  silence();
-  const Handle space = make_space(shape, origin_);
-  if (has_attribute(name)) {
-    check(H5Adelete(id(), name.c_str()), origin_, "cannot replace an attribute of");
-  }
-  const Handle attribute =
-      own(H5Acreate2(id(), name.c_str(), type.file, space.get(), H5P_DEFAULT, H5P_DEFAULT),
-          &H5Aclose, origin_, fmt::format("cannot make the attribute '{}' of", name));
-  check(H5Awrite(attribute.get(), type.memory, data), origin_,
-        fmt::format("cannot write the attribute '{}' of", name));
-}
-
-void Object::get(const std::string& name, const ElementType& type, std::size_t count,
-                 void* data) const {
-  silence();
-  const std::string what = fmt::format("cannot read the attribute '{}' of", name);
-  const Handle attribute = own(H5Aopen(id(), name.c_str(), H5P_DEFAULT), &H5Aclose, origin_, what);
-  const Handle space = own(H5Aget_space(attribute.get()), &H5Sclose, origin_, what);
-  if (H5Sget_simple_extent_npoints(space.get()) != static_cast<hssize_t>(count)) {
-    fail(origin_.code, "the attribute '{}' of {} does not have {} elements as expected", name,
-         origin_.path.string(), count);
-  }
-  check(H5Aread(attribute.get(), type.memory, data), origin_, what);
-}
-
-void Object::set_text(const std::string& name, std::string_view text) {
-  silence();
-  // HDF5 has no texts of no bytes; an empty one is a single padding byte.
-  const std::string padded = text.empty() ? std::string(1, '\0') : std::string(text);
-  const Handle type = text_type(padded.size(), origin_);
-  set(name, {}, {type.get(), type.get(), 1}, padded.data());
-}
-
-void Object::set_int64(const std::string& name, std::int64_t value) {
-  set(name, {}, element_type(DType::kInt64), &value);
-}
-
-void Object::set_uint64(const std::string& name, std::uint64_t value) {
-  set(name, {}, uint64_type(), &value);
-}
-
-void Object::set_double(const std::string& name, double value) {
-  set(name, {}, element_type(DType::kFloat64), &value);
-}
-
-void Object::set_int64s(const std::string& name, std::span<const std::int64_t> values) {
-  set(name, Shape{static_cast<std::int64_t>(values.size())}, element_type(DType::kInt64),
-      values.data());
-}
-
-void Object::set_json(const std::string& name, const nlohmann::json& value) {
-  set_text(name, value.dump());
-}
-
-std::string Object::text(const std::string& name) const {
-  silence();
-  const std::string what = fmt::format("cannot read the attribute '{}' of", name);
-  const Handle attribute = own(H5Aopen(id(), name.c_str(), H5P_DEFAULT), &H5Aclose, origin_, what);
-  const Handle stored = own(H5Aget_type(attribute.get()), &H5Tclose, origin_, what);
-  if (H5Tget_class(stored.get()) != H5T_STRING || H5Tis_variable_str(stored.get()) > 0) {
-    fail(origin_.code, "the attribute '{}' of {} is not a fixed-length text", name,
-         origin_.path.string());
-  }
-  std::string value(H5Tget_size(stored.get()), '\0');
-  const Handle memory = text_type(value.size(), origin_);
-  get(name, {memory.get(), memory.get(), 1}, 1, value.data());
-  value.resize(std::min(value.size(), std::strlen(value.c_str())));
-  return value;
-}
-
-std::int64_t Object::int64(const std::string& name) const {
-  std::int64_t value = 0;
-  get(name, element_type(DType::kInt64), 1, &value);
-  return value;
-}
-
-std::uint64_t Object::uint64(const std::string& name) const {
-  std::uint64_t value = 0;
-  get(name, uint64_type(), 1, &value);
-  return value;
-}
-
-double Object::number(const std::string& name) const {
-  double value = 0;
-  get(name, element_type(DType::kFloat64), 1, &value);
-  return value;
-}
-
-std::vector<std::int64_t> Object::int64s(const std::string& name) const {
-  silence();
-  const std::string what = fmt::format("cannot read the attribute '{}' of", name);
-  const Handle attribute = own(H5Aopen(id(), name.c_str(), H5P_DEFAULT), &H5Aclose, origin_, what);
-  const Handle space = own(H5Aget_space(attribute.get()), &H5Sclose, origin_, what);
-  std::vector<std::int64_t> values(
-      static_cast<std::size_t>(H5Sget_simple_extent_npoints(space.get())));
-  get(name, element_type(DType::kInt64), values.size(), values.data());
-  return values;
-}
-
-nlohmann::json Object::json(const std::string& name) const {
-  const std::string value = text(name);
-  nlohmann::json parsed = nlohmann::json::parse(value, nullptr, false);
-  if (parsed.is_discarded()) {
-    fail(origin_.code, "the attribute '{}' of {} is not JSON", name, origin_.path.string());
-  }
-  return parsed;
-}
-
-Shape Dataset::shape() const {
-  silence();
-  const Handle space =
-      own(H5Dget_space(id()), &H5Sclose, origin_, "cannot read the shape of a data set of");
-  const int rank = H5Sget_simple_extent_ndims(space.get());
-  check(rank, origin_, "cannot read the shape of a data set of");
-  if (static_cast<std::size_t>(rank) > Shape::kMaxRank) {
-    fail(origin_.code, "the data set '{}' of {} has {} dimensions, at most {} are supported", name_,
-         origin_.path.string(), rank, Shape::kMaxRank);
-  }
-  std::array<hsize_t, Shape::kMaxRank> extents{};
-  H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr);
-  const std::vector<std::int64_t> values(extents.begin(), extents.begin() + rank);
-  return Shape(values);
-}
-
-DType Dataset::dtype() const {
-  silence();
-  const Handle type =
-      own(H5Dget_type(id()), &H5Tclose, origin_, "cannot read the type of a data set of");
-  for (const auto& [dtype, name] : EnumNames<DType>::kTable) {
-    if (H5Tequal(type.get(), element_type(dtype).file) > 0) {
-      return dtype;
-    }
-  }
-  fail(origin_.code, "the data set '{}' of {} has elements of another type than {}", name_,
-       origin_.path.string(), joined_names<DType>());
-}
-
-bool Dataset::holds(const ElementType& element) const {
-  silence();
-  const Handle type =
-      own(H5Dget_type(id()), &H5Tclose, origin_, "cannot read the type of a data set of");
-  return H5Tequal(type.get(), element.file) > 0;
-}
-
-hid_t Dataset::memory_type() const {
-  return holds(uint64_type()) ? uint64_type().memory : element_type(dtype()).memory;
-}
-
-void Dataset::write(std::span<const std::byte> elements) {
-  const Shape whole = shape();
-  const hid_t type = memory_type();
-  require(elements.size() == static_cast<std::size_t>(whole.count()) * H5Tget_size(type),
-          "{} bytes were given for the data set '{}' of {}", elements.size(), name_, whole.text());
-  check(H5Dwrite(id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, elements.data()), origin_,
-        fmt::format("cannot write the data set '{}' of", name_));
-}
-
-void Dataset::read(std::span<std::byte> elements) const {
-  const Shape whole = shape();
-  const hid_t type = memory_type();
-  require(elements.size() == static_cast<std::size_t>(whole.count()) * H5Tget_size(type),
-          "{} bytes were given for the data set '{}' of {}", elements.size(), name_, whole.text());
-  check(H5Dread(id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, elements.data()), origin_,
-        fmt::format("cannot read the data set '{}' of", name_));
-}
-
-void Dataset::write(std::span<const grid::Box> boxes, std::span<const std::byte> elements) {
-  const hid_t type = memory_type();
-  const std::string what = fmt::format("cannot write the data set '{}' of", name_);
-  const Handle space = own(H5Dget_space(id()), &H5Sclose, origin_, what);
-  std::size_t offset = 0;
-  for (const grid::Box& box : boxes) {
-    const std::size_t bytes = static_cast<std::size_t>(box.elements()) * H5Tget_size(type);
-    require(offset + bytes <= elements.size(), "too few bytes for the boxes of '{}'", name_);
-    select(space.get(), box, origin_);
-    const Handle memory = make_space(Shape{box.elements()}, origin_);
-    check(H5Dwrite(id(), type, memory.get(), space.get(), H5P_DEFAULT, elements.data() + offset),
-          origin_, what);
-    offset += bytes;
-  }
-}
-
-void Dataset::read(std::span<const grid::Box> boxes, std::span<std::byte> elements) const {
-  const hid_t type = memory_type();
-  const std::string what = fmt::format("cannot read the data set '{}' of", name_);
-  const Handle space = own(H5Dget_space(id()), &H5Sclose, origin_, what);
-  std::size_t offset = 0;
-  for (const grid::Box& box : boxes) {
-    const std::size_t bytes = static_cast<std::size_t>(box.elements()) * H5Tget_size(type);
-    require(offset + bytes <= elements.size(), "too few bytes for the boxes of '{}'", name_);
-    select(space.get(), box, origin_);
-    const Handle memory = make_space(Shape{box.elements()}, origin_);
-    check(H5Dread(id(), type, memory.get(), space.get(), H5P_DEFAULT, elements.data() + offset),
-          origin_, what);
-    offset += bytes;
-  }
-}
-
-std::int64_t Dataset::file_offset() const {
-  silence();
-  const haddr_t offset = H5Dget_offset(id());
-  if (offset == HADDR_UNDEF) {
-    fail(origin_.code, "the data set '{}' of {} is not stored in one piece", name_,
-         origin_.path.string());
-  }
-  return static_cast<std::int64_t>(offset);
 }
 
 File File::create(const std::filesystem::path& path, ExitCode code) {

@@ -1,6 +1,7 @@
 #include "strata/train/evaluation.hpp"
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "strata/core/error.hpp"
@@ -8,27 +9,32 @@
 #include "batch_source.hpp"
 
 namespace strata::train {
+
 namespace {
 
-void check_fits(const Plan& plan, const io::DatasetInfo& info) {
-  const io::DatasetInfo& trained = plan.train_data;
-  if (info.input_shape != trained.input_shape || info.target_shape != trained.target_shape ||
-      info.task != trained.task || info.classes > trained.classes) {
-    fail(ExitCode::kData,
-         "{} has samples of {} with {} classes, but the model is trained on {} with samples of {} "
-         "and {} classes; "
-         "import both splits together",
-         info.path.string(), info.input_shape.text(), info.classes, trained.path.string(),
-         trained.input_shape.text(), trained.classes);
-  }
+std::string targets_text(const io::DatasetInfo& info) {
+  return info.task == io::Task::kClassification
+             ? fmt::format("{} classes", info.classes)
+             : fmt::format("values of {}", info.target_shape.text());
 }
 
 }  // namespace
 
+void require_fits(const Plan& plan, const io::DatasetInfo& info) {
+  const io::DatasetInfo& trained = plan.train_data;
+  if (info.input_shape != trained.input_shape || info.target_shape != trained.target_shape ||
+      info.task != trained.task || info.classes > trained.classes) {
+    fail(ExitCode::kData,
+         "{} has inputs of {} with {} as targets, but the model is trained on {} with inputs of {} "
+         "with {}; import both splits together",
+         info.path.string(), info.input_shape.text(), targets_text(info), trained.path.string(),
+         trained.input_shape.text(), targets_text(trained));
+  }
+}
+
 EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& groups,
                           pipeline::Executor& executor, const io::Dataset& dataset) {
   const io::DatasetInfo& info = dataset.info();
-  check_fits(plan, info);
   const std::int64_t round_samples = plan.config.batch.global;
   const std::int64_t rounds = (info.samples + round_samples - 1) / round_samples;
   std::optional<io::Loader> loader;

@@ -11,13 +11,20 @@
 namespace strata::train {
 namespace {
 
-/// The lines of complete JSON objects whose step is at most `keep_steps`.
-std::string kept_lines(const std::filesystem::path& path, std::int64_t keep_steps) {
+constexpr const char* kEvaluateKind = "evaluate";
+
+/// The lines of complete JSON objects of steps that are kept.
+std::string kept_lines(const std::filesystem::path& path, const MetricsKept& keep) {
   std::ifstream in(path);
   std::string kept;
   for (std::string text; std::getline(in, text);) {
     const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
-    if (object.is_object() && object.value("step", std::int64_t{0}) <= keep_steps) {
+    if (!object.is_object()) {
+      continue;
+    }
+    const bool evaluation = object.value("kind", "") == kEvaluateKind;
+    if (object.value("step", std::int64_t{0}) <=
+        (evaluation ? keep.evaluation_step : keep.training_step)) {
       kept += text + "\n";
     }
   }
@@ -31,8 +38,8 @@ std::string kept_lines(const std::filesystem::path& path, std::int64_t keep_step
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t keep_steps) : path_(path) {
-  const std::string kept = kept_lines(path, keep_steps);
+MetricsFile::MetricsFile(const std::filesystem::path& path, const MetricsKept& keep) : path_(path) {
+  const std::string kept = kept_lines(path, keep);
   const std::filesystem::path fresh = path.string() + ".new";
   {
     std::ofstream out(fresh, std::ios::trunc);
@@ -74,7 +81,7 @@ void MetricsFile::write(const TrainRecord& r) {
 
 void MetricsFile::write(const EvaluateRecord& r) {
   nlohmann::ordered_json object;
-  object["kind"] = "evaluate";
+  object["kind"] = kEvaluateKind;
   object["step"] = r.step;
   object["loss"] = r.loss;
   if (r.accuracy) {

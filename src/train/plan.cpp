@@ -11,6 +11,8 @@
 #include "strata/pipeline/executor.hpp"
 #include "strata/pipeline/simulator.hpp"
 
+#include "batch_source.hpp"
+
 namespace strata::train {
 namespace {
 
@@ -29,10 +31,11 @@ grid::Grid decide_grid(const RunConfig& config, std::int64_t ranks) {
   }
   if (grid.ranks() != ranks) {
     fail(ExitCode::kUsage,
-         "the job has {} rank{}, but the grid {} needs {}; launch {} ranks, or change "
+         "the job has {} rank{}, but the grid {} needs {}; launch {} rank{}, or change "
          "parallel.data, parallel.pipeline "
          "or parallel.tensor",
-         ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), grid.ranks());
+         ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), grid.ranks(),
+         grid.ranks() == 1 ? "" : "s");
   }
   return grid;
 }
@@ -50,26 +53,25 @@ std::int64_t settled(std::string_view key, std::int64_t configured, std::int64_t
   return configured != 0 ? configured : stored != 0 ? stored : otherwise;
 }
 
-void check_multiple(std::string_view key, std::int64_t value, std::string_view unit,
-                    std::int64_t divisor) {
+/// `parts` says in words what the batch is divided into, `divisor` how many samples make one round.
+void check_batch(std::int64_t value, const std::string& parts, std::int64_t divisor) {
   if (value % divisor == 0) {
     return;
   }
   const std::int64_t below = value / divisor * divisor;
   const std::string nearest =
       below > 0 ? fmt::format("{} or {}", below, below + divisor) : std::to_string(divisor);
-  fail(ExitCode::kUsage, "{} is {}, which {} {} do not divide; the nearest that they do: {}", key,
-       value, divisor, unit, nearest);
+  fail(ExitCode::kUsage, "batch.global is {}, which {} do not divide; the nearest that they do: {}",
+       value, parts, nearest);
 }
 
-/// One microbatch a lane, or with a pipeline enough of them to keep its stages busy.
-std::int64_t default_microbatch(std::int64_t lane_batch, std::int64_t stages) {
-  const std::int64_t wanted = stages == 1 ? 1 : 2 * stages;
-  std::int64_t microbatch = lane_batch;
-  for (std::int64_t size = 1; size <= lane_batch; ++size) {
-    if (lane_batch % size == 0 && lane_batch / size >= wanted) {
-      microbatch = size;
-    }
+/// The largest divisor of a lane's samples that keeps matrix products efficient and leaves a
+/// pipeline several microbatches.
+std::int64_t default_microbatch(std::int64_t lane_batch) {
+  constexpr std::int64_t kLargest = 32;
+  std::int64_t microbatch = std::min(lane_batch, kLargest);
+  while (lane_batch % microbatch != 0) {
+    --microbatch;
   }
   return microbatch;
 }
@@ -90,14 +92,14 @@ void decide_virtual_grid(Plan& plan, const VirtualGrid& stored) {
     fail(ExitCode::kUsage, "numerics.shards is {}, which parallel.tensor = {} does not divide",
          c.numerics.shards, plan.grid.tensor);
   }
-  check_multiple("batch.global", c.batch.global, "lanes", c.numerics.lanes);
+  check_batch(c.batch.global, fmt::format("{} lanes", c.numerics.lanes), c.numerics.lanes);
   const std::int64_t lane_batch = c.batch.global / c.numerics.lanes;
-  c.batch.micro = settled("batch.micro", c.batch.micro, stored.microbatch,
-                          default_microbatch(lane_batch, plan.grid.pipeline));
-  if (lane_batch % c.batch.micro != 0) {
-    check_multiple("batch.global", c.batch.global, "samples of a microbatch in every lane",
-                   c.batch.micro * c.numerics.lanes);
-  }
+  c.batch.micro =
+      settled("batch.micro", c.batch.micro, stored.microbatch, default_microbatch(lane_batch));
+  check_batch(c.batch.global,
+              fmt::format("microbatches of {} samples in {} lane{}", c.batch.micro,
+                          c.numerics.lanes, c.numerics.lanes == 1 ? "" : "s"),
+              c.batch.micro * c.numerics.lanes);
   plan.lanes = grid::SumTree(c.numerics.lanes);
   plan.microbatches_per_lane = lane_batch / c.batch.micro;
   plan.microbatches = plan.microbatches_per_lane * (c.numerics.lanes / plan.grid.data);
@@ -199,6 +201,15 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
        nn::Stage::memory(*plan.model, layers, c.batch.micro, result.slots, c.numerics.dtype)) {
     result.memory.push_back(std::move(item));
   }
+  result.memory.push_back(
+      {"samples, training",
+       result.loads ? io::Loader::memory_bytes(plan.train_data, training_loader(plan, result, 0))
+                    : 0});
+  const bool evaluates = result.loads && !c.data.test.empty();
+  result.memory.push_back(
+      {"samples, evaluation",
+       evaluates ? io::Loader::memory_bytes(plan.train_data, evaluation_loader(plan, result, 1))
+                 : 0});
   return result;
 }
 

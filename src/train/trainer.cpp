@@ -1,5 +1,6 @@
 #include "strata/train/trainer.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -43,8 +44,9 @@ class Trainer {
     } else {
       setup_.log.info("all {} steps are done already", plan_.total_steps);
     }
-    if (outcome == Outcome::kFinished && evaluated_step_ != plan_.total_steps) {
-      evaluate(plan_.total_steps);
+    const std::int64_t end = std::max(first_step_, plan_.total_steps);
+    if (outcome == Outcome::kFinished && evaluated_step_ != end) {
+      evaluate(end);
     }
     if (config_.run.timeline == Switch::kOn) {
       timeline_.write(*setup_.groups.world,
@@ -69,7 +71,12 @@ class Trainer {
           fail(ExitCode::kUsage, "cannot write {}; choose another run.dir",
                (dir / "config.ini").string());
         }
-        metrics_.emplace(dir / "metrics.jsonl", first_step_);
+        // The evaluation at the end is made again where all steps are done already.
+        metrics_.emplace(
+            dir / "metrics.jsonl",
+            MetricsKept{.training_step = first_step_,
+                        .evaluation_step =
+                            first_step_ < plan_.total_steps ? first_step_ : first_step_ - 1});
       }
     });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;

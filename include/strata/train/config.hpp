@@ -62,7 +62,7 @@ struct RunConfig {
     optim::OptimizerOptions options;
     double clip_norm = 0.0;
   } optimizer;
-  optim::LearningRateOptions schedule;
+  optim::LearningRateOptions schedule{.decay_steps = 0};  // 0: the last step
   struct {
     std::int64_t steps = 0;
     double epochs = 0.0;

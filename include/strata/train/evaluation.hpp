@@ -16,9 +16,13 @@ struct EvaluationResult {
   std::int64_t samples = 0;
 };
 
+/// Throws Error(kData) where the samples of a data set do not fit a model that is trained on
+/// another.
+void require_fits(const Plan& plan, const io::DatasetInfo& info);
+
 /// Runs the model forward over every sample of a data set once, in order. The result is the same
-/// bits on every grid, and known to every rank. Communication: over the whole grid. Throws:
-/// Error(kData) where the data do not fit the model.
+/// bits on every grid, and known to every rank. Communication: over the whole grid. Pre:
+/// the data fit the model. Throws: Error(kData) where a sample is damaged.
 [[nodiscard]] EvaluationResult evaluate(const Plan& plan, const RankPlan& rank,
                                         comm::Groups& groups, pipeline::Executor& executor,
                                         const io::Dataset& dataset);

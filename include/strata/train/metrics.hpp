@@ -37,12 +37,18 @@ struct EvaluateRecord {
   std::optional<double> accuracy;
 };
 
+/// The last steps whose lines stay in a metrics file that is continued.
+struct MetricsKept {
+  std::int64_t training_step = 0;
+  std::int64_t evaluation_step = 0;
+};
+
 /// The file metrics.jsonl: one JSON object a line; numbers read back to the same bits.
 class MetricsFile {
  public:
-  /// Opens the file to append, after dropping lines of steps above `keep_steps` and a last line
+  /// Opens the file to append, after dropping lines of later steps than those kept and a last line
   /// that was cut short. Throws: Error(kUsage) where it cannot be written.
-  MetricsFile(const std::filesystem::path& path, std::int64_t keep_steps);
+  MetricsFile(const std::filesystem::path& path, const MetricsKept& keep);
 
   void write(const TrainRecord& record);
   void write(const EvaluateRecord& record);

@@ -15,17 +15,38 @@
 
 namespace strata::train {
 
-/// Everything that one rank holds: the weights of its stage, its gradients, and its share of the
-/// optimizer's state.
+/// The weights of one rank's stage, with memory for its passes: enough to evaluate.
+class StageState {
+ public:
+  /// Weights hold their initial values.
+  StageState(ops::Context& context, const Plan& plan, const RankPlan& rank);
+  StageState(const StageState&) = delete;
+  StageState& operator=(const StageState&) = delete;
+
+  [[nodiscard]] const TensorView& weights() const { return weights_; }
+  [[nodiscard]] nn::Stage& stage() { return stage_; }
+
+  /// Reads the weights.
+  /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
+  void load_weights(const io::Checkpoint& checkpoint);
+
+ private:
+  const RankPlan& rank_;
+  device::Buffer weight_memory_;
+  TensorView weights_;
+  nn::Stage stage_;
+};
+
+/// Everything that one rank trains with: its stage, its gradients, and its share of the optimizer's
+/// state.
 class RankState {
  public:
-  /// Allocates what the plan lists; weights hold their initial values.
+  /// Allocates what the plan lists.
   RankState(ops::Context& context, const Plan& plan, const RankPlan& rank, comm::Groups& groups);
   RankState(const RankState&) = delete;
   RankState& operator=(const RankState&) = delete;
 
-  [[nodiscard]] const TensorView& weights() const { return weights_; }
-  [[nodiscard]] nn::Stage& stage() { return stage_; }
+  [[nodiscard]] nn::Stage& stage() { return stage_state_.stage(); }
   [[nodiscard]] optim::GradientReducer& reducer() { return reducer_; }
   [[nodiscard]] const optim::GradientNorm& norm() const { return norm_; }
 
@@ -41,13 +62,10 @@ class RankState {
   void load(const io::Checkpoint& checkpoint);
 
  private:
-  ops::Context& context_;
   const Plan& plan_;
   const RankPlan& rank_;
   comm::Groups& groups_;
-  device::Buffer weight_memory_;
-  TensorView weights_;
-  nn::Stage stage_;
+  StageState stage_state_;
   optim::GradientReducer reducer_;
   optim::Optimizer optimizer_;
   optim::GradientNorm norm_;

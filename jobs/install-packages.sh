@@ -1,0 +1,43 @@
+#!/bin/bash
+# Installs the Debian packages that strata is built from; skips what is there, safe to run twice.
+#   jobs/install-packages.sh           to build and run
+#   jobs/install-packages.sh tests     also what tests/run.sh uses
+set -euo pipefail
+
+packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev zlib1g-dev libdnnl-dev
+  librandom123-dev libxxhash-dev libfmt-dev nlohmann-json3-dev libboost-program-options-dev libhwloc-dev)
+if [ "${1:-}" = tests ]; then
+  packages+=(git libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-numpy
+    python3-h5py python3-torch)
+elif [ $# -gt 0 ]; then
+  echo "install-packages.sh: \"$1\" is not a list of packages; give nothing, or tests" >&2
+  exit 2
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "packages: all ${#packages[@]} are installed"
+  exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "install-packages.sh: these packages are missing: ${missing[*]}" >&2
+    echo "install-packages.sh: run this script as root, or install sudo" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "packages: installing ${missing[*]}"
+apt_get=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
+"${apt_get[@]}" update >/dev/null || echo "packages: apt-get update failed; going on with the lists at hand" >&2
+if ! log=$("${apt_get[@]}" install -y --no-install-recommends "${missing[@]}" 2>&1); then
+  tail -n 20 <<<"$log" >&2
+  echo "install-packages.sh: apt-get could not install the packages; the lines above say why" >&2
+  exit 1
+fi

@@ -1,0 +1,130 @@
+#!/bin/bash
+# From a fresh Debian 12 to a trained network on 4 MPI ranks: installs packages, builds, makes a data set, trains.
+#   jobs/quickstart.sh [IMAGES LABELS]
+# IMAGES and LABELS are IDX files, plain or gzip. Without them the digits of MNIST are fetched; where there is no
+# network, the input is statistics of this machine's own files. Safe to run twice. It needs root or sudo once, for the
+# packages. STRATA_MNIST_URL names another place to fetch the digits from.
+set -euo pipefail
+
+mnist_url=${STRATA_MNIST_URL:-https://ossci-datasets.s3.amazonaws.com/mnist}
+images_sha256=167310007f03058885c7e95e6c0b19c20de5c7fd3031f4cbdadc9014a523d80b
+labels_sha256=fc607395669ec21321ea83e4b82c0544b7e8e63ff5b34337c06bc0a17cc0da3c
+
+step="reading the arguments"
+say() { printf '\n== %s\n' "$*"; }
+stop() { printf 'quickstart: %s\n' "$*" >&2; trap - ERR; exit 1; }
+trap 'stop "failed while $step; the lines above say why"' ERR
+
+[ $# -eq 0 ] || [ $# -eq 2 ] || stop "give nothing, or two IDX files: jobs/quickstart.sh IMAGES LABELS"
+files=()
+for file in "$@"; do
+  [ -r "$file" ] || stop "cannot read $file"
+  files+=("$(realpath "$file")")
+done
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
+
+step="installing packages"
+say "1/4 packages"
+jobs/install-packages.sh
+
+step="building"
+say "2/4 build, into build/release"
+# A build directory that is there already keeps its settings.
+settings=(-DSTRATA_TESTS=OFF -DSTRATA_BENCH=OFF)
+[ ! -e build/release/build.ninja ] || settings=()
+cmake --preset release "${settings[@]}" >build.log 2>&1 || { tail -n 20 build.log >&2; stop "cmake failed; build.log has all of it"; }
+cmake --build build/release --target strata
+mv build.log build/release/configure.log
+strata=$PWD/build/release/bin/strata
+"$strata" --version
+
+# fetch NAME SHA256: data/download/NAME with that checksum; fails where it cannot be had.
+fetch() {
+  local to=data/download/$1
+  has_sum() { echo "$2  $1" | sha256sum --check --status 2>/dev/null; }
+  if has_sum "$to" "$2"; then
+    return 0
+  fi
+  mkdir -p data/download
+  if command -v curl >/dev/null; then
+    curl --fail --silent --show-error --location --connect-timeout 10 --max-time 120 --output "$to.part" "$mnist_url/$1" || return 1
+  elif command -v wget >/dev/null; then
+    wget --quiet --tries=1 --connect-timeout=10 --read-timeout=60 --output-document="$to.part" "$mnist_url/$1" || return 1
+  elif command -v python3 >/dev/null; then
+    python3 -c 'import shutil, sys, urllib.request
+with urllib.request.urlopen(sys.argv[1], timeout=10) as page, open(sys.argv[2], "wb") as out:
+    shutil.copyfileobj(page, out)' "$mnist_url/$1" "$to.part" || return 1
+  else
+    echo "there is no curl, wget or python3 to fetch with" >&2
+    return 1
+  fi
+  if ! has_sum "$to.part" "$2"; then
+    echo "$mnist_url/$1 does not have the checksum that is expected" >&2
+    rm -f "$to.part"
+    return 1
+  fi
+  mv "$to.part" "$to"
+}
+
+step="making the data set"
+say "3/4 data set"
+config=jobs/mnist-mlp.ini
+settings=()
+if [ ${#files[@]} -eq 2 ]; then
+  name=quickstart-files
+  echo "input: ${files[0]} and ${files[1]}, as given"
+elif fetch t10k-images-idx3-ubyte.gz $images_sha256 && fetch t10k-labels-idx1-ubyte.gz $labels_sha256; then
+  name=quickstart-mnist
+  files=(data/download/t10k-images-idx3-ubyte.gz data/download/t10k-labels-idx1-ubyte.gz)
+  echo "input: 10,000 handwritten digits of MNIST, from $mnist_url (checksums agree)"
+else
+  name=quickstart-file-kinds
+  config=jobs/file-kinds.ini
+  echo "input: blocks of this machine's own files, told apart by their bytes; no files were given, and the digits"
+  echo "       of MNIST could not be fetched from $mnist_url"
+fi
+data=data/$name
+mkdir -p data
+if [ ${#files[@]} -eq 2 ]; then
+  "$strata" data import --format=idx --images "${files[0]}" --labels "${files[1]}" --split=0.8,0.2 --output="$data" --overwrite |
+    tee data/import.txt
+else
+  jobs/file-kinds.pl >data/file-kinds.csv
+  "$strata" data import --format=csv --files data/file-kinds.csv --label=kind --split=0.8,0.2 --output="$data" --overwrite
+fi
+"$strata" data inspect "$data/train.h5"
+if [ $config = jobs/mnist-mlp.ini ]; then
+  # The last layer has one output a class.
+  classes=$(sed -n 's/.*; \([0-9]*\) classes.*/\1/p' data/import.txt)
+  settings=(--model.layer=flatten "--model.layer=dense 128 relu" "--model.layer=dropout 0.2" "--model.layer=dense ${classes:-10}")
+fi
+
+step="training"
+run=runs/$name
+say "4/4 training on 4 ranks: 2 replicas x 2 pipeline stages, into $run"
+rm -rf "$run"  # of an earlier quickstart
+as_root_text=""
+if [ "$(id -u)" -eq 0 ]; then
+  as_root_text="    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"$'\n'
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+# Containers often forbid one process to read another's memory.
+export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
+if [ "$(nproc)" -lt 4 ]; then
+  export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+fi
+train=("$strata" train $config --data.train="$data/train.h5" --data.test="$data/test.h5" --run.dir="$run" "${settings[@]}")
+mpirun -n 4 "${train[@]}"
+
+step="showing the checkpoint"
+say "the checkpoint"
+"$strata" checkpoint inspect "$run"
+cat <<END
+
+== done
+$run holds config.ini, metrics.jsonl, log.txt and the checkpoints. What to try next, from $PWD:
+  the same run on another grid gives the same numbers, to the bit:
+${as_root_text}    mpirun --oversubscribe -n 2 build/release/bin/strata train $run/config.ini --parallel.data=1 --run.dir=$run-2
+    diff <(grep -o '"loss":[^,]*' $run/metrics.jsonl) <(grep -o '"loss":[^,]*' $run-2/metrics.jsonl) && echo same
+  the whole story: docs/first-steps.md
+END

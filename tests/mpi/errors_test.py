@@ -1,0 +1,391 @@
+"""Wrong input: each with its exit code and exactly one report, in the user's words."""
+
+import gzip
+import os
+import re
+import shutil
+import struct
+import subprocess
+
+import h5py
+import numpy as np
+
+import harness
+from harness import CHECKPOINT, DATA, DIVERGED, DONE, USAGE
+
+NETWORK = """
+[model]
+layer = dense 16 relu
+layer = dropout 0.1
+layer = dense 4
+
+[data]
+train = classes/train.h5
+test = classes/test.h5
+
+[batch]
+global = 16
+
+[numerics]
+lanes = 2
+
+[optimizer]
+kind = adam
+
+[train]
+steps = 6
+
+[checkpoint]
+every = 2
+
+[run]
+threads = 1
+"""
+
+
+def flip_byte(path, offset):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x10]))
+
+
+class Errors(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.test = cls()
+        cls.test.import_classes("classes", (10,), 4, train=80, test=20)
+        cls.config = cls.test.write_config("network.ini", NETWORK)
+        cls.runs = 0
+
+    def fresh_run(self):
+        type(self).runs += 1
+        return f"run-{self.runs}"
+
+    def refused(self, code, *words, settings=(), ranks=1, config=None, run=None):
+        """Trains and expects a refusal."""
+        arguments = ["train", config or self.config, f"--run.dir={run or self.fresh_run()}",
+                     *settings]
+        finished = self.alone(*arguments) if ranks == 1 else self.launch(ranks, *arguments)
+        with self.subTest(settings=settings, ranks=ranks):
+            self.assert_refused(finished, code, *words)
+
+    def copy_of(self, name):
+        """A copy of a data set or run, to damage."""
+        copy = f"{name}-copy-{self.fresh_run()}"
+        shutil.copytree(self.directory / name, self.directory / copy)
+        return copy
+
+
+class Settings(Errors):
+    def test_unknown_keys(self):
+        self.refused(USAGE, "command line", '"batch.golbal"', 'nearest is "batch.global"',
+                     settings=["--batch.golbal=3"], ranks=2)
+        for text, words in [
+                ("[optimizer]\nlearning_rat = 1\n", ["typo.ini", 'nearest is "optimizer.learning_rate"']),
+                ("[modle]\nlayer = dense 4\n", ["typo.ini", 'nearest is "model.layer"']),
+                ("layer = dense 4\n", ["typo.ini", '"layer"']),
+                ("[model]\nlayer dense 4\n", ["typo.ini", "invalid line", "key = value"]),
+                ("[train]\nsteps = 1\nsteps = 2\n", ["typo.ini", "train.steps is given twice"])]:
+            self.refused(USAGE, *words, config=self.write_config("typo.ini", text))
+
+    def test_values_out_of_range(self):
+        for setting, words in [
+                ("batch.global=0", ['batch.global = "0"', "whole number from 1"]),
+                ("batch.global=ten", ['batch.global = "ten"', "whole number from 1"]),
+                ("batch.global=1.5", ['batch.global = "1.5"', "whole number from 1"]),
+                ("optimizer.momentum=1", ["optimizer.momentum", "below 1"]),
+                ("optimizer.learning_rate=nan", ["optimizer.learning_rate", "number from 0"]),
+                ("optimizer.kind=adm", ["optimizer.kind", "sgd, adam, adamw, adagrad"]),
+                ("numerics.dtype=bfloat16", ["numerics.dtype", "float32, float64"]),
+                ("parallel.schedule=zb", ["parallel.schedule", "gpipe, 1f1b"]),
+                ("run.threads=5000", ["run.threads", "from 0 to 4096"]),
+                ("run.seed=-1", ["run.seed", "from 0"]),
+                ("run.device=cuda", ["run.device is cuda", "auto or cpu"]),
+                ("schedule.factor=0", ["schedule.factor", "above 0"]),
+                ("train.epochs=2", ["train.steps and train.epochs are both set"]),
+                ("train.steps=0", ["the run has no length"]),
+                ("data.train=", ["data.train is empty", "strata data import"])]:
+            self.refused(USAGE, *words, settings=["--" + setting])
+        self.refused(USAGE, '"batch.global=3" is not understood', "--section.key=value",
+                     settings=["batch.global=3"])
+        self.refused(USAGE, "batch.global is given twice",
+                     settings=["--batch.global=8", "--batch.global=16"])
+
+    def test_test_data_can_be_switched_off(self):
+        run = self.fresh_run()
+        self.train(self.config, (1, 1), run, "--data.test=")
+        self.assertEqual([row for row in harness.metrics(self.directory / run)
+                          if ("kind", "evaluate") in row], [])
+
+    def test_grids_that_do_not_fit(self):
+        self.refused(USAGE, "batch.global is 18, which 4 lanes do not divide", "16 or 20", ranks=2,
+                     settings=["--numerics.lanes=4", "--batch.global=18"])
+        self.refused(USAGE, "batch.global is 16, which microbatches of 3 samples in 2 lanes",
+                     "12 or 18", settings=["--batch.micro=3"])
+        self.refused(USAGE, "numerics.lanes is 2, which parallel.data = 3 does not divide", ranks=3,
+                     settings=["--batch.global=12"])
+        self.refused(USAGE, "parallel.pipeline is 4, but the model has 3 layers",
+                     "at most 3 stages", ranks=4, settings=["--parallel.pipeline=4"])
+        self.refused(USAGE, "the job has 2 ranks", "1 data x 3 pipeline x 1 tensor needs 3",
+                     "launch 3 ranks", ranks=2, settings=["--parallel.pipeline=3"])
+        self.refused(USAGE, "the job has 2 ranks", "needs 1", "launch 1 rank,", ranks=2,
+                     settings=["--parallel.data=1"])
+        self.refused(USAGE, "parallel.tensor is 2", "set it to 1", ranks=2,
+                     settings=["--parallel.tensor=2"])
+        self.refused(USAGE, 'parallel.split names the layer "9"', "a number below 3",
+                     settings=["--parallel.split=0,9"])
+
+    def test_models_that_do_not_fit(self):
+        for layer, words in [
+                ("dens 4", ['no layer "dens"', 'nearest is "dense"', "layer_norm"]),
+                ("dense", ["number of outputs", "whole number from 1"]),
+                ("dense 4 bais=no", ['no option "bais"', 'nearest is "bias"']),
+                ("dense 4 rleu", ["only relu can follow"]),
+                ("dropout 1.5", ["probability is 1.5", "below 1"]),
+                ("dense 5", ['last layer "dense 5" gives 5', "needs 4", '"layer = dense 4"'])]:
+            self.refused(USAGE, *words, settings=[f"--model.layer={layer}"])
+        self.refused(USAGE, "model.loss is mean_squared_error", "has classes as targets",
+                     "cross_entropy", settings=["--model.loss=mean_squared_error"], ranks=2)
+
+    def test_files_that_are_not_there(self):
+        self.refused(USAGE, "cannot read the config file missing.ini", "No such file",
+                     config="missing.ini", ranks=4)
+        self.refused(USAGE, "cannot read the config file classes: it is a directory",
+                     config="classes")
+        self.refused(DATA, "missing/train.h5 does not exist",
+                     settings=["--data.train=missing/train.h5"], ranks=2)
+        self.assert_refused(self.alone("train"), USAGE, "needs a config file")
+        self.assert_refused(self.alone("trian", "x"), USAGE, 'nearest is "train"')
+        (self.directory / "a-file").write_text("")
+        self.refused(USAGE, "cannot make the directory a-file", "another run.dir", run="a-file",
+                     ranks=2)
+
+
+class Data(Errors):
+    def import_refused(self, code, *words, arguments):
+        with self.subTest(arguments=arguments):
+            self.assert_refused(
+                self.alone("data", "import", *arguments, f"--output={self.fresh_run()}"), code,
+                *words)
+
+    def test_idx_files(self):
+        images = struct.pack(">HBBIII", 0, 8, 3, 20, 4, 5) + bytes(range(200)) * 2
+        labels = struct.pack(">HBBI", 0, 8, 1, 20) + bytes(range(20))
+        for name, content in [("images", images), ("labels", labels), ("cut", images[:-7]),
+                              ("no-idx", b"PNG" + images)]:
+            (self.directory / name).write_bytes(content)
+            (self.directory / f"{name}.gz").write_bytes(gzip.compress(content))
+        whole = gzip.compress(images)
+        (self.directory / "cut-gzip.gz").write_bytes(whole[:len(whole) // 2])
+        for name, words in [("cut", ["cut ", "7 bytes short"]), ("cut.gz", ["cut.gz", "7 bytes"]),
+                            ("cut-gzip.gz", ["cut-gzip.gz"]),
+                            ("no-idx", ["no-idx is not an IDX file"]),
+                            ("not-there", ["not-there does not exist"])]:
+            self.import_refused(DATA, *words, arguments=[
+                "--format=idx", f"--images={name}", "--labels=labels", "--split=10,10"])
+        self.import_refused(DATA, "the label of sample 10 of labels.gz is 10", "expected 0 to 9",
+                            arguments=["--format=idx", "--images=images.gz", "--labels=labels.gz",
+                                       "--classes=10", "--split=10,10"])
+        self.import_data("--format=idx", "--images=images.gz", "--labels=labels", "--split=10,10",
+                         "--output=idx")
+
+    def test_csv_files(self):
+        for name, text, words in [
+                ("ragged", "a,b,label\n1,2,x\n3,4,y\n5,6\n", ["ragged.csv:4", "2 fields", "3 columns"]),
+                ("nan", "a,b,label\n1,2,x\n3,nan,y\n", ["nan.csv:3", "column 'b'", "NaN"]),
+                ("blank", "a,b,label\n1,,x\n", ["blank.csv:2", "column 'b'", "empty"]),
+                ("word", "a,b,label\n1,2,x\n3,four,y\n", ["word.csv:3", "'four' is not a number"]),
+                ("header", "a,b,label\n", ["header.csv has no rows"]),
+                ("empty", "", ["empty.csv is empty"]),
+                ("other", "a,b,lable\n1,2,x\n", ["no column 'label'", "did you mean 'lable'"])]:
+            (self.directory / f"{name}.csv").write_text(text)
+            self.import_refused(DATA, *words, arguments=["--format=csv", f"--files={name}.csv",
+                                                         "--label=label", "--split=1,1"])
+
+    def test_numpy_files(self):
+        inputs = np.ones((20, 3))
+        inputs[17, 2] = np.nan
+        for name, array in [("nan", inputs), ("labels", np.arange(20)), ("few", np.arange(7)),
+                            ("good", np.ones((20, 3))), ("complex", np.ones((20, 3), complex)),
+                            ("fortran", np.asfortranarray(np.ones((20, 3)))),
+                            ("negative", np.arange(20) - 3)]:
+            np.save(self.directory / f"{name}.npy", array)
+        for name, targets, words in [
+                ("nan", "labels", ["element 2 of sample 17 of nan.npy is NaN"]),
+                ("good", "few", ["good.npy has 20 samples but few.npy has 7"]),
+                ("complex", "labels", ["complex.npy", "astype()"]),
+                ("fortran", "labels", ["fortran.npy", "ascontiguousarray"]),
+                ("good", "negative", ["label of sample 0 of negative.npy is -3"])]:
+            self.import_refused(DATA, *words, arguments=[
+                "--format=npy", f"--inputs={name}.npy", f"--targets={targets}.npy", "--split=10,10"])
+        for split, code, words in [("10,11", DATA, ["10 + 11", "20"]),
+                                   ("ten", USAGE, ["--split=ten", "8000,2000"]),
+                                   ("0.8,0.3", USAGE, ["more than 1"])]:
+            self.import_refused(code, *words, arguments=[
+                "--format=npy", "--inputs=good.npy", "--targets=labels.npy", f"--split={split}"])
+        self.import_refused(USAGE, "--format=nyp", "idx, csv, npy", arguments=["--format=nyp"])
+        self.import_refused(USAGE, "no option --fromat", "nearest is --format",
+                            arguments=["--fromat=npy"])
+
+    def test_existing_data_set(self):
+        self.assert_refused(
+            self.alone("data", "import", "--format=npy", "--inputs=classes-inputs.npy",
+                       "--targets=classes-targets.npy", "--output=classes"),
+            USAGE, "classes/train.h5 already exists", "--overwrite")
+
+    def test_files_that_are_not_data_sets(self):
+        with h5py.File(self.directory / "foreign.h5", "w") as file:
+            file["inputs"] = np.ones((10, 3))
+        self.refused(DATA, "foreign.h5", "not the master", "strata data import", ranks=2,
+                     settings=["--data.train=foreign.h5"])
+        self.refused(DATA, "classes-inputs.npy is not an HDF5 file",
+                     settings=["--data.train=classes-inputs.npy"])
+        self.refused(DATA, "train-00000.h5", "not the master",
+                     settings=["--data.train=classes/train-00000.h5"])
+
+    def test_missing_shard(self):
+        copy = self.copy_of("classes")
+        (self.directory / copy / "train-00000.h5").unlink()
+        self.refused(DATA, "shard train-00000.h5", "is missing", ranks=2,
+                     settings=[f"--data.train={copy}/train.h5"])
+
+    def test_cut_shard(self):
+        copy = self.copy_of("classes")
+        shard = self.directory / copy / "train-00000.h5"
+        os.truncate(shard, shard.stat().st_size // 2)
+        self.refused(DATA, "train-00000.h5", ranks=2, settings=[f"--data.train={copy}/train.h5"])
+
+    def test_flipped_bit(self):
+        copy = self.copy_of("classes")
+        shard = self.directory / copy / "train-00000.h5"
+        with h5py.File(shard) as file:
+            offset = file["inputs"].id.get_offset() + 33 * 10 * 4 + 5
+        flip_byte(shard, offset)
+        for ranks, pipeline in [(1, 1), (2, 1), (4, 2)]:
+            self.refused(DATA, "train-00000.h5", "sample 33", ranks=ranks,
+                         settings=[f"--data.train={copy}/train.h5",
+                                   f"--parallel.pipeline={pipeline}"])
+        verified = self.alone("data", "inspect", f"{copy}/train.h5", "--verify")
+        self.assert_refused(verified, DATA, "1 shard is bad")
+        self.assertIn("train-00000.h5", verified.text)
+        self.assertEqual(self.alone("data", "inspect", "classes/train.h5", "--verify").code, DONE)
+
+    def test_splits_of_different_shapes(self):
+        self.import_classes("wide", (12,), 4, train=40, test=20)
+        self.import_classes("more", (10,), 6, train=40, test=20)
+        self.import_arrays("values", np.ones((20, 10)), np.linspace(0, 1, 20), "10,10")
+        for test, words in [("wide", ["inputs of 12", "inputs of 10", "import both"]),
+                            ("more", ["6 classes", "4 classes"]),
+                            ("values", ["values/test.h5", "values of 1", "4 classes"])]:
+            self.refused(DATA, *words, settings=[f"--data.test={test}/test.h5"], ranks=2)
+
+
+class Checkpoints(Errors):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.test.train(cls.config, (2, 1), "good")
+        cls.test.train(cls.config, (1, 1), "longer", "--train.steps=8")
+
+    def damage(self, checkpoint):
+        """Flips a bit of a weight."""
+        with h5py.File(checkpoint / "part-00000.h5") as file:
+            offset = file["slice-00000"].id.get_offset() + 8
+        flip_byte(checkpoint / "part-00000.h5", offset)
+
+    def test_checkpoint_of_another_model(self):
+        for layers, words in [
+                (["dense 24 relu", "dropout 0.1", "dense 4"], ["weights/dense1.weight"]),
+                (["dense 16 relu", "dense 4 name=head"], ["weights/head."]),
+                (["dense 16 relu", "dense 4 bias=no"], ["weights/dense2.bias", "config has not"])]:
+            self.refused(CHECKPOINT, "step-00000006 is a checkpoint of another model", *words,
+                         ranks=2, run=self.copy_of("good"),
+                         settings=["--run.resume=auto", "--train.steps=8",
+                                   *(f"--model.layer={layer}" for layer in layers)])
+        self.refused(CHECKPOINT, "of another model", "optimizer/adam", run=self.copy_of("good"),
+                     settings=["--run.resume=auto", "--optimizer.kind=sgd"])
+
+    def test_directory_of_another_run(self):
+        for setting, words in [("run.seed=2", ["run.seed is 1, here it is 2"]),
+                               ("batch.global=32", ["batch.global is 16, here it is 32"]),
+                               ("numerics.lanes=1", ["numerics.lanes is 1", "made with 2"]),
+                               ("batch.micro=2", ["batch.micro is 2", "made with"])]:
+            self.refused(USAGE, *words, ranks=2, run=self.copy_of("good"), settings=[
+                "--run.resume=auto", "--parallel.pipeline=2", "--" + setting])
+
+    def test_damaged_newest_checkpoint(self):
+        run = self.copy_of("good")
+        self.damage(harness.checkpoints(self.directory / run)[-1])
+        verified = self.alone("checkpoint", "verify", run)
+        self.assert_refused(verified, CHECKPOINT, "part-00000.h5")
+        finished = self.train(self.config, (1, 2), run, "--train.steps=8", "--run.resume=auto")
+        self.assertEqual(len(re.findall("passing over a bad checkpoint.*step-00000006",
+                                        finished.text)), 1, finished.text)
+        self.assertIn("continuing after step 4", finished.text)
+        self.assert_same_run("longer", run)
+
+    def test_missing_part(self):
+        run = self.copy_of("good")
+        (harness.checkpoints(self.directory / run)[-1] / "part-00001.h5").unlink()
+        finished = self.train(self.config, (2, 1), run, "--train.steps=8", "--run.resume=must")
+        self.assertIn("part-00001.h5", finished.text)
+        self.assert_same_run("longer", run)
+
+    def test_all_checkpoints_damaged(self):
+        run = self.copy_of("good")
+        for checkpoint in harness.checkpoints(self.directory / run):
+            self.damage(checkpoint)
+        self.refused(CHECKPOINT, "none of the checkpoints", "another run.dir", ranks=2, run=run,
+                     settings=["--run.resume=auto"])
+        self.assert_refused(self.alone("evaluate", self.config, f"--run.dir={run}"), CHECKPOINT,
+                            "none of the checkpoints")
+
+    def test_nothing_to_look_at(self):
+        self.assert_refused(self.alone("evaluate", self.config, "--run.dir=nothing"), CHECKPOINT,
+                            "there is no checkpoint in nothing", "train first")
+        self.assert_refused(self.alone("checkpoint", "inspect", "nothing"), CHECKPOINT, "nothing")
+        self.assert_refused(self.alone("checkpoint", "verify", "classes"), CHECKPOINT,
+                            "no checkpoint")
+
+    def test_diverged(self):
+        run = self.copy_of("good")
+        before = harness.tensors(harness.checkpoints(self.directory / run)[-1])
+        self.refused(DIVERGED, "diverged", "step 8", "optimizer.learning_rate", ranks=2, run=run,
+                     settings=["--run.resume=auto", "--train.steps=30", "--checkpoint.every=100",
+                               "--optimizer.learning_rate=1e36"])
+        newest = harness.checkpoints(self.directory / run)[-1]
+        self.assertEqual(newest.name, "step-00000006")
+        self.assertEqual(harness.differing_tensors(before, harness.tensors(newest)), [])
+        self.train(self.config, (1, 1), run, "--train.steps=8", "--run.resume=auto")
+        self.assert_same_run("longer", run)
+
+
+class FullDisk(Errors):
+    def test_disk_full_while_saving(self):
+        mount = self.directory / "small"
+        mount.mkdir()
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", mount],
+                              capture_output=True, text=True)
+        if made.returncode != 0:
+            self.skipTest(f"a small file system cannot be mounted: {made.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "-l", mount], check=True)
+        wide = ["--model.layer=dense 2000 relu", "--model.layer=dense 4", "--checkpoint.every=1",
+                "--checkpoint.keep=50", "--train.steps=20"]
+        run = mount / "run"
+        self.refused(CHECKPOINT, "step-0000000", ranks=2, run=run, settings=wide)
+        kept = harness.checkpoints(run)
+        self.assertGreater(len(kept), 2)
+        verified = self.alone("checkpoint", "verify", run)
+        self.assertEqual(verified.code, DONE, verified.text)
+        subprocess.run(["mount", "-o", "remount,size=64m", mount], check=True)
+        finished = self.train(self.config, (1, 2), run, "--run.resume=must", *wide)
+        self.assertIn(f"continuing after step {len(kept)} ", finished.text)
+        self.train(self.config, (1, 1), "ample", *wide)
+        self.assert_same_run("ample", "small/run")
+
+
+if __name__ == "__main__":
+    harness.main()

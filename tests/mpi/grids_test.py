@@ -1,0 +1,168 @@
+"""The same numbers, bit for bit, on every grid."""
+
+import numpy as np
+
+import harness
+
+NETWORK = """
+[model]
+layer = flatten
+layer = dense 120 relu
+layer = layer_norm
+layer = dropout 0.2
+layer = dense 20
+layer = gelu
+layer = dropout 0.1
+layer = dense 16 bias=no
+layer = tanh
+layer = dense 5
+
+[data]
+train = classes/train.h5
+test = classes/test.h5
+
+[batch]
+global = 48
+micro = 3
+
+[numerics]
+lanes = 4
+
+[optimizer]
+kind = adam
+learning_rate = 0.01
+clip_norm = 0.5
+
+[schedule]
+kind = cosine
+warmup_steps = 3
+decay_steps = 12
+
+[train]
+steps = 12
+evaluate_every = 6
+
+[run]
+threads = 1
+"""
+
+GRIDS = [(1, 1), (2, 1), (4, 1), (1, 2), (1, 3), (2, 2), (4, 2), (2, 3)]
+
+
+class Grids(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        test = cls()
+        test.import_classes("classes", (3, 4), 5, train=200, test=50)
+        cls.config = test.write_config("network.ini", NETWORK)
+
+    def same_on(self, grids, *settings, name):
+        """Trains on each grid, given as (grid, further settings), and compares with the first."""
+        reference = None
+        for number, (grid, further) in enumerate(grids):
+            run = f"{name}-{number}"
+            with self.subTest(grid=grid, settings=further):
+                self.train(self.config, grid, run, *settings, *further)
+                if reference is None:
+                    reference = run
+                else:
+                    self.assert_same_run(reference, run)
+        return reference
+
+    def test_every_grid_under_every_schedule(self):
+        runs = []
+        for number, grid in enumerate(GRIDS):
+            threads = 1 + number % 2
+            runs.append((grid, ["--parallel.schedule=gpipe", f"--run.threads={threads}"]))
+            runs.append((grid, ["--parallel.schedule=1f1b", f"--run.threads={3 - threads}"]))
+        reference = self.same_on(runs, name="all")
+        rows = harness.metrics(self.directory / reference)
+        losses = [float(dict(row)["loss"]) for row in rows if dict(row)["kind"] == "train"]
+        norms = [float(dict(row)["grad_norm"]) for row in rows if dict(row)["kind"] == "train"]
+        self.assertEqual(len(losses), 12)
+        self.assertLess(losses[-1], losses[0])
+        self.assertGreater(max(norms), 0.5, "clipping had nothing to do")
+        self.assertEqual([dict(row)["step"] for row in rows if dict(row)["kind"] == "evaluate"],
+                         ["6", "12"])
+        saved = harness.tensors(harness.checkpoints(self.directory / reference)[-1])
+        self.assertEqual(len(saved), 3 * 9, sorted(saved))
+
+    def test_many_small_buckets(self):
+        tiny = ["--parallel.bucket=0.0001"]
+        self.same_on([((1, 1), []), ((1, 1), tiny), ((4, 1), tiny), ((2, 2), tiny),
+                      ((2, 3), tiny)], name="buckets")
+
+    def test_float64(self):
+        self.same_on([((1, 1), []), ((4, 1), []), ((1, 3), ["--run.threads=2"]), ((2, 2), [])],
+                     "--numerics.dtype=float64", name="float64")
+
+    def test_lanes_that_are_no_power_of_two(self):
+        self.same_on([((1, 1), []), ((2, 1), []), ((3, 1), []), ((6, 1), []), ((3, 2), [])],
+                     "--numerics.lanes=6", "--batch.micro=4", name="lanes")
+
+    def test_every_optimizer(self):
+        for number, optimizer in enumerate([
+                ["--optimizer.kind=sgd"],
+                ["--optimizer.kind=sgd", "--optimizer.momentum=0.9", "--optimizer.nesterov=on",
+                 "--optimizer.weight_decay=0.01"],
+                ["--optimizer.kind=adamw", "--optimizer.weight_decay=0.1",
+                 "--optimizer.decay=matrices"],
+                ["--optimizer.kind=adagrad"]]):
+            self.same_on([((1, 1), []), ((2, 2), [])], "--train.steps=6", *optimizer,
+                         name=f"optimizer{number}")
+
+    def test_first_stage_that_only_flattens(self):
+        self.same_on([((1, 1), []), ((1, 2), ["--parallel.split=0,1"]),
+                      ((2, 2), ["--parallel.split=flatten1,dense1"])], name="flatten")
+
+    def test_uneven_split(self):
+        self.same_on([((1, 1), []), ((2, 3), ["--parallel.split=0,8,9"])], name="uneven")
+
+
+class Regression(harness.StrataTest):
+    def test_mean_squared_error(self):
+        random = np.random.default_rng(3)
+        inputs = random.normal(size=(120, 6))
+        values = inputs @ random.normal(size=6) + 0.5
+        lines = ["a,b,c,d,e,f,value"]
+        lines += [",".join(f"{x:.6f}" for x in (*row, value))
+                  for row, value in zip(inputs, values)]
+        (self.directory / "values.csv").write_text("\n".join(lines) + "\n")
+        self.import_data("--format=csv", "--files=values.csv", "--label=value", "--split=100,20",
+                         "--output=values")
+        config = self.write_config("regression.ini", """
+[model]
+layer = dense 12
+layer = sigmoid
+layer = dense 1
+[data]
+train = values/train.h5
+test = values/test.h5
+normalise = standard
+[batch]
+global = 20
+micro = 5
+[numerics]
+lanes = 2
+[optimizer]
+kind = sgd
+learning_rate = 0.1
+momentum = 0.5
+[train]
+epochs = 3
+evaluate_every = 5
+[run]
+threads = 1
+""")
+        for grid in [(1, 1), (2, 1), (2, 2), (1, 3)]:
+            self.train(config, grid, f"run-{grid[0]}-{grid[1]}")
+            self.assert_same_run("run-1-1", f"run-{grid[0]}-{grid[1]}")
+        losses = [float(dict(row)["loss"]) for row in harness.metrics(self.directory / "run-1-1")
+                  if dict(row)["kind"] == "evaluate"]
+        self.assertEqual(len(losses), 3)
+        self.assertLess(losses[-1], losses[0])
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,233 @@
+"""Runs the built executable as a user does and reads back what it leaves behind.
+
+The executable is named by the environment variable STRATA_BIN. Every run has a time limit, at which
+all processes of its session are killed.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import h5py
+import numpy as np
+
+STRATA = os.environ.get("STRATA_BIN", "")
+
+LAUNCH_ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMP_NUM_THREADS": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_pml": "ob1",
+}
+
+DONE, USAGE, DATA, CHECKPOINT, PEER, DIVERGED, STOPPED_EARLY = 0, 2, 3, 4, 5, 6, 75
+
+
+def session_members(session):
+    """The process ids of a session with the names of their programs."""
+    members = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            text = pathlib.Path("/proc", entry, "stat").read_text()
+        except OSError:
+            continue
+        name = text[text.index("(") + 1:text.rindex(")")]
+        fields = text[text.rindex(")") + 2:].split()
+        if int(fields[3]) == session and fields[0] != "Z":
+            members[int(entry)] = name
+    return members
+
+
+class Finished:
+    def __init__(self, code, text, seconds):
+        self.code = code
+        self.text = text
+        self.seconds = seconds
+
+    def reports(self):
+        """The lines with which the executable ends on an error."""
+        return [line for line in self.text.splitlines() if line.startswith("strata: ")]
+
+
+class Job:
+    """A running command in a session of its own, its output in a file."""
+
+    def __init__(self, command, directory):
+        self.output = tempfile.TemporaryFile(dir=directory)
+        self.started = time.monotonic()
+        environment = {**os.environ, **LAUNCH_ENVIRONMENT, "TMPDIR": str(directory)}
+        self.process = subprocess.Popen(
+            [str(word) for word in command], cwd=directory, env=environment,
+            stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT,
+            start_new_session=True)
+
+    def text(self):
+        self.output.flush()
+        return os.pread(self.output.fileno(), 1 << 26, 0).decode(errors="replace")
+
+    def ranks(self):
+        """The process ids of the ranks, the lowest rank first."""
+        return sorted(pid for pid, name in session_members(self.process.pid).items()
+                      if name == pathlib.Path(STRATA).name)
+
+    def signal_all(self, number):
+        for pid in session_members(self.process.pid):
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+
+    def running(self):
+        return self.process.poll() is None
+
+    def wait(self, limit):
+        """Waits for the end; past the limit in seconds all is killed and the test fails."""
+        try:
+            code = self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            self.signal_all(signal.SIGKILL)
+            self.process.wait()
+            raise AssertionError(f"still running after {limit} s:\n{self.text()}") from None
+        seconds = time.monotonic() - self.started
+        self.signal_all(signal.SIGKILL)
+        finished = Finished(code, self.text(), seconds)
+        self.output.close()
+        return finished
+
+    def wait_until(self, condition, limit):
+        """Polls a condition; past the limit in seconds, or when the job ends first, the test fails."""
+        end = time.monotonic() + limit
+        while not condition():
+            if not self.running() or time.monotonic() > end:
+                self.signal_all(signal.SIGKILL)
+                raise AssertionError(f"what was waited for did not come:\n{self.text()}")
+            time.sleep(0.005)
+
+
+def metrics(run_directory):
+    """The lines of metrics.jsonl without the times, numbers as the text that stands there."""
+    kept = ("kind", "step", "loss", "grad_norm", "learning_rate", "accuracy")
+    rows = []
+    for line in pathlib.Path(run_directory, "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line, parse_float=str, parse_int=str)
+        rows.append(tuple((key, record[key]) for key in kept if key in record))
+    return rows
+
+
+def checkpoints(run_directory):
+    """The committed checkpoints' directories, oldest first."""
+    return sorted(pathlib.Path(run_directory, "checkpoints").glob("step-*"))
+
+
+def tensors(checkpoint):
+    """All tensors of a checkpoint by name."""
+    found = {}
+
+    def visit(name, item):
+        if isinstance(item, h5py.Dataset) and name != "parts":
+            found[name] = item[()]
+
+    with h5py.File(checkpoint / "master.h5") as master:
+        master.visititems(visit)
+    return found
+
+
+def differing_tensors(left, right):
+    """The names of tensors that are not the same bits."""
+    names = sorted(set(left) | set(right))
+    return [name for name in names
+            if name not in left or name not in right or left[name].dtype != right[name].dtype
+            or left[name].shape != right[name].shape
+            or left[name].tobytes() != right[name].tobytes()]
+
+
+class StrataTest(unittest.TestCase):
+    """A test with a scratch directory and ways to run the executable in it."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = pathlib.Path(tempfile.mkdtemp(prefix="strata-"))
+        cls.addClassCleanup(shutil.rmtree, cls.directory, ignore_errors=True)
+
+    def start(self, ranks, *arguments):
+        return Job(["mpirun", "-n", str(ranks), STRATA, *arguments], self.directory)
+
+    def launch(self, ranks, *arguments, limit=120):
+        return self.start(ranks, *arguments).wait(limit)
+
+    def alone(self, *arguments, limit=60):
+        """Runs the executable without mpirun."""
+        return Job([STRATA, *arguments], self.directory).wait(limit)
+
+    def write_config(self, name, text):
+        path = self.directory / name
+        path.write_text(text)
+        return path
+
+    def train(self, config, grid, run, *settings, limit=120, expect=DONE):
+        """Trains on a grid (data, pipeline) in the run directory `run` and checks the exit code."""
+        data, pipeline = grid
+        finished = self.launch(
+            data * pipeline, "train", config, f"--run.dir={run}", f"--parallel.data={data}",
+            f"--parallel.pipeline={pipeline}", *settings, limit=limit)
+        self.assertEqual(finished.code, expect, finished.text)
+        return finished
+
+    def import_data(self, *arguments):
+        finished = self.alone("data", "import", *arguments)
+        self.assertEqual(finished.code, DONE, finished.text)
+        return finished
+
+    def import_arrays(self, name, inputs, targets, split, *arguments):
+        """Imports NumPy arrays as the data set `name`."""
+        np.save(self.directory / f"{name}-inputs.npy", inputs)
+        np.save(self.directory / f"{name}-targets.npy", targets)
+        self.import_data("--format=npy", f"--inputs={name}-inputs.npy",
+                         f"--targets={name}-targets.npy", f"--split={split}", f"--output={name}",
+                         *arguments)
+
+    def import_classes(self, name, shape, classes, train, test, seed=1):
+        """Imports clusters around one random centre a class, with noise, as the data set `name`."""
+        random = np.random.default_rng(seed)
+        labels = random.integers(0, classes, train + test)
+        labels[:classes] = np.arange(classes)
+        centres = random.normal(size=(classes, *shape))
+        inputs = centres[labels] + random.normal(size=(train + test, *shape))
+        self.import_arrays(name, inputs.astype(np.float32), labels, f"{train},{test}",
+                           f"--classes={classes}")
+
+    def assert_same_run(self, left, right, tensors_of_left=None):
+        """Metrics and the newest checkpoint of two runs hold the same numbers, bit for bit."""
+        left, right = self.directory / left, self.directory / right
+        self.assertEqual(metrics(left), metrics(right), f"{left} and {right}")
+        if tensors_of_left is None:
+            tensors_of_left = tensors(checkpoints(left)[-1])
+        self.assertEqual(checkpoints(left)[-1].name, checkpoints(right)[-1].name)
+        different = differing_tensors(tensors_of_left, tensors(checkpoints(right)[-1]))
+        self.assertEqual(different, [], f"{left} and {right}")
+
+    def assert_refused(self, finished, code, *words):
+        """Ended with this code after one report, which holds all the words."""
+        self.assertEqual(finished.code, code, finished.text)
+        self.assertEqual(len(finished.reports()), 1, finished.text)
+        for word in words:
+            self.assertIn(word, finished.reports()[0])
+
+
+def main():
+    if not STRATA:
+        print("STRATA_BIN names no executable", file=sys.stderr)
+        sys.exit(2)
+    unittest.main(verbosity=2)

@@ -1,0 +1,134 @@
+"""A run that is stopped and continued, on another grid, ends with the bits of one that never was."""
+
+import os
+import signal
+
+import harness
+
+NETWORK = """
+[model]
+layer = dense 32 relu
+layer = layer_norm
+layer = dropout 0.3
+layer = dense 16
+layer = gelu
+layer = dense 4
+
+[data]
+train = classes/train.h5
+test = classes/test.h5
+
+[batch]
+global = 24
+micro = 3
+
+[numerics]
+lanes = 4
+
+[optimizer]
+kind = adam
+learning_rate = 0.005
+clip_norm = 1
+
+[schedule]
+kind = linear
+decay_steps = 3000
+
+[train]
+steps = 12
+evaluate_every = 6
+
+[run]
+threads = 1
+"""
+
+
+# Long enough to be caught while it trains.
+LONG = ["--train.steps=3000", "--train.evaluate_every=500"]
+
+
+class Resume(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        test = cls()
+        test.import_classes("classes", (10,), 4, train=100, test=30)
+        cls.config = test.write_config("network.ini", NETWORK)
+        test.train(cls.config, (1, 1), "short")
+        test.train(cls.config, (2, 1), "long", *LONG)
+
+    def test_stopped_by_its_length(self):
+        for number, (first, then) in enumerate([((1, 1), (2, 2)), ((4, 1), (1, 3)),
+                                                ((2, 3), (1, 1)), ((2, 2), (4, 1))]):
+            run = f"length-{number}"
+            with self.subTest(first=first, then=then):
+                self.train(self.config, first, run, "--train.steps=6")
+                finished = self.train(self.config, then, run, "--run.resume=auto")
+                self.assertIn("continuing after step 6", finished.text)
+                self.assert_same_run("short", run)
+
+    def stop_and_continue(self, run, first, then, send):
+        """Starts on one grid, has `send` signal the job once it trains, and finishes on another."""
+        data, pipeline = first
+        job = self.start(data * pipeline, "train", self.config, f"--run.dir={run}",
+                         f"--parallel.pipeline={pipeline}", *LONG)
+        job.wait_until(lambda: len(job.ranks()) == data * pipeline, 60)
+        ranks = job.ranks()
+        lines = self.directory / run / "metrics.jsonl"
+        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 3, 60)
+        send(job, ranks)
+        stopped = job.wait(60)
+        self.assertEqual(stopped.code, harness.STOPPED_EARLY, stopped.text)
+        self.assertIn("stopped on request after step", stopped.text)
+        self.assertIn("--run.resume=auto", stopped.text)
+        self.train(self.config, then, run, "--run.resume=must", *LONG)
+        self.assert_same_run("long", run)
+
+    def test_stopped_by_sigterm_to_one_rank(self):
+        self.stop_and_continue("term", (2, 2), (1, 2),
+                               lambda job, ranks: os.kill(ranks[2], signal.SIGTERM))
+
+    def test_stopped_by_sigint_to_the_last_rank(self):
+        self.stop_and_continue("int", (1, 3), (4, 1),
+                               lambda job, ranks: os.kill(ranks[-1], signal.SIGINT))
+
+    def test_stopped_by_sigusr1_to_mpirun(self):
+        self.stop_and_continue("usr1", (4, 1), (2, 2),
+                               lambda job, ranks: os.kill(job.process.pid, signal.SIGUSR1))
+
+    def test_virtual_grid_of_the_first_launch_is_kept(self):
+        free = ["--numerics.lanes=0", "--batch.micro=0"]
+        self.train(self.config, (4, 1), "kept-whole", "--train.steps=6", *free)
+        self.train(self.config, (4, 1), "kept", "--train.steps=3", *free,
+                   "--train.evaluate_every=3")
+        self.train(self.config, (1, 2), "kept", "--train.steps=6", *free, "--run.resume=auto")
+        self.assertEqual(
+            harness.differing_tensors(*(harness.tensors(harness.checkpoints(self.directory / run)[-1])
+                                        for run in ("kept-whole", "kept"))), [])
+        text = (self.directory / "kept" / "config.ini").read_text()
+        self.assertIn("lanes = 4\n", text)
+
+    def test_finished_run_stays_as_it_is(self):
+        self.train(self.config, (1, 1), "finished")
+        again = self.train(self.config, (2, 1), "finished", "--run.resume=auto")
+        self.assertIn("all 12 steps are done already", again.text)
+        self.assert_same_run("short", "finished")
+
+    def test_used_directory_is_refused(self):
+        refused = self.train(self.config, (2, 1), "short", expect=harness.USAGE)
+        self.assert_refused(refused, harness.USAGE, "short holds a run already",
+                            "--run.resume=auto")
+
+    def test_nothing_to_continue_is_refused(self):
+        refused = self.train(self.config, (2, 1), "nothing", "--run.resume=must",
+                             expect=harness.CHECKPOINT)
+        self.assert_refused(refused, harness.CHECKPOINT, "there is no checkpoint in nothing",
+                            "run.resume")
+
+    def test_auto_begins_where_there_is_nothing(self):
+        self.train(self.config, (1, 2), "fresh", "--run.resume=auto")
+        self.assert_same_run("short", "fresh")
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,77 @@
+"""A rank that hangs or dies ends the job within seconds, with a message."""
+
+import os
+import signal
+import time
+
+import harness
+
+NETWORK = """
+[model]
+layer = dense 32 relu
+layer = dense 32 relu
+layer = dense 4
+[data]
+train = classes/train.h5
+[batch]
+global = 32
+[numerics]
+lanes = 2
+[train]
+steps = 10000000
+[run]
+threads = 1
+patience = 3
+"""
+
+
+class Stall(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        test = cls()
+        test.import_classes("classes", (10,), 4, train=100, test=30)
+        cls.config = test.write_config("network.ini", NETWORK)
+
+    def start_training(self, run, grid):
+        data, pipeline = grid
+        job = self.start(data * pipeline, "train", self.config, f"--run.dir={run}",
+                         f"--parallel.pipeline={pipeline}")
+        lines = self.directory / run / "metrics.jsonl"
+        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 5, 60)
+        return job
+
+    def stall(self, run, grid, victim, *words):
+        job = self.start_training(run, grid)
+        os.kill(job.ranks()[victim], signal.SIGSTOP)
+        stopped = time.monotonic()
+        finished = job.wait(40)
+        self.assertEqual(finished.code, harness.PEER, finished.text)
+        self.assertLess(time.monotonic() - stopped, 20)
+        reports = [line for line in finished.reports() if "waited 3 s in vain to" in line]
+        self.assertTrue(reports, finished.text)
+        self.assertTrue(any(all(word in line for word in words) for line in reports), finished.text)
+        for line in reports:
+            self.assertIn("run.patience sets", line)
+
+    def test_a_replica_hangs(self):
+        self.stall("replica", (2, 1), 1, "data group")
+
+    def test_the_first_stage_hangs(self):
+        self.stall("first", (1, 2), 0, "rank 0", "pipeline group")
+
+    def test_the_last_stage_hangs_on_a_full_grid(self):
+        self.stall("last", (2, 2), 3, "rank 1")
+
+    def test_a_rank_is_killed(self):
+        for number, (grid, victim) in enumerate([((2, 1), 0), ((2, 2), 3)]):
+            job = self.start_training(f"killed-{number}", grid)
+            os.kill(job.ranks()[victim], signal.SIGKILL)
+            killed = time.monotonic()
+            finished = job.wait(40)
+            self.assertNotEqual(finished.code, harness.DONE, finished.text)
+            self.assertLess(time.monotonic() - killed, 15)
+
+
+if __name__ == "__main__":
+    harness.main()

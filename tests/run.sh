@@ -1,0 +1,142 @@
+#!/bin/bash
+# Installs what is needed, builds, and runs every test; the last line is "N passed, N failed, N skipped".
+#   tests/run.sh            the release build's tests; unit tests again under AddressSanitizer with
+#                           UndefinedBehaviorSanitizer, and under ThreadSanitizer; clang-format; clang-tidy
+#   tests/run.sh --quick    the release build's tests alone
+# STRATA_DATA_DIR names a directory with data sets (mnist-10k/t10k-images-idx3-ubyte.gz, ...); tests that need one are
+# skipped, with a line, where it is not set. STRATA_TEST_JOBS: processes that build and test; default: the cores.
+set -uo pipefail
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.." || exit 1
+
+quick=no
+case "${1:-}" in
+  "") ;;
+  --quick) quick=yes ;;
+  *) echo "run.sh: there is no option \"$1\"; give nothing, or --quick" >&2; exit 2 ;;
+esac
+jobs=${STRATA_TEST_JOBS:-$(nproc)}
+passed=0
+failed=0
+skipped=0
+summary=()
+wrap=()  # what builds and tests run under
+
+say() { printf '\n== %s\n' "$*"; }
+count() {  # count NAME PASSED FAILED SKIPPED
+  passed=$((passed + $2))
+  failed=$((failed + $3))
+  skipped=$((skipped + $4))
+  summary+=("$(printf '%-28s %5d passed %4d failed %4d skipped  at %d s' "$1" "$2" "$3" "$4" $SECONDS)")
+}
+
+# build PRESET [CMAKE ARGUMENT...] -- [TARGET...]
+build() {
+  local preset=$1
+  shift
+  local settings=()
+  while [ "$1" != -- ]; do
+    settings+=("$1")
+    shift
+  done
+  shift
+  say "build $preset"
+  cmake --preset "$preset" "${settings[@]}" >"build/$preset.log" 2>&1 || { tail -n 20 "build/$preset.log"; return 1; }
+  local targets=()
+  [ $# -eq 0 ] || targets=(--target "$@")
+  "${wrap[@]}" cmake --build "build/$preset" --parallel "$jobs" "${targets[@]}"
+}
+
+# run_ctest NAME PRESET [CTEST ARGUMENT...]: runs ctest and counts what its report says.
+run_ctest() {
+  local name=$1 preset=$2 report=$PWD/build/$2/ctest.xml
+  shift 2
+  say "test $name"
+  rm -f "$report"
+  "${wrap[@]}" ctest --test-dir "build/$preset" --parallel "$jobs" --output-on-failure --progress --output-junit "$report" "$@"
+  local status=$?
+  local all bad not_run
+  all=$(grep -c '<testcase ' "$report" 2>/dev/null)
+  bad=$(grep -c '<testcase .*status="fail"' "$report" 2>/dev/null)
+  not_run=$(grep -c '<testcase .*status="\(notrun\|disabled\)"' "$report" 2>/dev/null)
+  if [ "${all:-0}" -eq 0 ] || { [ $status -ne 0 ] && [ "$bad" -eq 0 ]; }; then
+    count "$name" 0 1 0  # ctest itself failed
+  else
+    count "$name" $((all - bad - not_run)) "$bad" "$not_run"
+  fi
+}
+
+# check NAME COMMAND...: one test.
+check() {
+  local name=$1
+  shift
+  say "$name"
+  if "$@"; then
+    count "$name" 1 0 0
+  else
+    count "$name" 0 1 0
+  fi
+}
+
+say "packages"
+jobs/install-packages.sh tests || exit 1
+mkdir -p build
+
+# MPI tests start more ranks than this machine may have cores.
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMP_NUM_THREADS=1
+[ "$(id -u)" -ne 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+if [ -z "${STRATA_DATA_DIR:-}" ]; then
+  echo "STRATA_DATA_DIR is not set: tests that need real data are skipped"
+fi
+
+if build release -DSTRATA_TESTS=ON -DSTRATA_BENCH=ON --; then
+  run_ctest release release
+else
+  count "release build" 0 1 0
+fi
+
+# The unit tests of a sanitizer's build; targets that do not exist are left out.
+sanitized() {  # sanitized PRESET ROOM...
+  local preset=$1 room targets=()
+  shift
+  for room in "$@"; do
+    if compgen -G "tests/unit/$room/*.cpp" >/dev/null; then
+      targets+=("unit_$room")
+    fi
+  done
+  if build "$preset" -DSTRATA_TESTS=ON -DSTRATA_BENCH=OFF -DSTRATA_CUDA=OFF -- "${targets[@]}"; then
+    local rooms="${targets[*]#unit_}"
+    run_ctest "$preset" "$preset" --tests-regex "^unit\\.(${rooms// /|})\\."
+  else
+    count "$preset build" 0 1 0
+  fi
+}
+
+formatted() {
+  git ls-files -z '*.cpp' '*.hpp' '*.cu' | xargs -0 clang-format --dry-run --Werror
+}
+
+# clang-tidy on every source of ours in the release build.
+tidy() {
+  run-clang-tidy -quiet -j "$jobs" -p build/release "^$PWD/(src|bench|tests)/.*\\.cpp\$" >build/tidy.log 2>/dev/null && return 0
+  grep -E '(warning|error):' build/tidy.log | sort -u | head -n 40
+  return 1
+}
+
+if [ $quick = no ]; then
+  # Where a kernel maps memory at more random places than GCC 12's sanitizers expect, they run with fixed ones.
+  if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ] && setarch -R true 2>/dev/null; then
+    wrap=(setarch -R)
+  fi
+  export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
+  sanitized asan core grid device io ops comm nn pipeline optim train app
+  sanitized tsan comm pipeline optim train io
+  wrap=()
+  check clang-format formatted
+  check clang-tidy tidy
+fi
+
+say "summary"
+printf '%s\n' "${summary[@]}"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ]

@@ -1,0 +1,89 @@
+#include "strata/core/text.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/enum_names.hpp"
+
+namespace strata {
+namespace {
+
+TEST(EditDistance, CountsInsertionsDeletionsAndReplacements) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("dense", "dense"), 0);
+  EXPECT_EQ(edit_distance("", "dense"), 5);
+  EXPECT_EQ(edit_distance("dens", "dense"), 1);
+  EXPECT_EQ(edit_distance("dennse", "dense"), 1);
+  EXPECT_EQ(edit_distance("danse", "dense"), 1);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("sitting", "kitten"), 3);
+}
+
+TEST(Nearest, IsTheCandidateWithTheFewestEdits) {
+  const std::vector<std::string> candidates{"batch.global", "batch.micro", "run.dir"};
+  EXPECT_EQ(nearest("batch.globl", candidates), "batch.global");
+  EXPECT_EQ(nearest("run.dri", candidates), "run.dir");
+  EXPECT_EQ(nearest("anything", {}), "");
+}
+
+TEST(Texts, ForPeople) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(1023), "1023 B");
+  EXPECT_EQ(bytes_text(1280), "1.25 KiB");
+  EXPECT_EQ(bytes_text(std::int64_t{3} << 50), "3072.00 TiB");
+  EXPECT_EQ(duration_text(4.23), "4.2 s");
+  EXPECT_EQ(duration_text(200.0), "3 min 20 s");
+  EXPECT_EQ(duration_text(7500.0), "2 h 05 min");
+  EXPECT_EQ(count_text(0), "0");
+  EXPECT_EQ(count_text(999), "999");
+  EXPECT_EQ(count_text(101770), "101,770");
+  EXPECT_EQ(count_text(-1234567), "-1,234,567");
+}
+
+TEST(Words, AreSplitAndTrimmed) {
+  EXPECT_EQ(split_words("  dense  128\trelu "), (std::vector<std::string>{"dense", "128", "relu"}));
+  EXPECT_EQ(split_words("0, 2,,5", ","), (std::vector<std::string>{"0", "2", "5"}));
+  EXPECT_TRUE(split_words("").empty());
+  EXPECT_EQ(trimmed(" \t a b\r\n"), "a b");
+  EXPECT_EQ(trimmed(" \n"), "");
+}
+
+TEST(Numbers, AreTheWholeTextOrNothing) {
+  std::int64_t integer = 0;
+  EXPECT_TRUE(parse_int64("-42", integer));
+  EXPECT_EQ(integer, -42);
+  for (const char* text : {"", " 1", "1 ", "1.0", "0x10", "9223372036854775808", "--1"}) {
+    EXPECT_FALSE(parse_int64(text, integer)) << text;
+  }
+  double number = 0.0;
+  EXPECT_TRUE(parse_double("+1e-3", number));
+  EXPECT_EQ(number, 1e-3);
+  for (const char* text : {"", "1,5", "1.5x", " 1"}) {
+    EXPECT_FALSE(parse_double(text, number)) << text;
+  }
+}
+
+TEST(Table, AlignsColumnsAndUnderlinesTheHead) {
+  EXPECT_EQ(table_text({{"name", "count"}, {"dense1", "100,480"}, {"d2", "10"}}),
+            "name      count\n"
+            "---------------\n"
+            "dense1  100,480\n"
+            "d2           10\n");
+  EXPECT_EQ(table_text({}), "");
+}
+
+TEST(EnumNames, RoundTripAndAreListed) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kUint8, DType::kInt64}) {
+    EXPECT_EQ(enum_from_name<DType>(name_of(dtype)), dtype);
+  }
+  EXPECT_EQ(enum_from_name<DType>("float16"), std::nullopt);
+  EXPECT_EQ(joined_names<DType>("|"), "float32|float64|uint8|int64");
+}
+
+}  // namespace
+}  // namespace strata

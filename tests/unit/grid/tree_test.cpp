@@ -1,0 +1,128 @@
+#include "strata/grid/tree.hpp"
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace strata::grid {
+namespace {
+
+/// The sum of the leaves [begin, end) as the design writes it: halves, the smaller one left.
+std::string expression(std::int64_t begin, std::int64_t end) {
+  if (end - begin == 1) {
+    return std::to_string(begin);
+  }
+  const std::int64_t middle = begin + (end - begin) / 2;
+  return "(" + expression(begin, middle) + "+" + expression(middle, end) + ")";
+}
+
+void add(std::vector<std::string>& parts, const FoldStep& step) {
+  std::string& into = parts.at(static_cast<std::size_t>(step.into));
+  std::string& from = parts.at(static_cast<std::size_t>(step.from));
+  ASSERT_FALSE(into.empty());
+  ASSERT_FALSE(from.empty());
+  into = "(" + into + "+" + from + ")";
+  from.clear();
+}
+
+/// What a holder of `leaves` has in its accumulators after the last of them.
+std::vector<std::string> run(const RunningFold& fold, const Range& leaves) {
+  std::vector<std::string> accumulators(static_cast<std::size_t>(fold.accumulators));
+  for (std::int64_t i = 0; i < leaves.count(); ++i) {
+    std::string& slot =
+        accumulators.at(static_cast<std::size_t>(fold.accumulator.at(static_cast<std::size_t>(i))));
+    EXPECT_TRUE(slot.empty()) << "leaf " << i << " overwrites " << slot;
+    slot = std::to_string(leaves.begin + i);
+    for (const FoldStep& step : fold.after.at(static_cast<std::size_t>(i))) {
+      add(accumulators, step);
+    }
+  }
+  return accumulators;
+}
+
+TEST(SumTree, IsOneExpressionForEveryNumberOfRanks) {
+  for (std::int64_t lanes = 1; lanes <= 24; ++lanes) {
+    const SumTree tree(lanes);
+    for (std::int64_t ranks = 1; ranks <= lanes; ++ranks) {
+      if (lanes % ranks != 0) {
+        continue;
+      }
+      std::vector<Range> nodes;
+      std::vector<std::string> parts;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const Range own = even_part(lanes, ranks, rank);
+        const RunningFold fold = running_fold(tree, own);
+        const std::vector<std::string> accumulators = run(fold, own);
+        for (std::size_t n = 0; n < accumulators.size(); ++n) {
+          if (n < fold.nodes.size()) {
+            EXPECT_EQ(accumulators[n], expression(fold.nodes[n].begin, fold.nodes[n].end));
+            parts.push_back(accumulators[n]);
+          } else {
+            EXPECT_EQ(accumulators[n], "");
+          }
+        }
+        EXPECT_EQ(fold.nodes, tree.nodes_within(own));
+        nodes.insert(nodes.end(), fold.nodes.begin(), fold.nodes.end());
+      }
+      for (const FoldStep& step : fold_steps(tree, nodes)) {
+        add(parts, step);
+      }
+      EXPECT_EQ(parts.front(), expression(0, lanes)) << lanes << " lanes on " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(SumTree, NodesWithinAnyRangeCoverItAndAreAsFewAsCanBe) {
+  for (std::int64_t leaves = 1; leaves <= 24; ++leaves) {
+    const SumTree tree(leaves);
+    for (std::int64_t begin = 0; begin < leaves; ++begin) {
+      for (std::int64_t end = begin + 1; end <= leaves; ++end) {
+        const std::vector<Range> nodes = tree.nodes_within({begin, end});
+        std::int64_t next = begin;
+        for (const Range& node : nodes) {
+          ASSERT_EQ(node.begin, next);
+          ASSERT_EQ(tree.nodes_within(node).size(), 1U) << "no node of the tree";
+          next = node.end;
+        }
+        ASSERT_EQ(next, end);
+        for (std::size_t i = 1; i < nodes.size(); ++i) {
+          ASSERT_GT(tree.nodes_within({nodes[i - 1].begin, nodes[i].end}).size(), 1U);
+        }
+      }
+    }
+  }
+}
+
+TEST(RunningFold, NeedsAboutTheLogarithmOfTheLeaves) {
+  const std::vector<std::int64_t> expected{1, 2, 3, 3, 4, 4, 4, 4, 5};
+  for (std::int64_t leaves = 1; leaves <= 9; ++leaves) {
+    EXPECT_EQ(running_fold(SumTree(leaves), {0, leaves}).accumulators,
+              expected[static_cast<std::size_t>(leaves) - 1])
+        << leaves;
+  }
+}
+
+TEST(SumInTree, AddsAsTheTreeDoes) {
+  // In f64 the order decides: 1 vanishes beside 1e16, and 1e16 - 1e16 must come first to save it.
+  EXPECT_EQ(sum_in_tree(SumTree(4), std::vector{1e16, -1e16, 1.0, 1.0}), 2.0);
+  EXPECT_EQ(sum_in_tree(SumTree(4), std::vector{1e16, 1.0, -1e16, 1.0}), 0.0);
+  EXPECT_EQ(sum_in_tree(SumTree(3), std::vector{1e16, -1e16, 1.0}), 0.0);
+  EXPECT_EQ(sum_in_tree(SumTree(3), std::vector{1.0, 1e16, -1e16}), 1.0);
+  EXPECT_EQ(sum_in_tree(SumTree(1), std::vector{0.5}), 0.5);
+  EXPECT_THROW(static_cast<void>(sum_in_tree(SumTree(3), std::vector{1.0})), std::logic_error);
+}
+
+TEST(SumTree, RefusesWhatIsNoSum) {
+  EXPECT_THROW(SumTree(0), std::logic_error);
+  const SumTree tree(4);
+  EXPECT_THROW(static_cast<void>(tree.nodes_within({0, 5})), std::logic_error);
+  EXPECT_THROW(static_cast<void>(tree.nodes_within({2, 2})), std::logic_error);
+  EXPECT_THROW(static_cast<void>(fold_steps(tree, std::vector<Range>{{0, 2}, {3, 4}})),
+               std::logic_error);
+}
+
+}  // namespace
+}  // namespace strata::grid
