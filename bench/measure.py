@@ -1,0 +1,97 @@
+"""What the benchmark scripts share: data sets made on the spot, runs of strata, medians."""
+import json, os, pathlib, platform, random, statistics, struct, subprocess
+
+
+def write_idx(path, kind, extents, content):
+    """An IDX file; kind 8 is unsigned bytes, 13 is 32-bit floats."""
+    path.write_bytes(struct.pack(f">BBBB{len(extents)}I", 0, 0, kind, len(extents), *extents) + content)
+
+
+def write_npy(path, descr, shape, content):
+    """A NumPy array file, format 1.0, in row-major order."""
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (63 - (10 + len(header)) % 64) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + content)
+
+
+def import_images(strata, directory, samples=8000):
+    """Random 28 x 28 images of ten classes as a data set; gives its master file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(1)
+    write_idx(directory / "images", 8, (samples, 28, 28), draw.randbytes(samples * 784))
+    write_idx(directory / "labels", 8, (samples,), bytes(i % 10 for i in range(samples)))
+    return import_data(strata, directory, "idx", "--images=images", "--labels=labels")
+
+
+def import_features(strata, directory, samples, features):
+    """Rows of random float32 of ten classes as a data set; gives its master file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(1)
+    row = struct.pack(f"<{features}f", *(draw.gauss(0, 1) for _ in range(features)))
+    rows = b"".join(row[shift:] + row[:shift]
+                    for shift in (4 * draw.randrange(features) for _ in range(samples)))
+    write_npy(directory / "inputs.npy", "<f4", (samples, features), rows)
+    labels = struct.pack(f"<{samples}q", *(i % 10 for i in range(samples)))
+    write_npy(directory / "targets.npy", "<i8", (samples,), labels)
+    return import_data(strata, directory, "npy", "--inputs=inputs.npy", "--targets=targets.npy")
+
+
+def import_data(strata, directory, form, *files):
+    subprocess.run([strata, "data", "import", f"--format={form}", *files, "--split=1.0",
+                    "--output=data", "--overwrite"],
+                   cwd=directory, check=True, capture_output=True)
+    return directory / "data" / "train.h5"
+
+
+def write_config(path, layers, **sections):
+    """A config file: write_config(path, ["dense 10"], batch={"global": 128})."""
+    lines = ["[model]"] + [f"layer = {layer}" for layer in layers]
+    for section, keys in sections.items():
+        lines += [f"[{section}]"] + [f"{key} = {value}" for key, value in keys.items()]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def environment():
+    """MPI as it has to be where ranks may outnumber cores, and one OpenMP thread."""
+    return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+            "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_pml": "ob1",
+            "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def start(strata, config, run_dir, ranks=1, *options):
+    launch = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+    return subprocess.Popen([*launch, str(strata), "train", str(config), f"--run.dir={run_dir}",
+                             "--run.threads=1", *options],
+                            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process):
+    """Waits for a run; on failure shows what it said."""
+    text, _ = process.communicate()
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(process.args)} ended with {process.returncode}:\n{text}")
+
+
+def train_steps(run_dir):
+    """The training lines of a run's metrics."""
+    lines = (pathlib.Path(run_dir) / "metrics.jsonl").read_text().splitlines()
+    return [step for step in map(json.loads, lines) if step["kind"] == "train"]
+
+
+def medians(run_dir, skip):
+    """The median of every number of a run's steps after the first `skip`."""
+    steps = train_steps(run_dir)[skip:]
+    keys = [key for key, value in steps[0].items() if key not in ("kind", "step")]
+    return {key: statistics.median(step[key] for step in steps) for key in keys}
+
+
+def machine():
+    """The processor, cores and load of this machine."""
+    model = platform.processor() or platform.machine()
+    info = pathlib.Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines()
+                 if line.startswith("model name")]
+        model = names[0] if names else model
+    return {"processor": model, "cores": os.cpu_count(), "load": [round(x, 2) for x in os.getloadavg()]}

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Samples a second of strata against PyTorch, one rank, one thread, on the MLP of jobs/mnist-mlp.ini.
+
+    bench/mlp_vs_torch.py build/release/bin/strata torch_baseline.py
+
+torch_baseline.py is a script that trains the same network (784-128 relu-dropout-10, AdamW, norm
+clipped to 1, batch 128) and prints, last, a JSON line with "step_s". Both run in turn, and the
+medians of their step times are compared. Debian's PyTorch computes with whatever libblas.so.3 is:
+the reference BLAS is slow, so give the directory of a fast one (OpenBLAS) with --blas.
+"""
+import argparse, json, os, pathlib, statistics, subprocess, tempfile
+
+import measure
+
+
+def torch_seconds(options):
+    environment = measure.environment()
+    if options.blas:
+        environment["LD_LIBRARY_PATH"] = options.blas
+    command = [options.python, options.baseline, "mlp", "--threads", "1", "--steps", str(options.steps)]
+    result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return json.loads(result.stdout.splitlines()[-1])["step_s"]
+
+
+def strata_parts(options, config, run_dir):
+    measure.finish(measure.start(options.strata, config, run_dir))
+    return measure.medians(run_dir, skip=options.steps // 10)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("strata")
+    parser.add_argument("baseline", help="the PyTorch script")
+    parser.add_argument("--python", default="/usr/bin/python3", help="the Python that has PyTorch")
+    parser.add_argument("--blas", default="", help="directory of the libblas.so.3 that PyTorch is to use")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--lanes", type=int, default=1)
+    options = parser.parse_args()
+    options.strata = os.path.abspath(options.strata)
+
+    ours, theirs = [], []
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        data = measure.import_images(options.strata, directory)
+        config = directory / "mlp.ini"
+        measure.write_config(
+            config, ["flatten", "dense 128 relu", "dropout 0.2", "dense 10"],
+            data={"train": data}, batch={"global": 128}, numerics={"lanes": options.lanes},
+            optimizer={"kind": "adamw", "learning_rate": 0.001, "beta2": 0.95, "weight_decay": 0.1,
+                       "clip_norm": 1},
+            train={"steps": options.steps})
+        for turn in range(options.rounds):
+            theirs.append(torch_seconds(options))
+            ours.append(strata_parts(options, config, directory / f"run{turn}"))
+    steps = [one["step_seconds"] for one in ours]
+    print(json.dumps({
+        "machine": measure.machine(), "batch": 128, "lanes": options.lanes, "blas": options.blas or "the system's",
+        "strata": {key: statistics.median(one[key] for one in ours) for key in ours[0] if key.endswith("_seconds")},
+        "strata_step_seconds": steps, "torch_step_seconds": theirs,
+        "strata_samples_per_second": round(128 / statistics.median(steps)),
+        "torch_samples_per_second": round(128 / statistics.median(theirs)),
+        "ratio": round(statistics.median(theirs) / statistics.median(steps), 2),
+        "ratio_of_fastest": round(min(theirs) / min(steps), 2)}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

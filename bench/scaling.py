@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""How strata scales on this machine: data parallel, pipeline parallel, and what bounds them.
+
+    bench/scaling.py build/release/bin/strata --output=scaling.json
+    bench/scaling.py build/release/bin/strata --grids 1x1 2x1 4x1 --rounds 3
+
+A compute-bound MLP (5 dense layers, width 2048), one thread a rank, grids in turn, medians:
+- grids DATAxPIPELINE with --batch samples for each replica (weak scaling): efficiency is the samples a second
+  of the grid over those of as many single ranks;
+- "together": as many single-rank runs at once as the cores allow. It is what sharing the machine's
+  memory, caches and clock costs before any message is sent, the honest bound of what more ranks can reach;
+- the pipeline: 1x2 against 1x1 with the same global batch and microbatches, and the bound of its
+  schedule, computed from the stages' work by the rule "an action begins when its stage is free and
+  its message is there".
+"""
+import argparse, json, pathlib, shutil, statistics, tempfile
+
+import measure
+
+FEATURES = 2048
+
+
+def bound_of_1f1b(costs, microbatches):
+    """Sum of work over stages times makespan. `costs`: forward, backward-input, backward-weight of each stage."""
+    stages = len(costs)
+    actions = []
+    for stage in range(stages):
+        lead = min(stages - 1 - stage, microbatches - 1)
+        order = []
+        for step in range(microbatches + lead):
+            if step < microbatches:
+                order.append((0, step))
+            if step >= lead:
+                order += [(1, step - lead), (2, step - lead)]
+        actions.append(order)
+    done, now, place = {}, [0.0] * stages, [0] * stages
+    while any(place[s] < len(actions[s]) for s in range(stages)):
+        for s in range(stages):
+            while place[s] < len(actions[s]):
+                kind, m = actions[s][place[s]]
+                needs = None
+                if kind == 0 and s > 0:
+                    needs = (s - 1, 0, m)
+                elif kind == 1 and s + 1 < stages:
+                    needs = (s + 1, 1, m)
+                if needs is not None and needs not in done:
+                    break
+                now[s] = max(now[s], done.get(needs, 0.0)) + costs[s][kind]
+                done[s, kind, m] = now[s]
+                place[s] += 1
+    return microbatches * sum(map(sum, costs)) / (stages * max(now))
+
+
+class Bench:
+    def __init__(self, options, directory):
+        self.options = options
+        self.directory = directory
+        self.data = measure.import_features(options.strata, directory, 4 * options.batch, FEATURES)
+
+    def config(self, name, batch, micro, lanes):
+        path = self.directory / f"{name}.ini"
+        hidden = [f"dense {self.options.width} relu"] * self.options.hidden
+        measure.write_config(
+            path, [*hidden, "dense 10"], data={"train": self.data}, batch={"global": batch, "micro": micro},
+            numerics={"lanes": lanes}, train={"steps": self.options.steps},
+            optimizer={"kind": self.options.optimizer, "learning_rate": 1e-5})
+        return path
+
+    def start(self, config, run_dir, grid, *more):
+        shutil.rmtree(run_dir, ignore_errors=True)
+        data, pipeline = grid
+        return measure.start(self.options.strata, config, run_dir, data * pipeline, f"--parallel.data={data}",
+                             f"--parallel.pipeline={pipeline}", *self.options.more, *more)
+
+    def run(self, name, grid, batch, micro, lanes, *more):
+        run_dir = self.directory / "run"
+        measure.finish(self.start(self.config(name, batch, micro, lanes), run_dir, grid, *more))
+        return measure.medians(run_dir, skip=2)
+
+    def weak(self, grid):
+        batch = self.options.batch * grid[0]
+        micro = self.options.batch // (2 * grid[1]) if grid[1] > 1 else self.options.batch
+        return self.run(f"weak-{grid[0]}x{grid[1]}", grid, batch, micro, grid[0])
+
+    def together(self, count):
+        """Single-rank runs at the same time: medians of the steps, of all of them."""
+        config = self.config("weak-1x1", self.options.batch, self.options.batch, 1)
+        dirs = [self.directory / f"run{i}" for i in range(count)]
+        runs = [self.start(config, run_dir, (1, 1)) for run_dir in dirs]
+        for one in runs:
+            measure.finish(one)
+        medians = [measure.medians(run_dir, skip=2) for run_dir in dirs]
+        return {key: statistics.median(one[key] for one in medians) for key in medians[0]}
+
+    def pipeline(self, stages, *more):
+        return self.run(f"pipeline-{stages}", (1, stages), self.options.microbatches * self.options.micro,
+                        self.options.micro, 1, *more)
+
+    def bound(self):
+        """Of two stages, in units of one layer's product; the first layer needs no input gradient."""
+        first = self.options.hidden // 2
+        rest = self.options.hidden - first
+        return bound_of_1f1b([(first, first - 1, first), (rest, rest, rest)], self.options.microbatches)
+
+
+def brief(medians):
+    return {key: round(value, 6) for key, value in medians.items()
+            if key.endswith("_seconds") or key == "samples_per_second"}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("strata", type=lambda text: pathlib.Path(text).absolute())
+    parser.add_argument("--grids", nargs="*", default=["2x1"], help="besides 1x1, as DATAxPIPELINE")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--batch", type=int, default=256, help="samples a replica, weak scaling")
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--hidden", type=int, default=4)
+    parser.add_argument("--micro", type=int, default=64, help="samples a microbatch, pipeline")
+    parser.add_argument("--microbatches", type=int, default=8, help="of a step, pipeline; 0: no pipeline runs")
+    parser.add_argument("--optimizer", default="adamw")
+    parser.add_argument("--output", type=pathlib.Path)
+    parser.add_argument("more", nargs="*", help="options for every run, as in -- --parallel.bucket=8")
+    options = parser.parse_args()
+
+    grids = [tuple(map(int, text.split("x"))) for text in options.grids]
+    rounds = []
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(options, pathlib.Path(name))
+        for _ in range(options.rounds):
+            one = {"1x1": bench.weak((1, 1))}
+            for grid in grids:
+                one["{}x{}".format(*grid)] = bench.weak(grid)
+            one["together"] = bench.together(2)
+            if options.microbatches:
+                one["pipeline 1x1"] = bench.pipeline(1)
+                one["pipeline 1x2"] = bench.pipeline(2)
+            one["load"] = measure.machine()["load"][0]
+            rounds.append(one)
+    medians = {key: {part: statistics.median(r[key][part] for r in rounds) for part in rounds[0][key]}
+               for key in rounds[0] if key != "load"}
+    rate = {key: value["samples_per_second"] for key, value in medians.items()}
+    report = {"machine": measure.machine(), "loads": [r["load"] for r in rounds], "batch": options.batch,
+              "width": options.width, "hidden": options.hidden, "optimizer": options.optimizer,
+              "medians": {key: brief(value) for key, value in medians.items()},
+              "bound_together": round(rate["together"] / rate["1x1"], 3)}
+    for grid, text in zip(grids, options.grids):
+        report[f"efficiency {text}"] = round(rate[text] / (grid[0] * grid[1] * rate["1x1"]), 3)
+        report[f"rounds {text}"] = [round(r[text]["samples_per_second"] /
+                                          (grid[0] * grid[1] * r["1x1"]["samples_per_second"]), 3) for r in rounds]
+    if options.microbatches:
+        report["pipeline efficiency 1x2"] = round(rate["pipeline 1x2"] / (2 * rate["pipeline 1x1"]), 3)
+        report["pipeline rounds"] = [round(r["pipeline 1x2"]["samples_per_second"] /
+                                           (2 * r["pipeline 1x1"]["samples_per_second"]), 3) for r in rounds]
+        report["pipeline bound 1x2"] = round(bench.bound(), 3)
+    text = json.dumps(report, indent=1)
+    print(text)
+    if options.output:
+        options.output.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
