@@ -68,7 +68,7 @@ class Bench {
     const std::int64_t slot = reduction_.receive_elements(bucket_elements / world_.size() + kBlock);
     for (std::int64_t begin = 0; begin < elements_; begin += bucket_elements) {
       if (static_cast<std::int64_t>(pending.size() - finished) == kInFlight) {
-        reduction_.finish(context_, pending[finished++]);
+        finish(pending[finished++]);
       }
       const TensorView bucket = bucket_at(begin, bucket_elements);
       const std::int64_t offset = static_cast<std::int64_t>(pending.size()) % kInFlight * slot;
@@ -77,7 +77,7 @@ class Bench {
           received_.view(0, Shape{elements_ * 2}, DType::kFloat32).flat_slice(offset, slot)));
     }
     for (; finished < pending.size(); ++finished) {
-      reduction_.finish(context_, pending[finished]);
+      finish(pending[finished]);
     }
     std::vector<comm::Request> gathers;
     for (std::int64_t begin = 0; begin < elements_; begin += bucket_elements) {
@@ -118,6 +118,11 @@ class Bench {
   [[nodiscard]] TensorView bucket_at(std::int64_t begin, std::int64_t bucket_elements) const {
     return gradients().flat_slice(begin, std::min(bucket_elements, elements_ - begin));
   }
+  void finish(comm::OrderedReduction::Pending& pending) {
+    comm::OrderedReduction::wait(pending);
+    reduction_.fold(context_, pending);
+  }
+
   [[nodiscard]] std::vector<grid::Range> slices_of(const TensorView& bucket) const {
     std::vector<grid::Range> slices;
     for (std::int64_t r = 0; r < world_.size(); ++r) {

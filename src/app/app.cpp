@@ -1,6 +1,8 @@
 #include "strata/app/app.hpp"
 
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -57,6 +59,9 @@ int run_alone(const std::function<ExitCode()>& command) {
   } catch (const Error& error) {
     report(error.what());
     return static_cast<int>(error.code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    report(fmt::format("{}: {}", error.path1().string(), error.code().message()));
+    return static_cast<int>(ExitCode::kData);
   } catch (const std::exception& error) {
     report(fmt::format("unexpected failure: {}", error.what()));
     return static_cast<int>(ExitCode::kPeer);
@@ -99,7 +104,7 @@ int run(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const std::string command = arguments.empty() ? "" : arguments.front();
   const Arguments rest = Arguments(arguments).subspan(arguments.empty() ? 0 : 1);
-  const bool wants_help = !rest.empty() && rest.front() == "--help";
+  const bool wants_help = std::find(rest.begin(), rest.end(), "--help") != rest.end();
 
   if (command == "train" || command == "evaluate") {
     if (wants_help) {
@@ -108,6 +113,11 @@ int run(int argc, char** argv) {
     }
     const auto on_ranks = command == "train" ? train_command : evaluate_command;
     return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi) { return on_ranks(mpi, rest); });
+  }
+  const bool own_help = command == "data" && !rest.empty() && rest.front() == "import";
+  if (command == "--help" || command == "-h" || (wants_help && !own_help)) {
+    fmt::print("{}", kUsage);
+    return 0;
   }
   if (command == "data") {
     return run_alone([&] { return data_command(rest); });
@@ -123,7 +133,7 @@ int run(int argc, char** argv) {
     fmt::print("{}", config_reference());
     return 0;
   }
-  if (command == "--help" || command == "help") {
+  if (command == "help") {
     fmt::print("{}", kUsage);
     return 0;
   }

@@ -94,6 +94,12 @@ Settings argument_settings(std::span<const std::string> arguments) {
 
 void apply_settings(const Settings& settings, train::RunConfig& config) {
   for (const auto& [key, values] : settings) {
+    for (const std::string& value : values) {
+      if (value.find_first_of("#\n") != std::string::npos) {
+        fail(ExitCode::kUsage,
+             "{} = \"{}\" has a '#' or a line break, which a config file cannot hold", key, value);
+      }
+    }
     if (key == kLayerKey) {
       config.model.layers = values;
       continue;

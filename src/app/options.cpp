@@ -44,7 +44,7 @@ Option whole(std::string key, std::string unit, std::string help, std::int64_t l
               }};
 }
 
-enum class Bound { kFromZero, kAboveZero, kFraction, kFactor };
+enum class Bound { kFromZero, kAboveZero, kFraction, kFactor, kBucket };
 
 bool within(Bound bound, double value) {
   switch (bound) {
@@ -56,6 +56,8 @@ bool within(Bound bound, double value) {
       return value >= 0.0 && value < 1.0;
     case Bound::kFactor:
       return value > 0.0 && value <= 1.0;
+    case Bound::kBucket:
+      return value > 0.0 && value <= 1024.0;
   }
   return false;
 }
@@ -70,6 +72,8 @@ std::string text_of(Bound bound) {
       return "number from 0 to below 1";
     case Bound::kFactor:
       return "number above 0 up to 1";
+    case Bound::kBucket:
+      return "number above 0 up to 1024";
   }
   return {};
 }
@@ -198,8 +202,8 @@ std::vector<Option> parallel_and_numerics() {
           "parallel.split", "auto, or layers",
           "auto: stages of about equal cost; else the first layer of each stage, by name or number",
           STRATA_MEMBER(parallel.split)),
-      number("parallel.bucket", "MiB", "gradients that are reduced as one message",
-             Bound::kAboveZero, STRATA_MEMBER(parallel.bucket_mib)),
+      number("parallel.bucket", "MiB", "gradients that are reduced as one message", Bound::kBucket,
+             STRATA_MEMBER(parallel.bucket_mib)),
       whole("numerics.lanes", "lanes",
             "streams of microbatches in a global batch, a multiple of any parallel.data to be "
             "used; fixes the numbers. 0: "

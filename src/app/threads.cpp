@@ -29,7 +29,7 @@ int default_threads(std::int64_t ranks_on_node) {
       own = cores_in(topology, bound);
     }
     hwloc_bitmap_free(bound);
-    threads = own < all ? own : all / std::max<std::int64_t>(1, ranks_on_node);
+    threads = std::min(own, all / std::max<std::int64_t>(1, ranks_on_node));
   }
   hwloc_topology_destroy(topology);
   return static_cast<int>(std::max<std::int64_t>(1, threads));

@@ -6,6 +6,7 @@
 
 #include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
+#include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
@@ -55,6 +56,12 @@ Session open_session(comm::MpiSession& mpi, const std::string& path, Arguments s
                                                      : default_threads(mpi.ranks_on_node());
   });
   mpi.world().set_patience({.seconds = session.config.run.patience_seconds});
+  // Before anything that a setting may branch on.
+  comm::check_same_plan(
+      mpi.world(),
+      {{"config", hash_of(config_text(session.config))},
+       {"training data", train::data_hash(session.train_data->info())},
+       {"test data", session.test_data ? train::data_hash(session.test_data->info()) : 0}});
   return session;
 }
 
@@ -65,7 +72,8 @@ void take_up_run_directory(comm::MpiSession& mpi, Session& session, Log& log) {
   if (config.run.resume == train::Resume::kNever) {
     comm::agree(mpi.world(), [&] {
       const std::filesystem::path dir(config.run.dir);
-      if (mpi.world().rank() == 0 && std::filesystem::exists(dir / "config.ini")) {
+      if (mpi.world().rank() == 0 &&
+          (std::filesystem::exists(dir / "config.ini") || !io::list_checkpoints(root).empty())) {
         fail(
             ExitCode::kUsage,
             "{} holds a run already; continue it with --run.resume=auto, or choose another run.dir",
@@ -225,9 +233,13 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   ops::Context context(session.threads);
   comm::Groups groups = comm::make_groups(mpi.world(), plan.grid);
   const train::RankPlan rank = train::rank_plan(plan, mpi.world().rank());
-  train::StageState state(context, plan, rank);
-  comm::agree(mpi.world(), [&] { state.load_weights(*session.checkpoint); });
-  pipeline::Executor executor(state.stage(), *groups.pipeline);
+  std::optional<train::StageState> state;
+  comm::agree(mpi.world(), [&] {
+    train::require_same_model(plan, *session.checkpoint);
+    state.emplace(context, plan, rank);
+    state->load_weights(*session.checkpoint);
+  });
+  pipeline::Executor executor(state->stage(), *groups.pipeline);
   const train::EvaluationResult result = train::evaluate(plan, rank, groups, executor, data);
   if (mpi.world().rank() == 0) {
     const bool classes = plan.model->loss() == nn::LossKind::kCrossEntropy;

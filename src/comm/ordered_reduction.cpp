@@ -85,14 +85,16 @@ OrderedReduction::Pending OrderedReduction::start(std::span<const TensorView> pa
   return pending;
 }
 
-void OrderedReduction::finish(ops::Context& context, Pending& pending) {
-  for (Request& request : pending.receives) {
-    request.wait();
+void OrderedReduction::wait(Pending& pending) {
+  for (std::vector<Request>* requests : {&pending.receives, &pending.sends}) {
+    for (Request& request : *requests) {
+      request.wait();
+    }
   }
+}
+
+void OrderedReduction::fold(ops::Context& context, const Pending& pending) const {
   ops::fold(context, pending.parts, steps_);
-  for (Request& request : pending.sends) {
-    request.wait();
-  }
 }
 
 std::vector<Request> begin_all_gather_slices(Communicator& group, TensorView tensor,

@@ -19,15 +19,27 @@ void Log::open_file(const std::string& path) {
     fail(ExitCode::kUsage, "cannot write the log {}: {}; choose another run.dir", path,
          std::strerror(errno));
   }
+  for (const std::string& text : early_lines_) {
+    write(text);
+  }
+  early_lines_.clear();
 }
 
 void Log::line(std::string_view text) {
   fmt::print(stderr, "{}\n", text);
   if (file_) {
-    const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-    fmt::print(file_.get(), "{:%Y-%m-%d %H:%M:%S} {}\n", fmt::localtime(now), text);
-    std::fflush(file_.get());
+    write(text);
+  } else {
+    early_lines_.emplace_back(text);
   }
+}
+
+void Log::write(std::string_view text) {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  // A full disk must not end a run for want of a line.
+  std::fputs(fmt::format("{:%Y-%m-%d %H:%M:%S} {}\n", fmt::localtime(now), text).c_str(),
+             file_.get());
+  std::fflush(file_.get());
 }
 
 }  // namespace strata

@@ -162,7 +162,7 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& root) {
   return entries;
 }
 
-void prune_checkpoints(const fs::path& root, std::int64_t keep) {
+void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int64_t keep) {
   require(keep >= 1, "{} checkpoints to keep", keep);
   for (const Found& one : scan(root)) {
     const fs::path visible = directory_of(root, one.step, DirectoryState::kVisible);
@@ -177,7 +177,8 @@ void prune_checkpoints(const fs::path& root, std::int64_t keep) {
       delete_directory(directory_of(root, one.step, one.state));
     }
   }
-  const std::vector<CheckpointEntry> entries = list_checkpoints(root);
+  std::vector<CheckpointEntry> entries = list_checkpoints(root);
+  std::erase_if(entries, [&](const CheckpointEntry& entry) { return entry.step > newest_step; });
   for (std::size_t i = static_cast<std::size_t>(keep); i < entries.size(); ++i) {
     discard(root, entries[i].step, DirectoryState::kVisible);
   }

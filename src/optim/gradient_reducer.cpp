@@ -71,8 +71,10 @@ nn::GradientSink::Target GradientReducer::target(std::int64_t m) {
 void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
   // Looking at messages in flight keeps them moving: MPI makes progress only in its calls.
   for (comm::OrderedReduction::Pending& pending : in_flight_) {
-    for (comm::Request& request : pending.receives) {
-      request.test();
+    for (std::vector<comm::Request>* requests : {&pending.receives, &pending.sends}) {
+      for (comm::Request& request : *requests) {
+        request.test();
+      }
     }
   }
   if ((m + 1) % sizes_.microbatches_per_lane != 0) {
@@ -103,9 +105,7 @@ void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
 
 void GradientReducer::start_bucket(std::size_t bucket) {
   if (static_cast<std::int64_t>(in_flight_.size()) == kInFlight) {
-    const double before = exposed_seconds_;
     finish_oldest();
-    exposed_while_computing_seconds_ += exposed_seconds_ - before;
   }
   const grid::Range& elements = plan_.buckets()[bucket].elements;
   std::vector<TensorView> partials;
@@ -121,9 +121,10 @@ void GradientReducer::start_bucket(std::size_t bucket) {
 void GradientReducer::finish_oldest() {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
-  reduction_.finish(context_, in_flight_.front());
-  in_flight_.pop_front();
+  reduction_.wait(in_flight_.front());
   exposed_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+  reduction_.fold(context_, in_flight_.front());
+  in_flight_.pop_front();
 }
 
 void GradientReducer::finish() {

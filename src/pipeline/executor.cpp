@@ -16,7 +16,7 @@ double now_seconds() {
 }  // namespace
 
 nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage) {
-  const std::int64_t live = check(schedule).peak_live[static_cast<std::size_t>(stage)];
+  const std::int64_t live = live_bound(schedule, stage);
   const std::int64_t ahead = std::min(live + 1, schedule.microbatches);
   return {.activations = live,
           .inputs = stage == 0 ? 0 : ahead,
@@ -43,8 +43,11 @@ class Executor::Run {
         gradient_sends_(of(schedule.microbatches)) {}
 
   Execution finish() {
-    for (const Action& action : actions_) {
+    for (std::size_t position = 0; position < actions_.size(); ++position) {
+      const Action& action = actions_[position];
       post_receives();
+      require(!is_receive(action.kind) || next_receive_ > position,
+              "{} is due before its memory is free", text_of(action));
       const double begin = now_seconds();
       perform(action);
       const double end = now_seconds();
@@ -96,7 +99,7 @@ class Executor::Run {
         weights_done_ = m + 1;
         break;
       case ActionKind::kReduce:
-        sink_->finish();
+        timed([&] { sink_->finish(); });
         break;
     }
   }
@@ -148,6 +151,8 @@ class Executor::Run {
         if (m - stage_.slots().gradients >= weights_done_) {
           return;
         }
+        // On a stage of views alone the gradient that came in is the one that goes out.
+        wait_for_slot(gradient_sends_, m, stage_.slots().gradients);
         gradient_receives_[index] =
             group_.receive(stage_.output_gradient_of(m), action.peer, comm::Tag::kGradient);
       }

@@ -1,12 +1,34 @@
 #include "strata/train/checkpointing.hpp"
 
+#include <algorithm>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/hash.hpp"
+#include "strata/core/text.hpp"
 
 namespace strata::train {
 namespace {
+
+/// The lines of a model as they are compared: words with one blank between them.
+std::vector<std::string> layer_lines(const Plan& plan) {
+  std::vector<std::string> lines;
+  for (const std::string& line : plan.config.model.layers) {
+    lines.push_back(fmt::format("{}", fmt::join(split_words(line), " ")));
+  }
+  return lines;
+}
+
+/// What inputs are computed with, "auto" resolved.
+io::Normalise normalise_of(const Plan& plan) {
+  if (plan.config.data.normalise != io::Normalise::kAuto) {
+    return plan.config.data.normalise;
+  }
+  return plan.train_data.input_dtype == DType::kUint8 ? io::Normalise::kUnit : io::Normalise::kNone;
+}
 
 /// The settings that decide the numbers of a run, beside its model: they must not change when it is
 /// continued.
@@ -16,8 +38,9 @@ nlohmann::ordered_json identity_of(const Plan& plan) {
           {"batch.global", c.batch.global},
           {"numerics.dtype", name_of(c.numerics.dtype)},
           {"optimizer.kind", name_of(c.optimizer.options.kind)},
-          {"data.normalise", name_of(c.data.normalise)},
-          {"the number of training samples", plan.train_data.samples}};
+          {"data.normalise", name_of(normalise_of(plan))},
+          {"the number of training samples", plan.train_data.samples},
+          {"the hash of the training samples", hash_text(data_hash(plan.train_data))}};
 }
 
 std::vector<io::TensorInfo> tensors_of(const Plan& plan) {
@@ -36,29 +59,104 @@ std::string text_of(const io::TensorInfo& tensor) {
   return fmt::format("{} ({} {})", tensor.name, tensor.shape.text(), name_of(tensor.dtype));
 }
 
-void require_same_tensors(const Plan& plan, const io::Checkpoint& checkpoint) {
+[[noreturn]] void refuse_model(const io::Checkpoint& checkpoint, const std::string& difference) {
+  fail(ExitCode::kCheckpoint,
+       "{} is a checkpoint of another model: {}; use the config that it was made with, or another "
+       "run.dir",
+       checkpoint.directory().string(), difference);
+}
+
+/// Compares the tensors whose names begin with `prefix`.
+void require_same_tensors(const Plan& plan, const io::Checkpoint& checkpoint,
+                          const std::string& prefix) {
   const std::vector<io::TensorInfo> expected = tensors_of(plan);
-  const auto refuse = [&](const std::string& difference) {
-    fail(ExitCode::kCheckpoint,
-         "{} is a checkpoint of another model: {}; use the config that it was made with, or "
-         "another run.dir",
-         checkpoint.directory().string(), difference);
-  };
   for (const io::TensorInfo& tensor : expected) {
+    if (!tensor.name.starts_with(prefix)) {
+      continue;
+    }
     const auto found =
         std::find_if(checkpoint.tensors().begin(), checkpoint.tensors().end(),
                      [&](const io::TensorInfo& other) { return other.name == tensor.name; });
     if (found == checkpoint.tensors().end()) {
-      refuse(fmt::format("it has no {}", text_of(tensor)));
-    } else if (!(*found == tensor)) {
-      refuse(fmt::format("it has {} where the config has {}", text_of(*found), text_of(tensor)));
+      refuse_model(checkpoint, fmt::format("it has no {}", text_of(tensor)));
+    }
+    if (!(*found == tensor)) {
+      refuse_model(checkpoint, fmt::format("it has {} where the config has {}", text_of(*found),
+                                           text_of(tensor)));
     }
   }
   for (const io::TensorInfo& tensor : checkpoint.tensors()) {
-    if (std::find(expected.begin(), expected.end(), tensor) == expected.end()) {
-      refuse(fmt::format("it has {}, the config has not", text_of(tensor)));
+    if (tensor.name.starts_with(prefix) &&
+        std::find(expected.begin(), expected.end(), tensor) == expected.end()) {
+      refuse_model(checkpoint, fmt::format("it has {}, the config has not", text_of(tensor)));
     }
   }
+}
+
+/// Compares what tensors do not show, as activations.
+void require_same_layers(const Plan& plan, const io::Checkpoint& checkpoint) {
+  const std::vector<std::string> lines = layer_lines(plan);
+  const auto stored = checkpoint.metadata().value("layers", std::vector<std::string>());
+  for (std::size_t i = 0; i < std::max(lines.size(), stored.size()); ++i) {
+    const std::string here = i < lines.size() ? lines[i] : "nothing";
+    const std::string there = i < stored.size() ? stored[i] : "nothing";
+    if (here != there) {
+      refuse_model(checkpoint, fmt::format("its layer {} is \"{}\" where the config has \"{}\"", i,
+                                           there, here));
+    }
+  }
+}
+
+/// While files are read and written, ranks with little to do wait for those with much.
+class FilePatience {
+ public:
+  explicit FilePatience(comm::Communicator& group) : group_(group), before_(group.patience()) {
+    constexpr double kTimesLonger = 10.0;
+    group.set_patience({.seconds = kTimesLonger * before_.seconds});
+  }
+  ~FilePatience() { group_.set_patience(before_); }
+  FilePatience(const FilePatience&) = delete;
+  FilePatience& operator=(const FilePatience&) = delete;
+
+ private:
+  comm::Communicator& group_;
+  comm::Patience before_;
+};
+
+/// Writes and commits; throws AgreedError on every rank where any fails.
+void write_checkpoint(const Plan& plan, comm::Communicator& world, const RankState& state,
+                      const std::string& config_text, std::int64_t step) {
+  const std::filesystem::path root = checkpoint_root(plan.config);
+  comm::agree(world, [&] {
+    if (world.rank() == 0) {
+      io::begin_checkpoint(root, step);
+    }
+  });
+  std::string record;
+  comm::agree(world, [&] {
+    record = io::text_of(
+        io::write_part(io::partial_directory(root, step), world.rank(), state.slices()));
+  });
+  const std::vector<std::string> records = world.all_gather_texts(record);
+  comm::agree(world, [&] {
+    if (world.rank() != 0) {
+      return;
+    }
+    std::vector<io::PartRecord> parts;
+    for (const std::string& text : records) {
+      parts.push_back(io::part_record_of(text));
+    }
+    const nlohmann::json metadata{{"step", step},
+                                  {"samples", step * plan.config.batch.global},
+                                  {"virtual_grid",
+                                   {{"lanes", plan.config.numerics.lanes},
+                                    {"shards", plan.config.numerics.shards},
+                                    {"microbatch", plan.config.batch.micro}}},
+                                  {"layers", layer_lines(plan)},
+                                  {"identity", identity_of(plan)},
+                                  {"config", config_text}};
+    io::commit_checkpoint(root, step, parts, metadata);
+  });
 }
 
 }  // namespace
@@ -67,7 +165,11 @@ std::filesystem::path checkpoint_root(const RunConfig& config) {
   return std::filesystem::path(config.run.dir) / "checkpoints";
 }
 
+namespace {
+
+/// The checkpoint in one directory; every rank reads and checks a share of its files.
 io::Checkpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory) {
+  const FilePatience patience(world);
   std::optional<io::Checkpoint> checkpoint;
   comm::agree(world, [&] {
     checkpoint = io::Checkpoint::open(directory);
@@ -78,15 +180,19 @@ io::Checkpoint open_verified(comm::Communicator& world, const std::filesystem::p
   return std::move(*checkpoint);
 }
 
+}  // namespace
+
 std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
                                                      const std::filesystem::path& root, Log& log) {
   // Rank 0's list is everyone's, should a shared file system show ranks different states.
   std::string mine;
-  if (world.rank() == 0) {
-    for (const io::CheckpointEntry& entry : io::list_checkpoints(root)) {
-      mine += entry.directory.string() + "\n";
+  comm::agree(world, [&] {
+    if (world.rank() == 0) {
+      for (const io::CheckpointEntry& entry : io::list_checkpoints(root)) {
+        mine += entry.directory.string() + "\n";
+      }
     }
-  }
+  });
   const std::string listed = world.all_gather_texts(mine).front();
   std::string problem;
   for (std::size_t begin = 0; begin < listed.size();) {
@@ -122,8 +228,13 @@ VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   }
 }
 
+void require_same_model(const Plan& plan, const io::Checkpoint& checkpoint) {
+  require_same_tensors(plan, checkpoint, "weights/");
+  require_same_layers(plan, checkpoint);
+}
+
 void require_continues(const Plan& plan, const io::Checkpoint& checkpoint) {
-  require_same_tensors(plan, checkpoint);
+  require_same_model(plan, checkpoint);
   const nlohmann::json stored = checkpoint.metadata().value("identity", nlohmann::json::object());
   const nlohmann::ordered_json identity = identity_of(plan);
   for (const auto& [key, value] : identity.items()) {
@@ -135,42 +246,30 @@ void require_continues(const Plan& plan, const io::Checkpoint& checkpoint) {
            value.dump());
     }
   }
+  require_same_tensors(plan, checkpoint, "optimizer/");
 }
 
 void save_checkpoint(const Plan& plan, comm::Groups& groups, const RankState& state,
-                     const std::string& config_text, std::int64_t step) {
+                     const std::string& config_text, std::int64_t step, Log& log) {
   comm::Communicator& world = *groups.world;
   const std::filesystem::path root = checkpoint_root(plan.config);
-  comm::agree(world, [&] {
+  const FilePatience patience(world);
+  std::error_code ignored;
+  try {
+    write_checkpoint(plan, world, state, config_text, step);
+  } catch (const comm::AgreedError&) {
     if (world.rank() == 0) {
-      io::begin_checkpoint(root, step);
+      std::filesystem::remove_all(io::partial_directory(root, step), ignored);
     }
-  });
-  std::string record;
-  comm::agree(world, [&] {
-    record = io::text_of(
-        io::write_part(io::partial_directory(root, step), world.rank(), state.slices()));
-  });
-  const std::vector<std::string> records = world.all_gather_texts(record);
-  comm::agree(world, [&] {
-    if (world.rank() != 0) {
-      return;
+    throw;
+  }
+  if (world.rank() == 0) {
+    try {
+      io::prune_checkpoints(root, step, plan.config.checkpoint.keep);
+    } catch (const Error& error) {
+      log.warn("the new checkpoint is written, but an old one stays: {}", error.what());
     }
-    std::vector<io::PartRecord> parts;
-    for (const std::string& text : records) {
-      parts.push_back(io::part_record_of(text));
-    }
-    const nlohmann::json metadata{{"step", step},
-                                  {"samples", step * plan.config.batch.global},
-                                  {"virtual_grid",
-                                   {{"lanes", plan.config.numerics.lanes},
-                                    {"shards", plan.config.numerics.shards},
-                                    {"microbatch", plan.config.batch.micro}}},
-                                  {"identity", identity_of(plan)},
-                                  {"config", config_text}};
-    io::commit_checkpoint(root, step, parts, metadata);
-    io::prune_checkpoints(root, plan.config.checkpoint.keep);
-  });
+  }
 }
 
 }  // namespace strata::train

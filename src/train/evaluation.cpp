@@ -30,6 +30,16 @@ void require_fits(const Plan& plan, const io::DatasetInfo& info) {
          info.path.string(), info.input_shape.text(), targets_text(info), trained.path.string(),
          trained.input_shape.text(), targets_text(trained));
   }
+  // Inputs are normalised by the type and the statistics of their own data set.
+  const bool standard = plan.config.data.normalise == io::Normalise::kStandard;
+  if (info.input_dtype != trained.input_dtype ||
+      (standard && (info.mean != trained.mean || info.deviation != trained.deviation))) {
+    fail(ExitCode::kData,
+         "the inputs of {} are {} with other statistics or of another type than those of {}, which "
+         "are {}; they would be normalised differently, so import both splits together",
+         info.path.string(), name_of(info.input_dtype), trained.path.string(),
+         name_of(trained.input_dtype));
+  }
 }
 
 EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& groups,

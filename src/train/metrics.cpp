@@ -38,7 +38,7 @@ std::string kept_lines(const std::filesystem::path& path, const MetricsKept& kee
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, const MetricsKept& keep) : path_(path) {
+MetricsFile::MetricsFile(const std::filesystem::path& path, const MetricsKept& keep) {
   const std::string kept = kept_lines(path, keep);
   const std::filesystem::path fresh = path.string() + ".new";
   {
@@ -57,9 +57,9 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, const MetricsKept& k
 }
 
 void MetricsFile::line(const std::string& text) {
-  if (std::fprintf(file_.get(), "%s\n", text.c_str()) < 0 || std::fflush(file_.get()) != 0) {
-    refuse(path_);
-  }
+  const bool written =
+      std::fprintf(file_.get(), "%s\n", text.c_str()) >= 0 && std::fflush(file_.get()) == 0;
+  failed_ = failed_ || !written;
 }
 
 void MetricsFile::write(const TrainRecord& r) {

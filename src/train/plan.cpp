@@ -88,9 +88,11 @@ void decide_virtual_grid(Plan& plan, const VirtualGrid& stored) {
          "in a new run, other lanes",
          c.numerics.lanes, plan.grid.data, c.numerics.lanes);
   }
-  if (c.numerics.shards % plan.grid.tensor != 0) {
-    fail(ExitCode::kUsage, "numerics.shards is {}, which parallel.tensor = {} does not divide",
-         c.numerics.shards, plan.grid.tensor);
+  if (c.numerics.shards != 1) {
+    fail(ExitCode::kUsage,
+         "numerics.shards is {}; the layers of this version are not split by feature, so set it to "
+         "1",
+         c.numerics.shards);
   }
   check_batch(c.batch.global, fmt::format("{} lanes", c.numerics.lanes), c.numerics.lanes);
   const std::int64_t lane_batch = c.batch.global / c.numerics.lanes;
@@ -156,6 +158,28 @@ nn::LossKind decide_loss(const RunConfig& config, const io::DatasetInfo& data) {
 
 }  // namespace
 
+namespace {
+
+/// MPI counts the bytes of a message in 32 bits.
+void check_message_sizes(const Plan& plan) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 31;
+  const RunConfig& c = plan.config;
+  for (std::size_t s = 0; s + 1 < plan.split.stages.size(); ++s) {
+    const nn::Layer& layer = plan.model->layer(plan.split.stages[s].end - 1);
+    const auto bytes = static_cast<double>(c.batch.micro) *
+                       static_cast<double>(layer.output_shape().count()) *
+                       static_cast<double>(size_bytes(c.numerics.dtype));
+    if (bytes >= static_cast<double>(kMostBytes)) {
+      fail(ExitCode::kUsage,
+           "between the stages {} and {} a microbatch of {} samples is a message of {:.3g} bytes, "
+           "at most {} fit; lower batch.micro",
+           s, s + 1, c.batch.micro, bytes, kMostBytes);
+    }
+  }
+}
+
+}  // namespace
+
 Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo& train_data,
              const VirtualGrid& stored) {
   Plan plan;
@@ -181,6 +205,7 @@ Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo&
       pipeline::make_schedule(config.parallel.schedule, plan.grid.pipeline, plan.microbatches);
   plan.evaluation = pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly,
                                             plan.grid.pipeline, plan.microbatches);
+  check_message_sizes(plan);
   pipeline::require_sound(plan.training);
   pipeline::require_sound(plan.evaluation);
   return plan;
@@ -237,6 +262,16 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   return result;
 }
 
+std::uint64_t data_hash(const io::DatasetInfo& info) {
+  std::string text = fmt::format("{} {} {} {} {} {}", info.samples, info.input_shape.text(),
+                                 name_of(info.input_dtype), info.target_shape.text(),
+                                 name_of(info.target_dtype), info.classes);
+  for (const io::ShardInfo& shard : info.shards) {
+    text += fmt::format(" {}:{:016x}", shard.samples, shard.checksum);
+  }
+  return hash_of(text);
+}
+
 std::vector<comm::PlanItem> plan_items(const Plan& plan, const std::string& config_text) {
   std::string schedule;
   for (const auto& actions : plan.training.stage_actions) {
@@ -255,8 +290,34 @@ std::vector<comm::PlanItem> plan_items(const Plan& plan, const std::string& conf
   return {{"config", hash_of(config_text)},
           {"grid", hash_of(plan.grid.text() + split)},
           {"schedule", hash_of(schedule)},
-          {"buckets", hash_of(buckets)}};
+          {"buckets", hash_of(buckets)},
+          {"length", hash_of(fmt::format("{}", plan.total_steps))}};
 }
+
+namespace {
+
+std::int64_t total_bytes(const RankPlan& rank) {
+  std::int64_t total = 0;
+  for (const nn::MemoryItem& item : rank.memory) {
+    total += item.bytes;
+  }
+  return total;
+}
+
+/// The rank of a stage that needs most memory: where lanes are no power of two, replicas hold
+/// different numbers of partial sums.
+RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
+  RankPlan largest = rank_plan(plan, plan.grid.rank_of({.pipeline = stage}));
+  for (std::int64_t d = 1; d < plan.grid.data; ++d) {
+    RankPlan rank = rank_plan(plan, plan.grid.rank_of({.data = d, .pipeline = stage}));
+    if (total_bytes(rank) > total_bytes(largest)) {
+      largest = std::move(rank);
+    }
+  }
+  return largest;
+}
+
+}  // namespace
 
 std::string plan_text(const Plan& plan) {
   const RunConfig& c = plan.config;
@@ -269,6 +330,11 @@ std::string plan_text(const Plan& plan) {
       c.batch.micro, plan.total_steps,
       static_cast<double>(plan.total_steps) * static_cast<double>(c.batch.global) /
           static_cast<double>(plan.train_data.samples));
+  if (plan.train_data.samples < c.batch.global) {
+    text += fmt::format(
+        "warning: a batch of {} holds samples of the {} in the data set several times\n",
+        c.batch.global, plan.train_data.samples);
+  }
   // Forward, input gradient and weight gradient take about as long as each other in dense layers.
   const pipeline::Simulation simulation =
       pipeline::simulate(plan.training, pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0));
@@ -278,7 +344,7 @@ std::string plan_text(const Plan& plan) {
   std::vector<std::vector<std::string>> rows{{"memory of a rank"}};
   for (std::int64_t s = 0; s < plan.grid.pipeline; ++s) {
     rows[0].push_back(fmt::format("stage {}", s));
-    const RankPlan rank = rank_plan(plan, plan.grid.rank_of({.pipeline = s}));
+    const RankPlan rank = largest_rank_plan(plan, s);
     std::int64_t total = 0;
     for (std::size_t i = 0; i <= rank.memory.size(); ++i) {
       if (rows.size() == i + 1) {

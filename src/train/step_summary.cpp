@@ -1,6 +1,7 @@
 #include "strata/train/step_summary.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 namespace strata::train {
@@ -9,9 +10,12 @@ namespace {
 /// Equal rows of doubles from every rank of a group.
 class Gathered {
  public:
-  Gathered(comm::Communicator& group, const std::vector<double>& mine)
+  /// Adds the time that the exchange took to `seconds`.
+  Gathered(comm::Communicator& group, const std::vector<double>& mine, double& seconds)
       : width_(mine.size()), all_(mine.size() * static_cast<std::size_t>(group.size())) {
+    const auto start = std::chrono::steady_clock::now();
     group.all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all_)));
+    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
   [[nodiscard]] std::span<const double> row(std::int64_t rank) const {
@@ -43,7 +47,8 @@ StepSummary summarise_step(ops::Context& context, const Plan& plan, const RankPl
     mine[lanes_at + m / static_cast<std::size_t>(plan.microbatches_per_lane)] += losses[m].loss;
   }
   state.norm().partials(context, gradients, rank.place.data, std::span(mine).subspan(partials_at));
-  const Gathered data(*groups.data, mine);
+  StepSummary summary;
+  const Gathered data(*groups.data, mine, summary.communication_seconds);
 
   bool stopping = false;
   std::vector<double> lane_losses;
@@ -65,9 +70,8 @@ StepSummary summarise_step(ops::Context& context, const Plan& plan, const RankPl
   for (std::size_t p = 0; p < squares.size(); ++p) {
     model[2 + static_cast<std::size_t>(rank.layout.parameters[p].index)] = squares[p];
   }
-  const Gathered stages(*groups.pipeline, model);
+  const Gathered stages(*groups.pipeline, model, summary.communication_seconds);
 
-  StepSummary summary;
   double square = 0.0;
   for (std::size_t p = 0; p < plan.model->parameters().size(); ++p) {
     std::int64_t owner = 0;

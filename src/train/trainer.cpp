@@ -1,8 +1,11 @@
 #include "strata/train/trainer.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "strata/comm/agree.hpp"
@@ -25,6 +28,22 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// Replaces a file at once, so that a kill leaves the old text or the new one.
+void write_whole(const std::filesystem::path& path, const std::string& text) {
+  const std::filesystem::path fresh = path.string() + ".new";
+  std::ofstream out(fresh, std::ios::trunc);
+  out << text;
+  out.close();
+  std::error_code error;
+  if (out) {
+    std::filesystem::rename(fresh, path, error);
+  }
+  if (!out || error) {
+    fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
+         path.string(), error ? error.message() : std::strerror(errno));
+  }
+}
+
 /// The state of one call of train() on one rank.
 class Trainer {
  public:
@@ -42,7 +61,8 @@ class Trainer {
     if (first_step_ < plan_.total_steps) {
       outcome = train_steps();
     } else {
-      setup_.log.info("all {} steps are done already", plan_.total_steps);
+      setup_.log.info("nothing to train: step {} of {} is done already", first_step_,
+                      plan_.total_steps);
     }
     const std::int64_t end = std::max(first_step_, plan_.total_steps);
     if (outcome == Outcome::kFinished && evaluated_step_ != end) {
@@ -65,18 +85,14 @@ class Trainer {
       }
       if (setup_.groups.world->rank() == 0) {
         const std::filesystem::path dir(config_.run.dir);
-        std::ofstream out(dir / "config.ini", std::ios::trunc);
-        out << setup_.config_text;
-        if (!out.flush()) {
-          fail(ExitCode::kUsage, "cannot write {}; choose another run.dir",
-               (dir / "config.ini").string());
-        }
+        write_whole(dir / "config.ini", setup_.config_text);
         // The evaluation at the end is made again where all steps are done already.
+        const bool evaluates_again =
+            first_step_ >= plan_.total_steps && setup_.test_data != nullptr;
         metrics_.emplace(
             dir / "metrics.jsonl",
             MetricsKept{.training_step = first_step_,
-                        .evaluation_step =
-                            first_step_ < plan_.total_steps ? first_step_ : first_step_ - 1});
+                        .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_});
       }
     });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
@@ -129,14 +145,15 @@ class Trainer {
     const pipeline::Execution execution = executor_.train(
         plan_.training, source, 1.0 / static_cast<double>(config_.batch.global), state_.reducer());
     times.bubble = execution.times.pipeline_wait;
-    times.compute = execution.times.compute - state_.reducer().exposed_while_computing_seconds();
     times.communication = state_.reducer().exposed_seconds();
+    times.compute = execution.times.compute - times.communication;
 
     const double reduced = now_seconds();
     const StepSummary summary =
         summarise_step(setup_.context, plan_, rank_, setup_.groups, state_, execution.losses,
                        state_.reducer().sums(), stop_request());
-    times.communication += now_seconds() - reduced;
+    times.communication += summary.communication_seconds;
+    times.compute += now_seconds() - reduced - summary.communication_seconds;
     if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) {
       throw comm::AgreedError(ExitCode::kDiverged,
                               fmt::format("the run diverged: at step {} the loss is {} and the "
@@ -173,6 +190,12 @@ class Trainer {
                                 .learning_rate = rate,
                                 .samples_per_second = samples_per_second,
                                 .times = times});
+    if (metrics_->failed() && !metrics_warned_) {
+      metrics_warned_ = true;
+      setup_.log.warn(
+          "metrics.jsonl cannot be written and lacks lines from step {} on; is the disk full?",
+          step);
+    }
     window_seconds_ += times.step;
     window_data_seconds_ += times.data;
     ++window_steps_;
@@ -210,6 +233,13 @@ class Trainer {
     const EvaluationResult result =
         train::evaluate(plan_, rank_, setup_.groups, executor_, *setup_.test_data);
     evaluated_step_ = step;
+    if (!std::isfinite(result.loss)) {
+      throw comm::AgreedError(
+          ExitCode::kDiverged,
+          fmt::format("the run diverged: after step {} the loss of the test data is {}; the last "
+                      "good checkpoint is kept. Lower optimizer.learning_rate",
+                      step, result.loss));
+    }
     const bool classes = plan_.model->loss() == nn::LossKind::kCrossEntropy;
     if (metrics_) {
       metrics_->write(
@@ -226,7 +256,7 @@ class Trainer {
     if (saved_step_ == step) {
       return;
     }
-    save_checkpoint(plan_, setup_.groups, state_, setup_.config_text, step);
+    save_checkpoint(plan_, setup_.groups, state_, setup_.config_text, step, setup_.log);
     saved_step_ = step;
   }
 
@@ -239,6 +269,7 @@ class Trainer {
   std::optional<io::Loader> loader_;
   std::optional<MetricsFile> metrics_;
   Timeline timeline_;
+  bool metrics_warned_ = false;
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;
   std::int64_t evaluated_step_ = -1;
@@ -252,7 +283,9 @@ class Trainer {
 }  // namespace
 
 Outcome train(const TrainerSetup& setup) {
-  return Trainer(setup).run();
+  std::optional<Trainer> trainer;
+  comm::agree(*setup.groups.world, [&] { trainer.emplace(setup); });
+  return trainer->run();
 }
 
 }  // namespace strata::train

@@ -38,9 +38,11 @@ class OrderedReduction {
   /// receiving elements slices[r]. Shapes: received holds receive_elements(own slice).
   [[nodiscard]] Pending start(std::span<const TensorView> partials,
                               std::span<const grid::Range> slices, TensorView received);
-  /// Ends it: the sum of the own slice stands in partials[0]'s elements of that slice. The other
-  /// partial sums and the received ones are spent.
-  void finish(ops::Context& context, Pending& pending);
+  /// Ends its messages.
+  static void wait(Pending& pending);
+  /// Adds, after wait(): the sum of the own slice stands in partials[0]'s elements of that slice.
+  /// The other partial sums and the received ones are spent.
+  void fold(ops::Context& context, const Pending& pending) const;
 
  private:
   Communicator& group_;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -17,7 +18,7 @@ class Log {
 
   explicit Log(Voice voice) : voice_(voice) {}
 
-  /// Appends all further lines to a file too, each with the time of day.
+  /// Appends all lines, those said before too, to a file, each with the time of day.
   /// Throws: Error(kUsage) where it cannot be opened.
   void open_file(const std::string& path);
 
@@ -40,9 +41,11 @@ class Log {
   };
 
   void line(std::string_view text);
+  void write(std::string_view text);
 
   Voice voice_;
   std::unique_ptr<std::FILE, Close> file_;
+  std::vector<std::string> early_lines_;  ///< said before the file was open
 };
 
 }  // namespace strata

@@ -103,12 +103,13 @@ struct CheckpointEntry {
 /// such directory. What a killed run left half-written is not among them.
 [[nodiscard]] std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& root);
 
-/// Deletes all but the `keep` newest checkpoints and everything left half-written or half-deleted.
-/// At no moment does a kill leave a damaged checkpoint visible. One caller, while no checkpoint is
-/// being written.
-/// Pre: keep >= 1.
-/// Throws: Error(kCheckpoint) where something cannot be deleted.
-void prune_checkpoints(const std::filesystem::path& root, std::int64_t keep);
+/// Deletes all but the `keep` newest checkpoints up to `newest_step` and everything left
+/// half-written or half-deleted. Later steps are of a run that was given up for an earlier
+/// checkpoint; they stay. At no moment does a kill leave a damaged checkpoint visible. One caller,
+/// while no checkpoint is being written. Pre: keep >= 1. Throws: Error(kCheckpoint) where something
+/// cannot be deleted.
+void prune_checkpoints(const std::filesystem::path& root, std::int64_t newest_step,
+                       std::int64_t keep);
 
 /// A committed checkpoint, to be read. Several processes may read one at the same time; one object
 /// is for one thread.

@@ -42,11 +42,7 @@ class GradientReducer final : public nn::GradientSink {
   [[nodiscard]] TensorView sums() const { return accumulators_.front(); }
   /// Time spent in this step waiting for messages that were not there yet.
   [[nodiscard]] double exposed_seconds() const { return exposed_seconds_; }
-  /// The part of it that fell into backward_weight actions.
-  [[nodiscard]] double exposed_while_computing_seconds() const {
-    return exposed_while_computing_seconds_;
-  }
-  void reset_clock() { exposed_seconds_ = exposed_while_computing_seconds_ = 0.0; }
+  void reset_clock() { exposed_seconds_ = 0.0; }
 
  private:
   /// Buckets in flight at once; each has its own receive memory.
@@ -68,7 +64,6 @@ class GradientReducer final : public nn::GradientSink {
   std::size_t next_bucket_ = 0;
   std::size_t started_ = 0;
   double exposed_seconds_ = 0.0;
-  double exposed_while_computing_seconds_ = 0.0;
 };
 
 }  // namespace strata::optim

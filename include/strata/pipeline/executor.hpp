@@ -45,8 +45,9 @@ struct Execution {
 /// Is told of each action and when it ran, in seconds of the steady clock.
 using ActionObserver = std::function<void(const Action&, double begin, double end)>;
 
-/// The memory that a stage needs to run a training schedule, and with it any evaluation. Gradients
-/// and received activations have one slot more than are live, so that receives can be posted ahead.
+/// The memory that a stage needs to run a training schedule, and with it any evaluation. Received
+/// activations have one slot more than are live, and gradients two, so that receives can be posted
+/// ahead.
 [[nodiscard]] nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage);
 
 /// Runs the list of actions of one stage (design law 2).

@@ -22,21 +22,22 @@ namespace strata::train {
 [[nodiscard]] std::optional<io::Checkpoint> newest_good_checkpoint(
     comm::Communicator& world, const std::filesystem::path& root, Log& log);
 
-/// The checkpoint in one directory, its bytes checked in the same way.
-[[nodiscard]] io::Checkpoint open_verified(comm::Communicator& world,
-                                           const std::filesystem::path& directory);
-
 /// The virtual grid that a checkpoint was made with.
 [[nodiscard]] VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint);
+
+/// Refuses a checkpoint of another model, optimizer state aside.
+/// Throws: Error(kCheckpoint) naming the first tensor or layer that differs.
+void require_same_model(const Plan& plan, const io::Checkpoint& checkpoint);
 
 /// Refuses a checkpoint that the plan cannot continue.
 /// Throws: Error(kCheckpoint) for another model, naming the first tensor that differs;
 /// Error(kUsage) for another seed, batch or data set, naming the setting.
 void require_continues(const Plan& plan, const io::Checkpoint& checkpoint);
 
-/// Writes a checkpoint and deletes those that are too old. Communication: collective over the
-/// world. Throws: AgreedError(kCheckpoint) where it cannot be written; earlier ones stay.
+/// Writes a checkpoint and deletes those that are too old; where that fails it only warns.
+/// Communication: collective over the world. Throws: AgreedError(kCheckpoint) where it cannot be
+/// written; earlier ones stay.
 void save_checkpoint(const Plan& plan, comm::Groups& groups, const RankState& state,
-                     const std::string& config_text, std::int64_t step);
+                     const std::string& config_text, std::int64_t step, Log& log);
 
 }  // namespace strata::train

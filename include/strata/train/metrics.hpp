@@ -50,6 +50,9 @@ class MetricsFile {
   /// that was cut short. Throws: Error(kUsage) where it cannot be written.
   MetricsFile(const std::filesystem::path& path, const MetricsKept& keep);
 
+  /// Whether a line could not be written, as on a full disk; the run goes on without it.
+  [[nodiscard]] bool failed() const { return failed_; }
+
   void write(const TrainRecord& record);
   void write(const EvaluateRecord& record);
 
@@ -60,8 +63,8 @@ class MetricsFile {
 
   void line(const std::string& text);
 
-  std::filesystem::path path_;
   std::unique_ptr<std::FILE, Close> file_;
+  bool failed_ = false;
 };
 
 }  // namespace strata::train

@@ -19,6 +19,7 @@ struct StepSummary {
   double loss = 0.0;       ///< mean over the global batch
   double grad_norm = 0.0;  ///< of the mean loss's gradient, over all tensors
   StopRequest stop = StopRequest::kNone;
+  double communication_seconds = 0.0;  ///< spent in the exchange
 };
 
 /// Brings together losses, gradient norms and stop requests of all ranks, in an order that no grid

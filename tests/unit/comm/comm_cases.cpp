@@ -303,7 +303,8 @@ void require_ordered_sum(Communicator& world, std::int64_t lanes,
   ops::Context context(1);
   OrderedReduction::Pending pending = reduction.start(
       views, slices, TensorView(std::span(received), Shape{reduction.receive_elements(own)}));
-  reduction.finish(context, pending);
+  OrderedReduction::wait(pending);
+  reduction.fold(context, pending);
   for (Request& request : begin_all_gather_slices(world, views[0], slices)) {
     request.wait();
   }

@@ -52,14 +52,14 @@ float first_weight(const fs::path& directory) {
 TEST(CheckpointDirectory, ListsNewestFirst) {
   const ScratchDirectory scratch;
   EXPECT_THAT(list_checkpoints(scratch.path() / "none"), IsEmpty());
-  for (const std::int64_t step : {20, 100000000, 3}) {
+  for (const std::int64_t step : {20, 4000, 3}) {
     write_checkpoint(scratch.path(), step, 1);
   }
   fs::create_directory(scratch.path() / "step-7");
   fs::create_directory(scratch.path() / "step-0000000x");
   std::ofstream(scratch.path() / "step-00000009") << "a file";
   EXPECT_THAT(list_checkpoints(scratch.path()),
-              ElementsAre(CheckpointEntry{100000000, scratch.path() / "step-100000000"},
+              ElementsAre(CheckpointEntry{4000, scratch.path() / "step-4000"},
                           CheckpointEntry{20, scratch.path() / "step-00000020"},
                           CheckpointEntry{3, scratch.path() / "step-00000003"}));
 }
@@ -114,12 +114,22 @@ TEST(CheckpointDirectory, PruneKeepsTheNewest) {
   for (const std::int64_t step : {10, 20, 30, 40}) {
     write_checkpoint(scratch.path(), step, 1);
   }
-  prune_checkpoints(scratch.path(), 2);
+  prune_checkpoints(scratch.path(), 40, 2);
   EXPECT_THAT(names_in(scratch.path()), UnorderedElementsAre("step-00000030", "step-00000040"));
-  prune_checkpoints(scratch.path(), 2);
+  prune_checkpoints(scratch.path(), 40, 2);
   EXPECT_THAT(names_in(scratch.path()), UnorderedElementsAre("step-00000030", "step-00000040"));
-  prune_checkpoints(scratch.path() / "none", 1);
-  EXPECT_THROW(prune_checkpoints(scratch.path(), 0), std::logic_error);
+  prune_checkpoints(scratch.path() / "none", 40, 1);
+  EXPECT_THROW(prune_checkpoints(scratch.path(), 40, 0), std::logic_error);
+}
+
+TEST(CheckpointDirectory, PruneLeavesLaterStepsOfAGivenUpRun) {
+  const ScratchDirectory scratch;
+  for (const std::int64_t step : {10, 20, 25, 30, 40}) {
+    write_checkpoint(scratch.path(), step, 1);
+  }
+  prune_checkpoints(scratch.path(), 25, 1);
+  EXPECT_THAT(names_in(scratch.path()),
+              UnorderedElementsAre("step-00000025", "step-00000030", "step-00000040"));
 }
 
 TEST(CheckpointDirectory, PruneClearsWhatKilledRunsLeft) {
@@ -133,7 +143,7 @@ TEST(CheckpointDirectory, PruneClearsWhatKilledRunsLeft) {
   fs::copy(scratch.path() / "step-00000010", scratch.path() / ".step-00000020.replaced");
   fs::rename(scratch.path() / "step-00000030", scratch.path() / ".step-00000030.replaced");
   std::ofstream(scratch.path() / "notes.txt") << "a user's own";
-  prune_checkpoints(scratch.path(), 2);
+  prune_checkpoints(scratch.path(), 40, 2);
   EXPECT_THAT(names_in(scratch.path()),
               UnorderedElementsAre("step-00000020", "step-00000030", "notes.txt"));
 }
@@ -143,7 +153,7 @@ TEST(CheckpointDirectory, PruneClearsWhatKilledRunsLeft) {
   for (std::int64_t round = 0;; ++round) {
     const std::int64_t step = round / 2 % 5;
     write_checkpoint(root, step, 1 + round % 3, Model(static_cast<double>(step)));
-    prune_checkpoints(root, 2);
+    prune_checkpoints(root, 40, 2);
   }
 }
 
