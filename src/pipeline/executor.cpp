@@ -86,6 +86,7 @@ class Executor::Run {
       case ActionKind::kSendActivation:
         activation_sends_[index] =
             group_.send(stage_.output_of(m, input(m)), action.peer, comm::Tag::kActivation);
+        outputs_sent_ = m + 1;
         break;
       case ActionKind::kBackwardInput:
         backward_input(m);
@@ -132,15 +133,27 @@ class Executor::Run {
     return stage_.is_first() ? source_.inputs(m) : ConstTensorView(stage_.input_of(m));
   }
 
+  /// Microbatches whose received input is no longer needed, but for sends that are under way.
+  [[nodiscard]] std::int64_t inputs_done() const {
+    if (mode_ == nn::Mode::kTraining) {
+      return weights_done_;
+    }
+    return stage_.is_last() ? forwards_done_ : outputs_sent_;
+  }
+
+  /// Whether the stage sends the gradient that it received, under another shape.
+  [[nodiscard]] bool passes_gradients_on(std::int64_t m) const {
+    return stage_.input_gradient_of(m).raw() == stage_.output_gradient_of(m).raw();
+  }
+
   /// Posts the receives that follow, in order, as far as their slots are free.
   void post_receives() {
-    const std::int64_t finished = mode_ == nn::Mode::kTraining ? weights_done_ : forwards_done_;
     for (; next_receive_ < actions_.size(); ++next_receive_) {
       const Action& action = actions_[next_receive_];
       const std::int64_t m = action.microbatch;
       const auto index = static_cast<std::size_t>(m);
       if (action.kind == ActionKind::kReceiveActivation) {
-        if (m - stage_.slots().inputs >= finished) {
+        if (m - stage_.slots().inputs >= inputs_done()) {
           return;
         }
         // What this stage sent from the slot may be a view of the input.
@@ -151,8 +164,9 @@ class Executor::Run {
         if (m - stage_.slots().gradients >= weights_done_) {
           return;
         }
-        // On a stage of views alone the gradient that came in is the one that goes out.
-        wait_for_slot(gradient_sends_, m, stage_.slots().gradients);
+        if (passes_gradients_on(m)) {
+          wait_for_slot(gradient_sends_, m, stage_.slots().gradients);
+        }
         gradient_receives_[index] =
             group_.receive(stage_.output_gradient_of(m), action.peer, comm::Tag::kGradient);
       }
@@ -192,6 +206,7 @@ class Executor::Run {
   std::vector<comm::Request> gradient_sends_;
   std::size_t next_receive_ = 0;
   std::int64_t forwards_done_ = 0;
+  std::int64_t outputs_sent_ = 0;
   std::int64_t weights_done_ = 0;
   Execution execution_;
 };

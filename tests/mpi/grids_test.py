@@ -116,6 +116,17 @@ class Grids(harness.StrataTest):
         self.same_on([((1, 1), []), ((1, 2), ["--parallel.split=0,1"]),
                       ((2, 2), ["--parallel.split=flatten1,dense1"])], name="flatten")
 
+    def test_middle_stage_that_only_flattens(self):
+        # Messages of 20 KiB: what this stage sends is the memory that it received.
+        self.import_classes("images", (40, 30), 5, train=77, test=33)
+        layers = ["dense 32", "gelu", "flatten", "dense 5"]
+        split = "--parallel.split=0,2,3"
+        self.same_on([((1, 1), []), ((1, 3), [split, "--parallel.schedule=gpipe"]),
+                      ((1, 3), [split, "--parallel.schedule=1f1b"]), ((2, 3), [split])],
+                     "--data.train=images/train.h5", "--data.test=images/test.h5",
+                     "--batch.global=128", "--batch.micro=4", "--train.steps=8",
+                     *(f"--model.layer={layer}" for layer in layers), name="middle")
+
     def test_uneven_split(self):
         self.same_on([((1, 1), []), ((2, 3), ["--parallel.split=0,8,9"])], name="uneven")
 

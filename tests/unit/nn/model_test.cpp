@@ -40,11 +40,12 @@ TEST(LayerLine, NamesTheNearestOption) {
 
 TEST(LayerLine, SaysWhatAValueMustBe) {
   const std::string count =
-      "it needs the number of outputs, a whole number from 1, as its first "
+      "it needs the number of outputs, a whole number from 1 to 2147483647, as its first "
       "value; it has ";
   expect_refusal("dense", count + "\"\"");
   expect_refusal("dense 0", count + "\"0\"");
   expect_refusal("dense -3", count + "\"-3\"");
+  expect_refusal("dense 2147483648", count + "\"2147483648\"");
   expect_refusal("dense 2.5", count + "\"2.5\"");
   expect_refusal("dense 3 gelu",
                  "only relu can follow on the line of a dense layer; give \"gelu\" a line of its "

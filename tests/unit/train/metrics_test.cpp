@@ -16,6 +16,10 @@ using io::test::read_file;
 using io::test::TemporaryDirectory;
 using io::test::write_file;
 
+MetricsKept up_to(std::int64_t step) {
+  return {.training_step = step, .evaluation_step = step};
+}
+
 TEST(MetricsFile, KeepsWholeLinesUpToAStep) {
   const TemporaryDirectory directory;
   const auto path = directory / "metrics.jsonl";
@@ -23,7 +27,7 @@ TEST(MetricsFile, KeepsWholeLinesUpToAStep) {
       "{\"kind\":\"train\",\"step\":1}\n{\"kind\":\"evaluate\",\"step\":2}\n"
       "{\"kind\":\"train\",\"step\":2}\n";
   write_file(path, kept + "{\"kind\":\"train\",\"step\":3}\n{\"kind\":\"train\",\"st");
-  MetricsFile metrics(path, 2);
+  MetricsFile metrics(path, up_to(2));
   EXPECT_EQ(read_file(path), kept);
   metrics.write(EvaluateRecord{.step = 3, .loss = 0.5, .accuracy = 0.25});
   EXPECT_EQ(read_file(path),
@@ -34,7 +38,7 @@ TEST(MetricsFile, DropsALastLineThatWasCutShort) {
   const TemporaryDirectory directory;
   const auto path = directory / "metrics.jsonl";
   write_file(path, "{\"kind\":\"train\",\"step\":1}\n{\"kind\":\"train\",\"step\":2,\"loss\":0.1");
-  const MetricsFile metrics(path, 100);
+  const MetricsFile metrics(path, up_to(100));
   EXPECT_EQ(read_file(path), "{\"kind\":\"train\",\"step\":1}\n");
 }
 
@@ -42,14 +46,14 @@ TEST(MetricsFile, BeginsAnewAtStepZero) {
   const TemporaryDirectory directory;
   const auto path = directory / "metrics.jsonl";
   write_file(path, "{\"kind\":\"train\",\"step\":1}\n");
-  const MetricsFile metrics(path, 0);
+  const MetricsFile metrics(path, up_to(0));
   EXPECT_EQ(read_file(path), "");
 }
 
 TEST(MetricsFile, WritesNumbersThatReadBackToTheSameBits) {
   const TemporaryDirectory directory;
   const auto path = directory / "metrics.jsonl";
-  MetricsFile metrics(path, 0);
+  MetricsFile metrics(path, up_to(0));
   const TrainRecord record{.step = 7,
                            .loss = 0.1 + 0.2,
                            .grad_norm = 1.0 / 3.0,
@@ -70,15 +74,15 @@ TEST(MetricsFile, WritesNumbersThatReadBackToTheSameBits) {
 TEST(MetricsFile, OfARegressionHasNoAccuracy) {
   const TemporaryDirectory directory;
   const auto path = directory / "metrics.jsonl";
-  MetricsFile(path, 0).write(EvaluateRecord{.step = 1, .loss = 2.0});
+  MetricsFile(path, up_to(0)).write(EvaluateRecord{.step = 1, .loss = 2.0});
   EXPECT_FALSE(nlohmann::json::parse(read_file(path)).contains("accuracy"));
 }
 
 TEST(MetricsFile, RefusesADirectoryThatIsNotThere) {
   const TemporaryDirectory directory;
-  const std::string text =
-      test::error_of([&] { const MetricsFile metrics(directory / "none" / "metrics.jsonl", 0); },
-                     ExitCode::kUsage);
+  const std::string text = test::error_of(
+      [&] { const MetricsFile metrics(directory / "none" / "metrics.jsonl", up_to(0)); },
+      ExitCode::kUsage);
   EXPECT_NE(text.find("No such file or directory"), std::string::npos) << text;
 }
 
