@@ -80,10 +80,12 @@ def train_steps(run_dir):
 
 
 def medians(run_dir, skip):
-    """The median of every number of a run's steps after the first `skip`."""
+    """The median of every number of a run's steps after the first `skip`, and the shortest step."""
     steps = train_steps(run_dir)[skip:]
     keys = [key for key, value in steps[0].items() if key not in ("kind", "step")]
-    return {key: statistics.median(step[key] for step in steps) for key in keys}
+    found = {key: statistics.median(step[key] for step in steps) for key in keys}
+    found["least_step_seconds"] = min(step["step_seconds"] for step in steps)
+    return found
 
 
 def machine():
