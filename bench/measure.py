@@ -4,7 +4,8 @@ import json, os, pathlib, platform, random, statistics, struct, subprocess
 
 def write_idx(path, kind, extents, content):
     """An IDX file; kind 8 is unsigned bytes, 13 is 32-bit floats."""
-    path.write_bytes(struct.pack(f">BBBB{len(extents)}I", 0, 0, kind, len(extents), *extents) + content)
+    header = struct.pack(f">BBBB{len(extents)}I", 0, 0, kind, len(extents), *extents)
+    path.write_bytes(header + content)
 
 
 def write_npy(path, descr, shape, content):
@@ -63,7 +64,8 @@ def start(strata, config, run_dir, ranks=1, *options):
     launch = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
     return subprocess.Popen([*launch, str(strata), "train", str(config), f"--run.dir={run_dir}",
                              "--run.threads=1", *options],
-                            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                            env=environment(), stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
 
 
 def finish(process):
@@ -80,10 +82,12 @@ def train_steps(run_dir):
 
 
 def medians(run_dir, skip):
-    """The median of every number of a run's steps after the first `skip`."""
+    """The median of every number of a run's steps after the first `skip`, and the shortest step."""
     steps = train_steps(run_dir)[skip:]
     keys = [key for key, value in steps[0].items() if key not in ("kind", "step")]
-    return {key: statistics.median(step[key] for step in steps) for key in keys}
+    found = {key: statistics.median(step[key] for step in steps) for key in keys}
+    found["least_step_seconds"] = min(step["step_seconds"] for step in steps)
+    return found
 
 
 def machine():
@@ -94,4 +98,5 @@ def machine():
         names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines()
                  if line.startswith("model name")]
         model = names[0] if names else model
-    return {"processor": model, "cores": os.cpu_count(), "load": [round(x, 2) for x in os.getloadavg()]}
+    load = [round(value, 2) for value in os.getloadavg()]
+    return {"processor": model, "cores": os.cpu_count(), "load": load}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Samples a second of strata against PyTorch, one rank, one thread, on the MLP of jobs/mnist-mlp.ini.
+"""Samples a second of strata against PyTorch: one rank, one thread, the MLP of jobs/mnist-mlp.ini.
 
     bench/mlp_vs_torch.py build/release/bin/strata torch_baseline.py
 
@@ -17,7 +17,8 @@ def torch_seconds(options):
     environment = measure.environment()
     if options.blas:
         environment["LD_LIBRARY_PATH"] = options.blas
-    command = [options.python, options.baseline, "mlp", "--threads", "1", "--steps", str(options.steps)]
+    command = [options.python, options.baseline, "mlp", "--threads", "1",
+               "--steps", str(options.steps)]
     result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return json.loads(result.stdout.splitlines()[-1])["step_s"]
 
@@ -28,11 +29,13 @@ def strata_parts(options, config, run_dir):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("strata")
     parser.add_argument("baseline", help="the PyTorch script")
     parser.add_argument("--python", default="/usr/bin/python3", help="the Python that has PyTorch")
-    parser.add_argument("--blas", default="", help="directory of the libblas.so.3 that PyTorch is to use")
+    parser.add_argument("--blas", default="",
+                        help="directory of the libblas.so.3 that PyTorch is to use")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--lanes", type=int, default=1)
@@ -55,8 +58,10 @@ def main():
             ours.append(strata_parts(options, config, directory / f"run{turn}"))
     steps = [one["step_seconds"] for one in ours]
     print(json.dumps({
-        "machine": measure.machine(), "batch": 128, "lanes": options.lanes, "blas": options.blas or "the system's",
-        "strata": {key: statistics.median(one[key] for one in ours) for key in ours[0] if key.endswith("_seconds")},
+        "machine": measure.machine(), "batch": 128, "lanes": options.lanes,
+        "blas": options.blas or "the system's",
+        "strata": {key: statistics.median(one[key] for one in ours)
+                   for key in ours[0] if key.endswith("_seconds")},
         "strata_step_seconds": steps, "torch_step_seconds": theirs,
         "strata_samples_per_second": round(128 / statistics.median(steps)),
         "torch_samples_per_second": round(128 / statistics.median(theirs)),

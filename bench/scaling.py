@@ -2,13 +2,14 @@
 """How strata scales on this machine: data parallel, pipeline parallel, and what bounds them.
 
     bench/scaling.py build/release/bin/strata --output=scaling.json
-    bench/scaling.py build/release/bin/strata --grids 1x1 2x1 4x1 --rounds 3
+    bench/scaling.py build/release/bin/strata --grids 2x1 4x1 2x2 --rounds 5
 
-A compute-bound MLP (5 dense layers, width 2048), one thread a rank, grids in turn, medians:
-- grids DATAxPIPELINE with --batch samples for each replica (weak scaling): efficiency is the samples a second
-  of the grid over those of as many single ranks;
-- "together": as many single-rank runs at once as the cores allow. It is what sharing the machine's
-  memory, caches and clock costs before any message is sent, the honest bound of what more ranks can reach;
+A compute-bound MLP (4 hidden layers of width 2048), one thread a rank, grids in turn, medians;
+where others use the cores too, the ratios of the fastest steps tell more:
+- grids DATAxPIPELINE with --batch samples for each replica (weak scaling): efficiency is the
+  samples a second of the grid over those of as many single ranks;
+- "together": two single-rank runs at once. It is what sharing the machine's memory, caches and
+  clock costs before any message is sent, the honest bound of what two ranks can reach;
 - the pipeline: 1x2 against 1x1 with the same global batch and microbatches, and the bound of its
   schedule, computed from the stages' work by the rule "an action begins when its stage is free and
   its message is there".
@@ -21,7 +22,9 @@ FEATURES = 2048
 
 
 def bound_of_1f1b(costs, microbatches):
-    """Sum of work over stages times makespan. `costs`: forward, backward-input, backward-weight of each stage."""
+    """Sum of the work over stages times makespan.
+
+    `costs`: of forward, backward-input and backward-weight, for each stage."""
     stages = len(costs)
     actions = []
     for stage in range(stages):
@@ -61,20 +64,22 @@ class Bench:
         path = self.directory / f"{name}.ini"
         hidden = [f"dense {self.options.width} relu"] * self.options.hidden
         measure.write_config(
-            path, [*hidden, "dense 10"], data={"train": self.data}, batch={"global": batch, "micro": micro},
-            numerics={"lanes": lanes}, train={"steps": self.options.steps},
+            path, [*hidden, "dense 10"], data={"train": self.data},
+            batch={"global": batch, "micro": micro}, numerics={"lanes": lanes},
+            train={"steps": self.options.steps},
             optimizer={"kind": self.options.optimizer, "learning_rate": 1e-5})
         return path
 
-    def start(self, config, run_dir, grid, *more):
+    def start(self, config, run_dir, grid):
         shutil.rmtree(run_dir, ignore_errors=True)
         data, pipeline = grid
-        return measure.start(self.options.strata, config, run_dir, data * pipeline, f"--parallel.data={data}",
-                             f"--parallel.pipeline={pipeline}", *self.options.more, *more)
+        return measure.start(self.options.strata, config, run_dir, data * pipeline,
+                             f"--parallel.data={data}", f"--parallel.pipeline={pipeline}",
+                             *self.options.option)
 
-    def run(self, name, grid, batch, micro, lanes, *more):
+    def run(self, name, grid, batch, micro, lanes):
         run_dir = self.directory / "run"
-        measure.finish(self.start(self.config(name, batch, micro, lanes), run_dir, grid, *more))
+        measure.finish(self.start(self.config(name, batch, micro, lanes), run_dir, grid))
         return measure.medians(run_dir, skip=2)
 
     def weak(self, grid):
@@ -92,24 +97,36 @@ class Bench:
         medians = [measure.medians(run_dir, skip=2) for run_dir in dirs]
         return {key: statistics.median(one[key] for one in medians) for key in medians[0]}
 
-    def pipeline(self, stages, *more):
-        return self.run(f"pipeline-{stages}", (1, stages), self.options.microbatches * self.options.micro,
-                        self.options.micro, 1, *more)
+    def pipeline(self, stages):
+        return self.run(f"pipeline-{stages}", (1, stages),
+                        self.options.microbatches * self.options.micro, self.options.micro, 1)
 
     def bound(self):
-        """Of two stages, in units of one layer's product; the first layer needs no input gradient."""
+        """Of two stages, in units of a layer's product; the first layer needs no input gradient."""
         first = self.options.hidden // 2
         rest = self.options.hidden - first
-        return bound_of_1f1b([(first, first - 1, first), (rest, rest, rest)], self.options.microbatches)
+        costs = [(first, first - 1, first), (rest, rest, rest)]
+        return bound_of_1f1b(costs, self.options.microbatches)
 
 
 def brief(medians):
-    return {key: round(value, 6) for key, value in medians.items()
-            if key.endswith("_seconds") or key == "samples_per_second"}
+    return {key: round(value, 6) for key, value in medians.items() if key.endswith("_seconds")}
+
+
+def efficiency(rounds, alone, case, share):
+    """Step time alone over that of a case, times the case's work for each rank over that alone."""
+    def of(alone_seconds, case_seconds):
+        return round(share * alone_seconds / case_seconds, 3)
+
+    every = [of(one[alone]["step_seconds"], one[case]["step_seconds"]) for one in rounds]
+    return {"efficiency": statistics.median(every), "rounds": every,
+            "fastest steps": of(min(one[alone]["least_step_seconds"] for one in rounds),
+                                min(one[case]["least_step_seconds"] for one in rounds))}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("strata", type=lambda text: pathlib.Path(text).absolute())
     parser.add_argument("--grids", nargs="*", default=["2x1"], help="besides 1x1, as DATAxPIPELINE")
     parser.add_argument("--rounds", type=int, default=3)
@@ -118,10 +135,12 @@ def main():
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--hidden", type=int, default=4)
     parser.add_argument("--micro", type=int, default=64, help="samples a microbatch, pipeline")
-    parser.add_argument("--microbatches", type=int, default=8, help="of a step, pipeline; 0: no pipeline runs")
+    parser.add_argument("--microbatches", type=int, default=8,
+                        help="of a step, pipeline; 0: no pipeline runs")
     parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--output", type=pathlib.Path)
-    parser.add_argument("more", nargs="*", help="options for every run, as in -- --parallel.bucket=8")
+    parser.add_argument("--option", action="append", default=[],
+                        help="for every run, as in --option=--parallel.bucket=8")
     options = parser.parse_args()
 
     grids = [tuple(map(int, text.split("x"))) for text in options.grids]
@@ -138,22 +157,18 @@ def main():
                 one["pipeline 1x2"] = bench.pipeline(2)
             one["load"] = measure.machine()["load"][0]
             rounds.append(one)
-    medians = {key: {part: statistics.median(r[key][part] for r in rounds) for part in rounds[0][key]}
-               for key in rounds[0] if key != "load"}
-    rate = {key: value["samples_per_second"] for key, value in medians.items()}
-    report = {"machine": measure.machine(), "loads": [r["load"] for r in rounds], "batch": options.batch,
-              "width": options.width, "hidden": options.hidden, "optimizer": options.optimizer,
-              "medians": {key: brief(value) for key, value in medians.items()},
-              "bound_together": round(rate["together"] / rate["1x1"], 3)}
+    report = {"machine": measure.machine(), "loads": [one["load"] for one in rounds],
+              "batch": options.batch, "width": options.width, "hidden": options.hidden,
+              "optimizer": options.optimizer,
+              "step_seconds": {case: statistics.median(one[case]["step_seconds"] for one in rounds)
+                               for case in rounds[0] if case != "load"},
+              "parts": {case: brief(one) for case, one in rounds[-1].items() if case != "load"},
+              "together": efficiency(rounds, "1x1", "together", 1)}
     for grid, text in zip(grids, options.grids):
-        report[f"efficiency {text}"] = round(rate[text] / (grid[0] * grid[1] * rate["1x1"]), 3)
-        report[f"rounds {text}"] = [round(r[text]["samples_per_second"] /
-                                          (grid[0] * grid[1] * r["1x1"]["samples_per_second"]), 3) for r in rounds]
+        report[text] = efficiency(rounds, "1x1", text, 1 / grid[1])
     if options.microbatches:
-        report["pipeline efficiency 1x2"] = round(rate["pipeline 1x2"] / (2 * rate["pipeline 1x1"]), 3)
-        report["pipeline rounds"] = [round(r["pipeline 1x2"]["samples_per_second"] /
-                                           (2 * r["pipeline 1x1"]["samples_per_second"]), 3) for r in rounds]
-        report["pipeline bound 1x2"] = round(bench.bound(), 3)
+        report["pipeline 1x2"] = efficiency(rounds, "pipeline 1x1", "pipeline 1x2", 0.5)
+        report["pipeline 1x2"]["bound"] = round(bench.bound(), 3)
     text = json.dumps(report, indent=1)
     print(text)
     if options.output:

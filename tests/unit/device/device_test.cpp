@@ -38,7 +38,8 @@ TEST(Device, AGpuThatIsNotThereIsAnErrorThatSaysSo) {
 }
 
 TEST(Buffer, IsAlignedAndZero) {
-  for (const std::int64_t bytes : {1, 63, 4096, 100001}) {
+  // The last is large enough for huge pages, and ends within one.
+  for (const std::int64_t bytes : {1, 63, 4096, 100001, 5000001}) {
     const Buffer buffer(Device::cpu(), bytes);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.raw()) % 64, 0U);
     const auto elements = buffer.view(0, {bytes}, DType::kUint8).host<std::uint8_t>();
