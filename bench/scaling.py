@@ -166,6 +166,7 @@ def main():
               "together": efficiency(rounds, "1x1", "together", 1)}
     for grid, text in zip(grids, options.grids):
         report[text] = efficiency(rounds, "1x1", text, 1 / grid[1])
+        report[text]["of together"] = efficiency(rounds, "together", text, 1 / grid[1])
     if options.microbatches:
         report["pipeline 1x2"] = efficiency(rounds, "pipeline 1x1", "pipeline 1x2", 0.5)
         report["pipeline 1x2"]["bound"] = round(bench.bound(), 3)
