@@ -307,16 +307,17 @@ class Checkpoints(Errors):
         for layers, words in [
                 (["dense 24 relu", "dropout 0.1", "dense 4"], ["weights/dense1.weight"]),
                 (["dense 16 relu", "dense 4 name=head"], ["weights/head."]),
-                (["dense 16 relu", "dense 4 bias=no"], ["dense2.bias", "config has not"])]:
+                (["dense 16 relu", "dense 4 bias=no"], ["dense2.bias", "config has not"]),
+                (["dense 16 relu", "dropout 0.5", "dense 4"],
+                 ['layer 1 is "dropout 0.1" where the config has "dropout 0.5"'])]:
             self.refused(CHECKPOINT, "step-00000006 is a checkpoint of another model", *words,
                          ranks=2, run=self.copy_of("good"),
                          settings=["--run.resume=auto", "--train.steps=8",
                                    *(f"--model.layer={layer}" for layer in layers)])
-        self.refused(CHECKPOINT, "of another model", "optimizer/adam", run=self.copy_of("good"),
-                     settings=["--run.resume=auto", "--optimizer.kind=sgd"])
 
     def test_directory_of_another_run(self):
         for setting, words in [("run.seed=2", ["run.seed is 1, here it is 2"]),
+                               ("optimizer.kind=sgd", ['optimizer.kind is "adam"', 'here it is "sgd"']),
                                ("batch.global=32", ["batch.global is 16, here it is 32"]),
                                ("numerics.lanes=1", ["numerics.lanes is 1", "made with 2"]),
                                ("batch.micro=2", ["batch.micro is 2", "made with"])]:

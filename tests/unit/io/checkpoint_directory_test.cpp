@@ -52,14 +52,14 @@ float first_weight(const fs::path& directory) {
 TEST(CheckpointDirectory, ListsNewestFirst) {
   const ScratchDirectory scratch;
   EXPECT_THAT(list_checkpoints(scratch.path() / "none"), IsEmpty());
-  for (const std::int64_t step : {20, 4000, 3}) {
+  for (const std::int64_t step : {20, 100000000, 3}) {
     write_checkpoint(scratch.path(), step, 1);
   }
   fs::create_directory(scratch.path() / "step-7");
   fs::create_directory(scratch.path() / "step-0000000x");
   std::ofstream(scratch.path() / "step-00000009") << "a file";
   EXPECT_THAT(list_checkpoints(scratch.path()),
-              ElementsAre(CheckpointEntry{4000, scratch.path() / "step-4000"},
+              ElementsAre(CheckpointEntry{100000000, scratch.path() / "step-100000000"},
                           CheckpointEntry{20, scratch.path() / "step-00000020"},
                           CheckpointEntry{3, scratch.path() / "step-00000003"}));
 }
