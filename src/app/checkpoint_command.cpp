@@ -12,7 +12,7 @@ namespace {
 /// The checkpoint that an argument names: its own directory, or the newest one of a run's
 /// directory.
 std::filesystem::path directory_of(const std::string& argument) {
-  const std::filesystem::path path(argument);
+  std::filesystem::path path(argument);
   for (const std::filesystem::path& root : {path / "checkpoints", path}) {
     const std::vector<io::CheckpointEntry> entries = io::list_checkpoints(root);
     if (!entries.empty()) {

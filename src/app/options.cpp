@@ -21,15 +21,15 @@ constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
 /// A whole number in [least, most]; `member` gives a reference into the config.
 template <typename Member>
-Option whole(std::string key, std::string unit, std::string help, std::int64_t least, Member member,
-             std::int64_t most = kLargest) {
+Option whole(const std::string& key, const std::string& unit, const std::string& help,
+             std::int64_t least, const Member& member, std::int64_t most = kLargest) {
   const std::string values = most == kLargest
                                  ? fmt::format("whole number from {}", least)
                                  : fmt::format("whole number from {} to {}", least, most);
   return {.key = key,
           .values = values,
-          .unit = std::move(unit),
-          .help = std::move(help),
+          .unit = unit,
+          .help = help,
           .set =
               [=](RunConfig& config, const std::string& text) {
                 std::int64_t value = 0;
@@ -79,12 +79,13 @@ std::string text_of(Bound bound) {
 }
 
 template <typename Member>
-Option number(std::string key, std::string unit, std::string help, Bound bound, Member member) {
+Option number(const std::string& key, const std::string& unit, const std::string& help, Bound bound,
+              const Member& member) {
   const std::string values = text_of(bound);
   return {.key = key,
           .values = values,
-          .unit = std::move(unit),
-          .help = std::move(help),
+          .unit = unit,
+          .help = help,
           .set =
               [=](RunConfig& config, const std::string& text) {
                 double value = 0.0;
@@ -100,12 +101,12 @@ Option number(std::string key, std::string unit, std::string help, Bound bound, 
 }
 
 template <typename Member>
-Option choice(std::string key, std::string help, Member member) {
+Option choice(const std::string& key, const std::string& help, const Member& member) {
   using Enum = std::decay_t<decltype(member(std::declval<RunConfig&>()))>;
   return {.key = key,
           .values = joined_names<Enum>(),
           .unit = {},
-          .help = std::move(help),
+          .help = help,
           .set =
               [=](RunConfig& config, const std::string& text) {
                 const auto value = enum_from_name<Enum>(text);
@@ -121,11 +122,12 @@ Option choice(std::string key, std::string help, Member member) {
 }
 
 template <typename Member>
-Option text(std::string key, std::string values, std::string help, Member member) {
+Option text(const std::string& key, const std::string& values, const std::string& help,
+            const Member& member) {
   return {.key = key,
-          .values = std::move(values),
+          .values = values,
           .unit = {},
-          .help = std::move(help),
+          .help = help,
           .set = [=](RunConfig& config, const std::string& value) { member(config) = value; },
           .get = [=](const RunConfig& config) { return member(const_cast<RunConfig&>(config)); }};
 }

@@ -36,6 +36,7 @@ void agree(Communicator& group, const std::function<void()>& step) {
 
 void check_same_plan(Communicator& group, const std::vector<PlanItem>& items) {
   std::vector<std::uint64_t> mine;
+  mine.reserve(items.size());
   for (const PlanItem& item : items) {
     mine.push_back(item.hash);
   }

@@ -1,6 +1,7 @@
 #include "shared_library.hpp"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include "strata/core/text.hpp"
 
@@ -13,7 +14,7 @@ namespace strata::device {
 SharedLibrary::SharedLibrary(const std::string& file) : handle_(dlopen(file.c_str(), RTLD_NOW)) {
   for (const std::string& directory : split_words(STRATA_CUDA_LIBRARY_DIRS, ":")) {
     if (handle_ == nullptr) {
-      handle_ = dlopen((directory + "/" + file).c_str(), RTLD_NOW);
+      handle_ = dlopen(fmt::format("{}/{}", directory, file).c_str(), RTLD_NOW);
     }
   }
 }

@@ -8,25 +8,26 @@
 namespace strata::io {
 namespace {
 
-Normalise resolved(Normalise normalise, DType stored) {
-  if (normalise != Normalise::kAuto) {
-    return normalise;
-  }
-  return stored == DType::kUint8 ? Normalise::kUnit : Normalise::kNone;
-}
-
 // x - x is 0 for every number and NaN for NaN and infinity; unlike a comparison with an early
 // exit, the loop over it is vectorised.
 template <typename T>
 bool all_finite(const T* values, std::size_t count) {
   int odd = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    odd |= static_cast<int>(!(values[i] - values[i] == T{0}));
+    const T difference = values[i] - values[i];  // NOLINT(misc-redundant-expression)
+    odd |= static_cast<int>(!(difference == T{0}));
   }
   return odd == 0;
 }
 
 }  // namespace
+
+Normalise resolved(Normalise normalise, DType stored) {
+  if (normalise != Normalise::kAuto) {
+    return normalise;
+  }
+  return stored == DType::kUint8 ? Normalise::kUnit : Normalise::kNone;
+}
 
 InputConverter::InputConverter(const DatasetInfo& info, DType compute_dtype, Normalise normalise)
     : stored_dtype_(info.input_dtype), compute_dtype_(compute_dtype) {

@@ -83,8 +83,8 @@ void sync_descriptor(const Origin& origin, int flags) {
 
 void silence() {
   // HDF5's clean-up at exit crashes where a file could not be written to its end.
-  static const herr_t kept = H5dont_atexit();
-  static_cast<void>(kept);
+  static const herr_t kStatus = H5dont_atexit();
+  static_cast<void>(kStatus);
   // The automatic printing of the thread-safe build is a setting of each thread.
   thread_local bool silent = false;
   if (!silent) {

@@ -19,7 +19,9 @@ void decode_as(std::span<const std::byte> raw, std::endian order, std::span<std:
     if (order == std::endian::big) {
       std::reverse(bytes.begin(), bytes.end());
     }
-    const To value = static_cast<To>(std::bit_cast<From>(bytes));
+    // A signed byte is a number here and becomes one with its sign.
+    const To value =
+        static_cast<To>(std::bit_cast<From>(bytes));  // NOLINT(bugprone-signed-char-misuse)
     std::memcpy(out.data() + i * sizeof(To), &value, sizeof(To));
   }
 }

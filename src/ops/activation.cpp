@@ -148,8 +148,10 @@ void activation_backward(Context& context, Activation activation, const ConstTen
 
 void softmax_forward(Context& context, const ConstTensorView& x, const TensorView& y) {
   require_like(y, x.dtype(), x.shape(), "softmax's y");
-  const auto [rows, n] = rows_of(x.shape());
-  with_floating(x.dtype(), [&, n = n]<typename T>(T) {
+  const Rows shape = rows_of(x.shape());
+  const std::int64_t rows = shape.rows;
+  const std::int64_t n = shape.columns;
+  with_floating(x.dtype(), [&]<typename T>(T) {
     const T* from = x.host<T>().data();
     T* to = y.host<T>().data();
     parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
@@ -164,8 +166,10 @@ void softmax_backward(Context& context, const ConstTensorView& y, const ConstTen
                       const TensorView& dx) {
   require_like(dy, y.dtype(), y.shape(), "softmax's dy");
   require_like(dx, y.dtype(), y.shape(), "softmax's dx");
-  const auto [rows, n] = rows_of(y.shape());
-  with_floating(y.dtype(), [&, n = n]<typename T>(T) {
+  const Rows shape = rows_of(y.shape());
+  const std::int64_t rows = shape.rows;
+  const std::int64_t n = shape.columns;
+  with_floating(y.dtype(), [&]<typename T>(T) {
     const T* out = y.host<T>().data();
     const T* incoming = dy.host<T>().data();
     T* outgoing = dx.host<T>().data();

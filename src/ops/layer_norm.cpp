@@ -77,6 +77,7 @@ void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstT
         const T r = row_statistics.rstd;
         means[row] = m;
         rstds[row] = r;
+        // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the bias.
         if (b != nullptr) {
 #pragma omp simd
           for (std::int64_t i = 0; i < n; ++i) {

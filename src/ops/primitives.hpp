@@ -27,6 +27,7 @@ struct ProductKey {
   Accumulate accumulate = Accumulate::kOverwrite;
   bool has_bias = false;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
   friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
 };
 

@@ -16,18 +16,11 @@ namespace {
 /// The lines of a model as they are compared: words with one blank between them.
 std::vector<std::string> layer_lines(const Plan& plan) {
   std::vector<std::string> lines;
+  lines.reserve(plan.config.model.layers.size());
   for (const std::string& line : plan.config.model.layers) {
     lines.push_back(fmt::format("{}", fmt::join(split_words(line), " ")));
   }
   return lines;
-}
-
-/// What inputs are computed with, "auto" resolved.
-io::Normalise normalise_of(const Plan& plan) {
-  if (plan.config.data.normalise != io::Normalise::kAuto) {
-    return plan.config.data.normalise;
-  }
-  return plan.train_data.input_dtype == DType::kUint8 ? io::Normalise::kUnit : io::Normalise::kNone;
 }
 
 /// The settings that decide the numbers of a run, beside its model: they must not change when it is
@@ -38,7 +31,7 @@ nlohmann::ordered_json identity_of(const Plan& plan) {
           {"batch.global", c.batch.global},
           {"numerics.dtype", name_of(c.numerics.dtype)},
           {"optimizer.kind", name_of(c.optimizer.options.kind)},
-          {"data.normalise", name_of(normalise_of(plan))},
+          {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))},
           {"the number of training samples", plan.train_data.samples},
           {"the hash of the training samples", hash_text(data_hash(plan.train_data))}};
 }
@@ -143,6 +136,7 @@ void write_checkpoint(const Plan& plan, comm::Communicator& world, const RankSta
       return;
     }
     std::vector<io::PartRecord> parts;
+    parts.reserve(records.size());
     for (const std::string& text : records) {
       parts.push_back(io::part_record_of(text));
     }

@@ -30,6 +30,9 @@ enum class Normalise {
   kStandard  ///< (x - mean) / deviation, with the train split's; a deviation of 0 counts as 1
 };
 
+/// What kAuto stands for, with inputs that are stored in this type.
+[[nodiscard]] Normalise resolved(Normalise normalise, DType stored);
+
 /// What a loader gives to one rank.
 struct LoaderOptions {
   Order order = Order::kShuffled;
