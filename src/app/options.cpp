@@ -288,7 +288,9 @@ std::vector<Option> running() {
              STRATA_MEMBER(run.resume)),
       number("run.patience", "seconds", "how long a rank waits for another before the job is ended",
              Bound::kAboveZero, STRATA_MEMBER(run.patience_seconds)),
-      choice("run.timeline", "on: write timeline.json, for chrome://tracing or Perfetto",
+      choice("run.timeline",
+             "on: write timeline.json, the first 20,000 actions of each rank, for chrome://tracing "
+             "or Perfetto",
              STRATA_MEMBER(run.timeline)),
   };
 }

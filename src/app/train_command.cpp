@@ -58,10 +58,9 @@ Session open_session(comm::MpiSession& mpi, const std::string& path, Arguments s
   mpi.world().set_patience({.seconds = session.config.run.patience_seconds});
   // Before anything that a setting may branch on.
   comm::check_same_plan(
-      mpi.world(),
-      {{"config", hash_of(config_text(session.config))},
-       {"training data", train::data_hash(session.train_data->info())},
-       {"test data", session.test_data ? train::data_hash(session.test_data->info()) : 0}});
+      mpi.world(), {{"config", hash_of(config_text(session.config))},
+                    {"training data", session.train_data->info().checksum},
+                    {"test data", session.test_data ? session.test_data->info().checksum : 0}});
   return session;
 }
 
@@ -186,7 +185,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   TrainArguments given;
   comm::agree(mpi.world(), [&] { given = take_arguments(arguments, "train"); });
   Session session = open_session(mpi, given.config, given.settings);
-  if (!given.dry_run) {
+  if (!given.dry_run || session.config.run.resume != train::Resume::kNever) {
     take_up_run_directory(mpi, session, log);
   }
   const train::Plan plan = make_plan(mpi, session);

@@ -30,6 +30,16 @@ std::vector<ops::FoldPair> homed(std::span<const grid::FoldStep> steps, std::int
 
 }  // namespace
 
+std::int64_t received_parts(const grid::SumTree& tree, std::int64_t ranks, std::int64_t rank) {
+  std::int64_t parts = 0;
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    if (r != rank) {
+      parts += std::ssize(tree.nodes_within(grid::even_part(tree.leaves(), ranks, r)));
+    }
+  }
+  return parts;
+}
+
 OrderedReduction::OrderedReduction(Communicator& group, const grid::SumTree& tree) : group_(group) {
   require(tree.leaves() % group.size() == 0, "{} lanes for {} ranks", tree.leaves(), group.size());
   std::vector<grid::Range> nodes;

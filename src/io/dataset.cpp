@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 
@@ -75,6 +77,22 @@ void read_shard_list(const hdf5::File& file, DatasetInfo& info) {
   }
 }
 
+}  // namespace
+
+std::uint64_t facts_checksum(const DatasetInfo& info) {
+  std::string text = fmt::format(
+      "{} samples; inputs {} {}; targets {} {}; {} with {} classes: {}; mean {}; deviation {}",
+      info.samples, info.input_shape.text(), name_of(info.input_dtype), info.target_shape.text(),
+      name_of(info.target_dtype), name_of(info.task), info.classes,
+      fmt::join(info.class_names, ","), fmt::join(info.mean, ","), fmt::join(info.deviation, ","));
+  for (const ShardInfo& shard : info.shards) {
+    text += fmt::format("; {} {} {:016x}", shard.file, shard.samples, shard.checksum);
+  }
+  return hash_of(text);
+}
+
+namespace {
+
 DatasetInfo read_master(const std::filesystem::path& path) {
   const hdf5::File file = hdf5::File::open(path, ExitCode::kData);
   check_format(file, names::kMasterFormat, "the master");
@@ -112,6 +130,14 @@ DatasetInfo read_master(const std::filesystem::path& path) {
          "{} contradicts itself in its shapes, types or statistics; import it anew", path.string());
   }
   read_shard_list(file, info);
+  info.checksum = file.uint64(names::kChecksum);
+  if (info.checksum != facts_checksum(info)) {
+    fail(ExitCode::kData,
+         "{} is damaged: what it says of its samples and shards does not have its checksum; import "
+         "it "
+         "anew",
+         path.string());
+  }
   return info;
 }
 

@@ -180,6 +180,19 @@ void SplitWriter::finish(const MasterFacts& facts) {
   file.write_texts(names::kShardFiles, files);
   write_vector(file, names::kShardSamples, hdf5::element_type(DType::kInt64), samples);
   write_vector(file, names::kShardChecksums, hdf5::uint64_type(), checksums);
+  DatasetInfo info;
+  info.task = layout_.task;
+  info.samples = samples_;
+  info.input_shape = layout_.input_shape;
+  info.input_dtype = layout_.input_dtype;
+  info.target_shape = layout_.target_shape;
+  info.target_dtype = layout_.target_dtype;
+  info.classes = facts.classes;
+  info.class_names = layout_.class_names;
+  info.mean = facts.mean;
+  info.deviation = facts.deviation;
+  info.shards = shards_;
+  file.set_uint64(names::kChecksum, facts_checksum(info));
   file.finish();
 }
 

@@ -98,7 +98,7 @@ void make_directory(const std::filesystem::path& directory) {
 
 ImportReport import_dataset(const ImportOptions& options, const SampleProgress& progress) {
   if (options.shard_bytes < 1 || options.classes < 0) {
-    fail(ExitCode::kUsage, "--shard-size is {} and --classes is {}, neither may be negative",
+    fail(ExitCode::kUsage, "--shard-mib is {} and --classes is {}, neither may be negative",
          options.shard_bytes, options.classes);
   }
   refuse_existing(options);

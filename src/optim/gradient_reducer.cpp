@@ -1,24 +1,17 @@
 #include "strata/optim/gradient_reducer.hpp"
 
 #include <algorithm>
-#include <chrono>
 
+#include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 
 namespace strata::optim {
 namespace {
 
-/// Elements of receive memory for one bucket: a slice for every tree node that other ranks hold.
+/// Elements of receive memory for one bucket.
 std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_ranks,
                               std::int64_t data_rank, const BucketPlan& plan) {
-  std::int64_t parts = 0;
-  for (std::int64_t r = 0; r < data_ranks; ++r) {
-    if (r != data_rank) {
-      parts += static_cast<std::int64_t>(
-          lanes.nodes_within(grid::even_part(lanes.leaves(), data_ranks, r)).size());
-    }
-  }
-  return parts * plan.largest_slice();
+  return comm::received_parts(lanes, data_ranks, data_rank) * plan.largest_slice();
 }
 
 }  // namespace
@@ -119,10 +112,9 @@ void GradientReducer::start_bucket(std::size_t bucket) {
 }
 
 void GradientReducer::finish_oldest() {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point start = Clock::now();
+  const double start = now_seconds();
   reduction_.wait(in_flight_.front());
-  exposed_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+  exposed_seconds_ += now_seconds() - start;
   reduction_.fold(context_, in_flight_.front());
   in_flight_.pop_front();
 }

@@ -1,19 +1,12 @@
 #include "strata/pipeline/executor.hpp"
 
 #include <algorithm>
-#include <chrono>
 
+#include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 #include "strata/pipeline/checker.hpp"
 
 namespace strata::pipeline {
-namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage) {
   const std::int64_t live = live_bound(schedule, stage);

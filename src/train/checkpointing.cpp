@@ -33,7 +33,7 @@ nlohmann::ordered_json identity_of(const Plan& plan) {
           {"optimizer.kind", name_of(c.optimizer.options.kind)},
           {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))},
           {"the number of training samples", plan.train_data.samples},
-          {"the hash of the training samples", hash_text(data_hash(plan.train_data))}};
+          {"the checksum of data.train", hash_text(plan.train_data.checksum)}};
 }
 
 std::vector<io::TensorInfo> tensors_of(const Plan& plan) {

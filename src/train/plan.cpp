@@ -262,16 +262,6 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   return result;
 }
 
-std::uint64_t data_hash(const io::DatasetInfo& info) {
-  std::string text = fmt::format("{} {} {} {} {} {}", info.samples, info.input_shape.text(),
-                                 name_of(info.input_dtype), info.target_shape.text(),
-                                 name_of(info.target_dtype), info.classes);
-  for (const io::ShardInfo& shard : info.shards) {
-    text += fmt::format(" {}:{:016x}", shard.samples, shard.checksum);
-  }
-  return hash_of(text);
-}
-
 std::vector<comm::PlanItem> plan_items(const Plan& plan, const std::string& config_text) {
   std::string schedule;
   for (const auto& actions : plan.training.stage_actions) {

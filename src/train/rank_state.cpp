@@ -1,6 +1,6 @@
 #include "strata/train/rank_state.hpp"
 
-#include <chrono>
+#include "strata/core/clock.hpp"
 
 namespace strata::train {
 
@@ -47,11 +47,11 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
         buckets[b].slices);
     std::move(requests.begin(), requests.end(), std::back_inserter(gathers));
   }
-  const auto start = std::chrono::steady_clock::now();
+  const double start = now_seconds();
   for (comm::Request& request : gathers) {
     request.wait();
   }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return now_seconds() - start;
 }
 
 std::vector<io::TensorSlice> RankState::slices() const {

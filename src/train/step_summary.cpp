@@ -1,8 +1,9 @@
 #include "strata/train/step_summary.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+
+#include "strata/core/clock.hpp"
 
 namespace strata::train {
 namespace {
@@ -13,9 +14,9 @@ class Gathered {
   /// Adds the time that the exchange took to `seconds`.
   Gathered(comm::Communicator& group, const std::vector<double>& mine, double& seconds)
       : width_(mine.size()), all_(mine.size() * static_cast<std::size_t>(group.size())) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = now_seconds();
     group.all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all_)));
-    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    seconds += now_seconds() - start;
   }
 
   [[nodiscard]] std::span<const double> row(std::int64_t rank) const {

@@ -12,7 +12,9 @@
 namespace strata::train {
 
 void Timeline::add(const std::string& name, double begin, double end) {
-  events_.push_back({name, begin, end});
+  if (std::ssize(events_) < kMostEvents) {
+    events_.push_back({name, begin, end});
+  }
 }
 
 void Timeline::write(comm::Communicator& world, const std::filesystem::path& path) const {

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "strata/comm/agree.hpp"
+#include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -23,10 +23,6 @@
 
 namespace strata::train {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Replaces a file at once, so that a kill leaves the old text or the new one.
 void write_whole(const std::filesystem::path& path, const std::string& text) {

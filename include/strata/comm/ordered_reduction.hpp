@@ -11,6 +11,11 @@
 
 namespace strata::comm {
 
+/// Partial sums that a rank receives in a reduction: one for each tree node that other ranks hold.
+/// Pre: ranks divides the number of leaves.
+[[nodiscard]] std::int64_t received_parts(const grid::SumTree& tree, std::int64_t ranks,
+                                          std::int64_t rank);
+
 /// Adds the ranks' partial sums in the order of the sum tree (design law 1), each rank its own
 /// slice: all-to-all, then a local fold. Every element's sum is formed by the same additions
 /// whatever the number of ranks. Communication: each rank sends and receives (size - 1) / size of

@@ -46,6 +46,8 @@ struct DatasetInfo {
   std::vector<double> mean;
   std::vector<double> deviation;
   std::vector<ShardInfo> shards;
+  /// As the master holds it; equal data sets have equal ones.
+  std::uint64_t checksum = 0;
 
   [[nodiscard]] std::int64_t input_bytes() const {
     return input_shape.count() * size_bytes(input_dtype);
@@ -54,6 +56,9 @@ struct DatasetInfo {
     return target_shape.count() * size_bytes(target_dtype);
   }
 };
+
+/// XXH3 over everything that a master says of samples and shards, as text; without path and source.
+[[nodiscard]] std::uint64_t facts_checksum(const DatasetInfo& info);
 
 /// What a check of a shard's every byte found.
 struct ShardCheck {

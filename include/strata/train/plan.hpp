@@ -64,9 +64,6 @@ struct VirtualGrid {
 
 [[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
 
-/// A hash of what a data set holds: shapes, types and the checksums of its shards.
-[[nodiscard]] std::uint64_t data_hash(const io::DatasetInfo& info);
-
 /// The hashes of config, grid, schedule and buckets that all ranks must share (design law 3).
 [[nodiscard]] std::vector<comm::PlanItem> plan_items(const Plan& plan,
                                                      const std::string& config_text);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -11,6 +12,9 @@ namespace strata::train {
 /// What ran when on each rank, in the trace format that chrome://tracing and Perfetto show.
 class Timeline {
  public:
+  /// Events that a rank keeps; later ones are left out, so that memory stays bounded.
+  static constexpr std::int64_t kMostEvents = 20000;
+
   /// Begin and end in seconds of the steady clock.
   void add(const std::string& name, double begin, double end);
   /// Gathers the events of all ranks and writes them on rank 0. Communication: collective over the
