@@ -257,12 +257,17 @@ void save_checkpoint(const Plan& plan, comm::Groups& groups, const RankState& st
     }
     throw;
   }
-  if (world.rank() == 0) {
-    try {
-      io::prune_checkpoints(root, step, plan.config.checkpoint.keep);
-    } catch (const Error& error) {
-      log.warn("the new checkpoint is written, but an old one stays: {}", error.what());
-    }
+  tidy_checkpoints(plan, world, step, log);
+}
+
+void tidy_checkpoints(const Plan& plan, comm::Communicator& world, std::int64_t step, Log& log) {
+  if (world.rank() != 0) {
+    return;
+  }
+  try {
+    io::prune_checkpoints(checkpoint_root(plan.config), step, plan.config.checkpoint.keep);
+  } catch (const Error& error) {
+    log.warn("an old checkpoint stays: {}", error.what());
   }
 }
 

@@ -95,6 +95,7 @@ class Trainer {
     if (setup_.checkpoint != nullptr) {
       setup_.log.info("continuing after step {} from {}", first_step_,
                       setup_.checkpoint->directory().string());
+      tidy_checkpoints(plan_, *setup_.groups.world, first_step_, setup_.log);
     }
     if (config_.run.timeline == Switch::kOn) {
       executor_.set_observer([this](const pipeline::Action& action, double from, double to) {

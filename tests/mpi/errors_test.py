@@ -280,6 +280,19 @@ class Data(Errors):
         self.assertIn("train-00000.h5", verified.text)
         self.assertEqual(self.alone("data", "inspect", "classes/train.h5", "--verify").code, DONE)
 
+    def test_damaged_master(self):
+        copy = self.copy_of("classes")
+        with h5py.File(self.directory / copy / "train.h5", "r+") as file:
+            file["mean"][0] += 1.0
+        self.refused(DATA, "train.h5 is damaged", "import it anew", ranks=2,
+                     settings=[f"--data.train={copy}/train.h5"])
+        self.assert_refused(self.alone("data", "inspect", f"{copy}/train.h5"), DATA, "is damaged")
+
+    def test_splits_of_different_types(self):
+        self.import_arrays("bytes", np.ones((20, 10), dtype=np.uint8), np.arange(20) % 4, "10,10")
+        self.refused(DATA, "bytes/test.h5 are uint8", "normalised differently",
+                     settings=["--data.test=bytes/test.h5"], ranks=2)
+
     def test_splits_of_different_shapes(self):
         self.import_classes("wide", (12,), 4, train=40, test=20)
         self.import_classes("more", (10,), 6, train=40, test=20)
@@ -333,6 +346,17 @@ class Checkpoints(Errors):
         self.assertEqual(len(re.findall("passing over a bad checkpoint.*step-00000006",
                                         finished.text)), 1, finished.text)
         self.assertIn("continuing after step 4", finished.text)
+        self.assert_same_run("longer", run)
+
+    def test_going_back_behind_a_damaged_checkpoint(self):
+        run = self.copy_of("good")
+        self.damage(harness.checkpoints(self.directory / run)[-1])
+        self.train(self.config, (1, 2), run, "--train.steps=5", "--run.resume=auto",
+                   "--checkpoint.keep=1", "--checkpoint.every=0", "--data.test=")
+        kept = [path.name for path in harness.checkpoints(self.directory / run)]
+        self.assertEqual(kept, ["step-00000005", "step-00000006"])
+        finished = self.train(self.config, (2, 1), run, "--train.steps=8", "--run.resume=auto")
+        self.assertIn("continuing after step 5", finished.text)
         self.assert_same_run("longer", run)
 
     def test_missing_part(self):

@@ -40,4 +40,8 @@ void require_continues(const Plan& plan, const io::Checkpoint& checkpoint);
 void save_checkpoint(const Plan& plan, comm::Groups& groups, const RankState& state,
                      const std::string& config_text, std::int64_t step, Log& log);
 
+/// Deletes, on rank 0, checkpoints before `step` that are too old and what killed runs left
+/// half-done; where that fails it only warns.
+void tidy_checkpoints(const Plan& plan, comm::Communicator& world, std::int64_t step, Log& log);
+
 }  // namespace strata::train
