@@ -78,9 +78,7 @@ void train(benchmark::State& state, const Task& task) {
     const device::Buffer memory(context.device(), layout.elements * 4);
     const TensorView weights = memory.view(0, Shape{layout.elements}, DType::kFloat32);
     for (const nn::PlacedParameter& placed : layout.parameters) {
-      nn::initialise(
-          placed.spec, 1,
-          weights.flat_slice(placed.offset, placed.spec.shape.count()).reshaped(placed.spec.shape));
+      nn::initialise(placed, 1, 0, weights.flat_slice(placed.offset, placed.shape.count()));
     }
     const pipeline::Schedule schedule =
         pipeline::make_schedule(pipeline::ScheduleKind::k1f1b, 1, task.microbatches);

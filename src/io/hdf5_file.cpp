@@ -156,8 +156,14 @@ ElementType element_type(DType dtype) {
       return {H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, 8};
     case DType::kUint8:
       return {H5T_STD_U8LE, H5T_NATIVE_UINT8, 1};
+    case DType::kUint16:
+      return {H5T_STD_U16LE, H5T_NATIVE_UINT16, 2};
+    case DType::kUint32:
+      return {H5T_STD_U32LE, H5T_NATIVE_UINT32, 4};
     case DType::kInt64:
       return {H5T_STD_I64LE, H5T_NATIVE_INT64, 8};
+    case DType::kBfloat16:
+      break;
   }
   return {};
 }

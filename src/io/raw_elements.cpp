@@ -38,7 +38,10 @@ void decode_from(std::span<const std::byte> raw, std::endian order, DType dtype,
       return decode_as<From, std::uint8_t>(raw, order, out);
     case DType::kInt64:
       return decode_as<From, std::int64_t>(raw, order, out);
+    default:
+      break;
   }
+  require(false, "elements are not decoded to {}", name_of(dtype));
 }
 
 template <typename T>

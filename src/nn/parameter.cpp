@@ -1,28 +1,118 @@
 #include "strata/nn/parameter.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "strata/core/random.hpp"
 
 namespace strata::nn {
 
-ParameterLayout layout_of(const std::vector<ParameterSpec>& all, const grid::Range& layers) {
+grid::Range shard_indices(const Shape& shape, std::int64_t dimension, std::int64_t shards,
+                          std::int64_t shard) {
+  return grid::even_part(shape[static_cast<std::size_t>(dimension)], shards, shard);
+}
+
+namespace {
+
+/// The slices of a parameter that a rank holds, without their offsets.
+std::vector<PlacedParameter> slices_of(const ParameterSpec& spec, std::int64_t index,
+                                       const Shards& shards) {
+  std::vector<PlacedParameter> slices;
+  if (spec.split == kNotSplit || shards.count == 1) {
+    slices.push_back({.spec = spec, .index = index, .shard = 0, .shape = spec.shape});
+    return slices;
+  }
+  for (std::int64_t s = shards.own.begin; s < shards.own.end; ++s) {
+    std::vector<std::int64_t> extents(spec.shape.extents().begin(), spec.shape.extents().end());
+    const grid::Range indices = shard_indices(spec.shape, spec.split, shards.count, s);
+    extents[static_cast<std::size_t>(spec.split)] = indices.count();
+    slices.push_back({.spec = spec,
+                      .index = index,
+                      .shard = s,
+                      .shape = Shape(extents),
+                      .first_index = indices.begin});
+  }
+  return slices;
+}
+
+}  // namespace
+
+ParameterLayout layout_of(const std::vector<ParameterSpec>& all, const grid::Range& layers,
+                          const Shards& shards) {
   constexpr std::int64_t kBlock = ParameterLayout::kBlock;
   ParameterLayout layout;
+  const auto place = [&](const ParameterSpec& spec, std::int64_t index) {
+    const std::int64_t begin = layout.elements;
+    for (PlacedParameter& slice : slices_of(spec, index, shards)) {
+      slice.offset = layout.elements;
+      layout.elements += (slice.shape.count() + kBlock - 1) / kBlock * kBlock;
+      layout.parameters.push_back(std::move(slice));
+    }
+    return grid::Range{begin, layout.elements};
+  };
+  const auto here = [&](const ParameterSpec& spec) {
+    return spec.layer >= layers.begin && spec.layer < layers.end;
+  };
+  const auto is_borrowed = [](const ParameterSpec& spec) {
+    return spec.ownership == Ownership::kBorrowed;
+  };
+  const auto borrowed = std::find_if(all.begin(), all.end(), is_borrowed);
+  bool owner_here = false;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i].layer < layers.begin || all[i].layer >= layers.end) {
+    if (!here(all[i]) || is_borrowed(all[i])) {
       continue;
     }
-    layout.parameters.push_back(
-        {.spec = all[i], .index = static_cast<std::int64_t>(i), .offset = layout.elements});
-    layout.elements += (all[i].shape.count() + kBlock - 1) / kBlock * kBlock;
+    const grid::Range placed = place(all[i], static_cast<std::int64_t>(i));
+    if (borrowed != all.end() && borrowed->name == all[i].name) {
+      layout.lent = placed;
+      owner_here = true;
+    }
+  }
+  layout.weight_elements = layout.elements;
+  if (borrowed != all.end() && here(*borrowed)) {
+    layout.borrowed = place(*borrowed, borrowed - all.begin());
+    layout.weight_elements = owner_here ? layout.weight_elements : layout.elements;
   }
   return layout;
 }
 
-void initialise(const ParameterSpec& spec, std::uint64_t seed, const TensorView& weight) {
-  require(weight.shape() == spec.shape, "{} has the shape {}, not {}", spec.name, spec.shape.text(),
-          weight.shape().text());
+namespace {
+
+/// The index in the whole parameter of element `local` of a slice.
+class GlobalIndex {
+ public:
+  explicit GlobalIndex(const PlacedParameter& placed) {
+    const Shape& whole = placed.spec.shape;
+    if (placed.shape == whole) {
+      return;
+    }
+    const auto split = static_cast<std::size_t>(placed.spec.split);
+    for (std::size_t d = split + 1; d < whole.rank(); ++d) {
+      inner_ *= whole[d];
+    }
+    local_run_ = placed.shape[split] * inner_;
+    global_run_ = whole[split] * inner_;
+    first_ = placed.first_index * inner_;
+  }
+
+  [[nodiscard]] std::int64_t operator()(std::int64_t local) const {
+    return local_run_ == 0 ? local : local / local_run_ * global_run_ + first_ + local % local_run_;
+  }
+
+ private:
+  std::int64_t inner_ = 1;
+  std::int64_t local_run_ = 0;
+  std::int64_t global_run_ = 0;
+  std::int64_t first_ = 0;
+};
+
+}  // namespace
+
+void initialise(const PlacedParameter& placed, std::uint64_t seed, std::int64_t begin,
+                const TensorView& weight) {
+  const ParameterSpec& spec = placed.spec;
+  require(begin >= 0 && begin + weight.count() <= placed.shape.count(),
+          "{} elements from {} on of a slice of {}", weight.count(), begin, placed.shape.text());
   const RandomStream stream(seed, RandomPurpose::kInitialise, subject_of(spec.name));
   const auto fan_in = static_cast<double>(spec.fan_in);
   const auto fan_out = static_cast<double>(spec.fan_out);
@@ -35,7 +125,7 @@ void initialise(const ParameterSpec& spec, std::uint64_t seed, const TensorView&
       case Initializer::kHe:
         return stream.normal(i) * std::sqrt(2.0 / fan_in);
       case Initializer::kNormal:
-        return stream.normal(i) * 0.02;
+        return stream.normal(i) * spec.deviation;
       case Initializer::kOnes:
         return 1.0;
       case Initializer::kZeros:
@@ -43,10 +133,13 @@ void initialise(const ParameterSpec& spec, std::uint64_t seed, const TensorView&
     }
     return 0.0;
   };
-  with_floating(weight.dtype(), [&]<typename T>(T) {
+  const GlobalIndex global(placed);
+  with_stored(weight.dtype(), [&]<typename T>(T) {
     const std::span<T> elements = weight.host<T>();
     for (std::size_t i = 0; i < elements.size(); ++i) {
-      elements[i] = static_cast<T>(value(i));
+      const std::int64_t index = global(begin + static_cast<std::int64_t>(i));
+      elements[i] =
+          static_cast<T>(static_cast<Compute<T>>(value(static_cast<std::uint64_t>(index))));
     }
   });
 }

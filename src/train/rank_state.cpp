@@ -11,9 +11,8 @@ StageState::StageState(ops::Context& context, const Plan& plan, const RankPlan& 
       weights_(weight_memory_.view(0, Shape{rank.layout.elements}, plan.config.numerics.dtype)),
       stage_(context, *plan.model, rank.layers, plan.config.batch.micro, rank.slots, weights_) {
   for (const nn::PlacedParameter& placed : rank.layout.parameters) {
-    nn::initialise(
-        placed.spec, plan.config.run.seed,
-        weights_.flat_slice(placed.offset, placed.spec.shape.count()).reshaped(placed.spec.shape));
+    nn::initialise(placed, plan.config.run.seed, 0,
+                   weights_.flat_slice(placed.offset, placed.shape.count()));
   }
 }
 

@@ -6,20 +6,24 @@
 #include <type_traits>
 #include <utility>
 
+#include "strata/core/bfloat16.hpp"
 #include "strata/core/enum_names.hpp"
 #include "strata/core/error.hpp"
 
 namespace strata {
 
 /// Element types of tensors and data sets.
-enum class DType { kFloat32, kFloat64, kUint8, kInt64 };
+enum class DType { kFloat32, kFloat64, kBfloat16, kUint8, kUint16, kUint32, kInt64 };
 
 template <>
 struct EnumNames<DType> {
-  static constexpr std::array<std::pair<DType, std::string_view>, 4> kTable{
+  static constexpr std::array<std::pair<DType, std::string_view>, 7> kTable{
       {{DType::kFloat32, "float32"},
        {DType::kFloat64, "float64"},
+       {DType::kBfloat16, "bfloat16"},
        {DType::kUint8, "uint8"},
+       {DType::kUint16, "uint16"},
+       {DType::kUint32, "uint32"},
        {DType::kInt64, "int64"}}};
 };
 
@@ -27,9 +31,13 @@ struct EnumNames<DType> {
 [[nodiscard]] constexpr std::int64_t size_bytes(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
+    case DType::kUint32:
       return 4;
     case DType::kUint8:
       return 1;
+    case DType::kBfloat16:
+    case DType::kUint16:
+      return 2;
     case DType::kFloat64:
     case DType::kInt64:
       return 8;
@@ -44,6 +52,12 @@ struct DTypeOf<float> : std::integral_constant<DType, DType::kFloat32> {};
 template <>
 struct DTypeOf<double> : std::integral_constant<DType, DType::kFloat64> {};
 template <>
+struct DTypeOf<BFloat16> : std::integral_constant<DType, DType::kBfloat16> {};
+template <>
+struct DTypeOf<std::uint16_t> : std::integral_constant<DType, DType::kUint16> {};
+template <>
+struct DTypeOf<std::uint32_t> : std::integral_constant<DType, DType::kUint32> {};
+template <>
 struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::kUint8> {};
 template <>
 struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::kInt64> {};
@@ -52,7 +66,41 @@ struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::kInt64> {};
 template <typename T>
 inline constexpr DType kDTypeOf = DTypeOf<std::remove_const_t<T>>::value;
 
-/// Calls `function(T{})` with T the C++ type of a floating-point `dtype`.
+/// The type that elements stored as T are computed in.
+template <typename T>
+struct ComputeOf {
+  using Type = T;
+};
+template <>
+struct ComputeOf<BFloat16> {
+  using Type = float;
+};
+template <typename T>
+using Compute = typename ComputeOf<T>::Type;
+
+/// The dtype that elements of `dtype` are computed, accumulated and reduced in.
+[[nodiscard]] constexpr DType compute_dtype(DType dtype) {
+  return dtype == DType::kBfloat16 ? DType::kFloat32 : dtype;
+}
+
+/// Calls `function(T{})` with T the C++ type of a floating-point `dtype`, bfloat16 among them.
+template <typename Function>
+decltype(auto) with_stored(DType dtype, Function&& function) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return std::forward<Function>(function)(float{});
+    case DType::kFloat64:
+      return std::forward<Function>(function)(double{});
+    case DType::kBfloat16:
+      return std::forward<Function>(function)(BFloat16{});
+    default:
+      break;
+  }
+  require(false, "a floating-point tensor was expected, this one is {}", name_of(dtype));
+  return std::forward<Function>(function)(float{});
+}
+
+/// Calls `function(T{})` with T the C++ type of a `dtype` that is computed in: float or double.
 template <typename Function>
 decltype(auto) with_floating(DType dtype, Function&& function) {
   switch (dtype) {

@@ -18,29 +18,62 @@ enum class Initializer {
   kFanIn,   ///< uniform in +-1 / sqrt(inputs); PyTorch's default for dense layers
   kGlorot,  ///< uniform in +-sqrt(6 / (inputs + outputs)); Keras' default
   kHe,      ///< normal with deviation sqrt(2 / inputs)
-  kNormal,  ///< normal with deviation 0.02
+  kNormal,  ///< normal with the spec's deviation
   kZeros,
   kOnes
 };
+
+/// Whether a layer owns a parameter or uses one that another layer owns, as a head tied to the
+/// embedding does.
+enum class Ownership { kOwned, kBorrowed };
+
+/// The split of a replicated parameter.
+inline constexpr std::int64_t kNotSplit = -1;
 
 /// One weight tensor of a model: its global name and shape, the same on every grid.
 struct ParameterSpec {
   std::string name;
   Shape shape;
   Initializer initializer = Initializer::kZeros;
+  /// For kNormal.
+  double deviation = 0.02;
   /// Inputs and outputs of the layer, for the initializers that scale by them.
   std::int64_t fan_in = 1;
   std::int64_t fan_out = 1;
   /// The layer that holds it.
   std::int64_t layer = 0;
+  /// The dimension that shards divide (grid::even_part), or kNotSplit.
+  std::int64_t split = kNotSplit;
+  /// A borrowed parameter has the name and shape of the owned one. It adds to that one's gradient.
+  Ownership ownership = Ownership::kOwned;
 };
 
-/// Where one parameter lies in the arenas of its stage.
+/// The S virtual shards and the consecutive ones among them that a tensor rank holds.
+struct Shards {
+  std::int64_t count = 1;
+  grid::Range own{0, 1};
+
+  friend bool operator==(const Shards&, const Shards&) = default;
+};
+
+/// One shard's slice of a parameter of `shape` that is split along `dimension`: the indices of that
+/// dimension.
+[[nodiscard]] grid::Range shard_indices(const Shape& shape, std::int64_t dimension,
+                                        std::int64_t shards, std::int64_t shard);
+
+/// Where one parameter, or one shard's slice of a split one, lies in the arenas of its stage.
 struct PlacedParameter {
   ParameterSpec spec;
   /// Its index among all parameters of the model, which is the canonical order.
   std::int64_t index = 0;
+  /// Which slice, and its shape; shard 0 and the spec's shape where the parameter is not split.
+  std::int64_t shard = 0;
+  Shape shape;
+  /// Of the slice, in the split dimension.
+  std::int64_t first_index = 0;
   std::int64_t offset = 0;  ///< of its first element in the arena
+
+  [[nodiscard]] bool is_slice() const { return shape != spec.shape; }
 };
 
 /// The arena of a stage's parameters, shared by weights, gradients and optimizer state. Every
@@ -49,17 +82,30 @@ struct PlacedParameter {
 struct ParameterLayout {
   static constexpr std::int64_t kBlock = 1024;
 
+  /// In order of arena: owned ones in canonical order, slices in order of shards, then borrowed
+  /// ones.
   std::vector<PlacedParameter> parameters;
-  std::int64_t elements = 0;  ///< a multiple of kBlock; gaps hold zeros
+  /// Of the gradients' arena; a multiple of kBlock; gaps hold zeros.
+  std::int64_t elements = 0;
+  /// Of the weights' arena. Smaller where the last parameters are borrowed from this very stage:
+  /// they have a gradient of their own but no weights.
+  std::int64_t weight_elements = 0;
+  /// The part of the arena that another use of the same parameters adds to (`lent`), and the part
+  /// that is such a use (`borrowed`): empty where there is none, else of equal length wherever both
+  /// lie, so that they can be cut into buckets alike.
+  grid::Range lent;
+  grid::Range borrowed;
 };
 
-/// The layout of those parameters whose layer is in `layers`. Pre: `all` is in canonical order.
+/// The layout of those parameters whose layer is in `layers`, with the slices of the own shards.
+/// Pre: `all` is in canonical order.
 [[nodiscard]] ParameterLayout layout_of(const std::vector<ParameterSpec>& all,
-                                        const grid::Range& layers);
+                                        const grid::Range& layers, const Shards& shards = {});
 
-/// Fills a weight from its initializer: element i is a function of (seed, name, i) alone.
-/// Shapes: as the spec.
-void initialise(const ParameterSpec& spec, std::uint64_t seed, const TensorView& weight);
+/// Fills elements [begin, begin + weight.count()) of a placed slice, row-major, from its
+/// initializer: an element is a function of (seed, name, its index in the whole parameter) alone.
+void initialise(const PlacedParameter& placed, std::uint64_t seed, std::int64_t begin,
+                const TensorView& weight);
 
 }  // namespace strata::nn
 

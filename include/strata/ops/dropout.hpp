@@ -8,14 +8,21 @@
 
 namespace strata::ops {
 
+/// The columns of a whole tensor that a slice of it holds.
+struct ColumnSlice {
+  std::int64_t first = 0;
+  std::int64_t of = 0;  ///< columns of the whole; 0: the slice is the whole
+};
+
 /// y = x / (1 - probability) where an element is kept, else 0; mask is 1 where kept. Element e of
 /// row r is kept where word e of row first_row + r of `stream` is at least probability * 2^32, so
-/// the choice belongs to the sample and not to the microbatch that it comes in. In place (y is x)
+/// the choice belongs to the sample and not to the microbatch that it comes in. With `columns`, e
+/// counts from columns.first. In place (y is x)
 /// is allowed. Probability 0 copies.
 /// Shapes: x, y, mask (uint8) equal, rows x anything. Pre: 0 <= probability < 1.
 void dropout_forward(Context& context, const ConstTensorView& x, double probability,
                      const RandomStream& stream, std::int64_t first_row, const TensorView& y,
-                     const TensorView& mask);
+                     const TensorView& mask, const ColumnSlice& columns = {});
 
 /// dx = dy / (1 - probability) where the mask is 1, else 0. In place (dx is dy) is allowed.
 /// Shapes: dy, mask (uint8), dx equal.

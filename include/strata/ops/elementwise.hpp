@@ -17,4 +17,10 @@ void scale(Context& context, double factor, const TensorView& x);
 /// y += x. Shapes: equal counts.
 void add(Context& context, const ConstTensorView& x, const TensorView& y);
 
+/// y = sum + bias + residual, added in this order in compute_dtype() and rounded once; an empty
+/// bias or residual is none. In place (y is sum) is allowed where the dtypes are equal. Shapes: sum
+/// rows x n, in y's dtype or its compute_dtype(); bias n; residual, y rows x n.
+void add_bias_residual(Context& context, const ConstTensorView& sum, const ConstTensorView& bias,
+                       const ConstTensorView& residual, const TensorView& y);
+
 }  // namespace strata::ops

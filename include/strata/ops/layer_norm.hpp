@@ -8,22 +8,25 @@ namespace strata::ops {
 
 /// y = (x - mean) rstd gain + bias over the last dimension, with rstd = 1 / sqrt(variance +
 /// epsilon). In place (y is x) is not allowed: the backward pass reads x.
-/// Shapes: x, y rows x n (any leading dimensions count as rows); gain, bias n; mean, rstd rows. An
-/// empty bias is none. Source: Ba, Kiros, Hinton, "Layer normalization", arXiv 1607.06450.
+/// Shapes: x, y rows x n (any leading dimensions count as rows); gain, bias n; mean, rstd rows in
+/// compute_dtype() of x. An empty bias is none. Source: Ba, Kiros, Hinton, "Layer normalization",
+/// arXiv 1607.06450.
 void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& gain,
                         const ConstTensorView& bias, double epsilon, const TensorView& y,
                         const TensorView& mean, const TensorView& rstd);
 
-/// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy gain and xhat = (x - mean) rstd. In
-/// place (dx is dy) is allowed.
+/// dx = (or +=) rstd (g - mean(g) - xhat mean(g xhat)) with g = dy gain and xhat = (x - mean) rstd.
+/// In place (dx is dy) is allowed where it is not added.
 /// Shapes: x, dy, dx rows x n; gain n; mean, rstd rows.
 void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& gain, const ConstTensorView& mean,
                                const ConstTensorView& rstd, const ConstTensorView& dy,
-                               const TensorView& dx);
+                               const TensorView& dx,
+                               Accumulate accumulate = Accumulate::kOverwrite);
 
 /// dgain = sum of dy xhat, dbias = sum of dy, rows added in order.
-/// Shapes: x, dy rows x n; mean, rstd rows; dgain, dbias n. An empty dbias is not computed.
+/// Shapes: x, dy rows x n; mean, rstd rows; dgain, dbias n in compute_dtype() of x. An empty dbias
+/// is not computed.
 void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                 const ConstTensorView& mean, const ConstTensorView& rstd,
                                 const ConstTensorView& dy, const TensorView& dgain,

@@ -23,13 +23,14 @@ struct MatmulOptions {
 };
 
 /// c = activation(op(a) op(b) + bias), or c += op(a) op(b) + bias.
-/// Shapes: op(a) m x k, op(b) k x n, c m x n; equal dtype, float32 or float64.
+/// Shapes: op(a) m x k, op(b) k x n, c m x n; a and b of one dtype, float32, float64 or bfloat16; c
+/// of the same, or float32 where they are bfloat16; bias of a's dtype.
 /// The bits of c depend on the shapes and options alone.
 void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
             const TensorView& c, const MatmulOptions& options = {});
 
 /// sum[j] = sum over i of x[i, j], rows added in order; a bias's gradient.
-/// Shapes: x rows x n (any leading dimensions count as rows), sum n.
+/// Shapes: x rows x n (any leading dimensions count as rows), sum n in compute_dtype() of x.
 void column_sum(Context& context, const ConstTensorView& x, const TensorView& sum,
                 Accumulate accumulate);
 

@@ -15,7 +15,8 @@ namespace {
 
 std::vector<float> initialised(const ParameterSpec& spec, std::uint64_t seed) {
   std::vector<float> values(static_cast<std::size_t>(spec.shape.count()), -9.0F);
-  initialise(spec, seed, TensorView(std::span(values), spec.shape));
+  initialise({.spec = spec, .shape = spec.shape}, seed, 0,
+             TensorView(std::span(values), spec.shape));
   return values;
 }
 
@@ -105,10 +106,72 @@ TEST(Initialise, HasTheDeviationOfItsKind) {
   EXPECT_EQ(initialised(ones, 1), std::vector<float>(3, 1.0F));
 }
 
-TEST(Initialise, RefusesAnotherShape) {
+TEST(Initialise, RefusesMoreElementsThanThereAre) {
   const ParameterSpec spec{.name = "w", .shape = {2, 3}};
   std::vector<float> values(6);
-  EXPECT_THROW(initialise(spec, 1, TensorView(std::span(values), Shape{6})), std::logic_error);
+  EXPECT_THROW(initialise({.spec = spec, .shape = spec.shape}, 1, 1,
+                          TensorView(std::span(values), Shape{6})),
+               std::logic_error);
+}
+
+TEST(Initialise, GivesASliceItsShareOfTheWhole) {
+  ParameterSpec spec{.name = "w", .shape = {5, 6}, .initializer = Initializer::kHe};
+  const std::vector<float> whole = initialised(spec, 3);
+  for (const std::int64_t dimension : {0, 1}) {
+    spec.split = dimension;
+    for (std::int64_t shard = 0; shard < 4; ++shard) {
+      const ParameterLayout layout =
+          layout_of({spec}, {0, 1}, {.count = 4, .own = {shard, shard + 1}});
+      ASSERT_EQ(layout.parameters.size(), 1U);
+      const PlacedParameter& slice = layout.parameters.front();
+      std::vector<float> values(static_cast<std::size_t>(slice.shape.count()));
+      initialise(slice, 3, 0, TensorView(std::span(values), slice.shape));
+      for (std::int64_t i = 0; i < slice.shape[0]; ++i) {
+        for (std::int64_t j = 0; j < slice.shape[1]; ++j) {
+          const std::int64_t row = dimension == 0 ? slice.first_index + i : i;
+          const std::int64_t column = dimension == 1 ? slice.first_index + j : j;
+          EXPECT_EQ(values[static_cast<std::size_t>(i * slice.shape[1] + j)],
+                    whole[static_cast<std::size_t>(row * 6 + column)]);
+        }
+      }
+    }
+  }
+}
+
+TEST(LayoutOf, PlacesEverySliceOfTheOwnShards) {
+  const std::vector<ParameterSpec> all{
+      {.name = "table", .shape = {10, 300}, .layer = 0, .split = 0},
+      {.name = "gain", .shape = {300}, .layer = 1},
+      {.name = "down", .shape = {8, 400}, .layer = 1, .split = 1}};
+  const ParameterLayout layout = layout_of(all, {0, 2}, {.count = 4, .own = {0, 2}});
+  ASSERT_EQ(layout.parameters.size(), 5U);
+  EXPECT_EQ(layout.parameters[0].shape, (Shape{3, 300}));
+  EXPECT_EQ(layout.parameters[1].shape, (Shape{3, 300}));
+  EXPECT_EQ(layout.parameters[1].first_index, 3);
+  EXPECT_EQ(layout.parameters[2].spec.name, "gain");
+  EXPECT_EQ(layout.parameters[3].shape, (Shape{8, 100}));
+  EXPECT_EQ(layout.parameters[4].first_index, 100);
+  EXPECT_EQ(layout.elements, layout.weight_elements);
+}
+
+TEST(LayoutOf, PlacesBorrowedParametersLast) {
+  const std::vector<ParameterSpec> all{{.name = "table", .shape = {9, 300}, .layer = 0, .split = 0},
+                                       {.name = "gain", .shape = {300}, .layer = 1},
+                                       {.name = "table",
+                                        .shape = {9, 300},
+                                        .layer = 2,
+                                        .split = 0,
+                                        .ownership = Ownership::kBorrowed},
+                                       {.name = "bias", .shape = {9}, .layer = 2}};
+  const ParameterLayout whole = layout_of(all, {0, 3});
+  EXPECT_EQ(whole.lent, (grid::Range{0, 3072}));
+  EXPECT_EQ(whole.borrowed, (grid::Range{5120, 8192}));
+  EXPECT_EQ(whole.weight_elements, 5120);
+  EXPECT_EQ(whole.elements, 8192);
+  const ParameterLayout last = layout_of(all, {1, 3});
+  EXPECT_EQ(last.lent.count(), 0);
+  EXPECT_EQ(last.borrowed, (grid::Range{2048, 5120}));
+  EXPECT_EQ(last.weight_elements, 5120);
 }
 
 }  // namespace

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "strata/core/tensor.hpp"
+#include "strata/ops/context.hpp"
+
+namespace strata::ops {
+
+/// y = x in y's dtype, rounded to nearest, ties to even.
+/// Shapes: equal counts; each float32, float64 or bfloat16.
+void convert(Context& context, const ConstTensorView& x, const TensorView& y);
+
+}  // namespace strata::ops

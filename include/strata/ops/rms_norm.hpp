@@ -1,0 +1,28 @@
+#pragma once
+
+#include "strata/core/tensor.hpp"
+#include "strata/ops/context.hpp"
+#include "strata/ops/matmul.hpp"
+
+namespace strata::ops {
+
+/// y = x rstd gain over the last dimension, with rstd = 1 / sqrt(mean(x^2) + epsilon).
+/// Shapes: x, y rows x n (any leading dimensions count as rows); gain n in x's dtype; rstd rows in
+/// compute_dtype(). Source: Zhang, Sennrich, "Root mean square layer normalization", arXiv
+/// 1910.07467.
+void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& gain,
+                      double epsilon, const TensorView& y, const TensorView& rstd);
+
+/// dx = (or +=) rstd (g - xhat mean(g xhat)) with g = dy gain and xhat = x rstd. In place (dx is
+/// dy) is allowed where it is not added.
+void rms_norm_backward_input(Context& context, const ConstTensorView& x,
+                             const ConstTensorView& gain, const ConstTensorView& rstd,
+                             const ConstTensorView& dy, const TensorView& dx,
+                             Accumulate accumulate);
+
+/// dgain = (or +=) sum of dy xhat, rows in order. Shapes: dgain n in compute_dtype().
+void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
+                              const ConstTensorView& rstd, const ConstTensorView& dy,
+                              const TensorView& dgain, Accumulate accumulate);
+
+}  // namespace strata::ops
