@@ -5,11 +5,11 @@
 namespace strata::nn {
 namespace {
 
-/// y = f(x), element by element: relu, gelu, tanh or sigmoid.
+/// y = f(x), element by element: relu, gelu, tanh or sigmoid. However x is split, so is y.
 class ActivationLayer final : public Layer {
  public:
   ActivationLayer(const LayerSite& site, ops::Activation activation)
-      : Layer(site.name, site.input_shape, site.input_shape), activation_(activation) {}
+      : Layer(site.name, site.input, site.input), activation_(activation) {}
 
   std::string text() const override { return std::string(name_of(activation_)); }
 
@@ -32,7 +32,7 @@ class ActivationLayer final : public Layer {
 /// y = softmax(x) over the last dimension.
 class Softmax final : public Layer {
  public:
-  explicit Softmax(const LayerSite& site) : Layer(site.name, site.input_shape, site.input_shape) {}
+  explicit Softmax(const LayerSite& site) : Layer(site.name, site.input, site.input) {}
 
   std::string text() const override { return "softmax"; }
 
@@ -51,10 +51,13 @@ class Softmax final : public Layer {
 }  // namespace
 
 std::unique_ptr<Layer> make_activation(LayerLine& line, const LayerSite& site) {
+  site.require_numbers(line);
   return std::make_unique<ActivationLayer>(site, *enum_from_name<ops::Activation>(line.kind()));
 }
 
-std::unique_ptr<Layer> make_softmax(LayerLine& /*line*/, const LayerSite& site) {
+std::unique_ptr<Layer> make_softmax(LayerLine& line, const LayerSite& site) {
+  site.require_numbers(line);
+  site.require_whole_rows(line);
   return std::make_unique<Softmax>(site);
 }
 

@@ -7,7 +7,7 @@ namespace {
 class Flatten final : public Layer {
  public:
   explicit Flatten(const LayerSite& site)
-      : Layer(site.name, site.input_shape, Shape{site.input_shape.count()}) {}
+      : Layer(site.name, site.input, {Shape{site.input.shape.count()}}) {}
 
   std::string text() const override { return "flatten"; }
   bool is_view() const override { return true; }
@@ -16,7 +16,11 @@ class Flatten final : public Layer {
 
 }  // namespace
 
-std::unique_ptr<Layer> make_flatten(LayerLine& /*line*/, const LayerSite& site) {
+std::unique_ptr<Layer> make_flatten(LayerLine& line, const LayerSite& site) {
+  site.require_numbers(line);
+  if (site.input.placement != Placement::kReplicated) {
+    line.refuse("its input is split over the tensor ranks; put it where samples are whole");
+  }
   return std::make_unique<Flatten>(site);
 }
 

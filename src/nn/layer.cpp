@@ -2,18 +2,62 @@
 
 namespace strata::nn {
 
-std::vector<SavedSpec> Layer::saved(std::int64_t /*microbatch*/, DType /*dtype*/) const {
+std::int64_t rows_at(const Port& port, std::int64_t microbatch) {
+  return microbatch * (port.shape.count() / port.shape.back());
+}
+
+std::int64_t local_rows(const Port& port, const PassShape& pass) {
+  const std::int64_t rows = rows_at(port, pass.microbatch);
+  const std::int64_t ranks = pass.shards.count / pass.shards.own.count();
+  return port.placement == Placement::kTokens
+             ? grid::even_part(rows, ranks, pass.shards.own.begin / pass.shards.own.count()).count()
+             : rows;
+}
+
+Shape local_shape(const Port& port, const PassShape& pass) {
+  switch (port.placement) {
+    case Placement::kReplicated:
+      return port.shape.prepended(pass.microbatch);
+    case Placement::kTokens:
+      return {local_rows(port, pass), port.shape.back()};
+    case Placement::kFeatures:
+      break;
+  }
+  std::int64_t width = 0;
+  for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
+    width += grid::even_part(port.shape.back(), pass.shards.count, s).count();
+  }
+  return {rows_at(port, pass.microbatch) * width};
+}
+
+std::vector<SavedSpec> Layer::saved(const PassShape& /*pass*/) const {
+  return {};
+}
+
+std::vector<TensorSpec> Layer::gradients(const PassShape& /*pass*/) const {
+  return {};
+}
+
+std::vector<TensorSpec> Layer::workspace(const PassShape& /*pass*/) const {
+  return {};
+}
+
+std::vector<TensorSpec> Layer::cache(const PassShape& /*pass*/, std::int64_t /*capacity*/) const {
   return {};
 }
 
 LayerCost Layer::cost() const {
   // An elementwise layer: reads its input and writes its output, forward and backward.
-  const auto elements = static_cast<double>(input_shape_.count() + output_shape_.count());
+  const auto elements = static_cast<double>(input_.shape.count() + output_.shape.count());
   return {.forward_flops = 0.0, .backward_flops = 0.0, .elements_moved = 2.0 * elements};
 }
 
 void Layer::forward(const LayerPass& /*pass*/) const {
   require(is_view(), "layer {} has no forward pass", name_);
+}
+
+void Layer::remake(const LayerPass& pass) const {
+  forward(pass);
 }
 
 void Layer::backward_input(const LayerPass& /*pass*/, const TensorView& /*output_gradient*/,
@@ -22,7 +66,7 @@ void Layer::backward_input(const LayerPass& /*pass*/, const TensorView& /*output
 }
 
 void Layer::backward_weight(const LayerPass& /*pass*/, const TensorView& /*output_gradient*/,
-                            std::span<const TensorView> weight_gradients,
+                            std::span<const ParameterViews> weight_gradients,
                             ops::Accumulate /*accumulate*/) const {
   require(weight_gradients.empty(), "layer {} has no weight gradient", name_);
 }

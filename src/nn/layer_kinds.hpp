@@ -13,18 +13,38 @@ namespace strata::nn {
 /// What a layer is made from, beside its line.
 struct LayerSite {
   std::string name;
-  Shape input_shape;
+  Port input;
+  InputKind input_kind = InputKind::kNumbers;
   /// The model's seed, for layers that draw random numbers.
   std::uint64_t seed = 0;
+  /// S, which must divide what shards split.
+  std::int64_t shards = 1;
+  /// Whether sequence parallelism is on: where token rows are placed behind an embedding.
+  Placement token_rows = Placement::kReplicated;
+  /// Ids that the data may hold; 0 where the data are no tokens.
+  std::int64_t vocabulary = 0;
+  /// The owner of the table that a tied head uses, as far as there is one before it.
+  const ParameterSpec* table = nullptr;
+
+  /// Refuses token ids as input.
+  void require_numbers(const LayerLine& line) const;
+  /// Refuses an input that is split by feature.
+  void require_whole_rows(const LayerLine& line) const;
+  /// Refuses an input that is no sequence of tokens' vectors.
+  void require_token_rows(const LayerLine& line) const;
 };
 
 /// Each takes what it understands out of the line. Throws: Error(kUsage) where the line or the
-/// input shape does not fit.
+/// input does not fit.
 std::unique_ptr<Layer> make_dense(LayerLine& line, const LayerSite& site);
 std::unique_ptr<Layer> make_activation(LayerLine& line, const LayerSite& site);
 std::unique_ptr<Layer> make_softmax(LayerLine& line, const LayerSite& site);
 std::unique_ptr<Layer> make_dropout(LayerLine& line, const LayerSite& site);
 std::unique_ptr<Layer> make_flatten(LayerLine& line, const LayerSite& site);
-std::unique_ptr<Layer> make_layer_norm(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_norm(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_embedding(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_mlp(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site);
 
 }  // namespace strata::nn

@@ -5,6 +5,11 @@
 #include "strata/core/text.hpp"
 
 namespace strata::nn {
+namespace {
+
+constexpr std::int64_t kMostCount = std::numeric_limits<std::int32_t>::max();
+
+}  // namespace
 
 LayerLine::LayerLine(std::string line) : line_(std::move(line)) {
   const std::vector<std::string> words = split_words(line_);
@@ -39,12 +44,11 @@ std::string LayerLine::take_option(const std::string& key, const std::string& ot
 
 std::int64_t LayerLine::take_count(std::string_view what) {
   const std::string text = take_value();
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   std::int64_t count = 0;
-  if (!parse_int64(text, count) || count < 1 || count > kMost) {
+  if (!parse_int64(text, count) || count < 1 || count > kMostCount) {
     refuse(
         fmt::format("it needs {}, a whole number from 1 to {}, as its first value; it has \"{}\"",
-                    what, kMost, text));
+                    what, kMostCount, text));
   }
   return count;
 }
@@ -56,6 +60,34 @@ double LayerLine::take_number(std::string_view what) {
     refuse(fmt::format("it needs {} as its first value; it has \"{}\"", what, text));
   }
   return number;
+}
+
+double LayerLine::take_option_number(const std::string& key, double otherwise) {
+  const std::string text = take_option(key, "");
+  double number = otherwise;
+  if (!text.empty() && !parse_double(text, number)) {
+    refuse(fmt::format("{} is \"{}\", it must be a number", key, text));
+  }
+  return number;
+}
+
+std::int64_t LayerLine::take_option_count(const std::string& key, std::int64_t otherwise) {
+  const std::string text = take_option(key, "");
+  std::int64_t count = otherwise;
+  if (!text.empty() && (!parse_int64(text, count) || count < 1 || count > kMostCount)) {
+    refuse(
+        fmt::format("{} is \"{}\", it must be a whole number from 1 to {}", key, text, kMostCount));
+  }
+  return count;
+}
+
+std::int64_t LayerLine::take_option_count_or_none(const std::string& key, std::int64_t otherwise) {
+  const auto found = options_.find(key);
+  if (found != options_.end() && found->second == "none") {
+    options_.erase(found);
+    return 0;
+  }
+  return take_option_count(key, otherwise);
 }
 
 void LayerLine::finish() const {

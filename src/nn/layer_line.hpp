@@ -29,6 +29,14 @@ class LayerLine {
   [[nodiscard]] std::int64_t take_count(std::string_view what);
   [[nodiscard]] double take_number(std::string_view what);
 
+  /// An option that is a number, or `otherwise`.
+  [[nodiscard]] double take_option_number(const std::string& key, double otherwise);
+  /// An option that is a whole number from 1 on, or `otherwise`.
+  [[nodiscard]] std::int64_t take_option_count(const std::string& key, std::int64_t otherwise);
+  /// The same, and 0 where it is "none".
+  [[nodiscard]] std::int64_t take_option_count_or_none(const std::string& key,
+                                                       std::int64_t otherwise);
+
   template <typename Enum>
   [[nodiscard]] Enum take_enum(const std::string& key, Enum otherwise) {
     const std::string text = take_option(key, std::string(name_of(otherwise)));

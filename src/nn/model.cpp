@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include <fmt/format.h>
@@ -19,10 +20,20 @@ using Maker = std::function<std::unique_ptr<Layer>(LayerLine&, const LayerSite&)
 
 /// Every kind of layer that a config can name.
 const std::map<std::string, Maker>& layer_makers() {
-  static const std::map<std::string, Maker> kMakers{
-      {"dense", make_dense},     {"relu", make_activation},    {"gelu", make_activation},
-      {"tanh", make_activation}, {"sigmoid", make_activation}, {"softmax", make_softmax},
-      {"dropout", make_dropout}, {"flatten", make_flatten},    {"layer_norm", make_layer_norm}};
+  static const std::map<std::string, Maker> kMakers{{"dense", make_dense},
+                                                    {"relu", make_activation},
+                                                    {"gelu", make_activation},
+                                                    {"tanh", make_activation},
+                                                    {"sigmoid", make_activation},
+                                                    {"softmax", make_softmax},
+                                                    {"dropout", make_dropout},
+                                                    {"flatten", make_flatten},
+                                                    {"layer_norm", make_norm},
+                                                    {"rms_norm", make_norm},
+                                                    {"embedding", make_embedding},
+                                                    {"attention", make_attention},
+                                                    {"mlp", make_mlp},
+                                                    {"head", make_head}};
   return kMakers;
 }
 
@@ -34,8 +45,9 @@ std::vector<std::string> layer_kind_names() {
   return names;
 }
 
-std::unique_ptr<Layer> make_layer(const std::string& text, const Shape& input_shape,
-                                  std::uint64_t seed, std::map<std::string, int>& counters) {
+/// The layer of one line. `site` lacks only the name.
+std::unique_ptr<Layer> make_layer(const std::string& text, LayerSite& site,
+                                  std::map<std::string, int>& counters) {
   LayerLine line(text);
   const auto maker = layer_makers().find(line.kind());
   if (maker == layer_makers().end()) {
@@ -43,12 +55,12 @@ std::unique_ptr<Layer> make_layer(const std::string& text, const Shape& input_sh
     line.refuse(fmt::format("there is no layer \"{}\"; the nearest is \"{}\", and there are {}",
                             line.kind(), nearest(line.kind(), kinds), fmt::join(kinds, ", ")));
   }
-  const std::string name =
-      line.take_option("name", fmt::format("{}{}", line.kind(), ++counters[line.kind()]));
-  if (name.empty() || name.find_first_of("/.") != std::string::npos) {
-    line.refuse("a name has at least one character and neither '/' nor '.'");
+  site.name = line.take_option("name", fmt::format("{}{}", line.kind(), ++counters[line.kind()]));
+  if (site.name.empty() || site.name.find('/') != std::string::npos || site.name.front() == '.' ||
+      site.name.back() == '.') {
+    line.refuse("a name has at least one character, no '/', and no '.' at its ends");
   }
-  auto layer = maker->second(line, {.name = name, .input_shape = input_shape, .seed = seed});
+  auto layer = maker->second(line, site);
   line.finish();
   return layer;
 }
@@ -62,9 +74,16 @@ Model::Model(const ModelOptions& options) : options_(options) {
   }
   std::map<std::string, int> counters;
   std::set<std::string> names;
-  Shape shape = options.input_shape;
+  LayerSite site{.input = {options.input_shape},
+                 .input_kind = options.input_kind,
+                 .seed = options.seed,
+                 .shards = options.shards,
+                 .token_rows = options.token_rows,
+                 .vocabulary = options.input_kind == InputKind::kTokenIds ? options.outputs : 0};
+  std::optional<ParameterSpec> table;
   for (const std::string& line : options.layers) {
-    layers_.push_back(make_layer(line, shape, options.seed, counters));
+    site.table = table ? &*table : nullptr;
+    layers_.push_back(make_layer(line, site, counters));
     const Layer& layer = *layers_.back();
     if (!names.insert(layer.name()).second) {
       fail(ExitCode::kUsage,
@@ -75,23 +94,63 @@ Model::Model(const ModelOptions& options) : options_(options) {
       parameters_.push_back(std::move(spec));
       parameters_.back().layer = layer_count() - 1;
     }
-    shape = layer.output_shape();
+    if (site.input_kind == InputKind::kTokenIds) {
+      table = parameters_.front();
+      site.input_kind = InputKind::kNumbers;
+    }
+    site.input = layer.output();
   }
-  if (shape != Shape{options.outputs}) {
+  check_output();
+  check_parameter_names();
+}
+
+void Model::check_output() const {
+  const Port& port = output();
+  const bool tokens = options_.input_kind == InputKind::kTokenIds;
+  if (port.placement != Placement::kReplicated && options_.loss == LossKind::kMeanSquaredError) {
+    fail(ExitCode::kUsage,
+         "the last layer \"{}\" leaves its outputs split, but {} needs them whole; leave "
+         "parallel= out, or put a dense layer with parallel=row behind it",
+         options_.layers.back(), name_of(options_.loss));
+  }
+  if (tokens) {
+    if (port.shape.rank() != 2 || port.placement == Placement::kTokens ||
+        port.shape.back() < options_.outputs) {
+      fail(ExitCode::kUsage,
+           "the last layer \"{}\" gives {} for a sample, but a language model needs one logit for "
+           "each of the data set's {} ids at every token; end the model with \"layer = head\"",
+           options_.layers.back(), port.shape.text(), options_.outputs);
+    }
+    return;
+  }
+  if (port.shape != Shape{options_.outputs}) {
     fail(ExitCode::kUsage,
          "the last layer \"{}\" gives {} for a sample, but {} with this data set needs {}; end the "
-         "model with "
-         "\"layer = dense {}\"{}",
-         options.layers.back(), shape.text(), name_of(options.loss), options.outputs,
-         options.outputs,
-         shape.rank() > 1 ? ", and put \"layer = flatten\" before the first dense layer" : "");
+         "model with \"layer = dense {}\"{}",
+         options_.layers.back(), port.shape.text(), name_of(options_.loss), options_.outputs,
+         options_.outputs,
+         port.shape.rank() > 1 ? ", and put \"layer = flatten\" before the first dense layer" : "");
+  }
+}
+
+void Model::check_parameter_names() const {
+  std::set<std::string> names;
+  for (const ParameterSpec& spec : parameters_) {
+    if (spec.ownership == Ownership::kOwned && !names.insert(spec.name).second) {
+      fail(ExitCode::kUsage,
+           "two parameters of the model would be called \"{}\"; give one of its layers another "
+           "name with name=",
+           spec.name);
+    }
   }
 }
 
 std::int64_t Model::parameter_count() const {
-  return std::accumulate(
-      parameters_.begin(), parameters_.end(), std::int64_t{0},
-      [](std::int64_t sum, const ParameterSpec& spec) { return sum + spec.shape.count(); });
+  return std::accumulate(parameters_.begin(), parameters_.end(), std::int64_t{0},
+                         [](std::int64_t sum, const ParameterSpec& spec) {
+                           return spec.ownership == Ownership::kOwned ? sum + spec.shape.count()
+                                                                      : sum;
+                         });
 }
 
 std::vector<double> Model::costs() const {
@@ -159,7 +218,7 @@ std::string model_table(const Model& model, const grid::StageSplit& split) {
     const Layer& layer = model.layer(i);
     std::int64_t count = 0;
     for (const ParameterSpec& spec : layer.parameters()) {
-      count += spec.shape.count();
+      count += spec.ownership == Ownership::kOwned ? spec.shape.count() : 0;
     }
     rows.push_back({std::to_string(i), layer.text(), layer.name(), layer.output_shape().text(),
                     count_text(count), std::to_string(stage)});

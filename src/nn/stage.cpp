@@ -1,255 +1,278 @@
 #include "strata/nn/stage.hpp"
 
 #include <algorithm>
-#include <numeric>
+
+#include "strata/ops/split_cross_entropy.hpp"
+
+#include "stage_memory.hpp"
 
 namespace strata::nn {
-namespace {
 
-/// Deals out pieces of one arena, or only counts their bytes where it has no memory.
-class Carver {
- public:
-  explicit Carver(const device::Buffer* memory) : memory_(memory) {}
-
-  TensorView take(const Shape& shape, DType dtype) {
-    constexpr std::int64_t kAlignment = device::Buffer::kAlignmentBytes;
-    const std::int64_t offset = bytes_;
-    bytes_ += (shape.count() * size_bytes(dtype) + kAlignment - 1) / kAlignment * kAlignment;
-    return memory_ == nullptr ? TensorView() : memory_->view(offset, shape, dtype);
-  }
-
-  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-
- private:
-  const device::Buffer* memory_;
-  std::int64_t bytes_ = 0;
-};
-
-Shape batched(const Shape& sample, std::int64_t microbatch) {
-  return sample.prepended(microbatch);
-}
-
-struct Plan {
-  const Model& model;
-  const grid::Range& layers;
-  std::int64_t microbatch;
-  DType dtype;
-
-  [[nodiscard]] const Layer& layer(std::int64_t i) const { return model.layer(i); }
-};
-
-/// Outputs and saved tensors of one microbatch.
-std::pair<std::vector<TensorView>, std::vector<std::vector<TensorView>>> carve_activations(
-    const Plan& plan, Carver& carver) {
-  std::vector<TensorView> outputs;
-  std::vector<std::vector<TensorView>> saved;
-  for (std::int64_t i = plan.layers.begin; i < plan.layers.end; ++i) {
-    const Layer& layer = plan.layer(i);
-    // A view's output is its input; the pass resolves it.
-    outputs.push_back(
-        layer.is_view() ? TensorView()
-                        : carver.take(batched(layer.output_shape(), plan.microbatch), plan.dtype));
-    saved.emplace_back();
-    for (const SavedSpec& spec : layer.saved(plan.microbatch, plan.dtype)) {
-      saved.back().push_back(carver.take(spec.shape, spec.dtype));
-    }
-  }
-  return {std::move(outputs), std::move(saved)};
-}
-
-/// Gradients of the stage's input and of every layer's output. The first stage's input has none,
-/// and neither do the views that lead it, but what the next stage sends always has a place.
-std::vector<TensorView> carve_gradients(const Plan& plan, Carver& carver) {
-  std::vector<TensorView> gradients;
-  bool wanted = plan.layers.begin != 0;
-  const Shape& input = plan.layer(plan.layers.begin).input_shape();
-  gradients.push_back(wanted ? carver.take(batched(input, plan.microbatch), plan.dtype)
-                             : TensorView());
-  for (std::int64_t i = plan.layers.begin; i < plan.layers.end; ++i) {
-    const Layer& layer = plan.layer(i);
-    const Shape shape = batched(layer.output_shape(), plan.microbatch);
-    const TensorView previous = gradients.back();
-    if (!layer.is_view() || (!wanted && i + 1 == plan.layers.end)) {
-      gradients.push_back(carver.take(shape, plan.dtype));
-      wanted = true;
-    } else {
-      gradients.push_back(previous.empty() ? TensorView() : previous.reshaped(shape));
-    }
-  }
-  return gradients;
-}
-
-std::int64_t activation_bytes(const Plan& plan) {
-  Carver counter(nullptr);
-  carve_activations(plan, counter);
-  return counter.bytes();
-}
-
-std::int64_t input_bytes(const Plan& plan) {
-  Carver counter(nullptr);
-  counter.take(batched(plan.layer(plan.layers.begin).input_shape(), plan.microbatch), plan.dtype);
-  return counter.bytes();
-}
-
-std::int64_t gradient_bytes(const Plan& plan) {
-  Carver counter(nullptr);
-  carve_gradients(plan, counter);
-  return counter.bytes();
-}
-
-}  // namespace
-
-std::vector<MemoryItem> Stage::memory(const Model& model, const grid::Range& layers,
-                                      std::int64_t microbatch, const StageSlots& slots,
-                                      DType dtype) {
-  const Plan plan{model, layers, microbatch, dtype};
-  return {{"activations", slots.activations * activation_bytes(plan)},
-          {"received activations", slots.inputs * input_bytes(plan)},
-          {"activation gradients", slots.gradients * gradient_bytes(plan)}};
-}
-
-Stage::Stage(ops::Context& context, const Model& model, const grid::Range& layers,
-             std::int64_t microbatch, const StageSlots& slots, const TensorView& weights)
+Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model,
+             const StageSpec& spec, const TensorView& weights)
     : context_(context),
+      shards_(shards),
       model_(model),
-      layers_(layers),
-      microbatch_(microbatch),
-      slots_(slots),
-      dtype_(weights.dtype()),
-      layout_(layout_of(model.parameters(), layers)) {
-  require(weights.count() == layout_.elements, "weights of {} elements where {} are laid out",
-          weights.count(), layout_.elements);
-  const Plan plan{model, layers_, microbatch, dtype_};
-  const std::vector<MemoryItem> items = memory(model, layers, microbatch, slots, dtype_);
-  activation_memory_ = device::Buffer(context.device(), items[0].bytes);
-  input_memory_ = device::Buffer(context.device(), items[1].bytes);
-  gradient_memory_ = device::Buffer(context.device(), items[2].bytes);
+      spec_(spec),
+      layout_(layout_of(model.parameters(), spec.layers, spec.pass.shards)) {
+  require(weights.count() == layout_.weight_elements && weights.dtype() == spec.pass.dtype,
+          "{} weights of {} where {} of {} are laid out", weights.count(), name_of(weights.dtype()),
+          layout_.weight_elements, name_of(spec.pass.dtype));
+  require(shards.shards() == spec.pass.shards.count && shards.own() == spec.pass.shards.own &&
+              model.shards() == spec.pass.shards.count,
+          "a stage for {} shards in a group of {} with a model of {}", spec.pass.shards.count,
+          shards.shards(), model.shards());
+  for (const MemoryItem& item : memory(model, spec)) {
+    memory_.emplace_back(context.device(), item.bytes);
+  }
+  // In the order of memory().
+  Carver activations(&memory_[0]);
+  Carver remade(&memory_[1]);
+  Carver inputs(&memory_[2]);
+  Carver gradients(&memory_[3]);
+  Carver shared(&memory_[4]);
+  Carver workspace(&memory_[5]);
+  for (std::int64_t s = 0; s < spec.slots.activations; ++s) {
+    activation_slots_.push_back(carve_activations(model, spec, activations, remade));
+  }
+  for (std::int64_t s = 0; s < spec.slots.inputs; ++s) {
+    input_slots_.push_back(inputs.take(
+        local_shape(model.layer(spec.layers.begin).input(), spec.pass), spec.pass.dtype));
+  }
+  for (std::int64_t s = 0; s < spec.slots.gradients; ++s) {
+    gradient_slots_.push_back(carve_gradients(model, spec, gradients, shared));
+  }
+  workspace_ = carve_workspace(model, spec, workspace);
+  loss_workspace_ = carve_loss(model, spec, workspace);
+  place_weights(weights);
+}
 
-  Carver activations(&activation_memory_);
-  for (std::int64_t s = 0; s < slots.activations; ++s) {
-    auto [outputs, saved] = carve_activations(plan, activations);
-    activation_slots_.push_back({std::move(outputs), std::move(saved)});
-  }
-  Carver inputs(&input_memory_);
-  for (std::int64_t s = 0; s < slots.inputs; ++s) {
-    input_slots_.push_back(
-        inputs.take(batched(model.layer(layers.begin).input_shape(), microbatch), dtype_));
-  }
-  Carver gradients(&gradient_memory_);
-  for (std::int64_t s = 0; s < slots.gradients; ++s) {
-    gradient_slots_.push_back(carve_gradients(plan, gradients));
-  }
-  weights_.resize(static_cast<std::size_t>(layers.count()));
+void Stage::place_weights(const TensorView& weights) {
+  weights_.resize(static_cast<std::size_t>(spec_.layers.count()));
+  const auto same_parameter = [](const PlacedParameter& a, const PlacedParameter& b) {
+    return a.spec.name == b.spec.name && a.shard == b.shard;
+  };
+  std::vector<std::vector<std::string>> placed_names(weights_.size());
   for (const PlacedParameter& placed : layout_.parameters) {
-    weights_[static_cast<std::size_t>(placed.spec.layer - layers.begin)].push_back(
-        weights.flat_slice(placed.offset, placed.spec.shape.count()).reshaped(placed.spec.shape));
+    const PlacedParameter* source = &placed;
+    if (placed.offset >= layout_.weight_elements) {
+      // Borrowed from this very stage.
+      source = &*std::find_if(
+          layout_.parameters.begin(), layout_.parameters.end(),
+          [&](const PlacedParameter& other) { return same_parameter(placed, other); });
+    }
+    const std::size_t layer = local(placed.spec.layer);
+    if (placed_names[layer].empty() || placed_names[layer].back() != placed.spec.name) {
+      placed_names[layer].push_back(placed.spec.name);
+      weights_[layer].emplace_back();
+    }
+    weights_[layer].back().push_back(
+        weights.flat_slice(source->offset, placed.shape.count()).reshaped(placed.shape));
   }
 }
 
-const Stage::Slot& Stage::slot_of(std::int64_t m) const {
-  return activation_slots_[static_cast<std::size_t>(m % slots_.activations)];
+const Stage::ActivationSlot& Stage::slot_of(std::int64_t m) const {
+  return activation_slots_[static_cast<std::size_t>(m % spec_.slots.activations)];
 }
 
-const std::vector<TensorView>& Stage::gradients_of(std::int64_t m) const {
-  return gradient_slots_[static_cast<std::size_t>(m % slots_.gradients)];
+const Stage::GradientSlot& Stage::gradients_of(std::int64_t m) const {
+  return gradient_slots_[static_cast<std::size_t>(m % spec_.slots.gradients)];
 }
 
 TensorView Stage::input_of(std::int64_t m) const {
-  return input_slots_[static_cast<std::size_t>(m % slots_.inputs)];
+  return input_slots_[static_cast<std::size_t>(m % spec_.slots.inputs)];
 }
 
 ConstTensorView Stage::output_of(std::int64_t m, const ConstTensorView& input) const {
-  return layer_input(layers_.end, m, input);
+  return layer_input(spec_.layers.end, m, input);
+}
+
+TensorView Stage::output_gradient(std::int64_t layer, std::int64_t m) const {
+  if (layer + 1 == spec_.layers.end && gradient_replaces_output(model_, spec_)) {
+    return slot_of(m).outputs.back();
+  }
+  return gradients_of(m).outputs[local(layer) + 1];
 }
 
 TensorView Stage::output_gradient_of(std::int64_t m) const {
-  return gradients_of(m).back();
+  return output_gradient(spec_.layers.end - 1, m);
 }
 
 ConstTensorView Stage::input_gradient_of(std::int64_t m) const {
-  return gradients_of(m).front();
+  return gradients_of(m).outputs.front();
 }
 
 ConstTensorView Stage::layer_input(std::int64_t layer, std::int64_t m,
                                    const ConstTensorView& input) const {
-  if (layer == layers_.begin) {
+  if (layer == spec_.layers.begin) {
     return input;
   }
-  const TensorView& output =
-      slot_of(m).outputs[static_cast<std::size_t>(layer - 1 - layers_.begin)];
+  const TensorView& output = slot_of(m).outputs[local(layer - 1)];
   if (!output.empty()) {
     return output;
   }
   return layer_input(layer - 1, m, input)
-      .reshaped(batched(model_.layer(layer - 1).output_shape(), microbatch_));
+      .reshaped(local_shape(model_.layer(layer - 1).output(), spec_.pass));
 }
 
 LayerPass Stage::pass_of(std::int64_t layer, std::int64_t m, const ConstTensorView& input,
-                         std::int64_t first_row, Mode mode) {
-  const auto local = static_cast<std::size_t>(layer - layers_.begin);
-  const Slot& slot = slot_of(m);
+                         std::int64_t first_sample, Mode mode) {
+  const ActivationSlot& slot = slot_of(m);
   return {.context = context_,
+          .shards = shards_,
           .mode = mode,
-          .first_row = first_row,
+          .recompute = spec_.pass.recompute,
+          .first_sample = first_sample,
           .input = layer_input(layer, m, input),
-          .output = slot.outputs[local],
-          .saved = slot.saved[local],
-          .weights = weights_[local]};
+          .output = slot.outputs[local(layer)],
+          .saved = slot.saved[local(layer)],
+          .gradients = gradients_of(m).inner[local(layer)],
+          .workspace = workspace_[local(layer)],
+          .weights = weights_[local(layer)]};
 }
 
-void Stage::forward(std::int64_t m, const ConstTensorView& input, std::int64_t first_row,
+void Stage::forward(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample,
                     Mode mode) {
-  for (std::int64_t i = layers_.begin; i < layers_.end; ++i) {
+  for (std::int64_t i = spec_.layers.begin; i < spec_.layers.end; ++i) {
     if (!model_.layer(i).is_view()) {
-      model_.layer(i).forward(pass_of(i, m, input, first_row, mode));
+      model_.layer(i).forward(pass_of(i, m, input, first_sample, mode));
     }
   }
 }
 
 ops::LossSums Stage::loss(std::int64_t m, const ConstTensorView& input,
-                          const ConstTensorView& targets, std::int64_t valid_rows,
-                          double gradient_scale, Mode mode) {
+                          const ConstTensorView& targets, std::int64_t valid, double gradient_scale,
+                          Mode mode) {
   require(is_last(), "the loss of a stage that is not the last");
   const ConstTensorView output = output_of(m, input);
   const TensorView gradient = mode == Mode::kTraining ? output_gradient_of(m) : TensorView();
-  if (model_.loss() == LossKind::kCrossEntropy) {
-    return ops::cross_entropy(context_, output, targets, valid_rows, gradient_scale, gradient);
+  if (model_.loss() == LossKind::kMeanSquaredError) {
+    return ops::mean_squared_error(context_, output, targets.reshaped(output.shape()), valid,
+                                   gradient_scale, gradient);
   }
-  return ops::mean_squared_error(context_, output, targets.reshaped(output.shape()), valid_rows,
-                                 gradient_scale, gradient);
+  // A language model has a target for every token.
+  const std::int64_t valid_rows = valid * rows_at(model_.output(), 1);
+  if (model_.output().placement == Placement::kFeatures) {
+    return split_cross_entropy(m, output, targets, valid_rows, gradient_scale, mode);
+  }
+  return ops::cross_entropy(context_, output, targets, valid_rows, gradient_scale, gradient);
 }
 
-void Stage::backward_input(std::int64_t m, const ConstTensorView& input, std::int64_t first_row) {
-  const std::vector<TensorView>& gradients = gradients_of(m);
-  for (std::int64_t i = layers_.end; i-- > layers_.begin;) {
-    const auto local = static_cast<std::size_t>(i - layers_.begin);
+ops::LossSums Stage::split_cross_entropy(std::int64_t m, const ConstTensorView& logits,
+                                         const ConstTensorView& targets, std::int64_t valid_rows,
+                                         double gradient_scale, Mode mode) {
+  const std::int64_t vocabulary = model_.output().shape.back();
+  const std::int64_t rows = rows_at(model_.output(), microbatch());
+  const grid::Range& own = shards_.own();
+  const auto block = [&](const auto& tensor, std::int64_t s) {
+    return shard_block(tensor, rows, vocabulary, shards_.shards(), own, s);
+  };
+  const auto first_id = [&](std::int64_t s) {
+    return grid::even_part(vocabulary, shards_.shards(), s).begin;
+  };
+  const TensorView& all = loss_workspace_[0];
+  const TensorView& mine = shards_.ranks() == 1 ? all : loss_workspace_[1];
+  const TensorView& log_sums = loss_workspace_[2];
+  const std::int64_t part = rows * ops::kCrossEntropyParts;
+  for (std::int64_t s = own.begin; s < own.end; ++s) {
+    ops::cross_entropy_parts(
+        context_, block(logits, s), targets, first_id(s), vocabulary,
+        mine.flat_slice((s - own.begin) * part, part).reshaped({rows, ops::kCrossEntropyParts}));
+  }
+  shards_.all_gather_parts(mine, all);
+  const ops::LossSums sums =
+      ops::combine_cross_entropy(context_, shards_.steps(), all, valid_rows, log_sums);
+  if (mode == Mode::kTraining) {
+    const TensorView gradient = output_gradient_of(m);
+    for (std::int64_t s = own.begin; s < own.end; ++s) {
+      ops::cross_entropy_gradient(context_, block(logits, s), targets, first_id(s), log_sums,
+                                  valid_rows, gradient_scale, block(gradient, s));
+    }
+  }
+  return sums;
+}
+
+void Stage::remake(const LayerPass& pass, std::int64_t layer) {
+  if (spec_.pass.recompute == Recompute::kNone) {
+    return;
+  }
+  const std::vector<SavedSpec> saved = model_.layer(layer).saved(spec_.pass);
+  if (std::any_of(saved.begin(), saved.end(),
+                  [](const SavedSpec& spec) { return spec.keep == Keep::kRemade; })) {
+    model_.layer(layer).remake(pass);
+  }
+}
+
+void Stage::layer_backward_weight(std::int64_t layer, std::int64_t m, const LayerPass& pass,
+                                  const GradientSink::Target& target, GradientSink& sink) {
+  std::vector<ParameterViews> gradients;
+  const std::string* name = nullptr;
+  for (const PlacedParameter& placed : layout_.parameters) {
+    if (placed.spec.layer != layer) {
+      continue;
+    }
+    if (name == nullptr || *name != placed.spec.name) {
+      gradients.emplace_back();
+      name = &placed.spec.name;
+    }
+    gradients.back().push_back(
+        target.gradients.flat_slice(placed.offset, placed.shape.count()).reshaped(placed.shape));
+  }
+  if (!gradients.empty()) {
+    model_.layer(layer).backward_weight(pass, output_gradient(layer, m), gradients,
+                                        target.accumulate);
+  }
+  sink.layer_done(m, layer);
+}
+
+void Stage::backward_input(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample,
+                           GradientSink& sink) {
+  const bool fused = spec_.order == BackwardOrder::kFused;
+  const GradientSink::Target target = fused ? sink.target(m) : GradientSink::Target{};
+  for (std::int64_t i = spec_.layers.end; i-- > spec_.layers.begin;) {
+    const LayerPass pass = pass_of(i, m, input, first_sample, Mode::kTraining);
     if (!model_.layer(i).is_view()) {
-      model_.layer(i).backward_input(pass_of(i, m, input, first_row, Mode::kTraining),
-                                     gradients[local + 1], gradients[local]);
+      remake(pass, i);
+      model_.layer(i).backward_input(pass, output_gradient(i, m),
+                                     gradients_of(m).outputs[local(i)]);
+    }
+    if (fused) {
+      layer_backward_weight(i, m, pass, target, sink);
     }
   }
 }
 
-void Stage::backward_weight(std::int64_t m, const ConstTensorView& input, std::int64_t first_row,
+void Stage::backward_weight(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample,
                             GradientSink& sink) {
-  const std::vector<TensorView>& gradients = gradients_of(m);
-  const GradientSink::Target target = sink.target(m);
-  auto placed = layout_.parameters.rbegin();
-  for (std::int64_t i = layers_.end; i-- > layers_.begin;) {
-    std::vector<TensorView> weight_gradients;
-    for (; placed != layout_.parameters.rend() && placed->spec.layer == i; ++placed) {
-      weight_gradients.insert(
-          weight_gradients.begin(),
-          target.gradients.flat_slice(placed->offset, placed->spec.shape.count())
-              .reshaped(placed->spec.shape));
-    }
-    if (!weight_gradients.empty()) {
-      const auto local = static_cast<std::size_t>(i - layers_.begin);
-      model_.layer(i).backward_weight(pass_of(i, m, input, first_row, Mode::kTraining),
-                                      gradients[local + 1], weight_gradients, target.accumulate);
-    }
-    sink.layer_done(m, i);
+  if (spec_.order == BackwardOrder::kFused) {
+    return;
   }
+  const GradientSink::Target target = sink.target(m);
+  for (std::int64_t i = spec_.layers.end; i-- > spec_.layers.begin;) {
+    layer_backward_weight(i, m, pass_of(i, m, input, first_sample, Mode::kTraining), target, sink);
+  }
+}
+
+ConstTensorView Stage::decode(const ConstTensorView& ids, std::int64_t past,
+                              const std::vector<LayerCache>& caches) {
+  require(is_first() && is_last(), "generation on a stage that has not all layers");
+  const std::int64_t tokens = ids.count();
+  const std::int64_t context = model_.input_shape()[0];
+  ConstTensorView input = ids;
+  for (std::int64_t i = spec_.layers.begin; i < spec_.layers.end; ++i) {
+    const Layer& layer = model_.layer(i);
+    LayerPass pass = pass_of(i, 0, ids, 0, Mode::kEvaluation);
+    pass.input = input;
+    // One sequence of fewer tokens than the stage has memory for.
+    pass.output =
+        pass.output.flat_slice(0, pass.output.count() / (microbatch() * context) * tokens);
+    const Decoding decoding{
+        .past = past, .keys = caches[local(i)].keys, .values = caches[local(i)].values};
+    pass.decoding = &decoding;
+    layer.forward(pass);
+    input = pass.output;
+  }
+  return input;
 }
 
 }  // namespace strata::nn

@@ -1,10 +1,15 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "strata/comm/shard_group.hpp"
+#include "strata/core/enum_names.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/nn/parameter.hpp"
 #include "strata/ops/context.hpp"
@@ -15,25 +20,80 @@ namespace strata::nn {
 /// Whether a pass is part of training; dropout acts only then.
 enum class Mode { kTraining, kEvaluation };
 
-/// What a layer computes with in one microbatch. Rows are the microbatch's samples.
-struct LayerPass {
-  ops::Context& context;
-  Mode mode = Mode::kTraining;
-  /// Global index of the sample in row 0; further rows follow it.
-  std::int64_t first_row = 0;
-  /// Shapes: microbatch x input shape, microbatch x output shape.
-  ConstTensorView input;
-  TensorView output;
-  /// What forward keeps for backward, as listed by saved().
-  std::span<const TensorView> saved;
-  /// The layer's parameters, in the order of parameters().
-  std::span<const TensorView> weights;
+/// What samples are made of.
+enum class InputKind { kNumbers, kTokenIds };
+
+/// How the tensors between layers lie on the ranks of a tensor group.
+enum class Placement {
+  kReplicated,  ///< every rank holds everything
+  kFeatures,    ///< the last dimension is split: a contiguous rows x width / S block for every own
+                ///< shard
+  kTokens       ///< the rows are split (sequence parallel)
 };
 
-/// A tensor that forward keeps for backward.
-struct SavedSpec {
+/// What forward does not keep for backward but has made again.
+enum class Recompute { kNone, kSelective, kFull };
+
+/// What the sizes of a layer's tensors follow from, beside the layer itself.
+struct PassShape {
+  std::int64_t microbatch = 1;
+  /// Of activations and their gradients.
+  DType dtype = DType::kFloat32;
+  Shards shards;
+  Recompute recompute = Recompute::kNone;
+};
+
+/// A tensor that a layer asks its stage for.
+struct TensorSpec {
   Shape shape;
   DType dtype = DType::kFloat32;
+};
+
+/// How a tensor that backward reads gets there.
+enum class Keep {
+  kKept,   ///< it stays from forward to backward
+  kRemade  ///< forward writes it, remake() writes it again before backward
+};
+
+/// A tensor that forward makes for backward.
+struct SavedSpec {
+  TensorSpec tensor;
+  Keep keep = Keep::kKept;
+};
+
+/// The keys and values of the tokens before, one pair an attention layer, for generation.
+struct Decoding {
+  /// Tokens that the caches hold already; the pass's rows follow them.
+  std::int64_t past = 0;
+  /// Of this layer, as cache() lists them for keys, and the same for values.
+  std::span<const TensorView> keys;
+  std::span<const TensorView> values;
+};
+
+/// The memory of one parameter on a rank: one tensor, or for a split parameter one for each own
+/// shard.
+using ParameterViews = std::vector<TensorView>;
+
+/// What a layer computes with in one microbatch.
+struct LayerPass {
+  ops::Context& context;
+  comm::ShardGroup& shards;
+  Mode mode = Mode::kTraining;
+  Recompute recompute = Recompute::kNone;
+  /// Global index of the sample in row 0; further samples follow it.
+  std::int64_t first_sample = 0;
+  /// Shapes: as local_shape() says of the layer's input and output.
+  ConstTensorView input;
+  TensorView output;
+  /// As listed by saved(), gradients() and workspace().
+  std::span<const TensorView> saved;
+  std::span<const TensorView> gradients;
+  std::span<const TensorView> workspace;
+  /// The layer's parameters, in the order of parameters().
+  std::span<const ParameterViews> weights;
+  /// Null except while generating; then the input is one sequence's new tokens, and nothing is
+  /// saved.
+  const Decoding* decoding = nullptr;
 };
 
 /// The work of one pass over one sample, for balancing stages.
@@ -44,6 +104,33 @@ struct LayerCost {
   double elements_moved = 0.0;
 };
 
+/// The shape of a layer's input or output for one sample, and how it lies on the tensor ranks.
+struct Port {
+  Shape shape;
+  Placement placement = Placement::kReplicated;
+
+  friend bool operator==(const Port&, const Port&) = default;
+};
+
+/// Rows of a microbatch at a port: all dimensions but the last.
+[[nodiscard]] std::int64_t rows_at(const Port& port, std::int64_t microbatch);
+/// The rows of them that a rank with these shards holds.
+[[nodiscard]] std::int64_t local_rows(const Port& port, const PassShape& pass);
+/// The shape of the memory that a rank holds for a microbatch at a port. For kFeatures it is flat:
+/// the blocks of the own shards, one after the other.
+[[nodiscard]] Shape local_shape(const Port& port, const PassShape& pass);
+
+/// The block of one own shard in a tensor that is split by feature. Shapes: rows x the shard's
+/// share of `width`.
+template <typename View>
+[[nodiscard]] View shard_block(const View& tensor, std::int64_t rows, std::int64_t width,
+                               std::int64_t shards, const grid::Range& own, std::int64_t shard) {
+  const std::int64_t first = grid::even_part(width, shards, own.begin).begin;
+  const grid::Range columns = grid::even_part(width, shards, shard);
+  return tensor.flat_slice(rows * (columns.begin - first), rows * columns.count())
+      .reshaped(Shape{rows, columns.count()});
+}
+
 /// One layer of a model: shapes, parameters and the three passes. It holds no tensors and no state.
 class Layer {
  public:
@@ -52,35 +139,67 @@ class Layer {
   Layer& operator=(const Layer&) = delete;
 
   [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const Port& input() const { return input_; }
+  [[nodiscard]] const Port& output() const { return output_; }
   /// Without the microbatch dimension.
-  [[nodiscard]] const Shape& input_shape() const { return input_shape_; }
-  [[nodiscard]] const Shape& output_shape() const { return output_shape_; }
+  [[nodiscard]] const Shape& input_shape() const { return input_.shape; }
+  [[nodiscard]] const Shape& output_shape() const { return output_.shape; }
   /// For tables, as in "dense 128 relu".
   [[nodiscard]] virtual std::string text() const = 0;
   [[nodiscard]] virtual std::vector<ParameterSpec> parameters() const { return {}; }
-  [[nodiscard]] virtual std::vector<SavedSpec> saved(std::int64_t microbatch, DType dtype) const;
+  /// What forward makes for backward.
+  [[nodiscard]] virtual std::vector<SavedSpec> saved(const PassShape& pass) const;
+  /// What backward_input makes for backward_weight, beside the gradient of the input.
+  [[nodiscard]] virtual std::vector<TensorSpec> gradients(const PassShape& pass) const;
+  /// Memory for the length of one call.
+  [[nodiscard]] virtual std::vector<TensorSpec> workspace(const PassShape& pass) const;
   /// Whether the output is the input's memory under another shape; such a layer has no passes.
   [[nodiscard]] virtual bool is_view() const { return false; }
+  /// Whether backward reads the output; where not, its gradient may take the output's place.
+  [[nodiscard]] virtual bool backward_reads_output() const { return true; }
   [[nodiscard]] virtual LayerCost cost() const;
+  /// The keys of up to `capacity` tokens that a pass with Decoding keeps, one tensor for each own
+  /// shard; as much for the values. None for layers that look at one row at a time.
+  [[nodiscard]] virtual std::vector<TensorSpec> cache(const PassShape& pass,
+                                                      std::int64_t capacity) const;
 
   virtual void forward(const LayerPass& pass) const;
+  /// Makes again what saved() lists as kRemade.
+  virtual void remake(const LayerPass& pass) const;
   /// Turns the output's gradient into the input's, unless input_gradient is empty. May change
   /// output_gradient in place to the form that backward_weight wants, which follows later.
   virtual void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                               const TensorView& input_gradient) const;
-  /// Overwrites or adds to the gradients of the parameters.
+  /// Overwrites or adds to the gradients of the parameters, listed as pass.weights is.
   virtual void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
-                               std::span<const TensorView> weight_gradients,
+                               std::span<const ParameterViews> weight_gradients,
                                ops::Accumulate accumulate) const;
 
  protected:
-  Layer(std::string name, const Shape& input_shape, const Shape& output_shape)
-      : name_(std::move(name)), input_shape_(input_shape), output_shape_(output_shape) {}
+  Layer(std::string name, Port input, Port output)
+      : name_(std::move(name)), input_(std::move(input)), output_(std::move(output)) {}
 
  private:
   std::string name_;
-  Shape input_shape_;
-  Shape output_shape_;
+  Port input_;
+  Port output_;
 };
 
 }  // namespace strata::nn
+
+namespace strata {
+template <>
+struct EnumNames<nn::Placement> {
+  static constexpr std::array<std::pair<nn::Placement, std::string_view>, 3> kTable{
+      {{nn::Placement::kReplicated, "replicated"},
+       {nn::Placement::kFeatures, "features"},
+       {nn::Placement::kTokens, "tokens"}}};
+};
+template <>
+struct EnumNames<nn::Recompute> {
+  static constexpr std::array<std::pair<nn::Recompute, std::string_view>, 3> kTable{
+      {{nn::Recompute::kNone, "none"},
+       {nn::Recompute::kSelective, "selective"},
+       {nn::Recompute::kFull, "full"}}};
+};
+}  // namespace strata

@@ -27,6 +27,12 @@ struct ModelOptions {
   /// Outputs that the data's targets ask for: number of classes, or values of a regression target.
   std::int64_t outputs = 1;
   std::uint64_t seed = 0;
+  InputKind input_kind = InputKind::kNumbers;
+  /// Virtual shards that split layers are divided into.
+  std::int64_t shards = 1;
+  /// How token rows lie between transformer layers: kReplicated, or kTokens for sequence
+  /// parallelism.
+  Placement token_rows = Placement::kReplicated;
 };
 
 /// A network of layers, whole; every rank builds it, and holds tensors for its own stage only.
@@ -42,16 +48,21 @@ class Model {
   [[nodiscard]] const Layer& layer(std::int64_t index) const {
     return *layers_[static_cast<std::size_t>(index)];
   }
-  /// All parameters, in canonical order.
+  /// All parameters, in canonical order, borrowed ones among them.
   [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  /// Elements of the owned parameters.
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] const Shape& input_shape() const { return options_.input_shape; }
-  [[nodiscard]] const Shape& output_shape() const { return layers_.back()->output_shape(); }
+  [[nodiscard]] const Port& output() const { return layers_.back()->output(); }
+  [[nodiscard]] std::int64_t shards() const { return options_.shards; }
   [[nodiscard]] LossKind loss() const { return options_.loss; }
   /// Forward and backward cost of each layer, in units of a floating-point operation.
   [[nodiscard]] std::vector<double> costs() const;
 
  private:
+  void check_output() const;
+  void check_parameter_names() const;
+
   ModelOptions options_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<ParameterSpec> parameters_;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/comm/shard_group.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/grid/grid.hpp"
 #include "strata/nn/gradient_sink.hpp"
@@ -20,29 +21,43 @@ struct StageSlots {
   std::int64_t gradients = 1;  ///< between the arrival of the output's gradient and backward-weight
 };
 
+/// Whether weight gradients are a pass of their own.
+enum class BackwardOrder {
+  kSplit,  ///< backward_input of all layers, then backward_weight of all: the stage before waits
+           ///< less
+  kFused   ///< both layer by layer in backward_input: gradients inside the stage share their memory
+};
+
 /// One line of the memory plan.
 struct MemoryItem {
   std::string name;
   std::int64_t bytes = 0;
 };
 
+/// What of a model one stage holds, and how.
+struct StageSpec {
+  grid::Range layers;
+  PassShape pass;
+  StageSlots slots;
+  BackwardOrder order = BackwardOrder::kSplit;
+};
+
 /// The tensors of one stage in its arenas, and its passes over one microbatch.
 class Stage {
  public:
-  /// `weights` holds layout_of(model.parameters(), layers) elements.
-  Stage(ops::Context& context, const Model& model, const grid::Range& layers,
-        std::int64_t microbatch, const StageSlots& slots, const TensorView& weights);
+  /// `weights` holds the weight_elements of layout_of(model.parameters(), layers, shards), in
+  /// pass.dtype. Pre: the model was made for as many shards; shards.own() is pass.shards.own.
+  Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model, const StageSpec& spec,
+        const TensorView& weights);
 
   /// The bytes that a Stage allocates, without allocating them.
-  [[nodiscard]] static std::vector<MemoryItem> memory(const Model& model, const grid::Range& layers,
-                                                      std::int64_t microbatch,
-                                                      const StageSlots& slots, DType dtype);
+  [[nodiscard]] static std::vector<MemoryItem> memory(const Model& model, const StageSpec& spec);
 
-  [[nodiscard]] const grid::Range& layers() const { return layers_; }
-  [[nodiscard]] bool is_first() const { return layers_.begin == 0; }
-  [[nodiscard]] bool is_last() const { return layers_.end == model_.layer_count(); }
-  [[nodiscard]] const StageSlots& slots() const { return slots_; }
-  [[nodiscard]] std::int64_t microbatch() const { return microbatch_; }
+  [[nodiscard]] const grid::Range& layers() const { return spec_.layers; }
+  [[nodiscard]] bool is_first() const { return spec_.layers.begin == 0; }
+  [[nodiscard]] bool is_last() const { return spec_.layers.end == model_.layer_count(); }
+  [[nodiscard]] const StageSlots& slots() const { return spec_.slots; }
+  [[nodiscard]] std::int64_t microbatch() const { return spec_.pass.microbatch; }
 
   /// Where the received input of microbatch m goes.
   [[nodiscard]] TensorView input_of(std::int64_t m) const;
@@ -54,44 +69,85 @@ class Stage {
   [[nodiscard]] ConstTensorView input_gradient_of(std::int64_t m) const;
 
   /// `input` is the loader's on the first stage, else input_of(m).
-  void forward(std::int64_t m, const ConstTensorView& input, std::int64_t first_row, Mode mode);
-  /// The loss of the output, and for training its gradient times gradient_scale. Pre: is_last().
+  void forward(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample, Mode mode);
+  /// The loss of the output, and for training its gradient times gradient_scale. `valid` samples
+  /// count. Pre: is_last(). Communication: where the logits are split, one gather over the tensor
+  /// group.
   [[nodiscard]] ops::LossSums loss(std::int64_t m, const ConstTensorView& input,
-                                   const ConstTensorView& targets, std::int64_t valid_rows,
+                                   const ConstTensorView& targets, std::int64_t valid,
                                    double gradient_scale, Mode mode);
-  void backward_input(std::int64_t m, const ConstTensorView& input, std::int64_t first_row);
-  /// Hands the gradients to the sink, from the last layer to the first.
-  void backward_weight(std::int64_t m, const ConstTensorView& input, std::int64_t first_row,
+  /// Under kFused hands the parameters' gradients to the sink, from the last layer to the first.
+  void backward_input(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample,
+                      GradientSink& sink);
+  /// Under kSplit hands the parameters' gradients to the sink, from the last layer to the first.
+  void backward_weight(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample,
                        GradientSink& sink);
 
+  /// The keys and values that one layer keeps while generating.
+  struct LayerCache {
+    std::vector<TensorView> keys;
+    std::vector<TensorView> values;
+  };
+  /// Forward over new tokens of one sequence, which follow `past` others; caches[i] is layer i's.
+  /// Returns the output for these tokens. Shapes: ids (int64) 1 x tokens. Pre: the stage holds all
+  /// layers.
+  [[nodiscard]] ConstTensorView decode(const ConstTensorView& ids, std::int64_t past,
+                                       const std::vector<LayerCache>& caches);
+
  private:
-  struct Slot {
+  struct ActivationSlot {
     std::vector<TensorView> outputs;
     std::vector<std::vector<TensorView>> saved;
   };
+  struct GradientSlot {
+    /// Of the output of layer `first - 1 + i` at index i; index 0 is the stage's input.
+    std::vector<TensorView> outputs;
+    std::vector<std::vector<TensorView>> inner;
+  };
+  class Carver;
+
+  static ActivationSlot carve_activations(const Model& model, const StageSpec& spec, Carver& carver,
+                                          Carver& remade);
+  static GradientSlot carve_gradients(const Model& model, const StageSpec& spec, Carver& carver,
+                                      Carver& shared);
+  static std::vector<std::vector<TensorView>> carve_workspace(const Model& model,
+                                                              const StageSpec& spec,
+                                                              Carver& carver);
+  static std::vector<TensorView> carve_loss(const Model& model, const StageSpec& spec,
+                                            Carver& carver);
+  [[nodiscard]] static bool gradient_replaces_output(const Model& model, const StageSpec& spec);
+  void place_weights(const TensorView& weights);
 
   [[nodiscard]] LayerPass pass_of(std::int64_t layer, std::int64_t m, const ConstTensorView& input,
-                                  std::int64_t first_row, Mode mode);
+                                  std::int64_t first_sample, Mode mode);
   [[nodiscard]] ConstTensorView layer_input(std::int64_t layer, std::int64_t m,
                                             const ConstTensorView& input) const;
-  [[nodiscard]] const Slot& slot_of(std::int64_t m) const;
-  /// Gradient of the output of layer `first - 1 + i` at index i; index 0 is the stage's input.
-  [[nodiscard]] const std::vector<TensorView>& gradients_of(std::int64_t m) const;
+  [[nodiscard]] ops::LossSums split_cross_entropy(std::int64_t m, const ConstTensorView& logits,
+                                                  const ConstTensorView& targets,
+                                                  std::int64_t valid_rows, double gradient_scale,
+                                                  Mode mode);
+  void remake(const LayerPass& pass, std::int64_t layer);
+  void layer_backward_weight(std::int64_t layer, std::int64_t m, const LayerPass& pass,
+                             const GradientSink::Target& target, GradientSink& sink);
+  [[nodiscard]] std::size_t local(std::int64_t layer) const {
+    return static_cast<std::size_t>(layer - spec_.layers.begin);
+  }
+  [[nodiscard]] const ActivationSlot& slot_of(std::int64_t m) const;
+  [[nodiscard]] const GradientSlot& gradients_of(std::int64_t m) const;
+  [[nodiscard]] TensorView output_gradient(std::int64_t layer, std::int64_t m) const;
 
   ops::Context& context_;
+  comm::ShardGroup& shards_;
   const Model& model_;
-  grid::Range layers_;
-  std::int64_t microbatch_;
-  StageSlots slots_;
-  DType dtype_;
+  StageSpec spec_;
   ParameterLayout layout_;
-  device::Buffer activation_memory_;
-  device::Buffer input_memory_;
-  device::Buffer gradient_memory_;
-  std::vector<Slot> activation_slots_;
+  std::vector<device::Buffer> memory_;
+  std::vector<ActivationSlot> activation_slots_;
   std::vector<TensorView> input_slots_;
-  std::vector<std::vector<TensorView>> gradient_slots_;
-  std::vector<std::vector<TensorView>> weights_;
+  std::vector<GradientSlot> gradient_slots_;
+  std::vector<std::vector<TensorView>> workspace_;
+  std::vector<TensorView> loss_workspace_;
+  std::vector<std::vector<ParameterViews>> weights_;
 };
 
 }  // namespace strata::nn

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "strata/comm/communicator.hpp"
+#include "strata/comm/ordered_reduction.hpp"
+#include "strata/core/enum_names.hpp"
+#include "strata/grid/tree.hpp"
+#include "strata/ops/context.hpp"
+
+namespace strata::comm {
+
+/// Who forms sums over shards and lanes.
+enum class Summation {
+  kInvariant,  ///< strata, in the order of a tree that no grid changes (design law 1)
+  kLibrary     ///< the message library, in its own order
+};
+
+/// The S virtual shards over the ranks of a tensor group: each rank holds own() of them and
+/// computes them one after the other. All collectives are over the tensor group; with one rank
+/// there are no messages.
+class ShardGroup {
+ public:
+  /// Pre: group.size() divides shards; for kLibrary shards == group.size(). The group outlives the
+  /// object.
+  ShardGroup(Communicator& group, std::int64_t shards, Summation summation);
+  /// All shards on one rank.
+  explicit ShardGroup(std::int64_t shards);
+
+  [[nodiscard]] std::int64_t shards() const { return tree_.leaves(); }
+  [[nodiscard]] const grid::Range& own() const { return own_; }
+  [[nodiscard]] std::int64_t ranks() const { return group_ == nullptr ? 1 : group_->size(); }
+  /// The additions that bring one part a shard together in part 0.
+  [[nodiscard]] std::span<const ops::FoldPair> steps() const { return steps_; }
+
+  /// The rows of a tensor of `rows` that this rank holds under sequence parallelism.
+  [[nodiscard]] grid::Range own_rows(std::int64_t rows) const;
+
+  /// Accumulators that partial_sums needs, for a rank with `own` of `shards` shards.
+  [[nodiscard]] static std::int64_t accumulators(std::int64_t shards, const grid::Range& own);
+  /// Elements of receive memory that reduce() needs for tensors of rows x columns on any rank.
+  [[nodiscard]] static std::int64_t receive_elements(std::int64_t shards, const grid::Range& own,
+                                                     std::int64_t rows, std::int64_t columns);
+
+  /// Calls make(shard, accumulator) for each own shard in order; it overwrites the accumulator with
+  /// the shard's partial result. Adds them up as far as the own shards go.
+  template <typename Make>
+  void partial_sums(ops::Context& context, std::span<const TensorView> accumulators,
+                    const Make& make) const {
+    for (std::size_t i = 0; i < fold_.accumulator.size(); ++i) {
+      make(own_.begin + static_cast<std::int64_t>(i),
+           accumulators[static_cast<std::size_t>(fold_.accumulator[i])]);
+      fold_after(context, accumulators, i);
+    }
+  }
+
+  /// After partial_sums: the sum over all shards stands in the own rows of accumulators[0]. The
+  /// others and `received` are spent. Shapes: accumulators rows x n.
+  void reduce_scatter(ops::Context& context, std::span<const TensorView> accumulators,
+                      const TensorView& received);
+  /// The same for all rows.
+  void all_reduce(ops::Context& context, std::span<const TensorView> accumulators,
+                  const TensorView& received);
+  /// Fills all rows of a tensor from the ranks' own rows, in place.
+  void all_gather_rows(const TensorView& tensor);
+  /// Gathers parts of equal size, one a shard, in order of shards.
+  /// Shapes: mine own x anything, all shards x the same.
+  void all_gather_parts(const ConstTensorView& mine, const TensorView& all);
+
+ private:
+  void fold_after(ops::Context& context, std::span<const TensorView> accumulators,
+                  std::size_t shard) const;
+  [[nodiscard]] std::vector<grid::Range> element_slices(const TensorView& tensor) const;
+
+  Communicator* group_;
+  grid::SumTree tree_;
+  Summation summation_;
+  grid::Range own_;
+  grid::RunningFold fold_;
+  std::vector<ops::FoldPair> steps_;
+  std::optional<OrderedReduction> reduction_;
+};
+
+}  // namespace strata::comm
+
+namespace strata {
+template <>
+struct EnumNames<comm::Summation> {
+  static constexpr std::array<std::pair<comm::Summation, std::string_view>, 2> kTable{
+      {{comm::Summation::kInvariant, "invariant"}, {comm::Summation::kLibrary, "fast"}}};
+};
+}  // namespace strata
