@@ -14,7 +14,7 @@ namespace strata::io::checkpoint {
 
 inline constexpr std::string_view kMasterFormat = "strata-checkpoint";
 inline constexpr std::string_view kPartFormat = "strata-checkpoint-part";
-inline constexpr std::int64_t kVersion = 1;
+inline constexpr std::int64_t kVersion = 2;
 inline constexpr const char* kMasterFile = "master.h5";
 
 /// Attributes of the master's and the parts' root, and of the slices.
@@ -25,6 +25,7 @@ inline constexpr const char* kMetadataAttribute = "metadata";
 inline constexpr const char* kChecksumAttribute = "checksum";
 inline constexpr const char* kTensorAttribute = "tensor";
 inline constexpr const char* kBeginAttribute = "begin";
+inline constexpr const char* kShardAttribute = "shard";
 /// The master's data set with one record a part; no tensor may have this name.
 inline constexpr const char* kPartsDataset = "parts";
 
@@ -56,9 +57,9 @@ struct TensorParts {
   std::vector<Piece> pieces;
 };
 
-/// The tensors of a checkpoint in order of name, their pieces in order of range.
-/// Throws: Error(kCheckpoint) where two slices of a tensor disagree about its shape or dtype, or
-/// where they do not cover it exactly once.
+/// The tensors of a checkpoint in order of name, their pieces in order of shard and range.
+/// Throws: Error(kCheckpoint) where two slices of a tensor disagree about its shape, dtype or split
+/// dimension, or where they do not cover it exactly once.
 [[nodiscard]] std::vector<TensorParts> covered_tensors(std::span<const PartRecord> records);
 
 }  // namespace strata::io::checkpoint

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "strata/core/error.hpp"
@@ -8,6 +9,7 @@
 #include "strata/core/text.hpp"
 
 #include "checkpoint_format.hpp"
+#include "checkpoint_slices.hpp"
 #include "hdf5_file.hpp"
 
 namespace strata::io {
@@ -86,6 +88,9 @@ std::string summary_of(const nlohmann::json& value) {
 }  // namespace
 
 struct Checkpoint::OpenParts {
+  [[nodiscard]] const hdf5::File& file(const fs::path& directory, std::size_t index,
+                                       const PartRecord& part);
+
   std::map<std::size_t, hdf5::File> files;
 };
 
@@ -106,7 +111,10 @@ Checkpoint::Checkpoint(fs::path directory, std::int64_t step, nlohmann::json met
   }
   for (auto& [name, locations] : slices_) {
     std::sort(locations.begin(), locations.end(), [this](const Location& a, const Location& b) {
-      return record_at(a).range.begin < record_at(b).range.begin;
+      const SliceRecord& left = record_at(a);
+      const SliceRecord& right = record_at(b);
+      return std::tuple(left.shard.first, left.range.begin) <
+             std::tuple(right.shard.first, right.range.begin);
     });
   }
 }
@@ -161,15 +169,16 @@ void Checkpoint::verify_part(std::int64_t part) const {
   for (const SliceRecord& slice : record.slices) {
     if (checksum_of(open_slice(file, slice), slice) != slice.checksum) {
       fail(ExitCode::kCheckpoint,
-           "{} is damaged: elements {} to {} of tensor '{}' do not match their checksum; {}",
+           "{} is damaged: elements {} to {} of {} do not match their checksum; {}",
            (directory_ / record.file).string(), slice.range.begin, slice.range.end - 1,
-           slice.tensor.name, kAdvice);
+           checkpoint::text_of(slice.tensor.name, slice.shard), kAdvice);
     }
   }
 }
 
-void Checkpoint::read(const std::string& name, const Shape& shape, const grid::Range& range,
-                      TensorView out) const {
+const std::vector<Checkpoint::Location>& Checkpoint::slices_of(const std::string& name,
+                                                               const Shape& shape,
+                                                               DType dtype) const {
   const auto found = slices_.find(name);
   if (found == slices_.end()) {
     std::vector<std::string> names;
@@ -180,41 +189,53 @@ void Checkpoint::read(const std::string& name, const Shape& shape, const grid::R
          "the checkpoint {} has no tensor '{}' (the nearest is '{}'): it is of another model",
          directory_.string(), name, nearest(name, names));
   }
-  const std::vector<Location>& locations = found->second;
-  const TensorInfo& tensor = record_at(locations.front()).tensor;
-  if (tensor.shape != shape || tensor.dtype != out.dtype()) {
+  const TensorInfo& tensor = record_at(found->second.front()).tensor;
+  if (tensor.shape != shape || tensor.dtype != dtype) {
     fail(ExitCode::kCheckpoint,
          "tensor '{}' is {} {} in the checkpoint {}, {} {} was expected: it is of another model",
-         name, name_of(tensor.dtype), tensor.shape.text(), directory_.string(),
-         name_of(out.dtype()), shape.text());
+         name, name_of(tensor.dtype), tensor.shape.text(), directory_.string(), name_of(dtype),
+         shape.text());
   }
-  require(range.begin >= 0 && range.begin <= range.end && range.end <= shape.count(),
-          "elements [{}, {}) of tensor '{}', which is {}", range.begin, range.end, name,
+  return found->second;
+}
+
+const hdf5::File& Checkpoint::OpenParts::file(const fs::path& directory, std::size_t index,
+                                              const PartRecord& part) {
+  auto found = files.find(index);
+  if (found == files.end()) {
+    if (files.size() == kOpenParts) {
+      files.clear();
+    }
+    found = files.emplace(index, open_part(directory, part)).first;
+  }
+  return found->second;
+}
+
+void Checkpoint::read(const std::string& name, const Shape& shape, const ShardSlice& shard,
+                      const grid::Range& range, TensorView out) const {
+  const std::vector<Location>& locations = slices_of(name, shape, out.dtype());
+  require(lies_within(shard, shape), "{}, which is {}", checkpoint::text_of(name, shard),
           shape.text());
+  require(
+      range.begin >= 0 && range.begin <= range.end && range.end <= shape_of(shard, shape).count(),
+      "elements [{}, {}) of {}, which is {}", range.begin, range.end,
+      checkpoint::text_of(name, shard), shape_of(shard, shape).text());
   require(out.place() == Place::kHost && out.count() == range.count(),
           "{} elements of tensor '{}' into {} of {} memory", range.count(), name, out.count(),
           name_of(out.place()));
-  auto next = std::partition_point(
-      locations.begin(), locations.end(),
-      [&](const Location& location) { return record_at(location).range.end <= range.begin; });
-  for (std::int64_t position = range.begin; position < range.end; ++next) {
-    const SliceRecord& slice = record_at(*next);
-    auto file = open_parts_->files.find(next->part);
-    if (file == open_parts_->files.end()) {
-      if (open_parts_->files.size() == kOpenParts) {
-        open_parts_->files.clear();
-      }
-      file =
-          open_parts_->files.emplace(next->part, open_part(directory_, parts_[next->part])).first;
+  const ShardSlice wanted_shard = simplest(shard, shape);
+  const std::vector<grid::Box> wanted = boxes_of(shape, wanted_shard, range);
+  for (const Location& location : locations) {
+    const SliceRecord& slice = record_at(location);
+    if (slice.shard == wanted_shard &&
+        (slice.range.end <= range.begin || slice.range.begin >= range.end)) {
+      continue;
     }
-    const std::int64_t count = std::min(range.end, slice.range.end) - position;
-    const std::array<grid::Box, 1> box{
-        grid::Box{.start = {position - slice.range.begin}, .count = {count}}};
-    const TensorView target =
-        out.reshaped(Shape{out.count()}).flat_slice(position - range.begin, count);
-    open_slice(file->second, slice)
-        .read(box, std::span(target.raw(), static_cast<std::size_t>(target.bytes())));
-    position += count;
+    const std::vector<Run> runs = common_runs(boxes_of(shape, slice.shard, slice.range), wanted);
+    if (!runs.empty()) {
+      const hdf5::File& file = open_parts_->file(directory_, location.part, parts_[location.part]);
+      read_runs(open_slice(file, slice), runs, out);
+    }
   }
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -11,9 +12,9 @@
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
-#include "strata/grid/slices.hpp"
 
 #include "checkpoint_format.hpp"
+#include "checkpoint_slices.hpp"
 #include "hdf5_file.hpp"
 
 namespace strata::io {
@@ -44,10 +45,13 @@ void require_writable(const TensorSlice& slice) {
           "tensor '{}' is {}, checkpoints hold float32 and float64", slice.name,
           name_of(slice.data.dtype()));
   require(slice.data.place() == Place::kHost, "tensor '{}' is not in host memory", slice.name);
+  require(lies_within(slice.shard, slice.global_shape), "{}, which is {}",
+          text_of(slice.name, slice.shard), slice.global_shape.text());
+  const Shape shape = shape_of(slice.shard, slice.global_shape);
   require(slice.range.begin >= 0 && slice.range.begin <= slice.range.end &&
-              slice.range.end <= slice.global_shape.count(),
-          "elements [{}, {}) of tensor '{}', which is {}", slice.range.begin, slice.range.end,
-          slice.name, slice.global_shape.text());
+              slice.range.end <= shape.count(),
+          "elements [{}, {}) of {}, which is {}", slice.range.begin, slice.range.end,
+          text_of(slice.name, slice.shard), shape.text());
   require(slice.data.count() == slice.range.count(),
           "{} elements were given for [{}, {}) of tensor '{}'", slice.data.count(),
           slice.range.begin, slice.range.end, slice.name);
@@ -118,9 +122,14 @@ void write_slices(const fs::path& path, std::int64_t part_index,
     hdf5::Dataset& dataset = datasets.emplace_back(file.create_dataset(
         name, hdf5::element_type(slice.data.dtype()), Shape{slice.range.count()}));
     dataset.set_text(kTensorAttribute, slice.name);
+    const ShardSlice shard = simplest(slice.shard, slice.global_shape);
+    if (shard.dimension != ShardSlice::kNotSplit) {
+      dataset.set_int64s(kShardAttribute, std::array{shard.dimension, shard.first, shard.count});
+    }
     dataset.set_int64(kBeginAttribute, slice.range.begin);
     record.slices.push_back(
         {.tensor = {.name = slice.name, .shape = slice.global_shape, .dtype = slice.data.dtype()},
+         .shard = shard,
          .range = slice.range,
          .dataset = name,
          .checksum = hash_of(bytes_of(slice.data))});
@@ -137,7 +146,7 @@ void write_virtual(hdf5::File& master, const TensorParts& parts) {
   std::vector<hdf5::VirtualPart> mappings;
   for (const TensorParts::Piece& piece : parts.pieces) {
     std::int64_t offset = 0;
-    for (grid::Box& box : grid::boxes_of(parts.tensor.shape, piece.slice.range)) {
+    for (grid::Box& box : boxes_of(parts.tensor.shape, piece.slice.shard, piece.slice.range)) {
       const std::int64_t elements = box.elements();
       mappings.push_back({.file = piece.file,
                           .dataset = piece.slice.dataset,

@@ -1,6 +1,9 @@
 #include "strata/optim/buckets.hpp"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -8,31 +11,87 @@
 
 namespace strata::optim {
 
+namespace {
+
+constexpr std::int64_t kBlock = nn::ParameterLayout::kBlock;
+
+/// A part of the arena that buckets do not cross.
+struct Region {
+  grid::Range elements;
+  Bucket::Use use = Bucket::Use::kOwn;
+};
+
+/// The arena's regions, from its end.
+std::vector<Region> regions_of(const nn::ParameterLayout& layout) {
+  std::vector<Region> marked;
+  for (const Region& region :
+       {Region{layout.lent, Bucket::Use::kLent}, Region{layout.borrowed, Bucket::Use::kBorrowed}}) {
+    if (region.elements.count() > 0) {
+      marked.push_back(region);
+    }
+  }
+  std::sort(marked.begin(), marked.end(),
+            [](const Region& a, const Region& b) { return a.elements.begin > b.elements.begin; });
+  std::vector<Region> regions;
+  std::int64_t end = layout.elements;
+  for (const Region& region : marked) {
+    regions.push_back({{region.elements.end, end}, Bucket::Use::kOwn});
+    regions.push_back(region);
+    end = region.elements.begin;
+  }
+  regions.push_back({{0, end}, Bucket::Use::kOwn});
+  return regions;
+}
+
+/// The layer of the parameter that lies at this place of the arena.
+std::int64_t layer_at(const nn::ParameterLayout& layout, std::int64_t element) {
+  const auto after =
+      std::upper_bound(layout.parameters.begin(), layout.parameters.end(), element,
+                       [](std::int64_t at, const nn::PlacedParameter& p) { return at < p.offset; });
+  return std::prev(after)->spec.layer;
+}
+
+/// What of a bucket each data rank sums: whole blocks.
+std::vector<grid::Range> slices_of(const grid::Range& elements, std::int64_t data_ranks) {
+  std::vector<grid::Range> slices;
+  for (std::int64_t r = 0; r < data_ranks; ++r) {
+    const grid::Range part = grid::even_part(elements.count() / kBlock, data_ranks, r);
+    slices.push_back({part.begin * kBlock, part.end * kBlock});
+  }
+  return slices;
+}
+
+}  // namespace
+
 BucketPlan::BucketPlan(const nn::ParameterLayout& layout, std::int64_t data_ranks,
                        std::int64_t bucket_elements) {
-  constexpr std::int64_t kBlock = nn::ParameterLayout::kBlock;
   require(bucket_elements >= kBlock, "buckets of {} elements", bucket_elements);
   const std::int64_t whole_blocks = bucket_elements / kBlock * kBlock;
-  for (std::int64_t end = layout.elements; end > 0;) {
-    Bucket bucket{.elements = {std::max<std::int64_t>(0, end - whole_blocks), end}};
-    const auto after = std::upper_bound(
-        layout.parameters.begin(), layout.parameters.end(), bucket.elements.begin,
-        [](std::int64_t begin, const nn::PlacedParameter& p) { return begin < p.offset; });
-    bucket.ready_layer = std::prev(after)->spec.layer;
-    const std::int64_t blocks = bucket.elements.count() / kBlock;
-    for (std::int64_t r = 0; r < data_ranks; ++r) {
-      const grid::Range part = grid::even_part(blocks, data_ranks, r);
-      bucket.slices.push_back({part.begin * kBlock, part.end * kBlock});
+  for (const Region& region : regions_of(layout)) {
+    for (std::int64_t end = region.elements.end; end > region.elements.begin;) {
+      const grid::Range elements{std::max(region.elements.begin, end - whole_blocks), end};
+      buckets_.push_back({.use = region.use,
+                          .elements = elements,
+                          .ready_layer = layer_at(layout, elements.begin),
+                          .slices = slices_of(elements, data_ranks)});
+      end = elements.begin;
     }
-    end = bucket.elements.begin;
-    buckets_.push_back(std::move(bucket));
   }
+}
+
+std::vector<Bucket> BucketPlan::buckets_for(Bucket::Use use) const {
+  std::vector<Bucket> buckets;
+  std::copy_if(buckets_.begin(), buckets_.end(), std::back_inserter(buckets),
+               [use](const Bucket& bucket) { return bucket.use == use; });
+  return buckets;
 }
 
 std::int64_t BucketPlan::owned_elements(std::int64_t rank) const {
   std::int64_t total = 0;
   for (const Bucket& bucket : buckets_) {
-    total += bucket.slices[static_cast<std::size_t>(rank)].count();
+    if (bucket.use != Bucket::Use::kBorrowed) {
+      total += bucket.slices[static_cast<std::size_t>(rank)].count();
+    }
   }
   return total;
 }
@@ -48,10 +107,11 @@ std::int64_t BucketPlan::largest_slice() const {
 }
 
 std::string BucketPlan::text() const {
+  constexpr std::array<std::string_view, 3> kSigns{"", " lent", " borrowed"};
   std::string text;
   for (const Bucket& bucket : buckets_) {
-    text +=
-        fmt::format("[{},{})@{}", bucket.elements.begin, bucket.elements.end, bucket.ready_layer);
+    text += fmt::format("[{},{})@{}{}", bucket.elements.begin, bucket.elements.end,
+                        bucket.ready_layer, kSigns[static_cast<std::size_t>(bucket.use)]);
     for (const grid::Range& slice : bucket.slices) {
       text += fmt::format(" {}-{}", slice.begin, slice.end);
     }
@@ -66,13 +126,16 @@ std::vector<OwnedPiece> owned_pieces(const nn::ParameterLayout& layout, const Bu
   std::int64_t owned = 0;
   for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
     const Bucket& bucket = plan.buckets()[b];
+    if (bucket.use == Bucket::Use::kBorrowed) {
+      continue;
+    }
     const grid::Range slice = bucket.slices[static_cast<std::size_t>(rank)];
     const std::int64_t begin = bucket.elements.begin + slice.begin;
     const std::int64_t end = bucket.elements.begin + slice.end;
     for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
       const nn::PlacedParameter& placed = layout.parameters[p];
       const std::int64_t from = std::max(begin, placed.offset);
-      const std::int64_t to = std::min(end, placed.offset + placed.spec.shape.count());
+      const std::int64_t to = std::min(end, placed.offset + placed.shape.count());
       if (from < to) {
         pieces.push_back({.bucket = b,
                           .parameter = p,

@@ -21,7 +21,7 @@ std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
                                                     const BucketPlan& plan, const Sizes& sizes) {
   const grid::RunningFold fold =
       grid::running_fold(lanes, grid::even_part(lanes.leaves(), data_ranks, data_rank));
-  const std::int64_t element_bytes = size_bytes(sizes.dtype);
+  const std::int64_t element_bytes = size_bytes(compute_dtype(sizes.dtype));
   return {{"gradients", fold.accumulators * sizes.elements * element_bytes},
           {"received gradients",
            kInFlight * receive_elements(lanes, data_ranks, data_rank, plan) * element_bytes}};
@@ -40,16 +40,17 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
       memory(lanes, data_group.size(), data_group.rank(), plan, sizes);
   gradient_memory_ = device::Buffer(context.device(), items[0].bytes);
   receive_memory_ = device::Buffer(context.device(), items[1].bytes);
-  const std::int64_t element_bytes = size_bytes(sizes.dtype);
+  const DType dtype = compute_dtype(sizes.dtype);
+  const std::int64_t element_bytes = size_bytes(dtype);
   for (std::int64_t a = 0; a < fold_.accumulators; ++a) {
-    accumulators_.push_back(gradient_memory_.view(a * sizes.elements * element_bytes,
-                                                  Shape{sizes.elements}, sizes.dtype));
+    accumulators_.push_back(
+        gradient_memory_.view(a * sizes.elements * element_bytes, Shape{sizes.elements}, dtype));
   }
   const std::int64_t slot_elements =
       receive_elements(lanes, data_group.size(), data_group.rank(), plan);
   for (std::int64_t s = 0; s < kInFlight; ++s) {
     receive_slots_.push_back(
-        receive_memory_.view(s * slot_elements * element_bytes, Shape{slot_elements}, sizes.dtype));
+        receive_memory_.view(s * slot_elements * element_bytes, Shape{slot_elements}, dtype));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "strata/optim/optimizer.hpp"
 
 #include "strata/core/error.hpp"
+#include "strata/ops/convert.hpp"
 
 namespace strata::optim {
 
@@ -18,78 +19,128 @@ std::vector<std::string> Optimizer::state_names(const OptimizerOptions& options)
   return {};
 }
 
-nn::MemoryItem Optimizer::memory(const OptimizerOptions& options, const BucketPlan& plan,
-                                 std::int64_t data_rank, DType dtype) {
-  const auto states = static_cast<std::int64_t>(state_names(options).size());
-  return {"optimizer state", states * plan.owned_elements(data_rank) * size_bytes(dtype)};
+namespace {
+
+std::int64_t state_bytes(const OptimizerOptions& options, const BucketPlan& plan,
+                         std::int64_t data_rank, DType dtype) {
+  const auto states = static_cast<std::int64_t>(Optimizer::state_names(options).size());
+  return states * plan.owned_elements(data_rank) * size_bytes(compute_dtype(dtype));
+}
+
+std::int64_t master_bytes(const BucketPlan& plan, std::int64_t data_rank, DType dtype) {
+  return dtype == compute_dtype(dtype)
+             ? 0
+             : plan.owned_elements(data_rank) * size_bytes(compute_dtype(dtype));
+}
+
+}  // namespace
+
+std::vector<nn::MemoryItem> Optimizer::memory(const OptimizerOptions& options,
+                                              const BucketPlan& plan, std::int64_t data_rank,
+                                              DType dtype) {
+  std::vector<nn::MemoryItem> items{
+      {"optimizer state", state_bytes(options, plan, data_rank, dtype)}};
+  if (dtype != compute_dtype(dtype)) {
+    items.push_back({"master weights", master_bytes(plan, data_rank, dtype)});
+  }
+  return items;
 }
 
 Optimizer::Optimizer(ops::Context& context, const OptimizerOptions& options,
                      const nn::ParameterLayout& layout, const BucketPlan& plan,
-                     std::int64_t data_rank, DType dtype)
+                     std::int64_t data_rank, const TensorView& weights)
     : context_(context),
       options_(options),
+      weights_(weights),
       pieces_(owned_pieces(layout, plan, data_rank)),
-      memory_(context.device(), memory(options, plan, data_rank, dtype).bytes) {
+      state_memory_(context.device(), state_bytes(options, plan, data_rank, weights.dtype())),
+      master_memory_(context.device(), master_bytes(plan, data_rank, weights.dtype())) {
+  require(weights.count() == layout.weight_elements, "{} weights for a layout of {}",
+          weights.count(), layout.weight_elements);
   for (const OwnedPiece& piece : pieces_) {
     const Shape& shape = layout.parameters[piece.parameter].spec.shape;
     decays_.push_back(options.decay_scope == DecayScope::kAll || shape.rank() >= 2);
   }
   const std::int64_t elements = plan.owned_elements(data_rank);
+  const DType dtype = compute_dtype(weights.dtype());
   const std::size_t count = state_names(options).size();
   for (std::size_t i = 0; i < count; ++i) {
-    states_.push_back(memory_.view(static_cast<std::int64_t>(i) * elements * size_bytes(dtype),
-                                   Shape{elements}, dtype));
+    states_.push_back(state_memory_.view(
+        static_cast<std::int64_t>(i) * elements * size_bytes(dtype), Shape{elements}, dtype));
   }
+  if (weights.dtype() != dtype) {
+    masters_ = master_memory_.view(0, Shape{elements}, dtype);
+  }
+}
+
+TensorView Optimizer::master(const OwnedPiece& piece) const {
+  return masters_.empty() ? weights_.flat_slice(piece.arena_offset, piece.range.count())
+                          : masters_.flat_slice(piece.owned_offset, piece.range.count());
 }
 
 TensorView Optimizer::state(std::size_t index, const OwnedPiece& piece) const {
   return states_[index].flat_slice(piece.owned_offset, piece.range.count());
 }
 
-void Optimizer::update(std::size_t bucket, const TensorView& weights,
-                       const ConstTensorView& gradients, double learning_rate,
+void Optimizer::write_weights(const OwnedPiece& piece) {
+  if (!masters_.empty()) {
+    ops::convert(context_, master(piece),
+                 weights_.flat_slice(piece.arena_offset, piece.range.count()));
+  }
+}
+
+void Optimizer::write_weights() {
+  for (const OwnedPiece& piece : pieces_) {
+    write_weights(piece);
+  }
+}
+
+void Optimizer::update(std::size_t bucket, const ConstTensorView& gradients, double learning_rate,
                        double gradient_scale, std::int64_t step) {
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     const OwnedPiece& piece = pieces_[i];
-    if (piece.bucket != bucket) {
-      continue;
+    if (piece.bucket == bucket) {
+      update_piece(piece, gradients.flat_slice(piece.arena_offset, piece.range.count()),
+                   learning_rate, decays_[i] ? options_.weight_decay : 0.0, gradient_scale, step);
+      write_weights(piece);
     }
-    const TensorView weight = weights.flat_slice(piece.arena_offset, piece.range.count());
-    const ConstTensorView gradient = gradients.flat_slice(piece.arena_offset, piece.range.count());
-    const double decay = decays_[i] ? options_.weight_decay : 0.0;
-    switch (options_.kind) {
-      case OptimizerKind::kSgd:
-        ops::sgd_update(context_, weight, gradient,
-                        states_.empty() ? TensorView() : state(0, piece),
-                        {.learning_rate = learning_rate,
-                         .momentum = options_.momentum,
-                         .nesterov = options_.nesterov,
-                         .weight_decay = decay,
-                         .gradient_scale = gradient_scale});
-        break;
-      case OptimizerKind::kAdam:
-      case OptimizerKind::kAdamw:
-        ops::adam_update(
-            context_, weight, gradient, state(0, piece), state(1, piece),
-            {.learning_rate = learning_rate,
-             .beta1 = options_.beta1,
-             .beta2 = options_.beta2,
-             .epsilon = options_.epsilon,
-             .weight_decay = decay,
-             .decay = options_.kind == OptimizerKind::kAdamw ? ops::DecayKind::kDecoupled
-                                                             : ops::DecayKind::kInGradient,
-             .step = step,
-             .gradient_scale = gradient_scale});
-        break;
-      case OptimizerKind::kAdagrad:
-        ops::adagrad_update(context_, weight, gradient, state(0, piece),
-                            {.learning_rate = learning_rate,
-                             .epsilon = options_.epsilon,
-                             .weight_decay = decay,
-                             .gradient_scale = gradient_scale});
-        break;
-    }
+  }
+}
+
+void Optimizer::update_piece(const OwnedPiece& piece, const ConstTensorView& gradient,
+                             double learning_rate, double weight_decay, double gradient_scale,
+                             std::int64_t step) {
+  const TensorView weight = master(piece);
+  switch (options_.kind) {
+    case OptimizerKind::kSgd:
+      ops::sgd_update(context_, weight, gradient, states_.empty() ? TensorView() : state(0, piece),
+                      {.learning_rate = learning_rate,
+                       .momentum = options_.momentum,
+                       .nesterov = options_.nesterov,
+                       .weight_decay = weight_decay,
+                       .gradient_scale = gradient_scale});
+      break;
+    case OptimizerKind::kAdam:
+    case OptimizerKind::kAdamw:
+      ops::adam_update(
+          context_, weight, gradient, state(0, piece), state(1, piece),
+          {.learning_rate = learning_rate,
+           .beta1 = options_.beta1,
+           .beta2 = options_.beta2,
+           .epsilon = options_.epsilon,
+           .weight_decay = weight_decay,
+           .decay = options_.kind == OptimizerKind::kAdamw ? ops::DecayKind::kDecoupled
+                                                           : ops::DecayKind::kInGradient,
+           .step = step,
+           .gradient_scale = gradient_scale});
+      break;
+    case OptimizerKind::kAdagrad:
+      ops::adagrad_update(context_, weight, gradient, state(0, piece),
+                          {.learning_rate = learning_rate,
+                           .epsilon = options_.epsilon,
+                           .weight_decay = weight_decay,
+                           .gradient_scale = gradient_scale});
+      break;
   }
 }
 

@@ -244,8 +244,10 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
            plan.lanes, plan.grid.data, place.data, result.buckets, result.reducer_sizes)) {
     result.memory.push_back(std::move(item));
   }
-  result.memory.push_back(
-      optim::Optimizer::memory(c.optimizer.options, result.buckets, place.data, c.numerics.dtype));
+  for (nn::MemoryItem& item : optim::Optimizer::memory(c.optimizer.options, result.buckets,
+                                                       place.data, c.numerics.dtype)) {
+    result.memory.push_back(std::move(item));
+  }
   for (nn::MemoryItem& item :
        nn::Stage::memory(*plan.model, layers, c.batch.micro, result.slots, c.numerics.dtype)) {
     result.memory.push_back(std::move(item));

@@ -32,7 +32,7 @@ RankState::RankState(ops::Context& context, const Plan& plan, const RankPlan& ra
       stage_state_(context, plan, rank),
       reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
       optimizer_(context, plan.config.optimizer.options, rank.layout, rank.buckets, rank.place.data,
-                 plan.config.numerics.dtype),
+                 stage_state_.weights()),
       norm_(rank.layout, rank.buckets, plan.grid.data) {}
 
 double RankState::update(double learning_rate, double gradient_scale, std::int64_t step) {
@@ -40,7 +40,7 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
   std::vector<comm::Request> gathers;
   const std::vector<optim::Bucket>& buckets = rank_.buckets.buckets();
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    optimizer_.update(b, weights, reducer_.sums(), learning_rate, gradient_scale, step);
+    optimizer_.update(b, reducer_.sums(), learning_rate, gradient_scale, step);
     std::vector<comm::Request> requests = comm::begin_all_gather_slices(
         *groups_.data, weights.flat_slice(buckets[b].elements.begin, buckets[b].elements.count()),
         buckets[b].slices);
@@ -59,11 +59,10 @@ std::vector<io::TensorSlice> RankState::slices() const {
   std::vector<io::TensorSlice> slices;
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::ParameterSpec& spec = rank_.layout.parameters[piece.parameter].spec;
-    slices.push_back(
-        {.name = "weights/" + spec.name,
-         .global_shape = spec.shape,
-         .range = piece.range,
-         .data = stage_state_.weights().flat_slice(piece.arena_offset, piece.range.count())});
+    slices.push_back({.name = "weights/" + spec.name,
+                      .global_shape = spec.shape,
+                      .range = piece.range,
+                      .data = optimizer_.master(piece)});
     for (std::size_t i = 0; i < states.size(); ++i) {
       slices.push_back({.name = "optimizer/" + states[i] + "/" + spec.name,
                         .global_shape = spec.shape,

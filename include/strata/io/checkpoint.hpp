@@ -19,13 +19,27 @@
 /// shown whole by a master file, committed by one rename. Format: docs/formats.md.
 namespace strata::io {
 
-/// Row-major elements [range.begin, range.end) of a tensor, as one writer hands them over.
+/// The part of a tensor that one shard holds: those elements whose index of `dimension` is one of
+/// [first, first + count). The whole tensor where the dimension is kNotSplit.
+struct ShardSlice {
+  static constexpr std::int64_t kNotSplit = -1;
+
+  std::int64_t dimension = kNotSplit;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+
+  friend bool operator==(const ShardSlice&, const ShardSlice&) = default;
+};
+
+/// Row-major elements [range.begin, range.end) of a shard's part of a tensor, as one writer hands
+/// them over.
 struct TensorSlice {
   std::string name;
   Shape global_shape;
   grid::Range range;
   /// range.count() elements in host memory, float32 or float64, of any shape.
   ConstTensorView data;
+  ShardSlice shard;
 };
 
 /// A tensor of a checkpoint.
@@ -40,6 +54,8 @@ struct TensorInfo {
 /// Where a part file holds one slice.
 struct SliceRecord {
   TensorInfo tensor;
+  ShardSlice shard;
+  /// Row-major elements of the shard's part.
   grid::Range range;
   /// The name of the data set in the part file.
   std::string dataset;
@@ -74,8 +90,8 @@ std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::i
                                                       std::int64_t step);
 
 /// Writes one part file and puts it on disk. Slices without elements are left out.
-/// Pre: slices lie within their tensors and hold as many elements as their ranges say; names are
-/// path-like ("weights/dense1.weight"); part indices are used once.
+/// Pre: slices lie within their shards and these within their tensors; slices hold as many elements
+/// as their ranges say; names are path-like ("weights/dense1.weight"); part indices are used once.
 /// Throws: Error(kCheckpoint) where it cannot be written; the message says how many bytes it needed
 /// and the file is gone.
 PartRecord write_part(const std::filesystem::path& directory, std::int64_t part_index,
@@ -86,7 +102,8 @@ PartRecord write_part(const std::filesystem::path& directory, std::int64_t part_
 /// caller, after all write_part.
 /// Returns: the checkpoint's directory.
 /// Throws: Error(kCheckpoint) where a part is missing, where a tensor is not covered exactly once
-/// or where it cannot be written; earlier checkpoints stay.
+/// (by shards that divide one dimension without gaps, and by ranges within each) or where it cannot
+/// be written; earlier checkpoints stay.
 std::filesystem::path commit_checkpoint(const std::filesystem::path& root, std::int64_t step,
                                         std::span<const PartRecord> records,
                                         const nlohmann::json& metadata);
@@ -137,11 +154,18 @@ class Checkpoint {
   /// Throws: Error(kCheckpoint) naming the file and the tensor.
   void verify_part(std::int64_t part) const;
 
-  /// Reads the row-major elements `range` of a tensor into `out`, host memory of as many elements.
+  /// Reads the row-major elements `range` of a shard's part of a tensor into `out`, host memory of
+  /// as many elements. However the tensor was split when it was written: what is asked for is put
+  /// together from the slices that hold it.
   /// Throws: Error(kCheckpoint) where the checkpoint's tensor of this name is missing or has
   /// another shape or dtype than `shape` and out's, or where a part cannot be read.
+  void read(const std::string& name, const Shape& shape, const ShardSlice& shard,
+            const grid::Range& range, TensorView out) const;
+  /// The same of a tensor that is not split.
   void read(const std::string& name, const Shape& shape, const grid::Range& range,
-            TensorView out) const;
+            TensorView out) const {
+    read(name, shape, ShardSlice{}, range, out);
+  }
 
   /// What `checkpoint inspect` prints: step, parts, metadata, and a table of the tensors.
   [[nodiscard]] std::string describe() const;
@@ -159,13 +183,16 @@ class Checkpoint {
   [[nodiscard]] const SliceRecord& record_at(const Location& location) const {
     return parts_[location.part].slices[location.slice];
   }
+  // All slices of a tensor, which is of this shape and dtype.
+  [[nodiscard]] const std::vector<Location>& slices_of(const std::string& name, const Shape& shape,
+                                                       DType dtype) const;
 
   std::filesystem::path directory_;
   std::int64_t step_ = 0;
   nlohmann::json metadata_;
   std::vector<PartRecord> parts_;
   std::vector<TensorInfo> tensors_;
-  // By tensor, in order of range.
+  // By tensor, in order of shard and range.
   std::map<std::string, std::vector<Location>> slices_;
   std::unique_ptr<OpenParts> open_parts_;
 };

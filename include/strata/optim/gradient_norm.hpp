@@ -10,9 +10,9 @@
 
 namespace strata::optim {
 
-/// The squared norm of every tensor's gradient, the same bits on every grid: sums over fixed
+/// The squared norm of every placed slice's gradient, the same bits on every grid: sums over fixed
 /// blocks, added in block order. Each data rank sums the blocks that it owns; the partial sums are
-/// gathered over the data group.
+/// gathered over the data group. A borrowed parameter's gradient counts where it is owned.
 class GradientNorm {
  public:
   GradientNorm(const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_ranks);
@@ -22,8 +22,8 @@ class GradientNorm {
   /// Sums the squares of the own blocks. Shapes: out holds partial_count().
   void partials(ops::Context& context, const ConstTensorView& gradients, std::int64_t data_rank,
                 std::span<double> out) const;
-  /// The squared norm of each parameter of the layout, from the partials of all data ranks:
-  /// `gathered[r]`.
+  /// The squared norm of each placed slice of the layout, 0 of borrowed ones, from the partials of
+  /// all data ranks: `gathered[r]`.
   [[nodiscard]] std::vector<double> squares(
       std::span<const std::span<const double>> gathered) const;
 

@@ -21,6 +21,7 @@ class GradientReducer final : public nn::GradientSink {
   struct Sizes {
     std::int64_t elements = 0;
     std::int64_t microbatches_per_lane = 1;
+    /// Of the weights; gradients are in its compute_dtype.
     DType dtype = DType::kFloat32;
   };
 

@@ -33,34 +33,51 @@ struct OptimizerOptions {
 };
 
 /// Updates the weights of the slices that this rank owns; its state covers no others (ZeRO stage
-/// 1).
+/// 1). What it updates are the masters: the weights themselves or, where these are bfloat16,
+/// float32 weights of its own, whose rounded values it writes there.
 class Optimizer {
  public:
+  /// `weights` is the arena of the layout's weights and stays for the optimizer's life. Masters of
+  /// bfloat16 weights begin as zeros.
   Optimizer(ops::Context& context, const OptimizerOptions& options,
             const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_rank,
-            DType dtype);
+            const TensorView& weights);
 
   /// Names of the state tensors that this kind keeps for each parameter, as in "adam_m".
   [[nodiscard]] static std::vector<std::string> state_names(const OptimizerOptions& options);
-  [[nodiscard]] static nn::MemoryItem memory(const OptimizerOptions& options,
-                                             const BucketPlan& plan, std::int64_t data_rank,
-                                             DType dtype);
+  /// The bytes that an Optimizer of weights of `dtype` allocates.
+  [[nodiscard]] static std::vector<nn::MemoryItem> memory(const OptimizerOptions& options,
+                                                          const BucketPlan& plan,
+                                                          std::int64_t data_rank, DType dtype);
 
-  /// One update of bucket `bucket`'s own slice. `step` is 1 for the first.
-  void update(std::size_t bucket, const TensorView& weights, const ConstTensorView& gradients,
-              double learning_rate, double gradient_scale, std::int64_t step);
+  /// One update of bucket `bucket`'s own slice; nothing where it is borrowed. `step` is 1 for the
+  /// first. Shapes: gradients are the layout's, in compute_dtype of the weights.
+  void update(std::size_t bucket, const ConstTensorView& gradients, double learning_rate,
+              double gradient_scale, std::int64_t step);
 
   [[nodiscard]] const std::vector<OwnedPiece>& pieces() const { return pieces_; }
+  /// The master of a piece, to be read, or to be set; then finish with write_weights().
+  [[nodiscard]] TensorView master(const OwnedPiece& piece) const;
   /// State tensor `index` of a piece.
   [[nodiscard]] TensorView state(std::size_t index, const OwnedPiece& piece) const;
+  /// Writes the masters to the weights of the own slices, rounded; nothing where they are the
+  /// weights.
+  void write_weights();
 
  private:
+  void update_piece(const OwnedPiece& piece, const ConstTensorView& gradient, double learning_rate,
+                    double weight_decay, double gradient_scale, std::int64_t step);
+  void write_weights(const OwnedPiece& piece);
+
   ops::Context& context_;
   OptimizerOptions options_;
+  TensorView weights_;
   std::vector<OwnedPiece> pieces_;
   std::vector<bool> decays_;  ///< for each piece
-  device::Buffer memory_;
+  device::Buffer state_memory_;
+  device::Buffer master_memory_;
   std::vector<TensorView> states_;
+  TensorView masters_;  ///< empty where the weights are the masters
 };
 
 }  // namespace strata::optim

@@ -83,12 +83,84 @@ TEST(BucketPlan, BucketsAreReadyWithTheLayerOfTheirFirstElement) {
   }
 }
 
+/// Buckets and slices counted from the beginning of their region.
+std::vector<std::vector<grid::Range>> relative(const std::vector<Bucket>& buckets,
+                                               std::int64_t begin) {
+  std::vector<std::vector<grid::Range>> all;
+  for (const Bucket& bucket : buckets) {
+    all.push_back({{bucket.elements.begin - begin, bucket.elements.end - begin}});
+    all.back().insert(all.back().end(), bucket.slices.begin(), bucket.slices.end());
+  }
+  return all;
+}
+
+std::int64_t elements_of(const std::vector<Bucket>& buckets) {
+  std::int64_t elements = 0;
+  for (const Bucket& bucket : buckets) {
+    elements += bucket.elements.count();
+  }
+  return elements;
+}
+
+TEST(BucketPlan, CutsLentAndBorrowedPartsAlikeWhereverTheyLie) {
+  using Use = Bucket::Use;
+  for (const std::int64_t bucket : {1024, 2048, 3000, 1 << 20}) {
+    for (const std::int64_t ranks : {1, 2, 3, 4}) {
+      for (const nn::Shards& shards :
+           {nn::Shards{}, nn::Shards{.count = 4, .own = {0, 2}}, nn::Shards{4, {2, 4}}}) {
+        const nn::ParameterLayout whole = nn::layout_of(tied_model(), {0, 4}, shards);
+        const nn::ParameterLayout first = nn::layout_of(tied_model(), {0, 2}, shards);
+        const nn::ParameterLayout last = nn::layout_of(tied_model(), {2, 4}, shards);
+        const BucketPlan one(whole, ranks, bucket);
+        const BucketPlan lends(first, ranks, bucket);
+        const BucketPlan borrows(last, ranks, bucket);
+        const auto expected = relative(one.buckets_for(Use::kLent), whole.lent.begin);
+        EXPECT_EQ(elements_of(one.buckets_for(Use::kLent)), whole.lent.count());
+        EXPECT_EQ(relative(one.buckets_for(Use::kBorrowed), whole.borrowed.begin), expected);
+        EXPECT_EQ(relative(lends.buckets_for(Use::kLent), first.lent.begin), expected);
+        EXPECT_EQ(relative(borrows.buckets_for(Use::kBorrowed), last.borrowed.begin), expected);
+        EXPECT_TRUE(lends.buckets_for(Use::kBorrowed).empty());
+        EXPECT_TRUE(borrows.buckets_for(Use::kLent).empty());
+        EXPECT_EQ(elements_of(one.buckets()), whole.elements);
+      }
+    }
+  }
+}
+
+TEST(BucketPlan, OwnsAllButWhatIsBorrowed) {
+  const nn::ParameterLayout layout = nn::layout_of(tied_model(), {0, 4});
+  for (const std::int64_t ranks : {1, 2, 3}) {
+    const BucketPlan plan(layout, ranks, 2048);
+    std::int64_t owned = 0;
+    std::vector<int> seen(static_cast<std::size_t>(layout.elements), 0);
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      owned += plan.owned_elements(r);
+      for (const OwnedPiece& piece : owned_pieces(layout, plan, r)) {
+        EXPECT_LE(piece.owned_offset + piece.range.count(), plan.owned_elements(r));
+        for (std::int64_t i = 0; i < piece.range.count(); ++i) {
+          ++seen[static_cast<std::size_t>(piece.arena_offset + i)];
+        }
+      }
+    }
+    EXPECT_EQ(owned, layout.elements - layout.borrowed.count());
+    for (const nn::PlacedParameter& placed : layout.parameters) {
+      const bool is_owned = placed.spec.ownership == nn::Ownership::kOwned;
+      for (std::int64_t i = 0; i < placed.shape.count(); ++i) {
+        ASSERT_EQ(seen[static_cast<std::size_t>(placed.offset + i)], is_owned ? 1 : 0);
+      }
+    }
+  }
+}
+
 TEST(BucketPlan, TextTellsPlansApart) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const std::string text = BucketPlan(layout, 2, 2048).text();
   EXPECT_EQ(BucketPlan(layout, 2, 2100).text(), text);
   EXPECT_NE(BucketPlan(layout, 3, 2048).text(), text);
   EXPECT_NE(BucketPlan(layout, 2, 4096).text(), text);
+  nn::ParameterLayout lending = layout;
+  lending.lent = {0, layout.elements};
+  EXPECT_NE(BucketPlan(lending, 2, 2048).text(), text);
 }
 
 TEST(BucketPlan, RefusesBucketsBelowABlock) {

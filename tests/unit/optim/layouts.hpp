@@ -20,6 +20,22 @@ inline nn::ParameterLayout layout_with(const std::vector<std::int64_t>& counts) 
   return nn::layout_of(specs, {0, static_cast<std::int64_t>(counts.size())});
 }
 
+/// The parameters of a model whose last layer borrows the first one's table, which shards divide.
+/// Layer 0 and the last are also the only ones with their neighbours' sizes unlike each other, so
+/// that the table lies at another place of the arena where it is borrowed.
+inline std::vector<nn::ParameterSpec> tied_model() {
+  const nn::ParameterSpec table{.name = "table", .shape = {70, 100}, .layer = 0, .split = 0};
+  nn::ParameterSpec borrowed = table;
+  borrowed.layer = 3;
+  borrowed.ownership = nn::Ownership::kBorrowed;
+  return {{.name = "first.bias", .shape = {1500}, .layer = 0},
+          table,
+          {.name = "up", .shape = {30, 90}, .layer = 1, .split = 1},
+          {.name = "gain", .shape = {30}, .layer = 2},
+          borrowed,
+          {.name = "last.bias", .shape = {20}, .layer = 3}};
+}
+
 inline const std::vector<std::int64_t> kMixed{3000, 10, 1024, 1, 5000, 1025};
 
 /// Numbers of very different sizes where parameters lie, and zeros in the gaps between them.
@@ -27,7 +43,7 @@ inline std::vector<float> arena_numbers(const nn::ParameterLayout& layout, std::
   const RandomStream stream(5, RandomPurpose::kSynthesise, subject);
   std::vector<float> values(static_cast<std::size_t>(layout.elements), 0.0F);
   for (const nn::PlacedParameter& placed : layout.parameters) {
-    for (std::int64_t i = 0; i < placed.spec.shape.count(); ++i) {
+    for (std::int64_t i = 0; i < placed.shape.count(); ++i) {
       const auto at = static_cast<std::uint64_t>(placed.offset + i);
       const auto words = stream.words(at);
       const auto mantissa = static_cast<float>(static_cast<std::int32_t>(words[1]));

@@ -1,6 +1,8 @@
 #include "strata/optim/optimizer.hpp"
 
+#include <bit>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,12 +27,12 @@ std::vector<float> updated(const OptimizerOptions& options, const nn::ParameterL
   const BucketPlan plan(layout, ranks, bucket);
   ops::Context context(1);
   for (std::int64_t r = 0; r < ranks; ++r) {
-    Optimizer optimizer(context, options, layout, plan, r, DType::kFloat32);
+    Optimizer optimizer(context, options, layout, plan, r, view_of(weights));
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       const std::vector<float> gradients =
           arena_numbers(layout, static_cast<std::uint64_t>(10 + step));
       for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
-        optimizer.update(b, view_of(weights), view_of(gradients), rate_of(step), kScale, step);
+        optimizer.update(b, view_of(gradients), rate_of(step), kScale, step);
       }
     }
   }
@@ -84,6 +86,59 @@ TEST(Optimizer, ChangesEveryParameterAndNothingInTheGaps) {
   }
 }
 
+/// A number for each element of the whole model, where a slice has it.
+std::vector<float> numbers_of(const nn::ParameterLayout& layout, std::uint64_t seed,
+                              std::int64_t elements) {
+  std::vector<float> values(static_cast<std::size_t>(elements), 0.0F);
+  for (const nn::PlacedParameter& placed : layout.parameters) {
+    if (placed.offset < elements) {
+      nn::PlacedParameter normal = placed;
+      normal.spec.initializer = nn::Initializer::kNormal;
+      nn::initialise(normal, seed, 0,
+                     view_of(values).flat_slice(placed.offset, placed.shape.count()));
+    }
+  }
+  return values;
+}
+
+/// The sum over a parameter's elements of the bits of its updated weights, by name: equal where the
+/// same elements have the same values, however they are sliced.
+std::map<std::string, std::uint64_t> updated_bits(const OptimizerOptions& options,
+                                                  const std::vector<nn::Shards>& tensor_ranks) {
+  std::map<std::string, std::uint64_t> bits;
+  for (const nn::Shards& shards : tensor_ranks) {
+    const nn::ParameterLayout layout = nn::layout_of(tied_model(), {0, 4}, shards);
+    std::vector<float> weights = numbers_of(layout, 1, layout.weight_elements);
+    const BucketPlan plan(layout, 1, 4096);
+    ops::Context context(1);
+    Optimizer optimizer(context, options, layout, plan, 0, view_of(weights));
+    const std::vector<float> gradients = numbers_of(layout, 2, layout.elements);
+    for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
+      optimizer.update(b, view_of(gradients), 0.1, kScale, 1);
+    }
+    for (const nn::PlacedParameter& placed : layout.parameters) {
+      const bool counts = placed.is_slice() || shards.own.begin == 0;
+      for (std::int64_t i = 0; i < placed.shape.count(); ++i) {
+        const auto at = static_cast<std::size_t>(placed.offset + i);
+        if (counts && at < weights.size()) {
+          bits[placed.spec.name] += std::bit_cast<std::uint32_t>(weights[at]);
+        }
+      }
+    }
+  }
+  return bits;
+}
+
+TEST(Optimizer, UpdatesOfShardsAreTheUpdateOfTheWhole) {
+  for (const OptimizerOptions& options : all_options()) {
+    const auto whole = updated_bits(options, {nn::Shards{}});
+    EXPECT_EQ(whole.size(), 5U);
+    EXPECT_EQ(updated_bits(options, {{4, {0, 4}}}), whole) << name_of(options.kind);
+    EXPECT_EQ(updated_bits(options, {{4, {0, 2}}, {4, {2, 4}}}), whole) << name_of(options.kind);
+    EXPECT_EQ(updated_bits(options, {{3, {0, 1}}, {3, {1, 2}}, {3, {2, 3}}}), whole);
+  }
+}
+
 TEST(Optimizer, SgdIsItsFormula) {
   const nn::ParameterLayout layout = layout_with({2000, 40});
   const OptimizerOptions options{.weight_decay = 0.5, .decay_scope = DecayScope::kMatrices};
@@ -113,7 +168,10 @@ TEST(Optimizer, KeepsStateForItsOwnSlicesOnly) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const BucketPlan plan(layout, 4, 4096);
   const auto bytes = [&](const OptimizerOptions& options, std::int64_t rank) {
-    return Optimizer::memory(options, plan, rank, DType::kFloat32).bytes;
+    const std::vector<nn::MemoryItem> items =
+        Optimizer::memory(options, plan, rank, DType::kFloat32);
+    EXPECT_EQ(items.size(), 1U);
+    return items.front().bytes;
   };
   EXPECT_EQ(bytes({.kind = OptimizerKind::kSgd}, 0), 0);
   EXPECT_EQ(bytes({.kind = OptimizerKind::kSgd, .momentum = 0.9}, 1), plan.owned_elements(1) * 4);
@@ -131,11 +189,11 @@ TEST(Optimizer, NamesItsStatesAndLeavesThemReadable) {
   const nn::ParameterLayout layout = layout_with({1500});
   const BucketPlan plan(layout, 1, 1024);
   ops::Context context(1);
-  Optimizer optimizer(context, {.momentum = 0.5}, layout, plan, 0, DType::kFloat32);
   std::vector<float> weights = arena_numbers(layout, 1);
+  Optimizer optimizer(context, {.momentum = 0.5}, layout, plan, 0, view_of(weights));
   const std::vector<float> gradients = arena_numbers(layout, 2);
   for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
-    optimizer.update(b, view_of(weights), view_of(gradients), 0.1, 1.0, 1);
+    optimizer.update(b, view_of(gradients), 0.1, 1.0, 1);
   }
   // The first step's momentum is the gradient.
   for (const OwnedPiece& piece : optimizer.pieces()) {
