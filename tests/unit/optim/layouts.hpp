@@ -21,8 +21,7 @@ inline nn::ParameterLayout layout_with(const std::vector<std::int64_t>& counts) 
 }
 
 /// The parameters of a model whose last layer borrows the first one's table, which shards divide.
-/// Layer 0 and the last are also the only ones with their neighbours' sizes unlike each other, so
-/// that the table lies at another place of the arena where it is borrowed.
+/// Others lie before the table where it is owned and where it is borrowed, at different lengths.
 inline std::vector<nn::ParameterSpec> tied_model() {
   const nn::ParameterSpec table{.name = "table", .shape = {70, 100}, .layer = 0, .split = 0};
   nn::ParameterSpec borrowed = table;

@@ -1,0 +1,148 @@
+#include "strata/optim/tied_exchange.hpp"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+
+#include "strata/core/clock.hpp"
+#include "strata/core/error.hpp"
+#include "strata/ops/reduce.hpp"
+
+namespace strata::optim {
+namespace {
+
+std::vector<grid::Range> own_slices(const BucketPlan& plan, Bucket::Use use,
+                                    std::int64_t data_rank) {
+  std::vector<grid::Range> slices;
+  for (const Bucket& bucket : plan.buckets_for(use)) {
+    const grid::Range& slice = bucket.slices[static_cast<std::size_t>(data_rank)];
+    if (slice.count() > 0) {
+      slices.push_back({bucket.elements.begin + slice.begin, bucket.elements.begin + slice.end});
+    }
+  }
+  return slices;
+}
+
+std::int64_t longest(const std::vector<grid::Range>& ranges) {
+  std::int64_t count = 0;
+  for (const grid::Range& range : ranges) {
+    count = std::max(count, range.count());
+  }
+  return count;
+}
+
+TensorView elements_at(const TensorView& arena, const grid::Range& range) {
+  return arena.flat_slice(range.begin, range.count());
+}
+
+double wait_for(std::vector<comm::Request>& requests) {
+  const double start = now_seconds();
+  for (comm::Request& request : requests) {
+    request.wait();
+  }
+  return now_seconds() - start;
+}
+
+}  // namespace
+
+nn::MemoryItem TiedExchange::memory(const BucketPlan& plan, std::int64_t data_rank,
+                                    std::int64_t pipeline_rank, const Stages& stages,
+                                    DType weights_dtype) {
+  const bool receives = stages.owner != stages.borrower && pipeline_rank == stages.owner;
+  const std::int64_t elements =
+      receives ? longest(own_slices(plan, Bucket::Use::kLent, data_rank)) : 0;
+  return {"received tied gradients",
+          kInFlight * elements * size_bytes(compute_dtype(weights_dtype))};
+}
+
+TiedExchange::TiedExchange(ops::Context& context, comm::Communicator& pipeline_group,
+                           const nn::ParameterLayout& layout, const BucketPlan& plan,
+                           std::int64_t data_rank, const Stages& stages, DType weights_dtype)
+    : context_(context),
+      group_(pipeline_group),
+      stages_(stages),
+      lent_(own_slices(plan, Bucket::Use::kLent, data_rank)),
+      borrowed_(own_slices(plan, Bucket::Use::kBorrowed, data_rank)),
+      receive_memory_(context.device(),
+                      memory(plan, data_rank, pipeline_group.rank(), stages, weights_dtype).bytes) {
+  require((layout.lent.count() > 0) == owns() && (layout.borrowed.count() > 0) == borrows(),
+          "stage {} lends {} elements and borrows {}, where {} owns and {} borrows", group_.rank(),
+          layout.lent.count(), layout.borrowed.count(), stages.owner, stages.borrower);
+  const DType dtype = compute_dtype(weights_dtype);
+  const std::int64_t slot = longest(lent_);
+  for (std::int64_t s = 0; owns() && is_shared() && s < kInFlight; ++s) {
+    receive_slots_.push_back(
+        receive_memory_.view(s * slot * size_bytes(dtype), Shape{slot}, dtype));
+  }
+}
+
+void TiedExchange::add(const TensorView& into, const TensorView& from) {
+  const std::array<TensorView, 2> parts{into, from};
+  const std::array<ops::FoldPair, 1> steps{{{.into = 0, .from = 1}}};
+  ops::fold(context_, parts, steps);
+}
+
+double TiedExchange::combine(const TensorView& gradients) {
+  if (!is_shared()) {
+    for (std::size_t i = 0; i < lent_.size(); ++i) {
+      add(elements_at(gradients, lent_[i]), elements_at(gradients, borrowed_[i]));
+    }
+    return 0.0;
+  }
+  if (owns()) {
+    return receive_and_add(gradients);
+  }
+  std::vector<comm::Request> sends;
+  for (const grid::Range& slice : borrowed_) {
+    sends.push_back(group_.send(elements_at(gradients, slice), stages_.owner, comm::Tag::kReduce));
+  }
+  return wait_for(sends);
+}
+
+double TiedExchange::receive_and_add(const TensorView& gradients) {
+  struct Arrival {
+    comm::Request request;
+    TensorView received;
+    std::size_t slice = 0;
+  };
+  double waited = 0.0;
+  std::deque<Arrival> in_flight;
+  std::size_t posted = 0;
+  while (posted < lent_.size() || !in_flight.empty()) {
+    if (posted < lent_.size() && in_flight.size() < receive_slots_.size()) {
+      const TensorView slot =
+          receive_slots_[posted % receive_slots_.size()].flat_slice(0, lent_[posted].count());
+      in_flight.push_back({.request = group_.receive(slot, stages_.borrower, comm::Tag::kReduce),
+                           .received = slot,
+                           .slice = posted});
+      ++posted;
+      continue;
+    }
+    Arrival& oldest = in_flight.front();
+    const double start = now_seconds();
+    oldest.request.wait();
+    waited += now_seconds() - start;
+    add(elements_at(gradients, lent_[oldest.slice]), oldest.received);
+    in_flight.pop_front();
+  }
+  return waited;
+}
+
+double TiedExchange::hand_back(const TensorView& weights) {
+  std::vector<comm::Request> requests;
+  if (is_shared() && owns()) {
+    for (const grid::Range& slice : lent_) {
+      requests.push_back(
+          group_.send(elements_at(weights, slice), stages_.borrower, comm::Tag::kGather));
+    }
+  }
+  if (is_shared() && borrows()) {
+    for (const grid::Range& slice : borrowed_) {
+      requests.push_back(
+          group_.receive(elements_at(weights, slice), stages_.owner, comm::Tag::kGather));
+    }
+  }
+  return wait_for(requests);
+}
+
+}  // namespace strata::optim
