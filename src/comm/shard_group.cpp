@@ -1,5 +1,6 @@
 #include "strata/comm/shard_group.hpp"
 
+#include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 
 namespace strata::comm {
@@ -91,9 +92,11 @@ void ShardGroup::reduce_scatter(ops::Context& context, std::span<const TensorVie
     const TensorView& part = accumulators[static_cast<std::size_t>(k)];
     partials.push_back(part.reshaped(Shape{part.count()}));
   }
+  const double begin = now_seconds();
   OrderedReduction::Pending pending =
       reduction_->start(partials, element_slices(accumulators.front()), received);
   OrderedReduction::wait(pending);
+  exposed_seconds_ += now_seconds() - begin;
   reduction_->fold(context, pending);
 }
 
@@ -109,11 +112,13 @@ void ShardGroup::all_gather_rows(const TensorView& tensor) {
   if (ranks() == 1) {
     return;
   }
+  const double begin = now_seconds();
   std::vector<Request> requests = begin_all_gather_slices(
       *group_, tensor.reshaped(Shape{tensor.count()}), element_slices(tensor));
   for (Request& request : requests) {
     request.wait();
   }
+  exposed_seconds_ += now_seconds() - begin;
 }
 
 void ShardGroup::all_gather_parts(const ConstTensorView& mine, const TensorView& all) {
@@ -121,7 +126,9 @@ void ShardGroup::all_gather_parts(const ConstTensorView& mine, const TensorView&
     require(mine.raw() == all.raw(), "parts of one rank that are not in their place");
     return;
   }
+  const double begin = now_seconds();
   group_->all_gather(mine, all);
+  exposed_seconds_ += now_seconds() - begin;
 }
 
 }  // namespace strata::comm

@@ -23,6 +23,14 @@ double imbalance_of(std::span<const double> costs, std::span<const Range> stages
 
 }  // namespace
 
+std::int64_t StageSplit::stage_of(std::int64_t layer) const {
+  const auto found = std::find_if(stages.begin(), stages.end(), [&](const Range& stage) {
+    return layer >= stage.begin && layer < stage.end;
+  });
+  require(found != stages.end(), "no stage holds layer {}", layer);
+  return found - stages.begin();
+}
+
 StageSplit balanced_split(std::span<const double> costs, std::int64_t stages) {
   const auto layers = static_cast<std::int64_t>(costs.size());
   require(stages >= 1 && stages <= layers, "{} stages for {} layers", stages, layers);

@@ -112,6 +112,18 @@ class Dense final : public Layer {
     return cost;
   }
 
+  LayerTraffic traffic(const PassShape& pass) const override {
+    if (options_.parallel == Parallel::kNone) {
+      return {};
+    }
+    const std::int64_t columns = options_.parallel == Parallel::kRow ? outputs_ : inputs_;
+    const double bytes = static_cast<double>(rows_at(input(), pass.microbatch) * columns *
+                                             size_bytes(compute_dtype(pass.dtype)));
+    LayerTraffic traffic = exchange_of(pass, bytes);
+    traffic += exchange_of(pass, bytes);
+    return traffic;
+  }
+
   void forward(const LayerPass& pass) const override {
     const std::int64_t rows = rows_of(pass);
     if (options_.parallel == Parallel::kRow && pass.shards.shards() > 1) {

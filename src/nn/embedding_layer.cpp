@@ -76,6 +76,16 @@ class Embedding final : public Layer {
     return {.elements_moved = 6.0 * static_cast<double>(output_shape().count())};
   }
 
+  LayerTraffic traffic(const PassShape& pass) const override {
+    const double elements = static_cast<double>(rows_at(output(), pass.microbatch)) *
+                            static_cast<double>(options_.width);
+    const double sum_bytes = elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype)));
+    LayerTraffic traffic = exchange_of(pass, sum_bytes);
+    traffic += exchange_of(
+        pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes);
+    return traffic;
+  }
+
   void forward(const LayerPass& pass) const override {
     const std::int64_t rows = pass.output.count() / options_.width;
     const TensorView y = pass.output.reshaped(Shape{rows, options_.width});

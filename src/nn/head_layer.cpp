@@ -51,6 +51,16 @@ class Head final : public Layer {
             .elements_moved = 3.0 * static_cast<double>(output_shape().count())};
   }
 
+  LayerTraffic traffic(const PassShape& pass) const override {
+    const double elements =
+        static_cast<double>(rows_at(input(), pass.microbatch)) * static_cast<double>(width());
+    const double sum_bytes = elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype)));
+    LayerTraffic traffic = exchange_of(pass, sum_bytes);
+    traffic += exchange_of(
+        pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes);
+    return traffic;
+  }
+
   void forward(const LayerPass& pass) const override {
     gather(pass);
     const ConstTensorView x = whole_input(pass);

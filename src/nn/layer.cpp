@@ -42,6 +42,15 @@ std::vector<TensorSpec> Layer::workspace(const PassShape& /*pass*/) const {
   return {};
 }
 
+LayerTraffic exchange_of(const PassShape& pass, double bytes) {
+  const auto ranks = static_cast<double>(pass.shards.count / pass.shards.own.count());
+  return {ranks - 1.0, bytes * (ranks - 1.0) / ranks};
+}
+
+LayerTraffic Layer::traffic(const PassShape& /*pass*/) const {
+  return {};
+}
+
 std::vector<TensorSpec> Layer::cache(const PassShape& /*pass*/, std::int64_t /*capacity*/) const {
   return {};
 }

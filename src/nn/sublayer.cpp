@@ -187,6 +187,25 @@ LayerCost Sublayer::cost() const {
   return cost;
 }
 
+LayerTraffic Sublayer::traffic(const PassShape& pass) const {
+  const auto elements = static_cast<double>(whole_rows(pass)) * static_cast<double>(width());
+  const double sum_bytes = elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype)));
+  const double bytes = elements * static_cast<double>(size_bytes(pass.dtype));
+  LayerTraffic traffic;
+  for (int direction = 0; direction < 2; ++direction) {
+    traffic += exchange_of(pass, sum_bytes);
+    traffic += exchange_of(pass, is_split_by_tokens() ? bytes : sum_bytes);
+  }
+  if (is_split_by_tokens()) {
+    if (pass.recompute != Recompute::kNone) {
+      traffic += exchange_of(pass, bytes);
+    }
+    const auto parameters = static_cast<double>(norm_parameters());
+    traffic += exchange_of(pass, 4.0 * parameters * static_cast<double>(width() * pass.shards.count));
+  }
+  return traffic;
+}
+
 std::int64_t Sublayer::rows_of(const LayerPass& pass) const {
   return pass.input.count() / width();
 }

@@ -112,7 +112,7 @@ class Executor::Run {
     if (stage_.is_last()) {
       loss(m);
     }
-    timed([&] { stage_.backward_input(m, input(m), source_.first_row(m)); });
+    timed([&] { stage_.backward_input(m, input(m), source_.first_row(m), *sink_); });
   }
 
   void loss(std::int64_t m) {

@@ -73,6 +73,10 @@ class ShardGroup {
   /// Shapes: mine own x anything, all shards x the same.
   void all_gather_parts(const ConstTensorView& mine, const TensorView& all);
 
+  /// Seconds spent in messages since the last reset.
+  [[nodiscard]] double exposed_seconds() const { return exposed_seconds_; }
+  void reset_clock() { exposed_seconds_ = 0.0; }
+
  private:
   void fold_after(ops::Context& context, std::span<const TensorView> accumulators,
                   std::size_t shard) const;
@@ -85,6 +89,7 @@ class ShardGroup {
   grid::RunningFold fold_;
   std::vector<ops::FoldPair> steps_;
   std::optional<OrderedReduction> reduction_;
+  double exposed_seconds_ = 0.0;
 };
 
 }  // namespace strata::comm

@@ -11,6 +11,9 @@ namespace strata::grid {
 /// A division of consecutive layers among stages.
 struct StageSplit {
   std::vector<Range> stages;
+
+  /// The stage that holds a layer. Pre: one does.
+  [[nodiscard]] std::int64_t stage_of(std::int64_t layer) const;
   /// Cost of the dearest stage over the mean cost of a stage; 1 is perfect.
   double imbalance = 1.0;
 };

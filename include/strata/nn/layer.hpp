@@ -104,6 +104,21 @@ struct LayerCost {
   double elements_moved = 0.0;
 };
 
+/// What a rank sends over its tensor group in one microbatch of training.
+struct LayerTraffic {
+  double messages = 0.0;
+  double bytes = 0.0;
+
+  LayerTraffic& operator+=(const LayerTraffic& other) {
+    messages += other.messages;
+    bytes += other.bytes;
+    return *this;
+  }
+};
+
+/// A reduce-scatter, or a gather of parts from everywhere, of so many bytes in all.
+[[nodiscard]] LayerTraffic exchange_of(const PassShape& pass, double bytes);
+
 /// The shape of a layer's input or output for one sample, and how it lies on the tensor ranks.
 struct Port {
   Shape shape;
@@ -158,6 +173,7 @@ class Layer {
   /// Whether backward reads the output; where not, its gradient may take the output's place.
   [[nodiscard]] virtual bool backward_reads_output() const { return true; }
   [[nodiscard]] virtual LayerCost cost() const;
+  [[nodiscard]] virtual LayerTraffic traffic(const PassShape& pass) const;
   /// The keys of up to `capacity` tokens that a pass with Decoding keeps, one tensor for each own
   /// shard; as much for the values. None for layers that look at one row at a time.
   [[nodiscard]] virtual std::vector<TensorSpec> cache(const PassShape& pass,

@@ -12,6 +12,7 @@
 #include "strata/device/device.hpp"
 #include "strata/io/loader.hpp"
 #include "strata/nn/model.hpp"
+#include "strata/nn/transformer.hpp"
 #include "strata/optim/learning_rate.hpp"
 #include "strata/optim/optimizer.hpp"
 #include "strata/pipeline/schedule.hpp"
@@ -34,12 +35,14 @@ enum class Switch { kOff, kOn };
 struct RunConfig {
   struct {
     std::vector<std::string> layers;
+    nn::TransformerOptions transformer;
     LossChoice loss = LossChoice::kAuto;
   } model;
   struct {
     std::string train;
     std::string test;
     io::Normalise normalise = io::Normalise::kAuto;
+    io::Sampling sampling = io::Sampling::kBlocks;
   } data;
   struct {
     std::int64_t global = 128;
@@ -49,6 +52,7 @@ struct RunConfig {
     std::int64_t data = 0;
     std::int64_t pipeline = 1;
     std::int64_t tensor = 1;
+    Switch sequence = Switch::kOff;
     pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1f1b;
     std::string split = "auto";
     double bucket_mib = 4.0;
@@ -57,6 +61,7 @@ struct RunConfig {
     std::int64_t lanes = 0;
     std::int64_t shards = 0;
     DType dtype = DType::kFloat32;
+    comm::Summation mode = comm::Summation::kInvariant;
   } numerics;
   struct {
     optim::OptimizerOptions options;
@@ -67,6 +72,8 @@ struct RunConfig {
     std::int64_t steps = 0;
     double epochs = 0.0;
     std::int64_t evaluate_every = 0;
+    std::int64_t evaluate_batches = 0;
+    nn::Recompute recompute = nn::Recompute::kNone;
     std::int64_t log_every = 0;
   } train;
   struct {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "strata/nn/stage.hpp"
 #include "strata/optim/buckets.hpp"
 #include "strata/optim/gradient_reducer.hpp"
+#include "strata/optim/tied_exchange.hpp"
 #include "strata/pipeline/schedule.hpp"
 #include "strata/train/config.hpp"
 
@@ -29,25 +31,35 @@ struct Plan {
   std::int64_t microbatches_per_lane = 1;
   /// Of one rank in one step.
   std::int64_t microbatches = 1;
+  /// Losses of one sample: tokens for a language model, else 1.
+  std::int64_t targets_per_sample = 1;
   std::int64_t total_steps = 0;
   pipeline::Schedule training;
   pipeline::Schedule evaluation;
 };
 
+/// Messages of one kind that a rank sends.
+struct Traffic {
+  std::string name;
+  double messages = 0.0;
+  double bytes = 0.0;
+};
+
 /// The part of one rank in a plan.
 struct RankPlan {
   grid::Coordinates place;
-  grid::Range layers;
+  nn::StageSpec stage;
   nn::ParameterLayout layout;
   optim::BucketPlan buckets;
   optim::GradientReducer::Sizes reducer_sizes;
-  nn::StageSlots slots;
   io::Parts parts = io::Parts::kInputs;  ///< what its loader reads
   bool loads = false;
   /// First sample of each of its microbatches within the global batch.
   std::vector<std::int64_t> offsets;
   /// The arenas of this rank, in bytes.
   std::vector<nn::MemoryItem> memory;
+  /// What it sends in a step of training.
+  std::vector<Traffic> traffic;
 };
 
 /// What of a run must stay as it was when a checkpoint continues it: the virtual grid.
@@ -57,10 +69,25 @@ struct VirtualGrid {
   std::int64_t microbatch = 0;
 };
 
-/// Decides everything. `stored` is the virtual grid of the checkpoint that the run continues, if
+/// The `layer =` lines of the model: the config's, or those that its preset stands for.
+/// Throws: Error(kUsage) where the config has both or neither.
+[[nodiscard]] std::vector<std::string> layer_lines(const RunConfig& config);
+
+/// Tokens of a sample of a language model. Throws: Error(kUsage) where the config does not say.
+[[nodiscard]] std::int64_t context_of(const RunConfig& config);
+
+/// What a data set of tokens would say that is not there yet, so that a job can be planned before its
+/// data are made. Throws: Error(kUsage) where the config does not give the model's vocabulary.
+[[nodiscard]] io::DatasetInfo assumed_data(const RunConfig& config);
+
+/// Decides everything. `ranks` is 0 where no job has been launched: then as many as the grid has.
+/// `stored` is the virtual grid of the checkpoint that the run continues, if
 /// any. Throws: Error(kUsage) that names the setting and a value that would do.
 [[nodiscard]] Plan prepare(const RunConfig& config, std::int64_t ranks,
                            const io::DatasetInfo& train_data, const VirtualGrid& stored);
+
+/// The stages that own and use a tied table; nothing where no parameter is tied.
+[[nodiscard]] std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan);
 
 [[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
 
@@ -68,8 +95,8 @@ struct VirtualGrid {
 [[nodiscard]] std::vector<comm::PlanItem> plan_items(const Plan& plan,
                                                      const std::string& config_text);
 
-/// What training will use: the model's table, the grid, the schedule with its bubble, and each
-/// stage's memory.
+/// What training will use: the model's table, the grid, the schedule with its bubble, each stage's
+/// memory, and what its ranks send in a step.
 [[nodiscard]] std::string plan_text(const Plan& plan);
 
 }  // namespace strata::train

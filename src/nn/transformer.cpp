@@ -1,0 +1,164 @@
+#include "strata/nn/transformer.hpp"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+
+namespace strata::nn {
+namespace {
+
+/// What the presets of one architecture share.
+TransformerOptions gpt2(std::int64_t blocks, std::int64_t width, std::int64_t heads) {
+  return {.blocks = blocks,
+          .width = width,
+          .heads = heads,
+          .context = 1024,
+          .vocabulary = 50257,
+          .norm = NormChoice::kLayerNorm,
+          .mlp = MlpChoice::kGelu,
+          .positions = PositionChoice::kLearned,
+          .bias = Choice::kYes,
+          .tied = Choice::kYes};
+}
+
+struct LlamaSize {
+  std::int64_t blocks = 0;
+  std::int64_t width = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t hidden = 0;
+  std::int64_t context = 4096;
+  std::int64_t vocabulary = 32000;
+  double rotary_base = 10000.0;
+};
+
+TransformerOptions llama(const LlamaSize& size) {
+  return {.blocks = size.blocks,
+          .width = size.width,
+          .heads = size.heads,
+          .kv_heads = size.kv_heads,
+          .hidden = size.hidden,
+          .context = size.context,
+          .vocabulary = size.vocabulary,
+          .norm = NormChoice::kRmsNorm,
+          .mlp = MlpChoice::kSwiglu,
+          .positions = PositionChoice::kRotary,
+          .rotary_base = size.rotary_base,
+          .bias = Choice::kNo,
+          .tied = Choice::kNo};
+}
+
+TransformerOptions options_of(Preset preset) {
+  switch (preset) {
+    case Preset::kNone:
+    case Preset::kGpt: {
+      TransformerOptions options = gpt2(0, 0, 0);
+      options.context = 0;
+      options.vocabulary = 0;
+      return options;
+    }
+    case Preset::kLlama:
+      return llama({.context = 0, .vocabulary = 0});
+    case Preset::kGpt2_124m:
+      return gpt2(12, 768, 12);
+    case Preset::kGpt2_355m:
+      return gpt2(24, 1024, 16);
+    case Preset::kGpt2_774m:
+      return gpt2(36, 1280, 20);
+    case Preset::kGpt2_1558m:
+      return gpt2(48, 1600, 25);
+    case Preset::kTinyllama_1b:
+      return llama({22, 2048, 32, 4, 5632, 2048});
+    case Preset::kLlama2_7b:
+      return llama({32, 4096, 32, 32, 11008});
+    case Preset::kLlama2_13b:
+      return llama({40, 5120, 40, 40, 13824});
+    case Preset::kLlama2_70b:
+      return llama({80, 8192, 64, 8, 28672});
+    case Preset::kLlama3_8b:
+      return llama({32, 4096, 32, 8, 14336, 8192, 128256, 500000.0});
+    case Preset::kLlama3_70b:
+      return llama({80, 8192, 64, 8, 28672, 8192, 128256, 500000.0});
+  }
+  return {};
+}
+
+/// `chosen` where it is not the type's "leave it to the preset".
+template <typename T>
+void fill(T& chosen, const T& preset) {
+  if (chosen == T{}) {
+    chosen = preset;
+  }
+}
+
+}  // namespace
+
+TransformerOptions resolved(const TransformerOptions& options) {
+  const TransformerOptions preset = options_of(options.preset);
+  TransformerOptions result = options;
+  fill(result.blocks, preset.blocks);
+  fill(result.width, preset.width);
+  fill(result.heads, preset.heads);
+  fill(result.kv_heads, preset.kv_heads);
+  fill(result.context, preset.context);
+  fill(result.vocabulary, preset.vocabulary);
+  fill(result.norm, preset.norm);
+  fill(result.mlp, preset.mlp);
+  fill(result.positions, preset.positions);
+  fill(result.bias, preset.bias);
+  fill(result.tied, preset.tied);
+  fill(result.rotary_base, preset.rotary_base);
+  fill(result.rotary_base, 10000.0);
+  fill(result.hidden, options.width == 0 ? preset.hidden : 0);
+  const std::pair<const char*, std::int64_t> needed[] = {{"model.blocks", result.blocks},
+                                                         {"model.width", result.width},
+                                                         {"model.heads", result.heads},
+                                                         {"model.context", result.context}};
+  for (const auto& [key, value] : needed) {
+    if (value == 0) {
+      fail(ExitCode::kUsage, "model.preset is {}, which leaves {} open; set it",
+           name_of(options.preset), key);
+    }
+  }
+  fill(result.kv_heads, result.heads);
+  if (result.hidden == 0) {
+    // Three matrices of two thirds of the width have the weights of two.
+    constexpr std::int64_t kRounding = 64;
+    const std::int64_t whole = 4 * result.width;
+    result.hidden = result.mlp == MlpChoice::kSwiglu
+                        ? (2 * whole / 3 + kRounding - 1) / kRounding * kRounding
+                        : whole;
+  }
+  return result;
+}
+
+std::vector<std::string> transformer_layers(const TransformerOptions& o) {
+  constexpr double kDeviation = 0.02;
+  const bool rms = o.norm == NormChoice::kRmsNorm;
+  const std::string bias = o.bias == Choice::kNo ? " bias=no" : "";
+  const std::string dropout = o.dropout > 0.0 ? fmt::format(" dropout={}", o.dropout) : "";
+  const std::string common =
+      fmt::format("{}{}{} output_deviation={:.6g}", rms ? " norm=rms_norm" : "", bias, dropout,
+                  kDeviation / std::sqrt(2.0 * static_cast<double>(o.blocks)));
+  std::vector<std::string> lines{fmt::format(
+      "embedding {}{}{}{} name=embedding", o.width,
+      o.vocabulary > 0 ? fmt::format(" vocabulary={}", o.vocabulary) : "",
+      o.positions == PositionChoice::kLearned ? fmt::format(" positions={}", o.context) : "",
+      dropout)};
+  for (std::int64_t block = 0; block < o.blocks; ++block) {
+    lines.push_back(fmt::format(
+        "attention {}{}{}{} name=blocks.{}.attention", o.heads,
+        o.kv_heads != o.heads ? fmt::format(" kv_heads={}", o.kv_heads) : "",
+        o.positions == PositionChoice::kRotary ? fmt::format(" rotary={:g}", o.rotary_base) : "",
+        common, block));
+    lines.push_back(
+        fmt::format("mlp {} {}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp), common, block));
+  }
+  lines.push_back(fmt::format("{}{} name=norm", rms ? "rms_norm" : "layer_norm", rms ? "" : bias));
+  lines.push_back(fmt::format("head{} name=head", o.tied == Choice::kNo ? " tied=no" : ""));
+  return lines;
+}
+
+}  // namespace strata::nn

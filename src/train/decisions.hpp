@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+
+#include "strata/train/plan.hpp"
+
+// The decisions that prepare() takes one after the other. Each throws Error(kUsage) that names the
+// setting and a value that would do.
+namespace strata::train {
+
+/// The grid of `ranks` ranks; of as many as the config needs where that is 0.
+[[nodiscard]] grid::Grid decide_grid(const RunConfig& config, std::int64_t ranks);
+
+/// Lanes, shards, microbatches, and what follows from them. Pre: plan.grid, plan.train_data.
+void decide_virtual_grid(Plan& plan, const VirtualGrid& stored);
+
+[[nodiscard]] std::int64_t decide_steps(const RunConfig& config, std::int64_t samples);
+
+[[nodiscard]] nn::LossKind decide_loss(const RunConfig& config, const io::DatasetInfo& data);
+
+void check_optimizer(const optim::OptimizerOptions& options);
+
+/// Refuses messages that are too long for MPI, which counts their bytes in 32 bits, and rows of
+/// tokens that sequence parallelism does not divide.
+void check_stages(const Plan& plan);
+
+}  // namespace strata::train

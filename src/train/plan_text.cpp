@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include "strata/core/text.hpp"
+#include "strata/pipeline/simulator.hpp"
+#include "strata/train/plan.hpp"
+
+namespace strata::train {
+namespace {
+
+std::int64_t total_bytes(const RankPlan& rank) {
+  std::int64_t total = 0;
+  for (const nn::MemoryItem& item : rank.memory) {
+    total += item.bytes;
+  }
+  return total;
+}
+
+/// The rank of a stage that needs most memory: where lanes are no power of two, replicas hold
+/// different numbers of partial sums, and where shards do not divide a vocabulary, slices differ.
+RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
+  RankPlan largest = rank_plan(plan, plan.grid.rank_of({.pipeline = stage}));
+  // Ranks further on hold no more than these.
+  constexpr std::int64_t kMostReplicas = 8;
+  for (std::int64_t d = 1; d < std::min(plan.grid.data, kMostReplicas); ++d) {
+    RankPlan rank = rank_plan(plan, plan.grid.rank_of({.data = d, .pipeline = stage}));
+    if (total_bytes(rank) > total_bytes(largest)) {
+      largest = std::move(rank);
+    }
+  }
+  return largest;
+}
+
+std::string batch_text(const Plan& plan) {
+  const RunConfig& c = plan.config;
+  std::string text = fmt::format(
+      "batch: {} samples = {} replica{} x {} microbatches x {} samples; {} steps = {:.2f} epochs\n",
+      c.batch.global, plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches,
+      c.batch.micro, plan.total_steps,
+      static_cast<double>(plan.total_steps) * static_cast<double>(c.batch.global) /
+          static_cast<double>(plan.train_data.samples));
+  if (plan.train_data.samples < c.batch.global) {
+    text += fmt::format(
+        "warning: a batch of {} holds samples of the {} in the data set several times\n",
+        c.batch.global, plan.train_data.samples);
+  }
+  return text;
+}
+
+std::string schedule_text(const Plan& plan) {
+  // Forward, input gradient and weight gradient take about as long as each other in dense layers.
+  const pipeline::Simulation simulation =
+      pipeline::simulate(plan.training, pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0));
+  return fmt::format("schedule: {}, {} stage{}, bubble {:.1f} % with equal stages\n",
+                     name_of(plan.training.kind), plan.grid.pipeline,
+                     plan.grid.pipeline == 1 ? "" : "s", 100.0 * simulation.bubble_fraction);
+}
+
+std::string memory_text(const std::vector<RankPlan>& ranks) {
+  std::vector<std::vector<std::string>> rows{{"memory of a rank"}};
+  for (const nn::MemoryItem& item : ranks.front().memory) {
+    rows.push_back({item.name});
+  }
+  rows.push_back({"total"});
+  for (std::size_t s = 0; s < ranks.size(); ++s) {
+    rows[0].push_back(fmt::format("stage {}", s));
+    for (std::size_t i = 0; i < ranks[s].memory.size(); ++i) {
+      rows[i + 1].push_back(bytes_text(ranks[s].memory[i].bytes));
+    }
+    rows.back().push_back(bytes_text(total_bytes(ranks[s])));
+  }
+  return table_text(rows);
+}
+
+std::string traffic_text(const std::vector<RankPlan>& ranks) {
+  std::vector<std::vector<std::string>> rows{{"a rank sends in a step"}};
+  for (std::size_t s = 0; s < ranks.size(); ++s) {
+    rows[0].push_back(fmt::format("stage {}", s));
+  }
+  for (std::size_t i = 0; i < ranks.front().traffic.size(); ++i) {
+    rows.push_back({ranks.front().traffic[i].name});
+    for (const RankPlan& rank : ranks) {
+      const Traffic& traffic = rank.traffic[i];
+      rows.back().push_back(traffic.messages == 0.0
+                                ? "-"
+                                : fmt::format("{:.0f} messages, {}", traffic.messages,
+                                              bytes_text(static_cast<std::int64_t>(traffic.bytes))));
+    }
+  }
+  return table_text(rows);
+}
+
+}  // namespace
+
+std::string plan_text(const Plan& plan) {
+  std::vector<RankPlan> ranks;
+  for (std::int64_t s = 0; s < plan.grid.pipeline; ++s) {
+    ranks.push_back(largest_rank_plan(plan, s));
+  }
+  std::string text = nn::model_table(*plan.model, plan.split) + "\n";
+  text += fmt::format("grid: {}; virtual grid: {} lanes x {} shards{}\n", plan.grid.text(),
+                      plan.config.numerics.lanes, plan.config.numerics.shards,
+                      plan.config.numerics.mode == comm::Summation::kLibrary
+                          ? ", sums by the message library"
+                          : "");
+  text += batch_text(plan) + schedule_text(plan) + memory_text(ranks);
+  return plan.grid.ranks() == 1 ? text : text + "\n" + traffic_text(ranks);
+}
+
+}  // namespace strata::train
