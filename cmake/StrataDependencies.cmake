@@ -38,6 +38,11 @@ pkg_check_modules(STRATA_XXHASH REQUIRED libxxhash)
 add_library(strata_xxhash INTERFACE)
 target_link_libraries(strata_xxhash INTERFACE ${STRATA_XXHASH_LIBRARIES})
 
+pkg_check_modules(STRATA_UTF8PROC REQUIRED libutf8proc)
+add_library(strata_utf8proc INTERFACE)
+target_include_directories(strata_utf8proc SYSTEM INTERFACE ${STRATA_UTF8PROC_INCLUDE_DIRS})
+target_link_libraries(strata_utf8proc INTERFACE ${STRATA_UTF8PROC_LIBRARIES})
+
 find_path(STRATA_RANDOM123_INCLUDE Random123/philox.h)
 if(NOT STRATA_RANDOM123_INCLUDE)
   message(FATAL_ERROR "Random123/philox.h not found: install librandom123-dev")

@@ -5,10 +5,10 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev zlib1g-dev libdnnl-dev
-  librandom123-dev libxxhash-dev libfmt-dev nlohmann-json3-dev libboost-program-options-dev libhwloc-dev)
+  librandom123-dev libxxhash-dev libfmt-dev nlohmann-json3-dev libboost-program-options-dev libhwloc-dev libutf8proc-dev)
 if [ "${1:-}" = tests ]; then
   packages+=(git libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-numpy
-    python3-h5py python3-torch)
+    python3-h5py python3-torch python3-regex)
 elif [ $# -gt 0 ]; then
   echo "install-packages.sh: \"$1\" is not a list of packages; give nothing, or tests" >&2
   exit 2

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/io/import.hpp"
@@ -39,7 +40,8 @@ std::vector<std::filesystem::path> paths(const std::vector<std::string>& texts) 
 /// A line that is written over itself about twice a second.
 class ProgressLine {
  public:
-  explicit ProgressLine(std::string verb) : verb_(std::move(verb)) {}
+  ProgressLine(std::string verb, std::string unit)
+      : verb_(std::move(verb)), unit_(std::move(unit)) {}
 
   void operator()(std::int64_t done, std::int64_t total) {
     const auto now = std::chrono::steady_clock::now();
@@ -50,7 +52,7 @@ class ProgressLine {
     shown_ = true;
     const double seconds = std::chrono::duration<double>(now - start_).count();
     const std::string of = total > 0 ? fmt::format(" of {}", count_text(total)) : "";
-    fmt::print(stderr, "\r{} {}{} samples, {}/s   ", verb_, count_text(done), of,
+    fmt::print(stderr, "\r{} {}{} {}, {}/s   ", verb_, count_text(done), of, unit_,
                count_text(static_cast<std::int64_t>(static_cast<double>(done) / seconds)));
   }
 
@@ -62,6 +64,7 @@ class ProgressLine {
 
  private:
   std::string verb_;
+  std::string unit_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point last_ = start_;
   bool shown_ = false;
@@ -72,12 +75,44 @@ constexpr const char* kImportHelp =
   --format=idx --images=FILE... --labels=FILE...       IDX files, plain or gzip
   --format=csv --files=FILE... --label=COLUMN          a header line, then one sample a line
   --format=npy --inputs=FILE... --targets=FILE...      NumPy arrays, the first dimension is the samples
-  --split=8000,2000 or 0.9,0.1   samples for train, then for test, in file order (default 0.9,0.1)
+  --format=text --tokenizer=bytes|chars --files=FILE...     UTF-8 text, a token a byte or character
+  --format=text --tokenizer=gpt2 --encoder=encoder.json --merges=vocab.bpe --files=FILE...
+                                 byte pairs; with <|endoftext|> between files, unless --separator=no
+  --format=tokens-nanogpt --vocabulary=N --files=FILE...    uint16 tokens
+  --format=tokens-llmc --vocabulary=N --files=FILE...       llm.c's header, then tokens
+  --format=tokens-megatron --vocabulary=N --files=FILE...   .bin files with their .idx beside them
+                                 a --tokenizer in place of --vocabulary lets the tokens be read as text
+  --split=8000,2000 or 0.9,0.1   samples or tokens for train, then for test, in file order
+                                 (default 0.9,0.1)
   --task=auto|classification|regression   what the targets are (default auto)
   --classes=N          number of classes (default: one more than the largest label)
-  --shard-mib=N        most MiB of inputs in one shard file (default 1024)
+  --shard-mib=N        most MiB of inputs or tokens in one shard file (default 1024)
   --overwrite          replaces a data set that is there already
 )";
+
+// What is said of tokens, and only of them.
+void token_options(const CommandLine& line, io::ImportOptions& options) {
+  for (const char* name : {"tokenizer", "encoder", "merges", "separator", "vocabulary"}) {
+    if (line.has(name) && !io::holds_tokens(options.format)) {
+      fail(ExitCode::kUsage, "--{} is for text and tokens, not for --format={}", name,
+           name_of(options.format));
+    }
+  }
+  options.tokenizer = enum_argument(line, "tokenizer", options.tokenizer);
+  options.separator = enum_argument(line, "separator", options.separator);
+  options.vocabulary = count_argument(line, "vocabulary", 0);
+  if (options.format == io::ImportFormat::kText && line.has("vocabulary")) {
+    fail(ExitCode::kUsage, "--vocabulary is for token files; of a text the tokenizer makes it");
+  }
+  for (const char* name : {"encoder", "merges"}) {
+    if (line.has(name) != (options.tokenizer == io::TokenizerKind::kGpt2)) {
+      fail(ExitCode::kUsage, "--tokenizer=gpt2 and --{} are given together or not at all\n{}", name,
+           kImportHelp);
+    }
+  }
+  options.encoder = line.value("encoder", "");
+  options.merges = line.value("merges", "");
+}
 
 io::ImportOptions import_options(const CommandLine& line) {
   io::ImportOptions options;
@@ -105,7 +140,14 @@ io::ImportOptions import_options(const CommandLine& line) {
       options.inputs = take("inputs");
       options.targets = take("targets");
       break;
+    case io::ImportFormat::kText:
+    case io::ImportFormat::kNanoGptTokens:
+    case io::ImportFormat::kLlmcTokens:
+    case io::ImportFormat::kMegatronTokens:
+      options.inputs = take("files");
+      break;
   }
+  token_options(line, options);
   options.split = line.value("split", options.split);
   options.task = enum_argument(line, "task", options.task);
   options.classes = count_argument(line, "classes", 0);
@@ -116,26 +158,37 @@ io::ImportOptions import_options(const CommandLine& line) {
 }
 
 ExitCode import_command(Arguments arguments) {
-  const CommandLine line(arguments,
-                         {"format", "output", "images", "labels", "files", "label", "inputs",
-                          "targets", "split", "task", "classes", "shard-mib"},
-                         {"overwrite", "help"});
+  const CommandLine line(
+      arguments,
+      {"format", "output", "images", "labels", "files", "label", "inputs", "targets", "split",
+       "task", "classes", "shard-mib", "tokenizer", "encoder", "merges", "separator", "vocabulary"},
+      {"overwrite", "help"});
   if (line.has("help")) {
     fmt::print("{}", kImportHelp);
     return ExitCode::kDone;
   }
-  ProgressLine progress("imported");
-  const io::ImportReport report = io::import_dataset(import_options(line), std::ref(progress));
+  const io::ImportOptions options = import_options(line);
+  const bool tokens = io::holds_tokens(options.format);
+  const char* unit = tokens ? "tokens" : "samples";
+  ProgressLine progress("imported", unit);
+  const double start = now_seconds();
+  const io::ImportReport report = io::import_dataset(options, std::ref(progress));
+  const double seconds = now_seconds() - start;
   progress.finish();
-  fmt::print("{}: {} training samples", report.train.string(), count_text(report.train_samples));
+  fmt::print("{}: {} training {}", report.train.string(), count_text(report.train_samples), unit);
   if (!report.test.empty()) {
-    fmt::print("; {}: {} test samples", report.test.string(), count_text(report.test_samples));
+    fmt::print("; {}: {} test {}", report.test.string(), count_text(report.test_samples), unit);
   }
   if (report.classes > 0) {
     fmt::print("; {} classes", report.classes);
   }
   if (report.unused_samples > 0) {
-    fmt::print("; {} samples behind the splits are not used", count_text(report.unused_samples));
+    fmt::print("; {} {} behind the splits are not used", count_text(report.unused_samples), unit);
+  }
+  if (tokens) {
+    const std::int64_t all = report.train_samples + report.test_samples + report.unused_samples;
+    fmt::print("; vocabulary of {}; {} tokens/s", count_text(report.vocabulary),
+               count_text(static_cast<std::int64_t>(static_cast<double>(all) / seconds)));
   }
   fmt::print("\n");
   return ExitCode::kDone;
@@ -149,7 +202,7 @@ ExitCode inspect_command(Arguments arguments) {
   }
   std::int64_t bad = 0;
   for (const std::string& path : line.positions()) {
-    ProgressLine progress("verified");
+    ProgressLine progress("verified", "samples or tokens");
     const io::Inspection inspection = io::inspect_dataset(
         path, line.has("verify") ? io::Inspect::kVerify : io::Inspect::kDescribe,
         std::ref(progress));

@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
+#include "strata/core/text.hpp"
 
 #include "dataset_format.hpp"
-#include "hdf5_file.hpp"
-#include "posix_file.hpp"
+#include "dataset_read.hpp"
+#include "token_stream.hpp"
 
 namespace strata::io {
 namespace {
@@ -26,149 +28,9 @@ struct Shard {
   const std::byte* checksums = nullptr;
 };
 
-void check_format(const hdf5::File& file, const char* format, const char* what) {
-  const std::filesystem::path& path = file.origin().path;
-  if (!file.has_attribute(names::kFormat) || file.text(names::kFormat) != format) {
-    fail(ExitCode::kData,
-         "{} is an HDF5 file but not {} of a strata data set; make one with "
-         "strata data import",
-         path.string(), what);
-  }
-  const std::int64_t version = file.int64(names::kVersion);
-  if (version != names::kVersionWritten) {
-    fail(ExitCode::kData, "{} has version {} of the data set format, this program reads version {}",
-         path.string(), version, names::kVersionWritten);
-  }
-}
-
-template <typename T>
-std::vector<T> read_vector(const hdf5::File& file, const char* name) {
-  const hdf5::Dataset dataset = file.open_dataset(name);
-  hdf5::ElementType type = hdf5::uint64_type();
-  if constexpr (!std::is_same_v<T, std::uint64_t>) {
-    type = hdf5::element_type(kDTypeOf<T>);
-  }
-  if (dataset.shape().rank() != 1 || !dataset.holds(type)) {
-    fail(ExitCode::kData, "the data set '{}' of {} has another shape or type than expected", name,
-         file.origin().path.string());
-  }
-  std::vector<T> values(static_cast<std::size_t>(dataset.shape().count()));
-  dataset.read(std::as_writable_bytes(std::span(values)));
-  return values;
-}
-
-void read_shard_list(const hdf5::File& file, DatasetInfo& info) {
-  const std::vector<std::string> files = file.read_texts(names::kShardFiles);
-  const auto samples = read_vector<std::int64_t>(file, names::kShardSamples);
-  const auto checksums = read_vector<std::uint64_t>(file, names::kShardChecksums);
-  if (files.size() != samples.size() || files.size() != checksums.size() ||
-      std::any_of(samples.begin(), samples.end(), [](std::int64_t count) { return count < 1; })) {
-    fail(ExitCode::kData, "{} contradicts itself in its list of shards; import it anew",
-         info.path.string());
-  }
-  std::int64_t total = 0;
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    info.shards.push_back({files[i], samples[i], 0, checksums[i]});
-    total += samples[i];
-  }
-  if (total != info.samples || info.samples <= 0) {
-    fail(ExitCode::kData, "{} promises {} samples but its shards hold {}", info.path.string(),
-         info.samples, total);
-  }
-}
-
-}  // namespace
-
-std::uint64_t facts_checksum(const DatasetInfo& info) {
-  std::string text = fmt::format(
-      "{} samples; inputs {} {}; targets {} {}; {} with {} classes: {}; mean {}; deviation {}",
-      info.samples, info.input_shape.text(), name_of(info.input_dtype), info.target_shape.text(),
-      name_of(info.target_dtype), name_of(info.task), info.classes,
-      fmt::join(info.class_names, ","), fmt::join(info.mean, ","), fmt::join(info.deviation, ","));
-  for (const ShardInfo& shard : info.shards) {
-    text += fmt::format("; {} {} {:016x}", shard.file, shard.samples, shard.checksum);
-  }
-  return hash_of(text);
-}
-
-namespace {
-
-DatasetInfo read_master(const std::filesystem::path& path) {
-  const hdf5::File file = hdf5::File::open(path, ExitCode::kData);
-  check_format(file, names::kMasterFormat, "the master");
-  DatasetInfo info;
-  info.path = path;
-  info.source = file.text(names::kSource);
-  const std::string task = file.text(names::kTask);
-  const auto known_task = enum_from_name<Task>(task);
-  if (!known_task) {
-    fail(ExitCode::kData, "{} has the task '{}', known are {}", path.string(), task,
-         joined_names<Task>());
-  }
-  info.task = *known_task;
-  info.samples = file.int64(names::kSamples);
-  info.classes = file.int64(names::kClasses);
-  const hdf5::Dataset inputs = file.open_dataset(names::kInputs);
-  const hdf5::Dataset targets = file.open_dataset(names::kTargets);
-  info.input_shape = inputs.shape().tail();
-  info.input_dtype = inputs.dtype();
-  info.target_shape = targets.shape().tail();
-  info.target_dtype = targets.dtype();
-  info.mean = read_vector<double>(file, names::kMean);
-  info.deviation = read_vector<double>(file, names::kDeviation);
-  if (file.has(names::kClassNames)) {
-    info.class_names = file.read_texts(names::kClassNames);
-  }
-  const auto statistics = static_cast<std::int64_t>(info.mean.size());
-  const bool classes = info.task == Task::kClassification;
-  if (info.deviation.size() != info.mean.size() ||
-      (statistics != 1 && statistics != info.input_shape.count()) ||
-      info.target_dtype != (classes ? DType::kInt64 : DType::kFloat64) ||
-      (classes && (info.target_shape.rank() != 0 || info.classes < 1)) ||
-      info.input_dtype == DType::kInt64) {
-    fail(ExitCode::kData,
-         "{} contradicts itself in its shapes, types or statistics; import it anew", path.string());
-  }
-  read_shard_list(file, info);
-  info.checksum = file.uint64(names::kChecksum);
-  if (info.checksum != facts_checksum(info)) {
-    fail(ExitCode::kData,
-         "{} is damaged: what it says of its samples and shards does not have its checksum; import "
-         "it "
-         "anew",
-         path.string());
-  }
-  return info;
-}
-
-const std::byte* mapped_dataset(const hdf5::File& file, const MappedFile& mapped, const char* name,
-                                const Shape& shape, const hdf5::ElementType& type) {
-  const hdf5::Dataset dataset = file.open_dataset(name);
-  if (!(dataset.shape() == shape) || !dataset.holds(type)) {
-    fail(ExitCode::kData,
-         "the shard {} holds '{}' as {} elements or of another type, its master promises {}",
-         file.origin().path.string(), name, dataset.shape().text(), shape.text());
-  }
-  const std::int64_t offset = dataset.file_offset();
-  const std::int64_t end = offset + shape.count() * type.bytes;
-  const auto size = static_cast<std::int64_t>(mapped.bytes().size());
-  if (end > size) {
-    fail(ExitCode::kData, "the shard {} was cut short: '{}' ends at byte {}, the file at {}",
-         file.origin().path.string(), name, end, size);
-  }
-  return mapped.bytes().data() + offset;
-}
-
 Shard open_shard(const DatasetInfo& info, ShardInfo& entry, std::int64_t first_sample) {
-  const std::filesystem::path path = info.path.parent_path() / entry.file;
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    fail(ExitCode::kData, "the shard {} of {} is missing; put it beside its master or import anew",
-         entry.file, info.path.string());
-  }
-  const hdf5::File file = hdf5::File::open(path, ExitCode::kData);
-  check_format(file, names::kShardFormat, "a shard");
-  Shard shard{MappedFile(path), first_sample, entry.samples};
+  const hdf5::File file = open_shard_file(info, entry);
+  Shard shard{MappedFile(file.origin().path), first_sample, entry.samples};
   entry.file_bytes = static_cast<std::int64_t>(shard.file.bytes().size());
   shard.inputs =
       mapped_dataset(file, shard.file, names::kInputs, info.input_shape.prepended(entry.samples),
@@ -179,13 +41,7 @@ Shard open_shard(const DatasetInfo& info, ShardInfo& entry, std::int64_t first_s
   shard.checksums =
       mapped_dataset(file, shard.file, names::kChecksums,
                      Shape{entry.samples, names::kChecksumsPerSample}, hdf5::uint64_type());
-  std::uint64_t checksum = 0;
-  file.open_dataset(names::kChecksum).read(std::as_writable_bytes(std::span(&checksum, 1)));
-  if (checksum != entry.checksum) {
-    fail(ExitCode::kData,
-         "the shard {} belongs to another import than {}: its checksum is {}, expected {}",
-         path.string(), info.path.string(), hash_text(checksum), hash_text(entry.checksum));
-  }
+  check_shard_checksum(file, info, entry);
   return shard;
 }
 
@@ -207,10 +63,12 @@ std::uint64_t stored_checksum(const Shard& shard, std::int64_t local, std::int64
 struct Dataset::Contents {
   DatasetInfo info;
   std::vector<Shard> shards;
+  std::optional<TokenStream> tokens;  ///< in place of samples
   std::int64_t input_bytes = 0;
   std::int64_t target_bytes = 0;
 
   [[nodiscard]] const Shard& shard_of(std::int64_t sample) const {
+    require(!tokens, "a data set of tokens was asked for a stored sample");
     require(sample >= 0 && sample < info.samples, "sample {} of {}", sample, info.samples);
     return *std::prev(std::upper_bound(
         shards.begin(), shards.end(), sample,
@@ -235,6 +93,10 @@ Dataset Dataset::open(const std::filesystem::path& master) {
   auto contents = std::make_unique<Contents>();
   contents->info = read_master(master);
   DatasetInfo& info = contents->info;
+  if (info.task == Task::kNextToken) {
+    contents->tokens.emplace(info);
+    return Dataset(std::move(contents));
+  }
   contents->input_bytes = info.input_bytes();
   contents->target_bytes = info.target_bytes();
   std::int64_t first_sample = 0;
@@ -247,6 +109,30 @@ Dataset Dataset::open(const std::filesystem::path& master) {
 
 const DatasetInfo& Dataset::info() const {
   return contents_->info;
+}
+
+void Dataset::set_context(std::int64_t context) {
+  require(context > 0, "a context of {} tokens", context);
+  DatasetInfo& info = contents_->info;
+  if (!contents_->tokens) {
+    fail(ExitCode::kData, "{} holds samples for {}, tokens were expected; import a text",
+         info.path.string(), name_of(info.task));
+  }
+  if (info.tokens <= context) {
+    fail(
+        ExitCode::kData,
+        "{} holds {} tokens, a context of {} needs {} at least; make the context shorter or import "
+        "more text",
+        info.path.string(), count_text(info.tokens), count_text(context), count_text(context + 1));
+  }
+  info.samples = (info.tokens - 1) / context;
+  info.input_shape = Shape{context};
+  info.target_shape = Shape{context};
+}
+
+void Dataset::read_tokens(std::int64_t first, std::span<std::int64_t> tokens) const {
+  require(contents_->tokens.has_value(), "a data set of samples was asked for tokens");
+  contents_->tokens->read(info(), first, tokens);
 }
 
 std::span<const std::byte> Dataset::sample_input(std::int64_t sample) const {
@@ -291,6 +177,9 @@ std::string Dataset::sample_text(std::int64_t sample) const {
 
 std::vector<ShardCheck> Dataset::verify(const SampleProgress& progress) const {
   constexpr std::int64_t kReportEvery = 1 << 14;
+  if (contents_->tokens) {
+    return contents_->tokens->verify(info(), progress);
+  }
   std::vector<ShardCheck> checks;
   for (std::size_t i = 0; i < contents_->shards.size(); ++i) {
     const Shard& shard = contents_->shards[i];
@@ -321,10 +210,10 @@ std::vector<ShardCheck> Dataset::verify(const SampleProgress& progress) const {
 }
 
 std::vector<std::int64_t> Dataset::class_counts() const {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(info().classes));
   if (info().task != Task::kClassification) {
     return {};
   }
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(info().classes));
   for (std::int64_t sample = 0; sample < info().samples; ++sample) {
     std::int64_t label = 0;
     std::memcpy(&label, sample_target(sample).data(), sizeof label);

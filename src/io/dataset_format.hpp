@@ -34,4 +34,22 @@ inline constexpr const char* kShardFiles = "shards/file";
 inline constexpr const char* kShardSamples = "shards/samples";
 inline constexpr const char* kShardChecksums = "shards/checksum";
 
+/// Of data sets of tokens.
+inline constexpr const char* kTokens = "tokens";
+inline constexpr const char* kVocabulary = "vocabulary";
+inline constexpr const char* kBlockTokens = "block_tokens";
+/// Tokens under one checksum; a shard but the last holds a whole number of blocks.
+inline constexpr std::int64_t kBlockTokensWritten = 4096;
+inline constexpr const char* kTokenizer = "tokenizer";
+inline constexpr const char* kTokenizerChecksum = "tokenizer_checksum";
+inline constexpr const char* kSeparator = "separator";
+inline constexpr const char* kCharacters = "text/characters";
+inline constexpr const char* kTokenBytes = "text/token_bytes";
+inline constexpr const char* kTokenEnds = "text/token_ends";
+inline constexpr const char* kMerges = "text/merges";
+
+[[nodiscard]] constexpr std::int64_t blocks_of(std::int64_t tokens) {
+  return (tokens + kBlockTokensWritten - 1) / kBlockTokensWritten;
+}
+
 }  // namespace strata::io::dataset_format

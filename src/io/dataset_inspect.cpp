@@ -4,6 +4,9 @@
 
 #include "strata/core/text.hpp"
 #include "strata/io/dataset.hpp"
+#include "strata/io/tokenizer.hpp"
+
+#include "utf8.hpp"
 
 namespace strata::io {
 namespace {
@@ -44,18 +47,56 @@ std::string statistics_text(const DatasetInfo& info) {
 }
 
 std::string shard_table(const DatasetInfo& info, std::span<const ShardCheck> checks) {
-  std::vector<std::vector<std::string>> rows{{"shard", "samples", "size", "contents"}};
+  std::vector<std::vector<std::string>> rows{
+      {"shard", info.tokens > 0 ? "tokens" : "samples", "size", "contents"}};
   for (std::size_t i = 0; i < info.shards.size(); ++i) {
     std::string state = "not read";
     if (i < checks.size()) {
-      state = checks[i].problem.empty() ? "ok"
-                                        : fmt::format("BAD: {} ({} bad samples)", checks[i].problem,
-                                                      checks[i].bad_samples);
+      state = checks[i].problem.empty()
+                  ? "ok"
+                  : fmt::format("BAD: {} ({} bad {})", checks[i].problem, checks[i].bad_samples,
+                                info.tokens > 0 ? "blocks" : "samples");
     }
     rows.push_back({info.shards[i].file, count_text(info.shards[i].samples),
                     bytes_text(info.shards[i].file_bytes), state});
   }
   return table_text(rows);
+}
+
+std::string samples_text(const Dataset& dataset, std::int64_t bad_shards) {
+  const DatasetInfo& info = dataset.info();
+  std::string text = fmt::format("samples     {}\ninput       {} {} ({})\ntarget      {} {}\n",
+                                 count_text(info.samples), info.input_shape.text(),
+                                 name_of(info.input_dtype), bytes_text(info.input_bytes()),
+                                 info.target_shape.text(), name_of(info.target_dtype));
+  text += statistics_text(info) + "\n";
+  // Damaged labels would not count; the shard's line tells of them.
+  if (info.task == Task::kClassification && bad_shards == 0) {
+    text += class_table(dataset) + "\n";
+  }
+  return text;
+}
+
+// The first tokens as they read, in quotes, with what does not print escaped.
+std::string beginning(const Dataset& dataset) {
+  constexpr std::int64_t kShownTokens = 64;
+  const Tokenizer tokenizer = Tokenizer::of(dataset.info());
+  std::vector<std::int64_t> ids(
+      static_cast<std::size_t>(std::min(kShownTokens, dataset.info().tokens)));
+  dataset.read_tokens(0, ids);
+  return quoted_text(tokenizer.decode(ids));
+}
+
+std::string tokens_text(const Dataset& dataset, std::int64_t bad_shards) {
+  const DatasetInfo& info = dataset.info();
+  std::string text =
+      fmt::format("tokens      {} {}\nvocabulary  {}\ntokenizer   {}\n", count_text(info.tokens),
+                  name_of(info.input_dtype), count_text(info.classes), name_of(info.tokenizer));
+  // Damaged tokens have no text; the shard's line tells of them.
+  if (info.tokenizer != TokenizerKind::kNone && bad_shards == 0) {
+    text += fmt::format("begins      {}\n", beginning(dataset));
+  }
+  return text + "\n";
 }
 
 }  // namespace
@@ -71,17 +112,10 @@ Inspection inspect_dataset(const std::filesystem::path& master, Inspect inspect,
   Inspection inspection;
   inspection.bad_shards = std::count_if(
       checks.begin(), checks.end(), [](const ShardCheck& check) { return !check.problem.empty(); });
-  inspection.text = fmt::format(
-      "data set    {}\nmade from   {}\ntask        {}\nsamples     {}\ninput       {} {} ({})\n"
-      "target      {} {}\n",
-      info.path.string(), info.source, name_of(info.task), count_text(info.samples),
-      info.input_shape.text(), name_of(info.input_dtype), bytes_text(info.input_bytes()),
-      info.target_shape.text(), name_of(info.target_dtype));
-  inspection.text += statistics_text(info) + "\n";
-  // Damaged labels would not count; the shard's line tells of them.
-  if (info.task == Task::kClassification && inspection.bad_shards == 0) {
-    inspection.text += class_table(dataset) + "\n";
-  }
+  inspection.text = fmt::format("data set    {}\nmade from   {}\ntask        {}\n",
+                                info.path.string(), info.source, name_of(info.task));
+  inspection.text += info.task == Task::kNextToken ? tokens_text(dataset, inspection.bad_shards)
+                                                   : samples_text(dataset, inspection.bad_shards);
   inspection.text += shard_table(info, checks);
   return inspection;
 }

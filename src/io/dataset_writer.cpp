@@ -10,51 +10,7 @@
 #include "hdf5_file.hpp"
 
 namespace strata::io {
-namespace {
-
 namespace names = dataset_format;
-
-template <typename T>
-void write_vector(hdf5::File& file, const char* name, const hdf5::ElementType& type,
-                  const std::vector<T>& values) {
-  file.create_dataset(name, type, Shape{static_cast<std::int64_t>(values.size())})
-      .write(std::as_bytes(std::span(values)));
-}
-
-// Shows one data set of all shards as a whole.
-void show_whole(hdf5::File& file, const char* name, const hdf5::ElementType& type,
-                const Shape& sample_shape, const std::vector<ShardInfo>& shards) {
-  std::vector<hdf5::VirtualPart> parts;
-  std::int64_t first_sample = 0;
-  for (const ShardInfo& shard : shards) {
-    hdf5::VirtualPart part{shard.file, name, sample_shape.prepended(shard.samples), {}, {}};
-    const Shape source = part.source_shape;
-    part.source.count.assign(source.extents().begin(), source.extents().end());
-    part.source.start.assign(source.rank(), 0);
-    part.target = part.source;
-    part.target.start[0] = first_sample;
-    parts.push_back(std::move(part));
-    first_sample += shard.samples;
-  }
-  file.create_virtual(name, type, sample_shape.prepended(first_sample), parts);
-}
-
-}  // namespace
-
-PendingFile::PendingFile(std::filesystem::path final_path)
-    : final_(std::move(final_path)), temporary_(final_.string() + ".partial") {}
-
-PendingFile::~PendingFile() {
-  if (!temporary_.empty()) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary_, ignored);
-  }
-}
-
-void PendingFile::publish() {
-  hdf5::rename_file(temporary_, final_, ExitCode::kData);
-  temporary_.clear();
-}
 
 SplitWriter::SplitWriter(std::filesystem::path directory, std::string split, SampleLayout layout,
                          std::int64_t samples, std::int64_t shard_bytes)
@@ -169,17 +125,7 @@ void SplitWriter::finish(const MasterFacts& facts) {
   if (!layout_.class_names.empty()) {
     file.write_texts(names::kClassNames, layout_.class_names);
   }
-  std::vector<std::string> files;
-  std::vector<std::int64_t> samples;
-  std::vector<std::uint64_t> checksums;
-  for (const ShardInfo& shard : shards_) {
-    files.push_back(shard.file);
-    samples.push_back(shard.samples);
-    checksums.push_back(shard.checksum);
-  }
-  file.write_texts(names::kShardFiles, files);
-  write_vector(file, names::kShardSamples, hdf5::element_type(DType::kInt64), samples);
-  write_vector(file, names::kShardChecksums, hdf5::uint64_type(), checksums);
+  write_shard_list(file, shards_);
   DatasetInfo info;
   info.task = layout_.task;
   info.samples = samples_;

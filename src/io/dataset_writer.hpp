@@ -11,34 +11,11 @@
 #include "strata/core/hash.hpp"
 #include "strata/io/dataset.hpp"
 
+#include "dataset_parts.hpp"
 #include "posix_file.hpp"
 #include "sample_source.hpp"
 
 namespace strata::io {
-
-/// A file written under a temporary name; removed again unless it was published.
-class PendingFile {
- public:
-  explicit PendingFile(std::filesystem::path final_path);
-  ~PendingFile();
-  PendingFile(const PendingFile&) = delete;
-  PendingFile& operator=(const PendingFile&) = delete;
-  PendingFile(PendingFile&& other) noexcept
-      : final_(std::move(other.final_)), temporary_(std::exchange(other.temporary_, {})) {}
-  PendingFile& operator=(PendingFile&& other) noexcept {
-    std::swap(final_, other.final_);
-    std::swap(temporary_, other.temporary_);
-    return *this;
-  }
-
-  [[nodiscard]] const std::filesystem::path& temporary() const { return temporary_; }
-  /// Renames to the final name.
-  void publish();
-
- private:
-  std::filesystem::path final_;
-  std::filesystem::path temporary_;  ///< empty once published or moved from
-};
 
 /// What a master says besides what its samples are.
 struct MasterFacts {

@@ -8,60 +8,16 @@
 #include "strata/core/text.hpp"
 
 #include "dataset_writer.hpp"
-#include "hdf5_file.hpp"
+#include "import_output.hpp"
 #include "input_statistics.hpp"
 #include "sample_source.hpp"
 #include "split_text.hpp"
+#include "token_import.hpp"
 
 namespace strata::io {
 namespace {
 
 constexpr std::int64_t kBatchBytes = std::int64_t{4} << 20;
-
-void refuse_existing(const ImportOptions& options) {
-  for (const char* master : {"train.h5", "test.h5"}) {
-    const std::filesystem::path path = options.output / master;
-    std::error_code error;
-    if (options.existing == Existing::kRefuse && std::filesystem::exists(path, error)) {
-      fail(ExitCode::kUsage,
-           "{} already exists; choose another --output or give --overwrite to replace it",
-           path.string());
-    }
-  }
-}
-
-// The masters first: shards without a master are no data set, a master with other shards is a
-// broken one.
-void remove_existing(const std::filesystem::path& directory) {
-  std::vector<std::filesystem::path> shards;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    const std::string name = entry.path().filename().string();
-    for (const std::string split : {"train", "test"}) {
-      if (name == split + ".h5") {
-        std::filesystem::remove(entry.path());
-      }
-      const std::string digits = name.starts_with(split + "-") && name.ends_with(".h5")
-                                     ? name.substr(split.size() + 1, name.size() - split.size() - 4)
-                                     : std::string();
-      if (!digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos) {
-        shards.push_back(entry.path());
-      }
-    }
-  }
-  for (const std::filesystem::path& shard : shards) {
-    std::filesystem::remove(shard);
-  }
-}
-
-void check_space(const ImportOptions& options, std::int64_t needed) {
-  std::error_code error;
-  const std::filesystem::space_info space = std::filesystem::space(options.output, error);
-  if (!error && space.available < static_cast<std::uintmax_t>(needed)) {
-    fail(ExitCode::kData, "the data set takes {} but the disk of {} has only {} left",
-         bytes_text(needed), options.output.string(),
-         bytes_text(static_cast<std::int64_t>(space.available)));
-  }
-}
 
 std::int64_t largest_label(const SampleBatch& batch) {
   std::int64_t largest = 0;
@@ -85,15 +41,6 @@ std::unique_ptr<SampleSource> open_source(const ImportOptions& options) {
                                               : open_array_source(options);
 }
 
-void make_directory(const std::filesystem::path& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (!std::filesystem::is_directory(directory)) {
-    fail(ExitCode::kData, "cannot make the directory {}: {}", directory.string(),
-         error ? error.message() : "a file is in the way");
-  }
-}
-
 }  // namespace
 
 ImportReport import_dataset(const ImportOptions& options, const SampleProgress& progress) {
@@ -102,6 +49,9 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
          options.shard_bytes, options.classes);
   }
   refuse_existing(options);
+  if (holds_tokens(options.format)) {
+    return import_tokens(options, progress);
+  }
   const std::unique_ptr<SampleSource> source = open_source(options);
   const SampleLayout& layout = source->layout();
   const SplitCounts counts = parse_split(options.split, source->samples());
@@ -145,18 +95,7 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
   for (SplitWriter& writer : writers) {
     writer.finish(facts);
   }
-  if (options.existing == Existing::kReplace) {
-    remove_existing(options.output);
-  }
-  for (SplitWriter& writer : writers) {
-    writer.publish_shards();
-  }
-  const hdf5::Origin directory{options.output, ExitCode::kData};
-  hdf5::sync_directory(directory);
-  // Train, the one that every use needs, comes last.
-  std::for_each(writers.rbegin(), writers.rend(),
-                [](SplitWriter& writer) { writer.publish_master(); });
-  hdf5::sync_directory(directory);
+  publish(options, std::span(writers));
 
   ImportReport report;
   report.train = writers.front().master_path();

@@ -48,9 +48,9 @@ struct MicrobatchLayout {
 
   MicrobatchLayout(const DatasetInfo& info, const LoaderOptions& options)
       : input_shape(info.input_shape.prepended(options.microbatch)),
-        input_dtype(options.compute_dtype),
+        input_dtype(info.task == Task::kNextToken ? DType::kInt64 : options.compute_dtype),
         target_shape(info.target_shape.prepended(options.microbatch)),
-        target_dtype(info.task == Task::kClassification ? DType::kInt64 : options.compute_dtype) {
+        target_dtype(info.task == Task::kRegression ? options.compute_dtype : DType::kInt64) {
     if (contains(options.parts, Parts::kInputs)) {
       input_bytes = aligned(input_shape.count() * size_bytes(input_dtype));
     }
@@ -60,6 +60,12 @@ struct MicrobatchLayout {
   }
 
   [[nodiscard]] std::int64_t bytes() const { return input_bytes + target_bytes; }
+  [[nodiscard]] std::int64_t input_row_bytes() const {
+    return input_shape.tail().count() * size_bytes(input_dtype);
+  }
+  [[nodiscard]] std::int64_t target_row_bytes() const {
+    return target_shape.tail().count() * size_bytes(target_dtype);
+  }
 };
 
 void check_options(const LoaderOptions& options) {
@@ -124,6 +130,9 @@ class Loader::Reader {
   /// False where a stop was asked for.
   [[nodiscard]] bool fill(Buffer& buffer, std::int64_t step, const std::stop_token& stop);
   [[nodiscard]] std::int64_t sample_of(std::int64_t place) const;
+  /// Each reads what stands at a place of the stream into a row of a microbatch.
+  void read_sample(std::int64_t place, std::int64_t row, std::byte* microbatch);
+  void read_context(std::int64_t place, std::int64_t row, std::byte* microbatch);
   void read_input(std::int64_t sample, std::byte* out);
   void read_target(std::int64_t sample, std::byte* out) const;
 
@@ -131,6 +140,11 @@ class Loader::Reader {
   LoaderOptions options_;
   MicrobatchLayout layout_;
   InputConverter converter_;
+  struct {
+    std::int64_t place = -1;
+    std::int64_t sample = 0;
+  } upcoming_;                        // what was prefetched
+  std::vector<std::int64_t> tokens_;  // of one sample
   std::array<Buffer, kBuffers> buffers_;
   double wait_seconds_ = 0;
   std::int64_t given_ = 0;  // steps that next() has returned
@@ -184,32 +198,56 @@ void Loader::Reader::run(const std::stop_token& stop) {
 }
 
 bool Loader::Reader::fill(Buffer& buffer, std::int64_t step, const std::stop_token& stop) {
+  const bool tokens = dataset_.info().task == Task::kNextToken;
   std::byte* microbatch = buffer.bytes.get();
   for (const std::int64_t offset : options_.offsets) {
     const std::int64_t first_place = step * options_.global_batch + offset;
-    std::int64_t sample = sample_of(first_place);
-    std::byte* input = microbatch;
-    std::byte* target = microbatch + layout_.input_bytes;
     for (std::int64_t row = 0; row < options_.microbatch; ++row) {
       if (stop.stop_requested()) {
         return false;
       }
-      const std::int64_t upcoming = sample_of(first_place + row + 1);
-      dataset_.prefetch(upcoming);
-      if (layout_.input_bytes > 0) {
-        read_input(sample, input);
-        input += layout_.input_shape.tail().count() * size_bytes(layout_.input_dtype);
+      if (tokens) {
+        read_context(first_place + row, row, microbatch);
+      } else {
+        read_sample(first_place + row, row, microbatch);
       }
-      if (layout_.target_bytes > 0) {
-        read_target(sample, target);
-        target += layout_.target_shape.tail().count() * size_bytes(layout_.target_dtype);
-      }
-      sample = upcoming;
     }
     microbatch += layout_.bytes();
   }
   buffer.step.step_ = step;
   return true;
+}
+
+void Loader::Reader::read_sample(std::int64_t place, std::int64_t row, std::byte* microbatch) {
+  const std::int64_t sample = upcoming_.place == place ? upcoming_.sample : sample_of(place);
+  upcoming_ = {place + 1, sample_of(place + 1)};
+  dataset_.prefetch(upcoming_.sample);
+  if (layout_.input_bytes > 0) {
+    read_input(sample, microbatch + row * layout_.input_row_bytes());
+  }
+  if (layout_.target_bytes > 0) {
+    read_target(sample, microbatch + layout_.input_bytes + row * layout_.target_row_bytes());
+  }
+}
+
+// Targets are the inputs moved on by one token.
+void Loader::Reader::read_context(std::int64_t place, std::int64_t row, std::byte* microbatch) {
+  const std::int64_t context = dataset_.info().input_shape[0];
+  const bool windows =
+      options_.order == Order::kShuffled && options_.sampling == Sampling::kWindows;
+  const std::int64_t first = windows
+                                 ? window_at(options_.seed, dataset_.info().tokens - context, place)
+                                 : sample_of(place) * context;
+  tokens_.resize(static_cast<std::size_t>(context) + 1);
+  dataset_.read_tokens(first, tokens_);
+  const auto bytes = static_cast<std::size_t>(layout_.input_row_bytes());
+  if (layout_.input_bytes > 0) {
+    std::memcpy(microbatch + row * layout_.input_row_bytes(), tokens_.data(), bytes);
+  }
+  if (layout_.target_bytes > 0) {
+    std::memcpy(microbatch + layout_.input_bytes + row * layout_.target_row_bytes(),
+                tokens_.data() + 1, bytes);
+  }
 }
 
 std::int64_t Loader::Reader::sample_of(std::int64_t place) const {
@@ -266,6 +304,8 @@ const LoadedStep& Loader::Reader::next() {
 
 Loader::Loader(const Dataset& dataset, LoaderOptions options) {
   check_options(options);
+  require(dataset.info().samples > 0, "a loader of {} without samples: its context is not set",
+          dataset.info().path.string());
   reader_ = std::make_unique<Reader>(dataset, std::move(options));
 }
 

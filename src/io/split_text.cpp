@@ -56,7 +56,7 @@ std::vector<std::int64_t> counts_of_fractions(const std::vector<std::string>& wo
 
 }  // namespace
 
-SplitCounts parse_split(std::string_view text, std::int64_t samples) {
+SplitCounts parse_split(std::string_view text, std::int64_t samples, std::string_view unit) {
   const std::vector<std::string> words = split_words(text, ",");
   if (words.empty() || words.size() > 2) {
     fail_form(text);
@@ -66,12 +66,12 @@ SplitCounts parse_split(std::string_view text, std::int64_t samples) {
       fractions ? counts_of_fractions(words, text, samples) : counts_of(words, text);
   const SplitCounts split{counts[0], counts.size() > 1 ? counts[1] : 0};
   if (split.train > samples || split.test > samples - split.train) {
-    fail(ExitCode::kData, "--split={} asks for {} samples, the files hold {}", text,
-         count_text(split.train) + " + " + count_text(split.test), count_text(samples));
+    fail(ExitCode::kData, "--split={} asks for {} {}, the files hold {}", text,
+         count_text(split.train) + " + " + count_text(split.test), unit, count_text(samples));
   }
   if (split.train == 0 || (fractions && counts.size() > 1 && split.test == 0)) {
-    fail(ExitCode::kData, "--split={} of {} samples leaves the {} split empty", text,
-         count_text(samples), split.train == 0 ? "train" : "test");
+    fail(ExitCode::kData, "--split={} of {} {} leaves the {} split empty", text,
+         count_text(samples), unit, split.train == 0 ? "train" : "test");
   }
   return split;
 }

@@ -12,24 +12,27 @@
 #include "strata/core/dtype.hpp"
 #include "strata/core/enum_names.hpp"
 #include "strata/core/shape.hpp"
+#include "strata/io/tokenizer.hpp"
 
 namespace strata::io {
 
 /// What a data set's targets are.
 enum class Task {
   kClassification,  ///< a class number a sample
-  kRegression       ///< one or more values a sample
+  kRegression,      ///< one or more values a sample
+  kNextToken        ///< the token after each token of a text
 };
 
 /// One shard file of a data set.
 struct ShardInfo {
-  std::string file;  ///< relative to the master's directory
-  std::int64_t samples = 0;
+  std::string file;          ///< relative to the master's directory
+  std::int64_t samples = 0;  ///< or tokens
   std::int64_t file_bytes = 0;
   std::uint64_t checksum = 0;
 };
 
-/// What a data set's master file says.
+/// What a data set's master file says. Tokens have no samples, and no shapes, before
+/// Dataset::set_context.
 struct DatasetInfo {
   std::filesystem::path path;
   std::string source;
@@ -39,10 +42,15 @@ struct DatasetInfo {
   DType input_dtype = DType::kUint8;
   Shape target_shape;  ///< of one sample; a scalar for classes, at least one dimension for values
   DType target_dtype = DType::kInt64;
-  std::int64_t classes = 0;  ///< 0 for regression
+  std::int64_t classes = 0;  ///< 0 for regression; the number of token ids for tokens
   /// Names of the first classes, or none.
   std::vector<std::string> class_names;
-  /// Of the train split's inputs as stored: one value, or one a feature for vectors.
+  std::int64_t tokens = 0;  ///< 0 where the samples are no tokens
+  TokenizerKind tokenizer = TokenizerKind::kNone;
+  /// Of the tokenizer's tables.
+  std::uint64_t tokenizer_checksum = 0;
+  /// Of the train split's inputs as stored: one value, or one a feature for vectors; none for
+  /// tokens.
   std::vector<double> mean;
   std::vector<double> deviation;
   std::vector<ShardInfo> shards;
@@ -62,11 +70,11 @@ struct DatasetInfo {
 
 /// What a check of a shard's every byte found.
 struct ShardCheck {
-  std::int64_t bad_samples = 0;
-  std::string problem;  ///< empty where the shard is good
+  std::int64_t bad_samples = 0;  ///< or blocks of tokens
+  std::string problem;           ///< empty where the shard is good
 };
 
-/// Called with samples done and samples in all.
+/// Called with samples or tokens done, and all there are; 0 where that is not known yet.
 using SampleProgress = std::function<void(std::int64_t, std::int64_t)>;
 
 /// A data set opened for reading. Its shards are mapped into memory, so that a sample is reached
@@ -83,7 +91,19 @@ class Dataset {
 
   [[nodiscard]] const DatasetInfo& info() const;
 
-  /// The stored bytes of a sample, not necessarily aligned. Pre: 0 <= sample < info().samples.
+  /// Makes samples of `context` tokens each out of a token stream: sample i reads the tokens
+  /// [i * context, (i + 1) * context) and learns [i * context + 1, (i + 1) * context + 1).
+  /// info() then has samples, and their shapes. Pre: no other thread uses the data set.
+  /// Throws: Error(kData) where the data set holds no tokens, or too few for one sample.
+  void set_context(std::int64_t context);
+
+  /// Reads tokens from the one numbered `first` on, and checks the blocks that they lie in.
+  /// Pre: the data set holds tokens, and these among them.
+  /// Throws: Error(kData) naming the shard and the block that is damaged.
+  void read_tokens(std::int64_t first, std::span<std::int64_t> tokens) const;
+
+  /// The stored bytes of a sample, not necessarily aligned. Pre: 0 <= sample < info().samples, and
+  /// the data set holds no tokens; so for all that names a sample.
   [[nodiscard]] std::span<const std::byte> sample_input(std::int64_t sample) const;
   [[nodiscard]] std::span<const std::byte> sample_target(std::int64_t sample) const;
 
@@ -98,7 +118,7 @@ class Dataset {
   /// Reads everything and compares it with all checksums; one entry a shard.
   [[nodiscard]] std::vector<ShardCheck> verify(const SampleProgress& progress = {}) const;
 
-  /// Number of samples of each class; empty for regression.
+  /// Number of samples of each class; empty for other tasks.
   /// Throws: Error(kData) where a target is no class.
   [[nodiscard]] std::vector<std::int64_t> class_counts() const;
 
@@ -131,7 +151,9 @@ struct Inspection {
 namespace strata {
 template <>
 struct EnumNames<io::Task> {
-  static constexpr std::array<std::pair<io::Task, std::string_view>, 2> kTable{
-      {{io::Task::kClassification, "classification"}, {io::Task::kRegression, "regression"}}};
+  static constexpr std::array<std::pair<io::Task, std::string_view>, 3> kTable{
+      {{io::Task::kClassification, "classification"},
+       {io::Task::kRegression, "regression"},
+       {io::Task::kNextToken, "next_token"}}};
 };
 }  // namespace strata

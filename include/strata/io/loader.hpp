@@ -36,6 +36,8 @@ enum class Normalise {
 /// What a loader gives to one rank.
 struct LoaderOptions {
   Order order = Order::kShuffled;
+  /// Of tokens, in shuffled order; a sequential one is always of blocks.
+  Sampling sampling = Sampling::kBlocks;
   std::uint64_t seed = 0;
   /// Samples of all ranks together in a step.
   std::int64_t global_batch = 1;
@@ -58,9 +60,11 @@ class LoadedStep {
  public:
   /// Counted from 0.
   [[nodiscard]] std::int64_t step() const { return step_; }
-  /// Shapes: (microbatch, input shape...). Pre: the loader reads inputs.
+  /// Shapes: (microbatch, input shape...); int64 for tokens, else the compute dtype.
+  /// Pre: the loader reads inputs.
   [[nodiscard]] ConstTensorView inputs(std::int64_t microbatch) const;
-  /// Shapes: (microbatch, target shape...); int64 for classes, the compute dtype for values.
+  /// Shapes: (microbatch, target shape...); int64 for classes and tokens, the compute dtype
+  /// for values.
   /// Pre: the loader reads targets.
   [[nodiscard]] ConstTensorView targets(std::int64_t microbatch) const;
 
@@ -77,7 +81,8 @@ class LoadedStep {
 /// s * global_batch + o + r of the stream (sample_order.hpp).
 class Loader {
  public:
-  /// Starts reading at once. Pre: `dataset` outlives the loader.
+  /// Starts reading at once. Pre: `dataset` outlives the loader, and has samples: one of tokens
+  /// has its context set.
   /// Throws: std::logic_error for options that contradict each other.
   Loader(const Dataset& dataset, LoaderOptions options);
   ~Loader();
@@ -86,8 +91,8 @@ class Loader {
 
   /// Waits for the next step; it stays valid until the following call. Pre: fewer than
   /// options.steps steps were given.
-  /// Throws: Error(kData) for a sample that is damaged, holds NaN or infinity, or a label that is
-  /// no class.
+  /// Throws: Error(kData) for a sample that is damaged, holds NaN or infinity, or a label or token
+  /// that is no class.
   const LoadedStep& next();
 
   /// Time that the last next() waited.

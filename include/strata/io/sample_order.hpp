@@ -12,6 +12,12 @@ enum class Order {
   kSequential  ///< once in file order, then the last sample again and again as padding
 };
 
+/// How samples are taken from a stream of tokens while training.
+enum class Sampling {
+  kBlocks,  ///< the stream cut into blocks of the context's length, each once an epoch
+  kWindows  ///< from anywhere in the stream, independently
+};
+
 /// The sample at a place of the shuffled stream, in which epochs follow each other without a gap:
 /// a pure function, so every rank finds its samples by itself and a resumed run goes on where it
 /// stopped. Pre: count > 0, stream_index >= 0.
@@ -21,9 +27,19 @@ enum class Order {
 /// The sample at a place of the sequential stream. Pre: count > 0, stream_index >= 0.
 [[nodiscard]] std::int64_t sequential_sample_at(std::int64_t count, std::int64_t stream_index);
 
+/// Where the window at a place of the stream begins: uniform over [0, choices), and a pure function
+/// as sample_at is. Pre: choices > 0, stream_index >= 0.
+[[nodiscard]] std::int64_t window_at(std::uint64_t seed, std::int64_t choices,
+                                     std::int64_t stream_index);
+
 }  // namespace strata::io
 
 namespace strata {
+template <>
+struct EnumNames<io::Sampling> {
+  static constexpr std::array<std::pair<io::Sampling, std::string_view>, 2> kTable{
+      {{io::Sampling::kBlocks, "blocks"}, {io::Sampling::kWindows, "windows"}}};
+};
 template <>
 struct EnumNames<io::Order> {
   static constexpr std::array<std::pair<io::Order, std::string_view>, 2> kTable{

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <span>
+
+namespace strata::io {
+
+/// A file read from beginning to end as it is. All failures are Error(kData).
+class BinaryFile {
+ public:
+  explicit BinaryFile(std::filesystem::path path);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::int64_t size() const { return size_; }
+
+  /// Fills `bytes`. Throws: also where the file ends before.
+  void read(std::span<std::byte> bytes);
+  void skip(std::int64_t bytes);
+
+ private:
+  std::filesystem::path path_;
+  std::ifstream stream_;
+  std::int64_t size_ = 0;
+};
+
+}  // namespace strata::io

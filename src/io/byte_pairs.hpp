@@ -1,0 +1,97 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace strata::io {
+
+/// What byte-pair encoding is made of.
+struct BytePairTables {
+  /// Bytes of each token, by id.
+  std::vector<std::string> tokens;
+  /// Pairs of ids that are merged, the first first.
+  std::vector<std::array<std::uint32_t, 2>> merges;
+  /// The token between documents; -1 where there is none.
+  std::int64_t separator = -1;
+};
+
+/// Byte-pair encoding of single words.
+/// Source: Sennrich, Haddow, Birch, "Neural machine translation of rare words with subword units",
+/// ACL 2016; over bytes as in Radford et al., "Language models are unsupervised multitask
+/// learners", 2019.
+class BytePairs {
+ public:
+  /// Memory that one thread's calls reuse.
+  struct Scratch {
+    struct Symbol {
+      std::uint32_t id = 0;
+      std::int32_t previous = -1;
+      std::int32_t next = -1;
+    };
+    /// A pair that may be merged, the left one at `at`.
+    struct Candidate {
+      std::uint32_t rank = 0;
+      std::int32_t at = 0;
+      std::uint32_t left = 0;
+      std::uint32_t right = 0;
+    };
+    std::vector<Symbol> symbols;
+    std::vector<Candidate> heap;
+    std::vector<std::int32_t> merged;
+  };
+
+  /// Pre: every byte is a token, and so is each merge's result.
+  explicit BytePairs(BytePairTables tables);
+
+  [[nodiscard]] const BytePairTables& tables() const { return tables_; }
+
+  /// Appends the ids of a word's tokens. Pre: the word is shorter than 2 GiB.
+  void encode(std::string_view word, Scratch& scratch, std::vector<std::uint32_t>& ids) const;
+
+ private:
+  struct Merge {
+    std::uint64_t pair = kNoPair;
+    std::uint32_t rank = 0;
+    std::uint32_t result = 0;
+  };
+  static constexpr std::uint64_t kNoPair = ~std::uint64_t{0};
+
+  /// Where the pair is, or the free slot where it would be.
+  [[nodiscard]] std::size_t slot_of(std::uint64_t pair) const;
+  void offer(Scratch& scratch, std::int32_t at) const;
+
+  BytePairTables tables_;
+  std::array<std::uint32_t, 256> byte_ids_{};
+  std::unordered_map<std::string_view, std::uint32_t> words_;  ///< into tables_.tokens
+  std::vector<Merge> table_;  ///< open addressing; the size is a power of two
+};
+
+/// Byte-pair encoding that remembers words; for one thread.
+class CachedBytePairs {
+ public:
+  /// Pre: `pairs` outlives this.
+  explicit CachedBytePairs(const BytePairs& pairs) : pairs_(pairs) {}
+
+  void encode(std::string_view word, std::vector<std::uint32_t>& ids);
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view word) const;
+  };
+  struct Place {
+    std::uint32_t first = 0;  ///< in ids_
+    std::uint32_t count = 0;
+  };
+
+  const BytePairs& pairs_;
+  BytePairs::Scratch scratch_;
+  std::unordered_map<std::string, Place, Hash, std::equal_to<>> places_;
+  std::vector<std::uint32_t> ids_;
+};
+
+}  // namespace strata::io

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+
+#include "strata/io/import.hpp"
+
+#include "hdf5_file.hpp"
+
+namespace strata::io {
+
+/// Throws: Error(kUsage) where the output holds a data set that may not be replaced.
+void refuse_existing(const ImportOptions& options);
+/// Throws: Error(kData).
+void make_directory(const std::filesystem::path& directory);
+/// Throws: Error(kData) where the output's disk has fewer bytes left.
+void check_space(const ImportOptions& options, std::int64_t needed);
+/// Removes the masters and shards of a data set.
+void remove_existing(const std::filesystem::path& directory);
+
+/// Gives the finished splits' files their final names. Train, the master that every use needs,
+/// comes last.
+template <typename Writer>
+void publish(const ImportOptions& options, std::span<Writer> writers) {
+  if (options.existing == Existing::kReplace) {
+    remove_existing(options.output);
+  }
+  for (Writer& writer : writers) {
+    writer.publish_shards();
+  }
+  const hdf5::Origin directory{options.output, ExitCode::kData};
+  hdf5::sync_directory(directory);
+  std::for_each(writers.rbegin(), writers.rend(), [](Writer& writer) { writer.publish_master(); });
+  hdf5::sync_directory(directory);
+}
+
+}  // namespace strata::io

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "strata/io/import.hpp"
+
+namespace strata::io {
+
+/// import_dataset for text and token files. Pre: the output may be written.
+ImportReport import_tokens(const ImportOptions& options, const SampleProgress& progress);
+
+}  // namespace strata::io

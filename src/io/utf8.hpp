@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace strata::io {
+
+/// How far a text is UTF-8.
+struct Utf8Prefix {
+  std::size_t bytes = 0;  ///< of whole characters
+  /// Whether what follows may be the beginning of a character, or the text ends there.
+  enum class Rest { kNothing, kCutShort, kInvalid } rest = Rest::kNothing;
+};
+
+/// Source: The Unicode Standard 15.0, table 3-7 (no overlong forms, no surrogates, up to U+10FFFF).
+[[nodiscard]] Utf8Prefix utf8_prefix(std::string_view text);
+
+/// A character and the bytes that it takes.
+struct Utf8Character {
+  char32_t value = 0;
+  std::size_t bytes = 0;
+};
+
+/// The first character. Pre: `text` begins with one whole UTF-8 character.
+[[nodiscard]] inline Utf8Character first_character(std::string_view text) {
+  const auto at = [&](std::size_t i) {
+    return static_cast<char32_t>(static_cast<unsigned char>(text[i]));
+  };
+  const char32_t lead = at(0);
+  if (lead < 0x80) {
+    return {lead, 1};
+  }
+  if (lead < 0xE0) {
+    return {(lead & 0x1FU) << 6U | (at(1) & 0x3FU), 2};
+  }
+  if (lead < 0xF0) {
+    return {(lead & 0x0FU) << 12U | (at(1) & 0x3FU) << 6U | (at(2) & 0x3FU), 3};
+  }
+  return {(lead & 0x07U) << 18U | (at(1) & 0x3FU) << 12U | (at(2) & 0x3FU) << 6U | (at(3) & 0x3FU),
+          4};
+}
+
+void append_utf8(char32_t character, std::string& text);
+
+/// A character for people: 'é' (U+00E9).
+[[nodiscard]] std::string character_text(char32_t character);
+
+/// A text in double quotes on one line: control characters and what is not UTF-8 are escaped.
+[[nodiscard]] std::string quoted_text(std::string_view text);
+
+}  // namespace strata::io
