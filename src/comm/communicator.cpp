@@ -59,6 +59,23 @@ Request Communicator::receive(TensorView payload, std::int64_t peer, Tag tag) {
   return {begin_receive(payload, peer, tag), describe("receive from", peer, tag), patience_};
 }
 
+std::string Communicator::describe_collective(std::string_view what) const {
+  return fmt::format("get through the {} with all ranks of the {}", what, name_);
+}
+
+Request Communicator::reduce_scatter(TensorView tensor, std::span<const grid::Range> slices) {
+  require(static_cast<std::int64_t>(slices.size()) == size_, "{} slices for {} ranks",
+          slices.size(), size_);
+  std::int64_t end = 0;
+  for (const grid::Range& slice : slices) {
+    require(slice.begin == end && slice.end >= slice.begin,
+            "a slice [{}, {}) where the one before it ends at {}", slice.begin, slice.end, end);
+    end = slice.end;
+  }
+  require(end == tensor.count(), "slices of {} elements for a tensor of {}", end, tensor.count());
+  return {begin_reduce_scatter(tensor, slices), describe_collective("reduce-scatter"), patience_};
+}
+
 std::vector<std::string> Communicator::all_gather_texts(const std::string& mine) {
   const auto length = static_cast<std::int64_t>(mine.size());
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(size_));

@@ -1,6 +1,8 @@
 #include "strata/comm/mpi.hpp"
 
 #include <cstdlib>
+#include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include <mpi.h>
@@ -27,6 +29,14 @@ int bytes_of(const ConstTensorView& payload) {
   return checked_int(payload.bytes(), "the size of a message in bytes");
 }
 
+MPI_Datatype type_of(const ConstTensorView& summand) {
+  require(summand.place() == Place::kHost, "MPI carries host memory, this tensor is in {} memory",
+          name_of(summand.place()));
+  return with_floating(summand.dtype(), []<typename T>(T) {
+    return std::is_same_v<T, float> ? MPI_FLOAT : MPI_DOUBLE;
+  });
+}
+
 class MpiOperation final : public Request::Operation {
  public:
   explicit MpiOperation(MPI_Request request) : request_(request) {}
@@ -39,6 +49,39 @@ class MpiOperation final : public Request::Operation {
 
  private:
   MPI_Request request_;
+};
+
+/// A reduce-scatter in place, which leaves the own sums at the tensor's beginning.
+class MpiReduceScatter final : public Request::Operation {
+ public:
+  MpiReduceScatter(MPI_Comm communicator, const TensorView& tensor,
+                   std::span<const grid::Range> slices, const grid::Range& own)
+      : tensor_(tensor), own_(own) {
+    for (const grid::Range& slice : slices) {
+      counts_.push_back(checked_int(slice.count(), "the elements of a slice"));
+    }
+    check(MPI_Ireduce_scatter(MPI_IN_PLACE, tensor.raw(), counts_.data(), type_of(tensor), MPI_SUM,
+                              communicator, &request_),
+          "MPI_Ireduce_scatter");
+  }
+
+  bool test() override {
+    int done = 0;
+    check(MPI_Test(&request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done == 0) {
+      return false;
+    }
+    const TensorView sums = tensor_.flat_slice(own_.begin, own_.count());
+    std::memmove(sums.raw(), tensor_.raw(), static_cast<std::size_t>(sums.bytes()));
+    return true;
+  }
+
+ private:
+  TensorView tensor_;
+  grid::Range own_;
+  // Must stay until the operation is done.
+  std::vector<int> counts_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
 class MpiCommunicator final : public Communicator {
@@ -86,6 +129,12 @@ class MpiCommunicator final : public Communicator {
     wait_for(request, "all-gather");
   }
 
+  void all_reduce(TensorView sum) override {
+    check(MPI_Allreduce(MPI_IN_PLACE, sum.raw(), checked_int(sum.count(), "the elements of a sum"),
+                        type_of(sum), MPI_SUM, communicator_),
+          "MPI_Allreduce");
+  }
+
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override {
     int key = 0;
@@ -119,11 +168,15 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiOperation>(request);
   }
 
+  std::unique_ptr<Request::Operation> begin_reduce_scatter(
+      TensorView tensor, std::span<const grid::Range> slices) override {
+    return std::make_unique<MpiReduceScatter>(communicator_, tensor, slices,
+                                              slices[static_cast<std::size_t>(rank())]);
+  }
+
  private:
   void wait_for(MPI_Request request, const char* what) {
-    Request(std::make_unique<MpiOperation>(request),
-            std::string("get through the ") + what + " with all ranks of the " + name(), patience())
-        .wait();
+    Request(std::make_unique<MpiOperation>(request), describe_collective(what), patience()).wait();
   }
 
   MPI_Comm communicator_;

@@ -1,5 +1,6 @@
 #include "strata/comm/threads.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -118,6 +119,44 @@ class ReceiveOperation final : public Request::Operation {
   TensorView payload_;
 };
 
+/// Adds the ranks' tensors in order of rank: what each has sent of this rank's slice.
+class ReduceScatterOperation final : public Request::Operation {
+ public:
+  struct Part {
+    std::unique_ptr<Request::Operation> receive;  ///< null where the part is the own one
+    std::vector<std::byte> memory;
+  };
+
+  ReduceScatterOperation(TensorView sum, std::vector<Part> parts)
+      : sum_(sum), parts_(std::move(parts)) {}
+
+  bool test() override {
+    for (; received_ < parts_.size(); ++received_) {
+      const Part& part = parts_[received_];
+      if (part.receive != nullptr && !part.receive->test()) {
+        return false;
+      }
+    }
+    with_floating(sum_.dtype(), [&]<typename T>(T) {
+      const std::span<T> sum = sum_.host<T>();
+      std::fill(sum.begin(), sum.end(), T{0});
+      for (Part& part : parts_) {
+        const TensorView view(part.memory.data(), sum_.shape(), sum_.dtype());
+        const std::span<T> values = view.host<T>();
+        for (std::size_t i = 0; i < sum.size(); ++i) {
+          sum[i] += values[i];
+        }
+      }
+    });
+    return true;
+  }
+
+ private:
+  TensorView sum_;
+  std::vector<Part> parts_;
+  std::size_t received_ = 0;
+};
+
 class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(Exchange& exchange, std::uint64_t group, std::int64_t rank, std::int64_t size,
@@ -161,6 +200,22 @@ class ThreadCommunicator final : public Communicator {
     }
   }
 
+  void all_reduce(TensorView sum) override {
+    std::vector<std::byte> memory(static_cast<std::size_t>(size() * sum.bytes()));
+    const TensorView all(memory.data(), Shape{size() * sum.count()}, sum.dtype());
+    all_gather(sum, all);
+    with_floating(sum.dtype(), [&]<typename T>(T) {
+      const std::span<T> sums = sum.host<T>();
+      const std::span<const T> values = all.host<T>();
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        sums[i] = values[i];
+        for (std::size_t at = i + sums.size(); at < values.size(); at += sums.size()) {
+          sums[i] += values[at];
+        }
+      }
+    });
+  }
+
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override {
     std::int64_t index = 0;
@@ -191,6 +246,28 @@ class ThreadCommunicator final : public Communicator {
                                                     Tag tag) override {
     return std::make_unique<ReceiveOperation>(
         exchange_, Exchange::Address{group_, peer, rank(), static_cast<int>(tag)}, payload);
+  }
+
+  std::unique_ptr<Request::Operation> begin_reduce_scatter(
+      TensorView tensor, std::span<const grid::Range> slices) override {
+    const auto slice_of = [&](std::int64_t r) {
+      const grid::Range& slice = slices[static_cast<std::size_t>(r)];
+      return tensor.flat_slice(slice.begin, slice.count());
+    };
+    const TensorView own = slice_of(rank());
+    std::vector<ReduceScatterOperation::Part> parts;
+    for (std::int64_t peer = 0; peer < size(); ++peer) {
+      auto& part = parts.emplace_back();
+      part.memory.resize(static_cast<std::size_t>(own.bytes()));
+      if (peer == rank()) {
+        std::memcpy(part.memory.data(), own.raw(), part.memory.size());
+        continue;
+      }
+      begin_send(slice_of(peer), peer, Tag::kReduce)->test();
+      part.receive = begin_receive(TensorView(part.memory.data(), own.shape(), own.dtype()), peer,
+                                   Tag::kReduce);
+    }
+    return std::make_unique<ReduceScatterOperation>(own, std::move(parts));
   }
 
  private:

@@ -10,8 +10,19 @@ namespace {
 
 /// Elements of receive memory for one bucket.
 std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_ranks,
-                              std::int64_t data_rank, const BucketPlan& plan) {
+                              std::int64_t data_rank, const BucketPlan& plan, Summation summation) {
+  if (summation == Summation::kLibrary) {
+    return 0;
+  }
   return comm::received_parts(lanes, data_ranks, data_rank) * plan.largest_slice();
+}
+
+/// How a rank adds its own lanes.
+grid::RunningFold fold_of(const grid::SumTree& lanes, std::int64_t data_ranks,
+                          std::int64_t data_rank, Summation summation) {
+  return summation == Summation::kLibrary
+             ? grid::running_fold(grid::SumTree(1), {0, 1})
+             : grid::running_fold(lanes, grid::even_part(lanes.leaves(), data_ranks, data_rank));
 }
 
 }  // namespace
@@ -19,23 +30,27 @@ std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_rank
 std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
                                                     std::int64_t data_ranks, std::int64_t data_rank,
                                                     const BucketPlan& plan, const Sizes& sizes) {
-  const grid::RunningFold fold =
-      grid::running_fold(lanes, grid::even_part(lanes.leaves(), data_ranks, data_rank));
+  const grid::RunningFold fold = fold_of(lanes, data_ranks, data_rank, sizes.summation);
   const std::int64_t element_bytes = size_bytes(compute_dtype(sizes.dtype));
   return {{"gradients", fold.accumulators * sizes.elements * element_bytes},
           {"received gradients",
-           kInFlight * receive_elements(lanes, data_ranks, data_rank, plan) * element_bytes}};
+           kInFlight * receive_elements(lanes, data_ranks, data_rank, plan, sizes.summation) *
+               element_bytes}};
 }
 
 GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data_group,
                                  const grid::SumTree& lanes, const BucketPlan& plan,
                                  const Sizes& sizes)
     : context_(context),
+      data_group_(data_group),
       reduction_(data_group, lanes),
       plan_(plan),
       sizes_(sizes),
-      fold_(grid::running_fold(
-          lanes, grid::even_part(lanes.leaves(), data_group.size(), data_group.rank()))) {
+      microbatches_per_lane_(sizes.microbatches_per_lane),
+      fold_(fold_of(lanes, data_group.size(), data_group.rank(), sizes.summation)) {
+  if (sizes.summation == Summation::kLibrary) {
+    microbatches_per_lane_ *= lanes.leaves() / data_group.size();
+  }
   const std::vector<nn::MemoryItem> items =
       memory(lanes, data_group.size(), data_group.rank(), plan, sizes);
   gradient_memory_ = device::Buffer(context.device(), items[0].bytes);
@@ -47,7 +62,7 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
         gradient_memory_.view(a * sizes.elements * element_bytes, Shape{sizes.elements}, dtype));
   }
   const std::int64_t slot_elements =
-      receive_elements(lanes, data_group.size(), data_group.rank(), plan);
+      receive_elements(lanes, data_group.size(), data_group.rank(), plan, sizes.summation);
   for (std::int64_t s = 0; s < kInFlight; ++s) {
     receive_slots_.push_back(
         receive_memory_.view(s * slot_elements * element_bytes, Shape{slot_elements}, dtype));
@@ -56,10 +71,10 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
 
 nn::GradientSink::Target GradientReducer::target(std::int64_t m) {
   next_bucket_ = 0;
-  const auto lane = static_cast<std::size_t>(m / sizes_.microbatches_per_lane);
+  const auto lane = static_cast<std::size_t>(m / microbatches_per_lane_);
   return {.gradients = accumulators_[static_cast<std::size_t>(fold_.accumulator[lane])],
-          .accumulate = m % sizes_.microbatches_per_lane == 0 ? ops::Accumulate::kOverwrite
-                                                              : ops::Accumulate::kAdd};
+          .accumulate = m % microbatches_per_lane_ == 0 ? ops::Accumulate::kOverwrite
+                                                        : ops::Accumulate::kAdd};
 }
 
 void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
@@ -71,10 +86,10 @@ void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
       }
     }
   }
-  if ((m + 1) % sizes_.microbatches_per_lane != 0) {
+  if ((m + 1) % microbatches_per_lane_ != 0) {
     return;
   }
-  const auto lane = static_cast<std::size_t>(m / sizes_.microbatches_per_lane);
+  const auto lane = static_cast<std::size_t>(m / microbatches_per_lane_);
   const bool last_lane = lane + 1 == fold_.accumulator.size();
   std::vector<ops::FoldPair> steps;
   for (const grid::FoldStep& step : fold_.after[lane]) {
@@ -101,22 +116,29 @@ void GradientReducer::start_bucket(std::size_t bucket) {
   if (static_cast<std::int64_t>(in_flight_.size()) == kInFlight) {
     finish_oldest();
   }
+  const std::vector<grid::Range>& slices = plan_.buckets()[bucket].slices;
   const grid::Range& elements = plan_.buckets()[bucket].elements;
+  if (sizes_.summation == Summation::kLibrary) {
+    in_flight_.emplace_back().receives.push_back(
+        data_group_.reduce_scatter(sums().flat_slice(elements.begin, elements.count()), slices));
+    return;
+  }
   std::vector<TensorView> partials;
   for (std::int64_t k = 0; k < reduction_.own_parts(); ++k) {
     partials.push_back(
         accumulators_[static_cast<std::size_t>(k)].flat_slice(elements.begin, elements.count()));
   }
-  in_flight_.push_back(
-      reduction_.start(partials, plan_.buckets()[bucket].slices,
-                       receive_slots_[started_++ % static_cast<std::size_t>(kInFlight)]));
+  in_flight_.push_back(reduction_.start(
+      partials, slices, receive_slots_[started_++ % static_cast<std::size_t>(kInFlight)]));
 }
 
 void GradientReducer::finish_oldest() {
   const double start = now_seconds();
   reduction_.wait(in_flight_.front());
   exposed_seconds_ += now_seconds() - start;
-  reduction_.fold(context_, in_flight_.front());
+  if (sizes_.summation == Summation::kInvariant) {
+    reduction_.fold(context_, in_flight_.front());
+  }
   in_flight_.pop_front();
 }
 

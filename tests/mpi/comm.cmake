@@ -1,5 +1,6 @@
 # The cases of unit_comm between MPI ranks.
-add_executable(comm_mpi_test mpi/comm_mpi_test.cpp unit/comm/comm_cases.cpp)
+add_executable(comm_mpi_test mpi/comm_mpi_test.cpp unit/comm/comm_cases.cpp
+  unit/comm/comm_sum_cases.cpp)
 target_link_libraries(comm_mpi_test PRIVATE strata_comm strata_options)
 foreach(ranks 2 3 4 6)
   add_test(NAME mpi.comm_${ranks}

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "strata/core/tensor.hpp"
+#include "strata/grid/grid.hpp"
 
 namespace strata::comm {
 
@@ -81,6 +82,13 @@ class Communicator {
   /// Gathers equal payloads of all ranks, in rank order.
   /// Shapes: all.bytes() == size() * mine.bytes().
   virtual void all_gather(ConstTensorView mine, TensorView all) = 0;
+  /// Adds the tensors of all ranks in place, float32 or float64, in whatever order the kind's
+  /// library does: the bits of the sums depend on the number of ranks.
+  virtual void all_reduce(TensorView sum) = 0;
+  /// Begins to add the tensors of all ranks, float32 or float64; once done, elements slices[rank()]
+  /// of each rank's tensor hold the sums, in the library's order, and its others are spent.
+  /// Pre: slices lie one after the other and cover the tensor.
+  [[nodiscard]] Request reduce_scatter(TensorView tensor, std::span<const grid::Range> slices);
   /// The communicator of `members` (ranks of this group, in order), of which this rank is one.
   /// Communication: collective over this group; the groups asked for in one call are disjoint.
   [[nodiscard]] virtual std::unique_ptr<Communicator> subgroup(
@@ -97,6 +105,10 @@ class Communicator {
                                                          Tag tag) = 0;
   virtual std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
                                                             Tag tag) = 0;
+  virtual std::unique_ptr<Request::Operation> begin_reduce_scatter(
+      TensorView tensor, std::span<const grid::Range> slices) = 0;
+  /// As in "get through the barrier with all ranks of the data group".
+  [[nodiscard]] std::string describe_collective(std::string_view what) const;
 
  private:
   [[nodiscard]] std::string describe(std::string_view verb, std::int64_t peer, Tag tag) const;

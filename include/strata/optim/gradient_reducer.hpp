@@ -13,9 +13,15 @@
 
 namespace strata::optim {
 
+/// The order in which gradients are added.
+enum class Summation {
+  kInvariant,  ///< in the order of the lanes' tree: the same bits on every grid
+  kLibrary     ///< all of a rank's microbatches in order, then in the communication library's order
+};
+
 /// Adds up a stage's gradients: microbatches within a lane in order, lanes by the sum tree, first
 /// those of this rank, then over the data group, bucket by bucket while the backward pass still
-/// runs (design law 1).
+/// runs (design law 1). With Summation::kLibrary all lanes of a rank are one.
 class GradientReducer final : public nn::GradientSink {
  public:
   struct Sizes {
@@ -23,6 +29,7 @@ class GradientReducer final : public nn::GradientSink {
     std::int64_t microbatches_per_lane = 1;
     /// Of the weights; gradients are in its compute_dtype.
     DType dtype = DType::kFloat32;
+    Summation summation = Summation::kInvariant;
   };
 
   GradientReducer(ops::Context& context, comm::Communicator& data_group, const grid::SumTree& lanes,
@@ -53,9 +60,11 @@ class GradientReducer final : public nn::GradientSink {
   void finish_oldest();
 
   ops::Context& context_;
+  comm::Communicator& data_group_;
   comm::OrderedReduction reduction_;
   const BucketPlan& plan_;
   Sizes sizes_;
+  std::int64_t microbatches_per_lane_ = 1;
   grid::RunningFold fold_;
   device::Buffer gradient_memory_;
   device::Buffer receive_memory_;

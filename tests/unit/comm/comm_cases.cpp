@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -13,8 +12,6 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/comm/groups.hpp"
-#include "strata/comm/ordered_reduction.hpp"
-#include "strata/core/random.hpp"
 
 namespace strata::comm::test {
 namespace {
@@ -251,85 +248,6 @@ void unequal_plans_are_named(Communicator& world, Findings& findings) {
   findings.require_that(text.find(expected) == 0, text);
 }
 
-/// Numbers of very different sizes, so that each order of addition gives other bits.
-float value_of(std::int64_t lane, std::int64_t element) {
-  const auto words = RandomStream(3, RandomPurpose::kSynthesise, static_cast<std::uint64_t>(lane))
-                         .words(static_cast<std::uint64_t>(element));
-  const int exponent = static_cast<int>(words[0] % 24) - 12;
-  return std::ldexp(static_cast<float>(static_cast<std::int32_t>(words[1])), exponent - 31);
-}
-
-float tree_sum(std::int64_t begin, std::int64_t end, std::int64_t element) {
-  if (end - begin == 1) {
-    return value_of(begin, element);
-  }
-  const std::int64_t middle = begin + (end - begin) / 2;
-  return tree_sum(begin, middle, element) + tree_sum(middle, end, element);
-}
-
-/// Slices of unequal length: rank 1's is empty and the last rank's the longest.
-std::vector<grid::Range> uneven_slices(std::int64_t elements, std::int64_t ranks) {
-  std::vector<grid::Range> slices;
-  std::int64_t begin = 0;
-  for (std::int64_t r = 0; r < ranks; ++r) {
-    const std::int64_t count = r == 1 ? 0 : elements / (2 * ranks);
-    slices.push_back({begin, r + 1 == ranks ? elements : begin + count});
-    begin += count;
-  }
-  return slices;
-}
-
-void require_ordered_sum(Communicator& world, std::int64_t lanes,
-                         const std::vector<grid::Range>& slices, Findings& findings) {
-  const grid::SumTree tree(lanes);
-  const std::int64_t elements = slices.back().end;
-  OrderedReduction reduction(world, tree);
-  const std::vector<grid::Range> nodes =
-      tree.nodes_within(grid::even_part(lanes, world.size(), world.rank()));
-  findings.require_equal(reduction.own_parts(), static_cast<std::int64_t>(nodes.size()), "parts");
-  std::vector<std::vector<float>> partials;
-  for (const grid::Range& node : nodes) {
-    partials.emplace_back();
-    for (std::int64_t i = 0; i < elements; ++i) {
-      partials.back().push_back(tree_sum(node.begin, node.end, i));
-    }
-  }
-  std::vector<TensorView> views;
-  for (std::vector<float>& partial : partials) {
-    views.emplace_back(std::span(partial), Shape{elements});
-  }
-  const std::int64_t own = slices[static_cast<std::size_t>(world.rank())].count();
-  std::vector<float> received(static_cast<std::size_t>(reduction.receive_elements(own)));
-  ops::Context context(1);
-  OrderedReduction::Pending pending = reduction.start(
-      views, slices, TensorView(std::span(received), Shape{reduction.receive_elements(own)}));
-  OrderedReduction::wait(pending);
-  reduction.fold(context, pending);
-  for (Request& request : begin_all_gather_slices(world, views[0], slices)) {
-    request.wait();
-  }
-  std::int64_t wrong = 0;
-  for (std::int64_t i = 0; i < elements; ++i) {
-    wrong += partials[0][static_cast<std::size_t>(i)] == tree_sum(0, lanes, i) ? 0 : 1;
-  }
-  findings.require_equal(
-      wrong, 0, fmt::format("sums of other bits, {} lanes, slices to {}", lanes, elements));
-}
-
-void sums_have_the_same_bits_on_every_number_of_ranks(Communicator& world, Findings& findings) {
-  constexpr std::int64_t kElements = 97;
-  for (std::int64_t lanes = world.size(); lanes <= 24; lanes += world.size()) {
-    require_ordered_sum(world, lanes, uneven_slices(kElements, world.size()), findings);
-  }
-  // All elements in one slice, the others empty; and fewer elements than ranks.
-  std::vector<grid::Range> slices(static_cast<std::size_t>(world.size()), {0, 0});
-  slices.back() = {0, kElements};
-  require_ordered_sum(world, 2 * world.size(), slices, findings);
-  slices.assign(slices.size(), {1, 1});
-  slices.front() = {0, 1};
-  require_ordered_sum(world, world.size(), slices, findings);
-}
-
 void patience_ends_a_wait_in_vain(Communicator& world, Findings& findings) {
   if (world.size() == 1) {
     return;
@@ -382,6 +300,7 @@ const std::vector<CommCase>& comm_cases() {
       {"unequal_plans_are_named", unequal_plans_are_named},
       {"sums_have_the_same_bits_on_every_number_of_ranks",
        sums_have_the_same_bits_on_every_number_of_ranks},
+      {"the_library_sums", the_library_sums},
       {"patience_ends_a_wait_in_vain", patience_ends_a_wait_in_vain}};
   return kCases;
 }

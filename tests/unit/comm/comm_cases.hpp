@@ -37,6 +37,10 @@ struct CommCase {
   void (*body)(Communicator& world, Findings& findings);
 };
 
+/// The cases about sums over ranks.
+void sums_have_the_same_bits_on_every_number_of_ranks(Communicator& world, Findings& findings);
+void the_library_sums(Communicator& world, Findings& findings);
+
 [[nodiscard]] const std::vector<CommCase>& comm_cases();
 
 /// Runs a case on this rank and tells every rank what all of them found wrong, one line each.

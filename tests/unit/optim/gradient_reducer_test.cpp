@@ -1,5 +1,6 @@
 #include "strata/optim/gradient_reducer.hpp"
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -105,6 +106,74 @@ TEST(GradientReducer, GivesTheBitsOfTheTreeOnEveryNumberOfRanks) {
       expect_tree_sums(6, ranks, bucket);
     }
   }
+}
+
+/// The sums of the library: within a rank microbatches in order, over ranks in any.
+void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucket) {
+  const nn::ParameterLayout layout = layout_with(kMixed);
+  const BucketPlan plan(layout, ranks, bucket);
+  const grid::SumTree tree(lanes);
+  const GradientReducer::Sizes sizes{.elements = layout.elements,
+                                     .microbatches_per_lane = kMicrobatchesPerLane,
+                                     .summation = Summation::kLibrary};
+  std::vector<double> expected(static_cast<std::size_t>(layout.elements), 0.0);
+  std::vector<double> magnitude(expected.size(), 0.0);
+  std::vector<float> in_order(expected.size(), 0.0F);
+  for (std::int64_t m = 0; m < lanes * kMicrobatchesPerLane; ++m) {
+    const std::vector<float> gradient =
+        gradient_of(layout, m / kMicrobatchesPerLane, m % kMicrobatchesPerLane);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      expected[i] += static_cast<double>(gradient[i]);
+      magnitude[i] += std::fabs(static_cast<double>(gradient[i]));
+      in_order[i] += gradient[i];
+    }
+  }
+  comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
+    ops::Context context(1);
+    GradientReducer reducer(context, world, tree, plan, sizes);
+    const grid::Range own = grid::even_part(lanes, ranks, world.rank());
+    for (int step = 0; step < 2; ++step) {
+      for (std::int64_t m = 0; m < own.count() * kMicrobatchesPerLane; ++m) {
+        hand_over(
+            reducer, layout, m,
+            gradient_of(layout, own.begin + m / kMicrobatchesPerLane, m % kMicrobatchesPerLane));
+      }
+      reducer.finish();
+    }
+    const std::span<const float> sums = reducer.sums().host<float>();
+    std::int64_t wrong = 0;
+    for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {
+      for (std::int64_t i = 0; i < piece.range.count(); ++i) {
+        const auto at = static_cast<std::size_t>(piece.arena_offset + i);
+        // A rounding of at most 2^-24 of a partial sum in each addition.
+        const double bound =
+            static_cast<double>(lanes * kMicrobatchesPerLane) * 0x1p-24 * magnitude[at];
+        wrong += std::fabs(static_cast<double>(sums[at]) - expected[at]) <= bound ? 0 : 1;
+        wrong += ranks > 1 || sums[at] == in_order[at] ? 0 : 1;
+      }
+    }
+    EXPECT_EQ(wrong, 0) << lanes << " lanes, rank " << world.rank() << " of " << ranks;
+  });
+}
+
+TEST(GradientReducer, LeavesTheOrderToTheLibraryInFastMode) {
+  for (const std::int64_t bucket : {1024, 4096, 1 << 20}) {
+    for (const std::int64_t ranks : {1, 2, 3, 4}) {
+      expect_library_sums(ranks, ranks, bucket);
+    }
+    expect_library_sums(4, 2, bucket);
+    expect_library_sums(3, 1, bucket);
+  }
+}
+
+TEST(GradientReducer, FastModeNeedsOneAccumulatorAndNoReceiveMemory) {
+  const nn::ParameterLayout layout = layout_with(kMixed);
+  const BucketPlan plan(layout, 2, 4096);
+  const std::vector<nn::MemoryItem> items =
+      GradientReducer::memory(grid::SumTree(8), 2, 1, plan,
+                              {.elements = layout.elements, .summation = Summation::kLibrary});
+  EXPECT_EQ(items[0].bytes, layout.elements * 4);
+  EXPECT_EQ(items[1].bytes, 0);
 }
 
 TEST(GradientReducer, MemoryFollowsTheFold) {
