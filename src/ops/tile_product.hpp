@@ -1,8 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -71,19 +69,31 @@ void add_product(Vector<T>& sum, T a, const Vector<T>& b) {
   sum += a * b;
 }
 
+/// Reads or writes a vector wherever it lies.
+template <typename T>
+void load(Vector<T>& vector, const T* from) {
+  std::memcpy(&vector, from, sizeof(vector));
+}
+template <typename T>
+void store(const Vector<T>& vector, T* to) {
+  std::memcpy(to, &vector, sizeof(vector));
+}
+
 /// Rows [row, row + kRows) and kTileColumns columns from `column` of c, summed over [begin, end) in
 /// order: an element's bits depend on no other row or column.
-template <typename T, TileForm kForm, std::int64_t kRows>
+template <typename T, TileForm kForm, int kRows>
 void product_block(const TileProduct<T>& product, std::int64_t row, std::int64_t column,
                    std::int64_t begin, std::int64_t end) {
-  constexpr std::int64_t kWidth = sizeof(Vector<T>) / sizeof(T);
-  constexpr std::size_t kVectors = kTileColumns / kWidth;
-  std::array<std::array<Vector<T>, kVectors>, kRows> sums{};
+  constexpr int kWidth = sizeof(Vector<T>) / sizeof(T);
+  constexpr int kVectors = kTileColumns / kWidth;
+  // Plain arrays: the compiler keeps these in registers.
+  Vector<T> sums[kRows][kVectors] = {};  // NOLINT(modernize-avoid-c-arrays)
   T* const c = product.c + row * product.row_c + column;
   if constexpr (kForm != TileForm::kScores) {
-    for (std::size_t i = 0; i < kRows; ++i) {
-      std::memcpy(sums[i].data(), c + static_cast<std::int64_t>(i) * product.row_c,
-                  sizeof(sums[i]));
+    for (int i = 0; i < kRows; ++i) {
+      for (int v = 0; v < kVectors; ++v) {
+        load<T>(sums[i][v], c + i * product.row_c + v * kWidth);
+      }
     }
   }
   constexpr bool kTurned = kForm == TileForm::kOfKeysTurned;
@@ -92,23 +102,26 @@ void product_block(const TileProduct<T>& product, std::int64_t row, std::int64_t
   const T* a = product.a + row * next_row + begin * next_term;
   const T* b = product.b + begin * product.row_b + column;
   for (std::int64_t term = begin; term < end; ++term) {
-    std::array<Vector<T>, kVectors> right;
-    std::memcpy(right.data(), b, sizeof(right));
-    for (std::size_t i = 0; i < kRows; ++i) {
-      const T left = a[static_cast<std::int64_t>(i) * next_row];
-      for (std::size_t v = 0; v < kVectors; ++v) {
-        add_product<T>(sums[i][v], left, right[v]);
+    Vector<T> right[kVectors];  // NOLINT(modernize-avoid-c-arrays)
+    for (int v = 0; v < kVectors; ++v) {
+      load<T>(right[v], b + v * kWidth);
+    }
+    for (int i = 0; i < kRows; ++i) {
+      for (int v = 0; v < kVectors; ++v) {
+        add_product<T>(sums[i][v], a[i * next_row], right[v]);
       }
     }
     a += next_term;
     b += product.row_b;
   }
-  for (std::size_t i = 0; i < kRows; ++i) {
-    std::memcpy(c + static_cast<std::int64_t>(i) * product.row_c, sums[i].data(), sizeof(sums[i]));
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      store<T>(sums[i][v], c + i * product.row_c + v * kWidth);
+    }
   }
 }
 
-template <typename T, TileForm kForm, std::int64_t kRows>
+template <typename T, TileForm kForm, int kRows>
 void product_rows(const TileProduct<T>& product, std::int64_t row) {
   // The last query of these rows, or the first key, bounds what all of them need.
   const std::int64_t seen = row + kRows + product.offset;
