@@ -55,22 +55,23 @@ struct QueryHead {
 };
 
 template <typename T>
+T larger(T a, T b) {
+  return b > a ? b : a;
+}
+
+/// Pre: count is a multiple of kTileColumns, not 0.
+template <typename T>
 T largest_of(const T* x, std::int64_t count) {
   std::array<T, kTileColumns> lanes;
-  std::copy_n(x, kTileColumns, lanes.begin());
-  for (std::int64_t i = kTileColumns; i < count; i += kTileColumns) {
+  lanes.fill(-std::numeric_limits<T>::infinity());
+  for (std::int64_t i = 0; i < count; i += kTileColumns) {
 #pragma omp simd
     for (std::int64_t lane = 0; lane < kTileColumns; ++lane) {
       T& largest = lanes[static_cast<std::size_t>(lane)];
-      largest = x[i + lane] > largest ? x[i + lane] : largest;
+      largest = larger(largest, x[i + lane]);
     }
   }
-  for (std::size_t half = kTileColumns / 2; half >= 1; half /= 2) {
-    for (std::size_t lane = 0; lane < half; ++lane) {
-      lanes[lane] = lanes[lane + half] > lanes[lane] ? lanes[lane + half] : lanes[lane];
-    }
-  }
-  return lanes[0];
+  return folded(lanes, larger<T>);
 }
 
 /// x = exp(x - largest), and their sum.
@@ -85,7 +86,7 @@ T exponentials(T* x, std::int64_t count, T largest) {
       lanes[static_cast<std::size_t>(lane)] += value;
     }
   }
-  return folded(lanes);
+  return sum_of(lanes);
 }
 
 /// Turns a query's scores of a tile, of which it sees the first `seen`, into exponentials below the
@@ -97,8 +98,7 @@ void softmax_row(const ForwardScratch<T>& scratch, std::int64_t row, std::int64_
   const std::int64_t count = padded(seen);
   std::fill(scores + seen, scores + count, -std::numeric_limits<T>::infinity());
   const T before = scratch.largest[row];
-  const T here = largest_of(scores, count);
-  const T largest = before > here ? before : here;
+  const T largest = larger(before, largest_of(scores, count));
   const T factor = fast_exp(before - largest);
   scratch.largest[row] = largest;
   scratch.total[row] = scratch.total[row] * factor + exponentials(scores, count, largest);

@@ -70,7 +70,7 @@ T row_dot(const T* a, const T* b, std::int64_t count) {
       lanes[static_cast<std::size_t>(lane)] += a[i + lane] * b[i + lane];
     }
   }
-  return folded(lanes);
+  return sum_of(lanes);
 }
 
 /// Turns a query's scores into weights, and the gradient of its weights into that of its scores,

@@ -14,6 +14,7 @@
 #include "checks.hpp"
 #include "math.hpp"
 #include "tile_product.hpp"
+#include "turn_block.hpp"
 
 // What the forward and the backward pass of attention share: scores exist as tiles of kTile queries
 // by kTile keys, and operands as copies in the type that is computed in, so that one code serves
@@ -100,27 +101,42 @@ void scatter_rows(const T* from, std::int64_t stride, std::int64_t rows, std::in
 template <typename T, typename Stored>
 void gather_turned(const HeadRows<const Stored>& from, std::int64_t rows, std::int64_t columns,
                    T* to) {
-  for (std::int64_t first = 0; first < rows; first += kTile) {
-    T* const tile = to + first * columns;
-    const std::int64_t count = std::min(kTile, rows - first);
-    for (std::int64_t row = 0; row < count; ++row) {
-      const Stored* const source = from.data + (first + row) * from.stride;
-      for (std::int64_t c = 0; c < columns; ++c) {
-        tile[c * kTile + row] = static_cast<T>(source[c]);
+  for (std::int64_t row = 0; row < rows; row += kTurnBlock) {
+    T* const tile = to + row / kTile * kTile * columns + row % kTile;
+    const std::int64_t block_rows = std::min(kTurnBlock, rows - row);
+    for (std::int64_t c = 0; c < columns; c += kTurnBlock) {
+      const std::int64_t block_columns = std::min(kTurnBlock, columns - c);
+      if (block_rows == kTurnBlock && block_columns == kTurnBlock) {
+        turn_block(from.data + row * from.stride + c, from.stride, tile + c * kTile, kTile);
+        continue;
+      }
+      for (std::int64_t i = 0; i < block_rows; ++i) {
+        for (std::int64_t j = 0; j < block_columns; ++j) {
+          tile[(c + j) * kTile + i] = static_cast<T>(from.data[(row + i) * from.stride + c + j]);
+        }
       }
     }
   }
 }
 
-/// The sum of a row's lanes, halves added to halves.
-template <typename T>
-T folded(std::array<T, kTileColumns>& lanes) {
-  for (std::size_t half = kTileColumns / 2; half >= 1; half /= 2) {
-    for (std::size_t lane = 0; lane < half; ++lane) {
-      lanes[lane] += lanes[lane + half];
+/// combine() of all lanes, halves with halves.
+template <std::size_t kLanes = kTileColumns, typename T, typename Combine>
+T folded(std::array<T, kTileColumns>& lanes, const Combine& combine) {
+  if constexpr (kLanes == 1) {
+    return lanes[0];
+  } else {
+    // A constant length each, so that no loop is left.
+    constexpr std::size_t kHalf = kLanes / 2;
+    for (std::size_t lane = 0; lane < kHalf; ++lane) {
+      lanes[lane] = combine(lanes[lane], lanes[lane + kHalf]);
     }
+    return folded<kHalf>(lanes, combine);
   }
-  return lanes[0];
+}
+
+template <typename T>
+T sum_of(std::array<T, kTileColumns>& lanes) {
+  return folded(lanes, [](T a, T b) { return a + b; });
 }
 
 /// Memory of each of a context's threads, zero at first. A thread's share follows from an
