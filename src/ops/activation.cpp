@@ -44,7 +44,7 @@ void map(Context& context, const ConstTensorView& x, const TensorView& y,
   parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      to[i] = function(from[i]);
+      to[i] = static_cast<T>(function(static_cast<Compute<T>>(from[i])));
     }
   });
 }
@@ -58,33 +58,10 @@ void map_slope(Context& context, const ConstTensorView& at, const ConstTensorVie
   parallel_for(context, dy.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      outgoing[i] = slope(from[i], incoming[i]);
+      outgoing[i] = static_cast<T>(
+          slope(static_cast<Compute<T>>(from[i]), static_cast<Compute<T>>(incoming[i])));
     }
   });
-}
-
-template <typename T>
-void softmax_row(const T* x, std::int64_t n, T* y) {
-  const T largest = lane_max<T>(n, [=](std::int64_t i) { return x[i]; });
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    y[i] = fast_exp(x[i] - largest);
-  }
-  const double sum = lane_sum<T>(n, [=](std::int64_t i) { return y[i]; });
-  const T inverse = static_cast<T>(1.0 / sum);
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    y[i] *= inverse;
-  }
-}
-
-template <typename T>
-void softmax_backward_row(const T* y, const T* dy, std::int64_t n, T* dx) {
-  const T dot = static_cast<T>(lane_sum<T>(n, [=](std::int64_t i) { return dy[i] * y[i]; }));
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    dx[i] = y[i] * (dy[i] - dot);
-  }
 }
 
 }  // namespace
@@ -96,21 +73,22 @@ void activation_forward(Context& context, Activation activation, const ConstTens
     copy(context, x, y);
     return;
   }
-  with_floating(x.dtype(), [&]<typename T>(T) {
+  with_stored(x.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
     switch (activation) {
       case Activation::kNone:
         break;
       case Activation::kRelu:
-        map<T>(context, x, y, [](T value) { return relu(value); });
+        map<T>(context, x, y, [](C value) { return relu(value); });
         break;
       case Activation::kGelu:
-        map<T>(context, x, y, [](T value) { return value * gelu_gate(value); });
+        map<T>(context, x, y, [](C value) { return value * gelu_gate(value); });
         break;
       case Activation::kTanh:
-        map<T>(context, x, y, [](T value) { return fast_tanh(value); });
+        map<T>(context, x, y, [](C value) { return fast_tanh(value); });
         break;
       case Activation::kSigmoid:
-        map<T>(context, x, y, [](T value) { return fast_sigmoid(value); });
+        map<T>(context, x, y, [](C value) { return fast_sigmoid(value); });
         break;
     }
   });
@@ -126,58 +104,24 @@ void activation_backward(Context& context, Activation activation, const ConstTen
   }
   const ConstTensorView& read = activation == Activation::kGelu ? x : y;
   require_like(read, dy.dtype(), dy.shape(), "what an activation's gradient reads");
-  with_floating(dy.dtype(), [&]<typename T>(T) {
+  with_stored(dy.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
     switch (activation) {
       case Activation::kNone:
         break;
       case Activation::kRelu:
-        map_slope<T>(context, read, dy, dx, [](T out, T d) { return out <= T{0} ? T{0} : d; });
+        map_slope<T>(context, read, dy, dx, [](C out, C d) { return out <= C{0} ? C{0} : d; });
         break;
       case Activation::kGelu:
-        map_slope<T>(context, read, dy, dx, [](T in, T d) { return gelu_slope(in) * d; });
+        map_slope<T>(context, read, dy, dx, [](C in, C d) { return gelu_slope(in) * d; });
         break;
       case Activation::kTanh:
-        map_slope<T>(context, read, dy, dx, [](T out, T d) { return (T{1} - out * out) * d; });
+        map_slope<T>(context, read, dy, dx, [](C out, C d) { return (C{1} - out * out) * d; });
         break;
       case Activation::kSigmoid:
-        map_slope<T>(context, read, dy, dx, [](T out, T d) { return out * (T{1} - out) * d; });
+        map_slope<T>(context, read, dy, dx, [](C out, C d) { return out * (C{1} - out) * d; });
         break;
     }
-  });
-}
-
-void softmax_forward(Context& context, const ConstTensorView& x, const TensorView& y) {
-  require_like(y, x.dtype(), x.shape(), "softmax's y");
-  const Rows shape = rows_of(x.shape());
-  const std::int64_t rows = shape.rows;
-  const std::int64_t n = shape.columns;
-  with_floating(x.dtype(), [&]<typename T>(T) {
-    const T* from = x.host<T>().data();
-    T* to = y.host<T>().data();
-    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        softmax_row(from + row * n, n, to + row * n);
-      }
-    });
-  });
-}
-
-void softmax_backward(Context& context, const ConstTensorView& y, const ConstTensorView& dy,
-                      const TensorView& dx) {
-  require_like(dy, y.dtype(), y.shape(), "softmax's dy");
-  require_like(dx, y.dtype(), y.shape(), "softmax's dx");
-  const Rows shape = rows_of(y.shape());
-  const std::int64_t rows = shape.rows;
-  const std::int64_t n = shape.columns;
-  with_floating(y.dtype(), [&]<typename T>(T) {
-    const T* out = y.host<T>().data();
-    const T* incoming = dy.host<T>().data();
-    T* outgoing = dx.host<T>().data();
-    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        softmax_backward_row(out + row * n, incoming + row * n, n, outgoing + row * n);
-      }
-    });
   });
 }
 

@@ -7,6 +7,12 @@
 
 namespace strata::ops {
 
+/// Throws std::logic_error unless the host can read the tensor.
+inline void require_host(const ConstTensorView& tensor) {
+  require(tensor.place() == Place::kHost, "a CPU operation was given a tensor in {} memory",
+          name_of(tensor.place()));
+}
+
 /// Throws std::logic_error unless `tensor`, called `name`, has this dtype and shape.
 inline void require_like(const ConstTensorView& tensor, DType dtype, const Shape& shape,
                          std::string_view name) {

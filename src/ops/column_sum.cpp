@@ -9,11 +9,13 @@ namespace strata::ops {
 void column_sum(Context& context, const ConstTensorView& x, const TensorView& sum,
                 Accumulate accumulate) {
   const auto [rows, n] = rows_of(x.shape());
-  require_count(sum, x.dtype(), n, "column_sum's sum");
-  with_floating(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
+  require_count(sum, compute_dtype(x.dtype()), n, "column_sum's sum");
+  with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
+    using C = Compute<T>;
     const T* from = x.host<T>().data();
-    sum_over_rows<T>(context, rows, n, accumulate, sum.host<T>().data(),
-                     [=](std::int64_t row, std::int64_t j) { return from[row * n + j]; });
+    sum_over_rows<C>(
+        context, rows, n, accumulate, sum.host<C>().data(),
+        [=](std::int64_t row, std::int64_t j) { return static_cast<C>(from[row * n + j]); });
   });
 }
 

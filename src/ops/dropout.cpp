@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
 #include "strata/ops/parallel_for.hpp"
 
@@ -16,25 +17,31 @@ namespace {
 
 // Words are made this many at a time; a multiple of a Philox block's four.
 constexpr std::int64_t kWords = 1024;
+constexpr std::int64_t kBlock = 4;
 
 struct Choice {
   const RandomStream& stream;
   std::uint32_t threshold;
 };
 
+/// Consecutive elements of one row: the first has the number `element`.
 template <typename T>
-void drop_row(const Choice& choice, std::int64_t sample, std::int64_t n, T scale, const T* x, T* y,
-              std::uint8_t* mask) {
-  std::array<std::uint32_t, kWords> words;
-  for (std::int64_t begin = 0; begin < n; begin += kWords) {
-    const std::int64_t count = std::min(kWords, n - begin);
-    choice.stream.fill(static_cast<std::uint64_t>(begin / 4), static_cast<std::uint64_t>(sample),
-                       std::span(words).first(static_cast<std::size_t>(count)));
+void drop_run(const Choice& choice, std::int64_t row, std::int64_t element, std::int64_t length,
+              Compute<T> scale, const T* x, T* y, std::uint8_t* mask) {
+  std::array<std::uint32_t, kWords + kBlock> words;
+  const std::int64_t before = element % kBlock;
+  for (std::int64_t begin = 0; begin < length; begin += kWords) {
+    const std::int64_t count = std::min(kWords, length - begin);
+    choice.stream.fill(static_cast<std::uint64_t>((element + begin) / kBlock),
+                       static_cast<std::uint64_t>(row),
+                       std::span(words).first(static_cast<std::size_t>(before + count)));
+    const std::uint32_t* const word = words.data() + before;
 #pragma omp simd
     for (std::int64_t i = 0; i < count; ++i) {
-      const bool kept = words[static_cast<std::size_t>(i)] >= choice.threshold;
+      const bool kept = word[i] >= choice.threshold;
       mask[begin + i] = kept ? std::uint8_t{1} : std::uint8_t{0};
-      y[begin + i] = kept ? x[begin + i] * scale : T{0};
+      const Compute<T> scaled = static_cast<Compute<T>>(x[begin + i]) * scale;
+      y[begin + i] = static_cast<T>(kept ? scaled : Compute<T>{0});
     }
   }
 }
@@ -47,7 +54,7 @@ void require_probability(double probability) {
 
 void dropout_forward(Context& context, const ConstTensorView& x, double probability,
                      const RandomStream& stream, std::int64_t first_row, const TensorView& y,
-                     const TensorView& mask) {
+                     const TensorView& mask, const ColumnSlice& columns) {
   require_probability(probability);
   require_like(y, x.dtype(), x.shape(), "dropout's y");
   require_like(mask, DType::kUint8, x.shape(), "dropout's mask");
@@ -56,16 +63,23 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
   }
   const std::int64_t rows = x.shape().rank() == 0 ? 1 : x.shape()[0];
   const std::int64_t n = x.count() / rows;
+  // What lies side by side in the whole: a row, or where columns are cut its part of each.
+  const std::int64_t run = columns.of == 0 ? n : x.shape().back();
+  require(columns.first >= 0 && (columns.of == 0 || columns.first + run <= columns.of),
+          "dropout of columns [{}, {}) of {}", columns.first, columns.first + run, columns.of);
   const Choice choice{stream,
                       static_cast<std::uint32_t>(std::min(probability * 0x1p32, 0xFFFFFFFFp0))};
-  with_floating(x.dtype(), [&]<typename T>(T) {
-    const T scale = static_cast<T>(1.0 / (1.0 - probability));
+  with_stored(x.dtype(), [&]<typename T>(T) {
+    const auto scale = static_cast<Compute<T>>(1.0 / (1.0 - probability));
     const T* from = x.host<T>().data();
     T* to = y.host<T>().data();
     std::uint8_t* kept = mask.host<std::uint8_t>().data();
     parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        drop_row(choice, first_row + row, n, scale, from + row * n, to + row * n, kept + row * n);
+        for (std::int64_t i = row * n; i < (row + 1) * n; i += run) {
+          const std::int64_t element = columns.first + (i - row * n) / run * columns.of;
+          drop_run(choice, first_row + row, element, run, scale, from + i, to + i, kept + i);
+        }
       }
     });
   });
@@ -76,15 +90,16 @@ void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTe
   require_probability(probability);
   require_like(mask, DType::kUint8, dy.shape(), "dropout's mask");
   require_like(dx, dy.dtype(), dy.shape(), "dropout's dx");
-  with_floating(dy.dtype(), [&]<typename T>(T) {
-    const T scale = static_cast<T>(1.0 / (1.0 - probability));
+  with_stored(dy.dtype(), [&]<typename T>(T) {
+    const auto scale = static_cast<Compute<T>>(1.0 / (1.0 - probability));
     const T* incoming = dy.host<T>().data();
     const std::uint8_t* kept = mask.host<std::uint8_t>().data();
     T* outgoing = dx.host<T>().data();
     parallel_for(context, dy.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        outgoing[i] = kept[i] != 0 ? incoming[i] * scale : T{0};
+        const Compute<T> scaled = static_cast<Compute<T>>(incoming[i]) * scale;
+        outgoing[i] = static_cast<T>(kept[i] != 0 ? scaled : Compute<T>{0});
       }
     });
   });

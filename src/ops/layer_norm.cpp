@@ -13,39 +13,89 @@
 namespace strata::ops {
 namespace {
 
-template <typename T>
+template <typename C>
 struct RowStatistics {
-  T mean;
-  T rstd;
+  C mean;
+  C rstd;
 };
 
-template <typename T>
-RowStatistics<T> statistics_of(const T* x, std::int64_t n, double epsilon) {
+template <typename T, typename C = Compute<T>>
+RowStatistics<C> statistics_of(const T* x, std::int64_t n, double epsilon) {
   const double count = static_cast<double>(n);
-  const T mean = static_cast<T>(lane_sum<T>(n, [=](std::int64_t i) { return x[i]; }) / count);
+  const C mean =
+      static_cast<C>(lane_sum<C>(n, [=](std::int64_t i) { return static_cast<C>(x[i]); }) / count);
   // A second pass: the difference of two large sums would lose the variance of a narrow row.
-  const double variance = lane_sum<T>(n,
+  const double variance = lane_sum<C>(n,
                                       [=](std::int64_t i) {
-                                        const T difference = x[i] - mean;
+                                        const C difference = static_cast<C>(x[i]) - mean;
                                         return difference * difference;
                                       }) /
                           count;
-  return {mean, static_cast<T>(1.0 / std::sqrt(variance + epsilon))};
+  return {mean, static_cast<C>(1.0 / std::sqrt(variance + epsilon))};
 }
 
-template <typename T>
-void backward_row(const T* x, const T* gain, T mean, T rstd, const T* dy, std::int64_t n, T* dx) {
+/// `bias` may be null.
+template <typename T, typename C>
+void forward_row(const T* x, const T* gain, const T* bias, const RowStatistics<C>& row,
+                 std::int64_t n, T* y) {
+  const C mean = row.mean;
+  const C rstd = row.rstd;
+  // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the bias.
+  if (bias != nullptr) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      y[i] = static_cast<T>((static_cast<C>(x[i]) - mean) * rstd * static_cast<C>(gain[i]) +
+                            static_cast<C>(bias[i]));
+    }
+  } else {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      y[i] = static_cast<T>((static_cast<C>(x[i]) - mean) * rstd * static_cast<C>(gain[i]));
+    }
+  }
+}
+
+template <Accumulate kAccumulate, typename T, typename C>
+void backward_row(const T* x, const T* gain, const RowStatistics<C>& row, const T* dy,
+                  std::int64_t n, T* dx) {
   const double count = static_cast<double>(n);
-  const T mean_g =
-      static_cast<T>(lane_sum<T>(n, [=](std::int64_t i) { return dy[i] * gain[i]; }) / count);
-  const T mean_g_xhat = static_cast<T>(
-      lane_sum<T>(n, [=](std::int64_t i) { return dy[i] * gain[i] * ((x[i] - mean) * rstd); }) /
-      count);
+  const C mean = row.mean;
+  const C rstd = row.rstd;
+  const auto g = [=](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(gain[i]); };
+  const auto xhat = [=](std::int64_t i) { return (static_cast<C>(x[i]) - mean) * rstd; };
+  const C mean_g = static_cast<C>(lane_sum<C>(n, g) / count);
+  const C mean_g_xhat =
+      static_cast<C>(lane_sum<C>(n, [=](std::int64_t i) { return g(i) * xhat(i); }) / count);
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const T xhat = (x[i] - mean) * rstd;
-    dx[i] = rstd * (dy[i] * gain[i] - mean_g - xhat * mean_g_xhat);
+    const C result = rstd * (g(i) - mean_g - xhat(i) * mean_g_xhat);
+    if constexpr (kAccumulate == Accumulate::kAdd) {
+      dx[i] = static_cast<T>(static_cast<C>(dx[i]) + result);
+    } else {
+      dx[i] = static_cast<T>(result);
+    }
   }
+}
+
+template <Accumulate kAccumulate, typename T>
+void backward_rows(Context& context, const ConstTensorView& x, const ConstTensorView& gain,
+                   const ConstTensorView& mean, const ConstTensorView& rstd,
+                   const ConstTensorView& dy, const TensorView& dx) {
+  using C = Compute<T>;
+  const std::int64_t n = x.shape().back();
+  const T* from = x.host<T>().data();
+  const T* g = gain.host<T>().data();
+  const C* means = mean.host<C>().data();
+  const C* rstds = rstd.host<C>().data();
+  const T* incoming = dy.host<T>().data();
+  T* outgoing = dx.host<T>().data();
+  parallel_for(
+      context, rows_of(x.shape()).rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          backward_row<kAccumulate>(from + row * n, g, RowStatistics<C>{means[row], rstds[row]},
+                                    incoming + row * n, n, outgoing + row * n);
+        }
+      });
 }
 
 }  // namespace
@@ -59,36 +109,23 @@ void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstT
           "layer norm's bias is {}, {} was expected", bias.shape().text(), n);
   require_like(y, x.dtype(), x.shape(), "layer norm's y");
   require(x.raw() != y.raw(), "layer norm in place");
-  require_count(mean, x.dtype(), rows, "layer norm's mean");
-  require_count(rstd, x.dtype(), rows, "layer norm's rstd");
-  with_floating(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
+  require_count(mean, compute_dtype(x.dtype()), rows, "layer norm's mean");
+  require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
+  with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
+    using C = Compute<T>;
     const T* from = x.host<T>().data();
     const T* g = gain.host<T>().data();
     const T* b = bias.empty() ? nullptr : bias.host<T>().data();
     T* to = y.host<T>().data();
-    T* means = mean.host<T>().data();
-    T* rstds = rstd.host<T>().data();
+    C* means = mean.host<C>().data();
+    C* rstds = rstd.host<C>().data();
     parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* in = from + row * n;
-        T* out = to + row * n;
-        const RowStatistics<T> row_statistics = statistics_of(in, n, epsilon);
-        const T m = row_statistics.mean;
-        const T r = row_statistics.rstd;
-        means[row] = m;
-        rstds[row] = r;
-        // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the bias.
-        if (b != nullptr) {
-#pragma omp simd
-          for (std::int64_t i = 0; i < n; ++i) {
-            out[i] = (in[i] - m) * r * g[i] + b[i];
-          }
-        } else {
-#pragma omp simd
-          for (std::int64_t i = 0; i < n; ++i) {
-            out[i] = (in[i] - m) * r * g[i];
-          }
-        }
+        const RowStatistics<C> statistics = statistics_of(in, n, epsilon);
+        means[row] = statistics.mean;
+        rstds[row] = statistics.rstd;
+        forward_row(in, g, b, statistics, n, to + row * n);
       }
     });
   });
@@ -97,26 +134,17 @@ void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstT
 void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& gain, const ConstTensorView& mean,
                                const ConstTensorView& rstd, const ConstTensorView& dy,
-                               const TensorView& dx) {
+                               const TensorView& dx, Accumulate accumulate) {
   const auto [rows, n] = rows_of(x.shape());
   require_count(gain, x.dtype(), n, "layer norm's gain");
-  require_count(mean, x.dtype(), rows, "layer norm's mean");
-  require_count(rstd, x.dtype(), rows, "layer norm's rstd");
+  require_count(mean, compute_dtype(x.dtype()), rows, "layer norm's mean");
+  require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
   require_like(dy, x.dtype(), x.shape(), "layer norm's dy");
   require_like(dx, x.dtype(), x.shape(), "layer norm's dx");
-  with_floating(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
-    const T* from = x.host<T>().data();
-    const T* g = gain.host<T>().data();
-    const T* means = mean.host<T>().data();
-    const T* rstds = rstd.host<T>().data();
-    const T* incoming = dy.host<T>().data();
-    T* outgoing = dx.host<T>().data();
-    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        backward_row(from + row * n, g, means[row], rstds[row], incoming + row * n, n,
-                     outgoing + row * n);
-      }
-    });
+  with_stored(x.dtype(), [&]<typename T>(T) {
+    const auto run = accumulate == Accumulate::kAdd ? backward_rows<Accumulate::kAdd, T>
+                                                    : backward_rows<Accumulate::kOverwrite, T>;
+    run(context, x, gain, mean, rstd, dy, dx);
   });
 }
 
@@ -125,19 +153,21 @@ void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                 const ConstTensorView& dy, const TensorView& dgain,
                                 const TensorView& dbias, Accumulate accumulate) {
   const auto [rows, n] = rows_of(x.shape());
-  require_count(mean, x.dtype(), rows, "layer norm's mean");
-  require_count(rstd, x.dtype(), rows, "layer norm's rstd");
+  require_count(mean, compute_dtype(x.dtype()), rows, "layer norm's mean");
+  require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
   require_like(dy, x.dtype(), x.shape(), "layer norm's dy");
-  require_count(dgain, x.dtype(), n, "layer norm's dgain");
-  with_floating(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
+  require_count(dgain, compute_dtype(x.dtype()), n, "layer norm's dgain");
+  with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
+    using C = Compute<T>;
     const T* from = x.host<T>().data();
-    const T* means = mean.host<T>().data();
-    const T* rstds = rstd.host<T>().data();
+    const C* means = mean.host<C>().data();
+    const C* rstds = rstd.host<C>().data();
     const T* incoming = dy.host<T>().data();
-    sum_over_rows<T>(context, rows, n, accumulate, dgain.host<T>().data(),
+    sum_over_rows<C>(context, rows, n, accumulate, dgain.host<C>().data(),
                      [=](std::int64_t row, std::int64_t j) {
                        const std::int64_t i = row * n + j;
-                       return incoming[i] * ((from[i] - means[row]) * rstds[row]);
+                       return static_cast<C>(incoming[i]) *
+                              ((static_cast<C>(from[i]) - means[row]) * rstds[row]);
                      });
   });
   if (!dbias.empty()) {

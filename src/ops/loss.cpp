@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "strata/core/dtype.hpp"
@@ -42,47 +43,73 @@ void check_labels(std::span<const std::int64_t> labels, std::int64_t classes) {
   }
 }
 
+/// The first element that is `value`; `count` where none is.
+template <typename T>
+std::int64_t first_equal(const T* elements, std::int64_t count, Compute<T> value) {
+  const T* const end = elements + count;
+  return std::find_if(elements, end,
+                      [=](T element) { return static_cast<Compute<T>>(element) == value; }) -
+         elements;
+}
+
 /// `gradient` may be null, or the logits themselves.
 template <typename T>
-RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t label, T scale,
-                          T* gradient) {
-  const T largest = lane_max<T>(classes, [=](std::int64_t i) { return logits[i]; });
-  const double below = static_cast<double>(largest) - static_cast<double>(logits[label]);
+RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t label,
+                          Compute<T> scale, T* gradient) {
+  using C = Compute<T>;
+  const auto logit = [=](std::int64_t i) { return static_cast<C>(logits[i]); };
+  const C largest = lane_max<C>(classes, logit);
+  const auto power = [=](std::int64_t i) { return fast_exp(logit(i) - largest); };
+  const double below = static_cast<double>(largest) - static_cast<double>(logit(label));
   RowLoss result;
-  result.correct = std::find(logits, logits + classes, largest) - logits == label ? 1 : 0;
+  result.correct = first_equal(logits, classes, largest) == label ? 1 : 0;
   if (gradient == nullptr) {
-    result.loss = below + std::log(lane_sum<T>(classes, [=](std::int64_t i) {
-                    return fast_exp(logits[i] - largest);
-                  }));
+    result.loss = below + std::log(lane_sum<C>(classes, power));
     return result;
   }
+  const C label_power = power(label);
+  const auto factor_of = [&](double sum) {
+    result.loss = below + std::log(sum);
+    return static_cast<C>(static_cast<double>(scale) / sum);
+  };
+  if constexpr (std::is_same_v<T, C>) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < classes; ++i) {
-    gradient[i] = fast_exp(logits[i] - largest);
-  }
-  const double sum = lane_sum<T>(classes, [=](std::int64_t i) { return gradient[i]; });
-  result.loss = below + std::log(sum);
-  const T factor = static_cast<T>(static_cast<double>(scale) / sum);
+    for (std::int64_t i = 0; i < classes; ++i) {
+      gradient[i] = power(i);
+    }
+    const C factor = factor_of(lane_sum<C>(classes, [=](std::int64_t i) { return gradient[i]; }));
 #pragma omp simd
-  for (std::int64_t i = 0; i < classes; ++i) {
-    gradient[i] *= factor;
+    for (std::int64_t i = 0; i < classes; ++i) {
+      gradient[i] *= factor;
+    }
+    gradient[label] -= scale;
+  } else {
+    // The gradient has no room for a power that is not rounded: each is made twice.
+    const C factor = factor_of(lane_sum<C>(classes, power));
+#pragma omp simd
+    for (std::int64_t i = 0; i < classes; ++i) {
+      gradient[i] = static_cast<T>(power(i) * factor);
+    }
+    gradient[label] = static_cast<T>(label_power * factor - scale);
   }
-  gradient[label] -= scale;
   return result;
 }
 
 /// `gradient` may be null.
 template <typename T>
-double squared_error_row(const T* prediction, const T* target, std::int64_t outputs, T factor,
-                         T* gradient) {
+double squared_error_row(const T* prediction, const T* target, std::int64_t outputs,
+                         Compute<T> factor, T* gradient) {
+  using C = Compute<T>;
   const double sum = lane_sum<double>(outputs, [=](std::int64_t i) {
-    const double difference = static_cast<double>(prediction[i]) - static_cast<double>(target[i]);
+    const double difference = static_cast<double>(static_cast<C>(prediction[i])) -
+                              static_cast<double>(static_cast<C>(target[i]));
     return difference * difference;
   });
   if (gradient != nullptr) {
 #pragma omp simd
     for (std::int64_t i = 0; i < outputs; ++i) {
-      gradient[i] = (prediction[i] - target[i]) * factor;
+      gradient[i] =
+          static_cast<T>((static_cast<C>(prediction[i]) - static_cast<C>(target[i])) * factor);
     }
   }
   return sum / static_cast<double>(outputs);
@@ -102,10 +129,10 @@ LossSums cross_entropy(Context& context, const ConstTensorView& logits,
   const auto label = labels.host<std::int64_t>();
   check_labels(label.first(static_cast<std::size_t>(valid_rows)), classes);
   std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));
-  with_floating(logits.dtype(), [&, rows = rows, n = classes]<typename T>(T) {
+  with_stored(logits.dtype(), [&, rows = rows, n = classes]<typename T>(T) {
     const T* from = logits.host<T>().data();
     T* gradient = dlogits.empty() ? nullptr : dlogits.host<T>().data();
-    const T scale = static_cast<T>(gradient_scale);
+    const auto scale = static_cast<Compute<T>>(gradient_scale);
     parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         T* const row_gradient = gradient == nullptr ? nullptr : gradient + row * n;
@@ -114,7 +141,7 @@ LossSums cross_entropy(Context& context, const ConstTensorView& logits,
           row_losses[index] =
               cross_entropy_row(from + row * n, n, label[index], scale, row_gradient);
         } else if (row_gradient != nullptr) {
-          std::fill_n(row_gradient, n, T{0});
+          std::fill_n(row_gradient, n, T{});
         }
       }
     });
@@ -135,11 +162,11 @@ LossSums mean_squared_error(Context& context, const ConstTensorView& prediction,
   }
   const std::int64_t n = rows == 0 ? 0 : prediction.count() / rows;
   std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));
-  with_floating(prediction.dtype(), [&]<typename T>(T) {
+  with_stored(prediction.dtype(), [&]<typename T>(T) {
     const T* from = prediction.host<T>().data();
     const T* wanted = target.host<T>().data();
     T* gradient = dprediction.empty() ? nullptr : dprediction.host<T>().data();
-    const T factor = static_cast<T>(gradient_scale * 2.0 / static_cast<double>(n));
+    const auto factor = static_cast<Compute<T>>(gradient_scale * 2.0 / static_cast<double>(n));
     parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         T* const row_gradient = gradient == nullptr ? nullptr : gradient + row * n;
@@ -147,7 +174,7 @@ LossSums mean_squared_error(Context& context, const ConstTensorView& prediction,
           row_losses[static_cast<std::size_t>(row)].loss =
               squared_error_row(from + row * n, wanted + row * n, n, factor, row_gradient);
         } else if (row_gradient != nullptr) {
-          std::fill_n(row_gradient, n, T{0});
+          std::fill_n(row_gradient, n, T{});
         }
       }
     });

@@ -1,11 +1,11 @@
 #include "strata/ops/matmul.hpp"
 
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 #include <omp.h>
 
+#include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
 #include "strata/ops/parallel_for.hpp"
 
@@ -76,7 +76,9 @@ Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const Con
           "a product of tensors of {} and {} that sums over {}", a.shape().text(), b.shape().text(),
           extents.k);
   require(b.dtype() == a.dtype(), "a product of {} and {}", name_of(a.dtype()), name_of(b.dtype()));
-  require_like(c, a.dtype(), Shape{extents.m, extents.n}, "a product's c");
+  const bool widened = a.dtype() == DType::kBfloat16 && c.dtype() == DType::kFloat32;
+  require_like(c, widened ? DType::kFloat32 : a.dtype(), Shape{extents.m, extents.n},
+               "a product's c");
   if (!options.bias.empty()) {
     require_count(options.bias, a.dtype(), extents.n, "a product's bias");
   }
@@ -87,65 +89,96 @@ Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const Con
   return extents;
 }
 
-ProductKey key_of(const Extents& extents, const MatmulOptions& options) {
-  ProductKey key;
-  key.k = extents.k;
-  key.row_a = options.transpose_a == Transpose::kYes ? extents.m : extents.k;
-  key.row_b = options.transpose_b == Transpose::kYes ? extents.k : extents.n;
-  key.row_c = extents.n;
-  key.transpose_a = options.transpose_a;
-  key.transpose_b = options.transpose_b;
-  key.accumulate = options.accumulate;
-  key.has_bias = !options.bias.empty();
-  return key;
-}
-
 // Done here and not by oneDNN, whose relu turns a NaN into 0.
-void relu_tile(float* c, std::int64_t rows, std::int64_t columns, std::int64_t row_c) {
+template <typename T>
+void relu_tile(T* c, std::int64_t rows, std::int64_t columns, std::int64_t row_c) {
   // A tile as wide as c is one run of elements.
   const bool whole = columns == row_c;
   const std::int64_t runs = whole ? 1 : rows;
   const std::int64_t length = whole ? rows * columns : columns;
   for (std::int64_t run = 0; run < runs; ++run) {
-    float* const elements = c + run * row_c;
+    T* const elements = c + run * row_c;
 #pragma omp simd
     for (std::int64_t j = 0; j < length; ++j) {
-      elements[j] = elements[j] < 0.0F ? 0.0F : elements[j];
+      const auto value = static_cast<Compute<T>>(elements[j]);
+      elements[j] = static_cast<T>(value < Compute<T>{0} ? Compute<T>{0} : value);
     }
   }
 }
 
-void float_product(Context& context, const Extents& extents, const ProductOperands& operands,
-                   const MatmulOptions& options) {
-  const Tiles tiles(extents);
-  const ProductKey key = key_of(extents, options);
-  Primitives& primitives = context.primitives();
-  const auto product_of = [&](std::int64_t tile) -> Product& {
-    ProductKey tile_key = key;
-    tile_key.m = tiles.rows(tile);
-    tile_key.n = tiles.columns(tile);
-    return primitives.product(tile_key);
-  };
-  std::vector<Product*> products;
-  products.reserve(static_cast<std::size_t>(tiles.count()));
-  for (std::int64_t tile = 0; tile < tiles.count(); ++tile) {
-    products.push_back(&product_of(tile));
+/// A product that oneDNN does, tile by tile.
+class TiledProduct {
+ public:
+  TiledProduct(const Extents& extents, const ConstTensorView& a, const ConstTensorView& b,
+               const TensorView& c, const MatmulOptions& options)
+      : tiles_(extents),
+        operands_{a.raw(), b.raw(), options.bias.raw(), c.raw()},
+        activation_(options.activation) {
+    key_.operands = a.dtype();
+    key_.result = c.dtype();
+    key_.k = extents.k;
+    key_.row_a = options.transpose_a == Transpose::kYes ? extents.m : extents.k;
+    key_.row_b = options.transpose_b == Transpose::kYes ? extents.k : extents.n;
+    key_.row_c = extents.n;
+    key_.transpose_a = options.transpose_a;
+    key_.transpose_b = options.transpose_b;
+    key_.accumulate = options.accumulate;
+    key_.has_bias = !options.bias.empty();
   }
+
+  void run(Context& context) const {
+    Primitives& primitives = context.primitives();
+    std::vector<Product*> products;
+    products.reserve(static_cast<std::size_t>(tiles_.count()));
+    for (std::int64_t tile = 0; tile < tiles_.count(); ++tile) {
+      ProductKey key = key_;
+      key.m = tiles_.rows(tile);
+      key.n = tiles_.columns(tile);
+      products.push_back(&primitives.product(key));
+    }
+    parallel_for(context, tiles_.count(), 1, [&](std::int64_t tile, std::int64_t) {
+      const ProductOperands part = operands_of(tile);
+      primitives.run(*products[static_cast<std::size_t>(tile)], omp_get_thread_num(), part);
+      if (activation_ == Activation::kRelu) {
+        with_stored(key_.result, [&]<typename T>(T) {
+          relu_tile(reinterpret_cast<T*>(part.c), tiles_.rows(tile), tiles_.columns(tile),
+                    key_.row_c);
+        });
+      }
+    });
+  }
+
+ private:
+  [[nodiscard]] ProductOperands operands_of(std::int64_t tile) const {
+    const std::int64_t row = tiles_.first_row(tile);
+    const std::int64_t column = tiles_.first_column(tile);
+    const std::int64_t bytes = size_bytes(key_.operands);
+    ProductOperands part;
+    part.a = operands_.a + bytes * (key_.transpose_a == Transpose::kYes ? row : row * key_.row_a);
+    part.b =
+        operands_.b + bytes * (key_.transpose_b == Transpose::kYes ? column * key_.row_b : column);
+    part.bias = operands_.bias == nullptr ? nullptr : operands_.bias + bytes * column;
+    part.c = operands_.c + size_bytes(key_.result) * (row * key_.row_c + column);
+    return part;
+  }
+
+  Tiles tiles_;
+  ProductOperands operands_;
+  Activation activation_;
+  ProductKey key_;
+};
+
+void double_matmul(Context& context, const Extents& extents, const ConstTensorView& a,
+                   const ConstTensorView& b, const TensorView& c, const MatmulOptions& options) {
   const bool turned_a = options.transpose_a == Transpose::kYes;
   const bool turned_b = options.transpose_b == Transpose::kYes;
-  parallel_for(context, tiles.count(), 1, [&](std::int64_t tile, std::int64_t) {
-    const std::int64_t row = tiles.first_row(tile);
-    const std::int64_t column = tiles.first_column(tile);
-    ProductOperands part;
-    part.a = operands.a + (turned_a ? row : row * key.row_a);
-    part.b = operands.b + (turned_b ? column * key.row_b : column);
-    part.bias = operands.bias == nullptr ? nullptr : operands.bias + column;
-    part.c = operands.c + row * key.row_c + column;
-    primitives.run(*products[static_cast<std::size_t>(tile)], omp_get_thread_num(), part);
-    if (options.activation == Activation::kRelu) {
-      relu_tile(part.c, tiles.rows(tile), tiles.columns(tile), key.row_c);
-    }
-  });
+  const StridedMatrix left{a.host<double>().data(), turned_a ? 1 : extents.k,
+                           turned_a ? extents.m : 1};
+  const StridedMatrix right{b.host<double>().data(), turned_b ? 1 : extents.n,
+                            turned_b ? extents.k : 1};
+  const double* bias = options.bias.empty() ? nullptr : options.bias.host<double>().data();
+  double_product(context, {extents.m, extents.n, extents.k, left, right, bias,
+                           c.host<double>().data(), options.accumulate, options.activation});
 }
 
 }  // namespace
@@ -156,22 +189,14 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   if (c.count() == 0) {
     return;
   }
-  with_floating(a.dtype(), [&]<typename T>(T) {
-    const T* bias = options.bias.empty() ? nullptr : options.bias.host<T>().data();
-    if constexpr (std::is_same_v<T, float>) {
-      float_product(context, extents,
-                    {a.host<T>().data(), b.host<T>().data(), bias, c.host<T>().data()}, options);
-    } else {
-      const bool turned_a = options.transpose_a == Transpose::kYes;
-      const bool turned_b = options.transpose_b == Transpose::kYes;
-      const StridedMatrix left{a.host<T>().data(), turned_a ? 1 : extents.k,
-                               turned_a ? extents.m : 1};
-      const StridedMatrix right{b.host<T>().data(), turned_b ? 1 : extents.n,
-                                turned_b ? extents.k : 1};
-      double_product(context, {extents.m, extents.n, extents.k, left, right, bias,
-                               c.host<T>().data(), options.accumulate, options.activation});
-    }
-  });
+  if (a.dtype() == DType::kFloat64) {
+    double_matmul(context, extents, a, b, c, options);
+    return;
+  }
+  for (const ConstTensorView& tensor : {a, b, options.bias, ConstTensorView(c)}) {
+    require_host(tensor);
+  }
+  TiledProduct(extents, a, b, c, options).run(context);
 }
 
 }  // namespace strata::ops

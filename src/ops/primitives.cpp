@@ -4,26 +4,34 @@
 
 #include <omp.h>
 
+#include "strata/core/error.hpp"
+
 namespace strata::ops {
 namespace {
 
 using Strides = dnnl::memory::dims;
 
-dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, std::int64_t stored_row,
-                          Transpose transpose) {
+dnnl::memory::data_type library_type(DType dtype) {
+  require(dtype == DType::kFloat32 || dtype == DType::kBfloat16, "a library product of {}",
+          name_of(dtype));
+  return dtype == DType::kFloat32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
+dnnl::memory::desc matrix(DType dtype, std::int64_t rows, std::int64_t columns,
+                          std::int64_t stored_row, Transpose transpose) {
   const Strides strides =
       transpose == Transpose::kYes ? Strides{1, stored_row} : Strides{stored_row, 1};
-  return {{rows, columns}, dnnl::memory::data_type::f32, strides};
+  return {{rows, columns}, library_type(dtype), strides};
 }
 
 dnnl::matmul::primitive_desc description(const dnnl::engine& engine, const ProductKey& key) {
   // Threads are ours (matmul.cpp): a primitive that never splits its work has the same bits
   // whatever their number. oneDNN reads the number when a primitive is made.
   omp_set_num_threads(1);
-  const auto a = matrix(key.m, key.k, key.row_a, key.transpose_a);
-  const auto b = matrix(key.k, key.n, key.row_b, key.transpose_b);
-  const auto c = matrix(key.m, key.n, key.row_c, Transpose::kNo);
-  const auto bias = matrix(1, key.n, key.n, Transpose::kNo);
+  const auto a = matrix(key.operands, key.m, key.k, key.row_a, key.transpose_a);
+  const auto b = matrix(key.operands, key.k, key.n, key.row_b, key.transpose_b);
+  const auto c = matrix(key.result, key.m, key.n, key.row_c, Transpose::kNo);
+  const auto bias = matrix(key.operands, 1, key.n, key.n, Transpose::kNo);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (key.accumulate == Accumulate::kAdd) {
@@ -63,8 +71,8 @@ void Product::run(int thread, dnnl::stream& stream, std::byte* scratch,
                   const ProductOperands& operands) {
   Memories& memories = memories_[static_cast<std::size_t>(thread)];
   // oneDNN has one type of handle for what it reads and what it writes.
-  memories.a.set_data_handle(const_cast<float*>(operands.a));
-  memories.b.set_data_handle(const_cast<float*>(operands.b));
+  memories.a.set_data_handle(const_cast<std::byte*>(operands.a));
+  memories.b.set_data_handle(const_cast<std::byte*>(operands.b));
   memories.c.set_data_handle(operands.c);
   memories.scratch.set_data_handle(scratch);
   std::array<dnnl_exec_arg_t, 5> arguments{{{DNNL_ARG_SRC, memories.a.get()},
@@ -74,7 +82,7 @@ void Product::run(int thread, dnnl::stream& stream, std::byte* scratch,
                                             {DNNL_ARG_BIAS, nullptr}}};
   int count = 4;
   if (has_bias_) {
-    memories.bias.set_data_handle(const_cast<float*>(operands.bias));
+    memories.bias.set_data_handle(const_cast<std::byte*>(operands.bias));
     arguments.back().memory = memories.bias.get();
     ++count;
   }

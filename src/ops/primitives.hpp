@@ -1,6 +1,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include <dnnl.hpp>
 
+#include "strata/core/dtype.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/ops/matmul.hpp"
 
@@ -16,6 +18,8 @@ namespace strata::ops {
 /// What one oneDNN matrix product is made for: c[m, n] from a[m, k] and b[k, n], each with the
 /// elements from one stored row to the next.
 struct ProductKey {
+  DType operands = DType::kFloat32;  ///< of a, b and the bias
+  DType result = DType::kFloat32;    ///< of c
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
@@ -31,12 +35,12 @@ struct ProductKey {
   friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
 };
 
-/// Where a product's operands lie; bias may be null.
+/// Where a product's operands lie, of the key's dtypes; bias may be null.
 struct ProductOperands {
-  const float* a = nullptr;
-  const float* b = nullptr;
-  const float* bias = nullptr;
-  float* c = nullptr;
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  const std::byte* bias = nullptr;
+  std::byte* c = nullptr;
 };
 
 /// One oneDNN matrix product, made to run on the calling thread alone.

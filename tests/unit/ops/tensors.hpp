@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "strata/core/dtype.hpp"
 #include "strata/core/random.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/ops/context.hpp"
@@ -56,6 +57,12 @@ class Tensor {
   std::size_t begin_;
 };
 
+/// An element's value.
+template <typename T>
+double as_double(T element) {
+  return static_cast<double>(static_cast<Compute<T>>(element));
+}
+
 /// Evenly spread over [-1.75, 1.75) times `scale`, a deviation of about 1; equal seeds and shapes
 /// give equal values, rounded to T.
 template <typename T>
@@ -65,7 +72,8 @@ Tensor<T> randoms(const Shape& shape, std::uint64_t seed, double scale = 1.0,
   std::vector<std::uint32_t> words(tensor.elements().size());
   RandomStream(seed, RandomPurpose::kSynthesise, 0).fill(0, 0, words);
   for (std::size_t i = 0; i < words.size(); ++i) {
-    tensor.elements()[i] = static_cast<T>(scale * 3.5 * (words[i] * 0x1p-32 - 0.5));
+    tensor.elements()[i] =
+        static_cast<T>(static_cast<Compute<T>>(scale * 3.5 * (words[i] * 0x1p-32 - 0.5)));
   }
   return tensor;
 }
@@ -76,11 +84,28 @@ double relative_error(std::span<const A> a, std::span<const B> b) {
   double difference = 0.0;
   double norm = 0.0;
   for (std::size_t i = 0; i < b.size(); ++i) {
-    const double expected = static_cast<double>(b[i]);
-    difference += std::pow(static_cast<double>(a[i]) - expected, 2);
+    const double expected = as_double(b[i]);
+    difference += std::pow(as_double(a[i]) - expected, 2);
     norm += expected * expected;
   }
   return std::sqrt(difference / norm);
+}
+
+/// What rounding to bfloat16 may change a number by, relative to it: half of the last of 8 bits.
+inline constexpr double kHalfUlp = 0x1p-8;
+
+/// Holds bfloat16 (or float32) results to numbers computed in float: one rounding apart, and two
+/// where the float lies so close to a boundary that its own error, `slack` of `scale`, decides.
+template <typename T>
+void expect_rounded(std::span<const T> results, std::span<const double> expected, double scale,
+                    double slack) {
+  ASSERT_EQ(results.size(), expected.size());
+  const double half_ulp = sizeof(T) == 2 ? kHalfUlp : 0.0;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    ASSERT_NEAR(as_double(results[i]), expected[i],
+                half_ulp * std::fabs(expected[i]) + 2.0 * slack * scale)
+        << "element " << i;
+  }
 }
 
 /// What f32 and f64 results may differ from a reference by, relative to its norm.

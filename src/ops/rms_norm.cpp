@@ -1,0 +1,123 @@
+#include "strata/ops/rms_norm.hpp"
+
+#include <cmath>
+
+#include "strata/core/dtype.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "checks.hpp"
+#include "column_sums.hpp"
+#include "lanes.hpp"
+
+namespace strata::ops {
+namespace {
+
+template <typename T>
+void forward_row(const T* x, const T* gain, double epsilon, std::int64_t n, T* y,
+                 Compute<T>* rstd) {
+  using C = Compute<T>;
+  const double squares = lane_sum<C>(n, [=](std::int64_t i) {
+    const C value = static_cast<C>(x[i]);
+    return value * value;
+  });
+  const C r = static_cast<C>(1.0 / std::sqrt(squares / static_cast<double>(n) + epsilon));
+  *rstd = r;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    y[i] = static_cast<T>(static_cast<C>(x[i]) * r * static_cast<C>(gain[i]));
+  }
+}
+
+template <Accumulate kAccumulate, typename T>
+void backward_row(const T* x, const T* gain, Compute<T> rstd, const T* dy, std::int64_t n, T* dx) {
+  using C = Compute<T>;
+  const auto g = [=](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(gain[i]); };
+  const auto xhat = [=](std::int64_t i) { return static_cast<C>(x[i]) * rstd; };
+  const C mean_g_xhat = static_cast<C>(
+      lane_sum<C>(n, [=](std::int64_t i) { return g(i) * xhat(i); }) / static_cast<double>(n));
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const C result = rstd * (g(i) - xhat(i) * mean_g_xhat);
+    if constexpr (kAccumulate == Accumulate::kAdd) {
+      dx[i] = static_cast<T>(static_cast<C>(dx[i]) + result);
+    } else {
+      dx[i] = static_cast<T>(result);
+    }
+  }
+}
+
+template <Accumulate kAccumulate, typename T>
+void backward_rows(Context& context, const ConstTensorView& x, const ConstTensorView& gain,
+                   const ConstTensorView& rstd, const ConstTensorView& dy, const TensorView& dx) {
+  const auto [rows, n] = rows_of(x.shape());
+  const T* from = x.host<T>().data();
+  const T* g = gain.host<T>().data();
+  const Compute<T>* rstds = rstd.host<Compute<T>>().data();
+  const T* incoming = dy.host<T>().data();
+  T* outgoing = dx.host<T>().data();
+  parallel_for(context, rows, row_grain(n), [=, n = n](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      backward_row<kAccumulate>(from + row * n, g, rstds[row], incoming + row * n, n,
+                                outgoing + row * n);
+    }
+  });
+}
+
+}  // namespace
+
+void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& gain,
+                      double epsilon, const TensorView& y, const TensorView& rstd) {
+  const auto [rows, n] = rows_of(x.shape());
+  require_count(gain, x.dtype(), n, "rms norm's gain");
+  require_like(y, x.dtype(), x.shape(), "rms norm's y");
+  require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
+  with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
+    const T* from = x.host<T>().data();
+    const T* g = gain.host<T>().data();
+    T* to = y.host<T>().data();
+    Compute<T>* rstds = rstd.host<Compute<T>>().data();
+    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        forward_row(from + row * n, g, epsilon, n, to + row * n, rstds + row);
+      }
+    });
+  });
+}
+
+void rms_norm_backward_input(Context& context, const ConstTensorView& x,
+                             const ConstTensorView& gain, const ConstTensorView& rstd,
+                             const ConstTensorView& dy, const TensorView& dx,
+                             Accumulate accumulate) {
+  const auto [rows, n] = rows_of(x.shape());
+  require_count(gain, x.dtype(), n, "rms norm's gain");
+  require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
+  require_like(dy, x.dtype(), x.shape(), "rms norm's dy");
+  require_like(dx, x.dtype(), x.shape(), "rms norm's dx");
+  with_stored(x.dtype(), [&]<typename T>(T) {
+    const auto run = accumulate == Accumulate::kAdd ? backward_rows<Accumulate::kAdd, T>
+                                                    : backward_rows<Accumulate::kOverwrite, T>;
+    run(context, x, gain, rstd, dy, dx);
+  });
+}
+
+void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
+                              const ConstTensorView& rstd, const ConstTensorView& dy,
+                              const TensorView& dgain, Accumulate accumulate) {
+  const auto [rows, n] = rows_of(x.shape());
+  require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
+  require_like(dy, x.dtype(), x.shape(), "rms norm's dy");
+  require_count(dgain, compute_dtype(x.dtype()), n, "rms norm's dgain");
+  with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
+    using C = Compute<T>;
+    const T* from = x.host<T>().data();
+    const C* rstds = rstd.host<C>().data();
+    const T* incoming = dy.host<T>().data();
+    sum_over_rows<C>(context, rows, n, accumulate, dgain.host<C>().data(),
+                     [=](std::int64_t row, std::int64_t j) {
+                       const std::int64_t i = row * n + j;
+                       return static_cast<C>(incoming[i]) * (static_cast<C>(from[i]) * rstds[row]);
+                     });
+  });
+}
+
+}  // namespace strata::ops
