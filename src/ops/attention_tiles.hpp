@@ -13,6 +13,7 @@
 
 #include "checks.hpp"
 #include "math.hpp"
+#include "stored.hpp"
 #include "tile_product.hpp"
 #include "turn_block.hpp"
 
@@ -91,7 +92,7 @@ void scatter_rows(const T* from, std::int64_t stride, std::int64_t rows, std::in
     Stored* const target = to.data + row * to.stride;
 #pragma omp simd
     for (std::int64_t c = 0; c < columns; ++c) {
-      target[c] = static_cast<Stored>(scale * source[c]);
+      put(target + c, scale * source[c]);
     }
   }
 }

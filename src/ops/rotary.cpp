@@ -8,6 +8,7 @@
 
 #include "attention_tiles.hpp"
 #include "lanes.hpp"
+#include "stored.hpp"
 
 namespace strata::ops {
 namespace {
@@ -59,8 +60,8 @@ void turn_head(Stored* head, std::int64_t half, const T* cosines, const T* sines
   for (std::int64_t i = 0; i < half; ++i) {
     const T first = static_cast<T>(head[i]);
     const T second = static_cast<T>(head[i + half]);
-    head[i] = static_cast<Stored>(first * cosines[i] - second * sines[i]);
-    head[i + half] = static_cast<Stored>(second * cosines[i] + first * sines[i]);
+    put(head + i, first * cosines[i] - second * sines[i]);
+    put(head + i + half, second * cosines[i] + first * sines[i]);
   }
 }
 

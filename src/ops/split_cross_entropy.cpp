@@ -11,6 +11,7 @@
 #include "checks.hpp"
 #include "lanes.hpp"
 #include "math.hpp"
+#include "stored.hpp"
 
 namespace strata::ops {
 namespace {
@@ -52,10 +53,10 @@ void row_gradient(const Stored* logits, std::int64_t ids, std::int64_t target,
   const T at_target = has_target ? static_cast<T>(logits[target]) : T{0};
 #pragma omp simd
   for (std::int64_t i = 0; i < ids; ++i) {
-    dlogits[i] = static_cast<Stored>(scale * fast_exp(static_cast<T>(logits[i]) - log_sum));
+    put(dlogits + i, scale * fast_exp(static_cast<T>(logits[i]) - log_sum));
   }
   if (has_target) {
-    dlogits[target] = static_cast<Stored>(scale * (fast_exp(at_target - log_sum) - T{1}));
+    put(dlogits + target, scale * (fast_exp(at_target - log_sum) - T{1}));
   }
 }
 
