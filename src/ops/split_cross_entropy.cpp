@@ -1,0 +1,199 @@
+#include "strata/ops/split_cross_entropy.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "checks.hpp"
+#include "lanes.hpp"
+#include "math.hpp"
+#include "stored.hpp"
+
+namespace strata::ops {
+namespace {
+
+/// Places of a shard's values for a row in `parts`.
+constexpr std::int64_t kLargest = 0;
+constexpr std::int64_t kSum = 1;
+constexpr std::int64_t kTarget = 2;
+
+void check_targets(std::span<const std::int64_t> targets, std::int64_t vocabulary) {
+  for (std::size_t row = 0; row < targets.size(); ++row) {
+    if (targets[row] < 0 || targets[row] >= vocabulary) {
+      fail(
+          ExitCode::kData,
+          "row {} of a microbatch has the target {}, the model's vocabulary takes 0 to {}; use the "
+          "data set that was made with the model's tokenizer, or correct the vocabulary's size",
+          row, targets[row], vocabulary - 1);
+    }
+  }
+}
+
+template <typename Stored>
+void row_parts(const Stored* logits, std::int64_t ids, std::int64_t target,
+               Compute<Stored>* parts) {
+  using T = Compute<Stored>;
+  const T largest = lane_max<T>(ids, [=](std::int64_t i) { return static_cast<T>(logits[i]); });
+  parts[kLargest] = largest;
+  parts[kSum] = static_cast<T>(lane_sum<T>(
+      ids, [=](std::int64_t i) { return fast_exp(static_cast<T>(logits[i]) - largest); }));
+  parts[kTarget] = target >= 0 && target < ids ? static_cast<T>(logits[target]) : T{0};
+}
+
+/// dlogits may be the logits.
+template <typename Stored>
+void row_gradient(const Stored* logits, std::int64_t ids, std::int64_t target,
+                  Compute<Stored> log_sum, Compute<Stored> scale, Stored* dlogits) {
+  using T = Compute<Stored>;
+  const bool has_target = target >= 0 && target < ids;
+  const T at_target = has_target ? static_cast<T>(logits[target]) : T{0};
+#pragma omp simd
+  for (std::int64_t i = 0; i < ids; ++i) {
+    put(dlogits + i, scale * fast_exp(static_cast<T>(logits[i]) - log_sum));
+  }
+  if (has_target) {
+    put(dlogits + target, scale * (fast_exp(at_target - log_sum) - T{1}));
+  }
+}
+
+/// Element `value` of a row's part of each shard.
+template <typename T>
+class RowParts {
+ public:
+  RowParts(const T* parts, std::int64_t rows, std::int64_t row)
+      : parts_(parts), rows_(rows), row_(row) {}
+
+  [[nodiscard]] double operator()(std::int64_t shard, std::int64_t value) const {
+    return static_cast<double>(parts_[(shard * rows_ + row_) * kCrossEntropyParts + value]);
+  }
+
+ private:
+  const T* parts_;
+  std::int64_t rows_;
+  std::int64_t row_;
+};
+
+struct RowResult {
+  double log_sum = 0.0;
+  double loss = 0.0;
+  bool is_correct = false;
+};
+
+/// `totals` holds an element a shard and is overwritten.
+template <typename T>
+RowResult combine_row(const RowParts<T>& parts, std::span<const FoldPair> steps,
+                      std::vector<double>& totals) {
+  const auto shards = static_cast<std::int64_t>(totals.size());
+  double largest = parts(0, kLargest);
+  double target = 0.0;
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    largest = std::max(largest, parts(shard, kLargest));
+    target += parts(shard, kTarget);  // all but one are 0
+  }
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    totals[static_cast<std::size_t>(shard)] =
+        parts(shard, kSum) * std::exp(parts(shard, kLargest) - largest);
+  }
+  for (const FoldPair& step : steps) {
+    totals[static_cast<std::size_t>(step.into)] += totals[static_cast<std::size_t>(step.from)];
+  }
+  const double below = std::log(totals[0]);
+  return {largest + below, largest - target + below, target >= largest};
+}
+
+}  // namespace
+
+void cross_entropy_parts(Context& context, const ConstTensorView& logits,
+                         const ConstTensorView& targets, std::int64_t first_id,
+                         std::int64_t vocabulary, const TensorView& parts) {
+  const auto [rows, ids] = rows_of(logits.shape());
+  require(ids >= 1 && first_id >= 0 && first_id + ids <= vocabulary,
+          "logits of the ids [{}, {}) of {}", first_id, first_id + ids, vocabulary);
+  require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
+  require_count(parts, compute_dtype(logits.dtype()), rows * kCrossEntropyParts,
+                "cross-entropy's parts");
+  const auto target = targets.host<std::int64_t>();
+  check_targets(target, vocabulary);
+  with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {
+    const Stored* from = logits.host<Stored>().data();
+    Compute<Stored>* to = parts.host<Compute<Stored>>().data();
+    parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        row_parts(from + row * n, n, target[static_cast<std::size_t>(row)] - first_id,
+                  to + row * kCrossEntropyParts);
+      }
+    });
+  });
+}
+
+LossSums combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
+                               const ConstTensorView& parts, std::int64_t valid_rows,
+                               const TensorView& log_sums) {
+  require(parts.shape().rank() == 3 && parts.shape()[0] >= 1, "cross-entropy's parts of {}",
+          parts.shape().text());
+  const std::int64_t shards = parts.shape()[0];
+  const std::int64_t rows = parts.shape()[1];
+  require_like(parts, parts.dtype(), Shape{shards, rows, kCrossEntropyParts},
+               "cross-entropy's parts");
+  require_count(log_sums, parts.dtype(), rows, "cross-entropy's log_sums");
+  require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
+  for (const FoldPair& step : steps) {
+    require(step.into >= 0 && step.into < shards && step.from >= 0 && step.from < shards,
+            "an addition of shard {} to shard {} of {}", step.from, step.into, shards);
+  }
+  std::vector<RowResult> results(static_cast<std::size_t>(rows));
+  with_floating(parts.dtype(), [&]<typename T>(T) {
+    const T* from = parts.host<T>().data();
+    T* to = log_sums.host<T>().data();
+    // An exponential of a shard takes about as long as 32 products.
+    parallel_for(context, rows, row_grain(32 * shards), [&](std::int64_t begin, std::int64_t end) {
+      std::vector<double> totals(static_cast<std::size_t>(shards));
+      for (std::int64_t row = begin; row < end; ++row) {
+        RowResult& result = results[static_cast<std::size_t>(row)];
+        result = combine_row(RowParts<T>(from, rows, row), steps, totals);
+        to[row] = static_cast<T>(result.log_sum);
+      }
+    });
+  });
+  LossSums sums;
+  for (std::int64_t row = 0; row < valid_rows; ++row) {
+    const RowResult& result = results[static_cast<std::size_t>(row)];
+    sums.loss += result.loss;
+    sums.correct += result.is_correct ? 1 : 0;
+  }
+  return sums;
+}
+
+void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
+                            const ConstTensorView& targets, std::int64_t first_id,
+                            const ConstTensorView& log_sums, std::int64_t valid_rows,
+                            double gradient_scale, const TensorView& dlogits) {
+  const auto [rows, ids] = rows_of(logits.shape());
+  require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
+  require_count(log_sums, compute_dtype(logits.dtype()), rows, "cross-entropy's log_sums");
+  require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
+  require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
+  const auto target = targets.host<std::int64_t>();
+  with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {
+    using T = Compute<Stored>;
+    const Stored* from = logits.host<Stored>().data();
+    const T* log_sum = log_sums.host<T>().data();
+    Stored* to = dlogits.host<Stored>().data();
+    parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        if (row < valid_rows) {
+          row_gradient(from + row * n, n, target[static_cast<std::size_t>(row)] - first_id,
+                       log_sum[row], static_cast<T>(gradient_scale), to + row * n);
+        } else {
+          std::fill_n(to + row * n, n, Stored{});
+        }
+      }
+    });
+  });
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "strata/core/bfloat16.hpp"
+
+#include "tile_product.hpp"
+
+namespace strata::ops {
+
+/// Rows and columns of a block that turn_block() turns.
+inline constexpr std::int64_t kTurnBlock = 8;
+
+/// Eight elements as floats.
+inline void load_floats(Vector<float>& vector, const float* from) {
+  load<float>(vector, from);
+}
+inline void load_floats(Vector<float>& vector, const BFloat16* from) {
+  using Halves [[gnu::vector_size(16)]] = std::uint16_t;
+  using Words [[gnu::vector_size(32)]] = std::uint32_t;
+  Halves halves;
+  std::memcpy(&halves, from, sizeof(halves));
+  const Words words = __builtin_convertvector(halves, Words) << 16U;
+  std::memcpy(&vector, &words, sizeof(vector));
+}
+
+/// to[c * to_stride + r] = from[r * from_stride + c] for a square of kTurnBlock: pairs, fours and
+/// halves of its rows change places.
+template <typename Stored>
+void turn_block(const Stored* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
+  constexpr int kRows = static_cast<int>(kTurnBlock);
+  Vector<float> row[kRows];   // NOLINT(modernize-avoid-c-arrays)
+  Vector<float> pair[kRows];  // NOLINT(modernize-avoid-c-arrays)
+  for (int i = 0; i < kRows; ++i) {
+    load_floats(row[i], from + i * from_stride);
+  }
+  for (int i = 0; i < kRows; i += 2) {
+    pair[i] = __builtin_shufflevector(row[i], row[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    pair[i + 1] = __builtin_shufflevector(row[i], row[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < kRows; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      const Vector<float>& a = pair[i + j];
+      const Vector<float>& b = pair[i + j + 2];
+      row[i + 2 * j] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+      row[i + 2 * j + 1] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  }
+  for (int i = 0; i < kRows / 2; ++i) {
+    const Vector<float>& a = row[i];
+    const Vector<float>& b = row[i + kRows / 2];
+    store<float>(__builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11), to + i * to_stride);
+    store<float>(__builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15),
+                 to + (i + kRows / 2) * to_stride);
+  }
+}
+
+inline void turn_block(const double* from, std::int64_t from_stride, double* to,
+                       std::int64_t to_stride) {
+  for (std::int64_t row = 0; row < kTurnBlock; ++row) {
+    for (std::int64_t c = 0; c < kTurnBlock; ++c) {
+      to[c * to_stride + row] = from[row * from_stride + c];
+    }
+  }
+}
+
+}  // namespace strata::ops
