@@ -20,6 +20,7 @@ class Dense {
   [[nodiscard]] TensorView x() { return {std::span(x_), {rows_, inputs_}}; }
   [[nodiscard]] TensorView y() { return {std::span(y_), {rows_, outputs_}}; }
   [[nodiscard]] TensorView w() { return {std::span(w_), {outputs_, inputs_}}; }
+  [[nodiscard]] TensorView dw() { return {std::span(dw_), {outputs_, inputs_}}; }
   [[nodiscard]] TensorView b() { return {std::span(b_), {outputs_}}; }
   [[nodiscard]] double flop() const {
     return 2.0 * static_cast<double>(rows_) * static_cast<double>(inputs_) *
@@ -27,17 +28,20 @@ class Dense {
   }
 
  private:
-  static std::vector<T> ones(std::int64_t count) {
-    return std::vector<T>(static_cast<std::size_t>(count), T{1} / T{64});
+  template <typename U>
+  static std::vector<U> ones(std::int64_t count) {
+    return std::vector<U>(static_cast<std::size_t>(count),
+                          static_cast<U>(Compute<U>{1} / Compute<U>{64}));
   }
 
   std::int64_t rows_;
   std::int64_t inputs_;
   std::int64_t outputs_;
-  std::vector<T> x_ = ones(rows_ * inputs_);
-  std::vector<T> y_ = ones(rows_ * outputs_);
-  std::vector<T> w_ = ones(inputs_ * outputs_);
-  std::vector<T> b_ = ones(outputs_);
+  std::vector<T> x_ = ones<T>(rows_ * inputs_);
+  std::vector<T> y_ = ones<T>(rows_ * outputs_);
+  std::vector<T> w_ = ones<T>(inputs_ * outputs_);
+  std::vector<Compute<T>> dw_ = ones<Compute<T>>(inputs_ * outputs_);
+  std::vector<T> b_ = ones<T>(outputs_);
 };
 
 enum class Pass { kForward, kInput, kWeight };
@@ -55,8 +59,8 @@ void dense(benchmark::State& state) {
     } else if constexpr (kPass == Pass::kInput) {
       ops::matmul(context, layer.y(), layer.w(), layer.x());
     } else {
-      ops::matmul(context, layer.y(), layer.x(), layer.w(),
-                  {.transpose_a = ops::Transpose::kYes, .accumulate = ops::Accumulate::kOverwrite});
+      ops::matmul(context, layer.y(), layer.x(), layer.dw(),
+                  {.transpose_a = ops::Transpose::kYes, .accumulate = ops::Accumulate::kAdd});
     }
     benchmark::ClobberMemory();
   }
@@ -74,6 +78,21 @@ void sizes(benchmark::internal::Benchmark* benchmark) {
   benchmark->UseRealTime();
 }
 
+/// Rows, inputs and outputs of a small character model's layers and of GPT-2's.
+void language_model_sizes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"rows", "inputs", "outputs", "threads"})
+      ->Args({768, 128, 384, 1})
+      ->Args({768, 128, 128, 1})
+      ->Args({768, 128, 512, 1})
+      ->Args({768, 512, 128, 1})
+      ->Args({256, 768, 2304, 1})
+      ->Args({256, 768, 768, 1})
+      ->Args({256, 768, 3072, 1})
+      ->Args({256, 3072, 768, 1})
+      ->Args({256, 768, 50257, 1})
+      ->UseRealTime();
+}
+
 void double_sizes(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgNames({"rows", "inputs", "outputs", "threads"})
       ->Args({128, 784, 128, 1})
@@ -83,6 +102,12 @@ void double_sizes(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK(dense<float, Pass::kForward>)->Apply(sizes);
 BENCHMARK(dense<float, Pass::kInput>)->Apply(sizes);
 BENCHMARK(dense<float, Pass::kWeight>)->Apply(sizes);
+BENCHMARK(dense<float, Pass::kForward>)->Apply(language_model_sizes);
+BENCHMARK(dense<float, Pass::kInput>)->Apply(language_model_sizes);
+BENCHMARK(dense<float, Pass::kWeight>)->Apply(language_model_sizes);
+BENCHMARK(dense<BFloat16, Pass::kForward>)->Apply(language_model_sizes);
+BENCHMARK(dense<BFloat16, Pass::kInput>)->Apply(language_model_sizes);
+BENCHMARK(dense<BFloat16, Pass::kWeight>)->Apply(language_model_sizes);
 BENCHMARK(dense<double, Pass::kForward>)->Apply(double_sizes);
 BENCHMARK(dense<double, Pass::kInput>)->Apply(double_sizes);
 BENCHMARK(dense<double, Pass::kWeight>)->Apply(double_sizes);

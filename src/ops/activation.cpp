@@ -7,6 +7,7 @@
 #include "checks.hpp"
 #include "lanes.hpp"
 #include "math.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
@@ -44,7 +45,7 @@ void map(Context& context, const ConstTensorView& x, const TensorView& y,
   parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      to[i] = static_cast<T>(function(static_cast<Compute<T>>(from[i])));
+      to[i] = rounded<T>(function(static_cast<Compute<T>>(from[i])));
     }
   });
 }
@@ -58,8 +59,8 @@ void map_slope(Context& context, const ConstTensorView& at, const ConstTensorVie
   parallel_for(context, dy.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      outgoing[i] = static_cast<T>(
-          slope(static_cast<Compute<T>>(from[i]), static_cast<Compute<T>>(incoming[i])));
+      outgoing[i] =
+          rounded<T>(slope(static_cast<Compute<T>>(from[i]), static_cast<Compute<T>>(incoming[i])));
     }
   });
 }

@@ -11,6 +11,7 @@
 
 #include "checks.hpp"
 #include "lanes.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
@@ -41,7 +42,7 @@ void drop_run(const Choice& choice, std::int64_t row, std::int64_t element, std:
       const bool kept = word[i] >= choice.threshold;
       mask[begin + i] = kept ? std::uint8_t{1} : std::uint8_t{0};
       const Compute<T> scaled = static_cast<Compute<T>>(x[begin + i]) * scale;
-      y[begin + i] = static_cast<T>(kept ? scaled : Compute<T>{0});
+      y[begin + i] = rounded<T>(kept ? scaled : Compute<T>{0});
     }
   }
 }
@@ -99,7 +100,7 @@ void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTe
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
         const Compute<T> scaled = static_cast<Compute<T>>(incoming[i]) * scale;
-        outgoing[i] = static_cast<T>(kept[i] != 0 ? scaled : Compute<T>{0});
+        outgoing[i] = rounded<T>(kept[i] != 0 ? scaled : Compute<T>{0});
       }
     });
   });

@@ -13,6 +13,7 @@
 
 #include "checks.hpp"
 #include "lanes.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
@@ -26,7 +27,7 @@ void add_elements(Context& context, const ConstTensorView& x, const TensorView& 
   parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      into[i] = static_cast<T>(static_cast<Compute<T>>(into[i]) + static_cast<Compute<T>>(from[i]));
+      into[i] = rounded<T>(static_cast<Compute<T>>(into[i]) + static_cast<Compute<T>>(from[i]));
     }
   });
 }
@@ -83,18 +84,18 @@ struct BiasResidualRow {
     if (b != nullptr && r != nullptr) {
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) {
-        to[i] = static_cast<T>(static_cast<C>(s[i]) + static_cast<C>(b[i]) + static_cast<C>(r[i]));
+        to[i] = rounded<T>(static_cast<C>(s[i]) + static_cast<C>(b[i]) + static_cast<C>(r[i]));
       }
     } else if (b != nullptr || r != nullptr) {
       const T* const other = b != nullptr ? b : r;
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) {
-        to[i] = static_cast<T>(static_cast<C>(s[i]) + static_cast<C>(other[i]));
+        to[i] = rounded<T>(static_cast<C>(s[i]) + static_cast<C>(other[i]));
       }
     } else {
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) {
-        to[i] = static_cast<T>(static_cast<C>(s[i]));
+        to[i] = rounded<T>(static_cast<C>(s[i]));
       }
     }
   }
@@ -128,7 +129,7 @@ void scale(Context& context, double factor, const TensorView& x) {
     parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        elements[i] = static_cast<T>(static_cast<Compute<T>>(elements[i]) * by);
+        elements[i] = rounded<T>(static_cast<Compute<T>>(elements[i]) * by);
       }
     });
   });

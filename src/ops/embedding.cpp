@@ -15,6 +15,7 @@
 #include "checks.hpp"
 #include "column_sums.hpp"
 #include "lanes.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
@@ -26,12 +27,12 @@ void look_up_row(const T* from, std::int64_t n, Accumulate accumulate, To* to) {
   if (accumulate == Accumulate::kAdd) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
-      to[i] = static_cast<To>(static_cast<C>(to[i]) + static_cast<C>(from[i]));
+      to[i] = rounded<To>(static_cast<C>(to[i]) + static_cast<C>(from[i]));
     }
   } else {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
-      to[i] = static_cast<To>(static_cast<C>(from[i]) + C{0});
+      to[i] = rounded<To>(static_cast<C>(from[i]) + C{0});
     }
   }
 }
@@ -183,7 +184,7 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
           T* out = to + row * n;
 #pragma omp simd
           for (std::int64_t i = 0; i < n; ++i) {
-            out[i] = static_cast<T>(static_cast<C>(in[i]) + static_cast<C>(position[i]));
+            out[i] = rounded<T>(static_cast<C>(in[i]) + static_cast<C>(position[i]));
           }
         }
       });

@@ -9,6 +9,7 @@
 #include "checks.hpp"
 #include "column_sums.hpp"
 #include "lanes.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
@@ -44,13 +45,13 @@ void forward_row(const T* x, const T* gain, const T* bias, const RowStatistics<C
   if (bias != nullptr) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
-      y[i] = static_cast<T>((static_cast<C>(x[i]) - mean) * rstd * static_cast<C>(gain[i]) +
-                            static_cast<C>(bias[i]));
+      y[i] = rounded<T>((static_cast<C>(x[i]) - mean) * rstd * static_cast<C>(gain[i]) +
+                        static_cast<C>(bias[i]));
     }
   } else {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
-      y[i] = static_cast<T>((static_cast<C>(x[i]) - mean) * rstd * static_cast<C>(gain[i]));
+      y[i] = rounded<T>((static_cast<C>(x[i]) - mean) * rstd * static_cast<C>(gain[i]));
     }
   }
 }
@@ -70,9 +71,9 @@ void backward_row(const T* x, const T* gain, const RowStatistics<C>& row, const 
   for (std::int64_t i = 0; i < n; ++i) {
     const C result = rstd * (g(i) - mean_g - xhat(i) * mean_g_xhat);
     if constexpr (kAccumulate == Accumulate::kAdd) {
-      dx[i] = static_cast<T>(static_cast<C>(dx[i]) + result);
+      dx[i] = rounded<T>(static_cast<C>(dx[i]) + result);
     } else {
-      dx[i] = static_cast<T>(result);
+      dx[i] = rounded<T>(result);
     }
   }
 }

@@ -13,6 +13,7 @@
 #include "checks.hpp"
 #include "lanes.hpp"
 #include "math.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
@@ -88,9 +89,9 @@ RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t la
     const C factor = factor_of(lane_sum<C>(classes, power));
 #pragma omp simd
     for (std::int64_t i = 0; i < classes; ++i) {
-      gradient[i] = static_cast<T>(power(i) * factor);
+      gradient[i] = rounded<T>(power(i) * factor);
     }
-    gradient[label] = static_cast<T>(label_power * factor - scale);
+    gradient[label] = rounded<T>(label_power * factor - scale);
   }
   return result;
 }
@@ -109,7 +110,7 @@ double squared_error_row(const T* prediction, const T* target, std::int64_t outp
 #pragma omp simd
     for (std::int64_t i = 0; i < outputs; ++i) {
       gradient[i] =
-          static_cast<T>((static_cast<C>(prediction[i]) - static_cast<C>(target[i])) * factor);
+          rounded<T>((static_cast<C>(prediction[i]) - static_cast<C>(target[i])) * factor);
     }
   }
   return sum / static_cast<double>(outputs);

@@ -12,6 +12,7 @@
 #include "checks.hpp"
 #include "double_product.hpp"
 #include "primitives.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
@@ -101,7 +102,7 @@ void relu_tile(T* c, std::int64_t rows, std::int64_t columns, std::int64_t row_c
 #pragma omp simd
     for (std::int64_t j = 0; j < length; ++j) {
       const auto value = static_cast<Compute<T>>(elements[j]);
-      elements[j] = static_cast<T>(value < Compute<T>{0} ? Compute<T>{0} : value);
+      elements[j] = rounded<T>(value < Compute<T>{0} ? Compute<T>{0} : value);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include "checks.hpp"
 #include "column_sums.hpp"
 #include "lanes.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
@@ -24,7 +25,7 @@ void forward_row(const T* x, const T* gain, double epsilon, std::int64_t n, T* y
   *rstd = r;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    y[i] = static_cast<T>(static_cast<C>(x[i]) * r * static_cast<C>(gain[i]));
+    y[i] = rounded<T>(static_cast<C>(x[i]) * r * static_cast<C>(gain[i]));
   }
 }
 
@@ -39,9 +40,9 @@ void backward_row(const T* x, const T* gain, Compute<T> rstd, const T* dy, std::
   for (std::int64_t i = 0; i < n; ++i) {
     const C result = rstd * (g(i) - xhat(i) * mean_g_xhat);
     if constexpr (kAccumulate == Accumulate::kAdd) {
-      dx[i] = static_cast<T>(static_cast<C>(dx[i]) + result);
+      dx[i] = rounded<T>(static_cast<C>(dx[i]) + result);
     } else {
-      dx[i] = static_cast<T>(result);
+      dx[i] = rounded<T>(result);
     }
   }
 }

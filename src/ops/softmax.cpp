@@ -7,6 +7,7 @@
 #include "checks.hpp"
 #include "lanes.hpp"
 #include "math.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
@@ -31,7 +32,7 @@ void softmax_row(const T* x, std::int64_t n, T* y) {
     const C inverse = static_cast<C>(1.0 / lane_sum<C>(n, power));
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
-      y[i] = static_cast<T>(power(i) * inverse);
+      y[i] = rounded<T>(power(i) * inverse);
     }
   }
 }
@@ -43,7 +44,7 @@ void softmax_backward_row(const T* y, const T* dy, std::int64_t n, T* dx) {
       lane_sum<C>(n, [=](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(y[i]); }));
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    dx[i] = static_cast<T>(static_cast<C>(y[i]) * (static_cast<C>(dy[i]) - dot));
+    dx[i] = rounded<T>(static_cast<C>(y[i]) * (static_cast<C>(dy[i]) - dot));
   }
 }
 

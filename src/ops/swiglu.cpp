@@ -5,6 +5,7 @@
 #include "checks.hpp"
 #include "lanes.hpp"
 #include "math.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 
@@ -21,7 +22,7 @@ void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTe
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
         const C x = static_cast<C>(g[i]);
-        to[i] = static_cast<T>(x * fast_sigmoid(x) * static_cast<C>(u[i]));
+        to[i] = rounded<T>(x * fast_sigmoid(x) * static_cast<C>(u[i]));
       }
     });
   });
@@ -48,8 +49,8 @@ void swiglu_backward(Context& context, const ConstTensorView& gate, const ConstT
         const C sigmoid = fast_sigmoid(x);
         const C slope = sigmoid * (C{1} + x * (C{1} - sigmoid));
         const C through_up = d * static_cast<C>(u[i]);
-        to_gate[i] = static_cast<T>(through_up * slope);
-        to_up[i] = static_cast<T>(d * (x * sigmoid));
+        to_gate[i] = rounded<T>(through_up * slope);
+        to_up[i] = rounded<T>(d * (x * sigmoid));
       }
     });
   });
