@@ -136,14 +136,16 @@ Option text(const std::string& key, const std::string& values, const std::string
 Option dtype_option() {
   return {
       .key = "numerics.dtype",
-      .values = "float32, float64",
+      .values = "float32, bfloat16, float64",
       .unit = {},
-      .help = "type of weights, activations and gradients",
+      .help = "type of weights and activations; bfloat16 keeps float32 master weights, gradients "
+              "and optimizer state",
       .set =
           [](RunConfig& config, const std::string& value) {
             const auto dtype = enum_from_name<DType>(value);
-            if (!dtype || (*dtype != DType::kFloat32 && *dtype != DType::kFloat64)) {
-              refuse("numerics.dtype", value, "one of float32, float64");
+            if (!dtype || (*dtype != DType::kFloat32 && *dtype != DType::kBfloat16 &&
+                           *dtype != DType::kFloat64)) {
+              refuse("numerics.dtype", value, "one of float32, bfloat16, float64");
             }
             config.numerics.dtype = *dtype;
           },
@@ -155,6 +157,48 @@ Option dtype_option() {
   [](RunConfig & c) -> auto& { \
     return c.path;             \
   }
+
+std::vector<Option> transformer() {
+  return {
+      choice("model.preset",
+             "a transformer by name, in place of layer lines; gpt and llama leave the sizes open",
+             STRATA_MEMBER(model.transformer.preset)),
+      whole("model.blocks", "blocks", "transformer blocks; 0: the preset's", 0,
+            STRATA_MEMBER(model.transformer.blocks)),
+      whole("model.width", "elements", "vector of a token; 0: the preset's", 0,
+            STRATA_MEMBER(model.transformer.width)),
+      whole("model.heads", "heads", "query heads of an attention layer; 0: the preset's", 0,
+            STRATA_MEMBER(model.transformer.heads)),
+      whole("model.kv_heads", "heads",
+            "key-value heads, shared by the query heads in groups; 0: the preset's, else as many as "
+            "query heads",
+            0, STRATA_MEMBER(model.transformer.kv_heads)),
+      whole("model.hidden", "units",
+            "hidden units of an MLP layer; 0: the preset's, else 4 times the width, with swiglu two "
+            "thirds of that in multiples of 64",
+            0, STRATA_MEMBER(model.transformer.hidden)),
+      whole("model.context", "tokens",
+            "tokens of a sample of a language model, and its number of learned positions; 0: the "
+            "preset's",
+            0, STRATA_MEMBER(model.transformer.context)),
+      whole("model.vocabulary", "ids", "token ids; 0: the preset's, else the data set's", 0,
+            STRATA_MEMBER(model.transformer.vocabulary)),
+      choice("model.norm", "normalisation before each sublayer; auto: the preset's",
+             STRATA_MEMBER(model.transformer.norm)),
+      choice("model.mlp", "what is between the MLP's layers; auto: the preset's",
+             STRATA_MEMBER(model.transformer.mlp)),
+      choice("model.positions", "how tokens know their place; auto: the preset's",
+             STRATA_MEMBER(model.transformer.positions)),
+      number("model.rotary_base", "", "base of rotary angles; 0: the preset's, else 10000",
+             Bound::kFromZero, STRATA_MEMBER(model.transformer.rotary_base)),
+      choice("model.bias", "whether dense layers and layer norms have biases; auto: the preset's",
+             STRATA_MEMBER(model.transformer.bias)),
+      choice("model.tied", "whether the head uses the embedding's table; auto: the preset's",
+             STRATA_MEMBER(model.transformer.tied)),
+      number("model.dropout", "", "of a preset: behind the embedding and each sublayer",
+             Bound::kFraction, STRATA_MEMBER(model.transformer.dropout)),
+  };
+}
 
 std::vector<Option> model_and_data() {
   return {
@@ -169,10 +213,16 @@ std::vector<Option> model_and_data() {
              "over deviation of the "
              "training split; auto: unit for bytes, none for others",
              STRATA_MEMBER(data.normalise)),
+      choice("data.sampling",
+             "of tokens; blocks: every block of a context's length once an epoch, shuffled; windows: "
+             "from random places",
+             STRATA_MEMBER(data.sampling)),
       whole("batch.global", "samples", "samples of one optimizer step, over all ranks", 1,
             STRATA_MEMBER(batch.global)),
       whole("batch.micro", "samples",
-            "samples of one forward pass; 0: the largest divisor of a lane's samples up to 32", 0,
+            "samples of one forward pass; 0: the largest divisor of a lane's samples up to 32, and "
+            "of a language model's up to 4096 tokens",
+            0,
             STRATA_MEMBER(batch.micro)),
   };
 }
@@ -182,8 +232,12 @@ std::vector<Option> parallel_and_numerics() {
       whole("parallel.data", "replicas", "data-parallel replicas; 0: what the launched ranks allow",
             0, STRATA_MEMBER(parallel.data)),
       whole("parallel.pipeline", "stages", "pipeline stages", 1, STRATA_MEMBER(parallel.pipeline)),
-      whole("parallel.tensor", "ranks", "ranks that share each layer; 1 in this version", 1,
+      whole("parallel.tensor", "ranks", "ranks that share each layer that can be split", 1,
             STRATA_MEMBER(parallel.tensor)),
+      choice("parallel.sequence",
+             "on: between split layers each tensor rank holds its share of a transformer's token "
+             "rows (sequence parallel)",
+             STRATA_MEMBER(parallel.sequence)),
       {.key = "parallel.schedule",
        .values = "gpipe, 1f1b",
        .unit = {},
@@ -216,6 +270,10 @@ std::vector<Option> parallel_and_numerics() {
             "and kept in the checkpoint",
             0, STRATA_MEMBER(numerics.shards)),
       dtype_option(),
+      choice("numerics.mode",
+             "invariant: the same bits on every grid; fast: sums are the message library's, lanes "
+             "and shards those of the grid",
+             STRATA_MEMBER(numerics.mode)),
   };
 }
 
@@ -266,6 +324,13 @@ std::vector<Option> running() {
              STRATA_MEMBER(train.epochs)),
       whole("train.evaluate_every", "steps", "steps between evaluations; 0: only at the end", 0,
             STRATA_MEMBER(train.evaluate_every)),
+      whole("train.evaluate_batches", "batches",
+            "most global batches that an evaluation reads; 0: the whole test split", 0,
+            STRATA_MEMBER(train.evaluate_batches)),
+      choice("train.recompute",
+             "what the backward pass makes again to save memory; selective: norms and the MLP's "
+             "activation; full: all inside a transformer sublayer",
+             STRATA_MEMBER(train.recompute)),
       whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds",
             0, STRATA_MEMBER(train.log_every)),
       whole("checkpoint.every", "steps", "steps between checkpoints; 0: only at the end", 0,
@@ -299,7 +364,7 @@ std::vector<Option> running() {
 
 std::vector<Option> make_table() {
   std::vector<Option> table;
-  for (const auto part : {model_and_data, parallel_and_numerics, optimisation, running}) {
+  for (const auto part : {transformer, model_and_data, parallel_and_numerics, optimisation, running}) {
     for (Option& option : part()) {
       table.push_back(std::move(option));
     }

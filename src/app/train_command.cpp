@@ -37,6 +37,14 @@ void require_device(const train::RunConfig& config) {
   }
 }
 
+io::Dataset open_data(const train::RunConfig& config, const std::string& master) {
+  io::Dataset data = io::Dataset::open(master);
+  if (data.info().task == io::Task::kNextToken) {
+    data.set_context(train::context_of(config));
+  }
+  return data;
+}
+
 /// Reads the config and opens the data sets, the same on every rank.
 Session open_session(comm::MpiSession& mpi, const std::string& path, Arguments settings) {
   Session session;
@@ -48,9 +56,9 @@ Session open_session(comm::MpiSession& mpi, const std::string& path, Arguments s
           ExitCode::kUsage,
           "data.train is empty; make a data set with \"strata data import\" and name its train.h5");
     }
-    session.train_data = io::Dataset::open(session.config.data.train);
+    session.train_data = open_data(session.config, session.config.data.train);
     if (!session.config.data.test.empty()) {
-      session.test_data = io::Dataset::open(session.config.data.test);
+      session.test_data = open_data(session.config, session.config.data.test);
     }
     session.threads = session.config.run.threads > 0 ? static_cast<int>(session.config.run.threads)
                                                      : default_threads(mpi.ranks_on_node());
@@ -235,17 +243,14 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   std::optional<train::StageState> state;
   comm::agree(mpi.world(), [&] {
     train::require_same_model(plan, *session.checkpoint);
-    state.emplace(context, plan, rank);
+    state.emplace(context, plan, rank, groups);
     state->load_weights(*session.checkpoint);
   });
   pipeline::Executor executor(state->stage(), *groups.pipeline);
   const train::EvaluationResult result = train::evaluate(plan, rank, groups, executor, data);
   if (mpi.world().rank() == 0) {
-    const bool classes = plan.model->loss() == nn::LossKind::kCrossEntropy;
-    fmt::print("{}: loss {}{} over {} samples of {}\n", session.checkpoint->directory().string(),
-               result.loss,
-               classes ? fmt::format(", accuracy {:.4f} %", 100.0 * result.accuracy) : "",
-               result.samples, data.info().path.string());
+    fmt::print("{}: {} of {}\n", session.checkpoint->directory().string(),
+               train::text_of(plan, result), data.info().path.string());
   }
   return ExitCode::kDone;
 }

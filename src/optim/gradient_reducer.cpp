@@ -10,8 +10,8 @@ namespace {
 
 /// Elements of receive memory for one bucket.
 std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_ranks,
-                              std::int64_t data_rank, const BucketPlan& plan, Summation summation) {
-  if (summation == Summation::kLibrary) {
+                              std::int64_t data_rank, const BucketPlan& plan, comm::Summation summation) {
+  if (summation == comm::Summation::kLibrary) {
     return 0;
   }
   return comm::received_parts(lanes, data_ranks, data_rank) * plan.largest_slice();
@@ -19,8 +19,8 @@ std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_rank
 
 /// How a rank adds its own lanes.
 grid::RunningFold fold_of(const grid::SumTree& lanes, std::int64_t data_ranks,
-                          std::int64_t data_rank, Summation summation) {
-  return summation == Summation::kLibrary
+                          std::int64_t data_rank, comm::Summation summation) {
+  return summation == comm::Summation::kLibrary
              ? grid::running_fold(grid::SumTree(1), {0, 1})
              : grid::running_fold(lanes, grid::even_part(lanes.leaves(), data_ranks, data_rank));
 }
@@ -48,7 +48,7 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
       sizes_(sizes),
       microbatches_per_lane_(sizes.microbatches_per_lane),
       fold_(fold_of(lanes, data_group.size(), data_group.rank(), sizes.summation)) {
-  if (sizes.summation == Summation::kLibrary) {
+  if (sizes.summation == comm::Summation::kLibrary) {
     microbatches_per_lane_ *= lanes.leaves() / data_group.size();
   }
   const std::vector<nn::MemoryItem> items =
@@ -118,7 +118,7 @@ void GradientReducer::start_bucket(std::size_t bucket) {
   }
   const std::vector<grid::Range>& slices = plan_.buckets()[bucket].slices;
   const grid::Range& elements = plan_.buckets()[bucket].elements;
-  if (sizes_.summation == Summation::kLibrary) {
+  if (sizes_.summation == comm::Summation::kLibrary) {
     in_flight_.emplace_back().receives.push_back(
         data_group_.reduce_scatter(sums().flat_slice(elements.begin, elements.count()), slices));
     return;
@@ -136,7 +136,7 @@ void GradientReducer::finish_oldest() {
   const double start = now_seconds();
   reduction_.wait(in_flight_.front());
   exposed_seconds_ += now_seconds() - start;
-  if (sizes_.summation == Summation::kInvariant) {
+  if (sizes_.summation == comm::Summation::kInvariant) {
     reduction_.fold(context_, in_flight_.front());
   }
   in_flight_.pop_front();

@@ -4,6 +4,7 @@ namespace strata::train {
 
 io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank, std::int64_t first_step) {
   return {.order = io::Order::kShuffled,
+          .sampling = plan.config.data.sampling,
           .seed = plan.config.run.seed,
           .global_batch = plan.config.batch.global,
           .microbatch = plan.config.batch.micro,

@@ -14,10 +14,9 @@ namespace strata::train {
 namespace {
 
 /// The lines of a model as they are compared: words with one blank between them.
-std::vector<std::string> layer_lines(const Plan& plan) {
+std::vector<std::string> model_lines(const Plan& plan) {
   std::vector<std::string> lines;
-  lines.reserve(plan.config.model.layers.size());
-  for (const std::string& line : plan.config.model.layers) {
+  for (const std::string& line : layer_lines(plan.config)) {
     lines.push_back(fmt::format("{}", fmt::join(split_words(line), " ")));
   }
   return lines;
@@ -27,22 +26,30 @@ std::vector<std::string> layer_lines(const Plan& plan) {
 /// continued.
 nlohmann::ordered_json identity_of(const Plan& plan) {
   const RunConfig& c = plan.config;
-  return {{"run.seed", c.run.seed},
+  nlohmann::ordered_json identity{{"run.seed", c.run.seed},
           {"batch.global", c.batch.global},
           {"numerics.dtype", name_of(c.numerics.dtype)},
           {"optimizer.kind", name_of(c.optimizer.options.kind)},
           {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))},
           {"the number of training samples", plan.train_data.samples},
           {"the checksum of data.train", hash_text(plan.train_data.checksum)}};
+  if (plan.train_data.task == io::Task::kNextToken) {
+    identity["model.context"] = plan.train_data.input_shape[0];
+    identity["data.sampling"] = name_of(c.data.sampling);
+  }
+  return identity;
 }
 
 std::vector<io::TensorInfo> tensors_of(const Plan& plan) {
   std::vector<io::TensorInfo> tensors;
+  const DType dtype = compute_dtype(plan.config.numerics.dtype);
   for (const nn::ParameterSpec& spec : plan.model->parameters()) {
-    tensors.push_back({"weights/" + spec.name, spec.shape, plan.config.numerics.dtype});
+    if (spec.ownership == nn::Ownership::kBorrowed) {
+      continue;
+    }
+    tensors.push_back({"weights/" + spec.name, spec.shape, dtype});
     for (const std::string& state : optim::Optimizer::state_names(plan.config.optimizer.options)) {
-      tensors.push_back(
-          {"optimizer/" + state + "/" + spec.name, spec.shape, plan.config.numerics.dtype});
+      tensors.push_back({"optimizer/" + state + "/" + spec.name, spec.shape, dtype});
     }
   }
   return tensors;
@@ -88,7 +95,7 @@ void require_same_tensors(const Plan& plan, const io::Checkpoint& checkpoint,
 
 /// Compares what tensors do not show, as activations.
 void require_same_layers(const Plan& plan, const io::Checkpoint& checkpoint) {
-  const std::vector<std::string> lines = layer_lines(plan);
+  const std::vector<std::string> lines = model_lines(plan);
   const auto stored = checkpoint.metadata().value("layers", std::vector<std::string>());
   for (std::size_t i = 0; i < std::max(lines.size(), stored.size()); ++i) {
     const std::string here = i < lines.size() ? lines[i] : "nothing";
@@ -146,7 +153,7 @@ void write_checkpoint(const Plan& plan, comm::Communicator& world, const RankSta
                                    {{"lanes", plan.config.numerics.lanes},
                                     {"shards", plan.config.numerics.shards},
                                     {"microbatch", plan.config.batch.micro}}},
-                                  {"layers", layer_lines(plan)},
+                                  {"layers", model_lines(plan)},
                                   {"identity", identity_of(plan)},
                                   {"config", config_text}};
     io::commit_checkpoint(root, step, parts, metadata);

@@ -1,10 +1,13 @@
 #include "strata/train/evaluation.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 
 #include "batch_source.hpp"
 
@@ -13,12 +16,26 @@ namespace strata::train {
 namespace {
 
 std::string targets_text(const io::DatasetInfo& info) {
+  if (info.task == io::Task::kNextToken) {
+    return fmt::format("{} token ids", info.classes);
+  }
   return info.task == io::Task::kClassification
              ? fmt::format("{} classes", info.classes)
              : fmt::format("values of {}", info.target_shape.text());
 }
 
 }  // namespace
+
+std::string text_of(const Plan& plan, const EvaluationResult& result) {
+  std::string text = fmt::format("loss {:.4f}", result.loss);
+  if (is_language_model(plan)) {
+    text += fmt::format(", perplexity {:.3f}", std::exp(result.loss));
+  }
+  if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
+    text += fmt::format(", accuracy {:.2f} %", 100.0 * result.accuracy);
+  }
+  return text + fmt::format(" over {} samples", count_text(result.samples));
+}
 
 void require_fits(const Plan& plan, const io::DatasetInfo& info) {
   const io::DatasetInfo& trained = plan.train_data;
@@ -29,6 +46,15 @@ void require_fits(const Plan& plan, const io::DatasetInfo& info) {
          "with {}; import both splits together",
          info.path.string(), info.input_shape.text(), targets_text(info), trained.path.string(),
          trained.input_shape.text(), targets_text(trained));
+  }
+  if (info.task == io::Task::kNextToken) {
+    if (info.tokenizer_checksum != trained.tokenizer_checksum) {
+      fail(ExitCode::kData,
+           "{} and {} were made with different tokenizers, so that their ids mean different text; "
+           "import both splits together",
+           info.path.string(), trained.path.string());
+    }
+    return;
   }
   // Inputs are normalised by the type and the statistics of their own data set.
   const bool standard = plan.config.data.normalise == io::Normalise::kStandard;
@@ -46,7 +72,10 @@ EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& 
                           pipeline::Executor& executor, const io::Dataset& dataset) {
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = plan.config.batch.global;
-  const std::int64_t rounds = (info.samples + round_samples - 1) / round_samples;
+  const std::int64_t all_rounds = (info.samples + round_samples - 1) / round_samples;
+  const std::int64_t limit = plan.config.train.evaluate_batches;
+  const std::int64_t rounds = limit > 0 ? std::min(limit, all_rounds) : all_rounds;
+  const std::int64_t samples = std::min(info.samples, rounds * round_samples);
   std::optional<io::Loader> loader;
   if (rank.loads) {
     loader.emplace(dataset, evaluation_loader(plan, rank, rounds));
@@ -58,7 +87,7 @@ EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& 
   const auto width = static_cast<std::size_t>(2 * plan.microbatches);
   for (std::int64_t round = 0; round < rounds; ++round) {
     const io::LoadedStep* loaded = loader ? &loader->next() : nullptr;
-    BatchSource source(plan, rank, loaded, round * round_samples, info.samples);
+    BatchSource source(plan, rank, loaded, round * round_samples, samples);
     const pipeline::Execution execution = executor.evaluate(plan.evaluation, source);
     if (execution.losses.empty()) {
       continue;
@@ -76,8 +105,8 @@ EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& 
     }
   }
   groups.pipeline->broadcast(comm::payload_of(std::span(totals)), plan.grid.pipeline - 1);
-  const auto samples = static_cast<double>(info.samples);
-  return {.loss = totals[0] / samples, .accuracy = totals[1] / samples, .samples = info.samples};
+  const auto targets = static_cast<double>(samples * plan.targets_per_sample);
+  return {.loss = totals[0] / targets, .accuracy = totals[1] / targets, .samples = samples};
 }
 
 }  // namespace strata::train

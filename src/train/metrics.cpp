@@ -71,6 +71,9 @@ void MetricsFile::write(const TrainRecord& r) {
   object["learning_rate"] = r.learning_rate;
   object["step_seconds"] = r.times.step;
   object["samples_per_second"] = r.samples_per_second;
+  if (r.tokens_per_second) {
+    object["tokens_per_second"] = *r.tokens_per_second;
+  }
   object["compute_seconds"] = r.times.compute;
   object["communication_seconds"] = r.times.communication;
   object["bubble_seconds"] = r.times.bubble;
@@ -86,6 +89,9 @@ void MetricsFile::write(const EvaluateRecord& r) {
   object["loss"] = r.loss;
   if (r.accuracy) {
     object["accuracy"] = *r.accuracy;
+  }
+  if (r.perplexity) {
+    object["perplexity"] = *r.perplexity;
   }
   line(object.dump());
 }

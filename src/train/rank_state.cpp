@@ -1,26 +1,73 @@
 #include "strata/train/rank_state.hpp"
 
+#include <algorithm>
+
 #include "strata/core/clock.hpp"
+#include "strata/ops/convert.hpp"
 
 namespace strata::train {
+namespace {
 
-StageState::StageState(ops::Context& context, const Plan& plan, const RankPlan& rank)
+/// Which part of the whole tensor a placed slice is.
+io::ShardSlice shard_of(const nn::PlacedParameter& placed) {
+  if (!placed.is_slice()) {
+    return {};
+  }
+  return {.dimension = placed.spec.split,
+          .first = placed.first_index,
+          .count = placed.shape[static_cast<std::size_t>(placed.spec.split)]};
+}
+
+/// Borrowed parameters without weights of their own have none in the arena.
+bool has_weights(const nn::PlacedParameter& placed, const nn::ParameterLayout& layout) {
+  return placed.offset < layout.weight_elements;
+}
+
+}  // namespace
+
+StageState::StageState(ops::Context& context, const Plan& plan, const RankPlan& rank,
+                       comm::Groups& groups)
     : rank_(rank),
       weight_memory_(context.device(),
-                     rank.layout.elements * size_bytes(plan.config.numerics.dtype)),
-      weights_(weight_memory_.view(0, Shape{rank.layout.elements}, plan.config.numerics.dtype)),
-      stage_(context, *plan.model, rank.layers, plan.config.batch.micro, rank.slots, weights_) {
+                     rank.layout.weight_elements * size_bytes(plan.config.numerics.dtype)),
+      weights_(
+          weight_memory_.view(0, Shape{rank.layout.weight_elements}, plan.config.numerics.dtype)),
+      shards_(*groups.tensor, plan.config.numerics.shards, plan.config.numerics.mode),
+      stage_(context, shards_, *plan.model, rank.stage, weights_) {
   for (const nn::PlacedParameter& placed : rank.layout.parameters) {
-    nn::initialise(placed, plan.config.run.seed, 0,
-                   weights_.flat_slice(placed.offset, placed.shape.count()));
+    if (has_weights(placed, rank.layout)) {
+      nn::initialise(placed, plan.config.run.seed, 0,
+                     weights_.flat_slice(placed.offset, placed.shape.count()));
+    }
   }
 }
 
 void StageState::load_weights(const io::Checkpoint& checkpoint) {
+  // Checkpoints hold the masters; what is computed with may be their rounded values.
+  constexpr std::int64_t kMostElements = 1 << 20;
+  const DType stored = compute_dtype(weights_.dtype());
+  const device::Buffer memory(device::Device::cpu(),
+                              stored == weights_.dtype() ? 0 : kMostElements * size_bytes(stored));
+  ops::Context context(1);
   for (const nn::PlacedParameter& placed : rank_.layout.parameters) {
+    if (!has_weights(placed, rank_.layout)) {
+      continue;
+    }
     const nn::ParameterSpec& spec = placed.spec;
-    checkpoint.read("weights/" + spec.name, spec.shape, {0, spec.shape.count()},
-                    weights_.flat_slice(placed.offset, spec.shape.count()));
+    const auto read = [&](const grid::Range& range, const TensorView& into) {
+      checkpoint.read("weights/" + spec.name, spec.shape, shard_of(placed), range, into);
+    };
+    const std::int64_t count = placed.shape.count();
+    if (memory.empty()) {
+      read({0, count}, weights_.flat_slice(placed.offset, count));
+      continue;
+    }
+    for (std::int64_t begin = 0; begin < count; begin += kMostElements) {
+      const grid::Range range{begin, std::min(count, begin + kMostElements)};
+      const TensorView masters = memory.view(0, Shape{range.count()}, stored);
+      read(range, masters);
+      ops::convert(context, masters, weights_.flat_slice(placed.offset + begin, range.count()));
+    }
   }
 }
 
@@ -29,28 +76,63 @@ RankState::RankState(ops::Context& context, const Plan& plan, const RankPlan& ra
     : plan_(plan),
       rank_(rank),
       groups_(groups),
-      stage_state_(context, plan, rank),
+      stage_state_(context, plan, rank, groups),
       reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
       optimizer_(context, plan.config.optimizer.options, rank.layout, rank.buckets, rank.place.data,
                  stage_state_.weights()),
-      norm_(rank.layout, rank.buckets, plan.grid.data) {}
+      norm_(rank.layout, rank.buckets, plan.grid.data) {
+  if (const auto tie = tied_stages(plan)) {
+    tie_.emplace(context, *groups.pipeline, rank.layout, rank.buckets, rank.place.data, *tie,
+                 plan.config.numerics.dtype);
+  }
+  if (has_masters()) {
+    for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
+      nn::initialise(rank.layout.parameters[piece.parameter], plan.config.run.seed,
+                     piece.range.begin, optimizer_.master(piece));
+    }
+  }
+}
+
+bool RankState::has_masters() const {
+  const DType dtype = plan_.config.numerics.dtype;
+  return compute_dtype(dtype) != dtype;
+}
+
+double RankState::combine_tied() {
+  return tie_ ? tie_->combine(reducer_.sums()) : 0.0;
+}
 
 double RankState::update(double learning_rate, double gradient_scale, std::int64_t step) {
   const TensorView& weights = stage_state_.weights();
   std::vector<comm::Request> gathers;
   const std::vector<optim::Bucket>& buckets = rank_.buckets.buckets();
+  const auto gather = [&](const optim::Bucket& bucket) {
+    std::vector<comm::Request> requests = comm::begin_all_gather_slices(
+        *groups_.data, weights.flat_slice(bucket.elements.begin, bucket.elements.count()),
+        bucket.slices);
+    std::move(requests.begin(), requests.end(), std::back_inserter(gathers));
+  };
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     optimizer_.update(b, reducer_.sums(), learning_rate, gradient_scale, step);
-    std::vector<comm::Request> requests = comm::begin_all_gather_slices(
-        *groups_.data, weights.flat_slice(buckets[b].elements.begin, buckets[b].elements.count()),
-        buckets[b].slices);
-    std::move(requests.begin(), requests.end(), std::back_inserter(gathers));
+    if (buckets[b].use != optim::Bucket::Use::kBorrowed) {
+      gather(buckets[b]);
+    }
+  }
+  double waited = 0.0;
+  if (tie_) {
+    waited += tie_->hand_back(weights);
+    for (const optim::Bucket& bucket : buckets) {
+      if (bucket.use == optim::Bucket::Use::kBorrowed &&
+          bucket.elements.begin < rank_.layout.weight_elements) {
+        gather(bucket);
+      }
+    }
   }
   const double start = now_seconds();
   for (comm::Request& request : gathers) {
     request.wait();
   }
-  return now_seconds() - start;
+  return waited + now_seconds() - start;
 }
 
 std::vector<io::TensorSlice> RankState::slices() const {
@@ -58,16 +140,22 @@ std::vector<io::TensorSlice> RankState::slices() const {
       optim::Optimizer::state_names(plan_.config.optimizer.options);
   std::vector<io::TensorSlice> slices;
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-    const nn::ParameterSpec& spec = rank_.layout.parameters[piece.parameter].spec;
-    slices.push_back({.name = "weights/" + spec.name,
-                      .global_shape = spec.shape,
+    const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
+    // What all tensor ranks hold, the first one writes.
+    if (rank_.place.tensor != 0 && placed.spec.split == nn::kNotSplit) {
+      continue;
+    }
+    slices.push_back({.name = "weights/" + placed.spec.name,
+                      .global_shape = placed.spec.shape,
                       .range = piece.range,
-                      .data = optimizer_.master(piece)});
+                      .data = optimizer_.master(piece),
+                      .shard = shard_of(placed)});
     for (std::size_t i = 0; i < states.size(); ++i) {
-      slices.push_back({.name = "optimizer/" + states[i] + "/" + spec.name,
-                        .global_shape = spec.shape,
+      slices.push_back({.name = "optimizer/" + states[i] + "/" + placed.spec.name,
+                        .global_shape = placed.spec.shape,
                         .range = piece.range,
-                        .data = optimizer_.state(i, piece)});
+                        .data = optimizer_.state(i, piece),
+                        .shard = shard_of(placed)});
     }
   }
   return slices;
@@ -78,10 +166,16 @@ void RankState::load(const io::Checkpoint& checkpoint) {
   const std::vector<std::string> states =
       optim::Optimizer::state_names(plan_.config.optimizer.options);
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-    const nn::ParameterSpec& spec = rank_.layout.parameters[piece.parameter].spec;
+    const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
+    const auto read = [&](const std::string& prefix, const TensorView& into) {
+      checkpoint.read(prefix + placed.spec.name, placed.spec.shape, shard_of(placed), piece.range,
+                      into);
+    };
+    if (has_masters()) {
+      read("weights/", optimizer_.master(piece));
+    }
     for (std::size_t i = 0; i < states.size(); ++i) {
-      checkpoint.read("optimizer/" + states[i] + "/" + spec.name, spec.shape, piece.range,
-                      optimizer_.state(i, piece));
+      read("optimizer/" + states[i] + "/", optimizer_.state(i, piece));
     }
   }
 }

@@ -28,6 +28,32 @@ class Gathered {
   std::vector<double> all_;
 };
 
+/// Before the squares stand the stop request and the loss.
+constexpr std::size_t kSquaresAt = 2;
+
+/// A place for every slice of every parameter, in canonical order.
+class NormSlots {
+ public:
+  explicit NormSlots(const Plan& plan) {
+    for (const nn::ParameterSpec& spec : plan.model->parameters()) {
+      const bool split = spec.split != nn::kNotSplit;
+      const auto slices = static_cast<std::size_t>(split ? plan.config.numerics.shards : 1);
+      first_.push_back(is_split_.size());
+      is_split_.insert(is_split_.end(), slices, split);
+    }
+  }
+
+  [[nodiscard]] std::size_t count() const { return is_split_.size(); }
+  [[nodiscard]] bool is_split(std::size_t slot) const { return is_split_[slot]; }
+  [[nodiscard]] std::size_t of(std::int64_t parameter, std::int64_t shard) const {
+    return first_[static_cast<std::size_t>(parameter)] + static_cast<std::size_t>(shard);
+  }
+
+ private:
+  std::vector<std::size_t> first_;
+  std::vector<bool> is_split_;
+};
+
 double flag_of(bool stop) {
   return stop ? 1.0 : 0.0;
 }
@@ -62,25 +88,38 @@ StepSummary summarise_step(ops::Context& context, const Plan& plan, const RankPl
     partials.push_back(row.subspan(partials_at));
   }
 
-  // Over the pipeline group: the stop request, the loss (of the last stage), and the squared norm
-  // of every tensor.
-  std::vector<double> model(2 + plan.model->parameters().size());
+  // Over the tensor group, then the pipeline group: the stop request, the loss (of the last stage),
+  // and the squared norm of every slice of a parameter.
+  const NormSlots slots(plan);
+  std::vector<double> model(kSquaresAt + slots.count());
   model[0] = flag_of(stopping);
   model[1] = grid::sum_in_tree(plan.lanes, lane_losses);
   const std::vector<double> squares = state.norm().squares(partials);
   for (std::size_t p = 0; p < squares.size(); ++p) {
-    model[2 + static_cast<std::size_t>(rank.layout.parameters[p].index)] = squares[p];
+    const nn::PlacedParameter& placed = rank.layout.parameters[p];
+    if (placed.spec.ownership == nn::Ownership::kOwned) {
+      model[kSquaresAt + slots.of(placed.index, placed.shard)] = squares[p];
+    }
+  }
+  const Gathered tensors(*groups.tensor, model, summary.communication_seconds);
+  // A replicated parameter's square is the same everywhere, and so is the loss; of the slices each
+  // rank has others, and 0 for the rest.
+  for (std::size_t i = 0; i < model.size(); ++i) {
+    const bool split = i == 0 || (i >= kSquaresAt && slots.is_split(i - kSquaresAt));
+    model[i] = tensors.row(0)[i];
+    for (std::int64_t t = 1; split && t < plan.grid.tensor; ++t) {
+      model[i] += tensors.row(t)[i];
+    }
   }
   const Gathered stages(*groups.pipeline, model, summary.communication_seconds);
 
   double square = 0.0;
-  for (std::size_t p = 0; p < plan.model->parameters().size(); ++p) {
-    std::int64_t owner = 0;
-    while (plan.model->parameters()[p].layer >=
-           plan.split.stages[static_cast<std::size_t>(owner)].end) {
-      ++owner;
+  for (std::size_t i = 0; i < slots.count(); ++i) {
+    double slice = 0.0;
+    for (std::int64_t s = 0; s < plan.grid.pipeline; ++s) {
+      slice += stages.row(s)[kSquaresAt + i];
     }
-    square += stages.row(owner)[2 + p];
+    square += slice;
   }
   for (std::int64_t s = 0; s < plan.grid.pipeline; ++s) {
     if (stages.row(s)[0] != 0.0) {
@@ -88,8 +127,8 @@ StepSummary summarise_step(ops::Context& context, const Plan& plan, const RankPl
     }
   }
   summary.grad_norm = std::sqrt(square);
-  summary.loss =
-      stages.row(plan.grid.pipeline - 1)[1] / static_cast<double>(plan.config.batch.global);
+  summary.loss = stages.row(plan.grid.pipeline - 1)[1] /
+                 static_cast<double>(plan.config.batch.global * plan.targets_per_sample);
   return summary;
 }
 

@@ -139,18 +139,23 @@ class Trainer {
     const std::int64_t first_sample = (step - 1) * config_.batch.global;
     BatchSource source(plan_, rank_, loaded, first_sample, first_sample + config_.batch.global);
     state_.reducer().reset_clock();
+    state_.shards().reset_clock();
     const pipeline::Execution execution = executor_.train(
-        plan_.training, source, 1.0 / static_cast<double>(config_.batch.global), state_.reducer());
+        plan_.training, source,
+        1.0 / static_cast<double>(config_.batch.global * plan_.targets_per_sample),
+        state_.reducer());
     times.bubble = execution.times.pipeline_wait;
-    times.communication = state_.reducer().exposed_seconds();
+    times.communication = state_.reducer().exposed_seconds() + state_.shards().exposed_seconds();
     times.compute = execution.times.compute - times.communication;
 
     const double reduced = now_seconds();
+    const double tied = state_.combine_tied();
     const StepSummary summary =
         summarise_step(setup_.context, plan_, rank_, setup_.groups, state_, execution.losses,
                        state_.reducer().sums(), stop_request());
-    times.communication += summary.communication_seconds;
-    times.compute += now_seconds() - reduced - summary.communication_seconds;
+    const double exchanged = tied + summary.communication_seconds;
+    times.communication += exchanged;
+    times.compute += now_seconds() - reduced - exchanged;
     if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) {
       throw comm::AgreedError(ExitCode::kDiverged,
                               fmt::format("the run diverged: at step {} the loss is {} and the "
@@ -181,11 +186,16 @@ class Trainer {
       return;
     }
     const double samples_per_second = static_cast<double>(config_.batch.global) / times.step;
+    const auto tokens = static_cast<double>(plan_.targets_per_sample);
     metrics_->write(TrainRecord{.step = step,
                                 .loss = summary.loss,
                                 .grad_norm = summary.grad_norm,
                                 .learning_rate = rate,
                                 .samples_per_second = samples_per_second,
+                                .tokens_per_second =
+                                    is_language_model(plan_)
+                                        ? std::optional(samples_per_second * tokens)
+                                        : std::nullopt,
                                 .times = times});
     if (metrics_->failed() && !metrics_warned_) {
       metrics_warned_ = true;
@@ -203,10 +213,13 @@ class Trainer {
     const double elapsed = now_seconds() - began_;
     const double left = elapsed / static_cast<double>(step - first_step_) *
                         static_cast<double>(plan_.total_steps - step);
-    setup_.log.info("step {}/{}  loss {:.4f}  {} samples/s  data wait {:.1f} %  ETA {}", step,
+    const bool language = is_language_model(plan_);
+    const double rate_shown =
+        window * static_cast<double>(config_.batch.global) * (language ? tokens : 1.0);
+    setup_.log.info("step {}/{}  loss {:.4f}  {} {}/s  data wait {:.1f} %  ETA {}", step,
                     plan_.total_steps, summary.loss,
-                    count_text(std::llround(window * static_cast<double>(config_.batch.global) /
-                                            window_seconds_)),
+                    count_text(std::llround(rate_shown / window_seconds_)),
+                    language ? "tokens" : "samples",
                     100.0 * window_data_seconds_ / window_seconds_, duration_text(left));
     window_seconds_ = 0.0;
     window_data_seconds_ = 0.0;
@@ -242,11 +255,12 @@ class Trainer {
       metrics_->write(
           EvaluateRecord{.step = step,
                          .loss = result.loss,
-                         .accuracy = classes ? std::optional(result.accuracy) : std::nullopt});
+                         .accuracy = classes ? std::optional(result.accuracy) : std::nullopt,
+                         .perplexity = is_language_model(plan_)
+                                           ? std::optional(std::exp(result.loss))
+                                           : std::nullopt});
     }
-    setup_.log.info("step {}: test loss {:.4f}{} over {} samples", step, result.loss,
-                    classes ? fmt::format(", accuracy {:.2f} %", 100.0 * result.accuracy) : "",
-                    count_text(result.samples));
+    setup_.log.info("step {}: test {}", step, text_of(plan_, result));
   }
 
   void save(std::int64_t step) {

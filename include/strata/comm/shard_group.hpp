@@ -1,26 +1,17 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "strata/comm/communicator.hpp"
 #include "strata/comm/ordered_reduction.hpp"
-#include "strata/core/enum_names.hpp"
+#include "strata/comm/summation.hpp"
 #include "strata/grid/tree.hpp"
 #include "strata/ops/context.hpp"
 
 namespace strata::comm {
-
-/// Who forms sums over shards and lanes.
-enum class Summation {
-  kInvariant,  ///< strata, in the order of a tree that no grid changes (design law 1)
-  kLibrary     ///< the message library, in its own order
-};
 
 /// The S virtual shards over the ranks of a tensor group: each rank holds own() of them and
 /// computes them one after the other. All collectives are over the tensor group; with one rank
@@ -93,11 +84,3 @@ class ShardGroup {
 };
 
 }  // namespace strata::comm
-
-namespace strata {
-template <>
-struct EnumNames<comm::Summation> {
-  static constexpr std::array<std::pair<comm::Summation, std::string_view>, 2> kTable{
-      {{comm::Summation::kInvariant, "invariant"}, {comm::Summation::kLibrary, "fast"}}};
-};
-}  // namespace strata

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "strata/comm/ordered_reduction.hpp"
+#include "strata/comm/summation.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/grid/tree.hpp"
 #include "strata/nn/gradient_sink.hpp"
@@ -13,15 +14,9 @@
 
 namespace strata::optim {
 
-/// The order in which gradients are added.
-enum class Summation {
-  kInvariant,  ///< in the order of the lanes' tree: the same bits on every grid
-  kLibrary     ///< all of a rank's microbatches in order, then in the communication library's order
-};
-
 /// Adds up a stage's gradients: microbatches within a lane in order, lanes by the sum tree, first
 /// those of this rank, then over the data group, bucket by bucket while the backward pass still
-/// runs (design law 1). With Summation::kLibrary all lanes of a rank are one.
+/// runs (design law 1). With comm::Summation::kLibrary all lanes of a rank are one.
 class GradientReducer final : public nn::GradientSink {
  public:
   struct Sizes {
@@ -29,7 +24,7 @@ class GradientReducer final : public nn::GradientSink {
     std::int64_t microbatches_per_lane = 1;
     /// Of the weights; gradients are in its compute_dtype.
     DType dtype = DType::kFloat32;
-    Summation summation = Summation::kInvariant;
+    comm::Summation summation = comm::Summation::kInvariant;
   };
 
   GradientReducer(ops::Context& context, comm::Communicator& data_group, const grid::SumTree& lanes,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "strata/comm/groups.hpp"
 #include "strata/io/dataset.hpp"
@@ -9,18 +10,22 @@
 
 namespace strata::train {
 
-/// Mean loss and share of right answers over a data set.
+/// Mean loss of a target and share of right answers over a data set.
 struct EvaluationResult {
   double loss = 0.0;
   double accuracy = 0.0;  ///< 0 to 1; meaningless for regression
   std::int64_t samples = 0;
 };
 
+/// The result in a line, as in "loss 0.1234, accuracy 96.10 % over 2,000 samples".
+[[nodiscard]] std::string text_of(const Plan& plan, const EvaluationResult& result);
+
 /// Throws Error(kData) where the samples of a data set do not fit a model that is trained on
 /// another.
 void require_fits(const Plan& plan, const io::DatasetInfo& info);
 
-/// Runs the model forward over every sample of a data set once, in order. The result is the same
+/// Runs the model forward over the samples of a data set once, in order: all of them, or as many
+/// global batches as train.evaluate_batches says. The result is the same
 /// bits on every grid, and known to every rank. Communication: over the whole grid. Pre:
 /// the data fit the model. Throws: Error(kData) where a sample is damaged.
 [[nodiscard]] EvaluationResult evaluate(const Plan& plan, const RankPlan& rank,

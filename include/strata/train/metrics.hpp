@@ -27,6 +27,8 @@ struct TrainRecord {
   double grad_norm = 0.0;
   double learning_rate = 0.0;
   double samples_per_second = 0.0;
+  /// For language models.
+  std::optional<double> tokens_per_second;
   StepTimes times;
 };
 
@@ -35,6 +37,8 @@ struct EvaluateRecord {
   std::int64_t step = 0;
   double loss = 0.0;
   std::optional<double> accuracy;
+  /// For language models.
+  std::optional<double> perplexity;
 };
 
 /// The last steps whose lines stay in a metrics file that is continued.

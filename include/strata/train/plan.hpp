@@ -38,6 +38,10 @@ struct Plan {
   pipeline::Schedule evaluation;
 };
 
+[[nodiscard]] inline bool is_language_model(const Plan& plan) {
+  return plan.train_data.task == io::Task::kNextToken;
+}
+
 /// Messages of one kind that a rank sends.
 struct Traffic {
   std::string name;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "strata/optim/gradient_norm.hpp"
 #include "strata/optim/gradient_reducer.hpp"
 #include "strata/optim/optimizer.hpp"
+#include "strata/optim/tied_exchange.hpp"
 #include "strata/train/plan.hpp"
 
 namespace strata::train {
@@ -19,12 +21,13 @@ namespace strata::train {
 class StageState {
  public:
   /// Weights hold their initial values.
-  StageState(ops::Context& context, const Plan& plan, const RankPlan& rank);
+  StageState(ops::Context& context, const Plan& plan, const RankPlan& rank, comm::Groups& groups);
   StageState(const StageState&) = delete;
   StageState& operator=(const StageState&) = delete;
 
   [[nodiscard]] const TensorView& weights() const { return weights_; }
   [[nodiscard]] nn::Stage& stage() { return stage_; }
+  [[nodiscard]] comm::ShardGroup& shards() { return shards_; }
 
   /// Reads the weights.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
@@ -34,6 +37,7 @@ class StageState {
   const RankPlan& rank_;
   device::Buffer weight_memory_;
   TensorView weights_;
+  comm::ShardGroup shards_;
   nn::Stage stage_;
 };
 
@@ -47,12 +51,16 @@ class RankState {
   RankState& operator=(const RankState&) = delete;
 
   [[nodiscard]] nn::Stage& stage() { return stage_state_.stage(); }
+  [[nodiscard]] comm::ShardGroup& shards() { return stage_state_.shards(); }
   [[nodiscard]] optim::GradientReducer& reducer() { return reducer_; }
   [[nodiscard]] const optim::GradientNorm& norm() const { return norm_; }
 
+  /// Adds the gradients of a tied table's two uses. Communication: over the pipeline group, where
+  /// they lie on two stages. Returns: seconds spent waiting for it.
+  double combine_tied();
   /// Updates the own slices from the reduced gradients and hands them to the data group.
-  /// Communication: an all-gather over the data group, bucket by bucket. Returns: seconds spent
-  /// waiting for it.
+  /// Communication: an all-gather over the data group, bucket by bucket, and for a tied table on two
+  /// stages messages between them. Returns: seconds spent waiting.
   double update(double learning_rate, double gradient_scale, std::int64_t step);
 
   /// The slices of weights and optimizer state that this rank owns, for a checkpoint.
@@ -62,12 +70,16 @@ class RankState {
   void load(const io::Checkpoint& checkpoint);
 
  private:
+  /// Whether the optimizer has masters beside the weights.
+  [[nodiscard]] bool has_masters() const;
+
   const Plan& plan_;
   const RankPlan& rank_;
   comm::Groups& groups_;
   StageState stage_state_;
   optim::GradientReducer reducer_;
   optim::Optimizer optimizer_;
+  std::optional<optim::TiedExchange> tie_;
   optim::GradientNorm norm_;
 };
 

@@ -115,7 +115,7 @@ void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bu
   const grid::SumTree tree(lanes);
   const GradientReducer::Sizes sizes{.elements = layout.elements,
                                      .microbatches_per_lane = kMicrobatchesPerLane,
-                                     .summation = Summation::kLibrary};
+                                     .summation = comm::Summation::kLibrary};
   std::vector<double> expected(static_cast<std::size_t>(layout.elements), 0.0);
   std::vector<double> magnitude(expected.size(), 0.0);
   std::vector<float> in_order(expected.size(), 0.0F);
@@ -171,7 +171,7 @@ TEST(GradientReducer, FastModeNeedsOneAccumulatorAndNoReceiveMemory) {
   const BucketPlan plan(layout, 2, 4096);
   const std::vector<nn::MemoryItem> items =
       GradientReducer::memory(grid::SumTree(8), 2, 1, plan,
-                              {.elements = layout.elements, .summation = Summation::kLibrary});
+                              {.elements = layout.elements, .summation = comm::Summation::kLibrary});
   EXPECT_EQ(items[0].bytes, layout.elements * 4);
   EXPECT_EQ(items[1].bytes, 0);
 }
