@@ -12,7 +12,8 @@ namespace strata::ops {
 namespace {
 
 /// A thread's memory: all keys (as tiles of columns x keys) and values of a key-value head, and the
-/// queries of one tile with their scores, sums of values, largest score and sum of exponentials.
+/// queries of one tile with their scores, sums of values, largest score and sum of exponentials
+/// so far, and what a tile of keys brings the sums down by.
 template <typename T>
 struct ForwardScratch {
   ForwardScratch(T* memory, std::int64_t keys, std::int64_t head_size) {
@@ -25,11 +26,12 @@ struct ForwardScratch {
     scores = cursor.take(kTile * kTile);
     largest = cursor.take(kTile);
     total = cursor.take(kTile);
+    factors = cursor.take(kTile);
   }
   static std::int64_t elements(std::int64_t keys, std::int64_t head_size) {
     const std::int64_t width = padded(head_size);
     return padded(tiles_of(keys) * kTile * head_size) + keys * width + 2 * kTile * width +
-           kTile * kTile + 2 * kTile;
+           kTile * kTile + 3 * kTile;
   }
 
   T* keys_turned;
@@ -39,6 +41,7 @@ struct ForwardScratch {
   T* scores;
   T* largest;
   T* total;
+  T* factors;
 };
 
 /// The queries of one head: query i stands behind `past` tokens and i queries. log_sums may be
@@ -89,24 +92,41 @@ T exponentials(T* x, std::int64_t count, T largest) {
   return sum_of(lanes);
 }
 
-/// Turns a query's scores of a tile, of which it sees the first `seen`, into exponentials below the
-/// largest score so far; what was summed before is brought down to it.
+/// Turns the scores of a tile of `rows` queries into exponentials below the largest score that each
+/// has met, and adds them up; what was summed before is brought down to it.
 template <typename T>
-void softmax_row(const ForwardScratch<T>& scratch, std::int64_t row, std::int64_t seen,
-                 std::int64_t width) {
-  T* const scores = scratch.scores + row * kTile;
-  const std::int64_t count = padded(seen);
-  std::fill(scores + seen, scores + count, -std::numeric_limits<T>::infinity());
-  const T before = scratch.largest[row];
-  const T largest = larger(before, largest_of(scores, count));
-  const T factor = fast_exp(before - largest);
-  scratch.largest[row] = largest;
-  scratch.total[row] = scratch.total[row] * factor + exponentials(scores, count, largest);
-  std::fill(scores + count, scores + kTile, T{0});
-  T* const sums = scratch.sums + row * width;
+void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_t columns,
+                  std::int64_t offset) {
+  const auto seen_by = [=](std::int64_t row) { return std::min(columns, row + offset + 1); };
+  for (std::int64_t row = 0; row < rows; ++row) {
+    T* const scores = scratch.scores + row * kTile;
+    mask_last(scores, seen_by(row), -std::numeric_limits<T>::infinity());
+    scratch.factors[row] = scratch.largest[row];
+    scratch.largest[row] = larger(scratch.largest[row], largest_of(scores, padded(seen_by(row))));
+  }
 #pragma omp simd
-  for (std::int64_t c = 0; c < width; ++c) {
-    sums[c] *= factor;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    scratch.factors[row] = fast_exp(scratch.factors[row] - scratch.largest[row]);
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    T* const scores = scratch.scores + row * kTile;
+    const std::int64_t count = padded(seen_by(row));
+    const T sum = exponentials(scores, count, scratch.largest[row]);
+    scratch.total[row] = scratch.total[row] * scratch.factors[row] + sum;
+    clear_rest(scores, count);
+  }
+}
+
+/// Brings sums of values down to a larger largest score.
+template <typename T>
+void scale_sums(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_t width) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    T* const sums = scratch.sums + row * width;
+    const T factor = scratch.factors[row];
+#pragma omp simd
+    for (std::int64_t c = 0; c < width; ++c) {
+      sums[c] *= factor;
+    }
   }
 }
 
@@ -127,8 +147,9 @@ void forward_queries(const QueryHead<T, Stored>& head, const ForwardScratch<T>& 
     tile_product<TileForm::kScores, T>(
         {rows, padded(columns), head.head_size, offset, scratch.queries, width,
          scratch.keys_turned + key * head.head_size, kTile, scratch.scores, kTile});
-    for (std::int64_t row = 0; row < rows; ++row) {
-      softmax_row(scratch, row, std::min(columns, row + offset + 1), width);
+    softmax_tile(scratch, rows, columns, offset);
+    if (key > 0) {
+      scale_sums(scratch, rows, width);
     }
     tile_product<TileForm::kOfKeys, T>({rows, width, columns, offset, scratch.scores, kTile,
                                         scratch.values + key * width, width, scratch.sums, width});

@@ -83,8 +83,10 @@ void softmax_backward_row(T* weights, T* dscores, std::int64_t seen, T log_sum, 
     weights[c] = fast_exp(weights[c] - log_sum);
     dscores[c] = weights[c] * (dscores[c] - correction);
   }
-  std::fill(weights + seen, weights + kTile, T{0});
-  std::fill(dscores + seen, dscores + kTile, T{0});
+  mask_last(weights, seen, T{0});
+  mask_last(dscores, seen, T{0});
+  clear_rest(weights, count);
+  clear_rest(dscores, count);
 }
 
 /// The tile of `rows` queries from `first` on by the keys from `key` on.

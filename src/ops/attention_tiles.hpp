@@ -120,6 +120,29 @@ void gather_turned(const HeadRows<const Stored>& from, std::int64_t rows, std::i
   }
 }
 
+/// Puts `value` into elements [seen, padded(seen)).
+template <typename T>
+void mask_last(T* row, std::int64_t seen, T value) {
+  const std::int64_t whole = seen / kTileColumns * kTileColumns;
+  if (whole == seen) {
+    return;
+  }
+  const auto left = static_cast<std::int32_t>(seen - whole);
+  T* const last = row + whole;
+#pragma omp simd
+  for (std::int32_t lane = 0; lane < kTileColumns; ++lane) {
+    last[lane] = lane < left ? last[lane] : value;
+  }
+}
+
+/// Puts 0 into elements [begin, kTile). Pre: begin is a multiple of kTileColumns.
+template <typename T>
+void clear_rest(T* row, std::int64_t begin) {
+  for (; begin < kTile; begin += kTileColumns) {
+    std::fill_n(row + begin, kTileColumns, T{0});
+  }
+}
+
 /// combine() of all lanes, halves with halves.
 template <std::size_t kLanes = kTileColumns, typename T, typename Combine>
 T folded(std::array<T, kTileColumns>& lanes, const Combine& combine) {

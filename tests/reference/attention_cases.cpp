@@ -1,0 +1,125 @@
+// Runs attention on tensors from standard input and writes its results to standard output, for
+// attention_reference.py. Usage: attention_cases CASE DTYPE.
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+#include "strata/core/tensor.hpp"
+#include "strata/ops/attention.hpp"
+#include "strata/ops/split_cross_entropy.hpp"
+
+#include "streams.hpp"
+
+namespace strata::ops {
+namespace {
+
+using reference::read_tensor;
+using reference::Tensor;
+using reference::write;
+using reference::write_scalar;
+
+/// An AttentionShape's members, in order.
+AttentionShape read_shape() {
+  const auto extents = read_tensor<std::int64_t>().elements();
+  require(extents.size() == 5, "a shape of {} numbers", extents.size());
+  return {extents[0], extents[1], extents[2], extents[3], extents[4]};
+}
+
+enum class Positions { kNone, kRotary };
+
+/// The output and the gradient of qkv.
+template <typename T>
+void attention(Context& context, Positions positions) {
+  const AttentionShape shape = read_shape();
+  auto qkv = read_tensor<T>();
+  auto dy = read_tensor<T>();
+  Tensor<T> y(dy.shape());
+  Tensor<T> dqkv(qkv.shape());
+  Tensor<T> log_sums(Shape{shape.sequences, shape.heads(), shape.tokens});
+  constexpr double kTheta = 10000.0;
+  if (positions == Positions::kRotary) {
+    rotary(context, shape, kTheta, 0, Rotation::kForward, qkv.view());
+  }
+  causal_attention_forward(context, shape, qkv.view(), y.view(), log_sums.view());
+  causal_attention_backward(context, shape, qkv.view(), y.view(), log_sums.view(), dy.view(),
+                            dqkv.view());
+  if (positions == Positions::kRotary) {
+    rotary(context, shape, kTheta, 0, Rotation::kBackward, dqkv.view());
+  }
+  write(y);
+  write(dqkv);
+}
+
+/// The mean loss and its gradient, from the shards of the vocabulary (a tensor of shards x rows x
+/// ids).
+template <typename T>
+void split_cross_entropy(Context& context) {
+  auto logits = read_tensor<T>();
+  auto targets = read_tensor<std::int64_t>();
+  const std::int64_t shards = logits.shape()[0];
+  const std::int64_t rows = logits.shape()[1];
+  const std::int64_t ids = logits.shape()[2];
+  Tensor<T> parts(Shape{shards, rows, kCrossEntropyParts});
+  Tensor<T> log_sums(Shape{rows});
+  Tensor<T> dlogits(logits.shape());
+  const auto shard_of = [rows](Tensor<T>& tensor, std::int64_t shard, std::int64_t columns) {
+    return tensor.view()
+        .flat_slice(shard * rows * columns, rows * columns)
+        .reshaped({rows, columns});
+  };
+  std::vector<FoldPair> steps;
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    cross_entropy_parts(context, shard_of(logits, shard, ids), targets.view(), shard * ids,
+                        shards * ids, shard_of(parts, shard, kCrossEntropyParts));
+    if (shard > 0) {
+      steps.push_back({0, shard});
+    }
+  }
+  const LossSums sums = combine_cross_entropy(context, steps, parts.view(), rows, log_sums.view());
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    cross_entropy_gradient(context, shard_of(logits, shard, ids), targets.view(), shard * ids,
+                           log_sums.view(), rows, 1.0 / static_cast<double>(rows),
+                           shard_of(dlogits, shard, ids));
+  }
+  write_scalar<T>(sums.loss / static_cast<double>(rows));
+  write(dlogits);
+}
+
+template <typename T>
+void run(const std::string& name) {
+  Context context(2);
+  if (name == "attention") {
+    attention<T>(context, Positions::kNone);
+  } else if (name == "rotary_attention") {
+    attention<T>(context, Positions::kRotary);
+  } else if (name == "split_cross_entropy") {
+    split_cross_entropy<T>(context);
+  } else {
+    fail(ExitCode::kUsage, "no case is called {}", name);
+  }
+}
+
+}  // namespace
+}  // namespace strata::ops
+
+int main(int argc, char** argv) {
+  try {
+    const std::span arguments(argv, static_cast<std::size_t>(argc));
+    const auto dtype =
+        argc == 3 ? strata::enum_from_name<strata::DType>(arguments[2]) : std::nullopt;
+    if (!dtype) {
+      strata::fail(strata::ExitCode::kUsage, "usage: attention_cases CASE float32|float64");
+    }
+    strata::with_floating(*dtype, [&]<typename T>(T) { strata::ops::run<T>(arguments[1]); });
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "attention_cases: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,367 @@
+#include "strata/ops/attention.hpp"
+
+#include <algorithm>
+#include <ostream>
+
+#include "tensors.hpp"
+
+namespace strata::ops {
+
+std::ostream& operator<<(std::ostream& out, const AttentionShape& shape) {
+  return out << shape.sequences << " x " << shape.tokens << " tokens, " << shape.kv_heads << " x "
+             << shape.queries << " heads of " << shape.head_size;
+}
+
+namespace {
+
+using test::as_double;
+using test::dot;
+using test::expect_gradient;
+using test::randoms;
+using test::relative_error;
+using test::Tensor;
+
+/// What results may differ from plain loops in double by, relative to their norm.
+template <typename T>
+constexpr double kNear = sizeof(T) == 2   ? 4e-3
+                         : sizeof(T) == 4 ? 1e-6
+                                          : 1e-14;
+
+template <typename T>
+struct Layer {
+  explicit Layer(const AttentionShape& of, std::size_t misalignment = 0)
+      : shape(of),
+        qkv(randoms<T>({of.rows(), of.qkv_width()}, 1, 1.5, misalignment)),
+        dy(randoms<T>({of.rows(), of.width()}, 2, 1.0, misalignment)),
+        y({of.rows(), of.width()}, misalignment),
+        log_sums({of.sequences, of.heads(), of.tokens}),
+        dqkv({of.rows(), of.qkv_width()}, misalignment) {}
+
+  void forward(Context& context) {
+    causal_attention_forward(context, shape, qkv.view(), y.view(), log_sums.view());
+  }
+  void backward(Context& context) {
+    causal_attention_backward(context, shape, qkv.view(), y.view(), log_sums.view(), dy.view(),
+                              dqkv.view());
+  }
+  void run(int threads) {
+    Context context(threads);
+    forward(context);
+    backward(context);
+  }
+
+  AttentionShape shape;
+  Tensor<T> qkv;
+  Tensor<T> dy;
+  Tensor<T> y;
+  Tensor<Compute<T>> log_sums;
+  Tensor<T> dqkv;
+};
+
+/// The column of qkv that element `i` of head `index` of a key-value head is in.
+std::int64_t column(const AttentionShape& shape, std::int64_t kv_head, std::int64_t index,
+                    std::int64_t i) {
+  return (kv_head * (shape.queries + 2) + index) * shape.head_size + i;
+}
+
+/// All results in plain loops, in double.
+struct Reference {
+  template <typename T>
+  explicit Reference(const Layer<T>& layer)
+      : shape(layer.shape),
+        y(static_cast<std::size_t>(shape.rows() * shape.width())),
+        dqkv(static_cast<std::size_t>(shape.rows() * shape.qkv_width())) {
+    for (const T element : layer.qkv.elements()) {
+      qkv.push_back(as_double(element));
+    }
+    for (const T element : layer.dy.elements()) {
+      dy.push_back(as_double(element));
+    }
+    for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence) {
+      for (std::int64_t head = 0; head < shape.heads(); ++head) {
+        for (std::int64_t token = 0; token < shape.tokens; ++token) {
+          row(sequence, head, token);
+        }
+      }
+    }
+  }
+
+  void row(std::int64_t sequence, std::int64_t head, std::int64_t token) {
+    const std::int64_t kv_head = head / shape.queries;
+    const double scale = 1.0 / std::sqrt(static_cast<double>(shape.head_size));
+    const auto at = [&](std::int64_t position, std::int64_t index, std::int64_t i) {
+      return static_cast<std::size_t>((sequence * shape.tokens + position) * shape.qkv_width() +
+                                      column(shape, kv_head, index, i));
+    };
+    const auto out = [&](std::int64_t i) {
+      return static_cast<std::size_t>((sequence * shape.tokens + token) * shape.width() +
+                                      head * shape.head_size + i);
+    };
+    const std::int64_t query = head % shape.queries;
+    std::vector<double> weights;
+    double sum = 0.0;
+    for (std::int64_t key = 0; key <= token; ++key) {
+      double score = 0.0;
+      for (std::int64_t i = 0; i < shape.head_size; ++i) {
+        score += qkv[at(token, query, i)] * qkv[at(key, shape.queries, i)] * scale;
+      }
+      weights.push_back(score);
+    }
+    const double largest = *std::max_element(weights.begin(), weights.end());
+    for (double& weight : weights) {
+      weight = std::exp(weight - largest);
+      sum += weight;
+    }
+    log_sums.push_back(largest + std::log(sum));
+    double correction = 0.0;
+    for (std::int64_t i = 0; i < shape.head_size; ++i) {
+      for (std::int64_t key = 0; key <= token; ++key) {
+        y[out(i)] +=
+            weights[static_cast<std::size_t>(key)] / sum * qkv[at(key, shape.queries + 1, i)];
+      }
+      correction += y[out(i)] * dy[out(i)];
+    }
+    for (std::int64_t key = 0; key <= token; ++key) {
+      const double weight = weights[static_cast<std::size_t>(key)] / sum;
+      double dweight = 0.0;
+      for (std::int64_t i = 0; i < shape.head_size; ++i) {
+        dweight += dy[out(i)] * qkv[at(key, shape.queries + 1, i)];
+        dqkv[at(key, shape.queries + 1, i)] += weight * dy[out(i)];
+      }
+      const double dscore = weight * (dweight - correction) * scale;
+      for (std::int64_t i = 0; i < shape.head_size; ++i) {
+        dqkv[at(token, query, i)] += dscore * qkv[at(key, shape.queries, i)];
+        dqkv[at(key, shape.queries, i)] += dscore * qkv[at(token, query, i)];
+      }
+    }
+  }
+
+  AttentionShape shape;
+  std::vector<double> qkv;
+  std::vector<double> dy;
+  std::vector<double> y;
+  std::vector<double> log_sums;
+  std::vector<double> dqkv;
+};
+
+std::vector<AttentionShape> shapes() {
+  std::vector<AttentionShape> all;
+  for (const std::int64_t tokens : {1, 7, 64, 65, 130}) {
+    for (const std::int64_t head_size : {5, 32, 64}) {
+      for (const std::int64_t queries : {1, 3}) {
+        all.push_back({2, tokens, 2, queries, head_size});
+      }
+    }
+  }
+  return all;
+}
+
+template <typename T>
+class AttentionTyped : public testing::Test {};
+using Types = testing::Types<float, double, BFloat16>;
+TYPED_TEST_SUITE(AttentionTyped, Types);
+
+TYPED_TEST(AttentionTyped, AgreesWithPlainLoops) {
+  using T = TypeParam;
+  for (const AttentionShape& shape : shapes()) {
+    Layer<T> layer(shape);
+    layer.run(1);
+    const Reference reference(layer);
+    EXPECT_LT((relative_error<T, double>(layer.y.elements(), reference.y)), kNear<T>) << shape;
+    const double log_error =
+        relative_error<Compute<T>, double>(layer.log_sums.elements(), reference.log_sums);
+    EXPECT_LT(log_error, kNear<Compute<T>>) << shape;
+    EXPECT_LT((relative_error<T, double>(layer.dqkv.elements(), reference.dqkv)), kNear<T>)
+        << shape;
+  }
+}
+
+TYPED_TEST(AttentionTyped, BitsDependOnNeitherThreadsNorAlignment) {
+  using T = TypeParam;
+  for (const AttentionShape& shape :
+       {AttentionShape{3, 70, 2, 3, 24}, AttentionShape{1, 130, 5, 1, 32}}) {
+    Layer<T> first(shape);
+    first.run(1);
+    for (const int threads : {2, 3}) {
+      for (const std::size_t misalignment : {0, 3}) {
+        Layer<T> layer(shape, misalignment);
+        layer.run(threads);
+        EXPECT_TRUE(first.y.values() == layer.y.values()) << shape;
+        EXPECT_TRUE(first.log_sums.values() == layer.log_sums.values()) << shape;
+        EXPECT_TRUE(first.dqkv.values() == layer.dqkv.values()) << shape;
+      }
+    }
+  }
+}
+
+/// A layer of the sequences and key-value heads from `sequence` and `kv_head` on of another.
+template <typename T>
+Layer<T> part_of(const Layer<T>& whole, const AttentionShape& shape, std::int64_t sequence,
+                 std::int64_t kv_head) {
+  Layer<T> part(shape);
+  const std::int64_t first_column = column(whole.shape, kv_head, 0, 0);
+  const std::int64_t first_out = kv_head * shape.queries * shape.head_size;
+  for (std::int64_t row = 0; row < shape.rows(); ++row) {
+    const std::int64_t from = sequence * shape.tokens + row;
+    for (std::int64_t c = 0; c < shape.qkv_width(); ++c) {
+      part.qkv[row * shape.qkv_width() + c] =
+          whole.qkv[from * whole.shape.qkv_width() + first_column + c];
+    }
+    for (std::int64_t c = 0; c < shape.width(); ++c) {
+      part.dy[row * shape.width() + c] = whole.dy[from * whole.shape.width() + first_out + c];
+    }
+  }
+  return part;
+}
+
+template <typename T>
+void expect_part(const Layer<T>& whole, const Layer<T>& part, std::int64_t sequence,
+                 std::int64_t kv_head) {
+  const AttentionShape& shape = part.shape;
+  const std::int64_t first_column = column(whole.shape, kv_head, 0, 0);
+  const std::int64_t first_out = kv_head * shape.queries * shape.head_size;
+  for (std::int64_t row = 0; row < shape.rows(); ++row) {
+    const std::int64_t from = sequence * shape.tokens + row;
+    for (std::int64_t c = 0; c < shape.width(); ++c) {
+      ASSERT_EQ(part.y[row * shape.width() + c],
+                whole.y[from * whole.shape.width() + first_out + c]);
+    }
+    for (std::int64_t c = 0; c < shape.qkv_width(); ++c) {
+      ASSERT_EQ(part.dqkv[row * shape.qkv_width() + c],
+                whole.dqkv[from * whole.shape.qkv_width() + first_column + c]);
+    }
+  }
+}
+
+TYPED_TEST(AttentionTyped, HeadsAndSequencesAloneHaveTheBitsOfTheWhole) {
+  using T = TypeParam;
+  const AttentionShape shape{3, 70, 4, 2, 20};
+  Layer<T> whole(shape);
+  whole.run(1);
+  AttentionShape heads = shape;
+  heads.sequences = 1;
+  heads.kv_heads = 2;
+  for (const std::int64_t kv_head : {0, 2}) {
+    Layer<T> part = part_of(whole, heads, 0, kv_head);
+    part.run(1);
+    expect_part(whole, part, 0, kv_head);
+  }
+  AttentionShape sequences = shape;
+  sequences.sequences = 1;
+  for (const std::int64_t sequence : {0, 1, 2}) {
+    Layer<T> part = part_of(whole, sequences, sequence, 0);
+    part.run(2);
+    expect_part(whole, part, sequence, 0);
+  }
+}
+
+TYPED_TEST(AttentionTyped, ALaterTokenChangesNothingBefore) {
+  using T = TypeParam;
+  const AttentionShape shape{1, 131, 2, 2, 16};
+  Layer<T> layer(shape);
+  layer.run(1);
+  for (const std::int64_t changed : {1, 63, 64, 100, 130}) {
+    Layer<T> other(shape);
+    for (std::int64_t c = 0; c < shape.qkv_width(); ++c) {
+      other.qkv[changed * shape.qkv_width() + c] = static_cast<T>(Compute<T>{3});
+    }
+    // The changed token's own output must not bring it to the queries before.
+    std::fill(other.dy.elements().begin() + changed * shape.width(), other.dy.elements().end(),
+              T{});
+    Layer<T> cut(shape);
+    std::copy(other.dy.elements().begin(), other.dy.elements().end(), cut.dy.elements().begin());
+    other.run(1);
+    cut.run(1);
+    for (std::int64_t i = 0; i < changed * shape.width(); ++i) {
+      ASSERT_EQ(layer.y[i], other.y[i]) << changed;
+    }
+    for (std::int64_t i = 0; i < changed * shape.qkv_width(); ++i) {
+      ASSERT_EQ(cut.dqkv[i], other.dqkv[i]) << changed;
+    }
+    EXPECT_NE(layer.y[changed * shape.width()], other.y[changed * shape.width()]);
+  }
+}
+
+TEST(Attention, BackwardAgreesWithFiniteDifferences) {
+  Context context(1);
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 5, 2, 2, 3}, AttentionShape{1, 66, 1, 1, 2}}) {
+    Layer<double> layer(shape);
+    layer.forward(context);
+    layer.backward(context);
+    expect_gradient(
+        [&] {
+          layer.forward(context);
+          return dot(layer.dy, layer.y);
+        },
+        layer.qkv.elements(), layer.dqkv.values());
+  }
+}
+
+TEST(Attention, LargeScoresNeitherOverflowNorVanish) {
+  Context context(1);
+  Layer<float> layer({1, 100, 1, 1, 8});
+  for (float& element : layer.qkv.elements()) {
+    element *= 40.0F;
+  }
+  layer.forward(context);
+  layer.backward(context);
+  const auto finite = [](float value) { return std::isfinite(value); };
+  EXPECT_TRUE(std::ranges::all_of(layer.y.elements(), finite));
+  EXPECT_TRUE(std::ranges::all_of(layer.dqkv.elements(), finite));
+  const Reference reference(layer);
+  EXPECT_LT((relative_error<float, double>(layer.y.elements(), reference.y)), 1e-4);
+}
+
+TYPED_TEST(AttentionTyped, CachedTokensHaveTheRowsOfTheWhole) {
+  using T = TypeParam;
+  const AttentionShape shape{1, 140, 2, 3, 20};
+  constexpr std::int64_t kCapacity = 150;
+  Layer<T> whole(shape);
+  whole.run(1);
+  for (const int threads : {1, 2}) {
+    Context context(threads);
+    Tensor<T> keys({shape.kv_heads, kCapacity, shape.head_size});
+    Tensor<T> values({shape.kv_heads, kCapacity, shape.head_size});
+    Tensor<T> y({shape.rows(), shape.width()});
+    std::int64_t past = 0;
+    for (const std::int64_t tokens : {65, 1, 1, 60, 3, 10}) {
+      AttentionShape step = shape;
+      step.tokens = tokens;
+      const auto qkv = whole.qkv.view()
+                           .flat_slice(past * shape.qkv_width(), tokens * shape.qkv_width())
+                           .reshaped({tokens, shape.qkv_width()});
+      append_to_cache(context, step, qkv, past, keys.view(), values.view());
+      cached_attention(context, step, qkv, keys.view(), values.view(), past,
+                       y.view()
+                           .flat_slice(past * shape.width(), tokens * shape.width())
+                           .reshaped({tokens, shape.width()}));
+      past += tokens;
+    }
+    // The same operations on the same numbers, tile by tile of keys.
+    EXPECT_TRUE(whole.y.values() == y.values());
+  }
+}
+
+TEST(Attention, ChecksWhatItIsGiven) {
+  Context context(1);
+  const AttentionShape shape{1, 4, 2, 1, 8};
+  Layer<float> layer(shape);
+  Layer<double> wide(shape);
+  EXPECT_THROW(causal_attention_forward(context, shape, wide.qkv.view(), layer.y.view(),
+                                        layer.log_sums.view()),
+               std::logic_error);
+  EXPECT_THROW(causal_attention_forward(context, shape, layer.y.view(), layer.y.view(),
+                                        layer.log_sums.view()),
+               std::logic_error);
+  Tensor<float> cache({2, 6, 8});
+  EXPECT_NO_THROW(append_to_cache(context, shape, layer.qkv.view(), 2, cache.view(), cache.view()));
+  EXPECT_THROW(append_to_cache(context, shape, layer.qkv.view(), 3, cache.view(), cache.view()),
+               std::logic_error);
+  EXPECT_THROW(cached_attention(context, shape, layer.qkv.view(), cache.view(), cache.view(), 3,
+                                layer.y.view()),
+               std::logic_error);
+}
+
+}  // namespace
+}  // namespace strata::ops
