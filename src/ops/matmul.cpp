@@ -41,11 +41,13 @@ class Tiles {
   Tiles(const Extents& extents, Transpose transpose_b) : extents_(extents) {
     constexpr std::int64_t kWhole = 1024;
     constexpr std::int64_t kColumns = 512;
-    // Columns of a b that is not transposed are never cut, for they lie apart. A wide b that is
-    // comes from memory and is worth reading once for many rows.
+    constexpr std::int64_t kCached = 1 << 22;
+    // Columns of a b that is not transposed are never cut, for they lie apart. A large b comes from
+    // memory and is worth reading once for many rows.
     const bool cut = transpose_b == Transpose::kYes && extents.n > kWhole;
     columns_ = cut ? piece(extents.n, kColumns) : extents.n;
-    rows_ = piece(extents.m, cut || extents.m >= 512 ? 256 : 128);
+    const bool large_b = extents.k * extents.n > kCached;
+    rows_ = piece(extents.m, cut || large_b || extents.m >= 512 ? 256 : 128);
     across_ = (extents.n + columns_ - 1) / columns_;
     down_ = (extents.m + rows_ - 1) / rows_;
   }
