@@ -1,6 +1,7 @@
 #include "strata/ops/matmul.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include <omp.h>
@@ -33,22 +34,28 @@ std::int64_t piece(std::int64_t count, std::int64_t largest) {
 }
 
 /// The tiles of c that are computed one at a time, each by one thread. They follow from the extents
-/// alone (design law 1). Their size is a measured balance: smaller ones repeat more packing of b.
+/// and the options alone (design law 1). A sum over k is never cut, so that a tile has the bits
+/// that any other tile around its elements would give them. The sizes are a measured balance.
 class Tiles {
  public:
-  explicit Tiles(const Extents& extents) : extents_(extents) {
-    constexpr std::int64_t kRows = 512;
-    constexpr std::int64_t kElements = 512 * 256;
-    rows_ = piece(extents.m, kRows);
-    columns_ = piece(extents.n, std::clamp<std::int64_t>(kElements / rows_, 512, 2048));
+  Tiles(const Extents& extents, Transpose transpose_b) : extents_(extents) {
+    constexpr std::int64_t kWhole = 1024;
+    constexpr std::int64_t kColumns = 512;
+    constexpr std::int64_t kCached = 1 << 22;
+    // Columns of a b that is not transposed are never cut, for they lie apart. A large b comes from
+    // memory and is worth reading once for many rows.
+    const bool cut = transpose_b == Transpose::kYes && extents.n > kWhole;
+    columns_ = cut ? piece(extents.n, kColumns) : extents.n;
+    const bool large_b = extents.k * extents.n > kCached;
+    rows_ = piece(extents.m, cut || large_b || extents.m >= 512 ? 256 : 128);
     across_ = (extents.n + columns_ - 1) / columns_;
     down_ = (extents.m + rows_ - 1) / rows_;
   }
 
   [[nodiscard]] std::int64_t count() const { return across_ * down_; }
-  [[nodiscard]] std::int64_t first_row(std::int64_t tile) const { return tile / across_ * rows_; }
+  [[nodiscard]] std::int64_t first_row(std::int64_t tile) const { return tile % down_ * rows_; }
   [[nodiscard]] std::int64_t first_column(std::int64_t tile) const {
-    return tile % across_ * columns_;
+    return tile / down_ * columns_;
   }
   [[nodiscard]] std::int64_t rows(std::int64_t tile) const {
     return std::min(rows_, extents_.m - first_row(tile));
@@ -56,6 +63,10 @@ class Tiles {
   [[nodiscard]] std::int64_t columns(std::int64_t tile) const {
     return std::min(columns_, extents_.n - first_column(tile));
   }
+  [[nodiscard]] std::int64_t most_rows() const { return rows_; }
+  [[nodiscard]] std::int64_t most_columns() const { return columns_; }
+  [[nodiscard]] bool cuts_rows() const { return down_ > 1; }
+  [[nodiscard]] bool cuts_columns() const { return across_ > 1; }
 
  private:
   Extents extents_;
@@ -90,20 +101,26 @@ Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const Con
   return extents;
 }
 
+/// A block of a stored matrix.
+struct Block {
+  std::byte* data = nullptr;
+  std::int64_t row_bytes = 0;  ///< from one stored row to the next
+};
+
+void copy_block(const Block& from, const Block& to, std::int64_t rows, std::int64_t bytes) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::memcpy(to.data + row * to.row_bytes, from.data + row * from.row_bytes,
+                static_cast<std::size_t>(bytes));
+  }
+}
+
 // Done here and not by oneDNN, whose relu turns a NaN into 0.
 template <typename T>
-void relu_tile(T* c, std::int64_t rows, std::int64_t columns, std::int64_t row_c) {
-  // A tile as wide as c is one run of elements.
-  const bool whole = columns == row_c;
-  const std::int64_t runs = whole ? 1 : rows;
-  const std::int64_t length = whole ? rows * columns : columns;
-  for (std::int64_t run = 0; run < runs; ++run) {
-    T* const elements = c + run * row_c;
+void relu_run(T* elements, std::int64_t count) {
 #pragma omp simd
-    for (std::int64_t j = 0; j < length; ++j) {
-      const auto value = static_cast<Compute<T>>(elements[j]);
-      elements[j] = rounded<T>(value < Compute<T>{0} ? Compute<T>{0} : value);
-    }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<Compute<T>>(elements[i]);
+    elements[i] = rounded<T>(value < Compute<T>{0} ? Compute<T>{0} : value);
   }
 }
 
@@ -112,23 +129,24 @@ class TiledProduct {
  public:
   TiledProduct(const Extents& extents, const ConstTensorView& a, const ConstTensorView& b,
                const TensorView& c, const MatmulOptions& options)
-      : tiles_(extents),
+      : extents_(extents),
+        tiles_(extents, options.transpose_b),
         operands_{a.raw(), b.raw(), options.bias.raw(), c.raw()},
         activation_(options.activation) {
     key_.operands = a.dtype();
     key_.result = c.dtype();
     key_.k = extents.k;
-    key_.row_a = options.transpose_a == Transpose::kYes ? extents.m : extents.k;
-    key_.row_b = options.transpose_b == Transpose::kYes ? extents.k : extents.n;
-    key_.row_c = extents.n;
     key_.transpose_a = options.transpose_a;
     key_.transpose_b = options.transpose_b;
     key_.accumulate = options.accumulate;
     key_.has_bias = !options.bias.empty();
+    stage_a_ = tiles_.cuts_rows() && options.transpose_a == Transpose::kYes;
+    stage_c_ = tiles_.cuts_columns();
   }
 
   void run(Context& context) const {
     Primitives& primitives = context.primitives();
+    primitives.reserve_staging(staged_a_bytes() + staged_c_bytes());
     std::vector<Product*> products;
     products.reserve(static_cast<std::size_t>(tiles_.count()));
     for (std::int64_t tile = 0; tile < tiles_.count(); ++tile) {
@@ -138,35 +156,81 @@ class TiledProduct {
       products.push_back(&primitives.product(key));
     }
     parallel_for(context, tiles_.count(), 1, [&](std::int64_t tile, std::int64_t) {
-      const ProductOperands part = operands_of(tile);
-      primitives.run(*products[static_cast<std::size_t>(tile)], omp_get_thread_num(), part);
-      if (activation_ == Activation::kRelu) {
-        with_stored(key_.result, [&]<typename T>(T) {
-          relu_tile(reinterpret_cast<T*>(part.c), tiles_.rows(tile), tiles_.columns(tile),
-                    key_.row_c);
-        });
-      }
+      run_tile(primitives, *products[static_cast<std::size_t>(tile)], tile);
     });
   }
 
  private:
-  [[nodiscard]] ProductOperands operands_of(std::int64_t tile) const {
-    const std::int64_t row = tiles_.first_row(tile);
-    const std::int64_t column = tiles_.first_column(tile);
-    const std::int64_t bytes = size_bytes(key_.operands);
-    ProductOperands part;
-    part.a = operands_.a + bytes * (key_.transpose_a == Transpose::kYes ? row : row * key_.row_a);
-    part.b =
-        operands_.b + bytes * (key_.transpose_b == Transpose::kYes ? column * key_.row_b : column);
-    part.bias = operands_.bias == nullptr ? nullptr : operands_.bias + bytes * column;
-    part.c = operands_.c + size_bytes(key_.result) * (row * key_.row_c + column);
-    return part;
+  [[nodiscard]] std::int64_t staged_a_bytes() const {
+    constexpr std::int64_t kLine = 64;
+    const std::int64_t bytes = tiles_.most_rows() * key_.k * size_bytes(key_.operands);
+    return stage_a_ ? (bytes + kLine - 1) / kLine * kLine : 0;
+  }
+  [[nodiscard]] std::int64_t staged_c_bytes() const {
+    return stage_c_ ? tiles_.most_rows() * tiles_.most_columns() * size_bytes(key_.result) : 0;
   }
 
+  void run_tile(Primitives& primitives, Product& product, std::int64_t tile) const {
+    const int thread = omp_get_thread_num();
+    std::byte* const staging = primitives.staging(thread);
+    const std::int64_t rows = tiles_.rows(tile);
+    const std::int64_t row_bytes = tiles_.columns(tile) * size_bytes(key_.result);
+    const Block c = c_of(tile);
+    const Block staged_c{staging + staged_a_bytes(), row_bytes};
+    if (stage_c_ && key_.accumulate == Accumulate::kAdd) {
+      copy_block(c, staged_c, rows, row_bytes);
+    }
+    ProductOperands part;
+    part.a = a_of(tile, staging);
+    part.b = b_of(tile);
+    part.bias = bias_of(tile);
+    part.c = stage_c_ ? staged_c.data : c.data;
+    primitives.run(product, thread, part);
+    if (activation_ == Activation::kRelu) {
+      with_stored(key_.result, [&]<typename T>(T) {
+        relu_run(reinterpret_cast<T*>(part.c), rows * tiles_.columns(tile));
+      });
+    }
+    if (stage_c_) {
+      copy_block(staged_c, c, rows, row_bytes);
+    }
+  }
+
+  /// Rows of a, brought together in `staging` where a is transposed.
+  [[nodiscard]] const std::byte* a_of(std::int64_t tile, std::byte* staging) const {
+    const std::int64_t bytes = size_bytes(key_.operands);
+    const std::int64_t row = tiles_.first_row(tile);
+    if (!stage_a_) {
+      return operands_.a + bytes * row * key_.k;
+    }
+    for (std::int64_t p = 0; p < key_.k; ++p) {
+      const std::int64_t length = bytes * tiles_.rows(tile);
+      std::memcpy(staging + p * length, operands_.a + bytes * (p * extents_.m + row),
+                  static_cast<std::size_t>(length));
+    }
+    return staging;
+  }
+  [[nodiscard]] const std::byte* b_of(std::int64_t tile) const {
+    return operands_.b + size_bytes(key_.operands) * tiles_.first_column(tile) * key_.k;
+  }
+  [[nodiscard]] const std::byte* bias_of(std::int64_t tile) const {
+    return operands_.bias == nullptr
+               ? nullptr
+               : operands_.bias + size_bytes(key_.operands) * tiles_.first_column(tile);
+  }
+  [[nodiscard]] Block c_of(std::int64_t tile) const {
+    const std::int64_t bytes = size_bytes(key_.result);
+    const std::int64_t first = tiles_.first_row(tile) * extents_.n + tiles_.first_column(tile);
+    return {operands_.c + bytes * first, bytes * extents_.n};
+  }
+
+  Extents extents_;
   Tiles tiles_;
   ProductOperands operands_;
   Activation activation_;
   ProductKey key_;
+  bool stage_a_;
+  bool stage_c_;
 };
 
 void double_matmul(Context& context, const Extents& extents, const ConstTensorView& a,

@@ -18,9 +18,8 @@ dnnl::memory::data_type library_type(DType dtype) {
 }
 
 dnnl::memory::desc matrix(DType dtype, std::int64_t rows, std::int64_t columns,
-                          std::int64_t stored_row, Transpose transpose) {
-  const Strides strides =
-      transpose == Transpose::kYes ? Strides{1, stored_row} : Strides{stored_row, 1};
+                          Transpose transpose = Transpose::kNo) {
+  const Strides strides = transpose == Transpose::kYes ? Strides{1, rows} : Strides{columns, 1};
   return {{rows, columns}, library_type(dtype), strides};
 }
 
@@ -28,10 +27,10 @@ dnnl::matmul::primitive_desc description(const dnnl::engine& engine, const Produ
   // Threads are ours (matmul.cpp): a primitive that never splits its work has the same bits
   // whatever their number. oneDNN reads the number when a primitive is made.
   omp_set_num_threads(1);
-  const auto a = matrix(key.operands, key.m, key.k, key.row_a, key.transpose_a);
-  const auto b = matrix(key.operands, key.k, key.n, key.row_b, key.transpose_b);
-  const auto c = matrix(key.result, key.m, key.n, key.row_c, Transpose::kNo);
-  const auto bias = matrix(key.operands, 1, key.n, key.n, Transpose::kNo);
+  const auto a = matrix(key.operands, key.m, key.k, key.transpose_a);
+  const auto b = matrix(key.operands, key.k, key.n, key.transpose_b);
+  const auto c = matrix(key.result, key.m, key.n);
+  const auto bias = matrix(key.operands, 1, key.n);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (key.accumulate == Accumulate::kAdd) {
@@ -42,6 +41,14 @@ dnnl::matmul::primitive_desc description(const dnnl::engine& engine, const Produ
   const auto operation =
       key.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
   return {operation, attributes, engine};
+}
+
+void grow(std::vector<device::Buffer>& buffers, std::int64_t bytes) {
+  for (device::Buffer& buffer : buffers) {
+    if (buffer.bytes() < bytes) {
+      buffer = device::Buffer(device::Device::cpu(), bytes);
+    }
+  }
 }
 
 }  // namespace
@@ -96,17 +103,18 @@ Primitives::Primitives(int threads) : threads_(threads), engine_(dnnl::engine::k
     streams_.emplace_back(engine_);
   }
   scratch_.resize(static_cast<std::size_t>(threads));
+  staging_.resize(static_cast<std::size_t>(threads));
+}
+
+void Primitives::reserve_staging(std::int64_t bytes) {
+  grow(staging_, bytes);
 }
 
 Product& Primitives::product(const ProductKey& key) {
   std::unique_ptr<Product>& slot = products_[key];
   if (slot == nullptr) {
     slot = std::make_unique<Product>(engine_, threads_, key);
-    for (device::Buffer& scratch : scratch_) {
-      if (scratch.bytes() < slot->scratch_bytes()) {
-        scratch = device::Buffer(device::Device::cpu(), slot->scratch_bytes());
-      }
-    }
+    grow(scratch_, slot->scratch_bytes());
   }
   return *slot;
 }

@@ -15,17 +15,14 @@
 
 namespace strata::ops {
 
-/// What one oneDNN matrix product is made for: c[m, n] from a[m, k] and b[k, n], each with the
-/// elements from one stored row to the next.
+/// What one oneDNN matrix product is made for: c[m, n] from a[m, k] and b[k, n], each without gaps
+/// between its rows: with gaps oneDNN would take a kernel that is slower and sums in another order.
 struct ProductKey {
   DType operands = DType::kFloat32;  ///< of a, b and the bias
   DType result = DType::kFloat32;    ///< of c
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  std::int64_t row_a = 0;
-  std::int64_t row_b = 0;
-  std::int64_t row_c = 0;
   Transpose transpose_a = Transpose::kNo;
   Transpose transpose_b = Transpose::kNo;
   Accumulate accumulate = Accumulate::kOverwrite;
@@ -74,6 +71,13 @@ class Primitives {
 
   /// The product for `key`, made at its first use. Not to be called by two threads at a time.
   [[nodiscard]] Product& product(const ProductKey& key);
+  /// Makes each thread's staging memory at least this large. Not to be called by two threads at a
+  /// time.
+  void reserve_staging(std::int64_t bytes);
+  /// Memory of the team's thread `thread`, for the operands of a product.
+  [[nodiscard]] std::byte* staging(int thread) {
+    return staging_[static_cast<std::size_t>(thread)].raw();
+  }
   /// Runs on the calling thread, the team's thread `thread`.
   void run(Product& product, int thread, const ProductOperands& operands);
 
@@ -82,6 +86,7 @@ class Primitives {
   dnnl::engine engine_;
   std::vector<dnnl::stream> streams_;
   std::vector<device::Buffer> scratch_;
+  std::vector<device::Buffer> staging_;
   std::map<ProductKey, std::unique_ptr<Product>> products_;
 };
 

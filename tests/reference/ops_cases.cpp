@@ -14,9 +14,12 @@
 #include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/ops/activation.hpp"
+#include "strata/ops/convert.hpp"
+#include "strata/ops/embedding.hpp"
 #include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/matmul.hpp"
+#include "strata/ops/rms_norm.hpp"
 #include "strata/ops/update.hpp"
 
 #include "streams.hpp"
@@ -98,6 +101,118 @@ void layer_norm(Context& context) {
   write(dbias);
 }
 
+template <typename T>
+void rms_norm(Context& context) {
+  auto x = read_tensor<T>();
+  auto gain = read_tensor<T>();
+  auto dy = read_tensor<T>();
+  Tensor<T> y(x.shape());
+  Tensor<T> rstd({x.shape()[0]});
+  Tensor<T> dx(x.shape());
+  Tensor<T> dgain(gain.shape());
+  rms_norm_forward(context, x.view(), gain.view(), 1e-5, y.view(), rstd.view());
+  rms_norm_backward_input(context, x.view(), gain.view(), rstd.view(), dy.view(), dx.view(),
+                          Accumulate::kOverwrite);
+  rms_norm_backward_weight(context, x.view(), rstd.view(), dy.view(), dgain.view(),
+                           Accumulate::kOverwrite);
+  write(y);
+  write(dx);
+  write(dgain);
+}
+
+template <typename T>
+void swiglu(Context& context) {
+  auto gate = read_tensor<T>();
+  auto up = read_tensor<T>();
+  auto dy = read_tensor<T>();
+  Tensor<T> y(gate.shape());
+  Tensor<T> dgate(gate.shape());
+  Tensor<T> dup(gate.shape());
+  swiglu_forward(context, gate.view(), up.view(), y.view());
+  swiglu_backward(context, gate.view(), up.view(), dy.view(), dgate.view(), dup.view());
+  write(y);
+  write(dgate);
+  write(dup);
+}
+
+/// Tokens and positions of sequences; the tables are read before the ids.
+template <typename T>
+void embedding(Context& context) {
+  auto table = read_tensor<T>();
+  auto positions = read_tensor<T>();
+  auto dy = read_tensor<T>();
+  auto ids = read_tensor<std::int64_t>();
+  const std::int64_t tokens = ids.shape()[1];
+  Tensor<T> y(dy.shape());
+  Tensor<T> dtable(table.shape());
+  Tensor<T> dpositions(positions.shape());
+  embedding_forward(context, ids.view(), table.view(), 0, y.view(), Accumulate::kOverwrite);
+  add_positions(context, y.view(), positions.view(), {tokens, 0, 0}, y.view());
+  embedding_backward(context, ids.view(), dy.view(), 0, dtable.view(), Accumulate::kOverwrite);
+  positions_backward(context, dy.view(), tokens, dpositions.view(), Accumulate::kOverwrite);
+  write(y);
+  write(dtable);
+  write(dpositions);
+}
+
+/// A tensor in bfloat16; the case's inputs are bfloat16 numbers stored as float.
+Tensor<BFloat16> narrowed(Context& context, Tensor<float> wide) {
+  Tensor<BFloat16> narrow(wide.shape());
+  convert(context, wide.view(), narrow.view());
+  return narrow;
+}
+
+void write_widened(Context& context, Tensor<BFloat16>& narrow) {
+  Tensor<float> wide(narrow.shape());
+  convert(context, narrow.view(), wide.view());
+  write(wide);
+}
+
+/// As dense(), with weight gradients in float.
+void bfloat16_dense(Context& context) {
+  auto x = narrowed(context, read_tensor<float>());
+  auto w = narrowed(context, read_tensor<float>());
+  auto b = narrowed(context, read_tensor<float>());
+  auto dy = narrowed(context, read_tensor<float>());
+  Tensor<BFloat16> y(dy.shape());
+  Tensor<BFloat16> dx(x.shape());
+  Tensor<float> dw(w.shape());
+  Tensor<float> db(b.shape());
+  matmul(context, x.view(), w.view(), y.view(), {.transpose_b = Transpose::kYes, .bias = b.view()});
+  matmul(context, dy.view(), w.view(), dx.view());
+  matmul(context, dy.view(), x.view(), dw.view(), {.transpose_a = Transpose::kYes});
+  column_sum(context, dy.view(), db.view(), Accumulate::kOverwrite);
+  write_widened(context, y);
+  write_widened(context, dx);
+  write(dw);
+  write(db);
+}
+
+/// As layer_norm(), with weight gradients in float.
+void bfloat16_layer_norm(Context& context) {
+  auto x = narrowed(context, read_tensor<float>());
+  auto gain = narrowed(context, read_tensor<float>());
+  auto bias = narrowed(context, read_tensor<float>());
+  auto dy = narrowed(context, read_tensor<float>());
+  const Shape rows{x.shape()[0]};
+  Tensor<BFloat16> y(x.shape());
+  Tensor<float> mean(rows);
+  Tensor<float> rstd(rows);
+  Tensor<BFloat16> dx(x.shape());
+  Tensor<float> dgain(gain.shape());
+  Tensor<float> dbias(bias.shape());
+  layer_norm_forward(context, x.view(), gain.view(), bias.view(), 1e-5, y.view(), mean.view(),
+                     rstd.view());
+  layer_norm_backward_input(context, x.view(), gain.view(), mean.view(), rstd.view(), dy.view(),
+                            dx.view());
+  layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), dy.view(), dgain.view(),
+                             dbias.view(), Accumulate::kOverwrite);
+  write_widened(context, y);
+  write_widened(context, dx);
+  write(dgain);
+  write(dbias);
+}
+
 /// The loss's mean over the rows, and its gradient.
 template <typename T, typename Target, typename Loss>
 void loss(Context& context, const Loss& function) {
@@ -158,6 +273,11 @@ void run(const std::string& name) {
       {"sigmoid", activation_of(Activation::kSigmoid)},
       {"softmax", [&] { softmax<T>(context); }},
       {"layer_norm", [&] { layer_norm<T>(context); }},
+      {"rms_norm", [&] { rms_norm<T>(context); }},
+      {"swiglu", [&] { swiglu<T>(context); }},
+      {"embedding", [&] { embedding<T>(context); }},
+      {"bfloat16_dense", [&] { bfloat16_dense(context); }},
+      {"bfloat16_layer_norm", [&] { bfloat16_layer_norm(context); }},
       {"cross_entropy", [&] { loss<T, std::int64_t>(context, cross_entropy); }},
       {"mean_squared_error", [&] { loss<T, T>(context, mean_squared_error); }},
       {"sgd", optimizer_of()},

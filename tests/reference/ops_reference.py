@@ -80,6 +80,25 @@ def layer_cases(generator, dtype):
         norm = lambda x, gain, bias: F.layer_norm(x, gain.shape, gain, bias, 1e-5)
         yield "layer_norm", *backward(norm, parameters, shape)
 
+        def rms_norm(x, gain):
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * gain
+
+        parameters = [differentiable(generator, dtype, *shape), differentiable(generator, dtype, shape[1])]
+        yield "rms_norm", *backward(rms_norm, parameters, shape)
+
+        parameters = [differentiable(generator, dtype, *shape), differentiable(generator, dtype, *shape)]
+        yield "swiglu", *backward(lambda gate, up: F.silu(gate) * up, parameters, shape)
+
+    for sequences, tokens, vocabulary, width in ((12, 64, 65, 128), (3, 11, 1000, 37)):
+        ids = torch.randint(vocabulary, (sequences, tokens), generator=generator)
+        parameters = [
+            differentiable(generator, dtype, vocabulary, width),
+            differentiable(generator, dtype, tokens + 5, width),
+        ]
+        embed = lambda table, positions: F.embedding(ids, table) + positions[:tokens]
+        inputs, expected = backward(embed, parameters, (sequences, tokens, width))
+        yield "embedding", [*inputs, ids], expected
+
     for rows, outputs in ((128, 10), (9, 5000)):
         x = differentiable(generator, dtype, rows, outputs)
         labels = torch.randint(outputs, (rows,), generator=generator)
@@ -92,6 +111,34 @@ def layer_cases(generator, dtype):
         loss = F.mse_loss(x, target)
         loss.backward()
         yield "mean_squared_error", [x, target], [loss, x.grad]
+
+
+def bfloat16_cases(generator, dtype):
+    """Inputs that are bfloat16 numbers; results that PyTorch computes from them in float."""
+
+    def rounded(*shape):
+        return normals(generator, dtype, *shape).bfloat16().to(dtype).requires_grad_()
+
+    def backward(function, parameters, dy_shape):
+        dy = rounded(*dy_shape)
+        y = function(*parameters)
+        y.backward(dy)
+        return [*parameters, dy], [y, *(parameter.grad for parameter in parameters)]
+
+    if dtype != torch.float32:
+        return
+    for rows, inputs, outputs in ((128, 784, 128), (128, 128, 10), (33, 100, 700), (600, 37, 5), (256, 96, 1100)):
+        parameters = [rounded(rows, inputs), rounded(outputs, inputs), rounded(outputs)]
+        yield "bfloat16_dense", *backward(F.linear, parameters, (rows, outputs))
+    for shape in ((128, 128), (7, 1001)):
+        parameters = [rounded(*shape), rounded(shape[1]), rounded(shape[1])]
+        norm = lambda x, gain, bias: F.layer_norm(x, gain.shape, gain, bias, 1e-5)
+        yield "bfloat16_layer_norm", *backward(norm, parameters, shape)
+
+
+def allowed(name, index, tolerance):
+    """Output and input gradient are rounded to bfloat16's 8 bits; weight gradients stay float."""
+    return tolerance + (2.0**-8 if name.startswith("bfloat16") and index < 2 else 0.0)
 
 
 OPTIMIZERS = {
@@ -124,7 +171,7 @@ def main():
     for dtype_name, tolerance in TOLERANCE.items():
         dtype = getattr(torch, dtype_name)
         generator = torch.Generator().manual_seed(1)
-        for cases in (layer_cases, optimizer_cases):
+        for cases in (layer_cases, bfloat16_cases, optimizer_cases):
             for name, inputs, expected in cases(generator, dtype):
                 expected = [tensor.detach().numpy() for tensor in expected]
                 results = ours(program, name, dtype_name, inputs, [e.shape for e in expected])
@@ -132,11 +179,12 @@ def main():
                     wanted = wanted.astype(np.float64)
                     error = np.linalg.norm(result.astype(np.float64) - wanted) / np.linalg.norm(wanted)
                     checks += 1
-                    if not error <= tolerance:
+                    limit = allowed(name, index, tolerance)
+                    if not error <= limit:
                         failures += 1
                         shape = "x".join(map(str, inputs[0].shape))
                         print(f"{name} {dtype_name} {shape}: result {index} differs by {error:.2e}, "
-                              f"{tolerance:.0e} is allowed")
+                              f"{limit:.0e} is allowed")
     print(f"{checks} results compared with PyTorch {torch.__version__}, {failures} differ")
     return 1 if failures or checks == 0 else 0
 

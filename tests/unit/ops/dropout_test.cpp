@@ -1,5 +1,7 @@
 #include "strata/ops/dropout.hpp"
 
+#include <utility>
+
 #include "tensors.hpp"
 
 namespace strata::ops {
@@ -50,6 +52,43 @@ TEST(Dropout, BelongsToTheSampleAndNotToItsMicrobatchOrThread) {
   }
   EXPECT_TRUE(whole.values() == parts.values());
   EXPECT_TRUE(whole_mask.values() == parts_mask.values());
+}
+
+TEST(Dropout, ASliceOfColumnsKeepsWhatTheWholeKeeps) {
+  constexpr std::int64_t kColumns = 2501;
+  // Two samples of three tokens each.
+  const Shape shape{2, 3, kColumns};
+  const auto x = randoms<float>(shape, 1);
+  Tensor<float> whole(shape);
+  Tensor<std::uint8_t> whole_mask(shape);
+  Context context(3);
+  dropout_forward(context, x.view(), 0.4, kStream, 11, whole.view(), whole_mask.view());
+  for (const auto& [first, count] :
+       {std::pair<std::int64_t, std::int64_t>{0, 1}, {1, 1030}, {1031, 3}, {1034, 1467}}) {
+    const Shape part_shape{2, 3, count};
+    Tensor<float> part(part_shape);
+    Tensor<std::uint8_t> mask(part_shape);
+    for (std::int64_t i = 0; i < part_shape.count(); ++i) {
+      part[i] = x[i / count * kColumns + first + i % count];
+    }
+    dropout_forward(context, part.view(), 0.4, kStream, 11, part.view(), mask.view(),
+                    {first, kColumns});
+    for (std::int64_t i = 0; i < part_shape.count(); ++i) {
+      const std::int64_t at = i / count * kColumns + first + i % count;
+      ASSERT_EQ(mask[i], whole_mask[at]) << "columns from " << first << ", element " << i;
+      ASSERT_EQ(part[i], whole[at]);
+    }
+  }
+}
+
+TEST(Dropout, RefusesColumnsBeyondTheWhole) {
+  Context context(1);
+  Tensor<float> x({2, 4});
+  Tensor<std::uint8_t> mask({2, 4});
+  EXPECT_THROW(dropout_forward(context, x.view(), 0.5, kStream, 0, x.view(), mask.view(), {5, 8}),
+               std::logic_error);
+  EXPECT_NO_THROW(
+      dropout_forward(context, x.view(), 0.5, kStream, 0, x.view(), mask.view(), {4, 8}));
 }
 
 TEST(Dropout, KeepsTheMeanAndTheShare) {

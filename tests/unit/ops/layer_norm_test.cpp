@@ -126,6 +126,23 @@ TEST(LayerNorm, WeightGradientsAreAdded) {
   }
 }
 
+TYPED_TEST(LayerNormTyped, InputGradientsAreAdded) {
+  using T = TypeParam;
+  Layer<T> layer(7, 1033);
+  for (const int threads : {1, 3}) {
+    Context context(threads);
+    layer.forward(context);
+    layer.backward(context);
+    auto added = randoms<T>({7, 1033}, 9);
+    const auto before = added.values();
+    layer_norm_backward_input(context, layer.x.view(), layer.gain.view(), layer.mean.view(),
+                              layer.rstd.view(), layer.dy.view(), added.view(), Accumulate::kAdd);
+    for (std::int64_t i = 0; i < 7 * 1033; ++i) {
+      ASSERT_EQ(added[i], before[static_cast<std::size_t>(i)] + layer.dx[i]);
+    }
+  }
+}
+
 TYPED_TEST(LayerNormTyped, BitsDependOnNeitherThreadsNorAlignment) {
   using T = TypeParam;
   std::vector<std::vector<T>> first;
