@@ -138,8 +138,9 @@ Option dtype_option() {
       .key = "numerics.dtype",
       .values = "float32, bfloat16, float64",
       .unit = {},
-      .help = "type of weights and activations; bfloat16 keeps float32 master weights, gradients "
-              "and optimizer state",
+      .help =
+          "type of weights and activations; bfloat16 keeps float32 master weights, gradients "
+          "and optimizer state",
       .set =
           [](RunConfig& config, const std::string& value) {
             const auto dtype = enum_from_name<DType>(value);
@@ -169,14 +170,16 @@ std::vector<Option> transformer() {
             STRATA_MEMBER(model.transformer.width)),
       whole("model.heads", "heads", "query heads of an attention layer; 0: the preset's", 0,
             STRATA_MEMBER(model.transformer.heads)),
-      whole("model.kv_heads", "heads",
-            "key-value heads, shared by the query heads in groups; 0: the preset's, else as many as "
-            "query heads",
-            0, STRATA_MEMBER(model.transformer.kv_heads)),
-      whole("model.hidden", "units",
-            "hidden units of an MLP layer; 0: the preset's, else 4 times the width, with swiglu two "
-            "thirds of that in multiples of 64",
-            0, STRATA_MEMBER(model.transformer.hidden)),
+      whole(
+          "model.kv_heads", "heads",
+          "key-value heads, shared by the query heads in groups; 0: the preset's, else as many as "
+          "query heads",
+          0, STRATA_MEMBER(model.transformer.kv_heads)),
+      whole(
+          "model.hidden", "units",
+          "hidden units of an MLP layer; 0: the preset's, else 4 times the width, with swiglu two "
+          "thirds of that in multiples of 64",
+          0, STRATA_MEMBER(model.transformer.hidden)),
       whole("model.context", "tokens",
             "tokens of a sample of a language model, and its number of learned positions; 0: the "
             "preset's",
@@ -213,17 +216,17 @@ std::vector<Option> model_and_data() {
              "over deviation of the "
              "training split; auto: unit for bytes, none for others",
              STRATA_MEMBER(data.normalise)),
-      choice("data.sampling",
-             "of tokens; blocks: every block of a context's length once an epoch, shuffled; windows: "
-             "from random places",
-             STRATA_MEMBER(data.sampling)),
+      choice(
+          "data.sampling",
+          "of tokens; blocks: every block of a context's length once an epoch, shuffled; windows: "
+          "from random places",
+          STRATA_MEMBER(data.sampling)),
       whole("batch.global", "samples", "samples of one optimizer step, over all ranks", 1,
             STRATA_MEMBER(batch.global)),
       whole("batch.micro", "samples",
             "samples of one forward pass; 0: the largest divisor of a lane's samples up to 32, and "
             "of a language model's up to 4096 tokens",
-            0,
-            STRATA_MEMBER(batch.micro)),
+            0, STRATA_MEMBER(batch.micro)),
   };
 }
 
@@ -364,7 +367,8 @@ std::vector<Option> running() {
 
 std::vector<Option> make_table() {
   std::vector<Option> table;
-  for (const auto part : {transformer, model_and_data, parallel_and_numerics, optimisation, running}) {
+  for (const auto part :
+       {transformer, model_and_data, parallel_and_numerics, optimisation, running}) {
     for (Option& option : part()) {
       table.push_back(std::move(option));
     }

@@ -60,7 +60,8 @@ class MpiReduceScatter final : public Request::Operation {
     for (const grid::Range& slice : slices) {
       counts_.push_back(checked_int(slice.count(), "the elements of a slice"));
     }
-    check(MPI_Ireduce_scatter(MPI_IN_PLACE, tensor.raw(), counts_.data(), type_of(tensor), MPI_SUM,
+    sums_.resize(static_cast<std::size_t>(own_.count() * size_bytes(tensor.dtype())));
+    check(MPI_Ireduce_scatter(tensor.raw(), sums_.data(), counts_.data(), type_of(tensor), MPI_SUM,
                               communicator, &request_),
           "MPI_Ireduce_scatter");
   }
@@ -71,15 +72,16 @@ class MpiReduceScatter final : public Request::Operation {
     if (done == 0) {
       return false;
     }
-    const TensorView sums = tensor_.flat_slice(own_.begin, own_.count());
-    std::memmove(sums.raw(), tensor_.raw(), static_cast<std::size_t>(sums.bytes()));
+    std::memcpy(tensor_.flat_slice(own_.begin, own_.count()).raw(), sums_.data(), sums_.size());
     return true;
   }
 
  private:
   TensorView tensor_;
   grid::Range own_;
-  // Must stay until the operation is done.
+  // Must stay until the operation is done. The sums go through memory of their own: in place MPI
+  // writes them over another rank's slice, where there may be gaps between parameters.
+  std::vector<std::byte> sums_;
   std::vector<int> counts_;
   MPI_Request request_ = MPI_REQUEST_NULL;
 };

@@ -14,8 +14,9 @@ template <typename T>
 bool all_finite(const T* values, std::size_t count) {
   int odd = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const T difference = values[i] - values[i];  // NOLINT(misc-redundant-expression)
-    odd |= static_cast<int>(!(difference == T{0}));
+    const auto value = static_cast<Compute<T>>(values[i]);
+    const auto difference = value - value;  // NOLINT(misc-redundant-expression)
+    odd |= static_cast<int>(!(difference == Compute<T>{0}));
   }
   return odd == 0;
 }
@@ -45,7 +46,7 @@ InputConverter::InputConverter(const DatasetInfo& info, DType compute_dtype, Nor
 }
 
 bool InputConverter::convert(std::span<const std::byte> stored, std::byte* out) {
-  return with_floating(compute_dtype_, [&](auto zero) {
+  return with_stored(compute_dtype_, [&](auto zero) {
     return convert_to(stored, reinterpret_cast<decltype(zero)*>(out));
   });
 }
@@ -68,6 +69,7 @@ bool InputConverter::convert_to(std::span<const std::byte> stored, To* out) {
 
 template <typename From, typename To>
 bool InputConverter::convert_from(std::span<const std::byte> stored, To* out) {
+  using Number = Compute<To>;
   const std::size_t count = stored.size() / sizeof(From);
   const auto* in = reinterpret_cast<const From*>(stored.data());
   if (reinterpret_cast<std::uintptr_t>(stored.data()) % alignof(From) != 0) {
@@ -76,17 +78,18 @@ bool InputConverter::convert_from(std::span<const std::byte> stored, To* out) {
   }
   if (identity_) {
     for (std::size_t i = 0; i < count; ++i) {
-      out[i] = static_cast<To>(in[i]);
+      out[i] = static_cast<To>(static_cast<Number>(in[i]));
     }
   } else if (shift_.size() == 1) {
-    const To shift = static_cast<To>(shift_[0]);
-    const To scale = static_cast<To>(scale_[0]);
+    const auto shift = static_cast<Number>(shift_[0]);
+    const auto scale = static_cast<Number>(scale_[0]);
     for (std::size_t i = 0; i < count; ++i) {
-      out[i] = (static_cast<To>(in[i]) - shift) / scale;
+      out[i] = static_cast<To>((static_cast<Number>(in[i]) - shift) / scale);
     }
   } else {
     for (std::size_t i = 0; i < count; ++i) {
-      out[i] = (static_cast<To>(in[i]) - static_cast<To>(shift_[i])) / static_cast<To>(scale_[i]);
+      out[i] = static_cast<To>((static_cast<Number>(in[i]) - static_cast<Number>(shift_[i])) /
+                               static_cast<Number>(scale_[i]));
     }
   }
   // Bytes are finite, and so are their normalised values with a scale that is not 0.

@@ -78,7 +78,8 @@ void check_options(const LoaderOptions& options) {
             "the microbatch of {} samples at {} of a global batch of {}", options.microbatch,
             offset, options.global_batch);
   }
-  require(options.compute_dtype == DType::kFloat32 || options.compute_dtype == DType::kFloat64,
+  require(options.compute_dtype == DType::kFloat32 || options.compute_dtype == DType::kFloat64 ||
+              options.compute_dtype == DType::kBfloat16,
           "a loader's compute dtype is {}", name_of(options.compute_dtype));
 }
 

@@ -201,7 +201,8 @@ LayerTraffic Sublayer::traffic(const PassShape& pass) const {
       traffic += exchange_of(pass, bytes);
     }
     const auto parameters = static_cast<double>(norm_parameters());
-    traffic += exchange_of(pass, 4.0 * parameters * static_cast<double>(width() * pass.shards.count));
+    traffic +=
+        exchange_of(pass, 4.0 * parameters * static_cast<double>(width() * pass.shards.count));
   }
   return traffic;
 }

@@ -26,13 +26,14 @@ std::vector<std::string> model_lines(const Plan& plan) {
 /// continued.
 nlohmann::ordered_json identity_of(const Plan& plan) {
   const RunConfig& c = plan.config;
-  nlohmann::ordered_json identity{{"run.seed", c.run.seed},
-          {"batch.global", c.batch.global},
-          {"numerics.dtype", name_of(c.numerics.dtype)},
-          {"optimizer.kind", name_of(c.optimizer.options.kind)},
-          {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))},
-          {"the number of training samples", plan.train_data.samples},
-          {"the checksum of data.train", hash_text(plan.train_data.checksum)}};
+  nlohmann::ordered_json identity{
+      {"run.seed", c.run.seed},
+      {"batch.global", c.batch.global},
+      {"numerics.dtype", name_of(c.numerics.dtype)},
+      {"optimizer.kind", name_of(c.optimizer.options.kind)},
+      {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))},
+      {"the number of training samples", plan.train_data.samples},
+      {"the checksum of data.train", hash_text(plan.train_data.checksum)}};
   if (plan.train_data.task == io::Task::kNextToken) {
     identity["model.context"] = plan.train_data.input_shape[0];
     identity["data.sampling"] = name_of(c.data.sampling);

@@ -41,8 +41,8 @@ std::int64_t context_of(const RunConfig& config) {
 
 io::DatasetInfo assumed_data(const RunConfig& config) {
   const bool named = config.model.transformer.preset != nn::Preset::kNone;
-  const std::int64_t vocabulary =
-      named ? nn::resolved(config.model.transformer).vocabulary : config.model.transformer.vocabulary;
+  const std::int64_t vocabulary = named ? nn::resolved(config.model.transformer).vocabulary
+                                        : config.model.transformer.vocabulary;
   if (vocabulary == 0) {
     fail(ExitCode::kUsage,
          "data.train is empty; make a data set with \"strata data import\" and name its train.h5, "
@@ -69,8 +69,8 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
       .input_shape = data.input_shape,
       .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
       .seed = c.run.seed,
-      .input_kind = data.task == io::Task::kNextToken ? nn::InputKind::kTokenIds
-                                                      : nn::InputKind::kNumbers,
+      .input_kind =
+          data.task == io::Task::kNextToken ? nn::InputKind::kTokenIds : nn::InputKind::kNumbers,
       .shards = c.numerics.shards,
       .token_rows = c.parallel.sequence == Switch::kOn ? nn::Placement::kTokens
                                                        : nn::Placement::kReplicated});
@@ -183,7 +183,8 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
       std::ssize(plan.lanes.nodes_within(grid::even_part(plan.lanes.leaves(), plan.grid.data, 0))));
   const auto buckets = static_cast<double>(rank.buckets.buckets().size());
   const double share = (replicas - 1.0) / replicas;
-  Traffic data{"gradients and weights, in the data group", buckets * (replicas - 1.0) * (parts + 1.0),
+  Traffic data{"gradients and weights, in the data group",
+               buckets * (replicas - 1.0) * (parts + 1.0),
                share * (static_cast<double>(rank.layout.elements) * gradient * parts +
                         static_cast<double>(rank.layout.weight_elements) * element)};
   return {neighbours, tensor, data};
@@ -193,10 +194,9 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
 
 std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
   const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
-  const auto borrowed =
-      std::find_if(parameters.begin(), parameters.end(), [](const nn::ParameterSpec& spec) {
-        return spec.ownership == nn::Ownership::kBorrowed;
-      });
+  const auto borrowed = std::find_if(
+      parameters.begin(), parameters.end(),
+      [](const nn::ParameterSpec& spec) { return spec.ownership == nn::Ownership::kBorrowed; });
   if (borrowed == parameters.end()) {
     return std::nullopt;
   }

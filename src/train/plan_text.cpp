@@ -80,10 +80,11 @@ std::string traffic_text(const std::vector<RankPlan>& ranks) {
     rows.push_back({ranks.front().traffic[i].name});
     for (const RankPlan& rank : ranks) {
       const Traffic& traffic = rank.traffic[i];
-      rows.back().push_back(traffic.messages == 0.0
-                                ? "-"
-                                : fmt::format("{:.0f} messages, {}", traffic.messages,
-                                              bytes_text(static_cast<std::int64_t>(traffic.bytes))));
+      rows.back().push_back(
+          traffic.messages == 0.0
+              ? "-"
+              : fmt::format("{:.0f} messages, {}", traffic.messages,
+                            bytes_text(static_cast<std::int64_t>(traffic.bytes))));
     }
   }
   return table_text(rows);

@@ -140,10 +140,10 @@ class Trainer {
     BatchSource source(plan_, rank_, loaded, first_sample, first_sample + config_.batch.global);
     state_.reducer().reset_clock();
     state_.shards().reset_clock();
-    const pipeline::Execution execution = executor_.train(
-        plan_.training, source,
-        1.0 / static_cast<double>(config_.batch.global * plan_.targets_per_sample),
-        state_.reducer());
+    const pipeline::Execution execution =
+        executor_.train(plan_.training, source,
+                        1.0 / static_cast<double>(config_.batch.global * plan_.targets_per_sample),
+                        state_.reducer());
     times.bubble = execution.times.pipeline_wait;
     times.communication = state_.reducer().exposed_seconds() + state_.shards().exposed_seconds();
     times.compute = execution.times.compute - times.communication;
@@ -187,16 +187,15 @@ class Trainer {
     }
     const double samples_per_second = static_cast<double>(config_.batch.global) / times.step;
     const auto tokens = static_cast<double>(plan_.targets_per_sample);
-    metrics_->write(TrainRecord{.step = step,
-                                .loss = summary.loss,
-                                .grad_norm = summary.grad_norm,
-                                .learning_rate = rate,
-                                .samples_per_second = samples_per_second,
-                                .tokens_per_second =
-                                    is_language_model(plan_)
-                                        ? std::optional(samples_per_second * tokens)
-                                        : std::nullopt,
-                                .times = times});
+    metrics_->write(TrainRecord{
+        .step = step,
+        .loss = summary.loss,
+        .grad_norm = summary.grad_norm,
+        .learning_rate = rate,
+        .samples_per_second = samples_per_second,
+        .tokens_per_second =
+            is_language_model(plan_) ? std::optional(samples_per_second * tokens) : std::nullopt,
+        .times = times});
     if (metrics_->failed() && !metrics_warned_) {
       metrics_warned_ = true;
       setup_.log.warn(
@@ -219,8 +218,8 @@ class Trainer {
     setup_.log.info("step {}/{}  loss {:.4f}  {} {}/s  data wait {:.1f} %  ETA {}", step,
                     plan_.total_steps, summary.loss,
                     count_text(std::llround(rate_shown / window_seconds_)),
-                    language ? "tokens" : "samples",
-                    100.0 * window_data_seconds_ / window_seconds_, duration_text(left));
+                    language ? "tokens" : "samples", 100.0 * window_data_seconds_ / window_seconds_,
+                    duration_text(left));
     window_seconds_ = 0.0;
     window_data_seconds_ = 0.0;
     window_steps_ = 0;
@@ -252,13 +251,12 @@ class Trainer {
     }
     const bool classes = plan_.model->loss() == nn::LossKind::kCrossEntropy;
     if (metrics_) {
-      metrics_->write(
-          EvaluateRecord{.step = step,
-                         .loss = result.loss,
-                         .accuracy = classes ? std::optional(result.accuracy) : std::nullopt,
-                         .perplexity = is_language_model(plan_)
-                                           ? std::optional(std::exp(result.loss))
-                                           : std::nullopt});
+      metrics_->write(EvaluateRecord{
+          .step = step,
+          .loss = result.loss,
+          .accuracy = classes ? std::optional(result.accuracy) : std::nullopt,
+          .perplexity =
+              is_language_model(plan_) ? std::optional(std::exp(result.loss)) : std::nullopt});
     }
     setup_.log.info("step {}: test {}", step, text_of(plan_, result));
   }

@@ -86,7 +86,7 @@ class Communicator {
   /// library does: the bits of the sums depend on the number of ranks.
   virtual void all_reduce(TensorView sum) = 0;
   /// Begins to add the tensors of all ranks, float32 or float64; once done, elements slices[rank()]
-  /// of each rank's tensor hold the sums, in the library's order, and its others are spent.
+  /// of each rank's tensor hold the sums, in the library's order, and its others what they held.
   /// Pre: slices lie one after the other and cover the tensor.
   [[nodiscard]] Request reduce_scatter(TensorView tensor, std::span<const grid::Range> slices);
   /// The communicator of `members` (ranks of this group, in order), of which this rank is one.

@@ -80,8 +80,8 @@ struct VirtualGrid {
 /// Tokens of a sample of a language model. Throws: Error(kUsage) where the config does not say.
 [[nodiscard]] std::int64_t context_of(const RunConfig& config);
 
-/// What a data set of tokens would say that is not there yet, so that a job can be planned before its
-/// data are made. Throws: Error(kUsage) where the config does not give the model's vocabulary.
+/// What a data set of tokens would say that is not there yet, so that a job can be planned before
+/// its data are made. Throws: Error(kUsage) where the config does not give the model's vocabulary.
 [[nodiscard]] io::DatasetInfo assumed_data(const RunConfig& config);
 
 /// Decides everything. `ranks` is 0 where no job has been launched: then as many as the grid has.

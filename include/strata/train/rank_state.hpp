@@ -59,8 +59,8 @@ class RankState {
   /// they lie on two stages. Returns: seconds spent waiting for it.
   double combine_tied();
   /// Updates the own slices from the reduced gradients and hands them to the data group.
-  /// Communication: an all-gather over the data group, bucket by bucket, and for a tied table on two
-  /// stages messages between them. Returns: seconds spent waiting.
+  /// Communication: an all-gather over the data group, bucket by bucket, and for a tied table on
+  /// two stages messages between them. Returns: seconds spent waiting.
   double update(double learning_rate, double gradient_scale, std::int64_t step);
 
   /// The slices of weights and optimizer state that this rank owns, for a checkpoint.
