@@ -17,11 +17,11 @@ try:
 except ImportError as missing:
     print(f"skipped: {missing}; Debian's package is python3-regex")
     sys.exit(77)
-if "STRATA_DATA_DIR" not in os.environ:
-    print("skipped: STRATA_DATA_DIR is not set; GPT-2's vocabulary is not here")
+DATA = pathlib.Path(os.environ.get("STRATA_DATA_DIR") or "/nonexistent")
+if not (DATA / "gpt2-bpe").exists():
+    print("skipped: STRATA_DATA_DIR is not set, or has no gpt2-bpe")
     sys.exit(77)
 
-DATA = pathlib.Path(os.environ["STRATA_DATA_DIR"])
 WORDS = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 
 TEXTS = [

@@ -1,0 +1,247 @@
+"""Text in: data sets of tokens as the command makes them, read back with h5py, and its errors.
+
+Parts need GPT-2's vocabulary and a text of Shakespeare's in the directory that STRATA_DATA_DIR names.
+"""
+
+import json
+import os
+import pathlib
+import re
+import struct
+import time
+import unittest
+
+import h5py
+import numpy as np
+
+import harness
+from harness import DATA, DONE, USAGE
+
+DATA_DIR = pathlib.Path(os.environ.get("STRATA_DATA_DIR") or "/nonexistent")
+SHAKESPEARE = DATA_DIR / "tinyshakespeare/input.txt"
+ENCODER, MERGES = DATA_DIR / "gpt2-bpe/encoder.json", DATA_DIR / "gpt2-bpe/vocab.bpe"
+NO_DATA = "STRATA_DATA_DIR is not set, or has no tinyshakespeare and gpt2-bpe"
+
+
+class TextTest(harness.StrataTest):
+    def write(self, name, content):
+        path = self.directory / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def tokens(self, directory, split):
+        with h5py.File(self.directory / directory / f"{split}.h5") as master:
+            return master["tokens"][()]
+
+
+class Imports(TextTest):
+    def test_characters_as_h5py_sees_them(self):
+        text = "Wie schön! 猫と😀\n" * 700
+        self.write("chars.txt", text)
+        finished = self.import_data("--format=text", "--tokenizer=chars", "--files=chars.txt",
+                                    "--split=0.9,0.1", "--output=chars")
+        self.assertRegex(finished.text, r"9,450 training tokens; chars/test.h5: 1,050 test tokens; "
+                                        r"vocabulary of 14; [\d,]+ tokens/s\n")
+        characters = sorted(set(text))
+        with h5py.File(self.directory / "chars/train.h5") as master:
+            self.assertEqual(master.attrs["format"], b"strata-dataset")
+            self.assertEqual(master.attrs["task"], b"next_token")
+            self.assertEqual(master.attrs["tokenizer"], b"chars")
+            self.assertEqual(master.attrs["tokens"], int(0.9 * len(text)))
+            self.assertEqual(master.attrs["vocabulary"], len(characters))
+            self.assertEqual(master.attrs["block_tokens"], 4096)
+            self.assertEqual(master["tokens"].dtype, np.uint16)
+            self.assertEqual(master["checksums"].shape, (3,))
+            self.assertEqual([chr(code) for code in master["text/characters"]], characters)
+        both = np.concatenate([self.tokens("chars", "train"), self.tokens("chars", "test")])
+        self.assertEqual("".join(characters[id] for id in both), text)
+
+        inspected = self.alone("data", "inspect", "chars/train.h5", "chars/test.h5", "--verify")
+        self.assertEqual(inspected.code, DONE, inspected.text)
+        for words in ["9,450 uint16", "vocabulary  14", "tokenizer   chars", '"Wie schön! 猫と😀\\nWie', "ok"]:
+            self.assertIn(words, inspected.text)
+
+    def test_importing_again_gives_the_same_shards(self):
+        self.write("again.txt", "to be or not to be\n" * 1000)
+        for output in ("first", "second"):
+            self.import_data("--format=text", "--tokenizer=bytes", "--files=again.txt", f"--output={output}")
+        for shard in ("train-00000.h5", "test-00000.h5"):
+            self.assertEqual((self.directory / "first" / shard).read_bytes(),
+                             (self.directory / "second" / shard).read_bytes())
+
+    def test_a_flipped_bit_is_found(self):
+        self.write("flip.txt", "x" * 20000 + "needle" + "x" * 20000)
+        self.import_data("--format=text", "--tokenizer=bytes", "--files=flip.txt", "--split=1.0", "--output=flip")
+        shard = self.directory / "flip/train-00000.h5"
+        content = shard.read_bytes()
+        needle = "needle".encode("utf-16-le")
+        self.assertEqual(content.count(needle), 1)
+        shard.write_bytes(content.replace(needle, "noodle".encode("utf-16-le")))
+        inspected = self.alone("data", "inspect", "flip/train.h5", "--verify")
+        self.assert_refused(inspected, DATA, "1 shard is bad")
+        self.assertIn("BAD: block 4 is damaged (1 bad blocks)", inspected.text)
+
+    def test_token_files(self):
+        ids = np.arange(5000) % 777
+        self.write("nano.bin", ids.astype("<u2").tobytes())
+        header = np.zeros(256, "<i4")
+        header[:3] = 20240520, 1, len(ids)
+        self.write("llmc.bin", header.tobytes() + ids.astype("<u2").tobytes())
+        sizes = np.array([3000, 2000], "<i4")
+        self.write("mega.bin", ids.astype("<i4").tobytes())
+        self.write("mega.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, 2, 3) + sizes.tobytes()
+                   + np.array([0, 12000], "<i8").tobytes() + np.array([0, 1, 2], "<i8").tobytes())
+        for kind, file in [("nanogpt", "nano.bin"), ("llmc", "llmc.bin"), ("megatron", "mega.bin")]:
+            self.import_data(f"--format=tokens-{kind}", f"--files={file}", "--vocabulary=777",
+                             "--split=4000,1000", f"--output={kind}")
+            np.testing.assert_array_equal(self.tokens(kind, "train"), ids[:4000])
+            np.testing.assert_array_equal(self.tokens(kind, "test"), ids[4000:])
+
+    def test_memory_does_not_grow_with_the_text(self):
+        piece = b"All the world's a stage, and all the men and women merely players.\n" * 10000
+        with open(self.directory / "long.txt", "wb") as file:
+            for _ in range(150):
+                file.write(piece)
+        job = harness.Job([harness.STRATA, "data", "import", "--format=text", "--tokenizer=chars",
+                           "--files=long.txt", "--output=long"], self.directory)
+        peak_mib = 0
+        while job.running():
+            status = pathlib.Path("/proc", str(job.process.pid), "status").read_text()
+            found = re.search(r"VmHWM:\s+(\d+) kB", status)
+            peak_mib = max(peak_mib, int(found.group(1)) / 1024 if found else 0)
+            time.sleep(0.02)
+        finished = job.wait(60)
+        self.assertEqual(finished.code, DONE, finished.text)
+        print(f"peak {peak_mib:.0f} MiB for a text of {150 * len(piece) / 2**20:.0f} MiB", flush=True)
+        self.assertLess(peak_mib, 64)
+        self.assertGreater(peak_mib, 1)
+
+
+@unittest.skipUnless(SHAKESPEARE.exists() and ENCODER.exists(), NO_DATA)
+class Shakespeare(TextTest):
+    def test_characters_are_nanogpts(self):
+        self.import_data("--format=text", "--tokenizer=chars", f"--files={SHAKESPEARE}", "--split=0.9,0.1",
+                         "--output=chars")
+        text = SHAKESPEARE.read_text(encoding="utf-8")
+        characters = sorted(set(text))
+        ids = [characters.index(character) for character in text[:int(0.9 * len(text))]]
+        self.assertEqual((len(text), len(characters)), (1115394, 65))
+        np.testing.assert_array_equal(self.tokens("chars", "train"), ids)
+        self.assertEqual(self.tokens("chars", "test").size, 111540)
+
+    def test_byte_pairs_are_as_many_as_nanogpt_publishes(self):
+        text = SHAKESPEARE.read_text(encoding="utf-8")
+        cut = int(0.9 * len(text))
+        for name, part, expected in [("train", text[:cut], 301966), ("val", text[cut:], 36059)]:
+            self.write(f"{name}.txt", part)
+            self.import_data("--format=text", "--tokenizer=gpt2", f"--encoder={ENCODER}", f"--merges={MERGES}",
+                             f"--files={name}.txt", "--split=1.0", f"--output={name}")
+            self.assertEqual(self.tokens(name, "train").size, expected)
+        with h5py.File(self.directory / "train/train.h5") as master:
+            ends = master["text/token_ends"][()]
+            joined = master["text/token_bytes"][()].tobytes()
+            self.assertEqual(master["text/merges"].shape, (50000, 2))
+            self.assertEqual(master.attrs["separator"], 50256)
+            decoded = b"".join(joined[(ends[id - 1] if id else 0):ends[id]] for id in master["tokens"][:5000])
+        self.assertEqual(decoded.decode(), text[:len(decoded)])
+
+
+class Refusals(TextTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.number = 0
+        visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        byte = [chr(value) for value in visible] + [chr(256 + i) for i in range(256 - len(visible))]
+        cls.vocabulary = {token: id for id, token in enumerate([*byte, "th", "<|endoftext|>"])}
+        (cls.directory / "encoder.json").write_text(json.dumps(cls.vocabulary))
+        (cls.directory / "vocab.bpe").write_text("#version: 0.2\nt h\n")
+        (cls.directory / "fine.txt").write_text("the text")
+
+    def refused(self, code, *words, **options):
+        """Imports with these options and expects a refusal that leaves nothing behind."""
+        type(self).number += 1
+        output = f"refused-{self.number}"
+        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        finished = self.alone("data", "import", f"--output={output}", *arguments)
+        with self.subTest(options=options):
+            self.assert_refused(finished, code, *words)
+            self.assertEqual(list((self.directory / output).glob("*")), [])
+
+    def refused_text(self, code, *words, tokenizer="chars", **options):
+        if tokenizer == "gpt2":
+            options = {"encoder": "encoder.json", "merges": "vocab.bpe", **options}
+        self.refused(code, *words, format="text", tokenizer=tokenizer, **options)
+
+    def test_texts(self):
+        self.write("empty.txt", "")
+        self.write("latin.txt", "caf\xe9 au lait".encode("latin-1"))
+        self.write("cut.txt", "caf\xe9".encode()[:-1])
+        for tokenizer in ("bytes", "chars", "gpt2"):
+            self.refused_text(DATA, "empty.txt is empty", tokenizer=tokenizer, files="empty.txt")
+            self.refused_text(DATA, "none.txt does not exist", tokenizer=tokenizer, files="none.txt")
+            self.refused_text(DATA, "9 + 0 tokens", tokenizer=tokenizer, files="fine.txt", split="9")
+            self.refused_text(DATA, "leaves the test split empty", tokenizer=tokenizer, files="fine.txt",
+                              split="0.9,0.01")
+        for tokenizer in ("chars", "gpt2"):
+            self.refused_text(DATA, "latin.txt is not valid UTF-8: byte 3", "--tokenizer=bytes",
+                              tokenizer=tokenizer, files="latin.txt")
+            self.refused_text(DATA, "cut.txt is not valid UTF-8: byte 3", "cuts short",
+                              tokenizer=tokenizer, files="cut.txt")
+
+    def test_tokenizer_files(self):
+        def changed(**changes):
+            return json.dumps({**self.vocabulary, **changes})
+
+        size = len(self.vocabulary)
+        for name, content, words in [
+                ("holes.json", changed(zz=size + 1), ["holes.json", f'"zz" the id {size + 1}', "without holes"]),
+                ("twice.json", changed(zz=5), ["twice.json", "the id 5 to two tokens"]),
+                ("list.json", "[]", ["list.json is not an encoder.json"]),
+                ("cut.json", changed()[:-9], ["cut.json is not an encoder.json"])]:
+            self.write(name, content)
+            self.refused_text(DATA, *words, tokenizer="gpt2", files="fine.txt", encoder=name)
+        for name, content, words in [
+                ("other.bpe", "#version: 0.2\nt h\nth e\n", ['other.bpe line 3: "the" is no token of encoder.json']),
+                ("three.bpe", "t h e\n", ["three.bpe line 1", "two tokens"]),
+                ("twice.bpe", "t h\nt h\n", ["twice.bpe line 2 repeats the merge of line 1"])]:
+            self.write(name, content)
+            self.refused_text(DATA, *words, tokenizer="gpt2", files="fine.txt", merges=name)
+
+    def test_options(self):
+        self.refused(USAGE, "--format=text needs --tokenizer=bytes, chars or gpt2", format="text", files="fine.txt")
+        self.refused(USAGE, "--tokenizer=words is not allowed", "bytes, chars, gpt2", format="text",
+                     files="fine.txt", tokenizer="words")
+        self.refused(USAGE, "--format=text needs --files", format="text", tokenizer="chars")
+        self.refused(USAGE, "--tokenizer=gpt2 and --merges", format="text", tokenizer="gpt2", files="fine.txt",
+                     encoder="encoder.json")
+        self.refused(USAGE, "--tokenizer=gpt2 and --encoder", format="text", tokenizer="chars", files="fine.txt",
+                     encoder="encoder.json")
+        self.refused_text(USAGE, "--separator=yes", "--tokenizer=chars has none", files="fine.txt", separator="yes")
+        self.refused_text(USAGE, "--vocabulary is for token files", files="fine.txt", vocabulary=9)
+        self.refused(USAGE, "--tokenizer is for text and tokens", format="csv", files="fine.txt", label="a",
+                     tokenizer="chars")
+        self.refused(USAGE, "either --vocabulary=N", format="tokens-nanogpt", files="fine.txt")
+        self.refused(USAGE, "--separator is for --format=text", format="tokens-nanogpt", files="fine.txt",
+                     vocabulary=9, separator="no")
+
+    def test_token_files(self):
+        self.write("odd.bin", b"12345")
+        self.write("ids.bin", np.array([1, 2, 50], "<u2").tobytes())
+        self.write("llmc.bin", struct.pack("<iii", 20240520, 1, 4) + bytes(1012) + bytes(6))
+        self.write("lone.bin", bytes(8))
+        self.write("ids.idx", b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, 2, 0, 0, 1))
+        for kind, file, words in [
+                ("nanogpt", "odd.bin", ["odd.bin holds 5 bytes", "of 2 bytes each"]),
+                ("nanogpt", "ids.bin", ["ids.bin holds 50 as its token 2", "0 to 49"]),
+                ("llmc", "ids.bin", ["ids.bin has 6 bytes", "a header of 1024"]),
+                ("llmc", "llmc.bin", ["promises 4 tokens but holds 3"]),
+                ("megatron", "lone.bin", ["lone.idx does not exist"]),
+                ("megatron", "ids.bin", ["ids.idx describes 4 bytes", "ids.bin holds 6"])]:
+            self.refused(DATA, *words, format=f"tokens-{kind}", files=file, vocabulary=50)
+
+
+if __name__ == "__main__":
+    if not SHAKESPEARE.exists():
+        print(NO_DATA, flush=True)
+    harness.main()
