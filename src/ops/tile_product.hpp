@@ -87,7 +87,7 @@ void product_block(const TileProduct<T>& product, std::int64_t row, std::int64_t
   constexpr int kWidth = sizeof(Vector<T>) / sizeof(T);
   constexpr int kVectors = kTileColumns / kWidth;
   // Plain arrays: the compiler keeps these in registers.
-  Vector<T> sums[kRows][kVectors] = {};  // NOLINT(modernize-avoid-c-arrays)
+  Vector<T> sums[kRows][kVectors] = {};
   T* const c = product.c + row * product.row_c + column;
   if constexpr (kForm != TileForm::kScores) {
     for (int i = 0; i < kRows; ++i) {
@@ -102,7 +102,7 @@ void product_block(const TileProduct<T>& product, std::int64_t row, std::int64_t
   const T* a = product.a + row * next_row + begin * next_term;
   const T* b = product.b + begin * product.row_b + column;
   for (std::int64_t term = begin; term < end; ++term) {
-    Vector<T> right[kVectors];  // NOLINT(modernize-avoid-c-arrays)
+    Vector<T> right[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       load<T>(right[v], b + v * kWidth);
     }

@@ -31,8 +31,8 @@ inline void load_floats(Vector<float>& vector, const BFloat16* from) {
 template <typename Stored>
 void turn_block(const Stored* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
   constexpr int kRows = static_cast<int>(kTurnBlock);
-  Vector<float> row[kRows];   // NOLINT(modernize-avoid-c-arrays)
-  Vector<float> pair[kRows];  // NOLINT(modernize-avoid-c-arrays)
+  Vector<float> row[kRows];
+  Vector<float> pair[kRows];
   for (int i = 0; i < kRows; ++i) {
     load_floats(row[i], from + i * from_stride);
   }
