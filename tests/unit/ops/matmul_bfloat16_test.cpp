@@ -217,7 +217,7 @@ TEST(MatmulBfloat16Errors, ChecksDtypes) {
   EXPECT_NO_THROW(matmul(context, a.view(), b.view(), c.view()));
 }
 
-TEST(MatmulBfloat16Errors, ColumnSumsAreFloat) {
+TEST(ColumnSum, OfBfloat16IsFloat) {
   constexpr std::int64_t kColumns = 1100;
   const auto x = randoms<BFloat16>({37, kColumns}, 6);
   for (const auto accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
