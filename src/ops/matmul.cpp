@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include <omp.h>
@@ -12,6 +13,7 @@
 
 #include "checks.hpp"
 #include "double_product.hpp"
+#include "lanes.hpp"
 #include "primitives.hpp"
 #include "rounded.hpp"
 
@@ -23,6 +25,7 @@ struct Extents {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
+  std::int64_t row_a = 0;  ///< elements from one stored row of a to the next
 };
 
 /// `count` dealt to equal pieces of at most about `largest`, each a multiple of a kernel's width.
@@ -83,7 +86,7 @@ Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const Con
   const bool turned_a = options.transpose_a == Transpose::kYes;
   const bool turned_b = options.transpose_b == Transpose::kYes;
   const Extents extents{a.shape()[turned_a ? 1 : 0], b.shape()[turned_b ? 0 : 1],
-                        a.shape()[turned_a ? 0 : 1]};
+                        a.shape()[turned_a ? 0 : 1], a.shape()[1]};
   require(b.shape()[turned_b ? 1 : 0] == extents.k && extents.k >= 1,
           "a product of tensors of {} and {} that sums over {}", a.shape().text(), b.shape().text(),
           extents.k);
@@ -101,13 +104,16 @@ Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const Con
   return extents;
 }
 
-/// A block of a stored matrix.
+/// A block of a stored matrix, with the bytes from one of its rows to the next.
+template <typename Byte>
 struct Block {
-  std::byte* data = nullptr;
-  std::int64_t row_bytes = 0;  ///< from one stored row to the next
+  Byte* data = nullptr;
+  std::int64_t row_bytes = 0;
 };
 
-void copy_block(const Block& from, const Block& to, std::int64_t rows, std::int64_t bytes) {
+template <typename Byte>
+void copy_block(const Block<Byte>& from, const Block<std::byte>& to, std::int64_t rows,
+                std::int64_t bytes) {
   for (std::int64_t row = 0; row < rows; ++row) {
     std::memcpy(to.data + row * to.row_bytes, from.data + row * from.row_bytes,
                 static_cast<std::size_t>(bytes));
@@ -127,20 +133,21 @@ void relu_run(T* elements, std::int64_t count) {
 /// A product that oneDNN does, tile by tile.
 class TiledProduct {
  public:
-  TiledProduct(const Extents& extents, const ConstTensorView& a, const ConstTensorView& b,
-               const TensorView& c, const MatmulOptions& options)
+  TiledProduct(const Extents& extents, DType operands, DType result, const ProductOperands& at,
+               const MatmulOptions& options)
       : extents_(extents),
         tiles_(extents, options.transpose_b),
-        operands_{a.raw(), b.raw(), options.bias.raw(), c.raw()},
+        operands_(at),
         activation_(options.activation) {
-    key_.operands = a.dtype();
-    key_.result = c.dtype();
+    key_.operands = operands;
+    key_.result = result;
     key_.k = extents.k;
     key_.transpose_a = options.transpose_a;
     key_.transpose_b = options.transpose_b;
     key_.accumulate = options.accumulate;
     key_.has_bias = !options.bias.empty();
-    stage_a_ = tiles_.cuts_rows() && options.transpose_a == Transpose::kYes;
+    stage_a_ =
+        options.transpose_a == Transpose::kYes ? tiles_.cuts_rows() : extents.row_a != extents.k;
     stage_c_ = tiles_.cuts_columns();
   }
 
@@ -175,8 +182,8 @@ class TiledProduct {
     std::byte* const staging = primitives.staging(thread);
     const std::int64_t rows = tiles_.rows(tile);
     const std::int64_t row_bytes = tiles_.columns(tile) * size_bytes(key_.result);
-    const Block c = c_of(tile);
-    const Block staged_c{staging + staged_a_bytes(), row_bytes};
+    const Block<std::byte> c = c_of(tile);
+    const Block<std::byte> staged_c{staging + staged_a_bytes(), row_bytes};
     if (stage_c_ && key_.accumulate == Accumulate::kAdd) {
       copy_block(c, staged_c, rows, row_bytes);
     }
@@ -196,18 +203,18 @@ class TiledProduct {
     }
   }
 
-  /// Rows of a, brought together in `staging` where a is transposed.
+  /// Rows of op(a), brought together in `staging` where they have gaps.
   [[nodiscard]] const std::byte* a_of(std::int64_t tile, std::byte* staging) const {
     const std::int64_t bytes = size_bytes(key_.operands);
+    const bool turned = key_.transpose_a == Transpose::kYes;
     const std::int64_t row = tiles_.first_row(tile);
+    const std::byte* const first = operands_.a + bytes * row * (turned ? 1 : extents_.row_a);
     if (!stage_a_) {
-      return operands_.a + bytes * row * key_.k;
+      return first;
     }
-    for (std::int64_t p = 0; p < key_.k; ++p) {
-      const std::int64_t length = bytes * tiles_.rows(tile);
-      std::memcpy(staging + p * length, operands_.a + bytes * (p * extents_.m + row),
-                  static_cast<std::size_t>(length));
-    }
+    const std::int64_t length = bytes * (turned ? tiles_.rows(tile) : key_.k);
+    copy_block<const std::byte>({first, bytes * extents_.row_a}, {staging, length},
+                                turned ? key_.k : tiles_.rows(tile), length);
     return staging;
   }
   [[nodiscard]] const std::byte* b_of(std::int64_t tile) const {
@@ -218,7 +225,7 @@ class TiledProduct {
                ? nullptr
                : operands_.bias + size_bytes(key_.operands) * tiles_.first_column(tile);
   }
-  [[nodiscard]] Block c_of(std::int64_t tile) const {
+  [[nodiscard]] Block<std::byte> c_of(std::int64_t tile) const {
     const std::int64_t bytes = size_bytes(key_.result);
     const std::int64_t first = tiles_.first_row(tile) * extents_.n + tiles_.first_column(tile);
     return {operands_.c + bytes * first, bytes * extents_.n};
@@ -232,6 +239,62 @@ class TiledProduct {
   bool stage_a_;
   bool stage_c_;
 };
+
+/// A sum over more than this is cut where neither operand is transposed: its pieces of a and b fit
+/// the caches, of which oneDNN would read a anew for each few columns of c. Cuts follow from k
+/// alone.
+constexpr std::int64_t kDeep = 8192;
+constexpr std::int64_t kDeepPiece = 2048;
+
+/// c = (or +=) sum, rounded once.
+void finish_sum(Context& context, const float* sum, std::int64_t count, Accumulate accumulate,
+                BFloat16* c) {
+  parallel_for(context, count, kElementGrain, [=](std::int64_t begin, std::int64_t end) {
+    if (accumulate == Accumulate::kAdd) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) {
+        c[i] = rounded<BFloat16>(static_cast<float>(c[i]) + sum[i]);
+      }
+    } else {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) {
+        c[i] = rounded<BFloat16>(sum[i]);
+      }
+    }
+  });
+}
+
+/// A product that sums over many elements, in pieces that are added in float32.
+void deep_product(Context& context, const Extents& extents, DType operands, DType result,
+                  const ProductOperands& at, MatmulOptions options) {
+  const bool narrow = result == DType::kBfloat16;
+  const Accumulate accumulate = options.accumulate;
+  const Activation activation = std::exchange(options.activation, Activation::kNone);
+  const Shape shape{extents.m, extents.n};
+  std::byte* const sum =
+      narrow ? context.primitives().sums(shape.count() * size_bytes(DType::kFloat32)) : at.c;
+  if (narrow) {
+    options.accumulate = Accumulate::kOverwrite;
+  }
+  const std::int64_t length = piece(extents.k, kDeepPiece);
+  for (std::int64_t first = 0; first < extents.k; first += length) {
+    Extents part = extents;
+    part.k = std::min(length, extents.k - first);
+    const ProductOperands part_at{at.a + size_bytes(operands) * first,
+                                  at.b + size_bytes(operands) * first * extents.n, at.bias, sum};
+    TiledProduct(part, operands, DType::kFloat32, part_at, options).run(context);
+    options.accumulate = Accumulate::kAdd;
+    options.bias = {};
+  }
+  if (narrow) {
+    finish_sum(context, reinterpret_cast<const float*>(sum), shape.count(), accumulate,
+               reinterpret_cast<BFloat16*>(at.c));
+  }
+  if (activation == Activation::kRelu) {
+    with_stored(result,
+                [&]<typename T>(T) { relu_run(reinterpret_cast<T*>(at.c), shape.count()); });
+  }
+}
 
 void double_matmul(Context& context, const Extents& extents, const ConstTensorView& a,
                    const ConstTensorView& b, const TensorView& c, const MatmulOptions& options) {
@@ -261,7 +324,13 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   for (const ConstTensorView& tensor : {a, b, options.bias, ConstTensorView(c)}) {
     require_host(tensor);
   }
-  TiledProduct(extents, a, b, c, options).run(context);
+  const ProductOperands at{a.raw(), b.raw(), options.bias.raw(), c.raw()};
+  const bool plain = options.transpose_a == Transpose::kNo && options.transpose_b == Transpose::kNo;
+  if (plain && extents.k > kDeep) {
+    deep_product(context, extents, a.dtype(), c.dtype(), at, options);
+  } else {
+    TiledProduct(extents, a.dtype(), c.dtype(), at, options).run(context);
+  }
 }
 
 }  // namespace strata::ops

@@ -1,6 +1,7 @@
 #include "primitives.hpp"
 
 #include <array>
+#include <span>
 
 #include <omp.h>
 
@@ -43,7 +44,7 @@ dnnl::matmul::primitive_desc description(const dnnl::engine& engine, const Produ
   return {operation, attributes, engine};
 }
 
-void grow(std::vector<device::Buffer>& buffers, std::int64_t bytes) {
+void grow(std::span<device::Buffer> buffers, std::int64_t bytes) {
   for (device::Buffer& buffer : buffers) {
     if (buffer.bytes() < bytes) {
       buffer = device::Buffer(device::Device::cpu(), bytes);
@@ -117,6 +118,11 @@ Product& Primitives::product(const ProductKey& key) {
     grow(scratch_, slot->scratch_bytes());
   }
   return *slot;
+}
+
+std::byte* Primitives::sums(std::int64_t bytes) {
+  grow(std::span(&sums_, 1), bytes);
+  return sums_.raw();
 }
 
 void Primitives::run(Product& product, int thread, const ProductOperands& operands) {

@@ -78,6 +78,8 @@ class Primitives {
   [[nodiscard]] std::byte* staging(int thread) {
     return staging_[static_cast<std::size_t>(thread)].raw();
   }
+  /// Memory for the sums of one product, which all threads share.
+  [[nodiscard]] std::byte* sums(std::int64_t bytes);
   /// Runs on the calling thread, the team's thread `thread`.
   void run(Product& product, int thread, const ProductOperands& operands);
 
@@ -87,6 +89,7 @@ class Primitives {
   std::vector<dnnl::stream> streams_;
   std::vector<device::Buffer> scratch_;
   std::vector<device::Buffer> staging_;
+  device::Buffer sums_;
   std::map<ProductKey, std::unique_ptr<Product>> products_;
 };
 

@@ -88,7 +88,8 @@ TYPED_TEST(MatmulBfloat16, AgreesWithPlainLoopsInEveryForm) {
   using C = TypeParam;
   Context context(1);
   for (const Case& size : {Case{1, 1, 1}, Case{5, 7, 3}, Case{16, 10, 128}, Case{33, 65, 17},
-                           Case{4, 600, 9}, Case{520, 3, 5}, Case{1, 130, 64}}) {
+                           Case{4, 600, 9}, Case{520, 3, 5}, Case{3, 5, 8200}, Case{300, 2, 1100},
+                           Case{2, 1030, 7}, Case{1, 130, 64}}) {
     for (const Transpose transpose_a : kTransposes) {
       for (const Transpose transpose_b : kTransposes) {
         const Operands<BFloat16, C> start(size, transpose_a, transpose_b);
@@ -111,9 +112,9 @@ TYPED_TEST(MatmulBfloat16, AgreesWithPlainLoopsInEveryForm) {
 
 TYPED_TEST(MatmulBfloat16, BitsDependOnNeitherThreadsNorAlignment) {
   using C = TypeParam;
-  for (const Case& size :
-       {Case{128, 128, 784}, Case{128, 10, 128}, Case{1, 2049, 77}, Case{513, 65, 33},
-        Case{1030, 520, 3}, Case{7, 4100, 129}, Case{3, 5, 4000}, Case{600, 700, 31}}) {
+  for (const Case& size : {Case{128, 128, 784}, Case{128, 10, 128}, Case{1, 2049, 77},
+                           Case{513, 65, 33}, Case{1030, 520, 3}, Case{7, 4100, 129},
+                           Case{3, 5, 4000}, Case{600, 700, 31}, Case{140, 5, 9001}}) {
     for (const Transpose transpose_a : kTransposes) {
       for (const Transpose transpose_b : kTransposes) {
         std::vector<C> first;
@@ -171,9 +172,9 @@ TYPED_TEST(MatmulBlocks, ABlockAloneHasTheBitsThatItHasInTheWhole) {
   Context context(1);
   // Widths and depths in the proportions of GPT-2's layers, a sixth of their size, and of a small
   // character model.
-  for (const Case& size :
-       {Case{64, 384, 128}, Case{64, 128, 128}, Case{64, 512, 128}, Case{64, 128, 512},
-        Case{768, 384, 128}, Case{384, 128, 768}, Case{64, 8376, 128}, Case{256, 768, 768}}) {
+  for (const Case& size : {Case{64, 384, 128}, Case{64, 128, 128}, Case{64, 512, 128},
+                           Case{64, 128, 512}, Case{768, 384, 128}, Case{384, 128, 768},
+                           Case{64, 8376, 128}, Case{256, 768, 768}, Case{256, 64, 8376}}) {
     for (const Transpose transpose_a : kTransposes) {
       for (const Transpose transpose_b : kTransposes) {
         Operands<T, C> whole(size, transpose_a, transpose_b);
@@ -216,7 +217,7 @@ TEST(MatmulBfloat16Errors, ChecksDtypes) {
   EXPECT_NO_THROW(matmul(context, a.view(), b.view(), c.view()));
 }
 
-TEST(MatmulBfloat16Errors, ColumnSumsAreFloat) {
+TEST(ColumnSum, OfBfloat16IsFloat) {
   constexpr std::int64_t kColumns = 1100;
   const auto x = randoms<BFloat16>({37, kColumns}, 6);
   for (const auto accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {

@@ -75,8 +75,9 @@ TYPED_TEST_SUITE(MatmulTyped, Types);
 TYPED_TEST(MatmulTyped, AgreesWithPlainLoopsInEveryForm) {
   using T = TypeParam;
   Context context(1);
-  for (const Case& size : {Case{1, 1, 1}, Case{5, 7, 3}, Case{16, 10, 128}, Case{33, 65, 17},
-                           Case{4, 600, 9}, Case{520, 3, 5}}) {
+  for (const Case& size :
+       {Case{1, 1, 1}, Case{5, 7, 3}, Case{16, 10, 128}, Case{33, 65, 17}, Case{4, 600, 9},
+        Case{520, 3, 5}, Case{3, 5, 8200}, Case{300, 2, 1100}, Case{2, 1030, 7}}) {
     for (const Transpose transpose_a : kTransposes) {
       for (const Transpose transpose_b : kTransposes) {
         for (const auto accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
@@ -108,7 +109,7 @@ TYPED_TEST(MatmulTyped, BitsDependOnNeitherThreadsNorAlignment) {
   for (const Case& size :
        {Case{128, 128, 784}, Case{128, 784, 128}, Case{128, 10, 128}, Case{10, 128, 128},
         Case{1, 2049, 77}, Case{513, 65, 33}, Case{100, 1100, 50}, Case{1030, 520, 3},
-        Case{7, 4100, 129}, Case{3, 5, 4000}, Case{600, 700, 31}}) {
+        Case{7, 4100, 129}, Case{3, 5, 4000}, Case{600, 700, 31}, Case{140, 5, 9001}}) {
     for (const Transpose transpose_a : kTransposes) {
       for (const Transpose transpose_b : kTransposes) {
         std::vector<T> first;
