@@ -1,7 +1,7 @@
 #include "strata/comm/mpi.hpp"
 
+#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -51,16 +51,16 @@ class MpiOperation final : public Request::Operation {
   MPI_Request request_;
 };
 
-/// A reduce-scatter in place, which leaves the own sums at the tensor's beginning.
+/// A reduce-scatter whose own sums go to memory of their own first: in place, MPI would leave them
+/// at the tensor's beginning, over elements that must stay.
 class MpiReduceScatter final : public Request::Operation {
  public:
   MpiReduceScatter(MPI_Comm communicator, const TensorView& tensor,
-                   std::span<const grid::Range> slices, const grid::Range& own)
-      : tensor_(tensor), own_(own) {
+                   std::span<const grid::Range> slices, const TensorView& own)
+      : own_(own), sums_(static_cast<std::size_t>(own.bytes())) {
     for (const grid::Range& slice : slices) {
       counts_.push_back(checked_int(slice.count(), "the elements of a slice"));
     }
-    sums_.resize(static_cast<std::size_t>(own_.count() * size_bytes(tensor.dtype())));
     check(MPI_Ireduce_scatter(tensor.raw(), sums_.data(), counts_.data(), type_of(tensor), MPI_SUM,
                               communicator, &request_),
           "MPI_Ireduce_scatter");
@@ -69,19 +69,16 @@ class MpiReduceScatter final : public Request::Operation {
   bool test() override {
     int done = 0;
     check(MPI_Test(&request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    if (done == 0) {
-      return false;
+    if (done != 0) {
+      std::copy(sums_.begin(), sums_.end(), own_.raw());
     }
-    std::memcpy(tensor_.flat_slice(own_.begin, own_.count()).raw(), sums_.data(), sums_.size());
-    return true;
+    return done != 0;
   }
 
  private:
-  TensorView tensor_;
-  grid::Range own_;
-  // Must stay until the operation is done. The sums go through memory of their own: in place MPI
-  // writes them over another rank's slice, where there may be gaps between parameters.
+  TensorView own_;
   std::vector<std::byte> sums_;
+  // Must stay until the operation is done.
   std::vector<int> counts_;
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
@@ -172,8 +169,9 @@ class MpiCommunicator final : public Communicator {
 
   std::unique_ptr<Request::Operation> begin_reduce_scatter(
       TensorView tensor, std::span<const grid::Range> slices) override {
+    const grid::Range& own = slices[static_cast<std::size_t>(rank())];
     return std::make_unique<MpiReduceScatter>(communicator_, tensor, slices,
-                                              slices[static_cast<std::size_t>(rank())]);
+                                              tensor.flat_slice(own.begin, own.count()));
   }
 
  private:

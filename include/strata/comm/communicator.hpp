@@ -83,11 +83,13 @@ class Communicator {
   /// Shapes: all.bytes() == size() * mine.bytes().
   virtual void all_gather(ConstTensorView mine, TensorView all) = 0;
   /// Adds the tensors of all ranks in place, float32 or float64, in whatever order the kind's
-  /// library does: the bits of the sums depend on the number of ranks.
+  /// library does: the bits of the sums depend on the number of ranks. The MPI kind's is the
+  /// library's blocking call, the quickest for small tensors: patience does not end it.
   virtual void all_reduce(TensorView sum) = 0;
   /// Begins to add the tensors of all ranks, float32 or float64; once done, elements slices[rank()]
-  /// of each rank's tensor hold the sums, in the library's order, and its others what they held.
-  /// Pre: slices lie one after the other and cover the tensor.
+  /// of each rank's tensor hold the sums, in the library's order, and its others are as they were.
+  /// Takes memory of the own slice's size until it is done. Pre: slices lie one after the other and
+  /// cover the tensor.
   [[nodiscard]] Request reduce_scatter(TensorView tensor, std::span<const grid::Range> slices);
   /// The communicator of `members` (ranks of this group, in order), of which this rank is one.
   /// Communication: collective over this group; the groups asked for in one call are disjoint.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -141,12 +142,11 @@ void require_library_sums(Communicator& world, std::int64_t elements, Findings& 
   reduce_first.wait();
   const auto require_own = [&](const std::vector<T>& sums, const std::vector<grid::Range>& slices) {
     const grid::Range own = slices[static_cast<std::size_t>(world.rank())];
-    std::vector<T> expected = exact_values<T>(world.rank(), elements);
     const std::vector<T> own_sums = exact_sums<T>(world.size(), own);
+    std::vector<T> expected = exact_values<T>(world.rank(), elements);
     std::copy(own_sums.begin(), own_sums.end(), expected.begin() + own.begin);
-    findings.require_that(
-        sums == expected,
-        fmt::format("reduce-scatter of {} elements to [{}, {})", elements, own.begin, own.end));
+    findings.require_that(sums == expected, fmt::format("reduce-scatter of {} elements to [{}, {})",
+                                                        elements, own.begin, own.end));
   };
   require_own(first, uneven);
   require_own(second, even);

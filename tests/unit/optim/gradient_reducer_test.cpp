@@ -1,5 +1,6 @@
 #include "strata/optim/gradient_reducer.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -151,6 +152,14 @@ void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bu
         wrong += std::fabs(static_cast<double>(sums[at]) - expected[at]) <= bound ? 0 : 1;
         wrong += ranks > 1 || sums[at] == in_order[at] ? 0 : 1;
       }
+    }
+    // Norms are sums over whole blocks: what lies between parameters must stay zero.
+    std::vector<bool> in_gap(sums.size(), true);
+    for (const nn::PlacedParameter& placed : layout.parameters) {
+      std::fill_n(in_gap.begin() + placed.offset, placed.shape.count(), false);
+    }
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      wrong += in_gap[i] && sums[i] != 0.0F ? 1 : 0;
     }
     EXPECT_EQ(wrong, 0) << lanes << " lanes, rank " << world.rank() << " of " << ranks;
   });
