@@ -37,7 +37,7 @@ std::int64_t piece(std::int64_t count, std::int64_t largest) {
 }
 
 /// The tiles of c that are computed one at a time, each by one thread. They follow from the extents
-/// and the options alone (design law 1). A sum over k is never cut, so that a tile has the bits
+/// and the options alone (design law 1). A sum over k is not cut here, so that a tile has the bits
 /// that any other tile around its elements would give them. The sizes are a measured balance.
 class Tiles {
  public:
