@@ -250,6 +250,7 @@ constexpr std::int64_t kDeepPiece = 2048;
 void finish_sum(Context& context, const float* sum, std::int64_t count, Accumulate accumulate,
                 BFloat16* c) {
   parallel_for(context, count, kElementGrain, [=](std::int64_t begin, std::int64_t end) {
+    // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the addition.
     if (accumulate == Accumulate::kAdd) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
