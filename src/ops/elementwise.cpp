@@ -81,6 +81,7 @@ struct BiasResidualRow {
     const T* const b = bias;
     const T* const r = residual;
     T* const to = y;
+    // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the residual.
     if (b != nullptr && r != nullptr) {
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) {
@@ -174,6 +175,7 @@ void add_bias_residual(Context& context, const ConstTensorView& sum, const Const
         }
       });
     };
+    // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the type.
     wide ? run(sum.host<Compute<T>>().data()) : run(sum.host<T>().data());
   });
 }

@@ -24,6 +24,7 @@ namespace {
 template <typename T, typename To>
 void look_up_row(const T* from, std::int64_t n, Accumulate accumulate, To* to) {
   using C = Compute<T>;
+  // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the addition.
   if (accumulate == Accumulate::kAdd) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
@@ -128,6 +129,7 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
         }
       });
     };
+    // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the type.
     same ? run(y.host<T>().data()) : run(y.host<Compute<T>>().data());
   });
 }
@@ -189,6 +191,7 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
         }
       });
     };
+    // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the type.
     same ? run(x.host<T>().data()) : run(x.host<C>().data());
   });
 }

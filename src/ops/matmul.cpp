@@ -37,7 +37,7 @@ std::int64_t piece(std::int64_t count, std::int64_t largest) {
 }
 
 /// The tiles of c that are computed one at a time, each by one thread. They follow from the extents
-/// and the options alone (design law 1). A sum over k is never cut, so that a tile has the bits
+/// and the options alone (design law 1). A sum over k is not cut here, so that a tile has the bits
 /// that any other tile around its elements would give them. The sizes are a measured balance.
 class Tiles {
  public:
@@ -250,6 +250,7 @@ constexpr std::int64_t kDeepPiece = 2048;
 void finish_sum(Context& context, const float* sum, std::int64_t count, Accumulate accumulate,
                 BFloat16* c) {
   parallel_for(context, count, kElementGrain, [=](std::int64_t begin, std::int64_t end) {
+    // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the addition.
     if (accumulate == Accumulate::kAdd) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
