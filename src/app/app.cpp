@@ -24,7 +24,8 @@ constexpr const char* kUsage =
 
   strata train CONFIG.ini [--section.key=value ...] [--dry-run]   train; --run.resume=auto continues
   strata evaluate CONFIG.ini [--section.key=value ...]            loss and accuracy of the newest checkpoint
-  strata data import --format=idx|csv|npy ... --output=DIR        make a data set (--help lists the options)
+  strata generate CONFIG.ini [--prompt=TEXT ...]                  text from a language model (--help lists the options)
+  strata data import --format=FORMAT ... --output=DIR             make a data set (--help lists the options)
   strata data inspect DIR/train.h5 [--verify]                     show a data set; read and check every byte
   strata checkpoint inspect DIR                                   list what a checkpoint holds
   strata checkpoint verify DIR                                    read and check every byte
@@ -106,12 +107,14 @@ int run(int argc, char** argv) {
   const Arguments rest = Arguments(arguments).subspan(arguments.empty() ? 0 : 1);
   const bool wants_help = std::find(rest.begin(), rest.end(), "--help") != rest.end();
 
-  if (command == "train" || command == "evaluate") {
-    if (wants_help) {
+  if (command == "train" || command == "evaluate" || command == "generate") {
+    if (wants_help && command != "generate") {
       fmt::print("{}{}", kUsage, config_help());
       return 0;
     }
-    const auto on_ranks = command == "train" ? train_command : evaluate_command;
+    const auto on_ranks = command == "train"      ? train_command
+                          : command == "evaluate" ? evaluate_command
+                                                  : generate_command;
     return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi) { return on_ranks(mpi, rest); });
   }
   const bool own_help = command == "data" && !rest.empty() && rest.front() == "import";
@@ -138,7 +141,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   return run_alone([&]() -> ExitCode {
-    const std::vector<std::string> known{"train", "evaluate", "data", "checkpoint"};
+    const std::vector<std::string> known{"train", "evaluate", "generate", "data", "checkpoint"};
     fail(ExitCode::kUsage, "{}\n\n{}",
          command.empty() ? "a command is needed"
                          : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,

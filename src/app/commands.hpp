@@ -15,6 +15,8 @@ using Arguments = std::span<const std::string>;
 /// Commands that run on a grid of ranks. Throws: as the rooms below.
 ExitCode train_command(comm::MpiSession& mpi, Arguments arguments);
 ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments);
+/// Runs on one rank. Throws: as the rooms below.
+ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments);
 
 /// Commands of one process.
 ExitCode data_command(Arguments arguments);

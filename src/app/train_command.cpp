@@ -6,7 +6,6 @@
 
 #include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
-#include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
@@ -14,104 +13,10 @@
 #include "strata/train/stop_signal.hpp"
 #include "strata/train/trainer.hpp"
 
-#include "commands.hpp"
-#include "threads.hpp"
+#include "session.hpp"
 
 namespace strata::app {
 namespace {
-
-/// What train and evaluate begin with: the config, the data sets and the checkpoint to go on from.
-struct Session {
-  train::RunConfig config;
-  std::optional<io::Dataset> train_data;
-  std::optional<io::Dataset> test_data;
-  std::optional<io::Checkpoint> checkpoint;
-  int threads = 1;
-};
-
-void require_device(const train::RunConfig& config) {
-  if (config.run.device == train::DeviceChoice::kCuda) {
-    fail(ExitCode::kUsage,
-         "run.device is cuda, but the operations of this version run on the CPU; set it to auto or "
-         "cpu");
-  }
-}
-
-io::Dataset open_data(const train::RunConfig& config, const std::string& master) {
-  io::Dataset data = io::Dataset::open(master);
-  if (data.info().task == io::Task::kNextToken) {
-    data.set_context(train::context_of(config));
-  }
-  return data;
-}
-
-/// Reads the config and opens the data sets, the same on every rank.
-Session open_session(comm::MpiSession& mpi, const std::string& path, Arguments settings) {
-  Session session;
-  comm::agree(mpi.world(), [&] {
-    session.config = read_config(path, settings);
-    require_device(session.config);
-    if (session.config.data.train.empty()) {
-      fail(
-          ExitCode::kUsage,
-          "data.train is empty; make a data set with \"strata data import\" and name its train.h5");
-    }
-    session.train_data = open_data(session.config, session.config.data.train);
-    if (!session.config.data.test.empty()) {
-      session.test_data = open_data(session.config, session.config.data.test);
-    }
-    session.threads = session.config.run.threads > 0 ? static_cast<int>(session.config.run.threads)
-                                                     : default_threads(mpi.ranks_on_node());
-  });
-  mpi.world().set_patience({.seconds = session.config.run.patience_seconds});
-  // Before anything that a setting may branch on.
-  comm::check_same_plan(
-      mpi.world(), {{"config", hash_of(config_text(session.config))},
-                    {"training data", session.train_data->info().checksum},
-                    {"test data", session.test_data ? session.test_data->info().checksum : 0}});
-  return session;
-}
-
-/// Refuses or takes up what run.dir holds.
-void take_up_run_directory(comm::MpiSession& mpi, Session& session, Log& log) {
-  const train::RunConfig& config = session.config;
-  const std::filesystem::path root = train::checkpoint_root(config);
-  if (config.run.resume == train::Resume::kNever) {
-    comm::agree(mpi.world(), [&] {
-      const std::filesystem::path dir(config.run.dir);
-      if (mpi.world().rank() == 0 &&
-          (std::filesystem::exists(dir / "config.ini") || !io::list_checkpoints(root).empty())) {
-        fail(
-            ExitCode::kUsage,
-            "{} holds a run already; continue it with --run.resume=auto, or choose another run.dir",
-            config.run.dir);
-      }
-    });
-    return;
-  }
-  session.checkpoint = train::newest_good_checkpoint(mpi.world(), root, log);
-  if (!session.checkpoint && config.run.resume == train::Resume::kMust) {
-    throw comm::AgreedError(
-        ExitCode::kCheckpoint,
-        fmt::format(
-            "there is no checkpoint in {}, and run.resume is must; set it to auto to begin anew",
-            root.string()));
-  }
-}
-
-train::Plan make_plan(comm::MpiSession& mpi, const Session& session) {
-  std::optional<train::Plan> plan;
-  comm::agree(mpi.world(), [&] {
-    const train::VirtualGrid stored =
-        session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : train::VirtualGrid();
-    plan = train::prepare(session.config, mpi.world().size(), session.train_data->info(), stored);
-    if (session.test_data) {
-      train::require_fits(*plan, session.test_data->info());
-    }
-  });
-  comm::check_same_plan(mpi.world(), train::plan_items(*plan, config_text(plan->config)));
-  return std::move(*plan);
-}
 
 void make_run_directory(comm::MpiSession& mpi, const train::RunConfig& config, Log& log) {
   comm::agree(mpi.world(), [&] {
@@ -156,47 +61,20 @@ void log_peak_memory(comm::MpiSession& mpi, Log& log) {
            bytes_text(all[largest]), bytes_text(all[largest + 1]));
 }
 
-Log::Voice voice_of(comm::MpiSession& mpi) {
-  return mpi.world().rank() == 0 ? Log::Voice::kSpeak : Log::Voice::kSilent;
-}
-
-/// The config file's name and the settings, "--dry-run" taken out.
-struct TrainArguments {
-  std::string config;
-  std::vector<std::string> settings;
-  bool dry_run = false;
-};
-
-TrainArguments take_arguments(Arguments arguments, std::string_view command) {
-  TrainArguments result;
-  for (const std::string& argument : arguments) {
-    if (argument == "--dry-run" && command == "train") {
-      result.dry_run = true;
-    } else if (result.config.empty() && argument.rfind("--", 0) != 0) {
-      result.config = argument;
-    } else {
-      result.settings.push_back(argument);
-    }
-  }
-  if (result.config.empty()) {
-    fail(ExitCode::kUsage,
-         "strata {} needs a config file: strata {} CONFIG.ini [--section.key=value ...]", command,
-         command);
-  }
-  return result;
-}
-
 }  // namespace
 
 ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   Log log(voice_of(mpi));
   TrainArguments given;
   comm::agree(mpi.world(), [&] { given = take_arguments(arguments, "train"); });
-  Session session = open_session(mpi, given.config, given.settings);
+  Session session = open_session(mpi, given.config, given.settings,
+                                 given.dry_run ? DataNeeded::kNo : DataNeeded::kYes);
   if (!given.dry_run || session.config.run.resume != train::Resume::kNever) {
     take_up_run_directory(mpi, session, log);
   }
-  const train::Plan plan = make_plan(mpi, session);
+  // Alone, a dry run plans for the grid that will be launched.
+  const bool alone = given.dry_run && mpi.world().size() == 1;
+  const train::Plan plan = make_plan(mpi, session, alone ? 0 : mpi.world().size());
   if (given.dry_run) {
     log.info("{}", train::plan_text(plan));
     return ExitCode::kDone;
@@ -229,14 +107,8 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   comm::agree(mpi.world(), [&] { given = take_arguments(arguments, "evaluate"); });
   Session session = open_session(mpi, given.config, given.settings);
   const io::Dataset& data = session.test_data ? *session.test_data : *session.train_data;
-  const std::filesystem::path root = train::checkpoint_root(session.config);
-  session.checkpoint = train::newest_good_checkpoint(mpi.world(), root, log);
-  if (!session.checkpoint) {
-    throw comm::AgreedError(
-        ExitCode::kCheckpoint,
-        fmt::format("there is no checkpoint in {}; train first, or set run.dir", root.string()));
-  }
-  const train::Plan plan = make_plan(mpi, session);
+  open_checkpoint(mpi, session, log);
+  const train::Plan plan = make_plan(mpi, session, mpi.world().size());
   ops::Context context(session.threads);
   comm::Groups groups = comm::make_groups(mpi.world(), plan.grid);
   const train::RankPlan rank = train::rank_plan(plan, mpi.world().rank());

@@ -12,7 +12,8 @@ enum class RandomPurpose : std::uint32_t {
   kInitialise = 1,
   kDropout = 2,
   kShuffle = 3,
-  kSynthesise = 4
+  kSynthesise = 4,
+  kSample = 5
 };
 
 /// A keyed source of random words without state: the same (seed, purpose, subject, counter) gives

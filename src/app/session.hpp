@@ -1,0 +1,61 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strata/comm/mpi.hpp"
+#include "strata/core/log.hpp"
+#include "strata/io/checkpoint.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/train/plan.hpp"
+
+#include "commands.hpp"
+
+namespace strata::app {
+
+/// What the commands that use a model begin with: the config, the data sets and the checkpoint to
+/// go on from.
+struct Session {
+  train::RunConfig config;
+  /// Of data.train, or what a plan without data assumes.
+  io::DatasetInfo train_info;
+  std::optional<io::Dataset> train_data;
+  std::optional<io::Dataset> test_data;
+  std::optional<io::Checkpoint> checkpoint;
+  int threads = 1;
+};
+
+/// The config file's name and the settings, "--dry-run" taken out.
+struct TrainArguments {
+  std::string config;
+  std::vector<std::string> settings;
+  bool dry_run = false;
+};
+
+/// Throws: Error(kUsage) where there is no config file.
+[[nodiscard]] TrainArguments take_arguments(Arguments arguments, std::string_view command);
+
+/// Whether a plan can do without the data set that it is for.
+enum class DataNeeded { kNo, kYes };
+
+/// Reads the config and opens the data sets, the same on every rank.
+[[nodiscard]] Session open_session(comm::MpiSession& mpi, const std::string& path,
+                                   Arguments settings, DataNeeded needed = DataNeeded::kYes);
+
+/// Opens the newest good checkpoint of run.dir. Throws: AgreedError(kCheckpoint) where there is
+/// none.
+void open_checkpoint(comm::MpiSession& mpi, Session& session, Log& log);
+
+/// Refuses or takes up what run.dir holds.
+void take_up_run_directory(comm::MpiSession& mpi, Session& session, Log& log);
+
+/// The plan for so many ranks; for the config's grid where that is 0.
+[[nodiscard]] train::Plan make_plan(comm::MpiSession& mpi, const Session& session,
+                                    std::int64_t ranks);
+
+/// Only rank 0 writes to the terminal and the log.
+[[nodiscard]] Log::Voice voice_of(comm::MpiSession& mpi);
+
+}  // namespace strata::app

@@ -1,0 +1,155 @@
+#include "strata/train/generation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "strata/core/error.hpp"
+#include "strata/core/random.hpp"
+
+namespace strata::train {
+namespace {
+
+/// Ids from the likeliest to the least likely; of equal ones, the smaller first.
+std::vector<std::int64_t> ranked(std::span<const float> logits, std::int64_t vocabulary,
+                                 std::int64_t most) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(vocabulary));
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto count = std::min(most, vocabulary);
+  std::partial_sort(ids.begin(), ids.begin() + count, ids.end(),
+                    [&](std::int64_t a, std::int64_t b) {
+                      const float x = logits[static_cast<std::size_t>(a)];
+                      const float y = logits[static_cast<std::size_t>(b)];
+                      return x != y ? x > y : a < b;
+                    });
+  ids.resize(static_cast<std::size_t>(count));
+  return ids;
+}
+
+/// The plan's only rank, with memory for one sequence and no backward pass.
+RankPlan generating_rank(const Plan& plan) {
+  RankPlan rank = rank_plan(plan, 0);
+  rank.stage.pass.microbatch = 1;
+  rank.stage.slots = {.activations = 1, .inputs = 0, .gradients = 0};
+  rank.stage.order = nn::BackwardOrder::kSplit;
+  return rank;
+}
+
+}  // namespace
+
+std::int64_t sample_token(std::span<const float> logits, std::int64_t vocabulary,
+                          const SamplingOptions& options, std::int64_t position) {
+  const bool greedy = options.temperature == 0.0;
+  const std::int64_t most = greedy ? 1 : options.top_k > 0 ? options.top_k : vocabulary;
+  const std::vector<std::int64_t> ids = ranked(logits, vocabulary, most);
+  if (greedy) {
+    return ids.front();
+  }
+  const auto logit = [&](std::int64_t id) {
+    return static_cast<double>(logits[static_cast<std::size_t>(id)]) / options.temperature;
+  };
+  std::vector<double> reached;
+  double total = 0.0;
+  for (const std::int64_t id : ids) {
+    total += std::exp(logit(id) - logit(ids.front()));
+    reached.push_back(total);
+  }
+  const auto kept = std::find_if(reached.begin(), reached.end(),
+                                 [&](double sum) { return sum >= options.top_p * total; });
+  const std::size_t last =
+      kept == reached.end() ? reached.size() - 1 : static_cast<std::size_t>(kept - reached.begin());
+  const RandomStream stream(options.seed, RandomPurpose::kSample,
+                            static_cast<std::uint64_t>(options.text));
+  const double drawn = stream.uniform(static_cast<std::uint64_t>(position)) * reached[last];
+  const auto chosen =
+      std::upper_bound(reached.begin(), reached.begin() + static_cast<std::ptrdiff_t>(last), drawn);
+  return ids[static_cast<std::size_t>(chosen - reached.begin())];
+}
+
+Generator::Generator(ops::Context& context, const Plan& plan, comm::Groups& groups,
+                     const io::Checkpoint& checkpoint)
+    : plan_(plan), rank_(generating_rank(plan)), state_(context, plan, rank_, groups) {
+  require(plan.grid.ranks() == 1 && is_language_model(plan),
+          "generation by {} ranks of a model that is {}", plan.grid.ranks(),
+          is_language_model(plan) ? "one of language" : "none of language");
+  state_.load_weights(checkpoint);
+  const std::int64_t capacity = plan.model->input_shape()[0];
+  constexpr std::int64_t kAlignment = device::Buffer::kAlignmentBytes;
+  const auto padded = [](const nn::TensorSpec& spec) {
+    return (spec.shape.count() * size_bytes(spec.dtype) + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  std::int64_t bytes = 0;
+  for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
+    for (const nn::TensorSpec& spec : plan.model->layer(i).cache(rank_.stage.pass, capacity)) {
+      bytes += 2 * padded(spec);
+    }
+  }
+  cache_memory_ = device::Buffer(context.device(), bytes);
+  std::int64_t offset = 0;
+  const auto place = [&](const nn::TensorSpec& spec) {
+    const TensorView view = cache_memory_.view(offset, spec.shape, spec.dtype);
+    offset += padded(spec);
+    return view;
+  };
+  for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
+    nn::Stage::LayerCache& cache = caches_.emplace_back();
+    for (const nn::TensorSpec& spec : plan.model->layer(i).cache(rank_.stage.pass, capacity)) {
+      cache.keys.push_back(place(spec));
+      cache.values.push_back(place(spec));
+    }
+  }
+}
+
+std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) {
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  const ConstTensorView ids(tokens, Shape{1, count});
+  const ConstTensorView output = state_.stage().decode(ids, past_, caches_);
+  past_ += count;
+  const nn::Port& port = plan_.model->output();
+  const std::int64_t vocabulary = port.shape.back();
+  const bool split = port.placement == nn::Placement::kFeatures;
+  const std::int64_t blocks = split ? plan_.config.numerics.shards : 1;
+  std::vector<float> logits;
+  with_stored(output.dtype(), [&]<typename T>(T) {
+    for (std::int64_t s = 0; s < blocks; ++s) {
+      const ConstTensorView block =
+          nn::shard_block(output, count, vocabulary, blocks, {0, blocks}, s);
+      const std::span<const T> all = block.host<T>();
+      for (const T& logit : all.subspan(all.size() - static_cast<std::size_t>(block.shape()[1]))) {
+        logits.push_back(static_cast<float>(logit));
+      }
+    }
+  });
+  return logits;
+}
+
+void Generator::generate(std::span<const std::int64_t> prompt, std::int64_t count,
+                         const SamplingOptions& options,
+                         const std::function<bool(std::int64_t)>& take) {
+  const std::int64_t context = plan_.model->input_shape()[0];
+  if (prompt.empty() || static_cast<std::int64_t>(prompt.size()) > context) {
+    fail(ExitCode::kUsage,
+         "the prompt has {} tokens, it must have 1 to {}, the model's context; shorten it",
+         prompt.size(), context);
+  }
+  past_ = 0;
+  std::vector<std::int64_t> text(prompt.begin(), prompt.end());
+  std::vector<float> logits = next_logits(text);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t token = sample_token(logits, plan_.train_data.classes, options, i);
+    text.push_back(token);
+    if (!take(token) || i + 1 == count) {
+      return;
+    }
+    if (past_ == context) {
+      // Positions begin anew with the latter half of the text in view.
+      const std::int64_t kept = std::max<std::int64_t>(1, context / 2);
+      past_ = 0;
+      logits = next_logits(std::span(text).last(static_cast<std::size_t>(kept)));
+    } else {
+      logits = next_logits(std::span(text).last(1));
+    }
+  }
+}
+
+}  // namespace strata::train
