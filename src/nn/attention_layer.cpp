@@ -24,8 +24,10 @@ class Attention final : public Sublayer {
   Attention(const LayerSite& site, const SublayerOptions& options,
             const AttentionOptions& attention)
       : Sublayer(site, options,
-                 {{"qkv", attention.kv_heads * (attention.queries + 2) * attention.head_size}},
-                 "output", attention.kv_heads * attention.queries * attention.head_size),
+                 {{"qkv", attention.kv_heads * (attention.queries + 2) * attention.head_size,
+                   (attention.queries + 2) * attention.head_size}},
+                 "output", attention.kv_heads * attention.queries * attention.head_size,
+                 attention.queries * attention.head_size),
         attention_(attention),
         tokens_(site.input.shape[0]) {}
 
@@ -37,11 +39,10 @@ class Attention final : public Sublayer {
   }
 
  protected:
-  std::vector<TensorSpec> extras(const PassShape& pass) const override {
+  std::vector<TensorSpec> extras(const PassShape& pass, std::int64_t shard) const override {
     // What the backward pass makes the softmax from again.
-    return {
-        {{pass.microbatch, attention_.kv_heads / pass.shards.count * attention_.queries, tokens_},
-         compute_dtype(pass.dtype)}};
+    return {{{pass.microbatch, kv_heads_of(pass.shards.count, shard) * attention_.queries, tokens_},
+             compute_dtype(pass.dtype)}};
   }
 
   Keep result_under_selective() const override { return Keep::kKept; }
@@ -77,9 +78,12 @@ class Attention final : public Sublayer {
   }
 
   std::vector<TensorSpec> cache(const PassShape& pass, std::int64_t capacity) const override {
-    return std::vector<TensorSpec>(
-        static_cast<std::size_t>(pass.shards.own.count()),
-        {{attention_.kv_heads / pass.shards.count, capacity, attention_.head_size}, pass.dtype});
+    std::vector<TensorSpec> specs;
+    for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
+      specs.push_back(
+          {{kv_heads_of(pass.shards.count, s), capacity, attention_.head_size}, pass.dtype});
+    }
+    return specs;
   }
 
   double inner_flops() const override {
@@ -88,11 +92,15 @@ class Attention final : public Sublayer {
   }
 
  private:
+  std::int64_t kv_heads_of(std::int64_t shards, std::int64_t shard) const {
+    return grid::even_part(attention_.kv_heads, shards, shard).count();
+  }
+
   ops::AttentionShape shape_of(const Inner& inner) const {
     const std::int64_t tokens = inner.pass.decoding != nullptr ? inner.rows : tokens_;
     return {.sequences = inner.rows / tokens,
             .tokens = tokens,
-            .kv_heads = attention_.kv_heads / inner.pass.shards.shards(),
+            .kv_heads = kv_heads_of(inner.pass.shards.shards(), inner.shard),
             .queries = attention_.queries,
             .head_size = attention_.head_size};
   }
@@ -135,12 +143,17 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
                     "even head size",
                     attention.head_size));
   }
-  if (attention.kv_heads % site.shards != 0) {
+  // Shards of unequal size keep each other waiting; one head more or less of many is bearable.
+  constexpr double kMostImbalance = 1.1;
+  const auto even = static_cast<double>(attention.kv_heads) / static_cast<double>(site.shards);
+  const std::int64_t largest = grid::even_part(attention.kv_heads, site.shards, 0).count();
+  if (attention.kv_heads < site.shards || static_cast<double>(largest) > kMostImbalance * even) {
     line.refuse(
-        fmt::format("its {} {} are not divisible by numerics.shards = {}; use a number of "
-                    "shards that divides {}",
+        fmt::format("its {} {} are not divisible by numerics.shards = {}: one shard would have {}, "
+                    "over 10 % more "
+                    "than its share; use a number of shards that divides {}",
                     attention.kv_heads, attention.queries > 1 ? "key-value heads" : "heads",
-                    site.shards, attention.kv_heads));
+                    site.shards, largest, attention.kv_heads));
   }
   return std::make_unique<Attention>(site, take_sublayer_options(line), attention);
 }

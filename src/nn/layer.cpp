@@ -25,7 +25,7 @@ Shape local_shape(const Port& port, const PassShape& pass) {
   }
   std::int64_t width = 0;
   for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
-    width += grid::even_part(port.shape.back(), pass.shards.count, s).count();
+    width += shard_part(port.shape.back(), port.unit, pass.shards.count, s).count();
   }
   return {rows_at(port, pass.microbatch) * width};
 }

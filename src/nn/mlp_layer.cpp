@@ -29,7 +29,7 @@ namespace {
 class Mlp final : public Sublayer {
  public:
   Mlp(const LayerSite& site, const SublayerOptions& options, std::int64_t hidden, MlpKind kind)
-      : Sublayer(site, options, products_of(hidden, kind), "down", hidden), kind_(kind) {}
+      : Sublayer(site, options, products_of(hidden, kind), "down", hidden, 1), kind_(kind) {}
 
   std::string text() const override {
     return fmt::format("mlp {} {}", inner_width(), name_of(kind_));

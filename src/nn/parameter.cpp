@@ -7,11 +7,6 @@
 
 namespace strata::nn {
 
-grid::Range shard_indices(const Shape& shape, std::int64_t dimension, std::int64_t shards,
-                          std::int64_t shard) {
-  return grid::even_part(shape[static_cast<std::size_t>(dimension)], shards, shard);
-}
-
 namespace {
 
 /// The slices of a parameter that a rank holds, without their offsets.
@@ -24,7 +19,8 @@ std::vector<PlacedParameter> slices_of(const ParameterSpec& spec, std::int64_t i
   }
   for (std::int64_t s = shards.own.begin; s < shards.own.end; ++s) {
     std::vector<std::int64_t> extents(spec.shape.extents().begin(), spec.shape.extents().end());
-    const grid::Range indices = shard_indices(spec.shape, spec.split, shards.count, s);
+    const grid::Range indices =
+        shard_part(spec.shape[static_cast<std::size_t>(spec.split)], spec.unit, shards.count, s);
     extents[static_cast<std::size_t>(spec.split)] = indices.count();
     slices.push_back({.spec = spec,
                       .index = index,

@@ -47,37 +47,43 @@ SublayerOptions take_sublayer_options(LayerLine& line) {
 
 Sublayer::Sublayer(const LayerSite& site, const SublayerOptions& options,
                    std::vector<InnerProduct> products, std::string output_name,
-                   std::int64_t inner_width)
+                   std::int64_t inner_width, std::int64_t inner_unit)
     : Layer(site.name, site.input, site.input),
       options_(options),
       norm_(options.norm, site.input.shape.back(), options.epsilon, options.bias),
       products_(std::move(products)),
       output_name_(std::move(output_name)),
       inner_width_(inner_width),
+      inner_unit_(inner_unit),
       dropout_stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {}
 
 std::vector<ParameterSpec> Sublayer::parameters() const {
   std::vector<ParameterSpec> specs = norm_.parameters(name() + ".norm");
-  const auto add = [&](const std::string& part, const Shape& shape, std::int64_t split,
-                       std::int64_t bias_split, double deviation) {
-    specs.push_back({.name = name() + "." + part + ".weight",
-                     .shape = shape,
-                     .initializer = Initializer::kNormal,
-                     .deviation = deviation,
-                     .fan_in = shape[1],
-                     .fan_out = shape[0],
-                     .split = split});
+  const auto add = [&](const std::string& part, const ParameterSpec& weight) {
+    specs.push_back(weight);
+    specs.back().name = name() + "." + part + ".weight";
+    specs.back().initializer = Initializer::kNormal;
+    specs.back().fan_in = weight.shape[1];
+    specs.back().fan_out = weight.shape[0];
     if (options_.bias == Bias::kYes) {
       specs.push_back({.name = name() + "." + part + ".bias",
-                       .shape = {shape[0]},
+                       .shape = {weight.shape[0]},
                        .initializer = Initializer::kZeros,
-                       .split = bias_split});
+                       // A sum over shards has one bias, which is whole.
+                       .split = weight.split == 0 ? 0 : kNotSplit,
+                       .unit = weight.split == 0 ? weight.unit : 1});
     }
   };
   for (const InnerProduct& product : products_) {
-    add(product.name, {product.columns, width()}, 0, 0, options_.deviation);
+    add(product.name, {.shape = {product.columns, width()},
+                       .deviation = options_.deviation,
+                       .split = 0,
+                       .unit = product.unit});
   }
-  add(output_name_, {width(), inner_width_}, 1, kNotSplit, options_.output_deviation);
+  add(output_name_, {.shape = {width(), inner_width_},
+                     .deviation = options_.output_deviation,
+                     .split = 1,
+                     .unit = inner_unit_});
   return specs;
 }
 
@@ -98,7 +104,7 @@ TensorView Sublayer::bias_of(std::span<const ParameterViews> views, std::size_t 
   return options_.bias == Bias::kYes ? views[weight + 1][local] : TensorView();
 }
 
-std::vector<TensorSpec> Sublayer::extras(const PassShape& /*pass*/) const {
+std::vector<TensorSpec> Sublayer::extras(const PassShape& /*pass*/, std::int64_t /*shard*/) const {
   return {};
 }
 
@@ -121,18 +127,18 @@ std::vector<SavedSpec> Sublayer::saved(const PassShape& pass) const {
       {{{copies ? whole : 0, width()}, pass.dtype}, keep_unless(Recompute::kSelective)});
   // A byte an element, and dear to make again.
   specs.push_back({{{options_.dropout > 0.0 ? rows : 0, width()}, DType::kUint8}, Keep::kKept});
-  const auto split = [&](std::int64_t columns) {
-    const Port port{{whole / pass.microbatch, columns}, Placement::kFeatures};
+  const auto split = [&](std::int64_t columns, std::int64_t unit) {
+    const Port port{{whole / pass.microbatch, columns}, Placement::kFeatures, unit};
     return TensorSpec{local_shape(port, pass), pass.dtype};
   };
   const Keep result = pass.recompute == Recompute::kSelective ? result_under_selective()
                                                               : keep_unless(Recompute::kFull);
-  specs.push_back({split(inner_width_), result});
+  specs.push_back({split(inner_width_, inner_unit_), result});
   for (const InnerProduct& product : products_) {
-    specs.push_back({split(product.columns), keep_unless(Recompute::kFull)});
+    specs.push_back({split(product.columns, product.unit), keep_unless(Recompute::kFull)});
   }
-  for (std::int64_t s = 0; s < pass.shards.own.count(); ++s) {
-    for (const TensorSpec& extra : extras(pass)) {
+  for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
+    for (const TensorSpec& extra : extras(pass, s)) {
       specs.push_back({extra, keep_unless(Recompute::kFull)});
     }
   }
@@ -144,7 +150,8 @@ std::vector<TensorSpec> Sublayer::gradients(const PassShape& pass) const {
   std::vector<TensorSpec> specs{{{copies ? whole_rows(pass) : 0, width()}, pass.dtype},
                                 {{local_rows(input(), pass), width()}, pass.dtype}};
   for (const InnerProduct& product : products_) {
-    const Port port{{whole_rows(pass) / pass.microbatch, product.columns}, Placement::kFeatures};
+    const Port port{
+        {whole_rows(pass) / pass.microbatch, product.columns}, Placement::kFeatures, product.unit};
     specs.push_back({local_shape(port, pass), pass.dtype});
   }
   return specs;
@@ -157,7 +164,7 @@ bool Sublayer::sums_shards(const PassShape& pass) const {
 std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
   std::vector<TensorSpec> specs = norm_.workspace(pass);
   const std::int64_t whole = whole_rows(pass);
-  const Port result{{whole / pass.microbatch, inner_width_}, Placement::kFeatures};
+  const Port result{{whole / pass.microbatch, inner_width_}, Placement::kFeatures, inner_unit_};
   specs.push_back({local_shape(result, pass), pass.dtype});
   const DType dtype = compute_dtype(pass.dtype);
   specs.push_back(
@@ -235,15 +242,16 @@ ConstTensorView Sublayer::normed(const LayerPass& pass) const {
 Sublayer::Inner Sublayer::inner_of(const LayerPass& pass, std::int64_t shard) const {
   const std::int64_t rows = whole_rows(pass);
   const grid::Range& own = pass.shards.own();
-  const auto block = [&](const TensorView& tensor, std::int64_t columns) {
-    return shard_block(tensor, rows, columns, pass.shards.shards(), own, shard);
+  const auto block = [&](const TensorView& tensor, std::int64_t columns, std::int64_t unit) {
+    return shard_block(tensor, rows, columns, pass.shards.shards(), own, shard, unit);
   };
   Inner inner{.pass = pass,
               .rows = rows,
               .shard = shard,
-              .result = block(pass.saved[SavedIndex::kResult], inner_width_)};
+              .result = block(pass.saved[SavedIndex::kResult], inner_width_, inner_unit_)};
   for (std::size_t p = 0; p < products_.size(); ++p) {
-    inner.products.push_back(block(pass.saved[SavedIndex::kProducts + p], products_[p].columns));
+    inner.products.push_back(
+        block(pass.saved[SavedIndex::kProducts + p], products_[p].columns, products_[p].unit));
   }
   const std::size_t first = SavedIndex::kProducts + products_.size();
   const std::size_t count = (pass.saved.size() - first) / static_cast<std::size_t>(own.count());
@@ -260,7 +268,7 @@ std::vector<TensorView> Sublayer::product_gradients(const LayerPass& pass,
   for (std::size_t p = 0; p < products_.size(); ++p) {
     views.push_back(shard_block(pass.gradients[GradientIndex::kProducts + p], whole_rows(pass),
                                 products_[p].columns, pass.shards.shards(), pass.shards.own(),
-                                shard));
+                                shard, products_[p].unit));
   }
   return views;
 }
@@ -428,7 +436,7 @@ void Sublayer::normed_gradient_of_products(const LayerPass& pass, const ConstTen
     const auto local = static_cast<std::size_t>(s - own.begin);
     const TensorView d_result =
         shard_block(pass.workspace[WorkspaceIndex::kResultGradient], whole_rows(pass), inner_width_,
-                    pass.shards.shards(), own, s);
+                    pass.shards.shards(), own, s, inner_unit_);
     ops::matmul(pass.context, dy, pass.weights[output_parameters()][local], d_result);
     inner_backward(inner_of(pass, s), d_result, product_gradients(pass, s));
   }

@@ -59,10 +59,13 @@ class Sublayer : public Layer {
   struct InnerProduct {
     std::string name;
     std::int64_t columns = 0;
+    /// Columns that stay together where shards divide them.
+    std::int64_t unit = 1;
   };
 
   Sublayer(const LayerSite& site, const SublayerOptions& options,
-           std::vector<InnerProduct> products, std::string output_name, std::int64_t inner_width);
+           std::vector<InnerProduct> products, std::string output_name, std::int64_t inner_width,
+           std::int64_t inner_unit);
 
   /// What the inner part has for one shard. Views of `rows` rows.
   struct Inner {
@@ -77,8 +80,9 @@ class Sublayer : public Layer {
     std::vector<TensorView> extras;
   };
 
-  /// Further tensors for each own shard, of one shard's size; they are kept as products are.
-  [[nodiscard]] virtual std::vector<TensorSpec> extras(const PassShape& pass) const;
+  /// Further tensors of one shard; they are kept as products are. As many for every shard.
+  [[nodiscard]] virtual std::vector<TensorSpec> extras(const PassShape& pass,
+                                                       std::int64_t shard) const;
   /// Whether selective recompute makes `result` again from the products.
   [[nodiscard]] virtual Keep result_under_selective() const = 0;
   /// From the products' results to `result`.
@@ -127,6 +131,7 @@ class Sublayer : public Layer {
   std::vector<InnerProduct> products_;
   std::string output_name_;
   std::int64_t inner_width_;
+  std::int64_t inner_unit_;
   RandomStream dropout_stream_;
 };
 

@@ -146,6 +146,12 @@ std::int64_t decide_steps(const RunConfig& config, std::int64_t samples) {
   if (t.steps > 0) {
     return t.steps;
   }
+  if (samples == 0) {
+    fail(ExitCode::kUsage,
+         "train.epochs is {}, but there is no data set to count them by; name one in "
+         "data.train, or set train.steps",
+         t.epochs);
+  }
   constexpr double kMostSteps = 1e15;
   const double steps =
       std::ceil(t.epochs * static_cast<double>(samples) / static_cast<double>(config.batch.global));

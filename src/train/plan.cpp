@@ -51,7 +51,7 @@ io::DatasetInfo assumed_data(const RunConfig& config) {
   const std::int64_t context = context_of(config);
   return {.path = "(no data set)",
           .task = io::Task::kNextToken,
-          .samples = std::max<std::int64_t>(1, config.batch.global),
+          .samples = 0,
           .input_shape = {context},
           .input_dtype = DType::kInt64,
           .target_shape = {context},

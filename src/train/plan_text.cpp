@@ -32,12 +32,16 @@ RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
 
 std::string batch_text(const Plan& plan) {
   const RunConfig& c = plan.config;
-  std::string text = fmt::format(
-      "batch: {} samples = {} replica{} x {} microbatches x {} samples; {} steps = {:.2f} epochs\n",
-      c.batch.global, plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches,
-      c.batch.micro, plan.total_steps,
-      static_cast<double>(plan.total_steps) * static_cast<double>(c.batch.global) /
-          static_cast<double>(plan.train_data.samples));
+  std::string text =
+      fmt::format("batch: {} samples = {} replica{} x {} microbatches x {} samples; {} steps",
+                  c.batch.global, plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches,
+                  c.batch.micro, plan.total_steps);
+  if (plan.train_data.samples == 0) {
+    return text + " (no data set)\n";
+  }
+  text += fmt::format(" = {:.2f} epochs\n", static_cast<double>(plan.total_steps) *
+                                                static_cast<double>(c.batch.global) /
+                                                static_cast<double>(plan.train_data.samples));
   if (plan.train_data.samples < c.batch.global) {
     text += fmt::format(
         "warning: a batch of {} holds samples of the {} in the data set several times\n",

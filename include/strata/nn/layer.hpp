@@ -123,6 +123,8 @@ struct LayerTraffic {
 struct Port {
   Shape shape;
   Placement placement = Placement::kReplicated;
+  /// Features that stay together where they are split.
+  std::int64_t unit = 1;
 
   friend bool operator==(const Port&, const Port&) = default;
 };
@@ -139,9 +141,10 @@ struct Port {
 /// share of `width`.
 template <typename View>
 [[nodiscard]] View shard_block(const View& tensor, std::int64_t rows, std::int64_t width,
-                               std::int64_t shards, const grid::Range& own, std::int64_t shard) {
-  const std::int64_t first = grid::even_part(width, shards, own.begin).begin;
-  const grid::Range columns = grid::even_part(width, shards, shard);
+                               std::int64_t shards, const grid::Range& own, std::int64_t shard,
+                               std::int64_t unit = 1) {
+  const std::int64_t first = shard_part(width, unit, shards, own.begin).begin;
+  const grid::Range columns = shard_part(width, unit, shards, shard);
   return tensor.flat_slice(rows * (columns.begin - first), rows * columns.count())
       .reshaped(Shape{rows, columns.count()});
 }

@@ -42,8 +42,10 @@ struct ParameterSpec {
   std::int64_t fan_out = 1;
   /// The layer that holds it.
   std::int64_t layer = 0;
-  /// The dimension that shards divide (grid::even_part), or kNotSplit.
+  /// The dimension that shards divide, or kNotSplit.
   std::int64_t split = kNotSplit;
+  /// Indices of that dimension that stay together, as the rows of one head.
+  std::int64_t unit = 1;
   /// A borrowed parameter has the name and shape of the owned one. It adds to that one's gradient.
   Ownership ownership = Ownership::kOwned;
 };
@@ -56,10 +58,13 @@ struct Shards {
   friend bool operator==(const Shards&, const Shards&) = default;
 };
 
-/// One shard's slice of a parameter of `shape` that is split along `dimension`: the indices of that
-/// dimension.
-[[nodiscard]] grid::Range shard_indices(const Shape& shape, std::int64_t dimension,
-                                        std::int64_t shards, std::int64_t shard);
+/// One shard's part of `count` indices that are dealt in whole units, as evenly as they allow.
+/// Pre: unit divides count.
+[[nodiscard]] inline grid::Range shard_part(std::int64_t count, std::int64_t unit,
+                                            std::int64_t shards, std::int64_t shard) {
+  const grid::Range units = grid::even_part(count / unit, shards, shard);
+  return {units.begin * unit, units.end * unit};
+}
 
 /// Where one parameter, or one shard's slice of a split one, lies in the arenas of its stage.
 struct PlacedParameter {

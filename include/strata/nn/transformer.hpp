@@ -60,10 +60,10 @@ struct TransformerOptions {
 /// Throws: Error(kUsage) naming the first dimension that nobody gives.
 [[nodiscard]] TransformerOptions resolved(const TransformerOptions& options);
 
-/// The `layer =` lines of a transformer: embedding, an attention and an MLP sublayer a block, norm and
-/// head. Initial weights have the deviation 0.02, those of output projections 0.02 / sqrt(2 blocks).
-/// Pre: resolved. Source: Radford et al., "Language models are unsupervised multitask learners",
-/// 2019; Touvron et al., "Llama 2", arXiv 2307.09288.
+/// The `layer =` lines of a transformer: embedding, an attention and an MLP sublayer a block, norm
+/// and head. Initial weights have the deviation 0.02, those of output projections 0.02 / sqrt(2
+/// blocks). Pre: resolved. Source: Radford et al., "Language models are unsupervised multitask
+/// learners", 2019; Touvron et al., "Llama 2", arXiv 2307.09288.
 [[nodiscard]] std::vector<std::string> transformer_layers(const TransformerOptions& options);
 
 }  // namespace strata::nn
