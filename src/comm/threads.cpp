@@ -108,7 +108,7 @@ class ReceiveOperation final : public Request::Operation {
     }
     require(static_cast<std::int64_t>(message.size()) == payload_.bytes(),
             "a message of {} bytes where {} were expected", message.size(), payload_.bytes());
-    std::memcpy(payload_.raw(), message.data(), message.size());
+    std::copy(message.begin(), message.end(), payload_.raw());
     return true;
   }
 
@@ -236,9 +236,8 @@ class ThreadCommunicator final : public Communicator {
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
                                                  Tag tag) override {
-    Exchange::Message message(static_cast<std::size_t>(payload.bytes()));
-    std::memcpy(message.data(), payload.raw(), message.size());
-    exchange_.put({group_, rank(), peer, static_cast<int>(tag)}, std::move(message));
+    exchange_.put({group_, rank(), peer, static_cast<int>(tag)},
+                  Exchange::Message(payload.raw(), payload.raw() + payload.bytes()));
     return std::make_unique<DoneOperation>();
   }
 
@@ -260,7 +259,7 @@ class ThreadCommunicator final : public Communicator {
       auto& part = parts.emplace_back();
       part.memory.resize(static_cast<std::size_t>(own.bytes()));
       if (peer == rank()) {
-        std::memcpy(part.memory.data(), own.raw(), part.memory.size());
+        part.memory.assign(own.raw(), own.raw() + own.bytes());
         continue;
       }
       begin_send(slice_of(peer), peer, Tag::kReduce)->test();

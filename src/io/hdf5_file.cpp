@@ -79,6 +79,11 @@ void sync_descriptor(const Origin& origin, int flags) {
   }
 }
 
+// The same data written at another second must give the same bytes.
+void leave_out_times(const Handle& creation, const Origin& origin) {
+  check(H5Pset_obj_track_times(creation.get(), 0), origin, "cannot leave the time out of");
+}
+
 }  // namespace
 
 void silence() {
@@ -177,7 +182,9 @@ File File::create(const std::filesystem::path& path, ExitCode code) {
   silence();
   Origin origin{path, code};
   const Handle access = file_access(origin);
-  Handle file = own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), &close_file,
+  const Handle root = own(H5Pcreate(H5P_FILE_CREATE), &H5Pclose, origin, "cannot create");
+  leave_out_times(root, origin);
+  Handle file = own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, root.get(), access.get()), &close_file,
                     origin, "cannot create");
   return {std::move(file), std::move(origin)};
 }
@@ -205,6 +212,7 @@ Dataset File::create_dataset(const std::string& name, const ElementType& type, c
   const Handle space = make_space(shape, origin_);
   const Handle links = with_groups(origin_);
   const Handle layout = own(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose, origin_, what);
+  leave_out_times(layout, origin_);
   check(H5Pset_layout(layout.get(), H5D_CONTIGUOUS), origin_, what);
   check(H5Pset_alloc_time(layout.get(), H5D_ALLOC_TIME_EARLY), origin_, what);
   check(H5Pset_fill_time(layout.get(), H5D_FILL_TIME_NEVER), origin_, what);
@@ -221,6 +229,7 @@ Dataset File::create_virtual(const std::string& name, const ElementType& type, c
   const Handle space = make_space(shape, origin_);
   const Handle links = with_groups(origin_);
   const Handle layout = own(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose, origin_, what);
+  leave_out_times(layout, origin_);
   check(H5Pset_layout(layout.get(), H5D_VIRTUAL), origin_, what);
   for (const VirtualPart& part : parts) {
     const Handle target = make_space(shape, origin_);

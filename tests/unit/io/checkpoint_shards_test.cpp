@@ -295,6 +295,17 @@ TEST(CheckpointShards, OutsideTheTensorAreRefused) {
   EXPECT_THROW(read({.dimension = 1, .first = 0, .count = 1}), std::logic_error);
 }
 
+TEST(CheckpointShards, FormatVersionsWithoutThemAreRefused) {
+  const ScratchDirectory scratch;
+  const fs::path directory = write_cut(scratch.path(), Shape{4, 6}, {});
+  const std::string command = fmt::format(
+      "/usr/bin/python3 -c 'import h5py; h5py.File(\"{}\", \"r+\").attrs.modify(\"version\", 1)'",
+      (directory / "master.h5").string());
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_THAT(checkpoint_error([&] { (void)Checkpoint::open(directory); }),
+              HasSubstr("has format version 1, this program reads version 2"));
+}
+
 TEST(CheckpointRecord, KeepsShards) {
   PartRecord record{.file = "part-00000.h5", .bytes = 10, .slices = {}};
   record.slices.push_back({.tensor = {.name = "w", .shape = Shape{4, 6}},
