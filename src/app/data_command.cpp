@@ -52,7 +52,7 @@ class ProgressLine {
     shown_ = true;
     const double seconds = std::chrono::duration<double>(now - start_).count();
     const std::string of = total > 0 ? fmt::format(" of {}", count_text(total)) : "";
-    fmt::print(stderr, "\r{} {}{} {}, {}/s   ", verb_, count_text(done), of, unit_,
+    fmt::print(stderr, "\r{} {}{}{}, {}/s   ", verb_, count_text(done), of, unit_,
                count_text(static_cast<std::int64_t>(static_cast<double>(done) / seconds)));
   }
 
@@ -169,8 +169,8 @@ ExitCode import_command(Arguments arguments) {
   }
   const io::ImportOptions options = import_options(line);
   const bool tokens = io::holds_tokens(options.format);
-  const char* unit = tokens ? "tokens" : "samples";
-  ProgressLine progress("imported", unit);
+  const std::string unit = tokens ? "tokens" : "samples";
+  ProgressLine progress("imported", " " + unit);
   const double start = now_seconds();
   const io::ImportReport report = io::import_dataset(options, std::ref(progress));
   const double seconds = now_seconds() - start;
@@ -202,7 +202,7 @@ ExitCode inspect_command(Arguments arguments) {
   }
   std::int64_t bad = 0;
   for (const std::string& path : line.positions()) {
-    ProgressLine progress("verified", "samples or tokens");
+    ProgressLine progress("verified", "");
     const io::Inspection inspection = io::inspect_dataset(
         path, line.has("verify") ? io::Inspect::kVerify : io::Inspect::kDescribe,
         std::ref(progress));
