@@ -98,6 +98,12 @@ void token_options(const CommandLine& line, io::ImportOptions& options) {
            name_of(options.format));
     }
   }
+  for (const char* name : {"task", "classes", "label"}) {
+    if (line.has(name) && io::holds_tokens(options.format)) {
+      fail(ExitCode::kUsage, "--{} is not for --format={}: what is learnt of tokens are tokens",
+           name, name_of(options.format));
+    }
+  }
   options.tokenizer = enum_argument(line, "tokenizer", options.tokenizer);
   options.separator = enum_argument(line, "separator", options.separator);
   options.vocabulary = count_argument(line, "vocabulary", 0);
