@@ -52,7 +52,7 @@ class ProgressLine {
     shown_ = true;
     const double seconds = std::chrono::duration<double>(now - start_).count();
     const std::string of = total > 0 ? fmt::format(" of {}", count_text(total)) : "";
-    fmt::print(stderr, "\r{} {}{} {}, {}/s   ", verb_, count_text(done), of, unit_,
+    fmt::print(stderr, "\r{} {}{}{}, {}/s   ", verb_, count_text(done), of, unit_,
                count_text(static_cast<std::int64_t>(static_cast<double>(done) / seconds)));
   }
 
@@ -96,6 +96,12 @@ void token_options(const CommandLine& line, io::ImportOptions& options) {
     if (line.has(name) && !io::holds_tokens(options.format)) {
       fail(ExitCode::kUsage, "--{} is for text and tokens, not for --format={}", name,
            name_of(options.format));
+    }
+  }
+  for (const char* name : {"task", "classes", "label"}) {
+    if (line.has(name) && io::holds_tokens(options.format)) {
+      fail(ExitCode::kUsage, "--{} is not for --format={}: what is learnt of tokens are tokens",
+           name, name_of(options.format));
     }
   }
   options.tokenizer = enum_argument(line, "tokenizer", options.tokenizer);
@@ -169,8 +175,8 @@ ExitCode import_command(Arguments arguments) {
   }
   const io::ImportOptions options = import_options(line);
   const bool tokens = io::holds_tokens(options.format);
-  const char* unit = tokens ? "tokens" : "samples";
-  ProgressLine progress("imported", unit);
+  const std::string unit = tokens ? "tokens" : "samples";
+  ProgressLine progress("imported", " " + unit);
   const double start = now_seconds();
   const io::ImportReport report = io::import_dataset(options, std::ref(progress));
   const double seconds = now_seconds() - start;
@@ -202,7 +208,7 @@ ExitCode inspect_command(Arguments arguments) {
   }
   std::int64_t bad = 0;
   for (const std::string& path : line.positions()) {
-    ProgressLine progress("verified", "samples or tokens");
+    ProgressLine progress("verified", "");
     const io::Inspection inspection = io::inspect_dataset(
         path, line.has("verify") ? io::Inspect::kVerify : io::Inspect::kDescribe,
         std::ref(progress));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 
 #include "input_stream.hpp"
 #include "text_encoder.hpp"
@@ -34,11 +35,20 @@ class Document {
  private:
   void read_piece() {
     constexpr std::size_t kPiece = std::size_t{1} << 20;
+    constexpr std::size_t kLongestWord = std::size_t{16} << 20;
     const std::size_t kept = text_.size();
-    text_.resize(kept + kPiece);
+    if (kept > kLongestWord) {
+      fail(ExitCode::kData,
+           "{} holds a word of more than {} from byte {} on; it is no text, or import it with "
+           "--tokenizer=bytes or chars",
+           file_.path().string(), bytes_text(kLongestWord), position_);
+    }
+    // A word that grows is looked at again as a whole: reading twice as much each time bounds that.
+    const std::size_t piece = std::max(kPiece, kept);
+    text_.resize(kept + piece);
     const std::size_t count = file_.read(std::as_writable_bytes(std::span(text_)).subspan(kept));
     text_.resize(kept + count);
-    if (count < kPiece) {
+    if (count < piece) {
       end_ = End::kReached;
     }
     if (text_.empty() && position_ == 0) {

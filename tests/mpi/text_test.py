@@ -221,6 +221,7 @@ class Refusals(TextTest):
         self.refused_text(USAGE, "--vocabulary is for token files", files="fine.txt", vocabulary=9)
         self.refused(USAGE, "--tokenizer is for text and tokens", format="csv", files="fine.txt", label="a",
                      tokenizer="chars")
+        self.refused_text(USAGE, "--classes is not for --format=text", files="fine.txt", classes=9)
         self.refused(USAGE, "either --vocabulary=N", format="tokens-nanogpt", files="fine.txt")
         self.refused(USAGE, "--separator is for --format=text", format="tokens-nanogpt", files="fine.txt",
                      vocabulary=9, separator="no")

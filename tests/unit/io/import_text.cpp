@@ -208,6 +208,10 @@ TEST(ImportText, RefusesBadInput) {
     EXPECT_THAT(import_error(text_options(directory, kind, {"fine\xE7\x8C", "fine"}, "1.0")),
                 AllOf(HasSubstr("a.txt"), HasSubstr("byte 4 "), HasSubstr("cuts short")));
   }
+  ImportOptions endless = text_options(directory, TokenizerKind::kGpt2, {"a"}, "1.0");
+  test::write_gzip(endless.inputs[0], "the " + std::string(std::size_t{33} << 20, 'x'));
+  EXPECT_THAT(import_error(endless),
+              AllOf(HasSubstr("a.txt"), HasSubstr("16.00 MiB from byte 3 on")));
   ImportOptions missing = text_options(directory, TokenizerKind::kChars, {"a"}, "1.0");
   missing.inputs.push_back(directory / "none.txt");
   EXPECT_THAT(import_error(missing), HasSubstr("none.txt does not exist"));
