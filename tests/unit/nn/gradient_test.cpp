@@ -56,8 +56,7 @@ TEST_P(LayerGradients, AgreeWithDifferences) {
   std::vector<std::string> layers{"relu name=before"};
   layers.insert(layers.end(), c.layers.begin(), c.layers.end());
   const Model model({.layers = layers, .input_shape = c.input, .outputs = c.outputs, .seed = 4});
-  StageBench<double> bench(model, {1, model.layer_count()}, kMicrobatch,
-                           {.activations = 1, .inputs = 1, .gradients = 1});
+  StageBench<double> bench(model, spec_of<double>({1, model.layer_count()}, kMicrobatch));
   Stage& stage = bench.stage();
   const std::span<double> input = stage.input_of(0).host<double>();
   const std::vector<double> start = numbers<double>(std::ssize(input), 1);
@@ -78,7 +77,7 @@ TEST_P(LayerGradients, AgreeWithDifferences) {
   ASSERT_EQ(stage.output_gradient_of(0).count(), std::ssize(factors));
   std::copy(factors.begin(), factors.end(), stage.output_gradient_of(0).host<double>().begin());
   ArenaSink<double> sink(bench.layout().elements);
-  stage.backward_input(0, stage.input_of(0), kFirstRow);
+  stage.backward_input(0, stage.input_of(0), kFirstRow, sink);
   const std::span<const double> given = stage.input_gradient_of(0).host<double>();
   const std::vector<double> input_gradient(given.begin(), given.end());
   stage.backward_weight(0, stage.input_of(0), kFirstRow, sink);
@@ -87,7 +86,7 @@ TEST_P(LayerGradients, AgreeWithDifferences) {
   for (const PlacedParameter& placed : bench.layout().parameters) {
     const auto gradient = std::span(sink.gradients())
                               .subspan(static_cast<std::size_t>(placed.offset),
-                                       static_cast<std::size_t>(placed.spec.shape.count()));
+                                       static_cast<std::size_t>(placed.shape.count()));
     EXPECT_LT(error_against_differences(gradient, bench.weight(placed), loss), kTolerance)
         << placed.spec.name;
   }
@@ -128,7 +127,7 @@ TEST_P(LossGradients, AgreeWithDifferences) {
                      .input_shape = {2, 3},
                      .outputs = 4,
                      .seed = 4});
-  StageBench<double> bench(model, {0, 4}, kMicrobatch, {});
+  StageBench<double> bench(model, spec_of<double>({0, 4}, kMicrobatch));
   Stage& stage = bench.stage();
   const std::vector<double> inputs = numbers<double>(kMicrobatch * 6, 1);
   const ConstTensorView input{std::span(inputs), Shape{kMicrobatch, 2, 3}};
@@ -143,15 +142,15 @@ TEST_P(LossGradients, AgreeWithDifferences) {
     return kScale * stage.loss(0, input, targets, kMicrobatch - 1, kScale, Mode::kTraining).loss;
   };
   loss();
-  stage.backward_input(0, input, kFirstRow);
   ArenaSink<double> sink(bench.layout().elements);
+  stage.backward_input(0, input, kFirstRow, sink);
   stage.backward_weight(0, input, kFirstRow, sink);
   EXPECT_TRUE(stage.input_gradient_of(0).empty());
   EXPECT_EQ(sink.done(), (std::vector<std::int64_t>{3, 2, 1, 0}));
   for (const PlacedParameter& placed : bench.layout().parameters) {
     const auto gradient = std::span(sink.gradients())
                               .subspan(static_cast<std::size_t>(placed.offset),
-                                       static_cast<std::size_t>(placed.spec.shape.count()));
+                                       static_cast<std::size_t>(placed.shape.count()));
     EXPECT_LT(error_against_differences(gradient, bench.weight(placed), loss), kTolerance)
         << placed.spec.name;
   }
