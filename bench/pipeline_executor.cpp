@@ -75,14 +75,19 @@ void train(benchmark::State& state, const Task& task) {
         {.layers = task.layers, .input_shape = Shape{task.features}, .outputs = 10, .seed = 1});
     const grid::Range all{0, model.layer_count()};
     const nn::ParameterLayout layout = nn::layout_of(model.parameters(), all);
-    const device::Buffer memory(context.device(), layout.elements * 4);
-    const TensorView weights = memory.view(0, Shape{layout.elements}, DType::kFloat32);
+    const device::Buffer memory(context.device(), layout.weight_elements * 4);
+    const TensorView weights = memory.view(0, Shape{layout.weight_elements}, DType::kFloat32);
     for (const nn::PlacedParameter& placed : layout.parameters) {
       nn::initialise(placed, 1, 0, weights.flat_slice(placed.offset, placed.shape.count()));
     }
     const pipeline::Schedule schedule =
         pipeline::make_schedule(pipeline::ScheduleKind::k1f1b, 1, task.microbatches);
-    nn::Stage stage(context, model, all, task.microbatch, pipeline::slots_for(schedule, 0),
+    comm::ShardGroup shards(1);
+    nn::Stage stage(context, shards, model,
+                    {.layers = all,
+                     .pass = {.microbatch = task.microbatch},
+                     .slots = pipeline::slots_for(schedule, 0),
+                     .order = nn::BackwardOrder::kFused},
                     weights);
     pipeline::Executor executor(stage, group);
     Arena arena(layout.elements);

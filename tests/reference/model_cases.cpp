@@ -1,7 +1,9 @@
 // Runs a whole model through its stages on tensors from standard input and writes the loss and
-// every weight's gradient to standard output, for model_reference.py.
-// Usage: model_cases DTYPE LOSS MICROBATCH STAGES LAYER...; in: every parameter, inputs, targets.
+// every parameter's gradient to standard output, for model_reference.py.
+// Usage: model_cases DTYPE INPUT LOSS MICROBATCH STAGES SHARDS LAYER..., INPUT numbers or tokens;
+// in: width or context and number of outputs, every parameter, inputs, targets.
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,12 +23,38 @@ namespace {
 using reference::read_tensor;
 using reference::Tensor;
 
+constexpr const char* kUsage =
+    "usage: model_cases DTYPE INPUT LOSS MICROBATCH STAGES SHARDS LAYER...";
+
 struct Arguments {
+  InputKind input = InputKind::kNumbers;
   LossKind loss = LossKind::kCrossEntropy;
   std::int64_t microbatch = 1;
   std::int64_t stages = 1;
+  std::int64_t shards = 1;
   std::vector<std::string> layers;
 };
+
+/// Whole parameters by name.
+template <typename T>
+using Tensors = std::map<std::string, Tensor<T>>;
+
+/// Calls act(first element in the whole parameter, first element in the slice, count) for every run
+/// of elements that lie together in both.
+template <typename Act>
+void for_each_run(const PlacedParameter& placed, const Act& act) {
+  const Shape& whole = placed.spec.shape;
+  const std::size_t split =
+      placed.spec.split == kNotSplit ? 0 : static_cast<std::size_t>(placed.spec.split);
+  std::int64_t inner = 1;
+  for (std::size_t d = split + 1; d < whole.rank(); ++d) {
+    inner *= whole[d];
+  }
+  const std::int64_t run = placed.shape[split] * inner;
+  for (std::int64_t at = 0; at * run < placed.shape.count(); ++at) {
+    act(at * whole[split] * inner + placed.first_index * inner, at * run, run);
+  }
+}
 
 /// Adds the gradients of all microbatches in one arena.
 template <typename T>
@@ -41,10 +69,14 @@ class Sum final : public GradientSink {
   void layer_done(std::int64_t /*m*/, std::int64_t /*layer*/) override {}
   void finish() override {}
 
-  [[nodiscard]] std::span<const T> of(const PlacedParameter& placed) {
-    return std::span(gradients_.elements())
-        .subspan(static_cast<std::size_t>(placed.offset),
-                 static_cast<std::size_t>(placed.spec.shape.count()));
+  /// Adds a slice's gradient to the whole parameter's.
+  void add(const PlacedParameter& placed, std::vector<T>& whole) {
+    for_each_run(placed, [&](std::int64_t to, std::int64_t from, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        whole[static_cast<std::size_t>(to + i)] +=
+            gradients_.elements()[static_cast<std::size_t>(placed.offset + from + i)];
+      }
+    });
   }
 
  private:
@@ -54,22 +86,30 @@ class Sum final : public GradientSink {
 /// A stage with what it needs.
 template <typename T>
 struct Part {
-  Part(ops::Context& context, const Model& model, const grid::Range& layers,
-       std::int64_t microbatch)
-      : layout(layout_of(model.parameters(), layers)),
-        weights(Shape{layout.elements}),
+  Part(ops::Context& context, comm::ShardGroup& group, const Model& model,
+       const grid::Range& layers, std::int64_t microbatch, Tensors<T>& parameters)
+      : shards{.count = group.shards(), .own = group.own()},
+        layout(layout_of(model.parameters(), layers, shards)),
+        weights(Shape{layout.weight_elements}),
         sum(layout.elements),
-        stage(context, model, layers, microbatch,
-              {.activations = 1, .inputs = layers.begin == 0 ? 0 : 1, .gradients = 1},
+        stage(context, group, model,
+              {.layers = layers,
+               .pass = {.microbatch = microbatch, .dtype = kDTypeOf<T>, .shards = shards},
+               .slots = {.activations = 1, .inputs = layers.begin == 0 ? 0 : 1, .gradients = 1}},
               weights.view()) {
     for (const PlacedParameter& placed : layout.parameters) {
-      auto values = read_tensor<T>();
-      require(values.shape() == placed.spec.shape, "{} has another shape", placed.spec.name);
-      device::copy_tensor(values.view(),
-                          weights.view().flat_slice(placed.offset, placed.spec.shape.count()));
+      if (placed.offset >= layout.weight_elements) {
+        continue;  // used in the place of its owner
+      }
+      const TensorView whole = parameters.at(placed.spec.name).view();
+      for_each_run(placed, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+        device::copy_tensor(whole.flat_slice(from, count),
+                            weights.view().flat_slice(placed.offset + to, count));
+      });
     }
   }
 
+  Shards shards;
   ParameterLayout layout;
   Tensor<T> weights;
   Sum<T> sum;
@@ -98,7 +138,7 @@ double pass(const Parts<T>& parts, std::int64_t m, const ConstTensorView& sample
     }
   }
   for (std::size_t s = parts.size(); s-- > 0;) {
-    parts[s]->stage.backward_input(m, input_of(s), m * rows);
+    parts[s]->stage.backward_input(m, input_of(s), m * rows, parts[s]->sum);
     if (s > 0) {
       device::copy_tensor(parts[s]->stage.input_gradient_of(m),
                           parts[s - 1]->stage.output_gradient_of(m));
@@ -108,23 +148,56 @@ double pass(const Parts<T>& parts, std::int64_t m, const ConstTensorView& sample
   return loss;
 }
 
-template <typename T, typename Target>
+template <typename T>
+void write_gradients(const Model& model, const Parts<T>& parts) {
+  for (const ParameterSpec& spec : model.parameters()) {
+    if (spec.ownership == Ownership::kBorrowed) {
+      continue;
+    }
+    Tensor<T> gradient(spec.shape);
+    for (const auto& part : parts) {
+      for (const PlacedParameter& placed : part->layout.parameters) {
+        if (placed.spec.name == spec.name) {
+          part->sum.add(placed, gradient.elements());
+        }
+      }
+    }
+    reference::write(gradient);
+  }
+}
+
+template <typename T, typename Input, typename Target>
 void run(const Arguments& arguments) {
   ops::Context context(2);
-  // The widths of input and output come first, as a tensor of two numbers.
-  auto widths = read_tensor<std::int64_t>();
+  comm::ShardGroup group(arguments.shards);
+  auto sizes = read_tensor<std::int64_t>();
   const Model model({.layers = arguments.layers,
                      .loss = arguments.loss,
-                     .input_shape = Shape{widths.elements()[0]},
-                     .outputs = widths.elements()[1]});
+                     .input_shape = Shape{sizes.elements()[0]},
+                     .outputs = sizes.elements()[1],
+                     .input_kind = arguments.input,
+                     .shards = arguments.shards});
+  Tensors<T> parameters;
+  for (const ParameterSpec& spec : model.parameters()) {
+    if (spec.ownership == Ownership::kOwned) {
+      auto values = read_tensor<T>();
+      require(values.shape() == spec.shape, "{} is {}, not {}", spec.name, spec.shape.text(),
+              values.shape().text());
+      parameters.emplace(spec.name, std::move(values));
+    }
+  }
   Parts<T> parts;
   for (const grid::Range& layers : split_model(model, arguments.stages, "auto").stages) {
-    parts.push_back(std::make_unique<Part<T>>(context, model, layers, arguments.microbatch));
+    parts.push_back(
+        std::make_unique<Part<T>>(context, group, model, layers, arguments.microbatch, parameters));
   }
-  auto inputs = read_tensor<T>();
+  auto inputs = read_tensor<Input>();
   auto targets = read_tensor<Target>();
   const std::int64_t rows = inputs.shape()[0];
-  const double scale = 1.0 / static_cast<double>(rows);
+  const std::int64_t losses =
+      rows *
+      (arguments.loss == LossKind::kCrossEntropy ? rows_at(model.output(), 1) : std::int64_t{1});
+  const double scale = 1.0 / static_cast<double>(losses);
   const auto rows_of = [&](auto& tensor, std::int64_t m) {
     const std::int64_t width = tensor.shape().count() / rows;
     const Shape shape = tensor.shape().tail().prepended(arguments.microbatch);
@@ -138,22 +211,21 @@ void run(const Arguments& arguments) {
     loss += pass<T>(parts, m, rows_of(inputs, m), rows_of(targets, m), scale);
   }
   reference::write_scalar<T>(loss * scale);
-  for (const auto& part : parts) {
-    for (const PlacedParameter& placed : part->layout.parameters) {
-      reference::write(part->sum.of(placed));
-    }
-  }
+  write_gradients(model, parts);
 }
 
 Arguments arguments_of(std::span<char*> words) {
   Arguments arguments;
-  const auto loss = enum_from_name<LossKind>(words[0]);
-  if (!loss || !parse_int64(words[1], arguments.microbatch) ||
-      !parse_int64(words[2], arguments.stages)) {
-    fail(ExitCode::kUsage, "usage: model_cases DTYPE LOSS MICROBATCH STAGES LAYER...");
+  const std::string input = words[0];
+  const auto loss = enum_from_name<LossKind>(words[1]);
+  if ((input != "numbers" && input != "tokens") || !loss ||
+      !parse_int64(words[2], arguments.microbatch) || !parse_int64(words[3], arguments.stages) ||
+      !parse_int64(words[4], arguments.shards)) {
+    fail(ExitCode::kUsage, "{}", kUsage);
   }
+  arguments.input = input == "tokens" ? InputKind::kTokenIds : InputKind::kNumbers;
   arguments.loss = *loss;
-  arguments.layers.assign(words.begin() + 3, words.end());
+  arguments.layers.assign(words.begin() + 5, words.end());
   return arguments;
 }
 
@@ -161,19 +233,21 @@ Arguments arguments_of(std::span<char*> words) {
 }  // namespace strata::nn
 
 int main(int argc, char** argv) {
+  using namespace strata;
   try {
     const std::span words(argv, static_cast<std::size_t>(argc));
-    const auto dtype = argc > 5 ? strata::enum_from_name<strata::DType>(words[1]) : std::nullopt;
+    const auto dtype = argc > 7 ? enum_from_name<DType>(words[1]) : std::nullopt;
     if (!dtype) {
-      strata::fail(strata::ExitCode::kUsage,
-                   "usage: model_cases DTYPE LOSS MICROBATCH STAGES LAYER...");
+      fail(ExitCode::kUsage, "{}", nn::kUsage);
     }
-    const strata::nn::Arguments arguments = strata::nn::arguments_of(words.subspan(2));
-    strata::with_floating(*dtype, [&]<typename T>(T) {
-      if (arguments.loss == strata::nn::LossKind::kCrossEntropy) {
-        strata::nn::run<T, std::int64_t>(arguments);
+    const nn::Arguments arguments = nn::arguments_of(words.subspan(2));
+    with_floating(*dtype, [&]<typename T>(T) {
+      if (arguments.input == nn::InputKind::kTokenIds) {
+        nn::run<T, std::int64_t, std::int64_t>(arguments);
+      } else if (arguments.loss == nn::LossKind::kCrossEntropy) {
+        nn::run<T, T, std::int64_t>(arguments);
       } else {
-        strata::nn::run<T, T>(arguments);
+        nn::run<T, T, T>(arguments);
       }
     });
     return 0;

@@ -14,17 +14,46 @@ except ImportError as missing:
     print(f"skipped: {missing}; Debian's packages are python3-numpy and python3-torch")
     sys.exit(77)
 
+from torch_transformer import Model, Transformer
+
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 ROWS = 24
 
 
 class Case:
-    """A model as both sides spell it."""
+    """A model as both sides spell it: inputs x outputs numbers in a sample, or context x vocabulary tokens."""
 
     def __init__(self, name, loss, inputs, outputs, layers):
         self.name, self.loss, self.inputs, self.outputs = name, loss, inputs, outputs
+        self.kind = "numbers"
+        self.shards = (1,)
         self.lines = [line for line, _ in layers]
-        self.modules = [make for _, make in layers]
+        self.make = lambda: nn.Sequential(*(module for _, make in layers for module in make()))
+
+    def batch(self, generator, dtype):
+        inputs = torch.randn(ROWS, self.inputs, generator=generator, dtype=torch.float64).to(dtype)
+        if self.loss == "cross_entropy":
+            return inputs, torch.randint(self.outputs, (ROWS,), generator=generator)
+        return inputs, torch.randn(ROWS, self.outputs, generator=generator, dtype=torch.float64).to(dtype)
+
+    def loss_of(self, outputs, targets):
+        if self.loss == "cross_entropy":
+            return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+        return nn.functional.mse_loss(outputs, targets)
+
+
+class LanguageCase(Case):
+    def __init__(self, name, transformer):
+        self.name, self.loss = name, "cross_entropy"
+        self.inputs, self.outputs = transformer.context, transformer.vocabulary
+        self.kind = "tokens"
+        self.shards = (1, 2)
+        self.lines = transformer.lines()
+        self.make = lambda: Model(transformer)
+
+    def batch(self, generator, dtype):
+        ids = torch.randint(self.outputs, (ROWS, self.inputs + 1), generator=generator)
+        return ids[:, :-1], ids[:, 1:]
 
 
 def dense(inputs, outputs, bias=True):
@@ -42,6 +71,10 @@ CASES = [
     Case("regression", "mean_squared_error", 21, 3, [
         dense(21, 50), ("tanh", lambda: [nn.Tanh()]), dense(50, 30, bias=False),
         ("sigmoid", lambda: [nn.Sigmoid()]), dense(30, 3)]),
+    LanguageCase("gpt", Transformer(width=32, heads=4, kv_heads=4, hidden=128, blocks=2, vocabulary=50, context=12,
+                                    llama=False)),
+    LanguageCase("llama", Transformer(width=32, heads=4, kv_heads=2, hidden=64, blocks=2, vocabulary=50, context=12,
+                                      llama=True)),
 ]
 
 
@@ -53,8 +86,8 @@ def message_of(tensors):
     return message
 
 
-def results_of(program, case, dtype_name, microbatch, stages, tensors, shapes):
-    command = [program, dtype_name, case.loss, str(microbatch), str(stages), *case.lines]
+def results_of(program, case, dtype_name, way, tensors, shapes):
+    command = [program, dtype_name, case.kind, case.loss, *(str(number) for number in way), *case.lines]
     answer = subprocess.run(command, input=message_of(tensors), stdout=subprocess.PIPE, check=True)
     flat = np.frombuffer(answer.stdout, dtype=dtype_name)
     counts = [int(np.prod(shape)) for shape in shapes]
@@ -66,32 +99,30 @@ def compare(program, case, dtype_name, generator):
     """Compared results, and a line for each that differs."""
     dtype = getattr(torch, dtype_name)
     torch.manual_seed(3)
-    model = nn.Sequential(*(module for make in case.modules for module in make())).to(dtype)
+    model = case.make().to(dtype)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for parameter in parameters.values():
             # Gains are 1 and biases of a norm 0 at first, which would hide what they are multiplied with.
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype)
-    inputs = torch.randn(ROWS, case.inputs, generator=generator, dtype=torch.float64).to(dtype)
-    if case.loss == "cross_entropy":
-        targets = torch.randint(case.outputs, (ROWS,), generator=generator)
-        loss = nn.functional.cross_entropy(model(inputs), targets)
-    else:
-        targets = torch.randn(ROWS, case.outputs, generator=generator, dtype=torch.float64).to(dtype)
-        loss = nn.functional.mse_loss(model(inputs), targets)
+    inputs, targets = case.batch(generator, dtype)
+    loss = case.loss_of(model(inputs), targets)
     loss.backward()
     names = ["loss", *parameters]
     expected = [loss.detach().numpy(), *(parameter.grad.numpy() for parameter in parameters.values())]
     sent = [torch.tensor([case.inputs, case.outputs]), *parameters.values(), inputs, targets]
-    for microbatch, stages in ((ROWS, 1), (ROWS // 4, 1), (ROWS // 4, 3)):
-        results = results_of(program, case, dtype_name, microbatch, stages, sent, [e.shape for e in expected])
+    ways = [(microbatch, stages, shards)
+            for microbatch, stages in ((ROWS, 1), (ROWS // 4, 1), (ROWS // 4, 3))
+            for shards in case.shards]
+    for way in ways:
+        results = results_of(program, case, dtype_name, way, sent, [e.shape for e in expected])
         for name, result, wanted in zip(names, results, expected):
             wanted = wanted.astype(np.float64)
             error = np.linalg.norm(result.astype(np.float64) - wanted) / np.linalg.norm(wanted)
             problem = None
             if not error <= TOLERANCE[dtype_name]:
-                problem = (f"{case.name} {dtype_name}, microbatches of {microbatch}, {stages} stages: {name} "
-                           f"differs by {error:.2e}, {TOLERANCE[dtype_name]:.0e} is allowed")
+                problem = (f"{case.name} {dtype_name}, microbatches of {way[0]}, {way[1]} stages, {way[2]} shards: "
+                           f"{name} differs by {error:.2e}, {TOLERANCE[dtype_name]:.0e} is allowed")
             yield problem
 
 

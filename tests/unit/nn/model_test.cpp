@@ -28,14 +28,15 @@ void expect_refusal(const std::string& line, const std::string& why) {
 
 TEST(LayerLine, NamesTheNearestKindAndAllKinds) {
   expect_refusal("dennse 3",
-                 "there is no layer \"dennse\"; the nearest is \"dense\", and there are dense, "
-                 "dropout, flatten, gelu, layer_norm, relu, sigmoid, softmax, tanh");
+                 "there is no layer \"dennse\"; the nearest is \"dense\", and there are "
+                 "attention, dense, dropout, embedding, flatten, gelu, head, layer_norm, mlp, "
+                 "relu, rms_norm, sigmoid, softmax, tanh");
 }
 
 TEST(LayerLine, NamesTheNearestOption) {
   expect_refusal("dense 3 biass=no", "dense has no option \"biass\"; the nearest is \"bias\"");
   expect_refusal("layer_norm eps=1e-3",
-                 "layer_norm has no option \"eps\"; the nearest is \"name\"");
+                 "layer_norm has no option \"eps\"; the nearest is \"bias\"");
 }
 
 TEST(LayerLine, SaysWhatAValueMustBe) {
@@ -59,8 +60,9 @@ TEST(LayerLine, SaysWhatAValueMustBe) {
   expect_refusal("dropout -0.1", "the probability is -0.1, it must be at least 0 and below 1");
   expect_refusal("dropout nan", "the probability is nan, it must be at least 0 and below 1");
   expect_refusal("layer_norm epsilon=0", "epsilon is \"0\", it must be a number above 0");
-  expect_refusal("relu name=", "a name has at least one character and neither '/' nor '.'");
-  expect_refusal("relu name=a.b", "a name has at least one character and neither '/' nor '.'");
+  for (const char* line : {"relu name=", "relu name=a/b", "relu name=.a", "relu name=a."}) {
+    expect_refusal(line, "a name has at least one character, no '/', and no '.' at its ends");
+  }
   expect_refusal("  ", "it names no layer");
 }
 
@@ -92,7 +94,7 @@ TEST(Model, OfMnistHas101770Parameters) {
   }
   EXPECT_EQ(names, (std::vector<std::string>{"dense1.weight 128 x 784 @1", "dense1.bias 128 @1",
                                              "dense2.weight 10 x 128 @3", "dense2.bias 10 @3"}));
-  EXPECT_EQ(model.output_shape(), Shape{10});
+  EXPECT_EQ(model.output().shape, Shape{10});
 }
 
 TEST(Model, NamesLayersByKindAndNumberOrAsTold) {

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "strata/core/random.hpp"
 #include "strata/nn/stage.hpp"
@@ -16,7 +20,8 @@ std::vector<T> numbers(std::int64_t count, std::uint64_t subject) {
   const RandomStream stream(17, RandomPurpose::kSynthesise, subject);
   std::vector<T> values;
   for (std::int64_t i = 0; i < count; ++i) {
-    values.push_back(static_cast<T>(2.0 * stream.uniform(static_cast<std::uint64_t>(i)) - 1.0));
+    values.push_back(static_cast<T>(
+        static_cast<Compute<T>>(2.0 * stream.uniform(static_cast<std::uint64_t>(i)) - 1.0)));
   }
   return values;
 }
@@ -47,37 +52,96 @@ class ArenaSink final : public GradientSink {
   std::vector<std::int64_t> done_;
 };
 
-/// A stage with weights of its own, drawn so that no gradient vanishes.
+/// The spec of a stage that computes with elements of type T and keeps one microbatch; the bench
+/// fills in the shards.
+template <typename T>
+StageSpec spec_of(const grid::Range& layers, std::int64_t microbatch) {
+  return {.layers = layers,
+          .pass = {.microbatch = microbatch, .dtype = kDTypeOf<T>},
+          .slots = {.activations = 1, .inputs = layers.begin == 0 ? 0 : 1, .gradients = 1}};
+}
+
+/// A stage with weights of its own, drawn so that no gradient vanishes; a weight's value depends on
+/// its place in the whole parameter alone.
 template <typename T>
 class StageBench {
  public:
-  StageBench(const Model& model, const grid::Range& layers, std::int64_t microbatch,
-             const StageSlots& slots)
-      : layout_(layout_of(model.parameters(), layers)),
-        weights_(static_cast<std::size_t>(layout_.elements)),
-        stage_(context_, model, layers, microbatch, slots, weight_view()) {
+  /// With all shards on this rank.
+  StageBench(const Model& model, const StageSpec& spec)
+      : StageBench(model, spec, comm::ShardGroup(model.shards())) {}
+  StageBench(const Model& model, const StageSpec& spec, comm::ShardGroup shards)
+      : shards_(std::move(shards)),
+        spec_(with_shards(spec, shards_)),
+        layout_(layout_of(model.parameters(), spec_.layers, spec_.pass.shards)),
+        weights_(static_cast<std::size_t>(layout_.weight_elements)),
+        stage_(context_, shards_, model, spec_, weight_view()) {
     for (const PlacedParameter& placed : layout_.parameters) {
-      const std::vector<T> values =
-          numbers<T>(placed.spec.shape.count(), 1000 + static_cast<std::uint64_t>(placed.index));
-      std::copy(values.begin(), values.end(), weights_.begin() + placed.offset);
+      if (placed.offset < layout_.weight_elements) {
+        fill(placed);
+      }
     }
   }
 
   [[nodiscard]] Stage& stage() { return stage_; }
+  [[nodiscard]] comm::ShardGroup& shards() { return shards_; }
+  [[nodiscard]] const StageSpec& spec() const { return spec_; }
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
-  /// The elements of one parameter.
+  /// The elements of one slice.
   [[nodiscard]] std::span<T> weight(const PlacedParameter& placed) {
     return std::span(weights_).subspan(static_cast<std::size_t>(placed.offset),
-                                       static_cast<std::size_t>(placed.spec.shape.count()));
+                                       static_cast<std::size_t>(placed.shape.count()));
   }
 
  private:
-  [[nodiscard]] TensorView weight_view() { return {std::span(weights_), Shape{layout_.elements}}; }
+  static StageSpec with_shards(StageSpec spec, const comm::ShardGroup& shards) {
+    spec.pass.shards = {.count = shards.shards(), .own = shards.own()};
+    return spec;
+  }
+
+  [[nodiscard]] TensorView weight_view() {
+    return {std::span(weights_), Shape{layout_.weight_elements}};
+  }
+
+  void fill(const PlacedParameter& placed) {
+    const Shape& whole = placed.spec.shape;
+    const std::vector<T> values =
+        numbers<T>(whole.count(), 1000 + subject_of(placed.spec.name) % 1000);
+    const auto split =
+        placed.spec.split == kNotSplit ? 0 : static_cast<std::size_t>(placed.spec.split);
+    std::int64_t run = 1;
+    for (std::size_t d = split; d < whole.rank(); ++d) {
+      run *= whole[d];
+    }
+    const std::int64_t inner = run / whole[split];
+    const std::int64_t local_run = placed.shape[split] * inner;
+    const std::span<T> elements = weight(placed);
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      const auto local = static_cast<std::int64_t>(i);
+      elements[i] = values[static_cast<std::size_t>(
+          local / local_run * run + placed.first_index * inner + local % local_run)];
+    }
+  }
 
   ops::Context context_{1};
+  comm::ShardGroup shards_;
+  StageSpec spec_;
   ParameterLayout layout_;
   std::vector<T> weights_;
   Stage stage_;
 };
+
+/// The gradients of a stage's slices, by name, ownership and shard.
+template <typename T>
+std::map<std::string, std::vector<T>> slices_of(const ParameterLayout& layout,
+                                                const std::vector<T>& gradients) {
+  std::map<std::string, std::vector<T>> slices;
+  for (const PlacedParameter& placed : layout.parameters) {
+    const bool borrowed = placed.spec.ownership == Ownership::kBorrowed;
+    const auto begin = gradients.begin() + placed.offset;
+    slices[fmt::format("{}{} {}", placed.spec.name, borrowed ? " borrowed" : "", placed.shard)] = {
+        begin, begin + placed.shape.count()};
+  }
+  return slices;
+}
 
 }  // namespace strata::nn::test

@@ -1,6 +1,7 @@
 #include "strata/nn/stage.hpp"
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -40,9 +41,9 @@ Pass run_through(const Model& model, const std::vector<grid::Range>& split) {
   std::vector<std::unique_ptr<StageBench<float>>> benches;
   std::vector<std::unique_ptr<ArenaSink<float>>> sinks;
   for (const grid::Range& layers : split) {
-    benches.push_back(std::make_unique<StageBench<float>>(
-        model, layers, kMicrobatch,
-        StageSlots{.activations = 2, .inputs = layers.begin == 0 ? 0 : 2, .gradients = 2}));
+    StageSpec spec = spec_of<float>(layers, kMicrobatch);
+    spec.slots = {.activations = 2, .inputs = layers.begin == 0 ? 0 : 2, .gradients = 2};
+    benches.push_back(std::make_unique<StageBench<float>>(model, spec));
     sinks.push_back(std::make_unique<ArenaSink<float>>(benches.back()->layout().elements));
   }
   Pass result;
@@ -67,7 +68,7 @@ Pass run_through(const Model& model, const std::vector<grid::Range>& split) {
     }
     for (std::size_t s = benches.size(); s-- > 0;) {
       Stage& stage = benches[s]->stage();
-      stage.backward_input(m, input_of(s), m * kMicrobatch);
+      stage.backward_input(m, input_of(s), m * kMicrobatch, *sinks[s]);
       if (s > 0) {
         device::copy_tensor(stage.input_gradient_of(m),
                             benches[s - 1]->stage().output_gradient_of(m));
@@ -102,7 +103,7 @@ TEST(Stage, ChainedStagesGiveTheBitsOfOne) {
 TEST(Stage, AddsTheGradientsOfLaterMicrobatches) {
   const Model model(
       {.layers = {"dense 3"}, .input_shape = {kInputs}, .outputs = kOutputs, .seed = 1});
-  StageBench<double> bench(model, {0, 1}, kMicrobatch, {});
+  StageBench<double> bench(model, spec_of<double>({0, 1}, kMicrobatch));
   ArenaSink<double> once(bench.layout().elements);
   ArenaSink<double> twice(bench.layout().elements);
   const std::vector<double> sample = numbers<double>(kMicrobatch * kInputs, 5);
@@ -112,7 +113,7 @@ TEST(Stage, AddsTheGradientsOfLaterMicrobatches) {
     bench.stage().forward(m, input, 0, Mode::kTraining);
     std::copy(gradient.begin(), gradient.end(),
               bench.stage().output_gradient_of(m).host<double>().begin());
-    bench.stage().backward_input(m, input, 0);
+    bench.stage().backward_input(m, input, 0, twice);
     if (m == 0) {
       bench.stage().backward_weight(m, input, 0, once);
     }
@@ -128,7 +129,7 @@ TEST(Stage, AddsTheGradientsOfLaterMicrobatches) {
 
 TEST(Stage, DropsOutWhileTrainingOnlyAndBySampleNotByMicrobatch) {
   const Model model({.layers = {"dropout 0.5"}, .input_shape = {50}, .outputs = 50, .seed = 1});
-  StageBench<float> bench(model, {0, 1}, 2, {});
+  StageBench<float> bench(model, spec_of<float>({0, 1}, 2));
   const std::vector<float> ones(100, 1.0F);
   const ConstTensorView input{std::span(ones), Shape{2, 50}};
   const auto output = [&](std::int64_t first_row, Mode mode) {
@@ -146,28 +147,44 @@ TEST(Stage, DropsOutWhileTrainingOnlyAndBySampleNotByMicrobatch) {
 
 TEST(Stage, MemoryIsWhatTheTensorsTake) {
   const Model model = small_model();
-  const StageSlots slots{.activations = 3, .inputs = 2, .gradients = 2};
   const auto line = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };
   const std::int64_t m = kMicrobatch;
+  StageSpec spec = spec_of<float>({2, 5}, m);
+  spec.slots = {.activations = 3, .inputs = 2, .gradients = 2};
   // Of layers 2 to 4: the dropout's output and mask, the norm's output, mean and rstd, the output
   // of the dense layer.
   const std::int64_t activations =
       line(m * 9 * 4) + line(m * 9) + line(m * 9 * 4) + 2 * line(m * 4) + line(m * 5 * 4);
   const std::int64_t gradients = 3 * line(m * 9 * 4) + line(m * 5 * 4);
-  const std::vector<MemoryItem> items = Stage::memory(model, {2, 5}, m, slots, DType::kFloat32);
-  ASSERT_EQ(items.size(), 3U);
-  EXPECT_EQ(items[0].bytes, 3 * activations);
-  EXPECT_EQ(items[1].bytes, 2 * line(m * 9 * 4));
-  EXPECT_EQ(items[2].bytes, 2 * gradients);
+  const auto bytes_of = [&](const StageSpec& of, const std::string& name) {
+    for (const MemoryItem& item : Stage::memory(model, of)) {
+      if (item.name == name) {
+        return item.bytes;
+      }
+    }
+    ADD_FAILURE() << name;
+    return std::int64_t{0};
+  };
+  EXPECT_EQ(bytes_of(spec, "activations"), 3 * activations);
+  EXPECT_EQ(bytes_of(spec, "activations made again"), 0);
+  EXPECT_EQ(bytes_of(spec, "received activations"), 2 * line(m * 9 * 4));
+  EXPECT_EQ(bytes_of(spec, "activation gradients"), 2 * gradients);
+  EXPECT_EQ(bytes_of(spec, "shared gradients"), 0);
+  // Fused, only what crosses the stage's ends has a place for each slot.
+  spec.order = BackwardOrder::kFused;
+  EXPECT_EQ(bytes_of(spec, "activation gradients"), 2 * (line(m * 9 * 4) + line(m * 5 * 4)));
+  EXPECT_EQ(bytes_of(spec, "shared gradients"), 2 * line(m * 9 * 4));
   // Views take no memory of their own; nothing leads gradients back beyond the first stage.
-  EXPECT_EQ(Stage::memory(model, {0, 2}, m, {}, DType::kFloat64)[0].bytes, line(m * 9 * 8));
-  EXPECT_EQ(Stage::memory(model, {0, 2}, m, {}, DType::kFloat64)[2].bytes, line(m * 9 * 8));
+  const StageSpec first = spec_of<double>({0, 2}, m);
+  EXPECT_EQ(bytes_of(first, "activations"), line(m * 9 * 8));
+  EXPECT_EQ(bytes_of(first, "activation gradients"), line(m * 9 * 8));
 }
 
 TEST(Stage, SlotsLieApartAndComeRound) {
   const Model model = small_model();
-  StageBench<float> bench(model, {2, 5}, kMicrobatch,
-                          {.activations = 3, .inputs = 2, .gradients = 2});
+  StageSpec spec = spec_of<float>({2, 5}, kMicrobatch);
+  spec.slots = {.activations = 3, .inputs = 2, .gradients = 2};
+  StageBench<float> bench(model, spec);
   const Stage& stage = bench.stage();
   const std::int64_t bytes = stage.input_of(0).bytes();
   EXPECT_GE(std::abs(stage.input_of(1).raw() - stage.input_of(0).raw()), bytes);
@@ -179,13 +196,22 @@ TEST(Stage, SlotsLieApartAndComeRound) {
   EXPECT_NE(stage.output_gradient_of(1).raw(), stage.output_gradient_of(0).raw());
 }
 
-TEST(Stage, RefusesWeightsOfAnotherSize) {
+TEST(Stage, RefusesWeightsOfAnotherSizeOrDtypeAndOtherShards) {
   const Model model = small_model();
   ops::Context context(1);
-  std::vector<float> weights(1024);
-  EXPECT_THROW(
-      Stage(context, model, {0, 2}, kMicrobatch, {}, TensorView(std::span(weights), Shape{1024})),
-      std::logic_error);
+  comm::ShardGroup alone(1);
+  const StageSpec spec = spec_of<float>({0, 2}, kMicrobatch);
+  const auto make = [&](comm::ShardGroup& shards, const TensorView& weights) {
+    const Stage stage(context, shards, model, spec, weights);
+  };
+  std::vector<float> few(1024);
+  std::vector<float> weights(2048);
+  std::vector<double> wide(2048);
+  comm::ShardGroup two(2);
+  EXPECT_NO_THROW(make(alone, TensorView(std::span(weights), Shape{2048})));
+  EXPECT_THROW(make(alone, TensorView(std::span(few), Shape{1024})), std::logic_error);
+  EXPECT_THROW(make(alone, TensorView(std::span(wide), Shape{2048})), std::logic_error);
+  EXPECT_THROW(make(two, TensorView(std::span(weights), Shape{2048})), std::logic_error);
 }
 
 }  // namespace

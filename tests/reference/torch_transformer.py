@@ -1,0 +1,126 @@
+"""Decoder-only transformers in PyTorch, operation by operation, with strata's names and order of parameters."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass
+class Transformer:
+    """The dimensions of a model that both sides build."""
+
+    width: int
+    heads: int
+    kv_heads: int
+    hidden: int
+    blocks: int
+    vocabulary: int
+    context: int
+    llama: bool  # rms_norm, swiglu, rotary positions, no bias, no tie; else GPT-2's choices
+    rotary_base: float = 10000.0
+
+    def lines(self):
+        """The `layer =` lines."""
+        if self.llama:
+            common = "norm=rms_norm bias=no"
+            lines = [f"embedding {self.width}"]
+            attention = f"attention {self.heads} kv_heads={self.kv_heads} rotary={self.rotary_base} {common}"
+            block = [attention, f"mlp {self.hidden} swiglu {common}"]
+            return lines + block * self.blocks + ["rms_norm", "head tied=no"]
+        lines = [f"embedding {self.width} positions={self.context}"]
+        block = [f"attention {self.heads} kv_heads={self.kv_heads}", f"mlp {self.hidden}"]
+        return lines + block * self.blocks + ["layer_norm", "head"]
+
+
+class Norm(nn.Module):
+    def __init__(self, width, rms):
+        super().__init__()
+        self.rms = rms
+        self.gain = nn.Parameter(torch.ones(width))
+        if not rms:
+            self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        if self.rms:
+            return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * self.gain
+        return nn.functional.layer_norm(x, (x.shape[-1],), self.gain, self.bias, 1e-5)
+
+
+def rotated(x, base):
+    """x (samples x heads x tokens x size) with elements i and i + size / 2 turned by the token's angle."""
+    half = x.shape[-1] // 2
+    positions = torch.arange(x.shape[-2], dtype=torch.float64)
+    angles = positions[:, None] * base ** (-torch.arange(half, dtype=torch.float64) / half)
+    cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
+
+
+class Attention(nn.Module):
+    def __init__(self, t):
+        super().__init__()
+        self.t = t
+        self.norm = Norm(t.width, t.llama)
+        size = t.width // t.heads
+        self.qkv = nn.Linear(t.width, (t.heads + 2 * t.kv_heads) * size, not t.llama)
+        self.output = nn.Linear(t.width, t.width, not t.llama)
+
+    def forward(self, x):
+        t, size = self.t, self.t.width // self.t.heads
+        queries = t.heads // t.kv_heads
+        samples, tokens, _ = x.shape
+        # For every key-value head its queries, its key, its value.
+        heads = self.qkv(self.norm(x)).view(samples, tokens, t.kv_heads, queries + 2, size)
+        q = heads[:, :, :, :queries].reshape(samples, tokens, t.heads, size).transpose(1, 2)
+        k = heads[:, :, :, queries].transpose(1, 2)
+        v = heads[:, :, :, queries + 1].transpose(1, 2)
+        if t.llama:
+            q, k = rotated(q, t.rotary_base), rotated(k, t.rotary_base)
+        k, v = k.repeat_interleave(queries, 1), v.repeat_interleave(queries, 1)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(size)
+        later = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+        y = scores.masked_fill(later, -math.inf).softmax(-1) @ v
+        return x + self.output(y.transpose(1, 2).reshape(samples, tokens, t.width))
+
+
+class Mlp(nn.Module):
+    def __init__(self, t):
+        super().__init__()
+        self.llama = t.llama
+        self.norm = Norm(t.width, t.llama)
+        self.up = nn.Linear(t.width, t.hidden, not t.llama)
+        if t.llama:
+            self.gate = nn.Linear(t.width, t.hidden, False)
+        self.down = nn.Linear(t.hidden, t.width, not t.llama)
+
+    def forward(self, x):
+        y = self.norm(x)
+        if self.llama:
+            return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+        return x + self.down(nn.functional.gelu(self.up(y), approximate="tanh"))
+
+
+class Model(nn.Module):
+    """From token ids, samples x context, to logits, samples x context x vocabulary."""
+
+    def __init__(self, t):
+        super().__init__()
+        self.t = t
+        self.tokens = nn.Embedding(t.vocabulary, t.width)
+        if not t.llama:
+            self.positions = nn.Embedding(t.context, t.width)
+        self.blocks = nn.ModuleList([make(t) for _ in range(t.blocks) for make in (Attention, Mlp)])
+        self.norm = Norm(t.width, t.llama)
+        if t.llama:
+            self.head = nn.Linear(t.width, t.vocabulary, False)
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        if not self.t.llama:
+            x = x + self.positions.weight[: ids.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x)
+        return self.head(x) if self.t.llama else x @ self.tokens.weight.T

@@ -1,0 +1,139 @@
+// Generation: tokens fed one by one or in pieces, with the keys and values of those before in
+// caches, give the logits of one pass over the whole sequence.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "language_bench.hpp"
+
+namespace strata::nn::test {
+namespace {
+
+constexpr std::int64_t kContext = 9;
+constexpr std::int64_t kVocabulary = 11;
+
+/// The caches of all layers, for a whole context.
+template <typename T>
+class Caches {
+ public:
+  Caches(const Model& model, const PassShape& pass) {
+    for (std::int64_t i = 0; i < model.layer_count(); ++i) {
+      Stage::LayerCache cache;
+      for (const TensorSpec& spec : model.layer(i).cache(pass, kContext)) {
+        cache.keys.push_back(take(spec));
+        cache.values.push_back(take(spec));
+      }
+      layers_.push_back(std::move(cache));
+    }
+  }
+
+  [[nodiscard]] const std::vector<Stage::LayerCache>& layers() const { return layers_; }
+
+ private:
+  TensorView take(const TensorSpec& spec) {
+    memory_.emplace_back(device::Device::cpu(), spec.shape.count() * size_bytes(spec.dtype));
+    return memory_.back().view(0, spec.shape, spec.dtype);
+  }
+
+  std::vector<device::Buffer> memory_;
+  std::vector<Stage::LayerCache> layers_;
+};
+
+/// Logits as rows x vocabulary, from the shards' blocks.
+template <typename T>
+std::vector<double> whole_logits(const ConstTensorView& split, std::int64_t rows,
+                                 std::int64_t shards) {
+  std::vector<double> whole(static_cast<std::size_t>(rows * kVocabulary));
+  for (std::int64_t s = 0; s < shards; ++s) {
+    const ConstTensorView block = shard_block(split, rows, kVocabulary, shards, {0, shards}, s);
+    const std::int64_t columns = block.shape()[1];
+    const std::int64_t first = grid::even_part(kVocabulary, shards, s).begin;
+    const std::span<const T> values = block.template host<T>();
+    for (std::int64_t i = 0; i < block.count(); ++i) {
+      whole[static_cast<std::size_t>(i / columns * kVocabulary + first + i % columns)] =
+          static_cast<double>(values[static_cast<std::size_t>(i)]);
+    }
+  }
+  return whole;
+}
+
+struct DecodeCase {
+  std::string name;
+  std::vector<std::string> layers;
+};
+
+void PrintTo(const DecodeCase& c, std::ostream* out) {
+  *out << c.name;
+}
+
+template <typename T>
+void expect_pieces_give_the_whole(const DecodeCase& c, std::int64_t shards, double tolerance) {
+  const Model model({.layers = c.layers,
+                     .input_shape = Shape{kContext},
+                     .outputs = kVocabulary,
+                     .seed = 3,
+                     .input_kind = InputKind::kTokenIds,
+                     .shards = shards});
+  StageBench<T> bench(model, spec_of<T>({0, model.layer_count()}, 1));
+  const std::vector<std::int64_t> ids = token_ids(kContext, kVocabulary, 5);
+  const ConstTensorView sequence{std::span(ids), Shape{1, kContext}};
+  bench.stage().forward(0, sequence, 0, Mode::kEvaluation);
+  const std::vector<double> expected =
+      whole_logits<T>(bench.stage().output_of(0, sequence), kContext, shards);
+  const double largest =
+      std::abs(*std::max_element(expected.begin(), expected.end(),
+                                 [](double a, double b) { return std::abs(a) < std::abs(b); }));
+  ASSERT_GT(largest, 0.0);
+  const std::vector<std::vector<std::int64_t>> ways{
+      std::vector<std::int64_t>(kContext, 1), {kContext}, {4, 1, 1, 3}, {1, 8}};
+  for (const std::vector<std::int64_t>& pieces : ways) {
+    const Caches<T> caches(model, bench.spec().pass);
+    std::int64_t past = 0;
+    for (const std::int64_t tokens : pieces) {
+      const ConstTensorView piece = sequence.flat_slice(past, tokens).reshaped(Shape{1, tokens});
+      const ConstTensorView output = bench.stage().decode(piece, past, caches.layers());
+      ASSERT_EQ(output.count(), tokens * kVocabulary);
+      const std::vector<double> found = whole_logits<T>(output, tokens, shards);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        EXPECT_NEAR(found[i], expected[static_cast<std::size_t>(past * kVocabulary) + i],
+                    tolerance * largest)
+            << "token " << past + static_cast<std::int64_t>(i) / kVocabulary << " in a piece of "
+            << tokens << ", " << shards << " shards";
+      }
+      past += tokens;
+    }
+  }
+}
+
+class Decode : public testing::TestWithParam<DecodeCase> {};
+
+TEST_P(Decode, InPiecesGivesTheLogitsOfTheWhole) {
+  for (const std::int64_t shards : {1, 2}) {
+    expect_pieces_give_the_whole<float>(GetParam(), shards, 1e-5);
+    expect_pieces_give_the_whole<double>(GetParam(), shards, 1e-12);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, Decode,
+    testing::Values(
+        DecodeCase{"learned_positions",
+                   {"embedding 8 positions=12 dropout=0.5", "attention 4 dropout=0.5", "mlp 12",
+                    "attention 2 bias=no", "mlp 12 relu", "layer_norm", "head"}},
+        DecodeCase{"rotary",
+                   {"embedding 8", "attention 4 rotary=10000 norm=rms_norm",
+                    "mlp 12 swiglu norm=rms_norm", "rms_norm", "head tied=no"}},
+        DecodeCase{
+            "grouped_rotary",
+            {"embedding 8", "attention 6 kv_heads=2 head_size=4 rotary=100 norm=rms_norm bias=no",
+             "mlp 12 swiglu norm=rms_norm bias=no",
+             "attention 6 kv_heads=2 head_size=4 rotary=100 norm=none residual=no", "rms_norm",
+             "head tied=no"}}),
+    [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace strata::nn::test

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "stage_bench.hpp"
+
+namespace strata::nn::test {
+
+/// Token ids below `vocabulary`, a function of the subject and the index.
+inline std::vector<std::int64_t> token_ids(std::int64_t count, std::int64_t vocabulary,
+                                           std::uint64_t subject) {
+  const RandomStream stream(23, RandomPurpose::kSynthesise, subject);
+  std::vector<std::int64_t> ids;
+  for (std::int64_t i = 0; i < count; ++i) {
+    ids.push_back(static_cast<std::int64_t>(static_cast<double>(vocabulary) *
+                                            stream.uniform(static_cast<std::uint64_t>(i))));
+  }
+  return ids;
+}
+
+/// What training on some microbatches gives: everything that law 1 fixes. The values of a wider
+/// type than they were computed in.
+struct Trained {
+  std::vector<double> losses;
+  /// By microbatch and, where the output is split, shard.
+  std::map<std::string, std::vector<double>> outputs;
+  std::vector<std::vector<double>> input_gradients;
+  /// By slice.
+  std::map<std::string, std::vector<double>> gradients;
+
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+template <typename T>
+std::vector<double> widened(std::span<const T> values) {
+  std::vector<double> wide;
+  for (const T& value : values) {
+    wide.push_back(static_cast<double>(static_cast<Compute<T>>(value)));
+  }
+  return wide;
+}
+
+/// Samples for a stage that holds the last layer, and its first stage's input where it is not the
+/// first itself.
+struct Samples {
+  /// One a microbatch: token ids, or numbers that are converted to the stage's type.
+  std::vector<std::vector<std::int64_t>> ids;
+  std::vector<std::vector<double>> numbers;
+  std::vector<std::vector<std::int64_t>> targets;
+};
+
+inline Samples language_samples(std::int64_t microbatches, std::int64_t tokens,
+                                std::int64_t vocabulary) {
+  Samples samples;
+  for (std::int64_t m = 0; m < microbatches; ++m) {
+    samples.ids.push_back(token_ids(tokens, vocabulary, static_cast<std::uint64_t>(2 * m)));
+    samples.targets.push_back(token_ids(tokens, vocabulary, static_cast<std::uint64_t>(2 * m + 1)));
+  }
+  return samples;
+}
+
+inline Samples number_samples(std::int64_t microbatches, std::int64_t microbatch,
+                              std::int64_t features, std::int64_t classes) {
+  Samples samples;
+  for (std::int64_t m = 0; m < microbatches; ++m) {
+    samples.numbers.push_back(
+        test::numbers<double>(microbatch * features, static_cast<std::uint64_t>(m)));
+    samples.targets.push_back(token_ids(microbatch, classes, static_cast<std::uint64_t>(m)));
+  }
+  return samples;
+}
+
+/// Forward, loss and backward of all samples through one stage up to the model's end, which is the
+/// whole model or, for numbers, all of it behind the first layer.
+template <typename T>
+Trained train(const Model& model, StageBench<T>& bench, const Samples& samples) {
+  Stage& stage = bench.stage();
+  const PassShape& pass = bench.spec().pass;
+  const Port& output = model.output();
+  const std::int64_t rows = rows_at(output, pass.microbatch);
+  ArenaSink<Compute<T>> sink(bench.layout().elements);
+  Trained result;
+  for (std::size_t i = 0; i < samples.targets.size(); ++i) {
+    const auto m = static_cast<std::int64_t>(i);
+    ConstTensorView input;
+    if (stage.is_first()) {
+      input = {std::span(samples.ids[i]), model.input_shape().prepended(pass.microbatch)};
+    } else {
+      const std::span<T> place = stage.input_of(m).host<T>();
+      for (std::size_t e = 0; e < place.size(); ++e) {
+        place[e] = static_cast<T>(static_cast<Compute<T>>(samples.numbers[i][e]));
+      }
+      input = stage.input_of(m);
+    }
+    const std::int64_t first_sample = m * pass.microbatch;
+    stage.forward(m, input, first_sample, Mode::kTraining);
+    const ConstTensorView made = stage.output_of(m, input);
+    if (output.placement == Placement::kFeatures) {
+      for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
+        const ConstTensorView block =
+            shard_block(made, rows, output.shape.back(), pass.shards.count, pass.shards.own, s);
+        result.outputs[fmt::format("{} block {}", m, s)] = widened(block.template host<T>());
+      }
+    } else {
+      result.outputs[std::to_string(m)] = widened(made.host<T>());
+    }
+    const ConstTensorView targets{std::span(samples.targets[i]),
+                                  Shape{std::ssize(samples.targets[i])}};
+    result.losses.push_back(
+        stage.loss(m, input, targets, pass.microbatch, 0.25, Mode::kTraining).loss);
+    stage.backward_input(m, input, first_sample, sink);
+    if (!stage.is_first()) {
+      result.input_gradients.push_back(widened(stage.input_gradient_of(m).template host<T>()));
+    }
+    stage.backward_weight(m, input, first_sample, sink);
+  }
+  for (const auto& [name, values] : slices_of(bench.layout(), sink.gradients())) {
+    result.gradients[name] = widened(std::span<const Compute<T>>(values));
+  }
+  return result;
+}
+
+}  // namespace strata::nn::test

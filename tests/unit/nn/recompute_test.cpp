@@ -1,0 +1,167 @@
+// The order of the backward passes and what is made again for them change no bit.
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "language_bench.hpp"
+
+namespace strata::nn::test {
+namespace {
+
+constexpr std::int64_t kMicrobatch = 2;
+constexpr std::int64_t kMicrobatches = 2;
+constexpr std::int64_t kContext = 6;
+constexpr std::int64_t kVocabulary = 11;
+
+Model gpt(std::int64_t shards) {
+  return Model({.layers = {"embedding 8 positions=6 dropout=0.1", "attention 4 dropout=0.2",
+                           "mlp 12 dropout=0.2", "attention 4 dropout=0.2", "mlp 12 relu",
+                           "layer_norm", "head"},
+                .input_shape = Shape{kContext},
+                .outputs = kVocabulary,
+                .seed = 3,
+                .input_kind = InputKind::kTokenIds,
+                .shards = shards});
+}
+
+Model llama(std::int64_t shards) {
+  const std::string attention =
+      "attention 8 kv_heads=4 head_size=2 rotary=1000 norm=rms_norm bias=no";
+  return Model({.layers = {"embedding 8", attention, "mlp 12 swiglu norm=rms_norm bias=no",
+                           attention + " dropout=0.3 residual=no",
+                           "mlp 12 swiglu norm=none dropout=0.3", "rms_norm", "head tied=no"},
+                .input_shape = Shape{kContext},
+                .outputs = kVocabulary,
+                .seed = 3,
+                .input_kind = InputKind::kTokenIds,
+                .shards = shards});
+}
+
+/// Numbers behind a stage boundary, so that there is an input gradient.
+Model behind_a_stage(std::int64_t shards) {
+  return Model({.layers = {"relu", "attention 4 dropout=0.2", "mlp 12 swiglu norm=rms_norm",
+                           "dense 8 relu parallel=column", "dropout 0.2",
+                           "dense 5 relu parallel=row", "layer_norm", "flatten", "dense 8"},
+                .input_shape = Shape{kContext, 8},
+                .outputs = 8,
+                .seed = 3,
+                .shards = shards});
+}
+
+struct Way {
+  BackwardOrder order;
+  Recompute recompute;
+};
+
+template <typename T>
+Trained run(const Model& model, const Way& way) {
+  const bool tokens = model.input_shape().rank() == 1;
+  StageSpec spec = spec_of<T>({tokens ? 0 : 1, model.layer_count()}, kMicrobatch);
+  spec.pass.recompute = way.recompute;
+  spec.order = way.order;
+  StageBench<T> bench(model, spec);
+  return train(model, bench,
+               tokens ? language_samples(kMicrobatches, kMicrobatch * kContext, kVocabulary)
+                      : number_samples(kMicrobatches, kMicrobatch, kContext * 8, 8));
+}
+
+template <typename T>
+void expect_the_same_bits(const Model& model) {
+  const Trained split = run<T>(model, {BackwardOrder::kSplit, Recompute::kNone});
+  for (const double loss : split.losses) {
+    ASSERT_TRUE(std::isfinite(loss));
+  }
+  for (const auto recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    SCOPED_TRACE(std::string(name_of(recompute)));
+    const Trained fused = run<T>(model, {BackwardOrder::kFused, recompute});
+    EXPECT_EQ(fused.losses, split.losses);
+    EXPECT_TRUE(fused.outputs == split.outputs);
+    EXPECT_TRUE(fused.input_gradients == split.input_gradients);
+    for (const auto& [name, gradient] : split.gradients) {
+      EXPECT_TRUE(fused.gradients.at(name) == gradient) << name;
+    }
+  }
+}
+
+class BackwardOrders : public testing::TestWithParam<std::int64_t> {};
+
+TEST_P(BackwardOrders, GiveTheSameBitsForGpt) {
+  expect_the_same_bits<float>(gpt(GetParam()));
+  expect_the_same_bits<BFloat16>(gpt(GetParam()));
+}
+
+TEST_P(BackwardOrders, GiveTheSameBitsForLlama) {
+  expect_the_same_bits<float>(llama(GetParam()));
+  expect_the_same_bits<BFloat16>(llama(GetParam()));
+}
+
+TEST_P(BackwardOrders, GiveTheSameBitsBehindAStage) {
+  expect_the_same_bits<float>(behind_a_stage(GetParam()));
+  expect_the_same_bits<BFloat16>(behind_a_stage(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shards, BackwardOrders, testing::Values(1, 4));
+
+std::int64_t bytes_of(const Model& model, const StageSpec& spec, const std::string& name) {
+  for (const MemoryItem& item : Stage::memory(model, spec)) {
+    if (item.name == name) {
+      return item.bytes;
+    }
+  }
+  ADD_FAILURE() << name;
+  return 0;
+}
+
+TEST(StageMemory, OfASublayerIsWhatItsTensorsTake) {
+  const Model model({.layers = {"relu", "attention 4 dropout=0.2", "mlp 12 swiglu", "flatten"},
+                     .input_shape = Shape{kContext, 8},
+                     .outputs = kContext * 8,
+                     .shards = 2});
+  const auto line = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  StageSpec spec = spec_of<float>({1, 4}, kMicrobatch);
+  spec.pass.shards = {.count = 2, .own = {0, 2}};
+  spec.order = BackwardOrder::kFused;
+  const std::int64_t rows = kMicrobatch * kContext;
+  const std::int64_t wide = line(rows * 8 * 4);
+  const std::int64_t statistics = 2 * line(rows * 4);
+  const std::int64_t mask = line(rows * 8);
+  const std::int64_t qkv = line(rows * 24 * 4);
+  const std::int64_t log_sums = 2 * line(kMicrobatch * 2 * kContext * 4);
+  const std::int64_t hidden = line(rows * 12 * 4);
+  const auto activations = [&](Recompute recompute) {
+    spec.pass.recompute = recompute;
+    return bytes_of(model, spec, "activations");
+  };
+  const auto again = [&] { return bytes_of(model, spec, "activations made again"); };
+  // Of both sublayers the output, statistics and the normalised rows; then attention's mask,
+  // result, qkv and sums, and the MLP's result and two products.
+  EXPECT_EQ(activations(Recompute::kNone),
+            2 * (2 * wide + statistics) + mask + wide + qkv + log_sums + 3 * hidden);
+  EXPECT_EQ(again(), 0);
+  EXPECT_EQ(activations(Recompute::kSelective),
+            2 * (wide + statistics) + mask + wide + qkv + log_sums + 2 * hidden);
+  EXPECT_EQ(again(), wide + hidden);
+  EXPECT_EQ(activations(Recompute::kFull), 2 * wide + mask);
+  EXPECT_EQ(again(), statistics + wide + std::max(wide + qkv + log_sums, 3 * hidden));
+}
+
+TEST(StageMemory, GradientOfLogitsTakesTheirPlace) {
+  const Model model = gpt(2);
+  const StageSpec spec = spec_of<float>({0, model.layer_count()}, kMicrobatch);
+  StageBench<float> bench(model, spec);
+  const std::vector<std::int64_t> ids = token_ids(kMicrobatch * kContext, kVocabulary, 1);
+  const ConstTensorView input{std::span(ids), Shape{kMicrobatch, kContext}};
+  EXPECT_EQ(bench.stage().output_gradient_of(0).raw(), bench.stage().output_of(0, input).raw());
+  // A last layer whose backward pass reads its output keeps it.
+  const Model ends_with_relu(
+      {.layers = {"relu", "dense 4 relu"}, .input_shape = Shape{8}, .outputs = 4});
+  StageBench<float> other(ends_with_relu, spec_of<float>({1, 2}, kMicrobatch));
+  EXPECT_NE(other.stage().output_gradient_of(0).raw(),
+            other.stage().output_of(0, other.stage().input_of(0)).raw());
+}
+
+}  // namespace
+}  // namespace strata::nn::test

@@ -1,0 +1,146 @@
+// A model cut by feature gives the bits of one rank on every number of tensor ranks that divides
+// its shards, with and without sequence parallelism (design law 1). Ranks are threads.
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "strata/comm/threads.hpp"
+
+#include "language_bench.hpp"
+
+namespace strata::nn::test {
+namespace {
+
+constexpr std::int64_t kShards = 4;
+constexpr std::int64_t kMicrobatch = 2;
+constexpr std::int64_t kMicrobatches = 2;
+constexpr std::int64_t kContext = 6;
+// Divides by no number of shards.
+constexpr std::int64_t kVocabulary = 13;
+
+struct Network {
+  std::string name;
+  std::vector<std::string> layers;
+};
+
+Network gpt() {
+  return {"gpt",
+          {"embedding 8 positions=6 dropout=0.1", "attention 4 dropout=0.2", "mlp 12 dropout=0.2",
+           "attention 4", "mlp 12 relu norm=none", "layer_norm", "head"}};
+}
+
+Network llama() {
+  return {"llama",
+          {"embedding 8", "attention 8 kv_heads=4 head_size=2 rotary=1000 norm=rms_norm bias=no",
+           "mlp 12 swiglu norm=rms_norm bias=no dropout=0.2", "mlp 8 gelu residual=no", "rms_norm",
+           "head tied=no"}};
+}
+
+Model language_model(const Network& network, Placement token_rows) {
+  return Model({.layers = network.layers,
+                .input_shape = Shape{kContext},
+                .outputs = kVocabulary,
+                .seed = 3,
+                .input_kind = InputKind::kTokenIds,
+                .shards = kShards,
+                .token_rows = token_rows});
+}
+
+/// Trains on `ranks` threads and calls check(what a rank found) on each, one at a time.
+template <typename T, typename Check>
+void on_ranks(const Model& model, const StageSpec& spec, const Samples& samples, std::int64_t ranks,
+              const Check& check) {
+  std::mutex mutex;
+  comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
+    StageBench<T> bench(model, spec, comm::ShardGroup(world, kShards, comm::Summation::kInvariant));
+    const Trained found = train(model, bench, samples);
+    const std::scoped_lock lock(mutex);
+    check(found);
+  });
+}
+
+void expect_part_of(const Trained& part, const Trained& whole) {
+  EXPECT_EQ(part.losses, whole.losses);
+  EXPECT_TRUE(part.input_gradients == whole.input_gradients);
+  ASSERT_FALSE(part.outputs.empty());
+  for (const auto& [name, values] : part.outputs) {
+    EXPECT_TRUE(values == whole.outputs.at(name)) << "output " << name;
+  }
+  for (const auto& [name, values] : part.gradients) {
+    EXPECT_TRUE(values == whole.gradients.at(name)) << name;
+  }
+}
+
+template <typename T>
+void expect_the_bits_of_one_rank(const Network& network, Recompute recompute) {
+  const Samples samples = language_samples(kMicrobatches, kMicrobatch * kContext, kVocabulary);
+  const Model replicated = language_model(network, Placement::kReplicated);
+  StageSpec spec = spec_of<T>({0, replicated.layer_count()}, kMicrobatch);
+  StageBench<T> bench(replicated, spec);
+  const Trained whole = train(replicated, bench, samples);
+  spec.pass.recompute = recompute;
+  spec.order = recompute == Recompute::kNone ? BackwardOrder::kSplit : BackwardOrder::kFused;
+  for (const Placement rows : {Placement::kReplicated, Placement::kTokens}) {
+    const Model model = language_model(network, rows);
+    for (const std::int64_t ranks : {1, 2, 4}) {
+      SCOPED_TRACE(fmt::format("{} {} on {} ranks, rows {}, recompute {}", network.name,
+                               name_of(kDTypeOf<T>), ranks, name_of(rows), name_of(recompute)));
+      std::size_t slices = 0;
+      on_ranks<T>(model, spec, samples, ranks, [&](const Trained& found) {
+        expect_part_of(found, whole);
+        slices += found.gradients.size();
+      });
+      EXPECT_GE(slices, whole.gradients.size());
+    }
+  }
+}
+
+TEST(TensorRanks, GiveTheBitsOfOneForGpt) {
+  expect_the_bits_of_one_rank<float>(gpt(), Recompute::kNone);
+  expect_the_bits_of_one_rank<BFloat16>(gpt(), Recompute::kSelective);
+}
+
+TEST(TensorRanks, GiveTheBitsOfOneForLlama) {
+  expect_the_bits_of_one_rank<float>(llama(), Recompute::kFull);
+  expect_the_bits_of_one_rank<BFloat16>(llama(), Recompute::kNone);
+}
+
+// The second stage of a network that a config spells.
+template <typename T>
+void expect_the_bits_of_one_rank(const std::vector<std::string>& layers) {
+  constexpr std::int64_t kFeatures = 6;
+  constexpr std::int64_t kClasses = 8;
+  const Model model({.layers = layers,
+                     .input_shape = Shape{kFeatures},
+                     .outputs = kClasses,
+                     .seed = 3,
+                     .shards = kShards});
+  const StageSpec spec = spec_of<T>({1, model.layer_count()}, kMicrobatch);
+  const Samples samples = number_samples(kMicrobatches, kMicrobatch, kFeatures, kClasses);
+  StageBench<T> bench(model, spec);
+  const Trained whole = train(model, bench, samples);
+  for (const std::int64_t ranks : {1, 2, 4}) {
+    SCOPED_TRACE(fmt::format("{} on {} ranks", name_of(kDTypeOf<T>), ranks));
+    on_ranks<T>(model, spec, samples, ranks,
+                [&](const Trained& found) { expect_part_of(found, whole); });
+  }
+}
+
+TEST(TensorRanks, GiveTheBitsOfOneForSpelledLayers) {
+  const std::vector<std::string> whole_at_the_end{
+      "tanh",        "dense 12 parallel=column",  "gelu",
+      "dropout 0.3", "dense 5 relu parallel=row", "dense 8"};
+  const std::vector<std::string> split_at_the_end{"tanh", "dense 12 relu parallel=column",
+                                                  "dense 5 parallel=row", "layer_norm",
+                                                  "dense 8 parallel=column"};
+  expect_the_bits_of_one_rank<float>(whole_at_the_end);
+  expect_the_bits_of_one_rank<BFloat16>(whole_at_the_end);
+  expect_the_bits_of_one_rank<float>(split_at_the_end);
+  expect_the_bits_of_one_rank<double>(split_at_the_end);
+}
+
+}  // namespace
+}  // namespace strata::nn::test

@@ -1,0 +1,133 @@
+// The layers of transformers, and dense layers that shards split, against central differences in
+// f64, with 1, 2 and 4 shards on one rank.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "layer_gradients.hpp"
+
+namespace strata::nn::test {
+namespace {
+
+class ShardedLayerGradients : public testing::TestWithParam<GradientCase> {};
+
+TEST_P(ShardedLayerGradients, AgreeWithDifferences) {
+  for (const std::int64_t shards : {1, 2, 4}) {
+    SCOPED_TRACE(fmt::format("{} shards", shards));
+    GradientCase with_shards = GetParam();
+    with_shards.shards = shards;
+    expect_layer_gradients(with_shards);
+  }
+}
+
+GradientCase sublayer(const std::string& name, const std::string& line) {
+  return {name, {line, "flatten"}, Shape{3, 8}, 24};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layers, ShardedLayerGradients,
+    testing::Values(
+        sublayer("rms_norm", "rms_norm"), sublayer("rms_norm_epsilon", "rms_norm epsilon=0.1"),
+        sublayer("layer_norm_without_bias", "layer_norm bias=no"),
+        sublayer("attention", "attention 4"),
+        sublayer("attention_grouped", "attention 8 kv_heads=4 head_size=2"),
+        sublayer("attention_one_query_norm_none", "attention 4 norm=none"),
+        sublayer("attention_rotary", "attention 4 rotary=10000 norm=rms_norm"),
+        sublayer("attention_grouped_rotary",
+                 "attention 8 kv_heads=4 head_size=2 rotary=100 norm=rms_norm bias=no"),
+        sublayer("attention_plain", "attention 4 bias=no residual=no norm=none"),
+        sublayer("attention_dropout", "attention 4 dropout=0.3"),
+        sublayer("attention_without_residual_dropout", "attention 4 dropout=0.3 residual=no"),
+        sublayer("mlp_gelu", "mlp 12"), sublayer("mlp_relu", "mlp 12 relu epsilon=0.01"),
+        sublayer("mlp_swiglu", "mlp 12 swiglu norm=rms_norm"),
+        sublayer("mlp_without_bias", "mlp 12 gelu bias=no"),
+        sublayer("mlp_plain", "mlp 12 gelu norm=none residual=no bias=no"),
+        sublayer("mlp_swiglu_plain", "mlp 12 swiglu norm=none residual=no"),
+        sublayer("mlp_dropout", "mlp 12 swiglu dropout=0.3"),
+        GradientCase{"mlp_of_one_row", {"mlp 12"}, Shape{6}, 6},
+        GradientCase{
+            "column_then_row", {"dense 8 parallel=column", "dense 5 parallel=row"}, Shape{6}, 5},
+        GradientCase{"column_relu_then_row_relu",
+                     {"dense 8 relu parallel=column", "dense 5 relu parallel=row", "dense 4"},
+                     Shape{6},
+                     4},
+        GradientCase{"column_between_activations",
+                     {"dense 8 parallel=column bias=no", "gelu", "dropout 0.3", "tanh",
+                      "dense 5 parallel=row bias=no"},
+                     Shape{6},
+                     5},
+        GradientCase{"column_on_rows",
+                     {"dense 8 parallel=column", "sigmoid", "dense 4 parallel=row", "flatten"},
+                     Shape{2, 3},
+                     8},
+        GradientCase{"column_alone", {"dense 8 parallel=column"}, Shape{6}, 8}),
+    [](const auto& test) { return test.param.name; });
+
+struct LanguageCase {
+  std::string name;
+  std::vector<std::string> layers;
+};
+
+void PrintTo(const LanguageCase& c, std::ostream* out) {
+  *out << c.name;
+}
+
+class LanguageModelGradients : public testing::TestWithParam<LanguageCase> {};
+
+// From token ids to the loss; the last sample is padding.
+TEST_P(LanguageModelGradients, AgreeWithDifferences) {
+  constexpr std::int64_t kSamples = 3;
+  constexpr std::int64_t kContext = 4;
+  constexpr std::int64_t kVocabulary = 7;
+  const std::vector<std::int64_t> ids{3, 0, 6, 3, 1, 3, 5, 2, 4, 4, 0, 6};
+  const std::vector<std::int64_t> next{0, 6, 3, 1, 3, 5, 2, 4, 4, 0, 6, 1};
+  const Shape shape{kSamples, kContext};
+  const ConstTensorView input{std::span(ids), shape};
+  const ConstTensorView targets{std::span(next), shape};
+  for (const std::int64_t shards : {1, 2, 4}) {
+    SCOPED_TRACE(fmt::format("{} shards", shards));
+    const Model model({.layers = GetParam().layers,
+                       .input_shape = Shape{kContext},
+                       .outputs = kVocabulary,
+                       .seed = 4,
+                       .input_kind = InputKind::kTokenIds,
+                       .shards = shards});
+    StageBench<double> bench(model, spec_of<double>({0, model.layer_count()}, kSamples));
+    Stage& stage = bench.stage();
+    constexpr double kScale = 0.125;
+    const auto loss = [&] {
+      stage.forward(0, input, kFirstRow, Mode::kTraining);
+      return kScale * stage.loss(0, input, targets, kSamples - 1, kScale, Mode::kTraining).loss;
+    };
+    loss();
+    ArenaSink<double> sink(bench.layout().elements);
+    stage.backward_input(0, input, kFirstRow, sink);
+    stage.backward_weight(0, input, kFirstRow, sink);
+    expect_weight_gradients(bench, sink, loss);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, LanguageModelGradients,
+    testing::Values(LanguageCase{"tied", {"embedding 4", "head"}},
+                    LanguageCase{"untied", {"embedding 4", "head tied=no"}},
+                    LanguageCase{"tied_positions_dropout",
+                                 {"embedding 4 positions=6 dropout=0.2", "tanh", "head"}},
+                    LanguageCase{"gpt",
+                                 {"embedding 4 positions=4", "attention 4 dropout=0.1",
+                                  "mlp 8 dropout=0.1", "layer_norm", "head"}},
+                    LanguageCase{
+                        "llama",
+                        {"embedding 4",
+                         "attention 8 kv_heads=4 head_size=2 rotary=10000 norm=rms_norm "
+                         "bias=no",
+                         "mlp 8 swiglu norm=rms_norm bias=no", "rms_norm", "head tied=no"}},
+                    LanguageCase{"dense_head",
+                                 {"embedding 4", "dense 8 parallel=column", "dense 3 parallel=row",
+                                  "dense 8"}}),
+    [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace strata::nn::test

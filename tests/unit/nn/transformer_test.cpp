@@ -1,0 +1,158 @@
+#include "strata/nn/transformer.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "strata/nn/model.hpp"
+
+#include "error_of.hpp"
+
+namespace strata::nn {
+namespace {
+
+struct Published {
+  Preset preset;
+  std::int64_t parameters;
+};
+
+void PrintTo(const Published& p, std::ostream* out) {
+  *out << name_of(p.preset);
+}
+
+class Presets : public testing::TestWithParam<Published> {};
+
+Model model_of(const TransformerOptions& options, std::int64_t shards = 1) {
+  const TransformerOptions all = resolved(options);
+  return Model({.layers = transformer_layers(all),
+                .input_shape = Shape{all.context},
+                .outputs = all.vocabulary,
+                .input_kind = InputKind::kTokenIds,
+                .shards = shards});
+}
+
+TEST_P(Presets, HaveTheirPublishedNumberOfParameters) {
+  EXPECT_EQ(model_of({.preset = GetParam().preset}).parameter_count(), GetParam().parameters);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Presets,
+                         testing::Values(Published{Preset::kGpt2_124m, 124'439'808},
+                                         Published{Preset::kGpt2_355m, 354'823'168},
+                                         Published{Preset::kGpt2_774m, 774'030'080},
+                                         Published{Preset::kGpt2_1558m, 1'557'611'200},
+                                         Published{Preset::kTinyllama_1b, 1'100'048'384},
+                                         Published{Preset::kLlama2_7b, 6'738'415'616},
+                                         Published{Preset::kLlama2_13b, 13'015'864'320},
+                                         Published{Preset::kLlama2_70b, 68'976'648'192},
+                                         Published{Preset::kLlama3_8b, 8'030'261'248},
+                                         Published{Preset::kLlama3_70b, 70'553'706'496}),
+                         [](const auto& test) {
+                           std::string name(name_of(test.param.preset));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(Resolved, FillsInWhatThePresetDecides) {
+  const TransformerOptions gpt =
+      resolved({.preset = Preset::kGpt, .blocks = 2, .width = 32, .heads = 4, .context = 12});
+  EXPECT_EQ(gpt.kv_heads, 4);
+  EXPECT_EQ(gpt.hidden, 128);
+  EXPECT_EQ(gpt.norm, NormChoice::kLayerNorm);
+  EXPECT_EQ(gpt.positions, PositionChoice::kLearned);
+  EXPECT_EQ(gpt.tied, Choice::kYes);
+  EXPECT_EQ(gpt.vocabulary, 0);
+  const TransformerOptions llama =
+      resolved({.preset = Preset::kLlama, .blocks = 2, .width = 32, .heads = 4, .context = 12});
+  // Two thirds of 4 x 32, up to the next multiple of 64.
+  EXPECT_EQ(llama.hidden, 128);
+  EXPECT_EQ(llama.rotary_base, 10000.0);
+  EXPECT_EQ(llama.bias, Choice::kNo);
+  EXPECT_EQ(resolved({.preset = Preset::kLlama3_8b}).rotary_base, 500000.0);
+}
+
+TEST(Resolved, KeepsWhatIsGiven) {
+  const TransformerOptions o = resolved({.preset = Preset::kGpt2_124m,
+                                         .blocks = 3,
+                                         .kv_heads = 4,
+                                         .context = 64,
+                                         .norm = NormChoice::kRmsNorm,
+                                         .mlp = MlpChoice::kSwiglu,
+                                         .positions = PositionChoice::kNone,
+                                         .bias = Choice::kNo,
+                                         .tied = Choice::kNo});
+  EXPECT_EQ(o.blocks, 3);
+  EXPECT_EQ(o.width, 768);
+  EXPECT_EQ(o.kv_heads, 4);
+  EXPECT_EQ(o.context, 64);
+  EXPECT_EQ(o.norm, NormChoice::kRmsNorm);
+  EXPECT_EQ(o.positions, PositionChoice::kNone);
+  EXPECT_EQ(o.tied, Choice::kNo);
+  // 8 / 3 x 768 is a multiple of 64.
+  EXPECT_EQ(o.hidden, 2048);
+}
+
+TEST(Resolved, NamesWhatNobodyGives) {
+  const auto refusal = [](const TransformerOptions& options) {
+    return test::error_of([&] { static_cast<void>(resolved(options)); }, ExitCode::kUsage);
+  };
+  EXPECT_EQ(refusal({.preset = Preset::kGpt}),
+            "model.preset is gpt, which leaves model.blocks open; set it");
+  EXPECT_EQ(refusal({.preset = Preset::kLlama, .blocks = 2, .width = 8, .heads = 2}),
+            "model.preset is llama, which leaves model.context open; set it");
+}
+
+TEST(TransformerLayers, SpellTheBlocks) {
+  const std::vector<std::string> gpt = transformer_layers(resolved({.preset = Preset::kGpt,
+                                                                    .blocks = 2,
+                                                                    .width = 32,
+                                                                    .heads = 4,
+                                                                    .context = 12,
+                                                                    .dropout = 0.1}));
+  EXPECT_EQ(gpt, (std::vector<std::string>{
+                     "embedding 32 positions=12 dropout=0.1 name=embedding",
+                     "attention 4 dropout=0.1 output_deviation=0.01 name=blocks.0.attention",
+                     "mlp 128 gelu dropout=0.1 output_deviation=0.01 name=blocks.0.mlp",
+                     "attention 4 dropout=0.1 output_deviation=0.01 name=blocks.1.attention",
+                     "mlp 128 gelu dropout=0.1 output_deviation=0.01 name=blocks.1.mlp",
+                     "layer_norm name=norm", "head name=head"}));
+  const std::vector<std::string> llama = transformer_layers(resolved({.preset = Preset::kLlama,
+                                                                      .blocks = 2,
+                                                                      .width = 32,
+                                                                      .heads = 4,
+                                                                      .kv_heads = 2,
+                                                                      .context = 12,
+                                                                      .vocabulary = 50}));
+  EXPECT_EQ(llama[0], "embedding 32 vocabulary=50 name=embedding");
+  EXPECT_EQ(llama[1],
+            "attention 4 kv_heads=2 rotary=10000 norm=rms_norm bias=no output_deviation=0.01 "
+            "name=blocks.0.attention");
+  EXPECT_EQ(llama[5], "rms_norm name=norm");
+  EXPECT_EQ(llama[6], "head tied=no name=head");
+}
+
+TEST(TransformerLayers, NameTheirParameters) {
+  const Model model = model_of({.preset = Preset::kLlama,
+                                .blocks = 1,
+                                .width = 32,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .context = 12,
+                                .vocabulary = 50});
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : model.parameters()) {
+    names.push_back(fmt::format("{} {} {}", spec.name, spec.shape.text(), spec.split));
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "embedding.tokens.weight 50 x 32 0", "blocks.0.attention.norm.gain 32 -1",
+                       "blocks.0.attention.qkv.weight 64 x 32 0",
+                       "blocks.0.attention.output.weight 32 x 32 1", "blocks.0.mlp.norm.gain 32 -1",
+                       "blocks.0.mlp.up.weight 128 x 32 0", "blocks.0.mlp.gate.weight 128 x 32 0",
+                       "blocks.0.mlp.down.weight 32 x 128 1", "norm.gain 32 -1",
+                       "head.weight 50 x 32 0"}));
+}
+
+}  // namespace
+}  // namespace strata::nn
