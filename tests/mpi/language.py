@@ -34,7 +34,7 @@ kind = adamw
 learning_rate = 0.01
 weight_decay = 0.1
 decay = matrices
-clip_norm = 1.5
+clip_norm = 1.3
 
 [schedule]
 kind = cosine
@@ -42,9 +42,9 @@ warmup_steps = 1
 decay_steps = 10
 
 [train]
-steps = 4
+steps = 3
 evaluate_every = 2
-evaluate_batches = 2
+evaluate_batches = 1
 
 [run]
 threads = 1

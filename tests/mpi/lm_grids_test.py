@@ -11,8 +11,7 @@ EVERY_GRID = [(data, pipeline, tensor)
               for data in (1, 2, 4) for pipeline in range(1, LAYERS + 1) for tensor in (1, 2, 4)
               if data * pipeline * tensor <= MOST_RANKS]
 
-# What must not change a bit, besides the grid. The lengths have no common divisor but for the first
-# two, which are shifted, so that the grids above meet about every pair of them.
+# What must not change a bit, besides the grid.
 SEQUENCE = ["--parallel.sequence=off", "--parallel.sequence=on"]
 RECOMPUTE = ["--train.recompute=none", "--train.recompute=selective", "--train.recompute=full"]
 SCHEDULE = ["--parallel.schedule=1f1b", "--parallel.schedule=gpipe"]
@@ -22,7 +21,7 @@ BUCKET = ["--parallel.bucket=4", "--parallel.bucket=4", "--parallel.bucket=0.001
 
 
 def varied(grids):
-    """Each grid with other settings of the kinds above."""
+    """Each grid with settings of the kinds above, which change at different paces."""
     return [(grid, [SEQUENCE[i % 2], RECOMPUTE[i % 3], SCHEDULE[i // 2 % 2], THREADS[i // 3 % 3],
                     BUCKET[i % 5]])
             for i, grid in enumerate(grids)]
@@ -35,40 +34,41 @@ class Transformers(language.LanguageTest):
         trained = self.records(reference, "train")
         losses = [float(record["loss"]) for record in trained]
         norms = [float(record["grad_norm"]) for record in trained]
-        self.assertEqual(len(losses), 4)
+        self.assertEqual(len(losses), 3)
         self.assertAlmostEqual(losses[0], math.log(26), delta=0.1)
         self.assertLess(losses[-1], losses[0] - 0.1)
-        self.assertLess(min(norms), 1.5)
-        self.assertGreater(max(norms), 1.5, "clipping had nothing to do")
+        self.assertLess(min(norms), 1.3)
+        self.assertGreater(max(norms), 1.3, "clipping had nothing to do")
         self.assertEqual([record["step"] for record in self.records(reference, "evaluate")],
-                         ["2", "4"])
+                         ["2", "3"])
         saved = harness.tensors(harness.checkpoints(self.directory / reference)[-1])
         self.assertEqual(saved["weights/embedding.tokens.weight"].shape, (26, 32))
         self.assertEqual(sorted({name.split("/")[0] for name in saved}), ["optimizer", "weights"])
 
     def test_every_recompute_with_and_without_sequence_parallel(self):
-        grids = [(1, 1, 1), (1, 2, 4), (2, 2, 2), (1, 1, 4), (2, 1, 2), (1, 3, 2)]
+        grids = [(1, 1, 1), (1, 1, 4), (1, 2, 2), (1, 1, 4), (2, 1, 2), (1, 3, 2)]
         self.same_on([(grid, [sequence, recompute])
                       for grid, (sequence, recompute) in zip(
                           grids, ((s, r) for s in SEQUENCE for r in RECOMPUTE))],
-                     "--numerics.dtype=bfloat16", "--train.steps=3", name="recompute")
+                     "--numerics.dtype=bfloat16", "--train.steps=2", "--data.test=",
+                     name="recompute")
 
     def test_bfloat16(self):
-        grids = [(1, 1, 1), (1, 1, 2), (1, 1, 4), (2, 2, 2), (4, 1, 2), (1, 4, 2), (2, 1, 4),
-                 (1, 7, 1), (1, 2, 4)]
-        reference = self.same_on(varied(grids), "--numerics.dtype=bfloat16", name="bfloat16")
+        grids = [(1, 1, 1), (1, 1, 2), (1, 2, 4), (2, 2, 2), (4, 1, 1), (1, 7, 1)]
+        reference = self.same_on(varied(grids), "--numerics.dtype=bfloat16", "--train.steps=2",
+                                 name="bfloat16")
         saved = harness.tensors(harness.checkpoints(self.directory / reference)[-1])
         self.assertEqual({tensor.dtype.name for tensor in saved.values()}, {"float32"})
 
     def test_float64(self):
-        self.same_on(varied([(1, 1, 1), (1, 2, 2), (2, 1, 4)]), "--numerics.dtype=float64",
+        self.same_on(varied([(1, 1, 1), (1, 2, 2)]), "--numerics.dtype=float64",
                      "--train.steps=2", name="float64")
 
     def test_llama(self):
-        grids = [(1, 1, 1), (1, 1, 4), (2, 2, 2), (1, 7, 1), (4, 1, 2), (1, 2, 4)]
-        for dtype in ("float32", "bfloat16"):
+        for dtype, grids in [("float32", [(1, 1, 1), (1, 1, 4), (2, 2, 2)]),
+                             ("bfloat16", [(1, 1, 1), (1, 2, 4), (2, 1, 2), (1, 7, 1)])]:
             reference = self.same_on(varied(grids), *LLAMA, f"--numerics.dtype={dtype}",
-                                     name=f"llama-{dtype}")
+                                     "--train.steps=2", name=f"llama-{dtype}")
             saved = harness.tensors(harness.checkpoints(self.directory / reference)[-1])
             names = [name for name in saved if name.startswith("weights/")]
             self.assertFalse([name for name in names if name.endswith("bias")], names)
@@ -111,7 +111,7 @@ test = classes/test.h5
 
 [batch]
 global = 24
-micro = 3
+micro = 6
 
 [numerics]
 lanes = 4
@@ -123,8 +123,8 @@ learning_rate = 0.01
 clip_norm = 0.5
 
 [train]
-steps = 6
-evaluate_every = 3
+steps = 4
+evaluate_every = 2
 
 [run]
 threads = 1
