@@ -5,6 +5,7 @@ all processes of its session are killed.
 """
 
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -153,6 +154,15 @@ def differing_tensors(left, right):
             or left[name].tobytes() != right[name].tobytes()]
 
 
+def ranks_of(grid):
+    return math.prod(grid)
+
+
+def grid_settings(grid):
+    """The settings that ask for a grid (data, pipeline) or (data, pipeline, tensor)."""
+    return [f"--parallel.{axis}={ranks}" for axis, ranks in zip(("data", "pipeline", "tensor"), grid)]
+
+
 class StrataTest(unittest.TestCase):
     """A test with a scratch directory and ways to run the executable in it."""
 
@@ -177,11 +187,10 @@ class StrataTest(unittest.TestCase):
         return path
 
     def train(self, config, grid, run, *settings, limit=120, expect=DONE):
-        """Trains on a grid (data, pipeline) in the run directory `run` and checks the exit code."""
-        data, pipeline = grid
-        finished = self.launch(
-            data * pipeline, "train", config, f"--run.dir={run}", f"--parallel.data={data}",
-            f"--parallel.pipeline={pipeline}", *settings, limit=limit)
+        """Trains on a grid (data, pipeline) or (data, pipeline, tensor) in the run directory `run`
+        and checks the exit code."""
+        finished = self.launch(ranks_of(grid), "train", config, f"--run.dir={run}",
+                               *grid_settings(grid), *settings, limit=limit)
         self.assertEqual(finished.code, expect, finished.text)
         return finished
 

@@ -1,0 +1,161 @@
+"""Language models and layers cut by feature: the same bits on every data x pipeline x tensor grid."""
+
+import math
+
+import harness
+import language
+from language import LAYERS, LLAMA
+
+MOST_RANKS = 8
+EVERY_GRID = [(data, pipeline, tensor)
+              for data in (1, 2, 4) for pipeline in range(1, LAYERS + 1) for tensor in (1, 2, 4)
+              if data * pipeline * tensor <= MOST_RANKS]
+
+# What must not change a bit, besides the grid.
+SEQUENCE = ["--parallel.sequence=off", "--parallel.sequence=on"]
+RECOMPUTE = ["--train.recompute=none", "--train.recompute=selective", "--train.recompute=full"]
+SCHEDULE = ["--parallel.schedule=1f1b", "--parallel.schedule=gpipe"]
+THREADS = ["--run.threads=1", "--run.threads=1", "--run.threads=2"]
+BUCKET = ["--parallel.bucket=4", "--parallel.bucket=4", "--parallel.bucket=0.001",
+          "--parallel.bucket=0.02", "--parallel.bucket=4"]
+
+
+def varied(grids):
+    """Each grid with settings of the kinds above, which change at different paces."""
+    return [(grid, [SEQUENCE[i % 2], RECOMPUTE[i % 3], SCHEDULE[i // 2 % 2], THREADS[i // 3 % 3],
+                    BUCKET[i % 5]])
+            for i, grid in enumerate(grids)]
+
+
+class Transformers(language.LanguageTest):
+    def test_every_grid(self):
+        self.assertEqual(len(EVERY_GRID), 23)
+        reference = self.same_on(varied(EVERY_GRID), name="every")
+        trained = self.records(reference, "train")
+        losses = [float(record["loss"]) for record in trained]
+        norms = [float(record["grad_norm"]) for record in trained]
+        self.assertEqual(len(losses), 3)
+        self.assertAlmostEqual(losses[0], math.log(26), delta=0.1)
+        self.assertLess(losses[-1], losses[0] - 0.1)
+        self.assertLess(min(norms), 1.3)
+        self.assertGreater(max(norms), 1.3, "clipping had nothing to do")
+        self.assertEqual([record["step"] for record in self.records(reference, "evaluate")],
+                         ["2", "3"])
+        saved = harness.tensors(harness.checkpoints(self.directory / reference)[-1])
+        self.assertEqual(saved["weights/embedding.tokens.weight"].shape, (26, 32))
+        self.assertEqual(sorted({name.split("/")[0] for name in saved}), ["optimizer", "weights"])
+
+    def test_every_recompute_with_and_without_sequence_parallel(self):
+        grids = [(1, 1, 1), (1, 1, 4), (1, 2, 2), (1, 1, 4), (2, 1, 2), (1, 3, 2)]
+        self.same_on([(grid, [sequence, recompute])
+                      for grid, (sequence, recompute) in zip(
+                          grids, ((s, r) for s in SEQUENCE for r in RECOMPUTE))],
+                     "--numerics.dtype=bfloat16", "--train.steps=2", "--data.test=",
+                     name="recompute")
+
+    def test_bfloat16(self):
+        grids = [(1, 1, 1), (1, 1, 2), (1, 2, 4), (2, 2, 2), (4, 1, 1), (1, 7, 1)]
+        reference = self.same_on(varied(grids), "--numerics.dtype=bfloat16", "--train.steps=2",
+                                 name="bfloat16")
+        saved = harness.tensors(harness.checkpoints(self.directory / reference)[-1])
+        self.assertEqual({tensor.dtype.name for tensor in saved.values()}, {"float32"})
+
+    def test_float64(self):
+        self.same_on(varied([(1, 1, 1), (1, 2, 2)]), "--numerics.dtype=float64",
+                     "--train.steps=2", name="float64")
+
+    def test_llama(self):
+        for dtype, grids in [("float32", [(1, 1, 1), (1, 1, 4), (2, 2, 2)]),
+                             ("bfloat16", [(1, 1, 1), (1, 2, 4), (2, 1, 2), (1, 7, 1)])]:
+            reference = self.same_on(varied(grids), *LLAMA, f"--numerics.dtype={dtype}",
+                                     "--train.steps=2", name=f"llama-{dtype}")
+            saved = harness.tensors(harness.checkpoints(self.directory / reference)[-1])
+            names = [name for name in saved if name.startswith("weights/")]
+            self.assertFalse([name for name in names if name.endswith("bias")], names)
+            self.assertEqual(saved["weights/head.weight"].shape, (26, 32))
+            # 8 query heads, 4 keys and 4 values of 4 elements each.
+            self.assertEqual(saved["weights/blocks.0.attention.qkv.weight"].shape, (64, 32))
+
+    def test_other_shards_and_lanes(self):
+        self.same_on([((1, 1, 1), []), ((1, 1, 2), ["--parallel.sequence=on"]), ((3, 1, 2), []),
+                      ((1, 3, 2), ["--parallel.sequence=on"])],
+                     "--numerics.shards=2", "--numerics.lanes=3", "--batch.global=12",
+                     "--batch.micro=1", "--train.steps=2", name="shards")
+
+    def test_shards_fix_the_numbers(self):
+        for shards in (1, 4):
+            self.train(self.config, (1, 1, 1), f"fix-{shards}", f"--numerics.shards={shards}",
+                       "--model.dropout=0")
+        one, four = (self.records(f"fix-{shards}", "train") for shards in (1, 4))
+        self.assertNotEqual([record["grad_norm"] for record in one],
+                            [record["grad_norm"] for record in four])
+        for left, right in zip(one, four):
+            self.assertAlmostEqual(float(left["loss"]), float(right["loss"]), delta=1e-4)
+
+
+DENSE = """
+[model]
+layer = flatten
+layer = dense 32 relu parallel=column
+layer = dropout 0.1
+layer = dense 16 parallel=row
+layer = layer_norm
+layer = dense 24 parallel=column bias=no
+layer = gelu
+layer = dense 16 parallel=row
+layer = dense 5
+
+[data]
+train = classes/train.h5
+test = classes/test.h5
+
+[batch]
+global = 24
+micro = 6
+
+[numerics]
+lanes = 4
+shards = 4
+
+[optimizer]
+kind = adam
+learning_rate = 0.01
+clip_norm = 0.5
+
+[train]
+steps = 4
+evaluate_every = 2
+
+[run]
+threads = 1
+"""
+
+
+class FeatureSplitLayers(language.LanguageTest):
+    GRIDS = [(1, 1, 1), (1, 1, 2), (2, 1, 2), (1, 2, 2), (1, 1, 4)]
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        test = cls()
+        test.import_classes("classes", (3, 4), 5, train=100, test=30)
+        cls.dense = test.write_config("dense.ini", DENSE)
+
+    def test_columns_and_rows(self):
+        for dtype in ("float32", "bfloat16"):
+            reference = self.same_on(
+                [(grid, [SCHEDULE[i % 2], THREADS[i % 3]]) for i, grid in enumerate(self.GRIDS)],
+                f"--numerics.dtype={dtype}", name=f"dense-{dtype}", config=self.dense)
+            losses = [float(record["loss"]) for record in self.records(reference, "train")]
+            self.assertLess(losses[-1], losses[0])
+
+    def test_stages_that_end_between_column_and_row(self):
+        split = "--parallel.split=0,2,7"
+        self.same_on([((1, 1, 1), []), ((1, 3, 2), [split]),
+                      ((1, 3, 2), [split, "--parallel.schedule=gpipe", "--run.threads=2"]),
+                      ((1, 2, 4), ["--parallel.split=0,3"])],
+                     name="between", config=self.dense)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,154 @@
+"""Language models that are stopped and continued on other grids, their checkpoints, and evaluation."""
+
+import re
+
+import h5py
+import numpy as np
+
+import harness
+import language
+
+# Between them: other numbers of every kind of rank, and settings that must not change a bit.
+BEFORE_AND_AFTER = [
+    ((1, 1, 1), ["--parallel.sequence=on"], (1, 2, 4), ["--train.recompute=full"]),
+    ((1, 1, 4), ["--parallel.sequence=on"], (1, 3, 1), []),
+    ((2, 2, 2), [], (4, 1, 1), ["--parallel.sequence=on", "--parallel.schedule=gpipe"]),
+    ((1, 2, 2), ["--train.recompute=selective"], (2, 1, 4), ["--parallel.sequence=on"]),
+]
+
+
+class Resume(language.LanguageTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        test = cls()
+        # What the run writes on 1 x 1 x 1 without a pause, by type.
+        for dtype in ("float32", "bfloat16"):
+            test.train(cls.config, (1, 1, 1), f"whole-{dtype}", f"--numerics.dtype={dtype}",
+                       "--train.steps=4")
+
+    def stop_and_continue(self, dtype, number):
+        first, before, then, after = BEFORE_AND_AFTER[number]
+        run = f"{dtype}-{number}"
+        with self.subTest(first=first, then=then, dtype=dtype):
+            self.train(self.config, first, run, f"--numerics.dtype={dtype}", "--train.steps=2",
+                       *before)
+            finished = self.train(self.config, then, run, f"--numerics.dtype={dtype}",
+                                  "--train.steps=4", "--run.resume=must", *after)
+            self.assertIn("continuing after step 2", finished.text)
+            self.assert_same_run(f"whole-{dtype}", run)
+
+    def test_bfloat16(self):
+        for number in range(len(BEFORE_AND_AFTER)):
+            self.stop_and_continue("bfloat16", number)
+
+    def test_float32(self):
+        self.stop_and_continue("float32", 2)
+
+    def test_windows_go_on_where_they_were(self):
+        settings = ["--data.sampling=windows", "--train.steps=4"]
+        self.train(self.config, (1, 1, 1), "windows-whole", *settings)
+        self.train(self.config, (1, 1, 2), "windows", "--data.sampling=windows", "--train.steps=2")
+        self.train(self.config, (2, 2, 1), "windows", *settings, "--run.resume=must")
+        self.assert_same_run("windows-whole", "windows")
+
+    def test_virtual_grid_of_the_first_launch_is_kept(self):
+        free = ["--numerics.lanes=0", "--numerics.shards=0", "--batch.micro=0"]
+        self.train(self.config, (2, 1, 2), "kept-whole", *free, "--train.steps=4")
+        self.train(self.config, (2, 1, 2), "kept", *free, "--train.steps=2")
+        self.train(self.config, (1, 2, 1), "kept", *free, "--train.steps=4", "--run.resume=must")
+        self.assert_same_run("kept-whole", "kept")
+        self.assertIn("shards = 2\n", (self.directory / "kept" / "config.ini").read_text())
+
+    def test_other_shards_are_refused(self):
+        self.train(self.config, (1, 1, 2), "two", "--numerics.shards=2", "--train.steps=1")
+        for grid, shards, words in [
+                ((1, 1, 1), 4, ["numerics.shards is 4", "was made with 2", "set it to 2"]),
+                ((1, 1, 4), 4, ["numerics.shards is 4", "was made with 2"]),
+                ((1, 1, 4), 0, ["numerics.shards is 2, which parallel.tensor = 4 does not divide"])]:
+            with self.subTest(grid=grid, shards=shards):
+                finished = self.train(self.config, grid, "two", f"--numerics.shards={shards}",
+                                      "--run.resume=must", expect=harness.USAGE)
+                self.assert_refused(finished, harness.USAGE, *words)
+
+    def test_another_data_set_is_refused(self):
+        self.train(self.config, (1, 1, 2), "first-data", "--train.steps=1")
+        self.import_text("other", language.text(1500, seed=2))
+        self.import_text("larger", language.text(1500) + "?!;:")
+        for name, code, words in [("other", harness.USAGE, ["first-data", "another run"]),
+                                  ("larger", harness.CHECKPOINT,
+                                   ["checkpoint of another model",
+                                    "embedding.tokens.weight (26 x 32 float32)",
+                                    "embedding.tokens.weight (30 x 32 float32)"])]:
+            with self.subTest(name=name):
+                finished = self.train(self.config, (1, 2, 1), "first-data", "--run.resume=must",
+                                      f"--data.train={name}/train.h5",
+                                      f"--data.test={name}/test.h5", expect=code)
+                self.assert_refused(finished, code, *words)
+
+
+class FastMode(language.LanguageTest):
+    def test_loss_is_near_and_the_run_continues(self):
+        self.train(self.config, (1, 1, 1), "invariant", "--model.dropout=0", "--train.steps=4")
+        fast = ["--model.dropout=0", "--numerics.mode=fast", "--numerics.lanes=0",
+                "--numerics.shards=0"]
+        self.train(self.config, (2, 1, 2), "fast", *fast, "--train.steps=2")
+        text = (self.directory / "fast" / "config.ini").read_text()
+        self.assertRegex(text, r"\nlanes = 2\n(.+\n)*shards = 2\n")
+        self.train(self.config, (1, 2, 2), "fast", *fast, "--train.steps=4", "--run.resume=must")
+        for kind in ("train", "evaluate"):
+            invariant, near = (self.records(run, kind) for run in ("invariant", "fast"))
+            self.assertEqual([record["step"] for record in near],
+                             [record["step"] for record in invariant])
+            for left, right in zip(invariant, near):
+                self.assertAlmostEqual(float(left["loss"]), float(right["loss"]), delta=1e-4)
+
+
+class Checkpoints(language.LanguageTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls().train(cls.config, (2, 2, 2), "parts", "--numerics.dtype=bfloat16", "--train.steps=2")
+        cls.checkpoint = harness.checkpoints(cls.directory / "parts")[-1]
+
+    def test_commands(self):
+        inspected = self.alone("checkpoint", "inspect", self.checkpoint)
+        self.assertEqual(inspected.code, harness.DONE, inspected.text)
+        self.assertRegex(inspected.text, r'virtual_grid = {"lanes":4,"microbatch":2,"shards":4}')
+        self.assertRegex(inspected.text, r"weights/embedding\.tokens\.weight +26 x 32 +float32")
+        verified = self.alone("checkpoint", "verify", self.checkpoint)
+        self.assertEqual(verified.code, harness.DONE, verified.text)
+
+    def test_arrays_are_whole_for_h5py(self):
+        self.train(self.config, (1, 1, 1), "single", "--numerics.dtype=bfloat16", "--train.steps=2")
+        single = harness.checkpoints(self.directory / "single")[-1]
+        with h5py.File(self.checkpoint / "master.h5") as parts, \
+                h5py.File(single / "master.h5") as whole:
+            for name, shape in [("embedding.tokens.weight", (26, 32)),
+                                ("embedding.positions.weight", (16, 32)),
+                                ("blocks.1.attention.qkv.weight", (96, 32)),
+                                ("blocks.1.attention.output.weight", (32, 32)),
+                                ("blocks.0.mlp.up.weight", (128, 32)),
+                                ("blocks.0.mlp.down.weight", (32, 128)),
+                                ("norm.gain", (32,))]:
+                array = parts[f"weights/{name}"]
+                self.assertEqual((array.shape, array.dtype), (shape, np.float32), name)
+                self.assertEqual(array[()].tobytes(), whole[f"weights/{name}"][()].tobytes(), name)
+                self.assertTrue(np.all(np.isfinite(array[()])), name)
+
+    def test_evaluation_is_the_same_on_two_grids(self):
+        lines = []
+        for grid in [(1, 1, 1), (2, 2, 2)]:
+            finished = self.launch(harness.ranks_of(grid), "evaluate", self.config,
+                                   "--run.dir=parts", "--numerics.dtype=bfloat16",
+                                   *harness.grid_settings(grid))
+            self.assertEqual(finished.code, harness.DONE, finished.text)
+            lines += [line for line in finished.text.splitlines() if "perplexity" in line]
+        self.assertEqual(len(lines), 2, lines)
+        self.assertEqual(lines[0], lines[1])
+        loss, perplexity = re.search(r"loss (\d+\.\d+), perplexity (\d+\.\d+), ", lines[0]).groups()
+        self.assertAlmostEqual(np.exp(float(loss)) / float(perplexity), 1.0, delta=1e-4)
+
+
+if __name__ == "__main__":
+    harness.main()
