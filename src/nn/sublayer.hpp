@@ -97,9 +97,28 @@ class Sublayer : public Layer {
   [[nodiscard]] std::int64_t inner_width() const { return inner_width_; }
 
  private:
-  struct SavedIndex;
-  struct GradientIndex;
-  struct WorkspaceIndex;
+  // Where saved() lists what. The products' results follow, then the extras, each for all own
+  // shards.
+  struct SavedIndex {
+    static constexpr std::size_t kStatistics = 0;
+    static constexpr std::size_t kNormed = 2;
+    static constexpr std::size_t kMask = 3;
+    static constexpr std::size_t kResult = 4;
+    static constexpr std::size_t kProducts = 5;
+  };
+  // Where gradients() lists what. The products' follow.
+  struct GradientIndex {
+    static constexpr std::size_t kWhole = 0;
+    static constexpr std::size_t kNormed = 1;
+    static constexpr std::size_t kProducts = 2;
+  };
+  // Where workspace() lists what. The accumulators follow.
+  struct WorkspaceIndex {
+    static constexpr std::size_t kNorm = 0;
+    static constexpr std::size_t kResultGradient = 2;
+    static constexpr std::size_t kReceived = 3;
+    static constexpr std::size_t kAccumulators = 4;
+  };
 
   [[nodiscard]] std::int64_t whole_rows(const PassShape& pass) const;
   [[nodiscard]] std::int64_t rows_of(const LayerPass& pass) const;
