@@ -37,6 +37,16 @@ def import_features(strata, directory, samples, features):
     return import_data(strata, directory, "npy", "--inputs=inputs.npy", "--targets=targets.npy")
 
 
+def import_tokens(strata, directory, tokens, vocabulary):
+    """Random token ids as a data set; gives its master file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(1)
+    ids = struct.pack(f"<{tokens}H", *(draw.randrange(vocabulary) for _ in range(tokens)))
+    (directory / "tokens.bin").write_bytes(ids)
+    return import_data(strata, directory, "tokens-nanogpt", f"--vocabulary={vocabulary}",
+                       "--files=tokens.bin")
+
+
 def import_data(strata, directory, form, *files):
     subprocess.run([strata, "data", "import", f"--format={form}", *files, "--split=1.0",
                     "--output=data", "--overwrite"],
@@ -73,6 +83,26 @@ def finish(process):
     text, _ = process.communicate()
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(process.args)} ended with {process.returncode}:\n{text}")
+
+
+def add_torch_options(parser):
+    """What the comparisons with PyTorch are given."""
+    parser.add_argument("strata")
+    parser.add_argument("baseline", help="the PyTorch script")
+    parser.add_argument("--python", default="/usr/bin/python3", help="the Python that has PyTorch")
+    parser.add_argument("--blas", default="",
+                        help="directory of the libblas.so.3 that PyTorch is to use")
+    parser.add_argument("--rounds", type=int, default=5)
+
+
+def torch_seconds(options, *arguments):
+    """The median step of the PyTorch script on one thread."""
+    variables = environment()
+    if options.blas:
+        variables["LD_LIBRARY_PATH"] = options.blas
+    command = [options.python, options.baseline, *map(str, arguments), "--threads", "1"]
+    result = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
+    return json.loads(result.stdout.splitlines()[-1])["step_s"]
 
 
 def train_steps(run_dir):

@@ -8,19 +8,9 @@ clipped to 1, batch 128) and prints, last, a JSON line with "step_s". Both run i
 medians of their step times are compared. Debian's PyTorch computes with whatever libblas.so.3 is:
 the reference BLAS is slow, so give the directory of a fast one (OpenBLAS) with --blas.
 """
-import argparse, json, os, pathlib, statistics, subprocess, tempfile
+import argparse, json, os, pathlib, statistics, tempfile
 
 import measure
-
-
-def torch_seconds(options):
-    environment = measure.environment()
-    if options.blas:
-        environment["LD_LIBRARY_PATH"] = options.blas
-    command = [options.python, options.baseline, "mlp", "--threads", "1",
-               "--steps", str(options.steps)]
-    result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    return json.loads(result.stdout.splitlines()[-1])["step_s"]
 
 
 def strata_parts(options, config, run_dir):
@@ -31,12 +21,7 @@ def strata_parts(options, config, run_dir):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("strata")
-    parser.add_argument("baseline", help="the PyTorch script")
-    parser.add_argument("--python", default="/usr/bin/python3", help="the Python that has PyTorch")
-    parser.add_argument("--blas", default="",
-                        help="directory of the libblas.so.3 that PyTorch is to use")
-    parser.add_argument("--rounds", type=int, default=5)
+    measure.add_torch_options(parser)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--lanes", type=int, default=1)
     options = parser.parse_args()
@@ -54,7 +39,7 @@ def main():
                        "clip_norm": 1},
             train={"steps": options.steps})
         for turn in range(options.rounds):
-            theirs.append(torch_seconds(options))
+            theirs.append(measure.torch_seconds(options, "mlp", "--steps", options.steps))
             ours.append(strata_parts(options, config, directory / f"run{turn}"))
     steps = [one["step_seconds"] for one in ours]
     print(json.dumps({

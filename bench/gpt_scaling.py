@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""What tensor and data parallelism, and the virtual grid, cost a GPT on this machine.
+
+    bench/gpt_scaling.py build/release/bin/strata
+    bench/gpt_scaling.py build/release/bin/strata --size small --steps 60
+
+One thread a rank, all in turn, medians of step times:
+- "tensor": the same batch on one rank and on two tensor ranks: tokens a second over one rank's;
+- "data": as many samples again for a second replica;
+- "virtual grid": two ranks whose sums are strata's against numerics.mode = fast, data and tensor
+  parallel, and one rank that computes two lanes of two shards against one with one of each.
+"""
+import argparse, json, os, pathlib, statistics, tempfile
+
+import measure
+
+SIZES = {"small": dict(blocks=4, heads=4, width=128, vocabulary=65, micro=12),
+         "124m": dict(blocks=12, heads=12, width=768, vocabulary=50257, micro=4)}
+CONTEXT = 64
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("strata")
+    parser.add_argument("--size", choices=SIZES, default="124m")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--microbatches", type=int, default=4,
+                        help="of one replica in a step of the data-parallel comparison")
+    parser.add_argument("--dtype", default="float32")
+    options = parser.parse_args()
+    options.strata = os.path.abspath(options.strata)
+    size = dict(SIZES[options.size])
+    micro = size.pop("micro")
+    replica = micro * options.microbatches
+
+    # name: ranks, settings, samples of a step
+    cases = {
+        "one": (1, ["--numerics.lanes=1"], micro),
+        "tensor": (2, ["--parallel.tensor=2"], micro),
+        "tensor fast": (2, ["--parallel.tensor=2", "--numerics.mode=fast"], micro),
+        "one, several microbatches": (1, ["--numerics.lanes=1"], replica),
+        "data": (2, ["--parallel.data=2"], 2 * replica),
+        "data fast": (2, ["--parallel.data=2", "--numerics.mode=fast"], 2 * replica),
+        "one, two microbatches": (1, ["--numerics.lanes=1"], 2 * micro),
+        "one, two lanes of two shards": (1, ["--numerics.lanes=2", "--numerics.shards=2"], 2 * micro),
+    }
+    rates = {name: [] for name in cases}
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        data = measure.import_tokens(options.strata, directory, 100000, size["vocabulary"])
+        config = directory / "gpt.ini"
+        measure.write_config(
+            config, [], model={"preset": "gpt", "context": CONTEXT, **size}, data={"train": data},
+            batch={"micro": micro}, numerics={"dtype": options.dtype},
+            optimizer={"kind": "adamw", "learning_rate": 0.001, "weight_decay": 0.1, "clip_norm": 1},
+            train={"steps": options.steps + 2}, checkpoint={"keep": 1})
+        for turn in range(options.rounds):
+            for case, (ranks, settings, samples) in cases.items():
+                run = directory / f"run-{turn}-{case.replace(' ', '-').replace(',', '')}"
+                measure.finish(measure.start(options.strata, config, run, ranks, *settings,
+                                             f"--batch.global={samples}"))
+                step = measure.medians(run, skip=2)["step_seconds"]
+                rates[case].append(samples * CONTEXT / step)
+                for path in sorted(run.rglob("*.h5")):
+                    path.unlink()
+    best = {case: statistics.median(values) for case, values in rates.items()}
+    print(json.dumps({
+        "machine": measure.machine(), "size": options.size, "dtype": options.dtype,
+        "tokens_per_second": {case: [round(value) for value in values]
+                              for case, values in rates.items()},
+        "tensor over one rank": round(best["tensor"] / best["one"], 3),
+        "data over one rank": round(best["data"] / best["one, several microbatches"], 3),
+        "invariant over fast, tensor": round(best["tensor"] / best["tensor fast"], 3),
+        "invariant over fast, data": round(best["data"] / best["data fast"], 3),
+        "two lanes of two shards on one rank": round(
+            best["one, two lanes of two shards"] / best["one, two microbatches"], 3)}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
