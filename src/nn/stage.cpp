@@ -266,6 +266,10 @@ ConstTensorView Stage::decode(const ConstTensorView& ids, std::int64_t past,
     // One sequence of fewer tokens than the stage has memory for.
     pass.output =
         pass.output.flat_slice(0, pass.output.count() / (microbatch() * context) * tokens);
+    if (layer.output().placement != Placement::kFeatures) {
+      pass.output =
+          pass.output.reshaped(layer.output().shape.tail().prepended(tokens).prepended(1));
+    }
     const Decoding decoding{
         .past = past, .keys = caches[local(i)].keys, .values = caches[local(i)].values};
     pass.decoding = &decoding;
