@@ -54,9 +54,10 @@ def import_data(strata, directory, form, *files):
     return directory / "data" / "train.h5"
 
 
-def write_config(path, layers, **sections):
+def write_config(path, layers, model=None, **sections):
     """A config file: write_config(path, ["dense 10"], batch={"global": 128})."""
     lines = ["[model]"] + [f"layer = {layer}" for layer in layers]
+    lines += [f"{key} = {value}" for key, value in (model or {}).items()]
     for section, keys in sections.items():
         lines += [f"[{section}]"] + [f"{key} = {value}" for key, value in keys.items()]
     path.write_text("\n".join(lines) + "\n")

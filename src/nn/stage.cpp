@@ -126,8 +126,7 @@ LayerPass Stage::pass_of(std::int64_t layer, std::int64_t m, const ConstTensorVi
           .input = layer_input(layer, m, input),
           .output = slot.outputs[local(layer)],
           .saved = slot.saved[local(layer)],
-          .gradients = gradient_slots_.empty() ? std::span<const TensorView>()
-                                               : gradients_of(m).inner[local(layer)],
+          .gradients = gradients_of(m).inner[local(layer)],
           .workspace = workspace_[local(layer)],
           .weights = weights_[local(layer)]};
 }
@@ -267,8 +266,9 @@ ConstTensorView Stage::decode(const ConstTensorView& ids, std::int64_t past,
     // One sequence of fewer tokens than the stage has memory for.
     pass.output =
         pass.output.flat_slice(0, pass.output.count() / (microbatch() * context) * tokens);
-    if (layer.output().placement == Placement::kReplicated) {
-      pass.output = pass.output.reshaped(Shape{tokens, layer.output_shape().back()});
+    if (layer.output().placement != Placement::kFeatures) {
+      pass.output =
+          pass.output.reshaped(layer.output().shape.tail().prepended(tokens).prepended(1));
     }
     const Decoding decoding{
         .past = past, .keys = caches[local(i)].keys, .values = caches[local(i)].values};

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "strata/comm/threads.hpp"
@@ -57,17 +58,26 @@ inline RunResult result_of(const RunConfig& config, std::int64_t step) {
   return result;
 }
 
-/// Trains on `data x pipeline` threads as the train command does on processes, into run.dir; goes
-/// on from what that directory holds where run.resume says so.
-inline RunResult run_on(RunConfig config, std::int64_t data, std::int64_t pipeline) {
-  config.parallel.data = data;
-  config.parallel.pipeline = pipeline;
+inline io::Dataset open_data(const RunConfig& config, const std::string& master) {
+  io::Dataset data = io::Dataset::open(master);
+  if (data.info().task == io::Task::kNextToken) {
+    data.set_context(context_of(config));
+  }
+  return data;
+}
+
+/// Trains on the threads of a grid as the train command does on processes, into run.dir; goes on
+/// from what that directory holds where run.resume says so.
+inline RunResult run_on(RunConfig config, const grid::Grid& grid) {
+  config.parallel.data = grid.data;
+  config.parallel.pipeline = grid.pipeline;
+  config.parallel.tensor = grid.tensor;
   std::filesystem::create_directories(checkpoint_root(config));
   std::int64_t last_step = 0;
-  comm::run_thread_ranks(data * pipeline, [&](comm::Communicator& world) {
+  comm::run_thread_ranks(grid.ranks(), [&](comm::Communicator& world) {
     Log log(Log::Voice::kSilent);
-    const io::Dataset train_data = io::Dataset::open(config.data.train);
-    const io::Dataset test_data = io::Dataset::open(config.data.test);
+    const io::Dataset train_data = open_data(config, config.data.train);
+    const io::Dataset test_data = open_data(config, config.data.test);
     std::optional<io::Checkpoint> checkpoint;
     if (config.run.resume == Resume::kAuto) {
       checkpoint = newest_good_checkpoint(world, checkpoint_root(config), log);
@@ -91,6 +101,15 @@ inline RunResult run_on(RunConfig config, std::int64_t data, std::int64_t pipeli
     }
   });
   return result_of(config, last_step);
+}
+
+inline void expect_same(const RunResult& found, const RunResult& expected,
+                        const std::string& where) {
+  EXPECT_EQ(found.numbers(), expected.numbers()) << where;
+  ASSERT_EQ(found.tensors.size(), expected.tensors.size()) << where;
+  for (const auto& [name, values] : expected.tensors) {
+    EXPECT_TRUE(found.tensors.at(name) == values) << name << " differs " << where;
+  }
 }
 
 }  // namespace strata::train::test

@@ -52,16 +52,8 @@ class SmallRun : public testing::Test {
   RunConfig base_;
 };
 
-void expect_same(const RunResult& found, const RunResult& expected, const std::string& where) {
-  EXPECT_EQ(found.numbers(), expected.numbers()) << where;
-  ASSERT_EQ(found.tensors.size(), expected.tensors.size()) << where;
-  for (const auto& [name, values] : expected.tensors) {
-    EXPECT_TRUE(found.tensors.at(name) == values) << name << " differs " << where;
-  }
-}
-
 TEST_F(SmallRun, GivesTheSameNumbersOnEveryGridAndSchedule) {
-  const RunResult alone = run_on(config("1x1"), 1, 1);
+  const RunResult alone = run_on(config("1x1"), {1, 1});
   ASSERT_EQ(alone.metrics.size(), 5U + 3U);
   EXPECT_NE(alone.metrics[0].at("loss"), alone.metrics[1].at("loss"));
   // Clipping took part: the norm lies above the limit.
@@ -78,33 +70,33 @@ TEST_F(SmallRun, GivesTheSameNumbersOnEveryGridAndSchedule) {
       const std::string where = fmt::format("{}x{} {}", grid.data, grid.pipeline, name_of(kind));
       RunConfig run = config(where);
       run.parallel.schedule = kind;
-      expect_same(run_on(run, grid.data, grid.pipeline), alone, "on " + where);
+      expect_same(run_on(run, {grid.data, grid.pipeline}), alone, "on " + where);
     }
   }
 }
 
 TEST_F(SmallRun, GivesTheSameNumbersForEverySplitAndBucketSize) {
-  const RunResult alone = run_on(config("auto"), 1, 1);
+  const RunResult alone = run_on(config("auto"), {1, 1});
   RunConfig split = config("split");
   split.parallel.split = "0, dropout1, gelu1, dense3";
-  expect_same(run_on(split, 1, 4), alone, "for an uneven split");
+  expect_same(run_on(split, {1, 4}), alone, "for an uneven split");
   RunConfig buckets = config("buckets");
   buckets.parallel.bucket_mib = 1.0;
-  expect_same(run_on(buckets, 2, 1), alone, "for one large bucket");
+  expect_same(run_on(buckets, {2, 1}), alone, "for one large bucket");
 }
 
 TEST_F(SmallRun, ContinuesOnAnotherGridAsIfNeverStopped) {
-  const RunResult whole = run_on(config("whole"), 1, 1);
+  const RunResult whole = run_on(config("whole"), {1, 1});
   for (const std::int64_t pipeline : {1, 3}) {
     const std::string name = fmt::format("stopped{}", pipeline);
     RunConfig first = config(name);
     first.train.steps = 3;
-    run_on(first, 2, 2);
+    run_on(first, {2, 2});
     RunConfig second = config(name);
     second.run.resume = Resume::kAuto;
     second.numerics.lanes = 0;  // the checkpoint's
     second.batch.micro = 0;
-    RunResult resumed = run_on(second, 1, pipeline);
+    RunResult resumed = run_on(second, {1, pipeline});
     // The first part ended with an evaluation that the whole run has no place for.
     std::erase_if(resumed.metrics, [](const nlohmann::json& line) {
       return line.at("kind") == "evaluate" && line.at("step") == 3;
@@ -114,12 +106,12 @@ TEST_F(SmallRun, ContinuesOnAnotherGridAsIfNeverStopped) {
 }
 
 TEST_F(SmallRun, RefusesToContinueAnotherRun) {
-  run_on(config("run"), 1, 1);
+  run_on(config("run"), {1, 1});
   const auto refused = [&](const std::function<void(RunConfig&)>& change, ExitCode code) {
     RunConfig other = config("run");
     other.run.resume = Resume::kAuto;
     change(other);
-    return strata::test::error_of([&] { run_on(other, 1, 1); }, code);
+    return strata::test::error_of([&] { run_on(other, {1, 1}); }, code);
   };
   EXPECT_NE(refused([](RunConfig& c) { c.run.seed = 6; }, ExitCode::kUsage)
                 .find("there run.seed is 5, here it is 6"),
@@ -137,12 +129,16 @@ TEST_F(SmallRun, EndsWhenTheLossIsNotFinite) {
   run.optimizer.options = {};
   run.optimizer.clip_norm = 0.0;
   run.schedule = {.peak = 1e30};
-  const std::string text = strata::test::error_of([&] { run_on(run, 2, 2); }, ExitCode::kDiverged);
+  const std::string text = strata::test::error_of(
+      [&] {
+        run_on(run, {2, 2});
+      },
+      ExitCode::kDiverged);
   EXPECT_NE(text.find("the run diverged: at step 2"), std::string::npos) << text;
 }
 
 TEST_F(SmallRun, AccountsForEveryStepsTime) {
-  const RunResult result = run_on(config("times"), 2, 2);
+  const RunResult result = run_on(config("times"), {2, 2});
   for (const nlohmann::json& line : result.metrics) {
     if (line.at("kind") != "train") {
       continue;
