@@ -31,13 +31,14 @@ nlohmann::ordered_json identity_of(const Plan& plan) {
       {"batch.global", c.batch.global},
       {"numerics.dtype", name_of(c.numerics.dtype)},
       {"optimizer.kind", name_of(c.optimizer.options.kind)},
-      {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))},
-      {"the number of training samples", plan.train_data.samples},
-      {"the checksum of data.train", hash_text(plan.train_data.checksum)}};
+      {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))}};
+  // The number of samples follows from the context: the first difference is the one reported.
   if (plan.train_data.task == io::Task::kNextToken) {
     identity["model.context"] = plan.train_data.input_shape[0];
     identity["data.sampling"] = name_of(c.data.sampling);
   }
+  identity["the number of training samples"] = plan.train_data.samples;
+  identity["the checksum of data.train"] = hash_text(plan.train_data.checksum);
   return identity;
 }
 
