@@ -126,7 +126,8 @@ LayerPass Stage::pass_of(std::int64_t layer, std::int64_t m, const ConstTensorVi
           .input = layer_input(layer, m, input),
           .output = slot.outputs[local(layer)],
           .saved = slot.saved[local(layer)],
-          .gradients = gradients_of(m).inner[local(layer)],
+          .gradients = gradient_slots_.empty() ? std::span<const TensorView>()
+                                               : gradients_of(m).inner[local(layer)],
           .workspace = workspace_[local(layer)],
           .weights = weights_[local(layer)]};
 }
