@@ -1,3 +1,4 @@
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -121,8 +122,15 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   pipeline::Executor executor(state->stage(), *groups.pipeline);
   const train::EvaluationResult result = train::evaluate(plan, rank, groups, executor, data);
   if (mpi.world().rank() == 0) {
-    fmt::print("{}: {} of {}\n", session.checkpoint->directory().string(),
-               train::text_of(plan, result), data.info().path.string());
+    const bool classes = plan.model->loss() == nn::LossKind::kCrossEntropy;
+    // The loss reads back to the same bits.
+    fmt::print("{}: loss {}{}{} over {} samples of {}\n", session.checkpoint->directory().string(),
+               result.loss,
+               train::is_language_model(plan)
+                   ? fmt::format(", perplexity {:.6g}", std::exp(result.loss))
+                   : "",
+               classes ? fmt::format(", accuracy {:.4f} %", 100.0 * result.accuracy) : "",
+               result.samples, data.info().path.string());
   }
   return ExitCode::kDone;
 }

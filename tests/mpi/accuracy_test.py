@@ -10,6 +10,8 @@ import sys
 
 import harness
 
+# What nanoGPT publishes for the same setting is 1.88, over twenty random batches.
+SHAKESPEARE_LOSS = 1.90
 JOBS = pathlib.Path(__file__).resolve().parents[2] / "jobs"
 
 
@@ -40,6 +42,29 @@ class Accuracy(harness.StrataTest):
         self.assertIsNotNone(found, evaluated.text)
         self.assertEqual(float(found[1]), float(last["loss"]))
         self.assertEqual(found[2], f"{100 * float(last['accuracy']):.4f}")
+
+    def test_characters_of_shakespeare(self):
+        text = sorted(pathlib.Path(os.environ["STRATA_DATA_DIR"]).rglob("input.txt"))
+        if not text:
+            self.skipTest("STRATA_DATA_DIR has no input.txt, Shakespeare's plays")
+        self.import_data("--format=text", "--tokenizer=chars", f"--files={text[0]}",
+                         "--split=0.9,0.1", "--output=data/shakespeare-char")
+        config = JOBS / "shakespeare-char.ini"
+        self.train(config, (1, 1, 1), "plays", "--run.threads=1", limit=800)
+        rows = [dict(row) for row in harness.metrics(self.directory / "plays")]
+        loss = [float(row["loss"]) for row in rows if row["kind"] == "evaluate"][-1]
+        print(f"loss {loss} of the whole test split", flush=True)
+        self.assertLessEqual(loss, SHAKESPEARE_LOSS)
+        made = self.alone("generate", config, "--run.dir=plays", "--prompt=ROMEO:", "--tokens=100")
+        self.assertEqual(made.code, harness.DONE, made.text)
+        self.assertTrue(made.text.startswith("ROMEO:"), made.text)
+
+        short = ["--train.steps=20", "--train.evaluate_every=0", "--run.threads=1"]
+        self.train(config, (1, 1, 1), "plays-111", *short)
+        for grid in [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)]:
+            run = "plays-" + "".join(map(str, grid))
+            self.train(config, grid, run, *short)
+            self.assert_same_run("plays-111", run)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The memory that a rank takes at its peak is the planned memory, and at most a little more."""
 
+import random
 import re
 
 import harness
@@ -30,7 +31,7 @@ threads = 1
 {further}""")
 
     def measure(self, config, grid):
-        run = f"{config.stem}-{grid[0]}x{grid[1]}"
+        run = f"{config.stem}-{'x'.join(map(str, grid))}"
         text = self.train(config, grid, run).text
         sizes = re.search(r"^total((?:\s+[\d.]+ \w+)+)\s*$", text, re.MULTILINE).group(1)
         planned = max(byte_count(size) for size in re.findall(r"[\d.]+ \w+", sizes))
@@ -60,6 +61,38 @@ threads = 1
                              "[batch]\nglobal = 16384\nmicro = 4096\n[numerics]\nlanes = 2\n")
         for grid in [(1, 1), (1, 2)]:
             self.measure(config, grid)
+
+    def test_a_language_model(self):
+        draw = random.Random(5)
+        (self.directory / "text.txt").write_text("".join(draw.choices("abcdefgh \n", k=20000)))
+        self.import_data("--format=text", "--tokenizer=chars", "--files=text.txt", "--split=0.9,0.1",
+                         "--output=text")
+        for recompute in ["none", "selective", "full"]:
+            config = self.write_config(f"gpt-{recompute}.ini", f"""
+[model]
+preset = gpt
+blocks = 6
+width = 384
+heads = 6
+context = 256
+[data]
+train = text/train.h5
+[batch]
+global = 16
+micro = 8
+[numerics]
+lanes = 2
+shards = 2
+[optimizer]
+kind = adamw
+[train]
+steps = 2
+recompute = {recompute}
+[run]
+threads = 1
+""")
+            for grid in [(1, 1, 1), (1, 2, 1), (1, 1, 2)]:
+                self.measure(config, grid)
 
 
 if __name__ == "__main__":
