@@ -184,7 +184,14 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
                buckets * (replicas - 1.0) * (parts + 1.0),
                share * (static_cast<double>(rank.layout.elements) * gradient * parts +
                         static_cast<double>(rank.layout.weight_elements) * element)};
-  return {neighbours, tensor, data};
+  std::vector<Traffic> all{neighbours, tensor, data};
+  if (const auto tie = tied_stages(plan)) {
+    const nn::LayerTraffic tied = optim::TiedExchange::traffic(
+        rank.buckets, rank.place.data, rank.place.pipeline, *tie, c.numerics.dtype);
+    all.push_back(
+        {"a tied table's gradients or weights, to the other stage", tied.messages, tied.bytes});
+  }
+  return all;
 }
 
 }  // namespace
