@@ -58,6 +58,9 @@ class Head final : public Layer {
     LayerTraffic traffic = exchange_of(pass, sum_bytes);
     traffic += exchange_of(
         pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes);
+    if (is_split() && pass.recompute != Recompute::kNone) {
+      traffic += exchange_of(pass, elements * static_cast<double>(size_bytes(pass.dtype)));
+    }
     return traffic;
   }
 

@@ -50,6 +50,14 @@ std::vector<TensorSpec> NormPart::workspace(const PassShape& pass) const {
   return {{{pass.shards.count, part}, dtype}, {{pass.shards.own.count(), part}, dtype}};
 }
 
+LayerTraffic NormPart::traffic(const PassShape& pass, Placement placement) const {
+  if (kind_ == NormKind::kNone || placement != Placement::kTokens) {
+    return {};
+  }
+  return exchange_of(pass, static_cast<double>(parameter_count() * width_ * pass.shards.count *
+                                               size_bytes(compute_dtype(pass.dtype))));
+}
+
 void NormPart::forward(ops::Context& context, std::span<const ParameterViews> weights,
                        const ConstTensorView& x, const TensorView& y,
                        std::span<const TensorView> statistics) const {

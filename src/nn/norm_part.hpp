@@ -29,6 +29,8 @@ class NormPart {
   [[nodiscard]] std::vector<TensorSpec> statistics(std::int64_t rows, DType dtype) const;
   /// Memory for backward_weight.
   [[nodiscard]] std::vector<TensorSpec> workspace(const PassShape& pass) const;
+  /// What backward_weight sends.
+  [[nodiscard]] LayerTraffic traffic(const PassShape& pass, Placement placement) const;
 
   /// Shapes: x, y rows x width. `weights` begins with this part's parameters.
   void forward(ops::Context& context, std::span<const ParameterViews> weights,

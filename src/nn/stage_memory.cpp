@@ -123,6 +123,20 @@ std::vector<TensorView> Stage::carve_loss(const Model& model, const StageSpec& s
           carver.take(Shape{rows}, dtype)};
 }
 
+LayerTraffic Stage::traffic(const Model& model, const StageSpec& spec) {
+  LayerTraffic traffic;
+  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
+    traffic += model.layer(i).traffic(spec.pass);
+  }
+  if (holds_last(model, spec) && model.output().placement == Placement::kFeatures) {
+    traffic += exchange_of(
+        spec.pass,
+        static_cast<double>(spec.pass.shards.count * logit_rows(model, spec) *
+                            ops::kCrossEntropyParts * size_bytes(compute_dtype(spec.pass.dtype))));
+  }
+  return traffic;
+}
+
 std::vector<MemoryItem> Stage::memory(const Model& model, const StageSpec& spec) {
   Carver activations(nullptr);
   Carver remade(nullptr);

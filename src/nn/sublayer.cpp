@@ -179,9 +179,7 @@ LayerTraffic Sublayer::traffic(const PassShape& pass) const {
     if (pass.recompute != Recompute::kNone) {
       traffic += exchange_of(pass, bytes);
     }
-    const auto parameters = static_cast<double>(norm_parameters());
-    traffic +=
-        exchange_of(pass, 4.0 * parameters * static_cast<double>(width() * pass.shards.count));
+    traffic += norm_.traffic(pass, input().placement);
   }
   return traffic;
 }

@@ -171,12 +171,9 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
     neighbours.bytes +=
         microbatches * element * static_cast<double>(nn::local_shape(port, stage.pass).count());
   }
-  Traffic tensor{"sums over shards, in the tensor group"};
-  for (std::int64_t i = stage.layers.begin; i < stage.layers.end; ++i) {
-    const nn::LayerTraffic layer = plan.model->layer(i).traffic(stage.pass);
-    tensor.messages += microbatches * layer.messages;
-    tensor.bytes += microbatches * layer.bytes;
-  }
+  const nn::LayerTraffic shards = nn::Stage::traffic(*plan.model, stage);
+  const Traffic tensor{"sums over shards, in the tensor group", microbatches * shards.messages,
+                       microbatches * shards.bytes};
   // All-to-all of the partial sums, then the gather of the weights.
   const auto replicas = static_cast<double>(plan.grid.data);
   const auto parts = static_cast<double>(
@@ -187,7 +184,14 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
                buckets * (replicas - 1.0) * (parts + 1.0),
                share * (static_cast<double>(rank.layout.elements) * gradient * parts +
                         static_cast<double>(rank.layout.weight_elements) * element)};
-  return {neighbours, tensor, data};
+  std::vector<Traffic> all{neighbours, tensor, data};
+  if (const auto tie = tied_stages(plan)) {
+    const nn::LayerTraffic tied = optim::TiedExchange::traffic(
+        rank.buckets, rank.place.data, rank.place.pipeline, *tie, c.numerics.dtype);
+    all.push_back(
+        {"a tied table's gradients or weights, to the other stage", tied.messages, tied.bytes});
+  }
+  return all;
 }
 
 }  // namespace

@@ -52,6 +52,8 @@ class Stage {
 
   /// The bytes that a Stage allocates, without allocating them.
   [[nodiscard]] static std::vector<MemoryItem> memory(const Model& model, const StageSpec& spec);
+  /// What a Stage sends over its tensor group in one microbatch of training.
+  [[nodiscard]] static LayerTraffic traffic(const Model& model, const StageSpec& spec);
 
   [[nodiscard]] const grid::Range& layers() const { return spec_.layers; }
   [[nodiscard]] bool is_first() const { return spec_.layers.begin == 0; }

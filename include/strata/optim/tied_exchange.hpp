@@ -35,6 +35,11 @@ class TiedExchange {
                                              std::int64_t pipeline_rank, const Stages& stages,
                                              DType weights_dtype);
 
+  /// What a TiedExchange of this pipeline rank sends in a step.
+  [[nodiscard]] static nn::LayerTraffic traffic(const BucketPlan& plan, std::int64_t data_rank,
+                                                std::int64_t pipeline_rank, const Stages& stages,
+                                                DType weights_dtype);
+
   /// lent += borrowed in the own slices of the gradients, once both are summed over the data group.
   /// Communication: where two stages share, a message for each bucket from the borrower to the
   /// owner. Returns: seconds spent waiting for it.
