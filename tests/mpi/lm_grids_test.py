@@ -80,7 +80,9 @@ class Transformers(language.LanguageTest):
         self.same_on([((1, 1, 1), []), ((1, 1, 2), ["--parallel.sequence=on"]), ((3, 1, 2), []),
                       ((1, 3, 2), ["--parallel.sequence=on"])],
                      "--numerics.shards=2", "--numerics.lanes=3", "--batch.global=12",
-                     "--batch.micro=1", "--train.steps=2", name="shards")
+                     "--batch.micro=1", "--train.steps=2", "--model.vocabulary=41", name="shards")
+        saved = harness.tensors(harness.checkpoints(self.directory / "shards-3")[-1])
+        self.assertEqual(saved["weights/embedding.tokens.weight"].shape, (41, 32))
 
     def test_shards_fix_the_numbers(self):
         for shards in (1, 4):
