@@ -1,4 +1,4 @@
-"""Language models and layers cut by feature: the same bits on every data x pipeline x tensor grid."""
+"""Language models and layers cut by feature: the same bits on every grid of three numbers."""
 
 import math
 
