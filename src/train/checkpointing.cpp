@@ -13,6 +13,9 @@
 namespace strata::train {
 namespace {
 
+/// The name in a checkpoint's metadata of the checksum of its data set's tokenizer.
+constexpr const char* kTokenizer = "tokenizer_checksum";
+
 /// The lines of a model as they are compared: words with one blank between them.
 std::vector<std::string> model_lines(const Plan& plan) {
   std::vector<std::string> lines;
@@ -109,6 +112,20 @@ void require_same_layers(const Plan& plan, const io::Checkpoint& checkpoint) {
   }
 }
 
+/// Compares what a language model's token ids stand for.
+void require_same_tokenizer(const Plan& plan, const io::Checkpoint& checkpoint) {
+  if (plan.train_data.task != io::Task::kNextToken) {
+    return;
+  }
+  const nlohmann::json stored = checkpoint.metadata().value(kTokenizer, nlohmann::json());
+  if (stored != nlohmann::json(hash_text(plan.train_data.tokenizer_checksum))) {
+    fail(ExitCode::kData,
+         "{} learned from ids of another tokenizer than the one that {} was made with, so that "
+         "they mean different text; use a data set made with that tokenizer, or another run.dir",
+         checkpoint.directory().string(), plan.train_data.path.string());
+  }
+}
+
 /// While files are read and written, ranks with little to do wait for those with much.
 class FilePatience {
  public:
@@ -149,15 +166,18 @@ void write_checkpoint(const Plan& plan, comm::Communicator& world, const RankSta
     for (const std::string& text : records) {
       parts.push_back(io::part_record_of(text));
     }
-    const nlohmann::json metadata{{"step", step},
-                                  {"samples", step * plan.config.batch.global},
-                                  {"virtual_grid",
-                                   {{"lanes", plan.config.numerics.lanes},
-                                    {"shards", plan.config.numerics.shards},
-                                    {"microbatch", plan.config.batch.micro}}},
-                                  {"layers", model_lines(plan)},
-                                  {"identity", identity_of(plan)},
-                                  {"config", config_text}};
+    nlohmann::json metadata{{"step", step},
+                            {"samples", step * plan.config.batch.global},
+                            {"virtual_grid",
+                             {{"lanes", plan.config.numerics.lanes},
+                              {"shards", plan.config.numerics.shards},
+                              {"microbatch", plan.config.batch.micro}}},
+                            {"layers", model_lines(plan)},
+                            {"identity", identity_of(plan)},
+                            {"config", config_text}};
+    if (plan.train_data.task == io::Task::kNextToken) {
+      metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
+    }
     io::commit_checkpoint(root, step, parts, metadata);
   });
 }
@@ -234,6 +254,7 @@ VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
 void require_same_model(const Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_tensors(plan, checkpoint, "weights/");
   require_same_layers(plan, checkpoint);
+  require_same_tokenizer(plan, checkpoint);
 }
 
 void require_continues(const Plan& plan, const io::Checkpoint& checkpoint) {

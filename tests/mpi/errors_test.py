@@ -98,7 +98,7 @@ class Settings(Errors):
                 ("optimizer.momentum=1", ["optimizer.momentum", "below 1"]),
                 ("optimizer.learning_rate=nan", ["optimizer.learning_rate", "number from 0"]),
                 ("optimizer.kind=adm", ["optimizer.kind", "sgd, adam, adamw, adagrad"]),
-                ("numerics.dtype=bfloat16", ["numerics.dtype", "float32, float64"]),
+                ("numerics.dtype=int32", ["numerics.dtype", "float32, bfloat16, float64"]),
                 ("parallel.schedule=zb", ["parallel.schedule", "gpipe, 1f1b"]),
                 ("run.threads=5000", ["run.threads", "from 0 to 4096"]),
                 ("run.seed=-1", ["run.seed", "from 0"]),
@@ -137,8 +137,8 @@ class Settings(Errors):
                      "launch 3 ranks", ranks=2, settings=["--parallel.pipeline=3"])
         self.refused(USAGE, "the job has 2 ranks", "needs 1", "launch 1 rank,", ranks=2,
                      settings=["--parallel.data=1"])
-        self.refused(USAGE, "parallel.tensor is 2", "set it to 1", ranks=2,
-                     settings=["--parallel.tensor=2"])
+        self.refused(USAGE, "numerics.shards is 3, which parallel.tensor = 2 does not divide",
+                     ranks=2, settings=["--parallel.tensor=2", "--numerics.shards=3"])
         self.refused(USAGE, 'parallel.split names the layer "9"', "a number below 3",
                      settings=["--parallel.split=0,9"])
 

@@ -52,6 +52,8 @@ class Errors(language.LanguageTest):
         test = cls()
         test.import_classes("classes", (10,), 4, train=40, test=20)
         test.import_text("bytes", language.text(1000), tokenizer="bytes")
+        # As many characters, others.
+        test.import_text("swapped", language.text(500).replace("y", "7"))
         cls.layers = test.write_config("layers.ini", NO_PRESET)
         cls.split = test.write_config("split.ini", SPLIT_LAYERS)
         cls.runs = 0
@@ -156,7 +158,6 @@ class Errors(language.LanguageTest):
                      "import both splits together", settings=BYTES[:1], grid=(1, 1, 2))
         self.refused(DATA, "bytes/test.h5", "256 token ids", "26 token ids",
                      settings=BYTES[1:])
-        self.import_text("swapped", language.text(500).replace("z", "7").replace("y", "8"))
         self.refused(DATA, "swapped/test.h5 and text/train.h5", "different tokenizers",
                      settings=["--data.test=swapped/test.h5"])
 
@@ -180,8 +181,12 @@ class Errors(language.LanguageTest):
         # Tensors of the same shapes, which other heads would read as something else.
         self.refused(CHECKPOINT, 'its layer 1 is "attention 4', '"attention 8',
                      settings=[*again, "--model.heads=8"], run="done")
-        refused = self.alone("evaluate", self.config, "--run.dir=done", "--model.heads=8")
-        self.assert_refused(refused, CHECKPOINT, "another model", "attention 8")
+        for code, words, settings in [
+                (CHECKPOINT, ["another model", "attention 8"], ["--model.heads=8"]),
+                (DATA, ["done/checkpoints/step-00000001", "swapped/train.h5", "another tokenizer"],
+                 ["--data.train=swapped/train.h5", "--data.test=swapped/test.h5"])]:
+            refused = self.alone("evaluate", self.config, "--run.dir=done", *settings)
+            self.assert_refused(refused, code, *words)
 
 
 if __name__ == "__main__":

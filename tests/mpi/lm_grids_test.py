@@ -1,4 +1,4 @@
-"""Language models and layers cut by feature: the same bits on every data x pipeline x tensor grid."""
+"""Language models and layers cut by feature: the same bits on every grid of three numbers."""
 
 import math
 
@@ -76,11 +76,26 @@ class Transformers(language.LanguageTest):
             # 8 query heads, 4 keys and 4 values of 4 elements each.
             self.assertEqual(saved["weights/blocks.0.attention.qkv.weight"].shape, (64, 32))
 
+    def test_layer_lines(self):
+        # Layers between sublayers see the rows that their placement leaves them.
+        lines = ["embedding 24 positions=16", "dropout 0.2", "attention 4 kv_heads=4 rotary=10000",
+                 "gelu", "dropout 0.1", "mlp 40 swiglu norm=rms_norm bias=no", "layer_norm", "head"]
+        config = self.write_config("lines.ini", language.NETWORK.replace(
+            "preset = gpt\nblocks = 2\nwidth = 32\nheads = 4\n",
+            "".join(f"layer = {line}\n" for line in lines)).replace("dropout = 0.1\n", ""))
+        on = "--parallel.sequence=on"
+        self.same_on([((1, 1, 1), []), ((1, 1, 2), [on]), ((1, 2, 4), [on, "--run.threads=2"]),
+                      ((2, 1, 2), [on, "--train.recompute=full"]),
+                      ((1, 8, 1), []), ((1, 4, 2), ["--parallel.schedule=gpipe", on])],
+                     "--train.steps=2", name="lines", config=config)
+
     def test_other_shards_and_lanes(self):
         self.same_on([((1, 1, 1), []), ((1, 1, 2), ["--parallel.sequence=on"]), ((3, 1, 2), []),
                       ((1, 3, 2), ["--parallel.sequence=on"])],
                      "--numerics.shards=2", "--numerics.lanes=3", "--batch.global=12",
-                     "--batch.micro=1", "--train.steps=2", name="shards")
+                     "--batch.micro=1", "--train.steps=2", "--model.vocabulary=41", name="shards")
+        saved = harness.tensors(harness.checkpoints(self.directory / "shards-3")[-1])
+        self.assertEqual(saved["weights/embedding.tokens.weight"].shape, (41, 32))
 
     def test_shards_fix_the_numbers(self):
         for shards in (1, 4):

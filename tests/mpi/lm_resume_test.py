@@ -1,6 +1,8 @@
-"""Language models that are stopped and continued on other grids, their checkpoints, and evaluation."""
+"""Language models stopped and continued on other grids, their checkpoints, and evaluation."""
 
+import os
 import re
+import signal
 
 import h5py
 import numpy as np
@@ -45,6 +47,22 @@ class Resume(language.LanguageTest):
     def test_float32(self):
         self.stop_and_continue("float32", 2)
 
+    def test_stopped_by_a_signal_to_one_rank(self):
+        # Long enough to be caught while it trains.
+        long = ["--train.steps=400", "--data.test="]
+        self.train(self.config, (1, 1, 1), "long", *long)
+        grid = (1, 2, 2)
+        job = self.start(harness.ranks_of(grid), "train", self.config, "--run.dir=stopped",
+                         *harness.grid_settings(grid), *long)
+        lines = self.directory / "stopped" / "metrics.jsonl"
+        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 2, 60)
+        os.kill(job.ranks()[1], signal.SIGTERM)
+        stopped = job.wait(60)
+        self.assertEqual(stopped.code, harness.STOPPED_EARLY, stopped.text)
+        self.assertIn("stopped on request after step", stopped.text)
+        self.train(self.config, (1, 1, 1), "stopped", "--run.resume=must", *long)
+        self.assert_same_run("long", "stopped")
+
     def test_windows_go_on_where_they_were(self):
         settings = ["--data.sampling=windows", "--train.steps=4"]
         self.train(self.config, (1, 1, 1), "windows-whole", *settings)
@@ -65,7 +83,7 @@ class Resume(language.LanguageTest):
         for grid, shards, words in [
                 ((1, 1, 1), 4, ["numerics.shards is 4", "was made with 2", "set it to 2"]),
                 ((1, 1, 4), 4, ["numerics.shards is 4", "was made with 2"]),
-                ((1, 1, 4), 0, ["numerics.shards is 2, which parallel.tensor = 4 does not divide"])]:
+                ((1, 1, 4), 0, ["numerics.shards is 2, which parallel.tensor = 4", "not divide"])]:
             with self.subTest(grid=grid, shards=shards):
                 finished = self.train(self.config, grid, "two", f"--numerics.shards={shards}",
                                       "--run.resume=must", expect=harness.USAGE)
@@ -141,11 +159,16 @@ class Checkpoints(language.LanguageTest):
         for grid in [(1, 1, 1), (2, 2, 2)]:
             finished = self.launch(harness.ranks_of(grid), "evaluate", self.config,
                                    "--run.dir=parts", "--numerics.dtype=bfloat16",
+                                   "--train.evaluate_batches=0",
                                    *harness.grid_settings(grid))
             self.assertEqual(finished.code, harness.DONE, finished.text)
             lines += [line for line in finished.text.splitlines() if "perplexity" in line]
         self.assertEqual(len(lines), 2, lines)
         self.assertEqual(lines[0], lines[1])
+        with h5py.File(self.directory / "text/test.h5") as data:
+            samples = (int(data.attrs["tokens"]) - 1) // 16
+        self.assertNotEqual(samples % 16, 0, "no round is cut short")
+        self.assertIn(f"over {samples} samples", lines[0])
         loss, perplexity = re.search(r"loss (\d+\.\d+), perplexity (\d+\.\d+), ", lines[0]).groups()
         self.assertAlmostEqual(np.exp(float(loss)) / float(perplexity), 1.0, delta=1e-4)
 

@@ -26,7 +26,8 @@ namespace strata::train {
 [[nodiscard]] VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint);
 
 /// Refuses a checkpoint of another model, optimizer state aside.
-/// Throws: Error(kCheckpoint) naming the first tensor or layer that differs.
+/// Throws: Error(kCheckpoint) naming the first tensor or layer that differs; Error(kData) where a
+/// language model learned from ids of another tokenizer than the plan's training data.
 void require_same_model(const Plan& plan, const io::Checkpoint& checkpoint);
 
 /// Refuses a checkpoint that the plan cannot continue.
