@@ -13,7 +13,7 @@
 
 #include "checks.hpp"
 #include "math.hpp"
-#include "stored.hpp"
+#include "rounded.hpp"
 #include "tile_product.hpp"
 #include "turn_block.hpp"
 
@@ -92,7 +92,7 @@ void scatter_rows(const T* from, std::int64_t stride, std::int64_t rows, std::in
     Stored* const target = to.data + row * to.stride;
 #pragma omp simd
     for (std::int64_t c = 0; c < columns; ++c) {
-      put(target + c, scale * source[c]);
+      target[c] = rounded<Stored>(scale * source[c]);
     }
   }
 }
