@@ -1,5 +1,7 @@
 #include "strata/ops/activation.hpp"
 
+#include <numbers>
+
 #include "strata/core/error.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/parallel_for.hpp"
@@ -12,8 +14,12 @@
 namespace strata::ops {
 namespace {
 
-constexpr double kGeluOuter = 0.79788456080286535588;  // sqrt(2 / pi)
-constexpr double kGeluInner = 0.044715;
+// gelu(x) = 0.5 x (1 + tanh(u)) = x / (1 + exp(-2 u)), which does not cancel for negative x;
+// u = sqrt(2 / pi) (x + 0.044715 x^3), and -2 u / ln(2) is x (kGeluFirst + kGeluThird x^2).
+constexpr double kGeluSlope = 2.0 * 0.79788456080286535588;
+constexpr double kGeluCubic = 0.044715;
+constexpr double kGeluFirst = -kGeluSlope * std::numbers::log2e;
+constexpr double kGeluThird = kGeluFirst * kGeluCubic;
 
 // A NaN is passed on by every function below, so that it reaches the loss.
 
@@ -22,19 +28,24 @@ T relu(T x) {
   return x < T{0} ? T{0} : x;
 }
 
-// 0.5 (1 + tanh(u)) is sigmoid(2 u), which does not cancel for negative u.
+/// What gelu divides x by; `square` is x * x.
 template <typename T>
-T gelu_gate(T x) {
-  const T u = static_cast<T>(kGeluOuter) * (x + static_cast<T>(kGeluInner) * (x * x * x));
-  return fast_sigmoid(u + u);
+[[gnu::always_inline]] inline T gelu_divisor(T x, T square) {
+  return one_and_exp2(x * fused(square, static_cast<T>(kGeluThird), static_cast<T>(kGeluFirst)));
 }
 
 template <typename T>
-T gelu_slope(T x) {
-  const T gate = gelu_gate(x);
+[[gnu::always_inline]] inline T gelu(T x) {
+  return x / gelu_divisor(x, x * x);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline T gelu_slope(T x) {
+  const T square = x * x;
+  const T gate = T{1} / gelu_divisor(x, square);
   const T u_slope =
-      static_cast<T>(kGeluOuter) * (T{1} + static_cast<T>(3.0 * kGeluInner) * (x * x));
-  return gate + x * (gate * (T{1} - gate)) * (u_slope + u_slope);
+      fused(square, static_cast<T>(3.0 * kGeluCubic * kGeluSlope), static_cast<T>(kGeluSlope));
+  return fused(x * u_slope, fused(-gate, gate, gate), gate);
 }
 
 template <typename T, typename Function>
@@ -43,10 +54,8 @@ void map(Context& context, const ConstTensorView& x, const TensorView& y,
   const T* from = x.host<T>().data();
   T* to = y.host<T>().data();
   parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      to[i] = rounded<T>(function(static_cast<Compute<T>>(from[i])));
-    }
+    store_terms(to, begin, end,
+                [=](std::int64_t i) { return function(static_cast<Compute<T>>(from[i])); });
   });
 }
 
@@ -57,11 +66,9 @@ void map_slope(Context& context, const ConstTensorView& at, const ConstTensorVie
   const T* incoming = dy.host<T>().data();
   T* outgoing = dx.host<T>().data();
   parallel_for(context, dy.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      outgoing[i] =
-          rounded<T>(slope(static_cast<Compute<T>>(from[i]), static_cast<Compute<T>>(incoming[i])));
-    }
+    store_terms(outgoing, begin, end, [=](std::int64_t i) {
+      return slope(static_cast<Compute<T>>(from[i]), static_cast<Compute<T>>(incoming[i]));
+    });
   });
 }
 
@@ -83,7 +90,7 @@ void activation_forward(Context& context, Activation activation, const ConstTens
         map<T>(context, x, y, [](C value) { return relu(value); });
         break;
       case Activation::kGelu:
-        map<T>(context, x, y, [](C value) { return value * gelu_gate(value); });
+        map<T>(context, x, y, [](C value) { return gelu(value); });
         break;
       case Activation::kTanh:
         map<T>(context, x, y, [](C value) { return fast_tanh(value); });

@@ -74,7 +74,7 @@ T largest_of(const T* x, std::int64_t count) {
       largest = larger(largest, x[i + lane]);
     }
   }
-  return folded(lanes, larger<T>);
+  return folded<kTileColumns>(lanes, larger<T>);
 }
 
 /// x = exp(x - largest), and their sum.

@@ -12,8 +12,9 @@
 #include "strata/ops/attention.hpp"
 
 #include "checks.hpp"
+#include "lanes.hpp"
 #include "math.hpp"
-#include "stored.hpp"
+#include "rounded.hpp"
 #include "tile_product.hpp"
 #include "turn_block.hpp"
 
@@ -92,7 +93,7 @@ void scatter_rows(const T* from, std::int64_t stride, std::int64_t rows, std::in
     Stored* const target = to.data + row * to.stride;
 #pragma omp simd
     for (std::int64_t c = 0; c < columns; ++c) {
-      put(target + c, scale * source[c]);
+      target[c] = rounded<Stored>(scale * source[c]);
     }
   }
 }
@@ -143,24 +144,9 @@ void clear_rest(T* row, std::int64_t begin) {
   }
 }
 
-/// combine() of all lanes, halves with halves.
-template <std::size_t kLanes = kTileColumns, typename T, typename Combine>
-T folded(std::array<T, kTileColumns>& lanes, const Combine& combine) {
-  if constexpr (kLanes == 1) {
-    return lanes[0];
-  } else {
-    // A constant length each, so that no loop is left.
-    constexpr std::size_t kHalf = kLanes / 2;
-    for (std::size_t lane = 0; lane < kHalf; ++lane) {
-      lanes[lane] = combine(lanes[lane], lanes[lane + kHalf]);
-    }
-    return folded<kHalf>(lanes, combine);
-  }
-}
-
 template <typename T>
 T sum_of(std::array<T, kTileColumns>& lanes) {
-  return folded(lanes, [](T a, T b) { return a + b; });
+  return folded<kTileColumns>(lanes, [](T a, T b) { return a + b; });
 }
 
 /// Memory of each of a context's threads, zero at first. A thread's share follows from an

@@ -15,6 +15,21 @@ inline std::int64_t row_grain(std::int64_t columns) {
   return std::max<std::int64_t>(1, kElementGrain / std::max<std::int64_t>(1, columns));
 }
 
+/// combine() of the first kLanes lanes, halves with halves.
+template <std::size_t kLanes, typename T, std::size_t kAll, typename Combine>
+T folded(std::array<T, kAll>& lanes, const Combine& combine) {
+  if constexpr (kLanes == 1) {
+    return lanes[0];
+  } else {
+    // A constant length each, so that no loop is left.
+    constexpr std::size_t kHalf = kLanes / 2;
+    for (std::size_t lane = 0; lane < kHalf; ++lane) {
+      lanes[lane] = combine(lanes[lane], lanes[lane + kHalf]);
+    }
+    return folded<kHalf>(lanes, combine);
+  }
+}
+
 /// Sum of term(0) ... term(count - 1), each of type Term: sixteen interleaved partial sums a run of
 /// 1024 terms, runs added in double. The order is a function of `count` alone.
 template <typename Term, typename Function>
@@ -35,12 +50,7 @@ double lane_sum(std::int64_t count, const Function& term) {
     for (std::int64_t i = whole_end; i < end; ++i) {
       lanes[static_cast<std::size_t>(i - whole_end)] += term(i);
     }
-    for (std::size_t half = kLanes / 2; half >= 1; half /= 2) {
-      for (std::size_t lane = 0; lane < half; ++lane) {
-        lanes[lane] += lanes[lane + half];
-      }
-    }
-    total += static_cast<double>(lanes[0]);
+    total += static_cast<double>(folded<kLanes>(lanes, [](Term a, Term b) { return a + b; }));
   }
   return total;
 }

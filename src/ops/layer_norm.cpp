@@ -43,16 +43,14 @@ void forward_row(const T* x, const T* gain, const T* bias, const RowStatistics<C
   const C rstd = row.rstd;
   // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the bias.
   if (bias != nullptr) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) {
-      y[i] = rounded<T>((static_cast<C>(x[i]) - mean) * rstd * static_cast<C>(gain[i]) +
-                        static_cast<C>(bias[i]));
-    }
+    store_terms(y, 0, n, [=](std::int64_t i) {
+      return (static_cast<C>(x[i]) - mean) * rstd * static_cast<C>(gain[i]) +
+             static_cast<C>(bias[i]);
+    });
   } else {
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) {
-      y[i] = rounded<T>((static_cast<C>(x[i]) - mean) * rstd * static_cast<C>(gain[i]));
-    }
+    store_terms(y, 0, n, [=](std::int64_t i) {
+      return (static_cast<C>(x[i]) - mean) * rstd * static_cast<C>(gain[i]);
+    });
   }
 }
 
@@ -67,15 +65,10 @@ void backward_row(const T* x, const T* gain, const RowStatistics<C>& row, const 
   const C mean_g = static_cast<C>(lane_sum<C>(n, g) / count);
   const C mean_g_xhat =
       static_cast<C>(lane_sum<C>(n, [=](std::int64_t i) { return g(i) * xhat(i); }) / count);
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
+  store_terms(dx, 0, n, [=](std::int64_t i) {
     const C result = rstd * (g(i) - mean_g - xhat(i) * mean_g_xhat);
-    if constexpr (kAccumulate == Accumulate::kAdd) {
-      dx[i] = rounded<T>(static_cast<C>(dx[i]) + result);
-    } else {
-      dx[i] = rounded<T>(result);
-    }
-  }
+    return kAccumulate == Accumulate::kAdd ? static_cast<C>(dx[i]) + result : result;
+  });
 }
 
 template <Accumulate kAccumulate, typename T>

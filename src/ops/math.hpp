@@ -4,83 +4,125 @@
 #include <cmath>
 #include <cstdint>
 
-// exp, tanh and sigmoid. For float they are branch-free code that the compiler turns into vector
-// code; its scalar tail does the same IEEE operations, so that bits do not depend on where a loop
-// begins. For double they are the C library's.
+// exp, tanh and what is made of them. For float they are branch-free code that the compiler turns
+// into vector code; its scalar tail does the same IEEE operations, so that bits do not depend on
+// where a loop begins. For double they are the C library's. All are always inlined: a loop that
+// calls a function is no vector code.
 namespace strata::ops {
 
-/// exp(x) = 2^n (1 + p) with p = exp(r) - 1 and |r| <= ln(2) / 2.
-struct ReducedExp {
-  std::int32_t n;
-  float p;
-};
-
-/// Pre: |x| < 2^20 or NaN.
-inline ReducedExp reduced_exp(float x) {
-  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
-  constexpr float kRounder = 12582912.0F;
-  constexpr float kLog2E = 1.44269504088896340736F;
-  // ln(2) in two parts; the first has so few bits that its product with n is exact.
-  constexpr float kLn2High = 0.693359375F;
-  constexpr float kLn2Low = -2.12194440054690583e-4F;
-  const float shifted = x * kLog2E + kRounder;
-  const float whole = shifted - kRounder;
-  const float r = (x - whole * kLn2High) - whole * kLn2Low;
-  // Taylor's polynomial of exp(r) - 1; what is left out is below 2^-27 of the result.
-  float series = 1.0F / 5040.0F;
-  series = series * r + 1.0F / 720.0F;
-  series = series * r + 1.0F / 120.0F;
-  series = series * r + 1.0F / 24.0F;
-  series = series * r + 1.0F / 6.0F;
-  series = series * r + 0.5F;
-  return {std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(kRounder),
-          (series * r) * r + r};
+/// a * b + c, rounded once where the machine does that in one instruction.
+[[gnu::always_inline]] inline float fused(float a, float b, float c) {
+#if defined(FP_FAST_FMAF)
+  return std::fma(a, b, c);
+#else
+  return a * b + c;
+#endif
 }
 
-/// 2^n. Pre: -126 <= n <= 127.
-inline float power_of_two(std::int32_t n) {
-  return std::bit_cast<float>((n + 127) << 23);
+[[gnu::always_inline]] inline double fused(double a, double b, double c) {
+  return a * b + c;
+}
+
+// Adding 1.5 * 2^23 rounds to an integer n, which then stands in the low bits.
+inline constexpr float kRounder = 12582912.0F;
+
+/// 2^n of a float made by adding kRounder to n; infinity where n is 128. Pre: -126 <= n <= 128.
+[[gnu::always_inline]] inline float power_of_rounded(float shifted) {
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23U) + 0x3F800000U);
 }
 
 /// A NaN stays one, for no comparison with it holds.
-inline float clamped(float x, float low, float high) {
+[[gnu::always_inline]] inline float clamped(float x, float low, float high) {
   const float above = x < low ? low : x;
   return above > high ? high : above;
 }
 
-/// exp(x) within 2 units in the last place; 0 below the smallest denormal, infinity above the
-/// largest float.
-inline float fast_exp(float x) {
-  const ReducedExp e = reduced_exp(clamped(x, -105.0F, 90.0F));
-  // In two factors, since n runs from -151 to 130.
-  const std::int32_t half = e.n >> 1;
-  const float first = power_of_two(half);
-  const float second = power_of_two(e.n - half);
-  return (first + first * e.p) * second;
+/// exp(x) = 2^n exp(r) with |r| <= ln(2) / 2.
+struct ReducedExp {
+  float shifted;  ///< n + kRounder
+  float r;
+  float q;  ///< (exp(r) - 1 - r) / r^2
+};
+
+[[gnu::always_inline]] inline ReducedExp reduced_exp(float x) {
+  constexpr float kLog2E = 1.44269504088896340736F;
+  // ln(2) in two parts; the first has so few bits that its product with n is exact.
+  constexpr float kLn2High = 0.693359375F;
+  constexpr float kLn2Low = -2.12194440054690583e-4F;
+  const float shifted = fused(x, kLog2E, kRounder);
+  const float whole = shifted - kRounder;
+  const float r = fused(-whole, kLn2Low, fused(-whole, kLn2High, x));
+  // The polynomial whose largest error of r^2 q is smallest, 2^-27.7.
+  float q = 0.00139505405F;
+  q = fused(q, r, 0.00836891774F);
+  q = fused(q, r, 0.041666206F);
+  q = fused(q, r, 0.166665182F);
+  q = fused(q, r, 0.5F);
+  return {shifted, r, q};
 }
 
-inline double fast_exp(double x) {
+/// exp(x) within 2 units in the last place, 0 where that is below the smallest normal float.
+/// Pre: x <= 88 or NaN.
+[[gnu::always_inline]] inline float fast_exp(float x) {
+  constexpr float kLeast = -87.3365447F;
+  const ReducedExp e = reduced_exp(x);
+  const float power = fused(fused(e.q, e.r, 1.0F), e.r, 1.0F) * power_of_rounded(e.shifted);
+  return x < kLeast ? 0.0F : power;
+}
+
+[[gnu::always_inline]] inline double fast_exp(double x) {
   return std::exp(x);
 }
 
 /// tanh(x) = (exp(2|x|) - 1) / (exp(2|x|) + 1) with the sign of x; exp - 1 is formed without
 /// cancellation, so that small x keep their relative precision.
-inline float fast_tanh(float x) {
+[[gnu::always_inline]] inline float fast_tanh(float x) {
   const float magnitude = std::fabs(x);
-  const ReducedExp e = reduced_exp(2.0F * clamped(magnitude, 0.0F, 10.0F));
-  const float power = power_of_two(e.n);
-  const float less_one = power * e.p + (power - 1.0F);
+  const ReducedExp e = reduced_exp(2.0F * (magnitude > 10.0F ? 10.0F : magnitude));
+  const float power = power_of_rounded(e.shifted);
+  const float less_one = fused(power, fused(e.q * e.r, e.r, e.r), power - 1.0F);
   return std::copysign(less_one / (less_one + 2.0F), x);
 }
 
-inline double fast_tanh(double x) {
+[[gnu::always_inline]] inline double fast_tanh(double x) {
   return std::tanh(x);
+}
+
+/// 1 + exp(-x); infinity where the exponential is above 2^127.5.
+[[gnu::always_inline]] inline float one_and_exp_minus(float x) {
+  // Below -87 an exponential is lost in the sum, and 2^128 is infinity.
+  const ReducedExp e = reduced_exp(clamped(-x, -87.0F, 88.7F));
+  return fused(fused(fused(e.q, e.r, 1.0F), e.r, 1.0F), power_of_rounded(e.shifted), 1.0F);
+}
+
+[[gnu::always_inline]] inline double one_and_exp_minus(double x) {
+  return 1.0 + std::exp(-x);
 }
 
 /// 1 / (1 + exp(-x)).
 template <typename T>
-T fast_sigmoid(T x) {
-  return T{1} / (T{1} + fast_exp(-x));
+[[gnu::always_inline]] inline T fast_sigmoid(T x) {
+  return T{1} / one_and_exp_minus(x);
+}
+
+/// 1 + 2^x; infinity where x is above 127.5.
+[[gnu::always_inline]] inline float one_and_exp2(float x) {
+  const float bounded = clamped(x, -126.0F, 128.0F);
+  const float shifted = bounded + kRounder;
+  const float r = bounded - (shifted - kRounder);
+  // The polynomial of 2^r whose largest error is smallest, 2^-26.
+  float power = 0.000154764464F;
+  power = fused(power, r, 0.00134004035F);
+  power = fused(power, r, 0.00961800385F);
+  power = fused(power, r, 0.0555032752F);
+  power = fused(power, r, 0.240226507F);
+  power = fused(power, r, 0.693147182F);
+  power = fused(power, r, 1.0F);
+  return fused(power, power_of_rounded(shifted), 1.0F);
+}
+
+[[gnu::always_inline]] inline double one_and_exp2(double x) {
+  return 1.0 + std::exp2(x);
 }
 
 }  // namespace strata::ops

@@ -244,7 +244,7 @@ class TiledProduct {
 /// the caches, of which oneDNN would read a anew for each few columns of c. Cuts follow from k
 /// alone.
 constexpr std::int64_t kDeep = 8192;
-constexpr std::int64_t kDeepPiece = 2048;
+constexpr std::int64_t kDeepPiece = 1024;
 
 /// c = (or +=) sum, rounded once.
 void finish_sum(Context& context, const float* sum, std::int64_t count, Accumulate accumulate,

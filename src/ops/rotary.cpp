@@ -8,7 +8,7 @@
 
 #include "attention_tiles.hpp"
 #include "lanes.hpp"
-#include "stored.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
@@ -60,8 +60,8 @@ void turn_head(Stored* head, std::int64_t half, const T* cosines, const T* sines
   for (std::int64_t i = 0; i < half; ++i) {
     const T first = static_cast<T>(head[i]);
     const T second = static_cast<T>(head[i + half]);
-    put(head + i, first * cosines[i] - second * sines[i]);
-    put(head + i + half, second * cosines[i] + first * sines[i]);
+    head[i] = rounded<Stored>(first * cosines[i] - second * sines[i]);
+    head[i + half] = rounded<Stored>(second * cosines[i] + first * sines[i]);
   }
 }
 

@@ -11,7 +11,7 @@
 #include "checks.hpp"
 #include "lanes.hpp"
 #include "math.hpp"
-#include "stored.hpp"
+#include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
@@ -51,12 +51,11 @@ void row_gradient(const Stored* logits, std::int64_t ids, std::int64_t target,
   using T = Compute<Stored>;
   const bool has_target = target >= 0 && target < ids;
   const T at_target = has_target ? static_cast<T>(logits[target]) : T{0};
-#pragma omp simd
-  for (std::int64_t i = 0; i < ids; ++i) {
-    put(dlogits + i, scale * fast_exp(static_cast<T>(logits[i]) - log_sum));
-  }
+  store_terms(dlogits, 0, ids, [=](std::int64_t i) {
+    return scale * fast_exp(static_cast<T>(logits[i]) - log_sum);
+  });
   if (has_target) {
-    put(dlogits + target, scale * (fast_exp(at_target - log_sum) - T{1}));
+    dlogits[target] = rounded<Stored>(scale * (fast_exp(at_target - log_sum) - T{1}));
   }
 }
 
