@@ -29,7 +29,7 @@ struct Network {
 Network gpt() {
   return {"gpt",
           {"embedding 8 positions=6 dropout=0.1", "attention 4 dropout=0.2", "mlp 12 dropout=0.2",
-           "attention 4", "mlp 12 relu norm=none", "layer_norm", "head"}};
+           "attention 11 head_size=2 rotary=100", "mlp 12 relu norm=none", "layer_norm", "head"}};
 }
 
 Network llama() {

@@ -32,6 +32,8 @@ INSTANTIATE_TEST_SUITE_P(
         sublayer("rms_norm", "rms_norm"), sublayer("rms_norm_epsilon", "rms_norm epsilon=0.1"),
         sublayer("layer_norm_without_bias", "layer_norm bias=no"),
         sublayer("attention", "attention 4"),
+        sublayer("attention_uneven", "attention 11 head_size=2"),
+        sublayer("attention_uneven_grouped", "attention 22 kv_heads=11 head_size=2 rotary=10"),
         sublayer("attention_grouped", "attention 8 kv_heads=4 head_size=2"),
         sublayer("attention_one_query_norm_none", "attention 4 norm=none"),
         sublayer("attention_rotary", "attention 4 rotary=10000 norm=rms_norm"),
