@@ -129,9 +129,11 @@ class MpiCommunicator final : public Communicator {
   }
 
   void all_reduce(TensorView sum) override {
-    check(MPI_Allreduce(MPI_IN_PLACE, sum.raw(), checked_int(sum.count(), "the elements of a sum"),
-                        type_of(sum), MPI_SUM, communicator_),
-          "MPI_Allreduce");
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Iallreduce(MPI_IN_PLACE, sum.raw(), checked_int(sum.count(), "the elements of a sum"),
+                         type_of(sum), MPI_SUM, communicator_, &request),
+          "MPI_Iallreduce");
+    wait_for(request, "all-reduce");
   }
 
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,

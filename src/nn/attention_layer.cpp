@@ -124,12 +124,11 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
                     heads, attention.kv_heads, heads));
   }
   attention.queries = heads / attention.kv_heads;
-  attention.head_size =
-      line.take_option_count("head_size", std::max<std::int64_t>(1, width / heads));
-  if (width % heads != 0 && attention.head_size == width / heads) {
+  attention.head_size = line.take_option_count("head_size", width / heads);
+  if (attention.head_size * heads != width && attention.head_size == width / heads) {
     line.refuse(
         fmt::format("its input of width {} does not divide into {} heads; change the width "
-                    "or the heads, or give head_size=",
+                    "or the heads, or give another head_size=",
                     width, heads));
   }
   attention.rotary = line.take_option_number("rotary", 0.0);

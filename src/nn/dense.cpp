@@ -4,6 +4,7 @@
 
 #include "layer_kinds.hpp"
 #include "norm_part.hpp"
+#include "shard_sum.hpp"
 
 namespace strata::nn {
 namespace {
@@ -88,15 +89,7 @@ class Dense final : public Layer {
     }
     const std::int64_t rows = rows_at(input(), pass.microbatch);
     const std::int64_t columns = options_.parallel == Parallel::kRow ? outputs_ : inputs_;
-    const DType dtype = compute_dtype(pass.dtype);
-    std::vector<TensorSpec> specs{
-        {{comm::ShardGroup::receive_elements(pass.shards.count, pass.shards.own, rows, columns)},
-         dtype}};
-    const std::int64_t count = comm::ShardGroup::accumulators(pass.shards.count, pass.shards.own);
-    for (std::int64_t a = 0; a < count; ++a) {
-      specs.push_back({{rows, columns}, dtype});
-    }
-    return specs;
+    return ShardSum::workspace(pass, rows, columns);
   }
 
   bool backward_reads_output() const override {
@@ -240,13 +233,7 @@ class Dense final : public Layer {
   TensorView summed(const LayerPass& pass, const Make& make) const {
     const std::int64_t columns = options_.parallel == Parallel::kRow ? outputs_ : inputs_;
     const std::int64_t rows = rows_of(pass);
-    std::vector<TensorView> sums;
-    for (const TensorView& accumulator : pass.workspace.subspan(1)) {
-      sums.push_back(accumulator.flat_slice(0, rows * columns).reshaped(Shape{rows, columns}));
-    }
-    pass.shards.partial_sums(pass.context, sums, make);
-    pass.shards.all_reduce(pass.context, sums, pass.workspace[0]);
-    return sums.front();
+    return ShardSum(pass, pass.workspace, rows, columns).rows(Placement::kReplicated, make);
   }
 
   std::int64_t inputs_;

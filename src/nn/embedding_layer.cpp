@@ -7,6 +7,7 @@
 #include "strata/ops/embedding.hpp"
 
 #include "layer_kinds.hpp"
+#include "shard_sum.hpp"
 
 namespace strata::nn {
 namespace {
@@ -59,15 +60,7 @@ class Embedding final : public Layer {
   std::vector<TensorSpec> workspace(const PassShape& pass) const override {
     const bool sums = pass.shards.own.count() < pass.shards.count;
     const std::int64_t rows = sums ? rows_at(output(), pass.microbatch) : 0;
-    const DType dtype = compute_dtype(pass.dtype);
-    std::vector<TensorSpec> specs{{{comm::ShardGroup::receive_elements(
-                                       pass.shards.count, pass.shards.own, rows, options_.width)},
-                                   dtype}};
-    const std::int64_t count = comm::ShardGroup::accumulators(pass.shards.count, pass.shards.own);
-    for (std::int64_t a = 0; a < count; ++a) {
-      specs.push_back({{rows, options_.width}, dtype});
-    }
-    return specs;
+    return ShardSum::workspace(pass, rows, options_.width);
   }
 
   bool backward_reads_output() const override { return false; }
@@ -90,7 +83,7 @@ class Embedding final : public Layer {
     const std::int64_t rows = pass.output.count() / options_.width;
     const TensorView y = pass.output.reshaped(Shape{rows, options_.width});
     const std::int64_t first = is_split() ? pass.shards.own_rows(pass.input.count()).begin : 0;
-    look_up(pass, first, y);
+    look_up(pass, y);
     if (options_.positions > 0) {
       const std::int64_t past = pass.decoding != nullptr ? pass.decoding->past : 0;
       ops::add_positions(pass.context, y, pass.weights[1][0],
@@ -153,9 +146,9 @@ class Embedding final : public Layer {
     return grid::even_part(options_.vocabulary, pass.shards.shards(), shard).begin;
   }
 
-  /// The tokens' rows from `first` on. Every row lies in one shard's table and is 0 in the others',
-  /// so that sums over shards round nothing, in whatever order and dtype.
-  void look_up(const LayerPass& pass, std::int64_t first, const TensorView& y) const {
+  /// The tokens' rows that this rank holds. Every row lies in one shard's table and is 0 in the
+  /// others', so that sums over shards round nothing, in whatever order and dtype.
+  void look_up(const LayerPass& pass, const TensorView& y) const {
     const auto add_own = [&](const TensorView& into) {
       for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
         const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
@@ -168,18 +161,16 @@ class Embedding final : public Layer {
       add_own(y);
       return;
     }
-    std::vector<TensorView> sums(pass.workspace.begin() + 1, pass.workspace.end());
-    pass.shards.partial_sums(pass.context, sums, [&](std::int64_t s, const TensorView& into) {
-      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-      ops::embedding_forward(pass.context, pass.input, pass.weights[0][local], first_id(pass, s),
-                             into, ops::Accumulate::kOverwrite);
-    });
-    if (is_split()) {
-      pass.shards.reduce_scatter(pass.context, sums, pass.workspace[0]);
-    } else {
-      pass.shards.all_reduce(pass.context, sums, pass.workspace[0]);
-    }
-    ops::convert(pass.context, sums.front().flat_slice(first * options_.width, y.count()), y);
+    ShardSum sums(pass, pass.workspace, pass.input.count(), options_.width);
+    ops::convert(
+        pass.context,
+        sums.rows(output().placement,
+                  [&](std::int64_t s, const TensorView& into) {
+                    const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+                    ops::embedding_forward(pass.context, pass.input, pass.weights[0][local],
+                                           first_id(pass, s), into, ops::Accumulate::kOverwrite);
+                  }),
+        y);
   }
 
   EmbeddingOptions options_;

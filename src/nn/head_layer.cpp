@@ -3,6 +3,7 @@
 #include "strata/ops/convert.hpp"
 
 #include "layer_kinds.hpp"
+#include "shard_sum.hpp"
 
 namespace strata::nn {
 namespace {
@@ -30,15 +31,7 @@ class Head final : public Layer {
 
   std::vector<TensorSpec> workspace(const PassShape& pass) const override {
     const std::int64_t rows = pass.shards.count > 1 ? rows_at(input(), pass.microbatch) : 0;
-    const DType dtype = compute_dtype(pass.dtype);
-    std::vector<TensorSpec> specs{
-        {{comm::ShardGroup::receive_elements(pass.shards.count, pass.shards.own, rows, width())},
-         dtype}};
-    const std::int64_t count = comm::ShardGroup::accumulators(pass.shards.count, pass.shards.own);
-    for (std::int64_t a = 0; a < count; ++a) {
-      specs.push_back({{rows, width()}, dtype});
-    }
-    return specs;
+    return ShardSum::workspace(pass, rows, width());
   }
 
   bool backward_reads_output() const override { return false; }
@@ -86,18 +79,14 @@ class Head final : public Layer {
       ops::matmul(pass.context, block(pass, output_gradient, 0), weight(pass, 0), dx);
       return;
     }
-    const std::vector<TensorView> sums(pass.workspace.begin() + 1, pass.workspace.end());
-    pass.shards.partial_sums(pass.context, sums, [&](std::int64_t s, const TensorView& into) {
-      ops::matmul(pass.context, block(pass, output_gradient, s), weight(pass, s), into);
-    });
-    std::int64_t first = 0;
-    if (is_split()) {
-      pass.shards.reduce_scatter(pass.context, sums, pass.workspace[0]);
-      first = pass.shards.own_rows(whole_rows(pass)).begin;
-    } else {
-      pass.shards.all_reduce(pass.context, sums, pass.workspace[0]);
-    }
-    ops::convert(pass.context, sums.front().flat_slice(first * width(), dx.count()), dx);
+    ShardSum sums(pass, pass.workspace, whole_rows(pass), width());
+    ops::convert(pass.context,
+                 sums.rows(input().placement,
+                           [&](std::int64_t s, const TensorView& into) {
+                             ops::matmul(pass.context, block(pass, output_gradient, s),
+                                         weight(pass, s), into);
+                           }),
+                 dx);
   }
 
   void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
@@ -165,7 +154,9 @@ std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site) {
   const std::int64_t width = site.input.shape.back();
   if (line.take_enum("tied", Tied::kYes) == Tied::kYes) {
     if (site.table == nullptr) {
-      line.refuse("there is no embedding before it to be tied to; give tied=no");
+      line.refuse(
+          "there is no embedding before it to be tied to, or another head is tied to it already; "
+          "give tied=no");
     }
     if (site.table->shape[1] != width) {
       line.refuse(
@@ -182,6 +173,10 @@ std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site) {
   if (vocabulary < site.vocabulary) {
     line.refuse(fmt::format("its vocabulary of {} is smaller than that of the data set, {}",
                             vocabulary, site.vocabulary));
+  }
+  if (vocabulary < site.shards) {
+    line.refuse(fmt::format("its vocabulary of {} cannot be split into numerics.shards = {}",
+                            vocabulary, site.shards));
   }
   return std::make_unique<Head>(
       site, ParameterSpec{.name = site.name + ".weight",

@@ -94,6 +94,9 @@ Model::Model(const ModelOptions& options) : options_(options) {
       parameters_.push_back(std::move(spec));
       parameters_.back().layer = layer_count() - 1;
     }
+    if (!parameters_.empty() && parameters_.back().ownership == Ownership::kBorrowed) {
+      table.reset();
+    }
     if (site.input_kind == InputKind::kTokenIds) {
       table = parameters_.front();
       site.input_kind = InputKind::kNumbers;

@@ -1,5 +1,7 @@
 #include "stage_memory.hpp"
 
+#include <array>
+
 #include "strata/ops/split_cross_entropy.hpp"
 
 namespace strata::nn {
@@ -39,22 +41,42 @@ Stage::ActivationSlot Stage::carve_activations(const Model& model, const StageSp
   return slot;
 }
 
+namespace {
+
+/// Whether the output of layer `i` is what the stage gives, be it under another shape.
+bool is_stage_output(const Model& model, const StageSpec& spec, std::int64_t i) {
+  while (i + 1 < spec.layers.end && model.layer(i + 1).is_view()) {
+    ++i;
+  }
+  return i + 1 == spec.layers.end;
+}
+
+/// Elements of the largest gradient between two layers of the stage.
+std::int64_t largest_inner_gradient(const Model& model, const StageSpec& spec) {
+  std::int64_t largest = 0;
+  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
+    if (!model.layer(i).is_view() && !is_stage_output(model, spec, i)) {
+      largest = std::max(largest, local_shape(model.layer(i).output(), spec.pass).count());
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
 /// The first stage's input has no gradient, and neither have the views that lead it, but what the
-/// next stage sends always has a place. Under kFused the gradients between layers take two places
-/// in turn.
+/// next stage sends always has a place of its own. Under kFused the gradients between layers take
+/// two places in turn.
 Stage::GradientSlot Stage::carve_gradients(const Model& model, const StageSpec& spec,
                                            Carver& carver, Carver& shared) {
   const bool fused = spec.order == BackwardOrder::kFused;
-  std::int64_t largest = 0;
-  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
-    largest = std::max(largest, local_shape(model.layer(i).output(), spec.pass).count());
-  }
-  shared.rewind();
-  std::vector<TensorView> turns;
-  if (fused) {
-    turns = {shared.take(Shape{largest}, spec.pass.dtype),
-             shared.take(Shape{largest}, spec.pass.dtype)};
-  }
+  const Shape turn_shape{fused ? largest_inner_gradient(model, spec) : 0};
+  const auto take_turns = [&] {
+    shared.rewind();
+    return std::array<TensorView, 2>{shared.take(turn_shape, spec.pass.dtype),
+                                     shared.take(turn_shape, spec.pass.dtype)};
+  };
+  const std::array<TensorView, 2> turns = take_turns();
   std::size_t turn = 0;
   GradientSlot slot;
   bool wanted = spec.layers.begin != 0;
@@ -65,16 +87,16 @@ Stage::GradientSlot Stage::carve_gradients(const Model& model, const StageSpec& 
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     const Layer& layer = model.layer(i);
     const Shape shape = local_shape(layer.output(), spec.pass);
-    const bool ends = i + 1 == spec.layers.end;
+    const bool last = i + 1 == spec.layers.end;
     const TensorView previous = slot.outputs.back();
-    if (layer.is_view() && (wanted || !ends)) {
+    if (layer.is_view() && (wanted || !last)) {
       slot.outputs.push_back(previous.empty() ? TensorView() : previous.reshaped(shape));
       continue;
     }
     wanted = true;
-    if (ends && gradient_replaces_output(model, spec)) {
+    if (last && gradient_replaces_output(model, spec)) {
       slot.outputs.emplace_back();
-    } else if (fused && !ends) {
+    } else if (fused && !is_stage_output(model, spec, i)) {
       const TensorView& place = turns[turn++ % 2];
       slot.outputs.push_back(place.empty() ? TensorView()
                                            : place.flat_slice(0, shape.count()).reshaped(shape));
@@ -84,11 +106,7 @@ Stage::GradientSlot Stage::carve_gradients(const Model& model, const StageSpec& 
   }
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     slot.inner.emplace_back();
-    if (fused) {
-      shared.rewind();
-      shared.take(Shape{largest}, spec.pass.dtype);
-      shared.take(Shape{largest}, spec.pass.dtype);
-    }
+    take_turns();
     for (const TensorSpec& gradient : model.layer(i).gradients(spec.pass)) {
       slot.inner.back().push_back((fused ? shared : carver).take(gradient));
     }

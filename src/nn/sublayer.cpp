@@ -1,5 +1,7 @@
 #include "sublayer.hpp"
 
+#include "shard_sum.hpp"
+
 namespace strata::nn {
 
 SublayerOptions take_sublayer_options(LayerLine& line) {
@@ -138,15 +140,9 @@ std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
   const std::int64_t whole = whole_rows(pass);
   const Port result{{whole / pass.microbatch, inner_width_}, Placement::kFeatures, inner_unit_};
   specs.push_back({local_shape(result, pass), pass.dtype});
-  const DType dtype = compute_dtype(pass.dtype);
-  specs.push_back(
-      {{comm::ShardGroup::receive_elements(pass.shards.count, pass.shards.own, whole, width())},
-       dtype});
-  const std::int64_t count =
-      sums_shards(pass) ? comm::ShardGroup::accumulators(pass.shards.count, pass.shards.own) : 0;
-  for (std::int64_t a = 0; a < count; ++a) {
-    specs.push_back({{whole, width()}, dtype});
-  }
+  const std::vector<TensorSpec> sum =
+      ShardSum::workspace(pass, sums_shards(pass) ? whole : 0, width());
+  specs.insert(specs.end(), sum.begin(), sum.end());
   return specs;
 }
 

@@ -112,12 +112,11 @@ class Sublayer : public Layer {
     static constexpr std::size_t kNormed = 1;
     static constexpr std::size_t kProducts = 2;
   };
-  // Where workspace() lists what. The accumulators follow.
+  // Where workspace() lists what.
   struct WorkspaceIndex {
     static constexpr std::size_t kNorm = 0;
     static constexpr std::size_t kResultGradient = 2;
-    static constexpr std::size_t kReceived = 3;
-    static constexpr std::size_t kAccumulators = 4;
+    static constexpr std::size_t kSum = 3;
   };
 
   [[nodiscard]] std::int64_t whole_rows(const PassShape& pass) const;
@@ -136,7 +135,6 @@ class Sublayer : public Layer {
   [[nodiscard]] Inner inner_of(const LayerPass& pass, std::int64_t shard) const;
   [[nodiscard]] std::vector<TensorView> product_gradients(const LayerPass& pass,
                                                           std::int64_t shard) const;
-  [[nodiscard]] std::vector<TensorView> accumulators(const LayerPass& pass) const;
   [[nodiscard]] ConstTensorView whole_gradient(const LayerPass& pass,
                                                const ConstTensorView& output_gradient) const;
 

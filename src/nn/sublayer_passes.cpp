@@ -2,6 +2,7 @@
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
 
+#include "shard_sum.hpp"
 #include "sublayer.hpp"
 
 namespace strata::nn {
@@ -65,15 +66,6 @@ std::vector<TensorView> Sublayer::product_gradients(const LayerPass& pass,
   return views;
 }
 
-std::vector<TensorView> Sublayer::accumulators(const LayerPass& pass) const {
-  const std::int64_t rows = whole_rows(pass);
-  std::vector<TensorView> views;
-  for (const TensorView& accumulator : pass.workspace.subspan(WorkspaceIndex::kAccumulators)) {
-    views.push_back(accumulator.flat_slice(0, rows * width()).reshaped(Shape{rows, width()}));
-  }
-  return views;
-}
-
 void Sublayer::make_normed(const LayerPass& pass) const {
   const TensorView& made = pass.saved[SavedIndex::kNormed];
   if (made.empty()) {
@@ -128,28 +120,20 @@ void Sublayer::make_output(const LayerPass& pass) const {
                  .bias = bias});
     return;
   }
-  const std::vector<TensorView> sums = accumulators(pass);
-  pass.shards.partial_sums(pass.context, sums, [&](std::int64_t s, const TensorView& into) {
+  ShardSum sums(pass, pass.workspace.subspan(WorkspaceIndex::kSum), whole_rows(pass), width());
+  const TensorView sum = sums.rows(input().placement, [&](std::int64_t s, const TensorView& into) {
     const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
     ops::matmul(pass.context, inner_of(pass, s).result, pass.weights[weight][local], into,
                 {.transpose_b = ops::Transpose::kYes});
   });
-  const TensorView& received = pass.workspace[WorkspaceIndex::kReceived];
-  grid::Range own{0, rows};
-  if (is_split_by_tokens()) {
-    pass.shards.reduce_scatter(pass.context, sums, received);
-    own = pass.shards.own_rows(whole_rows(pass));
-  } else {
-    pass.shards.all_reduce(pass.context, sums, received);
-  }
-  const TensorView sum =
-      sums.front().flat_slice(own.begin * width(), rows * width()).reshaped(Shape{rows, width()});
   if (!drops) {
     ops::add_bias_residual(pass.context, sum, bias, adds ? x : ConstTensorView(), y);
     return;
   }
   ops::add_bias_residual(pass.context, sum, bias, {}, y);
-  const std::int64_t first_row = pass.first_sample * rows_at(input(), 1) + own.begin;
+  const std::int64_t first_row =
+      pass.first_sample * rows_at(input(), 1) +
+      (is_split_by_tokens() ? pass.shards.own_rows(whole_rows(pass)).begin : 0);
   ops::dropout_forward(pass.context, y, options_.dropout, dropout_stream_, first_row, y,
                        pass.saved[SavedIndex::kMask]);
   if (adds) {
@@ -243,21 +227,15 @@ void Sublayer::normed_gradient_of_products(const LayerPass& pass, const ConstTen
     product(0, 0, d_normed, ops::Accumulate::kOverwrite);
     return;
   }
-  const std::vector<TensorView> sums = accumulators(pass);
-  pass.shards.partial_sums(pass.context, sums, [&](std::int64_t s, const TensorView& into) {
-    for (std::size_t p = 0; p < products_.size(); ++p) {
-      product(s, p, into, p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
-    }
-  });
-  const TensorView& received = pass.workspace[WorkspaceIndex::kReceived];
-  grid::Range rows{0, whole_rows(pass)};
-  if (is_split_by_tokens()) {
-    pass.shards.reduce_scatter(pass.context, sums, received);
-    rows = pass.shards.own_rows(whole_rows(pass));
-  } else {
-    pass.shards.all_reduce(pass.context, sums, received);
-  }
-  ops::convert(pass.context, sums.front().flat_slice(rows.begin * width(), rows.count() * width()),
+  ShardSum sums(pass, pass.workspace.subspan(WorkspaceIndex::kSum), whole_rows(pass), width());
+  ops::convert(pass.context,
+               sums.rows(input().placement,
+                         [&](std::int64_t s, const TensorView& into) {
+                           for (std::size_t p = 0; p < products_.size(); ++p) {
+                             product(s, p, into,
+                                     p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
+                           }
+                         }),
                d_normed);
 }
 

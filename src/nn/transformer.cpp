@@ -111,7 +111,8 @@ TransformerOptions resolved(const TransformerOptions& options) {
   fill(result.tied, preset.tied);
   fill(result.rotary_base, preset.rotary_base);
   fill(result.rotary_base, 10000.0);
-  fill(result.hidden, options.width == 0 ? preset.hidden : 0);
+  // Of another width, the preset says nothing.
+  fill(result.hidden, result.width == preset.width ? preset.hidden : 0);
   const std::pair<const char*, std::int64_t> needed[] = {{"model.blocks", result.blocks},
                                                          {"model.width", result.width},
                                                          {"model.heads", result.heads},
@@ -151,7 +152,7 @@ std::vector<std::string> transformer_layers(const TransformerOptions& o) {
     lines.push_back(fmt::format(
         "attention {}{}{}{} name=blocks.{}.attention", o.heads,
         o.kv_heads != o.heads ? fmt::format(" kv_heads={}", o.kv_heads) : "",
-        o.positions == PositionChoice::kRotary ? fmt::format(" rotary={:g}", o.rotary_base) : "",
+        o.positions == PositionChoice::kRotary ? fmt::format(" rotary={}", o.rotary_base) : "",
         common, block));
     lines.push_back(
         fmt::format("mlp {} {}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp), common, block));

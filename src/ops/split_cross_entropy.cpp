@@ -20,6 +20,7 @@ namespace {
 constexpr std::int64_t kLargest = 0;
 constexpr std::int64_t kSum = 1;
 constexpr std::int64_t kTarget = 2;
+constexpr std::int64_t kIsFirst = 3;
 
 void check_targets(std::span<const std::int64_t> targets, std::int64_t vocabulary) {
   for (std::size_t row = 0; row < targets.size(); ++row) {
@@ -41,7 +42,14 @@ void row_parts(const Stored* logits, std::int64_t ids, std::int64_t target,
   parts[kLargest] = largest;
   parts[kSum] = static_cast<T>(lane_sum<T>(
       ids, [=](std::int64_t i) { return fast_exp(static_cast<T>(logits[i]) - largest); }));
-  parts[kTarget] = target >= 0 && target < ids ? static_cast<T>(logits[target]) : T{0};
+  const bool has_target = target >= 0 && target < ids;
+  parts[kTarget] = has_target ? static_cast<T>(logits[target]) : T{0};
+  const bool reaches = has_target && parts[kTarget] == largest;
+  parts[kIsFirst] =
+      reaches && std::none_of(logits, logits + target,
+                              [&](const Stored& logit) { return static_cast<T>(logit) == largest; })
+          ? T{1}
+          : T{0};
 }
 
 /// dlogits may be the logits.
@@ -89,8 +97,12 @@ RowResult combine_row(const RowParts<T>& parts, std::span<const FoldPair> steps,
   const auto shards = static_cast<std::int64_t>(totals.size());
   double largest = parts(0, kLargest);
   double target = 0.0;
+  bool is_correct = false;
   for (std::int64_t shard = 0; shard < shards; ++shard) {
-    largest = std::max(largest, parts(shard, kLargest));
+    if (shard == 0 || parts(shard, kLargest) > largest) {
+      largest = parts(shard, kLargest);
+      is_correct = parts(shard, kIsFirst) != 0.0;
+    }
     target += parts(shard, kTarget);  // all but one are 0
   }
   for (std::int64_t shard = 0; shard < shards; ++shard) {
@@ -101,7 +113,7 @@ RowResult combine_row(const RowParts<T>& parts, std::span<const FoldPair> steps,
     totals[static_cast<std::size_t>(step.into)] += totals[static_cast<std::size_t>(step.from)];
   }
   const double below = std::log(totals[0]);
-  return {largest + below, largest - target + below, target >= largest};
+  return {largest + below, largest - target + below, is_correct};
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ nlohmann::ordered_json identity_of(const Plan& plan) {
       {"run.seed", c.run.seed},
       {"batch.global", c.batch.global},
       {"numerics.dtype", name_of(c.numerics.dtype)},
+      {"numerics.mode", name_of(c.numerics.mode)},
       {"optimizer.kind", name_of(c.optimizer.options.kind)},
       {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))}};
   // The number of samples follows from the context: the first difference is the one reported.

@@ -206,6 +206,17 @@ void check_stages(const Plan& plan) {
   for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
     const nn::Port& port = plan.model->layer(i).output();
     const std::int64_t rows = nn::rows_at(port, c.batch.micro);
+    const double sum_bytes = static_cast<double>(rows) * static_cast<double>(port.shape.back()) *
+                             static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype))) /
+                             static_cast<double>(plan.grid.tensor);
+    if (plan.grid.tensor > 1 && port.placement != nn::Placement::kFeatures &&
+        sum_bytes >= static_cast<double>(kMostBytes)) {
+      fail(
+          ExitCode::kUsage,
+          "the tensor ranks' sums of layer {} are messages of {:.3g} bytes with microbatches of {} "
+          "samples, at most {} fit; lower batch.micro",
+          plan.model->layer(i).name(), sum_bytes, c.batch.micro, kMostBytes);
+    }
     if (port.placement == nn::Placement::kTokens && rows % c.numerics.shards != 0) {
       fail(ExitCode::kUsage,
            "parallel.sequence is on, but the {} tokens of a microbatch (batch.micro = {} times "

@@ -83,6 +83,9 @@ Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo&
   Plan plan;
   plan.config = config;
   plan.train_data = train_data;
+  if (config.model.transformer.preset != nn::Preset::kNone) {
+    plan.config.model.transformer = nn::resolved(config.model.transformer);
+  }
   plan.grid = decide_grid(config, ranks);
   plan.config.parallel.data = plan.grid.data;
   decide_virtual_grid(plan, stored);

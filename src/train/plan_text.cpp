@@ -15,16 +15,19 @@ std::int64_t total_bytes(const RankPlan& rank) {
   return total;
 }
 
-/// The rank of a stage that needs most memory: where lanes are no power of two, replicas hold
-/// different numbers of partial sums, and where shards do not divide a vocabulary, slices differ.
+/// The rank of a stage that needs most memory, among the first and the last replicas and tensor
+/// ranks: where lanes or shards are no power of two, ranks hold different numbers of partial sums,
+/// the last ones most, and where shards do not divide a vocabulary, the first ones hold larger
+/// slices.
 RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
   RankPlan largest = rank_plan(plan, plan.grid.rank_of({.pipeline = stage}));
-  // Ranks further on hold no more than these.
-  constexpr std::int64_t kMostReplicas = 8;
-  for (std::int64_t d = 1; d < std::min(plan.grid.data, kMostReplicas); ++d) {
-    RankPlan rank = rank_plan(plan, plan.grid.rank_of({.data = d, .pipeline = stage}));
-    if (total_bytes(rank) > total_bytes(largest)) {
-      largest = std::move(rank);
+  for (const std::int64_t d : {std::int64_t{0}, plan.grid.data / 2, plan.grid.data - 1}) {
+    for (const std::int64_t t : {std::int64_t{0}, plan.grid.tensor - 1}) {
+      RankPlan rank =
+          rank_plan(plan, plan.grid.rank_of({.data = d, .pipeline = stage, .tensor = t}));
+      if (total_bytes(rank) > total_bytes(largest)) {
+        largest = std::move(rank);
+      }
     }
   }
   return largest;

@@ -83,8 +83,7 @@ class Communicator {
   /// Shapes: all.bytes() == size() * mine.bytes().
   virtual void all_gather(ConstTensorView mine, TensorView all) = 0;
   /// Adds the tensors of all ranks in place, float32 or float64, in whatever order the kind's
-  /// library does: the bits of the sums depend on the number of ranks. The MPI kind's is the
-  /// library's blocking call, the quickest for small tensors: patience does not end it.
+  /// library does: the bits of the sums depend on the number of ranks.
   virtual void all_reduce(TensorView sum) = 0;
   /// Begins to add the tensors of all ranks, float32 or float64; once done, elements slices[rank()]
   /// of each rank's tensor hold the sums, in the library's order, and its others are as they were.

@@ -11,8 +11,9 @@
 namespace strata::ops {
 
 /// Values that one shard of the vocabulary gives for a row: its largest logit, the sum of
-/// exp(logit - largest), and the target's logit, or 0 where the target lies in another shard.
-inline constexpr std::int64_t kCrossEntropyParts = 3;
+/// exp(logit - largest), the target's logit, or 0 where the target lies in another shard, and 1
+/// where the target's is the first of the shard's logits that is as large as the largest, else 0.
+inline constexpr std::int64_t kCrossEntropyParts = 4;
 
 /// What one shard of the vocabulary, the ids [first_id, first_id + columns of logits), gives.
 /// Shapes: logits rows x ids; targets (int64) rows; parts rows x kCrossEntropyParts in

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "strata/nn/layer.hpp"
+
+namespace strata::nn {
+
+/// A matrix that is the sum of one contribution a shard, in the memory that workspace() lists.
+class ShardSum {
+ public:
+  /// Memory for a sum of rows x columns; none for no rows.
+  [[nodiscard]] static std::vector<TensorSpec> workspace(const PassShape& pass, std::int64_t rows,
+                                                         std::int64_t columns) {
+    const DType dtype = compute_dtype(pass.dtype);
+    std::vector<TensorSpec> specs{
+        {{comm::ShardGroup::receive_elements(pass.shards.count, pass.shards.own, rows, columns)},
+         dtype}};
+    const std::int64_t count = comm::ShardGroup::accumulators(pass.shards.count, pass.shards.own);
+    specs.insert(specs.end(), static_cast<std::size_t>(count), {{rows, columns}, dtype});
+    return specs;
+  }
+
+  /// `workspace` is as listed for at least as many rows.
+  ShardSum(const LayerPass& pass, std::span<const TensorView> workspace, std::int64_t rows,
+           std::int64_t columns)
+      : pass_(pass), received_(workspace[0]), rows_(rows), columns_(columns) {
+    for (const TensorView& accumulator : workspace.subspan(1)) {
+      accumulators_.push_back(
+          accumulator.flat_slice(0, rows * columns).reshaped(Shape{rows, columns}));
+    }
+  }
+
+  /// Adds what make(shard, into) writes for each shard, and gives the rows that a rank holds under
+  /// `placement`. Communication: over the tensor group a reduce-scatter, and but for kTokens a
+  /// gather.
+  template <typename Make>
+  [[nodiscard]] TensorView rows(Placement placement, const Make& make) {
+    pass_.shards.partial_sums(pass_.context, accumulators_, make);
+    if (placement != Placement::kTokens) {
+      pass_.shards.all_reduce(pass_.context, accumulators_, received_);
+      return accumulators_.front();
+    }
+    pass_.shards.reduce_scatter(pass_.context, accumulators_, received_);
+    const grid::Range own = pass_.shards.own_rows(rows_);
+    return accumulators_.front()
+        .flat_slice(own.begin * columns_, own.count() * columns_)
+        .reshaped(Shape{own.count(), columns_});
+  }
+
+ private:
+  const LayerPass& pass_;
+  TensorView received_;
+  std::int64_t rows_;
+  std::int64_t columns_;
+  std::vector<TensorView> accumulators_;
+};
+
+}  // namespace strata::nn
