@@ -193,19 +193,8 @@ std::string config_reference() {
       }
     }
   }
-  return text + "\n" + R"(## Layers
-
-| line | what it does | options |
-|---|---|---|
-| `dense N [relu]` | N outputs from the last dimension, with a fused relu where asked for | `bias=yes\|no`, `init=fan_in\|glorot\|he\|normal\|zeros\|ones` |
-| `relu`, `gelu`, `tanh`, `sigmoid` | the function, element by element; gelu in its tanh form | |
-| `softmax` | over the last dimension (not before cross_entropy, which has its own) | |
-| `dropout P` | zeroes with probability P while training | |
-| `flatten` | the sample as a vector | |
-| `layer_norm` | normalises the last dimension | `epsilon=1e-5` |
-
-Every layer takes `name=NAME`; without it the kind and a running number make the name (`dense1`, `dense2`). Tensors in
-checkpoints are named after their layers (`weights/dense1.weight`).
+  return text + R"(
+The lines of `model.layer` are described in [layers.md](layers.md).
 )";
 }
 

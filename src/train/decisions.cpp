@@ -78,9 +78,8 @@ void check_fast(const RunConfig& config, const grid::Grid& grid) {
                         std::int64_t ranks) {
     if (value != 0 && value != ranks) {
       fail(ExitCode::kUsage,
-           "{} is {} and {} is {}, but numerics.mode = fast has as many as there are ranks; leave "
-           "{} "
-           "out, or set numerics.mode to invariant",
+           "{} is {} and {} is {}, but numerics.mode = fast has as many as there are ranks; set {} "
+           "to 0, or numerics.mode to invariant",
            key, value, axis, ranks, key);
     }
   };

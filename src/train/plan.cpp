@@ -23,6 +23,15 @@ std::vector<std::string> layer_lines(const RunConfig& config) {
          "model.preset is {} and there are {} model.layer lines; keep one of the two",
          name_of(config.model.transformer.preset), config.model.layers.size());
   }
+  nn::TransformerOptions dimensions = config.model.transformer;
+  dimensions.context = 0;
+  dimensions.vocabulary = 0;
+  if (!named && dimensions != nn::TransformerOptions{}) {
+    fail(ExitCode::kUsage,
+         "model.preset is none, but sizes of a transformer are set (model.blocks, width, heads and "
+         "so "
+         "on), which only a preset takes; set model.preset to gpt or llama, or leave them out");
+  }
   return named ? nn::transformer_layers(nn::resolved(config.model.transformer))
                : config.model.layers;
 }

@@ -127,6 +127,16 @@ class Grids(harness.StrataTest):
                      "--batch.global=128", "--batch.micro=4", "--train.steps=8",
                      *(f"--model.layer={layer}" for layer in layers), name="middle")
 
+    def test_stages_that_end_in_a_view_and_recompute(self):
+        self.import_classes("squares", (16, 16), 5, train=77, test=33)
+        layers = ["dense 64 relu", "dense 64", "flatten", "dense 32 relu", "dense 5"]
+        split = ["--parallel.split=0,3", "--train.recompute=selective"]
+        self.same_on([((1, 1), []), ((1, 2), [*split, "--parallel.schedule=gpipe"]),
+                      ((1, 2), [*split, "--parallel.schedule=1f1b"]), ((2, 2), split)],
+                     "--data.train=squares/train.h5", "--data.test=squares/test.h5",
+                     "--batch.global=64", "--batch.micro=4", "--train.steps=6",
+                     *(f"--model.layer={layer}" for layer in layers), name="views")
+
     def test_uneven_split(self):
         self.same_on([((1, 1), []), ((2, 3), ["--parallel.split=0,8,9"])], name="uneven")
 

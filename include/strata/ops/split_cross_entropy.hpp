@@ -23,9 +23,9 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
                          std::int64_t vocabulary, const TensorView& parts);
 
 /// Brings the shards together: sums over shards by the additions `steps`, which end in part 0.
-/// log_sums[r] is log(sum of exp(logit)) over the whole vocabulary. A row is right where no logit
-/// is larger than its target's. Shapes: parts shards x rows x kCrossEntropyParts; log_sums rows, of
-/// one dtype.
+/// log_sums[r] is log(sum of exp(logit)) over the whole vocabulary. A row is right where
+/// its target's is the first of the largest logits. Shapes: parts shards x rows x
+/// kCrossEntropyParts; log_sums rows, of one dtype.
 [[nodiscard]] LossSums combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
                                              const ConstTensorView& parts, std::int64_t valid_rows,
                                              const TensorView& log_sums);

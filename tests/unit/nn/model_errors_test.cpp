@@ -73,6 +73,8 @@ TEST(ModelErrors, OfWhatShardsDoNotDivide) {
 TEST(ModelErrors, OfHeads) {
   expect_words(tokens({"embedding 10", "attention 4", "head"}),
                {"width 10", "4 heads", "head_size="});
+  expect_words(tokens({"embedding 8", "attention 16", "head"}),
+               {"width 8", "16 heads", "head_size="});
   expect_words(tokens({"embedding 8", "attention 4 kv_heads=3", "head"}),
                {"4 heads", "3 key-value heads", "divides 4"});
   expect_words(tokens({"embedding 12", "attention 4 rotary=10000", "head"}),
@@ -109,6 +111,11 @@ TEST(ModelErrors, OfTheHead) {
                {"vocabulary of 40", "data set, 50"});
   expect_words(tokens({"embedding 8", "layer_norm"}), {"\"layer_norm\"", "50 ids", "layer = head"});
   expect_words(tokens({"embedding 8", "dense 49"}), {"10 x 49", "50 ids", "layer = head"});
+  expect_words(tokens({"embedding 8", "head", "dense 8 parallel=row", "head name=second"}),
+               {"another head is tied", "tied=no"});
+  ModelOptions shards = tokens({"embedding 8 vocabulary=64", "head tied=no vocabulary=50"});
+  shards.shards = 60;
+  expect_words(shards, {"vocabulary of 50", "numerics.shards = 60"});
 }
 
 TEST(ModelErrors, OfTheEmbedding) {

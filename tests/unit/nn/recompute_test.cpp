@@ -18,8 +18,8 @@ constexpr std::int64_t kVocabulary = 11;
 
 Model gpt(std::int64_t shards) {
   return Model({.layers = {"embedding 8 positions=6 dropout=0.1", "attention 4 dropout=0.2",
-                           "mlp 12 dropout=0.2", "attention 11 head_size=2 dropout=0.2", "mlp 12 relu",
-                           "layer_norm", "head"},
+                           "mlp 12 dropout=0.2", "attention 11 head_size=2 dropout=0.2",
+                           "mlp 12 relu", "layer_norm", "head"},
                 .input_shape = Shape{kContext},
                 .outputs = kVocabulary,
                 .seed = 3,

@@ -94,6 +94,13 @@ TEST(Resolved, KeepsWhatIsGiven) {
   EXPECT_EQ(o.hidden, 2048);
 }
 
+TEST(Resolved, GivingAPresetItsOwnSizesChangesNothing) {
+  const TransformerOptions preset = resolved({.preset = Preset::kLlama2_7b});
+  EXPECT_EQ(preset.hidden, 11008);
+  EXPECT_EQ(resolved({.preset = Preset::kLlama2_7b, .width = 4096}), preset);
+  EXPECT_EQ(resolved(preset), preset);
+}
+
 TEST(Resolved, NamesWhatNobodyGives) {
   const auto refusal = [](const TransformerOptions& options) {
     return test::error_of([&] { static_cast<void>(resolved(options)); }, ExitCode::kUsage);

@@ -232,12 +232,21 @@ TEST(SplitCrossEntropy, NamesTheRowAndTargetThatIsOutOfRange) {
   }
 }
 
-TEST(SplitCrossEntropy, EqualLogitsAreRightAndANotANumberReachesTheLoss) {
+TEST(SplitCrossEntropy, TheFirstOfEqualLogitsIsRightAndANotANumberReachesTheLoss) {
   Context context(1);
-  Tensor<float> logits({1, 20});
-  const Tensor<std::int64_t> targets({1});
   const std::vector<FoldPair> steps{{0, 1}};
-  EXPECT_EQ(Split<float>(logits, targets, {0, 10, 20}).losses(context, 1, steps).correct, 1);
+  for (std::int64_t target = 0; target < 20; ++target) {
+    Tensor<float> logits({1, 20});
+    Tensor<std::int64_t> label({1});
+    label[0] = target;
+    // The ids 4, 7 and 12 are as likely as each other, and likelier than all others.
+    logits[4] = logits[7] = logits[12] = 1.0F;
+    EXPECT_EQ(Split<float>(logits, label, {0, 10, 20}).losses(context, 1, steps).correct,
+              target == 4 ? 1 : 0);
+    EXPECT_EQ(cross_entropy(context, logits.view(), label.view(), 1, 1.0, {}).correct,
+              target == 4 ? 1 : 0);
+  }
+  const Tensor<std::int64_t> targets({1});
   for (const std::int64_t at : {0, 5, 10, 19}) {
     auto bad = randoms<float>({1, 20}, 1);
     bad[at] = NAN;
