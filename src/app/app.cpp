@@ -70,14 +70,18 @@ int run_alone(const std::function<ExitCode()>& command) {
 }
 
 /// Runs a command on all ranks. An error that all hold ends the job in order; one that only this
-/// rank has ends it at once, for the others may be waiting.
+/// rank has ends it at once where there are others, for they may be waiting.
 int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSession&)>& command) {
   return run_alone([&] {
     comm::MpiSession mpi(&argc, &argv);
     const std::int64_t rank = mpi.world().rank();
     const auto end_job = [&](ExitCode code, const std::string& message) {
-      report(mpi.world().size() == 1 ? message : fmt::format("rank {}: {}", rank, message));
-      comm::MpiSession::abort(static_cast<int>(code));
+      if (mpi.world().size() > 1) {
+        report(fmt::format("rank {}: {}", rank, message));
+        comm::MpiSession::abort(static_cast<int>(code));
+      }
+      report(message);
+      return code;
     };
     ExitCode code = ExitCode::kDone;
     try {
@@ -88,9 +92,9 @@ int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSe
       }
       code = error.code();
     } catch (const Error& error) {
-      end_job(error.code(), error.what());
+      code = end_job(error.code(), error.what());
     } catch (const std::exception& error) {
-      end_job(ExitCode::kPeer, fmt::format("unexpected failure: {}", error.what()));
+      code = end_job(ExitCode::kPeer, fmt::format("unexpected failure: {}", error.what()));
     }
     mpi.finalize();
     return code;

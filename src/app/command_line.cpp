@@ -14,6 +14,11 @@ CommandLine::CommandLine(Arguments arguments, const std::vector<std::string>& na
     return std::find(list.begin(), list.end(), name) != list.end();
   };
   std::string open;  // the name that further values belong to
+  const auto require_value = [&] {
+    if (!open.empty() && !has(open)) {
+      fail(ExitCode::kUsage, "--{} has no value; give --{}=VALUE", open, open);
+    }
+  };
   for (const std::string& argument : arguments) {
     if (argument.rfind("--", 0) != 0) {
       if (open.empty()) {
@@ -23,9 +28,13 @@ CommandLine::CommandLine(Arguments arguments, const std::vector<std::string>& na
       }
       continue;
     }
+    require_value();
     const std::size_t equals = argument.find('=');
     const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
-    if (is_in(switches, name) && equals == std::string::npos) {
+    if (is_in(switches, name)) {
+      if (equals != std::string::npos) {
+        fail(ExitCode::kUsage, "--{} takes no value; give it alone, or leave it out", name);
+      }
       pairs_.emplace_back(name, "");
       open.clear();
       continue;
@@ -41,6 +50,7 @@ CommandLine::CommandLine(Arguments arguments, const std::vector<std::string>& na
       pairs_.emplace_back(name, argument.substr(equals + 1));
     }
   }
+  require_value();
 }
 
 bool CommandLine::has(std::string_view name) const {
@@ -65,6 +75,17 @@ std::string CommandLine::value(std::string_view name, const std::string& otherwi
          fmt::join(all, ", "));
   }
   return all.empty() ? otherwise : all.front();
+}
+
+std::int64_t CommandLine::count(std::string_view name, std::int64_t otherwise, std::int64_t least,
+                                std::int64_t most) const {
+  const std::string text = value(name, std::to_string(otherwise));
+  std::int64_t count = 0;
+  if (!parse_int64(text, count) || count < least || count > most) {
+    fail(ExitCode::kUsage, "--{} is \"{}\", it must be a whole number from {} to {}", name, text,
+         least, most);
+  }
+  return count;
 }
 
 }  // namespace strata::app

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,7 +28,7 @@ ExitCode checkpoint_command(Arguments arguments);
 class CommandLine {
  public:
   /// `switches` are names without a value. Throws: Error(kUsage) for a name that is not known, with
-  /// the nearest.
+  /// the nearest; for one whose value is missing, and for a switch with a value.
   CommandLine(Arguments arguments, const std::vector<std::string>& names,
               const std::vector<std::string>& switches);
 
@@ -37,6 +38,9 @@ class CommandLine {
   [[nodiscard]] std::vector<std::string> values(std::string_view name) const;
   /// The only value of a name, or `otherwise`. Throws: Error(kUsage) where there are several.
   [[nodiscard]] std::string value(std::string_view name, const std::string& otherwise) const;
+  /// A name's value as a whole number in [least, most], or `otherwise`. Throws: Error(kUsage).
+  [[nodiscard]] std::int64_t count(std::string_view name, std::int64_t otherwise,
+                                   std::int64_t least, std::int64_t most) const;
 
  private:
   std::vector<std::string> positions_;

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -12,6 +14,9 @@
 namespace strata::app {
 namespace {
 
+constexpr std::int64_t kMostIds = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMostShardMib = std::int64_t{1} << 30;
+
 template <typename Enum>
 Enum enum_argument(const CommandLine& line, const std::string& name, Enum otherwise) {
   const std::string text = line.value(name, std::string(name_of(otherwise)));
@@ -21,16 +26,6 @@ Enum enum_argument(const CommandLine& line, const std::string& name, Enum otherw
          joined_names<Enum>());
   }
   return *value;
-}
-
-std::int64_t count_argument(const CommandLine& line, const std::string& name,
-                            std::int64_t otherwise) {
-  const std::string text = line.value(name, std::to_string(otherwise));
-  std::int64_t value = 0;
-  if (!parse_int64(text, value) || value < 0) {
-    fail(ExitCode::kUsage, "--{}={} is not allowed; give a whole number from 0", name, text);
-  }
-  return value;
 }
 
 std::vector<std::filesystem::path> paths(const std::vector<std::string>& texts) {
@@ -106,7 +101,7 @@ void token_options(const CommandLine& line, io::ImportOptions& options) {
   }
   options.tokenizer = enum_argument(line, "tokenizer", options.tokenizer);
   options.separator = enum_argument(line, "separator", options.separator);
-  options.vocabulary = count_argument(line, "vocabulary", 0);
+  options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);
   if (options.format == io::ImportFormat::kText && line.has("vocabulary")) {
     fail(ExitCode::kUsage, "--vocabulary is for token files; of a text the tokenizer makes it");
   }
@@ -120,44 +115,57 @@ void token_options(const CommandLine& line, io::ImportOptions& options) {
   options.merges = line.value("merges", "");
 }
 
+/// The options that name a format's files, and for CSV the column with the labels.
+std::vector<std::string> source_names(io::ImportFormat format) {
+  switch (format) {
+    case io::ImportFormat::kIdx:
+      return {"images", "labels"};
+    case io::ImportFormat::kCsv:
+      return {"files", "label"};
+    case io::ImportFormat::kNpy:
+      return {"inputs", "targets"};
+    case io::ImportFormat::kText:
+    case io::ImportFormat::kNanoGptTokens:
+    case io::ImportFormat::kLlmcTokens:
+    case io::ImportFormat::kMegatronTokens:
+      return {"files"};
+  }
+  return {};
+}
+
+void source_options(const CommandLine& line, io::ImportOptions& options) {
+  const std::vector<std::string> own = source_names(options.format);
+  for (const char* name : {"images", "labels", "files", "label", "inputs", "targets"}) {
+    const bool is_own = std::find(own.begin(), own.end(), name) != own.end();
+    if (line.has(name) && !is_own) {
+      fail(ExitCode::kUsage, "--{} is not for --format={}, which takes --{}; leave it out", name,
+           name_of(options.format), fmt::join(own, " and --"));
+    }
+    if (!line.has(name) && is_own) {
+      fail(ExitCode::kUsage, "--format={} needs --{}\n{}", name_of(options.format), name,
+           kImportHelp);
+    }
+  }
+  options.inputs = paths(line.values(own.front()));
+  if (options.format == io::ImportFormat::kCsv) {
+    options.label = line.value("label", "");
+  } else if (own.size() > 1) {
+    options.targets = paths(line.values(own.back()));
+  }
+}
+
 io::ImportOptions import_options(const CommandLine& line) {
   io::ImportOptions options;
   if (!line.has("format") || !line.has("output")) {
     fail(ExitCode::kUsage, "--format and --output are needed\n{}", kImportHelp);
   }
   options.format = enum_argument(line, "format", io::ImportFormat::kIdx);
-  const auto take = [&](const char* name) {
-    if (!line.has(name)) {
-      fail(ExitCode::kUsage, "--format={} needs --{}\n{}", name_of(options.format), name,
-           kImportHelp);
-    }
-    return paths(line.values(name));
-  };
-  switch (options.format) {
-    case io::ImportFormat::kIdx:
-      options.inputs = take("images");
-      options.targets = take("labels");
-      break;
-    case io::ImportFormat::kCsv:
-      options.inputs = take("files");
-      options.label = take("label").front().string();
-      break;
-    case io::ImportFormat::kNpy:
-      options.inputs = take("inputs");
-      options.targets = take("targets");
-      break;
-    case io::ImportFormat::kText:
-    case io::ImportFormat::kNanoGptTokens:
-    case io::ImportFormat::kLlmcTokens:
-    case io::ImportFormat::kMegatronTokens:
-      options.inputs = take("files");
-      break;
-  }
+  source_options(line, options);
   token_options(line, options);
   options.split = line.value("split", options.split);
   options.task = enum_argument(line, "task", options.task);
-  options.classes = count_argument(line, "classes", 0);
-  options.shard_bytes = std::max<std::int64_t>(1, count_argument(line, "shard-mib", 1024)) << 20;
+  options.classes = line.count("classes", 0, 0, kMostIds);
+  options.shard_bytes = line.count("shard-mib", 1024, 1, kMostShardMib) << 20;
   options.output = line.value("output", "");
   options.existing = line.has("overwrite") ? io::Existing::kReplace : io::Existing::kRefuse;
   return options;

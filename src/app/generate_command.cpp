@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <optional>
 
 #include "strata/comm/agree.hpp"
@@ -39,16 +40,6 @@ struct GenerateArguments {
   bool wants_help = false;
 };
 
-std::int64_t count_of(const CommandLine& line, const char* name, std::int64_t otherwise,
-                      std::int64_t least) {
-  const std::string text = line.value(name, std::to_string(otherwise));
-  std::int64_t value = 0;
-  if (!parse_int64(text, value) || value < least) {
-    fail(ExitCode::kUsage, "--{} is \"{}\", it must be a whole number from {}", name, text, least);
-  }
-  return value;
-}
-
 double number_of(const CommandLine& line, const char* name, double least, double most) {
   const std::string text = line.value(name, "1");
   double value = 0.0;
@@ -84,15 +75,22 @@ GenerateArguments arguments_of(Arguments arguments) {
   if (line.has("prompt")) {
     result.prompt = line.value("prompt", "");
   }
+  if (result.prompt && result.prompt->empty()) {
+    fail(ExitCode::kUsage,
+         "--prompt is empty; give the text to go on from, or leave --prompt out to begin with the "
+         "separator of documents or a line feed");
+  }
+  constexpr std::int64_t kMost = 1'000'000'000;
   constexpr double kHottest = 1e6;
   constexpr double kLeastShare = 1e-9;
-  result.tokens = count_of(line, "tokens", result.tokens, 1);
-  result.samples = count_of(line, "samples", result.samples, 1);
+  result.tokens = line.count("tokens", result.tokens, 1, kMost);
+  result.samples = line.count("samples", result.samples, 1, kMost);
   result.sampling.temperature = number_of(line, "temperature", 0.0, kHottest);
-  result.sampling.top_k = count_of(line, "top-k", 0, 0);
+  result.sampling.top_k = line.count("top-k", 0, 0, kMost);
   result.sampling.top_p = number_of(line, "top-p", kLeastShare, 1.0);
   result.has_seed = line.has("seed");
-  result.sampling.seed = static_cast<std::uint64_t>(count_of(line, "seed", 0, 0));
+  result.sampling.seed = static_cast<std::uint64_t>(
+      line.count("seed", 0, 0, std::numeric_limits<std::int64_t>::max()));
   return result;
 }
 
@@ -115,8 +113,15 @@ std::vector<std::int64_t> prompt_ids(const GenerateArguments& given,
   if (given.prompt) {
     return tokenizer.encode(*given.prompt);
   }
-  return tokenizer.separator() >= 0 ? std::vector<std::int64_t>{tokenizer.separator()}
-                                    : tokenizer.encode("\n");
+  if (tokenizer.separator() >= 0) {
+    return {tokenizer.separator()};
+  }
+  try {
+    return tokenizer.encode("\n");
+  } catch (const Error&) {
+    fail(ExitCode::kUsage,
+         "the data set's text has no line feed to begin with; give a text as --prompt=TEXT");
+  }
 }
 
 void write_text(const std::string& text) {
@@ -133,13 +138,14 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
         fmt::format("strata generate runs on one rank, this job has {}; start it without mpirun",
                     mpi.world().size()));
   }
-  Log log(Log::Voice::kSilent);
+  Log log(voice_of(mpi));
   const GenerateArguments given = arguments_of(arguments);
   if (given.wants_help) {
     fmt::print("{}", kGenerateHelp);
     return ExitCode::kDone;
   }
-  Session session = open_session(mpi, given.config, given.settings);
+  Session session =
+      open_session(mpi, given.config, given.settings, DataNeeded::kYes, Splits::kTrain);
   if (session.train_info.task != io::Task::kNextToken) {
     fail(ExitCode::kUsage,
          "{} holds no tokens; strata generate continues text with language models",
@@ -149,10 +155,11 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
   open_checkpoint(mpi, session, log);
   const train::Plan plan = plan_alone(mpi, session);
   train::require_same_model(plan, *session.checkpoint);
+  const std::vector<std::int64_t> prompt = prompt_ids(given, tokenizer);
+  train::require_prompt_fits(plan, prompt);
   ops::Context context(session.threads);
   comm::Groups groups = comm::make_groups(mpi.world(), plan.grid);
   train::Generator generator(context, plan, groups, *session.checkpoint);
-  const std::vector<std::int64_t> prompt = prompt_ids(given, tokenizer);
 
   train::SamplingOptions sampling = given.sampling;
   sampling.seed = given.has_seed ? sampling.seed : session.config.run.seed;

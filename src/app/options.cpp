@@ -7,6 +7,15 @@ namespace {
 
 using train::RunConfig;
 
+// Largest values: far above any use, and low enough that no product of a layer's sizes overflows.
+constexpr std::int64_t kMostBlocks = 10'000;
+constexpr std::int64_t kMostUnits = std::int64_t{1} << 20;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+constexpr std::int64_t kMostIds = std::int64_t{1} << 24;
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 30;
+constexpr std::int64_t kMostSamplesAPass = std::int64_t{1} << 20;
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
+
 /// Only floating-point types compute.
 Option dtype_option() {
   return {
@@ -40,27 +49,27 @@ std::vector<Option> transformer() {
              "a transformer by name, in place of layer lines; gpt and llama leave the sizes open",
              STRATA_MEMBER(model.transformer.preset)),
       whole("model.blocks", "blocks", "transformer blocks; 0: the preset's", 0,
-            STRATA_MEMBER(model.transformer.blocks)),
+            STRATA_MEMBER(model.transformer.blocks), kMostBlocks),
       whole("model.width", "elements", "vector of a token; 0: the preset's", 0,
-            STRATA_MEMBER(model.transformer.width)),
+            STRATA_MEMBER(model.transformer.width), kMostUnits),
       whole("model.heads", "heads", "query heads of an attention layer; 0: the preset's", 0,
-            STRATA_MEMBER(model.transformer.heads)),
+            STRATA_MEMBER(model.transformer.heads), kMostUnits),
       whole(
           "model.kv_heads", "heads",
           "key-value heads, shared by the query heads in groups; 0: the preset's, else as many as "
           "query heads",
-          0, STRATA_MEMBER(model.transformer.kv_heads)),
+          0, STRATA_MEMBER(model.transformer.kv_heads), kMostUnits),
       whole(
           "model.hidden", "units",
           "hidden units of an MLP layer; 0: the preset's, else 4 times the width, with swiglu two "
           "thirds of that in multiples of 64",
-          0, STRATA_MEMBER(model.transformer.hidden)),
+          0, STRATA_MEMBER(model.transformer.hidden), kMostUnits),
       whole("model.context", "tokens",
             "tokens of a sample of a language model, and its number of learned positions; 0: the "
             "preset's",
-            0, STRATA_MEMBER(model.transformer.context)),
+            0, STRATA_MEMBER(model.transformer.context), kMostTokens),
       whole("model.vocabulary", "ids", "token ids; 0: the preset's, else the data set's", 0,
-            STRATA_MEMBER(model.transformer.vocabulary)),
+            STRATA_MEMBER(model.transformer.vocabulary), kMostIds),
       choice("model.norm", "normalisation before each sublayer; auto: the preset's",
              STRATA_MEMBER(model.transformer.norm)),
       choice("model.mlp", "what is between the MLP's layers; auto: the preset's",
@@ -97,21 +106,22 @@ std::vector<Option> model_and_data() {
           "from random places",
           STRATA_MEMBER(data.sampling)),
       whole("batch.global", "samples", "samples of one optimizer step, over all ranks", 1,
-            STRATA_MEMBER(batch.global)),
+            STRATA_MEMBER(batch.global), kMostSamples),
       whole("batch.micro", "samples",
             "samples of one forward pass; 0: the largest divisor of a lane's samples up to 32, and "
             "of a language model's up to 4096 tokens",
-            0, STRATA_MEMBER(batch.micro)),
+            0, STRATA_MEMBER(batch.micro), kMostSamplesAPass),
   };
 }
 
 std::vector<Option> parallel_and_numerics() {
   return {
       whole("parallel.data", "replicas", "data-parallel replicas; 0: what the launched ranks allow",
-            0, STRATA_MEMBER(parallel.data)),
-      whole("parallel.pipeline", "stages", "pipeline stages", 1, STRATA_MEMBER(parallel.pipeline)),
+            0, STRATA_MEMBER(parallel.data), kMostRanks),
+      whole("parallel.pipeline", "stages", "pipeline stages", 1, STRATA_MEMBER(parallel.pipeline),
+            kMostRanks),
       whole("parallel.tensor", "ranks", "ranks that share each layer that can be split", 1,
-            STRATA_MEMBER(parallel.tensor)),
+            STRATA_MEMBER(parallel.tensor), kMostRanks),
       choice("parallel.sequence",
              "on: between split layers each tensor rank holds its share of a transformer's token "
              "rows (sequence parallel)",
@@ -142,11 +152,11 @@ std::vector<Option> parallel_and_numerics() {
             "streams of microbatches in a global batch, a multiple of any parallel.data to be "
             "used; fixes the numbers. 0: "
             "decided at first launch and kept in the checkpoint",
-            0, STRATA_MEMBER(numerics.lanes)),
+            0, STRATA_MEMBER(numerics.lanes), kMostRanks),
       whole("numerics.shards", "shards",
             "slices of each tensor-parallel matrix; fixes the numbers. 0: decided at first launch "
             "and kept in the checkpoint",
-            0, STRATA_MEMBER(numerics.shards)),
+            0, STRATA_MEMBER(numerics.shards), kMostRanks),
       dtype_option(),
       choice("numerics.mode",
              "invariant: the same bits on every grid; fast: sums are the message library's, lanes "

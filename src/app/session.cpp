@@ -45,13 +45,13 @@ void open_training_data(Session& session, DataNeeded needed) {
 }  // namespace
 
 Session open_session(comm::MpiSession& mpi, const std::string& path, Arguments settings,
-                     DataNeeded needed) {
+                     DataNeeded needed, Splits splits) {
   Session session;
   comm::agree(mpi.world(), [&] {
     session.config = read_config(path, settings);
     require_device(session.config);
     open_training_data(session, needed);
-    if (!session.config.data.test.empty()) {
+    if (splits == Splits::kTrainAndTest && !session.config.data.test.empty()) {
       session.test_data = open_data(session.config, session.config.data.test);
     }
     session.threads = session.config.run.threads > 0 ? static_cast<int>(session.config.run.threads)

@@ -40,9 +40,13 @@ struct TrainArguments {
 /// Whether a plan can do without the data set that it is for.
 enum class DataNeeded { kNo, kYes };
 
+/// The data sets that a command opens.
+enum class Splits { kTrain, kTrainAndTest };
+
 /// Reads the config and opens the data sets, the same on every rank.
 [[nodiscard]] Session open_session(comm::MpiSession& mpi, const std::string& path,
-                                   Arguments settings, DataNeeded needed = DataNeeded::kYes);
+                                   Arguments settings, DataNeeded needed = DataNeeded::kYes,
+                                   Splits splits = Splits::kTrainAndTest);
 
 /// Opens the newest good checkpoint of run.dir. Throws: AgreedError(kCheckpoint) where there is
 /// none.

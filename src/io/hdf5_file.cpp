@@ -1,7 +1,6 @@
 #include "hdf5_file.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 

@@ -1,7 +1,6 @@
 #include "strata/io/import.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "strata/core/error.hpp"
@@ -49,6 +48,7 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
          options.shard_bytes, options.classes);
   }
   refuse_existing(options);
+  const EmptyDirectories unused(options.output);
   if (holds_tokens(options.format)) {
     return import_tokens(options, progress);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <span>
+#include <vector>
 
 #include "strata/io/import.hpp"
 
@@ -12,6 +13,19 @@ namespace strata::io {
 
 /// Throws: Error(kUsage) where the output holds a data set that may not be replaced.
 void refuse_existing(const ImportOptions& options);
+/// Removes at its end the directories on the path that were not there at its begin and hold
+/// nothing.
+class EmptyDirectories {
+ public:
+  explicit EmptyDirectories(const std::filesystem::path& path);
+  ~EmptyDirectories();
+  EmptyDirectories(const EmptyDirectories&) = delete;
+  EmptyDirectories& operator=(const EmptyDirectories&) = delete;
+
+ private:
+  std::vector<std::filesystem::path> absent_;  ///< the innermost first
+};
+
 /// Throws: Error(kData).
 void make_directory(const std::filesystem::path& directory);
 /// Throws: Error(kData) where the output's disk has fewer bytes left.

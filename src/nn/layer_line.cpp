@@ -22,7 +22,10 @@ LayerLine::LayerLine(std::string line) : line_(std::move(line)) {
     if (equals == std::string::npos) {
       values_.push_back(words[i]);
     } else {
-      options_[words[i].substr(0, equals)] = words[i].substr(equals + 1);
+      const std::string key = words[i].substr(0, equals);
+      if (!options_.emplace(key, words[i].substr(equals + 1)).second) {
+        refuse(fmt::format("{} is given twice; keep one", key));
+      }
     }
   }
 }
@@ -84,6 +87,7 @@ std::int64_t LayerLine::take_option_count(const std::string& key, std::int64_t o
 std::int64_t LayerLine::take_option_count_or_none(const std::string& key, std::int64_t otherwise) {
   const auto found = options_.find(key);
   if (found != options_.end() && found->second == "none") {
+    known_options_.push_back(key);
     options_.erase(found);
     return 0;
   }

@@ -26,6 +26,17 @@ std::vector<std::int64_t> ranked(std::span<const float> logits, std::int64_t voc
   return ids;
 }
 
+void require_finite(std::span<const float> logits) {
+  const auto bad =
+      std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
+  if (bad != logits.end()) {
+    fail(ExitCode::kDiverged,
+         "the model's logit of token {} is {}, it must be finite: the training diverged; use an "
+         "earlier checkpoint, or train with a smaller learning rate",
+         bad - logits.begin(), *bad);
+  }
+}
+
 /// The plan's only rank, with memory for one sequence and no backward pass.
 RankPlan generating_rank(const Plan& plan) {
   RankPlan rank = rank_plan(plan, 0);
@@ -39,6 +50,7 @@ RankPlan generating_rank(const Plan& plan) {
 
 std::int64_t sample_token(std::span<const float> logits, std::int64_t vocabulary,
                           const SamplingOptions& options, std::int64_t position) {
+  require_finite(logits.first(static_cast<std::size_t>(vocabulary)));
   const bool greedy = options.temperature == 0.0;
   const std::int64_t most = greedy ? 1 : options.top_k > 0 ? options.top_k : vocabulary;
   const std::vector<std::int64_t> ids = ranked(logits, vocabulary, most);
@@ -46,12 +58,14 @@ std::int64_t sample_token(std::span<const float> logits, std::int64_t vocabulary
     return ids.front();
   }
   const auto logit = [&](std::int64_t id) {
-    return static_cast<double>(logits[static_cast<std::size_t>(id)]) / options.temperature;
+    return static_cast<double>(logits[static_cast<std::size_t>(id)]);
   };
+  const double largest = logit(ids.front());
   std::vector<double> reached;
   double total = 0.0;
   for (const std::int64_t id : ids) {
-    total += std::exp(logit(id) - logit(ids.front()));
+    // The difference first: a logit over a tiny temperature is not finite.
+    total += std::exp((logit(id) - largest) / options.temperature);
     reached.push_back(total);
   }
   const auto kept = std::find_if(reached.begin(), reached.end(),
@@ -64,6 +78,15 @@ std::int64_t sample_token(std::span<const float> logits, std::int64_t vocabulary
   const auto chosen =
       std::upper_bound(reached.begin(), reached.begin() + static_cast<std::ptrdiff_t>(last), drawn);
   return ids[static_cast<std::size_t>(chosen - reached.begin())];
+}
+
+void require_prompt_fits(const Plan& plan, std::span<const std::int64_t> prompt) {
+  const std::int64_t context = plan.model->input_shape()[0];
+  if (prompt.empty() || std::ssize(prompt) > context) {
+    fail(ExitCode::kUsage,
+         "the prompt has {} tokens, it must have 1 to {}, the model's context; {} it",
+         prompt.size(), context, prompt.empty() ? "lengthen" : "shorten");
+  }
 }
 
 Generator::Generator(ops::Context& context, const Plan& plan, comm::Groups& groups,
@@ -126,12 +149,8 @@ std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) 
 void Generator::generate(std::span<const std::int64_t> prompt, std::int64_t count,
                          const SamplingOptions& options,
                          const std::function<bool(std::int64_t)>& take) {
+  require_prompt_fits(plan_, prompt);
   const std::int64_t context = plan_.model->input_shape()[0];
-  if (prompt.empty() || static_cast<std::int64_t>(prompt.size()) > context) {
-    fail(ExitCode::kUsage,
-         "the prompt has {} tokens, it must have 1 to {}, the model's context; shorten it",
-         prompt.size(), context);
-  }
   past_ = 0;
   std::vector<std::int64_t> text(prompt.begin(), prompt.end());
   std::vector<float> logits = next_logits(text);

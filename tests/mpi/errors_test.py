@@ -106,7 +106,11 @@ class Settings(Errors):
                 ("schedule.factor=0", ["schedule.factor", "above 0"]),
                 ("train.epochs=2", ["train.steps and train.epochs are both set"]),
                 ("train.steps=0", ["the run has no length"]),
-                ("batch.global=1000000000000", ["microbatches", "larger batch.micro"]),
+                ("batch.global=1000000000", ["microbatches", "larger batch.micro"]),
+                ("batch.global=1000000000000", ["batch.global", "from 1 to 1073741824"]),
+                ("batch.micro=2000000", ["batch.micro", "from 0 to 1048576"]),
+                ("parallel.data=9000000000000000000", ["parallel.data", "from 0 to 1048576"]),
+                ("numerics.lanes=9000000000000000000", ["numerics.lanes", "from 0 to 1048576"]),
                 ("data.train=", ["data.train is empty", "strata data import"])]:
             self.refused(USAGE, *words, settings=["--" + setting])
         self.refused(USAGE, "optimizer.momentum is 0", "such as 0.9",
@@ -148,6 +152,7 @@ class Settings(Errors):
                 ("dense", ["number of outputs", "whole number from 1"]),
                 ("dense 9000000000000000000", ["whole number from 1 to 2147483647"]),
                 ("dense 4 bais=no", ['no option "bais"', 'nearest is "bias"']),
+                ("dense 4 bias=no bias=yes", ["bias is given twice", "keep one"]),
                 ("dense 4 rleu", ["only relu can follow"]),
                 ("dropout 1.5", ["probability is 1.5", "below 1"]),
                 ("dense 5", ['last layer "dense 5" gives 5', "needs 4", '"layer = dense 4"'])]:
@@ -172,9 +177,10 @@ class Settings(Errors):
 class Data(Errors):
     def import_refused(self, code, *words, arguments):
         with self.subTest(arguments=arguments):
+            output = self.fresh_run()
             self.assert_refused(
-                self.alone("data", "import", *arguments, f"--output={self.fresh_run()}"), code,
-                *words)
+                self.alone("data", "import", *arguments, f"--output={output}/data"), code, *words)
+            self.assertFalse((self.directory / output).exists())
 
     def test_idx_files(self):
         images = struct.pack(">HBBIII", 0, 8, 3, 20, 4, 5) + bytes(range(200)) * 2
@@ -234,6 +240,33 @@ class Data(Errors):
         self.import_refused(USAGE, "--format=nyp", "idx, csv, npy", arguments=["--format=nyp"])
         self.import_refused(USAGE, "no option --fromat", "nearest is --format",
                             arguments=["--fromat=npy"])
+
+    def test_options(self):
+        source = ["--format=npy", "--inputs=classes-inputs.npy", "--targets=classes-targets.npy"]
+        for further, words in [
+                (["--shard-mib=99999999999999"], ["--shard-mib is", "from 1 to 1073741824"]),
+                (["--shard-mib=0"], ["--shard-mib is", "from 1 to"]),
+                (["--classes=-1"], ['--classes is "-1"', "from 0 to 2147483647"]),
+                (["--classes=9999999999"], ["--classes is", "from 0 to 2147483647"]),
+                (["--split"], ["--split has no value", "--split=VALUE"]),
+                (["--classes", "--overwrite"], ["--classes has no value"]),
+                (["--overwrite=no"], ["--overwrite takes no value"]),
+                (["--images=x"], ["--images is not for --format=npy", "--inputs and --targets"]),
+                (["--label=x"], ["--label is not for --format=npy"])]:
+            self.import_refused(USAGE, *words, arguments=[*source, *further])
+        for format, own, foreign in [("idx", ["images", "labels"], ["files", "label", "inputs", "targets"]),
+                                     ("csv", ["files", "label"], ["images", "labels", "inputs", "targets"])]:
+            for name in foreign:
+                self.import_refused(USAGE, f"--{name} is not for --format={format}", *own, arguments=[
+                    f"--format={format}", *(f"--{option}=x" for option in own), f"--{name}=x"])
+
+    def test_a_directory_that_was_there_is_left(self):
+        (self.directory / "there").mkdir()
+        self.assert_refused(
+            self.alone("data", "import", "--format=npy", "--inputs=classes-inputs.npy",
+                       "--targets=classes-targets.npy", "--split=1000,1", "--output=there"),
+            DATA, "1,000")
+        self.assertTrue((self.directory / "there").is_dir())
 
     def test_existing_data_set(self):
         self.assert_refused(

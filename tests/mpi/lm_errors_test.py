@@ -1,8 +1,14 @@
 """Language models and tensor grids that cannot be: each with its exit code and one report."""
 
+import os
+import subprocess
+
+import h5py
+
 import harness
 import language
-from harness import CHECKPOINT, DATA, USAGE
+from errors_test import flip_byte
+from harness import CHECKPOINT, DATA, DONE, USAGE
 
 CLASSES = ["--data.train=classes/train.h5", "--data.test=classes/test.h5"]
 BYTES = ["--data.train=bytes/train.h5", "--data.test=bytes/test.h5"]
@@ -85,6 +91,13 @@ class Errors(language.LanguageTest):
                 ("preset=gpt3", ['model.preset = "gpt3"', "gpt2-124m", "llama"]),
                 ("mlp=silu", ['model.mlp = "silu"', "swiglu"]),
                 ("positions=sines", ['model.positions = "sines"', "rotary", "learned"]),
+                ("blocks=2000000000", ['model.blocks = "2000000000"', "from 0 to 10000"]),
+                ("width=16000000", ["model.width", "from 0 to 1048576"]),
+                ("hidden=9000000000000", ["model.hidden", "from 0 to 1048576"]),
+                ("heads=9000000000000", ["model.heads", "from 0 to 1048576"]),
+                ("kv_heads=9000000000000", ["model.kv_heads", "from 0 to 1048576"]),
+                ("context=9000000000000", ["model.context", "from 0 to 16777216"]),
+                ("vocabulary=9000000000000", ["model.vocabulary", "from 0 to 16777216"]),
                 ("context=sixteen", ['model.context = "sixteen"', "whole number"])]:
             self.refused(USAGE, *words, settings=[f"--model.{setting}"])
         self.refused(USAGE, "16 learned positions", "model.context is 17", config=self.layers,
@@ -187,6 +200,62 @@ class Errors(language.LanguageTest):
                  ["--data.train=swapped/train.h5", "--data.test=swapped/test.h5"])]:
             refused = self.alone("evaluate", self.config, "--run.dir=done", *settings)
             self.assert_refused(refused, code, *words)
+
+    def generate(self, *arguments, run="spoken"):
+        """Generates without mpirun; its exit code, standard output and standard error apart."""
+        command = [harness.STRATA, "generate", self.config, f"--run.dir={run}", *arguments]
+        done = subprocess.run([str(word) for word in command], cwd=self.directory, timeout=60,
+                              env={**os.environ, **harness.LAUNCH_ENVIRONMENT}, check=False,
+                              capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        return done.returncode, done.stdout, done.stderr
+
+    def generate_refused(self, code, *words, arguments, run="spoken"):
+        with self.subTest(arguments=arguments):
+            ended, spoken, said = self.generate(*arguments, run=run)
+            self.assertEqual(ended, code, said)
+            self.assertEqual(spoken, "")
+            # Nothing but the report: no banner of the message library.
+            self.assertEqual(len(said.splitlines()), 1, said)
+            for word in ["strata: ", *words]:
+                self.assertIn(word, said)
+
+    def test_generation(self):
+        self.train(self.config, (1, 1, 1), "spoken", "--checkpoint.every=2")
+        for arguments, words in [
+                (["--prompt="], ["--prompt is empty", "leave --prompt out"]),
+                (["--prompt"], ["--prompt has no value", "--prompt=VALUE"]),
+                (["--prompt", "--tokens=3"], ["--prompt has no value"]),
+                (["--prompt=oak", "--seed"], ["--seed has no value"]),
+                (["--prompt=" + 17 * "a"], ["the prompt has 17 tokens", "1 to 16", "shorten it"]),
+                ([], ["no line feed to begin with", "--prompt=TEXT"]),
+                (["--prompt=oak", "--tokens=99999999999999"], ["--tokens is", "from 1 to 1000000000"]),
+                (["--prompt=oak", "--seed=-1"], ['--seed is "-1"', "from 0 to"]),
+                (["--prompt=oak", "--batch.global=0"], ["batch.global"])]:
+            self.generate_refused(USAGE, *words, arguments=arguments)
+        self.generate_refused(DATA, "the character", "is not among the 26", arguments=["--prompt=OAK"])
+        self.generate_refused(CHECKPOINT, "there is no checkpoint", arguments=["--prompt=oak"],
+                              run="none")
+        prompt = "--prompt=" + language.WORDS[0]
+        # The test split is not read, and a tiny temperature is as none.
+        for further in (["--data.test=missing/test.h5"], ["--temperature=1e-320"],
+                        ["--temperature=0"]):
+            code, spoken, said = self.generate(prompt, "--tokens=5", *further)
+            self.assertEqual(code, DONE, said)
+            self.assertEqual(len(spoken), len(language.WORDS[0]) + 5 + 1, spoken)
+            self.assertNotIn("warning", said)
+
+    def test_generation_with_a_damaged_newest_checkpoint(self):
+        self.train(self.config, (1, 1, 1), "damaged", "--checkpoint.every=2")
+        newest = harness.checkpoints(self.directory / "damaged")[-1]
+        with h5py.File(newest / "part-00000.h5") as file:
+            offset = file["slice-00000"].id.get_offset() + 8
+        flip_byte(newest / "part-00000.h5", offset)
+        code, spoken, said = self.generate("--prompt=" + language.WORDS[0], "--tokens=5",
+                                           run="damaged")
+        self.assertEqual(code, DONE, said)
+        self.assertEqual(len(spoken), len(language.WORDS[0]) + 5 + 1, spoken)
+        self.assertIn("warning: passing over a bad checkpoint", said)
+        self.assertIn(newest.name, said)
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ class Refusals(TextTest):
         finished = self.alone("data", "import", f"--output={output}", *arguments)
         with self.subTest(options=options):
             self.assert_refused(finished, code, *words)
-            self.assertEqual(list((self.directory / output).glob("*")), [])
+            self.assertFalse((self.directory / output).exists())
 
     def refused_text(self, code, *words, tokenizer="chars", **options):
         if tokenizer == "gpt2":
@@ -222,6 +222,11 @@ class Refusals(TextTest):
         self.refused(USAGE, "--tokenizer is for text and tokens", format="csv", files="fine.txt", label="a",
                      tokenizer="chars")
         self.refused_text(USAGE, "--classes is not for --format=text", files="fine.txt", classes=9)
+        for name in ("images", "labels", "inputs", "targets", "label"):
+            self.refused_text(USAGE, f"--{name} is not for --format=text, which takes --files",
+                              files="fine.txt", **{name: "x"})
+            self.refused(USAGE, f"--{name} is not for --format=tokens-llmc", format="tokens-llmc",
+                         vocabulary=9, files="fine.txt", **{name: "x"})
         self.refused(USAGE, "either --vocabulary=N", format="tokens-nanogpt", files="fine.txt")
         self.refused(USAGE, "--separator is for --format=text", format="tokens-nanogpt", files="fine.txt",
                      vocabulary=9, separator="no")

@@ -29,8 +29,12 @@ struct SamplingOptions {
 
 /// The token that comes at `position`: a function of the logits, the options and the position
 /// alone. Shapes: logits of all ids; ids from `vocabulary` on are never chosen.
+/// Throws: Error(kDiverged) where a logit of the vocabulary is not finite.
 [[nodiscard]] std::int64_t sample_token(std::span<const float> logits, std::int64_t vocabulary,
                                         const SamplingOptions& options, std::int64_t position);
+
+/// Throws: Error(kUsage) for a prompt that is empty or longer than the model's context.
+void require_prompt_fits(const Plan& plan, std::span<const std::int64_t> prompt);
 
 /// A language model on one rank that continues sequences of tokens, with the keys and values of the
 /// tokens before kept.
@@ -43,7 +47,7 @@ class Generator {
 
   /// Continues `prompt` by up to `count` tokens, each handed to `take` as it comes, which returns
   /// whether to go on. A text that outgrows the context goes on from its latter half.
-  /// Throws: Error(kUsage) for a prompt that is empty or longer than the context.
+  /// Throws: Error(kUsage) as require_prompt_fits(); Error(kDiverged) as sample_token().
   void generate(std::span<const std::int64_t> prompt, std::int64_t count,
                 const SamplingOptions& options, const std::function<bool(std::int64_t)>& take);
 
