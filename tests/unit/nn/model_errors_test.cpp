@@ -70,6 +70,11 @@ TEST(ModelErrors, OfWhatShardsDoNotDivide) {
   expect_words(tokens({"embedding 8", "head"}, 64), {"vocabulary of 50", "numerics.shards = 64"});
 }
 
+TEST(ModelErrors, OfOptionsNextToOneThatIsNone) {
+  expect_words(tokens({"embedding 8 positions=none position=16", "head"}),
+               {"no option \"position\"", "the nearest is \"positions\""});
+}
+
 TEST(ModelErrors, OfHeads) {
   expect_words(tokens({"embedding 10", "attention 4", "head"}),
                {"width 10", "4 heads", "head_size="});

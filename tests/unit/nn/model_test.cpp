@@ -37,8 +37,6 @@ TEST(LayerLine, NamesTheNearestOption) {
   expect_refusal("dense 3 biass=no", "dense has no option \"biass\"; the nearest is \"bias\"");
   expect_refusal("layer_norm eps=1e-3",
                  "layer_norm has no option \"eps\"; the nearest is \"bias\"");
-  expect_refusal("embedding 3 vocabulary=9 positions=none position=4",
-                 "embedding has no option \"position\"; the nearest is \"positions\"");
 }
 
 TEST(LayerLine, RefusesAnOptionThatIsGivenTwice) {
