@@ -82,7 +82,7 @@ TEST(EnumNames, RoundTripAndAreListed) {
     EXPECT_EQ(enum_from_name<DType>(name_of(dtype)), dtype);
   }
   EXPECT_EQ(enum_from_name<DType>("float16"), std::nullopt);
-  EXPECT_EQ(joined_names<DType>("|"), "float32|float64|uint8|int64");
+  EXPECT_EQ(joined_names<DType>("|"), "float32|float64|bfloat16|uint8|uint16|uint32|int64");
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ using Ids = std::vector<std::int64_t>;
 std::string import_error(const ImportOptions& options, ExitCode expected = ExitCode::kData) {
   const std::string text = error_of([&] { (void)import_dataset(options); }, expected);
   if (std::filesystem::exists(options.output)) {
-    EXPECT_TRUE(std::filesystem::is_empty(options.output)) << text;
+    EXPECT_FALSE(std::filesystem::exists(options.output)) << text;
   }
   return text;
 }

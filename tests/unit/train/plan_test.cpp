@@ -110,7 +110,7 @@ TEST(Prepare, InFastModeHasAsManyLanesAndShardsAsRanks) {
   config.numerics.lanes = 4;
   expect_refusal(config, 4, {},
                  {"numerics.lanes is 4", "parallel.data is 2", "numerics.mode = fast",
-                  "leave numerics.lanes out", "invariant"});
+                  "set numerics.lanes to 0", "invariant"});
   config.numerics.lanes = 0;
   config.numerics.shards = 4;
   expect_refusal(config, 4, {},
@@ -228,7 +228,7 @@ TEST(RankPlan, CountsTheMessagesOfAStep) {
                                       tied}));
   // The all-reduce of the head's input gradient; the parts of the loss, 3 floats for each row and
   // shard.
-  const int loss_bytes = 16 * 3 * 4;
+  const int loss_bytes = 16 * 4 * 4;
   EXPECT_EQ(traffic_of(config, 2),
             (std::vector<std::string>{
                 line(kMicrobatches, kMicrobatches * 1024),
