@@ -10,7 +10,8 @@ namespace {
 
 /// Elements of receive memory for one bucket.
 std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_ranks,
-                              std::int64_t data_rank, const BucketPlan& plan, comm::Summation summation) {
+                              std::int64_t data_rank, const BucketPlan& plan,
+                              comm::Summation summation) {
   if (summation == comm::Summation::kLibrary) {
     return 0;
   }

@@ -178,9 +178,9 @@ TEST(GradientReducer, LeavesTheOrderToTheLibraryInFastMode) {
 TEST(GradientReducer, FastModeNeedsOneAccumulatorAndNoReceiveMemory) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const BucketPlan plan(layout, 2, 4096);
-  const std::vector<nn::MemoryItem> items =
-      GradientReducer::memory(grid::SumTree(8), 2, 1, plan,
-                              {.elements = layout.elements, .summation = comm::Summation::kLibrary});
+  const std::vector<nn::MemoryItem> items = GradientReducer::memory(
+      grid::SumTree(8), 2, 1, plan,
+      {.elements = layout.elements, .summation = comm::Summation::kLibrary});
   EXPECT_EQ(items[0].bytes, layout.elements * 4);
   EXPECT_EQ(items[1].bytes, 0);
 }
