@@ -29,6 +29,8 @@ def main():
     parser.add_argument("--microbatches", type=int, default=4,
                         help="of one replica in a step of the data-parallel comparison")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--only", choices=["tensor", "data", "emulated"],
+                        help="one of the comparisons")
     options = parser.parse_args()
     options.strata = os.path.abspath(options.strata)
     size = dict(SIZES[options.size])
@@ -46,6 +48,17 @@ def main():
         "one, two microbatches": (1, ["--numerics.lanes=1"], 2 * micro),
         "one, two lanes of two shards": (1, ["--numerics.lanes=2", "--numerics.shards=2"], 2 * micro),
     }
+    comparisons = {
+        "tensor": [("tensor over one rank", "tensor", "one"),
+                   ("invariant over fast, tensor", "tensor", "tensor fast")],
+        "data": [("data over one rank", "data", "one, several microbatches"),
+                 ("invariant over fast, data", "data", "data fast")],
+        "emulated": [("two lanes of two shards on one rank", "one, two lanes of two shards",
+                      "one, two microbatches")]}
+    wanted = [ratio for name, ratios in comparisons.items() for ratio in ratios
+              if options.only in (None, name)]
+    needed = {case for _, left, right in wanted for case in (left, right)}
+    cases = {name: case for name, case in cases.items() if name in needed}
     rates = {name: [] for name in cases}
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
@@ -65,17 +78,12 @@ def main():
                 rates[case].append(samples * CONTEXT / step)
                 for path in sorted(run.rglob("*.h5")):
                     path.unlink()
-    best = {case: statistics.median(values) for case, values in rates.items()}
+    middle = {case: statistics.median(values) for case, values in rates.items()}
     print(json.dumps({
         "machine": measure.machine(), "size": options.size, "dtype": options.dtype,
         "tokens_per_second": {case: [round(value) for value in values]
                               for case, values in rates.items()},
-        "tensor over one rank": round(best["tensor"] / best["one"], 3),
-        "data over one rank": round(best["data"] / best["one, several microbatches"], 3),
-        "invariant over fast, tensor": round(best["tensor"] / best["tensor fast"], 3),
-        "invariant over fast, data": round(best["data"] / best["data fast"], 3),
-        "two lanes of two shards on one rank": round(
-            best["one, two lanes of two shards"] / best["one, two microbatches"], 3)}, indent=1))
+        **{name: round(middle[left] / middle[right], 3) for name, left, right in wanted}}, indent=1))
 
 
 if __name__ == "__main__":
