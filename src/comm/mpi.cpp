@@ -136,6 +136,12 @@ class MpiCommunicator final : public Communicator {
     wait_for(request, "all-reduce");
   }
 
+  void progress() override {
+    int arrived = 0;
+    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, communicator_, &arrived, MPI_STATUS_IGNORE),
+          "MPI_Iprobe");
+  }
+
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override {
     int key = 0;

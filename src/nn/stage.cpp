@@ -137,6 +137,7 @@ void Stage::forward(std::int64_t m, const ConstTensorView& input, std::int64_t f
   for (std::int64_t i = spec_.layers.begin; i < spec_.layers.end; ++i) {
     if (!model_.layer(i).is_view()) {
       model_.layer(i).forward(pass_of(i, m, input, first_sample, mode));
+      shards_.progress();
     }
   }
 }
@@ -222,6 +223,7 @@ void Stage::layer_backward_weight(std::int64_t layer, std::int64_t m, const Laye
   if (!gradients.empty()) {
     model_.layer(layer).backward_weight(pass, output_gradient(layer, m), gradients,
                                         target.accumulate);
+    shards_.progress();
   }
   sink.layer_done(m, layer);
 }
@@ -236,6 +238,7 @@ void Stage::backward_input(std::int64_t m, const ConstTensorView& input, std::in
       remake(pass, i);
       model_.layer(i).backward_input(pass, output_gradient(i, m),
                                      gradients_of(m).outputs[local(i)]);
+      shards_.progress();
     }
     if (fused) {
       layer_backward_weight(i, m, pass, target, sink);

@@ -79,14 +79,6 @@ nn::GradientSink::Target GradientReducer::target(std::int64_t m) {
 }
 
 void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
-  // Looking at messages in flight keeps them moving: MPI makes progress only in its calls.
-  for (comm::OrderedReduction::Pending& pending : in_flight_) {
-    for (std::vector<comm::Request>* requests : {&pending.receives, &pending.sends}) {
-      for (comm::Request& request : *requests) {
-        request.test();
-      }
-    }
-  }
   if ((m + 1) % microbatches_per_lane_ != 0) {
     return;
   }

@@ -95,6 +95,11 @@ class Communicator {
   [[nodiscard]] virtual std::unique_ptr<Communicator> subgroup(
       std::span<const std::int64_t> members, std::string name) = 0;
 
+  /// Keeps what is under way in every group moving, also what peers still need of messages that are
+  /// done here. MPI moves messages in its own calls only: a rank that computes for long calls this
+  /// between its operations, or others wait for it.
+  virtual void progress() {}
+
   /// Gathers texts of any length, in rank order.
   [[nodiscard]] std::vector<std::string> all_gather_texts(const std::string& mine);
 

@@ -64,6 +64,13 @@ class ShardGroup {
   /// Shapes: mine own x anything, all shards x the same.
   void all_gather_parts(const ConstTensorView& mine, const TensorView& all);
 
+  /// Keeps the messages of every group moving (Communicator::progress).
+  void progress() const {
+    if (group_ != nullptr) {
+      group_->progress();
+    }
+  }
+
   /// Seconds spent in messages since the last reset.
   [[nodiscard]] double exposed_seconds() const { return exposed_seconds_; }
   void reset_clock() { exposed_seconds_ = 0.0; }
