@@ -1,0 +1,45 @@
+#pragma once
+
+#include "strata/core/tensor.hpp"
+#include "strata/ops/activation.hpp"
+#include "strata/ops/context.hpp"
+#include "strata/ops/matmul.hpp"
+
+namespace strata::ops {
+
+/// The mean and the variance (biased) of each column. Sums go over fixed blocks of rows, whose sums
+/// are added in order: the bits depend on the shape alone.
+/// Shapes: x rows x n (any leading dimensions count as rows); mean, variance n in compute_dtype()
+/// of x.
+void column_statistics(Context& context, const ConstTensorView& x, const TensorView& mean,
+                       const TensorView& variance);
+
+/// y = activation((x - mean) / sqrt(variance + epsilon) gain + bias) column by column. In place (y
+/// is x) is not allowed in training: the backward pass reads x.
+/// Shapes: x, y rows x n; mean, variance n in compute_dtype() of x, or in x's dtype; gain, bias n
+/// in x's dtype. Pre: the activation is kNone or kRelu. Source: Ioffe, Szegedy, "Batch
+/// normalization", arXiv 1502.03167.
+void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& mean,
+                        const ConstTensorView& variance, const ConstTensorView& gain,
+                        const ConstTensorView& bias, double epsilon, Activation activation,
+                        const TensorView& y);
+
+/// The sums over rows that both gradients need: dbias[j] = sum of g, dgain[j] = sum of g xhat, with
+/// xhat = (x - mean) / sqrt(variance + epsilon), and g = dy, or, where `y` is not empty, dy where y
+/// > 0 (the gradient through a relu behind). Summed as column_statistics() does.
+/// Shapes: x, dy, y rows x n; mean, variance, dgain, dbias n in compute_dtype() of x.
+void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
+                              const ConstTensorView& mean, const ConstTensorView& variance,
+                              double epsilon, const ConstTensorView& y, const ConstTensorView& dy,
+                              const TensorView& dgain, const TensorView& dbias);
+
+/// dx = gain / sqrt(variance + epsilon) (g - (dbias + xhat dgain) / rows), with
+/// batch_norm_backward_ sums()'s g, dgain and dbias. In place (dx is dy) is allowed.
+void batch_norm_backward_input(Context& context, const ConstTensorView& x,
+                               const ConstTensorView& mean, const ConstTensorView& variance,
+                               const ConstTensorView& gain, double epsilon,
+                               const ConstTensorView& y, const ConstTensorView& dy,
+                               const ConstTensorView& dgain, const ConstTensorView& dbias,
+                               const TensorView& dx);
+
+}  // namespace strata::ops

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "strata/core/tensor.hpp"
+#include "strata/ops/context.hpp"
+#include "strata/ops/convolution.hpp"
+
+namespace strata::ops {
+
+/// Windows over images that lie channels last. Pre: every window covers at least one element, so
+/// padding is less than the window.
+struct PoolingShape {
+  std::int64_t images = 1;
+  WindowAxis height;
+  WindowAxis width;
+  std::int64_t channels = 1;
+
+  [[nodiscard]] Shape input() const { return {images, height.in, width.in, channels}; }
+  [[nodiscard]] Shape output() const { return {images, height.out, width.out, channels}; }
+};
+
+/// y = the largest element of each window, the first of equal ones; `at` says where in its window
+/// it stands. A NaN in a window is its largest. Padding is never the largest.
+/// Shapes: x shape.input(), y and at (uint8) shape.output(), or as many elements. Pre: a window has
+/// at most 256 elements.
+void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTensorView& x,
+                      const TensorView& y, const TensorView& at);
+
+/// dx = dy where an element was the largest, windows that share it added in order.
+void max_pool_backward(Context& context, const PoolingShape& shape, const ConstTensorView& dy,
+                       const ConstTensorView& at, const TensorView& dx);
+
+/// y = the mean of each window's elements that lie within the image.
+/// Shapes: x shape.input(), y shape.output(), or as many elements.
+void average_pool_forward(Context& context, const PoolingShape& shape, const ConstTensorView& x,
+                          const TensorView& y);
+
+void average_pool_backward(Context& context, const PoolingShape& shape, const ConstTensorView& dy,
+                           const TensorView& dx);
+
+}  // namespace strata::ops
