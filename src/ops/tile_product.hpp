@@ -45,18 +45,36 @@ struct TileProduct {
   std::int64_t row_c = 0;
 };
 
-/// Half of kTileColumns for float; operands go by reference, since how a call passes a vector
-/// depends on the instruction set.
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+/// Twelve rows of one vector hide the length of a multiplication.
+inline constexpr int kMostRows = 12;
+#else
+inline constexpr int kVectorBytes = 32;
+/// Six rows of two vectors and their operands fill the sixteen registers.
+inline constexpr int kMostRows = 6;
+#endif
+
+/// Operands go by reference, since how a call passes a vector depends on the instruction set.
 template <typename T>
 struct VectorOf {
-  using Type [[gnu::vector_size(32)]] = T;
+  using Type [[gnu::vector_size(kVectorBytes)]] = T;
 };
 template <typename T>
 using Vector = typename VectorOf<T>::Type;
 
 template <typename T>
 void add_product(Vector<T>& sum, T a, const Vector<T>& b) {
-#if defined(__FMA__)
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<T, float>) {
+    sum = _mm512_fmadd_ps(_mm512_set1_ps(a), b, sum);
+    return;
+  }
+  if constexpr (std::is_same_v<T, double>) {
+    sum = _mm512_fmadd_pd(_mm512_set1_pd(a), b, sum);
+    return;
+  }
+#elif defined(__FMA__)
   if constexpr (std::is_same_v<T, float>) {
     sum = _mm256_fmadd_ps(_mm256_set1_ps(a), b, sum);
     return;
@@ -138,10 +156,9 @@ void product_rows(const TileProduct<T>& product, std::int64_t row) {
 /// Computes `product`. Pre: n is a multiple of kTileColumns.
 template <TileForm kForm, typename T>
 void tile_product(const TileProduct<T>& product) {
-  // Six rows of two vectors and their operands fill the sixteen registers.
   std::int64_t row = 0;
-  for (; row + 6 <= product.m; row += 6) {
-    product_rows<T, kForm, 6>(product, row);
+  for (; row + kMostRows <= product.m; row += kMostRows) {
+    product_rows<T, kForm, kMostRows>(product, row);
   }
   for (; row + 4 <= product.m; row += 4) {
     product_rows<T, kForm, 4>(product, row);

@@ -1,23 +1,23 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "strata/core/bfloat16.hpp"
-
-#include "tile_product.hpp"
 
 namespace strata::ops {
 
 /// Rows and columns of a block that turn_block() turns.
 inline constexpr std::int64_t kTurnBlock = 8;
 
-/// Eight elements as floats.
-inline void load_floats(Vector<float>& vector, const float* from) {
-  load<float>(vector, from);
+using EightFloats [[gnu::vector_size(32)]] = float;
+
+/// Eight elements as floats; by reference, since how a call passes a vector depends on the
+/// instruction set.
+inline void load_floats(EightFloats& vector, const float* from) {
+  std::memcpy(&vector, from, sizeof(vector));
 }
-inline void load_floats(Vector<float>& vector, const BFloat16* from) {
+inline void load_floats(EightFloats& vector, const BFloat16* from) {
   using Halves [[gnu::vector_size(16)]] = std::uint16_t;
   using Words [[gnu::vector_size(32)]] = std::uint32_t;
   Halves halves;
@@ -31,8 +31,8 @@ inline void load_floats(Vector<float>& vector, const BFloat16* from) {
 template <typename Stored>
 void turn_block(const Stored* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
   constexpr int kRows = static_cast<int>(kTurnBlock);
-  Vector<float> row[kRows];
-  Vector<float> pair[kRows];
+  EightFloats row[kRows];
+  EightFloats pair[kRows];
   for (int i = 0; i < kRows; ++i) {
     load_floats(row[i], from + i * from_stride);
   }
@@ -42,18 +42,19 @@ void turn_block(const Stored* from, std::int64_t from_stride, float* to, std::in
   }
   for (int i = 0; i < kRows; i += 4) {
     for (int j = 0; j < 2; ++j) {
-      const Vector<float>& a = pair[i + j];
-      const Vector<float>& b = pair[i + j + 2];
+      const EightFloats& a = pair[i + j];
+      const EightFloats& b = pair[i + j + 2];
       row[i + 2 * j] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
       row[i + 2 * j + 1] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
     }
   }
   for (int i = 0; i < kRows / 2; ++i) {
-    const Vector<float>& a = row[i];
-    const Vector<float>& b = row[i + kRows / 2];
-    store<float>(__builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11), to + i * to_stride);
-    store<float>(__builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15),
-                 to + (i + kRows / 2) * to_stride);
+    const EightFloats& a = row[i];
+    const EightFloats& b = row[i + kRows / 2];
+    const EightFloats first = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    const EightFloats second = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+    std::memcpy(to + i * to_stride, &first, sizeof(first));
+    std::memcpy(to + (i + kRows / 2) * to_stride, &second, sizeof(second));
   }
 }
 
