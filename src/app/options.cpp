@@ -46,7 +46,7 @@ Option dtype_option() {
 std::vector<Option> transformer() {
   return {
       choice("model.preset",
-             "a transformer by name, in place of layer lines; gpt and llama leave the sizes open",
+             "a network by name, in place of layer lines; gpt and llama leave the sizes open",
              STRATA_MEMBER(model.transformer.preset)),
       whole("model.blocks", "blocks", "transformer blocks; 0: the preset's", 0,
             STRATA_MEMBER(model.transformer.blocks), kMostBlocks),

@@ -5,6 +5,7 @@
 #include "strata/core/random.hpp"
 #include "strata/ops/elementwise.hpp"
 
+#include "channel_blocks.hpp"
 #include "layer_kinds.hpp"
 
 namespace strata::nn {
@@ -36,10 +37,12 @@ class Dropout final : public Layer {
     const std::int64_t rows_of_sample = input_shape().count() / width;
     std::int64_t first_row = pass.first_sample * rows_of_sample;
     if (input().placement == Placement::kFeatures) {
-      for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-        const std::int64_t first = grid::even_part(width, pass.shards.shards(), s).begin;
-        ops::dropout_forward(pass.context, block(pass, pass.input, s), probability_, stream_,
-                             first_row, block(pass, pass.output, s), block(pass, pass.saved[0], s),
+      for (const ChannelBlock& block : channel_blocks(pass, input())) {
+        const std::int64_t shard = pass.shards.own().begin + block.local;
+        const std::int64_t first =
+            shard_part(width, input().unit, pass.shards.shards(), shard).begin;
+        ops::dropout_forward(pass.context, block.of(pass.input), probability_, stream_, first_row,
+                             block.of(pass.output), block.of(pass.saved[0]),
                              {.first = first, .of = width});
       }
       return;
@@ -63,17 +66,6 @@ class Dropout final : public Layer {
   }
 
  private:
-  template <typename View>
-  View block(const LayerPass& pass, const View& tensor, std::int64_t shard) const {
-    const std::int64_t width = input_shape().back();
-    std::int64_t own_width = 0;
-    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-      own_width += grid::even_part(width, pass.shards.shards(), s).count();
-    }
-    return shard_block(tensor, tensor.count() / own_width, width, pass.shards.shards(),
-                       pass.shards.own(), shard);
-  }
-
   double probability_;
   RandomStream stream_;
 };
@@ -82,12 +74,7 @@ class Dropout final : public Layer {
 
 std::unique_ptr<Layer> make_dropout(LayerLine& line, const LayerSite& site) {
   site.require_numbers(line);
-  const double probability = line.take_number("the probability");
-  if (!(probability >= 0.0 && probability < 1.0)) {
-    line.refuse(
-        fmt::format("the probability is {}, it must be at least 0 and below 1", probability));
-  }
-  return std::make_unique<Dropout>(site, probability);
+  return std::make_unique<Dropout>(site, line.take_probability("the probability"));
 }
 
 }  // namespace strata::nn

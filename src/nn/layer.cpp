@@ -2,6 +2,15 @@
 
 namespace strata::nn {
 
+std::string shape_text(const Port& port) {
+  const Shape& shape = port.shape;
+  return is_image(port) ? Shape{shape[2], shape[0], shape[1]}.text() : shape.text();
+}
+
+Shape channels_last(const Shape& sample) {
+  return sample.rank() == 3 ? Shape{sample[1], sample[2], sample[0]} : sample;
+}
+
 std::int64_t rows_at(const Port& port, std::int64_t microbatch) {
   return microbatch * (port.shape.count() / port.shape.back());
 }

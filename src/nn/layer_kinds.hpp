@@ -21,6 +21,8 @@ struct LayerSite {
   std::int64_t shards = 1;
   /// Whether sequence parallelism is on: where token rows are placed behind an embedding.
   Placement token_rows = Placement::kReplicated;
+  /// Microbatches of a step, of all lanes.
+  std::int64_t microbatches = 1;
   /// Ids that the data may hold; 0 where the data are no tokens.
   std::int64_t vocabulary = 0;
   /// The owner of the table that a tied head uses, as far as there is one before it.
@@ -32,6 +34,8 @@ struct LayerSite {
   void require_whole_rows(const LayerLine& line) const;
   /// Refuses an input that is no sequence of tokens' vectors.
   void require_token_rows(const LayerLine& line) const;
+  /// Refuses an input that is no image.
+  void require_image(const LayerLine& line) const;
 };
 
 /// Each takes what it understands out of the line. Throws: Error(kUsage) where the line or the
@@ -46,5 +50,12 @@ std::unique_ptr<Layer> make_embedding(LayerLine& line, const LayerSite& site);
 std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site);
 std::unique_ptr<Layer> make_mlp(LayerLine& line, const LayerSite& site);
 std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_convolution(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_pooling(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_global_pooling(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_zero_pad(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_zero_channels(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_batch_norm(LayerLine& line, const LayerSite& site);
+std::unique_ptr<Layer> make_group_norm(LayerLine& line, const LayerSite& site);
 
 }  // namespace strata::nn

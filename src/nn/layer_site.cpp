@@ -22,7 +22,16 @@ void LayerSite::require_token_rows(const LayerLine& line) const {
   if (input.shape.rank() != 2) {
     line.refuse(fmt::format(
         "its input is {} for a sample, it must be tokens x width, as an embedding gives",
-        input.shape.text()));
+        shape_text(input)));
+  }
+}
+
+void LayerSite::require_image(const LayerLine& line) const {
+  require_numbers(line);
+  if (!is_image(input)) {
+    line.refuse(
+        fmt::format("its input is {} for a sample, it must be an image, channels x height x width",
+                    shape_text(input)));
   }
 }
 

@@ -1,8 +1,6 @@
 #include "strata/nn/model.hpp"
 
 #include <algorithm>
-#include <functional>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -12,57 +10,13 @@
 #include "strata/core/text.hpp"
 
 #include "layer_kinds.hpp"
+#include "layer_reader.hpp"
 
 namespace strata::nn {
 namespace {
 
-using Maker = std::function<std::unique_ptr<Layer>(LayerLine&, const LayerSite&)>;
-
-/// Every kind of layer that a config can name.
-const std::map<std::string, Maker>& layer_makers() {
-  static const std::map<std::string, Maker> kMakers{{"dense", make_dense},
-                                                    {"relu", make_activation},
-                                                    {"gelu", make_activation},
-                                                    {"tanh", make_activation},
-                                                    {"sigmoid", make_activation},
-                                                    {"softmax", make_softmax},
-                                                    {"dropout", make_dropout},
-                                                    {"flatten", make_flatten},
-                                                    {"layer_norm", make_norm},
-                                                    {"rms_norm", make_norm},
-                                                    {"embedding", make_embedding},
-                                                    {"attention", make_attention},
-                                                    {"mlp", make_mlp},
-                                                    {"head", make_head}};
-  return kMakers;
-}
-
-std::vector<std::string> layer_kind_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, maker] : layer_makers()) {
-    names.push_back(name);
-  }
-  return names;
-}
-
-/// The layer of one line. `site` lacks only the name.
-std::unique_ptr<Layer> make_layer(const std::string& text, LayerSite& site,
-                                  std::map<std::string, int>& counters) {
-  LayerLine line(text);
-  const auto maker = layer_makers().find(line.kind());
-  if (maker == layer_makers().end()) {
-    const std::vector<std::string> kinds = layer_kind_names();
-    line.refuse(fmt::format("there is no layer \"{}\"; the nearest is \"{}\", and there are {}",
-                            line.kind(), nearest(line.kind(), kinds), fmt::join(kinds, ", ")));
-  }
-  site.name = line.take_option("name", fmt::format("{}{}", line.kind(), ++counters[line.kind()]));
-  if (site.name.empty() || site.name.find('/') != std::string::npos || site.name.front() == '.' ||
-      site.name.back() == '.') {
-    line.refuse("a name has at least one character, no '/', and no '.' at its ends");
-  }
-  auto layer = maker->second(line, site);
-  line.finish();
-  return layer;
+bool is_trained(const ParameterSpec& spec) {
+  return spec.ownership == Ownership::kOwned && spec.rule == ParameterRule::kTrained;
 }
 
 }  // namespace
@@ -72,18 +26,20 @@ Model::Model(const ModelOptions& options) : options_(options) {
     fail(ExitCode::kUsage,
          "the model has no layers; give [model] at least one line such as \"layer = dense 10\"");
   }
-  std::map<std::string, int> counters;
   std::set<std::string> names;
-  LayerSite site{.input = {options.input_shape},
+  LayerSite site{.input = {channels_last(options.input_shape)},
                  .input_kind = options.input_kind,
                  .seed = options.seed,
                  .shards = options.shards,
                  .token_rows = options.token_rows,
+                 .microbatches = options.step_microbatches,
                  .vocabulary = options.input_kind == InputKind::kTokenIds ? options.outputs : 0};
   std::optional<ParameterSpec> table;
-  for (const std::string& line : options.layers) {
+  LayerReader reader(options.layers);
+  while (!reader.done()) {
     site.table = table ? &*table : nullptr;
-    layers_.push_back(make_layer(line, site, counters));
+    const std::string line = reader.line();
+    layers_.push_back(reader.next(site));
     const Layer& layer = *layers_.back();
     if (!names.insert(layer.name()).second) {
       fail(ExitCode::kUsage,
@@ -122,7 +78,7 @@ void Model::check_output() const {
       fail(ExitCode::kUsage,
            "the last layer \"{}\" gives {} for a sample, but a language model needs one logit for "
            "each of the data set's {} ids at every token; end the model with \"layer = head\"",
-           options_.layers.back(), port.shape.text(), options_.outputs);
+           options_.layers.back(), shape_text(port), options_.outputs);
     }
     return;
   }
@@ -130,7 +86,7 @@ void Model::check_output() const {
     fail(ExitCode::kUsage,
          "the last layer \"{}\" gives {} for a sample, but {} with this data set needs {}; end the "
          "model with \"layer = dense {}\"{}",
-         options_.layers.back(), port.shape.text(), name_of(options_.loss), options_.outputs,
+         options_.layers.back(), shape_text(port), name_of(options_.loss), options_.outputs,
          options_.outputs,
          port.shape.rank() > 1 ? ", and put \"layer = flatten\" before the first dense layer" : "");
   }
@@ -151,8 +107,7 @@ void Model::check_parameter_names() const {
 std::int64_t Model::parameter_count() const {
   return std::accumulate(parameters_.begin(), parameters_.end(), std::int64_t{0},
                          [](std::int64_t sum, const ParameterSpec& spec) {
-                           return spec.ownership == Ownership::kOwned ? sum + spec.shape.count()
-                                                                      : sum;
+                           return is_trained(spec) ? sum + spec.shape.count() : sum;
                          });
 }
 
@@ -221,9 +176,9 @@ std::string model_table(const Model& model, const grid::StageSplit& split) {
     const Layer& layer = model.layer(i);
     std::int64_t count = 0;
     for (const ParameterSpec& spec : layer.parameters()) {
-      count += spec.ownership == Ownership::kOwned ? spec.shape.count() : 0;
+      count += is_trained(spec) ? spec.shape.count() : 0;
     }
-    rows.push_back({std::to_string(i), layer.text(), layer.name(), layer.output_shape().text(),
+    rows.push_back({std::to_string(i), layer.text(), layer.name(), shape_text(layer.output()),
                     count_text(count), std::to_string(stage)});
   }
   return table_text(rows) +

@@ -81,8 +81,10 @@ TransformerOptions options_of(Preset preset) {
       return llama({32, 4096, 32, 8, 14336, 8192, 128256, 500000.0});
     case Preset::kLlama3_70b:
       return llama({80, 8192, 64, 8, 28672, 8192, 128256, 500000.0});
+    default:
+      require(!is_convnet(preset), "{} is no transformer", name_of(preset));
+      return {};
   }
-  return {};
 }
 
 /// `chosen` where it is not the type's "leave it to the preset".

@@ -141,6 +141,23 @@ void add(Context& context, const ConstTensorView& x, const TensorView& y) {
   with_stored(x.dtype(), [&]<typename T>(T) { add_elements<T>(context, x, y); });
 }
 
+void scaled(Context& context, double factor, const ConstTensorView& x, const TensorView& y,
+            Accumulate accumulate) {
+  require_count(y, x.dtype(), x.count(), "scaled's y");
+  const bool adds = accumulate == Accumulate::kAdd;
+  with_floating(x.dtype(), [&]<typename T>(T) {
+    const T* from = x.host<T>().data();
+    T* into = y.host<T>().data();
+    const T times = static_cast<T>(factor);
+    parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) {
+        into[i] = times * from[i] + (adds ? into[i] : T{0});
+      }
+    });
+  });
+}
+
 void convert(Context& context, const ConstTensorView& x, const TensorView& y) {
   require_count(y, y.dtype(), x.count(), "convert's y");
   if (x.dtype() == y.dtype()) {

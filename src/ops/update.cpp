@@ -160,4 +160,20 @@ void adagrad_update(Context& context, const TensorView& weight, const ConstTenso
   });
 }
 
+void average_update(Context& context, const TensorView& weight, const ConstTensorView& term,
+                    double keep) {
+  require_count(term, weight.dtype(), weight.count(), "a running average's term");
+  with_floating(weight.dtype(), [&]<typename T>(T) {
+    T* w = weight.host<T>().data();
+    const T* terms = term.host<T>().data();
+    const T kept = static_cast<T>(keep);
+    parallel_for(context, weight.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) {
+        w[i] = kept * w[i] + terms[i];
+      }
+    });
+  });
+}
+
 }  // namespace strata::ops

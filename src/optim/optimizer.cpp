@@ -5,7 +5,11 @@
 
 namespace strata::optim {
 
-std::vector<std::string> Optimizer::state_names(const OptimizerOptions& options) {
+std::vector<std::string> Optimizer::state_names(const OptimizerOptions& options,
+                                                nn::ParameterRule rule) {
+  if (rule == nn::ParameterRule::kAverage) {
+    return {};
+  }
   switch (options.kind) {
     case OptimizerKind::kSgd:
       return options.momentum != 0.0 ? std::vector<std::string>{"momentum"}
@@ -58,8 +62,10 @@ Optimizer::Optimizer(ops::Context& context, const OptimizerOptions& options,
   require(weights.count() == layout.weight_elements, "{} weights for a layout of {}",
           weights.count(), layout.weight_elements);
   for (const OwnedPiece& piece : pieces_) {
-    const Shape& shape = layout.parameters[piece.parameter].spec.shape;
-    decays_.push_back(options.decay_scope == DecayScope::kAll || shape.rank() >= 2);
+    const nn::ParameterSpec& spec = layout.parameters[piece.parameter].spec;
+    const bool decays = options.decay_scope == DecayScope::kAll || spec.shape.rank() >= 2;
+    rules_.push_back(
+        {.rule = spec.rule, .keep = spec.keep, .decay = decays ? options.weight_decay : 0.0});
   }
   const std::int64_t elements = plan.owned_elements(data_rank);
   const DType dtype = compute_dtype(weights.dtype());
@@ -99,11 +105,16 @@ void Optimizer::update(std::size_t bucket, const ConstTensorView& gradients, dou
                        double gradient_scale, std::int64_t step) {
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     const OwnedPiece& piece = pieces_[i];
-    if (piece.bucket == bucket) {
-      update_piece(piece, gradients.flat_slice(piece.arena_offset, piece.range.count()),
-                   learning_rate, decays_[i] ? options_.weight_decay : 0.0, gradient_scale, step);
-      write_weights(piece);
+    if (piece.bucket != bucket) {
+      continue;
     }
+    const ConstTensorView gradient = gradients.flat_slice(piece.arena_offset, piece.range.count());
+    if (rules_[i].rule == nn::ParameterRule::kAverage) {
+      ops::average_update(context_, master(piece), gradient, rules_[i].keep);
+    } else {
+      update_piece(piece, gradient, learning_rate, rules_[i].decay, gradient_scale, step);
+    }
+    write_weights(piece);
   }
 }
 

@@ -19,7 +19,7 @@ constexpr const char* kTokenizer = "tokenizer_checksum";
 /// The lines of a model as they are compared: words with one blank between them.
 std::vector<std::string> model_lines(const Plan& plan) {
   std::vector<std::string> lines;
-  for (const std::string& line : layer_lines(plan.config)) {
+  for (const std::string& line : layer_lines(plan.config, plan.train_data)) {
     lines.push_back(fmt::format("{}", fmt::join(split_words(line), " ")));
   }
   return lines;
@@ -54,7 +54,8 @@ std::vector<io::TensorInfo> tensors_of(const Plan& plan) {
       continue;
     }
     tensors.push_back({"weights/" + spec.name, spec.shape, dtype});
-    for (const std::string& state : optim::Optimizer::state_names(plan.config.optimizer.options)) {
+    for (const std::string& state :
+         optim::Optimizer::state_names(plan.config.optimizer.options, spec.rule)) {
       tensors.push_back({"optimizer/" + state + "/" + spec.name, spec.shape, dtype});
     }
   }

@@ -6,6 +6,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
+#include "strata/nn/convnet.hpp"
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/executor.hpp"
@@ -15,29 +16,39 @@
 
 namespace strata::train {
 
-std::vector<std::string> layer_lines(const RunConfig& config) {
-  const bool spelled = !config.model.layers.empty();
-  const bool named = config.model.transformer.preset != nn::Preset::kNone;
-  if (spelled && named) {
+std::vector<std::string> layer_lines(const RunConfig& config, const io::DatasetInfo& data) {
+  const nn::Preset preset = config.model.transformer.preset;
+  if (!config.model.layers.empty() && preset != nn::Preset::kNone) {
     fail(ExitCode::kUsage,
          "model.preset is {} and there are {} model.layer lines; keep one of the two",
-         name_of(config.model.transformer.preset), config.model.layers.size());
+         name_of(preset), config.model.layers.size());
   }
   nn::TransformerOptions dimensions = config.model.transformer;
   dimensions.context = 0;
   dimensions.vocabulary = 0;
-  if (!named && dimensions != nn::TransformerOptions{}) {
+  dimensions.preset = nn::Preset::kNone;
+  if (!nn::is_transformer(preset) && dimensions != nn::TransformerOptions{}) {
     fail(ExitCode::kUsage,
-         "model.preset is none, but sizes of a transformer are set (model.blocks, width, heads and "
-         "so "
-         "on), which only a preset takes; set model.preset to gpt or llama, or leave them out");
+         "model.preset is {}, but sizes of a transformer are set (model.blocks, width, heads and "
+         "so on), which only a transformer takes; set model.preset to gpt or llama, or leave them "
+         "out",
+         name_of(preset));
   }
-  return named ? nn::transformer_layers(nn::resolved(config.model.transformer))
-               : config.model.layers;
+  if (nn::is_convnet(preset)) {
+    if (data.task != io::Task::kClassification || data.input_shape.rank() != 3) {
+      fail(ExitCode::kUsage,
+           "model.preset is {}, which tells classes of images apart, but {} has samples of {}; "
+           "import images with \"strata data import --format=images\", cifar10 or idx",
+           name_of(preset), data.path.string(), data.input_shape.text());
+    }
+    return nn::convnet_layers(preset, data.classes);
+  }
+  return nn::is_transformer(preset) ? nn::transformer_layers(nn::resolved(config.model.transformer))
+                                    : config.model.layers;
 }
 
 std::int64_t context_of(const RunConfig& config) {
-  if (config.model.transformer.preset != nn::Preset::kNone) {
+  if (nn::is_transformer(config.model.transformer.preset)) {
     return nn::resolved(config.model.transformer).context;
   }
   if (config.model.transformer.context == 0) {
@@ -49,13 +60,18 @@ std::int64_t context_of(const RunConfig& config) {
 }
 
 io::DatasetInfo assumed_data(const RunConfig& config) {
-  const bool named = config.model.transformer.preset != nn::Preset::kNone;
+  const nn::Preset preset = config.model.transformer.preset;
+  if (nn::is_convnet(preset)) {
+    const nn::PublishedImages images = nn::published_images(preset);
+    return {.path = "(no data set)", .input_shape = images.shape, .classes = images.classes};
+  }
+  const bool named = preset != nn::Preset::kNone;
   const std::int64_t vocabulary = named ? nn::resolved(config.model.transformer).vocabulary
                                         : config.model.transformer.vocabulary;
   if (vocabulary == 0) {
     fail(ExitCode::kUsage,
          "data.train is empty; make a data set with \"strata data import\" and name its train.h5, "
-         "or, to plan a language model without data, set model.vocabulary");
+         "or, to plan a language model without data, set model.vocabulary, or a preset");
   }
   const std::int64_t context = context_of(config);
   return {.path = "(no data set)",
@@ -73,11 +89,12 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
   const RunConfig& c = plan.config;
   const io::DatasetInfo& data = plan.train_data;
   return std::make_unique<nn::Model>(nn::ModelOptions{
-      .layers = layer_lines(c),
+      .layers = layer_lines(c, data),
       .loss = decide_loss(c, data),
       .input_shape = data.input_shape,
       .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
       .seed = c.run.seed,
+      .step_microbatches = c.batch.global / c.batch.micro,
       .input_kind =
           data.task == io::Task::kNextToken ? nn::InputKind::kTokenIds : nn::InputKind::kNumbers,
       .shards = c.numerics.shards,
@@ -92,7 +109,7 @@ Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo&
   Plan plan;
   plan.config = config;
   plan.train_data = train_data;
-  if (config.model.transformer.preset != nn::Preset::kNone) {
+  if (nn::is_transformer(config.model.transformer.preset)) {
     plan.config.model.transformer = nn::resolved(config.model.transformer);
   }
   plan.grid = decide_grid(config, ranks);

@@ -1,9 +1,11 @@
 #include "strata/train/rank_state.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "strata/core/clock.hpp"
 #include "strata/ops/convert.hpp"
+#include "strata/ops/reduce.hpp"
 
 namespace strata::train {
 namespace {
@@ -135,9 +137,22 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
   return waited + now_seconds() - start;
 }
 
+void RankState::require_finite(ops::Context& context) const {
+  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
+    double square = 0.0;
+    ops::sum_of_squares_blocks(context, optimizer_.master(piece), piece.range.count(),
+                               std::span(&square, 1));
+    if (!std::isfinite(square)) {
+      fail(ExitCode::kDiverged,
+           "the run diverged: {} holds numbers that are not finite after the last update; no "
+           "checkpoint is made of them, the last good one is kept. Lower optimizer.learning_rate, "
+           "set optimizer.clip_norm or lengthen schedule.warmup_steps",
+           rank_.layout.parameters[piece.parameter].spec.name);
+    }
+  }
+}
+
 std::vector<io::TensorSlice> RankState::slices() const {
-  const std::vector<std::string> states =
-      optim::Optimizer::state_names(plan_.config.optimizer.options);
   std::vector<io::TensorSlice> slices;
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
@@ -150,6 +165,8 @@ std::vector<io::TensorSlice> RankState::slices() const {
                       .range = piece.range,
                       .data = optimizer_.master(piece),
                       .shard = shard_of(placed)});
+    const std::vector<std::string> states =
+        optim::Optimizer::state_names(plan_.config.optimizer.options, placed.spec.rule);
     for (std::size_t i = 0; i < states.size(); ++i) {
       slices.push_back({.name = "optimizer/" + states[i] + "/" + placed.spec.name,
                         .global_shape = placed.spec.shape,
@@ -163,8 +180,6 @@ std::vector<io::TensorSlice> RankState::slices() const {
 
 void RankState::load(const io::Checkpoint& checkpoint) {
   stage_state_.load_weights(checkpoint);
-  const std::vector<std::string> states =
-      optim::Optimizer::state_names(plan_.config.optimizer.options);
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
     const auto read = [&](const std::string& prefix, const TensorView& into) {
@@ -174,6 +189,8 @@ void RankState::load(const io::Checkpoint& checkpoint) {
     if (has_masters()) {
       read("weights/", optimizer_.master(piece));
     }
+    const std::vector<std::string> states =
+        optim::Optimizer::state_names(plan_.config.optimizer.options, placed.spec.rule);
     for (std::size_t i = 0; i < states.size(); ++i) {
       read("optimizer/" + states[i] + "/", optimizer_.state(i, piece));
     }

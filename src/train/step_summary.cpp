@@ -97,7 +97,8 @@ StepSummary summarise_step(ops::Context& context, const Plan& plan, const RankPl
   const std::vector<double> squares = state.norm().squares(partials);
   for (std::size_t p = 0; p < squares.size(); ++p) {
     const nn::PlacedParameter& placed = rank.layout.parameters[p];
-    if (placed.spec.ownership == nn::Ownership::kOwned) {
+    if (placed.spec.ownership == nn::Ownership::kOwned &&
+        placed.spec.rule == nn::ParameterRule::kTrained) {
       model[kSquaresAt + slots.of(placed.index, placed.shard)] = squares[p];
     }
   }

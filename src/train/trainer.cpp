@@ -265,6 +265,7 @@ class Trainer {
     if (saved_step_ == step) {
       return;
     }
+    comm::agree(*setup_.groups.world, [&] { state_.require_finite(setup_.context); });
     save_checkpoint(plan_, setup_.groups, state_, setup_.config_text, step, setup_.log);
     saved_step_ = step;
   }

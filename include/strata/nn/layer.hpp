@@ -120,6 +120,7 @@ struct LayerTraffic {
 [[nodiscard]] LayerTraffic exchange_of(const PassShape& pass, double bytes);
 
 /// The shape of a layer's input or output for one sample, and how it lies on the tensor ranks.
+/// Three dimensions are an image, which lies channels last: height x width x channels.
 struct Port {
   Shape shape;
   Placement placement = Placement::kReplicated;
@@ -128,6 +129,15 @@ struct Port {
 
   friend bool operator==(const Port&, const Port&) = default;
 };
+
+[[nodiscard]] inline bool is_image(const Port& port) {
+  return port.shape.rank() == 3;
+}
+/// The shape as people write it: images as channels x height x width.
+[[nodiscard]] std::string shape_text(const Port& port);
+/// The shape of a sample as layers have it: what data sets store as channels x height x width lies
+/// channels last.
+[[nodiscard]] Shape channels_last(const Shape& sample);
 
 /// Rows of a microbatch at a port: all dimensions but the last.
 [[nodiscard]] std::int64_t rows_at(const Port& port, std::int64_t microbatch);

@@ -18,14 +18,17 @@ enum class LossKind { kCrossEntropy, kMeanSquaredError };
 
 /// A model as the config spells it.
 struct ModelOptions {
-  /// One `layer =` line each, as in "dense 128 relu name=hidden".
+  /// One `layer =` line each, as in "dense 128 relu name=hidden"; the lines from "residual" to its
+  /// "end" are one layer.
   std::vector<std::string> layers;
   LossKind loss = LossKind::kCrossEntropy;
-  /// Shape of one sample.
+  /// Shape of one sample as the data set has it, so images are channels x height x width.
   Shape input_shape;
   /// Outputs that the data's targets ask for: number of classes, or values of a regression target.
   std::int64_t outputs = 1;
   std::uint64_t seed = 0;
+  /// Microbatches of a step, of all lanes; running statistics follow them.
+  std::int64_t step_microbatches = 1;
   InputKind input_kind = InputKind::kNumbers;
   /// Virtual shards that split layers are divided into.
   std::int64_t shards = 1;
@@ -49,7 +52,7 @@ class Model {
   }
   /// All parameters, in canonical order, borrowed ones among them.
   [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
-  /// Elements of the owned parameters.
+  /// Elements of the owned parameters that are trained.
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] const Shape& input_shape() const { return options_.input_shape; }
   [[nodiscard]] const Port& output() const { return layers_.back()->output(); }

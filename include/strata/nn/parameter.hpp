@@ -27,6 +27,13 @@ enum class Initializer {
 /// embedding does.
 enum class Ownership { kOwned, kBorrowed };
 
+/// What a step does to a parameter.
+enum class ParameterRule {
+  kTrained,  ///< the optimizer follows its gradient
+  kAverage   ///< parameter = keep * parameter + gradient: a running average over microbatches. It
+             ///< counts in no norm, is neither clipped nor decayed, and has no optimizer state
+};
+
 /// The split of a replicated parameter.
 inline constexpr std::int64_t kNotSplit = -1;
 
@@ -48,6 +55,9 @@ struct ParameterSpec {
   std::int64_t unit = 1;
   /// A borrowed parameter has the name and shape of the owned one. It adds to that one's gradient.
   Ownership ownership = Ownership::kOwned;
+  ParameterRule rule = ParameterRule::kTrained;
+  /// For kAverage: what a step leaves of the old value.
+  double keep = 0.0;
 };
 
 /// The S virtual shards and the consecutive ones among them that a tensor rank holds.

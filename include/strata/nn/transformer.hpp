@@ -8,25 +8,9 @@
 #include <vector>
 
 #include "strata/core/enum_names.hpp"
+#include "strata/nn/preset.hpp"
 
 namespace strata::nn {
-
-/// Transformers that a config can name instead of spelling its layers.
-enum class Preset {
-  kNone,
-  kGpt,    ///< GPT-2's architecture in any size
-  kLlama,  ///< Llama's architecture in any size
-  kGpt2_124m,
-  kGpt2_355m,
-  kGpt2_774m,
-  kGpt2_1558m,
-  kTinyllama_1b,
-  kLlama2_7b,
-  kLlama2_13b,
-  kLlama2_70b,
-  kLlama3_8b,
-  kLlama3_70b
-};
 
 enum class NormChoice { kAuto, kLayerNorm, kRmsNorm };
 enum class MlpChoice { kAuto, kGelu, kRelu, kSwiglu };
@@ -57,7 +41,8 @@ struct TransformerOptions {
 };
 
 /// The options with everything filled in that the preset decides.
-/// Throws: Error(kUsage) naming the first dimension that nobody gives.
+/// Pre: the preset is no convolutional network. Throws: Error(kUsage) naming the first dimension
+/// that nobody gives.
 [[nodiscard]] TransformerOptions resolved(const TransformerOptions& options);
 
 /// The `layer =` lines of a transformer: embedding, an attention and an MLP sublayer a block, norm
@@ -69,23 +54,6 @@ struct TransformerOptions {
 }  // namespace strata::nn
 
 namespace strata {
-template <>
-struct EnumNames<nn::Preset> {
-  static constexpr std::array<std::pair<nn::Preset, std::string_view>, 13> kTable{
-      {{nn::Preset::kNone, "none"},
-       {nn::Preset::kGpt, "gpt"},
-       {nn::Preset::kLlama, "llama"},
-       {nn::Preset::kGpt2_124m, "gpt2-124m"},
-       {nn::Preset::kGpt2_355m, "gpt2-355m"},
-       {nn::Preset::kGpt2_774m, "gpt2-774m"},
-       {nn::Preset::kGpt2_1558m, "gpt2-1558m"},
-       {nn::Preset::kTinyllama_1b, "tinyllama-1b"},
-       {nn::Preset::kLlama2_7b, "llama2-7b"},
-       {nn::Preset::kLlama2_13b, "llama2-13b"},
-       {nn::Preset::kLlama2_70b, "llama2-70b"},
-       {nn::Preset::kLlama3_8b, "llama3-8b"},
-       {nn::Preset::kLlama3_70b, "llama3-70b"}}};
-};
 template <>
 struct EnumNames<nn::NormChoice> {
   static constexpr std::array<std::pair<nn::NormChoice, std::string_view>, 3> kTable{

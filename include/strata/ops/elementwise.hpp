@@ -2,6 +2,7 @@
 
 #include "strata/core/tensor.hpp"
 #include "strata/ops/context.hpp"
+#include "strata/ops/matmul.hpp"
 
 namespace strata::ops {
 
@@ -16,6 +17,10 @@ void scale(Context& context, double factor, const TensorView& x);
 
 /// y += x. Shapes: equal counts.
 void add(Context& context, const ConstTensorView& x, const TensorView& y);
+
+/// y = (or +=) factor x, float32 or float64. Shapes: equal counts and dtypes.
+void scaled(Context& context, double factor, const ConstTensorView& x, const TensorView& y,
+            Accumulate accumulate);
 
 /// y = sum + bias + residual, added in this order in compute_dtype() and rounded once; an empty
 /// bias or residual is none. In place (y is sum) is allowed where the dtypes are equal. Shapes: sum

@@ -64,6 +64,11 @@ void adam_update(Context& context, const TensorView& weight, const ConstTensorVi
 void adagrad_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
                     const TensorView& sum, const AdagradOptions& options);
 
+/// w = keep w + term: a running average, whose new part comes scaled already.
+/// Shapes: equal counts and dtypes.
+void average_update(Context& context, const TensorView& weight, const ConstTensorView& term,
+                    double keep);
+
 }  // namespace strata::ops
 
 namespace strata {

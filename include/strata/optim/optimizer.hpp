@@ -43,8 +43,9 @@ class Optimizer {
             const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_rank,
             const TensorView& weights);
 
-  /// Names of the state tensors that this kind keeps for each parameter, as in "adam_m".
-  [[nodiscard]] static std::vector<std::string> state_names(const OptimizerOptions& options);
+  /// Names of the state tensors that this kind keeps for a parameter, as in "adam_m".
+  [[nodiscard]] static std::vector<std::string> state_names(
+      const OptimizerOptions& options, nn::ParameterRule rule = nn::ParameterRule::kTrained);
   /// The bytes that an Optimizer of weights of `dtype` allocates.
   [[nodiscard]] static std::vector<nn::MemoryItem> memory(const OptimizerOptions& options,
                                                           const BucketPlan& plan,
@@ -65,6 +66,12 @@ class Optimizer {
   void write_weights();
 
  private:
+  struct PieceRule {
+    nn::ParameterRule rule = nn::ParameterRule::kTrained;
+    double keep = 0.0;
+    double decay = 0.0;
+  };
+
   void update_piece(const OwnedPiece& piece, const ConstTensorView& gradient, double learning_rate,
                     double weight_decay, double gradient_scale, std::int64_t step);
   void write_weights(const OwnedPiece& piece);
@@ -73,7 +80,7 @@ class Optimizer {
   OptimizerOptions options_;
   TensorView weights_;
   std::vector<OwnedPiece> pieces_;
-  std::vector<bool> decays_;  ///< for each piece
+  std::vector<PieceRule> rules_;  ///< for each piece
   device::Buffer state_memory_;
   device::Buffer master_memory_;
   std::vector<TensorView> states_;

@@ -75,7 +75,8 @@ struct VirtualGrid {
 
 /// The `layer =` lines of the model: the config's, or those that its preset stands for.
 /// Throws: Error(kUsage) where the config has both or neither.
-[[nodiscard]] std::vector<std::string> layer_lines(const RunConfig& config);
+[[nodiscard]] std::vector<std::string> layer_lines(const RunConfig& config,
+                                                   const io::DatasetInfo& data);
 
 /// Tokens of a sample of a language model. Throws: Error(kUsage) where the config does not say.
 [[nodiscard]] std::int64_t context_of(const RunConfig& config);

@@ -62,6 +62,9 @@ class RankState {
   /// two stages messages between them. Returns: seconds spent waiting.
   double update(double learning_rate, double gradient_scale, std::int64_t step);
 
+  /// Throws: Error(kDiverged) where a weight that this rank owns is not finite.
+  void require_finite(ops::Context& context) const;
+
   /// The slices of weights and optimizer state that this rank owns, for a checkpoint.
   [[nodiscard]] std::vector<io::TensorSlice> slices() const;
   /// Reads weights and the own slices of the optimizer's state.

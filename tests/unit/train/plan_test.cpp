@@ -155,8 +155,8 @@ TEST(Prepare, RefusesAModelThatIsSpelledTwiceOrHasNoContext) {
               testing::HasSubstr("model.context is 0"));
   config.model.transformer.context = 12;
   EXPECT_EQ(context_of(config), 12);
-  EXPECT_EQ(layer_lines(config), config.model.layers);
-  EXPECT_EQ(layer_lines(gpt()).size(), 5U);
+  EXPECT_EQ(layer_lines(config, {}), config.model.layers);
+  EXPECT_EQ(layer_lines(gpt(), {}).size(), 5U);
 }
 
 TEST(AssumedData, NeedsAVocabulary) {

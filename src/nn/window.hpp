@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+
+#include "strata/ops/pooling.hpp"
+
+#include "layer_kinds.hpp"
+
+namespace strata::nn {
+
+/// A window over images, from a layer's line.
+struct Window {
+  ops::WindowAxis height;
+  ops::WindowAxis width;
+
+  /// As in "3x3/2": extent, and stride where it is not 1.
+  [[nodiscard]] std::string text() const;
+};
+
+/// What a window is when the line does not say.
+struct WindowDefaults {
+  /// 0: as long as the window.
+  std::int64_t stride = 1;
+  std::string padding = "valid";
+};
+
+/// Takes the window (the next value), stride, padding and dilation: padding is "same" (the output
+/// is input / stride rounded up, an odd zero at the end) or "valid", as Keras means them, or the
+/// number of zeros at both ends. Throws: Error(kUsage) where the input is no image, or a window
+/// does not fit into it.
+Window take_window(LayerLine& line, const LayerSite& site, const WindowDefaults& defaults);
+
+/// The port of images behind a window.
+Shape shape_behind(const Window& window, std::int64_t channels);
+
+}  // namespace strata::nn
