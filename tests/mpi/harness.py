@@ -227,6 +227,24 @@ class StrataTest(unittest.TestCase):
         different = differing_tensors(tensors_of_left, tensors(checkpoints(right)[-1]))
         self.assertEqual(different, [], f"{left} and {right}")
 
+    def same_on(self, runs, *settings, name, config=None):
+        """Trains each of `runs`, (grid, further settings), and compares with the first."""
+        reference = None
+        for number, (grid, further) in enumerate(runs):
+            run = f"{name}-{number}"
+            with self.subTest(grid=grid, settings=further):
+                self.train(config or self.config, grid, run, *settings, *further)
+                if reference is None:
+                    reference = run
+                else:
+                    self.assert_same_run(reference, run)
+        return reference
+
+    def records(self, run, kind):
+        """The metrics of one kind as dictionaries of texts."""
+        return [dict(row) for row in metrics(self.directory / run)
+                if ("kind", kind) in row]
+
     def assert_refused(self, finished, code, *words):
         """Ended with this code after one report, which holds all the words."""
         self.assertEqual(finished.code, code, finished.text)

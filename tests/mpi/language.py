@@ -81,21 +81,3 @@ class LanguageTest(harness.StrataTest):
         (self.directory / f"{name}.txt").write_text(content)
         self.import_data("--format=text", f"--tokenizer={tokenizer}", f"--files={name}.txt",
                          f"--output={name}", *arguments)
-
-    def same_on(self, runs, *settings, name, config=None):
-        """Trains each of `runs`, (grid, further settings), and compares with the first."""
-        reference = None
-        for number, (grid, further) in enumerate(runs):
-            run = f"{name}-{number}"
-            with self.subTest(grid=grid, settings=further):
-                self.train(config or self.config, grid, run, *settings, *further)
-                if reference is None:
-                    reference = run
-                else:
-                    self.assert_same_run(reference, run)
-        return reference
-
-    def records(self, run, kind):
-        """The metrics of one kind as dictionaries of texts."""
-        return [dict(row) for row in harness.metrics(self.directory / run)
-                if ("kind", kind) in row]

@@ -1,0 +1,132 @@
+"""Convolutional networks: the same bits on every grid, running statistics among them."""
+
+import numpy as np
+
+import harness
+
+GRIDS = [(1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (1, 4, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2),
+         (2, 2, 2)]
+
+# What must not change a bit, besides the grid.
+SCHEDULE = ["--parallel.schedule=1f1b", "--parallel.schedule=gpipe"]
+READERS = ["--data.reader_threads=1", "--data.reader_threads=3"]
+THREADS = ["--run.threads=1", "--run.threads=1", "--run.threads=2"]
+BUCKET = ["--parallel.bucket=4", "--parallel.bucket=0.01"]
+
+SETTINGS = """
+[data]
+train = images/train.h5
+test = images/test.h5
+normalise = standard
+flip = on
+crop_padding = 2
+cutout = 3
+
+[batch]
+global = 16
+micro = 2
+
+[numerics]
+lanes = 4
+shards = 2
+
+[optimizer]
+kind = adam
+learning_rate = 0.001
+clip_norm = 5
+
+[train]
+steps = 3
+evaluate_every = 2
+
+[run]
+threads = 1
+"""
+
+# The network of the preset cifar10-cnn, cut by channel and by feature, with dropout.
+CUT = ["conv 32 3 relu padding=same parallel=column", "conv 32 3 relu padding=same parallel=row",
+       "max_pool 2", "conv 64 3 relu padding=same parallel=column", "batch_norm",
+       "conv 64 3 relu padding=same parallel=row", "max_pool 2", "dropout 0.2", "flatten",
+       "dense 512 relu parallel=column", "dense 10 parallel=row"]
+
+# Channels stay split through pools, norms and flatten.
+STAYS_CUT = ["conv 8 5 stride=2 parallel=column", "group_norm 4", "batch_norm relu", "dropout 0.1",
+             "avg_pool 3 stride=2 padding=1", "zero_pad 1", "flatten", "dense 12 parallel=row relu",
+             "dense 10"]
+
+
+def varied(grids):
+    """Each grid with settings of the kinds above, which change at different paces."""
+    return [(grid, [SCHEDULE[i % 2], READERS[i // 2 % 2], THREADS[i % 3], BUCKET[i // 3 % 2]])
+            for i, grid in enumerate(grids)]
+
+
+class Convolutions(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.write_cifar(cls.directory / "batch.bin", 72)
+        test = cls()
+        test.import_data("--format=cifar10", "--files=batch.bin", "--split=64,8", "--output=images")
+
+    @staticmethod
+    def write_cifar(path, samples):
+        """Images whose class shows in their colours, in CIFAR-10's records."""
+        chance = np.random.default_rng(5)
+        records = []
+        for number in range(samples):
+            label = number % 10
+            planes = chance.integers(0, 128, (3, 32, 32)) + 12 * np.array(
+                [label, 9 - label, label % 3 * 3]).reshape(3, 1, 1)
+            records.append(bytes([label]) + planes.astype(np.uint8).tobytes())
+        path.write_bytes(b"".join(records))
+
+    def config_of(self, name, model):
+        return self.write_config(f"{name}.ini", f"[model]\n{model}\n{SETTINGS}")
+
+    def layers(self, lines):
+        return "\n".join(f"layer = {line}" for line in lines)
+
+    def test_cifar10_cnn(self):
+        config = self.config_of("cnn", self.layers(CUT))
+        reference = self.same_on(varied(GRIDS), name="cnn", config=config)
+        losses = [float(row["loss"]) for row in self.records(reference, "train")]
+        self.assertEqual(len(losses), 3)
+        saved = harness.tensors(harness.checkpoints(self.directory / reference)[-1])
+        self.assertEqual(saved["weights/conv1.weight"].shape, (32, 3, 3, 3))
+        self.assertEqual(saved["weights/batch_norm1.running_var"].shape, (64,))
+        self.assertFalse((saved["weights/batch_norm1.running_mean"] == 0).all())
+        self.assertFalse([name for name in saved
+                          if name.startswith("optimizer/") and "running" in name])
+
+    def test_resnet20(self):
+        config = self.config_of("resnet", "preset = resnet20")
+        self.same_on(varied(GRIDS), name="resnet", config=config)
+
+    def test_channels_that_stay_split(self):
+        config = self.config_of("stays", self.layers(STAYS_CUT))
+        for dtype in ("float32", "float64", "bfloat16"):
+            self.same_on(varied([(1, 1, 1), (1, 1, 2), (2, 3, 1), (2, 2, 2)]),
+                         f"--numerics.dtype={dtype}", name=f"stays-{dtype}", config=config)
+
+    def test_resume_on_another_grid(self):
+        config = self.config_of("again", "preset = resnet20")
+        self.train(config, (1, 1, 1), "whole")
+        self.train(config, (2, 1, 2), "parts", "--train.steps=2")
+        self.train(config, (1, 3, 1), "parts", "--run.resume=auto")
+        whole, parts = (harness.tensors(harness.checkpoints(self.directory / run)[-1])
+                        for run in ("whole", "parts"))
+        self.assertEqual(harness.differing_tensors(whole, parts), [])
+
+    def test_augmentation_changes_what_is_learned(self):
+        config = self.config_of("plain", "preset = cifar10-cnn")
+        self.train(config, (1, 1, 1), "augmented")
+        self.train(config, (1, 1, 1), "plain", "--data.flip=off", "--data.crop_padding=0",
+                   "--data.cutout=0")
+        losses = [[row["loss"] for row in self.records(run, "train")]
+                  for run in ("augmented", "plain")]
+        self.assertNotEqual(*losses)
+
+
+if __name__ == "__main__":
+    harness.main()
