@@ -1,6 +1,7 @@
 #include "strata/ops/matmul.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "double_product.hpp"
 #include "lanes.hpp"
 #include "primitives.hpp"
+#include "relu_run.hpp"
 #include "rounded.hpp"
 
 namespace strata::ops {
@@ -120,15 +122,13 @@ void copy_block(const Block<Byte>& from, const Block<std::byte>& to, std::int64_
   }
 }
 
-// Done here and not by oneDNN, whose relu turns a NaN into 0.
-template <typename T>
-void relu_run(T* elements, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto value = static_cast<Compute<T>>(elements[i]);
-    elements[i] = rounded<T>(value < Compute<T>{0} ? Compute<T>{0} : value);
-  }
-}
+/// Where a product's operands lie, of the key's dtypes; bias may be null.
+struct ProductOperands {
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  const std::byte* bias = nullptr;
+  std::byte* c = nullptr;
+};
 
 /// A product that oneDNN does, tile by tile.
 class TiledProduct {
@@ -154,17 +154,18 @@ class TiledProduct {
   void run(Context& context) const {
     Primitives& primitives = context.primitives();
     primitives.reserve_staging(staged_a_bytes() + staged_c_bytes());
-    std::vector<Product*> products;
+    std::vector<Kernel*> products;
     products.reserve(static_cast<std::size_t>(tiles_.count()));
     for (std::int64_t tile = 0; tile < tiles_.count(); ++tile) {
       ProductKey key = key_;
       key.m = tiles_.rows(tile);
       key.n = tiles_.columns(tile);
-      products.push_back(&primitives.product(key));
+      products.push_back(&primitives.kernel(key));
     }
     parallel_for(context, tiles_.count(), 1, [&](std::int64_t tile, std::int64_t) {
       run_tile(primitives, *products[static_cast<std::size_t>(tile)], tile);
     });
+    primitives.check();
   }
 
  private:
@@ -177,7 +178,7 @@ class TiledProduct {
     return stage_c_ ? tiles_.most_rows() * tiles_.most_columns() * size_bytes(key_.result) : 0;
   }
 
-  void run_tile(Primitives& primitives, Product& product, std::int64_t tile) const {
+  void run_tile(Primitives& primitives, Kernel& product, std::int64_t tile) const {
     const int thread = omp_get_thread_num();
     std::byte* const staging = primitives.staging(thread);
     const std::int64_t rows = tiles_.rows(tile);
@@ -187,15 +188,15 @@ class TiledProduct {
     if (stage_c_ && key_.accumulate == Accumulate::kAdd) {
       copy_block(c, staged_c, rows, row_bytes);
     }
-    ProductOperands part;
-    part.a = a_of(tile, staging);
-    part.b = b_of(tile);
-    part.bias = bias_of(tile);
-    part.c = stage_c_ ? staged_c.data : c.data;
+    std::byte* const result = stage_c_ ? staged_c.data : c.data;
+    // The library has one type of address for what it reads and what it writes.
+    const std::array<std::byte*, 4> part{const_cast<std::byte*>(a_of(tile, staging)),
+                                         const_cast<std::byte*>(b_of(tile)), result,
+                                         const_cast<std::byte*>(bias_of(tile))};
     primitives.run(product, thread, part);
     if (activation_ == Activation::kRelu) {
       with_stored(key_.result, [&]<typename T>(T) {
-        relu_run(reinterpret_cast<T*>(part.c), rows * tiles_.columns(tile));
+        relu_run(reinterpret_cast<T*>(result), rows * tiles_.columns(tile));
       });
     }
     if (stage_c_) {
@@ -273,7 +274,7 @@ void deep_product(Context& context, const Extents& extents, DType operands, DTyp
   const Activation activation = std::exchange(options.activation, Activation::kNone);
   const Shape shape{extents.m, extents.n};
   std::byte* const sum =
-      narrow ? context.primitives().sums(shape.count() * size_bytes(DType::kFloat32)) : at.c;
+      narrow ? context.primitives().shared(shape.count() * size_bytes(DType::kFloat32)) : at.c;
   if (narrow) {
     options.accumulate = Accumulate::kOverwrite;
   }

@@ -1,76 +1,31 @@
 #pragma once
 
-#include <compare>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
+#include <variant>
 #include <vector>
 
 #include <dnnl.hpp>
 
-#include "strata/core/dtype.hpp"
 #include "strata/device/buffer.hpp"
-#include "strata/ops/matmul.hpp"
+
+#include "convolution_kernel.hpp"
+#include "kernel.hpp"
+#include "product_kernel.hpp"
 
 namespace strata::ops {
 
-/// What one oneDNN matrix product is made for: c[m, n] from a[m, k] and b[k, n], each without gaps
-/// between its rows: with gaps oneDNN would take a kernel that is slower and sums in another order.
-struct ProductKey {
-  DType operands = DType::kFloat32;  ///< of a, b and the bias
-  DType result = DType::kFloat32;    ///< of c
-  std::int64_t m = 0;
-  std::int64_t n = 0;
-  std::int64_t k = 0;
-  Transpose transpose_a = Transpose::kNo;
-  Transpose transpose_b = Transpose::kNo;
-  Accumulate accumulate = Accumulate::kOverwrite;
-  bool has_bias = false;
-
-  // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
-  friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
-};
-
-/// Where a product's operands lie, of the key's dtypes; bias may be null.
-struct ProductOperands {
-  const std::byte* a = nullptr;
-  const std::byte* b = nullptr;
-  const std::byte* bias = nullptr;
-  std::byte* c = nullptr;
-};
-
-/// One oneDNN matrix product, made to run on the calling thread alone.
-class Product {
- public:
-  Product(const dnnl::engine& engine, int threads, const ProductKey& key);
-
-  [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_bytes_; }
-  /// `thread` is the caller's number; calls with different numbers may run at the same time.
-  void run(int thread, dnnl::stream& stream, std::byte* scratch, const ProductOperands& operands);
-
- private:
-  struct Memories {
-    dnnl::memory a;
-    dnnl::memory b;
-    dnnl::memory bias;
-    dnnl::memory c;
-    dnnl::memory scratch;
-  };
-
-  dnnl::matmul primitive_;
-  bool has_bias_;
-  std::int64_t scratch_bytes_;
-  std::vector<Memories> memories_;
-};
-
-/// The oneDNN side of a Context: engine, one stream and scratch memory a thread, products by key.
+/// The oneDNN side of a Context: engine, one stream and scratch memory a thread, kernels by key.
 class Primitives {
  public:
   explicit Primitives(int threads);
 
-  /// The product for `key`, made at its first use. Not to be called by two threads at a time.
-  [[nodiscard]] Product& product(const ProductKey& key);
+  /// The kernel for `key`, made at its first use. Not to be called by two threads at a time.
+  [[nodiscard]] Kernel& kernel(const std::variant<ProductKey, ConvolutionKey>& key);
   /// Makes each thread's staging memory at least this large. Not to be called by two threads at a
   /// time.
   void reserve_staging(std::int64_t bytes);
@@ -78,10 +33,13 @@ class Primitives {
   [[nodiscard]] std::byte* staging(int thread) {
     return staging_[static_cast<std::size_t>(thread)].raw();
   }
-  /// Memory for the sums of one product, which all threads share.
-  [[nodiscard]] std::byte* sums(std::int64_t bytes);
-  /// Runs on the calling thread, the team's thread `thread`.
-  void run(Product& product, int thread, const ProductOperands& operands);
+  /// Memory for one operation, which all threads share.
+  [[nodiscard]] std::byte* shared(std::int64_t bytes);
+  /// Runs on the calling thread, the team's thread `thread`; a failure is kept for check().
+  void run(Kernel& kernel, int thread, std::span<std::byte* const> operands) noexcept;
+  /// Throws the first failure of a run since the last call. To be called after the threads' work,
+  /// for an exception may not leave it.
+  void check();
 
  private:
   int threads_;
@@ -89,8 +47,9 @@ class Primitives {
   std::vector<dnnl::stream> streams_;
   std::vector<device::Buffer> scratch_;
   std::vector<device::Buffer> staging_;
-  device::Buffer sums_;
-  std::map<ProductKey, std::unique_ptr<Product>> products_;
+  device::Buffer shared_;
+  std::atomic<dnnl_status_t> status_{dnnl_success};
+  std::map<std::variant<ProductKey, ConvolutionKey>, std::unique_ptr<Kernel>> kernels_;
 };
 
 }  // namespace strata::ops

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 #include "strata/core/tensor.hpp"
@@ -18,6 +19,9 @@ struct WindowAxis {
   std::int64_t dilation = 1;
   /// Zeros before the first element; what lies behind the last follows from the rest.
   std::int64_t padding = 0;
+
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
+  friend auto operator<=>(const WindowAxis&, const WindowAxis&) = default;
 };
 
 /// A convolution of images that lie channels last.
@@ -35,6 +39,9 @@ struct ConvolutionShape {
   [[nodiscard]] Shape weight() const {
     return {out_channels, in_channels / groups, height.window, width.window};
   }
+
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
+  friend auto operator<=>(const ConvolutionShape&, const ConvolutionShape&) = default;
 };
 
 struct ConvolutionOptions {

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <dnnl.hpp>
+
+#include "strata/core/dtype.hpp"
+
+namespace strata::ops {
+
+[[nodiscard]] dnnl::memory::data_type library_type(DType dtype);
+
+/// What every kernel of ours is made with: scratch memory is the caller's.
+[[nodiscard]] dnnl::primitive_attr kernel_attributes();
+
+/// One tensor that a kernel reads or writes.
+struct KernelArgument {
+  int name = 0;  ///< one of DNNL_ARG_...
+  dnnl::memory::desc desc;
+};
+
+/// A primitive as the library made it.
+struct KernelDescription {
+  dnnl::primitive primitive;
+  std::vector<KernelArgument> arguments;
+  dnnl::memory::desc scratch;
+};
+
+/// One oneDNN primitive, made to run on the calling thread alone.
+class Kernel {
+ public:
+  Kernel(const dnnl::engine& engine, int threads, const KernelDescription& description);
+
+  [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_bytes_; }
+  /// Size of the operand that the description lists at `index`.
+  [[nodiscard]] std::int64_t operand_bytes(std::size_t index) const {
+    return operand_bytes_[index];
+  }
+  /// `operands` lie in the description's order. `thread` is the caller's number; calls with
+  /// different numbers may run at the same time.
+  [[nodiscard]] dnnl_status_t run(int thread, const dnnl::stream& stream, std::byte* scratch,
+                                  std::span<std::byte* const> operands) noexcept;
+
+ private:
+  /// A thread's operands, the scratch memory last.
+  struct Operands {
+    std::vector<dnnl::memory> memories;
+    std::vector<dnnl_exec_arg_t> arguments;
+    std::vector<std::byte*> placed;
+  };
+
+  dnnl::primitive primitive_;
+  std::int64_t scratch_bytes_;
+  std::vector<std::int64_t> operand_bytes_;
+  std::vector<Operands> of_thread_;
+};
+
+}  // namespace strata::ops
