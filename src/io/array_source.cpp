@@ -28,7 +28,7 @@ class ArraySource final : public SampleSource {
 
  private:
   [[nodiscard]] Task task_of(const ArrayFile& targets, TaskChoice choice) const;
-  void set_layout(const Pair& pair, TaskChoice choice);
+  void set_layout(const Pair& pair, const ImportOptions& options);
   void check_same_layout(const Pair& pair) const;
   void read_rows(Pair& pair, std::int64_t count, std::byte* inputs, std::byte* targets);
   void check_inputs(const Pair& pair, std::int64_t count, const std::byte* inputs) const;
@@ -45,6 +45,14 @@ class ArraySource final : public SampleSource {
 
 Shape at_least_vector(const Shape& shape) {
   return shape.rank() == 0 ? Shape{1} : shape;
+}
+
+// Matrices of bytes in an IDX file are pictures of one channel.
+Shape input_shape_of(const ArrayFile& inputs, ImportFormat format) {
+  const Shape shape = at_least_vector(inputs.shape().tail());
+  const bool picture = format == ImportFormat::kIdx && shape.rank() == 2 &&
+                       stored_input_dtype(inputs.type()) == DType::kUint8;
+  return picture ? shape.prepended(1) : shape;
 }
 
 ArraySource::ArraySource(const ImportOptions& options) : classes_(options.classes) {
@@ -64,7 +72,7 @@ ArraySource::ArraySource(const ImportOptions& options) : classes_(options.classe
            pair.inputs.rows(), pair.targets.path().string(), pair.targets.rows());
     }
     if (i == 0) {
-      set_layout(pair, options.task);
+      set_layout(pair, options);
     } else {
       check_same_layout(pair);
     }
@@ -96,10 +104,10 @@ Task ArraySource::task_of(const ArrayFile& targets, TaskChoice choice) const {
   return Task::kClassification;
 }
 
-void ArraySource::set_layout(const Pair& pair, TaskChoice choice) {
-  layout_.input_shape = at_least_vector(pair.inputs.shape().tail());
+void ArraySource::set_layout(const Pair& pair, const ImportOptions& options) {
+  layout_.input_shape = input_shape_of(pair.inputs, options.format);
   layout_.input_dtype = stored_input_dtype(pair.inputs.type());
-  layout_.task = task_of(pair.targets, choice);
+  layout_.task = task_of(pair.targets, options.task);
   if (layout_.task == Task::kRegression) {
     layout_.target_shape = at_least_vector(pair.targets.shape().tail());
     layout_.target_dtype = DType::kFloat64;

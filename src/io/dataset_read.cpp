@@ -91,7 +91,8 @@ void read_sample_facts(const hdf5::File& file, DatasetInfo& info) {
   const auto statistics = static_cast<std::int64_t>(info.mean.size());
   const bool classes = info.task == Task::kClassification;
   if (info.deviation.size() != info.mean.size() ||
-      (statistics != 1 && statistics != info.input_shape.count()) ||
+      (statistics != 1 && statistics != info.input_shape.count() &&
+       statistics != statistics_of(info.input_shape)) ||
       info.target_dtype != (classes ? DType::kInt64 : DType::kFloat64) ||
       (classes && (info.target_shape.rank() != 0 || info.classes < 1)) ||
       info.input_dtype == DType::kInt64) {

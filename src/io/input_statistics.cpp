@@ -16,7 +16,7 @@ RawType raw_type_of(DType dtype) {
 
 InputStatistics::InputStatistics(const SampleLayout& layout)
     : dtype_(layout.input_dtype), elements_(layout.input_shape.count()) {
-  const std::size_t size = layout.input_shape.rank() == 1 ? static_cast<std::size_t>(elements_) : 1;
+  const auto size = static_cast<std::size_t>(statistics_of(layout.input_shape));
   mean_.resize(size);
   squares_.resize(size);
   values_.resize(static_cast<std::size_t>(elements_));
@@ -29,9 +29,14 @@ void InputStatistics::add(const SampleBatch& batch) {
            std::as_writable_bytes(std::span(values_)));
     if (mean_.size() == values_.size()) {
       add_vector(values_);
-    } else {
-      add_block(values_);
+      continue;
     }
+    const std::size_t block = values_.size() / mean_.size();
+    for (std::size_t statistic = 0; statistic < mean_.size(); ++statistic) {
+      add_block(std::span(values_).subspan(statistic * block, block),
+                count_ * static_cast<double>(block), statistic);
+    }
+    count_ += 1;
   }
 }
 
@@ -44,7 +49,8 @@ void InputStatistics::add_vector(std::span<const double> values) {
   }
 }
 
-void InputStatistics::add_block(std::span<const double> values) {
+void InputStatistics::add_block(std::span<const double> values, double before,
+                                std::size_t statistic) {
   const auto size = static_cast<double>(values.size());
   double sum = 0;
   for (const double value : values) {
@@ -55,17 +61,17 @@ void InputStatistics::add_block(std::span<const double> values) {
   for (const double value : values) {
     block_squares += (value - block_mean) * (value - block_mean);
   }
-  const double difference = block_mean - mean_[0];
-  const double total = count_ + size;
-  mean_[0] += difference * (size / total);
-  squares_[0] += block_squares + difference * difference * (count_ * size / total);
-  count_ = total;
+  const double difference = block_mean - mean_[statistic];
+  const double total = before + size;
+  mean_[statistic] += difference * (size / total);
+  squares_[statistic] += block_squares + difference * difference * (before * size / total);
 }
 
 std::vector<double> InputStatistics::deviation() const {
+  const double elements = count_ * static_cast<double>(values_.size() / mean_.size());
   std::vector<double> deviations;
   for (const double squares : squares_) {
-    deviations.push_back(std::sqrt(squares / count_));
+    deviations.push_back(std::sqrt(squares / elements));
   }
   return deviations;
 }

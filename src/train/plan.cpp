@@ -91,7 +91,7 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
   return std::make_unique<nn::Model>(nn::ModelOptions{
       .layers = layer_lines(c, data),
       .loss = decide_loss(c, data),
-      .input_shape = data.input_shape,
+      .input_shape = io::loaded_input_shape(data),
       .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
       .seed = c.run.seed,
       .step_microbatches = c.batch.global / c.batch.micro,

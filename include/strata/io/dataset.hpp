@@ -49,8 +49,8 @@ struct DatasetInfo {
   TokenizerKind tokenizer = TokenizerKind::kNone;
   /// Of the tokenizer's tables.
   std::uint64_t tokenizer_checksum = 0;
-  /// Of the train split's inputs as stored: one value, or one a feature for vectors; none for
-  /// tokens.
+  /// Of the train split's inputs as stored, statistics_of(input_shape) of each; none for tokens.
+  /// Images of earlier versions have one value.
   std::vector<double> mean;
   std::vector<double> deviation;
   std::vector<ShardInfo> shards;
@@ -64,6 +64,17 @@ struct DatasetInfo {
     return target_shape.count() * size_bytes(target_dtype);
   }
 };
+
+/// Whether samples of a shape are images: channels x height x width.
+[[nodiscard]] inline bool is_image(const Shape& input_shape) {
+  return input_shape.rank() == 3;
+}
+
+/// How many means and deviations inputs have: one a feature for vectors, one a channel for images,
+/// else one of all elements.
+[[nodiscard]] inline std::int64_t statistics_of(const Shape& input_shape) {
+  return input_shape.rank() == 1 || is_image(input_shape) ? input_shape[0] : 1;
+}
 
 /// XXH3 over everything that a master says of samples and shards, as text; without path and source.
 [[nodiscard]] std::uint64_t facts_checksum(const DatasetInfo& info);

@@ -90,7 +90,7 @@ TEST(Dataset, MasterShowsTheShardsWhole) {
   const TemporaryDirectory directory;
   const ImportReport report = import_in_shards(directory);
   const auto inputs =
-      read_whole<std::uint8_t>(report.train, "inputs", H5T_NATIVE_UINT8, {25, 4, 5});
+      read_whole<std::uint8_t>(report.train, "inputs", H5T_NATIVE_UINT8, {25, 1, 4, 5});
   const auto targets = read_whole<std::int64_t>(report.train, "targets", H5T_NATIVE_INT64, {25});
   for (std::int64_t i = 0; i < 25; ++i) {
     EXPECT_EQ(std::string(inputs.begin() + i * 20, inputs.begin() + i * 20 + 20), image(i));
@@ -109,7 +109,7 @@ TEST(Dataset, CanBeMovedAsAWhole) {
   import_in_shards(directory);
   std::filesystem::rename(directory / "out", directory / "elsewhere");
   const std::filesystem::path master = directory / "elsewhere/train.h5";
-  EXPECT_EQ(read_whole<std::uint8_t>(master, "inputs", H5T_NATIVE_UINT8, {25, 4, 5})[21],
+  EXPECT_EQ(read_whole<std::uint8_t>(master, "inputs", H5T_NATIVE_UINT8, {25, 1, 4, 5})[21],
             test::pixel(1, 1));
   EXPECT_EQ(Dataset::open(master).info().samples, 25);
 }
@@ -175,7 +175,7 @@ TEST(Dataset, RefusesAShardThatIsTooShort) {
   std::filesystem::copy_file(directory / "out/train-00002.h5", shard,
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_THAT(open_error(report.train),
-              AllOf(HasSubstr("5 x 4 x 5"), HasSubstr("promises 10 x 4 x 5")));
+              AllOf(HasSubstr("5 x 1 x 4 x 5"), HasSubstr("promises 10 x 1 x 4 x 5")));
 }
 
 TEST(Dataset, RefusesAShardOfAnotherImport) {

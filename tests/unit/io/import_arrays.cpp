@@ -53,7 +53,7 @@ TEST(ImportIdx, HoldsEverySampleInFileOrder) {
   const Dataset test = Dataset::open(report.test);
   EXPECT_EQ(train.info().samples, 15);
   EXPECT_EQ(test.info().samples, 7);
-  EXPECT_EQ(train.info().input_shape, (Shape{4, 5}));
+  EXPECT_EQ(train.info().input_shape, (Shape{1, 4, 5}));
   EXPECT_EQ(train.info().input_dtype, DType::kUint8);
   EXPECT_EQ(train.info().target_shape, Shape{});
   EXPECT_EQ(train.info().task, Task::kClassification);

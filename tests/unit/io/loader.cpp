@@ -158,7 +158,7 @@ TEST(Loader, NormalisesBytes) {
     options.compute_dtype = DType::kFloat64;
     Loader wide(dataset, options);
     const ConstTensorView view = narrow.next().inputs(0);
-    EXPECT_EQ(view.shape(), (Shape{6, 4, 5}));
+    EXPECT_EQ(view.shape(), (Shape{6, 4, 5, 1}));
     const auto floats = elements<float>(view);
     const auto doubles = elements<double>(wide.next().inputs(0));
     for (std::int64_t i = 0; i < 120; ++i) {
