@@ -82,12 +82,7 @@ class Dropout final : public Layer {
 
 std::unique_ptr<Layer> make_dropout(LayerLine& line, const LayerSite& site) {
   site.require_numbers(line);
-  const double probability = line.take_number("the probability");
-  if (!(probability >= 0.0 && probability < 1.0)) {
-    line.refuse(
-        fmt::format("the probability is {}, it must be at least 0 and below 1", probability));
-  }
-  return std::make_unique<Dropout>(site, probability);
+  return std::make_unique<Dropout>(site, line.take_probability("the probability"));
 }
 
 }  // namespace strata::nn

@@ -206,10 +206,7 @@ std::unique_ptr<Layer> make_embedding(LayerLine& line, const LayerSite& site) {
                     "give more positions",
                     options.positions, context));
   }
-  options.dropout = line.take_option_number("dropout", 0.0);
-  if (!(options.dropout >= 0.0 && options.dropout < 1.0)) {
-    line.refuse(fmt::format("dropout is {}, it must be at least 0 and below 1", options.dropout));
-  }
+  options.dropout = line.take_option_probability("dropout", 0.0);
   options.deviation = line.take_option_number("deviation", options.deviation);
   return std::make_unique<Embedding>(site, options);
 }

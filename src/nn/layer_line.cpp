@@ -1,5 +1,6 @@
 #include "layer_line.hpp"
 
+#include <cmath>
 #include <limits>
 
 #include "strata/core/text.hpp"
@@ -8,6 +9,19 @@ namespace strata::nn {
 namespace {
 
 constexpr std::int64_t kMostCount = std::numeric_limits<std::int32_t>::max();
+
+/// Nothing where the text is neither a whole number from 1 on nor two of them, as in "3x5".
+std::optional<std::array<std::int64_t, 2>> window_of(std::string_view text) {
+  const std::size_t by = text.find('x');
+  const std::string_view height = text.substr(0, by);
+  const std::string_view width = by == std::string_view::npos ? height : text.substr(by + 1);
+  std::array<std::int64_t, 2> window{};
+  if (!parse_int64(height, window[0]) || !parse_int64(width, window[1]) || window[0] < 1 ||
+      window[1] < 1 || window[0] > kMostCount || window[1] > kMostCount) {
+    return std::nullopt;
+  }
+  return window;
+}
 
 }  // namespace
 
@@ -34,15 +48,19 @@ std::string LayerLine::take_value() {
   return next_value_ < values_.size() ? values_[next_value_++] : std::string();
 }
 
-std::string LayerLine::take_option(const std::string& key, const std::string& otherwise) {
+std::optional<std::string> LayerLine::take_given(const std::string& key) {
   known_options_.push_back(key);
   const auto found = options_.find(key);
   if (found == options_.end()) {
-    return otherwise;
+    return std::nullopt;
   }
-  std::string value = found->second;
+  std::string value = std::move(found->second);
   options_.erase(found);
   return value;
+}
+
+std::string LayerLine::take_option(const std::string& key, const std::string& otherwise) {
+  return take_given(key).value_or(otherwise);
 }
 
 std::int64_t LayerLine::take_count(std::string_view what) {
@@ -59,39 +77,95 @@ std::int64_t LayerLine::take_count(std::string_view what) {
 double LayerLine::take_number(std::string_view what) {
   const std::string text = take_value();
   double number = 0.0;
-  if (!parse_double(text, number)) {
-    refuse(fmt::format("it needs {} as its first value; it has \"{}\"", what, text));
+  if (!parse_double(text, number) || !std::isfinite(number)) {
+    refuse(
+        fmt::format("it needs {}, a finite number, as its first value; it has \"{}\"", what, text));
   }
   return number;
+}
+
+double LayerLine::take_probability(std::string_view what) {
+  const double probability = take_number(what);
+  check_probability(what, probability);
+  return probability;
+}
+
+std::array<std::int64_t, 2> LayerLine::take_window(std::string_view what) {
+  const std::string text = take_value();
+  const auto window = window_of(text);
+  if (!window) {
+    refuse(
+        fmt::format("it needs {} as its next value, one whole number from 1 on, as \"3\", or "
+                    "height and width, as \"3x5\"; it has \"{}\"",
+                    what, text));
+  }
+  return *window;
 }
 
 double LayerLine::take_option_number(const std::string& key, double otherwise) {
-  const std::string text = take_option(key, "");
   double number = otherwise;
-  if (!text.empty() && !parse_double(text, number)) {
-    refuse(fmt::format("{} is \"{}\", it must be a number", key, text));
+  const auto text = take_given(key);
+  if (text && (!parse_double(*text, number) || !std::isfinite(number))) {
+    refuse(fmt::format("{} is \"{}\", it must be a finite number", key, *text));
   }
   return number;
 }
 
-std::int64_t LayerLine::take_option_count(const std::string& key, std::int64_t otherwise) {
-  const std::string text = take_option(key, "");
-  std::int64_t count = otherwise;
-  if (!text.empty() && (!parse_int64(text, count) || count < 1 || count > kMostCount)) {
+double LayerLine::take_option_probability(const std::string& key, double otherwise) {
+  const double probability = take_option_number(key, otherwise);
+  check_probability(key, probability);
+  return probability;
+}
+
+void LayerLine::check_probability(std::string_view what, double probability) const {
+  if (probability < 0.0 || probability >= 1.0) {
+    refuse(fmt::format("{} is {}, it must be at least 0 and below 1", what, probability));
+  }
+}
+
+std::array<std::int64_t, 2> LayerLine::take_option_window(const std::string& key,
+                                                          std::array<std::int64_t, 2> otherwise) {
+  const auto text = take_given(key);
+  if (!text) {
+    return otherwise;
+  }
+  const auto window = window_of(*text);
+  if (!window) {
     refuse(
-        fmt::format("{} is \"{}\", it must be a whole number from 1 to {}", key, text, kMostCount));
+        fmt::format("{} is \"{}\", it must be one whole number from 1 on, as \"3\", or height and "
+                    "width, as \"3x5\"",
+                    key, *text));
+  }
+  return *window;
+}
+
+std::int64_t LayerLine::take_option_from(std::int64_t least, const std::string& key,
+                                         std::int64_t otherwise) {
+  const auto text = take_given(key);
+  std::int64_t count = otherwise;
+  if (text && (!parse_int64(*text, count) || count < least || count > kMostCount)) {
+    refuse(fmt::format("{} is \"{}\", it must be a whole number from {} to {}", key, *text, least,
+                       kMostCount));
   }
   return count;
 }
 
+std::int64_t LayerLine::take_option_whole(const std::string& key, std::int64_t otherwise) {
+  return take_option_from(0, key, otherwise);
+}
+
+std::int64_t LayerLine::take_option_count(const std::string& key, std::int64_t otherwise) {
+  return take_option_from(1, key, otherwise);
+}
+
 std::int64_t LayerLine::take_option_count_or_none(const std::string& key, std::int64_t otherwise) {
   const auto found = options_.find(key);
-  if (found != options_.end() && found->second == "none") {
-    known_options_.push_back(key);
-    options_.erase(found);
-    return 0;
+  if (found == options_.end() || found->second != "none") {
+    return take_option_count(key, otherwise);
   }
-  return take_option_count(key, otherwise);
+  known_options_.push_back(key);
+  options_.erase(found);
+  return 0;
 }
 
 void LayerLine::finish() const {

@@ -1,8 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,12 +29,24 @@ class LayerLine {
   [[nodiscard]] std::string take_option(const std::string& key, const std::string& otherwise);
   [[nodiscard]] std::int64_t take_count(std::string_view what);
   [[nodiscard]] double take_number(std::string_view what);
+  /// At least 0 and below 1.
+  [[nodiscard]] double take_probability(std::string_view what);
+  /// Height and width, given as "3x5", or as "3" where they are the same.
+  [[nodiscard]] std::array<std::int64_t, 2> take_window(std::string_view what);
 
-  /// An option that is a number, or `otherwise`.
+  /// Whether the option is there to be taken.
+  [[nodiscard]] bool has_option(const std::string& key) const { return options_.contains(key); }
+  /// An option that is a finite number, or `otherwise`.
   [[nodiscard]] double take_option_number(const std::string& key, double otherwise);
+  [[nodiscard]] double take_option_probability(const std::string& key, double otherwise);
+  /// An option that is a whole number from 0 on, or `otherwise`.
+  [[nodiscard]] std::int64_t take_option_whole(const std::string& key, std::int64_t otherwise);
+  /// The same as take_window() takes.
+  [[nodiscard]] std::array<std::int64_t, 2> take_option_window(
+      const std::string& key, std::array<std::int64_t, 2> otherwise);
   /// An option that is a whole number from 1 on, or `otherwise`.
   [[nodiscard]] std::int64_t take_option_count(const std::string& key, std::int64_t otherwise);
-  /// The same, and 0 where it is "none".
+  /// The same as take_option_count(), and 0 where it is "none".
   [[nodiscard]] std::int64_t take_option_count_or_none(const std::string& key,
                                                        std::int64_t otherwise);
 
@@ -53,6 +66,11 @@ class LayerLine {
   [[noreturn]] void refuse(std::string_view why) const;
 
  private:
+  [[nodiscard]] std::optional<std::string> take_given(const std::string& key);
+  [[nodiscard]] std::int64_t take_option_from(std::int64_t least, const std::string& key,
+                                              std::int64_t otherwise);
+  void check_probability(std::string_view what, double probability) const;
+
   std::string line_;
   std::string kind_;
   std::vector<std::string> values_;

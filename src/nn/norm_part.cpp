@@ -1,6 +1,5 @@
 #include "norm_part.hpp"
 
-#include "strata/core/text.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/layer_norm.hpp"
 #include "strata/ops/reduce.hpp"
@@ -143,10 +142,9 @@ void NormPart::backward_weight(const LayerPass& pass, Placement placement, const
 }
 
 double take_epsilon(LayerLine& line) {
-  const std::string text = line.take_option("epsilon", "1e-5");
-  double epsilon = 0.0;
-  if (!parse_double(text, epsilon) || !(epsilon > 0.0)) {
-    line.refuse(fmt::format("epsilon is \"{}\", it must be a number above 0", text));
+  const double epsilon = line.take_option_number("epsilon", 1e-5);
+  if (!(epsilon > 0.0)) {
+    line.refuse(fmt::format("epsilon is {}, it must be above 0", epsilon));
   }
   return epsilon;
 }

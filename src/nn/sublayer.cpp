@@ -10,10 +10,7 @@ SublayerOptions take_sublayer_options(LayerLine& line) {
   options.epsilon = take_epsilon(line);
   options.bias = line.take_enum("bias", Bias::kYes);
   options.residual = line.take_enum("residual", Residual::kYes);
-  options.dropout = line.take_option_number("dropout", 0.0);
-  if (!(options.dropout >= 0.0 && options.dropout < 1.0)) {
-    line.refuse(fmt::format("dropout is {}, it must be at least 0 and below 1", options.dropout));
-  }
+  options.dropout = line.take_option_probability("dropout", 0.0);
   options.deviation = line.take_option_number("deviation", options.deviation);
   options.output_deviation = line.take_option_number("output_deviation", options.deviation);
   return options;

@@ -96,7 +96,7 @@ TEST(ModelErrors, OfSublayers) {
                {"gelu, relu, swiglu", "not \"silu\""});
   expect_words(tokens({"embedding 8", "mlp", "head"}), {"the number of hidden units"});
   expect_words(tokens({"embedding 8", "mlp 12 dropout=1", "head"}), {"dropout is 1", "below 1"});
-  expect_words(tokens({"embedding 8", "mlp 12 dropout=nan", "head"}), {"dropout is nan"});
+  expect_words(tokens({"embedding 8", "mlp 12 dropout=nan", "head"}), {"dropout is \"nan\""});
   expect_words(tokens({"embedding 8", "mlp 12 norm=batch", "head"}),
                {"norm is one of none, layer_norm, rms_norm", "batch"});
   expect_words(tokens({"embedding 8", "mlp 12 epsilon=-1", "head"}), {"epsilon", "-1"});
@@ -167,6 +167,7 @@ TEST(ModelErrors, AllowWhatOnlyLooksWrong) {
   EXPECT_NO_THROW(Model(tokens(
       {"embedding 8 positions=20 vocabulary=64 name=a.b", "attention 4 kv_heads=2", "head"})));
   EXPECT_NO_THROW(Model(tokens({"embedding 10", "attention 4 head_size=3", "head"})));
+  EXPECT_NO_THROW(Model(tokens({"embedding 10", "attention 3 head_size=3", "head"})));
   EXPECT_NO_THROW(Model(numbers({"dense 8 parallel=column"}, 8)));
 }
 

@@ -60,11 +60,13 @@ TEST(LayerLine, SaysWhatAValueMustBe) {
   expect_refusal("dense 3 bias=maybe", "bias is one of no, yes, not \"maybe\"");
   expect_refusal("dense 3 init=xavier",
                  "init is one of fan_in, glorot, he, normal, zeros, ones, not \"xavier\"");
-  expect_refusal("dropout", "it needs the probability as its first value; it has \"\"");
+  expect_refusal("dropout",
+                 "it needs the probability, a finite number, as its first value; it has \"\"");
   expect_refusal("dropout 1", "the probability is 1, it must be at least 0 and below 1");
   expect_refusal("dropout -0.1", "the probability is -0.1, it must be at least 0 and below 1");
-  expect_refusal("dropout nan", "the probability is nan, it must be at least 0 and below 1");
-  expect_refusal("layer_norm epsilon=0", "epsilon is \"0\", it must be a number above 0");
+  expect_refusal("dropout nan",
+                 "it needs the probability, a finite number, as its first value; it has \"nan\"");
+  expect_refusal("layer_norm epsilon=0", "epsilon is 0, it must be above 0");
   for (const char* line : {"relu name=", "relu name=a/b", "relu name=.a", "relu name=a."}) {
     expect_refusal(line, "a name has at least one character, no '/', and no '.' at its ends");
   }
