@@ -14,7 +14,8 @@ constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 constexpr std::int64_t kMostIds = std::int64_t{1} << 24;
 constexpr std::int64_t kMostSamples = std::int64_t{1} << 30;
 constexpr std::int64_t kMostSamplesAPass = std::int64_t{1} << 20;
-constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
+// On each axis of the grid, and of lanes and shards.
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
 
 /// Only floating-point types compute.
 Option dtype_option() {
