@@ -114,6 +114,8 @@ class Settings(Errors):
                 ("numerics.shards=1000000", ["numerics.shards", "from 0 to 65536"]),
                 ("data.train=", ["data.train is empty", "strata data import"])]:
             self.refused(USAGE, *words, settings=["--" + setting])
+        self.assert_refused(self.alone("train", self.config, "--run.dir="), USAGE, 'run.dir = ""',
+                            "give a directory")
         self.refused(USAGE, "optimizer.momentum is 0", "such as 0.9",
                      settings=["--optimizer.kind=sgd", "--optimizer.nesterov=on"])
         self.refused(USAGE, "train.epochs is 1e+300", "lower it",
