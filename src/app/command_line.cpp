@@ -9,7 +9,7 @@
 namespace strata::app {
 
 CommandLine::CommandLine(Arguments arguments, const std::vector<std::string>& names,
-                         const std::vector<std::string>& switches) {
+                         const std::vector<std::string>& switches, Values each) {
   const auto is_in = [](const std::vector<std::string>& list, const std::string& name) {
     return std::find(list.begin(), list.end(), name) != list.end();
   };
@@ -21,7 +21,7 @@ CommandLine::CommandLine(Arguments arguments, const std::vector<std::string>& na
   };
   for (const std::string& argument : arguments) {
     if (argument.rfind("--", 0) != 0) {
-      if (open.empty()) {
+      if (open.empty() || (each == Values::kOne && has(open))) {
         positions_.push_back(argument);
       } else {
         pairs_.emplace_back(open, argument);

@@ -23,14 +23,17 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments);
 ExitCode data_command(Arguments arguments);
 ExitCode checkpoint_command(Arguments arguments);
 
-/// Arguments split into positions and "--name=value" or "--name value" pairs; values that follow
-/// without a name belong to the name before them.
+/// Arguments split into positions and "--name=value" or "--name value" pairs.
 class CommandLine {
  public:
+  /// How many values a name takes: where a list, what follows without a name belongs to the name
+  /// before it, else it is a position.
+  enum class Values { kOne, kList };
+
   /// `switches` are names without a value. Throws: Error(kUsage) for a name that is not known, with
   /// the nearest; for one whose value is missing, and for a switch with a value.
   CommandLine(Arguments arguments, const std::vector<std::string>& names,
-              const std::vector<std::string>& switches);
+              const std::vector<std::string>& switches, Values each = Values::kList);
 
   [[nodiscard]] const std::vector<std::string>& positions() const { return positions_; }
   [[nodiscard]] bool has(std::string_view name) const;

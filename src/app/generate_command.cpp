@@ -1,5 +1,7 @@
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -62,8 +64,9 @@ GenerateArguments arguments_of(Arguments arguments) {
       own.push_back(argument);
     }
   }
-  const CommandLine line(
-      own, {"prompt", "tokens", "samples", "temperature", "top-k", "top-p", "seed"}, {"help"});
+  const CommandLine line(own,
+                         {"prompt", "tokens", "samples", "temperature", "top-k", "top-p", "seed"},
+                         {"help"}, CommandLine::Values::kOne);
   if (line.has("help")) {
     result.wants_help = true;
     return result;
@@ -111,7 +114,11 @@ train::Plan plan_alone(comm::MpiSession& mpi, Session& session) {
 std::vector<std::int64_t> prompt_ids(const GenerateArguments& given,
                                      const io::Tokenizer& tokenizer) {
   if (given.prompt) {
-    return tokenizer.encode(*given.prompt);
+    try {
+      return tokenizer.encode(*given.prompt);
+    } catch (const Error& error) {
+      fail(ExitCode::kUsage, "--prompt cannot be turned into tokens: {}", error.what());
+    }
   }
   if (tokenizer.separator() >= 0) {
     return {tokenizer.separator()};
@@ -125,8 +132,10 @@ std::vector<std::int64_t> prompt_ids(const GenerateArguments& given,
 }
 
 void write_text(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    fail(ExitCode::kData, "cannot write to the standard output: {}; give it a place that takes it",
+         std::strerror(errno));
+  }
 }
 
 }  // namespace

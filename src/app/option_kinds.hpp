@@ -123,14 +123,22 @@ Option choice(const std::string& key, const std::string& help, const Member& mem
               }};
 }
 
+enum class Empty { kAllowed, kRefused };
+
 template <typename Member>
 Option text(const std::string& key, const std::string& values, const std::string& help,
-            const Member& member) {
+            const Member& member, Empty empty = Empty::kAllowed) {
   return {.key = key,
           .values = values,
           .unit = {},
           .help = help,
-          .set = [=](RunConfig& config, const std::string& value) { member(config) = value; },
+          .set =
+              [=](RunConfig& config, const std::string& value) {
+                if (value.empty() && empty == Empty::kRefused) {
+                  refuse(key, value, "a " + values);
+                }
+                member(config) = value;
+              },
           .get = [=](const RunConfig& config) { return member(const_cast<RunConfig&>(config)); }};
 }
 

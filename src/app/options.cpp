@@ -14,7 +14,8 @@ constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 constexpr std::int64_t kMostIds = std::int64_t{1} << 24;
 constexpr std::int64_t kMostSamples = std::int64_t{1} << 30;
 constexpr std::int64_t kMostSamplesAPass = std::int64_t{1} << 20;
-constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
+// On each axis of the grid, and of lanes and shards.
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
 
 /// Only floating-point types compute.
 Option dtype_option() {
@@ -225,7 +226,8 @@ std::vector<Option> running() {
             STRATA_MEMBER(checkpoint.every)),
       whole("checkpoint.keep", "checkpoints", "newest checkpoints that are kept", 1,
             STRATA_MEMBER(checkpoint.keep)),
-      text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir)),
+      text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir),
+           Empty::kRefused),
       whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,
             STRATA_MEMBER(run.seed)),
       whole("run.threads", "threads",

@@ -34,11 +34,11 @@ void SumTree::collect(const Range& node, const Range& range, std::vector<Range>&
 
 std::vector<FoldStep> fold_steps(const SumTree& tree, std::span<const Range> nodes) {
   std::vector<FoldStep> steps;
+  std::size_t next = 0;  // the tree is walked from left to right, as the parts lie
   // The part that holds a node's sum once its subtree has been added up: that of its first leaf.
   const std::function<std::int64_t(const Range&)> add_up = [&](const Range& node) {
-    const auto part = std::find(nodes.begin(), nodes.end(), node);
-    if (part != nodes.end()) {
-      return static_cast<std::int64_t>(part - nodes.begin());
+    if (next < nodes.size() && nodes[next] == node) {
+      return static_cast<std::int64_t>(next++);
     }
     require(node.count() > 1, "leaf {} of the sum is not covered by any part", node.begin);
     const std::int64_t middle = node.begin + node.count() / 2;

@@ -46,6 +46,9 @@ class BytePairs {
 
   /// Pre: every byte is a token, and so is each merge's result.
   explicit BytePairs(BytePairTables tables);
+  // words_ looks into tables_: of short tokens, into the strings themselves.
+  BytePairs(const BytePairs&) = delete;
+  BytePairs& operator=(const BytePairs&) = delete;
 
   [[nodiscard]] const BytePairTables& tables() const { return tables_; }
 

@@ -124,13 +124,13 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
                     heads, attention.kv_heads, heads));
   }
   attention.queries = heads / attention.kv_heads;
-  attention.head_size = line.take_option_count("head_size", width / heads);
-  if (attention.head_size * heads != width && attention.head_size == width / heads) {
+  if (!line.has_option("head_size") && width % heads != 0) {
     line.refuse(
         fmt::format("its input of width {} does not divide into {} heads; change the width "
-                    "or the heads, or give another head_size=",
+                    "or the heads, or give head_size=",
                     width, heads));
   }
+  attention.head_size = line.take_option_count("head_size", width / heads);
   attention.rotary = line.take_option_number("rotary", 0.0);
   if (attention.rotary < 0.0) {
     line.refuse(fmt::format("rotary is {}; give the base of the angles, as 10000, or leave it out",

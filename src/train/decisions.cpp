@@ -187,35 +187,79 @@ nn::LossKind decide_loss(const RunConfig& config, const io::DatasetInfo& data) {
   return natural;
 }
 
-void check_stages(const Plan& plan) {
-  constexpr std::int64_t kMostBytes = std::int64_t{1} << 31;
+namespace {
+
+/// What MPI counts in an int: bytes of a message, or elements of a sum of its own.
+constexpr double kMostCounted = 2147483647.0;
+
+/// Refuses tensors between stages that are too long for a message.
+void check_neighbours(const Plan& plan, const nn::PassShape& pass) {
   const RunConfig& c = plan.config;
   for (std::size_t s = 0; s + 1 < plan.split.stages.size(); ++s) {
     const nn::Layer& layer = plan.model->layer(plan.split.stages[s].end - 1);
-    const auto bytes = static_cast<double>(c.batch.micro) *
-                       static_cast<double>(layer.output_shape().count()) *
+    const auto bytes = static_cast<double>(nn::local_shape(layer.output(), pass).count()) *
                        static_cast<double>(size_bytes(c.numerics.dtype));
-    if (bytes >= static_cast<double>(kMostBytes)) {
+    if (bytes > kMostCounted) {
       fail(ExitCode::kUsage,
            "between the stages {} and {} a microbatch of {} samples is a message of {:.3g} bytes, "
-           "at most {} fit; lower batch.micro",
-           s, s + 1, c.batch.micro, bytes, kMostBytes);
+           "at most {:.0f} fit; lower batch.micro",
+           s, s + 1, c.batch.micro, bytes, kMostCounted);
     }
   }
-  for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
-    const nn::Port& port = plan.model->layer(i).output();
-    const std::int64_t rows = nn::rows_at(port, c.batch.micro);
-    const double sum_bytes = static_cast<double>(rows) * static_cast<double>(port.shape.back()) *
-                             static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype))) /
-                             static_cast<double>(plan.grid.tensor);
-    if (plan.grid.tensor > 1 && port.placement != nn::Placement::kFeatures &&
-        sum_bytes >= static_cast<double>(kMostBytes)) {
-      fail(
-          ExitCode::kUsage,
-          "the tensor ranks' sums of layer {} are messages of {:.3g} bytes with microbatches of {} "
-          "samples, at most {} fit; lower batch.micro",
-          plan.model->layer(i).name(), sum_bytes, c.batch.micro, kMostBytes);
+}
+
+/// Refuses a sum over the tensor ranks, of the shape at a layer's input or output, that is too long
+/// for its messages.
+void check_sum(const Plan& plan, const nn::Layer& layer, const nn::Port& port) {
+  const RunConfig& c = plan.config;
+  if (port.placement == nn::Placement::kFeatures) {
+    return;
+  }
+  const std::int64_t rows = nn::rows_at(port, c.batch.micro);
+  const auto width = static_cast<double>(port.shape.back());
+  if (c.numerics.mode == comm::Summation::kLibrary) {
+    // The library is given the whole tensor.
+    const double elements = static_cast<double>(rows) * width;
+    if (elements > kMostCounted) {
+      fail(ExitCode::kUsage,
+           "the tensor ranks' sums of layer {} have {:.3g} elements with microbatches of {} "
+           "samples, in numerics.mode = fast at most {:.0f} fit; lower batch.micro",
+           layer.name(), elements, c.batch.micro, kMostCounted);
     }
+  }
+  const std::int64_t most_rows = grid::even_part(rows, plan.grid.tensor, 0).count();
+  const double bytes = static_cast<double>(most_rows) * width *
+                       static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
+  const bool sends_slices =
+      c.numerics.mode == comm::Summation::kInvariant || port.placement == nn::Placement::kTokens;
+  if (sends_slices && bytes > kMostCounted) {
+    fail(ExitCode::kUsage,
+         "the tensor ranks' sums of layer {} are messages of {:.3g} bytes with microbatches of {} "
+         "samples, at most {:.0f} fit; lower batch.micro",
+         layer.name(), bytes, c.batch.micro, kMostCounted);
+  }
+}
+
+}  // namespace
+
+void check_stages(const Plan& plan) {
+  const RunConfig& c = plan.config;
+  // Of the first rank of a tensor group, which has as much as any.
+  const nn::PassShape pass{
+      .microbatch = c.batch.micro,
+      .dtype = c.numerics.dtype,
+      .shards = {.count = c.numerics.shards,
+                 .own = grid::even_part(c.numerics.shards, plan.grid.tensor, 0)},
+      .recompute = c.train.recompute};
+  check_neighbours(plan, pass);
+  for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
+    const nn::Layer& layer = plan.model->layer(i);
+    if (layer.traffic(pass).messages > 0.0) {
+      check_sum(plan, layer, layer.input());
+      check_sum(plan, layer, layer.output());
+    }
+    const nn::Port& port = layer.output();
+    const std::int64_t rows = nn::rows_at(port, c.batch.micro);
     if (port.placement == nn::Placement::kTokens && rows % c.numerics.shards != 0) {
       fail(ExitCode::kUsage,
            "parallel.sequence is on, but the {} tokens of a microbatch (batch.micro = {} times "

@@ -109,10 +109,13 @@ class Settings(Errors):
                 ("batch.global=1000000000", ["microbatches", "larger batch.micro"]),
                 ("batch.global=1000000000000", ["batch.global", "from 1 to 1073741824"]),
                 ("batch.micro=2000000", ["batch.micro", "from 0 to 1048576"]),
-                ("parallel.data=9000000000000000000", ["parallel.data", "from 0 to 1048576"]),
-                ("numerics.lanes=9000000000000000000", ["numerics.lanes", "from 0 to 1048576"]),
+                ("parallel.data=9000000000000000000", ["parallel.data", "from 0 to 65536"]),
+                ("numerics.lanes=9000000000000000000", ["numerics.lanes", "from 0 to 65536"]),
+                ("numerics.shards=1000000", ["numerics.shards", "from 0 to 65536"]),
                 ("data.train=", ["data.train is empty", "strata data import"])]:
             self.refused(USAGE, *words, settings=["--" + setting])
+        self.assert_refused(self.alone("train", self.config, "--run.dir="), USAGE, 'run.dir = ""',
+                            "give a directory")
         self.refused(USAGE, "optimizer.momentum is 0", "such as 0.9",
                      settings=["--optimizer.kind=sgd", "--optimizer.nesterov=on"])
         self.refused(USAGE, "train.epochs is 1e+300", "lower it",

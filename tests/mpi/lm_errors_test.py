@@ -204,7 +204,7 @@ class Errors(language.LanguageTest):
     def generate(self, *arguments, run="spoken"):
         """Generates without mpirun; its exit code, standard output and standard error apart."""
         command = [harness.STRATA, "generate", self.config, f"--run.dir={run}", *arguments]
-        done = subprocess.run([str(word) for word in command], cwd=self.directory, timeout=60,
+        done = subprocess.run(command, cwd=self.directory, timeout=60,
                               env={**os.environ, **harness.LAUNCH_ENVIRONMENT}, check=False,
                               capture_output=True, text=True, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout, done.stderr
@@ -230,9 +230,10 @@ class Errors(language.LanguageTest):
                 ([], ["no line feed to begin with", "--prompt=TEXT"]),
                 (["--prompt=oak", "--tokens=99999999999999"], ["--tokens is", "from 1 to 1000000000"]),
                 (["--prompt=oak", "--seed=-1"], ['--seed is "-1"', "from 0 to"]),
-                (["--prompt=oak", "--batch.global=0"], ["batch.global"])]:
+                (["--prompt=oak", "--batch.global=0"], ["batch.global"]),
+                (["--prompt=OAK"], ["--prompt", "the character", "is not among the 26"]),
+                ([b"--prompt=oak\xff"], ["--prompt", "not valid UTF-8 at its byte 3"])]:
             self.generate_refused(USAGE, *words, arguments=arguments)
-        self.generate_refused(DATA, "the character", "is not among the 26", arguments=["--prompt=OAK"])
         self.generate_refused(CHECKPOINT, "there is no checkpoint", arguments=["--prompt=oak"],
                               run="none")
         prompt = "--prompt=" + language.WORDS[0]
@@ -243,6 +244,23 @@ class Errors(language.LanguageTest):
             self.assertEqual(code, DONE, said)
             self.assertEqual(len(spoken), len(language.WORDS[0]) + 5 + 1, spoken)
             self.assertNotIn("warning", said)
+        # The config file may follow the options.
+        done = self.alone("generate", "--run.dir=spoken", prompt, "--tokens=5", self.config)
+        self.assertEqual(done.code, DONE, done.text)
+        done = self.alone("generate", "--tokens", "5", self.config, "--run.dir=spoken", prompt)
+        self.assertEqual(done.code, DONE, done.text)
+        done = self.alone("generate", self.config, "--tokens=5", "run.ini", prompt)
+        self.assert_refused(done, USAGE, "needs one config file")
+
+    def test_generation_where_nothing_can_be_written(self):
+        self.train(self.config, (1, 1, 1), "unheard")
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([harness.STRATA, "generate", self.config, "--run.dir=unheard",
+                                   "--prompt=oak"], cwd=self.directory, timeout=60, stdout=full,
+                                  stderr=subprocess.PIPE, text=True, check=False,
+                                  env={**os.environ, **harness.LAUNCH_ENVIRONMENT})
+        self.assertEqual(done.returncode, DATA, done.stderr)
+        self.assertIn("cannot write to the standard output: No space left", done.stderr)
 
     def test_generation_with_a_damaged_newest_checkpoint(self):
         self.train(self.config, (1, 1, 1), "damaged", "--checkpoint.every=2")

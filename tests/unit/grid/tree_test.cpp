@@ -105,6 +105,18 @@ TEST(RunningFold, NeedsAboutTheLogarithmOfTheLeaves) {
   }
 }
 
+TEST(SumTree, FoldsAsManyLeavesAsASettingAllows) {
+  constexpr std::int64_t kLeaves = 65536;
+  std::vector<Range> leaves;
+  for (std::int64_t leaf = 0; leaf < kLeaves; ++leaf) {
+    leaves.push_back({leaf, leaf + 1});
+  }
+  const std::vector<FoldStep> steps = fold_steps(SumTree(kLeaves), leaves);
+  ASSERT_EQ(steps.size(), leaves.size() - 1);
+  EXPECT_EQ(steps.front(), (FoldStep{0, 1}));
+  EXPECT_EQ(steps.back(), (FoldStep{0, kLeaves / 2}));
+}
+
 TEST(SumInTree, AddsAsTheTreeDoes) {
   // In f64 the order decides: 1 vanishes beside 1e16, and 1e16 - 1e16 must come first to save it.
   EXPECT_EQ(sum_in_tree(SumTree(4), std::vector{1e16, -1e16, 1.0, 1.0}), 2.0);

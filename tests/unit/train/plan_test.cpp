@@ -131,6 +131,52 @@ TEST(Prepare, RefusesRowsThatShardsDoNotDivideUnderSequenceParallelism) {
   EXPECT_NO_THROW(prepare(config, 2, tokens(5), {}));
 }
 
+TEST(Prepare, RefusesSumsThatAreTooLongForTheirMessages) {
+  constexpr std::int64_t kWide = 1 << 20;
+  RunConfig config = gpt_on({1, 1, 4});
+  config.model.transformer.width = kWide;
+  config.model.transformer.hidden = 64;
+  config.batch.micro = 1;
+  // A rank sends 2^20 times a quarter of the rows, in float32.
+  const auto with_context = [&](std::int64_t context) {
+    config.model.transformer.context = context;
+    static_cast<void>(prepare(config, 4, tokens(context), {}));
+  };
+  EXPECT_NO_THROW(with_context(2044));
+  config.model.transformer.context = 2048;
+  expect_refusal(config, 4, {}, {"layer embedding", "messages", "2147483647", "batch.micro"}, 2048);
+  // The library's sum counts elements, of all rows.
+  config.numerics.mode = comm::Summation::kLibrary;
+  EXPECT_NO_THROW(with_context(2044));
+  config.model.transformer.context = 2048;
+  expect_refusal(config, 4, {}, {"layer embedding", "elements", "fast", "batch.micro"}, 2048);
+  config.parallel.tensor = 2;
+  config.model.transformer.context = 1024;
+  EXPECT_NO_THROW(prepare(config, 2, tokens(1024), {}));
+  config.parallel.sequence = Switch::kOn;
+  expect_refusal(config, 2, {}, {"layer embedding", "messages"}, 1024);
+}
+
+TEST(Prepare, AllowsLargeTensorsThatNoTensorRankSends) {
+  RunConfig config = gpt_on({1, 1, 2});
+  config.model.transformer = {};
+  config.model.layers = {"dense 1048576 relu", "dense 10"};
+  config.batch.global = config.batch.micro = 8192;
+  const io::DatasetInfo numbers{.path = "train.h5",
+                                .task = io::Task::kClassification,
+                                .samples = 8192,
+                                .input_shape = {10},
+                                .input_dtype = DType::kFloat32,
+                                .classes = 10};
+  EXPECT_NO_THROW(prepare(config, 2, numbers, {}));
+  config.model.layers = {"dense 64 parallel=column", "dense 1048576 parallel=row", "dense 10"};
+  EXPECT_THAT(
+      test::error_of([&] { static_cast<void>(prepare(config, 2, numbers, {})); }, ExitCode::kUsage),
+      testing::HasSubstr("layer dense2"));
+  config.parallel.tensor = 1;
+  EXPECT_NO_THROW(prepare(config, 1, numbers, {}));
+}
+
 TEST(Prepare, ChoosesAMicrobatchByItsTokens) {
   const auto chosen = [](std::int64_t context, std::int64_t global) {
     RunConfig config = gpt();
