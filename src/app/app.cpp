@@ -23,7 +23,8 @@ constexpr const char* kUsage =
     R"(strata trains neural networks on grids of MPI ranks.
 
   strata train CONFIG.ini [--section.key=value ...] [--dry-run]   train; --run.resume=auto continues
-  strata evaluate CONFIG.ini [--section.key=value ...]            loss and accuracy of the newest checkpoint
+  strata evaluate CONFIG.ini [--section.key=value ...]            loss and accuracy of the newest checkpoint; --classes: of
+                                                                  each class, --confusion=FILE.csv: who is taken for whom
   strata generate CONFIG.ini [--prompt=TEXT ...]                  text from a language model (--help lists the options)
   strata data import --format=FORMAT ... --output=DIR             make a data set (--help lists the options)
   strata data inspect DIR/train.h5 [--verify]                     show a data set; read and check every byte

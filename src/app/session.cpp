@@ -1,5 +1,6 @@
 #include "session.hpp"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "strata/app/config_file.hpp"
@@ -117,10 +118,18 @@ train::Plan make_plan(comm::MpiSession& mpi, const Session& session, std::int64_
 }
 
 TrainArguments take_arguments(Arguments arguments, std::string_view command) {
+  constexpr std::string_view kConfusion = "--confusion=";
   TrainArguments result;
   for (const std::string& argument : arguments) {
     if (argument == "--dry-run" && command == "train") {
       result.dry_run = true;
+    } else if (argument == "--classes" && command == "evaluate") {
+      result.each_class = true;
+    } else if (argument.starts_with("--confusion") && command == "evaluate") {
+      result.confusion = argument.substr(std::min(argument.size(), kConfusion.size()));
+      if (!argument.starts_with(kConfusion) || result.confusion.empty()) {
+        fail(ExitCode::kUsage, "{} names no file; give --confusion=FILE.csv", argument);
+      }
     } else if (result.config.empty() && argument.rfind("--", 0) != 0) {
       result.config = argument;
     } else {

@@ -27,11 +27,13 @@ struct Session {
   int threads = 1;
 };
 
-/// The config file's name and the settings, "--dry-run" taken out.
+/// The config file's name and the settings, without what is the command's own.
 struct TrainArguments {
   std::string config;
   std::vector<std::string> settings;
-  bool dry_run = false;
+  bool dry_run = false;     ///< of train: --dry-run
+  bool each_class = false;  ///< of evaluate: --classes
+  std::string confusion;    ///< of evaluate: --confusion=FILE
 };
 
 /// Throws: Error(kUsage) where there is no config file.

@@ -102,6 +102,53 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   return outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
 }
 
+namespace {
+
+/// Place for what a classifier answers, where it can be counted. Throws: Error(kUsage) where it
+/// cannot but is asked for.
+std::optional<train::ClassCounts> counts_for(const train::Plan& plan, const TrainArguments& given) {
+  if (train::counts_classes(plan)) {
+    return train::ClassCounts(plan.train_data.classes);
+  }
+  if (given.each_class || !given.confusion.empty()) {
+    fail(ExitCode::kUsage,
+         "--classes and --confusion count the answers of a classifier to samples of known class, "
+         "whose "
+         "last layer is not split; leave them out, or end the model with a layer without "
+         "parallel=column");
+  }
+  return std::nullopt;
+}
+
+/// The result in full: numbers read back to the same bits.
+void print_result(const Session& session, const train::Plan& plan,
+                  const train::EvaluationResult& result,
+                  const std::optional<train::ClassCounts>& counts, const TrainArguments& given) {
+  const io::Dataset& data = session.test_data ? *session.test_data : *session.train_data;
+  std::string text = fmt::format("loss {}", result.loss);
+  if (train::is_language_model(plan)) {
+    text += fmt::format(", perplexity {:.6g}", std::exp(result.loss));
+  }
+  if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
+    text += fmt::format(", accuracy {:.4f} %", 100.0 * result.accuracy);
+  }
+  if (counts && counts->classes() > train::ClassCounts::kFirst) {
+    text += fmt::format(", in the first {} {:.4f} %", train::ClassCounts::kFirst,
+                        100.0 * counts->accuracy_in_first());
+  }
+  fmt::print("{}: {} over {} samples of {}\n", session.checkpoint->directory().string(), text,
+             result.samples, data.info().path.string());
+  const std::vector<std::string>& names = plan.train_data.class_names;
+  if (given.each_class) {
+    fmt::print("{}", train::class_table(*counts, names));
+  }
+  if (!given.confusion.empty()) {
+    train::write_confusion(*counts, names, given.confusion);
+  }
+}
+
+}  // namespace
+
 ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   Log log(voice_of(mpi));
   TrainArguments given;
@@ -114,24 +161,21 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   comm::Groups groups = comm::make_groups(mpi.world(), plan.grid);
   const train::RankPlan rank = train::rank_plan(plan, mpi.world().rank());
   std::optional<train::StageState> state;
+  std::optional<train::ClassCounts> counts;
   comm::agree(mpi.world(), [&] {
+    counts = counts_for(plan, given);
     train::require_same_model(plan, *session.checkpoint);
     state.emplace(context, plan, rank, groups);
     state->load_weights(*session.checkpoint);
   });
   pipeline::Executor executor(state->stage(), *groups.pipeline);
-  const train::EvaluationResult result = train::evaluate(plan, rank, groups, executor, data);
-  if (mpi.world().rank() == 0) {
-    const bool classes = plan.model->loss() == nn::LossKind::kCrossEntropy;
-    // The loss reads back to the same bits.
-    fmt::print("{}: loss {}{}{} over {} samples of {}\n", session.checkpoint->directory().string(),
-               result.loss,
-               train::is_language_model(plan)
-                   ? fmt::format(", perplexity {:.6g}", std::exp(result.loss))
-                   : "",
-               classes ? fmt::format(", accuracy {:.4f} %", 100.0 * result.accuracy) : "",
-               result.samples, data.info().path.string());
-  }
+  const train::EvaluationResult result =
+      train::evaluate(plan, rank, groups, executor, data, counts ? &*counts : nullptr);
+  comm::agree(mpi.world(), [&] {
+    if (mpi.world().rank() == 0) {
+      print_result(session, plan, result, counts, given);
+    }
+  });
   return ExitCode::kDone;
 }
 

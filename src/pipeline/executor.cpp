@@ -21,7 +21,7 @@ nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage) {
 class Executor::Run {
  public:
   Run(Executor& executor, const Schedule& schedule, MicrobatchSource& source, nn::Mode mode,
-      double gradient_scale, nn::GradientSink* sink)
+      double gradient_scale, nn::GradientSink* sink, const OutputObserver& see)
       : stage_(executor.stage_),
         group_(executor.group_),
         observer_(executor.observer_),
@@ -29,6 +29,7 @@ class Executor::Run {
         mode_(mode),
         gradient_scale_(gradient_scale),
         sink_(sink),
+        see_(see),
         actions_(schedule.stage_actions[static_cast<std::size_t>(group_.rank())]),
         activation_receives_(of(schedule.microbatches)),
         gradient_receives_(of(schedule.microbatches)),
@@ -117,6 +118,9 @@ class Executor::Run {
 
   void loss(std::int64_t m) {
     timed([&] {
+      if (see_) {
+        see_(stage_.output_of(m, input(m)), source_.targets(m), source_.valid_rows(m));
+      }
       execution_.losses.push_back(stage_.loss(m, input(m), source_.targets(m),
                                               source_.valid_rows(m), gradient_scale_, mode_));
     });
@@ -192,6 +196,7 @@ class Executor::Run {
   nn::Mode mode_;
   double gradient_scale_;
   nn::GradientSink* sink_;
+  const OutputObserver& see_;
   const std::vector<Action>& actions_;
   std::vector<comm::Request> activation_receives_;
   std::vector<comm::Request> gradient_receives_;
@@ -209,13 +214,14 @@ Executor::Executor(nn::Stage& stage, comm::Communicator& pipeline_group)
 
 Execution Executor::train(const Schedule& schedule, MicrobatchSource& source, double gradient_scale,
                           nn::GradientSink& sink) {
-  return Run(*this, schedule, source, nn::Mode::kTraining, gradient_scale, &sink).finish();
+  return Run(*this, schedule, source, nn::Mode::kTraining, gradient_scale, &sink, {}).finish();
 }
 
-Execution Executor::evaluate(const Schedule& schedule, MicrobatchSource& source) {
+Execution Executor::evaluate(const Schedule& schedule, MicrobatchSource& source,
+                             const OutputObserver& see) {
   require(schedule.kind == ScheduleKind::kForwardOnly, "evaluation by the schedule {}",
           name_of(schedule.kind));
-  return Run(*this, schedule, source, nn::Mode::kEvaluation, 0.0, nullptr).finish();
+  return Run(*this, schedule, source, nn::Mode::kEvaluation, 0.0, nullptr, see).finish();
 }
 
 }  // namespace strata::pipeline

@@ -37,6 +37,11 @@ std::string text_of(const Plan& plan, const EvaluationResult& result) {
   return text + fmt::format(" over {} samples", count_text(result.samples));
 }
 
+bool counts_classes(const Plan& plan) {
+  return plan.train_data.task == io::Task::kClassification &&
+         plan.model->output().placement == nn::Placement::kReplicated;
+}
+
 void require_fits(const Plan& plan, const io::DatasetInfo& info) {
   const io::DatasetInfo& trained = plan.train_data;
   if (info.input_shape != trained.input_shape || info.target_shape != trained.target_shape ||
@@ -69,7 +74,8 @@ void require_fits(const Plan& plan, const io::DatasetInfo& info) {
 }
 
 EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& groups,
-                          pipeline::Executor& executor, const io::Dataset& dataset) {
+                          pipeline::Executor& executor, const io::Dataset& dataset,
+                          ClassCounts* counts) {
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = plan.config.batch.global;
   const std::int64_t all_rounds = (info.samples + round_samples - 1) / round_samples;
@@ -81,6 +87,13 @@ EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& 
     loader.emplace(dataset, evaluation_loader(plan, rank, rounds));
   }
 
+  pipeline::OutputObserver see;
+  // Ranks of a tensor group see the same outputs.
+  if (counts != nullptr) {
+    see = [counts](const ConstTensorView& outputs, const ConstTensorView& targets,
+                   std::int64_t valid) { counts->add(outputs, targets, valid); };
+  }
+
   // Sum of losses, then number of right answers. Microbatches are added in the order of their
   // samples.
   std::vector<double> totals(2, 0.0);
@@ -88,7 +101,7 @@ EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& 
   for (std::int64_t round = 0; round < rounds; ++round) {
     const io::LoadedStep* loaded = loader ? &loader->next() : nullptr;
     BatchSource source(plan, rank, loaded, round * round_samples, samples);
-    const pipeline::Execution execution = executor.evaluate(plan.evaluation, source);
+    const pipeline::Execution execution = executor.evaluate(plan.evaluation, source, see);
     if (execution.losses.empty()) {
       continue;
     }
@@ -105,6 +118,10 @@ EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& 
     }
   }
   groups.pipeline->broadcast(comm::payload_of(std::span(totals)), plan.grid.pipeline - 1);
+  if (counts != nullptr) {
+    counts->add_up(*groups.data);
+    counts->take_from(*groups.pipeline, plan.grid.pipeline - 1);
+  }
   const auto targets = static_cast<double>(samples * plan.targets_per_sample);
   return {.loss = totals[0] / targets, .accuracy = totals[1] / targets, .samples = samples};
 }

@@ -1,7 +1,8 @@
 // Runs a whole model through its stages on tensors from standard input and writes the loss and
 // every parameter's gradient to standard output, for model_reference.py.
 // Usage: model_cases DTYPE INPUT LOSS MICROBATCH STAGES SHARDS LAYER..., INPUT numbers or tokens;
-// in: width or context and number of outputs, every parameter, inputs, targets.
+// in: the sample's shape (width, context, or channels x height x width) and the number of outputs in
+// one tensor, every trained parameter, inputs (images channels last), targets.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -34,6 +35,11 @@ struct Arguments {
   std::int64_t shards = 1;
   std::vector<std::string> layers;
 };
+
+/// What PyTorch has too, once.
+bool is_compared(const ParameterSpec& spec) {
+  return spec.ownership == Ownership::kOwned && spec.rule == ParameterRule::kTrained;
+}
 
 /// Whole parameters by name.
 template <typename T>
@@ -98,8 +104,8 @@ struct Part {
                .slots = {.activations = 1, .inputs = layers.begin == 0 ? 0 : 1, .gradients = 1}},
               weights.view()) {
     for (const PlacedParameter& placed : layout.parameters) {
-      if (placed.offset >= layout.weight_elements) {
-        continue;  // used in the place of its owner
+      if (placed.offset >= layout.weight_elements || !is_compared(placed.spec)) {
+        continue;  // used in the place of its owner, or only in evaluation
       }
       const TensorView whole = parameters.at(placed.spec.name).view();
       for_each_run(placed, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
@@ -151,7 +157,7 @@ double pass(const Parts<T>& parts, std::int64_t m, const ConstTensorView& sample
 template <typename T>
 void write_gradients(const Model& model, const Parts<T>& parts) {
   for (const ParameterSpec& spec : model.parameters()) {
-    if (spec.ownership == Ownership::kBorrowed) {
+    if (!is_compared(spec)) {
       continue;
     }
     Tensor<T> gradient(spec.shape);
@@ -171,15 +177,16 @@ void run(const Arguments& arguments) {
   ops::Context context(2);
   comm::ShardGroup group(arguments.shards);
   auto sizes = read_tensor<std::int64_t>();
+  const std::size_t dimensions = sizes.elements().size() - 1;
   const Model model({.layers = arguments.layers,
                      .loss = arguments.loss,
-                     .input_shape = Shape{sizes.elements()[0]},
-                     .outputs = sizes.elements()[1],
+                     .input_shape = Shape(std::span(sizes.elements()).first(dimensions)),
+                     .outputs = sizes.elements()[dimensions],
                      .input_kind = arguments.input,
                      .shards = arguments.shards});
   Tensors<T> parameters;
   for (const ParameterSpec& spec : model.parameters()) {
-    if (spec.ownership == Ownership::kOwned) {
+    if (is_compared(spec)) {
       auto values = read_tensor<T>();
       require(values.shape() == spec.shape, "{} is {}, not {}", spec.name, spec.shape.text(),
               values.shape().text());

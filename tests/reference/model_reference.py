@@ -14,6 +14,7 @@ except ImportError as missing:
     print(f"skipped: {missing}; Debian's packages are python3-numpy and python3-torch")
     sys.exit(77)
 
+from torch_images import CUT, RESIDUAL
 from torch_transformer import Model, Transformer
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
@@ -27,8 +28,14 @@ class Case:
         self.name, self.loss, self.inputs, self.outputs = name, loss, inputs, outputs
         self.kind = "numbers"
         self.shards = (1,)
+        self.microbatches = ((ROWS, 1), (ROWS // 4, 1), (ROWS // 4, 3))
+        self.sizes = [inputs, outputs]
         self.lines = [line for line, _ in layers]
         self.make = lambda: nn.Sequential(*(module for _, make in layers for module in make()))
+
+    def sent(self, inputs):
+        """Inputs as strata has them."""
+        return inputs
 
     def batch(self, generator, dtype):
         inputs = torch.randn(ROWS, self.inputs, generator=generator, dtype=torch.float64).to(dtype)
@@ -46,6 +53,8 @@ class LanguageCase(Case):
     def __init__(self, name, transformer):
         self.name, self.loss = name, "cross_entropy"
         self.inputs, self.outputs = transformer.context, transformer.vocabulary
+        self.microbatches = ((ROWS, 1), (ROWS // 4, 1), (ROWS // 4, 3))
+        self.sizes = [self.inputs, self.outputs]
         self.kind = "tokens"
         self.shards = (1, 2)
         self.lines = transformer.lines()
@@ -54,6 +63,23 @@ class LanguageCase(Case):
     def batch(self, generator, dtype):
         ids = torch.randint(self.outputs, (ROWS, self.inputs + 1), generator=generator)
         return ids[:, :-1], ids[:, 1:]
+
+
+class ImageCase(Case):
+    def __init__(self, name, network):
+        self.name, self.loss, self.kind = name, "cross_entropy", "numbers"
+        self.shape, self.outputs, self.shards = network.shape, network.classes, network.shards
+        # Batch normalisation sees one microbatch at a time.
+        self.microbatches = network.microbatches(ROWS)
+        self.sizes = [*self.shape, self.outputs]
+        self.lines, self.make = network.lines, network.make
+
+    def sent(self, inputs):
+        return inputs.permute(0, 2, 3, 1)
+
+    def batch(self, generator, dtype):
+        images = torch.randn(ROWS, *self.shape, generator=generator, dtype=torch.float64).to(dtype)
+        return images, torch.randint(self.outputs, (ROWS,), generator=generator)
 
 
 def dense(inputs, outputs, bias=True):
@@ -75,6 +101,8 @@ CASES = [
                                     llama=False)),
     LanguageCase("llama", Transformer(width=32, heads=4, kv_heads=2, hidden=64, blocks=2, vocabulary=50, context=12,
                                       llama=True)),
+    ImageCase("convolutions cut by channel", CUT),
+    ImageCase("residual blocks", RESIDUAL),
 ]
 
 
@@ -110,9 +138,9 @@ def compare(program, case, dtype_name, generator):
     loss.backward()
     names = ["loss", *parameters]
     expected = [loss.detach().numpy(), *(parameter.grad.numpy() for parameter in parameters.values())]
-    sent = [torch.tensor([case.inputs, case.outputs]), *parameters.values(), inputs, targets]
+    sent = [torch.tensor(case.sizes), *parameters.values(), case.sent(inputs), targets]
     ways = [(microbatch, stages, shards)
-            for microbatch, stages in ((ROWS, 1), (ROWS // 4, 1), (ROWS // 4, 3))
+            for microbatch, stages in case.microbatches
             for shards in case.shards]
     for way in ways:
         results = results_of(program, case, dtype_name, way, sent, [e.shape for e in expected])

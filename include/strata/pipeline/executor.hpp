@@ -45,6 +45,11 @@ struct Execution {
 /// Is told of each action and when it ran, in seconds of the steady clock.
 using ActionObserver = std::function<void(const Action&, double begin, double end)>;
 
+/// Is told of each microbatch's outputs on the last stage, of which the first `valid` rows count,
+/// with their targets, before its loss is computed.
+using OutputObserver = std::function<void(const ConstTensorView& outputs,
+                                          const ConstTensorView& targets, std::int64_t valid)>;
+
 /// The memory that a stage needs to run a training schedule, and with it any evaluation. Received
 /// activations have one slot more than are live, and gradients two, so that receives can be posted
 /// ahead.
@@ -62,8 +67,9 @@ class Executor {
   /// multiplied by gradient_scale.
   [[nodiscard]] Execution train(const Schedule& schedule, MicrobatchSource& source,
                                 double gradient_scale, nn::GradientSink& sink);
-  /// Forward only.
-  [[nodiscard]] Execution evaluate(const Schedule& schedule, MicrobatchSource& source);
+  /// Forward only. `see` may be empty.
+  [[nodiscard]] Execution evaluate(const Schedule& schedule, MicrobatchSource& source,
+                                   const OutputObserver& see = {});
 
  private:
   class Run;

@@ -6,6 +6,7 @@
 #include "strata/comm/groups.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/pipeline/executor.hpp"
+#include "strata/train/class_counts.hpp"
 #include "strata/train/plan.hpp"
 
 namespace strata::train {
@@ -27,9 +28,13 @@ void require_fits(const Plan& plan, const io::DatasetInfo& info);
 /// Runs the model forward over the samples of a data set once, in order: all of them, or as many
 /// global batches as train.evaluate_batches says. The result is the same
 /// bits on every grid, and known to every rank. Communication: over the whole grid. Pre:
-/// the data fit the model. Throws: Error(kData) where a sample is damaged.
+/// the data fit the model; `counts`, where given, is empty and counts_classes(). It then holds the
+/// answers to all samples, on every rank. Throws: Error(kData) where a sample is damaged.
 [[nodiscard]] EvaluationResult evaluate(const Plan& plan, const RankPlan& rank,
                                         comm::Groups& groups, pipeline::Executor& executor,
-                                        const io::Dataset& dataset);
+                                        const io::Dataset& dataset, ClassCounts* counts = nullptr);
+
+/// Whether answers can be counted by class: a classifier's, whose outputs every rank holds whole.
+[[nodiscard]] bool counts_classes(const Plan& plan);
 
 }  // namespace strata::train

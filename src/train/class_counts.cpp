@@ -1,0 +1,148 @@
+#include "strata/train/class_counts.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+namespace strata::train {
+namespace {
+
+std::string name_of_class(std::span<const std::string> names, std::int64_t number) {
+  const auto index = static_cast<std::size_t>(number);
+  return index < names.size() ? names[index] : std::to_string(number);
+}
+
+/// As CSV has it: in quotes where it holds a comma, a quote or a line's end.
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) {
+    return text;
+  }
+  std::string quoted = "\"";
+  for (const char character : text) {
+    quoted += character == '"' ? "\"\"" : std::string(1, character);
+  }
+  return quoted + '"';
+}
+
+/// Share in percent, of nothing 0.
+double percent(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace
+
+ClassCounts::ClassCounts(std::int64_t classes)
+    : classes_(classes), counts_(static_cast<std::size_t>(classes * (classes + 1))) {}
+
+void ClassCounts::add(const ConstTensorView& logits, const ConstTensorView& labels,
+                      std::int64_t valid) {
+  require(logits.count() >= valid * classes_ && labels.count() >= valid,
+          "{} logits and {} labels for {} rows of {} classes", logits.count(), labels.count(),
+          valid, classes_);
+  const std::span<const std::int64_t> label = labels.host<std::int64_t>();
+  with_stored(logits.dtype(), [&]<typename T>(T) {
+    const std::span<const T> all = logits.host<T>();
+    for (std::int64_t r = 0; r < valid; ++r) {
+      const std::span<const T> row =
+          all.subspan(static_cast<std::size_t>(r * classes_), static_cast<std::size_t>(classes_));
+      const auto value = [&](std::size_t i) { return static_cast<Compute<T>>(row[i]); };
+      const auto wanted = static_cast<std::size_t>(label[static_cast<std::size_t>(r)]);
+      std::size_t answer = 0;
+      std::int64_t before = 0;
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        answer = value(i) > value(answer) ? i : answer;
+        before += value(i) > value(wanted) || (value(i) == value(wanted) && i < wanted) ? 1 : 0;
+      }
+      const auto stride = static_cast<std::size_t>(classes_ + 1);
+      ++counts_[wanted * stride + answer];
+      counts_[wanted * stride + row.size()] += before < kFirst ? 1 : 0;
+    }
+  });
+}
+
+void ClassCounts::add_up(comm::Communicator& group) {
+  // A class at a time, so that memory does not grow with ranks times classes squared.
+  const auto width = static_cast<std::size_t>(classes_ + 1);
+  std::vector<std::int64_t> all(width * static_cast<std::size_t>(group.size()));
+  for (std::int64_t label = 0; label < classes_; ++label) {
+    const std::span<std::int64_t> mine =
+        std::span(counts_).subspan(static_cast<std::size_t>(label) * width, width);
+    group.all_gather(comm::payload_of(mine), comm::payload_of(std::span(all)));
+    for (std::size_t i = 0; i < width; ++i) {
+      mine[i] = 0;
+      for (std::size_t at = i; at < all.size(); at += width) {
+        mine[i] += all[at];
+      }
+    }
+  }
+}
+
+void ClassCounts::take_from(comm::Communicator& group, std::int64_t root) {
+  group.broadcast(comm::payload_of(std::span(counts_)), root);
+}
+
+std::int64_t ClassCounts::samples(std::int64_t label) const {
+  const std::span<const std::int64_t> answers =
+      row(label).first(static_cast<std::size_t>(classes_));
+  return std::accumulate(answers.begin(), answers.end(), std::int64_t{0});
+}
+
+double ClassCounts::accuracy_in_first() const {
+  std::int64_t right = 0;
+  std::int64_t all = 0;
+  for (std::int64_t label = 0; label < classes_; ++label) {
+    right += row(label).back();
+    all += samples(label);
+  }
+  return percent(right, all) / 100.0;
+}
+
+std::string class_table(const ClassCounts& counts, std::span<const std::string> names) {
+  std::vector<std::vector<std::string>> rows{
+      {"class", "samples", "accuracy", "taken most for", "of its samples"}};
+  for (std::int64_t label = 0; label < counts.classes(); ++label) {
+    const std::int64_t samples = counts.samples(label);
+    std::int64_t other = label == 0 ? 1 : 0;
+    for (std::int64_t answer = 0; answer < counts.classes(); ++answer) {
+      if (answer != label && counts.count(label, answer) > counts.count(label, other)) {
+        other = answer;
+      }
+    }
+    const bool mistaken = other < counts.classes() && counts.count(label, other) > 0;
+    rows.push_back(
+        {name_of_class(names, label), count_text(samples),
+         fmt::format("{:.2f} %", percent(counts.count(label, label), samples)),
+         mistaken ? name_of_class(names, other) : "-",
+         mistaken ? fmt::format("{:.2f} %", percent(counts.count(label, other), samples)) : "-"});
+  }
+  return table_text(rows);
+}
+
+void write_confusion(const ClassCounts& counts, std::span<const std::string> names,
+                     const std::filesystem::path& file) {
+  std::ofstream out(file);
+  out << "class";
+  for (std::int64_t answer = 0; answer < counts.classes(); ++answer) {
+    out << ',' << csv_field(name_of_class(names, answer));
+  }
+  out << '\n';
+  for (std::int64_t label = 0; label < counts.classes(); ++label) {
+    out << csv_field(name_of_class(names, label));
+    for (std::int64_t answer = 0; answer < counts.classes(); ++answer) {
+      out << ',' << counts.count(label, answer);
+    }
+    out << '\n';
+  }
+  out.close();
+  if (!out) {
+    fail(ExitCode::kUsage, "cannot write the confusion matrix to {}; choose another --confusion",
+         file.string());
+  }
+}
+
+}  // namespace strata::train
