@@ -1,8 +1,8 @@
 // Runs a whole model through its stages on tensors from standard input and writes the loss and
 // every parameter's gradient to standard output, for model_reference.py.
 // Usage: model_cases DTYPE INPUT LOSS MICROBATCH STAGES SHARDS LAYER..., INPUT numbers or tokens;
-// in: the sample's shape (width, context, or channels x height x width) and the number of outputs in
-// one tensor, every trained parameter, inputs (images channels last), targets.
+// in: the sample's shape (width, context, or channels x height x width) and the number of outputs
+// in one tensor, every trained parameter, inputs (images channels last), targets.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -104,7 +104,7 @@ struct Part {
                .slots = {.activations = 1, .inputs = layers.begin == 0 ? 0 : 1, .gradients = 1}},
               weights.view()) {
     for (const PlacedParameter& placed : layout.parameters) {
-      if (placed.offset >= layout.weight_elements || !is_compared(placed.spec)) {
+      if (placed.offset >= layout.weight_elements || placed.spec.rule == ParameterRule::kAverage) {
         continue;  // used in the place of its owner, or only in evaluation
       }
       const TensorView whole = parameters.at(placed.spec.name).view();

@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(
         GradientCase{"group_norm", {"group_norm 2", "flatten"}, Shape{4, 3, 2}, 24},
         GradientCase{"dropout_on_images", {"dropout 0.3", "flatten"}, Shape{3, 2, 2}, 12},
         GradientCase{"residual",
-                     {"residual", "conv 3 3 padding=same", "batch_norm relu",
+                     {"residual", "conv 3 3 padding=same bias=no", "batch_norm relu",
                       "conv 3 3 padding=same bias=no", "batch_norm", "end relu", "flatten"},
                      Shape{3, 4, 3},
                      36},
