@@ -105,18 +105,6 @@ std::int64_t images_a_sum(const ConvolutionShape& shape) {
   return std::min(shape.images, std::max((shape.images + kMost - 1) / kMost, least));
 }
 
-/// sum = (or +=) part.
-void add_run(const float* part, Accumulate accumulate, std::int64_t count, float* sum) {
-  if (accumulate == Accumulate::kOverwrite) {
-    std::copy_n(part, count, sum);
-    return;
-  }
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) {
-    sum[i] += part[i];
-  }
-}
-
 /// The weight gradient of float32 or bfloat16 tensors, group of images by group.
 class WeightSum {
  public:
@@ -132,7 +120,6 @@ class WeightSum {
     whole_ = &primitives.kernel(key);
     key.shape.images = images_ - (groups_ - 1) * grain_;
     last_ = &primitives.kernel(key);
-    weights_ = key.shape.weight().count();
     x_bytes_ = key.shape.input().tail().count() * size_bytes(key.operands);
     dy_bytes_ = key.shape.output().tail().count() * size_bytes(key.operands);
   }
@@ -141,12 +128,9 @@ class WeightSum {
     Primitives& primitives = context_.primitives();
     const std::int64_t part_bytes = rounded_up(unpack_->operand_bytes(0));
     const std::int64_t stored_bytes =
-        rounded_up(weights_ * static_cast<std::int64_t>(sizeof(float)));
-    // As many groups at a time as there are threads: few threads need little memory, and the order
-    // of the sums is the same.
-    const std::int64_t at_once = std::min<std::int64_t>(context_.threads(), groups_);
-    std::byte* const stored = primitives.shared(stored_bytes + (at_once + 1) * part_bytes);
-    std::byte* const sum = stored + stored_bytes;
+        accumulate == Accumulate::kAdd ? unpack_->operand_bytes(1) : 0;
+    const std::int64_t at_once = groups_at_once(part_bytes);
+    std::byte* const sum = primitives.shared((at_once + 1) * part_bytes + stored_bytes);
     for (std::int64_t first = 0; first < groups_; first += at_once) {
       const std::int64_t count = std::min(at_once, groups_ - first);
       std::byte* const parts = first == 0 ? sum : sum + part_bytes;
@@ -157,14 +141,17 @@ class WeightSum {
         primitives.run(group == groups_ - 1 ? *last_ : *whole_, omp_get_thread_num(), operands);
       });
       primitives.check();
-      for (std::int64_t i = first == 0 ? 1 : 0; i < count; ++i) {
-        add(parts + i * part_bytes, Accumulate::kAdd, unpack_->operand_bytes(0), sum);
-      }
+      const std::int64_t own = first == 0 ? 1 : 0;
+      add(parts + own * part_bytes, part_bytes, count - own, part_bytes, sum);
     }
+    auto* const to = reinterpret_cast<std::byte*>(dw);
+    std::byte* const stored =
+        accumulate == Accumulate::kAdd ? sum + (at_once + 1) * part_bytes : to;
     primitives.run(*unpack_, 0, std::array{sum, stored});
     primitives.check();
-    add(stored, accumulate, weights_ * static_cast<std::int64_t>(sizeof(float)),
-        reinterpret_cast<std::byte*>(dw));
+    if (accumulate == Accumulate::kAdd) {
+      add(stored, 0, 1, stored_bytes, to);
+    }
   }
 
  private:
@@ -173,12 +160,28 @@ class WeightSum {
     return (bytes + kLine - 1) / kLine * kLine;
   }
 
-  void add(const std::byte* part, Accumulate accumulate, std::int64_t bytes, std::byte* sum) {
-    const auto* const from = reinterpret_cast<const float*>(part);
+  /// Groups whose sums are in memory together: all that a bound allows, so that threads seldom
+  /// wait for one another. One thread adds a group's sum while it is in the cache. The order of
+  /// the additions is the same.
+  [[nodiscard]] std::int64_t groups_at_once(std::int64_t part_bytes) const {
+    constexpr std::int64_t kBytes = 16 << 20;
+    const std::int64_t threads = context_.threads();
+    return threads == 1 ? 1 : std::min(groups_, std::max(threads, kBytes / part_bytes));
+  }
+
+  /// sum += part 0, sum += part 1, ..., which lie `stride` bytes apart.
+  void add(const std::byte* parts, std::int64_t stride, std::int64_t count, std::int64_t bytes,
+           std::byte* sum) {
     auto* const to = reinterpret_cast<float*>(sum);
     parallel_for(context_, bytes / static_cast<std::int64_t>(sizeof(float)), kElementGrain,
                  [=](std::int64_t begin, std::int64_t end) {
-                   add_run(from + begin, accumulate, end - begin, to + begin);
+                   for (std::int64_t part = 0; part < count; ++part) {
+                     const auto* const from = reinterpret_cast<const float*>(parts + part * stride);
+#pragma omp simd
+                     for (std::int64_t i = begin; i < end; ++i) {
+                       to[i] += from[i];
+                     }
+                   }
                  });
   }
 
@@ -186,7 +189,6 @@ class WeightSum {
   std::int64_t images_;
   std::int64_t grain_;
   std::int64_t groups_;
-  std::int64_t weights_;
   std::int64_t x_bytes_;
   std::int64_t dy_bytes_;
   Kernel* unpack_;

@@ -4,39 +4,16 @@ Usage: attention_reference.py ATTENTION_CASES. Ends with 77 (skipped) where PyTo
 """
 
 import math
-import subprocess
 import sys
 
-try:
-    import numpy as np
-    import torch
-    import torch.nn.functional as F
-except ImportError as missing:
-    print(f"skipped: {missing}; Debian's packages are python3-numpy and python3-torch")
-    sys.exit(77)
+from torch_cases import compare, normals
 
-TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+import torch
+import torch.nn.functional as F
+
 THETA = 10000.0
 # sequences, tokens, key-value heads, queries of each, head size
 SHAPES = ((12, 64, 4, 1, 32), (2, 200, 2, 3, 64), (1, 77, 1, 4, 10), (3, 1, 2, 1, 8))
-
-
-def ours(program, case, dtype, inputs, shapes):
-    """Results of one case, as arrays of the given shapes."""
-    message = b""
-    for tensor in inputs:
-        array = np.ascontiguousarray(tensor.detach().numpy())
-        message += np.array([array.ndim, *array.shape], dtype=np.int64).tobytes() + array.tobytes()
-    answer = subprocess.run([program, case, dtype], input=message, stdout=subprocess.PIPE, check=True)
-    flat = np.frombuffer(answer.stdout, dtype=dtype)
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    assert flat.size == sum(sizes), f"{case}: {flat.size} results"
-    parts = np.split(flat, np.cumsum(sizes)[:-1])
-    return [part.reshape(shape) for part, shape in zip(parts, shapes)]
-
-
-def normals(generator, dtype, *shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def turned(x):
@@ -81,28 +58,4 @@ def cases(generator, dtype):
         yield "split_cross_entropy", [logits, targets], [loss, logits.grad]
 
 
-def main():
-    program = sys.argv[1]
-    torch.set_num_threads(1)
-    failures = 0
-    checks = 0
-    for dtype_name, tolerance in TOLERANCE.items():
-        dtype = getattr(torch, dtype_name)
-        generator = torch.Generator().manual_seed(1)
-        for name, inputs, expected in cases(generator, dtype):
-            expected = [tensor.detach().numpy() for tensor in expected]
-            results = ours(program, name, dtype_name, inputs, [e.shape for e in expected])
-            for index, (result, wanted) in enumerate(zip(results, expected)):
-                wanted = wanted.astype(np.float64)
-                difference = np.linalg.norm(result.astype(np.float64) - wanted)
-                checks += 1
-                if not difference <= tolerance * np.linalg.norm(wanted):
-                    failures += 1
-                    extents = "x".join(map(str, inputs[1].shape))
-                    print(f"{name} {dtype_name} {extents}: result {index} differs by "
-                          f"{difference / np.linalg.norm(wanted):.2e}, {tolerance:.0e} is allowed")
-    print(f"{checks} results compared with PyTorch {torch.__version__}, {failures} differ")
-    return 1 if failures or checks == 0 else 0
-
-
-sys.exit(main())
+sys.exit(compare(sys.argv[1], [cases], described=1))

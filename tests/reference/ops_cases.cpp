@@ -1,14 +1,10 @@
 // Runs one operation on tensors from standard input and writes its results to standard output, for
 // ops_reference.py. Usage: ops_cases CASE DTYPE.
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
-
-#include <fmt/core.h>
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
@@ -297,17 +293,7 @@ void run(const std::string& name) {
 }  // namespace strata::ops
 
 int main(int argc, char** argv) {
-  try {
-    const std::span arguments(argv, static_cast<std::size_t>(argc));
-    const auto dtype =
-        argc == 3 ? strata::enum_from_name<strata::DType>(arguments[2]) : std::nullopt;
-    if (!dtype) {
-      strata::fail(strata::ExitCode::kUsage, "usage: ops_cases CASE float32|float64");
-    }
-    strata::with_floating(*dtype, [&]<typename T>(T) { strata::ops::run<T>(arguments[1]); });
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "ops_cases: {}\n", error.what());
-    return 1;
-  }
+  return strata::reference::run_case(
+      "ops_cases", argc, argv,
+      []<typename T>(const std::string& name, T) { strata::ops::run<T>(name); });
 }

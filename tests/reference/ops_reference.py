@@ -3,54 +3,21 @@
 Usage: ops_reference.py OPS_CASES. Ends with 77 (skipped) where PyTorch is missing.
 """
 
-import subprocess
 import sys
 
-try:
-    import numpy as np
-    import torch
-    import torch.nn.functional as F
-except ImportError as missing:
-    print(f"skipped: {missing}; Debian's packages are python3-numpy and python3-torch")
-    sys.exit(77)
+from torch_cases import backward, compare, differentiable, normals
 
-TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+import torch
+import torch.nn.functional as F
+
 STEPS = 5
-
-
-def ours(program, case, dtype, inputs, shapes):
-    """Results of one case, as arrays of the given shapes."""
-    message = b""
-    for tensor in inputs:
-        array = np.ascontiguousarray(tensor.detach().numpy())
-        message += np.array([array.ndim, *array.shape], dtype=np.int64).tobytes() + array.tobytes()
-    answer = subprocess.run([program, case, dtype], input=message, stdout=subprocess.PIPE, check=True)
-    flat = np.frombuffer(answer.stdout, dtype=dtype)
-    assert flat.size == sum(int(np.prod(shape)) for shape in shapes), f"{case}: {flat.size} results"
-    arrays = []
-    for shape in shapes:
-        count = int(np.prod(shape))
-        arrays.append(flat[:count].reshape(shape))
-        flat = flat[count:]
-    return arrays
-
-
-def normals(generator, dtype, *shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def differentiable(generator, dtype, *shape):
-    return normals(generator, dtype, *shape).requires_grad_()
 
 
 def layer_cases(generator, dtype):
     """Name, inputs of the program, PyTorch's results (output, then gradients)."""
 
-    def backward(function, parameters, dy_shape):
-        dy = normals(generator, dtype, *dy_shape)
-        y = function(*parameters)
-        y.backward(dy)
-        return [*parameters, dy], [y, *(parameter.grad for parameter in parameters)]
+    def with_gradients(function, parameters, dy_shape):
+        return backward(function, parameters, normals(generator, dtype, *dy_shape))
 
     for rows, inputs, outputs in ((128, 784, 128), (128, 128, 10), (33, 100, 700), (600, 37, 5)):
         parameters = [
@@ -58,7 +25,7 @@ def layer_cases(generator, dtype):
             differentiable(generator, dtype, outputs, inputs),
             differentiable(generator, dtype, outputs),
         ]
-        yield "dense", *backward(F.linear, parameters, (rows, outputs))
+        yield "dense", *with_gradients(F.linear, parameters, (rows, outputs))
 
     elementwise = {
         "relu": torch.relu,
@@ -69,7 +36,7 @@ def layer_cases(generator, dtype):
     }
     for name, function in elementwise.items():
         for shape in ((128, 128), (7, 1001)):
-            yield name, *backward(function, [differentiable(generator, dtype, *shape)], shape)
+            yield name, *with_gradients(function, [differentiable(generator, dtype, *shape)], shape)
 
     for shape in ((128, 128), (7, 1001)):
         parameters = [
@@ -78,16 +45,16 @@ def layer_cases(generator, dtype):
             differentiable(generator, dtype, shape[1]),
         ]
         norm = lambda x, gain, bias: F.layer_norm(x, gain.shape, gain, bias, 1e-5)
-        yield "layer_norm", *backward(norm, parameters, shape)
+        yield "layer_norm", *with_gradients(norm, parameters, shape)
 
         def rms_norm(x, gain):
             return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * gain
 
         parameters = [differentiable(generator, dtype, *shape), differentiable(generator, dtype, shape[1])]
-        yield "rms_norm", *backward(rms_norm, parameters, shape)
+        yield "rms_norm", *with_gradients(rms_norm, parameters, shape)
 
         parameters = [differentiable(generator, dtype, *shape), differentiable(generator, dtype, *shape)]
-        yield "swiglu", *backward(lambda gate, up: F.silu(gate) * up, parameters, shape)
+        yield "swiglu", *with_gradients(lambda gate, up: F.silu(gate) * up, parameters, shape)
 
     for sequences, tokens, vocabulary, width in ((12, 64, 65, 128), (3, 11, 1000, 37)):
         ids = torch.randint(vocabulary, (sequences, tokens), generator=generator)
@@ -96,7 +63,7 @@ def layer_cases(generator, dtype):
             differentiable(generator, dtype, tokens + 5, width),
         ]
         embed = lambda table, positions: F.embedding(ids, table) + positions[:tokens]
-        inputs, expected = backward(embed, parameters, (sequences, tokens, width))
+        inputs, expected = with_gradients(embed, parameters, (sequences, tokens, width))
         yield "embedding", [*inputs, ids], expected
 
     for rows, outputs in ((128, 10), (9, 5000)):
@@ -119,21 +86,18 @@ def bfloat16_cases(generator, dtype):
     def rounded(*shape):
         return normals(generator, dtype, *shape).bfloat16().to(dtype).requires_grad_()
 
-    def backward(function, parameters, dy_shape):
-        dy = rounded(*dy_shape)
-        y = function(*parameters)
-        y.backward(dy)
-        return [*parameters, dy], [y, *(parameter.grad for parameter in parameters)]
+    def with_gradients(function, parameters, dy_shape):
+        return backward(function, parameters, rounded(*dy_shape))
 
     if dtype != torch.float32:
         return
     for rows, inputs, outputs in ((128, 784, 128), (128, 128, 10), (33, 100, 700), (600, 37, 5), (256, 96, 1100)):
         parameters = [rounded(rows, inputs), rounded(outputs, inputs), rounded(outputs)]
-        yield "bfloat16_dense", *backward(F.linear, parameters, (rows, outputs))
+        yield "bfloat16_dense", *with_gradients(F.linear, parameters, (rows, outputs))
     for shape in ((128, 128), (7, 1001)):
         parameters = [rounded(*shape), rounded(shape[1]), rounded(shape[1])]
         norm = lambda x, gain, bias: F.layer_norm(x, gain.shape, gain, bias, 1e-5)
-        yield "bfloat16_layer_norm", *backward(norm, parameters, shape)
+        yield "bfloat16_layer_norm", *with_gradients(norm, parameters, shape)
 
 
 def allowed(name, index, tolerance):
@@ -163,30 +127,4 @@ def optimizer_cases(generator, dtype):
         yield name, [start, gradients], [weight]
 
 
-def main():
-    program = sys.argv[1]
-    torch.set_num_threads(1)
-    failures = 0
-    checks = 0
-    for dtype_name, tolerance in TOLERANCE.items():
-        dtype = getattr(torch, dtype_name)
-        generator = torch.Generator().manual_seed(1)
-        for cases in (layer_cases, bfloat16_cases, optimizer_cases):
-            for name, inputs, expected in cases(generator, dtype):
-                expected = [tensor.detach().numpy() for tensor in expected]
-                results = ours(program, name, dtype_name, inputs, [e.shape for e in expected])
-                for index, (result, wanted) in enumerate(zip(results, expected)):
-                    wanted = wanted.astype(np.float64)
-                    error = np.linalg.norm(result.astype(np.float64) - wanted) / np.linalg.norm(wanted)
-                    checks += 1
-                    limit = allowed(name, index, tolerance)
-                    if not error <= limit:
-                        failures += 1
-                        shape = "x".join(map(str, inputs[0].shape))
-                        print(f"{name} {dtype_name} {shape}: result {index} differs by {error:.2e}, "
-                              f"{limit:.0e} is allowed")
-    print(f"{checks} results compared with PyTorch {torch.__version__}, {failures} differ")
-    return 1 if failures or checks == 0 else 0
-
-
-sys.exit(main())
+sys.exit(compare(sys.argv[1], [layer_cases, bfloat16_cases, optimizer_cases], allowed))

@@ -2,9 +2,16 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <exception>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include <fmt/core.h>
+
+#include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
 
@@ -62,6 +69,24 @@ template <typename T>
 void write_scalar(double value) {
   const T narrowed = static_cast<T>(value);
   write(std::span<const T>(&narrowed, 1));
+}
+
+/// The whole of a program "PROGRAM CASE float32|float64": calls run(CASE, T{}). Returns the exit
+/// code.
+template <typename Run>
+int run_case(std::string_view program, int argc, char** argv, const Run& run) {
+  try {
+    const std::span arguments(argv, static_cast<std::size_t>(argc));
+    const auto dtype = argc == 3 ? enum_from_name<DType>(arguments[2]) : std::nullopt;
+    if (!dtype) {
+      fail(ExitCode::kUsage, "usage: {} CASE float32|float64", program);
+    }
+    with_floating(*dtype, [&](auto zero) { run(std::string(arguments[1]), zero); });
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", program, error.what());
+    return 1;
+  }
 }
 
 }  // namespace strata::reference
