@@ -72,7 +72,15 @@ namespace {
 std::unique_ptr<nn::Model> make_model(const Plan& plan) {
   const RunConfig& c = plan.config;
   const io::DatasetInfo& data = plan.train_data;
-  return std::make_unique<nn::Model>(nn::ModelOptions{
+  const nn::TransformerOptions& named = c.model.transformer;
+  if (named.preset != nn::Preset::kNone && named.vocabulary != 0 &&
+      named.vocabulary < data.classes) {
+    fail(ExitCode::kUsage,
+         "model.preset is {} with model.vocabulary = {}, but the data set has {} token ids; set "
+         "model.vocabulary to at least {}",
+         name_of(named.preset), named.vocabulary, data.classes, data.classes);
+  }
+  const nn::ModelOptions options{
       .layers = layer_lines(c),
       .loss = decide_loss(c, data),
       .input_shape = data.input_shape,
@@ -81,8 +89,20 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
       .input_kind =
           data.task == io::Task::kNextToken ? nn::InputKind::kTokenIds : nn::InputKind::kNumbers,
       .shards = c.numerics.shards,
-      .token_rows = c.parallel.sequence == Switch::kOn ? nn::Placement::kTokens
-                                                       : nn::Placement::kReplicated});
+      .token_rows =
+          c.parallel.sequence == Switch::kOn ? nn::Placement::kTokens : nn::Placement::kReplicated};
+  try {
+    return std::make_unique<nn::Model>(options);
+  } catch (const Error& error) {
+    if (named.preset == nn::Preset::kNone) {
+      throw;
+    }
+    // The line is none of the user's.
+    fail(error.code(),
+         "model.preset is {}, whose layers follow from model.width, model.heads, model.kv_heads "
+         "and model.hidden; {}",
+         name_of(named.preset), error.what());
+  }
 }
 
 }  // namespace

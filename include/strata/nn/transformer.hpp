@@ -57,7 +57,7 @@ struct TransformerOptions {
 };
 
 /// The options with everything filled in that the preset decides.
-/// Throws: Error(kUsage) naming the first dimension that nobody gives.
+/// Throws: Error(kUsage) naming the first dimension that nobody gives, or heads that do not fit.
 [[nodiscard]] TransformerOptions resolved(const TransformerOptions& options);
 
 /// The `layer =` lines of a transformer: embedding, an attention and an MLP sublayer a block, norm

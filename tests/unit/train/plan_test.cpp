@@ -205,6 +205,28 @@ TEST(Prepare, RefusesAModelThatIsSpelledTwiceOrHasNoContext) {
   EXPECT_EQ(layer_lines(gpt()).size(), 5U);
 }
 
+TEST(Prepare, NamesThePresetAndItsSettingsWhereALayerDoesNotFit) {
+  const auto with = [](const auto& change) {
+    RunConfig config = gpt();
+    change(config.model.transformer);
+    return config;
+  };
+  expect_refusal(with([](auto& t) { t.heads = 3; }), 1, {},
+                 {"model.preset is gpt", "model.width = 16", "model.heads = 3"});
+  expect_refusal(with([](auto& t) { t.kv_heads = 3; }), 1, {},
+                 {"model.preset is gpt", "model.heads = 4", "model.kv_heads = 3", "divides 4"});
+  expect_refusal(with([](auto& t) {
+                   t.heads = 16;
+                   t.positions = nn::PositionChoice::kRotary;
+                 }),
+                 1, {}, {"model.positions = rotary", "a head has 1", "model.heads = 16"});
+  expect_refusal(with([](auto& t) { t.vocabulary = kVocabulary - 1; }), 1, {},
+                 {"model.preset is gpt", "model.vocabulary = 15", "at least 16"});
+  RunConfig hidden = with([](auto& t) { t.hidden = 6; });
+  hidden.numerics.shards = 4;
+  expect_refusal(hidden, 1, {}, {"model.preset is gpt", "model.hidden", "6 hidden units"});
+}
+
 TEST(AssumedData, NeedsAVocabulary) {
   RunConfig config = gpt();
   EXPECT_THAT(test::error_of([&] { static_cast<void>(assumed_data(config)); }, ExitCode::kUsage),
