@@ -154,7 +154,7 @@ class Errors(language.LanguageTest):
                      settings=["--model.context=5000"])
         self.refused(DATA, "text/train.h5 holds", "a context of 50,000 needs 50,001",
                      settings=["--model.context=50000"], grid=(1, 1, 2))
-        self.refused(USAGE, "vocabulary of 20 is smaller than that of the data set, 26",
+        self.refused(USAGE, "model.vocabulary = 20",
                      settings=["--model.vocabulary=20"])
         self.refused(USAGE, "embedding", "its input is no token ids", "--format=text",
                      settings=CLASSES, grid=(1, 1, 2))
