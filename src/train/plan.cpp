@@ -120,10 +120,11 @@ Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo&
   decide_virtual_grid(plan, stored);
   check_optimizer(config.optimizer.options);
   plan.total_steps = decide_steps(plan.config, train_data.samples);
-  if (plan.config.schedule.decay_steps == 0) {
+  if (plan.config.schedule.decay_steps == 0 && has_end(config.schedule.kind)) {
     plan.config.schedule.decay_steps = plan.total_steps;
   }
   plan.model = make_model(plan);
+  check_unused(config, train_data);
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
   }

@@ -227,6 +227,56 @@ TEST(Prepare, NamesThePresetAndItsSettingsWhereALayerDoesNotFit) {
   expect_refusal(hidden, 1, {}, {"model.preset is gpt", "model.hidden", "6 hidden units"});
 }
 
+TEST(Prepare, RefusesSettingsThatDoNothing) {
+  const auto refused = [](const auto& change, const std::vector<std::string>& words) {
+    RunConfig config = gpt();
+    config.optimizer.options.kind = optim::OptimizerKind::kAdam;
+    change(config);
+    expect_refusal(config, 1, {}, words);
+  };
+  refused([](RunConfig& c) { c.optimizer.options.momentum = 0.9; },
+          {"optimizer.momentum is set", "optimizer.kind is adam", "sgd"});
+  refused([](RunConfig& c) { c.optimizer.options.nesterov = ops::Nesterov::kOn; },
+          {"optimizer.nesterov is set", "optimizer.kind is adam", "sgd"});
+  refused([](RunConfig& c) { c.schedule.every_steps = 7; },
+          {"schedule.every is set", "schedule.kind is constant", "to step"});
+  refused([](RunConfig& c) { c.schedule.factor = 0.7; },
+          {"schedule.factor is set", "schedule.kind is constant", "to step"});
+  refused([](RunConfig& c) { c.schedule.minimum = 0.1; },
+          {"schedule.minimum is set", "schedule.kind is constant", "linear or cosine"});
+  refused([](RunConfig& c) { c.schedule.decay_steps = 2; },
+          {"schedule.decay_steps is set", "schedule.kind is constant", "linear or cosine"});
+  refused([](RunConfig& c) { c.data.normalise = io::Normalise::kUnit; },
+          {"data.normalise is set", "train.h5 holds tokens", "leave it out"});
+}
+
+TEST(Prepare, RefusesSettingsOfTokensWhereThereAreNone) {
+  const io::DatasetInfo numbers{.path = "train.h5",
+                                .task = io::Task::kClassification,
+                                .samples = 100,
+                                .input_shape = {10},
+                                .input_dtype = DType::kFloat32,
+                                .classes = 4};
+  const auto prepared = [&](const auto& change) {
+    RunConfig config;
+    config.model.layers = {"dense 4"};
+    config.train.steps = 3;
+    change(config);
+    return prepare(config, 1, numbers, {});
+  };
+  const auto refused = [&](const auto& change, const char* key) {
+    EXPECT_THAT(
+        test::error_of([&] { static_cast<void>(prepared(change)); }, ExitCode::kUsage),
+        testing::AllOf(testing::HasSubstr(key), testing::HasSubstr("train.h5 holds no tokens")));
+  };
+  refused([](RunConfig& c) { c.model.transformer.context = 8; }, "model.context is set");
+  refused([](RunConfig& c) { c.data.sampling = io::Sampling::kWindows; }, "data.sampling is set");
+  refused([](RunConfig& c) { c.parallel.sequence = Switch::kOn; }, "parallel.sequence is set");
+  // What a plan decides can be given again.
+  const Plan plan = prepared([](RunConfig& c) { c.data.normalise = io::Normalise::kUnit; });
+  EXPECT_NO_THROW(prepare(plan.config, 1, numbers, {}));
+}
+
 TEST(AssumedData, NeedsAVocabulary) {
   RunConfig config = gpt();
   EXPECT_THAT(test::error_of([&] { static_cast<void>(assumed_data(config)); }, ExitCode::kUsage),
