@@ -344,7 +344,7 @@ TEST(RankPlan, CountsTheMessagesOfAStep) {
             (std::vector<std::string>{line(kMicrobatches, kMicrobatches * 1024),
                                       line(kMicrobatches * 10, kMicrobatches * 10 * 512), nothing,
                                       tied}));
-  // The all-reduce of the head's input gradient; the parts of the loss, 3 floats for each row and
+  // The all-reduce of the head's input gradient; the parts of the loss, 4 floats for each row and
   // shard.
   const int loss_bytes = 16 * 4 * 4;
   EXPECT_EQ(traffic_of(config, 2),
