@@ -146,20 +146,14 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
   constexpr double kMostImbalance = 1.1;
   const auto even = static_cast<double>(attention.kv_heads) / static_cast<double>(site.shards);
   const std::int64_t largest = grid::even_part(attention.kv_heads, site.shards, 0).count();
+  const char* what = attention.queries > 1 ? "key-value heads" : "heads";
   if (attention.kv_heads < site.shards) {
-    line.refuse(
-        fmt::format("its {} {} are not divisible by numerics.shards = {}: some shards would "
-                    "have none; use a number of shards that divides {}",
-                    attention.kv_heads, attention.queries > 1 ? "key-value heads" : "heads",
-                    site.shards, attention.kv_heads));
+    site.refuse_split(line, attention.kv_heads, what, ": some shards would have none");
   }
   if (static_cast<double>(largest) > kMostImbalance * even) {
-    line.refuse(
-        fmt::format("its {} {} are not divisible by numerics.shards = {}: one shard would have {}, "
-                    "over 10 % more "
-                    "than its share; use a number of shards that divides {}",
-                    attention.kv_heads, attention.queries > 1 ? "key-value heads" : "heads",
-                    site.shards, largest, attention.kv_heads));
+    site.refuse_split(
+        line, attention.kv_heads, what,
+        fmt::format(": one shard would have {}, over 10 % more than its share", largest));
   }
   return std::make_unique<Attention>(site, take_sublayer_options(line), attention);
 }

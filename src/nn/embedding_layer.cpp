@@ -188,16 +188,7 @@ std::unique_ptr<Layer> make_embedding(LayerLine& line, const LayerSite& site) {
         "(strata data import --format=text)");
   }
   options.vocabulary = line.take_option_count("vocabulary", site.vocabulary);
-  if (options.vocabulary < site.vocabulary) {
-    line.refuse(
-        fmt::format("its vocabulary of {} is smaller than that of the data set, {}; leave "
-                    "vocabulary= out, or give at least {}",
-                    options.vocabulary, site.vocabulary, site.vocabulary));
-  }
-  if (options.vocabulary < site.shards) {
-    line.refuse(fmt::format("a vocabulary of {} cannot be split into numerics.shards = {}",
-                            options.vocabulary, site.shards));
-  }
+  site.check_vocabulary(line, options.vocabulary);
   options.positions = line.take_option_count_or_none("positions", 0);
   const std::int64_t context = site.input.shape[0];
   if (options.positions != 0 && options.positions < context) {

@@ -119,10 +119,7 @@ std::unique_ptr<Layer> make_group_norm(LayerLine& line, const LayerSite& site) {
         fmt::format("its input has {} channels, which {} groups do not divide", channels, groups));
   }
   if (groups % shards != 0) {
-    line.refuse(
-        fmt::format("its {} groups are not divisible by numerics.shards = {}, and its "
-                    "channels are split over shards",
-                    groups, shards));
+    site.refuse_split(line, groups, "groups", ", and its channels are split over shards");
   }
   return std::make_unique<GroupNorm>(site, groups, take_epsilon(line));
 }

@@ -170,14 +170,7 @@ std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site) {
   }
   const std::int64_t vocabulary = line.take_option_count(
       "vocabulary", site.table != nullptr ? site.table->shape[0] : site.vocabulary);
-  if (vocabulary < site.vocabulary) {
-    line.refuse(fmt::format("its vocabulary of {} is smaller than that of the data set, {}",
-                            vocabulary, site.vocabulary));
-  }
-  if (vocabulary < site.shards) {
-    line.refuse(fmt::format("its vocabulary of {} cannot be split into numerics.shards = {}",
-                            vocabulary, site.shards));
-  }
+  site.check_vocabulary(line, vocabulary);
   return std::make_unique<Head>(
       site, ParameterSpec{.name = site.name + ".weight",
                           .shape = {vocabulary, width},

@@ -7,10 +7,6 @@ std::string shape_text(const Port& port) {
   return is_image(port) ? Shape{shape[2], shape[0], shape[1]}.text() : shape.text();
 }
 
-Shape channels_last(const Shape& sample) {
-  return sample.rank() == 3 ? Shape{sample[1], sample[2], sample[0]} : sample;
-}
-
 std::int64_t rows_at(const Port& port, std::int64_t microbatch) {
   return microbatch * (port.shape.count() / port.shape.back());
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "strata/nn/layer.hpp"
 
@@ -36,6 +37,14 @@ struct LayerSite {
   void require_token_rows(const LayerLine& line) const;
   /// Refuses an input that is no image.
   void require_image(const LayerLine& line) const;
+  /// Refuses a vocabulary that is smaller than the data's, or than the number of shards.
+  void check_vocabulary(const LayerLine& line, std::int64_t given) const;
+  /// Refuses to split `count` things, named by `what`, that the shards do not divide.
+  void require_shards_divide(const LayerLine& line, std::int64_t count,
+                             std::string_view what) const;
+  /// The refusal; `why` tells what would become of it.
+  [[noreturn]] void refuse_split(const LayerLine& line, std::int64_t count, std::string_view what,
+                                 std::string_view why = {}) const;
 };
 
 /// Each takes what it understands out of the line. Throws: Error(kUsage) where the line or the

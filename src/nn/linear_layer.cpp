@@ -27,9 +27,8 @@ void check_split(const LayerLine& line, const LayerSite& site, Parallel parallel
         "its input is split by token, but it needs whole sequences; turn parallel.sequence off");
   }
   const std::int64_t split = row ? site.input.shape.back() / site.input.unit : outputs;
-  if (parallel != Parallel::kNone && split % site.shards != 0) {
-    line.refuse(fmt::format("its {} {} are not divisible by numerics.shards = {}", split,
-                            row ? "inputs" : "outputs", site.shards));
+  if (parallel != Parallel::kNone) {
+    site.require_shards_divide(line, split, row ? "inputs" : "outputs");
   }
 }
 

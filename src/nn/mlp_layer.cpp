@@ -90,10 +90,7 @@ std::unique_ptr<Layer> make_mlp(LayerLine& line, const LayerSite& site) {
     line.refuse(fmt::format("between its layers it can have {}, not \"{}\"",
                             joined_names<MlpKind>(), name));
   }
-  if (hidden % site.shards != 0) {
-    line.refuse(fmt::format("its {} hidden units are not divisible by numerics.shards = {}", hidden,
-                            site.shards));
-  }
+  site.require_shards_divide(line, hidden, "hidden units");
   return std::make_unique<Mlp>(site, take_sublayer_options(line), hidden, *kind);
 }
 

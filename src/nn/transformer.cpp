@@ -95,6 +95,26 @@ void fill(T& chosen, const T& preset) {
   }
 }
 
+/// Refuses heads that do not fit each other or the width.
+void check_heads(const TransformerOptions& o) {
+  const auto check = [&](bool fits, const std::string& why) {
+    if (!fits) {
+      fail(ExitCode::kUsage, "model.preset is {}: {}", name_of(o.preset), why);
+    }
+  };
+  check(o.width % o.heads == 0,
+        fmt::format("model.width = {} does not divide into model.heads = {}; change one of them",
+                    o.width, o.heads));
+  check(o.heads % o.kv_heads == 0,
+        fmt::format("model.heads = {} do not share model.kv_heads = {} evenly; set a "
+                    "model.kv_heads that divides {}",
+                    o.heads, o.kv_heads, o.heads));
+  check(o.positions != PositionChoice::kRotary || o.width / o.heads % 2 == 0,
+        fmt::format("model.positions = rotary turns pairs of elements, but a head has {}; change "
+                    "model.width = {} or model.heads = {} so that it has an even number",
+                    o.width / o.heads, o.width, o.heads));
+}
+
 }  // namespace
 
 TransformerOptions resolved(const TransformerOptions& options) {
@@ -126,6 +146,7 @@ TransformerOptions resolved(const TransformerOptions& options) {
     }
   }
   fill(result.kv_heads, result.heads);
+  check_heads(result);
   if (result.hidden == 0) {
     // Three matrices of two thirds of the width have the weights of two.
     constexpr std::int64_t kRounding = 64;

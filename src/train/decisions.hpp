@@ -20,6 +20,12 @@ void decide_virtual_grid(Plan& plan, const VirtualGrid& stored);
 
 void check_optimizer(const optim::OptimizerOptions& options);
 
+/// Whether a learning rate of this kind reaches its minimum at a step of its own.
+[[nodiscard]] bool has_end(optim::LearningRateKind kind);
+
+/// Refuses settings that differ from their defaults but do nothing beside the others.
+void check_unused(const RunConfig& config, const io::DatasetInfo& data);
+
 /// Refuses messages that are too long for MPI, which counts their bytes in 32 bits, and rows of
 /// tokens that sequence parallelism does not divide.
 void check_stages(const Plan& plan);

@@ -88,18 +88,38 @@ namespace {
 std::unique_ptr<nn::Model> make_model(const Plan& plan) {
   const RunConfig& c = plan.config;
   const io::DatasetInfo& data = plan.train_data;
-  return std::make_unique<nn::Model>(nn::ModelOptions{
+  const nn::TransformerOptions& named = c.model.transformer;
+  if (nn::is_transformer(named.preset) && named.vocabulary != 0 &&
+      named.vocabulary < data.classes) {
+    fail(ExitCode::kUsage,
+         "model.preset is {} with model.vocabulary = {}, but the data set has {} token ids; set "
+         "model.vocabulary to at least {}",
+         name_of(named.preset), named.vocabulary, data.classes, data.classes);
+  }
+  const nn::ModelOptions options{
       .layers = layer_lines(c, data),
       .loss = decide_loss(c, data),
-      .input_shape = io::loaded_input_shape(data),
+      .input_shape = data.input_shape,
       .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
       .seed = c.run.seed,
       .step_microbatches = c.batch.global / c.batch.micro,
       .input_kind =
           data.task == io::Task::kNextToken ? nn::InputKind::kTokenIds : nn::InputKind::kNumbers,
       .shards = c.numerics.shards,
-      .token_rows = c.parallel.sequence == Switch::kOn ? nn::Placement::kTokens
-                                                       : nn::Placement::kReplicated});
+      .token_rows =
+          c.parallel.sequence == Switch::kOn ? nn::Placement::kTokens : nn::Placement::kReplicated};
+  try {
+    return std::make_unique<nn::Model>(options);
+  } catch (const Error& error) {
+    if (!nn::is_transformer(named.preset)) {
+      throw;
+    }
+    // The line is none of the user's.
+    fail(error.code(),
+         "model.preset is {}, whose layers follow from model.width, model.heads, model.kv_heads "
+         "and model.hidden; {}",
+         name_of(named.preset), error.what());
+  }
 }
 
 }  // namespace
@@ -117,10 +137,11 @@ Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo&
   decide_virtual_grid(plan, stored);
   check_optimizer(config.optimizer.options);
   plan.total_steps = decide_steps(plan.config, train_data.samples);
-  if (plan.config.schedule.decay_steps == 0) {
+  if (plan.config.schedule.decay_steps == 0 && has_end(config.schedule.kind)) {
     plan.config.schedule.decay_steps = plan.total_steps;
   }
   plan.model = make_model(plan);
+  check_unused(config, train_data);
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
   }

@@ -86,8 +86,8 @@ class Errors(language.LanguageTest):
             given.append(f"--model.{key}={value}")
         self.train(bare, (1, 1, 1), "bare", *given, "--train.steps=1")
         for setting, words in [
-                ("heads=5", ["width 32", "5 heads", "change the width"]),
-                ("kv_heads=3", ["4 heads do not share 3 key-value heads"]),
+                ("heads=5", ["model.preset is", "model.width = 32", "model.heads = 5"]),
+                ("kv_heads=3", ["model.preset is", "model.heads = 4", "model.kv_heads = 3", "divides 4"]),
                 ("preset=gpt3", ['model.preset = "gpt3"', "gpt2-124m", "llama"]),
                 ("mlp=silu", ['model.mlp = "silu"', "swiglu"]),
                 ("positions=sines", ['model.positions = "sines"', "rotary", "learned"]),
@@ -110,7 +110,8 @@ class Errors(language.LanguageTest):
                      settings=["--numerics.shards=3"])
         self.refused(USAGE, "2 key-value heads are not divisible by numerics.shards = 4",
                      settings=["--model.kv_heads=2"], grid=(1, 1, 2))
-        self.refused(USAGE, "130 hidden units are not divisible by numerics.shards = 4",
+        self.refused(USAGE, "model.preset is", "model.hidden", "mlp 130", "parallel.tensor",
+                     "such as 2 or 5", "130 hidden units are not divisible by numerics.shards = 4",
                      settings=["--model.hidden=130"])
         self.refused(USAGE, "numerics.shards is 4, which parallel.tensor = 3 does not divide",
                      "divides 4", grid=(1, 1, 3))
@@ -153,7 +154,7 @@ class Errors(language.LanguageTest):
                      settings=["--model.context=5000"])
         self.refused(DATA, "text/train.h5 holds", "a context of 50,000 needs 50,001",
                      settings=["--model.context=50000"], grid=(1, 1, 2))
-        self.refused(USAGE, "vocabulary of 20 is smaller than that of the data set, 26",
+        self.refused(USAGE, "model.vocabulary = 20",
                      settings=["--model.vocabulary=20"])
         self.refused(USAGE, "embedding", "its input is no token ids", "--format=text",
                      settings=CLASSES, grid=(1, 1, 2))

@@ -33,10 +33,6 @@ enum class Normalise {
 /// What kAuto stands for, with inputs that are stored in this type.
 [[nodiscard]] Normalise resolved(Normalise normalise, DType stored);
 
-/// Shape of one sample as a loader gives it: images, stored channels first, come as height x width
-/// x channels.
-[[nodiscard]] Shape loaded_input_shape(const DatasetInfo& info);
-
 /// What a loader gives to one rank.
 struct LoaderOptions {
   Order order = Order::kShuffled;
@@ -64,7 +60,7 @@ class LoadedStep {
  public:
   /// Counted from 0.
   [[nodiscard]] std::int64_t step() const { return step_; }
-  /// Shapes: (microbatch, loaded_input_shape...); int64 for tokens, else the compute dtype.
+  /// Shapes: (microbatch, channels_last(input shape)...); int64 for tokens, else the compute dtype.
   /// Pre: the loader reads inputs.
   [[nodiscard]] ConstTensorView inputs(std::int64_t microbatch) const;
   /// Shapes: (microbatch, target shape...); int64 for classes and tokens, the compute dtype

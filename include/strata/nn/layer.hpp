@@ -135,9 +135,6 @@ struct Port {
 }
 /// The shape as people write it: images as channels x height x width.
 [[nodiscard]] std::string shape_text(const Port& port);
-/// The shape of a sample as layers have it: what data sets store as channels x height x width lies
-/// channels last.
-[[nodiscard]] Shape channels_last(const Shape& sample);
 
 /// Rows of a microbatch at a port: all dimensions but the last.
 [[nodiscard]] std::int64_t rows_at(const Port& port, std::int64_t microbatch);

@@ -42,7 +42,7 @@ struct TransformerOptions {
 
 /// The options with everything filled in that the preset decides.
 /// Pre: the preset is no convolutional network. Throws: Error(kUsage) naming the first dimension
-/// that nobody gives.
+/// that nobody gives, or heads that do not fit.
 [[nodiscard]] TransformerOptions resolved(const TransformerOptions& options);
 
 /// The `layer =` lines of a transformer: embedding, an attention and an MLP sublayer a block, norm

@@ -73,7 +73,7 @@ TEST(LoaderImages, HaveStatisticsOfEachChannel) {
 TEST(LoaderImages, ComeChannelsLast) {
   const TemporaryDirectory directory;
   const Dataset dataset = colours(directory, 4);
-  EXPECT_EQ(loaded_input_shape(dataset.info()), (Shape{kHeight, kWidth, kChannels}));
+  EXPECT_EQ(channels_last(dataset.info().input_shape), (Shape{kHeight, kWidth, kChannels}));
   for (const Normalise normalise : {Normalise::kNone, Normalise::kUnit, Normalise::kStandard}) {
     LoaderOptions options;
     options.order = Order::kSequential;

@@ -60,14 +60,16 @@ TEST(ModelErrors, OfSplitsThatDoNotMeet) {
 
 TEST(ModelErrors, OfWhatShardsDoNotDivide) {
   expect_words(numbers({"dense 6 parallel=column", "dense 8 parallel=row"}, 4),
-               {"6 outputs", "numerics.shards = 4"});
+               {"6 outputs", "numerics.shards = 4", "unless it is set, as many as parallel.tensor",
+                "divides 6, such as 3 or 6"});
   expect_words(tokens({"embedding 8", "attention 2", "head"}, 4),
-               {"2 heads", "numerics.shards = 4", "divides 2"});
+               {"2 heads", "numerics.shards = 4", "divides 2, such as 2"});
   expect_words(tokens({"embedding 8", "attention 4 kv_heads=2", "head"}, 4),
                {"2 key-value heads", "numerics.shards = 4", "divides 2"});
   expect_words(tokens({"embedding 8", "mlp 30", "head"}, 4),
-               {"30 hidden units", "numerics.shards = 4"});
-  expect_words(tokens({"embedding 8", "head"}, 64), {"vocabulary of 50", "numerics.shards = 64"});
+               {"30 hidden units", "numerics.shards = 4", "such as 3 or 5"});
+  expect_words(tokens({"embedding 8", "head"}, 64),
+               {"vocabulary of 50", "numerics.shards = 64", "parallel.tensor", "at most 50"});
 }
 
 TEST(ModelErrors, OfOptionsNextToOneThatIsNone) {

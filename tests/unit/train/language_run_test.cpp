@@ -59,7 +59,10 @@ class LanguageRun : public testing::TestWithParam<DType> {
     base_.optimizer.options.kind = optim::OptimizerKind::kAdamw;
     base_.optimizer.options.weight_decay = 0.01;
     base_.optimizer.clip_norm = 0.5;
-    base_.schedule = {.peak = 0.01, .warmup_steps = 2, .decay_steps = 4};
+    base_.schedule = {.kind = optim::LearningRateKind::kCosine,
+                      .peak = 0.01,
+                      .warmup_steps = 2,
+                      .decay_steps = 4};
     base_.train.steps = 4;
     base_.train.evaluate_every = 2;
     base_.checkpoint.every = 2;

@@ -205,6 +205,78 @@ TEST(Prepare, RefusesAModelThatIsSpelledTwiceOrHasNoContext) {
   EXPECT_EQ(layer_lines(gpt(), {}).size(), 5U);
 }
 
+TEST(Prepare, NamesThePresetAndItsSettingsWhereALayerDoesNotFit) {
+  const auto with = [](const auto& change) {
+    RunConfig config = gpt();
+    change(config.model.transformer);
+    return config;
+  };
+  expect_refusal(with([](auto& t) { t.heads = 3; }), 1, {},
+                 {"model.preset is gpt", "model.width = 16", "model.heads = 3"});
+  expect_refusal(with([](auto& t) { t.kv_heads = 3; }), 1, {},
+                 {"model.preset is gpt", "model.heads = 4", "model.kv_heads = 3", "divides 4"});
+  expect_refusal(with([](auto& t) {
+                   t.heads = 16;
+                   t.positions = nn::PositionChoice::kRotary;
+                 }),
+                 1, {}, {"model.positions = rotary", "a head has 1", "model.heads = 16"});
+  expect_refusal(with([](auto& t) { t.vocabulary = kVocabulary - 1; }), 1, {},
+                 {"model.preset is gpt", "model.vocabulary = 15", "at least 16"});
+  RunConfig hidden = with([](auto& t) { t.hidden = 6; });
+  hidden.numerics.shards = 4;
+  expect_refusal(hidden, 1, {}, {"model.preset is gpt", "model.hidden", "6 hidden units"});
+}
+
+TEST(Prepare, RefusesSettingsThatDoNothing) {
+  const auto refused = [](const auto& change, const std::vector<std::string>& words) {
+    RunConfig config = gpt();
+    config.optimizer.options.kind = optim::OptimizerKind::kAdam;
+    change(config);
+    expect_refusal(config, 1, {}, words);
+  };
+  refused([](RunConfig& c) { c.optimizer.options.momentum = 0.9; },
+          {"optimizer.momentum is set", "optimizer.kind is adam", "sgd"});
+  refused([](RunConfig& c) { c.optimizer.options.nesterov = ops::Nesterov::kOn; },
+          {"optimizer.nesterov is set", "optimizer.kind is adam", "sgd"});
+  refused([](RunConfig& c) { c.schedule.every_steps = 7; },
+          {"schedule.every is set", "schedule.kind is constant", "to step"});
+  refused([](RunConfig& c) { c.schedule.factor = 0.7; },
+          {"schedule.factor is set", "schedule.kind is constant", "to step"});
+  refused([](RunConfig& c) { c.schedule.minimum = 0.1; },
+          {"schedule.minimum is set", "schedule.kind is constant", "linear or cosine"});
+  refused([](RunConfig& c) { c.schedule.decay_steps = 2; },
+          {"schedule.decay_steps is set", "schedule.kind is constant", "linear or cosine"});
+  refused([](RunConfig& c) { c.data.normalise = io::Normalise::kUnit; },
+          {"data.normalise is set", "train.h5 holds tokens", "leave it out"});
+}
+
+TEST(Prepare, RefusesSettingsOfTokensWhereThereAreNone) {
+  const io::DatasetInfo numbers{.path = "train.h5",
+                                .task = io::Task::kClassification,
+                                .samples = 100,
+                                .input_shape = {10},
+                                .input_dtype = DType::kFloat32,
+                                .classes = 4};
+  const auto prepared = [&](const auto& change) {
+    RunConfig config;
+    config.model.layers = {"dense 4"};
+    config.train.steps = 3;
+    change(config);
+    return prepare(config, 1, numbers, {});
+  };
+  const auto refused = [&](const auto& change, const char* key) {
+    EXPECT_THAT(
+        test::error_of([&] { static_cast<void>(prepared(change)); }, ExitCode::kUsage),
+        testing::AllOf(testing::HasSubstr(key), testing::HasSubstr("train.h5 holds no tokens")));
+  };
+  refused([](RunConfig& c) { c.model.transformer.context = 8; }, "model.context is set");
+  refused([](RunConfig& c) { c.data.sampling = io::Sampling::kWindows; }, "data.sampling is set");
+  refused([](RunConfig& c) { c.parallel.sequence = Switch::kOn; }, "parallel.sequence is set");
+  // What a plan decides can be given again.
+  const Plan plan = prepared([](RunConfig& c) { c.data.normalise = io::Normalise::kUnit; });
+  EXPECT_NO_THROW(prepare(plan.config, 1, numbers, {}));
+}
+
 TEST(AssumedData, NeedsAVocabulary) {
   RunConfig config = gpt();
   EXPECT_THAT(test::error_of([&] { static_cast<void>(assumed_data(config)); }, ExitCode::kUsage),
@@ -272,7 +344,7 @@ TEST(RankPlan, CountsTheMessagesOfAStep) {
             (std::vector<std::string>{line(kMicrobatches, kMicrobatches * 1024),
                                       line(kMicrobatches * 10, kMicrobatches * 10 * 512), nothing,
                                       tied}));
-  // The all-reduce of the head's input gradient; the parts of the loss, 3 floats for each row and
+  // The all-reduce of the head's input gradient; the parts of the loss, 4 floats for each row and
   // shard.
   const int loss_bytes = 16 * 4 * 4;
   EXPECT_EQ(traffic_of(config, 2),

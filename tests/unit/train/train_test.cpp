@@ -128,7 +128,7 @@ TEST_F(SmallRun, EndsWhenTheLossIsNotFinite) {
   RunConfig run = config("diverges");
   run.optimizer.options = {};
   run.optimizer.clip_norm = 0.0;
-  run.schedule = {.peak = 1e30};
+  run.schedule = {.peak = 1e30, .decay_steps = 0};
   const std::string text = strata::test::error_of(
       [&] {
         run_on(run, {2, 2});
