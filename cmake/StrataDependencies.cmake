@@ -43,6 +43,15 @@ add_library(strata_utf8proc INTERFACE)
 target_include_directories(strata_utf8proc SYSTEM INTERFACE ${STRATA_UTF8PROC_INCLUDE_DIRS})
 target_link_libraries(strata_utf8proc INTERFACE ${STRATA_UTF8PROC_LIBRARIES})
 
+pkg_check_modules(STRATA_TURBOJPEG REQUIRED libturbojpeg)
+add_library(strata_turbojpeg INTERFACE)
+target_link_libraries(strata_turbojpeg INTERFACE ${STRATA_TURBOJPEG_LIBRARIES})
+
+pkg_check_modules(STRATA_PNG REQUIRED libpng)
+add_library(strata_png INTERFACE)
+target_include_directories(strata_png SYSTEM INTERFACE ${STRATA_PNG_INCLUDE_DIRS})
+target_link_libraries(strata_png INTERFACE ${STRATA_PNG_LIBRARIES})
+
 find_path(STRATA_RANDOM123_INCLUDE Random123/philox.h)
 if(NOT STRATA_RANDOM123_INCLUDE)
   message(FATAL_ERROR "Random123/philox.h not found: install librandom123-dev")

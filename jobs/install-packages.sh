@@ -5,7 +5,8 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev zlib1g-dev libdnnl-dev
-  librandom123-dev libxxhash-dev libfmt-dev nlohmann-json3-dev libboost-program-options-dev libhwloc-dev libutf8proc-dev)
+  librandom123-dev libxxhash-dev libfmt-dev nlohmann-json3-dev libboost-program-options-dev libhwloc-dev libutf8proc-dev
+  libturbojpeg0-dev libpng-dev)
 if [ "${1:-}" = tests ]; then
   packages+=(git libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-numpy
     python3-h5py python3-torch python3-regex)

@@ -10,12 +10,15 @@
 #include "strata/io/import.hpp"
 
 #include "commands.hpp"
+#include "threads.hpp"
 
 namespace strata::app {
 namespace {
 
 constexpr std::int64_t kMostIds = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMostShardMib = std::int64_t{1} << 30;
+constexpr std::int64_t kMostPixels = 1 << 14;
+constexpr std::int64_t kMostThreads = 1024;
 
 template <typename Enum>
 Enum enum_argument(const CommandLine& line, const std::string& name, Enum otherwise) {
@@ -70,6 +73,13 @@ constexpr const char* kImportHelp =
   --format=idx --images=FILE... --labels=FILE...       IDX files, plain or gzip
   --format=csv --files=FILE... --label=COLUMN          a header line, then one sample a line
   --format=npy --inputs=FILE... --targets=FILE...      NumPy arrays, the first dimension is the samples
+  --format=cifar10|cifar100 --files=FILE...            CIFAR's binary version
+  --format=images --files=DIR...                       in each DIR a folder a class, with JPEG and PNG files
+    --resize=N or HxW  the shorter side, or height and width, in pixels
+    --crop=N           cuts N x N pixels out of the centre
+    --channels=3|1     colours, or their luma (default 3)
+    --skip-bad         leaves out files that are no such images, and lists them; else they fail the import
+    --threads=N        threads that decode (default: the cores)
   --format=text --tokenizer=bytes|chars --files=FILE...     UTF-8 text, a token a byte or character
   --format=text --tokenizer=gpt2 --encoder=encoder.json --merges=vocab.bpe --files=FILE...
                                  byte pairs; with <|endoftext|> between files, unless --separator=no
@@ -115,6 +125,46 @@ void token_options(const CommandLine& line, io::ImportOptions& options) {
   options.merges = line.value("merges", "");
 }
 
+/// What is said of folders of images, and only of them.
+void image_options(const CommandLine& line, io::ImportOptions& options) {
+  for (const char* name : {"resize", "crop", "channels", "skip-bad", "threads"}) {
+    if (line.has(name) && options.format != io::ImportFormat::kImages) {
+      fail(ExitCode::kUsage, "--{} is for --format=images, not for --format={}", name,
+           name_of(options.format));
+    }
+  }
+  for (const char* name : {"task", "classes"}) {
+    if (line.has(name) && io::holds_classes(options.format)) {
+      fail(ExitCode::kUsage, "--{} is not for --format={}, which says itself what the classes are",
+           name, name_of(options.format));
+    }
+  }
+  io::ImageOptions& images = options.images;
+  if (line.has("resize")) {
+    const std::string text = line.value("resize", "");
+    const std::size_t by = text.find('x');
+    const bool both = by != std::string::npos;
+    std::int64_t& first = both ? images.height : images.shorter_side;
+    const auto is_side = [](const std::string& side, std::int64_t& value) {
+      return parse_int64(side, value) && value >= 1 && value <= kMostPixels;
+    };
+    if (!is_side(text.substr(0, by), first) ||
+        (both && !is_side(text.substr(by + 1), images.width))) {
+      fail(ExitCode::kUsage,
+           "--resize is \"{}\"; give the pixels of the shorter side, or height x width as in "
+           "224x224, each from 1 to {}",
+           text, kMostPixels);
+    }
+  }
+  images.crop = line.has("crop") ? line.count("crop", 0, 1, kMostPixels) : 0;
+  images.channels = line.count("channels", 3, 1, 3);
+  if (images.channels == 2) {
+    fail(ExitCode::kUsage, "--channels is 2; give 3 for colours or 1 for grey");
+  }
+  images.bad_files = line.has("skip-bad") ? io::BadFiles::kSkip : io::BadFiles::kFail;
+  images.threads = line.count("threads", default_threads(1), 1, kMostThreads);
+}
+
 /// The options that name a format's files, and for CSV the column with the labels.
 std::vector<std::string> source_names(io::ImportFormat format) {
   switch (format) {
@@ -124,6 +174,9 @@ std::vector<std::string> source_names(io::ImportFormat format) {
       return {"files", "label"};
     case io::ImportFormat::kNpy:
       return {"inputs", "targets"};
+    case io::ImportFormat::kCifar10:
+    case io::ImportFormat::kCifar100:
+    case io::ImportFormat::kImages:
     case io::ImportFormat::kText:
     case io::ImportFormat::kNanoGptTokens:
     case io::ImportFormat::kLlmcTokens:
@@ -162,6 +215,7 @@ io::ImportOptions import_options(const CommandLine& line) {
   options.format = enum_argument(line, "format", io::ImportFormat::kIdx);
   source_options(line, options);
   token_options(line, options);
+  image_options(line, options);
   options.split = line.value("split", options.split);
   options.task = enum_argument(line, "task", options.task);
   options.classes = line.count("classes", 0, 0, kMostIds);
@@ -174,9 +228,10 @@ io::ImportOptions import_options(const CommandLine& line) {
 ExitCode import_command(Arguments arguments) {
   const CommandLine line(
       arguments,
-      {"format", "output", "images", "labels", "files", "label", "inputs", "targets", "split",
-       "task", "classes", "shard-mib", "tokenizer", "encoder", "merges", "separator", "vocabulary"},
-      {"overwrite", "help"});
+      {"format",  "output",    "images",     "labels",  "files",     "label",     "inputs",
+       "targets", "split",     "task",       "classes", "shard-mib", "tokenizer", "encoder",
+       "merges",  "separator", "vocabulary", "resize",  "crop",      "channels",  "threads"},
+      {"overwrite", "skip-bad", "help"});
   if (line.has("help")) {
     fmt::print("{}", kImportHelp);
     return ExitCode::kDone;
@@ -184,11 +239,17 @@ ExitCode import_command(Arguments arguments) {
   const io::ImportOptions options = import_options(line);
   const bool tokens = io::holds_tokens(options.format);
   const std::string unit = tokens ? "tokens" : "samples";
+  ProgressLine checking("checked", " files");
   ProgressLine progress("imported", " " + unit);
   const double start = now_seconds();
-  const io::ImportReport report = io::import_dataset(options, std::ref(progress));
+  const io::ImportReport report =
+      io::import_dataset(options, std::ref(progress), std::ref(checking));
   const double seconds = now_seconds() - start;
+  checking.finish();
   progress.finish();
+  for (const std::string& file : report.skipped) {
+    fmt::print(stderr, "left out: {}\n", file);
+  }
   fmt::print("{}: {} training {}", report.train.string(), count_text(report.train_samples), unit);
   if (!report.test.empty()) {
     fmt::print("; {}: {} test {}", report.test.string(), count_text(report.test_samples), unit);
@@ -198,6 +259,10 @@ ExitCode import_command(Arguments arguments) {
   }
   if (report.unused_samples > 0) {
     fmt::print("; {} {} behind the splits are not used", count_text(report.unused_samples), unit);
+  }
+  if (!report.skipped.empty()) {
+    fmt::print("; {} bad file{} left out", count_text(std::ssize(report.skipped)),
+               report.skipped.size() == 1 ? " is" : "s are");
   }
   if (tokens) {
     const std::int64_t all = report.train_samples + report.test_samples + report.unused_samples;

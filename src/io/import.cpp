@@ -32,17 +32,29 @@ std::int64_t class_count(const SampleLayout& layout, std::int64_t asked, std::in
   if (layout.task == Task::kRegression) {
     return 0;
   }
-  return std::max({asked, static_cast<std::int64_t>(layout.class_names.size()), largest + 1});
+  return std::max(
+      {asked, layout.classes, static_cast<std::int64_t>(layout.class_names.size()), largest + 1});
 }
 
-std::unique_ptr<SampleSource> open_source(const ImportOptions& options) {
-  return options.format == ImportFormat::kCsv ? open_csv_source(options)
-                                              : open_array_source(options);
+std::unique_ptr<SampleSource> open_source(const ImportOptions& options,
+                                          const SampleProgress& checking) {
+  switch (options.format) {
+    case ImportFormat::kCsv:
+      return open_csv_source(options);
+    case ImportFormat::kCifar10:
+    case ImportFormat::kCifar100:
+      return open_cifar_source(options);
+    case ImportFormat::kImages:
+      return open_image_source(options, checking);
+    default:
+      return open_array_source(options);
+  }
 }
 
 }  // namespace
 
-ImportReport import_dataset(const ImportOptions& options, const SampleProgress& progress) {
+ImportReport import_dataset(const ImportOptions& options, const SampleProgress& progress,
+                            const SampleProgress& checking) {
   if (options.shard_bytes < 1 || options.classes < 0) {
     fail(ExitCode::kUsage, "--shard-mib is {} and --classes is {}, neither may be negative",
          options.shard_bytes, options.classes);
@@ -52,7 +64,7 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
   if (holds_tokens(options.format)) {
     return import_tokens(options, progress);
   }
-  const std::unique_ptr<SampleSource> source = open_source(options);
+  const std::unique_ptr<SampleSource> source = open_source(options, checking);
   const SampleLayout& layout = source->layout();
   const SplitCounts counts = parse_split(options.split, source->samples());
   make_directory(options.output);
@@ -104,6 +116,7 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
   report.test_samples = counts.test;
   report.unused_samples = source->samples() - total;
   report.classes = facts.classes;
+  report.skipped = source->skipped();
   return report;
 }
 

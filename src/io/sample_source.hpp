@@ -17,6 +17,7 @@ struct SampleLayout {
   Task task = Task::kClassification;
   Shape target_shape;
   DType target_dtype = DType::kInt64;
+  std::int64_t classes = 0;  ///< that there are at least, whatever the labels
   std::vector<std::string> class_names;
 
   [[nodiscard]] std::int64_t input_bytes() const {
@@ -49,8 +50,11 @@ class SampleSource {
   /// Reads exactly `count` samples. Pre: so many are left.
   /// Throws: Error(kData) naming file and place.
   virtual void next(std::int64_t count, SampleBatch& batch) = 0;
-  /// Reads what is left without keeping it, so that a damaged end does not go unnoticed.
+  /// Reads what is left of opened files without keeping it, so that a damaged end does not go
+  /// unnoticed.
   virtual void finish() = 0;
+  /// Files that were left out, each with the reason.
+  [[nodiscard]] virtual std::vector<std::string> skipped() const { return {}; }
 };
 
 /// The source that the options describe.
@@ -58,5 +62,8 @@ class SampleSource {
 /// contradict each other.
 [[nodiscard]] std::unique_ptr<SampleSource> open_array_source(const ImportOptions& options);
 [[nodiscard]] std::unique_ptr<SampleSource> open_csv_source(const ImportOptions& options);
+[[nodiscard]] std::unique_ptr<SampleSource> open_cifar_source(const ImportOptions& options);
+[[nodiscard]] std::unique_ptr<SampleSource> open_image_source(const ImportOptions& options,
+                                                              const SampleProgress& checking);
 
 }  // namespace strata::io

@@ -28,6 +28,8 @@ OWNERS = {
     r"hdf5.*\.h|H5\w+\.h": "io",
     r"zlib\.h": "io",
     r"utf8proc\.h": "io",
+    r"turbojpeg\.h": "io",
+    r"png\.h": "io",
     r"mpi\.h": "comm",
     r"(oneapi/)?dnnl.*": "ops",
     r"Random123/.*": "core",

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+namespace strata::io {
+
+/// Red, green and blue bytes of each pixel in turn, row by row.
+struct Image {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  std::vector<std::uint8_t> pixels;
+
+  void resize(std::int64_t new_height, std::int64_t new_width) {
+    height = new_height;
+    width = new_width;
+    pixels.resize(static_cast<std::size_t>(3 * height * width));
+  }
+};
+
+/// Why a file is not an image that can be used, said after the file's name.
+class BadImage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Decodes JPEG and PNG files, told apart by their first bytes. For one thread at a time.
+class ImageDecoder {
+ public:
+  ImageDecoder();
+
+  /// Grey becomes equal red, green and blue; transparent pixels are composed on black.
+  /// Throws: BadImage for what is no image, cut short, damaged, or has more than 8 bits a channel.
+  void decode(std::span<const std::byte> file, Image& image);
+
+ private:
+  void renew_jpeg();
+  void decode_jpeg(std::span<const std::byte> file, Image& image);
+  void decode_png(std::span<const std::byte> file, Image& image);
+
+  struct HandleDelete {
+    void operator()(void* handle) const;
+  };
+  std::unique_ptr<void, HandleDelete> jpeg_;
+  std::vector<std::uint8_t> four_;  ///< bytes of pixels with a fourth channel
+};
+
+}  // namespace strata::io
