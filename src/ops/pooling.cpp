@@ -127,29 +127,41 @@ void take_larger(const T* x, std::int64_t place, std::int64_t count, Largest<C>&
   }
 }
 
-/// dx[pixel] = the sum, in the order of the windows, of what add(window's offset in dy, place, run)
-/// adds to a run of channels.
+/// dx[pixel] = the sum, in the order of the windows that see it, of what term_of(offset in dy,
+/// place along both axes) gives for each channel behind that offset.
 template <typename T, typename Function>
-void sum_over_windows(Context& context, const PoolingShape& shape, T* dx, const Function& add) {
+void sum_over_windows(Context& context, const PoolingShape& shape, T* dx, const Function& term_of) {
   using C = Compute<T>;
   const auto down = sights(shape.height);
   const auto across = sights(shape.width);
   for_each_run(
       context, shape.images * shape.height.in, shape.width.in, shape.channels,
       [&](std::int64_t row, std::int64_t column, std::int64_t c, std::int64_t count) {
-        std::array<C, kChannels> sums;
-        std::fill_n(sums.data(), count, C{0});
         const std::int64_t image = row / shape.height.in;
-        for (const Sight& y : down[static_cast<std::size_t>(row % shape.height.in)]) {
-          for (const Sight& x : across[static_cast<std::size_t>(column)]) {
-            const std::int64_t out =
-                ((image * shape.height.out + y.out) * shape.width.out + x.out) * shape.channels + c;
-            add(out, y, x, count, sums.data());
+        const std::vector<Sight>& ys = down[static_cast<std::size_t>(row % shape.height.in)];
+        const std::vector<Sight>& xs = across[static_cast<std::size_t>(column)];
+        T* const to = dx + (row * shape.width.in + column) * shape.channels + c;
+        const auto term = [&](const Sight& y, const Sight& x) {
+          const std::int64_t pixel = (image * shape.height.out + y.out) * shape.width.out + x.out;
+          return term_of(pixel * shape.channels + c, y, x);
+        };
+        if (ys.size() == 1 && xs.size() == 1) {
+          store_terms(to, 0, count, term(ys[0], xs[0]));
+          return;
+        }
+        std::array<C, kChannels> run;
+        C* const sums = run.data();
+        std::fill_n(sums, count, C{0});
+        for (const Sight& y : ys) {
+          for (const Sight& x : xs) {
+            const auto added = term(y, x);
+#pragma omp simd
+            for (std::int64_t i = 0; i < count; ++i) {
+              sums[i] += added(i);
+            }
           }
         }
-        const C* const values = sums.data();
-        store_terms(dx + (row * shape.width.in + column) * shape.channels + c, 0, count,
-                    [=](std::int64_t i) { return values[i]; });
+        store_terms(to, 0, count, [=](std::int64_t i) { return sums[i]; });
       });
 }
 
@@ -202,16 +214,14 @@ void max_pool_backward(Context& context, const PoolingShape& shape, const ConstT
     const T* const from = dy.host<T>().data();
     const std::uint8_t* const places = at.host<std::uint8_t>().data();
     sum_over_windows(
-        context, shape, dx.host<T>().data(),
-        [&](std::int64_t out, const Sight& y, const Sight& x, std::int64_t count, C* sums) {
+        context, shape, dx.host<T>().data(), [&](std::int64_t out, const Sight& y, const Sight& x) {
           const auto here = static_cast<Place<C>>(y.place * shape.width.window + x.place);
           const T* const in = from + out;
           const std::uint8_t* const place = places + out;
-#pragma omp simd
-          for (std::int64_t c = 0; c < count; ++c) {
-            const C value = static_cast<C>(in[c]);
-            sums[c] += static_cast<Place<C>>(place[c]) == here ? value : C{0};
-          }
+          return [=](std::int64_t i) {
+            const C value = static_cast<C>(in[i]);
+            return static_cast<Place<C>>(place[i]) == here ? value : C{0};
+          };
         });
   });
 }
@@ -253,16 +263,12 @@ void average_pool_backward(Context& context, const PoolingShape& shape, const Co
   with_stored(dy.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = dy.host<T>().data();
-    sum_over_windows(
-        context, shape, dx.host<T>().data(),
-        [&](std::int64_t out, const Sight& y, const Sight& x, std::int64_t count, C* sums) {
-          const auto elements = static_cast<C>(Window(shape, y.out, x.out).count());
-          const T* const in = from + out;
-#pragma omp simd
-          for (std::int64_t c = 0; c < count; ++c) {
-            sums[c] += static_cast<C>(in[c]) / elements;
-          }
-        });
+    sum_over_windows(context, shape, dx.host<T>().data(),
+                     [&](std::int64_t out, const Sight& y, const Sight& x) {
+                       const auto elements = static_cast<C>(Window(shape, y.out, x.out).count());
+                       const T* const in = from + out;
+                       return [=](std::int64_t i) { return static_cast<C>(in[i]) / elements; };
+                     });
   });
 }
 
