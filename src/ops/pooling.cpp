@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -72,37 +71,46 @@ void for_each_run(Context& context, std::int64_t rows, std::int64_t columns, std
                });
 }
 
-/// The part of an image that one window sees.
-struct Window {
-  Window(const PoolingShape& shape, std::int64_t row, std::int64_t column)
-      : shape_(shape),
-        image_(row / shape.height.out),
-        down(window_part(shape.height, row % shape.height.out)),
-        across(window_part(shape.width, column)) {}
+/// What the windows along one axis see.
+std::vector<WindowPart> parts_of(const WindowAxis& axis) {
+  std::vector<WindowPart> parts;
+  for (std::int64_t out = 0; out < axis.out; ++out) {
+    parts.push_back(window_part(axis, out));
+  }
+  return parts;
+}
 
-  [[nodiscard]] std::int64_t count() const {
+/// The parts of images that windows see.
+class Windows {
+ public:
+  explicit Windows(const PoolingShape& shape)
+      : shape_(shape), down_(parts_of(shape.height)), across_(parts_of(shape.width)) {}
+
+  [[nodiscard]] std::int64_t count(std::int64_t row, std::int64_t column) const {
+    const WindowPart& down = down_[static_cast<std::size_t>(row)];
+    const WindowPart& across = across_[static_cast<std::size_t>(column)];
     return (down.end - down.begin) * (across.end - across.begin);
   }
   /// Calls function(place in the window, offset of the pixel) in order.
   template <typename Function>
-  void for_each(const Function& function) const {
+  void for_each(std::int64_t image, std::int64_t row, std::int64_t column,
+                const Function& function) const {
+    const WindowPart& down = down_[static_cast<std::size_t>(row)];
+    const WindowPart& across = across_[static_cast<std::size_t>(column)];
     for (std::int64_t i = down.begin; i < down.end; ++i) {
       const std::int64_t y = down.first + i * shape_.height.dilation;
-      const std::int64_t row = (image_ * shape_.height.in + y) * shape_.width.in;
+      const std::int64_t first = (image * shape_.height.in + y) * shape_.width.in;
       for (std::int64_t j = across.begin; j < across.end; ++j) {
         const std::int64_t x = across.first + j * shape_.width.dilation;
-        function(i * shape_.width.window + j, (row + x) * shape_.channels);
+        function(i * shape_.width.window + j, (first + x) * shape_.channels);
       }
     }
   }
 
  private:
   const PoolingShape& shape_;
-  std::int64_t image_;
-
- public:
-  WindowPart down;
-  WindowPart across;
+  std::vector<WindowPart> down_;
+  std::vector<WindowPart> across_;
 };
 
 template <typename C>
@@ -110,6 +118,13 @@ struct Largest {
   std::array<C, kChannels> value;
   std::array<Place<C>, kChannels> place;
 };
+
+template <typename T, typename C>
+void take_first(const T* x, std::int64_t place, std::int64_t count, Largest<C>& largest) {
+  C* const values = largest.value.data();
+  store_terms(values, 0, count, [=](std::int64_t c) { return static_cast<C>(x[c]); });
+  std::fill_n(largest.place.data(), count, static_cast<Place<C>>(place));
+}
 
 template <typename T, typename C>
 void take_larger(const T* x, std::int64_t place, std::int64_t count, Largest<C>& largest) {
@@ -127,29 +142,41 @@ void take_larger(const T* x, std::int64_t place, std::int64_t count, Largest<C>&
   }
 }
 
-/// dx[pixel] = the sum, in the order of the windows, of what add(window's offset in dy, place, run)
-/// adds to a run of channels.
+/// dx[pixel] = the sum, in the order of the windows that see it, of what term_of(offset in dy,
+/// place along both axes) gives for each channel behind that offset.
 template <typename T, typename Function>
-void sum_over_windows(Context& context, const PoolingShape& shape, T* dx, const Function& add) {
+void sum_over_windows(Context& context, const PoolingShape& shape, T* dx, const Function& term_of) {
   using C = Compute<T>;
   const auto down = sights(shape.height);
   const auto across = sights(shape.width);
   for_each_run(
       context, shape.images * shape.height.in, shape.width.in, shape.channels,
       [&](std::int64_t row, std::int64_t column, std::int64_t c, std::int64_t count) {
-        std::array<C, kChannels> sums;
-        std::fill_n(sums.data(), count, C{0});
         const std::int64_t image = row / shape.height.in;
-        for (const Sight& y : down[static_cast<std::size_t>(row % shape.height.in)]) {
-          for (const Sight& x : across[static_cast<std::size_t>(column)]) {
-            const std::int64_t out =
-                ((image * shape.height.out + y.out) * shape.width.out + x.out) * shape.channels + c;
-            add(out, y, x, count, sums.data());
+        const std::vector<Sight>& ys = down[static_cast<std::size_t>(row % shape.height.in)];
+        const std::vector<Sight>& xs = across[static_cast<std::size_t>(column)];
+        T* const to = dx + (row * shape.width.in + column) * shape.channels + c;
+        const auto term = [&](const Sight& y, const Sight& x) {
+          const std::int64_t pixel = (image * shape.height.out + y.out) * shape.width.out + x.out;
+          return term_of(pixel * shape.channels + c, y, x);
+        };
+        if (ys.size() == 1 && xs.size() == 1) {
+          store_terms(to, 0, count, term(ys[0], xs[0]));
+          return;
+        }
+        std::array<C, kChannels> run;
+        C* const sums = run.data();
+        std::fill_n(sums, count, C{0});
+        for (const Sight& y : ys) {
+          for (const Sight& x : xs) {
+            const auto added = term(y, x);
+#pragma omp simd
+            for (std::int64_t i = 0; i < count; ++i) {
+              sums[i] += added(i);
+            }
           }
         }
-        const C* const values = sums.data();
-        store_terms(dx + (row * shape.width.in + column) * shape.channels + c, 0, count,
-                    [=](std::int64_t i) { return values[i]; });
+        store_terms(to, 0, count, [=](std::int64_t i) { return sums[i]; });
       });
 }
 
@@ -169,25 +196,30 @@ void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTe
     const T* const from = x.host<T>().data();
     T* const to = y.host<T>().data();
     std::uint8_t* const places = at.host<std::uint8_t>().data();
-    for_each_run(
-        context, shape.images * shape.height.out, shape.width.out, shape.channels,
-        [&](std::int64_t row, std::int64_t column, std::int64_t c, std::int64_t count) {
-          Largest<C> largest;
-          const Window window(shape, row, column);
-          const auto first =
-              static_cast<Place<C>>(window.down.begin * shape.width.window + window.across.begin);
-          std::fill_n(largest.value.data(), count, -std::numeric_limits<C>::infinity());
-          std::fill_n(largest.place.data(), count, first);
-          window.for_each([&](std::int64_t place, std::int64_t pixel) {
-            take_larger(from + pixel + c, place, count, largest);
-          });
-          const std::int64_t out = (row * shape.width.out + column) * shape.channels + c;
-          const C* const values = largest.value.data();
-          store_terms(to + out, 0, count, [=](std::int64_t i) { return values[i]; });
-          for (std::int64_t i = 0; i < count; ++i) {
-            places[out + i] = static_cast<std::uint8_t>(largest.place[static_cast<std::size_t>(i)]);
-          }
-        });
+    const Windows windows(shape);
+    for_each_run(context, shape.images * shape.height.out, shape.width.out, shape.channels,
+                 [&](std::int64_t row, std::int64_t column, std::int64_t c, std::int64_t count) {
+                   Largest<C> largest;
+                   bool begun = false;
+                   windows.for_each(row / shape.height.out, row % shape.height.out, column,
+                                    [&](std::int64_t place, std::int64_t pixel) {
+                                      if (begun) {
+                                        take_larger(from + pixel + c, place, count, largest);
+                                      } else {
+                                        take_first(from + pixel + c, place, count, largest);
+                                      }
+                                      begun = true;
+                                    });
+                   const std::int64_t out = (row * shape.width.out + column) * shape.channels + c;
+                   const C* const values = largest.value.data();
+                   store_terms(to + out, 0, count, [=](std::int64_t i) { return values[i]; });
+                   const Place<C>* const found = largest.place.data();
+                   std::uint8_t* const into = places + out;
+#pragma omp simd
+                   for (std::int64_t i = 0; i < count; ++i) {
+                     into[i] = static_cast<std::uint8_t>(found[i]);
+                   }
+                 });
   });
 }
 
@@ -202,16 +234,14 @@ void max_pool_backward(Context& context, const PoolingShape& shape, const ConstT
     const T* const from = dy.host<T>().data();
     const std::uint8_t* const places = at.host<std::uint8_t>().data();
     sum_over_windows(
-        context, shape, dx.host<T>().data(),
-        [&](std::int64_t out, const Sight& y, const Sight& x, std::int64_t count, C* sums) {
+        context, shape, dx.host<T>().data(), [&](std::int64_t out, const Sight& y, const Sight& x) {
           const auto here = static_cast<Place<C>>(y.place * shape.width.window + x.place);
           const T* const in = from + out;
           const std::uint8_t* const place = places + out;
-#pragma omp simd
-          for (std::int64_t c = 0; c < count; ++c) {
-            const C value = static_cast<C>(in[c]);
-            sums[c] += static_cast<Place<C>>(place[c]) == here ? value : C{0};
-          }
+          return [=](std::int64_t i) {
+            const C value = static_cast<C>(in[i]);
+            return static_cast<Place<C>>(place[i]) == here ? value : C{0};
+          };
         });
   });
 }
@@ -225,20 +255,22 @@ void average_pool_forward(Context& context, const PoolingShape& shape, const Con
     using C = Compute<T>;
     const T* const from = x.host<T>().data();
     T* const to = y.host<T>().data();
+    const Windows windows(shape);
     for_each_run(context, shape.images * shape.height.out, shape.width.out, shape.channels,
                  [&](std::int64_t row, std::int64_t column, std::int64_t c, std::int64_t count) {
                    std::array<C, kChannels> run;
                    C* const sums = run.data();
                    std::fill_n(sums, count, C{0});
-                   const Window window(shape, row, column);
-                   window.for_each([&](std::int64_t, std::int64_t pixel) {
-                     const T* const in = from + pixel + c;
+                   const std::int64_t y_row = row % shape.height.out;
+                   windows.for_each(row / shape.height.out, y_row, column,
+                                    [&](std::int64_t, std::int64_t pixel) {
+                                      const T* const in = from + pixel + c;
 #pragma omp simd
-                     for (std::int64_t i = 0; i < count; ++i) {
-                       sums[i] += static_cast<C>(in[i]);
-                     }
-                   });
-                   const auto elements = static_cast<C>(window.count());
+                                      for (std::int64_t i = 0; i < count; ++i) {
+                                        sums[i] += static_cast<C>(in[i]);
+                                      }
+                                    });
+                   const auto elements = static_cast<C>(windows.count(y_row, column));
                    store_terms(to + (row * shape.width.out + column) * shape.channels + c, 0, count,
                                [=](std::int64_t i) { return sums[i] / elements; });
                  });
@@ -253,16 +285,13 @@ void average_pool_backward(Context& context, const PoolingShape& shape, const Co
   with_stored(dy.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = dy.host<T>().data();
-    sum_over_windows(
-        context, shape, dx.host<T>().data(),
-        [&](std::int64_t out, const Sight& y, const Sight& x, std::int64_t count, C* sums) {
-          const auto elements = static_cast<C>(Window(shape, y.out, x.out).count());
-          const T* const in = from + out;
-#pragma omp simd
-          for (std::int64_t c = 0; c < count; ++c) {
-            sums[c] += static_cast<C>(in[c]) / elements;
-          }
-        });
+    const Windows windows(shape);
+    sum_over_windows(context, shape, dx.host<T>().data(),
+                     [&](std::int64_t out, const Sight& y, const Sight& x) {
+                       const auto elements = static_cast<C>(windows.count(y.out, x.out));
+                       const T* const in = from + out;
+                       return [=](std::int64_t i) { return static_cast<C>(in[i]) / elements; };
+                     });
   });
 }
 

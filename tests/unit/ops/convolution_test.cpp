@@ -148,6 +148,24 @@ TYPED_TEST(ConvolutionTyped, BitsDependOnNeitherThreadsNorAlignment) {
   }
 }
 
+TEST(Convolution, LargeWeightGradientsAreTheSameBitsGroupByGroup) {
+  // Eight groups of images, of whose sums four lie in memory together.
+  const ConvolutionShape shape = square(16, 16, 1, 0, 1024, 1024);
+  const auto x = randoms<float>(shape.input(), 1);
+  const auto dy = randoms<float>(shape.output(), 2);
+  std::vector<float> first;
+  for (const int threads : {1, 2, 3}) {
+    Context context(threads);
+    auto dw = poisoned<float>(shape.weight());
+    convolution_backward_weight(context, shape, x.view(), dy.view(), dw.view(),
+                                Accumulate::kOverwrite);
+    if (first.empty()) {
+      first = dw.values();
+    }
+    EXPECT_TRUE(first == dw.values()) << threads << " threads";
+  }
+}
+
 TYPED_TEST(ConvolutionTyped, AnImageKnowsNothingOfTheOthers) {
   using T = TypeParam;
   Context context(2);
