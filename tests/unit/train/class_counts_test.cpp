@@ -11,7 +11,7 @@
 
 #include "strata/comm/threads.hpp"
 
-#include "data_files.hpp"
+#include "../io/data_files.hpp"
 #include "error_of.hpp"
 
 namespace strata::train {
