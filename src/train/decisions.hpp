@@ -20,6 +20,9 @@ void decide_virtual_grid(Plan& plan, const VirtualGrid& stored);
 
 void check_optimizer(const optim::OptimizerOptions& options);
 
+/// Refuses changes of images where samples are none, or smaller than what is changed.
+void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data);
+
 /// Refuses messages that are too long for MPI, which counts their bytes in 32 bits, and rows of
 /// tokens that sequence parallelism does not divide.
 void check_stages(const Plan& plan);
