@@ -6,6 +6,7 @@
 
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
+#include "strata/io/contact_sheet.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/io/import.hpp"
 
@@ -19,6 +20,7 @@ constexpr std::int64_t kMostIds = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMostShardMib = std::int64_t{1} << 30;
 constexpr std::int64_t kMostPixels = 1 << 14;
 constexpr std::int64_t kMostThreads = 1024;
+constexpr std::int64_t kMostShown = 4096;
 
 template <typename Enum>
 Enum enum_argument(const CommandLine& line, const std::string& name, Enum otherwise) {
@@ -31,7 +33,20 @@ Enum enum_argument(const CommandLine& line, const std::string& name, Enum otherw
   return *value;
 }
 
-std::vector<std::filesystem::path> paths(const std::vector<std::string>& texts) {
+/// The value of an option, or nothing without it. Throws: Error(kUsage) for an empty value.
+std::string given(const CommandLine& line, const std::string& name) {
+  const std::string text = line.value(name, "");
+  if (line.has(name) && text.empty()) {
+    fail(ExitCode::kUsage, "--{} is empty; give --{}=VALUE", name, name);
+  }
+  return text;
+}
+
+std::vector<std::filesystem::path> paths(const CommandLine& line, const std::string& name) {
+  const std::vector<std::string> texts = line.values(name);
+  if (std::find(texts.begin(), texts.end(), "") != texts.end()) {
+    fail(ExitCode::kUsage, "--{} names an empty file; give --{}=FILE", name, name);
+  }
   return {texts.begin(), texts.end()};
 }
 
@@ -121,8 +136,8 @@ void token_options(const CommandLine& line, io::ImportOptions& options) {
            kImportHelp);
     }
   }
-  options.encoder = line.value("encoder", "");
-  options.merges = line.value("merges", "");
+  options.encoder = given(line, "encoder");
+  options.merges = given(line, "merges");
 }
 
 /// What is said of folders of images, and only of them.
@@ -199,15 +214,19 @@ void source_options(const CommandLine& line, io::ImportOptions& options) {
            kImportHelp);
     }
   }
-  options.inputs = paths(line.values(own.front()));
+  options.inputs = paths(line, own.front());
   if (options.format == io::ImportFormat::kCsv) {
-    options.label = line.value("label", "");
+    options.label = given(line, "label");
   } else if (own.size() > 1) {
-    options.targets = paths(line.values(own.back()));
+    options.targets = paths(line, own.back());
   }
 }
 
 io::ImportOptions import_options(const CommandLine& line) {
+  if (!line.positions().empty()) {
+    fail(ExitCode::kUsage, "\"{}\" stands alone; files are given to an option, as in --files {}",
+         line.positions().front(), line.positions().front());
+  }
   io::ImportOptions options;
   if (!line.has("format") || !line.has("output")) {
     fail(ExitCode::kUsage, "--format and --output are needed\n{}", kImportHelp);
@@ -218,9 +237,9 @@ io::ImportOptions import_options(const CommandLine& line) {
   image_options(line, options);
   options.split = line.value("split", options.split);
   options.task = enum_argument(line, "task", options.task);
-  options.classes = line.count("classes", 0, 0, kMostIds);
+  options.classes = line.count("classes", 0, 0, io::kMostClasses);
   options.shard_bytes = line.count("shard-mib", 1024, 1, kMostShardMib) << 20;
-  options.output = line.value("output", "");
+  options.output = given(line, "output");
   options.existing = line.has("overwrite") ? io::Existing::kReplace : io::Existing::kRefuse;
   return options;
 }
@@ -274,11 +293,22 @@ ExitCode import_command(Arguments arguments) {
 }
 
 ExitCode inspect_command(Arguments arguments) {
-  const CommandLine line(arguments, {}, {"verify"});
+  const CommandLine line(arguments, {"contact-sheet", "samples"}, {"verify"});
   if (line.positions().empty()) {
     fail(ExitCode::kUsage,
-         "strata data inspect needs a master file: strata data inspect DIR/train.h5 [--verify]");
+         "strata data inspect needs a master file: strata data inspect DIR/train.h5 [--verify] "
+         "[--contact-sheet=FILE.png [--samples=64]]");
   }
+  const bool draws = line.has("contact-sheet");
+  if (line.has("samples") && !draws) {
+    fail(ExitCode::kUsage, "--samples is for --contact-sheet=FILE.png; give both or neither");
+  }
+  if (draws && line.positions().size() > 1) {
+    fail(ExitCode::kUsage, "--contact-sheet shows one data set, {} are named; give one",
+         line.positions().size());
+  }
+  const std::string sheet = given(line, "contact-sheet");
+  const std::int64_t shown = line.count("samples", 64, 1, kMostShown);
   std::int64_t bad = 0;
   for (const std::string& path : line.positions()) {
     ProgressLine progress("verified", "");
@@ -288,6 +318,12 @@ ExitCode inspect_command(Arguments arguments) {
     progress.finish();
     fmt::print("{}", inspection.text);
     bad += inspection.bad_shards;
+  }
+  if (draws) {
+    const io::Dataset dataset = io::Dataset::open(line.positions().front());
+    io::write_contact_sheet(dataset, sheet, shown);
+    fmt::print("{}: {} of {} samples\n", sheet, count_text(std::min(shown, dataset.info().samples)),
+               count_text(dataset.info().samples));
   }
   if (bad > 0) {
     fail(ExitCode::kData, "{} shard{} bad; import the data set again", bad,

@@ -14,6 +14,8 @@ constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 constexpr std::int64_t kMostIds = std::int64_t{1} << 24;
 constexpr std::int64_t kMostSamples = std::int64_t{1} << 30;
 constexpr std::int64_t kMostSamplesAPass = std::int64_t{1} << 20;
+constexpr std::int64_t kMostPixels = std::int64_t{1} << 20;
+constexpr std::int64_t kMostReaders = 256;
 // On each axis of the grid, and of lanes and shards.
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
 
@@ -106,6 +108,19 @@ std::vector<Option> model_and_data() {
           "of tokens; blocks: every block of a context's length once an epoch, shuffled; windows: "
           "from random places",
           STRATA_MEMBER(data.sampling)),
+      choice("data.flip", "of images, in training: on: half of them are mirrored, left to right",
+             STRATA_MEMBER(data.augmentation.flip)),
+      whole("data.crop_padding", "pixels",
+            "of images, in training: zeros put around them, out of which a random part of the "
+            "image's size is cut; 0: none",
+            0, STRATA_MEMBER(data.augmentation.crop_padding), kMostPixels),
+      whole("data.cutout", "pixels",
+            "of images, in training: side of a square at a random place that is set to zero; 0: "
+            "none",
+            0, STRATA_MEMBER(data.augmentation.cutout), kMostPixels),
+      whole("data.reader_threads", "threads",
+            "threads of each rank that read and prepare samples; the numbers do not depend on them",
+            1, STRATA_MEMBER(data.reader_threads), kMostReaders),
       whole("batch.global", "samples", "samples of one optimizer step, over all ranks", 1,
             STRATA_MEMBER(batch.global), kMostSamples),
       whole("batch.micro", "samples",

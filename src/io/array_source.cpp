@@ -187,11 +187,14 @@ void ArraySource::check_targets(const Pair& pair, std::int64_t count,
   for (std::int64_t i = 0; i < count; ++i) {
     std::int64_t label = 0;
     std::memcpy(&label, targets + i * std::int64_t{sizeof label}, sizeof label);
-    if (label < 0 || (classes_ > 0 && label >= classes_)) {
+    const std::int64_t end = classes_ > 0 ? classes_ : kMostClasses;
+    if (label < 0 || label >= end) {
       fail(ExitCode::kData, "the label of sample {} of {} is {}, expected {}", pair.done + i,
            pair.targets.path().string(), label,
            classes_ > 0 ? fmt::format("0 to {} for {} classes", classes_ - 1, classes_)
-                        : "0 or more");
+                        : fmt::format("a class number from 0 to {}; for values use "
+                                      "--task=regression",
+                                      end - 1));
     }
   }
 }

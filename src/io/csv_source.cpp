@@ -218,6 +218,12 @@ std::int64_t CsvSource::class_of(const CsvReader& reader) const {
     fail(ExitCode::kData, "{}:{}: the label '{}' was not there a moment ago; is the file changing?",
          reader.path().string(), reader.line(), label);
   }
+  if (options_.classes == 0 && number >= kMostClasses) {
+    fail(ExitCode::kData,
+         "{}:{}: column '{}': the label {} is too large for a class number, which may be up to {}; "
+         "for values use --task=regression",
+         reader.path().string(), reader.line(), options_.label, number, kMostClasses - 1);
+  }
   if (options_.classes > 0 && number >= options_.classes) {
     fail(ExitCode::kData,
          "{}:{}: column '{}': the label {} is out of range, expected 0 to {} for {} "

@@ -94,7 +94,8 @@ void read_sample_facts(const hdf5::File& file, DatasetInfo& info) {
       (statistics != 1 && statistics != info.input_shape.count() &&
        statistics != statistics_of(info.input_shape)) ||
       info.target_dtype != (classes ? DType::kInt64 : DType::kFloat64) ||
-      (classes && (info.target_shape.rank() != 0 || info.classes < 1)) ||
+      (classes &&
+       (info.target_shape.rank() != 0 || info.classes < 1 || info.classes > kMostClasses)) ||
       info.input_dtype == DType::kInt64) {
     fail(ExitCode::kData,
          "{} contradicts itself in its shapes, types or statistics; import it anew",

@@ -20,8 +20,8 @@ void decode_as(std::span<const std::byte> raw, std::endian order, std::span<std:
       std::reverse(bytes.begin(), bytes.end());
     }
     // A signed byte is a number here and becomes one with its sign.
-    const To value =
-        static_cast<To>(std::bit_cast<From>(bytes));  // NOLINT(bugprone-signed-char-misuse)
+    const To value = static_cast<To>(static_cast<Compute<To>>(
+        std::bit_cast<From>(bytes)));  // NOLINT(bugprone-signed-char-misuse)
     std::memcpy(out.data() + i * sizeof(To), &value, sizeof(To));
   }
 }
@@ -34,6 +34,8 @@ void decode_from(std::span<const std::byte> raw, std::endian order, DType dtype,
       return decode_as<From, float>(raw, order, out);
     case DType::kFloat64:
       return decode_as<From, double>(raw, order, out);
+    case DType::kBfloat16:
+      return decode_as<From, BFloat16>(raw, order, out);
     case DType::kUint8:
       return decode_as<From, std::uint8_t>(raw, order, out);
     case DType::kInt64:
@@ -49,7 +51,7 @@ std::int64_t first_not_finite_of(std::span<const std::byte> elements) {
   for (std::size_t i = 0; i < elements.size() / sizeof(T); ++i) {
     T value{};
     std::memcpy(&value, elements.data() + i * sizeof(T), sizeof(T));
-    if (!std::isfinite(value)) {
+    if (!std::isfinite(static_cast<Compute<T>>(value))) {
       return static_cast<std::int64_t>(i);
     }
   }
@@ -94,8 +96,8 @@ void decode(std::span<const std::byte> raw, const RawType& type, DType dtype,
 }
 
 std::int64_t first_not_finite(std::span<const std::byte> elements, DType dtype) {
-  return with_floating(dtype,
-                       [&](auto zero) { return first_not_finite_of<decltype(zero)>(elements); });
+  return with_stored(dtype,
+                     [&](auto zero) { return first_not_finite_of<decltype(zero)>(elements); });
 }
 
 }  // namespace strata::io

@@ -13,12 +13,15 @@ io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank, std::i
           .steps = plan.total_steps - first_step,
           .compute_dtype = plan.config.numerics.dtype,
           .parts = rank.parts,
-          .normalise = plan.config.data.normalise};
+          .normalise = plan.config.data.normalise,
+          .augmentation = plan.config.data.augmentation,
+          .reader_threads = plan.config.data.reader_threads};
 }
 
 io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank, std::int64_t rounds) {
   io::LoaderOptions options = training_loader(plan, rank, 0);
   options.order = io::Order::kSequential;
+  options.augmentation = {};
   options.steps = rounds;
   return options;
 }

@@ -41,6 +41,11 @@ nlohmann::ordered_json identity_of(const Plan& plan) {
     identity["model.context"] = plan.train_data.input_shape[0];
     identity["data.sampling"] = name_of(c.data.sampling);
   }
+  if (io::is_image(plan.train_data.input_shape)) {
+    identity["data.flip"] = name_of(c.data.augmentation.flip);
+    identity["data.crop_padding"] = c.data.augmentation.crop_padding;
+    identity["data.cutout"] = c.data.augmentation.cutout;
+  }
   identity["the number of training samples"] = plan.train_data.samples;
   identity["the checksum of data.train"] = hash_text(plan.train_data.checksum);
   return identity;

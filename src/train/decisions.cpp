@@ -187,6 +187,25 @@ nn::LossKind decide_loss(const RunConfig& config, const io::DatasetInfo& data) {
   return natural;
 }
 
+void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data) {
+  if (augmentation == io::Augmentation()) {
+    return;
+  }
+  if (!io::is_image(data.input_shape)) {
+    fail(ExitCode::kUsage,
+         "data.flip, data.crop_padding and data.cutout are for images (channels x height x width), "
+         "but samples of {} are {}; leave them out",
+         data.path.string(), data.input_shape.text());
+  }
+  const std::int64_t shorter = std::min(data.input_shape[1], data.input_shape[2]);
+  const std::int64_t largest = std::max(augmentation.crop_padding, augmentation.cutout);
+  if (largest > shorter) {
+    fail(ExitCode::kUsage, "{} is {}, but the images of {} are {} x {}; give at most {}",
+         augmentation.crop_padding > shorter ? "data.crop_padding" : "data.cutout", largest,
+         data.path.string(), data.input_shape[1], data.input_shape[2], shorter);
+  }
+}
+
 namespace {
 
 /// What MPI counts in an int: bytes of a message, or elements of a sum of its own.

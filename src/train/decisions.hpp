@@ -26,6 +26,9 @@ void check_optimizer(const optim::OptimizerOptions& options);
 /// Refuses settings that differ from their defaults but do nothing beside the others.
 void check_unused(const RunConfig& config, const io::DatasetInfo& data);
 
+/// Refuses changes of images where samples are none, or smaller than what is changed.
+void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data);
+
 /// Refuses messages that are too long for MPI, which counts their bytes in 32 bits, and rows of
 /// tokens that sequence parallelism does not divide.
 void check_stages(const Plan& plan);

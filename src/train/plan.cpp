@@ -136,6 +136,7 @@ Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo&
   plan.config.parallel.data = plan.grid.data;
   decide_virtual_grid(plan, stored);
   check_optimizer(config.optimizer.options);
+  check_augmentation(config.data.augmentation, train_data);
   plan.total_steps = decide_steps(plan.config, train_data.samples);
   if (plan.config.schedule.decay_steps == 0 && has_end(config.schedule.kind)) {
     plan.config.schedule.decay_steps = plan.total_steps;

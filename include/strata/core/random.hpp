@@ -13,7 +13,8 @@ enum class RandomPurpose : std::uint32_t {
   kDropout = 2,
   kShuffle = 3,
   kSynthesise = 4,
-  kSample = 5
+  kSample = 5,
+  kAugment = 6
 };
 
 /// A keyed source of random words without state: the same (seed, purpose, subject, counter) gives

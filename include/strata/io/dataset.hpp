@@ -16,6 +16,9 @@
 
 namespace strata::io {
 
+/// Far more classes than any network tells apart: a greater number is a mistake in the data.
+inline constexpr std::int64_t kMostClasses = std::int64_t{1} << 24;
+
 /// What a data set's targets are.
 enum class Task {
   kClassification,  ///< a class number a sample

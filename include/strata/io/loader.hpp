@@ -33,6 +33,20 @@ enum class Normalise {
 /// What kAuto stands for, with inputs that are stored in this type.
 [[nodiscard]] Normalise resolved(Normalise normalise, DType stored);
 
+enum class Flip { kOff, kOn };
+
+/// What is done to images at random, for training: cropped, then flipped, then cut out. Zeros are
+/// those of the normalised input. A sample's random numbers are counted by its place in the stream.
+struct Augmentation {
+  Flip flip = Flip::kOff;  ///< left and right change places in half of the images
+  /// Zeros put around an image, out of which a part of its own size is cut.
+  std::int64_t crop_padding = 0;
+  /// Side of a square of zeros; its centre is anywhere in the image, what is outside is clipped.
+  std::int64_t cutout = 0;
+
+  friend bool operator==(const Augmentation&, const Augmentation&) = default;
+};
+
 /// What a loader gives to one rank.
 struct LoaderOptions {
   Order order = Order::kShuffled;
@@ -53,6 +67,9 @@ struct LoaderOptions {
   DType compute_dtype = DType::kFloat32;
   Parts parts = Parts::kBoth;
   Normalise normalise = Normalise::kAuto;
+  Augmentation augmentation;
+  /// Threads that read; the numbers do not depend on them.
+  std::int64_t reader_threads = 1;
 };
 
 /// One rank's samples of one step, in host memory, each microbatch aligned to 64 bytes.
@@ -76,7 +93,7 @@ class LoadedStep {
   std::vector<ConstTensorView> targets_;
 };
 
-/// Reads, checks and converts the samples of coming steps in a thread of its own, two steps deep.
+/// Reads, checks and converts the samples of coming steps in threads of its own, two steps deep.
 /// The sample in row r of the microbatch at offset o of step s is the one at place
 /// s * global_batch + o + r of the stream (sample_order.hpp).
 class Loader {
@@ -111,6 +128,11 @@ class Loader {
 }  // namespace strata::io
 
 namespace strata {
+template <>
+struct EnumNames<io::Flip> {
+  static constexpr std::array<std::pair<io::Flip, std::string_view>, 2> kTable{
+      {{io::Flip::kOff, "off"}, {io::Flip::kOn, "on"}}};
+};
 template <>
 struct EnumNames<io::Normalise> {
   static constexpr std::array<std::pair<io::Normalise, std::string_view>, 4> kTable{

@@ -43,6 +43,8 @@ struct RunConfig {
     std::string test;
     io::Normalise normalise = io::Normalise::kAuto;
     io::Sampling sampling = io::Sampling::kBlocks;
+    io::Augmentation augmentation;
+    std::int64_t reader_threads = 1;
   } data;
   struct {
     std::int64_t global = 128;
