@@ -40,6 +40,14 @@ std::int64_t received_parts(const grid::SumTree& tree, std::int64_t ranks, std::
   return parts;
 }
 
+std::vector<ops::FoldPair> fold_pairs(std::span<const grid::FoldStep> steps) {
+  std::vector<ops::FoldPair> pairs;
+  for (const grid::FoldStep& step : steps) {
+    pairs.push_back({step.into, step.from});
+  }
+  return pairs;
+}
+
 OrderedReduction::OrderedReduction(Communicator& group, const grid::SumTree& tree) : group_(group) {
   require(tree.leaves() % group.size() == 0, "{} lanes for {} ranks", tree.leaves(), group.size());
   std::vector<grid::Range> nodes;

@@ -11,11 +11,7 @@ std::vector<ops::FoldPair> leaf_steps(const grid::SumTree& tree) {
   for (std::int64_t s = 0; s < tree.leaves(); ++s) {
     leaves.push_back({s, s + 1});
   }
-  std::vector<ops::FoldPair> steps;
-  for (const grid::FoldStep& step : grid::fold_steps(tree, leaves)) {
-    steps.push_back({step.into, step.from});
-  }
-  return steps;
+  return fold_pairs(grid::fold_steps(tree, leaves));
 }
 
 std::int64_t row_elements(const TensorView& tensor) {
@@ -63,10 +59,7 @@ std::int64_t ShardGroup::receive_elements(std::int64_t shards, const grid::Range
 
 void ShardGroup::fold_after(ops::Context& context, std::span<const TensorView> accumulators,
                             std::size_t shard) const {
-  std::vector<ops::FoldPair> steps;
-  for (const grid::FoldStep& step : fold_.after[shard]) {
-    steps.push_back({step.into, step.from});
-  }
+  const std::vector<ops::FoldPair> steps = fold_pairs(fold_.after[shard]);
   if (!steps.empty()) {
     ops::fold(context, accumulators, steps);
   }

@@ -3,11 +3,11 @@
 #include "strata/core/random.hpp"
 #include "strata/ops/convert.hpp"
 #include "strata/ops/dropout.hpp"
-#include "strata/ops/elementwise.hpp"
 #include "strata/ops/embedding.hpp"
 
 #include "layer_kinds.hpp"
 #include "shard_sum.hpp"
+#include "whole_gradient.hpp"
 
 namespace strata::nn {
 namespace {
@@ -101,20 +101,9 @@ class Embedding final : public Layer {
     if (whole.empty()) {
       return;
     }
-    const std::int64_t rows = output_gradient.count() / options_.width;
-    const std::int64_t first = is_split() ? pass.shards.own_rows(pass.input.count()).begin : 0;
-    const Shape shape{rows, options_.width};
-    const TensorView own =
-        whole.flat_slice(first * options_.width, rows * options_.width).reshaped(shape);
-    if (drops()) {
-      ops::dropout_backward(pass.context, output_gradient.reshaped(shape), pass.saved[0],
-                            options_.dropout, own);
-    } else {
-      ops::copy(pass.context, output_gradient, own);
-    }
-    if (is_split()) {
-      pass.shards.all_gather_rows(whole);
-    }
+    const Shape shape{output_gradient.count() / options_.width, options_.width};
+    make_whole_gradient(pass, output().placement, output_gradient.reshaped(shape), options_.dropout,
+                        pass.saved[0], whole);
   }
 
   void backward_weight(const LayerPass& pass, const TensorView& output_gradient,

@@ -4,6 +4,7 @@
 
 #include "shard_sum.hpp"
 #include "sublayer.hpp"
+#include "whole_gradient.hpp"
 
 namespace strata::nn {
 
@@ -173,18 +174,8 @@ void Sublayer::backward_input(const LayerPass& pass, const TensorView& output_gr
   const TensorView dy = output_gradient.reshaped(Shape{rows, width()});
   const TensorView& whole = pass.gradients[GradientIndex::kWhole];
   if (!whole.empty()) {
-    const std::int64_t first =
-        is_split_by_tokens() ? pass.shards.own_rows(whole_rows(pass)).begin : 0;
-    const TensorView own =
-        whole.flat_slice(first * width(), rows * width()).reshaped(Shape{rows, width()});
-    if (options_.dropout > 0.0) {
-      ops::dropout_backward(pass.context, dy, pass.saved[SavedIndex::kMask], options_.dropout, own);
-    } else {
-      ops::copy(pass.context, dy, own);
-    }
-    if (is_split_by_tokens()) {
-      pass.shards.all_gather_rows(whole);
-    }
+    make_whole_gradient(pass, input().placement, dy, options_.dropout,
+                        pass.saved[SavedIndex::kMask], whole);
   }
   normed_gradient_of_products(pass, whole_gradient(pass, dy));
   const TensorView& d_normed = pass.gradients[GradientIndex::kNormed];

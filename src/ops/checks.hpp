@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "strata/core/error.hpp"
@@ -25,6 +27,19 @@ inline void require_count(const ConstTensorView& tensor, DType dtype, std::int64
                           std::string_view name) {
   require(tensor.dtype() == dtype && tensor.count() == count, "{} is {} {}, {} of {} was expected",
           name, name_of(tensor.dtype()), tensor.shape().text(), count, name_of(dtype));
+}
+
+/// Throws Error(kData) for a target outside [0, classes).
+inline void check_targets(std::span<const std::int64_t> targets, std::int64_t classes) {
+  for (std::size_t row = 0; row < targets.size(); ++row) {
+    if (targets[row] < 0 || targets[row] >= classes) {
+      fail(ExitCode::kData,
+           "row {} of a microbatch has the target {}, the model has {} outputs and so takes 0 to "
+           "{}; use the data set that the model is for, or correct the size of the last layer or "
+           "of the vocabulary",
+           row, targets[row], classes, classes - 1);
+    }
+  }
 }
 
 /// How a tensor reads as a matrix: leading dimensions are rows, the last is columns.

@@ -33,17 +33,6 @@ LossSums sum_of(const std::vector<RowLoss>& rows) {
   return sums;
 }
 
-void check_labels(std::span<const std::int64_t> labels, std::int64_t classes) {
-  for (std::size_t row = 0; row < labels.size(); ++row) {
-    if (labels[row] < 0 || labels[row] >= classes) {
-      fail(ExitCode::kData,
-           "row {} of a microbatch has the label {}, the model has {} outputs and so takes 0 to "
-           "{}; correct the data or the last layer's size",
-           row, labels[row], classes, classes - 1);
-    }
-  }
-}
-
 /// The first element that is `value`; `count` where none is.
 template <typename T>
 std::int64_t first_equal(const T* elements, std::int64_t count, Compute<T> value) {
@@ -128,7 +117,7 @@ LossSums cross_entropy(Context& context, const ConstTensorView& logits,
     require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
   }
   const auto label = labels.host<std::int64_t>();
-  check_labels(label.first(static_cast<std::size_t>(valid_rows)), classes);
+  check_targets(label.first(static_cast<std::size_t>(valid_rows)), classes);
   std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));
   with_stored(logits.dtype(), [&, rows = rows, n = classes]<typename T>(T) {
     const T* from = logits.host<T>().data();

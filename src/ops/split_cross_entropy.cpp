@@ -22,18 +22,6 @@ constexpr std::int64_t kSum = 1;
 constexpr std::int64_t kTarget = 2;
 constexpr std::int64_t kIsFirst = 3;
 
-void check_targets(std::span<const std::int64_t> targets, std::int64_t vocabulary) {
-  for (std::size_t row = 0; row < targets.size(); ++row) {
-    if (targets[row] < 0 || targets[row] >= vocabulary) {
-      fail(
-          ExitCode::kData,
-          "row {} of a microbatch has the target {}, the model's vocabulary takes 0 to {}; use the "
-          "data set that was made with the model's tokenizer, or correct the vocabulary's size",
-          row, targets[row], vocabulary - 1);
-    }
-  }
-}
-
 template <typename Stored>
 void row_parts(const Stored* logits, std::int64_t ids, std::int64_t target,
                Compute<Stored>* parts) {

@@ -16,6 +16,9 @@ namespace strata::comm {
 [[nodiscard]] std::int64_t received_parts(const grid::SumTree& tree, std::int64_t ranks,
                                           std::int64_t rank);
 
+/// The additions of a sum tree as the operation that carries them out takes them.
+[[nodiscard]] std::vector<ops::FoldPair> fold_pairs(std::span<const grid::FoldStep> steps);
+
 /// Adds the ranks' partial sums in the order of the sum tree (design law 1), each rank its own
 /// slice: all-to-all, then a local fold. Every element's sum is formed by the same additions
 /// whatever the number of ranks. Communication: each rank sends and receives (size - 1) / size of

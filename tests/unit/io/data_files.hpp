@@ -17,6 +17,8 @@
 #include "strata/core/error.hpp"
 #include "strata/io/import.hpp"
 
+#include "error_of.hpp"
+
 /// Files in the formats that are imported, made for the tests.
 namespace strata::io::test {
 
@@ -144,17 +146,10 @@ inline ImportReport import_images(
   return import_dataset(options);
 }
 
-/// What `action` says when it fails with the expected exit code.
+/// What `action` says when it fails, by default for bad data.
 inline std::string error_of(const std::function<void()>& action,
                             ExitCode expected = ExitCode::kData) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), expected) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
+  return strata::test::error_of(action, expected);
 }
 
 template <typename T>

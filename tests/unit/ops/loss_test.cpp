@@ -98,7 +98,7 @@ TEST(CrossEntropy, RowsBeyondTheValidOnesCountForNothing) {
   }
 }
 
-TEST(CrossEntropy, NamesTheRowAndLabelThatIsOutOfRange) {
+TEST(CrossEntropy, NamesTheRowAndTargetThatIsOutOfRange) {
   Context context(1);
   const auto logits = randoms<float>({5, 10}, 1);
   auto labels = labels_of(5, 10);
@@ -106,11 +106,11 @@ TEST(CrossEntropy, NamesTheRowAndLabelThatIsOutOfRange) {
     labels[2] = wrong;
     try {
       static_cast<void>(cross_entropy(context, logits.view(), labels.view(), 5, 1.0, {}));
-      FAIL() << "a label of " << wrong << " was taken";
+      FAIL() << "a target of " << wrong << " was taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kData);
       EXPECT_THAT(error.what(), testing::HasSubstr("row 2"));
-      EXPECT_THAT(error.what(), testing::HasSubstr("label " + std::to_string(wrong)));
+      EXPECT_THAT(error.what(), testing::HasSubstr("target " + std::to_string(wrong)));
       EXPECT_THAT(error.what(), testing::HasSubstr("0 to 9"));
     }
   }

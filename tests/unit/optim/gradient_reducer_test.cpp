@@ -64,6 +64,20 @@ void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout, std:
   }
 }
 
+/// Two steps of the own lanes, so that what the first leaves in the accumulators must not show in
+/// the second.
+void reduce_twice(GradientReducer& reducer, const nn::ParameterLayout& layout,
+                  const grid::Range& lanes) {
+  for (int step = 0; step < 2; ++step) {
+    for (std::int64_t m = 0; m < lanes.count() * kMicrobatchesPerLane; ++m) {
+      hand_over(
+          reducer, layout, m,
+          gradient_of(layout, lanes.begin + m / kMicrobatchesPerLane, m % kMicrobatchesPerLane));
+    }
+    reducer.finish();
+  }
+}
+
 void expect_tree_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucket) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const std::vector<float> expected = expected_sum(layout, 0, lanes);
@@ -74,16 +88,7 @@ void expect_tree_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucke
   comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
     ops::Context context(1);
     GradientReducer reducer(context, world, tree, plan, sizes);
-    const grid::Range own = grid::even_part(lanes, ranks, world.rank());
-    // Two steps, so that what the first leaves in the accumulators must not show in the second.
-    for (int step = 0; step < 2; ++step) {
-      for (std::int64_t m = 0; m < own.count() * kMicrobatchesPerLane; ++m) {
-        hand_over(
-            reducer, layout, m,
-            gradient_of(layout, own.begin + m / kMicrobatchesPerLane, m % kMicrobatchesPerLane));
-      }
-      reducer.finish();
-    }
+    reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()));
     const std::span<const float> sums = reducer.sums().host<float>();
     std::int64_t wrong = 0;
     for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {
@@ -132,15 +137,7 @@ void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bu
   comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
     ops::Context context(1);
     GradientReducer reducer(context, world, tree, plan, sizes);
-    const grid::Range own = grid::even_part(lanes, ranks, world.rank());
-    for (int step = 0; step < 2; ++step) {
-      for (std::int64_t m = 0; m < own.count() * kMicrobatchesPerLane; ++m) {
-        hand_over(
-            reducer, layout, m,
-            gradient_of(layout, own.begin + m / kMicrobatchesPerLane, m % kMicrobatchesPerLane));
-      }
-      reducer.finish();
-    }
+    reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()));
     const std::span<const float> sums = reducer.sums().host<float>();
     std::int64_t wrong = 0;
     for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {

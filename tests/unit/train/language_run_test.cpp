@@ -15,8 +15,6 @@
 namespace strata::train::test {
 namespace {
 
-using io::test::TemporaryDirectory;
-
 constexpr std::int64_t kVocabulary = 29;
 
 /// Tokens of which each follows from the one before, but for every fifth or so.
@@ -31,7 +29,7 @@ std::string small_text() {
   return io::test::raw_bytes(std::span<const std::uint16_t>(tokens));
 }
 
-class LanguageRun : public testing::TestWithParam<DType> {
+class LanguageRun : public testing::TestWithParam<DType>, protected RunsInADirectory {
  protected:
   LanguageRun() {
     io::test::write_file(directory_ / "tokens.bin", small_text());
@@ -68,15 +66,6 @@ class LanguageRun : public testing::TestWithParam<DType> {
     base_.checkpoint.every = 2;
     base_.run.seed = 5;
   }
-
-  [[nodiscard]] RunConfig config(const std::string& name) const {
-    RunConfig config = base_;
-    config.run.dir = (directory_ / name).string();
-    return config;
-  }
-
-  TemporaryDirectory directory_;
-  RunConfig base_;
 };
 
 TEST_P(LanguageRun, GivesTheSameNumbersOnEveryGrid) {

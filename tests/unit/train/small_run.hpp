@@ -16,6 +16,8 @@
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/trainer.hpp"
 
+#include "../io/data_files.hpp"
+
 namespace strata::train::test {
 
 /// What a run leaves: its metrics line by line, and the tensors of its last checkpoint.
@@ -36,6 +38,20 @@ struct RunResult {
     }
     return lines;
   }
+};
+
+/// What the fixtures of runs have in common.
+class RunsInADirectory {
+ protected:
+  /// The common config with a run directory of its own.
+  [[nodiscard]] RunConfig config(const std::string& name) const {
+    RunConfig config = base_;
+    config.run.dir = (directory_ / name).string();
+    return config;
+  }
+
+  io::test::TemporaryDirectory directory_;
+  RunConfig base_;
 };
 
 inline RunResult result_of(const RunConfig& config, std::int64_t step) {

@@ -13,11 +13,9 @@
 namespace strata::train::test {
 namespace {
 
-using io::test::TemporaryDirectory;
-
 /// A run of a few steps over 40 images of 4 x 5 in three classes: four lanes of two microbatches, a
 /// batch that the samples end in the middle of, several buckets, and every kind of layer.
-class SmallRun : public testing::Test {
+class SmallRun : public testing::Test, protected RunsInADirectory {
  protected:
   SmallRun() {
     const io::ImportReport report = io::test::import_images(directory_, 52, "40,12");
@@ -41,15 +39,6 @@ class SmallRun : public testing::Test {
     base_.checkpoint.every = 3;
     base_.run.seed = 5;
   }
-
-  [[nodiscard]] RunConfig config(const std::string& name) const {
-    RunConfig config = base_;
-    config.run.dir = (directory_ / name).string();
-    return config;
-  }
-
-  TemporaryDirectory directory_;
-  RunConfig base_;
 };
 
 TEST_F(SmallRun, GivesTheSameNumbersOnEveryGridAndSchedule) {
