@@ -15,13 +15,8 @@ std::int64_t aligned(std::int64_t bytes) {
 
 }  // namespace
 
-Shape loaded_input_shape(const DatasetInfo& info) {
-  const Shape& stored = info.input_shape;
-  return is_image(stored) ? Shape{stored[1], stored[2], stored[0]} : stored;
-}
-
 MicrobatchLayout::MicrobatchLayout(const DatasetInfo& info, const LoaderOptions& options)
-    : input_shape(loaded_input_shape(info).prepended(options.microbatch)),
+    : input_shape(channels_last(info.input_shape).prepended(options.microbatch)),
       input_dtype(info.task == Task::kNextToken ? DType::kInt64 : options.compute_dtype),
       target_shape(info.target_shape.prepended(options.microbatch)),
       target_dtype(info.task == Task::kRegression ? options.compute_dtype : DType::kInt64) {
