@@ -268,27 +268,6 @@ bool File::has(const std::string& name) const {
   }
 }
 
-std::vector<std::string> File::members(const std::string& group) const {
-  silence();
-  const std::string what = fmt::format("cannot list the group '{}' of", group);
-  const Handle opened = own(H5Gopen2(id(), group.c_str(), H5P_DEFAULT), &H5Gclose, origin_, what);
-  H5G_info_t info{};
-  check(H5Gget_info(opened.get(), &info), origin_, what);
-  std::vector<std::string> names;
-  for (hsize_t i = 0; i < info.nlinks; ++i) {
-    const auto name_at = [&](char* buffer, std::size_t size) {
-      const ssize_t length = H5Lget_name_by_idx(opened.get(), ".", H5_INDEX_NAME, H5_ITER_INC, i,
-                                                buffer, size, H5P_DEFAULT);
-      check(length, origin_, what);
-      return static_cast<std::size_t>(length);
-    };
-    std::string name(name_at(nullptr, 0), '\0');
-    name_at(name.data(), name.size() + 1);
-    names.push_back(std::move(name));
-  }
-  return names;
-}
-
 void File::write_texts(const std::string& name, std::span<const std::string> texts) {
   silence();
   std::size_t longest = 1;

@@ -35,7 +35,6 @@ class Handle {
   Handle& operator=(Handle&& other) noexcept;
 
   [[nodiscard]] hid_t get() const { return id_; }
-  [[nodiscard]] bool is_open() const { return id_ >= 0; }
   /// Closes; a failure to do so is dropped.
   void reset() noexcept;
   /// Gives the identifier up without closing it.
@@ -74,17 +73,12 @@ class Object {
   void set_text(const std::string& name, std::string_view text);
   void set_int64(const std::string& name, std::int64_t value);
   void set_uint64(const std::string& name, std::uint64_t value);
-  void set_double(const std::string& name, double value);
   void set_int64s(const std::string& name, std::span<const std::int64_t> values);
-  /// A JSON value as text.
-  void set_json(const std::string& name, const nlohmann::json& value);
 
   /// Each throws where the attribute is missing or of another kind.
   [[nodiscard]] std::string text(const std::string& name) const;
   [[nodiscard]] std::int64_t int64(const std::string& name) const;
   [[nodiscard]] std::uint64_t uint64(const std::string& name) const;
-  [[nodiscard]] double number(const std::string& name) const;
-  [[nodiscard]] std::vector<std::int64_t> int64s(const std::string& name) const;
   [[nodiscard]] nlohmann::json json(const std::string& name) const;
 
  protected:
@@ -109,9 +103,8 @@ class Dataset : public Object {
   [[nodiscard]] bool holds(const ElementType& type) const;
 
   void write(std::span<const std::byte> elements);
-  /// The elements of all boxes, box after box.
-  void write(std::span<const grid::Box> boxes, std::span<const std::byte> elements);
   void read(std::span<std::byte> elements) const;
+  /// The elements of all boxes, box after box.
   void read(std::span<const grid::Box> boxes, std::span<std::byte> elements) const;
 
   /// Where the elements of a contiguous data set begin in the file; throws for any other layout or
@@ -155,8 +148,6 @@ class File : public Object {
   [[nodiscard]] Dataset open_dataset(const std::string& name) const;
   /// Whether a data set or group of this name (a path of '/') exists.
   [[nodiscard]] bool has(const std::string& name) const;
-  /// Names of the members of a group, in alphabetical order.
-  [[nodiscard]] std::vector<std::string> members(const std::string& group = "/") const;
 
   /// A data set of UTF-8 texts, one-dimensional.
   void write_texts(const std::string& name, std::span<const std::string> texts);

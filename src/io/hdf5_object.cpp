@@ -54,17 +54,9 @@ void Object::set_uint64(const std::string& name, std::uint64_t value) {
   set(name, {}, uint64_type(), &value);
 }
 
-void Object::set_double(const std::string& name, double value) {
-  set(name, {}, element_type(DType::kFloat64), &value);
-}
-
 void Object::set_int64s(const std::string& name, std::span<const std::int64_t> values) {
   set(name, Shape{static_cast<std::int64_t>(values.size())}, element_type(DType::kInt64),
       values.data());
-}
-
-void Object::set_json(const std::string& name, const nlohmann::json& value) {
-  set_text(name, value.dump());
 }
 
 std::string Object::text(const std::string& name) const {
@@ -93,23 +85,6 @@ std::uint64_t Object::uint64(const std::string& name) const {
   std::uint64_t value = 0;
   get(name, uint64_type(), 1, &value);
   return value;
-}
-
-double Object::number(const std::string& name) const {
-  double value = 0;
-  get(name, element_type(DType::kFloat64), 1, &value);
-  return value;
-}
-
-std::vector<std::int64_t> Object::int64s(const std::string& name) const {
-  silence();
-  const std::string what = fmt::format("cannot read the attribute '{}' of", name);
-  const Handle attribute = own(H5Aopen(id(), name.c_str(), H5P_DEFAULT), &H5Aclose, origin_, what);
-  const Handle space = own(H5Aget_space(attribute.get()), &H5Sclose, origin_, what);
-  std::vector<std::int64_t> values(
-      static_cast<std::size_t>(H5Sget_simple_extent_npoints(space.get())));
-  get(name, element_type(DType::kInt64), values.size(), values.data());
-  return values;
 }
 
 nlohmann::json Object::json(const std::string& name) const {
@@ -177,22 +152,6 @@ void Dataset::read(std::span<std::byte> elements) const {
           "{} bytes were given for the data set '{}' of {}", elements.size(), name_, whole.text());
   check(H5Dread(id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, elements.data()), origin_,
         fmt::format("cannot read the data set '{}' of", name_));
-}
-
-void Dataset::write(std::span<const grid::Box> boxes, std::span<const std::byte> elements) {
-  const hid_t type = memory_type();
-  const std::string what = fmt::format("cannot write the data set '{}' of", name_);
-  const Handle space = own(H5Dget_space(id()), &H5Sclose, origin_, what);
-  std::size_t offset = 0;
-  for (const grid::Box& box : boxes) {
-    const std::size_t bytes = static_cast<std::size_t>(box.elements()) * H5Tget_size(type);
-    require(offset + bytes <= elements.size(), "too few bytes for the boxes of '{}'", name_);
-    select(space.get(), box, origin_);
-    const Handle memory = make_space(Shape{box.elements()}, origin_);
-    check(H5Dwrite(id(), type, memory.get(), space.get(), H5P_DEFAULT, elements.data() + offset),
-          origin_, what);
-    offset += bytes;
-  }
 }
 
 void Dataset::read(std::span<const grid::Box> boxes, std::span<std::byte> elements) const {

@@ -123,19 +123,6 @@ void copy(Context& context, const ConstTensorView& x, const TensorView& y) {
   });
 }
 
-void scale(Context& context, double factor, const TensorView& x) {
-  with_stored(x.dtype(), [&]<typename T>(T) {
-    T* elements = x.host<T>().data();
-    const auto by = static_cast<Compute<T>>(factor);
-    parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) {
-        elements[i] = rounded<T>(static_cast<Compute<T>>(elements[i]) * by);
-      }
-    });
-  });
-}
-
 void add(Context& context, const ConstTensorView& x, const TensorView& y) {
   require_count(y, x.dtype(), x.count(), "add's y");
   with_stored(x.dtype(), [&]<typename T>(T) { add_elements<T>(context, x, y); });

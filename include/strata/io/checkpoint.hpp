@@ -146,7 +146,6 @@ class Checkpoint {
   [[nodiscard]] const nlohmann::json& metadata() const { return metadata_; }
   /// In order of name.
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return tensors_; }
-  [[nodiscard]] bool has(const std::string& name) const;
   [[nodiscard]] std::int64_t part_count() const { return static_cast<std::int64_t>(parts_.size()); }
 
   /// Reads the slices of one part again and compares their checksums.

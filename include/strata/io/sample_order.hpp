@@ -40,9 +40,4 @@ struct EnumNames<io::Sampling> {
   static constexpr std::array<std::pair<io::Sampling, std::string_view>, 2> kTable{
       {{io::Sampling::kBlocks, "blocks"}, {io::Sampling::kWindows, "windows"}}};
 };
-template <>
-struct EnumNames<io::Order> {
-  static constexpr std::array<std::pair<io::Order, std::string_view>, 2> kTable{
-      {{io::Order::kShuffled, "shuffled"}, {io::Order::kSequential, "sequential"}}};
-};
 }  // namespace strata
