@@ -10,6 +10,7 @@
 #include <png.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/random.hpp"
 
 #include "image_decoder.hpp"
 #include "image_transform.hpp"
@@ -51,6 +52,16 @@ Size shown_size(const Shape& shape) {
   const std::int64_t smaller = (longer + kLargest - 1) / kLargest;
   return {std::max<std::int64_t>(1, shape[1] * larger / smaller),
           std::max<std::int64_t>(1, shape[2] * larger / smaller)};
+}
+
+/// One of each of `count` equal stretches, anywhere in it: a fixed distance would meet the same few
+/// classes again and again where classes take turns.
+std::int64_t shown_sample(std::int64_t index, std::int64_t count, std::int64_t samples) {
+  const std::int64_t first = index * samples / count;
+  const std::int64_t end = (index + 1) * samples / count;
+  const RandomStream random(0, RandomPurpose::kSample, subject_of("contact sheet"));
+  const double place = random.uniform(static_cast<std::uint64_t>(index));
+  return first + static_cast<std::int64_t>(place * static_cast<double>(end - first));
 }
 
 /// The bytes of a sample; numbers of other types are stretched from black to white.
@@ -158,7 +169,7 @@ void write_contact_sheet(const Dataset& dataset, const std::filesystem::path& fi
                columns * cell_width + kMargin);
   std::fill(sheet.pixels.begin(), sheet.pixels.end(), kBackground);
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t sample = i * dataset.info().samples / count;
+    const std::int64_t sample = shown_sample(i, count, dataset.info().samples);
     dataset.check_input(sample);
     dataset.check_target(sample);
     Image image = image_of(dataset, sample, shape);

@@ -198,12 +198,14 @@ void check_augmentation(const io::Augmentation& augmentation, const io::DatasetI
          data.path.string(), data.input_shape.text());
   }
   const std::int64_t shorter = std::min(data.input_shape[1], data.input_shape[2]);
-  const std::int64_t largest = std::max(augmentation.crop_padding, augmentation.cutout);
-  if (largest > shorter) {
-    fail(ExitCode::kUsage, "{} is {}, but the images of {} are {} x {}; give at most {}",
-         augmentation.crop_padding > shorter ? "data.crop_padding" : "data.cutout", largest,
-         data.path.string(), data.input_shape[1], data.input_shape[2], shorter);
-  }
+  const auto require_within = [&](const char* key, std::int64_t pixels) {
+    if (pixels > shorter) {
+      fail(ExitCode::kUsage, "{} is {}, but the images of {} are {} x {}; give at most {}", key,
+           pixels, data.path.string(), data.input_shape[1], data.input_shape[2], shorter);
+    }
+  };
+  require_within("data.crop_padding", augmentation.crop_padding);
+  require_within("data.cutout", augmentation.cutout);
 }
 
 namespace {

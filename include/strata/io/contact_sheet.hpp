@@ -7,7 +7,7 @@
 
 namespace strata::io {
 
-/// Writes a PNG file with images of a data set, spread evenly over it in file order, each with its
+/// Writes a PNG file with images of a data set, spread over all of it in file order, each with its
 /// class or its first target value below. Small images are enlarged, large ones made smaller.
 /// Pre: samples > 0; of a smaller data set all are shown.
 /// Throws: Error(kData) where the samples are not images of one or three channels, or are damaged;

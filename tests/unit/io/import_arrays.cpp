@@ -277,6 +277,10 @@ TEST(ImportNpy, RefusesTargetsThatAreNoClasses) {
   ImportOptions options = npy_options(directory);
   write_file(directory / "y.npy", npy_of<std::int64_t>("<i8", "(2,)", {0, -1}));
   EXPECT_THAT(import_error(options), HasSubstr("the label of sample 1"));
+  write_file(directory / "y.npy",
+             npy_of<std::int64_t>("<i8", "(2,)", {0, std::numeric_limits<std::int64_t>::max()}));
+  EXPECT_THAT(import_error(options), AllOf(HasSubstr("the label of sample 1 of"),
+                                           HasSubstr("a class number from 0 to 16777215")));
   write_file(directory / "y.npy", npy_of<std::int64_t>("<i8", "(2, 1)", {0, 1}));
   EXPECT_THAT(import_error(options), HasSubstr("--task=regression"));
   write_file(directory / "y.npy", npy_of<float>("<f4", "(2,)", {0, 1}));
