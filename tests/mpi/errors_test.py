@@ -249,9 +249,11 @@ class Data(Errors):
         for further, words in [
                 (["--shard-mib=99999999999999"], ["--shard-mib is", "from 1 to 1073741824"]),
                 (["--shard-mib=0"], ["--shard-mib is", "from 1 to"]),
-                (["--classes=-1"], ['--classes is "-1"', "from 0 to 2147483647"]),
-                (["--classes=9999999999"], ["--classes is", "from 0 to 2147483647"]),
+                (["--classes=-1"], ['--classes is "-1"', "from 0 to 16777216"]),
+                (["--classes=9999999999"], ["--classes is", "from 0 to 16777216"]),
                 (["--split"], ["--split has no value", "--split=VALUE"]),
+                (["--split=1", "--resize=8"], ["--resize is for --format=images"]),
+                (["--classes=2", "--label="], ["--label is not for --format=npy"]),
                 (["--classes", "--overwrite"], ["--classes has no value"]),
                 (["--overwrite=no"], ["--overwrite takes no value"]),
                 (["--images=x"], ["--images is not for --format=npy", "--inputs and --targets"]),

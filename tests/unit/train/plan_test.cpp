@@ -289,7 +289,7 @@ TEST(Prepare, AugmentsImagesOnly) {
   config.model.transformer = {};
   config.model.layers = {"flatten", "dense 4"};
   config.data.augmentation = {.flip = io::Flip::kOn, .crop_padding = 6, .cutout = 6};
-  EXPECT_EQ(prepare(config, 1, images, {}).model->input_shape(), (Shape{8, 6, 3}));
+  EXPECT_EQ(prepare(config, 1, images, {}).model->layer(0).input().shape, (Shape{8, 6, 3}));
   config.data.augmentation.cutout = 7;
   EXPECT_THAT(
       test::error_of([&] { static_cast<void>(prepare(config, 1, images, {})); }, ExitCode::kUsage),
