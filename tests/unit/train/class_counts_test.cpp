@@ -23,7 +23,7 @@ constexpr std::int64_t kClasses = 7;
 std::vector<float> logits_of(const std::vector<std::vector<std::int64_t>>& orders) {
   std::vector<float> logits;
   for (const std::vector<std::int64_t>& order : orders) {
-    std::vector<float> row(kClasses);
+    std::vector<float> row(kClasses, -100.0F);
     for (std::size_t place = 0; place < order.size(); ++place) {
       row[static_cast<std::size_t>(order[place])] = -static_cast<float>(place);
     }
