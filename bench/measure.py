@@ -47,6 +47,15 @@ def import_tokens(strata, directory, tokens, vocabulary):
                        "--files=tokens.bin")
 
 
+def import_pictures(strata, directory, samples=2560):
+    """Random pictures of 3 x 32 x 32 of ten classes as a data set; gives its master file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(1)
+    (directory / "batch.bin").write_bytes(
+        b"".join(bytes([i % 10]) + draw.randbytes(3072) for i in range(samples)))
+    return import_data(strata, directory, "cifar10", "--files=batch.bin")
+
+
 def import_data(strata, directory, form, *files):
     subprocess.run([strata, "data", "import", f"--format={form}", *files, "--split=1.0",
                     "--output=data", "--overwrite"],
