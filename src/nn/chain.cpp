@@ -1,7 +1,5 @@
 #include "chain.hpp"
 
-#include <fmt/format.h>
-
 namespace strata::nn {
 namespace {
 
@@ -39,14 +37,6 @@ Chain::Chain(std::vector<std::unique_ptr<Layer>> layers) : layers_(std::move(lay
     parameter_counts_.push_back(layer->parameters().size());
     parameter_count_ += parameter_counts_.back();
   }
-}
-
-std::string Chain::text() const {
-  std::vector<std::string> texts;
-  for (const auto& layer : layers_) {
-    texts.push_back(layer->text());
-  }
-  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 std::vector<ParameterSpec> Chain::parameters() const {

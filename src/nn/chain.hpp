@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "strata/nn/layer.hpp"
@@ -20,8 +19,6 @@ class Chain {
   [[nodiscard]] bool empty() const { return layers_.empty(); }
   [[nodiscard]] std::size_t size() const { return layers_.size(); }
   [[nodiscard]] std::size_t parameter_count() const { return parameter_count_; }
-  /// As in "conv 16 3x3, batch_norm relu".
-  [[nodiscard]] std::string text() const;
 
   [[nodiscard]] std::vector<ParameterSpec> parameters() const;
   /// For every layer its output, then what it saves.

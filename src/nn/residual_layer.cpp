@@ -24,8 +24,8 @@ class Residual final : public Layer {
         activation_(activation) {}
 
   std::string text() const override {
-    return fmt::format("residual ({}{}){}", body_.text(),
-                       shortcut_.empty() ? "" : fmt::format("; {}", shortcut_.text()),
+    return fmt::format("residual of {}{}{}", body_.size(),
+                       shortcut_.empty() ? "" : fmt::format(" and {}", shortcut_.size()),
                        has_relu() ? " relu" : "");
   }
 

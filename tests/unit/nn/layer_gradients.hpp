@@ -38,8 +38,8 @@ inline double error_against_differences(std::span<const double> a, std::span<dou
   return std::sqrt(difference / norm);
 }
 
-/// Holds the sink's gradients of all trained weights to differences of `loss`; a borrowed parameter's adds
-/// to its owner's.
+/// Holds the sink's gradients of all trained weights to differences of `loss`; a borrowed
+/// parameter's adds to its owner's.
 inline void expect_weight_gradients(StageBench<double>& bench, const ArenaSink<double>& sink,
                                     const std::function<double()>& loss) {
   const auto slices = slices_of(bench.layout(), sink.gradients());
