@@ -293,7 +293,8 @@ ExitCode import_command(Arguments arguments) {
 }
 
 ExitCode inspect_command(Arguments arguments) {
-  const CommandLine line(arguments, {"contact-sheet", "samples"}, {"verify"});
+  const CommandLine line(arguments, {"contact-sheet", "samples"}, {"verify"},
+                         CommandLine::Values::kOne);
   if (line.positions().empty()) {
     fail(ExitCode::kUsage,
          "strata data inspect needs a master file: strata data inspect DIR/train.h5 [--verify] "

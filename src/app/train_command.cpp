@@ -107,10 +107,20 @@ namespace {
 /// Place for what a classifier answers, where it can be counted. Throws: Error(kUsage) where it
 /// cannot but is asked for.
 std::optional<train::ClassCounts> counts_for(const train::Plan& plan, const TrainArguments& given) {
-  if (train::counts_classes(plan)) {
-    return train::ClassCounts(plan.train_data.classes);
+  // All answers of all classes are counted, so memory grows with the square.
+  constexpr std::int64_t kMostUnasked = 1000;
+  constexpr std::int64_t kMost = 10000;
+  const bool asked = given.each_class || !given.confusion.empty();
+  const std::int64_t classes = plan.train_data.classes;
+  if (train::counts_classes(plan) && classes <= (asked ? kMost : kMostUnasked)) {
+    return train::ClassCounts(classes);
   }
-  if (given.each_class || !given.confusion.empty()) {
+  if (asked && train::counts_classes(plan)) {
+    fail(ExitCode::kUsage,
+         "--classes and --confusion take at most {} classes, the data set has {}; leave them out",
+         kMost, classes);
+  }
+  if (asked) {
     fail(ExitCode::kUsage,
          "--classes and --confusion count the answers of a classifier to samples of known class, "
          "whose "

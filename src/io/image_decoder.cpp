@@ -15,7 +15,7 @@ namespace strata::io {
 namespace {
 
 // Far above any photograph, and low enough that a damaged header does not ask for all memory.
-constexpr std::int64_t kMostPixels = std::int64_t{1} << 28;
+constexpr std::int64_t kMostPixels = std::int64_t{1} << 27;
 
 constexpr std::array<unsigned char, 3> kJpegStart{0xFF, 0xD8, 0xFF};
 constexpr std::array<unsigned char, 8> kPngStart{0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
@@ -98,7 +98,7 @@ void ImageDecoder::decode_jpeg(std::span<const std::byte> file, Image& image) {
     out = four_.data();
   }
   if (tjDecompress2(jpeg_.get(), bytes, file.size(), out, width, 0, height,
-                    inks ? TJPF_CMYK : TJPF_RGB, TJFLAG_ACCURATEDCT) != 0) {
+                    inks ? TJPF_CMYK : TJPF_RGB, TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS) != 0) {
     // Bytes between two segments hurt nothing, and some cameras write them.
     const std::string_view reason = tjGetErrorStr2(jpeg_.get());
     if (tjGetErrorCode(jpeg_.get()) != TJERR_WARNING ||

@@ -25,6 +25,11 @@ namespace {
 
 constexpr std::size_t kShownFiles = 20;
 
+// Pixels of a resized image: what is above is a strip that got out of hand.
+constexpr std::int64_t kMostResized = std::int64_t{1} << 27;
+
+constexpr off_t kMostFileBytes = off_t{1} << 30;
+
 /// A file that gives no sample.
 struct BadFile {
   std::int64_t file;
@@ -33,10 +38,17 @@ struct BadFile {
 
 /// All bytes of a file. Throws: BadImage.
 void read_whole(const std::filesystem::path& path, std::vector<std::byte>& bytes) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat status {};
   bool good = descriptor >= 0 && ::fstat(descriptor, &status) == 0;
   std::size_t done = 0;
+  const bool plain = good && S_ISREG(status.st_mode) && status.st_size <= kMostFileBytes;
+  if (good && !plain) {
+    ::close(descriptor);
+    throw BadImage(S_ISREG(status.st_mode)
+                       ? fmt::format("has {} bytes, too many for an image", status.st_size)
+                       : std::string("is no plain file"));
+  }
   if (good) {
     bytes.resize(static_cast<std::size_t>(std::max<off_t>(0, status.st_size)));
   }
@@ -134,6 +146,10 @@ void ImageSource::load(Worker& worker, const std::filesystem::path& path) const 
     const std::int64_t shorter = std::min(image.height, image.width);
     height = image.height * options_.shorter_side / shorter;
     width = image.width * options_.shorter_side / shorter;
+  }
+  if (height > 0 && (width > kMostResized / height || width > kMostResized / image.height)) {
+    throw BadImage(fmt::format("is {} x {} (height x width), of which resizing would make {} x {}",
+                               image.height, image.width, height, width));
   }
   if (height > 0 && (height != image.height || width != image.width)) {
     resize(image, height, width, worker.resized);

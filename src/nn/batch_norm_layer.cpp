@@ -63,6 +63,12 @@ class BatchNorm final : public Layer {
       const TensorView mean = trains ? channels(pass.saved[0], block) : weight(kRunningMean);
       const TensorView variance =
           trains ? channels(pass.saved[1], block) : weight(kRunningVariance);
+      if (trains && x.shape()[0] == 1) {
+        fail(ExitCode::kUsage,
+             "{} normalises each channel over a microbatch, but a microbatch has one value of "
+             "each; set batch.micro to at least 2",
+             name());
+      }
       if (trains) {
         ops::column_statistics(pass.context, x, mean, variance);
       }

@@ -60,19 +60,25 @@ std::unique_ptr<Layer> LayerReader::next(LayerSite& site, const std::string& pre
   const auto maker = layer_makers().find(line.kind());
   if (maker == layer_makers().end()) {
     if (line.kind() == "shortcut" || line.kind() == "end") {
-      line.refuse("it belongs to a residual block, and no \"layer = residual\" is open before it");
+      line.refuse(
+          "it has no place here: a block is open from \"layer = residual\" to \"layer = end\", and "
+          "has at most one shortcut");
     }
     const std::vector<std::string> kinds = layer_kind_names();
     line.refuse(fmt::format("there is no layer \"{}\"; the nearest is \"{}\", and there are {}",
                             line.kind(), nearest(line.kind(), kinds), fmt::join(kinds, ", ")));
   }
   const std::string own =
-      line.take_option("name", fmt::format("{}{}", line.kind(), ++counters_[line.kind()]));
+      line.take_option("name", fmt::format("{}{}", line.kind(), ++counters_[prefix + line.kind()]));
   if (own.empty() || own.find('/') != std::string::npos || own.front() == '.' ||
       own.back() == '.') {
     line.refuse("a name has at least one character, no '/', and no '.' at its ends");
   }
   site.name = prefix + own;
+  if (!names_.insert(site.name).second) {
+    line.refuse(
+        fmt::format("the name \"{}\" is taken already; give another with name=", site.name));
+  }
   auto layer = maker->second(line, site, *this);
   line.finish();
   return layer;

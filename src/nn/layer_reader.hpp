@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 
@@ -32,6 +33,7 @@ class LayerReader {
   std::span<const std::string> lines_;
   std::size_t next_ = 0;
   std::map<std::string, int> counters_;
+  std::set<std::string> names_;
 };
 
 /// A block whose input is added to its output: the lines up to "end" belong to it.

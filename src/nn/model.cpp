@@ -26,7 +26,6 @@ Model::Model(const ModelOptions& options) : options_(options) {
     fail(ExitCode::kUsage,
          "the model has no layers; give [model] at least one line such as \"layer = dense 10\"");
   }
-  std::set<std::string> names;
   LayerSite site{.input = {channels_last(options.input_shape)},
                  .input_kind = options.input_kind,
                  .seed = options.seed,
@@ -38,14 +37,8 @@ Model::Model(const ModelOptions& options) : options_(options) {
   LayerReader reader(options.layers);
   while (!reader.done()) {
     site.table = table ? &*table : nullptr;
-    const std::string line = reader.line();
     layers_.push_back(reader.next(site));
     const Layer& layer = *layers_.back();
-    if (!names.insert(layer.name()).second) {
-      fail(ExitCode::kUsage,
-           "model.layer \"{}\": the name \"{}\" is taken already; give another with name=", line,
-           layer.name());
-    }
     for (ParameterSpec& spec : layer.parameters()) {
       parameters_.push_back(std::move(spec));
       parameters_.back().layer = layer_count() - 1;

@@ -212,7 +212,12 @@ std::unique_ptr<Layer> make_global_pooling(LayerLine& line, const LayerSite& sit
 
 std::unique_ptr<Layer> make_zero_pad(LayerLine& line, const LayerSite& site) {
   site.require_image(line);
-  return std::make_unique<ZeroPad>(site, line.take_count("the width of the border"));
+  constexpr std::int64_t kWidest = 1024;
+  const std::int64_t border = line.take_count("the width of the border");
+  if (border > kWidest) {
+    line.refuse(fmt::format("the border is {} wide, it may be {}", border, kWidest));
+  }
+  return std::make_unique<ZeroPad>(site, border);
 }
 
 std::unique_ptr<Layer> make_zero_channels(LayerLine& line, const LayerSite& site) {

@@ -168,6 +168,11 @@ std::vector<std::unique_ptr<Layer>> layers_until(const LayerLine& opening, Layer
 
 std::unique_ptr<Layer> make_residual(LayerLine& line, const LayerSite& site, LayerReader& reader) {
   site.require_numbers(line);
+  if (site.vocabulary > 0) {
+    line.refuse(
+        "residual blocks are for samples that are no text; attention and mlp add their input "
+        "themselves (residual=yes)");
+  }
   LayerSite inner = site;
   const std::string prefix = site.name + ".";
   Chain body(layers_until(line, inner, reader, prefix, {"end", "shortcut"}));

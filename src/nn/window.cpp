@@ -14,15 +14,22 @@ std::int64_t reach(const ops::WindowAxis& axis) {
   return (axis.window - 1) * axis.dilation + 1;
 }
 
+constexpr std::int64_t kMostPadding = 1024;
+
 void place(LayerLine& line, const std::string& padding, std::string_view dimension,
            ops::WindowAxis& axis) {
+  if (reach(axis) > axis.in + 2 * kMostPadding) {
+    line.refuse(
+        fmt::format("its window reaches over {} elements, but the {} of its input is {}; "
+                    "use a smaller window",
+                    reach(axis), dimension, axis.in));
+  }
   if (padding == "same") {
     axis.out = (axis.in + axis.stride - 1) / axis.stride;
     axis.padding =
         std::max<std::int64_t>(0, (axis.out - 1) * axis.stride + reach(axis) - axis.in) / 2;
     return;
   }
-  constexpr std::int64_t kMostPadding = 1024;
   if (padding != "valid" &&
       (!parse_int64(padding, axis.padding) || axis.padding < 0 || axis.padding > kMostPadding)) {
     line.refuse(fmt::format("padding is same, valid or a whole number from 0 to {}, not \"{}\"",

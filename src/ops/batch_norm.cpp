@@ -107,7 +107,7 @@ void with_gradient(const ConstTensorView& y, const T* dy, const Function& functi
   const T* const out = y.host<T>().data();
   function([=](std::int64_t i) {
     const C through = static_cast<C>(dy[i]);
-    return static_cast<C>(out[i]) > C{0} ? through : C{0};
+    return static_cast<C>(out[i]) <= C{0} ? C{0} : through;
   });
 }
 

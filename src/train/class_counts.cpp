@@ -83,7 +83,10 @@ void ClassCounts::add_up(comm::Communicator& group) {
 }
 
 void ClassCounts::take_from(comm::Communicator& group, std::int64_t root) {
-  group.broadcast(comm::payload_of(std::span(counts_)), root);
+  const auto width = static_cast<std::size_t>(classes_ + 1);
+  for (std::size_t first = 0; first < counts_.size(); first += width) {
+    group.broadcast(comm::payload_of(std::span(counts_).subspan(first, width)), root);
+  }
 }
 
 std::int64_t ClassCounts::samples(std::int64_t label) const {

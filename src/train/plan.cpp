@@ -111,8 +111,13 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
   try {
     return std::make_unique<nn::Model>(options);
   } catch (const Error& error) {
-    if (!nn::is_transformer(named.preset)) {
+    if (named.preset == nn::Preset::kNone) {
       throw;
+    }
+    if (nn::is_convnet(named.preset)) {
+      fail(error.code(), "model.preset is {}, made for images of {}, and those of {} are {}; {}",
+           name_of(named.preset), nn::published_images(named.preset).shape.text(),
+           data.path.string(), data.input_shape.text(), error.what());
     }
     // The line is none of the user's.
     fail(error.code(),

@@ -139,10 +139,11 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
 
 void RankState::require_finite(ops::Context& context) const {
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-    double square = 0.0;
-    ops::sum_of_squares_blocks(context, optimizer_.master(piece), piece.range.count(),
-                               std::span(&square, 1));
-    if (!std::isfinite(square)) {
+    constexpr std::int64_t kBlock = 1 << 16;
+    std::vector<double> squares(
+        static_cast<std::size_t>((piece.range.count() + kBlock - 1) / kBlock));
+    ops::sum_of_squares_blocks(context, optimizer_.master(piece), kBlock, squares);
+    if (!std::all_of(squares.begin(), squares.end(), [](double s) { return std::isfinite(s); })) {
       fail(ExitCode::kDiverged,
            "the run diverged: {} holds numbers that are not finite after the last update; no "
            "checkpoint is made of them, the last good one is kept. Lower optimizer.learning_rate, "

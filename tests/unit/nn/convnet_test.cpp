@@ -117,15 +117,19 @@ TEST(ImageErrors, OfResidualBlocks) {
   expect_words(images({"residual", "conv 5 1", "shortcut", "conv 5 1 stride=2", "end"}),
                {"5 x 8 x 6", "shortcut gives 5 x 4 x 3"});
   expect_words(images({"residual", "end"}), {"no layer between"});
-  expect_words(images({"end"}), {"no \"layer = residual\" is open"});
-  expect_words(images({"shortcut"}), {"no \"layer = residual\" is open"});
+  expect_words(images({"end"}), {"no place here"});
+  expect_words(images({"shortcut"}), {"no place here"});
   expect_words(images({"residual", "max_pool 8x6", "flatten", "end"}), {"no place in a residual"});
+  expect_words(images({"residual", "tanh", "shortcut", "tanh", "shortcut", "end"}),
+               {"at most one shortcut"});
+  expect_words(images({"zero_pad 2000"}), {"border is 2000", "1024"});
+  expect_words(images({"conv 4 5000 padding=same"}), {"reaches over 5000", "smaller window"});
   ModelOptions open = images({});
   open.layers = {"residual", "conv 3 1"};
   expect_words(open, {"\"residual\"", "no \"layer = end\""});
   expect_words(images({"residual", "tanh", "end tanh"}), {"only relu can follow"});
   expect_words(images({"residual name=a", "conv 3 1 name=b", "conv 3 1 name=b", "end"}),
-               {"\"a.b.weight\""});
+               {"the name \"a.b\" is taken already"});
 }
 
 TEST(BatchNormErrors, OfMomentum) {

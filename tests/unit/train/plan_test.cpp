@@ -277,25 +277,6 @@ TEST(Prepare, RefusesSettingsOfTokensWhereThereAreNone) {
   EXPECT_NO_THROW(prepare(plan.config, 1, numbers, {}));
 }
 
-TEST(Prepare, AugmentsImagesOnly) {
-  RunConfig config = gpt();
-  config.data.augmentation.flip = io::Flip::kOn;
-  expect_refusal(config, 1, {}, {"data.flip", "are for images", "leave them out"});
-  const io::DatasetInfo images{.path = "train.h5",
-                               .samples = 100,
-                               .input_shape = {3, 8, 6},
-                               .target_shape = {},
-                               .classes = 4};
-  config.model.transformer = {};
-  config.model.layers = {"flatten", "dense 4"};
-  config.data.augmentation = {.flip = io::Flip::kOn, .crop_padding = 6, .cutout = 6};
-  EXPECT_EQ(prepare(config, 1, images, {}).model->layer(0).input().shape, (Shape{8, 6, 3}));
-  config.data.augmentation.cutout = 7;
-  EXPECT_THAT(
-      test::error_of([&] { static_cast<void>(prepare(config, 1, images, {})); }, ExitCode::kUsage),
-      testing::HasSubstr("data.cutout is 7, but the images of train.h5 are 8 x 6"));
-}
-
 TEST(AssumedData, NeedsAVocabulary) {
   RunConfig config = gpt();
   EXPECT_THAT(test::error_of([&] { static_cast<void>(assumed_data(config)); }, ExitCode::kUsage),

@@ -1,0 +1,83 @@
+// What a plan decides, and refuses, for data sets of images.
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/train/plan.hpp"
+
+#include "error_of.hpp"
+
+namespace strata::train {
+namespace {
+
+io::DatasetInfo images(const Shape& shape = {3, 8, 6}) {
+  return {
+      .path = "train.h5", .samples = 100, .input_shape = shape, .target_shape = {}, .classes = 4};
+}
+
+RunConfig config_of(nn::Preset preset) {
+  RunConfig config;
+  config.model.transformer.preset = preset;
+  config.batch.global = 8;
+  config.batch.micro = 2;
+  config.train.steps = 3;
+  return config;
+}
+
+RunConfig flat() {
+  RunConfig config = config_of(nn::Preset::kNone);
+  config.model.layers = {"flatten", "dense 4"};
+  return config;
+}
+
+std::string refusal_of(const RunConfig& config, const io::DatasetInfo& data) {
+  return test::error_of([&] { static_cast<void>(prepare(config, 1, data, {})); }, ExitCode::kUsage);
+}
+
+TEST(PrepareImages, PutsChannelsLast) {
+  EXPECT_EQ(prepare(flat(), 1, images(), {}).model->layer(0).input().shape, (Shape{8, 6, 3}));
+}
+
+TEST(PrepareImages, AugmentsWithinThem) {
+  RunConfig config = flat();
+  config.data.augmentation = {.flip = io::Flip::kOn, .crop_padding = 6, .cutout = 6};
+  EXPECT_NO_THROW(prepare(config, 1, images(), {}));
+  config.data.augmentation.cutout = 7;
+  EXPECT_THAT(refusal_of(config, images()),
+              testing::HasSubstr("data.cutout is 7, but the images of train.h5 are 8 x 6"));
+  EXPECT_THAT(refusal_of(config, images({144})),
+              testing::AllOf(testing::HasSubstr("data.flip"), testing::HasSubstr("are for images"),
+                             testing::HasSubstr("leave them out")));
+}
+
+TEST(PrepareImages, TakesClassesFromTheData) {
+  const Plan plan = prepare(config_of(nn::Preset::kResnet20), 1, images({3, 32, 32}), {});
+  EXPECT_EQ(plan.model->output().shape, Shape{4});
+}
+
+TEST(PrepareImages, RefusesPresetsThatDoNotFit) {
+  EXPECT_THAT(refusal_of(config_of(nn::Preset::kLenet), images({144})),
+              testing::AllOf(testing::HasSubstr("model.preset is lenet"), testing::HasSubstr("144"),
+                             testing::HasSubstr("import images")));
+  EXPECT_THAT(
+      refusal_of(config_of(nn::Preset::kLenet), images()),
+      testing::AllOf(testing::HasSubstr("model.preset is lenet, made for images of 1 x 28"),
+                     testing::HasSubstr("3 x 8 x 6"), testing::HasSubstr("reaches over 5")));
+  RunConfig sized = config_of(nn::Preset::kLenet);
+  sized.model.transformer.width = 64;
+  EXPECT_THAT(refusal_of(sized, images({1, 28, 28})),
+              testing::AllOf(testing::HasSubstr("model.preset is lenet"),
+                             testing::HasSubstr("sizes of a transformer")));
+}
+
+TEST(PrepareImages, PlansPresetsWithoutData) {
+  const RunConfig config = config_of(nn::Preset::kResnet50);
+  const Plan plan = prepare(config, 0, assumed_data(config), {});
+  EXPECT_EQ(plan.model->layer(0).input().shape, (Shape{224, 224, 3}));
+  EXPECT_EQ(plan.model->output().shape, Shape{1000});
+}
+
+}  // namespace
+}  // namespace strata::train
