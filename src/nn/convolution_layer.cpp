@@ -67,7 +67,7 @@ class Convolution final : public LinearLayer {
 
 std::unique_ptr<Layer> make_convolution(LayerLine& line, const LayerSite& site) {
   const std::int64_t outputs = line.take_count("the number of output channels");
-  const Window window = take_window(line, site, {.padding = "valid"});
+  const Window window = take_window(line, site, WindowStride::kOne);
   const std::int64_t groups = line.take_option_count("groups", 1);
   const std::int64_t inputs = site.input.shape.back();
   if (inputs % groups != 0 || outputs % groups != 0) {

@@ -191,7 +191,7 @@ void check_pooling(const LayerLine& line, const Window& window) {
 }  // namespace
 
 std::unique_ptr<Layer> make_pooling(LayerLine& line, const LayerSite& site) {
-  const Window window = take_window(line, site, {.stride = 0, .padding = "valid"});
+  const Window window = take_window(line, site, WindowStride::kWindow);
   check_pooling(line, window);
   if (line.kind() == "max_pool") {
     return std::make_unique<MaxPooling>(site, window);

@@ -9,25 +9,20 @@
 namespace strata::nn {
 namespace {
 
-/// Elements that a window reaches over.
-std::int64_t reach(const ops::WindowAxis& axis) {
-  return (axis.window - 1) * axis.dilation + 1;
-}
-
 constexpr std::int64_t kMostPadding = 1024;
 
 void place(LayerLine& line, const std::string& padding, std::string_view dimension,
            ops::WindowAxis& axis) {
-  if (reach(axis) > axis.in + 2 * kMostPadding) {
+  if (axis.reach() > axis.in + 2 * kMostPadding) {
     line.refuse(
         fmt::format("its window reaches over {} elements, but the {} of its input is {}; "
                     "use a smaller window",
-                    reach(axis), dimension, axis.in));
+                    axis.reach(), dimension, axis.in));
   }
   if (padding == "same") {
     axis.out = (axis.in + axis.stride - 1) / axis.stride;
     axis.padding =
-        std::max<std::int64_t>(0, (axis.out - 1) * axis.stride + reach(axis) - axis.in) / 2;
+        std::max<std::int64_t>(0, (axis.out - 1) * axis.stride + axis.reach() - axis.in) / 2;
     return;
   }
   if (padding != "valid" &&
@@ -35,12 +30,12 @@ void place(LayerLine& line, const std::string& padding, std::string_view dimensi
     line.refuse(fmt::format("padding is same, valid or a whole number from 0 to {}, not \"{}\"",
                             kMostPadding, padding));
   }
-  const std::int64_t room = axis.in + 2 * axis.padding - reach(axis);
+  const std::int64_t room = axis.in + 2 * axis.padding - axis.reach();
   if (room < 0) {
     line.refuse(fmt::format(
         "its window reaches over {} elements, but the {} of its input is {}{}; use a smaller "
         "window, padding=same, or fewer strides before it",
-        reach(axis), dimension, axis.in,
+        axis.reach(), dimension, axis.in,
         axis.padding > 0 ? fmt::format(", {} with padding", axis.in + 2 * axis.padding) : ""));
   }
   axis.out = room / axis.stride + 1;
@@ -56,13 +51,13 @@ std::string Window::text() const {
   return fmt::format("{}x{}{}", height.window, width.window, stride);
 }
 
-Window take_window(LayerLine& line, const LayerSite& site, const WindowDefaults& defaults) {
+Window take_window(LayerLine& line, const LayerSite& site, WindowStride otherwise) {
   site.require_image(line);
   const auto extent = line.take_window("the window, as in 3 or 3x5");
   const auto stride = line.take_option_window(
-      "stride", defaults.stride == 0 ? extent : std::array{defaults.stride, defaults.stride});
+      "stride", otherwise == WindowStride::kWindow ? extent : std::array<std::int64_t, 2>{1, 1});
   const auto dilation = line.take_option_window("dilation", {1, 1});
-  const std::string padding = line.take_option("padding", defaults.padding);
+  const std::string padding = line.take_option("padding", "valid");
   const Shape& input = site.input.shape;
   Window window;
   const auto axis_of = [&](std::size_t i, std::string_view dimension) {

@@ -17,18 +17,14 @@ struct Window {
   [[nodiscard]] std::string text() const;
 };
 
-/// What a window is when the line does not say.
-struct WindowDefaults {
-  /// 0: as long as the window.
-  std::int64_t stride = 1;
-  std::string padding = "valid";
-};
+/// The stride of a window whose line gives none.
+enum class WindowStride { kOne, kWindow };
 
 /// Takes the window (the next value), stride, padding and dilation: padding is "same" (the output
 /// is input / stride rounded up, an odd zero at the end) or "valid", as Keras means them, or the
 /// number of zeros at both ends. Throws: Error(kUsage) where the input is no image, or a window
 /// does not fit into it.
-Window take_window(LayerLine& line, const LayerSite& site, const WindowDefaults& defaults);
+Window take_window(LayerLine& line, const LayerSite& site, WindowStride stride);
 
 /// The port of images behind a window.
 Shape shape_behind(const Window& window, std::int64_t channels);

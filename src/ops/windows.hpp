@@ -9,14 +9,9 @@
 
 namespace strata::ops {
 
-/// Elements that a window reaches over.
-inline std::int64_t reach(const WindowAxis& axis) {
-  return (axis.window - 1) * axis.dilation + 1;
-}
-
 /// Zeros behind the last element; negative where a stride leaves elements there unread.
 inline std::int64_t padding_behind(const WindowAxis& axis) {
-  return (axis.out - 1) * axis.stride + reach(axis) - axis.in - axis.padding;
+  return (axis.out - 1) * axis.stride + axis.reach() - axis.in - axis.padding;
 }
 
 /// Throws std::logic_error unless the windows of `name` lie as they can.

@@ -20,6 +20,9 @@ struct WindowAxis {
   /// Zeros before the first element; what lies behind the last follows from the rest.
   std::int64_t padding = 0;
 
+  /// Elements that a window reaches over.
+  [[nodiscard]] std::int64_t reach() const { return (window - 1) * dilation + 1; }
+
   // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
   friend auto operator<=>(const WindowAxis&, const WindowAxis&) = default;
 };
