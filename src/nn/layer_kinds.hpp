@@ -67,4 +67,8 @@ std::unique_ptr<Layer> make_zero_channels(LayerLine& line, const LayerSite& site
 std::unique_ptr<Layer> make_batch_norm(LayerLine& line, const LayerSite& site);
 std::unique_ptr<Layer> make_group_norm(LayerLine& line, const LayerSite& site);
 
+/// The end of a residual block: y = activation(input + added), of the site's input shape.
+/// Pre: the activation is kNone or kRelu.
+std::unique_ptr<Layer> make_sum(const LayerSite& site, ops::Activation activation);
+
 }  // namespace strata::nn

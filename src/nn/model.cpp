@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <set>
 
 #include <fmt/format.h>
@@ -26,34 +25,52 @@ Model::Model(const ModelOptions& options) : options_(options) {
     fail(ExitCode::kUsage,
          "the model has no layers; give [model] at least one line such as \"layer = dense 10\"");
   }
-  LayerSite site{.input = {channels_last(options.input_shape)},
-                 .input_kind = options.input_kind,
-                 .seed = options.seed,
-                 .shards = options.shards,
-                 .token_rows = options.token_rows,
-                 .microbatches = options.step_microbatches,
-                 .vocabulary = options.input_kind == InputKind::kTokenIds ? options.outputs : 0};
-  std::optional<ParameterSpec> table;
-  LayerReader reader(options.layers);
-  while (!reader.done()) {
-    site.table = table ? &*table : nullptr;
-    layers_.push_back(reader.next(site));
-    const Layer& layer = *layers_.back();
-    for (ParameterSpec& spec : layer.parameters()) {
+  layers_ =
+      read_layers(options.layers,
+                  {.input = {channels_last(options.input_shape)},
+                   .input_kind = options.input_kind,
+                   .seed = options.seed,
+                   .shards = options.shards,
+                   .token_rows = options.token_rows,
+                   .microbatches = options.step_microbatches,
+                   .vocabulary = options.input_kind == InputKind::kTokenIds ? options.outputs : 0});
+  for (std::int64_t i = 0; i < layer_count(); ++i) {
+    for (ParameterSpec& spec : layer(i).parameters()) {
       parameters_.push_back(std::move(spec));
-      parameters_.back().layer = layer_count() - 1;
+      parameters_.back().layer = i;
     }
-    if (!parameters_.empty() && parameters_.back().ownership == Ownership::kBorrowed) {
-      table.reset();
+    LayerSources& sources = layers_[static_cast<std::size_t>(i)].sources;
+    sources.input = root_of(sources.input);
+    if (sources.added) {
+      sources.added = root_of(*sources.added);
     }
-    if (site.input_kind == InputKind::kTokenIds) {
-      table = parameters_.front();
-      site.input_kind = InputKind::kNumbers;
-    }
-    site.input = layer.output();
   }
   check_output();
   check_parameter_names();
+}
+
+std::int64_t Model::root_of(std::int64_t tensor) const {
+  while (tensor != kModelInput && layer(tensor).is_view()) {
+    tensor = sources(tensor).input;
+  }
+  return tensor;
+}
+
+std::vector<std::int64_t> Model::crossing(std::int64_t layer) const {
+  std::set<std::int64_t> tensors;
+  const auto reads = [&](std::int64_t tensor) {
+    if (tensor < layer) {
+      tensors.insert(tensor);
+    }
+  };
+  for (std::int64_t reader = layer; reader < layer_count(); ++reader) {
+    reads(sources(reader).input);
+    if (sources(reader).added) {
+      reads(*sources(reader).added);
+    }
+  }
+  reads(root_of(layer_count() - 1));
+  return {tensors.begin(), tensors.end()};
 }
 
 void Model::check_output() const {
@@ -109,8 +126,8 @@ std::vector<double> Model::costs() const {
   // cores and GPUs.
   constexpr double kFlopsPerElement = 16.0;
   std::vector<double> costs;
-  for (const auto& layer : layers_) {
-    const LayerCost cost = layer->cost();
+  for (const ModelLayer& entry : layers_) {
+    const LayerCost cost = entry.layer->cost();
     costs.push_back(cost.forward_flops + cost.backward_flops +
                     kFlopsPerElement * cost.elements_moved);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "strata/ops/elementwise.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
 
 #include "stage_memory.hpp"
@@ -14,7 +15,9 @@ Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model
       shards_(shards),
       model_(model),
       spec_(spec),
-      layout_(layout_of(model.parameters(), spec.layers, spec.pass.shards)) {
+      layout_(layout_of(model.parameters(), spec.layers, spec.pass.shards)),
+      input_tensors_(model.crossing(spec.layers.begin)),
+      output_tensors_(model.crossing(spec.layers.end)) {
   require(weights.count() == layout_.weight_elements && weights.dtype() == spec.pass.dtype,
           "{} weights of {} where {} of {} are laid out", weights.count(), name_of(weights.dtype()),
           layout_.weight_elements, name_of(spec.pass.dtype));
@@ -32,14 +35,19 @@ Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model
   Carver gradients(&memory_[3]);
   Carver shared(&memory_[4]);
   Carver workspace(&memory_[5]);
-  for (std::int64_t s = 0; s < spec.slots.activations; ++s) {
+  // What passes share, those that run together have each for itself.
+  const auto own_part = [&](Carver& carver, const device::Buffer& memory, std::int64_t slot) {
+    carver.set_base(slot % spec.together * (memory.bytes() / spec.together));
+  };
+  for (std::int64_t s = 0; s < spec.slots.activations * spec.together; ++s) {
+    own_part(remade, memory_[1], s);
     activation_slots_.push_back(carve_activations(model, spec, activations, remade));
   }
-  for (std::int64_t s = 0; s < spec.slots.inputs; ++s) {
-    input_slots_.push_back(inputs.take(
-        local_shape(model.layer(spec.layers.begin).input(), spec.pass), spec.pass.dtype));
+  for (std::int64_t s = 0; s < spec.slots.inputs * spec.together; ++s) {
+    input_slots_.push_back(carve_inputs(model, spec, inputs));
   }
-  for (std::int64_t s = 0; s < spec.slots.gradients; ++s) {
+  for (std::int64_t s = 0; s < spec.slots.gradients * spec.together; ++s) {
+    own_part(shared, memory_[4], s);
     gradient_slots_.push_back(carve_gradients(model, spec, gradients, shared));
   }
   workspace_ = carve_workspace(model, spec, workspace);
@@ -71,83 +79,100 @@ void Stage::place_weights(const TensorView& weights) {
   }
 }
 
-const Stage::ActivationSlot& Stage::slot_of(std::int64_t m) const {
-  return activation_slots_[static_cast<std::size_t>(m % spec_.slots.activations)];
+const Stage::ActivationSlot& Stage::slot_of(std::int64_t turn) const {
+  return activation_slots_[static_cast<std::size_t>(turn) % activation_slots_.size()];
 }
 
-const Stage::GradientSlot& Stage::gradients_of(std::int64_t m) const {
-  return gradient_slots_[static_cast<std::size_t>(m % spec_.slots.gradients)];
+const Stage::GradientSlot& Stage::gradients_of(std::int64_t turn) const {
+  return gradient_slots_[static_cast<std::size_t>(turn) % gradient_slots_.size()];
 }
 
-TensorView Stage::input_of(std::int64_t m) const {
-  return input_slots_[static_cast<std::size_t>(m % spec_.slots.inputs)];
+const std::vector<TensorView>& Stage::inputs_of(std::int64_t turn) const {
+  return input_slots_[static_cast<std::size_t>(turn) % input_slots_.size()];
 }
 
-ConstTensorView Stage::output_of(std::int64_t m, const ConstTensorView& input) const {
-  return layer_input(spec_.layers.end, m, input);
+std::vector<ConstTensorView> Stage::outputs_of(const Microbatch& microbatch) const {
+  std::vector<ConstTensorView> outputs;
+  for (const std::int64_t tensor : output_tensors_) {
+    outputs.push_back(tensor_of(tensor, microbatch));
+  }
+  if (is_last()) {
+    outputs.front() = outputs.front().reshaped(local_shape(model_.output(), spec_.pass));
+  }
+  return outputs;
 }
 
-TensorView Stage::output_gradient(std::int64_t layer, std::int64_t m) const {
+TensorView Stage::output_gradient(std::int64_t layer, std::int64_t turn) const {
   if (layer + 1 == spec_.layers.end && gradient_replaces_output(model_, spec_)) {
-    return slot_of(m).outputs.back();
+    return slot_of(turn).outputs.back();
   }
-  return gradients_of(m).outputs[local(layer) + 1];
+  return gradients_of(turn).layers[local(layer)].output;
 }
 
-TensorView Stage::output_gradient_of(std::int64_t m) const {
-  return output_gradient(spec_.layers.end - 1, m);
+std::vector<TensorView> Stage::output_gradients_of(std::int64_t turn) const {
+  return gradient_replaces_output(model_, spec_) ? std::vector{slot_of(turn).outputs.back()}
+                                                 : gradients_of(turn).received;
 }
 
-ConstTensorView Stage::input_gradient_of(std::int64_t m) const {
-  return gradients_of(m).outputs.front();
+const std::vector<TensorView>& Stage::input_gradients_of(std::int64_t turn) const {
+  return gradients_of(turn).sent;
 }
 
-ConstTensorView Stage::layer_input(std::int64_t layer, std::int64_t m,
-                                   const ConstTensorView& input) const {
-  if (layer == spec_.layers.begin) {
-    return input;
+ConstTensorView Stage::tensor_of(std::int64_t tensor, const Microbatch& microbatch) const {
+  if (tensor >= spec_.layers.begin) {
+    return slot_of(microbatch.turn).outputs[local(tensor)];
   }
-  const TensorView& output = slot_of(m).outputs[local(layer - 1)];
-  if (!output.empty()) {
-    return output;
+  if (is_first()) {
+    return microbatch.input;
   }
-  return layer_input(layer - 1, m, input)
-      .reshaped(local_shape(model_.layer(layer - 1).output(), spec_.pass));
+  const auto at = std::find(input_tensors_.begin(), input_tensors_.end(), tensor);
+  return inputs_of(microbatch.turn)[static_cast<std::size_t>(at - input_tensors_.begin())];
 }
 
-LayerPass Stage::pass_of(std::int64_t layer, std::int64_t m, const ConstTensorView& input,
-                         std::int64_t first_sample, Mode mode) {
-  const ActivationSlot& slot = slot_of(m);
+LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode mode) {
+  const ActivationSlot& slot = slot_of(microbatch.turn);
+  const Port& port = model_.layer(layer).input();
+  const LayerSources& sources = model_.sources(layer);
+  ConstTensorView input = tensor_of(sources.input, microbatch);
+  if (model_.port_of(sources.input).shape != port.shape) {
+    input = input.reshaped(local_shape(port, spec_.pass));
+  }
   return {.context = context_,
           .shards = shards_,
           .mode = mode,
           .recompute = spec_.pass.recompute,
-          .first_sample = first_sample,
-          .input = layer_input(layer, m, input),
+          .first_sample = microbatch.first_sample,
+          .input = input,
+          .added = sources.added ? tensor_of(*sources.added, microbatch) : ConstTensorView(),
           .output = slot.outputs[local(layer)],
           .saved = slot.saved[local(layer)],
-          .gradients = gradient_slots_.empty() ? std::span<const TensorView>()
-                                               : gradients_of(m).inner[local(layer)],
+          .gradients = gradient_slots_.empty()
+                           ? std::span<const TensorView>()
+                           : gradients_of(microbatch.turn).layers[local(layer)].inner,
           .workspace = workspace_[local(layer)],
           .weights = weights_[local(layer)]};
 }
 
-void Stage::forward(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample,
-                    Mode mode) {
+void Stage::forward(std::span<const Microbatch> together, Mode mode) {
   for (std::int64_t i = spec_.layers.begin; i < spec_.layers.end; ++i) {
-    if (!model_.layer(i).is_view()) {
-      model_.layer(i).forward(pass_of(i, m, input, first_sample, mode));
+    if (model_.layer(i).is_view()) {
+      continue;
+    }
+    for (const Microbatch& microbatch : together) {
+      model_.layer(i).forward(pass_of(i, microbatch, mode));
       shards_.progress();
     }
   }
 }
 
-ops::LossSums Stage::loss(std::int64_t m, const ConstTensorView& input,
-                          const ConstTensorView& targets, std::int64_t valid, double gradient_scale,
-                          Mode mode) {
+ops::LossSums Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets,
+                          std::int64_t valid, double gradient_scale, Mode mode) {
   require(is_last(), "the loss of a stage that is not the last");
-  const ConstTensorView output = output_of(m, input);
-  const TensorView gradient = mode == Mode::kTraining ? output_gradient_of(m) : TensorView();
+  const ConstTensorView output = outputs_of(microbatch).front();
+  const TensorView gradient =
+      mode == Mode::kTraining
+          ? output_gradients_of(microbatch.turn).front().reshaped(output.shape())
+          : TensorView();
   if (model_.loss() == LossKind::kMeanSquaredError) {
     return ops::mean_squared_error(context_, output, targets.reshaped(output.shape()), valid,
                                    gradient_scale, gradient);
@@ -155,14 +180,14 @@ ops::LossSums Stage::loss(std::int64_t m, const ConstTensorView& input,
   // A language model has a target for every token.
   const std::int64_t valid_rows = valid * rows_at(model_.output(), 1);
   if (model_.output().placement == Placement::kFeatures) {
-    return split_cross_entropy(m, output, targets, valid_rows, gradient_scale, mode);
+    return split_cross_entropy(output, targets, valid_rows, gradient_scale, gradient);
   }
   return ops::cross_entropy(context_, output, targets, valid_rows, gradient_scale, gradient);
 }
 
-ops::LossSums Stage::split_cross_entropy(std::int64_t m, const ConstTensorView& logits,
+ops::LossSums Stage::split_cross_entropy(const ConstTensorView& logits,
                                          const ConstTensorView& targets, std::int64_t valid_rows,
-                                         double gradient_scale, Mode mode) {
+                                         double gradient_scale, const TensorView& gradient) {
   const std::int64_t vocabulary = model_.output().shape.back();
   const std::int64_t rows = rows_at(model_.output(), microbatch());
   const grid::Range& own = shards_.own();
@@ -184,12 +209,9 @@ ops::LossSums Stage::split_cross_entropy(std::int64_t m, const ConstTensorView& 
   shards_.all_gather_parts(mine, all);
   const ops::LossSums sums =
       ops::combine_cross_entropy(context_, shards_.steps(), all, valid_rows, log_sums);
-  if (mode == Mode::kTraining) {
-    const TensorView gradient = output_gradient_of(m);
-    for (std::int64_t s = own.begin; s < own.end; ++s) {
-      ops::cross_entropy_gradient(context_, block(logits, s), targets, first_id(s), log_sums,
-                                  valid_rows, gradient_scale, block(gradient, s));
-    }
+  for (std::int64_t s = own.begin; s < own.end && !gradient.empty(); ++s) {
+    ops::cross_entropy_gradient(context_, block(logits, s), targets, first_id(s), log_sums,
+                                valid_rows, gradient_scale, block(gradient, s));
   }
   return sums;
 }
@@ -205,8 +227,33 @@ void Stage::remake(const LayerPass& pass, std::int64_t layer) {
   }
 }
 
-void Stage::layer_backward_weight(std::int64_t layer, std::int64_t m, const LayerPass& pass,
-                                  const GradientSink::Target& target, GradientSink& sink) {
+std::vector<GradientSink::Target> Stage::targets_of(std::span<const Microbatch> together,
+                                                    GradientSink& sink) {
+  std::vector<GradientSink::Target> targets;
+  for (const Microbatch& microbatch : together) {
+    targets.push_back(sink.target(microbatch.number));
+  }
+  return targets;
+}
+
+void Stage::add_gradients(const LayerPass& pass, const LayerGradients& gradients) {
+  if (!pass.added.empty()) {
+    if (!gradients.added.empty()) {
+      ops::copy(context_, gradients.output, gradients.added);
+    }
+    if (!gradients.added_sum.empty()) {
+      ops::add(context_, gradients.added_sum,
+               gradients.added.empty() ? gradients.output : gradients.added);
+    }
+  }
+  if (!gradients.input_sum.empty()) {
+    ops::add(context_, gradients.input_sum, gradients.input);
+  }
+}
+
+void Stage::layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,
+                                  const LayerPass& pass, const GradientSink::Target& target,
+                                  GradientSink& sink) {
   std::vector<ParameterViews> gradients;
   const std::string* name = nullptr;
   for (const PlacedParameter& placed : layout_.parameters) {
@@ -221,39 +268,45 @@ void Stage::layer_backward_weight(std::int64_t layer, std::int64_t m, const Laye
         target.gradients.flat_slice(placed.offset, placed.shape.count()).reshaped(placed.shape));
   }
   if (!gradients.empty()) {
-    model_.layer(layer).backward_weight(pass, output_gradient(layer, m), gradients,
+    model_.layer(layer).backward_weight(pass, output_gradient(layer, microbatch.turn), gradients,
                                         target.accumulate);
     shards_.progress();
   }
-  sink.layer_done(m, layer);
+  sink.layer_done(microbatch.number, layer);
 }
 
-void Stage::backward_input(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample,
-                           GradientSink& sink) {
+void Stage::backward_input(std::span<const Microbatch> together, GradientSink& sink) {
   const bool fused = spec_.order == BackwardOrder::kFused;
-  const GradientSink::Target target = fused ? sink.target(m) : GradientSink::Target{};
+  const std::vector<GradientSink::Target> targets =
+      fused ? targets_of(together, sink) : std::vector<GradientSink::Target>();
   for (std::int64_t i = spec_.layers.end; i-- > spec_.layers.begin;) {
-    const LayerPass pass = pass_of(i, m, input, first_sample, Mode::kTraining);
-    if (!model_.layer(i).is_view()) {
-      remake(pass, i);
-      model_.layer(i).backward_input(pass, output_gradient(i, m),
-                                     gradients_of(m).outputs[local(i)]);
-      shards_.progress();
-    }
-    if (fused) {
-      layer_backward_weight(i, m, pass, target, sink);
+    for (std::size_t k = 0; k < together.size(); ++k) {
+      const LayerPass pass = pass_of(i, together[k], Mode::kTraining);
+      if (!model_.layer(i).is_view()) {
+        const std::int64_t turn = together[k].turn;
+        const LayerGradients& gradients = gradients_of(turn).layers[local(i)];
+        remake(pass, i);
+        model_.layer(i).backward_input(pass, output_gradient(i, turn), gradients.input);
+        add_gradients(pass, gradients);
+        shards_.progress();
+      }
+      if (fused) {
+        layer_backward_weight(i, together[k], pass, targets[k], sink);
+      }
     }
   }
 }
 
-void Stage::backward_weight(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample,
-                            GradientSink& sink) {
+void Stage::backward_weight(std::span<const Microbatch> together, GradientSink& sink) {
   if (spec_.order == BackwardOrder::kFused) {
     return;
   }
-  const GradientSink::Target target = sink.target(m);
+  const std::vector<GradientSink::Target> targets = targets_of(together, sink);
   for (std::int64_t i = spec_.layers.end; i-- > spec_.layers.begin;) {
-    layer_backward_weight(i, m, pass_of(i, m, input, first_sample, Mode::kTraining), target, sink);
+    for (std::size_t k = 0; k < together.size(); ++k) {
+      layer_backward_weight(i, together[k], pass_of(i, together[k], Mode::kTraining), targets[k],
+                            sink);
+    }
   }
 }
 
@@ -265,7 +318,7 @@ ConstTensorView Stage::decode(const ConstTensorView& ids, std::int64_t past,
   ConstTensorView input = ids;
   for (std::int64_t i = spec_.layers.begin; i < spec_.layers.end; ++i) {
     const Layer& layer = model_.layer(i);
-    LayerPass pass = pass_of(i, 0, ids, 0, Mode::kEvaluation);
+    LayerPass pass = pass_of(i, {.input = ids}, Mode::kEvaluation);
     pass.input = input;
     // One sequence of fewer tokens than the stage has memory for.
     pass.output =

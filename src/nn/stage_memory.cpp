@@ -1,8 +1,8 @@
 #include "stage_memory.hpp"
 
-#include <array>
-
 #include "strata/ops/split_cross_entropy.hpp"
+
+#include "gradient_plan.hpp"
 
 namespace strata::nn {
 namespace {
@@ -18,8 +18,10 @@ std::int64_t logit_rows(const Model& model, const StageSpec& spec) {
 }  // namespace
 
 bool Stage::gradient_replaces_output(const Model& model, const StageSpec& spec) {
-  const Layer& last = model.layer(model.layer_count() - 1);
-  return holds_last(model, spec) && !last.is_view() && !last.backward_reads_output();
+  const std::int64_t i = model.layer_count() - 1;
+  const Layer& last = model.layer(i);
+  return holds_last(model, spec) && !last.is_view() && !last.backward_reads_output() &&
+         !model.sources(i).added;
 }
 
 Stage::ActivationSlot Stage::carve_activations(const Model& model, const StageSpec& spec,
@@ -41,75 +43,62 @@ Stage::ActivationSlot Stage::carve_activations(const Model& model, const StageSp
   return slot;
 }
 
-namespace {
-
-/// Whether the output of layer `i` is what the stage gives, be it under another shape.
-bool is_stage_output(const Model& model, const StageSpec& spec, std::int64_t i) {
-  while (i + 1 < spec.layers.end && model.layer(i + 1).is_view()) {
-    ++i;
+std::vector<TensorView> Stage::carve_inputs(const Model& model, const StageSpec& spec,
+                                            Carver& carver) {
+  std::vector<TensorView> inputs;
+  for (const std::int64_t tensor : model.crossing(spec.layers.begin)) {
+    inputs.push_back(carver.take(local_shape(model.port_of(tensor), spec.pass), spec.pass.dtype));
   }
-  return i + 1 == spec.layers.end;
+  return inputs;
 }
 
-/// Elements of the largest gradient between two layers of the stage.
-std::int64_t largest_inner_gradient(const Model& model, const StageSpec& spec) {
-  std::int64_t largest = 0;
-  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
-    if (!model.layer(i).is_view() && !is_stage_output(model, spec, i)) {
-      largest = std::max(largest, local_shape(model.layer(i).output(), spec.pass).count());
-    }
-  }
-  return largest;
-}
-
-}  // namespace
-
-/// The first stage's input has no gradient, and neither have the views that lead it, but what the
-/// next stage sends always has a place of its own. Under kFused the gradients between layers take
-/// two places in turn.
 Stage::GradientSlot Stage::carve_gradients(const Model& model, const StageSpec& spec,
                                            Carver& carver, Carver& shared) {
-  const bool fused = spec.order == BackwardOrder::kFused;
-  const Shape turn_shape{fused ? largest_inner_gradient(model, spec) : 0};
-  const auto take_turns = [&] {
-    shared.rewind();
-    return std::array<TensorView, 2>{shared.take(turn_shape, spec.pass.dtype),
-                                     shared.take(turn_shape, spec.pass.dtype)};
-  };
-  const std::array<TensorView, 2> turns = take_turns();
-  std::size_t turn = 0;
-  GradientSlot slot;
-  bool wanted = spec.layers.begin != 0;
-  slot.outputs.push_back(
-      wanted ? carver.take(local_shape(model.layer(spec.layers.begin).input(), spec.pass),
-                           spec.pass.dtype)
-             : TensorView());
-  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
-    const Layer& layer = model.layer(i);
-    const Shape shape = local_shape(layer.output(), spec.pass);
-    const bool last = i + 1 == spec.layers.end;
-    const TensorView previous = slot.outputs.back();
-    if (layer.is_view() && (wanted || !last)) {
-      slot.outputs.push_back(previous.empty() ? TensorView() : previous.reshaped(shape));
-      continue;
-    }
-    wanted = true;
-    if (last && gradient_replaces_output(model, spec)) {
-      slot.outputs.emplace_back();
-    } else if (fused && !is_stage_output(model, spec, i)) {
-      const TensorView& place = turns[turn++ % 2];
-      slot.outputs.push_back(place.empty() ? TensorView()
-                                           : place.flat_slice(0, shape.count()).reshaped(shape));
-    } else {
-      slot.outputs.push_back(carver.take(shape, spec.pass.dtype));
+  const GradientPlan plan = plan_gradients(model, spec);
+  std::vector<Interval> intervals;
+  for (const GradientPlan::Piece& piece : plan.pieces) {
+    if (piece.home == GradientPlan::Home::kShared) {
+      intervals.push_back({.bytes = Carver::bytes_of(piece.tensor.shape, piece.tensor.dtype),
+                           .begin = piece.begin,
+                           .end = piece.end});
     }
   }
-  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
-    slot.inner.emplace_back();
-    take_turns();
-    for (const TensorSpec& gradient : model.layer(i).gradients(spec.pass)) {
-      slot.inner.back().push_back((fused ? shared : carver).take(gradient));
+  const std::vector<std::int64_t> offsets = place_intervals(intervals);
+  auto offset = offsets.begin();
+  std::vector<TensorView> views;
+  for (std::int64_t i = 0; i < std::ssize(plan.pieces); ++i) {
+    const GradientPlan::Piece& piece = plan.pieces[static_cast<std::size_t>(i)];
+    if (piece.home == GradientPlan::Home::kShared) {
+      shared.move_to(*offset++);
+      views.push_back(shared.take(piece.tensor));
+    } else {
+      const bool replaces = gradient_replaces_output(model, spec) && i == plan.received.front();
+      views.push_back(replaces ? TensorView() : carver.take(piece.tensor));
     }
+  }
+
+  const auto view_of = [&](std::int64_t piece) {
+    return piece == GradientPlan::kNone ? TensorView() : views[static_cast<std::size_t>(piece)];
+  };
+  const auto views_of = [&](const std::vector<std::int64_t>& pieces) {
+    std::vector<TensorView> list;
+    std::transform(pieces.begin(), pieces.end(), std::back_inserter(list), view_of);
+    return list;
+  };
+  GradientSlot slot{.received = views_of(plan.received), .sent = views_of(plan.sent)};
+  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
+    const GradientPlan::LayerGradients& planned =
+        plan.layers[static_cast<std::size_t>(i - spec.layers.begin)];
+    TensorView input = view_of(planned.input);
+    if (!input.empty()) {
+      input = input.reshaped(local_shape(model.layer(i).input(), spec.pass));
+    }
+    slot.layers.push_back({.output = view_of(planned.output),
+                           .input = input,
+                           .input_sum = view_of(planned.input_sum),
+                           .added = view_of(planned.added),
+                           .added_sum = view_of(planned.added_sum),
+                           .inner = views_of(planned.inner)});
   }
   return slot;
 }
@@ -163,15 +152,16 @@ std::vector<MemoryItem> Stage::memory(const Model& model, const StageSpec& spec)
   Carver shared(nullptr);
   Carver workspace(nullptr);
   carve_activations(model, spec, activations, remade);
-  inputs.take(local_shape(model.layer(spec.layers.begin).input(), spec.pass), spec.pass.dtype);
+  carve_inputs(model, spec, inputs);
   carve_gradients(model, spec, gradients, shared);
   carve_workspace(model, spec, workspace);
   carve_loss(model, spec, workspace);
-  return {{"activations", spec.slots.activations * activations.bytes()},
-          {"activations made again", remade.bytes()},
-          {"received activations", spec.slots.inputs * inputs.bytes()},
-          {"activation gradients", spec.slots.gradients * gradients.bytes()},
-          {"shared gradients", shared.bytes()},
+  const std::int64_t lanes = spec.together;
+  return {{"activations", lanes * spec.slots.activations * activations.bytes()},
+          {"activations made again", lanes * remade.bytes()},
+          {"received activations", lanes * spec.slots.inputs * inputs.bytes()},
+          {"activation gradients", lanes * spec.slots.gradients * gradients.bytes()},
+          {"shared gradients", lanes * shared.bytes()},
           {"workspace", workspace.bytes()}};
 }
 

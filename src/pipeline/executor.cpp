@@ -16,8 +16,27 @@ nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage) {
           .gradients = schedule.stages == 1 ? 1 : std::min<std::int64_t>(2, schedule.microbatches)};
 }
 
-/// One pass through the list. Microbatches are begun and ended in ascending order, so slot m %
-/// slots is free for microbatch m once microbatch m - slots is done with it.
+namespace {
+
+/// The messages of one action.
+class Messages {
+ public:
+  void add(comm::Request request) { requests_.push_back(std::move(request)); }
+  void wait() {
+    for (comm::Request& request : requests_) {
+      request.wait();
+    }
+  }
+
+ private:
+  std::vector<comm::Request> requests_;
+};
+
+}  // namespace
+
+/// One pass through the list. An action's microbatch stands for as many as the stage computes
+/// together. They are begun and ended in ascending order, so slot m % slots is free for those of m
+/// once those of m - slots are done with it.
 class Executor::Run {
  public:
   Run(Executor& executor, const Schedule& schedule, MicrobatchSource& source, nn::Mode mode,
@@ -31,6 +50,7 @@ class Executor::Run {
         sink_(sink),
         see_(see),
         actions_(schedule.stage_actions[static_cast<std::size_t>(group_.rank())]),
+        turns_(schedule.microbatches),
         activation_receives_(of(schedule.microbatches)),
         gradient_receives_(of(schedule.microbatches)),
         activation_sends_(of(schedule.microbatches)),
@@ -50,8 +70,8 @@ class Executor::Run {
       }
     }
     const double begin = now_seconds();
-    for (std::vector<comm::Request>* sends : {&activation_sends_, &gradient_sends_}) {
-      for (comm::Request& send : *sends) {
+    for (std::vector<Messages>* sends : {&activation_sends_, &gradient_sends_}) {
+      for (Messages& send : *sends) {
         send.wait();
       }
     }
@@ -60,8 +80,21 @@ class Executor::Run {
   }
 
  private:
-  static std::vector<comm::Request> of(std::int64_t microbatches) {
-    return std::vector<comm::Request>(static_cast<std::size_t>(microbatches));
+  static std::vector<Messages> of(std::int64_t microbatches) {
+    return std::vector<Messages>(static_cast<std::size_t>(microbatches));
+  }
+
+  /// The microbatches of an action: the m-th of each of the lanes that are computed together.
+  [[nodiscard]] std::vector<nn::Microbatch> microbatches(std::int64_t m) {
+    std::vector<nn::Microbatch> together;
+    for (std::int64_t k = 0; k < stage_.together(); ++k) {
+      const std::int64_t number = k * turns_ + m;
+      together.push_back({.number = number,
+                          .turn = m * stage_.together() + k,
+                          .input = stage_.is_first() ? source_.inputs(number) : ConstTensorView(),
+                          .first_sample = source_.first_row(number)});
+    }
+    return together;
   }
 
   void perform(const Action& action) {
@@ -78,19 +111,25 @@ class Executor::Run {
         forward(m);
         break;
       case ActionKind::kSendActivation:
-        activation_sends_[index] =
-            group_.send(stage_.output_of(m, input(m)), action.peer, comm::Tag::kActivation);
+        for (const nn::Microbatch& microbatch : microbatches(m)) {
+          for (const ConstTensorView& output : stage_.outputs_of(microbatch)) {
+            activation_sends_[index].add(group_.send(output, action.peer, comm::Tag::kActivation));
+          }
+        }
         outputs_sent_ = m + 1;
         break;
       case ActionKind::kBackwardInput:
         backward_input(m);
         break;
       case ActionKind::kSendGradient:
-        gradient_sends_[index] =
-            group_.send(stage_.input_gradient_of(m), action.peer, comm::Tag::kGradient);
+        for (const nn::Microbatch& microbatch : microbatches(m)) {
+          for (const TensorView& gradient : stage_.input_gradients_of(microbatch.turn)) {
+            gradient_sends_[index].add(group_.send(gradient, action.peer, comm::Tag::kGradient));
+          }
+        }
         break;
       case ActionKind::kBackwardWeight:
-        timed([&] { stage_.backward_weight(m, input(m), source_.first_row(m), *sink_); });
+        timed([&] { stage_.backward_weight(microbatches(m), *sink_); });
         weights_done_ = m + 1;
         break;
       case ActionKind::kReduce:
@@ -101,33 +140,34 @@ class Executor::Run {
 
   void forward(std::int64_t m) {
     wait_for_slot(activation_sends_, m, stage_.slots().activations);
-    timed([&] { stage_.forward(m, input(m), source_.first_row(m), mode_); });
+    timed([&] { stage_.forward(microbatches(m), mode_); });
     forwards_done_ = m + 1;
     if (mode_ == nn::Mode::kEvaluation && stage_.is_last()) {
-      loss(m);
+      losses(m);
     }
   }
 
   void backward_input(std::int64_t m) {
     wait_for_slot(gradient_sends_, m, stage_.slots().gradients);
     if (stage_.is_last()) {
-      loss(m);
+      losses(m);
     }
-    timed([&] { stage_.backward_input(m, input(m), source_.first_row(m), *sink_); });
+    timed([&] { stage_.backward_input(microbatches(m), *sink_); });
   }
 
-  void loss(std::int64_t m) {
+  void losses(std::int64_t m) {
+    execution_.losses.resize(static_cast<std::size_t>(turns_ * stage_.together()));
     timed([&] {
-      if (see_) {
-        see_(stage_.output_of(m, input(m)), source_.targets(m), source_.valid_rows(m));
+      for (const nn::Microbatch& microbatch : microbatches(m)) {
+        const ConstTensorView targets = source_.targets(microbatch.number);
+        const std::int64_t valid = source_.valid_rows(microbatch.number);
+        if (see_) {
+          see_(stage_.outputs_of(microbatch).front(), targets, valid);
+        }
+        execution_.losses[static_cast<std::size_t>(microbatch.number)] =
+            stage_.loss(microbatch, targets, valid, gradient_scale_, mode_);
       }
-      execution_.losses.push_back(stage_.loss(m, input(m), source_.targets(m),
-                                              source_.valid_rows(m), gradient_scale_, mode_));
     });
-  }
-
-  [[nodiscard]] ConstTensorView input(std::int64_t m) {
-    return stage_.is_first() ? source_.inputs(m) : ConstTensorView(stage_.input_of(m));
   }
 
   /// Microbatches whose received input is no longer needed, but for sends that are under way.
@@ -138,9 +178,24 @@ class Executor::Run {
     return stage_.is_last() ? forwards_done_ : outputs_sent_;
   }
 
-  /// Whether the stage sends the gradient that it received, under another shape.
-  [[nodiscard]] bool passes_gradients_on(std::int64_t m) const {
-    return stage_.input_gradient_of(m).raw() == stage_.output_gradient_of(m).raw();
+  /// Whether the stage sends a gradient that it received, for none of its layers reads the tensor.
+  [[nodiscard]] bool passes_gradients_on() const {
+    const std::vector<TensorView> received = stage_.output_gradients_of(0);
+    const std::vector<TensorView>& sent = stage_.input_gradients_of(0);
+    return std::any_of(sent.begin(), sent.end(), [&](const TensorView& gradient) {
+      return std::any_of(received.begin(), received.end(),
+                         [&](const TensorView& other) { return other.raw() == gradient.raw(); });
+    });
+  }
+
+  template <typename TensorsOf>
+  void receive(const Action& action, Messages& messages, comm::Tag tag,
+               const TensorsOf& tensors_of) {
+    for (std::int64_t k = 0; k < stage_.together(); ++k) {
+      for (const TensorView& tensor : tensors_of(action.microbatch * stage_.together() + k)) {
+        messages.add(group_.receive(tensor, action.peer, tag));
+      }
+    }
   }
 
   /// Posts the receives that follow, in order, as far as their slots are free.
@@ -155,30 +210,30 @@ class Executor::Run {
         }
         // What this stage sent from the slot may be a view of the input.
         wait_for_slot(activation_sends_, m, stage_.slots().inputs);
-        activation_receives_[index] =
-            group_.receive(stage_.input_of(m), action.peer, comm::Tag::kActivation);
+        receive(action, activation_receives_[index], comm::Tag::kActivation,
+                [&](std::int64_t turn) { return stage_.inputs_of(turn); });
       } else if (action.kind == ActionKind::kReceiveGradient) {
         if (m - stage_.slots().gradients >= weights_done_) {
           return;
         }
-        if (passes_gradients_on(m)) {
+        if (passes_gradients_on()) {
           wait_for_slot(gradient_sends_, m, stage_.slots().gradients);
         }
-        gradient_receives_[index] =
-            group_.receive(stage_.output_gradient_of(m), action.peer, comm::Tag::kGradient);
+        receive(action, gradient_receives_[index], comm::Tag::kGradient,
+                [&](std::int64_t turn) { return stage_.output_gradients_of(turn); });
       }
     }
   }
 
-  void wait_for_slot(std::vector<comm::Request>& sends, std::int64_t m, std::int64_t slots) {
+  void wait_for_slot(std::vector<Messages>& sends, std::int64_t m, std::int64_t slots) {
     if (m >= slots) {
       wait(sends[static_cast<std::size_t>(m - slots)]);
     }
   }
 
-  void wait(comm::Request& request) {
+  void wait(Messages& messages) {
     const double begin = now_seconds();
-    request.wait();
+    messages.wait();
     execution_.times.pipeline_wait += now_seconds() - begin;
   }
 
@@ -198,10 +253,12 @@ class Executor::Run {
   nn::GradientSink* sink_;
   const OutputObserver& see_;
   const std::vector<Action>& actions_;
-  std::vector<comm::Request> activation_receives_;
-  std::vector<comm::Request> gradient_receives_;
-  std::vector<comm::Request> activation_sends_;
-  std::vector<comm::Request> gradient_sends_;
+  /// Microbatches of each lane that is computed together with others; else all.
+  std::int64_t turns_;
+  std::vector<Messages> activation_receives_;
+  std::vector<Messages> gradient_receives_;
+  std::vector<Messages> activation_sends_;
+  std::vector<Messages> gradient_sends_;
   std::size_t next_receive_ = 0;
   std::int64_t forwards_done_ = 0;
   std::int64_t outputs_sent_ = 0;

@@ -217,14 +217,16 @@ constexpr double kMostCounted = 2147483647.0;
 void check_neighbours(const Plan& plan, const nn::PassShape& pass) {
   const RunConfig& c = plan.config;
   for (std::size_t s = 0; s + 1 < plan.split.stages.size(); ++s) {
-    const nn::Layer& layer = plan.model->layer(plan.split.stages[s].end - 1);
-    const auto bytes = static_cast<double>(nn::local_shape(layer.output(), pass).count()) *
-                       static_cast<double>(size_bytes(c.numerics.dtype));
-    if (bytes > kMostCounted) {
-      fail(ExitCode::kUsage,
-           "between the stages {} and {} a microbatch of {} samples is a message of {:.3g} bytes, "
-           "at most {:.0f} fit; lower batch.micro",
-           s, s + 1, c.batch.micro, bytes, kMostCounted);
+    for (const std::int64_t tensor : plan.model->crossing(plan.split.stages[s].end)) {
+      const nn::Port& port = plan.model->port_of(tensor);
+      const auto bytes = static_cast<double>(nn::local_shape(port, pass).count()) *
+                         static_cast<double>(size_bytes(c.numerics.dtype));
+      if (bytes > kMostCounted) {
+        fail(ExitCode::kUsage,
+             "between the stages {} and {} a microbatch of {} samples is a message of {:.3g} "
+             "bytes, at most {:.0f} fit; lower batch.micro",
+             s, s + 1, c.batch.micro, bytes, kMostCounted);
+      }
     }
   }
 }

@@ -215,17 +215,19 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   const auto gradient = static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
   const nn::StageSpec& stage = rank.stage;
   Traffic neighbours{"activations and their gradients, to other stages"};
+  const auto add_crossing = [&](std::int64_t layer) {
+    for (const std::int64_t tensor : plan.model->crossing(layer)) {
+      const nn::Port& port = plan.model->port_of(tensor);
+      neighbours.messages += microbatches;
+      neighbours.bytes +=
+          microbatches * element * static_cast<double>(nn::local_shape(port, stage.pass).count());
+    }
+  };
   if (rank.place.pipeline + 1 < plan.grid.pipeline) {
-    const nn::Port& port = plan.model->layer(stage.layers.end - 1).output();
-    neighbours.messages += microbatches;
-    neighbours.bytes +=
-        microbatches * element * static_cast<double>(nn::local_shape(port, stage.pass).count());
+    add_crossing(stage.layers.end);
   }
   if (rank.place.pipeline > 0) {
-    const nn::Port& port = plan.model->layer(stage.layers.begin).input();
-    neighbours.messages += microbatches;
-    neighbours.bytes +=
-        microbatches * element * static_cast<double>(nn::local_shape(port, stage.pass).count());
+    add_crossing(stage.layers.begin);
   }
   const nn::LayerTraffic shards = nn::Stage::traffic(*plan.model, stage);
   const Traffic tensor{"sums over shards, in the tensor group", microbatches * shards.messages,

@@ -130,26 +130,28 @@ template <typename T>
 double pass(const Parts<T>& parts, std::int64_t m, const ConstTensorView& sample,
             const ConstTensorView& targets, double scale) {
   const std::int64_t rows = sample.shape()[0];
-  const auto input_of = [&](std::size_t s) {
-    return s == 0 ? sample : ConstTensorView(parts[s]->stage.input_of(m));
+  const std::vector<Microbatch> one{
+      {.number = m, .turn = m, .input = sample, .first_sample = m * rows}};
+  const auto copy_all = [](const auto& from, const auto& to) {
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      device::copy_tensor(from[i], to[i]);
+    }
   };
   double loss = 0.0;
   for (std::size_t s = 0; s < parts.size(); ++s) {
-    parts[s]->stage.forward(m, input_of(s), m * rows, Mode::kTraining);
+    parts[s]->stage.forward(one, Mode::kTraining);
     if (s + 1 < parts.size()) {
-      device::copy_tensor(parts[s]->stage.output_of(m, input_of(s)),
-                          parts[s + 1]->stage.input_of(m));
+      copy_all(parts[s]->stage.outputs_of(one.front()), parts[s + 1]->stage.inputs_of(m));
     } else {
-      loss = parts[s]->stage.loss(m, input_of(s), targets, rows, scale, Mode::kTraining).loss;
+      loss = parts[s]->stage.loss(one.front(), targets, rows, scale, Mode::kTraining).loss;
     }
   }
   for (std::size_t s = parts.size(); s-- > 0;) {
-    parts[s]->stage.backward_input(m, input_of(s), m * rows, parts[s]->sum);
+    parts[s]->stage.backward_input(one, parts[s]->sum);
     if (s > 0) {
-      device::copy_tensor(parts[s]->stage.input_gradient_of(m),
-                          parts[s - 1]->stage.output_gradient_of(m));
+      copy_all(parts[s]->stage.input_gradients_of(m), parts[s - 1]->stage.output_gradients_of(m));
     }
-    parts[s]->stage.backward_weight(m, input_of(s), m * rows, parts[s]->sum);
+    parts[s]->stage.backward_weight(one, parts[s]->sum);
   }
   return loss;
 }

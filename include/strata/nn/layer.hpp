@@ -84,6 +84,8 @@ struct LayerPass {
   std::int64_t first_sample = 0;
   /// Shapes: as local_shape() says of the layer's input and output.
   ConstTensorView input;
+  /// What a layer that has two inputs adds to the first, of the same shape; else empty.
+  ConstTensorView added = {};
   TensorView output;
   /// As listed by saved(), gradients() and workspace().
   std::span<const TensorView> saved;
@@ -193,7 +195,8 @@ class Layer {
   /// Makes again what saved() lists as kRemade.
   virtual void remake(const LayerPass& pass) const;
   /// Turns the output's gradient into the input's, unless input_gradient is empty. May change
-  /// output_gradient in place to the form that backward_weight wants, which follows later.
+  /// output_gradient in place to the form that backward_weight wants, which follows later. A layer
+  /// with two inputs leaves the gradient of the added one in output_gradient.
   virtual void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                               const TensorView& input_gradient) const;
   /// Overwrites or adds to the gradients of the parameters, listed as pass.weights is.

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,8 +19,8 @@ enum class LossKind { kCrossEntropy, kMeanSquaredError };
 
 /// A model as the config spells it.
 struct ModelOptions {
-  /// One `layer =` line each, as in "dense 128 relu name=hidden"; the lines from "residual" to its
-  /// "end" are one layer.
+  /// One `layer =` line each, as in "dense 128 relu name=hidden". Of a residual block every line
+  /// but "residual" and "shortcut" is a layer; "end" is the one that adds.
   std::vector<std::string> layers;
   LossKind loss = LossKind::kCrossEntropy;
   /// Shape of one sample as the data set has it, so images are channels x height x width.
@@ -37,7 +38,24 @@ struct ModelOptions {
   Placement token_rows = Placement::kReplicated;
 };
 
+/// The tensor that is the model's input. A tensor that a layer makes has the layer's number.
+inline constexpr std::int64_t kModelInput = -1;
+
+/// The tensors that a layer reads; views are looked through.
+struct LayerSources {
+  std::int64_t input = kModelInput;
+  /// For a layer with two inputs.
+  std::optional<std::int64_t> added;
+};
+
+/// A layer and what it reads.
+struct ModelLayer {
+  std::unique_ptr<Layer> layer;
+  LayerSources sources;
+};
+
 /// A network of layers, whole; every rank builds it, and holds tensors for its own stage only.
+/// Layers stand in an order in which they can run one after the other.
 class Model {
  public:
   /// Throws: Error(kUsage) for a line that cannot be read, names twice used, or shapes that do not
@@ -48,14 +66,24 @@ class Model {
     return static_cast<std::int64_t>(layers_.size());
   }
   [[nodiscard]] const Layer& layer(std::int64_t index) const {
-    return *layers_[static_cast<std::size_t>(index)];
+    return *layers_[static_cast<std::size_t>(index)].layer;
+  }
+  [[nodiscard]] const LayerSources& sources(std::int64_t layer) const {
+    return layers_[static_cast<std::size_t>(layer)].sources;
+  }
+  /// The tensors that are made before a layer and read by it or behind it, ascending: what a stage
+  /// that begins there is sent. The model's output is read behind the last layer.
+  [[nodiscard]] std::vector<std::int64_t> crossing(std::int64_t layer) const;
+  /// How a tensor lies on the ranks.
+  [[nodiscard]] const Port& port_of(std::int64_t tensor) const {
+    return tensor == kModelInput ? layer(0).input() : layer(tensor).output();
   }
   /// All parameters, in canonical order, borrowed ones among them.
   [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   /// Elements of the owned parameters that are trained.
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] const Shape& input_shape() const { return options_.input_shape; }
-  [[nodiscard]] const Port& output() const { return layers_.back()->output(); }
+  [[nodiscard]] const Port& output() const { return layers_.back().layer->output(); }
   [[nodiscard]] std::int64_t shards() const { return options_.shards; }
   [[nodiscard]] LossKind loss() const { return options_.loss; }
   /// Forward and backward cost of each layer, in units of a floating-point operation.
@@ -64,9 +92,11 @@ class Model {
  private:
   void check_output() const;
   void check_parameter_names() const;
+  /// The tensor whose memory a tensor is: another one where views made it.
+  [[nodiscard]] std::int64_t root_of(std::int64_t tensor) const;
 
   ModelOptions options_;
-  std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<ModelLayer> layers_;
   std::vector<ParameterSpec> parameters_;
 };
 

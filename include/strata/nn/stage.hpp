@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@
 
 namespace strata::nn {
 
-/// How many microbatches a stage keeps memory for. Microbatch m uses slot m % slots of each kind.
+/// How many microbatches a stage keeps memory for. The one that is `turn`th in time uses slot turn
+/// % slots of each kind.
 struct StageSlots {
   std::int64_t activations = 1;  ///< between forward and backward-weight
   std::int64_t inputs =
@@ -40,9 +42,24 @@ struct StageSpec {
   PassShape pass;
   StageSlots slots;
   BackwardOrder order = BackwardOrder::kSplit;
+  /// Microbatches that go through each layer together, one of each of so many lanes. Each kind of
+  /// slot is there so many times.
+  std::int64_t together = 1;
 };
 
-/// The tensors of one stage in its arenas, and its passes over one microbatch.
+/// A microbatch on its way through a stage.
+struct Microbatch {
+  /// Among those of the rank in a step, in order of samples.
+  std::int64_t number = 0;
+  /// Among those of the rank in a step, in order of time.
+  std::int64_t turn = 0;
+  /// The loader's; empty but on the first stage.
+  ConstTensorView input = {};
+  /// Global index of the sample in row 0.
+  std::int64_t first_sample = 0;
+};
+
+/// The tensors of one stage in its arenas, and its passes over microbatches.
 class Stage {
  public:
   /// `weights` holds the weight_elements of layout_of(model.parameters(), layers, shards), in
@@ -59,31 +76,29 @@ class Stage {
   [[nodiscard]] bool is_first() const { return spec_.layers.begin == 0; }
   [[nodiscard]] bool is_last() const { return spec_.layers.end == model_.layer_count(); }
   [[nodiscard]] const StageSlots& slots() const { return spec_.slots; }
+  [[nodiscard]] std::int64_t together() const { return spec_.together; }
   [[nodiscard]] std::int64_t microbatch() const { return spec_.pass.microbatch; }
 
-  /// Where the received input of microbatch m goes.
-  [[nodiscard]] TensorView input_of(std::int64_t m) const;
-  /// `input` is the one that forward had, for stages whose output is a view of it.
-  [[nodiscard]] ConstTensorView output_of(std::int64_t m, const ConstTensorView& input) const;
-  /// Where the gradient of the output of microbatch m goes.
-  [[nodiscard]] TensorView output_gradient_of(std::int64_t m) const;
-  /// The gradient of the input, after backward_input.
-  [[nodiscard]] ConstTensorView input_gradient_of(std::int64_t m) const;
+  /// Where the received inputs of a microbatch go, a tensor for each that crosses the stage's
+  /// begin.
+  [[nodiscard]] const std::vector<TensorView>& inputs_of(std::int64_t turn) const;
+  /// The tensors that cross the stage's end.
+  [[nodiscard]] std::vector<ConstTensorView> outputs_of(const Microbatch& microbatch) const;
+  /// Where the gradients of the outputs go, but for the model's input among them.
+  [[nodiscard]] std::vector<TensorView> output_gradients_of(std::int64_t turn) const;
+  /// The gradients of the inputs after backward_input, but for the model's.
+  [[nodiscard]] const std::vector<TensorView>& input_gradients_of(std::int64_t turn) const;
 
-  /// `input` is the loader's on the first stage, else input_of(m).
-  void forward(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample, Mode mode);
+  void forward(std::span<const Microbatch> together, Mode mode);
   /// The loss of the output, and for training its gradient times gradient_scale. `valid` samples
   /// count. Pre: is_last(). Communication: where the logits are split, one gather over the tensor
   /// group.
-  [[nodiscard]] ops::LossSums loss(std::int64_t m, const ConstTensorView& input,
-                                   const ConstTensorView& targets, std::int64_t valid,
-                                   double gradient_scale, Mode mode);
+  [[nodiscard]] ops::LossSums loss(const Microbatch& microbatch, const ConstTensorView& targets,
+                                   std::int64_t valid, double gradient_scale, Mode mode);
   /// Under kFused hands the parameters' gradients to the sink, from the last layer to the first.
-  void backward_input(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample,
-                      GradientSink& sink);
+  void backward_input(std::span<const Microbatch> together, GradientSink& sink);
   /// Under kSplit hands the parameters' gradients to the sink, from the last layer to the first.
-  void backward_weight(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample,
-                       GradientSink& sink);
+  void backward_weight(std::span<const Microbatch> together, GradientSink& sink);
 
   /// The keys and values that one layer keeps while generating.
   struct LayerCache {
@@ -101,15 +116,27 @@ class Stage {
     std::vector<TensorView> outputs;
     std::vector<std::vector<TensorView>> saved;
   };
+  struct LayerGradients {
+    TensorView output;
+    TensorView input;
+    /// Added to `input` once the layer has written it.
+    TensorView input_sum;
+    /// Where output's gradient is copied to for a second input; empty: it stays where it is.
+    TensorView added;
+    TensorView added_sum;
+    std::vector<TensorView> inner;
+  };
   struct GradientSlot {
-    /// Of the output of layer `first - 1 + i` at index i; index 0 is the stage's input.
-    std::vector<TensorView> outputs;
-    std::vector<std::vector<TensorView>> inner;
+    std::vector<LayerGradients> layers;
+    std::vector<TensorView> received;
+    std::vector<TensorView> sent;
   };
   class Carver;
 
   static ActivationSlot carve_activations(const Model& model, const StageSpec& spec, Carver& carver,
                                           Carver& remade);
+  static std::vector<TensorView> carve_inputs(const Model& model, const StageSpec& spec,
+                                              Carver& carver);
   static GradientSlot carve_gradients(const Model& model, const StageSpec& spec, Carver& carver,
                                       Carver& shared);
   static std::vector<std::vector<TensorView>> carve_workspace(const Model& model,
@@ -118,25 +145,28 @@ class Stage {
   static std::vector<TensorView> carve_loss(const Model& model, const StageSpec& spec,
                                             Carver& carver);
   [[nodiscard]] static bool gradient_replaces_output(const Model& model, const StageSpec& spec);
+  [[nodiscard]] TensorView output_gradient(std::int64_t layer, std::int64_t turn) const;
   void place_weights(const TensorView& weights);
 
-  [[nodiscard]] LayerPass pass_of(std::int64_t layer, std::int64_t m, const ConstTensorView& input,
-                                  std::int64_t first_sample, Mode mode);
-  [[nodiscard]] ConstTensorView layer_input(std::int64_t layer, std::int64_t m,
-                                            const ConstTensorView& input) const;
-  [[nodiscard]] ops::LossSums split_cross_entropy(std::int64_t m, const ConstTensorView& logits,
+  [[nodiscard]] ConstTensorView tensor_of(std::int64_t tensor, const Microbatch& microbatch) const;
+  [[nodiscard]] LayerPass pass_of(std::int64_t layer, const Microbatch& microbatch, Mode mode);
+  [[nodiscard]] ops::LossSums split_cross_entropy(const ConstTensorView& logits,
                                                   const ConstTensorView& targets,
                                                   std::int64_t valid_rows, double gradient_scale,
-                                                  Mode mode);
+                                                  const TensorView& gradient);
   void remake(const LayerPass& pass, std::int64_t layer);
-  void layer_backward_weight(std::int64_t layer, std::int64_t m, const LayerPass& pass,
-                             const GradientSink::Target& target, GradientSink& sink);
+  /// Where a layer shares an input with others: adds up what they gave.
+  void add_gradients(const LayerPass& pass, const LayerGradients& gradients);
+  void layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,
+                             const LayerPass& pass, const GradientSink::Target& target,
+                             GradientSink& sink);
+  [[nodiscard]] static std::vector<GradientSink::Target> targets_of(
+      std::span<const Microbatch> together, GradientSink& sink);
   [[nodiscard]] std::size_t local(std::int64_t layer) const {
     return static_cast<std::size_t>(layer - spec_.layers.begin);
   }
-  [[nodiscard]] const ActivationSlot& slot_of(std::int64_t m) const;
-  [[nodiscard]] const GradientSlot& gradients_of(std::int64_t m) const;
-  [[nodiscard]] TensorView output_gradient(std::int64_t layer, std::int64_t m) const;
+  [[nodiscard]] const ActivationSlot& slot_of(std::int64_t turn) const;
+  [[nodiscard]] const GradientSlot& gradients_of(std::int64_t turn) const;
 
   ops::Context& context_;
   comm::ShardGroup& shards_;
@@ -145,7 +175,9 @@ class Stage {
   ParameterLayout layout_;
   std::vector<device::Buffer> memory_;
   std::vector<ActivationSlot> activation_slots_;
-  std::vector<TensorView> input_slots_;
+  std::vector<std::int64_t> input_tensors_;
+  std::vector<std::int64_t> output_tensors_;
+  std::vector<std::vector<TensorView>> input_slots_;
   std::vector<GradientSlot> gradient_slots_;
   std::vector<std::vector<TensorView>> workspace_;
   std::vector<TensorView> loss_workspace_;

@@ -115,13 +115,13 @@ TEST(RunningStatistics, FollowTheMicrobatchesOfAStepInOrder) {
     const ConstTensorView input{std::span(images.back()), Shape{kBatch, 3, 2, 2}};
     // The second step: its samples come behind those of the first.
     const std::int64_t first = (kMicrobatches + m) * kBatch;
-    bench.stage().forward(m, input, first, Mode::kTraining);
+    bench.stage().forward(Alone(m, input, first), Mode::kTraining);
     const std::vector<std::int64_t> labels(kBatch, 1);
-    static_cast<void>(bench.stage().loss(m, input,
+    static_cast<void>(bench.stage().loss(Alone(m, input, 0).microbatch,
                                          ConstTensorView{std::span(labels), Shape{kBatch}}, kBatch,
                                          0.125, Mode::kTraining));
-    bench.stage().backward_input(m, input, first, sink);
-    bench.stage().backward_weight(m, input, first, sink);
+    bench.stage().backward_input(Alone(m, input, first), sink);
+    bench.stage().backward_weight(Alone(m, input, first), sink);
   }
   int found = 0;
   for (const PlacedParameter& placed : bench.layout().parameters) {
@@ -158,8 +158,9 @@ TEST(RunningStatistics, AreWhatEvaluationNormalisesWith) {
   }
   const std::vector<double> images = numbers<double>(kBatch * kPixels * 2, 3);
   const ConstTensorView input{std::span(images), Shape{kBatch, 3, 2, 2}};
-  bench.stage().forward(0, input, 0, Mode::kEvaluation);
-  const std::span<const double> output = bench.stage().output_of(0, input).host<double>();
+  bench.stage().forward(Alone(0, input, 0), Mode::kEvaluation);
+  const std::span<const double> output =
+      bench.stage().outputs_of(Alone(0, input, 0).microbatch).front().host<double>();
   for (std::int64_t image = 0; image < kBatch; ++image) {
     for (std::int64_t pixel = 0; pixel < kPixels; ++pixel) {
       for (std::size_t channel = 0; channel < 2; ++channel) {

@@ -81,9 +81,9 @@ void expect_pieces_give_the_whole(const DecodeCase& c, std::int64_t shards, doub
   StageBench<T> bench(model, spec_of<T>({0, model.layer_count()}, 1));
   const std::vector<std::int64_t> ids = token_ids(kContext, kVocabulary, 5);
   const ConstTensorView sequence{std::span(ids), Shape{1, kContext}};
-  bench.stage().forward(0, sequence, 0, Mode::kEvaluation);
-  const std::vector<double> expected =
-      whole_logits<T>(bench.stage().output_of(0, sequence), kContext, shards);
+  bench.stage().forward(Alone(0, sequence, 0), Mode::kEvaluation);
+  const std::vector<double> expected = whole_logits<T>(
+      bench.stage().outputs_of(Alone(0, sequence, 0).microbatch).front(), kContext, shards);
   const double largest =
       std::abs(*std::max_element(expected.begin(), expected.end(),
                                  [](double a, double b) { return std::abs(a) < std::abs(b); }));

@@ -65,14 +65,17 @@ TEST_P(LossGradients, AgreeWithDifferences) {
                                       : ConstTensorView{std::span(values), Shape{kMicrobatch, 4}};
   constexpr double kScale = 0.125;
   const auto loss = [&] {
-    stage.forward(0, input, kFirstRow, Mode::kTraining);
-    return kScale * stage.loss(0, input, targets, kMicrobatch - 1, kScale, Mode::kTraining).loss;
+    stage.forward(Alone(0, input, kFirstRow), Mode::kTraining);
+    return kScale * stage
+                        .loss(Alone(0, input, 0).microbatch, targets, kMicrobatch - 1, kScale,
+                              Mode::kTraining)
+                        .loss;
   };
   loss();
   ArenaSink<double> sink(bench.layout().elements);
-  stage.backward_input(0, input, kFirstRow, sink);
-  stage.backward_weight(0, input, kFirstRow, sink);
-  EXPECT_TRUE(stage.input_gradient_of(0).empty());
+  stage.backward_input(Alone(0, input, kFirstRow), sink);
+  stage.backward_weight(Alone(0, input, kFirstRow), sink);
+  EXPECT_TRUE(stage.input_gradients_of(0).empty());
   EXPECT_EQ(sink.done(), (std::vector<std::int64_t>{3, 2, 1, 0}));
   expect_weight_gradients(bench, sink, loss);
 }

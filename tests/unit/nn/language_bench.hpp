@@ -89,15 +89,15 @@ Trained train(const Model& model, StageBench<T>& bench, const Samples& samples) 
     if (stage.is_first()) {
       input = {std::span(samples.ids[i]), model.input_shape().prepended(pass.microbatch)};
     } else {
-      const std::span<T> place = stage.input_of(m).host<T>();
+      const std::span<T> place = stage.inputs_of(m).front().host<T>();
       for (std::size_t e = 0; e < place.size(); ++e) {
         place[e] = static_cast<T>(static_cast<Compute<T>>(samples.numbers[i][e]));
       }
-      input = stage.input_of(m);
+      input = stage.inputs_of(m).front();
     }
     const std::int64_t first_sample = m * pass.microbatch;
-    stage.forward(m, input, first_sample, Mode::kTraining);
-    const ConstTensorView made = stage.output_of(m, input);
+    stage.forward(Alone(m, input, first_sample), Mode::kTraining);
+    const ConstTensorView made = stage.outputs_of(Alone(m, input, 0).microbatch).front();
     if (output.placement == Placement::kFeatures) {
       for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
         const ConstTensorView block =
@@ -110,12 +110,14 @@ Trained train(const Model& model, StageBench<T>& bench, const Samples& samples) 
     const ConstTensorView targets{std::span(samples.targets[i]),
                                   Shape{std::ssize(samples.targets[i])}};
     result.losses.push_back(
-        stage.loss(m, input, targets, pass.microbatch, 0.25, Mode::kTraining).loss);
-    stage.backward_input(m, input, first_sample, sink);
+        stage.loss(Alone(m, input, 0).microbatch, targets, pass.microbatch, 0.25, Mode::kTraining)
+            .loss);
+    stage.backward_input(Alone(m, input, first_sample), sink);
     if (!stage.is_first()) {
-      result.input_gradients.push_back(widened(stage.input_gradient_of(m).template host<T>()));
+      result.input_gradients.push_back(
+          widened(ConstTensorView(stage.input_gradients_of(m).front()).template host<T>()));
     }
-    stage.backward_weight(m, input, first_sample, sink);
+    stage.backward_weight(Alone(m, input, first_sample), sink);
   }
   for (const auto& [name, values] : slices_of(bench.layout(), sink.gradients())) {
     result.gradients[name] = widened(std::span<const Compute<T>>(values));

@@ -83,13 +83,14 @@ inline void expect_layer_gradients(const GradientCase& c) {
                      .shards = c.shards});
   StageBench<double> bench(model, spec_of<double>({1, model.layer_count()}, kMicrobatch));
   Stage& stage = bench.stage();
-  const std::span<double> input = stage.input_of(0).host<double>();
+  const std::span<double> input = stage.inputs_of(0).front().host<double>();
   const std::vector<double> start = numbers<double>(std::ssize(input), 1);
   std::copy(start.begin(), start.end(), input.begin());
   const std::vector<double> factors = numbers<double>(kMicrobatch * c.outputs, 2);
   const auto loss = [&] {
-    stage.forward(0, stage.input_of(0), kFirstRow, Mode::kTraining);
-    const std::span<const double> output = stage.output_of(0, stage.input_of(0)).host<double>();
+    stage.forward(Alone(0, stage.inputs_of(0).front(), kFirstRow), Mode::kTraining);
+    const std::span<const double> output =
+        stage.outputs_of(Alone(0, stage.inputs_of(0).front(), 0).microbatch).front().host<double>();
     double sum = 0.0;
     for (std::size_t i = 0; i < factors.size(); ++i) {
       sum += factors[i] * output[i];
@@ -98,13 +99,14 @@ inline void expect_layer_gradients(const GradientCase& c) {
   };
 
   loss();
-  ASSERT_EQ(stage.output_gradient_of(0).count(), std::ssize(factors));
-  std::copy(factors.begin(), factors.end(), stage.output_gradient_of(0).host<double>().begin());
+  ASSERT_EQ(stage.output_gradients_of(0).front().count(), std::ssize(factors));
+  std::copy(factors.begin(), factors.end(),
+            stage.output_gradients_of(0).front().host<double>().begin());
   ArenaSink<double> sink(bench.layout().elements);
-  stage.backward_input(0, stage.input_of(0), kFirstRow, sink);
-  const std::span<const double> given = stage.input_gradient_of(0).host<double>();
+  stage.backward_input(Alone(0, stage.inputs_of(0).front(), kFirstRow), sink);
+  const std::span<const double> given = stage.input_gradients_of(0).front().host<double>();
   const std::vector<double> input_gradient(given.begin(), given.end());
-  stage.backward_weight(0, stage.input_of(0), kFirstRow, sink);
+  stage.backward_weight(Alone(0, stage.inputs_of(0).front(), kFirstRow), sink);
   EXPECT_LT(error_against_differences(input_gradient, input, loss), kTolerance) << "input";
   expect_weight_gradients(bench, sink, loss);
 }

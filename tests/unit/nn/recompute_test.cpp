@@ -154,13 +154,17 @@ TEST(StageMemory, GradientOfLogitsTakesTheirPlace) {
   StageBench<float> bench(model, spec);
   const std::vector<std::int64_t> ids = token_ids(kMicrobatch * kContext, kVocabulary, 1);
   const ConstTensorView input{std::span(ids), Shape{kMicrobatch, kContext}};
-  EXPECT_EQ(bench.stage().output_gradient_of(0).raw(), bench.stage().output_of(0, input).raw());
+  EXPECT_EQ(bench.stage().output_gradients_of(0).front().raw(),
+            bench.stage().outputs_of(Alone(0, input, 0).microbatch).front().raw());
   // A last layer whose backward pass reads its output keeps it.
   const Model ends_with_relu(
       {.layers = {"relu", "dense 4 relu"}, .input_shape = Shape{8}, .outputs = 4});
   StageBench<float> other(ends_with_relu, spec_of<float>({1, 2}, kMicrobatch));
-  EXPECT_NE(other.stage().output_gradient_of(0).raw(),
-            other.stage().output_of(0, other.stage().input_of(0)).raw());
+  EXPECT_NE(other.stage().output_gradients_of(0).front().raw(),
+            other.stage()
+                .outputs_of(Alone(0, other.stage().inputs_of(0).front(), 0).microbatch)
+                .front()
+                .raw());
 }
 
 }  // namespace

@@ -26,6 +26,16 @@ std::vector<T> numbers(std::int64_t count, std::uint64_t subject) {
   return values;
 }
 
+/// A microbatch that no others go with, whose number is its turn. `input` is the loader's.
+struct Alone {
+  Alone(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample)
+      : microbatch{.number = m, .turn = m, .input = input, .first_sample = first_sample} {}
+  // NOLINTNEXTLINE(google-explicit-constructor): passes take it as a list of one.
+  operator std::span<const Microbatch>() const { return {&microbatch, 1}; }
+
+  Microbatch microbatch;
+};
+
 /// Takes the gradients of all microbatches into one arena and remembers the calls.
 template <typename T>
 class ArenaSink final : public GradientSink {

@@ -37,12 +37,22 @@ struct Pass {
   friend bool operator==(const Pass&, const Pass&) = default;
 };
 
-Pass run_through(const Model& model, const std::vector<grid::Range>& split) {
+template <typename From, typename To>
+void copy_all(const std::vector<From>& from, const std::vector<To>& to) {
+  ASSERT_EQ(from.size(), to.size());
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    device::copy_tensor(from[i], to[i]);
+  }
+}
+
+Pass run_through(const Model& model, const std::vector<grid::Range>& split,
+                 BackwardOrder order = BackwardOrder::kSplit) {
   std::vector<std::unique_ptr<StageBench<float>>> benches;
   std::vector<std::unique_ptr<ArenaSink<float>>> sinks;
   for (const grid::Range& layers : split) {
     StageSpec spec = spec_of<float>(layers, kMicrobatch);
     spec.slots = {.activations = 2, .inputs = layers.begin == 0 ? 0 : 2, .gradients = 2};
+    spec.order = order;
     benches.push_back(std::make_unique<StageBench<float>>(model, spec));
     sinks.push_back(std::make_unique<ArenaSink<float>>(benches.back()->layout().elements));
   }
@@ -51,29 +61,26 @@ Pass run_through(const Model& model, const std::vector<grid::Range>& split) {
   const ConstTensorView targets{std::span(labels), Shape{kMicrobatch}};
   for (std::int64_t m = 0; m < kMicrobatches; ++m) {
     const std::vector<float> sample =
-        numbers<float>(kMicrobatch * kInputs, static_cast<std::uint64_t>(m));
-    const ConstTensorView loaded{std::span(sample), Shape{kMicrobatch, 2, 3}};
-    const auto input_of = [&](std::size_t s) {
-      return s == 0 ? loaded : ConstTensorView(benches[s]->stage().input_of(m));
-    };
+        numbers<float>(kMicrobatch * model.input_shape().count(), static_cast<std::uint64_t>(m));
+    const Alone one(m, {std::span(sample), local_shape(model.layer(0).input(), {kMicrobatch})},
+                    m * kMicrobatch);
     for (std::size_t s = 0; s < benches.size(); ++s) {
       Stage& stage = benches[s]->stage();
-      stage.forward(m, input_of(s), m * kMicrobatch, Mode::kTraining);
+      stage.forward(one, Mode::kTraining);
       if (s + 1 < benches.size()) {
-        device::copy_tensor(stage.output_of(m, input_of(s)), benches[s + 1]->stage().input_of(m));
+        copy_all(stage.outputs_of(one.microbatch), benches[s + 1]->stage().inputs_of(m));
       } else {
         result.losses.push_back(
-            stage.loss(m, input_of(s), targets, kMicrobatch, 0.25, Mode::kTraining).loss);
+            stage.loss(one.microbatch, targets, kMicrobatch, 0.25, Mode::kTraining).loss);
       }
     }
     for (std::size_t s = benches.size(); s-- > 0;) {
       Stage& stage = benches[s]->stage();
-      stage.backward_input(m, input_of(s), m * kMicrobatch, *sinks[s]);
+      stage.backward_input(one, *sinks[s]);
       if (s > 0) {
-        device::copy_tensor(stage.input_gradient_of(m),
-                            benches[s - 1]->stage().output_gradient_of(m));
+        copy_all(stage.input_gradients_of(m), benches[s - 1]->stage().output_gradients_of(m));
       }
-      stage.backward_weight(m, input_of(s), m * kMicrobatch, *sinks[s]);
+      stage.backward_weight(one, *sinks[s]);
     }
   }
   for (std::size_t s = 0; s < benches.size(); ++s) {
@@ -85,11 +92,11 @@ Pass run_through(const Model& model, const std::vector<grid::Range>& split) {
   return result;
 }
 
-TEST(Stage, ChainedStagesGiveTheBitsOfOne) {
-  const Model model = small_model();
+void expect_bits_of_one_stage(const Model& model) {
   const std::int64_t layers = model.layer_count();
   const Pass whole = run_through(model, {{0, layers}});
   ASSERT_EQ(whole.gradients.size(), model.parameters().size());
+  EXPECT_TRUE(run_through(model, {{0, layers}}, BackwardOrder::kFused) == whole) << "fused";
   for (std::int64_t cut = 1; cut < layers; ++cut) {
     EXPECT_TRUE(run_through(model, {{0, cut}, {cut, layers}}) == whole) << "cut at " << cut;
   }
@@ -98,6 +105,61 @@ TEST(Stage, ChainedStagesGiveTheBitsOfOne) {
     each.push_back({i, i + 1});
   }
   EXPECT_TRUE(run_through(model, each) == whole) << "a stage a layer";
+  EXPECT_TRUE(run_through(model, each, BackwardOrder::kFused) == whole) << "fused, a stage a layer";
+}
+
+TEST(Stage, ChainedStagesGiveTheBitsOfOne) {
+  expect_bits_of_one_stage(small_model());
+}
+
+TEST(Stage, ChainedStagesGiveTheBitsOfOneWhereTheyCutResidualBlocks) {
+  // Three layers read what the first one gives; tanh and a sum read one tensor, as do conv and sum.
+  expect_bits_of_one_stage(Model({.layers = {"conv 4 3 padding=same",
+                                             "residual",
+                                             "residual",
+                                             "conv 4 3 padding=same",
+                                             "batch_norm relu",
+                                             "shortcut",
+                                             "conv 4 1",
+                                             "end relu",
+                                             "residual",
+                                             "tanh",
+                                             "end",
+                                             "shortcut",
+                                             "batch_norm",
+                                             "end",
+                                             "residual",
+                                             "conv 6 1 stride=2",
+                                             "shortcut",
+                                             "conv 6 3 padding=same stride=2",
+                                             "tanh",
+                                             "end relu",
+                                             "flatten",
+                                             "residual",
+                                             "dense 54",
+                                             "end",
+                                             "dense 3"},
+                                  .input_shape = {2, 6, 6},
+                                  .outputs = kOutputs,
+                                  .seed = 8}));
+}
+
+TEST(Stage, SendsWhatAShortcutNeedsAlong) {
+  const Model model({.layers = {"conv 4 1", "residual", "conv 4 1", "tanh", "shortcut", "conv 4 1",
+                                "end", "flatten", "dense 3"},
+                     .input_shape = {2, 1, 1},
+                     .outputs = kOutputs,
+                     .seed = 8});
+  using Tensors = std::vector<std::int64_t>;
+  EXPECT_EQ(model.crossing(0), (Tensors{kModelInput}));
+  EXPECT_EQ(model.crossing(1), (Tensors{0}));
+  EXPECT_EQ(model.crossing(2), (Tensors{0, 1}));
+  EXPECT_EQ(model.crossing(3), (Tensors{0, 2}));
+  EXPECT_EQ(model.crossing(4), (Tensors{2, 3}));
+  EXPECT_EQ(model.crossing(5), (Tensors{4}));
+  // A view is what it is a view of.
+  EXPECT_EQ(model.crossing(6), (Tensors{4}));
+  EXPECT_EQ(model.crossing(7), (Tensors{6}));
 }
 
 TEST(Stage, AddsTheGradientsOfLaterMicrobatches) {
@@ -110,14 +172,14 @@ TEST(Stage, AddsTheGradientsOfLaterMicrobatches) {
   const ConstTensorView input{std::span(sample), Shape{kMicrobatch, kInputs}};
   const std::vector<double> gradient = numbers<double>(kMicrobatch * kOutputs, 6);
   for (std::int64_t m = 0; m < 2; ++m) {
-    bench.stage().forward(m, input, 0, Mode::kTraining);
+    bench.stage().forward(Alone(m, input, 0), Mode::kTraining);
     std::copy(gradient.begin(), gradient.end(),
-              bench.stage().output_gradient_of(m).host<double>().begin());
-    bench.stage().backward_input(m, input, 0, twice);
+              bench.stage().output_gradients_of(m).front().host<double>().begin());
+    bench.stage().backward_input(Alone(m, input, 0), twice);
     if (m == 0) {
-      bench.stage().backward_weight(m, input, 0, once);
+      bench.stage().backward_weight(Alone(m, input, 0), once);
     }
-    bench.stage().backward_weight(m, input, 0, twice);
+    bench.stage().backward_weight(Alone(m, input, 0), twice);
   }
   for (const PlacedParameter& placed : bench.layout().parameters) {
     for (std::int64_t i = 0; i < placed.spec.shape.count(); ++i) {
@@ -133,8 +195,9 @@ TEST(Stage, DropsOutWhileTrainingOnlyAndBySampleNotByMicrobatch) {
   const std::vector<float> ones(100, 1.0F);
   const ConstTensorView input{std::span(ones), Shape{2, 50}};
   const auto output = [&](std::int64_t first_row, Mode mode) {
-    bench.stage().forward(0, input, first_row, mode);
-    const auto values = bench.stage().output_of(0, input).host<float>();
+    bench.stage().forward(Alone(0, input, first_row), mode);
+    const auto values =
+        bench.stage().outputs_of(Alone(0, input, 0).microbatch).front().host<float>();
     return std::vector<float>(values.begin(), values.end());
   };
   EXPECT_EQ(output(0, Mode::kEvaluation), ones);
@@ -186,14 +249,17 @@ TEST(Stage, SlotsLieApartAndComeRound) {
   spec.slots = {.activations = 3, .inputs = 2, .gradients = 2};
   StageBench<float> bench(model, spec);
   const Stage& stage = bench.stage();
-  const std::int64_t bytes = stage.input_of(0).bytes();
-  EXPECT_GE(std::abs(stage.input_of(1).raw() - stage.input_of(0).raw()), bytes);
-  EXPECT_EQ(stage.input_of(2).raw(), stage.input_of(0).raw());
-  EXPECT_NE(stage.output_of(1, {}).raw(), stage.output_of(0, {}).raw());
-  EXPECT_NE(stage.output_of(2, {}).raw(), stage.output_of(0, {}).raw());
-  EXPECT_EQ(stage.output_of(3, {}).raw(), stage.output_of(0, {}).raw());
-  EXPECT_EQ(stage.output_gradient_of(2).raw(), stage.output_gradient_of(0).raw());
-  EXPECT_NE(stage.output_gradient_of(1).raw(), stage.output_gradient_of(0).raw());
+  const std::int64_t bytes = stage.inputs_of(0).front().bytes();
+  EXPECT_GE(std::abs(stage.inputs_of(1).front().raw() - stage.inputs_of(0).front().raw()), bytes);
+  EXPECT_EQ(stage.inputs_of(2).front().raw(), stage.inputs_of(0).front().raw());
+  EXPECT_NE(stage.outputs_of(Alone(1, {}, 0).microbatch).front().raw(),
+            stage.outputs_of(Alone(0, {}, 0).microbatch).front().raw());
+  EXPECT_NE(stage.outputs_of(Alone(2, {}, 0).microbatch).front().raw(),
+            stage.outputs_of(Alone(0, {}, 0).microbatch).front().raw());
+  EXPECT_EQ(stage.outputs_of(Alone(3, {}, 0).microbatch).front().raw(),
+            stage.outputs_of(Alone(0, {}, 0).microbatch).front().raw());
+  EXPECT_EQ(stage.output_gradients_of(2).front().raw(), stage.output_gradients_of(0).front().raw());
+  EXPECT_NE(stage.output_gradients_of(1).front().raw(), stage.output_gradients_of(0).front().raw());
 }
 
 TEST(Stage, RefusesWeightsOfAnotherSizeOrDtypeAndOtherShards) {

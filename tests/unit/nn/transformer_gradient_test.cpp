@@ -100,13 +100,16 @@ TEST_P(LanguageModelGradients, AgreeWithDifferences) {
     Stage& stage = bench.stage();
     constexpr double kScale = 0.125;
     const auto loss = [&] {
-      stage.forward(0, input, kFirstRow, Mode::kTraining);
-      return kScale * stage.loss(0, input, targets, kSamples - 1, kScale, Mode::kTraining).loss;
+      stage.forward(Alone(0, input, kFirstRow), Mode::kTraining);
+      return kScale * stage
+                          .loss(Alone(0, input, 0).microbatch, targets, kSamples - 1, kScale,
+                                Mode::kTraining)
+                          .loss;
     };
     loss();
     ArenaSink<double> sink(bench.layout().elements);
-    stage.backward_input(0, input, kFirstRow, sink);
-    stage.backward_weight(0, input, kFirstRow, sink);
+    stage.backward_input(Alone(0, input, kFirstRow), sink);
+    stage.backward_weight(Alone(0, input, kFirstRow), sink);
     expect_weight_gradients(bench, sink, loss);
   }
 }
