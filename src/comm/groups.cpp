@@ -11,12 +11,13 @@ Groups make_groups(Communicator& world, const grid::Grid& grid) {
   groups.grid = grid;
   groups.place = grid.coordinates_of(world.rank());
   groups.world = &world;
-  const auto along = [&](grid::Axis axis) {
-    return world.subgroup(grid.group_of(world.rank(), axis), std::string(name_of(axis)) + " group");
+  const auto along = [&](grid::Axis axis, std::string_view name) {
+    return world.subgroup(grid.group_of(world.rank(), axis), std::string(name) + " group");
   };
-  groups.data = along(grid::Axis::kData);
-  groups.pipeline = along(grid::Axis::kPipeline);
-  groups.tensor = along(grid::Axis::kTensor);
+  groups.data = along(grid::Axis::kData, "data");
+  groups.lanes = along(grid::Axis::kData, "lane");
+  groups.pipeline = along(grid::Axis::kPipeline, "pipeline");
+  groups.tensor = along(grid::Axis::kTensor, "tensor");
   return groups;
 }
 

@@ -1,18 +1,9 @@
 #include "strata/comm/shard_group.hpp"
 
-#include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 
 namespace strata::comm {
 namespace {
-
-std::vector<ops::FoldPair> leaf_steps(const grid::SumTree& tree) {
-  std::vector<grid::Range> leaves;
-  for (std::int64_t s = 0; s < tree.leaves(); ++s) {
-    leaves.push_back({s, s + 1});
-  }
-  return fold_pairs(grid::fold_steps(tree, leaves));
-}
 
 std::int64_t row_elements(const TensorView& tensor) {
   return tensor.count() / tensor.shape()[0];
@@ -21,28 +12,22 @@ std::int64_t row_elements(const TensorView& tensor) {
 }  // namespace
 
 ShardGroup::ShardGroup(Communicator& group, std::int64_t shards, Summation summation)
-    : group_(&group),
-      tree_(shards),
+    : PartGroup(group, shards),
       summation_(summation),
-      own_(grid::even_part(shards, group.size(), group.rank())),
-      fold_(grid::running_fold(tree_, own_)),
-      steps_(leaf_steps(tree_)),
-      reduction_(std::in_place, group, tree_) {
+      fold_(grid::running_fold(tree(), own())),
+      reduction_(std::in_place, group, tree()) {
   require(summation == Summation::kInvariant || shards == group.size(),
           "{} shards on {} ranks under the library's sums", shards, group.size());
 }
 
 ShardGroup::ShardGroup(std::int64_t shards)
-    : group_(nullptr),
-      tree_(shards),
+    : PartGroup(shards),
       summation_(Summation::kInvariant),
-      own_{0, shards},
-      fold_(grid::running_fold(tree_, own_)),
-      steps_(leaf_steps(tree_)) {}
+      fold_(grid::running_fold(tree(), own())) {}
 
 grid::Range ShardGroup::own_rows(std::int64_t rows) const {
-  return group_ == nullptr ? grid::Range{0, rows}
-                           : grid::even_part(rows, group_->size(), group_->rank());
+  return group() == nullptr ? grid::Range{0, rows}
+                            : grid::even_part(rows, group()->size(), group()->rank());
 }
 
 std::int64_t ShardGroup::accumulators(std::int64_t shards, const grid::Range& own) {
@@ -85,16 +70,15 @@ void ShardGroup::reduce_scatter(ops::Context& context, std::span<const TensorVie
     const TensorView& part = accumulators[static_cast<std::size_t>(k)];
     partials.push_back(part.reshaped(Shape{part.count()}));
   }
-  const double begin = now_seconds();
   if (summation_ == Summation::kLibrary) {
-    group_->all_reduce(accumulators.front());
-    exposed_seconds_ += now_seconds() - begin;
+    timed([&] { group()->all_reduce(accumulators.front()); });
     return;
   }
-  OrderedReduction::Pending pending =
-      reduction_->start(partials, element_slices(accumulators.front()), received);
-  OrderedReduction::wait(pending);
-  exposed_seconds_ += now_seconds() - begin;
+  OrderedReduction::Pending pending;
+  timed([&] {
+    pending = reduction_->start(partials, element_slices(accumulators.front()), received);
+    OrderedReduction::wait(pending);
+  });
   reduction_->fold(context, pending);
 }
 
@@ -110,23 +94,13 @@ void ShardGroup::all_gather_rows(const TensorView& tensor) {
   if (ranks() == 1) {
     return;
   }
-  const double begin = now_seconds();
-  std::vector<Request> requests = begin_all_gather_slices(
-      *group_, tensor.reshaped(Shape{tensor.count()}), element_slices(tensor));
-  for (Request& request : requests) {
-    request.wait();
-  }
-  exposed_seconds_ += now_seconds() - begin;
-}
-
-void ShardGroup::all_gather_parts(const ConstTensorView& mine, const TensorView& all) {
-  if (ranks() == 1) {
-    require(mine.raw() == all.raw(), "parts of one rank that are not in their place");
-    return;
-  }
-  const double begin = now_seconds();
-  group_->all_gather(mine, all);
-  exposed_seconds_ += now_seconds() - begin;
+  timed([&] {
+    std::vector<Request> requests = begin_all_gather_slices(
+        *group(), tensor.reshaped(Shape{tensor.count()}), element_slices(tensor));
+    for (Request& request : requests) {
+      request.wait();
+    }
+  });
 }
 
 }  // namespace strata::comm

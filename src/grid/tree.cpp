@@ -75,6 +75,31 @@ RunningFold running_fold(const SumTree& tree, const Range& leaves) {
   return fold;
 }
 
+RunningFold joint_fold(const SumTree& tree, const Range& leaves) {
+  RunningFold fold;
+  fold.nodes = tree.nodes_within(leaves);
+  fold.accumulators = leaves.count();
+  fold.after.resize(static_cast<std::size_t>(leaves.count()));
+  // The first leaf of a node lies where its sum shall be; the other leaves lie behind all nodes.
+  std::int64_t next = std::ssize(fold.nodes);
+  for (std::size_t n = 0; n < fold.nodes.size(); ++n) {
+    const std::function<std::int64_t(const Range&)> add_up = [&](const Range& node) {
+      if (node.count() == 1) {
+        const bool first = node.begin == fold.nodes[n].begin;
+        fold.accumulator.push_back(first ? static_cast<std::int64_t>(n) : next++);
+        return fold.accumulator.back();
+      }
+      const std::int64_t middle = node.begin + node.count() / 2;
+      const std::int64_t left = add_up({node.begin, middle});
+      const std::int64_t right = add_up({middle, node.end});
+      fold.after.back().push_back({left, right});
+      return left;
+    };
+    add_up(fold.nodes[n]);
+  }
+  return fold;
+}
+
 double sum_in_tree(const SumTree& tree, std::span<const double> leaves) {
   require(static_cast<std::int64_t>(leaves.size()) == tree.leaves(), "{} values for {} leaves",
           leaves.size(), tree.leaves());

@@ -10,21 +10,29 @@
 namespace strata::nn {
 namespace {
 
-/// Normalises each channel over the rows of a microbatch, and while evaluating with running
-/// statistics; then scales and shifts it, and may end in a relu. Running statistics follow the
-/// microbatches of a step in order (docs/convolution.md); the running variance is of the unbiased
-/// ones. However channels are split, they stay.
-/// Source: Ioffe, Szegedy, "Batch normalization", arXiv 1502.03167.
+/// Normalises each channel over the rows of a microbatch, or with SyncLanes over those of the
+/// microbatches that all lanes compute together, and while evaluating with running statistics; then
+/// scales and shifts it, and may end in a relu. Running statistics follow the microbatches of a
+/// step in order (docs/convolution.md); the running variance is of the unbiased ones. However
+/// channels are split, they stay. Source: Ioffe, Szegedy, "Batch normalization", arXiv 1502.03167.
 class BatchNorm final : public Layer {
  public:
-  BatchNorm(const LayerSite& site, double momentum, double epsilon, ops::Activation activation)
-      : Layer(site.name, site.input, site.input),
-        microbatches_(site.microbatches),
-        momentum_(momentum),
-        epsilon_(epsilon),
-        activation_(activation) {}
+  struct Options {
+    double momentum = 0.1;
+    double epsilon = 1e-5;
+    ops::Activation activation = ops::Activation::kNone;
+    SyncLanes sync = SyncLanes::kNo;
+  };
 
-  std::string text() const override { return has_relu() ? "batch_norm relu" : "batch_norm"; }
+  BatchNorm(const LayerSite& site, const Options& options)
+      : Layer(site.name, site.input, site.input),
+        lanes_(options.sync == SyncLanes::kYes ? site.lanes : 1),
+        microbatches_(site.microbatches / lanes_),
+        options_(options) {}
+
+  std::string text() const override {
+    return std::string("batch_norm") + (has_relu() ? " relu" : "") + (joins_lanes() ? " sync" : "");
+  }
 
   std::vector<ParameterSpec> parameters() const override {
     const auto vector = [&](const char* part, Initializer initializer) {
@@ -39,7 +47,7 @@ class BatchNorm final : public Layer {
         vector("running_mean", Initializer::kZeros), vector("running_var", Initializer::kOnes)};
     for (std::size_t running : {kRunningMean, kRunningVariance}) {
       specs[running].rule = ParameterRule::kAverage;
-      specs[running].keep = std::pow(1.0 - momentum_, static_cast<double>(microbatches_));
+      specs[running].keep = std::pow(1.0 - options_.momentum, static_cast<double>(microbatches_));
     }
     return specs;
   }
@@ -53,47 +61,87 @@ class BatchNorm final : public Layer {
     return {channels_spec(pass), channels_spec(pass)};
   }
 
+  /// Of lanes that are joined: what all of them give, what the own ones give where there are
+  /// others, and the means.
+  std::vector<TensorSpec> workspace(const PassShape& pass) const override {
+    if (!joins_lanes()) {
+      return {};
+    }
+    const std::int64_t held = held_channels(pass);
+    const DType dtype = compute_dtype(pass.dtype);
+    return {{{lanes_, 2, held}, dtype},
+            {{pass.together == lanes_ ? 0 : pass.together, 2, held}, dtype},
+            {{2, held}, dtype}};
+  }
+
   bool backward_reads_output() const override { return has_relu(); }
+  bool joins_lanes() const override { return lanes_ > 1; }
+  std::int64_t lane_bytes(const PassShape& pass) const override {
+    return joins_lanes() ? 4 * held_channels(pass) * size_bytes(compute_dtype(pass.dtype)) : 0;
+  }
 
   void forward(const LayerPass& pass) const override {
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const auto weight = [&](std::size_t i) { return pass.weights[i][at(block)]; };
-      const ConstTensorView x = block.of(pass.input);
-      const bool trains = pass.mode == Mode::kTraining;
-      const TensorView mean = trains ? channels(pass.saved[0], block) : weight(kRunningMean);
-      const TensorView variance =
-          trains ? channels(pass.saved[1], block) : weight(kRunningVariance);
-      if (trains && x.shape()[0] == 1) {
-        fail(ExitCode::kUsage,
-             "{} normalises each channel over a microbatch, but a microbatch has one value of "
-             "each; set batch.micro to at least 2",
-             name());
+    if (pass.mode == Mode::kTraining) {
+      require_rows(pass);
+      make_statistics(pass, pass.saved[0], pass.saved[1]);
+    }
+    normalise(pass);
+  }
+
+  void forward_lanes(std::span<const LayerPass> passes) const override {
+    if (!joins_lanes() || passes.front().mode != Mode::kTraining) {
+      Layer::forward_lanes(passes);
+      return;
+    }
+    const LayerPass& first = passes.front();
+    for (std::size_t k = 0; k < passes.size(); ++k) {
+      require_rows(passes[k]);
+      make_statistics(passes[k], own_part(first, k, 0), own_part(first, k, 1));
+    }
+    exchange(first);
+    ops::combine_statistics(first.context, first.lanes->steps(), first.workspace[0], first.saved[0],
+                            first.saved[1]);
+    for (const LayerPass& pass : passes) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        ops::copy(pass.context, first.saved[i], pass.saved[i]);
       }
-      if (trains) {
-        ops::column_statistics(pass.context, x, mean, variance);
-      }
-      ops::batch_norm_forward(pass.context, x, mean, variance, weight(kGain), weight(kBias),
-                              epsilon_, activation_, block.of(pass.output));
+      normalise(pass);
     }
   }
 
   void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                       const TensorView& input_gradient) const override {
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const ConstTensorView x = block.of(pass.input);
-      const TensorView mean = channels(pass.saved[0], block);
-      const TensorView variance = channels(pass.saved[1], block);
-      const TensorView gain_gradient = channels(pass.gradients[0], block);
-      const TensorView bias_gradient = channels(pass.gradients[1], block);
-      const TensorView dy = block.of(output_gradient);
-      const TensorView y = has_relu() ? block.of(pass.output) : TensorView();
-      ops::batch_norm_backward_sums(pass.context, x, mean, variance, epsilon_, y, dy, gain_gradient,
-                                    bias_gradient);
-      if (!input_gradient.empty()) {
-        ops::batch_norm_backward_input(pass.context, x, mean, variance,
-                                       pass.weights[kGain][at(block)], epsilon_, y, dy,
-                                       gain_gradient, bias_gradient, block.of(input_gradient));
+    make_sums(pass, output_gradient);
+    if (!input_gradient.empty()) {
+      differentiate(pass, output_gradient, pass.gradients[0], pass.gradients[1], input_gradient);
+    }
+  }
+
+  void backward_input_lanes(std::span<const LayerPass> passes,
+                            std::span<const TensorView> output_gradients,
+                            std::span<const TensorView> input_gradients) const override {
+    if (!joins_lanes()) {
+      Layer::backward_input_lanes(passes, output_gradients, input_gradients);
+      return;
+    }
+    const LayerPass& first = passes.front();
+    for (std::size_t k = 0; k < passes.size(); ++k) {
+      make_sums(passes[k], output_gradients[k]);
+      for (std::size_t i = 0; i < 2; ++i) {
+        ops::copy(first.context, passes[k].gradients[i], own_part(first, k, i));
       }
+    }
+    if (input_gradients.front().empty()) {
+      return;
+    }
+    exchange(first);
+    // The mean of the lanes' sums is to a lane's rows what their sum is to all rows.
+    const TensorView& means = first.workspace[2];
+    ops::mean_of_parts(first.context, first.lanes->steps(), first.workspace[0], means);
+    const std::int64_t held = means.count() / 2;
+    for (std::size_t k = 0; k < passes.size(); ++k) {
+      differentiate(passes[k], output_gradients[k], means.flat_slice(0, held),
+                    means.flat_slice(held, held), input_gradients[k]);
     }
   }
 
@@ -107,7 +155,7 @@ class BatchNorm final : public Layer {
       };
       const std::int64_t rows = pass.input.count() / block.held;
       const double share = share_of(pass.first_sample, rows / rows_at(input(), 1));
-      const auto count = static_cast<double>(rows);
+      const auto count = static_cast<double>(rows * lanes_);
       add(kGain, pass.gradients[0], 1.0);
       add(kBias, pass.gradients[1], 1.0);
       add(kRunningMean, pass.saved[0], share);
@@ -121,11 +169,88 @@ class BatchNorm final : public Layer {
   static constexpr std::size_t kRunningMean = 2;
   static constexpr std::size_t kRunningVariance = 3;
 
-  [[nodiscard]] bool has_relu() const { return activation_ == ops::Activation::kRelu; }
+  [[nodiscard]] bool has_relu() const { return options_.activation == ops::Activation::kRelu; }
+
+  void require_rows(const LayerPass& pass) const {
+    const std::int64_t channels = channel_blocks(pass, input()).front().held;
+    if (pass.input.count() / channels * lanes_ == 1) {
+      fail(ExitCode::kUsage,
+           "{} normalises each channel over a microbatch, but a microbatch has one value of "
+           "each; set batch.micro to at least 2",
+           name());
+    }
+  }
+
+  /// The statistics of a microbatch by itself.
+  void make_statistics(const LayerPass& pass, const TensorView& mean,
+                       const TensorView& variance) const {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      ops::column_statistics(pass.context, block.of(pass.input), channels(mean, block),
+                             channels(variance, block));
+    }
+  }
+
+  void normalise(const LayerPass& pass) const {
+    const bool trains = pass.mode == Mode::kTraining;
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const auto weight = [&](std::size_t i) { return pass.weights[i][at(block)]; };
+      ops::batch_norm_forward(pass.context, block.of(pass.input),
+                              trains ? channels(pass.saved[0], block) : weight(kRunningMean),
+                              trains ? channels(pass.saved[1], block) : weight(kRunningVariance),
+                              weight(kGain), weight(kBias), options_.epsilon, options_.activation,
+                              block.of(pass.output));
+    }
+  }
+
+  /// The gradients of gain and bias, which are sums that the input's gradient needs too.
+  void make_sums(const LayerPass& pass, const TensorView& output_gradient) const {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      ops::batch_norm_backward_sums(pass.context, block.of(pass.input),
+                                    channels(pass.saved[0], block), channels(pass.saved[1], block),
+                                    options_.epsilon, relu_output(pass, block),
+                                    block.of(output_gradient), channels(pass.gradients[0], block),
+                                    channels(pass.gradients[1], block));
+    }
+  }
+
+  void differentiate(const LayerPass& pass, const TensorView& output_gradient,
+                     const TensorView& gain_sums, const TensorView& bias_sums,
+                     const TensorView& input_gradient) const {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      ops::batch_norm_backward_input(
+          pass.context, block.of(pass.input), channels(pass.saved[0], block),
+          channels(pass.saved[1], block), pass.weights[kGain][at(block)], options_.epsilon,
+          relu_output(pass, block), block.of(output_gradient), channels(gain_sums, block),
+          channels(bias_sums, block), block.of(input_gradient));
+    }
+  }
+
+  [[nodiscard]] TensorView relu_output(const LayerPass& pass, const ChannelBlock& block) const {
+    return has_relu() ? block.of(pass.output) : TensorView();
+  }
+
+  /// What the own lanes give the others.
+  [[nodiscard]] static TensorView own_parts(const LayerPass& pass) {
+    return pass.workspace[1].empty() ? pass.workspace[0] : pass.workspace[1];
+  }
+
+  /// One of the two vectors of the k-th own lane.
+  [[nodiscard]] static TensorView own_part(const LayerPass& pass, std::size_t k, std::size_t i) {
+    const std::int64_t held = pass.workspace[2].count() / 2;
+    return own_parts(pass).flat_slice(static_cast<std::int64_t>(2 * k + i) * held, held);
+  }
+
+  static void exchange(const LayerPass& pass) {
+    pass.lanes->all_gather_parts(own_parts(pass), pass.workspace[0]);
+  }
+
+  [[nodiscard]] std::int64_t held_channels(const PassShape& pass) const {
+    return channel_blocks(input(), pass.shards).front().held;
+  }
 
   /// One number for each channel that a rank holds.
   [[nodiscard]] TensorSpec channels_spec(const PassShape& pass) const {
-    return {{channel_blocks(input(), pass.shards).front().held}, compute_dtype(pass.dtype)};
+    return {{held_channels(pass)}, compute_dtype(pass.dtype)};
   }
 
   [[nodiscard]] static std::size_t at(const ChannelBlock& block) {
@@ -137,16 +262,21 @@ class BatchNorm final : public Layer {
   }
 
   /// What the statistics of the microbatch that begins with a sample are worth at the end of the
-  /// step.
+  /// step. Where lanes are joined they have the same, and the first one's count.
   [[nodiscard]] double share_of(std::int64_t first_sample, std::int64_t microbatch) const {
-    const std::int64_t place = first_sample / microbatch % microbatches_;
-    return momentum_ * std::pow(1.0 - momentum_, static_cast<double>(microbatches_ - 1 - place));
+    const std::int64_t number = first_sample / microbatch % (microbatches_ * lanes_);
+    if (number >= microbatches_) {
+      return 0.0;
+    }
+    return options_.momentum *
+           std::pow(1.0 - options_.momentum, static_cast<double>(microbatches_ - 1 - number));
   }
 
+  /// Whose statistics are joined; 1 where a lane's are its own.
+  std::int64_t lanes_;
+  /// The updates of running statistics in a step.
   std::int64_t microbatches_;
-  double momentum_;
-  double epsilon_;
-  ops::Activation activation_;
+  Options options_;
 };
 
 }  // namespace
@@ -164,7 +294,10 @@ std::unique_ptr<Layer> make_batch_norm(LayerLine& line, const LayerSite& site) {
         "momentum is {}, the weight of new statistics; it must be above 0 and at most 1",
         momentum));
   }
-  return std::make_unique<BatchNorm>(site, momentum, epsilon, activation);
+  const SyncLanes sync = line.take_enum("sync", site.sync_batch_norm);
+  return std::make_unique<BatchNorm>(
+      site, BatchNorm::Options{
+                .momentum = momentum, .epsilon = epsilon, .activation = activation, .sync = sync});
 }
 
 }  // namespace strata::nn

@@ -56,6 +56,10 @@ LayerTraffic Layer::traffic(const PassShape& /*pass*/) const {
   return {};
 }
 
+std::int64_t Layer::lane_bytes(const PassShape& /*pass*/) const {
+  return 0;
+}
+
 std::vector<TensorSpec> Layer::cache(const PassShape& /*pass*/, std::int64_t /*capacity*/) const {
   return {};
 }
@@ -68,6 +72,20 @@ LayerCost Layer::cost() const {
 
 void Layer::forward(const LayerPass& /*pass*/) const {
   require(is_view(), "layer {} has no forward pass", name_);
+}
+
+void Layer::forward_lanes(std::span<const LayerPass> passes) const {
+  for (const LayerPass& pass : passes) {
+    forward(pass);
+  }
+}
+
+void Layer::backward_input_lanes(std::span<const LayerPass> passes,
+                                 std::span<const TensorView> output_gradients,
+                                 std::span<const TensorView> input_gradients) const {
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    backward_input(passes[i], output_gradients[i], input_gradients[i]);
+  }
 }
 
 void Layer::remake(const LayerPass& pass) const {

@@ -24,6 +24,9 @@ struct LayerSite {
   Placement token_rows = Placement::kReplicated;
   /// Microbatches of a step, of all lanes.
   std::int64_t microbatches = 1;
+  std::int64_t lanes = 1;
+  /// Of a batch_norm layer whose line does not say.
+  SyncLanes sync_batch_norm = SyncLanes::kNo;
   /// Ids that the data may hold; 0 where the data are no tokens.
   std::int64_t vocabulary = 0;
   /// The owner of the table that a tied head uses, as far as there is one before it.

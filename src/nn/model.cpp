@@ -33,6 +33,8 @@ Model::Model(const ModelOptions& options) : options_(options) {
                    .shards = options.shards,
                    .token_rows = options.token_rows,
                    .microbatches = options.step_microbatches,
+                   .lanes = options.lanes,
+                   .sync_batch_norm = options.sync_batch_norm,
                    .vocabulary = options.input_kind == InputKind::kTokenIds ? options.outputs : 0});
   for (std::int64_t i = 0; i < layer_count(); ++i) {
     for (ParameterSpec& spec : layer(i).parameters()) {
@@ -119,6 +121,11 @@ std::int64_t Model::parameter_count() const {
                          [](std::int64_t sum, const ParameterSpec& spec) {
                            return is_trained(spec) ? sum + spec.shape.count() : sum;
                          });
+}
+
+bool Model::joins_lanes() const {
+  return std::any_of(layers_.begin(), layers_.end(),
+                     [](const ModelLayer& entry) { return entry.layer->joins_lanes(); });
 }
 
 std::vector<double> Model::costs() const {

@@ -10,9 +10,10 @@
 namespace strata::nn {
 
 Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model,
-             const StageSpec& spec, const TensorView& weights)
+             const StageSpec& spec, const TensorView& weights, comm::PartGroup* lanes)
     : context_(context),
       shards_(shards),
+      lanes_(lanes),
       model_(model),
       spec_(spec),
       layout_(layout_of(model.parameters(), spec.layers, spec.pass.shards)),
@@ -25,6 +26,8 @@ Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model
               model.shards() == spec.pass.shards.count,
           "a stage for {} shards in a group of {} with a model of {}", spec.pass.shards.count,
           shards.shards(), model.shards());
+  require(!model.joins_lanes() || (lanes != nullptr && lanes->own().count() == spec.pass.together),
+          "a stage for {} lanes together that knows of no others", spec.pass.together);
   for (const MemoryItem& item : memory(model, spec)) {
     memory_.emplace_back(context.device(), item.bytes);
   }
@@ -37,16 +40,16 @@ Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model
   Carver workspace(&memory_[5]);
   // What passes share, those that run together have each for itself.
   const auto own_part = [&](Carver& carver, const device::Buffer& memory, std::int64_t slot) {
-    carver.set_base(slot % spec.together * (memory.bytes() / spec.together));
+    carver.set_base(slot % spec.pass.together * (memory.bytes() / spec.pass.together));
   };
-  for (std::int64_t s = 0; s < spec.slots.activations * spec.together; ++s) {
+  for (std::int64_t s = 0; s < spec.slots.activations * spec.pass.together; ++s) {
     own_part(remade, memory_[1], s);
     activation_slots_.push_back(carve_activations(model, spec, activations, remade));
   }
-  for (std::int64_t s = 0; s < spec.slots.inputs * spec.together; ++s) {
+  for (std::int64_t s = 0; s < spec.slots.inputs * spec.pass.together; ++s) {
     input_slots_.push_back(carve_inputs(model, spec, inputs));
   }
-  for (std::int64_t s = 0; s < spec.slots.gradients * spec.together; ++s) {
+  for (std::int64_t s = 0; s < spec.slots.gradients * spec.pass.together; ++s) {
     own_part(shared, memory_[4], s);
     gradient_slots_.push_back(carve_gradients(model, spec, gradients, shared));
   }
@@ -141,6 +144,7 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
           .shards = shards_,
           .mode = mode,
           .recompute = spec_.pass.recompute,
+          .lanes = lanes_,
           .first_sample = microbatch.first_sample,
           .input = input,
           .added = sources.added ? tensor_of(*sources.added, microbatch) : ConstTensorView(),
@@ -153,13 +157,19 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
           .weights = weights_[local(layer)]};
 }
 
+std::vector<LayerPass> Stage::passes_of(std::int64_t layer, std::span<const Microbatch> together,
+                                        Mode mode) {
+  std::vector<LayerPass> passes;
+  for (const Microbatch& microbatch : together) {
+    passes.push_back(pass_of(layer, microbatch, mode));
+  }
+  return passes;
+}
+
 void Stage::forward(std::span<const Microbatch> together, Mode mode) {
   for (std::int64_t i = spec_.layers.begin; i < spec_.layers.end; ++i) {
-    if (model_.layer(i).is_view()) {
-      continue;
-    }
-    for (const Microbatch& microbatch : together) {
-      model_.layer(i).forward(pass_of(i, microbatch, mode));
+    if (!model_.layer(i).is_view()) {
+      model_.layer(i).forward_lanes(passes_of(i, together, mode));
       shards_.progress();
     }
   }
@@ -275,24 +285,33 @@ void Stage::layer_backward_weight(std::int64_t layer, const Microbatch& microbat
   sink.layer_done(microbatch.number, layer);
 }
 
+void Stage::layer_backward_input(std::int64_t layer, std::span<const Microbatch> together,
+                                 std::span<const LayerPass> passes) {
+  std::vector<TensorView> outputs;
+  std::vector<TensorView> inputs;
+  for (std::size_t k = 0; k < together.size(); ++k) {
+    remake(passes[k], layer);
+    outputs.push_back(output_gradient(layer, together[k].turn));
+    inputs.push_back(gradients_of(together[k].turn).layers[local(layer)].input);
+  }
+  model_.layer(layer).backward_input_lanes(passes, outputs, inputs);
+  for (std::size_t k = 0; k < together.size(); ++k) {
+    add_gradients(passes[k], gradients_of(together[k].turn).layers[local(layer)]);
+  }
+  shards_.progress();
+}
+
 void Stage::backward_input(std::span<const Microbatch> together, GradientSink& sink) {
   const bool fused = spec_.order == BackwardOrder::kFused;
   const std::vector<GradientSink::Target> targets =
       fused ? targets_of(together, sink) : std::vector<GradientSink::Target>();
   for (std::int64_t i = spec_.layers.end; i-- > spec_.layers.begin;) {
-    for (std::size_t k = 0; k < together.size(); ++k) {
-      const LayerPass pass = pass_of(i, together[k], Mode::kTraining);
-      if (!model_.layer(i).is_view()) {
-        const std::int64_t turn = together[k].turn;
-        const LayerGradients& gradients = gradients_of(turn).layers[local(i)];
-        remake(pass, i);
-        model_.layer(i).backward_input(pass, output_gradient(i, turn), gradients.input);
-        add_gradients(pass, gradients);
-        shards_.progress();
-      }
-      if (fused) {
-        layer_backward_weight(i, together[k], pass, targets[k], sink);
-      }
+    const std::vector<LayerPass> passes = passes_of(i, together, Mode::kTraining);
+    if (!model_.layer(i).is_view()) {
+      layer_backward_input(i, together, passes);
+    }
+    for (std::size_t k = 0; fused && k < together.size(); ++k) {
+      layer_backward_weight(i, together[k], passes[k], targets[k], sink);
     }
   }
 }

@@ -144,6 +144,19 @@ LayerTraffic Stage::traffic(const Model& model, const StageSpec& spec) {
   return traffic;
 }
 
+LayerTraffic Stage::lane_traffic(const Model& model, const StageSpec& spec, std::int64_t replicas) {
+  LayerTraffic traffic;
+  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
+    if (model.layer(i).joins_lanes()) {
+      // Forward and backward.
+      traffic.messages += 2.0 * static_cast<double>(replicas - 1);
+      traffic.bytes += static_cast<double>((replicas - 1) * spec.pass.together *
+                                           model.layer(i).lane_bytes(spec.pass));
+    }
+  }
+  return traffic;
+}
+
 std::vector<MemoryItem> Stage::memory(const Model& model, const StageSpec& spec) {
   Carver activations(nullptr);
   Carver remade(nullptr);
@@ -156,7 +169,7 @@ std::vector<MemoryItem> Stage::memory(const Model& model, const StageSpec& spec)
   carve_gradients(model, spec, gradients, shared);
   carve_workspace(model, spec, workspace);
   carve_loss(model, spec, workspace);
-  const std::int64_t lanes = spec.together;
+  const std::int64_t lanes = spec.pass.together;
   return {{"activations", lanes * spec.slots.activations * activations.bytes()},
           {"activations made again", lanes * remade.bytes()},
           {"received activations", lanes * spec.slots.inputs * inputs.bytes()},

@@ -131,7 +131,59 @@ void require_gradient(const ConstTensorView& x, const ConstTensorView& y,
           name_of(x.dtype()), x.shape().text());
 }
 
+/// The mean of the values, added as `steps` say, which spends them.
+template <typename T>
+T folded_mean(std::span<T> values, std::span<const FoldPair> steps) {
+  for (const FoldPair& step : steps) {
+    values[static_cast<std::size_t>(step.into)] += values[static_cast<std::size_t>(step.from)];
+  }
+  return values.front() / static_cast<T>(values.size());
+}
+
 }  // namespace
+
+void combine_statistics(Context& /*context*/, std::span<const FoldPair> steps,
+                        const ConstTensorView& parts, const TensorView& mean,
+                        const TensorView& variance) {
+  const std::int64_t n = mean.count();
+  require_count(variance, mean.dtype(), n, "a variance of parts");
+  require_like(parts, mean.dtype(), {parts.shape()[0], 2, n}, "statistics of parts");
+  with_floating(mean.dtype(), [&]<typename T>(T) {
+    const std::span<const T> from = parts.host<T>();
+    std::vector<T> values(static_cast<std::size_t>(parts.shape()[0]));
+    const auto at = [&](std::size_t part, std::int64_t row, std::int64_t j) {
+      return from[part * 2 * static_cast<std::size_t>(n) + static_cast<std::size_t>(row * n + j)];
+    };
+    for (std::int64_t j = 0; j < n; ++j) {
+      for (std::size_t p = 0; p < values.size(); ++p) {
+        values[p] = at(p, 0, j);
+      }
+      const T center = folded_mean<T>(values, steps);
+      for (std::size_t p = 0; p < values.size(); ++p) {
+        const T distance = at(p, 0, j) - center;
+        values[p] = at(p, 1, j) + distance * distance;
+      }
+      mean.host<T>()[static_cast<std::size_t>(j)] = center;
+      variance.host<T>()[static_cast<std::size_t>(j)] = folded_mean<T>(values, steps);
+    }
+  });
+}
+
+void mean_of_parts(Context& /*context*/, std::span<const FoldPair> steps,
+                   const ConstTensorView& parts, const TensorView& mean) {
+  const std::int64_t n = mean.count();
+  require_count(parts, mean.dtype(), parts.shape()[0] * n, "parts of a mean");
+  with_floating(mean.dtype(), [&]<typename T>(T) {
+    const std::span<const T> from = parts.host<T>();
+    std::vector<T> values(static_cast<std::size_t>(parts.shape()[0]));
+    for (std::size_t j = 0; j < static_cast<std::size_t>(n); ++j) {
+      for (std::size_t p = 0; p < values.size(); ++p) {
+        values[p] = from[p * static_cast<std::size_t>(n) + j];
+      }
+      mean.host<T>()[j] = folded_mean<T>(values, steps);
+    }
+  });
+}
 
 void column_statistics(Context& context, const ConstTensorView& x, const TensorView& mean,
                        const TensorView& variance) {

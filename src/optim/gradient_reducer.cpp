@@ -20,10 +20,12 @@ std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_rank
 
 /// How a rank adds its own lanes.
 grid::RunningFold fold_of(const grid::SumTree& lanes, std::int64_t data_ranks,
-                          std::int64_t data_rank, comm::Summation summation) {
-  return summation == comm::Summation::kLibrary
-             ? grid::running_fold(grid::SumTree(1), {0, 1})
-             : grid::running_fold(lanes, grid::even_part(lanes.leaves(), data_ranks, data_rank));
+                          std::int64_t data_rank, const GradientReducer::Sizes& sizes) {
+  if (sizes.summation == comm::Summation::kLibrary) {
+    return grid::running_fold(grid::SumTree(1), {0, 1});
+  }
+  const grid::Range own = grid::even_part(lanes.leaves(), data_ranks, data_rank);
+  return sizes.joins_lanes ? grid::joint_fold(lanes, own) : grid::running_fold(lanes, own);
 }
 
 }  // namespace
@@ -31,7 +33,7 @@ grid::RunningFold fold_of(const grid::SumTree& lanes, std::int64_t data_ranks,
 std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
                                                     std::int64_t data_ranks, std::int64_t data_rank,
                                                     const BucketPlan& plan, const Sizes& sizes) {
-  const grid::RunningFold fold = fold_of(lanes, data_ranks, data_rank, sizes.summation);
+  const grid::RunningFold fold = fold_of(lanes, data_ranks, data_rank, sizes);
   const std::int64_t element_bytes = size_bytes(compute_dtype(sizes.dtype));
   return {{"gradients", fold.accumulators * sizes.elements * element_bytes},
           {"received gradients",
@@ -48,7 +50,7 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
       plan_(plan),
       sizes_(sizes),
       microbatches_per_lane_(sizes.microbatches_per_lane),
-      fold_(fold_of(lanes, data_group.size(), data_group.rank(), sizes.summation)) {
+      fold_(fold_of(lanes, data_group.size(), data_group.rank(), sizes)) {
   if (sizes.summation == comm::Summation::kLibrary) {
     microbatches_per_lane_ *= lanes.leaves() / data_group.size();
   }
@@ -87,6 +89,9 @@ void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
   std::vector<ops::FoldPair> steps;
   for (const grid::FoldStep& step : fold_.after[lane]) {
     steps.push_back({step.into, step.from});
+  }
+  if (steps.empty() && !last_lane) {
+    return;
   }
   const std::vector<Bucket>& buckets = plan_.buckets();
   for (; next_bucket_ < buckets.size() && buckets[next_bucket_].ready_layer >= layer;

@@ -24,7 +24,8 @@ void check_optimizer(const optim::OptimizerOptions& options);
 [[nodiscard]] bool has_end(optim::LearningRateKind kind);
 
 /// Refuses settings that differ from their defaults but do nothing beside the others.
-void check_unused(const RunConfig& config, const io::DatasetInfo& data);
+/// Pre: plan.model, plan.train_data.
+void check_unused(const Plan& plan);
 
 /// Refuses changes of images where samples are none, or smaller than what is changed.
 void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data);

@@ -103,6 +103,8 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
       .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
       .seed = c.run.seed,
       .step_microbatches = c.batch.global / c.batch.micro,
+      .lanes = c.numerics.lanes,
+      .sync_batch_norm = c.model.sync_batch_norm,
       .input_kind =
           data.task == io::Task::kNextToken ? nn::InputKind::kTokenIds : nn::InputKind::kNumbers,
       .shards = c.numerics.shards,
@@ -147,15 +149,18 @@ Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo&
     plan.config.schedule.decay_steps = plan.total_steps;
   }
   plan.model = make_model(plan);
-  check_unused(config, train_data);
+  check_unused(plan);
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
   }
   plan.split = nn::split_model(*plan.model, plan.grid.pipeline, config.parallel.split);
-  plan.training =
-      pipeline::make_schedule(config.parallel.schedule, plan.grid.pipeline, plan.microbatches);
-  plan.evaluation = pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly,
-                                            plan.grid.pipeline, plan.microbatches);
+  if (plan.model->joins_lanes()) {
+    plan.together = plan.lanes.leaves() / plan.grid.data;
+  }
+  const std::int64_t turns = plan.microbatches / plan.together;
+  plan.training = pipeline::make_schedule(config.parallel.schedule, plan.grid.pipeline, turns);
+  plan.evaluation =
+      pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly, plan.grid.pipeline, turns);
   check_stages(plan);
   pipeline::require_sound(plan.training);
   pipeline::require_sound(plan.evaluation);
@@ -176,7 +181,8 @@ nn::StageSpec stage_spec(const Plan& plan, const grid::Coordinates& place) {
           .pass = {.microbatch = c.batch.micro,
                    .dtype = c.numerics.dtype,
                    .shards = shards,
-                   .recompute = c.train.recompute},
+                   .recompute = c.train.recompute,
+                   .together = plan.together},
           .slots = pipeline::slots_for(plan.training, place.pipeline),
           .order = fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit};
 }
@@ -243,6 +249,12 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
                share * (static_cast<double>(rank.layout.elements) * gradient * parts +
                         static_cast<double>(rank.layout.weight_elements) * element)};
   std::vector<Traffic> all{neighbours, tensor, data};
+  if (plan.model->joins_lanes()) {
+    const auto turns = static_cast<double>(plan.training.microbatches);
+    const nn::LayerTraffic lanes = nn::Stage::lane_traffic(*plan.model, stage, plan.grid.data);
+    all.push_back({"batch statistics of the lanes, in the data group", turns * lanes.messages,
+                   turns * lanes.bytes});
+  }
   if (const auto tie = tied_stages(plan)) {
     const nn::LayerTraffic tied = optim::TiedExchange::traffic(
         rank.buckets, rank.place.data, rank.place.pipeline, *tie, c.numerics.dtype);
@@ -293,7 +305,8 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   result.reducer_sizes = {.elements = result.layout.elements,
                           .microbatches_per_lane = plan.microbatches_per_lane,
                           .dtype = c.numerics.dtype,
-                          .summation = c.numerics.mode};
+                          .summation = c.numerics.mode,
+                          .joins_lanes = plan.model->joins_lanes()};
   for (std::int64_t m = 0; m < plan.microbatches; ++m) {
     result.offsets.push_back((place.data * plan.microbatches + m) * c.batch.micro);
   }

@@ -35,13 +35,19 @@ StageState::StageState(ops::Context& context, const Plan& plan, const RankPlan& 
       weights_(
           weight_memory_.view(0, Shape{rank.layout.weight_elements}, plan.config.numerics.dtype)),
       shards_(*groups.tensor, plan.config.numerics.shards, plan.config.numerics.mode),
-      stage_(context, shards_, *plan.model, rank.stage, weights_) {
+      lanes_(*groups.lanes, plan.lanes.leaves()),
+      stage_(context, shards_, *plan.model, rank.stage, weights_, &lanes_) {
   for (const nn::PlacedParameter& placed : rank.layout.parameters) {
     if (has_weights(placed, rank.layout)) {
       nn::initialise(placed, plan.config.run.seed, 0,
                      weights_.flat_slice(placed.offset, placed.shape.count()));
     }
   }
+}
+
+void StageState::reset_clock() {
+  shards_.reset_clock();
+  lanes_.reset_clock();
 }
 
 void StageState::load_weights(const io::Checkpoint& checkpoint) {

@@ -138,14 +138,13 @@ class Trainer {
 
     const std::int64_t first_sample = (step - 1) * config_.batch.global;
     BatchSource source(plan_, rank_, loaded, first_sample, first_sample + config_.batch.global);
-    state_.reducer().reset_clock();
-    state_.shards().reset_clock();
+    state_.reset_clock();
     const pipeline::Execution execution =
         executor_.train(plan_.training, source,
                         1.0 / static_cast<double>(config_.batch.global * plan_.targets_per_sample),
                         state_.reducer());
     times.bubble = execution.times.pipeline_wait;
-    times.communication = state_.reducer().exposed_seconds() + state_.shards().exposed_seconds();
+    times.communication = state_.exposed_seconds();
     times.compute = execution.times.compute - times.communication;
 
     const double reduced = now_seconds();

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
@@ -60,11 +62,18 @@ bool has_end(optim::LearningRateKind kind) {
   return kind == optim::LearningRateKind::kLinear || kind == optim::LearningRateKind::kCosine;
 }
 
-void check_unused(const RunConfig& config, const io::DatasetInfo& data) {
+void check_unused(const Plan& plan) {
+  const RunConfig& config = plan.config;
   const RunConfig otherwise;
   check_optimisation(config, otherwise);
   check_schedule(config, otherwise);
-  check_data(config, otherwise, data);
+  check_data(config, otherwise, plan.train_data);
+  const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
+  check(config.model.sync_batch_norm != nn::SyncLanes::kNo,
+        std::any_of(
+            parameters.begin(), parameters.end(),
+            [](const nn::ParameterSpec& spec) { return spec.rule == nn::ParameterRule::kAverage; }),
+        "model.sync_batch_norm", "the model has no batch_norm layer", "give it one");
 }
 
 }  // namespace strata::train

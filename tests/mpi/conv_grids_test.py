@@ -113,6 +113,32 @@ class Convolutions(harness.StrataTest):
             self.same_on(varied([(1, 1, 1), (1, 1, 2), (2, 3, 1), (2, 2, 2)]),
                          f"--numerics.dtype={dtype}", name=f"stays-{dtype}", config=config)
 
+    def test_batch_statistics_of_all_lanes(self):
+        sync = "--model.sync_batch_norm=yes"
+        config = self.config_of("joined", "preset = resnet20")
+        grids = [(1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 3, 1), (2, 2, 1), (2, 2, 2)]
+        reference = self.same_on(varied(grids), sync, name="joined", config=config)
+        stays = self.config_of("joined-stays", self.layers(STAYS_CUT))
+        for dtype in ("float64", "bfloat16"):
+            self.same_on(varied([(1, 1, 1), (4, 1, 1), (2, 3, 1), (2, 2, 2)]), sync,
+                         f"--numerics.dtype={dtype}", name=f"joined-{dtype}", config=stays)
+        self.train(config, (2, 1, 1), "apart")
+        joined, apart = ([row["loss"] for row in self.records(run, "train")]
+                         for run in (reference, "apart"))
+        self.assertNotEqual(joined, apart)
+        # What one microbatch of all samples gives, but for rounding.
+        exact = ["--numerics.dtype=float64", "--optimizer.kind=sgd"]
+        self.train(config, (1, 1, 1), "whole", *exact, "--numerics.lanes=1", "--batch.micro=16")
+        self.train(config, (2, 1, 1), "lanes", *exact, sync, "--batch.micro=4")
+        for one, other in zip(self.records("whole", "train"), self.records("lanes", "train")):
+            self.assertAlmostEqual(float(one["loss"]), float(other["loss"]), places=9)
+            self.assertAlmostEqual(float(one["grad_norm"]), float(other["grad_norm"]), places=7)
+        whole, lanes = (harness.tensors(harness.checkpoints(self.directory / run)[-1])
+                        for run in ("whole", "lanes"))
+        for name, values in whole.items():
+            if "running" in name:
+                np.testing.assert_allclose(values, lanes[name], rtol=1e-7, atol=1e-9)
+
     def test_resume_on_another_grid(self):
         config = self.config_of("again", "preset = resnet20")
         self.train(config, (1, 1, 1), "whole")

@@ -15,6 +15,8 @@ struct Groups {
   /// Ranks with the same pipeline and tensor coordinates, in order of the data coordinate; and so
   /// on.
   std::unique_ptr<Communicator> data;
+  /// The same ranks as data, for what they exchange while the gradients are under way there.
+  std::unique_ptr<Communicator> lanes;
   std::unique_ptr<Communicator> pipeline;
   std::unique_ptr<Communicator> tensor;
 };

@@ -5,10 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "strata/comm/communicator.hpp"
 #include "strata/comm/ordered_reduction.hpp"
+#include "strata/comm/part_group.hpp"
 #include "strata/comm/summation.hpp"
-#include "strata/grid/tree.hpp"
 #include "strata/ops/context.hpp"
 
 namespace strata::comm {
@@ -16,7 +15,7 @@ namespace strata::comm {
 /// The S virtual shards over the ranks of a tensor group: each rank holds own() of them and
 /// computes them one after the other. All collectives are over the tensor group; with one rank
 /// there are no messages.
-class ShardGroup {
+class ShardGroup : public PartGroup {
  public:
   /// Pre: group.size() divides shards; for kLibrary shards == group.size(). The group outlives the
   /// object.
@@ -24,11 +23,7 @@ class ShardGroup {
   /// All shards on one rank.
   explicit ShardGroup(std::int64_t shards);
 
-  [[nodiscard]] std::int64_t shards() const { return tree_.leaves(); }
-  [[nodiscard]] const grid::Range& own() const { return own_; }
-  [[nodiscard]] std::int64_t ranks() const { return group_ == nullptr ? 1 : group_->size(); }
-  /// The additions that bring one part a shard together in part 0.
-  [[nodiscard]] std::span<const ops::FoldPair> steps() const { return steps_; }
+  [[nodiscard]] std::int64_t shards() const { return parts(); }
 
   /// The rows of a tensor of `rows` that this rank holds under sequence parallelism.
   [[nodiscard]] grid::Range own_rows(std::int64_t rows) const;
@@ -45,7 +40,7 @@ class ShardGroup {
   void partial_sums(ops::Context& context, std::span<const TensorView> accumulators,
                     const Make& make) const {
     for (std::size_t i = 0; i < fold_.accumulator.size(); ++i) {
-      make(own_.begin + static_cast<std::int64_t>(i),
+      make(own().begin + static_cast<std::int64_t>(i),
            accumulators[static_cast<std::size_t>(fold_.accumulator[i])]);
       fold_after(context, accumulators, i);
     }
@@ -60,34 +55,21 @@ class ShardGroup {
                   const TensorView& received);
   /// Fills all rows of a tensor from the ranks' own rows, in place.
   void all_gather_rows(const TensorView& tensor);
-  /// Gathers parts of equal size, one a shard, in order of shards.
-  /// Shapes: mine own x anything, all shards x the same.
-  void all_gather_parts(const ConstTensorView& mine, const TensorView& all);
-
   /// Keeps the messages of every group moving (Communicator::progress).
   void progress() const {
-    if (group_ != nullptr) {
-      group_->progress();
+    if (group() != nullptr) {
+      group()->progress();
     }
   }
-
-  /// Seconds spent in messages since the last reset.
-  [[nodiscard]] double exposed_seconds() const { return exposed_seconds_; }
-  void reset_clock() { exposed_seconds_ = 0.0; }
 
  private:
   void fold_after(ops::Context& context, std::span<const TensorView> accumulators,
                   std::size_t shard) const;
   [[nodiscard]] std::vector<grid::Range> element_slices(const TensorView& tensor) const;
 
-  Communicator* group_;
-  grid::SumTree tree_;
   Summation summation_;
-  grid::Range own_;
   grid::RunningFold fold_;
-  std::vector<ops::FoldPair> steps_;
   std::optional<OrderedReduction> reduction_;
-  double exposed_seconds_ = 0.0;
 };
 
 }  // namespace strata::comm

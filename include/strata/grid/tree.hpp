@@ -53,6 +53,10 @@ struct RunningFold {
 
 [[nodiscard]] RunningFold running_fold(const SumTree& tree, const Range& leaves);
 
+/// The same for leaves that come all at a time: each has an accumulator of its own, and all
+/// additions are done after the last.
+[[nodiscard]] RunningFold joint_fold(const SumTree& tree, const Range& leaves);
+
 /// The sum of one value a leaf, added in the tree's order.
 [[nodiscard]] double sum_in_tree(const SumTree& tree, std::span<const double> leaves);
 

@@ -34,6 +34,9 @@ enum class Placement {
 /// What forward does not keep for backward but has made again.
 enum class Recompute { kNone, kSelective, kFull };
 
+/// Whether batch statistics are those of a lane's microbatch, or of all lanes' together.
+enum class SyncLanes { kNo, kYes };
+
 /// What the sizes of a layer's tensors follow from, beside the layer itself.
 struct PassShape {
   std::int64_t microbatch = 1;
@@ -41,6 +44,9 @@ struct PassShape {
   DType dtype = DType::kFloat32;
   Shards shards;
   Recompute recompute = Recompute::kNone;
+  /// Microbatches that go through each layer together, one of each of so many lanes: the rank's
+  /// lanes where a layer joins them, else 1.
+  std::int64_t together = 1;
 };
 
 /// A tensor that a layer asks its stage for.
@@ -80,6 +86,8 @@ struct LayerPass {
   comm::ShardGroup& shards;
   Mode mode = Mode::kTraining;
   Recompute recompute = Recompute::kNone;
+  /// The lanes of all replicas, for layers that join them; else null.
+  comm::PartGroup* lanes = nullptr;
   /// Global index of the sample in row 0; further samples follow it.
   std::int64_t first_sample = 0;
   /// Shapes: as local_shape() says of the layer's input and output.
@@ -186,12 +194,19 @@ class Layer {
   [[nodiscard]] virtual bool backward_reads_output() const { return true; }
   [[nodiscard]] virtual LayerCost cost() const;
   [[nodiscard]] virtual LayerTraffic traffic(const PassShape& pass) const;
+  /// Whether it computes with one microbatch of each lane together. Its stage, and all others, then
+  /// keep the own lanes in step.
+  [[nodiscard]] virtual bool joins_lanes() const { return false; }
+  /// Bytes that a lane tells the others in one microbatch of training.
+  [[nodiscard]] virtual std::int64_t lane_bytes(const PassShape& pass) const;
   /// The keys of up to `capacity` tokens that a pass with Decoding keeps, one tensor for each own
   /// shard; as much for the values. None for layers that look at one row at a time.
   [[nodiscard]] virtual std::vector<TensorSpec> cache(const PassShape& pass,
                                                       std::int64_t capacity) const;
 
   virtual void forward(const LayerPass& pass) const;
+  /// forward() of one microbatch of each own lane, in order of lanes.
+  virtual void forward_lanes(std::span<const LayerPass> passes) const;
   /// Makes again what saved() lists as kRemade.
   virtual void remake(const LayerPass& pass) const;
   /// Turns the output's gradient into the input's, unless input_gradient is empty. May change
@@ -199,6 +214,10 @@ class Layer {
   /// with two inputs leaves the gradient of the added one in output_gradient.
   virtual void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                               const TensorView& input_gradient) const;
+  /// backward_input() of one microbatch of each own lane, in order of lanes.
+  virtual void backward_input_lanes(std::span<const LayerPass> passes,
+                                    std::span<const TensorView> output_gradients,
+                                    std::span<const TensorView> input_gradients) const;
   /// Overwrites or adds to the gradients of the parameters, listed as pass.weights is.
   virtual void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
                                std::span<const ParameterViews> weight_gradients,
@@ -223,6 +242,11 @@ struct EnumNames<nn::Placement> {
       {{nn::Placement::kReplicated, "replicated"},
        {nn::Placement::kFeatures, "features"},
        {nn::Placement::kTokens, "tokens"}}};
+};
+template <>
+struct EnumNames<nn::SyncLanes> {
+  static constexpr std::array<std::pair<nn::SyncLanes, std::string_view>, 2> kTable{
+      {{nn::SyncLanes::kNo, "no"}, {nn::SyncLanes::kYes, "yes"}}};
 };
 template <>
 struct EnumNames<nn::Recompute> {

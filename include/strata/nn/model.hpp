@@ -28,8 +28,12 @@ struct ModelOptions {
   /// Outputs that the data's targets ask for: number of classes, or values of a regression target.
   std::int64_t outputs = 1;
   std::uint64_t seed = 0;
-  /// Microbatches of a step, of all lanes; running statistics follow them.
+  /// Microbatches of a step, of all lanes, which are divided among them evenly; running statistics
+  /// follow them.
   std::int64_t step_microbatches = 1;
+  std::int64_t lanes = 1;
+  /// Of batch_norm layers whose line does not say.
+  SyncLanes sync_batch_norm = SyncLanes::kNo;
   InputKind input_kind = InputKind::kNumbers;
   /// Virtual shards that split layers are divided into.
   std::int64_t shards = 1;
@@ -86,6 +90,8 @@ class Model {
   [[nodiscard]] const Port& output() const { return layers_.back().layer->output(); }
   [[nodiscard]] std::int64_t shards() const { return options_.shards; }
   [[nodiscard]] LossKind loss() const { return options_.loss; }
+  /// Whether any layer joins the lanes.
+  [[nodiscard]] bool joins_lanes() const;
   /// Forward and backward cost of each layer, in units of a floating-point operation.
   [[nodiscard]] std::vector<double> costs() const;
 

@@ -42,9 +42,6 @@ struct StageSpec {
   PassShape pass;
   StageSlots slots;
   BackwardOrder order = BackwardOrder::kSplit;
-  /// Microbatches that go through each layer together, one of each of so many lanes. Each kind of
-  /// slot is there so many times.
-  std::int64_t together = 1;
 };
 
 /// A microbatch on its way through a stage.
@@ -63,20 +60,24 @@ struct Microbatch {
 class Stage {
  public:
   /// `weights` holds the weight_elements of layout_of(model.parameters(), layers, shards), in
-  /// pass.dtype. Pre: the model was made for as many shards; shards.own() is pass.shards.own.
+  /// pass.dtype. `lanes` may be null where no layer joins them. Pre: the model was made for as many
+  /// shards; shards.own() is pass.shards.own; lanes own pass.together.
   Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model, const StageSpec& spec,
-        const TensorView& weights);
+        const TensorView& weights, comm::PartGroup* lanes = nullptr);
 
   /// The bytes that a Stage allocates, without allocating them.
   [[nodiscard]] static std::vector<MemoryItem> memory(const Model& model, const StageSpec& spec);
   /// What a Stage sends over its tensor group in one microbatch of training.
   [[nodiscard]] static LayerTraffic traffic(const Model& model, const StageSpec& spec);
+  /// What it sends over its data group while one microbatch of each lane is trained on.
+  [[nodiscard]] static LayerTraffic lane_traffic(const Model& model, const StageSpec& spec,
+                                                 std::int64_t replicas);
 
   [[nodiscard]] const grid::Range& layers() const { return spec_.layers; }
   [[nodiscard]] bool is_first() const { return spec_.layers.begin == 0; }
   [[nodiscard]] bool is_last() const { return spec_.layers.end == model_.layer_count(); }
   [[nodiscard]] const StageSlots& slots() const { return spec_.slots; }
-  [[nodiscard]] std::int64_t together() const { return spec_.together; }
+  [[nodiscard]] std::int64_t together() const { return spec_.pass.together; }
   [[nodiscard]] std::int64_t microbatch() const { return spec_.pass.microbatch; }
 
   /// Where the received inputs of a microbatch go, a tensor for each that crosses the stage's
@@ -154,7 +155,11 @@ class Stage {
                                                   const ConstTensorView& targets,
                                                   std::int64_t valid_rows, double gradient_scale,
                                                   const TensorView& gradient);
+  [[nodiscard]] std::vector<LayerPass> passes_of(std::int64_t layer,
+                                                 std::span<const Microbatch> together, Mode mode);
   void remake(const LayerPass& pass, std::int64_t layer);
+  void layer_backward_input(std::int64_t layer, std::span<const Microbatch> together,
+                            std::span<const LayerPass> passes);
   /// Where a layer shares an input with others: adds up what they gave.
   void add_gradients(const LayerPass& pass, const LayerGradients& gradients);
   void layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,
@@ -170,6 +175,7 @@ class Stage {
 
   ops::Context& context_;
   comm::ShardGroup& shards_;
+  comm::PartGroup* lanes_;
   const Model& model_;
   StageSpec spec_;
   ParameterLayout layout_;

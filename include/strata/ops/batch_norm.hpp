@@ -4,6 +4,7 @@
 #include "strata/ops/activation.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
+#include "strata/ops/reduce.hpp"
 
 namespace strata::ops {
 
@@ -13,6 +14,20 @@ namespace strata::ops {
 /// of x.
 void column_statistics(Context& context, const ConstTensorView& x, const TensorView& mean,
                        const TensorView& variance);
+
+/// The mean and variance of the rows of all parts, each of as many rows, from theirs; parts are
+/// added as `steps` say. Shapes: parts any number x 2 x n, means before variances; mean, variance
+/// n; all float32 or float64. Source: Chan, Golub, LeVeque, "Algorithms for computing the sample
+/// variance", 1983.
+void combine_statistics(Context& context, std::span<const FoldPair> steps,
+                        const ConstTensorView& parts, const TensorView& mean,
+                        const TensorView& variance);
+
+/// mean = the mean over the first dimension of `parts`, which are added as `steps` say.
+/// Shapes: parts any number x anything, mean the same without the first dimension; float32 or
+/// float64.
+void mean_of_parts(Context& context, std::span<const FoldPair> steps, const ConstTensorView& parts,
+                   const TensorView& mean);
 
 /// y = activation((x - mean) / sqrt(variance + epsilon) gain + bias) column by column. In place (y
 /// is x) is not allowed in training: the backward pass reads x.

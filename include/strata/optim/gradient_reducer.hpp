@@ -25,6 +25,8 @@ class GradientReducer final : public nn::GradientSink {
     /// Of the weights; gradients are in its compute_dtype.
     DType dtype = DType::kFloat32;
     comm::Summation summation = comm::Summation::kInvariant;
+    /// Whether the k-th microbatches of all own lanes come together, before the next of any.
+    bool joins_lanes = false;
   };
 
   GradientReducer(ops::Context& context, comm::Communicator& data_group, const grid::SumTree& lanes,

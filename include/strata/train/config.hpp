@@ -37,6 +37,7 @@ struct RunConfig {
     std::vector<std::string> layers;
     nn::TransformerOptions transformer;
     LossChoice loss = LossChoice::kAuto;
+    nn::SyncLanes sync_batch_norm = nn::SyncLanes::kNo;
   } model;
   struct {
     std::string train;

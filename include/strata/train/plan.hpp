@@ -31,6 +31,8 @@ struct Plan {
   std::int64_t microbatches_per_lane = 1;
   /// Of one rank in one step.
   std::int64_t microbatches = 1;
+  /// Own lanes whose microbatches go through each layer together; 1 where no layer joins lanes.
+  std::int64_t together = 1;
   /// Losses of one sample: tokens for a language model, else 1.
   std::int64_t targets_per_sample = 1;
   std::int64_t total_steps = 0;

@@ -26,7 +26,11 @@ class StageState {
 
   [[nodiscard]] const TensorView& weights() const { return weights_; }
   [[nodiscard]] nn::Stage& stage() { return stage_; }
-  [[nodiscard]] comm::ShardGroup& shards() { return shards_; }
+  /// Seconds since the last reset that passes spent in messages to the tensor and the lane group.
+  [[nodiscard]] double exposed_seconds() const {
+    return shards_.exposed_seconds() + lanes_.exposed_seconds();
+  }
+  void reset_clock();
 
   /// Reads the weights.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
@@ -37,6 +41,7 @@ class StageState {
   device::Buffer weight_memory_;
   TensorView weights_;
   comm::ShardGroup shards_;
+  comm::PartGroup lanes_;
   nn::Stage stage_;
 };
 
@@ -50,7 +55,14 @@ class RankState {
   RankState& operator=(const RankState&) = delete;
 
   [[nodiscard]] nn::Stage& stage() { return stage_state_.stage(); }
-  [[nodiscard]] comm::ShardGroup& shards() { return stage_state_.shards(); }
+  /// Seconds since the last reset that passes and the gradients' reduction spent in messages.
+  [[nodiscard]] double exposed_seconds() const {
+    return reducer_.exposed_seconds() + stage_state_.exposed_seconds();
+  }
+  void reset_clock() {
+    reducer_.reset_clock();
+    stage_state_.reset_clock();
+  }
   [[nodiscard]] optim::GradientReducer& reducer() { return reducer_; }
   [[nodiscard]] const optim::GradientNorm& norm() const { return norm_; }
 

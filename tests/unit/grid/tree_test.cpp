@@ -43,7 +43,9 @@ std::vector<std::string> run(const RunningFold& fold, const Range& leaves) {
   return accumulators;
 }
 
-TEST(SumTree, IsOneExpressionForEveryNumberOfRanks) {
+/// The sums that ranks make of their leaves, and of each other's, for all numbers of both.
+template <typename FoldOf>
+void expect_one_expression(const FoldOf& fold_of) {
   for (std::int64_t lanes = 1; lanes <= 24; ++lanes) {
     const SumTree tree(lanes);
     for (std::int64_t ranks = 1; ranks <= lanes; ++ranks) {
@@ -54,7 +56,7 @@ TEST(SumTree, IsOneExpressionForEveryNumberOfRanks) {
       std::vector<std::string> parts;
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
         const Range own = even_part(lanes, ranks, rank);
-        const RunningFold fold = running_fold(tree, own);
+        const RunningFold fold = fold_of(tree, own);
         const std::vector<std::string> accumulators = run(fold, own);
         for (std::size_t n = 0; n < accumulators.size(); ++n) {
           if (n < fold.nodes.size()) {
@@ -73,6 +75,14 @@ TEST(SumTree, IsOneExpressionForEveryNumberOfRanks) {
       EXPECT_EQ(parts.front(), expression(0, lanes)) << lanes << " lanes on " << ranks << " ranks";
     }
   }
+}
+
+TEST(SumTree, IsOneExpressionForEveryNumberOfRanks) {
+  expect_one_expression(running_fold);
+}
+
+TEST(SumTree, IsTheSameWhereLeavesComeAllAtATime) {
+  expect_one_expression(joint_fold);
 }
 
 TEST(SumTree, NodesWithinAnyRangeCoverItAndAreAsFewAsCanBe) {

@@ -79,12 +79,13 @@ class StageBench {
   /// With all shards on this rank.
   StageBench(const Model& model, const StageSpec& spec)
       : StageBench(model, spec, comm::ShardGroup(model.shards())) {}
-  StageBench(const Model& model, const StageSpec& spec, comm::ShardGroup shards)
+  StageBench(const Model& model, const StageSpec& spec, comm::ShardGroup shards,
+             comm::PartGroup* lanes = nullptr)
       : shards_(std::move(shards)),
         spec_(with_shards(spec, shards_)),
         layout_(layout_of(model.parameters(), spec_.layers, spec_.pass.shards)),
         weights_(static_cast<std::size_t>(layout_.weight_elements)),
-        stage_(context_, shards_, model, spec_, weight_view()) {
+        stage_(context_, shards_, model, spec_, weight_view(), lanes) {
     for (const PlacedParameter& placed : layout_.parameters) {
       if (placed.offset < layout_.weight_elements) {
         fill(placed);

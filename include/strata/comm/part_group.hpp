@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "strata/comm/communicator.hpp"
+#include "strata/core/clock.hpp"
+#include "strata/grid/tree.hpp"
+#include "strata/ops/reduce.hpp"
+
+namespace strata::comm {
+
+/// A number of parts, virtual shards or lanes, over the ranks of a group: each rank holds own() of
+/// them, consecutive ones. With one rank there are no messages.
+class PartGroup {
+ public:
+  /// Pre: group.size() divides parts. The group outlives the object.
+  PartGroup(Communicator& group, std::int64_t parts);
+  /// All parts on one rank.
+  explicit PartGroup(std::int64_t parts);
+
+  [[nodiscard]] std::int64_t parts() const { return tree_.leaves(); }
+  [[nodiscard]] const grid::Range& own() const { return own_; }
+  [[nodiscard]] std::int64_t ranks() const { return group_ == nullptr ? 1 : group_->size(); }
+  /// The additions that bring one tensor a part together in the first.
+  [[nodiscard]] std::span<const ops::FoldPair> steps() const { return steps_; }
+
+  /// Gathers tensors of equal size, one a part, in order of parts.
+  /// Shapes: mine own x anything, all parts x the same. With one rank they are one tensor.
+  void all_gather_parts(const ConstTensorView& mine, const TensorView& all);
+
+  /// Seconds spent in messages since the last reset.
+  [[nodiscard]] double exposed_seconds() const { return exposed_seconds_; }
+  void reset_clock() { exposed_seconds_ = 0.0; }
+
+ protected:
+  [[nodiscard]] Communicator* group() const { return group_; }
+  [[nodiscard]] const grid::SumTree& tree() const { return tree_; }
+  /// Counts the time that `exchange` takes.
+  template <typename Exchange>
+  void timed(const Exchange& exchange) {
+    const double begin = now_seconds();
+    exchange();
+    exposed_seconds_ += now_seconds() - begin;
+  }
+
+ private:
+  Communicator* group_;
+  grid::SumTree tree_;
+  grid::Range own_;
+  std::vector<ops::FoldPair> steps_;
+  double exposed_seconds_ = 0.0;
+};
+
+}  // namespace strata::comm
