@@ -1,7 +1,8 @@
 #!/bin/bash
 # Installs what is needed, builds, and runs every test; the last line is "N passed, N failed, N skipped".
 #   tests/run.sh            the release build's tests; unit tests again under AddressSanitizer with
-#                           UndefinedBehaviorSanitizer, and under ThreadSanitizer; clang-format
+#                           UndefinedBehaviorSanitizer, and under ThreadSanitizer; operations built
+#                           for AVX-512, where the CPU has it; clang-format
 #   tests/run.sh --quick    the release build's tests alone
 #   tests/run.sh --tidy     all that the first does, and clang-tidy on the sources
 # STRATA_DATA_DIR names a directory with data sets (mnist-10k/t10k-images-idx3-ubyte.gz, ...); tests that need one are
@@ -98,8 +99,8 @@ else
   count "release build" 0 1 0
 fi
 
-# The unit tests of a sanitizer's build; targets that do not exist are left out.
-sanitized() {  # sanitized PRESET ROOM...
+# The unit tests of another build; targets that do not exist are left out.
+unit_tests() {  # unit_tests PRESET ROOM...
   local preset=$1 room targets=()
   shift
   for room in "$@"; do
@@ -113,6 +114,20 @@ sanitized() {  # sanitized PRESET ROOM...
   else
     count "$preset build" 0 1 0
   fi
+}
+
+# Own code chooses its vectors by the instruction set that it is built for.
+avx512() {
+  local flag
+  for flag in avx512f avx512bw avx512cd avx512dq avx512vl; do
+    if ! grep -qw "$flag" /proc/cpuinfo; then
+      say "test avx512"
+      echo "this CPU has no $flag: the operations built for AVX-512 are skipped"
+      count avx512 0 0 1
+      return
+    fi
+  done
+  unit_tests avx512 ops
 }
 
 formatted() {
@@ -132,9 +147,10 @@ if [ $quick = no ]; then
     wrap=(setarch -R)
   fi
   export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
-  sanitized asan core grid device io ops comm nn pipeline optim train app
-  sanitized tsan comm pipeline optim train io
+  unit_tests asan core grid device io ops comm nn pipeline optim train app
+  unit_tests tsan comm pipeline optim train io
   wrap=()
+  avx512
   check clang-format formatted
   [ $tidy = no ] || check clang-tidy tidied
 fi

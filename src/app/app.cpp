@@ -27,7 +27,9 @@ constexpr const char* kUsage =
                                                                   each class, --confusion=FILE.csv: who is taken for whom
   strata generate CONFIG.ini [--prompt=TEXT ...]                  text from a language model (--help lists the options)
   strata data import --format=FORMAT ... --output=DIR             make a data set (--help lists the options)
-  strata data inspect DIR/train.h5 [--verify]                     show a data set; read and check every byte
+  strata data inspect DIR/train.h5 [--verify]                     show a data set; read and check every byte;
+                                                                  --contact-sheet=FILE.png: a picture of 64 of its images,
+                                                                  or of --samples=N
   strata checkpoint inspect DIR                                   list what a checkpoint holds
   strata checkpoint verify DIR                                    read and check every byte
   strata train --help                                             every setting with its default

@@ -162,7 +162,12 @@ void print_result(const Session& session, const train::Plan& plan,
 ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   Log log(voice_of(mpi));
   TrainArguments given;
-  comm::agree(mpi.world(), [&] { given = take_arguments(arguments, "evaluate"); });
+  comm::agree(mpi.world(), [&] {
+    given = take_arguments(arguments, "evaluate");
+    if (mpi.world().rank() == 0 && !given.confusion.empty()) {
+      train::require_confusion_writable(given.confusion);
+    }
+  });
   Session session = open_session(mpi, given.config, given.settings);
   const io::Dataset& data = session.test_data ? *session.test_data : *session.train_data;
   open_checkpoint(mpi, session, log);

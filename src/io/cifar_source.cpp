@@ -59,10 +59,12 @@ class CifarSource final : public SampleSource {
 
  private:
   [[nodiscard]] std::int64_t record_bytes() const { return kind_.label_bytes + kImageBytes; }
+  void open_next();
   void read_record(std::byte* input, std::byte* target);
 
   CifarKind kind_;
   std::vector<std::filesystem::path> paths_;
+  std::vector<std::int64_t> sizes_;  ///< of the files in bytes, when they were counted
   SampleLayout layout_;
   std::int64_t samples_ = 0;
   std::size_t next_file_ = 0;
@@ -85,6 +87,7 @@ CifarSource::CifarSource(const ImportOptions& options)
            "cut short or is not the binary version",
            path.string(), size, record_bytes(), name_of(options.format));
     }
+    sizes_.push_back(size);
     samples_ += size / record_bytes();
   }
   layout_.input_shape = Shape{3, 32, 32};
@@ -102,10 +105,21 @@ std::string CifarSource::description() const {
   return text;
 }
 
+// A file of another size would shift the samples of all that come after it.
+void CifarSource::open_next() {
+  file_.emplace(paths_[next_file_]);
+  if (file_->size() != sizes_[next_file_]) {
+    fail(ExitCode::kData,
+         "{} has {} bytes, but had {} when the import began; import again when nothing writes it",
+         file_->path().string(), file_->size(), sizes_[next_file_]);
+  }
+  ++next_file_;
+  record_ = 0;
+}
+
 void CifarSource::read_record(std::byte* input, std::byte* target) {
-  if (!file_ || (record_ + 1) * record_bytes() > file_->size()) {
-    file_.emplace(paths_[next_file_++]);
-    record_ = 0;
+  if (!file_ || record_ * record_bytes() == file_->size()) {
+    open_next();
   }
   file_->read(bytes_);
   const auto label =

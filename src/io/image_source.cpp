@@ -293,6 +293,21 @@ void ImageSource::refuse_bad() {
       count_text(std::ssize(bad_)), count_text(folders_.files()), text);
 }
 
+/// Refuses a square that no resized image holds.
+void check_crop(const ImageOptions& images) {
+  const std::int64_t shorter =
+      images.height > 0 ? std::min(images.height, images.width) : images.shorter_side;
+  if (shorter == 0 || images.crop <= shorter) {
+    return;
+  }
+  const std::string resize = images.height > 0 ? fmt::format("{}x{}", images.height, images.width)
+                                               : std::to_string(shorter);
+  fail(ExitCode::kUsage,
+       "--crop is {}, but --resize={} makes the shorter side {} pixels; give a --crop of at most "
+       "{}, or a larger --resize",
+       images.crop, resize, shorter, shorter);
+}
+
 }  // namespace
 
 std::unique_ptr<SampleSource> open_image_source(const ImportOptions& options,
@@ -307,6 +322,7 @@ std::unique_ptr<SampleSource> open_image_source(const ImportOptions& options,
     fail(ExitCode::kUsage, "--channels is {}, 1 or 3 were expected; or --resize is contradictory",
          images.channels);
   }
+  check_crop(images);
   return std::make_unique<ImageSource>(options, checking);
 }
 

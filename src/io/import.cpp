@@ -110,8 +110,8 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
   publish(options, std::span(writers));
 
   ImportReport report;
-  report.train = writers.front().master_path();
-  report.test = counts.test > 0 ? writers.back().master_path() : std::filesystem::path();
+  report.train = writers.front().files().master_path();
+  report.test = counts.test > 0 ? writers.back().files().master_path() : std::filesystem::path();
   report.train_samples = counts.train;
   report.test_samples = counts.test;
   report.unused_samples = source->samples() - total;

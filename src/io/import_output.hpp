@@ -41,11 +41,12 @@ void publish(const ImportOptions& options, std::span<Writer> writers) {
     remove_existing(options.output);
   }
   for (Writer& writer : writers) {
-    writer.publish_shards();
+    writer.files().publish_shards();
   }
   const hdf5::Origin directory{options.output, ExitCode::kData};
   hdf5::sync_directory(directory);
-  std::for_each(writers.rbegin(), writers.rend(), [](Writer& writer) { writer.publish_master(); });
+  std::for_each(writers.rbegin(), writers.rend(),
+                [](Writer& writer) { writer.files().publish_master(); });
   hdf5::sync_directory(directory);
 }
 

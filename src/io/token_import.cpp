@@ -127,8 +127,8 @@ class Import {
     }
     publish(options_, std::span(writers_));
     ImportReport report;
-    report.train = writers_.front().master_path();
-    report.test = counts.test > 0 ? writers_.back().master_path() : std::filesystem::path();
+    report.train = writers_.front().files().master_path();
+    report.test = counts.test > 0 ? writers_.back().files().master_path() : std::filesystem::path();
     report.train_samples = counts.train;
     report.test_samples = counts.test;
     report.unused_samples = tokens - counts.train - counts.test;

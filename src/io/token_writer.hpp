@@ -2,17 +2,13 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "strata/core/hash.hpp"
-#include "strata/io/dataset.hpp"
 #include "strata/io/tokenizer.hpp"
 
-#include "dataset_parts.hpp"
-#include "posix_file.hpp"
+#include "split_files.hpp"
 
 namespace strata::io {
 
@@ -34,41 +30,25 @@ class TokenSplitWriter {
                    std::int64_t tokens, std::int64_t shard_bytes);
 
   [[nodiscard]] std::int64_t tokens_left() const { return tokens_ - written_; }
-  [[nodiscard]] std::filesystem::path master_path() const;
+  [[nodiscard]] SplitFiles& files() { return files_; }
 
   /// Pre: every id fits the dtype, and no more come than are left.
   void append(std::span<const std::uint32_t> ids);
   /// Writes the master under its temporary name. Pre: all tokens were appended.
   void finish(const TokenFacts& facts);
-  void publish_shards();
-  void publish_master();
 
  private:
-  struct OpenShard {
-    PosixFile file;
-    std::int64_t tokens = 0;
-    std::int64_t written = 0;
-    std::int64_t tokens_offset = 0;
-    std::int64_t checksums_offset = 0;
-    std::int64_t checksum_offset = 0;
-    StreamingHash hash;
-  };
-
   void open_shard();
   /// Writes the block that was gathered; closes the shard that it completes.
   void write_block();
 
-  std::filesystem::path directory_;
-  std::string split_;
+  SplitFiles files_;
   DType dtype_;
   std::int64_t tokens_;
   std::int64_t shard_tokens_;
   std::int64_t written_ = 0;  ///< or gathered in block_
   std::vector<std::byte> block_;
-  std::optional<OpenShard> shard_;
-  std::vector<ShardInfo> shards_;
-  std::vector<PendingFile> files_;
-  std::optional<PendingFile> master_;
+  std::int64_t tokens_offset_ = 0;  ///< of the open shard
 };
 
 }  // namespace strata::io

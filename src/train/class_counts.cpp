@@ -1,6 +1,8 @@
 #include "strata/train/class_counts.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <numeric>
 
@@ -32,6 +34,11 @@ std::string csv_field(const std::string& text) {
 /// Share in percent, of nothing 0.
 double percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+[[noreturn]] void refuse_file(const std::filesystem::path& file) {
+  fail(ExitCode::kUsage, "cannot write the confusion matrix to {}: {}; choose another --confusion",
+       file.string(), std::strerror(errno));
 }
 
 }  // namespace
@@ -126,6 +133,20 @@ std::string class_table(const ClassCounts& counts, std::span<const std::string> 
   return table_text(rows);
 }
 
+void require_confusion_writable(const std::filesystem::path& file) {
+  std::error_code error;
+  if (std::filesystem::is_other(file, error)) {
+    return;  // the reader of a pipe would take it for the end
+  }
+  const bool absent = !std::filesystem::exists(std::filesystem::symlink_status(file, error));
+  if (!std::ofstream(file, std::ios::app)) {
+    refuse_file(file);
+  }
+  if (absent) {
+    std::filesystem::remove(file, error);
+  }
+}
+
 void write_confusion(const ClassCounts& counts, std::span<const std::string> names,
                      const std::filesystem::path& file) {
   std::ofstream out(file);
@@ -143,8 +164,7 @@ void write_confusion(const ClassCounts& counts, std::span<const std::string> nam
   }
   out.close();
   if (!out) {
-    fail(ExitCode::kUsage, "cannot write the confusion matrix to {}; choose another --confusion",
-         file.string());
+    refuse_file(file);
   }
 }
 

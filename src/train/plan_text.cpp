@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "strata/core/text.hpp"
@@ -31,6 +33,25 @@ RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
     }
   }
   return largest;
+}
+
+std::string grid_text(const Plan& plan) {
+  std::string text = fmt::format(
+      "grid: {}; virtual grid: {} lanes x {} shards{}\n", plan.grid.text(),
+      plan.config.numerics.lanes, plan.config.numerics.shards,
+      plan.config.numerics.mode == comm::Summation::kLibrary ? ", sums by the message library"
+                                                             : "");
+  const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
+  const bool split =
+      std::any_of(parameters.begin(), parameters.end(),
+                  [](const nn::ParameterSpec& spec) { return spec.split != nn::kNotSplit; });
+  if (plan.grid.tensor > 1 && !split) {
+    text += fmt::format(
+        "warning: no layer is split, so the {} ranks of a tensor group all do the same work; set "
+        "parallel.tensor to 1, or split layers with parallel=column and parallel=row\n",
+        plan.grid.tensor);
+  }
+  return text;
 }
 
 std::string batch_text(const Plan& plan) {
@@ -105,12 +126,7 @@ std::string plan_text(const Plan& plan) {
     ranks.push_back(largest_rank_plan(plan, s));
   }
   std::string text = nn::model_table(*plan.model, plan.split) + "\n";
-  text += fmt::format("grid: {}; virtual grid: {} lanes x {} shards{}\n", plan.grid.text(),
-                      plan.config.numerics.lanes, plan.config.numerics.shards,
-                      plan.config.numerics.mode == comm::Summation::kLibrary
-                          ? ", sums by the message library"
-                          : "");
-  text += batch_text(plan) + schedule_text(plan) + memory_text(ranks);
+  text += grid_text(plan) + batch_text(plan) + schedule_text(plan) + memory_text(ranks);
   return plan.grid.ranks() == 1 ? text : text + "\n" + traffic_text(ranks);
 }
 

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 
 import harness
-from harness import DATA, DONE, USAGE
+from harness import CHECKPOINT, DATA, DONE, USAGE
 
 NETWORK = """
 [model]
@@ -175,6 +175,21 @@ class Settings(Errors):
         (self.directory / "a-file").write_text("")
         self.refused(USAGE, "cannot make the directory a-file", "another run.dir", run="a-file",
                      ranks=2)
+
+    def test_a_confusion_matrix_that_cannot_be_written(self):
+        # Before the checkpoint is looked for: there is none.
+        evaluate = ["evaluate", self.config, "--run.dir=nothing"]
+        for ranks in (1, 2):
+            finished = self.launch(ranks, *evaluate, "--confusion=absent/matrix.csv")
+            self.assert_refused(finished, USAGE, "cannot write the confusion matrix to",
+                                "absent/matrix.csv: No such file", "another --confusion")
+        kept = self.directory / "kept.csv"
+        kept.write_text("of yesterday")
+        for file in ("kept.csv", "new.csv"):
+            self.assert_refused(self.alone(*evaluate, f"--confusion={file}"), CHECKPOINT,
+                                "there is no checkpoint")
+        self.assertEqual(kept.read_text(), "of yesterday")
+        self.assertFalse((self.directory / "new.csv").exists())
 
 
 class Data(Errors):

@@ -6,18 +6,18 @@
 #include <map>
 #include <string>
 
-#include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/ops/batch_norm.hpp"
 #include "strata/ops/convolution.hpp"
 #include "strata/ops/group_norm.hpp"
 #include "strata/ops/pooling.hpp"
 
-#include "streams.hpp"
+#include "op_cases.hpp"
 
 namespace strata::ops {
 namespace {
 
+using reference::NormCase;
 using reference::read_tensor;
 using reference::Tensor;
 using reference::write;
@@ -91,57 +91,38 @@ void pooling(Context& context, const std::string& kind) {
 
 template <typename T>
 void batch_norm(Context& context, Activation activation) {
-  auto x = read_tensor<T>();
-  auto gain = read_tensor<T>();
-  auto bias = read_tensor<T>();
-  auto dy = read_tensor<T>();
+  NormCase<T> c(context);
   constexpr double kEpsilon = 1e-5;
-  Tensor<T> mean(gain.shape());
-  Tensor<T> variance(gain.shape());
-  Tensor<T> y(x.shape());
-  Tensor<T> dx(x.shape());
-  Tensor<T> dgain(gain.shape());
-  Tensor<T> dbias(bias.shape());
-  column_statistics(context, x.view(), mean.view(), variance.view());
-  batch_norm_forward(context, x.view(), mean.view(), variance.view(), gain.view(), bias.view(),
-                     kEpsilon, activation, y.view());
-  const ConstTensorView out = activation == Activation::kRelu ? y.view() : TensorView{};
-  batch_norm_backward_sums(context, x.view(), mean.view(), variance.view(), kEpsilon, out,
-                           dy.view(), dgain.view(), dbias.view());
-  batch_norm_backward_input(context, x.view(), mean.view(), variance.view(), gain.view(), kEpsilon,
-                            out, dy.view(), dgain.view(), dbias.view(), dx.view());
-  write(y);
-  write(dx);
-  write(dgain);
-  write(dbias);
+  Tensor<T> mean(c.gain.shape());
+  Tensor<T> variance(c.gain.shape());
+  column_statistics(context, c.x.view(), mean.view(), variance.view());
+  batch_norm_forward(context, c.x.view(), mean.view(), variance.view(), c.gain.view(),
+                     c.bias.view(), kEpsilon, activation, c.y.view());
+  const ConstTensorView out = activation == Activation::kRelu ? c.y.view() : TensorView{};
+  batch_norm_backward_sums(context, c.x.view(), mean.view(), variance.view(), kEpsilon, out,
+                           c.dy.view(), c.dgain.view(), c.dbias.view());
+  batch_norm_backward_input(context, c.x.view(), mean.view(), variance.view(), c.gain.view(),
+                            kEpsilon, out, c.dy.view(), c.dgain.view(), c.dbias.view(),
+                            c.dx.view());
+  c.write_results(context);
 }
 
 template <typename T>
 void group_norm(Context& context) {
   const std::int64_t groups = read_tensor<std::int64_t>().elements().front();
-  auto x = read_tensor<T>();
-  auto gain = read_tensor<T>();
-  auto bias = read_tensor<T>();
-  auto dy = read_tensor<T>();
-  const Shape images = x.shape();
+  NormCase<T> c(context);
+  const Shape images = c.x.shape();
   const GroupNormShape shape{images[0], images[1] * images[2], images[3], groups};
   const Shape parts{shape.images, shape.groups};
   Tensor<T> mean(parts);
   Tensor<T> rstd(parts);
-  Tensor<T> y(x.shape());
-  Tensor<T> dx(x.shape());
-  Tensor<T> dgain(gain.shape());
-  Tensor<T> dbias(bias.shape());
-  group_norm_forward(context, shape, x.view(), gain.view(), bias.view(), 1e-5, y.view(),
+  group_norm_forward(context, shape, c.x.view(), c.gain.view(), c.bias.view(), 1e-5, c.y.view(),
                      mean.view(), rstd.view());
-  group_norm_backward_input(context, shape, x.view(), gain.view(), mean.view(), rstd.view(),
-                            dy.view(), dx.view());
-  group_norm_backward_weight(context, shape, x.view(), mean.view(), rstd.view(), dy.view(),
-                             dgain.view(), dbias.view(), Accumulate::kOverwrite);
-  write(y);
-  write(dx);
-  write(dgain);
-  write(dbias);
+  group_norm_backward_input(context, shape, c.x.view(), c.gain.view(), mean.view(), rstd.view(),
+                            c.dy.view(), c.dx.view());
+  group_norm_backward_weight(context, shape, c.x.view(), mean.view(), rstd.view(), c.dy.view(),
+                             c.dgain.view(), c.dbias.view(), Accumulate::kOverwrite);
+  c.write_results(context);
 }
 
 template <typename T>
@@ -154,11 +135,7 @@ void run(const std::string& name) {
       {"batch_norm", [&] { batch_norm<T>(context, Activation::kNone); }},
       {"batch_norm_relu", [&] { batch_norm<T>(context, Activation::kRelu); }},
       {"group_norm", [&] { group_norm<T>(context); }}};
-  const auto found = cases.find(name);
-  if (found == cases.end()) {
-    fail(ExitCode::kUsage, "no case is called {}", name);
-  }
-  found->second();
+  reference::run_named(cases, name);
 }
 
 }  // namespace

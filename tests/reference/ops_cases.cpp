@@ -4,13 +4,10 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "strata/core/dtype.hpp"
-#include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/ops/activation.hpp"
-#include "strata/ops/convert.hpp"
 #include "strata/ops/embedding.hpp"
 #include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
@@ -18,32 +15,35 @@
 #include "strata/ops/rms_norm.hpp"
 #include "strata/ops/update.hpp"
 
-#include "streams.hpp"
+#include "op_cases.hpp"
 
 namespace strata::ops {
 namespace {
 
+using reference::NormCase;
+using reference::read_stored;
 using reference::read_tensor;
 using reference::Tensor;
 using reference::write;
 using reference::write_scalar;
+using reference::write_stored;
 
 template <typename T>
 void dense(Context& context) {
-  auto x = read_tensor<T>();
-  auto w = read_tensor<T>();
-  auto b = read_tensor<T>();
-  auto dy = read_tensor<T>();
+  auto x = read_stored<T>(context);
+  auto w = read_stored<T>(context);
+  auto b = read_stored<T>(context);
+  auto dy = read_stored<T>(context);
   Tensor<T> y(dy.shape());
   Tensor<T> dx(x.shape());
-  Tensor<T> dw(w.shape());
-  Tensor<T> db(b.shape());
+  Tensor<Compute<T>> dw(w.shape());
+  Tensor<Compute<T>> db(b.shape());
   matmul(context, x.view(), w.view(), y.view(), {.transpose_b = Transpose::kYes, .bias = b.view()});
   matmul(context, dy.view(), w.view(), dx.view());
   matmul(context, dy.view(), x.view(), dw.view(), {.transpose_a = Transpose::kYes});
   column_sum(context, dy.view(), db.view(), Accumulate::kOverwrite);
-  write(y);
-  write(dx);
+  write_stored(context, y);
+  write_stored(context, dx);
   write(dw);
   write(db);
 }
@@ -74,27 +74,17 @@ void softmax(Context& context) {
 
 template <typename T>
 void layer_norm(Context& context) {
-  auto x = read_tensor<T>();
-  auto gain = read_tensor<T>();
-  auto bias = read_tensor<T>();
-  auto dy = read_tensor<T>();
-  const Shape rows{x.shape()[0]};
-  Tensor<T> y(x.shape());
-  Tensor<T> mean(rows);
-  Tensor<T> rstd(rows);
-  Tensor<T> dx(x.shape());
-  Tensor<T> dgain(gain.shape());
-  Tensor<T> dbias(bias.shape());
-  layer_norm_forward(context, x.view(), gain.view(), bias.view(), 1e-5, y.view(), mean.view(),
-                     rstd.view());
-  layer_norm_backward_input(context, x.view(), gain.view(), mean.view(), rstd.view(), dy.view(),
-                            dx.view());
-  layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), dy.view(), dgain.view(),
-                             dbias.view(), Accumulate::kOverwrite);
-  write(y);
-  write(dx);
-  write(dgain);
-  write(dbias);
+  NormCase<T> c(context);
+  const Shape rows{c.x.shape()[0]};
+  Tensor<Compute<T>> mean(rows);
+  Tensor<Compute<T>> rstd(rows);
+  layer_norm_forward(context, c.x.view(), c.gain.view(), c.bias.view(), 1e-5, c.y.view(),
+                     mean.view(), rstd.view());
+  layer_norm_backward_input(context, c.x.view(), c.gain.view(), mean.view(), rstd.view(),
+                            c.dy.view(), c.dx.view());
+  layer_norm_backward_weight(context, c.x.view(), mean.view(), rstd.view(), c.dy.view(),
+                             c.dgain.view(), c.dbias.view(), Accumulate::kOverwrite);
+  c.write_results(context);
 }
 
 template <typename T>
@@ -149,64 +139,6 @@ void embedding(Context& context) {
   write(y);
   write(dtable);
   write(dpositions);
-}
-
-/// A tensor in bfloat16; the case's inputs are bfloat16 numbers stored as float.
-Tensor<BFloat16> narrowed(Context& context, Tensor<float> wide) {
-  Tensor<BFloat16> narrow(wide.shape());
-  convert(context, wide.view(), narrow.view());
-  return narrow;
-}
-
-void write_widened(Context& context, Tensor<BFloat16>& narrow) {
-  Tensor<float> wide(narrow.shape());
-  convert(context, narrow.view(), wide.view());
-  write(wide);
-}
-
-/// As dense(), with weight gradients in float.
-void bfloat16_dense(Context& context) {
-  auto x = narrowed(context, read_tensor<float>());
-  auto w = narrowed(context, read_tensor<float>());
-  auto b = narrowed(context, read_tensor<float>());
-  auto dy = narrowed(context, read_tensor<float>());
-  Tensor<BFloat16> y(dy.shape());
-  Tensor<BFloat16> dx(x.shape());
-  Tensor<float> dw(w.shape());
-  Tensor<float> db(b.shape());
-  matmul(context, x.view(), w.view(), y.view(), {.transpose_b = Transpose::kYes, .bias = b.view()});
-  matmul(context, dy.view(), w.view(), dx.view());
-  matmul(context, dy.view(), x.view(), dw.view(), {.transpose_a = Transpose::kYes});
-  column_sum(context, dy.view(), db.view(), Accumulate::kOverwrite);
-  write_widened(context, y);
-  write_widened(context, dx);
-  write(dw);
-  write(db);
-}
-
-/// As layer_norm(), with weight gradients in float.
-void bfloat16_layer_norm(Context& context) {
-  auto x = narrowed(context, read_tensor<float>());
-  auto gain = narrowed(context, read_tensor<float>());
-  auto bias = narrowed(context, read_tensor<float>());
-  auto dy = narrowed(context, read_tensor<float>());
-  const Shape rows{x.shape()[0]};
-  Tensor<BFloat16> y(x.shape());
-  Tensor<float> mean(rows);
-  Tensor<float> rstd(rows);
-  Tensor<BFloat16> dx(x.shape());
-  Tensor<float> dgain(gain.shape());
-  Tensor<float> dbias(bias.shape());
-  layer_norm_forward(context, x.view(), gain.view(), bias.view(), 1e-5, y.view(), mean.view(),
-                     rstd.view());
-  layer_norm_backward_input(context, x.view(), gain.view(), mean.view(), rstd.view(), dy.view(),
-                            dx.view());
-  layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), dy.view(), dgain.view(),
-                             dbias.view(), Accumulate::kOverwrite);
-  write_widened(context, y);
-  write_widened(context, dx);
-  write(dgain);
-  write(dbias);
 }
 
 /// The loss's mean over the rows, and its gradient.
@@ -272,8 +204,8 @@ void run(const std::string& name) {
       {"rms_norm", [&] { rms_norm<T>(context); }},
       {"swiglu", [&] { swiglu<T>(context); }},
       {"embedding", [&] { embedding<T>(context); }},
-      {"bfloat16_dense", [&] { bfloat16_dense(context); }},
-      {"bfloat16_layer_norm", [&] { bfloat16_layer_norm(context); }},
+      {"bfloat16_dense", [&] { dense<BFloat16>(context); }},
+      {"bfloat16_layer_norm", [&] { layer_norm<BFloat16>(context); }},
       {"cross_entropy", [&] { loss<T, std::int64_t>(context, cross_entropy); }},
       {"mean_squared_error", [&] { loss<T, T>(context, mean_squared_error); }},
       {"sgd", optimizer_of()},
@@ -282,11 +214,7 @@ void run(const std::string& name) {
       {"adam", optimizer_of()},
       {"adamw", optimizer_of()},
       {"adagrad", optimizer_of()}};
-  const auto found = cases.find(name);
-  if (found == cases.end()) {
-    fail(ExitCode::kUsage, "no case is called {}", name);
-  }
-  found->second();
+  reference::run_named(cases, name);
 }
 
 }  // namespace

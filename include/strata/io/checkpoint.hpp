@@ -153,18 +153,13 @@ class Checkpoint {
   /// Throws: Error(kCheckpoint) naming the file and the tensor.
   void verify_part(std::int64_t part) const;
 
-  /// Reads the row-major elements `range` of a shard's part of a tensor into `out`, host memory of
-  /// as many elements. However the tensor was split when it was written: what is asked for is put
-  /// together from the slices that hold it.
+  /// Reads the row-major elements `range` of a shard's part of a tensor (of all of it for the
+  /// default slice) into `out`, host memory of as many elements. However the tensor was split when
+  /// it was written: what is asked for is put together from the slices that hold it.
   /// Throws: Error(kCheckpoint) where the checkpoint's tensor of this name is missing or has
   /// another shape or dtype than `shape` and out's, or where a part cannot be read.
   void read(const std::string& name, const Shape& shape, const ShardSlice& shard,
             const grid::Range& range, TensorView out) const;
-  /// The same of a tensor that is not split.
-  void read(const std::string& name, const Shape& shape, const grid::Range& range,
-            TensorView out) const {
-    read(name, shape, ShardSlice{}, range, out);
-  }
 
   /// What `checkpoint inspect` prints: step, parts, metadata, and a table of the tensors.
   [[nodiscard]] std::string describe() const;

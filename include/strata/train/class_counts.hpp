@@ -52,6 +52,10 @@ class ClassCounts {
 [[nodiscard]] std::string class_table(const ClassCounts& counts,
                                       std::span<const std::string> names);
 
+/// Finds out whether write_confusion() could write the file, and leaves it as it is.
+/// Throws: Error(kUsage) where it could not.
+void require_confusion_writable(const std::filesystem::path& file);
+
 /// Writes the confusion matrix as CSV: a row for each class, a column for each answer, both named
 /// in the first. Throws: Error(kUsage) where the file cannot be written.
 void write_confusion(const ClassCounts& counts, std::span<const std::string> names,

@@ -104,7 +104,7 @@ TEST(CheckpointDamage, PartThatGoesAfterOpeningIsRefused) {
   fs::remove(directory / "part-00000.h5");
   std::vector<float> out(7);
   EXPECT_THAT(checkpoint_error([&] {
-                checkpoint.read("weights/dense1.bias", Shape{7}, {.begin = 0, .end = 7},
+                checkpoint.read("weights/dense1.bias", Shape{7}, {}, {.begin = 0, .end = 7},
                                 TensorView(std::span<float>(out), Shape{7}));
               }),
               HasSubstr("part-00000.h5 of the checkpoint"));
@@ -157,7 +157,7 @@ bool proves_good(const fs::path& directory, const Model& model, const std::strin
     checkpoint.verify_part(0);
     EXPECT_EQ(checkpoint.describe(), description);
     std::vector<float> out(35);
-    checkpoint.read("weights/dense1.weight", Shape{7, 5}, {.begin = 0, .end = 35},
+    checkpoint.read("weights/dense1.weight", Shape{7, 5}, {}, {.begin = 0, .end = 35},
                     TensorView(std::span<float>(out), Shape{35}));
     EXPECT_EQ(out, model.floats[4]);
     return true;

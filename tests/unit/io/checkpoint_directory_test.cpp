@@ -44,7 +44,7 @@ std::vector<std::string> names_in(const fs::path& root) {
 
 float first_weight(const fs::path& directory) {
   std::vector<float> out(1);
-  Checkpoint::open(directory).read("weights/dense1.bias", Shape{7}, {.begin = 0, .end = 1},
+  Checkpoint::open(directory).read("weights/dense1.bias", Shape{7}, {}, {.begin = 0, .end = 1},
                                    TensorView(std::span<float>(out), Shape{1}));
   return out[0];
 }

@@ -30,7 +30,7 @@ template <typename T>
 std::vector<T> read(const Checkpoint& checkpoint, const TensorInfo& info,
                     const grid::Range& range) {
   std::vector<T> out(static_cast<std::size_t>(range.count()), T{-1});
-  checkpoint.read(info.name, info.shape, range,
+  checkpoint.read(info.name, info.shape, {}, range,
                   TensorView(std::span<T>(out), Shape{range.count()}));
   return out;
 }
@@ -130,26 +130,28 @@ TEST(Checkpoint, RefusesATensorThatItDoesNotHave) {
   const TensorView view(std::span<float>(out), Shape{35});
   EXPECT_THAT(
       checkpoint_error([&] {
-        checkpoint.read("weights/dense2.weight", Shape{7, 5}, {.begin = 0, .end = 35}, view);
+        checkpoint.read("weights/dense2.weight", Shape{7, 5}, {}, {.begin = 0, .end = 35}, view);
       }),
       AllOf(HasSubstr("has no tensor 'weights/dense2.weight' (the nearest is "
                       "'weights/dense1.weight')")));
   EXPECT_THAT(
       checkpoint_error([&] {
-        checkpoint.read("weights/dense1.weight", Shape{5, 7}, {.begin = 0, .end = 35}, view);
+        checkpoint.read("weights/dense1.weight", Shape{5, 7}, {}, {.begin = 0, .end = 35}, view);
       }),
       AllOf(HasSubstr("tensor 'weights/dense1.weight' is float32 7 x 5"),
             HasSubstr("float32 5 x 7 was expected")));
   std::vector<double> wide(35);
   EXPECT_THAT(checkpoint_error([&] {
-                checkpoint.read("weights/dense1.weight", Shape{7, 5}, {.begin = 0, .end = 35},
+                checkpoint.read("weights/dense1.weight", Shape{7, 5}, {}, {.begin = 0, .end = 35},
                                 TensorView(std::span<double>(wide), Shape{35}));
               }),
               HasSubstr("float64 7 x 5 was expected"));
-  EXPECT_THROW(checkpoint.read("weights/dense1.weight", Shape{7, 5}, {.begin = 1, .end = 36}, view),
-               std::logic_error);
-  EXPECT_THROW(checkpoint.read("weights/dense1.weight", Shape{7, 5}, {.begin = 0, .end = 34}, view),
-               std::logic_error);
+  EXPECT_THROW(
+      checkpoint.read("weights/dense1.weight", Shape{7, 5}, {}, {.begin = 1, .end = 36}, view),
+      std::logic_error);
+  EXPECT_THROW(
+      checkpoint.read("weights/dense1.weight", Shape{7, 5}, {}, {.begin = 0, .end = 34}, view),
+      std::logic_error);
 }
 
 TEST(Checkpoint, DescribesItself) {

@@ -1,3 +1,5 @@
+#include <functional>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -117,6 +119,48 @@ TEST(ImportCifar, RefusesBadFiles) {
   EXPECT_THAT(error(ImportFormat::kCifar100, {"b.bin"}),
               AllOf(HasSubstr("is 100"), HasSubstr("expected 0 to 99")));
   EXPECT_THAT(error(ImportFormat::kCifar10, {"c.bin"}), HasSubstr("c.bin does not exist"));
+}
+
+TEST(ImportCifar, RefusesFilesThatChangeMeanwhile) {
+  // Between the first file and the second, which had three records when they were counted.
+  const std::string all = records(0, {"\3", "\1", "\4"});
+  const auto error = [&](const std::function<void(const TemporaryDirectory&)>& change) {
+    const TemporaryDirectory directory;
+    write_file(directory / "a.bin", records(3, {"\2"}));
+    write_file(directory / "b.bin", all);
+    const ImportOptions options =
+        cifar_options(directory, ImportFormat::kCifar10, {"a.bin", "b.bin"}, "1,3");
+    const auto between = [&](std::int64_t done, std::int64_t) {
+      if (done == 1) {
+        change(directory);
+      }
+    };
+    const std::string message = error_of([&] { import_dataset(options, between); });
+    EXPECT_FALSE(std::filesystem::exists(options.output));
+    return message;
+  };
+  const auto become = [](const std::string& bytes) {
+    return [bytes](const TemporaryDirectory& in) { write_file(in / "b.bin", bytes); };
+  };
+  EXPECT_THAT(error(become(all.substr(0, 2 * 3073))),
+              AllOf(HasSubstr("b.bin has 6146 bytes, but had 9219"), HasSubstr("import again")));
+  EXPECT_THAT(error(become(all.substr(0, 4000))), HasSubstr("b.bin has 4000 bytes, but had 9219"));
+  EXPECT_THAT(error(become("")), HasSubstr("b.bin has 0 bytes, but had 9219"));
+  EXPECT_THAT(error(become(all + all)), HasSubstr("b.bin has 18438 bytes, but had 9219"));
+  EXPECT_THAT(error([](const TemporaryDirectory& in) { std::filesystem::remove(in / "b.bin"); }),
+              HasSubstr("b.bin does not exist"));
+}
+
+TEST(ImportCifar, RefusesAFileThatShrinksWhileItIsRead) {
+  const TemporaryDirectory directory;
+  const std::vector<std::string> labels(40, "\3");
+  write_file(directory / "a.bin", records(0, labels));
+  const ImportOptions options = cifar_options(directory, ImportFormat::kCifar10, {"a.bin"}, "1,39");
+  const auto cut = [&](std::int64_t, std::int64_t) {
+    std::filesystem::resize_file(directory / "a.bin", 3073);
+  };
+  EXPECT_THAT(error_of([&] { import_dataset(options, cut); }),
+              AllOf(HasSubstr("cannot read"), HasSubstr("a.bin to its end of 122920 bytes")));
 }
 
 }  // namespace

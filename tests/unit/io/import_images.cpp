@@ -290,5 +290,23 @@ TEST(ImportImages, RefusesACropThatIsTooLarge) {
               AllOf(HasSubstr("x.png is 8 x 6"), HasSubstr("--crop=7; give --resize=7 too")));
 }
 
+TEST(ImportImages, RefusesACropThatIsLargerThanWhatResizingMakes) {
+  const TemporaryDirectory directory;
+  const auto error = [&](const ImageOptions& images) {
+    // Before files are looked for: there are none.
+    ImportOptions options = image_options({directory / "none"}, directory / "out", "1");
+    options.images = images;
+    return import_error(options, ExitCode::kUsage);
+  };
+  EXPECT_THAT(error({.shorter_side = 128, .crop = 224}),
+              AllOf(HasSubstr("--crop is 224, but --resize=128 makes the shorter side 128 pixels"),
+                    HasSubstr("at most 128, or a larger --resize")));
+  EXPECT_THAT(error({.height = 300, .width = 9, .crop = 10}),
+              AllOf(HasSubstr("--resize=300x9 makes the shorter side 9"), HasSubstr("at most 9")));
+  EXPECT_THAT(error({.height = 9, .width = 300, .crop = 10}), HasSubstr("--resize=9x300 makes"));
+  // As large as the shorter side is no error.
+  EXPECT_EQ(imported(png(9, 12, 1), {.shorter_side = 5, .crop = 5}).size(), 75U);
+}
+
 }  // namespace
 }  // namespace strata::io

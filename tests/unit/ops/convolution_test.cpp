@@ -12,18 +12,12 @@ using test::as_double;
 using test::convolution_shapes;
 using test::dot;
 using test::expect_gradient;
+using test::kStoredTolerance;
+using test::poisoned;
 using test::randoms;
 using test::relative_error;
 using test::square;
 using test::Tensor;
-
-template <typename T>
-Tensor<T> poisoned(const Shape& shape, std::size_t misalignment = 0) {
-  Tensor<T> tensor(shape, misalignment);
-  std::fill(tensor.elements().begin(), tensor.elements().end(),
-            static_cast<T>(std::numeric_limits<Compute<T>>::quiet_NaN()));
-  return tensor;
-}
 
 /// A layer whose results are NaN until they are computed.
 template <typename T>
@@ -98,10 +92,6 @@ struct Reference {
   std::vector<double> dw;
 };
 
-/// What results may differ from the reference by: rounding of the sums, and of what is stored.
-template <typename T>
-constexpr double kAllowed = sizeof(T) == 2 ? 4e-3 : test::kTolerance<T>;
-
 template <typename T>
 class ConvolutionTyped : public testing::Test {};
 using Types = testing::Types<float, double, BFloat16>;
@@ -118,8 +108,9 @@ TYPED_TEST(ConvolutionTyped, AgreesWithPlainLoops) {
       const Reference reference(layer);
       layer.forward(context);
       layer.backward(context);
-      EXPECT_LT((relative_error<T, double>(layer.y.elements(), reference.y)), kAllowed<T>);
-      EXPECT_LT((relative_error<T, double>(layer.dx.elements(), reference.dx)), kAllowed<T>);
+      EXPECT_LT((relative_error<T, double>(layer.y.elements(), reference.y)), kStoredTolerance<T>);
+      EXPECT_LT((relative_error<T, double>(layer.dx.elements(), reference.dx)),
+                kStoredTolerance<T>);
       EXPECT_LT((relative_error<C, double>(layer.dw.elements(), reference.dw)),
                 test::kTolerance<C>);
     }

@@ -12,7 +12,8 @@ using test::as_double;
 using test::axis;
 using test::dot;
 using test::expect_gradient;
-using test::kTolerance;
+using test::kStoredTolerance;
+using test::poisoned;
 using test::randoms;
 using test::relative_error;
 using test::Tensor;
@@ -32,16 +33,9 @@ struct Layer {
       : shape(of),
         x(randoms<T>(of.input(), 1)),
         dy(randoms<T>(of.output(), 2)),
-        y(of.output()),
+        y(poisoned<T>(of.output())),
         at(of.output()),
-        dx(of.input()) {
-    poison();
-  }
-
-  void poison() {
-    const auto nan = static_cast<T>(std::numeric_limits<Compute<T>>::quiet_NaN());
-    std::fill(y.elements().begin(), y.elements().end(), nan);
-    std::fill(dx.elements().begin(), dx.elements().end(), nan);
+        dx(poisoned<T>(of.input())) {
     std::fill(at.elements().begin(), at.elements().end(), std::uint8_t{255});
   }
   void max(Context& context) {
@@ -91,9 +85,6 @@ class PoolingTyped : public testing::Test {};
 using Types = testing::Types<float, double, BFloat16>;
 TYPED_TEST_SUITE(PoolingTyped, Types);
 
-template <typename T>
-constexpr double kAllowed = sizeof(T) == 2 ? 4e-3 : kTolerance<T>;
-
 TYPED_TEST(PoolingTyped, MaxAgreesWithPlainLoops) {
   using T = TypeParam;
   Context context(2);
@@ -111,7 +102,7 @@ TYPED_TEST(PoolingTyped, MaxAgreesWithPlainLoops) {
       ASSERT_EQ(layer.at[out], best.place) << out;
       dx[static_cast<std::size_t>(best.index)] += as_double(layer.dy[out]);
     }
-    EXPECT_LT((relative_error<T, double>(layer.dx.elements(), dx)), kAllowed<T>);
+    EXPECT_LT((relative_error<T, double>(layer.dx.elements(), dx)), kStoredTolerance<T>);
   }
 }
 
@@ -131,8 +122,8 @@ TYPED_TEST(PoolingTyped, AverageAgreesWithPlainLoops) {
         dx[static_cast<std::size_t>(element.index)] += as_double(layer.dy[out]) / count;
       }
     }
-    EXPECT_LT((relative_error<T, double>(layer.y.elements(), y)), kAllowed<T>);
-    EXPECT_LT((relative_error<T, double>(layer.dx.elements(), dx)), kAllowed<T>);
+    EXPECT_LT((relative_error<T, double>(layer.y.elements(), y)), kStoredTolerance<T>);
+    EXPECT_LT((relative_error<T, double>(layer.dx.elements(), dx)), kStoredTolerance<T>);
   }
 }
 

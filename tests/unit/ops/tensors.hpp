@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -78,6 +79,15 @@ Tensor<T> randoms(const Shape& shape, std::uint64_t seed, double scale = 1.0,
   return tensor;
 }
 
+/// NaN, for what must be written before it is read.
+template <typename T>
+Tensor<T> poisoned(const Shape& shape, std::size_t misalignment = 0) {
+  Tensor<T> tensor(shape, misalignment);
+  std::fill(tensor.elements().begin(), tensor.elements().end(),
+            static_cast<T>(std::numeric_limits<Compute<T>>::quiet_NaN()));
+  return tensor;
+}
+
 /// |a - b| / |b| in the Euclidean norm.
 template <typename A, typename B>
 double relative_error(std::span<const A> a, std::span<const B> b) {
@@ -111,6 +121,12 @@ void expect_rounded(std::span<const T> results, std::span<const double> expected
 /// What f32 and f64 results may differ from a reference by, relative to its norm.
 template <typename T>
 inline constexpr double kTolerance = sizeof(T) == 4 ? 2e-6 : 1e-13;
+
+/// The same of results that are stored as T, bfloat16 among them: rounding of the sums, and of what
+/// is stored.
+template <typename T>
+inline constexpr double kStoredTolerance = kTolerance<Compute<T>> +
+                                           (sizeof(T) == 2 ? kHalfUlp : 0.0);
 
 /// Holds `gradient` to central differences of `loss` at `at`, element by element.
 inline void expect_gradient(const std::function<double()>& loss, std::span<double> at,

@@ -79,5 +79,20 @@ TEST(PrepareImages, PlansPresetsWithoutData) {
   EXPECT_EQ(plan.model->output().shape, Shape{1000});
 }
 
+TEST(PrepareImages, WarnsOfTensorRanksThatAllDoTheSame) {
+  RunConfig config = config_of(nn::Preset::kResnet20);
+  const auto text = [&](std::int64_t tensor) {
+    config.parallel.tensor = tensor;
+    return plan_text(prepare(config, 0, images({3, 32, 32}), {}));
+  };
+  EXPECT_THAT(text(2),
+              testing::AllOf(testing::HasSubstr("warning: no layer is split, so the 2 ranks"),
+                             testing::HasSubstr("set parallel.tensor to 1, or split layers")));
+  EXPECT_THAT(text(1), testing::Not(testing::HasSubstr("warning")));
+  config = flat();
+  config.model.layers = {"conv 8 3 parallel=column", "flatten", "dense 4 parallel=row"};
+  EXPECT_THAT(text(2), testing::Not(testing::HasSubstr("warning")));
+}
+
 }  // namespace
 }  // namespace strata::train

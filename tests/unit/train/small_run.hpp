@@ -68,7 +68,7 @@ inline RunResult result_of(const RunConfig& config, std::int64_t step) {
   for (const io::TensorInfo& tensor : checkpoint.tensors()) {
     std::vector<float>& values = result.tensors[tensor.name];
     values.resize(static_cast<std::size_t>(tensor.shape.count()));
-    checkpoint.read(tensor.name, tensor.shape, {0, tensor.shape.count()},
+    checkpoint.read(tensor.name, tensor.shape, {}, {0, tensor.shape.count()},
                     TensorView(std::span(values), tensor.shape));
   }
   return result;
