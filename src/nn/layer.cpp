@@ -48,8 +48,9 @@ std::vector<TensorSpec> Layer::workspace(const PassShape& /*pass*/) const {
 }
 
 LayerTraffic exchange_of(const PassShape& pass, double bytes) {
-  const auto ranks = static_cast<double>(pass.shards.count / pass.shards.own.count());
-  return {ranks - 1.0, bytes * (ranks - 1.0) / ranks};
+  const std::int64_t ranks = pass.shards.count / pass.shards.own.count();
+  const auto others = static_cast<double>(ranks - 1);
+  return {others, bytes * others / static_cast<double>(ranks)};
 }
 
 LayerTraffic Layer::traffic(const PassShape& /*pass*/) const {

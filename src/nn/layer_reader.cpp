@@ -103,7 +103,7 @@ class Reader {
         own.back() == '.') {
       line.refuse("a name has at least one character, no '/', and no '.' at its ends");
     }
-    const std::string name = prefix + own;
+    std::string name = prefix + own;
     if (!names_.insert(name).second) {
       line.refuse(fmt::format("the name \"{}\" is taken already; give another with name=", name));
     }

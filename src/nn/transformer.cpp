@@ -61,25 +61,25 @@ TransformerOptions options_of(Preset preset) {
     }
     case Preset::kLlama:
       return llama({.context = 0, .vocabulary = 0});
-    case Preset::kGpt2_124m:
+    case Preset::kGpt2M124:
       return gpt2(12, 768, 12);
-    case Preset::kGpt2_355m:
+    case Preset::kGpt2M355:
       return gpt2(24, 1024, 16);
-    case Preset::kGpt2_774m:
+    case Preset::kGpt2M774:
       return gpt2(36, 1280, 20);
-    case Preset::kGpt2_1558m:
+    case Preset::kGpt2M1558:
       return gpt2(48, 1600, 25);
-    case Preset::kTinyllama_1b:
+    case Preset::kTinyllamaB1:
       return llama({22, 2048, 32, 4, 5632, 2048});
-    case Preset::kLlama2_7b:
+    case Preset::kLlama2B7:
       return llama({32, 4096, 32, 32, 11008});
-    case Preset::kLlama2_13b:
+    case Preset::kLlama2B13:
       return llama({40, 5120, 40, 40, 13824});
-    case Preset::kLlama2_70b:
+    case Preset::kLlama2B70:
       return llama({80, 8192, 64, 8, 28672});
-    case Preset::kLlama3_8b:
+    case Preset::kLlama3B8:
       return llama({32, 4096, 32, 8, 14336, 8192, 128256, 500000.0});
-    case Preset::kLlama3_70b:
+    case Preset::kLlama3B70:
       return llama({80, 8192, 64, 8, 28672, 8192, 128256, 500000.0});
     default:
       require(!is_convnet(preset), "{} is no transformer", name_of(preset));

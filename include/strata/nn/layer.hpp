@@ -224,8 +224,8 @@ class Layer {
                                ops::Accumulate accumulate) const;
 
  protected:
-  Layer(std::string name, Port input, Port output)
-      : name_(std::move(name)), input_(std::move(input)), output_(std::move(output)) {}
+  Layer(std::string name, const Port& input, const Port& output)
+      : name_(std::move(name)), input_(input), output_(output) {}
 
  private:
   std::string name_;

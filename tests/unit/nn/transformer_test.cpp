@@ -39,16 +39,16 @@ TEST_P(Presets, HaveTheirPublishedNumberOfParameters) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Presets,
-                         testing::Values(Published{Preset::kGpt2_124m, 124'439'808},
-                                         Published{Preset::kGpt2_355m, 354'823'168},
-                                         Published{Preset::kGpt2_774m, 774'030'080},
-                                         Published{Preset::kGpt2_1558m, 1'557'611'200},
-                                         Published{Preset::kTinyllama_1b, 1'100'048'384},
-                                         Published{Preset::kLlama2_7b, 6'738'415'616},
-                                         Published{Preset::kLlama2_13b, 13'015'864'320},
-                                         Published{Preset::kLlama2_70b, 68'976'648'192},
-                                         Published{Preset::kLlama3_8b, 8'030'261'248},
-                                         Published{Preset::kLlama3_70b, 70'553'706'496}),
+                         testing::Values(Published{Preset::kGpt2M124, 124'439'808},
+                                         Published{Preset::kGpt2M355, 354'823'168},
+                                         Published{Preset::kGpt2M774, 774'030'080},
+                                         Published{Preset::kGpt2M1558, 1'557'611'200},
+                                         Published{Preset::kTinyllamaB1, 1'100'048'384},
+                                         Published{Preset::kLlama2B7, 6'738'415'616},
+                                         Published{Preset::kLlama2B13, 13'015'864'320},
+                                         Published{Preset::kLlama2B70, 68'976'648'192},
+                                         Published{Preset::kLlama3B8, 8'030'261'248},
+                                         Published{Preset::kLlama3B70, 70'553'706'496}),
                          [](const auto& test) {
                            std::string name(name_of(test.param.preset));
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -70,11 +70,11 @@ TEST(Resolved, FillsInWhatThePresetDecides) {
   EXPECT_EQ(llama.hidden, 128);
   EXPECT_EQ(llama.rotary_base, 10000.0);
   EXPECT_EQ(llama.bias, Choice::kNo);
-  EXPECT_EQ(resolved({.preset = Preset::kLlama3_8b}).rotary_base, 500000.0);
+  EXPECT_EQ(resolved({.preset = Preset::kLlama3B8}).rotary_base, 500000.0);
 }
 
 TEST(Resolved, KeepsWhatIsGiven) {
-  const TransformerOptions o = resolved({.preset = Preset::kGpt2_124m,
+  const TransformerOptions o = resolved({.preset = Preset::kGpt2M124,
                                          .blocks = 3,
                                          .kv_heads = 4,
                                          .context = 64,
@@ -95,9 +95,9 @@ TEST(Resolved, KeepsWhatIsGiven) {
 }
 
 TEST(Resolved, GivingAPresetItsOwnSizesChangesNothing) {
-  const TransformerOptions preset = resolved({.preset = Preset::kLlama2_7b});
+  const TransformerOptions preset = resolved({.preset = Preset::kLlama2B7});
   EXPECT_EQ(preset.hidden, 11008);
-  EXPECT_EQ(resolved({.preset = Preset::kLlama2_7b, .width = 4096}), preset);
+  EXPECT_EQ(resolved({.preset = Preset::kLlama2B7, .width = 4096}), preset);
   EXPECT_EQ(resolved(preset), preset);
 }
 
