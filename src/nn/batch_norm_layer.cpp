@@ -31,7 +31,8 @@ class BatchNorm final : public Layer {
         options_(options) {}
 
   std::string text() const override {
-    return std::string("batch_norm") + (has_relu() ? " relu" : "") + (joins_lanes() ? " sync" : "");
+    return std::string("batch_norm") + (has_relu() ? " relu" : "") +
+           (options_.sync == SyncLanes::kYes ? " sync" : "");
   }
 
   std::vector<ParameterSpec> parameters() const override {
@@ -77,12 +78,20 @@ class BatchNorm final : public Layer {
   bool backward_reads_output() const override { return has_relu(); }
   bool joins_lanes() const override { return lanes_ > 1; }
   std::int64_t lane_bytes(const PassShape& pass) const override {
-    return joins_lanes() ? 4 * held_channels(pass) * size_bytes(compute_dtype(pass.dtype)) : 0;
+    return joins_lanes() ? 2 * held_channels(pass) * size_bytes(compute_dtype(pass.dtype)) : 0;
+  }
+
+  void check(const PassShape& pass) const override {
+    if (rows_at(input(), pass.microbatch) * lanes_ == 1) {
+      fail(ExitCode::kUsage,
+           "{} normalises each channel over a microbatch, but a microbatch has one value of "
+           "each; set batch.micro to at least 2",
+           name());
+    }
   }
 
   void forward(const LayerPass& pass) const override {
     if (pass.mode == Mode::kTraining) {
-      require_rows(pass);
       make_statistics(pass, pass.saved[0], pass.saved[1]);
     }
     normalise(pass);
@@ -95,7 +104,6 @@ class BatchNorm final : public Layer {
     }
     const LayerPass& first = passes.front();
     for (std::size_t k = 0; k < passes.size(); ++k) {
-      require_rows(passes[k]);
       make_statistics(passes[k], own_part(first, k, 0), own_part(first, k, 1));
     }
     exchange(first);
@@ -170,16 +178,6 @@ class BatchNorm final : public Layer {
   static constexpr std::size_t kRunningVariance = 3;
 
   [[nodiscard]] bool has_relu() const { return options_.activation == ops::Activation::kRelu; }
-
-  void require_rows(const LayerPass& pass) const {
-    const std::int64_t channels = channel_blocks(pass, input()).front().held;
-    if (pass.input.count() / channels * lanes_ == 1) {
-      fail(ExitCode::kUsage,
-           "{} normalises each channel over a microbatch, but a microbatch has one value of "
-           "each; set batch.micro to at least 2",
-           name());
-    }
-  }
 
   /// The statistics of a microbatch by itself.
   void make_statistics(const LayerPass& pass, const TensorView& mean,

@@ -41,6 +41,13 @@ class Planner {
  public:
   Planner(const Model& model, const StageSpec& spec) : model_(model), spec_(spec) {
     plan_.layers.resize(static_cast<std::size_t>(spec.layers.count()));
+    for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
+      const LayerSources& sources = model.sources(i);
+      first_readers_.try_emplace(sources.input, i);
+      if (sources.added) {
+        first_readers_.try_emplace(*sources.added, i);
+      }
+    }
   }
 
   GradientPlan plan() {
@@ -76,14 +83,14 @@ class Planner {
     if (sources.added && *sources.added != kModelInput) {
       // What is sent has memory of its own; elsewhere the output's gradient serves.
       const std::int64_t tensor = *sources.added;
-      if (tensor < spec_.layers.begin) {
-        gradients.added = take_gradient(tensor);
+      if (is_sent(tensor, layer)) {
+        gradients.added = take_gradient(tensor, layer);
       }
       gradients.added_sum =
           add(tensor, gradients.added == GradientPlan::kNone ? gradients.output : gradients.added);
     }
     if (sources.input != kModelInput) {
-      gradients.input = take_gradient(sources.input);
+      gradients.input = take_gradient(sources.input, layer);
       gradients.input_sum = add(sources.input, gradients.input);
     }
     for (const TensorSpec& inner : model_.layer(layer).gradients(spec_.pass)) {
@@ -101,9 +108,14 @@ class Planner {
     return std::ssize(plan_.pieces) - 1;
   }
 
-  std::int64_t take_gradient(std::int64_t tensor) {
+  /// Whether what a layer gives is all of a gradient that another stage waits for.
+  [[nodiscard]] bool is_sent(std::int64_t tensor, std::int64_t layer) const {
+    return tensor < spec_.layers.begin && first_readers_.at(tensor) == layer;
+  }
+
+  std::int64_t take_gradient(std::int64_t tensor, std::int64_t layer) {
     return take({local_shape(model_.port_of(tensor), spec_.pass), spec_.pass.dtype},
-                tensor < spec_.layers.begin ? GradientPlan::Home::kSlot : home());
+                is_sent(tensor, layer) ? GradientPlan::Home::kSlot : home());
   }
 
   std::int64_t used(std::int64_t piece) {
@@ -122,6 +134,8 @@ class Planner {
   const Model& model_;
   const StageSpec& spec_;
   GradientPlan plan_;
+  /// The first layer of the stage that reads a tensor.
+  std::map<std::int64_t, std::int64_t> first_readers_;
   std::map<std::int64_t, std::int64_t> sums_;
   std::int64_t now_ = 0;
 };

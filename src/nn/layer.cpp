@@ -47,6 +47,8 @@ std::vector<TensorSpec> Layer::workspace(const PassShape& /*pass*/) const {
   return {};
 }
 
+void Layer::check(const PassShape& /*pass*/) const {}
+
 LayerTraffic exchange_of(const PassShape& pass, double bytes) {
   const std::int64_t ranks = pass.shards.count / pass.shards.own.count();
   const auto others = static_cast<double>(ranks - 1);
@@ -78,6 +80,7 @@ void Layer::forward(const LayerPass& /*pass*/) const {
 void Layer::forward_lanes(std::span<const LayerPass> passes) const {
   for (const LayerPass& pass : passes) {
     forward(pass);
+    pass.shards.progress();
   }
 }
 
@@ -86,6 +89,7 @@ void Layer::backward_input_lanes(std::span<const LayerPass> passes,
                                  std::span<const TensorView> input_gradients) const {
   for (std::size_t i = 0; i < passes.size(); ++i) {
     backward_input(passes[i], output_gradients[i], input_gradients[i]);
+    passes[i].shards.progress();
   }
 }
 

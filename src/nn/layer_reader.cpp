@@ -168,6 +168,9 @@ class Reader {
       opening.finish();
       ++next_;
       read_until(opening, prefix + "shortcut.", {"end"});
+      if (layers_.size() == body_end) {
+        opening.refuse("the shortcut has no layer before the block's end; leave the line out");
+      }
     }
     LayerLine end(lines_[next_++]);
     const ops::Activation activation = end.take_relu();
@@ -179,7 +182,13 @@ class Reader {
           shape_text(output), layers_.size() == body_end ? "input" : "shortcut",
           shape_text(site_.input)));
     }
-    site_.name = name;
+    site_.name = prefix + "end";
+    if (!names_.insert(site_.name).second) {
+      line.refuse(
+          fmt::format("a layer in it has the name \"{}\", which its end has; give that "
+                      "layer another with name=",
+                      site_.name));
+    }
     add(make_sum(site_, activation), {.input = made, .added = last_});
   }
 

@@ -141,6 +141,29 @@ std::vector<double> Model::costs() const {
   return costs;
 }
 
+bool has_batch_norm(const Model& model) {
+  return std::any_of(
+      model.parameters().begin(), model.parameters().end(),
+      [](const ParameterSpec& spec) { return spec.rule == ParameterRule::kAverage; });
+}
+
+namespace {
+
+/// The number of a layer with this name, or of the first in a block with it; else how many there
+/// are.
+std::int64_t layer_named(const Model& model, const std::string& name) {
+  std::int64_t number = 0;
+  const auto is_meant = [&](const std::string& other) {
+    return other == name || other.rfind(name + ".", 0) == 0;
+  };
+  while (number < model.layer_count() && !is_meant(model.layer(number).name())) {
+    ++number;
+  }
+  return number;
+}
+
+}  // namespace
+
 grid::StageSplit split_model(const Model& model, std::int64_t stages, const std::string& how) {
   if (stages > model.layer_count()) {
     fail(ExitCode::kUsage,
@@ -156,10 +179,7 @@ grid::StageSplit split_model(const Model& model, std::int64_t stages, const std:
   for (const std::string& word : split_words(how, ", ")) {
     std::int64_t number = 0;
     if (!parse_int64(word, number)) {
-      number = 0;
-      while (number < model.layer_count() && model.layer(number).name() != word) {
-        ++number;
-      }
+      number = layer_named(model, word);
     }
     if (number < 0 || number >= model.layer_count()) {
       fail(ExitCode::kUsage,

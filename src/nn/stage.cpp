@@ -26,7 +26,8 @@ Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model
               model.shards() == spec.pass.shards.count,
           "a stage for {} shards in a group of {} with a model of {}", spec.pass.shards.count,
           shards.shards(), model.shards());
-  require(!model.joins_lanes() || (lanes != nullptr && lanes->own().count() == spec.pass.together),
+  require(!model.joins_lanes() || spec.slots.gradients == 0 ||
+              (lanes != nullptr && lanes->own().count() == spec.pass.together),
           "a stage for {} lanes together that knows of no others", spec.pass.together);
   for (const MemoryItem& item : memory(model, spec)) {
     memory_.emplace_back(context.device(), item.bytes);
@@ -136,18 +137,20 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
   const ActivationSlot& slot = slot_of(microbatch.turn);
   const Port& port = model_.layer(layer).input();
   const LayerSources& sources = model_.sources(layer);
-  ConstTensorView input = tensor_of(sources.input, microbatch);
-  if (model_.port_of(sources.input).shape != port.shape) {
-    input = input.reshaped(local_shape(port, spec_.pass));
-  }
+  const auto read = [&](std::int64_t tensor) {
+    const ConstTensorView view = tensor_of(tensor, microbatch);
+    return model_.port_of(tensor).shape == port.shape
+               ? view
+               : view.reshaped(local_shape(port, spec_.pass));
+  };
   return {.context = context_,
           .shards = shards_,
           .mode = mode,
           .recompute = spec_.pass.recompute,
           .lanes = lanes_,
           .first_sample = microbatch.first_sample,
-          .input = input,
-          .added = sources.added ? tensor_of(*sources.added, microbatch) : ConstTensorView(),
+          .input = read(sources.input),
+          .added = sources.added ? read(*sources.added) : ConstTensorView(),
           .output = slot.outputs[local(layer)],
           .saved = slot.saved[local(layer)],
           .gradients = gradient_slots_.empty()

@@ -148,9 +148,10 @@ LayerTraffic Stage::lane_traffic(const Model& model, const StageSpec& spec, std:
   LayerTraffic traffic;
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     if (model.layer(i).joins_lanes()) {
-      // Forward and backward.
-      traffic.messages += 2.0 * static_cast<double>(replicas - 1);
-      traffic.bytes += static_cast<double>((replicas - 1) * spec.pass.together *
+      // Forward, and backward where the input has a gradient.
+      const std::int64_t gathers = model.sources(i).input == kModelInput ? 1 : 2;
+      traffic.messages += static_cast<double>(gathers * (replicas - 1));
+      traffic.bytes += static_cast<double>(gathers * (replicas - 1) * spec.pass.together *
                                            model.layer(i).lane_bytes(spec.pass));
     }
   }

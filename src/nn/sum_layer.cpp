@@ -36,9 +36,7 @@ class Sum final : public Layer {
                                output_gradient);
     }
     // Both ways may change their gradient.
-    if (!input_gradient.empty()) {
-      ops::copy(pass.context, output_gradient, input_gradient);
-    }
+    ops::copy(pass.context, output_gradient, input_gradient);
   }
 
  private:

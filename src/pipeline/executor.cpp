@@ -51,6 +51,7 @@ class Executor::Run {
         see_(see),
         actions_(schedule.stage_actions[static_cast<std::size_t>(group_.rank())]),
         turns_(schedule.microbatches),
+        passes_gradients_on_(sink != nullptr && passes_gradients_on()),
         activation_receives_(of(schedule.microbatches)),
         gradient_receives_(of(schedule.microbatches)),
         activation_sends_(of(schedule.microbatches)),
@@ -84,13 +85,17 @@ class Executor::Run {
     return std::vector<Messages>(static_cast<std::size_t>(microbatches));
   }
 
+  [[nodiscard]] std::int64_t turn_of(std::int64_t m, std::int64_t lane) const {
+    return m * stage_.together() + lane;
+  }
+
   /// The microbatches of an action: the m-th of each of the lanes that are computed together.
   [[nodiscard]] std::vector<nn::Microbatch> microbatches(std::int64_t m) {
     std::vector<nn::Microbatch> together;
     for (std::int64_t k = 0; k < stage_.together(); ++k) {
       const std::int64_t number = k * turns_ + m;
       together.push_back({.number = number,
-                          .turn = m * stage_.together() + k,
+                          .turn = turn_of(m, k),
                           .input = stage_.is_first() ? source_.inputs(number) : ConstTensorView(),
                           .first_sample = source_.first_row(number)});
     }
@@ -122,8 +127,8 @@ class Executor::Run {
         backward_input(m);
         break;
       case ActionKind::kSendGradient:
-        for (const nn::Microbatch& microbatch : microbatches(m)) {
-          for (const TensorView& gradient : stage_.input_gradients_of(microbatch.turn)) {
+        for (std::int64_t k = 0; k < stage_.together(); ++k) {
+          for (const TensorView& gradient : stage_.input_gradients_of(turn_of(m, k))) {
             gradient_sends_[index].add(group_.send(gradient, action.peer, comm::Tag::kGradient));
           }
         }
@@ -192,7 +197,7 @@ class Executor::Run {
   void receive(const Action& action, Messages& messages, comm::Tag tag,
                const TensorsOf& tensors_of) {
     for (std::int64_t k = 0; k < stage_.together(); ++k) {
-      for (const TensorView& tensor : tensors_of(action.microbatch * stage_.together() + k)) {
+      for (const TensorView& tensor : tensors_of(turn_of(action.microbatch, k))) {
         messages.add(group_.receive(tensor, action.peer, tag));
       }
     }
@@ -216,7 +221,7 @@ class Executor::Run {
         if (m - stage_.slots().gradients >= weights_done_) {
           return;
         }
-        if (passes_gradients_on()) {
+        if (passes_gradients_on_) {
           wait_for_slot(gradient_sends_, m, stage_.slots().gradients);
         }
         receive(action, gradient_receives_[index], comm::Tag::kGradient,
@@ -255,6 +260,7 @@ class Executor::Run {
   const std::vector<Action>& actions_;
   /// Microbatches of each lane that is computed together with others; else all.
   std::int64_t turns_;
+  bool passes_gradients_on_;
   std::vector<Messages> activation_receives_;
   std::vector<Messages> gradient_receives_;
   std::vector<Messages> activation_sends_;

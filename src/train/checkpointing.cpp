@@ -46,6 +46,9 @@ nlohmann::ordered_json identity_of(const Plan& plan) {
     identity["data.crop_padding"] = c.data.augmentation.crop_padding;
     identity["data.cutout"] = c.data.augmentation.cutout;
   }
+  if (nn::has_batch_norm(*plan.model)) {
+    identity["model.sync_batch_norm"] = name_of(c.model.sync_batch_norm);
+  }
   identity["the number of training samples"] = plan.train_data.samples;
   identity["the checksum of data.train"] = hash_text(plan.train_data.checksum);
   return identity;

@@ -265,18 +265,24 @@ void check_sum(const Plan& plan, const nn::Layer& layer, const nn::Port& port) {
 
 }  // namespace
 
+nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {
+  const RunConfig& c = plan.config;
+  return {.microbatch = c.batch.micro,
+          .dtype = c.numerics.dtype,
+          .shards = {.count = c.numerics.shards,
+                     .own = grid::even_part(c.numerics.shards, plan.grid.tensor, tensor)},
+          .recompute = c.train.recompute,
+          .together = plan.together};
+}
+
 void check_stages(const Plan& plan) {
   const RunConfig& c = plan.config;
   // Of the first rank of a tensor group, which has as much as any.
-  const nn::PassShape pass{
-      .microbatch = c.batch.micro,
-      .dtype = c.numerics.dtype,
-      .shards = {.count = c.numerics.shards,
-                 .own = grid::even_part(c.numerics.shards, plan.grid.tensor, 0)},
-      .recompute = c.train.recompute};
+  const nn::PassShape pass = pass_shape(plan, 0);
   check_neighbours(plan, pass);
   for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
     const nn::Layer& layer = plan.model->layer(i);
+    layer.check(pass);
     if (layer.traffic(pass).messages > 0.0) {
       check_sum(plan, layer, layer.input());
       check_sum(plan, layer, layer.output());

@@ -30,8 +30,11 @@ void check_unused(const Plan& plan);
 /// Refuses changes of images where samples are none, or smaller than what is changed.
 void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data);
 
-/// Refuses messages that are too long for MPI, which counts their bytes in 32 bits, and rows of
-/// tokens that sequence parallelism does not divide.
+/// What the passes of a rank at a tensor coordinate are made for.
+[[nodiscard]] nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor);
+
+/// Refuses messages that are too long for MPI, which counts their bytes in 32 bits, rows of tokens
+/// that sequence parallelism does not divide, and microbatches that a layer cannot take.
 void check_stages(const Plan& plan);
 
 }  // namespace strata::train

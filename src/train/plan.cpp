@@ -171,18 +171,11 @@ namespace {
 
 nn::StageSpec stage_spec(const Plan& plan, const grid::Coordinates& place) {
   const RunConfig& c = plan.config;
-  const nn::Shards shards{
-      .count = c.numerics.shards,
-      .own = grid::even_part(c.numerics.shards, plan.grid.tensor, place.tensor)};
   // Fused, gradients inside the stage share their memory. What is made again is there only once, so
   // both gradients of a layer must be computed with it.
   const bool fused = plan.grid.pipeline == 1 || c.train.recompute != nn::Recompute::kNone;
   return {.layers = plan.split.stages[static_cast<std::size_t>(place.pipeline)],
-          .pass = {.microbatch = c.batch.micro,
-                   .dtype = c.numerics.dtype,
-                   .shards = shards,
-                   .recompute = c.train.recompute,
-                   .together = plan.together},
+          .pass = pass_shape(plan, place.tensor),
           .slots = pipeline::slots_for(plan.training, place.pipeline),
           .order = fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit};
 }
@@ -221,8 +214,11 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   const auto gradient = static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
   const nn::StageSpec& stage = rank.stage;
   Traffic neighbours{"activations and their gradients, to other stages"};
-  const auto add_crossing = [&](std::int64_t layer) {
+  const auto add_crossing = [&](std::int64_t layer, bool forward) {
     for (const std::int64_t tensor : plan.model->crossing(layer)) {
+      if (tensor == nn::kModelInput && !forward) {
+        continue;  // it has no gradient
+      }
       const nn::Port& port = plan.model->port_of(tensor);
       neighbours.messages += microbatches;
       neighbours.bytes +=
@@ -230,10 +226,10 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
     }
   };
   if (rank.place.pipeline + 1 < plan.grid.pipeline) {
-    add_crossing(stage.layers.end);
+    add_crossing(stage.layers.end, true);
   }
   if (rank.place.pipeline > 0) {
-    add_crossing(stage.layers.begin);
+    add_crossing(stage.layers.begin, false);
   }
   const nn::LayerTraffic shards = nn::Stage::traffic(*plan.model, stage);
   const Traffic tensor{"sums over shards, in the tensor group", microbatches * shards.messages,

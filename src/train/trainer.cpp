@@ -99,7 +99,9 @@ class Trainer {
     }
     if (config_.run.timeline == Switch::kOn) {
       executor_.set_observer([this](const pipeline::Action& action, double from, double to) {
-        timeline_.add(pipeline::text_of(action), from, to);
+        const std::string lanes =
+            plan_.together > 1 ? fmt::format(" of each of {} lanes", plan_.together) : "";
+        timeline_.add(pipeline::text_of(action) + lanes, from, to);
       });
     }
   }

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
@@ -68,11 +66,7 @@ void check_unused(const Plan& plan) {
   check_optimisation(config, otherwise);
   check_schedule(config, otherwise);
   check_data(config, otherwise, plan.train_data);
-  const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
-  check(config.model.sync_batch_norm != nn::SyncLanes::kNo,
-        std::any_of(
-            parameters.begin(), parameters.end(),
-            [](const nn::ParameterSpec& spec) { return spec.rule == nn::ParameterRule::kAverage; }),
+  check(config.model.sync_batch_norm != nn::SyncLanes::kNo, nn::has_batch_norm(*plan.model),
         "model.sync_batch_norm", "the model has no batch_norm layer", "give it one");
 }
 

@@ -192,12 +192,14 @@ class Layer {
   [[nodiscard]] virtual bool is_view() const { return false; }
   /// Whether backward reads the output; where not, its gradient may take the output's place.
   [[nodiscard]] virtual bool backward_reads_output() const { return true; }
+  /// Throws: Error(kUsage) where it cannot be trained with such microbatches.
+  virtual void check(const PassShape& pass) const;
   [[nodiscard]] virtual LayerCost cost() const;
   [[nodiscard]] virtual LayerTraffic traffic(const PassShape& pass) const;
   /// Whether it computes with one microbatch of each lane together. Its stage, and all others, then
   /// keep the own lanes in step.
   [[nodiscard]] virtual bool joins_lanes() const { return false; }
-  /// Bytes that a lane tells the others in one microbatch of training.
+  /// Bytes that a lane tells the others in one forward, and again in one backward pass.
   [[nodiscard]] virtual std::int64_t lane_bytes(const PassShape& pass) const;
   /// The keys of up to `capacity` tokens that a pass with Decoding keeps, one tensor for each own
   /// shard; as much for the values. None for layers that look at one row at a time.

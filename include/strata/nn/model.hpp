@@ -106,8 +106,12 @@ class Model {
   std::vector<ParameterSpec> parameters_;
 };
 
+/// Whether a layer keeps running statistics.
+[[nodiscard]] bool has_batch_norm(const Model& model);
+
 /// The layers of each stage: balanced over the costs for "auto", else beginning at the listed
-/// layers, by number from 0 or by name ("0, 2" or "dense1, dense3"). Throws: Error(kUsage) where
+/// layers, by number from 0 or by name ("0, 2" or "dense1, dense3"); a residual block's name stands
+/// for its first layer. Throws: Error(kUsage) where
 /// there are more stages than layers or the list does not fit.
 [[nodiscard]] grid::StageSplit split_model(const Model& model, std::int64_t stages,
                                            const std::string& how);

@@ -60,8 +60,8 @@ struct Microbatch {
 class Stage {
  public:
   /// `weights` holds the weight_elements of layout_of(model.parameters(), layers, shards), in
-  /// pass.dtype. `lanes` may be null where no layer joins them. Pre: the model was made for as many
-  /// shards; shards.own() is pass.shards.own; lanes own pass.together.
+  /// pass.dtype. `lanes` may be null where no layer joins them, or none is trained. Pre: the model
+  /// was made for as many shards; shards.own() is pass.shards.own; lanes own pass.together.
   Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model, const StageSpec& spec,
         const TensorView& weights, comm::PartGroup* lanes = nullptr);
 
