@@ -128,13 +128,15 @@ class Convolutions(harness.StrataTest):
         self.assertNotEqual(joined, apart)
         # What one microbatch of all samples gives, but for rounding.
         exact = ["--numerics.dtype=float64", "--optimizer.kind=sgd"]
-        self.train(config, (1, 1, 1), "whole", *exact, "--numerics.lanes=1", "--batch.micro=16")
-        self.train(config, (2, 1, 1), "lanes", *exact, sync, "--batch.micro=4")
-        for one, other in zip(self.records("whole", "train"), self.records("lanes", "train")):
+        self.train(config, (1, 1, 1), "one-microbatch", *exact, "--numerics.lanes=1",
+                   "--batch.micro=16")
+        self.train(config, (2, 1, 1), "four-lanes", *exact, sync, "--batch.micro=4")
+        for one, other in zip(self.records("one-microbatch", "train"),
+                              self.records("four-lanes", "train")):
             self.assertAlmostEqual(float(one["loss"]), float(other["loss"]), places=9)
             self.assertAlmostEqual(float(one["grad_norm"]), float(other["grad_norm"]), places=7)
         whole, lanes = (harness.tensors(harness.checkpoints(self.directory / run)[-1])
-                        for run in ("whole", "lanes"))
+                        for run in ("one-microbatch", "four-lanes"))
         for name, values in whole.items():
             if "running" in name:
                 np.testing.assert_allclose(values, lanes[name], rtol=1e-7, atol=1e-9)
