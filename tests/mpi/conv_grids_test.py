@@ -141,14 +141,54 @@ class Convolutions(harness.StrataTest):
             if "running" in name:
                 np.testing.assert_allclose(values, lanes[name], rtol=1e-7, atol=1e-9)
 
+    def test_lanes_that_are_no_power_of_two(self):
+        config = self.config_of("six", "preset = resnet20")
+        self.same_on(varied([(1, 1, 1), (2, 1, 1), (3, 1, 1), (3, 2, 1)]), "--model.sync_batch_norm=yes",
+                     "--numerics.lanes=6", "--batch.global=24", "--train.steps=2", name="six",
+                     config=config)
+
+    def test_layers_with_and_without_the_statistics_of_all_lanes(self):
+        def config(first, second):
+            return self.config_of(f"{first}-{second}", self.layers(
+                ["conv 8 3 stride=2", "residual", "conv 8 3 padding=same",
+                 f"batch_norm sync={first} relu", "conv 8 3 padding=same",
+                 f"batch_norm sync={second}", "end relu", "max_pool 5", "flatten", "dense 10"]))
+        # Cut between the norms, where what the block's end adds crosses too.
+        inside = "--parallel.split=conv1,residual1.conv2"
+        reference = self.same_on([((1, 1, 1), []), ((4, 1, 1), []), ((1, 2, 1), [inside]),
+                                  ((2, 2, 1), [inside, "--parallel.schedule=gpipe"])],
+                                 name="yes-no", config=config("yes", "no"))
+        losses = [self.records(reference, "train")[0]["loss"]]
+        for first, second in [("yes", "yes"), ("no", "no"), ("no", "yes")]:
+            run = f"{first}-{second}"
+            self.train(config(first, second), (1, 1, 1), run, "--train.steps=1")
+            losses.append(self.records(run, "train")[0]["loss"])
+        self.assertEqual(len(set(losses)), 4, losses)
+
+    def test_batch_statistics_of_all_lanes_in_fast_mode(self):
+        config = self.config_of("fast", "preset = resnet20")
+        sync = ["--model.sync_batch_norm=yes", "--numerics.lanes=2", "--numerics.shards=1"]
+        self.train(config, (2, 1, 1), "invariant", *sync)
+        self.train(config, (2, 1, 1), "fast", *sync, "--numerics.mode=fast")
+        invariant, fast = ([float(row["loss"]) for row in self.records(run, "train")]
+                           for run in ("invariant", "fast"))
+        # The sums' order does not show before the first update.
+        np.testing.assert_allclose(fast[0], invariant[0], rtol=1e-6)
+        np.testing.assert_allclose(fast, invariant, rtol=0.05)
+
     def test_resume_on_another_grid(self):
         config = self.config_of("again", "preset = resnet20")
-        self.train(config, (1, 1, 1), "whole")
-        self.train(config, (2, 1, 2), "parts", "--train.steps=2")
-        self.train(config, (1, 3, 1), "parts", "--run.resume=auto")
-        whole, parts = (harness.tensors(harness.checkpoints(self.directory / run)[-1])
-                        for run in ("whole", "parts"))
-        self.assertEqual(harness.differing_tensors(whole, parts), [])
+        for sync in ("no", "yes"):
+            def train(grid, run, *settings):
+                self.train(config, grid, f"{run}-{sync}", f"--model.sync_batch_norm={sync}", *settings)
+            train((1, 1, 1), "whole")
+            train((2, 1, 2), "parts", "--train.steps=2")
+            train((4, 1, 1) if sync == "yes" else (1, 3, 1), "parts", "--run.resume=auto")
+            whole, parts = (
+                harness.tensors(harness.checkpoints(self.directory / f"{run}-{sync}")[-1])
+                for run in ("whole", "parts"))
+            with self.subTest(sync=sync):
+                self.assertEqual(harness.differing_tensors(whole, parts), [])
 
     def test_augmentation_changes_what_is_learned(self):
         config = self.config_of("plain", "preset = cifar10-cnn")

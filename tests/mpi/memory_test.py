@@ -62,6 +62,27 @@ threads = 1
         for grid in [(1, 1), (1, 2)]:
             self.measure(config, grid)
 
+    def test_batch_statistics_of_all_lanes(self):
+        self.import_classes("pictures", (3, 32, 32), 10, train=128, test=16)
+        config = self.write_config("resnet.ini", """
+[model]
+preset = resnet20
+sync_batch_norm = yes
+[data]
+train = pictures/train.h5
+[batch]
+global = 64
+micro = 16
+[numerics]
+lanes = 2
+[train]
+steps = 2
+[run]
+threads = 1
+""")
+        for grid in [(1, 1), (2, 1), (1, 2)]:
+            self.measure(config, grid)
+
     def test_a_language_model(self):
         draw = random.Random(5)
         (self.directory / "text.txt").write_text("".join(draw.choices("abcdefgh \n", k=20000)))

@@ -132,6 +132,11 @@ TEST(ImageErrors, OfResidualBlocks) {
                {"the name \"a.b\" is taken already"});
 }
 
+TEST(BatchNormErrors, OfSync) {
+  expect_words(images({"batch_norm sync=maybe"}),
+               {"batch_norm sync=maybe", "sync is one of no, yes", "\"maybe\""});
+}
+
 TEST(BatchNormErrors, OfMomentum) {
   for (const char* momentum : {"0", "1.5", "-1"}) {
     expect_words(images({std::string("batch_norm momentum=") + momentum}), {"momentum is"});

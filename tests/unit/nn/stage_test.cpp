@@ -144,6 +144,33 @@ TEST(Stage, ChainedStagesGiveTheBitsOfOneWhereTheyCutResidualBlocks) {
                                   .seed = 8}));
 }
 
+TEST(Stage, ChainedStagesGiveTheBitsOfOneWhereBlocksReadTheModelsInput) {
+  // The input goes to later stages beside what layers give, but no gradient of it comes back. Two
+  // sums and both ways of a block read it.
+  expect_bits_of_one_stage(
+      Model({.layers = {"residual", "residual", "conv 2 3 padding=same", "end", "batch_norm relu",
+                        "end relu", "residual", "conv 3 1", "shortcut", "conv 3 3 padding=same",
+                        "end", "flatten", "dense 3"},
+             .input_shape = {2, 5, 4},
+             .outputs = kOutputs,
+             .seed = 8}));
+  expect_bits_of_one_stage(
+      Model({.layers = {"residual", "conv 3 1", "batch_norm", "shortcut", "conv 3 3 padding=same",
+                        "tanh", "end", "flatten", "dense 3"},
+             .input_shape = {2, 5, 4},
+             .outputs = kOutputs,
+             .seed = 8}));
+}
+
+TEST(Stage, ChainedStagesGiveTheBitsOfOneWhereBlocksReadAViewOfTheModelsInput) {
+  expect_bits_of_one_stage(
+      Model({.layers = {"flatten", "residual", "dense 9 relu", "dense 6", "end relu", "residual",
+                        "dense 4", "shortcut", "dense 4", "layer_norm", "end", "dense 3"},
+             .input_shape = {2, 3},
+             .outputs = kOutputs,
+             .seed = 8}));
+}
+
 TEST(Stage, SendsWhatAShortcutNeedsAlong) {
   const Model model({.layers = {"conv 4 1", "residual", "conv 4 1", "tanh", "shortcut", "conv 4 1",
                                 "end", "flatten", "dense 3"},

@@ -1,6 +1,6 @@
-// What a plan says that a rank sends over its tensor group is what it sends.
+// What a plan says that a rank sends over its tensor and data groups is what it sends.
+#include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -8,6 +8,7 @@
 
 #include "strata/comm/threads.hpp"
 
+#include "counting_communicator.hpp"
 #include "language_bench.hpp"
 
 namespace strata::nn::test {
@@ -16,60 +17,6 @@ namespace {
 constexpr std::int64_t kMicrobatch = 2;
 constexpr std::int64_t kContext = 8;
 constexpr std::int64_t kVocabulary = 16;
-
-/// Passes everything on to another communicator and counts what this rank sends.
-class CountingCommunicator final : public comm::Communicator {
- public:
-  explicit CountingCommunicator(comm::Communicator& inner)
-      : Communicator(inner.rank(), inner.size(), inner.name()), inner_(inner) {}
-
-  void barrier() override { inner_.barrier(); }
-  void broadcast(TensorView payload, std::int64_t root) override {
-    inner_.broadcast(payload, root);
-  }
-  void all_gather(ConstTensorView mine, TensorView all) override {
-    count(static_cast<double>(size() - 1), mine.bytes());
-    inner_.all_gather(mine, all);
-  }
-  void all_reduce(TensorView sum) override { inner_.all_reduce(sum); }
-  std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
-                                         std::string name) override {
-    return inner_.subgroup(members, std::move(name));
-  }
-
-  [[nodiscard]] const LayerTraffic& sent() const { return sent_; }
-
- private:
-  class Passed final : public comm::Request::Operation {
-   public:
-    explicit Passed(comm::Request request) : request_(std::move(request)) {}
-    bool test() override { return request_.test(); }
-
-   private:
-    comm::Request request_;
-  };
-
-  void count(double messages, std::int64_t bytes) {
-    sent_ += {messages, messages * static_cast<double>(bytes)};
-  }
-
-  std::unique_ptr<comm::Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
-                                                       comm::Tag tag) override {
-    count(1.0, payload.bytes());
-    return std::make_unique<Passed>(inner_.send(payload, peer, tag));
-  }
-  std::unique_ptr<comm::Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
-                                                          comm::Tag tag) override {
-    return std::make_unique<Passed>(inner_.receive(payload, peer, tag));
-  }
-  std::unique_ptr<comm::Request::Operation> begin_reduce_scatter(
-      TensorView tensor, std::span<const grid::Range> slices) override {
-    return std::make_unique<Passed>(inner_.reduce_scatter(tensor, slices));
-  }
-
-  comm::Communicator& inner_;
-  LayerTraffic sent_;
-};
 
 struct Case {
   std::string name;
@@ -145,6 +92,103 @@ TEST(StageTrafficOfDense, IsWhatIsSent) {
                           "dense 8 parallel=row", "dense 16 parallel=column"}},
                         Placement::kReplicated, 4, 2);
 }
+
+constexpr std::int64_t kClasses = 3;
+
+/// Puts numbers where a stage that is not the first gets its inputs.
+template <typename T>
+void receive_inputs(const Stage& stage, std::int64_t turn) {
+  for (std::size_t i = 0; !stage.is_first() && i < stage.inputs_of(turn).size(); ++i) {
+    const std::span<T> place = stage.inputs_of(turn)[i].template host<T>();
+    const std::vector<T> values = numbers<T>(std::ssize(place), i);
+    std::copy(values.begin(), values.end(), place.begin());
+  }
+}
+
+/// Trains a stage of the layers from `begin` on with one microbatch of each lane, and compares what
+/// each of the ranks that the lanes lie on sends with the plan.
+template <typename T>
+void expect_lane_traffic(const std::vector<std::string>& layers, std::int64_t begin,
+                         std::int64_t lanes, std::int64_t ranks) {
+  const Model model({.layers = layers,
+                     .input_shape = {3, 4, 2},
+                     .outputs = kClasses,
+                     .seed = 3,
+                     .step_microbatches = lanes,
+                     .lanes = lanes});
+  comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
+    SCOPED_TRACE(fmt::format("{} lanes, rank {} of {}, {}", lanes, world.rank(), ranks,
+                             name_of(kDTypeOf<T>)));
+    CountingCommunicator counting(world);
+    comm::PartGroup group(counting, lanes);
+    StageSpec spec = spec_of<T>({begin, model.layer_count()}, kMicrobatch);
+    spec.pass.together = group.own().count();
+    StageBench<T> bench(model, spec, comm::ShardGroup(1), &group);
+    Stage& stage = bench.stage();
+    const std::vector<T> values = numbers<T>(kMicrobatch * model.input_shape().count(), 5);
+    const ConstTensorView input{std::span(values), local_shape(model.layer(0).input(), spec.pass)};
+    std::vector<Microbatch> together;
+    for (std::int64_t k = 0; k < spec.pass.together; ++k) {
+      together.push_back({.number = k,
+                          .turn = k,
+                          .input = stage.is_first() ? input : ConstTensorView(),
+                          .first_sample = (group.own().begin + k) * kMicrobatch});
+      receive_inputs<T>(stage, k);
+    }
+    stage.forward(together, Mode::kTraining);
+    const std::vector<std::int64_t> labels{2, 0};
+    for (const Microbatch& microbatch : together) {
+      static_cast<void>(stage.loss(microbatch, {std::span(labels), Shape{kMicrobatch}}, kMicrobatch,
+                                   0.25, Mode::kTraining));
+    }
+    ArenaSink<Compute<T>> sink(bench.layout().elements);
+    stage.backward_input(together, sink);
+    stage.backward_weight(together, sink);
+    const LayerTraffic planned = Stage::lane_traffic(model, bench.spec(), ranks);
+    EXPECT_EQ(counting.sent().messages, planned.messages);
+    EXPECT_EQ(counting.sent().bytes, planned.bytes);
+  });
+}
+
+struct LaneCase {
+  std::string name;
+  std::vector<std::string> layers;
+  std::int64_t begin = 0;
+};
+
+void PrintTo(const LaneCase& c, std::ostream* out) {
+  *out << c.name;
+}
+
+class LaneTraffic : public testing::TestWithParam<LaneCase> {};
+
+TEST_P(LaneTraffic, IsWhatIsSent) {
+  const LaneCase& c = GetParam();
+  for (const std::int64_t lanes : {2, 4}) {
+    for (const std::int64_t ranks : {1, 2}) {
+      expect_lane_traffic<float>(c.layers, c.begin, lanes, ranks);
+      expect_lane_traffic<BFloat16>(c.layers, c.begin, lanes, ranks);
+    }
+  }
+}
+
+const std::string kSync = "batch_norm sync=yes";
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, LaneTraffic,
+    testing::Values(
+        LaneCase{"behind_others",
+                 {"conv 5 1", kSync + " relu", "conv 2 1", kSync, "flatten", "dense 3"}},
+        LaneCase{"beside_one_of_its_own", {"conv 5 1", kSync, "batch_norm", "flatten", "dense 3"}},
+        // Nobody needs the gradient of the model's input.
+        LaneCase{"on_the_models_input", {kSync, "conv 2 1", kSync, "flatten", "dense 3"}},
+        LaneCase{"in_a_shortcut_of_the_models_input",
+                 {"residual", "conv 3 1", "shortcut", kSync, "end", "flatten", "dense 3"}},
+        LaneCase{"on_the_models_input_in_a_later_stage",
+                 {"residual", "conv 3 1", "shortcut", kSync, "end", "flatten", "dense 3"},
+                 1},
+        LaneCase{"first_of_a_later_stage", {"conv 5 1", kSync, "flatten", "dense 3"}, 1}),
+    [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace strata::nn::test

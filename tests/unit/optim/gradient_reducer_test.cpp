@@ -46,49 +46,83 @@ std::vector<float> expected_sum(const nn::ParameterLayout& layout, std::int64_t 
   return sum;
 }
 
-/// Hands a microbatch's gradients to the reducer layer by layer, as a stage does.
-void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout, std::int64_t m,
-               const std::vector<float>& gradient) {
-  const nn::GradientSink::Target target = reducer.target(m);
-  const std::span<float> out = target.gradients.host<float>();
-  const std::int64_t layers = layout.parameters.back().spec.layer + 1;
-  for (std::int64_t layer = layers; layer-- > 0;) {
-    for (const nn::PlacedParameter& placed : layout.parameters) {
-      for (std::int64_t i = 0; placed.spec.layer == layer && i < placed.spec.shape.count(); ++i) {
-        const auto at = static_cast<std::size_t>(placed.offset + i);
-        out[at] =
-            target.accumulate == ops::Accumulate::kAdd ? out[at] + gradient[at] : gradient[at];
+/// In which order a rank's microbatches come.
+enum class Order {
+  kLaneAfterLane,
+  kLanesTogether  ///< the k-th of all own lanes, before the next of any
+};
+
+/// A rank's microbatches, by number, those that go through the layers together in a list.
+std::vector<std::vector<std::int64_t>> turns_of(std::int64_t lanes, Order order) {
+  const std::int64_t together = order == Order::kLanesTogether ? lanes : 1;
+  std::vector<std::vector<std::int64_t>> turns;
+  for (std::int64_t first = 0; first < lanes; first += together) {
+    for (std::int64_t m = 0; m < kMicrobatchesPerLane; ++m) {
+      turns.emplace_back();
+      for (std::int64_t lane = first; lane < first + together; ++lane) {
+        turns.back().push_back(lane * kMicrobatchesPerLane + m);
       }
     }
-    reducer.layer_done(m, layer);
+  }
+  return turns;
+}
+
+/// The gradient of microbatch m of a rank.
+std::vector<float> gradient_of_rank(const nn::ParameterLayout& layout, const grid::Range& lanes,
+                                    std::int64_t m) {
+  return gradient_of(layout, lanes.begin + m / kMicrobatchesPerLane, m % kMicrobatchesPerLane);
+}
+
+/// Hands the gradients of microbatches that came together to the reducer, layer by layer, as a
+/// stage does.
+void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
+               const grid::Range& lanes, const std::vector<std::int64_t>& together) {
+  std::vector<nn::GradientSink::Target> targets;
+  std::vector<std::vector<float>> gradients;
+  for (const std::int64_t m : together) {
+    targets.push_back(reducer.target(m));
+    gradients.push_back(gradient_of_rank(layout, lanes, m));
+  }
+  const std::int64_t layers = layout.parameters.back().spec.layer + 1;
+  for (std::int64_t layer = layers; layer-- > 0;) {
+    for (std::size_t k = 0; k < together.size(); ++k) {
+      const bool adds = targets[k].accumulate == ops::Accumulate::kAdd;
+      const std::span<float> out = targets[k].gradients.host<float>();
+      for (const nn::PlacedParameter& placed : layout.parameters) {
+        for (std::int64_t i = 0; placed.spec.layer == layer && i < placed.spec.shape.count(); ++i) {
+          const auto at = static_cast<std::size_t>(placed.offset + i);
+          out[at] = adds ? out[at] + gradients[k][at] : gradients[k][at];
+        }
+      }
+      reducer.layer_done(together[k], layer);
+    }
   }
 }
 
 /// Two steps of the own lanes, so that what the first leaves in the accumulators must not show in
 /// the second.
 void reduce_twice(GradientReducer& reducer, const nn::ParameterLayout& layout,
-                  const grid::Range& lanes) {
+                  const grid::Range& lanes, Order order) {
   for (int step = 0; step < 2; ++step) {
-    for (std::int64_t m = 0; m < lanes.count() * kMicrobatchesPerLane; ++m) {
-      hand_over(
-          reducer, layout, m,
-          gradient_of(layout, lanes.begin + m / kMicrobatchesPerLane, m % kMicrobatchesPerLane));
+    for (const std::vector<std::int64_t>& together : turns_of(lanes.count(), order)) {
+      hand_over(reducer, layout, lanes, together);
     }
     reducer.finish();
   }
 }
 
-void expect_tree_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucket) {
+void expect_tree_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucket, Order order) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const std::vector<float> expected = expected_sum(layout, 0, lanes);
   const BucketPlan plan(layout, ranks, bucket);
   const grid::SumTree tree(lanes);
   const GradientReducer::Sizes sizes{.elements = layout.elements,
-                                     .microbatches_per_lane = kMicrobatchesPerLane};
+                                     .microbatches_per_lane = kMicrobatchesPerLane,
+                                     .joins_lanes = order == Order::kLanesTogether};
   comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
     ops::Context context(1);
     GradientReducer reducer(context, world, tree, plan, sizes);
-    reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()));
+    reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()), order);
     const std::span<const float> sums = reducer.sums().host<float>();
     std::int64_t wrong = 0;
     for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {
@@ -102,42 +136,54 @@ void expect_tree_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucke
   });
 }
 
-TEST(GradientReducer, GivesTheBitsOfTheTreeOnEveryNumberOfRanks) {
+class GradientReducerOrders : public testing::TestWithParam<Order> {};
+
+INSTANTIATE_TEST_SUITE_P(Orders, GradientReducerOrders,
+                         testing::Values(Order::kLaneAfterLane, Order::kLanesTogether),
+                         [](const auto& order) {
+                           return order.param == Order::kLaneAfterLane ? "lane_after_lane"
+                                                                       : "lanes_together";
+                         });
+
+TEST_P(GradientReducerOrders, GiveTheBitsOfTheTreeOnEveryNumberOfRanks) {
   // More buckets than are in flight at once, a few, and a single one.
   for (const std::int64_t bucket : {1024, 4096, 1 << 20}) {
-    for (const std::int64_t ranks : {1, 2, 4}) {
-      expect_tree_sums(4, ranks, bucket);
-    }
-    for (const std::int64_t ranks : {1, 2, 3, 6}) {
-      expect_tree_sums(6, ranks, bucket);
+    for (std::int64_t lanes = 1; lanes <= 6; ++lanes) {
+      for (std::int64_t ranks = 1; ranks <= lanes; ++ranks) {
+        if (lanes % ranks == 0) {
+          expect_tree_sums(lanes, ranks, bucket, GetParam());
+        }
+      }
     }
   }
 }
 
 /// The sums of the library: within a rank microbatches in order, over ranks in any.
-void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucket) {
+void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucket, Order order) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const BucketPlan plan(layout, ranks, bucket);
   const grid::SumTree tree(lanes);
   const GradientReducer::Sizes sizes{.elements = layout.elements,
                                      .microbatches_per_lane = kMicrobatchesPerLane,
-                                     .summation = comm::Summation::kLibrary};
+                                     .summation = comm::Summation::kLibrary,
+                                     .joins_lanes = order == Order::kLanesTogether};
   std::vector<double> expected(static_cast<std::size_t>(layout.elements), 0.0);
   std::vector<double> magnitude(expected.size(), 0.0);
   std::vector<float> in_order(expected.size(), 0.0F);
-  for (std::int64_t m = 0; m < lanes * kMicrobatchesPerLane; ++m) {
-    const std::vector<float> gradient =
-        gradient_of(layout, m / kMicrobatchesPerLane, m % kMicrobatchesPerLane);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      expected[i] += static_cast<double>(gradient[i]);
-      magnitude[i] += std::fabs(static_cast<double>(gradient[i]));
-      in_order[i] += gradient[i];
+  for (const std::vector<std::int64_t>& together : turns_of(lanes, order)) {
+    for (const std::int64_t m : together) {
+      const std::vector<float> gradient = gradient_of_rank(layout, {0, lanes}, m);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        expected[i] += static_cast<double>(gradient[i]);
+        magnitude[i] += std::fabs(static_cast<double>(gradient[i]));
+        in_order[i] += gradient[i];
+      }
     }
   }
   comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
     ops::Context context(1);
     GradientReducer reducer(context, world, tree, plan, sizes);
-    reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()));
+    reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()), order);
     const std::span<const float> sums = reducer.sums().host<float>();
     std::int64_t wrong = 0;
     for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {
@@ -162,13 +208,13 @@ void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bu
   });
 }
 
-TEST(GradientReducer, LeavesTheOrderToTheLibraryInFastMode) {
+TEST_P(GradientReducerOrders, AreLeftToTheLibraryInFastMode) {
   for (const std::int64_t bucket : {1024, 4096, 1 << 20}) {
     for (const std::int64_t ranks : {1, 2, 3, 4}) {
-      expect_library_sums(ranks, ranks, bucket);
+      expect_library_sums(ranks, ranks, bucket, GetParam());
     }
-    expect_library_sums(4, 2, bucket);
-    expect_library_sums(3, 1, bucket);
+    expect_library_sums(4, 2, bucket, GetParam());
+    expect_library_sums(3, 1, bucket, GetParam());
   }
 }
 
@@ -180,6 +226,20 @@ TEST(GradientReducer, FastModeNeedsOneAccumulatorAndNoReceiveMemory) {
       {.elements = layout.elements, .summation = comm::Summation::kLibrary});
   EXPECT_EQ(items[0].bytes, layout.elements * 4);
   EXPECT_EQ(items[1].bytes, 0);
+}
+
+TEST(GradientReducer, MemoryIsAnAccumulatorALaneWhereLanesComeTogether) {
+  const nn::ParameterLayout layout = layout_with(kMixed);
+  for (std::int64_t lanes = 1; lanes <= 6; ++lanes) {
+    for (std::int64_t ranks = 1; ranks <= lanes; ++ranks) {
+      if (lanes % ranks == 0) {
+        const std::vector<nn::MemoryItem> items = GradientReducer::memory(
+            grid::SumTree(lanes), ranks, ranks - 1, BucketPlan(layout, ranks, 4096),
+            {.elements = layout.elements, .joins_lanes = true});
+        EXPECT_EQ(items[0].bytes, lanes / ranks * layout.elements * 4);
+      }
+    }
+  }
 }
 
 TEST(GradientReducer, MemoryFollowsTheFold) {

@@ -72,6 +72,17 @@ TEST(PrepareImages, RefusesPresetsThatDoNotFit) {
                              testing::HasSubstr("sizes of a transformer")));
 }
 
+TEST(PrepareImages, RefusesToSyncBatchNormsThatAreNotThere) {
+  RunConfig config = flat();
+  config.model.sync_batch_norm = nn::SyncLanes::kYes;
+  EXPECT_THAT(refusal_of(config, images()),
+              testing::AllOf(testing::HasSubstr("model.sync_batch_norm is set"),
+                             testing::HasSubstr("the model has no batch_norm layer"),
+                             testing::HasSubstr("leave it out")));
+  config.model.layers = {"batch_norm", "flatten", "dense 4"};
+  EXPECT_NO_THROW(prepare(config, 1, images(), {}));
+}
+
 TEST(PrepareImages, PlansPresetsWithoutData) {
   const RunConfig config = config_of(nn::Preset::kResnet50);
   const Plan plan = prepare(config, 0, assumed_data(config), {});

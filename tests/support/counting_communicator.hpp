@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "strata/comm/communicator.hpp"
+#include "strata/nn/layer.hpp"
+
+namespace strata::nn::test {
+
+/// Passes everything on to another communicator and counts what this rank sends.
+class CountingCommunicator final : public comm::Communicator {
+ public:
+  explicit CountingCommunicator(comm::Communicator& inner)
+      : Communicator(inner.rank(), inner.size(), inner.name()), inner_(inner) {}
+
+  void barrier() override { inner_.barrier(); }
+  void broadcast(TensorView payload, std::int64_t root) override {
+    inner_.broadcast(payload, root);
+  }
+  void all_gather(ConstTensorView mine, TensorView all) override {
+    count(comm::Tag::kGather, static_cast<double>(size() - 1), mine.bytes());
+    inner_.all_gather(mine, all);
+  }
+  void all_reduce(TensorView sum) override { inner_.all_reduce(sum); }
+  std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
+                                         std::string name) override {
+    return inner_.subgroup(members, std::move(name));
+  }
+
+  [[nodiscard]] LayerTraffic sent() const {
+    LayerTraffic all;
+    for (const auto& [tag, traffic] : sent_) {
+      all += traffic;
+    }
+    return all;
+  }
+  [[nodiscard]] LayerTraffic sent(comm::Tag tag) const {
+    const auto found = sent_.find(tag);
+    return found == sent_.end() ? LayerTraffic() : found->second;
+  }
+
+ private:
+  class Passed final : public comm::Request::Operation {
+   public:
+    explicit Passed(comm::Request request) : request_(std::move(request)) {}
+    bool test() override { return request_.test(); }
+
+   private:
+    comm::Request request_;
+  };
+
+  void count(comm::Tag tag, double messages, std::int64_t bytes) {
+    sent_[tag] += {messages, messages * static_cast<double>(bytes)};
+  }
+
+  std::unique_ptr<comm::Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
+                                                       comm::Tag tag) override {
+    count(tag, 1.0, payload.bytes());
+    return std::make_unique<Passed>(inner_.send(payload, peer, tag));
+  }
+  std::unique_ptr<comm::Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
+                                                          comm::Tag tag) override {
+    return std::make_unique<Passed>(inner_.receive(payload, peer, tag));
+  }
+  std::unique_ptr<comm::Request::Operation> begin_reduce_scatter(
+      TensorView tensor, std::span<const grid::Range> slices) override {
+    return std::make_unique<Passed>(inner_.reduce_scatter(tensor, slices));
+  }
+
+  comm::Communicator& inner_;
+  std::map<comm::Tag, LayerTraffic> sent_;
+};
+
+}  // namespace strata::nn::test
