@@ -6,12 +6,15 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
+#include "strata/ops/context.hpp"
 
 namespace strata::ops {
 
-/// Throws std::logic_error unless the host can read the tensor.
-inline void require_host(const ConstTensorView& tensor) {
-  require(tensor.place() == Place::kHost, "a CPU operation was given a tensor in {} memory",
+/// Throws std::logic_error unless the tensor lies in the memory of the context's device. No tensor,
+/// an empty view, lies everywhere.
+inline void require_place(const Context& context, const ConstTensorView& tensor) {
+  require(tensor.empty() || tensor.place() == context.device().place(),
+          "an operation on {} was given a tensor in {} memory", context.device().text(),
           name_of(tensor.place()));
 }
 

@@ -217,7 +217,7 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
   require(result == dtype || plain, "a convolution to float32 with a bias or {}",
           name_of(options.activation));
   for (const ConstTensorView& tensor : {x, w, ConstTensorView(y), options.bias}) {
-    require_host(tensor);
+    require_place(context, tensor);
   }
   if (shape.images == 0) {
     return;
@@ -252,7 +252,7 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
   require_count(w, dtype, shape.weight().count(), "a convolution's weight");
   require_count(dx, result, shape.input().count(), "a convolution's dx");
   for (const ConstTensorView& tensor : {dy, w, ConstTensorView(dx)}) {
-    require_host(tensor);
+    require_place(context, tensor);
   }
   if (shape.images == 0) {
     return;
@@ -283,7 +283,7 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
   require_count(dy, dtype, shape.output().count(), "a convolution's dy");
   require_count(dw, compute_dtype(dtype), shape.weight().count(), "a convolution's dw");
   for (const ConstTensorView& tensor : {x, dy, ConstTensorView(dw)}) {
-    require_host(tensor);
+    require_place(context, tensor);
   }
   if (dtype == DType::kFloat64) {
     double_backward_weight(context, shape, x.host<double>().data(), dy.host<double>().data(),

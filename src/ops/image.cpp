@@ -65,7 +65,7 @@ void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::i
                 const ConstTensorView& x, const TensorView& y) {
   require_count(x, x.dtype(), images * rows * columns, "swap_inner's x");
   require_count(y, x.dtype(), x.count(), "swap_inner's y");
-  require_host(x);
+  require_place(context, x);
   const std::int64_t bytes = rows * columns * size_bytes(x.dtype());
   parallel_for(context, images, 1, [&](std::int64_t image, std::int64_t) {
     const std::byte* from = x.raw() + image * bytes;
@@ -86,7 +86,7 @@ void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::i
 void add_border(Context& context, const BorderShape& shape, const ConstTensorView& x,
                 const TensorView& y) {
   require_border(shape, x, y);
-  require_host(x);
+  require_place(context, x);
   const BorderBytes bytes(shape, x.dtype());
   parallel_for(context, shape.images, 1, [&](std::int64_t image, std::int64_t) {
     const std::byte* from = x.raw() + image * shape.height * bytes.inner;
@@ -104,7 +104,7 @@ void add_border(Context& context, const BorderShape& shape, const ConstTensorVie
 void remove_border(Context& context, const BorderShape& shape, const ConstTensorView& y,
                    const TensorView& x) {
   require_border(shape, x, y);
-  require_host(x);
+  require_place(context, x);
   const BorderBytes bytes(shape, x.dtype());
   parallel_for(context, shape.images, 1, [&](std::int64_t image, std::int64_t) {
     const std::byte* from = y.raw() + image * (shape.height + 2 * shape.border) * bytes.outer +

@@ -324,7 +324,7 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
     return;
   }
   for (const ConstTensorView& tensor : {a, b, options.bias, ConstTensorView(c)}) {
-    require_host(tensor);
+    require_place(context, tensor);
   }
   const ProductOperands at{a.raw(), b.raw(), options.bias.raw(), c.raw()};
   const bool plain = options.transpose_a == Transpose::kNo && options.transpose_b == Transpose::kNo;
