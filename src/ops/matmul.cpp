@@ -13,6 +13,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "double_product.hpp"
 #include "lanes.hpp"
 #include "primitives.hpp"
@@ -318,6 +319,11 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   const Extents extents = extents_of(a, b, c, options);
   if (c.count() == 0) {
     return;
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::matmul(context, a, b, c, options);
+    }
   }
   if (a.dtype() == DType::kFloat64) {
     double_matmul(context, extents, a, b, c, options);
