@@ -11,6 +11,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "double_convolution.hpp"
 #include "lanes.hpp"
 #include "primitives.hpp"
@@ -222,6 +223,11 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
   if (shape.images == 0) {
     return;
   }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::convolution_forward(context, shape, x, w, y, options);
+    }
+  }
   if (dtype == DType::kFloat64) {
     double* const to = y.host<double>().data();
     double_forward(context, shape, x.host<double>().data(), w.host<double>().data(),
@@ -257,6 +263,11 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
   if (shape.images == 0) {
     return;
   }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::convolution_backward_input(context, shape, dy, w, dx);
+    }
+  }
   if (dtype == DType::kFloat64) {
     double_backward_input(context, shape, dy.host<double>().data(), w.host<double>().data(),
                           dx.host<double>().data());
@@ -282,6 +293,11 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
   require_count(x, dtype, shape.input().count(), "a convolution's x");
   require_count(dy, dtype, shape.output().count(), "a convolution's dy");
   require_count(dw, compute_dtype(dtype), shape.weight().count(), "a convolution's dw");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::convolution_backward_weight(context, shape, x, dy, dw, accumulate);
+    }
+  }
   for (const ConstTensorView& tensor : {x, dy, ConstTensorView(dw)}) {
     require_place(context, tensor);
   }
