@@ -23,6 +23,18 @@ Context Context::cuda(const device::Device& device) {
   return Context(device::Stream(device));
 }
 
+Primitives& Context::primitives() {
+  require(primitives_ != nullptr, "an operation for the CPU was given a context of {}",
+          device().text());
+  return *primitives_;
+}
+
+CudaState& Context::cuda_state() {
+  require(cuda_state_ != nullptr, "an operation for GPUs was given a context of {}",
+          device().text());
+  return *cuda_state_;
+}
+
 Context::~Context() = default;
 Context::Context(Context&& other) noexcept = default;
 Context& Context::operator=(Context&& other) noexcept = default;

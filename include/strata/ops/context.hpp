@@ -37,9 +37,11 @@ class Context {
   void synchronize() { stream_.synchronize(); }
 
   /// The cache of the CPU's library primitives; its type is known inside the room only.
-  [[nodiscard]] Primitives& primitives() { return *primitives_; }
+  /// Throws: std::logic_error where the device is a GPU.
+  [[nodiscard]] Primitives& primitives();
   /// The GPU's memory and libraries; its type is known inside the room only.
-  [[nodiscard]] CudaState& cuda_state() { return *cuda_state_; }
+  /// Throws: std::logic_error where the device is the CPU.
+  [[nodiscard]] CudaState& cuda_state();
 
  private:
   explicit Context(device::Stream stream);
