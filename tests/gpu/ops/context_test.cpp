@@ -30,7 +30,8 @@ struct BadTargets {
         logits(logits_memory.view(0, {6, 5}, DType::kFloat32)),
         targets(target_memory.view(0, {6}, DType::kInt64)) {
     std::array<std::int64_t, 6> numbers{0, 4, 1, 5, 2, -1};
-    device::copy_tensor(TensorView(std::span(numbers), Shape{6}), targets, context.stream());
+    device::copy_tensor(TensorView(std::span<std::int64_t>(numbers), Shape{6}), targets,
+                        context.stream());
     context.synchronize();
   }
 
@@ -98,13 +99,13 @@ TEST(CudaContext, MovesWithItsStreamAndLibraries) {
   };
   std::array<float, 16> ones;
   ones.fill(1.0F);
-  device::copy_tensor(TensorView(std::span(ones), Shape{4, 4}), matrix(0));
+  device::copy_tensor(TensorView(std::span<float>(ones), Shape{4, 4}), matrix(0));
   matmul(first, matrix(0), matrix(0), matrix(1));
   Context second(std::move(first));
   matmul(second, matrix(0), matrix(1), matrix(2));
   second.synchronize();
   std::array<float, 16> result;
-  device::copy_tensor(matrix(2), TensorView(std::span(result), Shape{4, 4}));
+  device::copy_tensor(matrix(2), TensorView(std::span<float>(result), Shape{4, 4}));
   EXPECT_THAT(result, testing::Each(16.0F));
 }
 
