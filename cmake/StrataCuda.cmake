@@ -32,6 +32,12 @@ set(STRATA_HAVE_CUDA ON)
 set(STRATA_CUDA_VERSION ${CUDAToolkit_VERSION})
 message(STATUS "CUDA: ${CUDAToolkit_VERSION} (${STRATA_NVCC}), cuBLAS with it, architectures ${CMAKE_CUDA_ARCHITECTURES}")
 
+# Warnings are errors. Products and sums are contracted only where the code says so, which keeps the bits of a loop the
+# same as those of its tail (docs/cuda.md). fmt checks its formats while compiling, as it does under the host's
+# compiler; it does not know that nvcc can.
+set(STRATA_CUDA_OPTIONS -Werror=all-warnings --fmad=false --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1
+  -Xcompiler=-Wall,-Wextra,-Werror,-fno-math-errno)
+
 # Headers and directories of libraries that are loaded at run time.
 set(STRATA_CUDA_INCLUDE_DIRS ${CUDAToolkit_INCLUDE_DIRS})
 set(STRATA_CUDA_LIBRARY_DIRS ${CUDAToolkit_LIBRARY_DIR})

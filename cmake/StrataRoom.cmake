@@ -34,6 +34,7 @@ function(strata_room name)
     string(REPLACE ";" ":" directories "${STRATA_CUDA_LIBRARY_DIRS}")
     target_compile_definitions(strata_${name} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:STRATA_CUDA_LIBRARY_DIRS="${directories}">)
+    target_compile_options(strata_${name} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${STRATA_CUDA_OPTIONS}>")
     foreach(library NCCL CUDNN)
       if(STRATA_HAVE_${library})
         target_compile_definitions(strata_${name} ${scope} STRATA_HAVE_${library}=1)

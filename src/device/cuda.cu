@@ -11,15 +11,17 @@
 #include <nccl.h>
 #endif
 
+#include "strata/device/failure.hpp"
+#include "strata/device/shared_library.hpp"
+
 #include "cuda_calls.hpp"
-#include "shared_library.hpp"
 
 namespace strata::device::cuda {
 namespace {
 
 void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) {
-    failed(what, cudaGetErrorString(status));
+    cuda_failed(what, cudaGetErrorString(status));
   }
 }
 
@@ -60,12 +62,24 @@ void* allocate(std::int64_t device, std::int64_t bytes) {
   }
   check(status, "allocating memory");
   check(cudaMemset(memory, 0, static_cast<std::size_t>(bytes)), "clearing memory");
+  // Our streams do not wait for the default stream, on which memory is cleared.
+  check(cudaStreamSynchronize(nullptr), "clearing memory");
   return memory;
 }
 
 void release(std::int64_t device, void* memory) noexcept {
   static_cast<void>(cudaSetDevice(static_cast<int>(device)));
   static_cast<void>(cudaFree(memory));
+}
+
+void* allocate_pinned(std::int64_t bytes) {
+  void* memory = nullptr;
+  check(cudaMallocHost(&memory, static_cast<std::size_t>(bytes)), "allocating pinned memory");
+  return memory;
+}
+
+void release_pinned(void* memory) noexcept {
+  static_cast<void>(cudaFreeHost(memory));
 }
 
 void* make_stream(std::int64_t device) {

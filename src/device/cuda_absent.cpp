@@ -26,6 +26,12 @@ void* allocate(std::int64_t, std::int64_t) {
 
 void release(std::int64_t, void*) noexcept {}
 
+void* allocate_pinned(std::int64_t) {
+  refuse();
+}
+
+void release_pinned(void*) noexcept {}
+
 void* make_stream(std::int64_t) {
   refuse();
 }

@@ -9,15 +9,15 @@
 // CUDA is not built. All but the noexcept ones throw Error(kPeer) where the device fails.
 namespace strata::device::cuda {
 
-/// Throws Error(kPeer). Stands in device.cpp, for nvcc cannot compile the fmt that formats errors.
-[[noreturn]] void failed(const char* what, const char* reason);
-
 [[nodiscard]] std::int64_t device_count() noexcept;
 /// Why there is no GPU, for an error's text.
 [[nodiscard]] const char* absence_reason() noexcept;
 /// Zeroed device memory, or null where there is not enough left.
 [[nodiscard]] void* allocate(std::int64_t device, std::int64_t bytes);
 void release(std::int64_t device, void* memory) noexcept;
+/// Host memory that the GPU can copy to while the host goes on.
+[[nodiscard]] void* allocate_pinned(std::int64_t bytes);
+void release_pinned(void* memory) noexcept;
 
 [[nodiscard]] void* make_stream(std::int64_t device);
 void destroy_stream(std::int64_t device, void* stream) noexcept;

@@ -4,12 +4,13 @@
 
 #include "strata/core/error.hpp"
 #include "strata/device/build_info.hpp"
+#include "strata/device/failure.hpp"
 
 #include "cuda_calls.hpp"
 
 namespace strata::device {
 
-void cuda::failed(const char* what, const char* reason) {
+void cuda_failed(const char* what, std::string_view reason) {
   fail(ExitCode::kPeer, "{} failed on the GPU: {}; nvidia-smi and the node's log tell more", what,
        reason);
 }

@@ -1,4 +1,4 @@
-#include "shared_library.hpp"
+#include "strata/device/shared_library.hpp"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

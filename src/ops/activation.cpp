@@ -7,6 +7,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "math.hpp"
 #include "rounded.hpp"
@@ -81,6 +82,11 @@ void activation_forward(Context& context, Activation activation, const ConstTens
     copy(context, x, y);
     return;
   }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::activation_forward(context, activation, x, y);
+    }
+  }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     switch (activation) {
@@ -112,6 +118,11 @@ void activation_backward(Context& context, Activation activation, const ConstTen
   }
   const ConstTensorView& read = activation == Activation::kGelu ? x : y;
   require_like(read, dy.dtype(), dy.shape(), "what an activation's gradient reads");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::activation_backward(context, activation, x, y, dy, dx);
+    }
+  }
   with_stored(dy.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     switch (activation) {

@@ -7,6 +7,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "attention_tiles.hpp"
+#include "cuda_ops.hpp"
 
 namespace strata::ops {
 namespace {
@@ -222,6 +223,11 @@ void causal_attention_forward(Context& context, const AttentionShape& shape,
   require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
   require_like(log_sums, compute_dtype(qkv.dtype()),
                Shape{shape.sequences, shape.heads(), shape.tokens}, "attention's log_sums");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::causal_attention_forward(context, shape, qkv, y, log_sums);
+    }
+  }
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
     forward(context, shape, qkv.host<Stored>().data(), y.host<Stored>().data(),
             log_sums.host<Compute<Stored>>().data());
@@ -235,6 +241,11 @@ void cached_attention(Context& context, const AttentionShape& shape, const Const
   require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
   const std::int64_t capacity = require_cache(shape, qkv, past, keys);
   require_like(values, keys.dtype(), keys.shape(), "attention's values");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::cached_attention(context, shape, qkv, keys, values, past, y);
+    }
+  }
   const std::int64_t size = shape.head_size;
   const std::int64_t total = past + shape.tokens;
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
@@ -263,6 +274,11 @@ void append_to_cache(Context& context, const AttentionShape& shape, const ConstT
   require_qkv(shape, qkv);
   const std::int64_t capacity = require_cache(shape, qkv, past, keys);
   require_like(values, keys.dtype(), keys.shape(), "attention's values");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::append_to_cache(context, shape, qkv, past, keys, values);
+    }
+  }
   const std::int64_t size = shape.head_size;
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
     const Stored* from = qkv.host<Stored>().data();

@@ -3,6 +3,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "attention_tiles.hpp"
+#include "cuda_ops.hpp"
 
 namespace strata::ops {
 namespace {
@@ -192,6 +193,11 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
   require_like(dqkv, qkv.dtype(), qkv.shape(), "attention's dqkv");
   require_like(log_sums, compute_dtype(qkv.dtype()),
                Shape{shape.sequences, shape.heads(), shape.tokens}, "attention's log_sums");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::causal_attention_backward(context, shape, qkv, y, log_sums, dy, dqkv);
+    }
+  }
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
     using T = Compute<Stored>;
     const BackwardTensors<Stored> tensors{qkv.host<Stored>().data(), y.host<Stored>().data(),

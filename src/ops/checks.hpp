@@ -6,12 +6,15 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
+#include "strata/ops/context.hpp"
 
 namespace strata::ops {
 
-/// Throws std::logic_error unless the host can read the tensor.
-inline void require_host(const ConstTensorView& tensor) {
-  require(tensor.place() == Place::kHost, "a CPU operation was given a tensor in {} memory",
+/// Throws std::logic_error unless the tensor lies in the memory of the context's device. No tensor,
+/// an empty view, lies everywhere.
+inline void require_place(const Context& context, const ConstTensorView& tensor) {
+  require(tensor.empty() || tensor.place() == context.device().place(),
+          "an operation on {} was given a tensor in {} memory", context.device().text(),
           name_of(tensor.place()));
 }
 
@@ -29,15 +32,20 @@ inline void require_count(const ConstTensorView& tensor, DType dtype, std::int64
           name, name_of(tensor.dtype()), tensor.shape().text(), count, name_of(dtype));
 }
 
+/// Throws Error(kData) for a row's target that is not in [0, classes).
+[[noreturn]] inline void fail_target(std::int64_t row, std::int64_t target, std::int64_t classes) {
+  fail(ExitCode::kData,
+       "row {} of a microbatch has the target {}, the model has {} outputs and so takes 0 to {}; "
+       "use the data set that the model is for, or correct the size of the last layer or of the "
+       "vocabulary",
+       row, target, classes, classes - 1);
+}
+
 /// Throws Error(kData) for a target outside [0, classes).
 inline void check_targets(std::span<const std::int64_t> targets, std::int64_t classes) {
   for (std::size_t row = 0; row < targets.size(); ++row) {
     if (targets[row] < 0 || targets[row] >= classes) {
-      fail(ExitCode::kData,
-           "row {} of a microbatch has the target {}, the model has {} outputs and so takes 0 to "
-           "{}; use the data set that the model is for, or correct the size of the last layer or "
-           "of the vocabulary",
-           row, targets[row], classes, classes - 1);
+      fail_target(static_cast<std::int64_t>(row), targets[row], classes);
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include "checks.hpp"
 #include "column_sums.hpp"
+#include "cuda_ops.hpp"
 
 namespace strata::ops {
 
@@ -10,6 +11,11 @@ void column_sum(Context& context, const ConstTensorView& x, const TensorView& su
                 Accumulate accumulate) {
   const auto [rows, n] = rows_of(x.shape());
   require_count(sum, compute_dtype(x.dtype()), n, "column_sum's sum");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::column_sum(context, x, sum, accumulate);
+    }
+  }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
     const T* from = x.host<T>().data();

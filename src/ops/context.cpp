@@ -1,14 +1,38 @@
 #include "strata/ops/context.hpp"
 
+#include <utility>
+
 #include "strata/core/error.hpp"
 
+#include "cuda_state.hpp"
 #include "primitives.hpp"
 
 namespace strata::ops {
 
-Context::Context(int threads) : device_(device::Device::cpu()), threads_(threads) {
+Context::Context(int threads) : threads_(threads), stream_(device::Device::cpu()) {
   require(threads >= 1, "a context with {} threads", threads);
   primitives_ = std::make_unique<Primitives>(threads);
+}
+
+Context::Context(device::Stream stream) : threads_(1), stream_(std::move(stream)) {
+  cuda_state_ = std::make_unique<CudaState>(stream_.device());
+}
+
+Context Context::cuda(const device::Device& device) {
+  require(device.kind() == device::DeviceKind::kCuda, "a GPU's context on {}", device.text());
+  return Context(device::Stream(device));
+}
+
+Primitives& Context::primitives() {
+  require(primitives_ != nullptr, "an operation for the CPU was given a context of {}",
+          device().text());
+  return *primitives_;
+}
+
+CudaState& Context::cuda_state() {
+  require(cuda_state_ != nullptr, "an operation for GPUs was given a context of {}",
+          device().text());
+  return *cuda_state_;
 }
 
 Context::~Context() = default;

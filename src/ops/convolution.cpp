@@ -11,6 +11,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "double_convolution.hpp"
 #include "lanes.hpp"
 #include "primitives.hpp"
@@ -217,10 +218,15 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
   require(result == dtype || plain, "a convolution to float32 with a bias or {}",
           name_of(options.activation));
   for (const ConstTensorView& tensor : {x, w, ConstTensorView(y), options.bias}) {
-    require_host(tensor);
+    require_place(context, tensor);
   }
   if (shape.images == 0) {
     return;
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::convolution_forward(context, shape, x, w, y, options);
+    }
   }
   if (dtype == DType::kFloat64) {
     double* const to = y.host<double>().data();
@@ -252,10 +258,15 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
   require_count(w, dtype, shape.weight().count(), "a convolution's weight");
   require_count(dx, result, shape.input().count(), "a convolution's dx");
   for (const ConstTensorView& tensor : {dy, w, ConstTensorView(dx)}) {
-    require_host(tensor);
+    require_place(context, tensor);
   }
   if (shape.images == 0) {
     return;
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::convolution_backward_input(context, shape, dy, w, dx);
+    }
   }
   if (dtype == DType::kFloat64) {
     double_backward_input(context, shape, dy.host<double>().data(), w.host<double>().data(),
@@ -282,8 +293,13 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
   require_count(x, dtype, shape.input().count(), "a convolution's x");
   require_count(dy, dtype, shape.output().count(), "a convolution's dy");
   require_count(dw, compute_dtype(dtype), shape.weight().count(), "a convolution's dw");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::convolution_backward_weight(context, shape, x, dy, dw, accumulate);
+    }
+  }
   for (const ConstTensorView& tensor : {x, dy, ConstTensorView(dw)}) {
-    require_host(tensor);
+    require_place(context, tensor);
   }
   if (dtype == DType::kFloat64) {
     double_backward_weight(context, shape, x.host<double>().data(), dy.host<double>().data(),

@@ -10,6 +10,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "rounded.hpp"
 
@@ -68,6 +69,11 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
   const std::int64_t run = columns.of == 0 ? n : x.shape().back();
   require(columns.first >= 0 && (columns.of == 0 || columns.first + run <= columns.of),
           "dropout of columns [{}, {}) of {}", columns.first, columns.first + run, columns.of);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::dropout_forward(context, x, probability, stream, first_row, y, mask, columns);
+    }
+  }
   const Choice choice{stream,
                       static_cast<std::uint32_t>(std::min(probability * 0x1p32, 0xFFFFFFFFp0))};
   with_stored(x.dtype(), [&]<typename T>(T) {
@@ -91,6 +97,11 @@ void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTe
   require_probability(probability);
   require_like(mask, DType::kUint8, dy.shape(), "dropout's mask");
   require_like(dx, dy.dtype(), dy.shape(), "dropout's dx");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::dropout_backward(context, dy, mask, probability, dx);
+    }
+  }
   with_stored(dy.dtype(), [&]<typename T>(T) {
     const auto scale = static_cast<Compute<T>>(1.0 / (1.0 - probability));
     const T* incoming = dy.host<T>().data();

@@ -12,6 +12,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "rounded.hpp"
 
@@ -105,7 +106,12 @@ struct BiasResidualRow {
 }  // namespace
 
 void fill_zero(Context& context, const TensorView& x) {
-  require_host(x);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::fill_zero(context, x);
+    }
+  }
+  require_place(context, x);
   parallel_for(context, x.bytes(), kByteGrain, [&](std::int64_t begin, std::int64_t end) {
     std::memset(x.raw() + begin, 0, static_cast<std::size_t>(end - begin));
   });
@@ -113,8 +119,13 @@ void fill_zero(Context& context, const TensorView& x) {
 
 void copy(Context& context, const ConstTensorView& x, const TensorView& y) {
   require_count(y, x.dtype(), x.count(), "copy's y");
-  require_host(x);
-  require_host(y);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::copy(context, x, y);
+    }
+  }
+  require_place(context, x);
+  require_place(context, y);
   if (x.raw() == y.raw()) {
     return;
   }
@@ -125,12 +136,22 @@ void copy(Context& context, const ConstTensorView& x, const TensorView& y) {
 
 void add(Context& context, const ConstTensorView& x, const TensorView& y) {
   require_count(y, x.dtype(), x.count(), "add's y");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::add(context, x, y);
+    }
+  }
   with_stored(x.dtype(), [&]<typename T>(T) { add_elements<T>(context, x, y); });
 }
 
 void scaled(Context& context, double factor, const ConstTensorView& x, const TensorView& y,
             Accumulate accumulate) {
   require_count(y, x.dtype(), x.count(), "scaled's y");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::scaled(context, factor, x, y, accumulate);
+    }
+  }
   const bool adds = accumulate == Accumulate::kAdd;
   with_floating(x.dtype(), [&]<typename T>(T) {
     const T* from = x.host<T>().data();
@@ -151,6 +172,11 @@ void convert(Context& context, const ConstTensorView& x, const TensorView& y) {
     copy(context, x, y);
     return;
   }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::convert(context, x, y);
+    }
+  }
   with_stored(x.dtype(), [&]<typename From>(From) {
     with_stored(y.dtype(), [&]<typename To>(To) { convert_elements<From, To>(context, x, y); });
   });
@@ -166,6 +192,11 @@ void add_bias_residual(Context& context, const ConstTensorView& sum, const Const
   }
   if (!residual.empty()) {
     require_count(residual, y.dtype(), y.count(), "a residual");
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::add_bias_residual(context, sum, bias, residual, y);
+    }
   }
   with_stored(y.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     const T* b = bias.empty() ? nullptr : bias.host<T>().data();

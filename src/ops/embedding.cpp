@@ -14,6 +14,7 @@
 
 #include "checks.hpp"
 #include "column_sums.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "rounded.hpp"
 
@@ -113,6 +114,11 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
   const bool same = y.dtype() == table.dtype();
   require(same || y.dtype() == compute_dtype(table.dtype()), "an embedding of {} into {}",
           name_of(table.dtype()), name_of(y.dtype()));
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::embedding_forward(context, ids, table, first_id, y, accumulate);
+    }
+  }
   const std::int64_t table_rows = table.shape()[0];
   const std::int64_t* id = ids.host<std::int64_t>().data();
   with_stored(table.dtype(), [&, rows = rows, n = n]<typename T>(T) {
@@ -142,6 +148,11 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
   require_count(dtable, compute_dtype(dy.dtype()), dtable.count(), "an embedding's dtable");
   if (accumulate == Accumulate::kOverwrite) {
     fill_zero(context, dtable);
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::embedding_backward(context, ids, dy, first_id, dtable, accumulate);
+    }
   }
   const std::vector<TableRow> sorted =
       rows_by_id(ids.host<std::int64_t>(), first_id, dtable.shape()[0]);
@@ -173,6 +184,11 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
               positions_reached(positions, rows) <= table.shape()[0],
           "{} rows of sequences of {} tokens from position {} on and a table of {}", rows,
           positions.tokens, positions.offset, table.shape().text());
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::add_positions(context, x, table, positions, y);
+    }
+  }
   with_stored(y.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
     const T* rows_of_table = table.host<T>().data();
@@ -207,6 +223,11 @@ void positions_backward(Context& context, const ConstTensorView& dy, std::int64_
           dtable.shape().text());
   if (accumulate == Accumulate::kOverwrite) {
     fill_zero(context, dtable.flat_slice(tokens * n, dtable.count() - tokens * n));
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::positions_backward(context, dy, tokens, dtable, accumulate);
+    }
   }
   with_stored(dy.dtype(), [&, sequences = rows / tokens, n = n]<typename T>(T) {
     const T* from = dy.host<T>().data();

@@ -9,6 +9,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "primitives.hpp"
 #include "rounded.hpp"
 #include "run_sums.hpp"
@@ -145,6 +146,11 @@ void group_norm_forward(Context& context, const GroupNormShape& shape, const Con
   require_count(y, x.dtype(), x.count(), "group norm's y");
   require(x.raw() != y.raw(), "group norm in place");
   require_statistics(shape, x.dtype(), mean, rstd);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::group_norm_forward(context, shape, x, gain, bias, epsilon, y, mean, rstd);
+    }
+  }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = x.host<T>().data();
@@ -171,6 +177,11 @@ void group_norm_backward_input(Context& context, const GroupNormShape& shape,
   require_count(dy, x.dtype(), x.count(), "group norm's dy");
   require_count(dx, x.dtype(), x.count(), "group norm's dx");
   require_statistics(shape, x.dtype(), mean, rstd);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::group_norm_backward_input(context, shape, x, gain, mean, rstd, dy, dx);
+    }
+  }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = x.host<T>().data();
@@ -198,6 +209,12 @@ void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
   require_count(dgain, compute_dtype(x.dtype()), shape.channels, "group norm's dgain");
   require_count(dbias, compute_dtype(x.dtype()), shape.channels, "group norm's dbias");
   require_statistics(shape, x.dtype(), mean, rstd);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::group_norm_backward_weight(context, shape, x, mean, rstd, dy, dgain, dbias,
+                                              accumulate);
+    }
+  }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = x.host<T>().data();

@@ -9,6 +9,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 
 namespace strata::ops {
 namespace {
@@ -65,7 +66,12 @@ void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::i
                 const ConstTensorView& x, const TensorView& y) {
   require_count(x, x.dtype(), images * rows * columns, "swap_inner's x");
   require_count(y, x.dtype(), x.count(), "swap_inner's y");
-  require_host(x);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::swap_inner(context, images, rows, columns, x, y);
+    }
+  }
+  require_place(context, x);
   const std::int64_t bytes = rows * columns * size_bytes(x.dtype());
   parallel_for(context, images, 1, [&](std::int64_t image, std::int64_t) {
     const std::byte* from = x.raw() + image * bytes;
@@ -86,7 +92,12 @@ void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::i
 void add_border(Context& context, const BorderShape& shape, const ConstTensorView& x,
                 const TensorView& y) {
   require_border(shape, x, y);
-  require_host(x);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::add_border(context, shape, x, y);
+    }
+  }
+  require_place(context, x);
   const BorderBytes bytes(shape, x.dtype());
   parallel_for(context, shape.images, 1, [&](std::int64_t image, std::int64_t) {
     const std::byte* from = x.raw() + image * shape.height * bytes.inner;
@@ -104,7 +115,12 @@ void add_border(Context& context, const BorderShape& shape, const ConstTensorVie
 void remove_border(Context& context, const BorderShape& shape, const ConstTensorView& y,
                    const TensorView& x) {
   require_border(shape, x, y);
-  require_host(x);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::remove_border(context, shape, y, x);
+    }
+  }
+  require_place(context, x);
   const BorderBytes bytes(shape, x.dtype());
   parallel_for(context, shape.images, 1, [&](std::int64_t image, std::int64_t) {
     const std::byte* from = y.raw() + image * (shape.height + 2 * shape.border) * bytes.outer +
@@ -121,6 +137,11 @@ void widen_rows(Context& context, const ConstTensorView& x, const TensorView& y)
   const std::int64_t wide = rows_of(y.shape()).columns;
   require(wide >= narrow, "rows of {} do not go into rows of {}", narrow, wide);
   require_like(y, x.dtype(), Shape{rows, wide}, "widen_rows' y");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::widen_rows(context, x, y);
+    }
+  }
   const std::int64_t from_bytes = narrow * size_bytes(x.dtype());
   const std::int64_t to_bytes = wide * size_bytes(x.dtype());
   parallel_for(context, rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
@@ -136,6 +157,11 @@ void narrow_rows(Context& context, const ConstTensorView& y, const TensorView& x
   const std::int64_t narrow = rows_of(x.shape()).columns;
   require(wide >= narrow, "rows of {} do not come from rows of {}", narrow, wide);
   require_like(x, y.dtype(), Shape{rows, narrow}, "narrow_rows' x");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::narrow_rows(context, y, x);
+    }
+  }
   const std::int64_t from_bytes = wide * size_bytes(y.dtype());
   const std::int64_t to_bytes = narrow * size_bytes(y.dtype());
   parallel_for(context, rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {

@@ -8,6 +8,7 @@
 
 #include "checks.hpp"
 #include "column_sums.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "rounded.hpp"
 
@@ -105,6 +106,11 @@ void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstT
   require(x.raw() != y.raw(), "layer norm in place");
   require_count(mean, compute_dtype(x.dtype()), rows, "layer norm's mean");
   require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::layer_norm_forward(context, x, gain, bias, epsilon, y, mean, rstd);
+    }
+  }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
     const T* from = x.host<T>().data();
@@ -135,6 +141,11 @@ void layer_norm_backward_input(Context& context, const ConstTensorView& x,
   require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
   require_like(dy, x.dtype(), x.shape(), "layer norm's dy");
   require_like(dx, x.dtype(), x.shape(), "layer norm's dx");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::layer_norm_backward_input(context, x, gain, mean, rstd, dy, dx, accumulate);
+    }
+  }
   with_stored(x.dtype(), [&]<typename T>(T) {
     const auto run = accumulate == Accumulate::kAdd ? backward_rows<Accumulate::kAdd, T>
                                                     : backward_rows<Accumulate::kOverwrite, T>;
@@ -151,6 +162,11 @@ void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
   require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
   require_like(dy, x.dtype(), x.shape(), "layer norm's dy");
   require_count(dgain, compute_dtype(x.dtype()), n, "layer norm's dgain");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::layer_norm_backward_weight(context, x, mean, rstd, dy, dgain, dbias, accumulate);
+    }
+  }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
     const T* from = x.host<T>().data();

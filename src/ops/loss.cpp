@@ -11,6 +11,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "math.hpp"
 #include "rounded.hpp"
@@ -116,6 +117,11 @@ LossSums cross_entropy(Context& context, const ConstTensorView& logits,
   if (!dlogits.empty()) {
     require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
   }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::cross_entropy(context, logits, labels, valid_rows, gradient_scale, dlogits);
+    }
+  }
   const auto label = labels.host<std::int64_t>();
   check_targets(label.first(static_cast<std::size_t>(valid_rows)), classes);
   std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));
@@ -149,6 +155,12 @@ LossSums mean_squared_error(Context& context, const ConstTensorView& prediction,
   if (!dprediction.empty()) {
     require_like(dprediction, prediction.dtype(), prediction.shape(),
                  "squared error's dprediction");
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::mean_squared_error(context, prediction, target, valid_rows, gradient_scale,
+                                      dprediction);
+    }
   }
   const std::int64_t n = rows == 0 ? 0 : prediction.count() / rows;
   std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));

@@ -13,6 +13,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "double_product.hpp"
 #include "lanes.hpp"
 #include "primitives.hpp"
@@ -319,12 +320,17 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   if (c.count() == 0) {
     return;
   }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::matmul(context, a, b, c, options);
+    }
+  }
   if (a.dtype() == DType::kFloat64) {
     double_matmul(context, extents, a, b, c, options);
     return;
   }
   for (const ConstTensorView& tensor : {a, b, options.bias, ConstTensorView(c)}) {
-    require_host(tensor);
+    require_place(context, tensor);
   }
   const ProductOperands at{a.raw(), b.raw(), options.bias.raw(), c.raw()};
   const bool plain = options.transpose_a == Transpose::kNo && options.transpose_b == Transpose::kNo;

@@ -10,6 +10,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "rounded.hpp"
 #include "windows.hpp"
@@ -191,6 +192,11 @@ void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTe
   require_count(x, x.dtype(), shape.input().count(), "max pooling's x");
   require_count(y, x.dtype(), shape.output().count(), "max pooling's y");
   require_count(at, DType::kUint8, shape.output().count(), "max pooling's places");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::max_pool_forward(context, shape, x, y, at);
+    }
+  }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = x.host<T>().data();
@@ -229,6 +235,11 @@ void max_pool_backward(Context& context, const PoolingShape& shape, const ConstT
   require_count(dy, dy.dtype(), shape.output().count(), "max pooling's dy");
   require_count(at, DType::kUint8, shape.output().count(), "max pooling's places");
   require_count(dx, dy.dtype(), shape.input().count(), "max pooling's dx");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::max_pool_backward(context, shape, dy, at, dx);
+    }
+  }
   with_stored(dy.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = dy.host<T>().data();
@@ -251,6 +262,11 @@ void average_pool_forward(Context& context, const PoolingShape& shape, const Con
   require_shape(shape);
   require_count(x, x.dtype(), shape.input().count(), "average pooling's x");
   require_count(y, x.dtype(), shape.output().count(), "average pooling's y");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::average_pool_forward(context, shape, x, y);
+    }
+  }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = x.host<T>().data();
@@ -282,6 +298,11 @@ void average_pool_backward(Context& context, const PoolingShape& shape, const Co
   require_shape(shape);
   require_count(dy, dy.dtype(), shape.output().count(), "average pooling's dy");
   require_count(dx, dy.dtype(), shape.input().count(), "average pooling's dx");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::average_pool_backward(context, shape, dy, dx);
+    }
+  }
   with_stored(dy.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = dy.host<T>().data();

@@ -8,6 +8,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 
 namespace strata::ops {
@@ -48,6 +49,11 @@ void fold(Context& context, std::span<const TensorView> parts, std::span<const F
                 step.into != step.from,
             "a fold of part {} into part {} of {}", step.from, step.into, part_count);
   }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::fold(context, parts, steps);
+    }
+  }
   with_floating(parts[0].dtype(), [&]<typename T>(T) {
     std::vector<T*> elements;
     elements.reserve(parts.size());
@@ -72,6 +78,11 @@ void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int6
   const std::int64_t blocks = (count + block_elements - 1) / block_elements;
   require(static_cast<std::int64_t>(out.size()) == blocks, "{} sums for {} blocks", out.size(),
           blocks);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::sum_of_squares_blocks(context, x, block_elements, out);
+    }
+  }
   with_floating(x.dtype(), [&]<typename T>(T) {
     const T* from = x.host<T>().data();
     parallel_for(

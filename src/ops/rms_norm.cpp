@@ -7,6 +7,7 @@
 
 #include "checks.hpp"
 #include "column_sums.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "rounded.hpp"
 
@@ -72,6 +73,11 @@ void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTen
   require_count(gain, x.dtype(), n, "rms norm's gain");
   require_like(y, x.dtype(), x.shape(), "rms norm's y");
   require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::rms_norm_forward(context, x, gain, epsilon, y, rstd);
+    }
+  }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     const T* from = x.host<T>().data();
     const T* g = gain.host<T>().data();
@@ -94,6 +100,11 @@ void rms_norm_backward_input(Context& context, const ConstTensorView& x,
   require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
   require_like(dy, x.dtype(), x.shape(), "rms norm's dy");
   require_like(dx, x.dtype(), x.shape(), "rms norm's dx");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::rms_norm_backward_input(context, x, gain, rstd, dy, dx, accumulate);
+    }
+  }
   with_stored(x.dtype(), [&]<typename T>(T) {
     const auto run = accumulate == Accumulate::kAdd ? backward_rows<Accumulate::kAdd, T>
                                                     : backward_rows<Accumulate::kOverwrite, T>;
@@ -108,6 +119,11 @@ void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
   require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
   require_like(dy, x.dtype(), x.shape(), "rms norm's dy");
   require_count(dgain, compute_dtype(x.dtype()), n, "rms norm's dgain");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::rms_norm_backward_weight(context, x, rstd, dy, dgain, accumulate);
+    }
+  }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
     const T* from = x.host<T>().data();

@@ -7,6 +7,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "attention_tiles.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "rounded.hpp"
 
@@ -72,6 +73,11 @@ void rotary(Context& context, const AttentionShape& shape, double theta, std::in
   require_qkv(shape, qkv);
   require(shape.head_size % 2 == 0, "a rotation of heads of {}", shape.head_size);
   require(theta > 0.0 && offset >= 0, "a rotation with theta {} from position {}", theta, offset);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::rotary(context, shape, theta, offset, rotation, qkv);
+    }
+  }
   const std::int64_t half = shape.head_size / 2;
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
     using T = Compute<Stored>;

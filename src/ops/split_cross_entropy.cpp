@@ -9,6 +9,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "math.hpp"
 #include "rounded.hpp"
@@ -115,6 +116,11 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
   require_count(parts, compute_dtype(logits.dtype()), rows * kCrossEntropyParts,
                 "cross-entropy's parts");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::cross_entropy_parts(context, logits, targets, first_id, vocabulary, parts);
+    }
+  }
   const auto target = targets.host<std::int64_t>();
   check_targets(target, vocabulary);
   with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {
@@ -143,6 +149,11 @@ LossSums combine_cross_entropy(Context& context, std::span<const FoldPair> steps
   for (const FoldPair& step : steps) {
     require(step.into >= 0 && step.into < shards && step.from >= 0 && step.from < shards,
             "an addition of shard {} to shard {} of {}", step.from, step.into, shards);
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::combine_cross_entropy(context, steps, parts, valid_rows, log_sums);
+    }
   }
   std::vector<RowResult> results(static_cast<std::size_t>(rows));
   with_floating(parts.dtype(), [&]<typename T>(T) {
@@ -176,6 +187,12 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
   require_count(log_sums, compute_dtype(logits.dtype()), rows, "cross-entropy's log_sums");
   require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::cross_entropy_gradient(context, logits, targets, first_id, log_sums, valid_rows,
+                                          gradient_scale, dlogits);
+    }
+  }
   const auto target = targets.host<std::int64_t>();
   with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {
     using T = Compute<Stored>;

@@ -3,6 +3,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "math.hpp"
 #include "rounded.hpp"
@@ -13,6 +14,11 @@ void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTe
                     const TensorView& y) {
   require_like(up, gate.dtype(), gate.shape(), "swiglu's up");
   require_like(y, gate.dtype(), gate.shape(), "swiglu's y");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::swiglu_forward(context, gate, up, y);
+    }
+  }
   with_stored(gate.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* g = gate.host<T>().data();
@@ -34,6 +40,11 @@ void swiglu_backward(Context& context, const ConstTensorView& gate, const ConstT
   require_like(dy, gate.dtype(), gate.shape(), "swiglu's dy");
   require_like(dgate, gate.dtype(), gate.shape(), "swiglu's dgate");
   require_like(dup, gate.dtype(), gate.shape(), "swiglu's dup");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::swiglu_backward(context, gate, up, dy, dgate, dup);
+    }
+  }
   with_stored(gate.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* g = gate.host<T>().data();

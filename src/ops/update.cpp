@@ -7,18 +7,12 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
+#include "update_factors.hpp"
 
 namespace strata::ops {
 namespace {
-
-template <typename T>
-struct SgdFactors {
-  T rate;
-  T momentum;
-  T decay;
-  T scale;
-};
 
 template <Nesterov kNesterov, typename T>
 void momentum_chunk(T* w, const T* gradient, T* velocity, const SgdFactors<T>& factor,
@@ -40,38 +34,6 @@ void plain_chunk(T* w, const T* gradient, const SgdFactors<T>& factor, std::int6
     w[i] -= factor.rate * (gradient[i] * factor.scale + factor.decay * w[i]);
   }
 }
-
-template <typename T>
-struct AdamFactors {
-  explicit AdamFactors(const AdamOptions& options)
-      : beta1(static_cast<T>(options.beta1)),
-        beta2(static_cast<T>(options.beta2)),
-        rest1(static_cast<T>(1.0 - options.beta1)),
-        rest2(static_cast<T>(1.0 - options.beta2)),
-        epsilon(static_cast<T>(options.epsilon)),
-        scale(static_cast<T>(options.gradient_scale)) {
-    const double step = static_cast<double>(options.step);
-    rate = static_cast<T>(options.learning_rate / (1.0 - std::pow(options.beta1, step)));
-    root = static_cast<T>(std::sqrt(1.0 - std::pow(options.beta2, step)));
-    const bool decoupled = options.decay == DecayKind::kDecoupled;
-    decay = static_cast<T>(decoupled ? 0.0 : options.weight_decay);
-    keep = static_cast<T>(decoupled ? 1.0 - options.learning_rate * options.weight_decay : 1.0);
-  }
-
-  T beta1;
-  T beta2;
-  T rest1;
-  T rest2;
-  T epsilon;
-  T scale;
-  /// The learning rate with m's bias correction in it.
-  T rate;
-  /// The root of v's bias correction.
-  T root;
-  T decay;
-  /// What decoupled weight decay leaves of a weight.
-  T keep;
-};
 
 template <typename T>
 void adam_chunk(T* w, const T* gradient, T* m, T* v, const AdamFactors<T>& factor,
@@ -99,10 +61,13 @@ void sgd_update(Context& context, const TensorView& weight, const ConstTensorVie
   } else {
     require(options.nesterov == Nesterov::kOff, "Nesterov's form without momentum");
   }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::sgd_update(context, weight, gradient, momentum, options);
+    }
+  }
   with_floating(weight.dtype(), [&]<typename T>(T) {
-    const SgdFactors<T> factor{
-        static_cast<T>(options.learning_rate), static_cast<T>(options.momentum),
-        static_cast<T>(options.weight_decay), static_cast<T>(options.gradient_scale)};
+    const SgdFactors<T> factor(options);
     T* w = weight.host<T>().data();
     const T* g = gradient.host<T>().data();
     T* v = has_momentum ? momentum.host<T>().data() : nullptr;
@@ -124,6 +89,11 @@ void adam_update(Context& context, const TensorView& weight, const ConstTensorVi
   require_count(m, weight.dtype(), weight.count(), "adam's m");
   require_count(v, weight.dtype(), weight.count(), "adam's v");
   require(options.step >= 1, "adam's step {}; 1 is the first", options.step);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::adam_update(context, weight, gradient, m, v, options);
+    }
+  }
   with_floating(weight.dtype(), [&]<typename T>(T) {
     const AdamFactors<T> factor(options);
     T* w = weight.host<T>().data();
@@ -140,21 +110,23 @@ void adagrad_update(Context& context, const TensorView& weight, const ConstTenso
                     const TensorView& sum, const AdagradOptions& options) {
   require_count(gradient, weight.dtype(), weight.count(), "adagrad's gradient");
   require_count(sum, weight.dtype(), weight.count(), "adagrad's sum");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::adagrad_update(context, weight, gradient, sum, options);
+    }
+  }
   with_floating(weight.dtype(), [&]<typename T>(T) {
     T* w = weight.host<T>().data();
     const T* gradients = gradient.host<T>().data();
     T* s = sum.host<T>().data();
-    const T rate = static_cast<T>(options.learning_rate);
-    const T epsilon = static_cast<T>(options.epsilon);
-    const T decay = static_cast<T>(options.weight_decay);
-    const T scale = static_cast<T>(options.gradient_scale);
+    const AdagradFactors<T> f(options);
     parallel_for(context, weight.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        const T g = gradients[i] * scale + decay * w[i];
+        const T g = gradients[i] * f.scale + f.decay * w[i];
         const T total = s[i] + g * g;
         s[i] = total;
-        w[i] -= rate * (g / (std::sqrt(total) + epsilon));
+        w[i] -= f.rate * (g / (std::sqrt(total) + f.epsilon));
       }
     });
   });
@@ -163,6 +135,11 @@ void adagrad_update(Context& context, const TensorView& weight, const ConstTenso
 void average_update(Context& context, const TensorView& weight, const ConstTensorView& term,
                     double keep) {
   require_count(term, weight.dtype(), weight.count(), "a running average's term");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::average_update(context, weight, term, keep);
+    }
+  }
   with_floating(weight.dtype(), [&]<typename T>(T) {
     T* w = weight.host<T>().data();
     const T* terms = term.host<T>().data();

@@ -26,6 +26,9 @@ class RandomStream {
   /// an epoch.
   RandomStream(std::uint64_t seed, RandomPurpose purpose, std::uint64_t subject);
 
+  /// What Philox's rounds begin with, for code that makes the words on another device.
+  [[nodiscard]] const std::array<std::uint32_t, 2>& key() const { return key_; }
+
   /// Four 32-bit words at a 128-bit counter (low, high).
   [[nodiscard]] std::array<std::uint32_t, 4> words(std::uint64_t low, std::uint64_t high = 0) const;
 

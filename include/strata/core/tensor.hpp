@@ -62,6 +62,17 @@ class BasicTensorView {
     return std::span<Element>(reinterpret_cast<Element*>(data_), static_cast<std::size_t>(count()));
   }
 
+  /// The address of the elements in a device's memory, for launches only.
+  /// Throws: std::logic_error where T is not the dtype or the memory is the host's.
+  template <typename T>
+  [[nodiscard]] auto device() const {
+    using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
+    require(place_ == Place::kCuda, "a GPU was given a tensor in {} memory", name_of(place_));
+    require(dtype_ == kDTypeOf<T>, "a {} tensor was read as {}", name_of(dtype_),
+            name_of(kDTypeOf<T>));
+    return reinterpret_cast<Element*>(data_);
+  }
+
   /// The same elements under another shape of equal count.
   [[nodiscard]] BasicTensorView reshaped(const Shape& shape) const {
     require(shape.count() == count(), "{} cannot be reshaped to {}", shape_.text(), shape.text());

@@ -4,33 +4,53 @@
 #include <memory>
 
 #include "strata/device/device.hpp"
+#include "strata/device/stream.hpp"
 
 namespace strata::ops {
 
+class CudaState;
 class Primitives;
 
-/// What operations run with: a device, a number of threads, and the library primitives made so far.
-/// One a rank; operations that share a Context must not run at the same time, operations with
-/// different ones may.
+/// What operations run with: a device, and the library primitives made so far. One a rank;
+/// operations that share a Context must not run at the same time, operations with different ones
+/// may. Tensors given to an operation lie in the memory of its Context's device.
 class Context {
  public:
   /// A CPU context. Pre: threads >= 1.
   explicit Context(int threads);
+  /// A context of a GPU: operations are put on its stream, in order, and most return before they
+  /// are done (docs/cuda.md lists those that wait).
+  /// Throws: Error(kPeer) where the GPU fails. Pre: `device` is a GPU.
+  [[nodiscard]] static Context cuda(const device::Device& device);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   Context(Context&& other) noexcept;
   Context& operator=(Context&& other) noexcept;
 
-  [[nodiscard]] const device::Device& device() const { return device_; }
+  [[nodiscard]] const device::Device& device() const { return stream_.device(); }
+  /// Threads on the CPU; 1 where the device is a GPU.
   [[nodiscard]] int threads() const { return threads_; }
-  /// The cache of library primitives; its type is known inside the room only.
-  [[nodiscard]] Primitives& primitives() { return *primitives_; }
+  /// What operations are put on.
+  [[nodiscard]] device::Stream& stream() { return stream_; }
+  /// Waits until all operations given so far are done. Throws: Error(kPeer) where one failed.
+  void synchronize() { stream_.synchronize(); }
+
+  /// The cache of the CPU's library primitives; its type is known inside the room only.
+  /// Throws: std::logic_error where the device is a GPU.
+  [[nodiscard]] Primitives& primitives();
+  /// The GPU's memory and libraries; its type is known inside the room only.
+  /// Throws: std::logic_error where the device is the CPU.
+  [[nodiscard]] CudaState& cuda_state();
 
  private:
-  device::Device device_;
+  explicit Context(device::Stream stream);
+
   int threads_;
   std::unique_ptr<Primitives> primitives_;
+  std::unique_ptr<CudaState> cuda_state_;
+  // Goes first: it may still have work that uses the memory above.
+  device::Stream stream_;
 };
 
 }  // namespace strata::ops

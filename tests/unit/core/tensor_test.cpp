@@ -57,6 +57,9 @@ TEST(TensorView, GivesItsElementsAsTheirTypeOnly) {
   EXPECT_THROW(static_cast<void>(tensor.host<double>()), std::logic_error);
   const TensorView elsewhere(tensor.raw(), tensor.shape(), tensor.dtype(), Place::kCuda);
   EXPECT_THROW(static_cast<void>(elsewhere.host<float>()), std::logic_error);
+  EXPECT_EQ(static_cast<void*>(elsewhere.device<float>()), static_cast<void*>(values.data()));
+  EXPECT_THROW(static_cast<void>(elsewhere.device<double>()), std::logic_error);
+  EXPECT_THROW(static_cast<void>(tensor.device<float>()), std::logic_error);
 }
 
 TEST(TensorView, ReshapesAndSlicesWithinItsElements) {

@@ -40,6 +40,14 @@ TEST(Context, NeedsAThread) {
   EXPECT_THROW(Context(0), std::logic_error);
 }
 
+TEST(Context, OfTheCpuHasNothingOfAGpu) {
+  Context context(1);
+  EXPECT_EQ(context.device(), device::Device::cpu());
+  EXPECT_THROW(static_cast<void>(context.cuda_state()), std::logic_error);
+  EXPECT_THROW(static_cast<void>(Context::cuda(device::Device::cpu())), std::logic_error);
+  EXPECT_NO_THROW(context.synchronize());
+}
+
 TEST(Context, ManyInOneProcessDoNotDisturbOneAnother) {
   const auto product = [](int threads) {
     Context context(threads);

@@ -1,0 +1,171 @@
+#include <string>
+
+#include "strata/core/error.hpp"
+#include "strata/device/failure.hpp"
+
+#include "cuda_product_library.hpp"
+#include "cuda_state.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+cudaDataType_t library_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return CUDA_R_32F;
+    case DType::kFloat64:
+      return CUDA_R_64F;
+    case DType::kBfloat16:
+      return CUDA_R_16BF;
+    default:
+      break;
+  }
+  require(false, "a product of {}", name_of(dtype));
+  return CUDA_R_32F;
+}
+
+cublasOperation_t library_operation(Transpose transpose) {
+  return transpose == Transpose::kYes ? CUBLAS_OP_T : CUBLAS_OP_N;
+}
+
+/// Looks a function up, in the words of its declaration.
+template <typename Function>
+void find(const device::SharedLibrary& library, const char* name, Function& function) {
+  function = library.function<Function>(name);
+  if (function == nullptr) {
+    device::cuda_failed("loading cuBLASLt",
+                        library.loaded() ? "the library lacks " + std::string(name)
+                                         : std::string("the library is not found on this node"));
+  }
+}
+
+}  // namespace
+
+ProductLibrary::ProductLibrary()
+    : library_("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000)) {
+  find(library_, "cublasLtCreate", functions_.create);
+  find(library_, "cublasLtDestroy", functions_.destroy);
+  find(library_, "cublasLtGetStatusString", functions_.status_string);
+  find(library_, "cublasLtMatmul", functions_.matmul);
+  find(library_, "cublasLtMatmulDescCreate", functions_.desc_create);
+  find(library_, "cublasLtMatmulDescDestroy", functions_.desc_destroy);
+  find(library_, "cublasLtMatmulDescSetAttribute", functions_.desc_set);
+  find(library_, "cublasLtMatrixLayoutCreate", functions_.layout_create);
+  find(library_, "cublasLtMatrixLayoutDestroy", functions_.layout_destroy);
+  find(library_, "cublasLtMatmulPreferenceCreate", functions_.preference_create);
+  find(library_, "cublasLtMatmulPreferenceDestroy", functions_.preference_destroy);
+  find(library_, "cublasLtMatmulPreferenceSetAttribute", functions_.preference_set);
+  find(library_, "cublasLtMatmulAlgoGetHeuristic", functions_.heuristic);
+  check(functions_.create(&handle_), "starting cuBLASLt");
+}
+
+ProductLibrary::~ProductLibrary() {
+  static_cast<void>(functions_.destroy(handle_));
+}
+
+void ProductLibrary::check(cublasStatus_t status, const char* what) const {
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    device::cuda_failed(what, functions_.status_string(status));
+  }
+}
+
+ProductLibrary::Owned<cublasLtMatmulDesc_t> ProductLibrary::desc_of(
+    const LibraryProduct& product) const {
+  constexpr const char* kWhat = "describing a product";
+  const bool is_double = product.operands == DType::kFloat64;
+  cublasLtMatmulDesc_t raw = nullptr;
+  // Full float32 products: no tf32, whose products keep 11 bits.
+  check(functions_.desc_create(&raw, is_double ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                               is_double ? CUDA_R_64F : CUDA_R_32F),
+        kWhat);
+  Owned<cublasLtMatmulDesc_t> desc(raw, functions_.desc_destroy);
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+    check(functions_.desc_set(raw, attribute, &value, sizeof(value)), kWhat);
+  };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, library_operation(product.transpose_b));
+  set(CUBLASLT_MATMUL_DESC_TRANSB, library_operation(product.transpose_a));
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
+  return desc;
+}
+
+ProductLibrary::Owned<cublasLtMatrixLayout_t> ProductLibrary::layout_of(
+    DType dtype, std::int64_t rows, std::int64_t columns) const {
+  cublasLtMatrixLayout_t raw = nullptr;
+  check(functions_.layout_create(&raw, library_type(dtype), static_cast<std::uint64_t>(columns),
+                                 static_cast<std::uint64_t>(rows), columns),
+        "describing a product's tensor");
+  return {raw, functions_.layout_destroy};
+}
+
+cublasLtMatmulAlgo_t ProductLibrary::algorithm_of(const Prepared& parts) const {
+  constexpr const char* kWhat = "choosing a product's kernel";
+  cublasLtMatmulPreference_t raw = nullptr;
+  check(functions_.preference_create(&raw), kWhat);
+  const Owned<cublasLtMatmulPreference_t> preference(raw, functions_.preference_destroy);
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    check(functions_.preference_set(raw, attribute, &value, sizeof(value)), kWhat);
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaState::kWorkspaceBytes});
+  // The sum over k is not split.
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kAlignmentBytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kAlignmentBytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kAlignmentBytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kAlignmentBytes);
+  cublasLtMatmulHeuristicResult_t result{};
+  int count = 0;
+  check(functions_.heuristic(handle_, parts.desc.get(), parts.b.get(), parts.a.get(), parts.c.get(),
+                             parts.c.get(), raw, 1, &result, &count),
+        kWhat);
+  check(count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : result.state, kWhat);
+  return result.algo;
+}
+
+const ProductLibrary::Prepared& ProductLibrary::prepared(const LibraryProduct& product) {
+  const auto found = prepared_.find(product);
+  if (found != prepared_.end()) {
+    return found->second;
+  }
+  const bool turned_a = product.transpose_a == Transpose::kYes;
+  const bool turned_b = product.transpose_b == Transpose::kYes;
+  Prepared parts{desc_of(product),
+                 layout_of(product.operands, turned_b ? product.n : product.k,
+                           turned_b ? product.k : product.n),
+                 layout_of(product.operands, turned_a ? product.k : product.m,
+                           turned_a ? product.m : product.k),
+                 layout_of(product.result, product.m, product.n),
+                 {}};
+  if (product.epilogue != CUBLASLT_EPILOGUE_DEFAULT && product.epilogue != CUBLASLT_EPILOGUE_RELU) {
+    // The choice reads no bias, but how its address is aligned.
+    const void* const aligned = reinterpret_cast<const void*>(std::uintptr_t{kAlignmentBytes});
+    check(functions_.desc_set(parts.desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned,
+                              sizeof(aligned)),
+          "describing a bias");
+  }
+  parts.algorithm = algorithm_of(parts);
+  return prepared_.emplace(product, std::move(parts)).first->second;
+}
+
+void ProductLibrary::multiply(const LibraryProduct& product, const ProductAddresses& at,
+                              std::byte* workspace, cudaStream_t stream) {
+  const Prepared& parts = prepared(product);
+  if (at.bias != nullptr) {
+    check(functions_.desc_set(parts.desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at.bias,
+                              sizeof(at.bias)),
+          "describing a bias");
+  }
+  const bool adds = product.accumulate == Accumulate::kAdd;
+  const float one = 1.0F;
+  const float beta = adds ? 1.0F : 0.0F;
+  const double double_one = 1.0;
+  const double double_beta = adds ? 1.0 : 0.0;
+  const bool is_double = product.operands == DType::kFloat64;
+  const void* const alpha_at = is_double ? static_cast<const void*>(&double_one) : &one;
+  const void* const beta_at = is_double ? static_cast<const void*>(&double_beta) : &beta;
+  check(functions_.matmul(handle_, parts.desc.get(), alpha_at, at.b, parts.b.get(), at.a,
+                          parts.a.get(), beta_at, at.c, parts.c.get(), at.c, parts.c.get(),
+                          &parts.algorithm, workspace, CudaState::kWorkspaceBytes, stream),
+        "a product");
+}
+
+}  // namespace strata::ops::cuda

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include "strata/core/dtype.hpp"
+#include "strata/device/shared_library.hpp"
+#include "strata/ops/matmul.hpp"
+
+// Included by .cu files alone.
+namespace strata::ops::cuda {
+
+/// What follows from a product's shapes and options; the choice of cuBLASLt's kernel, and with it
+/// the bits of the result, follows from this alone.
+struct LibraryProduct {
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  DType operands = DType::kFloat32;
+  DType result = DType::kFloat32;
+  Transpose transpose_a = Transpose::kNo;
+  Transpose transpose_b = Transpose::kNo;
+  Accumulate accumulate = Accumulate::kOverwrite;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+
+  friend auto operator<=>(const LibraryProduct&, const LibraryProduct&) = default;
+};
+
+/// Where a product's row-major tensors lie, all at multiples of ProductLibrary::kAlignmentBytes.
+/// bias is read where the epilogue has one.
+struct ProductAddresses {
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  const std::byte* bias = nullptr;
+  std::byte* c = nullptr;
+};
+
+/// cuBLASLt, opened when it is first used, and the products that it was asked for so far.
+class ProductLibrary {
+ public:
+  /// What kernels may rely on. More than an element, for kernels that load one element at a time
+  /// are slow; the same for all, for the choice of a kernel must not follow from addresses.
+  static constexpr std::uint32_t kAlignmentBytes = 16;
+
+  /// For the device that the calling thread works on. Throws: Error(kPeer) where the library is not
+  /// found or fails.
+  ProductLibrary();
+  ~ProductLibrary();
+  ProductLibrary(const ProductLibrary&) = delete;
+  ProductLibrary& operator=(const ProductLibrary&) = delete;
+
+  /// Puts c = (or +=) epilogue(op(a) op(b)) on the stream. `workspace` has
+  /// CudaState::kWorkspaceBytes.
+  void multiply(const LibraryProduct& product, const ProductAddresses& at, std::byte* workspace,
+                cudaStream_t stream);
+
+ private:
+  /// The library's functions that are called here.
+  struct Functions {
+    decltype(&cublasLtCreate) create = nullptr;
+    decltype(&cublasLtDestroy) destroy = nullptr;
+    decltype(&cublasLtGetStatusString) status_string = nullptr;
+    decltype(&cublasLtMatmul) matmul = nullptr;
+    decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
+    decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
+    decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
+    decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
+    decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
+    decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
+    decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
+    decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
+    decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  };
+  /// A descriptor of the library's with the function that destroys it.
+  template <typename Handle>
+  using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, cublasStatus_t (*)(Handle)>;
+  /// A product as the library sees it: column-major, so with b before a.
+  struct Prepared {
+    Owned<cublasLtMatmulDesc_t> desc;
+    Owned<cublasLtMatrixLayout_t> b;
+    Owned<cublasLtMatrixLayout_t> a;
+    Owned<cublasLtMatrixLayout_t> c;
+    cublasLtMatmulAlgo_t algorithm;
+  };
+
+  void check(cublasStatus_t status, const char* what) const;
+  [[nodiscard]] const Prepared& prepared(const LibraryProduct& product);
+  [[nodiscard]] Owned<cublasLtMatmulDesc_t> desc_of(const LibraryProduct& product) const;
+  /// A stored matrix of row-major `rows` x `columns`.
+  [[nodiscard]] Owned<cublasLtMatrixLayout_t> layout_of(DType dtype, std::int64_t rows,
+                                                        std::int64_t columns) const;
+  [[nodiscard]] cublasLtMatmulAlgo_t algorithm_of(const Prepared& parts) const;
+
+  device::SharedLibrary library_;
+  Functions functions_;
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<LibraryProduct, Prepared> prepared_;
+};
+
+}  // namespace strata::ops::cuda

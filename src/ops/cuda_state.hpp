@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "strata/device/buffer.hpp"
+#include "strata/device/device.hpp"
+#include "strata/device/pinned_buffer.hpp"
+
+namespace strata::ops {
+
+namespace cuda {
+/// cuBLASLt and the products that it was asked for; known where products are made.
+class ProductLibrary;
+}  // namespace cuda
+
+/// The GPU side of a Context: memory that operations work in, and libraries. Operations are done in
+/// the order of one stream, so they share the memory.
+class CudaState {
+ public:
+  /// Memory that cuBLASLt's kernels may work in. Fixed, for the choice of a kernel follows from it.
+  static constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
+  /// The largest result that an operation hands back to the host at a time.
+  static constexpr std::int64_t kResultBytes = 4096;
+
+  explicit CudaState(const device::Device& device)
+      : device_(device), workspace_(device, kWorkspaceBytes), results_(kResultBytes) {}
+
+  /// Device memory for one operation, which holds anything at first. What an earlier call gave is
+  /// void.
+  [[nodiscard]] std::byte* scratch(std::int64_t bytes) {
+    if (bytes > scratch_.bytes()) {
+      // The old memory is given back when the GPU has done what uses it.
+      scratch_ = device::Buffer();
+      scratch_ = device::Buffer(device_, bytes);
+    }
+    return scratch_.raw();
+  }
+  [[nodiscard]] std::byte* workspace() const { return workspace_.raw(); }
+  /// Host memory of kResultBytes that the GPU writes results to.
+  [[nodiscard]] std::byte* results() const { return results_.raw(); }
+  /// Made when it is first used. Known to src/ops/matmul.cu.
+  [[nodiscard]] auto& product_library() { return product_library_; }
+
+ private:
+  device::Device device_;
+  device::Buffer workspace_;
+  device::Buffer scratch_;
+  device::PinnedBuffer results_;
+  std::unique_ptr<cuda::ProductLibrary, void (*)(cuda::ProductLibrary*)> product_library_{
+      nullptr, [](cuda::ProductLibrary*) {}};
+};
+
+}  // namespace strata::ops

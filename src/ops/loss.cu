@@ -1,0 +1,132 @@
+#include "strata/ops/loss.hpp"
+
+#include "checks.hpp"
+#include "cuda_loss.hpp"
+#include "cuda_ops.hpp"
+#include "cuda_rows.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+/// gradient may be null, or the logits themselves.
+template <typename T>
+struct CrossEntropy {
+  const T* logits;
+  const std::int64_t* labels;
+  std::int64_t classes;
+  std::int64_t valid_rows;
+  Compute<T> scale;
+  T* gradient;
+  RowLoss* losses;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+    using C = Compute<T>;
+    const T* const x = logits + row * classes;
+    T* const to = gradient == nullptr ? nullptr : gradient + row * classes;
+    const std::int64_t label = row < valid_rows ? labels[row] : 0;
+    // A bad label's row is left alone: the operation is about to fail.
+    if (row >= valid_rows || !is_target(label, classes)) {
+      for (std::int64_t i = threads.lane; to != nullptr && i < classes; i += kSize) {
+        to[i] = stored<T>(C{0});
+      }
+      return;
+    }
+    // Read before any thread writes the gradient, which may be the same memory.
+    const C at_label = value_of(x[label]);
+    C largest = value_of(x[0]);
+    for (std::int64_t i = threads.lane; i < classes; i += kSize) {
+      largest = larger(largest, value_of(x[i]));
+    }
+    largest = threads.largest(largest);
+    C part{0};
+    std::int64_t first = classes;
+    for (std::int64_t i = threads.lane; i < classes; i += kSize) {
+      const C value = value_of(x[i]);
+      part += exponential(value - largest);
+      first = value == largest && i < first ? i : first;
+    }
+    first = threads.smallest(first);
+    const double sum = threads.sum(static_cast<double>(part));
+    if (threads.lane == 0) {
+      const double below = static_cast<double>(largest) - static_cast<double>(at_label);
+      losses[row] = {below + log(sum), first == label ? 1 : 0};
+    }
+    if (to == nullptr) {
+      return;
+    }
+    const C factor = static_cast<C>(static_cast<double>(scale) / sum);
+    for (std::int64_t i = threads.lane; i < classes; i += kSize) {
+      const C power = exponential(value_of(x[i]) - largest) * factor;
+      to[i] = stored<T>(i == label ? power - scale : power);
+    }
+  }
+};
+
+/// gradient may be null, or the predictions themselves.
+template <typename T>
+struct SquaredError {
+  const T* prediction;
+  const T* target;
+  std::int64_t outputs;
+  std::int64_t valid_rows;
+  Compute<T> factor;
+  T* gradient;
+  RowLoss* losses;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+    using C = Compute<T>;
+    const std::int64_t first = row * outputs;
+    const bool counts = row < valid_rows;
+    double part = 0.0;
+    for (std::int64_t i = threads.lane; counts && i < outputs; i += kSize) {
+      const double difference = static_cast<double>(value_of(prediction[first + i])) -
+                                static_cast<double>(value_of(target[first + i]));
+      part += difference * difference;
+    }
+    const double sum = threads.sum(part);
+    if (counts && threads.lane == 0) {
+      losses[row] = {sum / static_cast<double>(outputs), 0};
+    }
+    for (std::int64_t i = threads.lane; gradient != nullptr && i < outputs; i += kSize) {
+      const C difference = value_of(prediction[first + i]) - value_of(target[first + i]);
+      gradient[first + i] = stored<T>(counts ? difference * factor : C{0});
+    }
+  }
+};
+
+}  // namespace
+
+LossSums cross_entropy(Context& context, const ConstTensorView& logits,
+                       const ConstTensorView& labels, std::int64_t valid_rows,
+                       double gradient_scale, const TensorView& dlogits) {
+  const Rows shape = rows_of(logits.shape());
+  const std::int64_t* const label = labels.device<std::int64_t>();
+  const LossMemory memory(context, shape.rows);
+  with_device_type(logits.dtype(), [&]<typename T>(T) {
+    for_each_row(context, "cross_entropy", shape.rows, shape.columns,
+                 CrossEntropy<T>{logits.device<T>(), label, shape.columns, valid_rows,
+                                 static_cast<Compute<T>>(gradient_scale),
+                                 device_or_null<T>(dlogits), memory.losses});
+  });
+  return sum_of_losses(context, valid_rows, memory.losses, label, shape.columns, memory.result);
+}
+
+LossSums mean_squared_error(Context& context, const ConstTensorView& prediction,
+                            const ConstTensorView& target, std::int64_t valid_rows,
+                            double gradient_scale, const TensorView& dprediction) {
+  const std::int64_t rows = prediction.shape()[0];
+  const std::int64_t outputs = rows == 0 ? 0 : prediction.count() / rows;
+  const LossMemory memory(context, rows);
+  with_device_type(prediction.dtype(), [&]<typename T>(T) {
+    const auto factor =
+        static_cast<Compute<T>>(gradient_scale * 2.0 / static_cast<double>(outputs));
+    for_each_row(context, "mean_squared_error", rows, outputs,
+                 SquaredError<T>{prediction.device<T>(), target.device<T>(), outputs, valid_rows,
+                                 factor, device_or_null<T>(dprediction), memory.losses});
+  });
+  return sum_of_losses(context, valid_rows, memory.losses, nullptr, 0, memory.result);
+}
+
+}  // namespace strata::ops::cuda

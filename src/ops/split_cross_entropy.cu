@@ -1,0 +1,172 @@
+#include "strata/ops/split_cross_entropy.hpp"
+
+#include "checks.hpp"
+#include "cuda_loss.hpp"
+#include "cuda_ops.hpp"
+#include "cuda_rows.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+/// Places of a shard's values for a row in `parts`, as the header lists them.
+constexpr std::int64_t kLargest = 0;
+constexpr std::int64_t kSum = 1;
+constexpr std::int64_t kTarget = 2;
+constexpr std::int64_t kIsFirst = 3;
+
+template <typename T>
+struct PartsOfRow {
+  const T* logits;
+  const std::int64_t* targets;
+  std::int64_t first_id;
+  std::int64_t ids;
+  Compute<T>* parts;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+    using C = Compute<T>;
+    const T* const x = logits + row * ids;
+    const std::int64_t target = targets[row] - first_id;
+    C largest = value_of(x[0]);
+    for (std::int64_t i = threads.lane; i < ids; i += kSize) {
+      largest = larger(largest, value_of(x[i]));
+    }
+    largest = threads.largest(largest);
+    C part{0};
+    std::int64_t first = ids;
+    for (std::int64_t i = threads.lane; i < ids; i += kSize) {
+      const C value = value_of(x[i]);
+      part += exponential(value - largest);
+      first = value == largest && i < first ? i : first;
+    }
+    first = threads.smallest(first);
+    const double sum = threads.sum(static_cast<double>(part));
+    if (threads.lane == 0) {
+      const bool has_target = is_target(target, ids);
+      C* const to = parts + row * kCrossEntropyParts;
+      to[kLargest] = largest;
+      to[kSum] = static_cast<C>(sum);
+      to[kTarget] = has_target ? value_of(x[target]) : C{0};
+      to[kIsFirst] = has_target && first == target ? C{1} : C{0};
+    }
+  }
+};
+
+/// A thread a row. `totals` has `rows` places for every shard.
+template <typename C>
+__global__ void combine_kernel(std::int64_t shards, std::int64_t rows, std::int64_t step_count,
+                               const FoldPair* steps, const C* parts, double* totals, C* log_sums,
+                               RowLoss* losses) {
+  const std::int64_t row = thread_number();
+  if (row >= rows) {
+    return;
+  }
+  const auto part = [=](std::int64_t shard, std::int64_t value) {
+    return static_cast<double>(parts[(shard * rows + row) * kCrossEntropyParts + value]);
+  };
+  double largest = part(0, kLargest);
+  double target = 0.0;
+  bool is_correct = false;
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    if (shard == 0 || part(shard, kLargest) > largest) {
+      largest = part(shard, kLargest);
+      is_correct = part(shard, kIsFirst) != 0.0;
+    }
+    target += part(shard, kTarget);  // all but one are 0
+  }
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    totals[shard * rows + row] = part(shard, kSum) * exp(part(shard, kLargest) - largest);
+  }
+  for (std::int64_t step = 0; step < step_count; ++step) {
+    totals[steps[step].into * rows + row] += totals[steps[step].from * rows + row];
+  }
+  const double below = log(totals[row]);
+  log_sums[row] = static_cast<C>(largest + below);
+  losses[row] = {largest - target + below, is_correct ? 1 : 0};
+}
+
+template <typename T>
+struct GradientOfRow {
+  const T* logits;
+  const std::int64_t* targets;
+  std::int64_t first_id;
+  std::int64_t ids;
+  const Compute<T>* log_sums;
+  std::int64_t valid_rows;
+  Compute<T> scale;
+  T* dlogits;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+    using C = Compute<T>;
+    const std::int64_t target = targets[row] - first_id;
+    const C log_sum = log_sums[row];
+    for (std::int64_t i = threads.lane; i < ids; i += kSize) {
+      const C power = exponential(value_of(logits[row * ids + i]) - log_sum);
+      const C term = scale * (i == target ? power - C{1} : power);
+      dlogits[row * ids + i] = stored<T>(row < valid_rows ? term : C{0});
+    }
+  }
+};
+
+}  // namespace
+
+void cross_entropy_parts(Context& context, const ConstTensorView& logits,
+                         const ConstTensorView& targets, std::int64_t first_id,
+                         std::int64_t vocabulary, const TensorView& parts) {
+  const Rows shape = rows_of(logits.shape());
+  const std::int64_t* const target = targets.device<std::int64_t>();
+  auto* const bad = scratch_of<BadTarget>(context, 1);
+  launch(context, "checking targets", {1, kThreads, 0}, find_bad_target_kernel, shape.rows, target,
+         vocabulary, bad);
+  require_no_bad_target(result_of(context, bad), vocabulary);
+  with_device_type(logits.dtype(), [&]<typename T>(T) {
+    for_each_row(context, "cross_entropy_parts", shape.rows, shape.columns,
+                 PartsOfRow<T>{logits.device<T>(), target, first_id, shape.columns,
+                               parts.device<Compute<T>>()});
+  });
+}
+
+LossSums combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
+                               const ConstTensorView& parts, std::int64_t valid_rows,
+                               const TensorView& log_sums) {
+  const std::int64_t shards = parts.shape()[0];
+  const std::int64_t rows = parts.shape()[1];
+  const auto step_count = static_cast<std::int64_t>(steps.size());
+  const auto of_rows = rows * static_cast<std::int64_t>(sizeof(RowLoss));
+  const auto of_shards = shards * rows * static_cast<std::int64_t>(sizeof(double));
+  const auto result_bytes = static_cast<std::int64_t>(sizeof(LossResult));
+  // All of these have the alignment of a double.
+  std::byte* const memory =
+      scratch_of<std::byte>(context, result_bytes + of_rows + of_shards +
+                                         step_count * static_cast<std::int64_t>(sizeof(FoldPair)));
+  auto* const result = reinterpret_cast<LossResult*>(memory);
+  auto* const losses = reinterpret_cast<RowLoss*>(memory + result_bytes);
+  auto* const totals = reinterpret_cast<double*>(memory + result_bytes + of_rows);
+  auto* const device_steps =
+      reinterpret_cast<FoldPair*>(memory + result_bytes + of_rows + of_shards);
+  check(cudaMemcpyAsync(device_steps, steps.data(), steps.size_bytes(), cudaMemcpyHostToDevice,
+                        stream_of(context)),
+        "copying additions");
+  with_floating(parts.dtype(), [&]<typename C>(C) {
+    launch(context, "combine_cross_entropy", grid_of(rows), combine_kernel<C>, shards, rows,
+           step_count, device_steps, parts.device<C>(), totals, log_sums.device<C>(), losses);
+  });
+  return sum_of_losses(context, valid_rows, losses, nullptr, 0, result);
+}
+
+void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
+                            const ConstTensorView& targets, std::int64_t first_id,
+                            const ConstTensorView& log_sums, std::int64_t valid_rows,
+                            double gradient_scale, const TensorView& dlogits) {
+  const Rows shape = rows_of(logits.shape());
+  with_device_type(logits.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    for_each_row(context, "cross_entropy_gradient", shape.rows, shape.columns,
+                 GradientOfRow<T>{logits.device<T>(), targets.device<std::int64_t>(), first_id,
+                                  shape.columns, log_sums.device<C>(), valid_rows,
+                                  static_cast<C>(gradient_scale), dlogits.device<T>()});
+  });
+}
+
+}  // namespace strata::ops::cuda

@@ -1,0 +1,113 @@
+#include "strata/ops/context.hpp"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/core/error.hpp"
+#include "strata/device/buffer.hpp"
+#include "strata/ops/elementwise.hpp"
+#include "strata/ops/loss.hpp"
+#include "strata/ops/matmul.hpp"
+#include "strata/ops/split_cross_entropy.hpp"
+
+namespace strata::ops {
+namespace {
+
+using device::Buffer;
+using device::Device;
+
+/// Six rows of five zeros, and targets of which the fourth and the sixth are not in [0, 5).
+struct BadTargets {
+  explicit BadTargets(Context& context)
+      : logits_memory(context.device(), 6 * 5 * 4),
+        target_memory(context.device(), 6 * 8),
+        logits(logits_memory.view(0, {6, 5}, DType::kFloat32)),
+        targets(target_memory.view(0, {6}, DType::kInt64)) {
+    std::array<std::int64_t, 6> numbers{0, 4, 1, 5, 2, -1};
+    device::copy_tensor(TensorView(std::span<std::int64_t>(numbers), Shape{6}), targets,
+                        context.stream());
+    context.synchronize();
+  }
+
+  Buffer logits_memory;
+  Buffer target_memory;
+  TensorView logits;
+  TensorView targets;
+};
+
+template <typename Function>
+void expect_bad_row(const Function& function) {
+  try {
+    function();
+    FAIL() << "a bad target was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kData);
+    EXPECT_THAT(error.what(), testing::HasSubstr("row 3 of a microbatch has the target 5"));
+  }
+}
+
+TEST(CudaContext, ATargetOutsideIsAnErrorThatNamesTheFirst) {
+  if (device::cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  Context context = Context::cuda(Device::cuda(0));
+  const BadTargets bad(context);
+  expect_bad_row([&] {
+    static_cast<void>(cross_entropy(context, bad.logits, bad.targets, 6, 1.0, bad.logits));
+  });
+  const Buffer parts(context.device(), 6 * kCrossEntropyParts * 4);
+  expect_bad_row([&] {
+    cross_entropy_parts(context, bad.logits, bad.targets, 0, 5,
+                        parts.view(0, {6, kCrossEntropyParts}, DType::kFloat32));
+  });
+  // Rows that do not count may have any target.
+  EXPECT_NO_THROW(
+      static_cast<void>(cross_entropy(context, bad.logits, bad.targets, 3, 1.0, bad.logits)));
+}
+
+TEST(CudaContext, TensorsOfAnotherPlaceAreRefused) {
+  if (device::cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  Context gpu = Context::cuda(Device::cuda(0));
+  Context cpu(1);
+  const Buffer on_gpu(gpu.device(), 64);
+  const Buffer on_host(cpu.device(), 64);
+  const TensorView there = on_gpu.view(0, {4, 4}, DType::kFloat32);
+  const TensorView here = on_host.view(0, {4, 4}, DType::kFloat32);
+  EXPECT_THROW(add(gpu, here, there), std::logic_error);
+  EXPECT_THROW(add(cpu, here, there), std::logic_error);
+  EXPECT_THROW(fill_zero(gpu, here), std::logic_error);
+  EXPECT_THROW(matmul(gpu, there, there, here), std::logic_error);
+  EXPECT_THROW(matmul(cpu, there, here, here), std::logic_error);
+}
+
+TEST(CudaContext, MovesWithItsStreamAndLibraries) {
+  if (device::cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  Context first = Context::cuda(Device::cuda(0));
+  const Buffer memory(first.device(), 3 * 64);
+  const auto matrix = [&](std::int64_t index) {
+    return memory.view(64 * index, {4, 4}, DType::kFloat32);
+  };
+  std::array<float, 16> ones;
+  ones.fill(1.0F);
+  device::copy_tensor(TensorView(std::span<float>(ones), Shape{4, 4}), matrix(0));
+  matmul(first, matrix(0), matrix(0), matrix(1));
+  Context second(std::move(first));
+  matmul(second, matrix(0), matrix(1), matrix(2));
+  second.synchronize();
+  std::array<float, 16> result;
+  device::copy_tensor(matrix(2), TensorView(std::span<float>(result), Shape{4, 4}));
+  EXPECT_THAT(result, testing::Each(16.0F));
+}
+
+}  // namespace
+}  // namespace strata::ops

@@ -1,0 +1,119 @@
+#include <string>
+
+#include "strata/ops/attention.hpp"
+#include "strata/ops/embedding.hpp"
+
+#include "cases.hpp"
+
+namespace strata::ops::test {
+namespace {
+
+using Tensors = std::vector<TensorView>;
+
+void add_attention(std::vector<Case>& cases, const AttentionShape& shape) {
+  const std::string of =
+      "_of_" + std::to_string(shape.tokens) + "x" + std::to_string(shape.head_size);
+  const Shape qkv{shape.rows(), shape.qkv_width()};
+  const Shape y{shape.rows(), shape.width()};
+  const Shape sums{shape.sequences, shape.heads(), shape.tokens};
+  add_case(cases, "attention_forward" + of, {read(qkv), written(y), computed(Role::kWritten, sums)},
+           [=](Context& context, const Tensors& t) {
+             causal_attention_forward(context, shape, t[0], t[1], t[2]);
+           });
+  // Any numbers will do for y and log_sums: the gradient is a formula of them.
+  Operand log_sums = positive(sums);
+  log_sums.low = 2.0;
+  log_sums.high = 4.0;
+  add_case(cases, "attention_backward" + of, {read(qkv), read(y), log_sums, read(y), written(qkv)},
+           [=](Context& context, const Tensors& t) {
+             causal_attention_backward(context, shape, t[0], t[1], t[2], t[3], t[4]);
+           });
+  if (shape.head_size % 2 == 0) {
+    for (const Rotation rotation : {Rotation::kForward, Rotation::kBackward}) {
+      add_case(cases, (rotation == Rotation::kForward ? "rotary" : "rotary_back") + of,
+               {updated(qkv)}, [=](Context& context, const Tensors& t) {
+                 rotary(context, shape, 10000.0, 3, rotation, t[0]);
+               });
+    }
+  }
+}
+
+void add_caches(std::vector<Case>& cases, std::int64_t tokens, std::int64_t past) {
+  const AttentionShape shape{
+      .sequences = 1, .tokens = tokens, .kv_heads = 2, .queries = 3, .head_size = 24};
+  const std::string of = "_of_" + std::to_string(tokens) + "_behind_" + std::to_string(past);
+  const Shape qkv{shape.rows(), shape.qkv_width()};
+  const Shape cache{shape.kv_heads, past + tokens + 5, shape.head_size};
+  add_case(cases, "cached_attention" + of,
+           {read(qkv), read(cache), read(cache), written({shape.rows(), shape.width()})},
+           [=](Context& context, const Tensors& t) {
+             cached_attention(context, shape, t[0], t[1], t[2], past, t[3]);
+           });
+  add_case(
+      cases, "append_to_cache" + of, {read(qkv), updated(cache), updated(cache)},
+      [=](Context& context, const Tensors& t) {
+        append_to_cache(context, shape, t[0], past, t[1], t[2]);
+      },
+      Nearness::kSameBits);
+}
+
+/// A table of 11 ids from 4 on; some ids lie outside, and most come several times.
+void add_embeddings(std::vector<Case>& cases, std::int64_t rows, std::int64_t n) {
+  const Operand id = ids({rows}, 0, 20);
+  const Shape table{11, n};
+  const std::string of = "_of_" + std::to_string(rows) + "x" + std::to_string(n);
+  for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
+    const std::string added = accumulate == Accumulate::kAdd ? "_added" : "";
+    add_case(
+        cases, "embedding_forward" + added + of, {id, read(table), updated({rows, n})},
+        [=](Context& context, const Tensors& t) {
+          embedding_forward(context, t[0], t[1], 4, t[2], accumulate);
+        },
+        Nearness::kSameBits);
+    add_case(cases, "embedding_to_computed" + added + of,
+             {id, read(table), computed(Role::kBoth, {rows, n})},
+             [=](Context& context, const Tensors& t) {
+               embedding_forward(context, t[0], t[1], 4, t[2], accumulate);
+             });
+    add_case(
+        cases, "embedding_backward" + added + of,
+        {id, read({rows, n}), computed(Role::kBoth, table)},
+        [=](Context& context, const Tensors& t) {
+          embedding_backward(context, t[0], t[1], 4, t[2], accumulate);
+        },
+        Nearness::kSameBits);
+    add_case(
+        cases, "positions_backward" + added + of,
+        {read({3 * rows, n}), computed(Role::kBoth, {rows + 2, n})},
+        [=](Context& context, const Tensors& t) {
+          positions_backward(context, t[0], rows, t[1], accumulate);
+        },
+        Nearness::kSameBits);
+  }
+  add_case(
+      cases, "add_positions" + of,
+      {computed(Role::kRead, {rows, n}), read({9, n}), written({rows, n})},
+      [](Context& context, const Tensors& t) {
+        add_positions(context, t[0], t[1], {.tokens = 7, .first_row = 5, .offset = 2}, t[2]);
+      },
+      Nearness::kSameBits);
+}
+
+}  // namespace
+
+void add_language_cases(std::vector<Case>& cases) {
+  add_attention(cases,
+                {.sequences = 2, .tokens = 70, .kv_heads = 2, .queries = 2, .head_size = 40});
+  add_attention(cases,
+                {.sequences = 1, .tokens = 33, .kv_heads = 3, .queries = 1, .head_size = 128});
+  add_attention(cases, {.sequences = 3, .tokens = 1, .kv_heads = 1, .queries = 2, .head_size = 7});
+  add_attention(cases,
+                {.sequences = 1, .tokens = 128, .kv_heads = 1, .queries = 4, .head_size = 32});
+  add_caches(cases, 1, 45);
+  add_caches(cases, 40, 0);
+  add_caches(cases, 3, 31);
+  add_embeddings(cases, 700, 33);
+  add_embeddings(cases, 30, 1100);
+}
+
+}  // namespace strata::ops::test

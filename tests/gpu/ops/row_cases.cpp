@@ -1,0 +1,163 @@
+#include <array>
+#include <string>
+
+#include "strata/ops/activation.hpp"
+#include "strata/ops/group_norm.hpp"
+#include "strata/ops/layer_norm.hpp"
+#include "strata/ops/loss.hpp"
+#include "strata/ops/reduce.hpp"
+#include "strata/ops/rms_norm.hpp"
+#include "strata/ops/split_cross_entropy.hpp"
+
+#include "cases.hpp"
+
+namespace strata::ops::test {
+namespace {
+
+using Tensors = std::vector<TensorView>;
+
+constexpr double kEpsilon = 1e-5;
+
+void add_layer_norms(std::vector<Case>& cases, const Shape& shape, const std::string& of) {
+  const Shape n{shape.back()};
+  const Shape rows{shape.count() / shape.back()};
+  add_case(cases, "layer_norm_forward" + of,
+           {read(shape), read(n), read(n), written(shape), computed(Role::kWritten, rows),
+            computed(Role::kWritten, rows)},
+           [](Context& context, const Tensors& t) {
+             layer_norm_forward(context, t[0], t[1], t[2], kEpsilon, t[3], t[4], t[5]);
+           });
+  add_case(cases, "layer_norm_without_bias" + of,
+           {read(shape), read(n), written(shape), computed(Role::kWritten, rows),
+            computed(Role::kWritten, rows)},
+           [](Context& context, const Tensors& t) {
+             layer_norm_forward(context, t[0], t[1], {}, kEpsilon, t[2], t[3], t[4]);
+           });
+  for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
+    const std::string added = accumulate == Accumulate::kAdd ? "_added" : "";
+    add_case(cases, "layer_norm_backward_input" + added + of,
+             {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
+              updated(shape)},
+             [=](Context& context, const Tensors& t) {
+               layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[5], accumulate);
+             });
+    add_case(cases, "layer_norm_backward_weight" + added + of,
+             {read(shape), computed(Role::kRead, rows), positive(rows), read(shape),
+              computed(Role::kBoth, n), computed(Role::kBoth, n)},
+             [=](Context& context, const Tensors& t) {
+               layer_norm_backward_weight(context, t[0], t[1], t[2], t[3], t[4], t[5], accumulate);
+             });
+  }
+}
+
+void add_rms_norms(std::vector<Case>& cases, const Shape& shape, const std::string& of) {
+  const Shape n{shape.back()};
+  const Shape rows{shape.count() / shape.back()};
+  add_case(cases, "rms_norm_forward" + of,
+           {read(shape), read(n), written(shape), computed(Role::kWritten, rows)},
+           [](Context& context, const Tensors& t) {
+             rms_norm_forward(context, t[0], t[1], kEpsilon, t[2], t[3]);
+           });
+  for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
+    const std::string added = accumulate == Accumulate::kAdd ? "_added" : "";
+    add_case(cases, "rms_norm_backward_input" + added + of,
+             {read(shape), read(n), positive(rows), read(shape), updated(shape)},
+             [=](Context& context, const Tensors& t) {
+               rms_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], accumulate);
+             });
+    add_case(cases, "rms_norm_backward_weight" + added + of,
+             {read(shape), positive(rows), read(shape), computed(Role::kBoth, n)},
+             [=](Context& context, const Tensors& t) {
+               rms_norm_backward_weight(context, t[0], t[1], t[2], t[3], accumulate);
+             });
+  }
+}
+
+std::vector<double> numbers_of(const LossSums& sums) {
+  return {sums.loss, static_cast<double>(sums.correct)};
+}
+
+void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classes) {
+  const Shape shape{rows, classes};
+  const std::string of = "_of_" + std::to_string(classes);
+  const std::int64_t valid = rows - rows / 8;
+  cases.push_back({"cross_entropy" + of,
+                   {read(shape), ids({rows}, 0, classes), written(shape)},
+                   [=](Context& context, const Tensors& t) {
+                     return numbers_of(cross_entropy(context, t[0], t[1], valid, 0.125, t[2]));
+                   }});
+  cases.push_back({"cross_entropy_in_place" + of,
+                   {updated(shape), ids({rows}, 0, classes)},
+                   [=](Context& context, const Tensors& t) {
+                     return numbers_of(cross_entropy(context, t[0], t[1], rows, 0.125, t[0]));
+                   }});
+  cases.push_back({"cross_entropy_alone" + of,
+                   {read(shape), ids({rows}, 0, classes)},
+                   [=](Context& context, const Tensors& t) {
+                     return numbers_of(cross_entropy(context, t[0], t[1], valid, 0.125, {}));
+                   }});
+  cases.push_back({"mean_squared_error" + of,
+                   {read(shape), read(shape), written(shape)},
+                   [=](Context& context, const Tensors& t) {
+                     return numbers_of(mean_squared_error(context, t[0], t[1], valid, 0.125, t[2]));
+                   }});
+  add_case(cases, "cross_entropy_parts" + of,
+           {read(shape), ids({rows}, 0, 3 * classes),
+            computed(Role::kWritten, {rows, kCrossEntropyParts})},
+           [=](Context& context, const Tensors& t) {
+             cross_entropy_parts(context, t[0], t[1], classes, 3 * classes, t[2]);
+           });
+  add_case(
+      cases, "cross_entropy_gradient" + of,
+      {read(shape), ids({rows}, 0, 3 * classes), computed(Role::kRead, {rows}), written(shape)},
+      [=](Context& context, const Tensors& t) {
+        cross_entropy_gradient(context, t[0], t[1], classes, t[2], valid, 0.125, t[3]);
+      });
+}
+
+}  // namespace
+
+void add_row_cases(std::vector<Case>& cases) {
+  // A warp's row, a block's, and the least.
+  for (const Shape& shape : {Shape{5, 13, 70}, Shape{9, 1500}, Shape{130, 1}}) {
+    const std::string of = "_of_" + std::to_string(shape.back());
+    add_case(cases, "softmax_forward" + of, {read(shape), written(shape)},
+             [](Context& context, const Tensors& t) { softmax_forward(context, t[0], t[1]); });
+    add_case(
+        cases, "softmax_backward" + of, {read(shape), read(shape), written(shape)},
+        [](Context& context, const Tensors& t) { softmax_backward(context, t[0], t[1], t[2]); });
+    add_layer_norms(cases, shape, of);
+    add_rms_norms(cases, shape, of);
+  }
+  const std::array<FoldPair, 4> steps{{{0, 1}, {2, 3}, {0, 2}, {0, 4}}};
+  const Shape part{19, 53};
+  add_case(
+      cases, "fold", {updated(part), updated(part), updated(part), updated(part), updated(part)},
+      [=](Context& context, const Tensors& t) { fold(context, t, steps); }, Nearness::kSameBits,
+      false);
+  for (const std::int64_t block : {100, 2000}) {
+    cases.push_back({"sum_of_squares_of_" + std::to_string(block),
+                     {read({4999})},
+                     [=](Context& context, const Tensors& t) {
+                       std::vector<double> sums(
+                           static_cast<std::size_t>((4999 + block - 1) / block));
+                       sum_of_squares_blocks(context, t[0], block, sums);
+                       return sums;
+                     },
+                     Nearness::kRounded,
+                     false});
+  }
+}
+
+void add_loss_cases(std::vector<Case>& cases) {
+  add_losses(cases, 600, 10);
+  add_losses(cases, 40, 1300);
+  const std::array<FoldPair, 2> steps{{{0, 1}, {0, 2}}};
+  cases.push_back({"combine_cross_entropy",
+                   {positive({3, 300, kCrossEntropyParts}), computed(Role::kWritten, {300})},
+                   [=](Context& context, const Tensors& t) {
+                     return numbers_of(combine_cross_entropy(context, steps, t[0], 290, t[1]));
+                   }});
+}
+
+}  // namespace strata::ops::test
