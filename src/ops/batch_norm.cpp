@@ -9,6 +9,7 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
+#include "cuda_ops.hpp"
 #include "lanes.hpp"
 #include "primitives.hpp"
 #include "rounded.hpp"
@@ -142,12 +143,17 @@ T folded_mean(std::span<T> values, std::span<const FoldPair> steps) {
 
 }  // namespace
 
-void combine_statistics(Context& /*context*/, std::span<const FoldPair> steps,
+void combine_statistics(Context& context, std::span<const FoldPair> steps,
                         const ConstTensorView& parts, const TensorView& mean,
                         const TensorView& variance) {
   const std::int64_t n = mean.count();
   require_count(variance, mean.dtype(), n, "a variance of parts");
   require_like(parts, mean.dtype(), {parts.shape()[0], 2, n}, "statistics of parts");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::combine_statistics(context, steps, parts, mean, variance);
+    }
+  }
   with_floating(mean.dtype(), [&]<typename T>(T) {
     const std::span<const T> from = parts.host<T>();
     std::vector<T> values(static_cast<std::size_t>(parts.shape()[0]));
@@ -169,10 +175,15 @@ void combine_statistics(Context& /*context*/, std::span<const FoldPair> steps,
   });
 }
 
-void mean_of_parts(Context& /*context*/, std::span<const FoldPair> steps,
-                   const ConstTensorView& parts, const TensorView& mean) {
+void mean_of_parts(Context& context, std::span<const FoldPair> steps, const ConstTensorView& parts,
+                   const TensorView& mean) {
   const std::int64_t n = mean.count();
   require_count(parts, mean.dtype(), parts.shape()[0] * n, "parts of a mean");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::mean_of_parts(context, steps, parts, mean);
+    }
+  }
   with_floating(mean.dtype(), [&]<typename T>(T) {
     const std::span<const T> from = parts.host<T>();
     std::vector<T> values(static_cast<std::size_t>(parts.shape()[0]));
@@ -191,6 +202,11 @@ void column_statistics(Context& context, const ConstTensorView& x, const TensorV
   require(rows >= 1, "statistics of {} rows", rows);
   require_count(mean, compute_dtype(x.dtype()), n, "column_statistics' mean");
   require_count(variance, compute_dtype(x.dtype()), n, "column_statistics' variance");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::column_statistics(context, x, mean, variance);
+    }
+  }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = x.host<T>().data();
@@ -236,6 +252,12 @@ void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstT
   require_count(y, x.dtype(), x.count(), "batch norm's y");
   require(activation == Activation::kNone || activation == Activation::kRelu, "batch norm with {}",
           name_of(activation));
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::batch_norm_forward(context, x, mean, variance, gain, bias, epsilon, activation,
+                                      y);
+    }
+  }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
     const Columns<C> columns(mean, variance, epsilon);
@@ -278,6 +300,12 @@ void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
   require_gradient(x, y, dy);
   require_count(dgain, compute_dtype(x.dtype()), n, "batch norm's dgain");
   require_count(dbias, compute_dtype(x.dtype()), n, "batch norm's dbias");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::batch_norm_backward_sums(context, x, mean, variance, epsilon, y, dy, dgain,
+                                            dbias);
+    }
+  }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
     const Columns<C> columns(mean, variance, epsilon);
@@ -324,6 +352,12 @@ void batch_norm_backward_input(Context& context, const ConstTensorView& x,
   require_count(dgain, compute_dtype(x.dtype()), n, "batch norm's dgain");
   require_count(dbias, compute_dtype(x.dtype()), n, "batch norm's dbias");
   require_count(dx, x.dtype(), x.count(), "batch norm's dx");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::batch_norm_backward_input(context, x, mean, variance, gain, epsilon, y, dy,
+                                             dgain, dbias, dx);
+    }
+  }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
     const Columns<C> columns(mean, variance, epsilon);

@@ -2,6 +2,7 @@
 
 #include "strata/ops/activation.hpp"
 #include "strata/ops/attention.hpp"
+#include "strata/ops/batch_norm.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/ops/convert.hpp"
 #include "strata/ops/convolution.hpp"
@@ -165,6 +166,28 @@ void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
                                 const ConstTensorView& rstd, const ConstTensorView& dy,
                                 const TensorView& dgain, const TensorView& dbias,
                                 Accumulate accumulate);
+
+void column_statistics(Context& context, const ConstTensorView& x, const TensorView& mean,
+                       const TensorView& variance);
+void combine_statistics(Context& context, std::span<const FoldPair> steps,
+                        const ConstTensorView& parts, const TensorView& mean,
+                        const TensorView& variance);
+void mean_of_parts(Context& context, std::span<const FoldPair> steps, const ConstTensorView& parts,
+                   const TensorView& mean);
+void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& mean,
+                        const ConstTensorView& variance, const ConstTensorView& gain,
+                        const ConstTensorView& bias, double epsilon, Activation activation,
+                        const TensorView& y);
+void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
+                              const ConstTensorView& mean, const ConstTensorView& variance,
+                              double epsilon, const ConstTensorView& y, const ConstTensorView& dy,
+                              const TensorView& dgain, const TensorView& dbias);
+void batch_norm_backward_input(Context& context, const ConstTensorView& x,
+                               const ConstTensorView& mean, const ConstTensorView& variance,
+                               const ConstTensorView& gain, double epsilon,
+                               const ConstTensorView& y, const ConstTensorView& dy,
+                               const ConstTensorView& dgain, const ConstTensorView& dbias,
+                               const TensorView& dx);
 
 void convolution_forward(Context& context, const ConvolutionShape& shape, const ConstTensorView& x,
                          const ConstTensorView& w, const TensorView& y,

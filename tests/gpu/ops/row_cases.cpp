@@ -2,6 +2,7 @@
 #include <string>
 
 #include "strata/ops/activation.hpp"
+#include "strata/ops/batch_norm.hpp"
 #include "strata/ops/group_norm.hpp"
 #include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
@@ -73,6 +74,80 @@ void add_rms_norms(std::vector<Case>& cases, const Shape& shape, const std::stri
   }
 }
 
+void add_batch_norms(std::vector<Case>& cases, const Shape& shape, const std::string& of) {
+  const Shape n{shape.back()};
+  const Operand variance{.shape = n, .low = 0.5, .high = 2.0};
+  // Near zero, and far from it for the deviation.
+  for (const double low : {-1.75, 100.0}) {
+    add_case(
+        cases, "column_statistics" + of + "_from_" + std::to_string(low),
+        {{.shape = shape, .low = low, .high = low + 2.0},
+         computed(Role::kWritten, n),
+         computed(Role::kWritten, n)},
+        [](Context& context, const Tensors& t) { column_statistics(context, t[0], t[1], t[2]); });
+  }
+  for (const Activation activation : {Activation::kNone, Activation::kRelu}) {
+    const bool relu = activation == Activation::kRelu;
+    const std::string name = (relu ? "_relu" : "") + of;
+    const auto forward = [=](Context& context, const Tensors& t) {
+      batch_norm_forward(context, t[0], t[1], t[2], t[3], t[4], kEpsilon, activation, t[5]);
+    };
+    add_case(cases, "batch_norm_forward" + name,
+             {read(shape), computed(Role::kRead, n), positive(n), read(n), read(n), written(shape)},
+             forward, Nearness::kSameBits);
+    add_case(cases, "batch_norm_forward_with_stored_statistics" + name,
+             {read(shape), read(n), variance, read(n), read(n), written(shape)}, forward,
+             Nearness::kSameBits);
+    const auto output = [=](const TensorView& y) { return relu ? y : TensorView(); };
+    add_case(cases, "batch_norm_backward_sums" + name,
+             {read(shape), computed(Role::kRead, n), positive(n), read(shape), read(shape),
+              computed(Role::kWritten, n), computed(Role::kWritten, n)},
+             [=](Context& context, const Tensors& t) {
+               batch_norm_backward_sums(context, t[0], t[1], t[2], kEpsilon, output(t[3]), t[4],
+                                        t[5], t[6]);
+             });
+    const std::vector<Operand> operands{read(shape),
+                                        computed(Role::kRead, n),
+                                        positive(n),
+                                        read(n),
+                                        read(shape),
+                                        updated(shape),
+                                        computed(Role::kRead, n),
+                                        computed(Role::kRead, n),
+                                        written(shape)};
+    const auto backward = [=](Context& context, const Tensors& t, const TensorView& dx) {
+      batch_norm_backward_input(context, t[0], t[1], t[2], t[3], kEpsilon, output(t[4]), t[5], t[6],
+                                t[7], dx);
+    };
+    add_case(
+        cases, "batch_norm_backward_input" + name, operands,
+        [=](Context& context, const Tensors& t) { backward(context, t, t[8]); },
+        Nearness::kSameBits);
+    add_case(
+        cases, "batch_norm_backward_input_in_place" + name, {operands.begin(), operands.end() - 1},
+        [=](Context& context, const Tensors& t) { backward(context, t, t[5]); },
+        Nearness::kSameBits);
+  }
+}
+
+void add_joined_statistics(std::vector<Case>& cases) {
+  const std::array<FoldPair, 4> steps{{{0, 1}, {2, 3}, {0, 2}, {0, 4}}};
+  add_case(
+      cases, "combine_statistics", {read({5, 2, 300}), written({300}), written({300})},
+      [=](Context& context, const Tensors& t) {
+        combine_statistics(context, steps, t[0], t[1], t[2]);
+      },
+      Nearness::kSameBits, false);
+  add_case(
+      cases, "combine_statistics_of_one", {read({1, 2, 7}), written({7}), written({7})},
+      [](Context& context, const Tensors& t) { combine_statistics(context, {}, t[0], t[1], t[2]); },
+      Nearness::kSameBits, false);
+  add_case(
+      cases, "mean_of_parts", {read({5, 2, 150}), written({2, 150})},
+      [=](Context& context, const Tensors& t) { mean_of_parts(context, steps, t[0], t[1]); },
+      Nearness::kSameBits, false);
+}
+
 std::vector<double> numbers_of(const LossSums& sums) {
   return {sums.loss, static_cast<double>(sums.correct)};
 }
@@ -128,7 +203,11 @@ void add_row_cases(std::vector<Case>& cases) {
         [](Context& context, const Tensors& t) { softmax_backward(context, t[0], t[1], t[2]); });
     add_layer_norms(cases, shape, of);
     add_rms_norms(cases, shape, of);
+    add_batch_norms(cases, shape, of);
   }
+  // Over rows: more than one block of threads takes.
+  add_batch_norms(cases, {1100, 33}, "_of_33");
+  add_joined_statistics(cases);
   const std::array<FoldPair, 4> steps{{{0, 1}, {2, 3}, {0, 2}, {0, 4}}};
   const Shape part{19, 53};
   add_case(
