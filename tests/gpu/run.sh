@@ -1,0 +1,86 @@
+#!/bin/bash
+# Runs the GPU tests on a node that has a GPU and needs nothing else installed; the last lines are a table.
+#   tests/gpu/run.sh [ARCHIVE]      default: build/strata-gpu.tar.xz, made by tests/gpu/bundle.sh; inside an unpacked
+#                                   archive: what is there
+# STRATA_GPU_LOGS: a directory for the whole output of each test; default: a new one.
+set -uo pipefail
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+logs=${STRATA_GPU_LOGS:-$(mktemp -d)}
+mkdir -p "$logs"
+
+if [ -x "$here/bin/strata" ]; then
+  top=$here
+else
+  archive=${1:-$here/../../build/strata-gpu.tar.xz}
+  [ -f "$archive" ] || { echo "run.sh: there is no $archive; make it with tests/gpu/bundle.sh" >&2; exit 2; }
+  unpacked=$(mktemp -d)
+  trap 'rm -rf "$unpacked"' EXIT
+  tar -C "$unpacked" -xf "$archive" || exit 3
+  top=$unpacked/strata-gpu
+fi
+
+# The node's CUDA libraries: a toolkit's, or those that a Python environment carries.
+cuda_directories() {
+  local name
+  for name in libcublasLt.so libcudnn.so libnccl.so; do
+    { ls -d /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /usr/lib/x86_64-linux-gnu 2>/dev/null
+      command -v python3 >/dev/null && python3 -c 'import site, sysconfig
+for path in {sysconfig.get_paths()["purelib"], *site.getsitepackages()}:
+    print(path + "/nvidia")' 2>/dev/null
+    } | while read -r place; do
+      find -L "$place" -maxdepth 4 -name "$name.*" -printf '%h\n' 2>/dev/null | head -n 1
+    done | head -n 1
+  done | sort -u
+}
+libraries=$top/lib
+for directory in $(cuda_directories) /usr/local/nvidia/lib64 /usr/local/nvidia/lib; do
+  # The C library's own directory would stand before the bundle's libraries.
+  [ "$directory" = /usr/lib/x86_64-linux-gnu ] || [ ! -d "$directory" ] || libraries+=:$directory
+done
+export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export PATH=$top/bin:$PATH
+export OPAL_PREFIX=$top OPAL_PKGDATADIR=$top/share/openmpi OPAL_PKGLIBDIR=$top/openmpi
+export OMPI_MCA_mca_base_component_path=$top/openmpi PMIX_MCA_mca_base_component_path=$top/pmix
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp OMPI_MCA_hwloc_base_binding_policy=none OMP_NUM_THREADS=1
+
+table=()
+failed=0
+# row NAME COMMAND...: runs it and notes what came of it.
+row() {
+  local name=$1 log=$logs/${1// /-}.log start=$SECONDS status=0
+  shift
+  ("$@") >"$log" 2>&1 || status=$?
+  local passed skipped lost
+  passed=$(grep -c '^\[       OK \]' "$log")
+  skipped=$(grep -c '^\[  SKIPPED \].* ms)$' "$log")
+  lost=$(grep -c '^\[  FAILED  \].* ms)$' "$log")
+  [ $status -eq 0 ] || failed=$((failed + 1))
+  table+=("$(printf '%-24s %6s %5d passed %4d failed %4d skipped %5d s' "$name" \
+    "$([ $status -eq 0 ] && echo ok || echo "rc $status")" "$passed" "$lost" "$skipped" $((SECONDS - start)))")
+  [ $status -eq 0 ] || grep -E '^\[  FAILED  \]|Failure|error|what\(\)' "$log" | head -n 40
+}
+
+echo "strata $(cut -c 1-12 "$top/commit" 2>/dev/null) on $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || echo 'a node without a GPU')"
+strata --version
+row "device" timeout 300 unit_device --gtest_filter='Cuda.*'
+row "operations" timeout 300 gpu_ops
+# Whether the bundle's Open MPI, HDF5 and oneDNN work here, on CPU ranks.
+two_ranks() {
+  cd "$logs" || return 1
+  awk 'BEGIN { srand(1); print "a,b,y"; for (i = 0; i < 400; i++) { a = 2 * rand() - 1; b = 2 * rand() - 1
+    print a "," b "," 3 * a - 2 * b + 0.5 } }' >line.csv
+  strata data import --format=csv --files line.csv --label=y --split=0.8,0.2 --output=data/line &&
+    timeout 300 mpirun -n 2 strata train "$top/linear-regression.ini"
+}
+row "two ranks" two_ranks
+if command -v compute-sanitizer >/dev/null && nvidia-smi >/dev/null 2>&1; then
+  for check in memcheck racecheck initcheck; do
+    row "operations, $check" timeout 500 compute-sanitizer --tool "$check" --error-exitcode 9 --print-limit 5 "$top/bin/gpu_ops"
+  done
+fi
+echo
+echo "logs: $logs"
+printf '%s\n' "${table[@]}"
+echo "$failed failed"
+[ $failed -eq 0 ]
