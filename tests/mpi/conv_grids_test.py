@@ -172,9 +172,8 @@ class Convolutions(harness.StrataTest):
         self.train(config, (2, 1, 1), "fast", *sync, "--numerics.mode=fast")
         invariant, fast = ([float(row["loss"]) for row in self.records(run, "train")]
                            for run in ("invariant", "fast"))
-        # The sums' order does not show before the first update.
-        np.testing.assert_allclose(fast[0], invariant[0], rtol=1e-6)
-        np.testing.assert_allclose(fast, invariant, rtol=0.05)
+        # A sum over two ranks is the same in any order.
+        np.testing.assert_allclose(fast, invariant, rtol=1e-6)
 
     def test_resume_on_another_grid(self):
         config = self.config_of("again", "preset = resnet20")

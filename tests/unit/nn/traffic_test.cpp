@@ -1,6 +1,7 @@
 // What a plan says that a rank sends over its tensor and data groups is what it sends.
 #include <algorithm>
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <vector>
 

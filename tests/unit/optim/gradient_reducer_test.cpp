@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,10 @@ enum class Order {
   kLaneAfterLane,
   kLanesTogether  ///< the k-th of all own lanes, before the next of any
 };
+
+void PrintTo(Order order, std::ostream* out) {
+  *out << (order == Order::kLaneAfterLane ? "lane_after_lane" : "lanes_together");
+}
 
 /// A rank's microbatches, by number, those that go through the layers together in a list.
 std::vector<std::vector<std::int64_t>> turns_of(std::int64_t lanes, Order order) {
@@ -140,10 +145,7 @@ class GradientReducerOrders : public testing::TestWithParam<Order> {};
 
 INSTANTIATE_TEST_SUITE_P(Orders, GradientReducerOrders,
                          testing::Values(Order::kLaneAfterLane, Order::kLanesTogether),
-                         [](const auto& order) {
-                           return order.param == Order::kLaneAfterLane ? "lane_after_lane"
-                                                                       : "lanes_together";
-                         });
+                         testing::PrintToStringParamName());
 
 TEST_P(GradientReducerOrders, GiveTheBitsOfTheTreeOnEveryNumberOfRanks) {
   // More buckets than are in flight at once, a few, and a single one.
