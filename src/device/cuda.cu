@@ -21,6 +21,8 @@ namespace {
 
 void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) {
+    // Else the next launch would be taken for the one that failed.
+    static_cast<void>(cudaGetLastError());
     cuda_failed(what, cudaGetErrorString(status));
   }
 }
@@ -69,6 +71,8 @@ void* allocate(std::int64_t device, std::int64_t bytes) {
 
 void release(std::int64_t device, void* memory) noexcept {
   static_cast<void>(cudaSetDevice(static_cast<int>(device)));
+  // What is under way may still use it.
+  static_cast<void>(cudaDeviceSynchronize());
   static_cast<void>(cudaFree(memory));
 }
 

@@ -41,8 +41,8 @@ struct RunningSoftmax {
     }
   }
 
-  /// This lane's score of row r, minus infinity where it is not seen. A tile's first key is seen by
-  /// every row, so that the largest is a number.
+  /// This lane's score of row r, minus infinity where it is not seen. The first tile's first key is
+  /// seen by every row, so that the largest is a number from then on.
   __device__ C weigh(int r, C score) {
     C most = score;
 #pragma unroll

@@ -60,6 +60,8 @@ auto device_or_null(const View& view) {
 
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) {
+    // Else the next launch would be taken for the one that failed.
+    static_cast<void>(cudaGetLastError());
     device::cuda_failed(what, cudaGetErrorString(status));
   }
 }

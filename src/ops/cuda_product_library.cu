@@ -1,5 +1,7 @@
 #include <string>
 
+#include <fmt/format.h>
+
 #include "strata/core/error.hpp"
 #include "strata/device/failure.hpp"
 
@@ -97,13 +99,18 @@ ProductLibrary::Owned<cublasLtMatrixLayout_t> ProductLibrary::layout_of(
   return {raw, functions_.layout_destroy};
 }
 
-cublasLtMatmulAlgo_t ProductLibrary::algorithm_of(const Prepared& parts) const {
-  constexpr const char* kWhat = "choosing a product's kernel";
+cublasLtMatmulAlgo_t ProductLibrary::algorithm_of(const LibraryProduct& product,
+                                                  const Prepared& parts) const {
+  const std::string what =
+      fmt::format("choosing a kernel for a product of {} x {} x {} in {}, {} out{}", product.m,
+                  product.k, product.n, name_of(product.operands), name_of(product.result),
+                  product.epilogue == CUBLASLT_EPILOGUE_BIAS ? ", with a bias" : "");
+  const char* const text = what.c_str();
   cublasLtMatmulPreference_t raw = nullptr;
-  check(functions_.preference_create(&raw), kWhat);
+  check(functions_.preference_create(&raw), text);
   const Owned<cublasLtMatmulPreference_t> preference(raw, functions_.preference_destroy);
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    check(functions_.preference_set(raw, attribute, &value, sizeof(value)), kWhat);
+    check(functions_.preference_set(raw, attribute, &value, sizeof(value)), text);
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaState::kWorkspaceBytes});
   // The sum over k is not split.
@@ -116,8 +123,8 @@ cublasLtMatmulAlgo_t ProductLibrary::algorithm_of(const Prepared& parts) const {
   int count = 0;
   check(functions_.heuristic(handle_, parts.desc.get(), parts.b.get(), parts.a.get(), parts.c.get(),
                              parts.c.get(), raw, 1, &result, &count),
-        kWhat);
-  check(count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : result.state, kWhat);
+        text);
+  check(count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : result.state, text);
   return result.algo;
 }
 
@@ -135,14 +142,14 @@ const ProductLibrary::Prepared& ProductLibrary::prepared(const LibraryProduct& p
                            turned_a ? product.m : product.k),
                  layout_of(product.result, product.m, product.n),
                  {}};
-  if (product.epilogue != CUBLASLT_EPILOGUE_DEFAULT && product.epilogue != CUBLASLT_EPILOGUE_RELU) {
+  if (product.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
     // The choice reads no bias, but how its address is aligned.
     const void* const aligned = reinterpret_cast<const void*>(std::uintptr_t{kAlignmentBytes});
     check(functions_.desc_set(parts.desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned,
                               sizeof(aligned)),
           "describing a bias");
   }
-  parts.algorithm = algorithm_of(parts);
+  parts.algorithm = algorithm_of(product, parts);
   return prepared_.emplace(product, std::move(parts)).first->second;
 }
 

@@ -95,7 +95,8 @@ class ProductLibrary {
   /// A stored matrix of row-major `rows` x `columns`.
   [[nodiscard]] Owned<cublasLtMatrixLayout_t> layout_of(DType dtype, std::int64_t rows,
                                                         std::int64_t columns) const;
-  [[nodiscard]] cublasLtMatmulAlgo_t algorithm_of(const Prepared& parts) const;
+  [[nodiscard]] cublasLtMatmulAlgo_t algorithm_of(const LibraryProduct& product,
+                                                  const Prepared& parts) const;
 
   device::SharedLibrary library_;
   Functions functions_;

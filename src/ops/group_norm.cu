@@ -46,17 +46,18 @@ struct Forward {
     using C = Compute<T>;
     const Group group(shape, index);
     const double count = static_cast<double>(group.count);
-    C part{0};
+    // A group may have many elements a thread.
+    double part = 0.0;
     for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
-      part += value_of(x[group.element(i)]);
+      part += static_cast<double>(value_of(x[group.element(i)]));
     }
-    const C mean = static_cast<C>(threads.sum(static_cast<double>(part)) / count);
-    part = C{0};
+    const C mean = static_cast<C>(threads.sum(part) / count);
+    part = 0.0;
     for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
-      const C difference = value_of(x[group.element(i)]) - mean;
+      const auto difference = static_cast<double>(value_of(x[group.element(i)]) - mean);
       part = fused(difference, difference, part);
     }
-    const double variance = threads.sum(static_cast<double>(part)) / count;
+    const double variance = threads.sum(part) / count;
     const C rstd = static_cast<C>(1.0 / sqrt(variance + epsilon));
     if (threads.lane == 0) {
       means[index] = mean;
@@ -88,16 +89,17 @@ struct BackwardInput {
     const double count = static_cast<double>(group.count);
     const C mean = means[index];
     const C rstd = rstds[index];
-    C part{0};
-    C part_xhat{0};
+    double part = 0.0;
+    double part_xhat = 0.0;
     for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
       const std::int64_t at = group.element(i);
       const C g = value_of(dy[at]) * value_of(gain[group.channel(i)]);
-      part += g;
-      part_xhat = fused(g, (value_of(x[at]) - mean) * rstd, part_xhat);
+      part += static_cast<double>(g);
+      part_xhat = fused(static_cast<double>(g),
+                        static_cast<double>((value_of(x[at]) - mean) * rstd), part_xhat);
     }
-    const C level = static_cast<C>(threads.sum(static_cast<double>(part)) / count);
-    const C slope = static_cast<C>(threads.sum(static_cast<double>(part_xhat)) / count);
+    const C level = static_cast<C>(threads.sum(part) / count);
+    const C slope = static_cast<C>(threads.sum(part_xhat) / count);
     for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
       const std::int64_t at = group.element(i);
       const C g = value_of(dy[at]) * value_of(gain[group.channel(i)]);
@@ -129,20 +131,20 @@ __global__ void __launch_bounds__(kThreads)
   const int column = static_cast<int>(threadIdx.x) % kColumns;
   const int first = static_cast<int>(threadIdx.x) / kColumns;
   const std::int64_t channel = blockIdx.x % tiles * kColumns + column;
-  C dgain{0};
-  C dbias{0};
+  double dgain = 0.0;
+  double dbias = 0.0;
   if (channel < shape.channels) {
     const std::int64_t group = image * shape.groups + channel / (shape.channels / shape.groups);
     const C mean = means[group];
     const C rstd = rstds[group];
     for (std::int64_t pixel = first; pixel < shape.pixels; pixel += kPixelThreads) {
       const std::int64_t at = (image * shape.pixels + pixel) * shape.channels + channel;
-      const C d = value_of(dy[at]);
+      const auto d = static_cast<double>(value_of(dy[at]));
       dbias += d;
-      dgain = fused(d, (value_of(x[at]) - mean) * rstd, dgain);
+      dgain = fused(d, static_cast<double>((value_of(x[at]) - mean) * rstd), dgain);
     }
   }
-  of_thread[first][column] = {static_cast<double>(dgain), static_cast<double>(dbias)};
+  of_thread[first][column] = {dgain, dbias};
   __syncthreads();
   if (first == 0 && channel < shape.channels) {
     ChannelSums sum = of_thread[0][column];

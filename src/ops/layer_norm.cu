@@ -141,7 +141,7 @@ void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                  shape.columns});
   });
   if (!dbias.empty()) {
-    cuda::column_sum(context, dy, dbias, accumulate);
+    ops::column_sum(context, dy, dbias, accumulate);
   }
 }
 

@@ -50,11 +50,14 @@ struct CrossEntropy {
     const double sum = threads.sum(static_cast<double>(part));
     if (threads.lane == 0) {
       const double below = static_cast<double>(largest) - static_cast<double>(at_label);
-      losses[row] = {below + log(sum), first == label ? 1 : 0};
+      // Among NaNs nothing is right.
+      losses[row] = {below + log(sum), first == label && sum == sum ? 1 : 0};
     }
     if (to == nullptr) {
       return;
     }
+    // Every lane has read its label's logit.
+    __syncwarp();
     const C factor = static_cast<C>(static_cast<double>(scale) / sum);
     for (std::int64_t i = threads.lane; i < classes; i += kSize) {
       const C power = exponential(value_of(x[i]) - largest) * factor;

@@ -17,15 +17,6 @@ ProductLibrary& library_of(Context& context) {
   return *library;
 }
 
-/// What the library's kernels do behind a product of same types; doubles have no such kernels.
-cublasLtEpilogue_t epilogue_of(const MatmulOptions& options) {
-  const bool has_bias = !options.bias.empty();
-  if (options.activation == Activation::kRelu) {
-    return has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-  }
-  return has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-}
-
 bool is_aligned(const std::byte* address) {
   return reinterpret_cast<std::uintptr_t>(address) % ProductLibrary::kAlignmentBytes == 0;
 }
@@ -121,19 +112,24 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   product.transpose_a = options.transpose_a;
   product.transpose_b = options.transpose_b;
   product.accumulate = options.accumulate;
-  const bool finishes_itself = a.dtype() == c.dtype() && a.dtype() != DType::kFloat64;
-  if (finishes_itself) {
-    product.epilogue = epilogue_of(options);
+  const bool has_bias = !options.bias.empty();
+  const bool is_relu = options.activation == Activation::kRelu;
+  // The library adds a bias behind a product of same types, but for doubles. Its relu, a maximum
+  // with 0, does not say what becomes of a NaN.
+  const bool library_adds_bias = has_bias && a.dtype() == c.dtype() && a.dtype() != DType::kFloat64;
+  if (library_adds_bias) {
+    product.epilogue = CUBLASLT_EPILOGUE_BIAS;
   }
   ProductLibrary& library = library_of(context);
-  const AlignedOperands operands(context, a, b, finishes_itself ? options.bias : ConstTensorView(),
-                                 c, options.accumulate);
+  const AlignedOperands operands(
+      context, a, b, library_adds_bias ? options.bias : ConstTensorView(), c, options.accumulate);
   library.multiply(product, operands.at(), context.cuda_state().workspace(), stream_of(context));
   operands.finish();
-  if (finishes_itself || epilogue_of(options) == CUBLASLT_EPILOGUE_DEFAULT) {
-    return;
-  }
-  if (a.dtype() == DType::kFloat64) {
+  if (library_adds_bias || !has_bias) {
+    if (is_relu) {
+      cuda::activation_forward(context, Activation::kRelu, c, c);
+    }
+  } else if (a.dtype() == DType::kFloat64) {
     finish<double, double>(context, c, options);
   } else {
     finish<float, __nv_bfloat16>(context, c, options);

@@ -145,9 +145,11 @@ LossSums combine_cross_entropy(Context& context, std::span<const FoldPair> steps
   auto* const totals = reinterpret_cast<double*>(memory + result_bytes + of_rows);
   auto* const device_steps =
       reinterpret_cast<FoldPair*>(memory + result_bytes + of_rows + of_shards);
-  check(cudaMemcpyAsync(device_steps, steps.data(), steps.size_bytes(), cudaMemcpyHostToDevice,
-                        stream_of(context)),
-        "copying additions");
+  if (!steps.empty()) {
+    check(cudaMemcpyAsync(device_steps, steps.data(), steps.size_bytes(), cudaMemcpyHostToDevice,
+                          stream_of(context)),
+          "copying additions");
+  }
   with_floating(parts.dtype(), [&]<typename C>(C) {
     launch(context, "combine_cross_entropy", grid_of(rows), combine_kernel<C>, shards, rows,
            step_count, device_steps, parts.device<C>(), totals, log_sums.device<C>(), losses);

@@ -24,7 +24,7 @@ void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const TensorView& dx,
                                Accumulate accumulate = Accumulate::kOverwrite);
 
-/// dgain = sum of dy xhat, dbias = sum of dy, rows added in order.
+/// dgain = sum of dy xhat, dbias = sum of dy, rows added as column_sum() does.
 /// Shapes: x, dy rows x n; mean, rstd rows; dgain, dbias n in compute_dtype() of x. An empty dbias
 /// is not computed.
 void layer_norm_backward_weight(Context& context, const ConstTensorView& x,

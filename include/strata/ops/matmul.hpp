@@ -29,7 +29,8 @@ struct MatmulOptions {
 void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
             const TensorView& c, const MatmulOptions& options = {});
 
-/// sum[j] = sum over i of x[i, j], rows added in order; a bias's gradient.
+/// sum[j] = sum over i of x[i, j], rows added in an order that follows from their number alone; a
+/// bias's gradient.
 /// Shapes: x rows x n (any leading dimensions count as rows), sum n in compute_dtype() of x.
 void column_sum(Context& context, const ConstTensorView& x, const TensorView& sum,
                 Accumulate accumulate);

@@ -20,7 +20,8 @@ void rms_norm_backward_input(Context& context, const ConstTensorView& x,
                              const ConstTensorView& dy, const TensorView& dx,
                              Accumulate accumulate);
 
-/// dgain = (or +=) sum of dy xhat, rows in order. Shapes: dgain n in compute_dtype().
+/// dgain = (or +=) sum of dy xhat, rows added as column_sum() does. Shapes: dgain n in
+/// compute_dtype().
 void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
                               const ConstTensorView& rstd, const ConstTensorView& dy,
                               const TensorView& dgain, Accumulate accumulate);

@@ -71,7 +71,9 @@ void add_options(std::vector<Case>& cases, const Product& p) {
 }  // namespace
 
 void add_product_cases(std::vector<Case>& cases) {
-  for (const Product& product : {Product{64, 128, 96}, Product{33, 17, 71}, Product{1, 40, 5}}) {
+  for (const Product& product :
+       {Product{64, 128, 96}, Product{33, 17, 71}, Product{1, 40, 5}, Product{40, 1, 5},
+        Product{17, 9, 1}, Product{1, 1, 1}, Product{64, 64, 8192}}) {
     add_transposes(cases, product);
     add_options(cases, product);
   }

@@ -231,6 +231,14 @@ void add_row_cases(std::vector<Case>& cases) {
 void add_loss_cases(std::vector<Case>& cases) {
   add_losses(cases, 600, 10);
   add_losses(cases, 40, 1300);
+  // All logits are the largest: the first counts.
+  for (const std::int64_t classes : {10, 1300}) {
+    cases.push_back({"cross_entropy_of_equals_" + std::to_string(classes),
+                     {{.shape = {50, classes}, .low = 1.0, .high = 1.0}, ids({50}, 0, 2)},
+                     [=](Context& context, const Tensors& t) {
+                       return numbers_of(cross_entropy(context, t[0], t[1], 47, 0.125, {}));
+                     }});
+  }
   const std::array<FoldPair, 2> steps{{{0, 1}, {0, 2}}};
   cases.push_back({"combine_cross_entropy",
                    {positive({3, 300, kCrossEntropyParts}), computed(Role::kWritten, {300})},
