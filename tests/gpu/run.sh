@@ -71,7 +71,7 @@ row() {
   skipped=$(grep -c '^\[  SKIPPED \].* ms)$' "$log")
   lost=$(grep -c '^\[  FAILED  \].* ms)$' "$log")
   [ $status -eq 0 ] || failed=$((failed + 1))
-  table+=("$(printf '%-24s %6s %5d passed %4d failed %4d skipped %5d s' "$name" \
+  table+=("$(printf '%-56s %6s %5d passed %4d failed %4d skipped %5d s' "$name" \
     "$([ $status -eq 0 ] && echo ok || echo "rc $status")" "$passed" "$lost" "$skipped" $((SECONDS - start)))")
   echo "${table[-1]}"
   [ $status -eq 0 ] || grep -E 'exception with|actual:|other bits| in (float32|float64|bfloat16)$|^\[  FAILED  \]|ERROR SUMMARY|=====.*(Invalid|hazard|Barrier)|rror:' "$log" |
