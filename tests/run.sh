@@ -23,6 +23,7 @@ passed=0
 failed=0
 skipped=0
 summary=()
+failures=()
 wrap=()  # what builds and tests run under
 
 say() { printf '\n== %s\n' "$*"; }
@@ -64,8 +65,12 @@ run_ctest() {
   not_run=$(grep -c '<testcase .*status="\(notrun\|disabled\)"' "$report" 2>/dev/null)
   if [ "${all:-0}" -eq 0 ] || { [ $status -ne 0 ] && [ "$bad" -eq 0 ]; }; then
     count "$name" 0 1 0  # ctest itself failed
+    failures+=("$name: ctest itself")
   else
     count "$name" $((all - bad - not_run)) "$bad" "$not_run"
+    while read -r test; do
+      failures+=("$name: $test")
+    done < <(grep -o '<testcase name="[^"]*".*status="fail"' "$report" | cut -d'"' -f2)
   fi
 }
 
@@ -78,6 +83,7 @@ check() {
     count "$name" 1 0 0
   else
     count "$name" 0 1 0
+    failures+=("$name")
   fi
 }
 
@@ -97,6 +103,7 @@ if build release -DSTRATA_TESTS=ON -DSTRATA_BENCH=ON --; then
   run_ctest release release
 else
   count "release build" 0 1 0
+  failures+=("release build")
 fi
 
 # The unit tests of another build; targets that do not exist are left out.
@@ -113,6 +120,7 @@ unit_tests() {  # unit_tests PRESET ROOM...
     run_ctest "$preset" "$preset" --tests-regex "^unit\\.(${rooms// /|})\\."
   else
     count "$preset build" 0 1 0
+    failures+=("$preset build")
   fi
 }
 
@@ -157,5 +165,10 @@ fi
 
 say "summary"
 printf '%s\n' "${summary[@]}"
+# Again what failed and the end of what it said, for much lies between.
+for report in build/{release,asan,tsan,avx512}/ctest.xml; do
+  [ ! -f "$report" ] || python3 tests/failures.py "$report"
+done
+[ ${#failures[@]} -eq 0 ] || printf 'failed: %s\n' "${failures[@]}"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]
