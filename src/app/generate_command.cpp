@@ -13,6 +13,7 @@
 #include "strata/train/generation.hpp"
 
 #include "session.hpp"
+#include "workplace.hpp"
 
 namespace strata::app {
 namespace {
@@ -166,9 +167,8 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
   train::require_same_model(plan, *session.checkpoint);
   const std::vector<std::int64_t> prompt = prompt_ids(given, tokenizer);
   train::require_prompt_fits(plan, prompt);
-  ops::Context context(session.threads);
-  comm::Groups groups = comm::make_groups(mpi.world(), plan.grid);
-  train::Generator generator(context, plan, groups, *session.checkpoint);
+  Workplace workplace(mpi, session, plan);
+  train::Generator generator(workplace.context(), plan, workplace.groups(), *session.checkpoint);
 
   train::SamplingOptions sampling = given.sampling;
   sampling.seed = given.has_seed ? sampling.seed : session.config.run.seed;

@@ -252,7 +252,7 @@ std::vector<Option> running() {
       whole("run.threads", "threads",
             "threads of each rank; 0: the cores it may use, shared among the ranks of the node", 0,
             STRATA_MEMBER(run.threads), 4096),
-      choice("run.device", "what stages run on; auto: the CPU in this version",
+      choice("run.device", "what stages run on; auto: cuda where every rank finds a GPU, else cpu",
              STRATA_MEMBER(run.device)),
       choice("run.resume",
              "what to do with checkpoints in run.dir; never: refuse a directory that holds a run; "
@@ -266,6 +266,11 @@ std::vector<Option> running() {
              "on: write timeline.json, the first 20,000 actions of each rank, for chrome://tracing "
              "or Perfetto",
              STRATA_MEMBER(run.timeline)),
+      number(
+          "run.peak_tflops", "TFLOP/s",
+          "what a rank's GPU, or its cores, can do at most in matrix products of numerics.dtype; "
+          "0: the published number of known GPUs. The MFU is a share of it",
+          Bound::kFromZero, STRATA_MEMBER(run.peak_tflops)),
   };
 }
 

@@ -10,17 +10,10 @@
 #include "strata/train/evaluation.hpp"
 
 #include "threads.hpp"
+#include "workplace.hpp"
 
 namespace strata::app {
 namespace {
-
-void require_device(const train::RunConfig& config) {
-  if (config.run.device == train::DeviceChoice::kCuda) {
-    fail(ExitCode::kUsage,
-         "run.device is cuda, but the operations of this version run on the CPU; set it to auto or "
-         "cpu");
-  }
-}
 
 io::Dataset open_data(const train::RunConfig& config, const std::string& master) {
   io::Dataset data = io::Dataset::open(master);
@@ -50,7 +43,6 @@ Session open_session(comm::MpiSession& mpi, const std::string& path, Arguments s
   Session session;
   comm::agree(mpi.world(), [&] {
     session.config = read_config(path, settings);
-    require_device(session.config);
     open_training_data(session, needed);
     if (splits == Splits::kTrainAndTest && !session.config.data.test.empty()) {
       session.test_data = open_data(session.config, session.config.data.test);
@@ -64,6 +56,7 @@ Session open_session(comm::MpiSession& mpi, const std::string& path, Arguments s
       mpi.world(), {{"config", hash_of(config_text(session.config))},
                     {"training data", session.train_info.checksum},
                     {"test data", session.test_data ? session.test_data->info().checksum : 0}});
+  session.device = decide_device(mpi, session.config.run.device);
   return session;
 }
 
@@ -108,7 +101,7 @@ train::Plan make_plan(comm::MpiSession& mpi, const Session& session, std::int64_
   comm::agree(mpi.world(), [&] {
     const train::VirtualGrid stored =
         session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : train::VirtualGrid();
-    plan = train::prepare(session.config, ranks, session.train_info, stored);
+    plan = train::prepare(session.config, ranks, session.train_info, stored, session.device);
     if (session.test_data) {
       train::require_fits(*plan, session.test_data->info());
     }

@@ -25,6 +25,8 @@ struct Session {
   std::optional<io::Dataset> test_data;
   std::optional<io::Checkpoint> checkpoint;
   int threads = 1;
+  /// What every rank computes on.
+  device::DeviceKind device = device::DeviceKind::kCpu;
 };
 
 /// The config file's name and the settings, without what is the command's own.

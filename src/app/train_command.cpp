@@ -15,6 +15,7 @@
 #include "strata/train/trainer.hpp"
 
 #include "session.hpp"
+#include "workplace.hpp"
 
 namespace strata::app {
 namespace {
@@ -80,23 +81,22 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
     log.info("{}", train::plan_text(plan));
     return ExitCode::kDone;
   }
+  // Before anything is written: there may be no GPU.
+  Workplace workplace(mpi, session, plan);
   make_run_directory(mpi, plan.config, log);
   log.info("{}", train::plan_text(plan));
-  log.info("{} on {} ranks ({}), {} thread{} each", name_of(device::DeviceKind::kCpu),
-           mpi.world().size(), comm::MpiSession::library_text(), session.threads,
-           session.threads == 1 ? "" : "s");
+  log.info("{}", workplace.text());
 
   train::install_stop_signals();
-  ops::Context context(session.threads);
-  comm::Groups groups = comm::make_groups(mpi.world(), plan.grid);
   const train::Outcome outcome =
       train::train({.plan = plan,
-                    .groups = groups,
-                    .context = context,
+                    .groups = workplace.groups(),
+                    .context = workplace.context(),
                     .train_data = *session.train_data,
                     .test_data = session.test_data ? &*session.test_data : nullptr,
                     .checkpoint = session.checkpoint ? &*session.checkpoint : nullptr,
                     .config_text = config_text(plan.config),
+                    .peak_flops = workplace.peak_flops(),
                     .log = log});
   log_peak_memory(mpi, log);
   return outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
@@ -172,20 +172,20 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   const io::Dataset& data = session.test_data ? *session.test_data : *session.train_data;
   open_checkpoint(mpi, session, log);
   const train::Plan plan = make_plan(mpi, session, mpi.world().size());
-  ops::Context context(session.threads);
-  comm::Groups groups = comm::make_groups(mpi.world(), plan.grid);
+  Workplace workplace(mpi, session, plan);
+  comm::Groups& groups = workplace.groups();
   const train::RankPlan rank = train::rank_plan(plan, mpi.world().rank());
   std::optional<train::StageState> state;
   std::optional<train::ClassCounts> counts;
   comm::agree(mpi.world(), [&] {
     counts = counts_for(plan, given);
     train::require_same_model(plan, *session.checkpoint);
-    state.emplace(context, plan, rank, groups);
+    state.emplace(workplace.context(), plan, rank, groups);
     state->load_weights(*session.checkpoint);
   });
   pipeline::Executor executor(state->stage(), *groups.pipeline);
-  const train::EvaluationResult result =
-      train::evaluate(plan, rank, groups, executor, data, counts ? &*counts : nullptr);
+  const train::EvaluationResult result = train::evaluate(
+      workplace.context(), plan, rank, groups, executor, data, counts ? &*counts : nullptr);
   comm::agree(mpi.world(), [&] {
     if (mpi.world().rank() == 0) {
       print_result(session, plan, result, counts, given);

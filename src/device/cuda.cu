@@ -4,6 +4,7 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
+#include <nvtx3/nvToolsExt.h>
 #ifdef STRATA_HAVE_CUDNN
 #include <cudnn.h>
 #endif
@@ -139,6 +140,14 @@ void copy(void* to, const void* from, std::int64_t bytes, void* stream) {
   if (stream == nullptr) {
     check(cudaStreamSynchronize(nullptr), "copying memory");
   }
+}
+
+void begin_range(const char* name) noexcept {
+  static_cast<void>(nvtxRangePushA(name));
+}
+
+void end_range() noexcept {
+  static_cast<void>(nvtxRangePop());
 }
 
 std::vector<LibraryVersion> libraries() {

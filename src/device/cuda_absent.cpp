@@ -64,6 +64,10 @@ void copy(void*, const void*, std::int64_t, void*) {
   refuse();
 }
 
+void begin_range(const char*) noexcept {}
+
+void end_range() noexcept {}
+
 std::vector<LibraryVersion> libraries() {
   return {};
 }

@@ -33,6 +33,10 @@ void host_waits_for(std::int64_t device, void* event);
 /// call returns when the copy is done.
 void copy(void* to, const void* from, std::int64_t bytes, void* stream);
 
+/// Marks where a profiler's range begins and ends.
+void begin_range(const char* name) noexcept;
+void end_range() noexcept;
+
 [[nodiscard]] std::vector<LibraryVersion> libraries();
 
 }  // namespace strata::device::cuda

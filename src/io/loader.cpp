@@ -129,6 +129,7 @@ class Loader::Reader {
 
 void Loader::Reader::lay_out(Buffer& buffer) const {
   std::byte* at = buffer.bytes.get();
+  buffer.step.memory_ = ConstTensorView(at, Shape{buffer_bytes()}, DType::kUint8);
   for (std::size_t i = 0; i < options_.offsets.size(); ++i) {
     if (layout_.input_bytes > 0) {
       buffer.step.inputs_.emplace_back(at, layout_.input_shape, layout_.input_dtype);
@@ -240,9 +241,12 @@ std::int64_t Loader::memory_bytes() const {
   return reader_->memory_bytes();
 }
 
+std::int64_t Loader::step_bytes(const DatasetInfo& info, const LoaderOptions& options) {
+  return std::ssize(options.offsets) * MicrobatchLayout(info, options).bytes();
+}
+
 std::int64_t Loader::memory_bytes(const DatasetInfo& info, const LoaderOptions& options) {
-  return static_cast<std::int64_t>(kBuffers) * std::ssize(options.offsets) *
-         MicrobatchLayout(info, options).bytes();
+  return static_cast<std::int64_t>(kBuffers) * step_bytes(info, options);
 }
 
 }  // namespace strata::io

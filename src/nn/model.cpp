@@ -141,6 +141,13 @@ std::vector<double> Model::costs() const {
   return costs;
 }
 
+double Model::training_flops() const {
+  return std::accumulate(layers_.begin(), layers_.end(), 0.0,
+                         [](double sum, const ModelLayer& entry) {
+                           return sum + 3.0 * entry.layer->cost().forward_flops;
+                         });
+}
+
 bool has_batch_norm(const Model& model) {
   return std::any_of(
       model.parameters().begin(), model.parameters().end(),

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "strata/core/random.hpp"
+#include "strata/device/host_copy.hpp"
 
 namespace strata::nn {
 
@@ -130,13 +131,15 @@ void initialise(const PlacedParameter& placed, std::uint64_t seed, std::int64_t 
     return 0.0;
   };
   const GlobalIndex global(placed);
-  with_stored(weight.dtype(), [&]<typename T>(T) {
-    const std::span<T> elements = weight.host<T>();
-    for (std::size_t i = 0; i < elements.size(); ++i) {
-      const std::int64_t index = global(begin + static_cast<std::int64_t>(i));
-      elements[i] =
-          static_cast<T>(static_cast<Compute<T>>(value(static_cast<std::uint64_t>(index))));
-    }
+  device::write_from_host(weight, [&](std::int64_t first, const TensorView& piece) {
+    with_stored(piece.dtype(), [&]<typename T>(T) {
+      const std::span<T> elements = piece.host<T>();
+      for (std::size_t i = 0; i < elements.size(); ++i) {
+        const std::int64_t index = global(begin + first + static_cast<std::int64_t>(i));
+        elements[i] =
+            static_cast<T>(static_cast<Compute<T>>(value(static_cast<std::uint64_t>(index))));
+      }
+    });
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
+#include "strata/device/profile_range.hpp"
 #include "strata/pipeline/checker.hpp"
 
 namespace strata::pipeline {
@@ -64,7 +65,13 @@ class Executor::Run {
       require(!is_receive(action.kind) || next_receive_ > position,
               "{} is due before its memory is free", text_of(action));
       const double begin = now_seconds();
-      perform(action);
+      {
+        const device::ProfileRange range(text_of(action));
+        perform(action);
+      }
+      if (observer_) {
+        stage_.synchronize();  // a GPU has only been told what to do
+      }
       const double end = now_seconds();
       if (observer_) {
         observer_(action, begin, end);

@@ -164,7 +164,7 @@ void write_checkpoint(const Plan& plan, comm::Communicator& world, const RankSta
   std::string record;
   comm::agree(world, [&] {
     record = io::text_of(
-        io::write_part(io::partial_directory(root, step), world.rank(), state.slices()));
+        io::write_part(io::partial_directory(root, step), world.rank(), state.snapshot().slices));
   });
   const std::vector<std::string> records = world.all_gather_texts(record);
   comm::agree(world, [&] {

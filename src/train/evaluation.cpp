@@ -8,8 +8,9 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/device/host_copy.hpp"
 
-#include "batch_source.hpp"
+#include "sample_feed.hpp"
 
 namespace strata::train {
 
@@ -73,25 +74,25 @@ void require_fits(const Plan& plan, const io::DatasetInfo& info) {
   }
 }
 
-EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& groups,
-                          pipeline::Executor& executor, const io::Dataset& dataset,
-                          ClassCounts* counts) {
+EvaluationResult evaluate(ops::Context& context, const Plan& plan, const RankPlan& rank,
+                          comm::Groups& groups, pipeline::Executor& executor,
+                          const io::Dataset& dataset, ClassCounts* counts) {
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = plan.config.batch.global;
   const std::int64_t all_rounds = (info.samples + round_samples - 1) / round_samples;
   const std::int64_t limit = plan.config.train.evaluate_batches;
   const std::int64_t rounds = limit > 0 ? std::min(limit, all_rounds) : all_rounds;
   const std::int64_t samples = std::min(info.samples, rounds * round_samples);
-  std::optional<io::Loader> loader;
-  if (rank.loads) {
-    loader.emplace(dataset, evaluation_loader(plan, rank, rounds));
-  }
+  SampleFeed feed(context, dataset, rank, evaluation_loader(plan, rank, rounds));
 
   pipeline::OutputObserver see;
   // Ranks of a tensor group see the same outputs.
   if (counts != nullptr) {
-    see = [counts](const ConstTensorView& outputs, const ConstTensorView& targets,
-                   std::int64_t valid) { counts->add(outputs, targets, valid); };
+    see = [counts, &context](const ConstTensorView& outputs, const ConstTensorView& targets,
+                             std::int64_t valid) {
+      counts->add(device::HostCopy(outputs, context.stream()).view(),
+                  device::HostCopy(targets, context.stream()).view(), valid);
+    };
   }
 
   // Sum of losses, then number of right answers. Microbatches are added in the order of their
@@ -99,8 +100,8 @@ EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& 
   std::vector<double> totals(2, 0.0);
   const auto width = static_cast<std::size_t>(2 * plan.microbatches);
   for (std::int64_t round = 0; round < rounds; ++round) {
-    const io::LoadedStep* loaded = loader ? &loader->next() : nullptr;
-    BatchSource source(plan, rank, loaded, round * round_samples, samples);
+    feed.next();
+    BatchSource source(plan, rank, feed, round * round_samples, samples);
     const pipeline::Execution execution = executor.evaluate(plan.evaluation, source, see);
     if (execution.losses.empty()) {
       continue;

@@ -6,6 +6,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/random.hpp"
+#include "strata/device/host_copy.hpp"
 
 namespace strata::train {
 namespace {
@@ -92,7 +93,10 @@ void require_prompt_fits(const Plan& plan, std::span<const std::int64_t> prompt)
 
 Generator::Generator(ops::Context& context, const Plan& plan, comm::Groups& groups,
                      const io::Checkpoint& checkpoint)
-    : plan_(plan), rank_(generating_rank(plan)), state_(context, plan, rank_, groups) {
+    : context_(context),
+      plan_(plan),
+      rank_(generating_rank(plan)),
+      state_(context, plan, rank_, groups) {
   require(plan.grid.ranks() == 1 && is_language_model(plan),
           "generation by {} ranks of a model that is {}", plan.grid.ranks(),
           is_language_model(plan) ? "one of language" : "none of language");
@@ -127,7 +131,16 @@ Generator::Generator(ops::Context& context, const Plan& plan, comm::Groups& grou
 std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   const ConstTensorView ids(tokens, Shape{1, count});
-  const ConstTensorView output = state_.stage().decode(ids, past_, caches_);
+  device::Buffer memory;
+  ConstTensorView input = ids;
+  if (context_.device().place() != Place::kHost) {
+    memory = device::Buffer(context_.device(), ids.bytes());
+    const TensorView copy = memory.view(0, ids.shape(), ids.dtype());
+    device::copy_tensor(ids, copy);
+    input = copy;
+  }
+  const device::HostCopy copy(state_.stage().decode(input, past_, caches_), context_.stream());
+  const ConstTensorView& output = copy.view();
   past_ += count;
   const nn::Port& port = plan_.model->output();
   const std::int64_t vocabulary = port.shape.back();

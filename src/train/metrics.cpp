@@ -74,6 +74,9 @@ void MetricsFile::write(const TrainRecord& r) {
   if (r.tokens_per_second) {
     object["tokens_per_second"] = *r.tokens_per_second;
   }
+  if (r.mfu) {
+    object["mfu"] = *r.mfu;
+  }
   object["compute_seconds"] = r.times.compute;
   object["communication_seconds"] = r.times.communication;
   object["bubble_seconds"] = r.times.bubble;

@@ -11,8 +11,8 @@
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/executor.hpp"
 
-#include "batch_source.hpp"
 #include "decisions.hpp"
+#include "sample_feed.hpp"
 
 namespace strata::train {
 
@@ -132,9 +132,10 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
 }  // namespace
 
 Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo& train_data,
-             const VirtualGrid& stored) {
+             const VirtualGrid& stored, device::DeviceKind device) {
   Plan plan;
   plan.config = config;
+  plan.device = device;
   plan.train_data = train_data;
   if (nn::is_transformer(config.model.transformer.preset)) {
     plan.config.model.transformer = nn::resolved(config.model.transformer);
@@ -180,7 +181,16 @@ nn::StageSpec stage_spec(const Plan& plan, const grid::Coordinates& place) {
           .order = fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit};
 }
 
-/// Everything that the rank allocates.
+/// The memory of samples where a loader with some options takes `bytes_of(options)`.
+template <typename Function>
+std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& rank,
+                                           const Function& bytes_of) {
+  const bool evaluates = rank.loads && !plan.config.data.test.empty();
+  return {{"samples, training", rank.loads ? bytes_of(training_loader(plan, rank, 0)) : 0},
+          {"samples, evaluation", evaluates ? bytes_of(evaluation_loader(plan, rank, 1)) : 0}};
+}
+
+/// Everything that the rank allocates on its device.
 std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   const RunConfig& c = plan.config;
   std::vector<nn::MemoryItem> memory{
@@ -197,13 +207,25 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
                                      c.numerics.dtype)});
   }
   add(nn::Stage::memory(*plan.model, rank.stage));
-  const bool evaluates = rank.loads && !c.data.test.empty();
-  add({{"samples, training",
-        rank.loads ? io::Loader::memory_bytes(plan.train_data, training_loader(plan, rank, 0)) : 0},
-       {"samples, evaluation",
-        evaluates ? io::Loader::memory_bytes(plan.train_data, evaluation_loader(plan, rank, 1))
-                  : 0}});
+  const std::vector<nn::MemoryItem> samples =
+      samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
+        return plan.device == device::DeviceKind::kCpu
+                   ? io::Loader::memory_bytes(plan.train_data, options)
+                   : SampleFeed::device_bytes(plan.device, plan.train_data, options);
+      });
+  memory.insert(memory.end(), samples.begin(), samples.end());
   return memory;
+}
+
+/// What a rank with a GPU has in host memory.
+std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& rank) {
+  if (plan.device == device::DeviceKind::kCpu) {
+    return {};
+  }
+  return samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
+    return io::Loader::memory_bytes(plan.train_data, options) +
+           SampleFeed::pinned_bytes(plan.device, plan.train_data, options);
+  });
 }
 
 /// Everything that the rank sends in a step of training.
@@ -307,6 +329,7 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
     result.offsets.push_back((place.data * plan.microbatches + m) * c.batch.micro);
   }
   result.memory = memory_of(plan, result);
+  result.host_memory = host_memory_of(plan, result);
   result.traffic = traffic_of(plan, result);
   return result;
 }

@@ -9,9 +9,9 @@
 namespace strata::train {
 namespace {
 
-std::int64_t total_bytes(const RankPlan& rank) {
+std::int64_t total_bytes(const std::vector<nn::MemoryItem>& items) {
   std::int64_t total = 0;
-  for (const nn::MemoryItem& item : rank.memory) {
+  for (const nn::MemoryItem& item : items) {
     total += item.bytes;
   }
   return total;
@@ -27,7 +27,7 @@ RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
     for (const std::int64_t t : {std::int64_t{0}, plan.grid.tensor - 1}) {
       RankPlan rank =
           rank_plan(plan, plan.grid.rank_of({.data = d, .pipeline = stage, .tensor = t}));
-      if (total_bytes(rank) > total_bytes(largest)) {
+      if (total_bytes(rank.memory) > total_bytes(largest.memory)) {
         largest = std::move(rank);
       }
     }
@@ -87,20 +87,30 @@ std::string schedule_text(const Plan& plan) {
                      plan.grid.pipeline == 1 ? "" : "s", 100.0 * simulation.bubble_fraction);
 }
 
-std::string memory_text(const std::vector<RankPlan>& ranks) {
-  std::vector<std::vector<std::string>> rows{{"memory of a rank"}};
-  for (const nn::MemoryItem& item : ranks.front().memory) {
+/// One list of memory of every stage.
+std::string memory_table(const std::string& title, const std::vector<RankPlan>& ranks,
+                         std::vector<nn::MemoryItem> RankPlan::*items) {
+  std::vector<std::vector<std::string>> rows{{title}};
+  for (const nn::MemoryItem& item : ranks.front().*items) {
     rows.push_back({item.name});
   }
   rows.push_back({"total"});
   for (std::size_t s = 0; s < ranks.size(); ++s) {
     rows[0].push_back(fmt::format("stage {}", s));
-    for (std::size_t i = 0; i < ranks[s].memory.size(); ++i) {
-      rows[i + 1].push_back(bytes_text(ranks[s].memory[i].bytes));
+    for (std::size_t i = 0; i < (ranks[s].*items).size(); ++i) {
+      rows[i + 1].push_back(bytes_text((ranks[s].*items)[i].bytes));
     }
-    rows.back().push_back(bytes_text(total_bytes(ranks[s])));
+    rows.back().push_back(bytes_text(total_bytes(ranks[s].*items)));
   }
   return table_text(rows);
+}
+
+std::string memory_text(const Plan& plan, const std::vector<RankPlan>& ranks) {
+  if (plan.device == device::DeviceKind::kCpu) {
+    return memory_table("memory of a rank", ranks, &RankPlan::memory);
+  }
+  return memory_table("memory of a rank's GPU", ranks, &RankPlan::memory) + "\n" +
+         memory_table("and of its host", ranks, &RankPlan::host_memory);
 }
 
 std::string traffic_text(const std::vector<RankPlan>& ranks) {
@@ -130,7 +140,7 @@ std::string plan_text(const Plan& plan) {
     ranks.push_back(largest_rank_plan(plan, s));
   }
   std::string text = nn::model_table(*plan.model, plan.split) + "\n";
-  text += grid_text(plan) + batch_text(plan) + schedule_text(plan) + memory_text(ranks);
+  text += grid_text(plan) + batch_text(plan) + schedule_text(plan) + memory_text(plan, ranks);
   return plan.grid.ranks() == 1 ? text : text + "\n" + traffic_text(ranks);
 }
 

@@ -25,6 +25,34 @@ bool has_weights(const nn::PlacedParameter& placed, const nn::ParameterLayout& l
   return placed.offset < layout.weight_elements;
 }
 
+/// Reads elements of a placed slice, from its element `begin` on, into memory of any device.
+/// Checkpoints hold masters; what is computed with may be their rounded values.
+void read_slice(const io::Checkpoint& checkpoint, const std::string& prefix,
+                const nn::PlacedParameter& placed, std::int64_t begin, const TensorView& into) {
+  constexpr std::int64_t kMostElements = 1 << 20;
+  const nn::ParameterSpec& spec = placed.spec;
+  const DType stored = compute_dtype(into.dtype());
+  const auto read = [&](std::int64_t first, const TensorView& tensor) {
+    checkpoint.read(prefix + spec.name, spec.shape, shard_of(placed),
+                    {begin + first, begin + first + tensor.count()}, tensor);
+  };
+  device::write_from_host(into, [&](std::int64_t first, const TensorView& piece) {
+    if (stored == piece.dtype()) {
+      read(first, piece);
+      return;
+    }
+    ops::Context context(1);
+    const std::int64_t most = std::min(kMostElements, piece.count());
+    const device::Buffer memory(device::Device::cpu(), most * size_bytes(stored));
+    for (std::int64_t at = 0; at < piece.count(); at += most) {
+      const std::int64_t count = std::min(most, piece.count() - at);
+      const TensorView masters = memory.view(0, Shape{count}, stored);
+      read(first + at, masters);
+      ops::convert(context, masters, piece.flat_slice(at, count));
+    }
+  });
+}
+
 }  // namespace
 
 StageState::StageState(ops::Context& context, const Plan& plan, const RankPlan& rank,
@@ -51,37 +79,18 @@ void StageState::reset_clock() {
 }
 
 void StageState::load_weights(const io::Checkpoint& checkpoint) {
-  // Checkpoints hold the masters; what is computed with may be their rounded values.
-  constexpr std::int64_t kMostElements = 1 << 20;
-  const DType stored = compute_dtype(weights_.dtype());
-  const device::Buffer memory(device::Device::cpu(),
-                              stored == weights_.dtype() ? 0 : kMostElements * size_bytes(stored));
-  ops::Context context(1);
   for (const nn::PlacedParameter& placed : rank_.layout.parameters) {
-    if (!has_weights(placed, rank_.layout)) {
-      continue;
-    }
-    const nn::ParameterSpec& spec = placed.spec;
-    const auto read = [&](const grid::Range& range, const TensorView& into) {
-      checkpoint.read("weights/" + spec.name, spec.shape, shard_of(placed), range, into);
-    };
-    const std::int64_t count = placed.shape.count();
-    if (memory.empty()) {
-      read({0, count}, weights_.flat_slice(placed.offset, count));
-      continue;
-    }
-    for (std::int64_t begin = 0; begin < count; begin += kMostElements) {
-      const grid::Range range{begin, std::min(count, begin + kMostElements)};
-      const TensorView masters = memory.view(0, Shape{range.count()}, stored);
-      read(range, masters);
-      ops::convert(context, masters, weights_.flat_slice(placed.offset + begin, range.count()));
+    if (has_weights(placed, rank_.layout)) {
+      read_slice(checkpoint, "weights/", placed, 0,
+                 weights_.flat_slice(placed.offset, placed.shape.count()));
     }
   }
 }
 
 RankState::RankState(ops::Context& context, const Plan& plan, const RankPlan& rank,
                      comm::Groups& groups)
-    : plan_(plan),
+    : context_(context),
+      plan_(plan),
       rank_(rank),
       groups_(groups),
       stage_state_(context, plan, rank, groups),
@@ -143,12 +152,12 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
   return waited + now_seconds() - start;
 }
 
-void RankState::require_finite(ops::Context& context) const {
+void RankState::require_finite() const {
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     constexpr std::int64_t kBlock = 1 << 16;
     std::vector<double> squares(
         static_cast<std::size_t>((piece.range.count() + kBlock - 1) / kBlock));
-    ops::sum_of_squares_blocks(context, optimizer_.master(piece), kBlock, squares);
+    ops::sum_of_squares_blocks(context_, optimizer_.master(piece), kBlock, squares);
     if (!std::all_of(squares.begin(), squares.end(), [](double s) { return std::isfinite(s); })) {
       fail(ExitCode::kDiverged,
            "the run diverged: {} holds numbers that are not finite after the last update; no "
@@ -157,6 +166,14 @@ void RankState::require_finite(ops::Context& context) const {
            rank_.layout.parameters[piece.parameter].spec.name);
     }
   }
+}
+
+RankState::Snapshot RankState::snapshot() const {
+  Snapshot snapshot{.slices = slices(), .memory = {}};
+  for (io::TensorSlice& slice : snapshot.slices) {
+    slice.data = snapshot.memory.emplace_back(slice.data, context_.stream()).view();
+  }
+  return snapshot;
 }
 
 std::vector<io::TensorSlice> RankState::slices() const {
@@ -190,8 +207,7 @@ void RankState::load(const io::Checkpoint& checkpoint) {
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
     const auto read = [&](const std::string& prefix, const TensorView& into) {
-      checkpoint.read(prefix + placed.spec.name, placed.spec.shape, shard_of(placed), piece.range,
-                      into);
+      read_slice(checkpoint, prefix, placed, piece.range.begin, into);
     };
     if (has_masters()) {
       read("weights/", optimizer_.master(piece));

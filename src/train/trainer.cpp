@@ -19,7 +19,7 @@
 #include "strata/train/stop_signal.hpp"
 #include "strata/train/timeline.hpp"
 
-#include "batch_source.hpp"
+#include "sample_feed.hpp"
 
 namespace strata::train {
 namespace {
@@ -107,9 +107,8 @@ class Trainer {
   }
 
   Outcome train_steps() {
-    if (rank_.loads) {
-      loader_.emplace(setup_.train_data, training_loader(plan_, rank_, first_step_));
-    }
+    feed_.emplace(setup_.context, setup_.train_data, rank_,
+                  training_loader(plan_, rank_, first_step_));
     began_ = now_seconds();
     for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
       const StepSummary summary = train_step(step);
@@ -135,11 +134,11 @@ class Trainer {
   StepSummary train_step(std::int64_t step) {
     StepTimes times;
     const double begin = now_seconds();
-    const io::LoadedStep* loaded = loader_ ? &loader_->next() : nullptr;
+    feed_->next();
     times.data = now_seconds() - begin;
 
     const std::int64_t first_sample = (step - 1) * config_.batch.global;
-    BatchSource source(plan_, rank_, loaded, first_sample, first_sample + config_.batch.global);
+    BatchSource source(plan_, rank_, *feed_, first_sample, first_sample + config_.batch.global);
     state_.reset_clock();
     const pipeline::Execution execution =
         executor_.train(plan_.training, source,
@@ -196,6 +195,7 @@ class Trainer {
         .samples_per_second = samples_per_second,
         .tokens_per_second =
             is_language_model(plan_) ? std::optional(samples_per_second * tokens) : std::nullopt,
+        .mfu = mfu_of(times.step),
         .times = times});
     if (metrics_->failed() && !metrics_warned_) {
       metrics_warned_ = true;
@@ -216,15 +216,25 @@ class Trainer {
     const bool language = is_language_model(plan_);
     const double rate_shown =
         window * static_cast<double>(config_.batch.global) * (language ? tokens : 1.0);
-    setup_.log.info("step {}/{}  loss {:.4f}  {} {}/s  data wait {:.1f} %  ETA {}", step,
-                    plan_.total_steps, summary.loss,
-                    count_text(std::llround(rate_shown / window_seconds_)),
-                    language ? "tokens" : "samples", 100.0 * window_data_seconds_ / window_seconds_,
-                    duration_text(left));
+    const std::optional<double> mfu = mfu_of(window_seconds_ / window);
+    setup_.log.info(
+        "step {}/{}  loss {:.4f}  {} {}/s{}  data wait {:.1f} %  ETA {}", step, plan_.total_steps,
+        summary.loss, count_text(std::llround(rate_shown / window_seconds_)),
+        language ? "tokens" : "samples", mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
+        100.0 * window_data_seconds_ / window_seconds_, duration_text(left));
     window_seconds_ = 0.0;
     window_data_seconds_ = 0.0;
     window_steps_ = 0;
     last_line_ = now_seconds();
+  }
+
+  /// The share of the ranks' peak that a step of so many seconds is.
+  [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const {
+    if (setup_.peak_flops == 0.0) {
+      return std::nullopt;
+    }
+    const double flops = plan_.model->training_flops() * static_cast<double>(config_.batch.global);
+    return flops / step_seconds / (setup_.peak_flops * static_cast<double>(plan_.grid.ranks()));
   }
 
   [[nodiscard]] bool is_log_step(std::int64_t step) const {
@@ -241,7 +251,7 @@ class Trainer {
       return;
     }
     const EvaluationResult result =
-        train::evaluate(plan_, rank_, setup_.groups, executor_, *setup_.test_data);
+        train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_, *setup_.test_data);
     evaluated_step_ = step;
     if (!std::isfinite(result.loss)) {
       throw comm::AgreedError(
@@ -266,7 +276,7 @@ class Trainer {
     if (saved_step_ == step) {
       return;
     }
-    comm::agree(*setup_.groups.world, [&] { state_.require_finite(setup_.context); });
+    comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
     save_checkpoint(plan_, setup_.groups, state_, setup_.config_text, step, setup_.log);
     saved_step_ = step;
   }
@@ -277,7 +287,7 @@ class Trainer {
   RankPlan rank_;
   RankState state_;
   pipeline::Executor executor_;
-  std::optional<io::Loader> loader_;
+  std::optional<SampleFeed> feed_;
   std::optional<MetricsFile> metrics_;
   Timeline timeline_;
   bool metrics_warned_ = false;

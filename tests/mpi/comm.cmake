@@ -6,6 +6,6 @@ foreach(ranks 2 3 4 6)
   add_test(NAME mpi.comm_${ranks}
     COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:comm_mpi_test>)
   # Ranks may outnumber the cores, so they give way while they wait, and no two such tests run at once.
-  set_tests_properties(mpi.comm_${ranks} PROPERTIES TIMEOUT 120 LABELS mpi RESOURCE_LOCK mpi ENVIRONMENT
+  set_tests_properties(mpi.comm_${ranks} PROPERTIES TIMEOUT 900 LABELS mpi RESOURCE_LOCK mpi ENVIRONMENT
     "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_mpi_yield_when_idle=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_hwloc_base_binding_policy=none")
 endforeach()

@@ -4,12 +4,13 @@ import gzip
 import os
 import shutil
 import struct
+import unittest.mock
 
 import h5py
 import numpy as np
 
 import harness
-from harness import CHECKPOINT, DATA, DONE, USAGE
+from harness import CHECKPOINT, DATA, DONE, PEER, USAGE
 
 NETWORK = """
 [model]
@@ -102,7 +103,7 @@ class Settings(Errors):
                 ("parallel.schedule=zb", ["parallel.schedule", "gpipe, 1f1b"]),
                 ("run.threads=5000", ["run.threads", "from 0 to 4096"]),
                 ("run.seed=-1", ["run.seed", "from 0"]),
-                ("run.device=cuda", ["run.device is cuda", "auto or cpu"]),
+                ("run.device=gpu", ['run.device = "gpu"', "auto, cpu, cuda"]),
                 ("schedule.factor=0", ["schedule.factor", "above 0"]),
                 ("train.epochs=2", ["train.steps and train.epochs are both set"]),
                 ("train.steps=0", ["the run has no length"]),
@@ -124,6 +125,13 @@ class Settings(Errors):
                      settings=["batch.global=3"])
         self.refused(USAGE, "batch.global is given twice",
                      settings=["--batch.global=8", "--batch.global=16"])
+
+    def test_no_gpu(self):
+        with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
+            for ranks in (1, 2):
+                self.refused(PEER, "run.device is cuda", "set run.device to cpu",
+                             settings=["--run.device=cuda"], ranks=ranks, run="no-gpu")
+        self.assertFalse((self.directory / "no-gpu").exists())
 
     def test_test_data_can_be_switched_off(self):
         run = self.fresh_run()

@@ -41,8 +41,9 @@ class Stall(harness.StrataTest):
         job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 5, 60)
         return job
 
-    def stall(self, run, grid, victim, *words):
-        job = self.start_training(run, grid)
+    @harness.on_a_running_machine
+    def stall(self, run, grid, victim, words, attempt):
+        job = self.start_training(f"{run}-{attempt}", grid)
         os.kill(job.ranks()[victim], signal.SIGSTOP)
         stopped = time.monotonic()
         finished = job.wait(40)
@@ -55,17 +56,18 @@ class Stall(harness.StrataTest):
             self.assertIn("run.patience sets", line)
 
     def test_a_replica_hangs(self):
-        self.stall("replica", (2, 1), 1, "data group")
+        self.stall("replica", (2, 1), 1, ["data group"])
 
     def test_the_first_stage_hangs(self):
-        self.stall("first", (1, 2), 0, "rank 0", "pipeline group")
+        self.stall("first", (1, 2), 0, ["rank 0", "pipeline group"])
 
     def test_the_last_stage_hangs_on_a_full_grid(self):
-        self.stall("last", (2, 2), 3, "rank 1")
+        self.stall("last", (2, 2), 3, ["rank 1"])
 
-    def test_a_rank_is_killed(self):
+    @harness.on_a_running_machine
+    def test_a_rank_is_killed(self, attempt):
         for number, (grid, victim) in enumerate([((2, 1), 0), ((2, 2), 3)]):
-            job = self.start_training(f"killed-{number}", grid)
+            job = self.start_training(f"killed-{number}-{attempt}", grid)
             os.kill(job.ranks()[victim], signal.SIGKILL)
             killed = time.monotonic()
             finished = job.wait(40)

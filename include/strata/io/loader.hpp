@@ -84,11 +84,14 @@ class LoadedStep {
   /// for values.
   /// Pre: the loader reads targets.
   [[nodiscard]] ConstTensorView targets(std::int64_t microbatch) const;
+  /// The memory that all of these lie in, as bytes.
+  [[nodiscard]] const ConstTensorView& memory() const { return memory_; }
 
  private:
   friend class Loader;
 
   std::int64_t step_ = -1;
+  ConstTensorView memory_;
   std::vector<ConstTensorView> inputs_;
   std::vector<ConstTensorView> targets_;
 };
@@ -116,6 +119,9 @@ class Loader {
   [[nodiscard]] double wait_seconds() const;
   /// Size of the two buffers.
   [[nodiscard]] std::int64_t memory_bytes() const;
+  /// Size of LoadedStep::memory().
+  [[nodiscard]] static std::int64_t step_bytes(const DatasetInfo& info,
+                                               const LoaderOptions& options);
   /// The same before anything is allocated.
   [[nodiscard]] static std::int64_t memory_bytes(const DatasetInfo& info,
                                                  const LoaderOptions& options);

@@ -94,6 +94,10 @@ class Model {
   [[nodiscard]] bool joins_lanes() const;
   /// Forward and backward cost of each layer, in units of a floating-point operation.
   [[nodiscard]] std::vector<double> costs() const;
+  /// Operations of the matrix products that training on one sample takes, recomputation apart: a
+  /// product of m x k by k x n counts 2 m k n, backward as much as forward twice; causal attention
+  /// counts for the half of the scores that it keeps.
+  [[nodiscard]] double training_flops() const;
 
  private:
   void check_output() const;

@@ -101,6 +101,9 @@ class Stage {
   /// Under kSplit hands the parameters' gradients to the sink, from the last layer to the first.
   void backward_weight(std::span<const Microbatch> together, GradientSink& sink);
 
+  /// Waits until the device has done all that it was given.
+  void synchronize() { context_.synchronize(); }
+
   /// The keys and values that one layer keeps while generating.
   struct LayerCache {
     std::vector<TensorView> keys;

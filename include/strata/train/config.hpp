@@ -91,6 +91,7 @@ struct RunConfig {
     Resume resume = Resume::kNever;
     double patience_seconds = 600.0;
     Switch timeline = Switch::kOff;
+    double peak_tflops = 0.0;
   } run;
 };
 

@@ -30,9 +30,10 @@ void require_fits(const Plan& plan, const io::DatasetInfo& info);
 /// bits on every grid, and known to every rank. Communication: over the whole grid. Pre:
 /// the data fit the model; `counts`, where given, is empty and counts_classes(). It then holds the
 /// answers to all samples, on every rank. Throws: Error(kData) where a sample is damaged.
-[[nodiscard]] EvaluationResult evaluate(const Plan& plan, const RankPlan& rank,
-                                        comm::Groups& groups, pipeline::Executor& executor,
-                                        const io::Dataset& dataset, ClassCounts* counts = nullptr);
+[[nodiscard]] EvaluationResult evaluate(ops::Context& context, const Plan& plan,
+                                        const RankPlan& rank, comm::Groups& groups,
+                                        pipeline::Executor& executor, const io::Dataset& dataset,
+                                        ClassCounts* counts = nullptr);
 
 /// Whether answers can be counted by class: a classifier's, whose outputs every rank holds whole.
 [[nodiscard]] bool counts_classes(const Plan& plan);

@@ -55,6 +55,7 @@ class Generator {
   /// Takes tokens in behind those before; the logits of the token after them.
   [[nodiscard]] std::vector<float> next_logits(std::span<const std::int64_t> tokens);
 
+  ops::Context& context_;
   const Plan& plan_;
   RankPlan rank_;
   StageState state_;

@@ -29,6 +29,8 @@ struct TrainRecord {
   double samples_per_second = 0.0;
   /// For language models.
   std::optional<double> tokens_per_second;
+  /// Share of the ranks' peak that the model's matrix products reach; where the peak is known.
+  std::optional<double> mfu;
   StepTimes times;
 };
 

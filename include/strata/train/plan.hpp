@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strata/comm/agree.hpp"
+#include "strata/device/device.hpp"
 #include "strata/grid/split.hpp"
 #include "strata/grid/tree.hpp"
 #include "strata/io/dataset.hpp"
@@ -23,6 +24,8 @@ namespace strata::train {
 /// rank; holds no tensors and makes no messages.
 struct Plan {
   RunConfig config;
+  /// What stages compute on and their memory is of.
+  device::DeviceKind device = device::DeviceKind::kCpu;
   grid::Grid grid;
   io::DatasetInfo train_data;
   std::unique_ptr<nn::Model> model;
@@ -62,8 +65,10 @@ struct RankPlan {
   bool loads = false;
   /// First sample of each of its microbatches within the global batch.
   std::vector<std::int64_t> offsets;
-  /// The arenas of this rank, in bytes.
+  /// The arenas of this rank, in bytes, in the memory of its device.
   std::vector<nn::MemoryItem> memory;
+  /// What a rank with a GPU has in host memory beside; else empty.
+  std::vector<nn::MemoryItem> host_memory;
   /// What it sends in a step of training.
   std::vector<Traffic> traffic;
 };
@@ -89,9 +94,11 @@ struct VirtualGrid {
 
 /// Decides everything. `ranks` is 0 where no job has been launched: then as many as the grid has.
 /// `stored` is the virtual grid of the checkpoint that the run continues, if
-/// any. Throws: Error(kUsage) that names the setting and a value that would do.
+/// any; `device` is what all ranks compute on. Throws: Error(kUsage) that names the setting and a
+/// value that would do.
 [[nodiscard]] Plan prepare(const RunConfig& config, std::int64_t ranks,
-                           const io::DatasetInfo& train_data, const VirtualGrid& stored);
+                           const io::DatasetInfo& train_data, const VirtualGrid& stored,
+                           device::DeviceKind device = device::DeviceKind::kCpu);
 
 /// The stages that own and use a tied table; nothing where no parameter is tied.
 [[nodiscard]] std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan);

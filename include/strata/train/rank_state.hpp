@@ -6,6 +6,7 @@
 
 #include "strata/comm/groups.hpp"
 #include "strata/device/buffer.hpp"
+#include "strata/device/host_copy.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/optim/gradient_norm.hpp"
@@ -75,10 +76,15 @@ class RankState {
   double update(double learning_rate, double gradient_scale, std::int64_t step);
 
   /// Throws: Error(kDiverged) where a weight that this rank owns is not finite.
-  void require_finite(ops::Context& context) const;
+  void require_finite() const;
 
-  /// The slices of weights and optimizer state that this rank owns, for a checkpoint.
-  [[nodiscard]] std::vector<io::TensorSlice> slices() const;
+  /// Weights and optimizer state that this rank owns, in host memory, for a checkpoint. From a GPU
+  /// they are copied, which takes as much host memory.
+  struct Snapshot {
+    std::vector<io::TensorSlice> slices;
+    std::vector<device::HostCopy> memory;
+  };
+  [[nodiscard]] Snapshot snapshot() const;
   /// Reads weights and the own slices of the optimizer's state.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
   void load(const io::Checkpoint& checkpoint);
@@ -87,6 +93,10 @@ class RankState {
   /// Whether the optimizer has masters beside the weights.
   [[nodiscard]] bool has_masters() const;
 
+  /// The slices, where they lie.
+  [[nodiscard]] std::vector<io::TensorSlice> slices() const;
+
+  ops::Context& context_;
   const Plan& plan_;
   const RankPlan& rank_;
   comm::Groups& groups_;

@@ -24,6 +24,8 @@ struct TrainerSetup {
   const io::Dataset* test_data = nullptr;      ///< null: no evaluation
   const io::Checkpoint* checkpoint = nullptr;  ///< null: begins anew
   std::string config_text;
+  /// What a rank can do at most in matrix products of the model's dtype, in FLOP/s; 0: not known.
+  double peak_flops = 0.0;
   Log& log;
 };
 

@@ -1,0 +1,249 @@
+#include "strata/comm/staged.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+#include <vector>
+
+#include "strata/core/error.hpp"
+#include "strata/device/buffer.hpp"
+#include "strata/device/pinned_buffer.hpp"
+
+namespace strata::comm {
+namespace {
+
+/// Pinned memory of one message.
+struct Crossing {
+  Crossing(const device::Device& device, std::int64_t bytes) : memory(bytes), free(device, 1) {}
+
+  device::PinnedBuffer memory;
+  /// The point of the stream after which the memory is no longer read.
+  device::Event free;
+};
+
+/// Pinned memory that is lent to messages, shared by all that a group has under way.
+class PinnedPool {
+ public:
+  explicit PinnedPool(device::Stream& stream) : stream_(stream) {}
+
+  [[nodiscard]] device::Stream& stream() { return stream_; }
+
+  [[nodiscard]] std::unique_ptr<Crossing> take(std::int64_t bytes) {
+    const auto fits = std::find_if(idle_.begin(), idle_.end(),
+                                   [&](const auto& c) { return c->memory.bytes() >= bytes; });
+    if (fits == idle_.end()) {
+      // Sizes differ from message to message: one serves all up to the next power of two.
+      const auto rounded = static_cast<std::int64_t>(
+          std::bit_ceil(static_cast<std::uint64_t>(std::max(bytes, kSmallest))));
+      return std::make_unique<Crossing>(stream_.device(), rounded);
+    }
+    std::unique_ptr<Crossing> taken = std::move(*fits);
+    idle_.erase(fits);
+    if (taken->free.waits_due() > 0) {
+      taken->free.wait_on_host();
+    }
+    return taken;
+  }
+
+  void give_back(std::unique_ptr<Crossing> crossing) {
+    const auto after = std::find_if(idle_.begin(), idle_.end(), [&](const auto& other) {
+      return other->memory.bytes() > crossing->memory.bytes();
+    });
+    idle_.insert(after, std::move(crossing));
+  }
+
+ private:
+  static constexpr std::int64_t kSmallest = 4096;
+
+  device::Stream& stream_;
+  // By size.
+  std::vector<std::unique_ptr<Crossing>> idle_;
+};
+
+/// A tensor of the GPU as it crosses host memory. Gives the memory back at its end.
+class CrossingTensor {
+ public:
+  CrossingTensor(PinnedPool& pool, const ConstTensorView& tensor)
+      : pool_(pool),
+        crossing_(pool.take(tensor.bytes())),
+        view_(crossing_->memory.raw(), tensor.shape(), tensor.dtype()) {}
+  ~CrossingTensor() { pool_.give_back(std::move(crossing_)); }
+  CrossingTensor(const CrossingTensor&) = delete;
+  CrossingTensor& operator=(const CrossingTensor&) = delete;
+
+  [[nodiscard]] const TensorView& host() const { return view_; }
+  /// Copies from the GPU what the work on the stream so far gives, and waits for it.
+  void fetch(const ConstTensorView& tensor) {
+    device::copy_tensor(tensor, view_, pool_.stream());
+    pool_.stream().synchronize();
+  }
+  /// Puts the copy of this part of it to the GPU on the stream.
+  void deliver(const ConstTensorView& part, const TensorView& tensor) {
+    device::copy_tensor(part, tensor, pool_.stream());
+    crossing_->free.record(pool_.stream());
+  }
+
+ private:
+  PinnedPool& pool_;
+  std::unique_ptr<Crossing> crossing_;
+  TensorView view_;
+};
+
+class StagedSend final : public Request::Operation {
+ public:
+  StagedSend(PinnedPool& pool, Communicator& host, const ConstTensorView& payload,
+             std::int64_t peer, Tag tag)
+      : crossing_(pool, payload) {
+    crossing_.fetch(payload);
+    sent_ = host.send(crossing_.host(), peer, tag);
+  }
+
+  bool test() override { return sent_.test(); }
+
+ private:
+  CrossingTensor crossing_;
+  Request sent_;
+};
+
+/// Received, or summed, in host memory; `part` of it then goes to the GPU.
+class StagedArrival final : public Request::Operation {
+ public:
+  StagedArrival(std::unique_ptr<CrossingTensor> crossing, Request arriving,
+                const ConstTensorView& part, const TensorView& target)
+      : crossing_(std::move(crossing)),
+        arriving_(std::move(arriving)),
+        part_(part),
+        target_(target) {}
+
+  bool test() override {
+    if (!arriving_.test()) {
+      return false;
+    }
+    crossing_->deliver(part_, target_);
+    return true;
+  }
+
+ private:
+  std::unique_ptr<CrossingTensor> crossing_;
+  Request arriving_;
+  ConstTensorView part_;
+  TensorView target_;
+};
+
+/// What another group gave begin_*() is reached through its Request alone.
+class HostOperation final : public Request::Operation {
+ public:
+  explicit HostOperation(Request request) : request_(std::move(request)) {}
+
+  bool test() override { return request_.test(); }
+
+ private:
+  Request request_;
+};
+
+class StagedCommunicator final : public Communicator {
+ public:
+  StagedCommunicator(std::unique_ptr<Communicator> host, device::Stream& stream)
+      : Communicator(host->rank(), host->size(), host->name()),
+        host_(std::move(host)),
+        pool_(stream) {
+    set_patience(host_->patience());
+  }
+
+  void barrier() override { host_->barrier(); }
+
+  void broadcast(TensorView payload, std::int64_t root) override {
+    if (payload.place() == Place::kHost) {
+      host_->broadcast(payload, root);
+      return;
+    }
+    CrossingTensor crossing(pool_, payload);
+    if (rank() == root) {
+      crossing.fetch(payload);
+    }
+    host_->broadcast(crossing.host(), root);
+    if (rank() != root) {
+      crossing.deliver(crossing.host(), payload);
+    }
+  }
+
+  void all_gather(ConstTensorView mine, TensorView all) override {
+    if (all.place() == Place::kHost) {
+      host_->all_gather(mine, all);
+      return;
+    }
+    CrossingTensor own(pool_, mine);
+    own.fetch(mine);
+    CrossingTensor gathered(pool_, all);
+    host_->all_gather(own.host(), gathered.host());
+    gathered.deliver(gathered.host(), all);
+  }
+
+  void all_reduce(TensorView sum) override {
+    if (sum.place() == Place::kHost) {
+      host_->all_reduce(sum);
+      return;
+    }
+    CrossingTensor crossing(pool_, sum);
+    crossing.fetch(sum);
+    host_->all_reduce(crossing.host());
+    crossing.deliver(crossing.host(), sum);
+  }
+
+  std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
+                                         std::string name) override {
+    return staged(host_->subgroup(members, std::move(name)), pool_.stream());
+  }
+
+  void progress() override { host_->progress(); }
+
+ protected:
+  std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
+                                                 Tag tag) override {
+    if (payload.place() == Place::kHost) {
+      return std::make_unique<HostOperation>(host_->send(payload, peer, tag));
+    }
+    return std::make_unique<StagedSend>(pool_, *host_, payload, peer, tag);
+  }
+
+  std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
+                                                    Tag tag) override {
+    if (payload.place() == Place::kHost) {
+      return std::make_unique<HostOperation>(host_->receive(payload, peer, tag));
+    }
+    auto crossing = std::make_unique<CrossingTensor>(pool_, payload);
+    const TensorView arriving = crossing->host();
+    Request request = host_->receive(arriving, peer, tag);
+    return std::make_unique<StagedArrival>(std::move(crossing), std::move(request), arriving,
+                                           payload);
+  }
+
+  std::unique_ptr<Request::Operation> begin_reduce_scatter(
+      TensorView tensor, std::span<const grid::Range> slices) override {
+    if (tensor.place() == Place::kHost) {
+      return std::make_unique<HostOperation>(host_->reduce_scatter(tensor, slices));
+    }
+    auto crossing = std::make_unique<CrossingTensor>(pool_, tensor);
+    crossing->fetch(tensor);
+    const TensorView host = crossing->host();
+    Request request = host_->reduce_scatter(host, slices);
+    const grid::Range& own = slices[static_cast<std::size_t>(rank())];
+    return std::make_unique<StagedArrival>(std::move(crossing), std::move(request),
+                                           host.flat_slice(own.begin, own.count()),
+                                           tensor.flat_slice(own.begin, own.count()));
+  }
+
+ private:
+  std::unique_ptr<Communicator> host_;
+  PinnedPool pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> staged(std::unique_ptr<Communicator> host, device::Stream& stream) {
+  require(stream.device().kind() == device::DeviceKind::kCuda,
+          "messages staged for the memory of {}", stream.device().text());
+  return std::make_unique<StagedCommunicator>(std::move(host), stream);
+}
+
+}  // namespace strata::comm

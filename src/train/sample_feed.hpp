@@ -1,0 +1,99 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "strata/device/buffer.hpp"
+#include "strata/device/pinned_buffer.hpp"
+#include "strata/io/loader.hpp"
+#include "strata/ops/context.hpp"
+#include "strata/pipeline/executor.hpp"
+#include "strata/train/plan.hpp"
+
+namespace strata::train {
+
+/// What this rank's loader of the training split delivers: steps [first_step, total), each its own
+/// microbatches.
+[[nodiscard]] io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank,
+                                                std::int64_t first_step);
+
+/// The same for one ordered pass over a split in `rounds` steps.
+[[nodiscard]] io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank,
+                                                  std::int64_t rounds);
+
+/// This rank's samples, step after step, in the memory of the device that computes. Stages between
+/// the first and the last have none.
+class SampleFeed {
+ public:
+  /// Begins to read where the rank loads at all. Pre: `dataset` outlives the feed.
+  SampleFeed(ops::Context& context, const io::Dataset& dataset, const RankPlan& rank,
+             io::LoaderOptions options);
+
+  /// Memory of the feed, beside the loader's, on the device.
+  [[nodiscard]] static std::int64_t device_bytes(device::DeviceKind device,
+                                                 const io::DatasetInfo& info,
+                                                 const io::LoaderOptions& options);
+  /// The same, of host memory that a GPU reads.
+  [[nodiscard]] static std::int64_t pinned_bytes(device::DeviceKind device,
+                                                 const io::DatasetInfo& info,
+                                                 const io::LoaderOptions& options);
+
+  /// Goes to the next step, waiting for its samples. What inputs() and targets() gave is void.
+  void next();
+  [[nodiscard]] ConstTensorView inputs(std::int64_t m) const;
+  [[nodiscard]] ConstTensorView targets(std::int64_t m) const;
+
+ private:
+  /// Host memory on its way to the GPU.
+  struct Crossing {
+    Crossing(const device::Device& device, std::int64_t bytes) : memory(bytes), done(device, 1) {}
+
+    device::PinnedBuffer memory;
+    device::Event done;
+  };
+
+  void send_to_device();
+  [[nodiscard]] ConstTensorView on_device(const ConstTensorView& tensor) const;
+
+  ops::Context& context_;
+  std::optional<io::Loader> loader_;
+  const io::LoadedStep* loaded_ = nullptr;
+  // Of a GPU only. Two, so that the next step's samples can be put there while these cross.
+  std::vector<std::unique_ptr<Crossing>> crossings_;
+  std::size_t crossing_ = 0;
+  device::Buffer memory_;
+};
+
+/// One step of a feed as the executor asks for it.
+class BatchSource final : public pipeline::MicrobatchSource {
+ public:
+  /// Rows whose global sample index is `limit` or more are padding.
+  BatchSource(const Plan& plan, const RankPlan& rank, const SampleFeed& feed,
+              std::int64_t first_sample, std::int64_t limit)
+      : microbatch_(plan.config.batch.micro),
+        rank_(rank),
+        feed_(feed),
+        first_sample_(first_sample),
+        limit_(limit) {}
+
+  ConstTensorView inputs(std::int64_t m) override { return feed_.inputs(m); }
+  ConstTensorView targets(std::int64_t m) override { return feed_.targets(m); }
+  std::int64_t first_row(std::int64_t m) override {
+    return first_sample_ + rank_.offsets[static_cast<std::size_t>(m)];
+  }
+  std::int64_t valid_rows(std::int64_t m) override {
+    return std::clamp<std::int64_t>(limit_ - first_row(m), 0, microbatch_);
+  }
+
+ private:
+  std::int64_t microbatch_;
+  const RankPlan& rank_;
+  const SampleFeed& feed_;
+  std::int64_t first_sample_;
+  std::int64_t limit_;
+};
+
+}  // namespace strata::train

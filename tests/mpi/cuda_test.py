@@ -1,0 +1,193 @@
+"""The same configs with run.device=cuda: the same bits on every grid of ranks that share GPUs, numbers near the CPU's,
+and checkpoints that go from one to the other. Skipped where the executable finds no GPU."""
+
+import os
+import sys
+import unittest.mock
+
+import numpy as np
+
+import harness
+import language
+
+CUDA = "--run.device=cuda"
+GRIDS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)]
+# Largest difference of losses between devices over these few steps, relative.
+NEAR = {"float32": 2e-4, "float64": 1e-9, "bfloat16": 3e-2}
+
+CLASSES = """
+[data]
+train = classes/train.h5
+test = classes/test.h5
+
+[batch]
+global = 16
+micro = 2
+
+[numerics]
+lanes = 4
+shards = 2
+
+[optimizer]
+kind = adam
+learning_rate = 0.001
+clip_norm = 5
+
+[train]
+steps = 3
+evaluate_every = 2
+
+[run]
+threads = 1
+device = cuda
+"""
+
+IMAGES = ["conv 8 3 relu padding=same parallel=column", "conv 8 3 padding=same parallel=row",
+          "batch_norm relu", "max_pool 2", "residual", "conv 8 3 padding=same", "group_norm 4",
+          "end relu", "dropout 0.2", "global_avg_pool", "dense 16 relu parallel=column",
+          "dense 10 parallel=row"]
+
+
+def refusal():
+    """What a run says that finds no GPU here; nothing where it finds one."""
+    case = harness.StrataTest()
+    case.setUpClass()
+    try:
+        case.import_classes("classes", (4,), 10, 32, 16)
+        config = case.write_config("probe.ini", CLASSES + "\n[model]\nlayer = dense 10\n")
+        finished = case.alone("train", config, "--train.steps=1", "--run.dir=probe")
+        return finished.text if "0 can be used" in finished.text else None
+    finally:
+        case.doClassCleanups()
+
+
+class Near(harness.StrataTest):
+    def assert_near(self, left, right, dtype="float32"):
+        """Losses of two runs differ by no more than rounding."""
+        for kind in ("train", "evaluate"):
+            rows = [self.records(run, kind) for run in (left, right)]
+            self.assertEqual(len(rows[0]), len(rows[1]))
+            self.assertGreater(len(rows[0]), 0)
+            for a, b in zip(*rows):
+                a, b = float(a["loss"]), float(b["loss"])
+                self.assertLessEqual(abs(a - b), NEAR[dtype] * max(abs(a), 1e-3), f"{left} {right}")
+
+
+class Images(Near):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        test = cls()
+        test.import_classes("classes", (3, 8, 8), 10, 64, 24)
+        cls.config = cls.write_config(test, "images.ini", CLASSES)
+        cls.network = [f"--model.layer={line}" for line in IMAGES]
+
+    def test_the_same_bits_on_every_grid(self):
+        reference = self.same_on([(grid, []) for grid in GRIDS], *self.network, name="images")
+        self.train(self.config, (1, 1, 1), "images-cpu", *self.network, "--run.device=cpu")
+        self.assert_near(reference, "images-cpu")
+
+    def test_statistics_of_all_lanes(self):
+        sync = [*self.network, "--model.sync_batch_norm=yes"]
+        self.same_on([((1, 1, 1), []), ((2, 1, 1), []), ((2, 2, 1), [])], *sync, name="sync")
+
+    def test_optimizers(self):
+        for number, settings in enumerate([["--optimizer.kind=sgd", "--optimizer.momentum=0.9"],
+                                           ["--optimizer.kind=adagrad"]]):
+            self.same_on([((1, 1, 1), []), ((2, 1, 2), [])], *self.network, *settings,
+                         name=f"optimizer-{number}")
+
+    def test_classes_are_counted_as_on_the_cpu(self):
+        self.train(self.config, (1, 1, 1), "counted", *self.network)
+        tables = []
+        for device in ("cpu", "cuda"):
+            finished = self.alone("evaluate", self.config, "--run.dir=counted", *self.network,
+                                  f"--run.device={device}", "--classes")
+            self.assertEqual(finished.code, harness.DONE, finished.text)
+            tables.append(finished.text.split("\n", 1)[1])
+        self.assertEqual(tables[0], tables[1])
+
+    def test_no_gpu(self):
+        with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="", STRATA_STANDIN_GPUS="0"):
+            for ranks in (1, 2):
+                finished = self.launch(ranks, "train", self.config, "--run.dir=none",
+                                       *self.network)
+                self.assert_refused(finished, harness.PEER, "run.device is cuda",
+                                    "set run.device to cpu")
+        self.assertFalse((self.directory / "none").exists())
+
+    def test_a_run_that_diverges(self):
+        finished = self.alone("train", self.config, "--run.dir=diverged", *self.network,
+                              "--optimizer.kind=sgd", "--optimizer.learning_rate=1e30")
+        self.assert_refused(finished, harness.DIVERGED, "diverged")
+
+
+class Language(Near, language.LanguageTest):
+    def test_the_same_bits_on_every_grid(self):
+        for dtype in ("float32", "bfloat16"):
+            runs = [(grid, []) for grid in GRIDS]
+            runs[1][1].append("--train.recompute=full")
+            runs[3][1].append("--parallel.sequence=on")
+            runs[4][1].append("--parallel.schedule=gpipe")
+            reference = self.same_on(runs, CUDA, f"--numerics.dtype={dtype}", name=f"gpt-{dtype}")
+            self.train(self.config, (1, 1, 1), f"gpt-{dtype}-cpu", f"--numerics.dtype={dtype}",
+                       "--run.device=cpu")
+            self.assert_near(reference, f"gpt-{dtype}-cpu", dtype)
+
+    def test_llama(self):
+        reference = self.same_on([((1, 1, 1), []), ((2, 2, 2), [])], CUDA, *language.LLAMA,
+                                 name="llama")
+        self.train(self.config, (1, 1, 1), "llama-cpu", *language.LLAMA, "--run.device=cpu")
+        self.assert_near(reference, "llama-cpu")
+
+    def test_sums_of_the_library(self):
+        fast = [CUDA, "--numerics.mode=fast", "--numerics.lanes=0", "--numerics.shards=0"]
+        self.train(self.config, (1, 1, 1), "fast-alone", *fast)
+        self.train(self.config, (2, 1, 2), "fast", *fast)
+        self.assert_near("fast-alone", "fast")
+
+    def test_float64_is_the_cpus_to_rounding(self):
+        for device in ("cpu", "cuda"):
+            self.train(self.config, (1, 1, 1), f"double-{device}", "--numerics.dtype=float64",
+                       f"--run.device={device}")
+        self.assert_near("double-cpu", "double-cuda", "float64")
+
+    def test_a_run_goes_on_on_another_grid(self):
+        for dtype in ("float32", "bfloat16"):
+            settings = [CUDA, f"--numerics.dtype={dtype}"]
+            whole, cut = f"whole-{dtype}", f"cut-{dtype}"
+            self.train(self.config, (1, 1, 1), whole, *settings, "--train.steps=4")
+            self.train(self.config, (1, 2, 2), cut, *settings, "--train.steps=2")
+            self.train(self.config, (2, 1, 1), cut, *settings, "--train.steps=4", "--run.resume=must")
+            self.assert_same_run(whole, cut)
+
+    def test_a_run_goes_on_on_another_device(self):
+        self.train(self.config, (1, 1, 1), "cpu", "--run.device=cpu", "--train.steps=4")
+        for first, then in (("cpu", "cuda"), ("cuda", "cpu")):
+            run = f"{first}-then-{then}"
+            self.train(self.config, (1, 1, 2), run, f"--run.device={first}", "--train.steps=2")
+            self.train(self.config, (1, 2, 1), run, f"--run.device={then}", "--train.steps=4",
+                       "--run.resume=must")
+            self.assert_near("cpu", run)
+
+    def test_generation_and_evaluation(self):
+        self.train(self.config, (1, 1, 1), "text-run", CUDA)
+        texts, lines = [], []
+        for device in ("cpu", "cuda"):
+            made = self.alone("generate", self.config, "--run.dir=text-run", "--prompt=amber ",
+                              "--tokens=40", "--temperature=0", f"--run.device={device}")
+            self.assertEqual(made.code, harness.DONE, made.text)
+            texts.append([line for line in made.text.splitlines() if "tokens/s" not in line])
+            told = self.alone("evaluate", self.config, "--run.dir=text-run", f"--run.device={device}")
+            self.assertEqual(told.code, harness.DONE, told.text)
+            lines.append(float(told.text.split("loss ")[1].split(",")[0]))
+        self.assertEqual(texts[0], texts[1])
+        self.assertTrue(np.isclose(lines[0], lines[1], rtol=NEAR["float32"]))
+
+
+if __name__ == "__main__":
+    refused = refusal()
+    if refused:
+        print(f"skipped: {refused}")
+        sys.exit(77)
+    harness.main()
