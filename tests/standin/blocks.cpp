@@ -16,55 +16,59 @@ uint3 blockIdx;
 dim3 blockDim;
 dim3 gridDim;
 
-// Keeps what a call preserves on the old stack, its end at *from, and goes on where `to` ends.
-extern "C" void standin_switch(void** from, void* to);
-asm(R"(
-  .text
-  .globl standin_switch
-  .type standin_switch, @function
-standin_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-  .size standin_switch, .-standin_switch
-)");
-
 namespace standin {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kStackBytes = 16 * kPageBytes;
+constexpr std::size_t kStepBytes = 9 * 64;
+
+/// Goes on where `to` ends, which is the end of a stack that was left here before, or the place of
+/// an entry's address; leaves the end of this stack at `from`. It is part of its caller and jumps
+/// to one place for all threads that stop alike, which is what a processor guesses right. Below the
+/// stack's end may lie 128 bytes of the caller's.
+[[gnu::always_inline]] inline void switch_stacks(void** from, void* to) {
+  asm volatile(
+      "leaq -128(%%rsp), %%rsp\n\t"
+      "pushq %%rbp\n\t"
+      "leaq 1f(%%rip), %%rax\n\t"
+      "pushq %%rax\n\t"
+      "movq %%rsp, (%0)\n\t"
+      "movq %1, %%rsp\n\t"
+      "popq %%rax\n\t"
+      "jmpq *%%rax\n"
+      "1:\n\t"
+      "popq %%rbp\n\t"
+      "leaq 128(%%rsp), %%rsp\n\t"
+      : "+D"(from), "+S"(to)
+      :
+      : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0",
+        "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",
+        "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
+}
 
 /// A stack with a page below it that must not be touched, and where it was left.
 class Fiber {
  public:
-  explicit Fiber(void (*entry)()) {
+  /// `number` among all fibers. Their stacks begin at different places of their pages, else the
+  /// caches had few places for them all.
+  Fiber(void (*entry)(), std::size_t number) {
     void* const memory = mmap(nullptr, kPageBytes + kStackBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED || mprotect(memory, kPageBytes, PROT_NONE) != 0) {
       fail_kernel("there is no memory for a thread's stack");
     }
-    // Six registers, the entry, and the place of a return address, which keeps the alignment.
-    auto* const top =
-        reinterpret_cast<void**>(static_cast<std::byte*>(memory) + kPageBytes + kStackBytes);
+    // The entry, and the place of a return address, which keeps the alignment.
+    const std::size_t unused = number * kStepBytes % (kStackBytes / 4);
+    auto* const top = reinterpret_cast<void**>(static_cast<std::byte*>(memory) + kPageBytes +
+                                               kStackBytes - unused);
     top[-2] = reinterpret_cast<void*>(entry);
-    end_ = top - 8;
+    end_ = top - 2;
   }
 
-  void resume(void*& from) { standin_switch(&from, end_); }
-  void leave(void* to) { standin_switch(&end_, to); }
+  [[gnu::always_inline]] void resume(void*& from) { switch_stacks(&from, end_); }
+  [[gnu::always_inline]] void leave(void* to) { switch_stacks(&end_, to); }
+  [[gnu::always_inline]] void leave(const Fiber& to) { switch_stacks(&end_, to.end_); }
 
  private:
   void* end_;
@@ -87,9 +91,16 @@ class Block {
  public:
   void run(const Launch& launch);
 
-  void stop_at(Stop stop) {
+  [[gnu::always_inline]] void stop_at(Stop stop) {
     note(stop);
-    running_->leave(scheduler_);
+    Fiber* const own = running_;
+    Fiber* const next = next_after(stop);
+    if (next == nullptr) {
+      own->leave(scheduler_);
+    } else {
+      running_ = next;
+      own->leave(*next);
+    }
   }
   [[nodiscard]] bool any(bool predicate) {
     pending_any_ = pending_any_ || predicate;
@@ -115,9 +126,23 @@ class Block {
       fail_kernel("threads of one warp stop at different things");
     }
   }
+  /// The thread whose turn it is after this one, as threadIdx says from then on; null where that is
+  /// for the scheduler to say. The warp's last thread lets the others go on.
+  [[nodiscard]] Fiber* next_after(Stop stop) {
+    const unsigned thread = threadIdx.x;
+    Warp& warp = warps_[thread / kWarpThreads];
+    if (thread + 1 == warp.end && is_of_warp(stop)) {
+      ++warp.exchanges;
+      threadIdx.x = warp.begin;
+    } else if (thread + 1 < warp.end && thread + 1 < started_) {
+      threadIdx.x = thread + 1;
+    } else {
+      return nullptr;
+    }
+    return of_thread_[threadIdx.x];
+  }
   static void run_threads();
-  void run_to_next_stop(Warp& warp);
-  void run_to_barrier();
+  void run_to_barrier(const Warp& warp);
 
   const Launch* launch_ = nullptr;
   std::vector<std::unique_ptr<Fiber>> fibers_;
@@ -132,15 +157,12 @@ class Block {
   bool pending_any_ = false;
 };
 
-Block& block() {
-  static Block one;
-  return one;
-}
+constinit Block the_block;
 
 /// A fiber's life: it takes threads of a warp that have not started, one after the other, and lies
 /// idle when there are none.
 void Block::run_threads() {
-  Block& self = block();
+  Block& self = the_block;
   while (true) {
     Fiber* const own = self.running_;
     while (self.started_ < self.warp_end_) {
@@ -155,7 +177,7 @@ void Block::run_threads() {
   }
 }
 
-void Block::run_to_next_stop(Warp& warp) {
+void Block::run_to_barrier(const Warp& warp) {
   warp_end_ = warp.end;
   for (unsigned thread = warp.begin; thread < warp.end; ++thread) {
     if (thread < started_) {
@@ -165,7 +187,7 @@ void Block::run_to_next_stop(Warp& warp) {
       }
     } else {
       if (free_.empty()) {
-        fibers_.push_back(std::make_unique<Fiber>(&Block::run_threads));
+        fibers_.push_back(std::make_unique<Fiber>(&Block::run_threads, fibers_.size()));
         free_.push_back(fibers_.back().get());
       }
       running_ = free_.back();
@@ -173,18 +195,7 @@ void Block::run_to_next_stop(Warp& warp) {
     }
     threadIdx.x = thread;
     running_->resume(scheduler_);
-  }
-}
-
-void Block::run_to_barrier() {
-  for (Warp& warp : warps_) {
-    do {
-      run_to_next_stop(warp);
-      ++warp.exchanges;
-    } while (is_of_warp(warp.stop));
-    if (warp.stop != warps_.front().stop) {
-      fail_kernel("warps of one block stop at different things");
-    }
+    thread = threadIdx.x;  // others had their turns since
   }
 }
 
@@ -199,7 +210,12 @@ void Block::run(const Launch& launch) {
     warps_[i].end = std::min(warps_[i].begin + kWarpThreads, launch.threads);
   }
   do {
-    run_to_barrier();
+    for (const Warp& warp : warps_) {
+      run_to_barrier(warp);
+      if (warp.stop != warps_.front().stop) {
+        fail_kernel("warps of one block stop at different things");
+      }
+    }
     any_ = std::exchange(pending_any_, false);
   } while (warps_.front().stop != Stop::kEnd);
   launch_ = nullptr;
@@ -208,21 +224,15 @@ void Block::run(const Launch& launch) {
 }  // namespace
 
 void stop_at(Stop stop) {
-  block().stop_at(stop);
-}
-
-void require_whole_warp(unsigned mask) {
-  if (mask != kWholeWarp || blockDim.x % kWarpThreads != 0) {
-    fail_kernel("a warp's operation is not one of 32 threads");
-  }
+  the_block.stop_at(stop);
 }
 
 bool any_in_block(bool predicate) {
-  return block().any(predicate);
+  return the_block.any(predicate);
 }
 
 const WarpValues& exchange(Stop stop, std::uint64_t value) {
-  return block().exchange(stop, value);
+  return the_block.exchange(stop, value);
 }
 
 void run_blocks(const Launch& launch) {
@@ -232,7 +242,7 @@ void run_blocks(const Launch& launch) {
   for (unsigned index = 0; index < launch.blocks; ++index) {
     blockIdx.x = index;
     shared.spoil();
-    block().run(launch);
+    the_block.run(launch);
   }
   if (!shared.kept_its_size()) {
     fail_kernel("shared memory was written beyond what the launch asked for");
@@ -240,7 +250,7 @@ void run_blocks(const Launch& launch) {
 }
 
 const char* running_kernel() {
-  const Launch* const launch = block().launch();
+  const Launch* const launch = the_block.launch();
   return launch == nullptr ? nullptr : launch->kernel;
 }
 

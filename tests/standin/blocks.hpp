@@ -33,10 +33,18 @@ enum class Stop { kNone, kEnd, kBarrier, kBarrierOr, kWarpBarrier, kShuffle, kBa
 /// A word of each lane.
 using WarpValues = std::array<std::uint64_t, kWarpThreads>;
 
+/// Ends the program with a line about the kernel that runs.
+[[noreturn]] void fail_kernel(const char* what);
+
+inline void require_whole_warp(unsigned mask) {
+  if (mask != kWholeWarp || blockDim.x % kWarpThreads != 0) {
+    fail_kernel("a warp's operation is not one of 32 threads");
+  }
+}
+
 /// For kernels. What only some of a warp's or a block's threads reach ends the program with a
 /// message.
 void stop_at(Stop stop);
-void require_whole_warp(unsigned mask);
 /// Whether any thread of the block says so.
 [[nodiscard]] bool any_in_block(bool predicate);
 /// What the lanes of this warp gave. Void after the second next stop.
@@ -56,8 +64,5 @@ void run_blocks(const Launch& launch);
 
 /// What runs at the moment; null outside of kernels.
 [[nodiscard]] const char* running_kernel();
-
-/// Ends the program with a line about the kernel that runs.
-[[noreturn]] void fail_kernel(const char* what);
 
 }  // namespace standin
