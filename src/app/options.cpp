@@ -182,6 +182,10 @@ std::vector<Option> parallel_and_numerics() {
              "invariant: the same bits on every grid; fast: sums are the message library's, lanes "
              "and shards those of the grid",
              STRATA_MEMBER(numerics.mode)),
+      choice("numerics.tf32",
+             "on: a GPU multiplies float32 matrices with 11 bits of each number, on tensor cores; "
+             "other numbers than with off, the same on every grid. CPUs know no tf32",
+             STRATA_MEMBER(numerics.tf32)),
   };
 }
 

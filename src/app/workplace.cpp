@@ -56,7 +56,10 @@ Workplace::Workplace(comm::MpiSession& mpi, const Session& session, const train:
   const bool cuda = plan.device == device::DeviceKind::kCuda;
   comm::agree(mpi.world(), [&] {
     if (cuda) {
-      context_.emplace(ops::Context::cuda(own_gpu(mpi)));
+      context_.emplace(
+          ops::Context::cuda(own_gpu(mpi), plan.config.numerics.tf32 == train::Switch::kOn
+                                               ? ops::Float32Products::kTf32
+                                               : ops::Float32Products::kFull));
     } else {
       context_.emplace(session.threads);
     }

@@ -14,13 +14,14 @@ Context::Context(int threads) : threads_(threads), stream_(device::Device::cpu()
   primitives_ = std::make_unique<Primitives>(threads);
 }
 
-Context::Context(device::Stream stream) : threads_(1), stream_(std::move(stream)) {
-  cuda_state_ = std::make_unique<CudaState>(stream_.device());
+Context::Context(device::Stream stream, Float32Products products)
+    : threads_(1), stream_(std::move(stream)) {
+  cuda_state_ = std::make_unique<CudaState>(stream_.device(), products);
 }
 
-Context Context::cuda(const device::Device& device) {
+Context Context::cuda(const device::Device& device, Float32Products products) {
   require(device.kind() == device::DeviceKind::kCuda, "a GPU's context on {}", device.text());
-  return Context(device::Stream(device));
+  return {device::Stream(device), products};
 }
 
 Primitives& Context::primitives() {

@@ -75,11 +75,13 @@ ProductLibrary::Owned<cublasLtMatmulDesc_t> ProductLibrary::desc_of(
     const LibraryProduct& product) const {
   constexpr const char* kWhat = "describing a product";
   const bool is_double = product.operands == DType::kFloat64;
+  const bool is_tf32 =
+      product.operands == DType::kFloat32 && product.precision == Float32Products::kTf32;
+  const cublasComputeType_t compute = is_double ? CUBLAS_COMPUTE_64F
+                                      : is_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                : CUBLAS_COMPUTE_32F;
   cublasLtMatmulDesc_t raw = nullptr;
-  // Full float32 products: no tf32, whose products keep 11 bits.
-  check(functions_.desc_create(&raw, is_double ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                               is_double ? CUDA_R_64F : CUDA_R_32F),
-        kWhat);
+  check(functions_.desc_create(&raw, compute, is_double ? CUDA_R_64F : CUDA_R_32F), kWhat);
   Owned<cublasLtMatmulDesc_t> desc(raw, functions_.desc_destroy);
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     check(functions_.desc_set(raw, attribute, &value, sizeof(value)), kWhat);

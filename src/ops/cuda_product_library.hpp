@@ -11,6 +11,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/device/shared_library.hpp"
+#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
 // Included by .cu files alone.
@@ -28,6 +29,8 @@ struct LibraryProduct {
   Transpose transpose_b = Transpose::kNo;
   Accumulate accumulate = Accumulate::kOverwrite;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  /// Of float32 operands.
+  Float32Products precision = Float32Products::kFull;
 
   friend auto operator<=>(const LibraryProduct&, const LibraryProduct&) = default;
 };

@@ -7,6 +7,7 @@
 #include "strata/device/buffer.hpp"
 #include "strata/device/device.hpp"
 #include "strata/device/pinned_buffer.hpp"
+#include "strata/ops/context.hpp"
 
 namespace strata::ops {
 
@@ -24,8 +25,14 @@ class CudaState {
   /// The largest result that an operation hands back to the host at a time.
   static constexpr std::int64_t kResultBytes = 4096;
 
-  explicit CudaState(const device::Device& device)
-      : device_(device), workspace_(device, kWorkspaceBytes), results_(kResultBytes) {}
+  CudaState(const device::Device& device, Float32Products products)
+      : device_(device),
+        products_(products),
+        workspace_(device, kWorkspaceBytes),
+        results_(kResultBytes) {}
+
+  /// How float32 matrices are multiplied.
+  [[nodiscard]] Float32Products float32_products() const { return products_; }
 
   /// Device memory for one operation, which holds anything at first. What an earlier call gave is
   /// void.
@@ -45,6 +52,7 @@ class CudaState {
 
  private:
   device::Device device_;
+  Float32Products products_;
   device::Buffer workspace_;
   device::Buffer scratch_;
   device::PinnedBuffer results_;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -100,6 +101,14 @@ struct Product {
     return how.transpose_a == CUBLAS_OP_N ? a.columns : a.rows;
   }
 
+  /// A number with 11 bits, as tensor cores take it.
+  template <typename C>
+  static C tf32(C value) {
+    constexpr std::uint32_t kDropped = (1U << 13) - 1;
+    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+    return static_cast<C>(std::bit_cast<float>((bits + kDropped / 2 + 1) & ~kDropped));
+  }
+
   /// op(matrix), column after column.
   template <typename C>
   static std::vector<C> unpacked(const Layout& layout, const void* at,
@@ -117,8 +126,12 @@ struct Product {
 
   template <typename C>
   void run() const {
-    const std::vector<C> left = unpacked<C>(a, a_at, how.transpose_a);
-    const std::vector<C> right = unpacked<C>(b, b_at, how.transpose_b);
+    std::vector<C> left = unpacked<C>(a, a_at, how.transpose_a);
+    std::vector<C> right = unpacked<C>(b, b_at, how.transpose_b);
+    if (how.compute == CUBLAS_COMPUTE_32F_FAST_TF32) {
+      std::ranges::transform(left, left.begin(), tf32<C>);
+      std::ranges::transform(right, right.begin(), tf32<C>);
+    }
     const std::size_t rows = c.rows;
     std::vector<C> sums(rows);
     for (std::size_t column = 0; column < c.columns; ++column) {
@@ -231,7 +244,8 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t matLayout) {
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* matmulDesc,
                                         cublasComputeType_t computeType, cudaDataType_t scaleType) {
-  if (computeType != CUBLAS_COMPUTE_32F && computeType != CUBLAS_COMPUTE_64F) {
+  if (computeType != CUBLAS_COMPUTE_32F && computeType != CUBLAS_COMPUTE_64F &&
+      computeType != CUBLAS_COMPUTE_32F_FAST_TF32) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   *matmulDesc = handle_of<cublasLtMatmulDesc_t>(new Description{computeType, scaleType});

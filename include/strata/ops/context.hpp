@@ -11,6 +11,10 @@ namespace strata::ops {
 class CudaState;
 class Primitives;
 
+/// How a GPU multiplies float32 matrices: with all 24 bits of each number, or with 11 of them, as
+/// its tensor cores do. Sums are float32 either way.
+enum class Float32Products { kFull, kTf32 };
+
 /// What operations run with: a device, and the library primitives made so far. One a rank;
 /// operations that share a Context must not run at the same time, operations with different ones
 /// may. Tensors given to an operation lie in the memory of its Context's device.
@@ -21,7 +25,8 @@ class Context {
   /// A context of a GPU: operations are put on its stream, in order, and most return before they
   /// are done (docs/cuda.md lists those that wait).
   /// Throws: Error(kPeer) where the GPU fails. Pre: `device` is a GPU.
-  [[nodiscard]] static Context cuda(const device::Device& device);
+  [[nodiscard]] static Context cuda(const device::Device& device,
+                                    Float32Products products = Float32Products::kFull);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -44,7 +49,7 @@ class Context {
   [[nodiscard]] CudaState& cuda_state();
 
  private:
-  explicit Context(device::Stream stream);
+  Context(device::Stream stream, Float32Products products);
 
   int threads_;
   std::unique_ptr<Primitives> primitives_;

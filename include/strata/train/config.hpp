@@ -65,6 +65,7 @@ struct RunConfig {
     std::int64_t shards = 0;
     DType dtype = DType::kFloat32;
     comm::Summation mode = comm::Summation::kInvariant;
+    Switch tf32 = Switch::kOff;
   } numerics;
   struct {
     optim::OptimizerOptions options;

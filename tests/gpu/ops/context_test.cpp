@@ -1,10 +1,13 @@
 #include "strata/ops/context.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,6 +72,50 @@ TEST(CudaContext, ATargetOutsideIsAnErrorThatNamesTheFirst) {
   // Rows that do not count may have any target.
   EXPECT_NO_THROW(
       static_cast<void>(cross_entropy(context, bad.logits, bad.targets, 3, 1.0, bad.logits)));
+}
+
+/// The largest relative error of a product of square matrices whose numbers need more bits than
+/// tf32 has.
+double largest_error(Float32Products products) {
+  constexpr std::int64_t kSize = 64;
+  Context context = Context::cuda(Device::cuda(0), products);
+  const Buffer memory(context.device(), 3 * kSize * kSize * 4);
+  std::vector<float> numbers(static_cast<std::size_t>(kSize * kSize));
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = 1.0F + static_cast<float>(i % 97) / 4096.0F;
+  }
+  const Shape shape{kSize, kSize};
+  const auto part = [&](std::int64_t i) {
+    return memory.view(i * kSize * kSize * 4, shape, DType::kFloat32);
+  };
+  device::copy_tensor(TensorView(std::span<float>(numbers), shape), part(0), context.stream());
+  device::copy_tensor(part(0), part(1), context.stream());
+  matmul(context, part(0), part(1), part(2), {});
+  std::vector<float> results(numbers.size());
+  device::copy_tensor(part(2), TensorView(std::span<float>(results), shape), context.stream());
+  context.synchronize();
+  double largest = 0.0;
+  for (std::size_t row = 0; row < kSize; ++row) {
+    for (std::size_t column = 0; column < kSize; ++column) {
+      double exact = 0.0;
+      for (std::size_t k = 0; k < kSize; ++k) {
+        exact += static_cast<double>(numbers[row * kSize + k]) *
+                 static_cast<double>(numbers[k * kSize + column]);
+      }
+      const double error = std::abs(results[row * kSize + column] - exact) / exact;
+      largest = std::max(largest, error);
+    }
+  }
+  return largest;
+}
+
+TEST(CudaContext, Float32ProductsKeepTheirBitsUnlessTf32IsAllowed) {
+  if (device::cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  EXPECT_LT(largest_error(Float32Products::kFull), 1e-6);
+  // The library may still take kernels of full precision.
+  EXPECT_LT(largest_error(Float32Products::kTf32), 1e-3);
 }
 
 TEST(CudaContext, TensorsOfAnotherPlaceAreRefused) {
