@@ -1,5 +1,5 @@
 #include <cstdio>
-#include <cstring>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 

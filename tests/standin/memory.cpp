@@ -1,5 +1,6 @@
 #include "memory.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -19,6 +20,8 @@ constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20U;
 /// What addresses of device memory are multiples of.
 constexpr std::size_t kAlignmentBytes = 256;
+/// What new memory is full of.
+constexpr std::byte kFresh{0xFF};
 /// Addresses, not memory.
 constexpr std::size_t kRangeBytes = std::size_t{8} << 40U;
 
@@ -89,7 +92,7 @@ void* Memory::allocate(int device, std::size_t bytes, std::size_t device_bytes) 
     return nullptr;
   }
   const bool is_large = padded >= kHugePageBytes;
-  Allocation made{device, padded, nullptr, rounded_up(padded, kPageBytes)};
+  Allocation made{device, bytes, nullptr, rounded_up(padded, kPageBytes), nullptr};
   const std::size_t offset = rounded_up(next_, is_large ? kHugePageBytes : kPageBytes);
   if (made.page_bytes + kPageBytes > kRangeBytes - offset) {
     return nullptr;
@@ -102,14 +105,14 @@ void* Memory::allocate(int device, std::size_t bytes, std::size_t device_bytes) 
     // Opening and closing is then a matter of few pages.
     madvise(made.pages, made.page_bytes, MADV_HUGEPAGE);
   }
-  std::memset(made.pages, 0xFF, made.page_bytes);
+  std::memset(made.pages, static_cast<int>(kFresh), made.page_bytes);
   if (protects()) {
     mprotect(made.pages, made.page_bytes, PROT_NONE);
   }
   next_ = offset + made.page_bytes + kPageBytes;
-  std::byte* const address = made.pages + made.page_bytes - padded;
-  allocations_.emplace(address, made);
-  return address;
+  made.address = made.pages + made.page_bytes - padded;
+  allocations_.emplace(made.address, made);
+  return made.address;
 }
 
 bool Memory::release(const void* address) {
@@ -117,11 +120,26 @@ bool Memory::release(const void* address) {
   if (found == allocations_.end()) {
     return false;
   }
+  require_intact_edges(found->second);
   // Other pages, of which none is there, come in their place.
   mmap(found->second.pages, found->second.page_bytes, PROT_NONE,
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   allocations_.erase(found);
   return true;
+}
+
+void Memory::require_intact_edges(const Allocation& allocation) {
+  mprotect(allocation.pages, allocation.page_bytes, PROT_READ);
+  const auto is_intact = [](const std::byte* begin, const std::byte* end) {
+    return std::all_of(begin, end, [](std::byte byte) { return byte == kFresh; });
+  };
+  if (!is_intact(allocation.pages, allocation.address) ||
+      !is_intact(allocation.address + allocation.bytes, allocation.pages + allocation.page_bytes)) {
+    std::fprintf(stderr,
+                 "stand-in for a GPU: a kernel wrote just before or behind the %zu bytes at %p\n",
+                 allocation.bytes, static_cast<const void*>(allocation.address));
+    std::abort();
+  }
 }
 
 bool Memory::holds(const void* address, std::size_t bytes) const {
@@ -138,7 +156,7 @@ bool Memory::holds(const void* address, std::size_t bytes) const {
 std::size_t Memory::used_bytes(int device) const {
   std::size_t used = 0;
   for (const auto& [address, allocation] : allocations_) {
-    used += allocation.device == device ? allocation.bytes : 0;
+    used += allocation.device == device ? rounded_up(allocation.bytes, kAlignmentBytes) : 0;
   }
   return used;
 }
@@ -146,7 +164,7 @@ std::size_t Memory::used_bytes(int device) const {
 void* Memory::allocate_pinned(std::size_t bytes) {
   void* const memory = std::aligned_alloc(kPageBytes, rounded_up(bytes, kPageBytes));
   if (memory != nullptr) {
-    std::memset(memory, 0xFF, bytes);
+    std::memset(memory, static_cast<int>(kFresh), bytes);
     pinned_.emplace(static_cast<std::byte*>(memory), bytes);
   }
   return memory;

@@ -9,7 +9,8 @@ namespace standin {
 /// The memory of the GPUs, and pinned memory of the host. Between open() and close() kernels and
 /// copies may touch the first; at any other time a touch ends the program with a line that says so,
 /// unless the environment has STRATA_STANDIN_PROTECT=0. An allocation ends before a page that is
-/// never there, and its addresses are not used again.
+/// never there, what is left of its own pages must not be written, and its addresses are not used
+/// again.
 class Memory {
  public:
   /// Whether an address is of the kind that allocate() gives.
@@ -17,7 +18,8 @@ class Memory {
 
   /// Memory full of 0xFF bytes; null where the device has not that much left.
   [[nodiscard]] void* allocate(int device, std::size_t bytes, std::size_t device_bytes);
-  /// False where nothing begins there.
+  /// False where nothing begins there. Ends the program with a line where a kernel wrote before or
+  /// behind the allocation.
   [[nodiscard]] bool release(const void* address);
   /// Whether all of it lies in one allocation.
   [[nodiscard]] bool holds(const void* address, std::size_t bytes) const;
@@ -36,8 +38,10 @@ class Memory {
     std::size_t bytes = 0;
     std::byte* pages = nullptr;
     std::size_t page_bytes = 0;
+    std::byte* address = nullptr;
   };
 
+  static void require_intact_edges(const Allocation& allocation);
   void protect(bool is_open) const;
 
   std::map<const std::byte*, Allocation> allocations_;

@@ -281,6 +281,21 @@ TEST_F(StandInDeathTest, MemoryEndsAndIsGoneWhereItWasFreed) {
       "touched .*no tensor's memory");
 }
 
+TEST_F(StandInDeathTest, AWriteJustBehindMemoryShowsWhenItIsFreed) {
+  void* memory = nullptr;
+  EXPECT_EQ(cudaMalloc(&memory, kBytes - sizeof(float)), cudaSuccess);
+  EXPECT_EQ(launch(1, kCount - 1, 0, number_kernel, static_cast<float*>(memory)), cudaSuccess);
+  finish();
+  EXPECT_DEATH(
+      {
+        static_cast<void>(launch(1, kCount, 0, number_kernel, static_cast<float*>(memory)));
+        finish();
+        static_cast<void>(cudaFree(memory));
+      },
+      "wrote just before or behind the 252 bytes");
+  EXPECT_EQ(cudaFree(memory), cudaSuccess);
+}
+
 __global__ void half_warp_kernel(float* to) {
   if (threadIdx.x % 32 < 16) {
     __syncwarp();
