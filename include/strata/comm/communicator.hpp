@@ -33,6 +33,8 @@ class Request {
     Operation& operator=(const Operation&) = delete;
     /// Makes progress; true once done.
     virtual bool test() = 0;
+    /// What is still waited for, where one operation stands for several messages; else empty.
+    [[nodiscard]] virtual std::string awaited() const { return {}; }
   };
 
   Request() = default;
@@ -46,11 +48,24 @@ class Request {
   /// operation and the peer.
   void wait();
   [[nodiscard]] bool pending() const { return operation_ != nullptr; }
+  /// What a wait would wait for, as in "receive from rank 1 of the data group (as its rank 0):
+  /// gradient slice".
+  [[nodiscard]] std::string awaited() const;
 
  private:
   std::unique_ptr<Operation> operation_;
   std::string what_;
   Patience patience_;
+};
+
+/// A message of an exchange to another rank, and one from another.
+struct Outgoing {
+  ConstTensorView payload;
+  std::int64_t peer = 0;
+};
+struct Incoming {
+  TensorView payload;
+  std::int64_t peer = 0;
 };
 
 /// A group of ranks that exchange messages. Every rank of the group makes the same collective calls
@@ -74,6 +89,11 @@ class Communicator {
   [[nodiscard]] Request send(ConstTensorView payload, std::int64_t peer, Tag tag);
   /// Begins to receive a message of exactly the payload's size.
   [[nodiscard]] Request receive(TensorView payload, std::int64_t peer, Tag tag);
+  /// Begins several messages as one request: receives first, then sends, each in the order given.
+  /// Pre: the ranks of the group that take part call it in one order (where there is nothing for a
+  /// rank to send or receive, it may leave a call out), and send in it all that others receive.
+  [[nodiscard]] Request exchange(std::span<const Outgoing> sends,
+                                 std::span<const Incoming> receives, Tag tag);
 
   /// Returns when every rank of the group has called.
   virtual void barrier() = 0;
@@ -113,6 +133,10 @@ class Communicator {
                                                             Tag tag) = 0;
   virtual std::unique_ptr<Request::Operation> begin_reduce_scatter(
       TensorView tensor, std::span<const grid::Range> slices) = 0;
+  /// Message by message; a kind whose library takes them as one does so.
+  virtual std::unique_ptr<Request::Operation> begin_exchange(std::span<const Outgoing> sends,
+                                                             std::span<const Incoming> receives,
+                                                             Tag tag);
   /// As in "get through the barrier with all ranks of the data group".
   [[nodiscard]] std::string describe_collective(std::string_view what) const;
 
