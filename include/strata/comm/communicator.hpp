@@ -68,9 +68,24 @@ struct Incoming {
   std::int64_t peer = 0;
 };
 
+/// One direction of messages of one tag between two ranks of a group.
+struct Route {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  Tag tag = Tag::kActivation;
+
+  friend bool operator==(const Route&, const Route&) = default;
+};
+
 /// A group of ranks that exchange messages. Every rank of the group makes the same collective calls
-/// in the same order (design law 3). Payloads are tensors in host memory; for the MPI kind at most
-/// 2 GiB a message.
+/// in the same order (design law 3). Payloads are tensors in host memory, for the MPI kind at most
+/// 2 GiB a message; other kinds take device memory too.
+///
+/// A payload in device memory is read and written in the order of the kind's compute stream: after
+/// the work that is on it at the call, and before the work that is put on it after wait(), or after
+/// a test() that says done; the host waits for neither. A collective without a request is ordered
+/// like one that is waited for at once. The payloads of one call are all on one device or all on
+/// the host.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -95,7 +110,12 @@ class Communicator {
   [[nodiscard]] Request exchange(std::span<const Outgoing> sends,
                                  std::span<const Incoming> receives, Tag tag);
 
-  /// Returns when every rank of the group has called.
+  /// Makes ready what send() and receive() of device memory need; between host memory they need
+  /// nothing. A rank waits for the receives of a route in the order in which it posts them.
+  /// Communication: collective over the group; all ranks list the same routes in the same order.
+  virtual void open_routes(std::span<const Route> /*routes*/) {}
+
+  /// Returns when every rank of the group has called and its messages in device memory are done.
   virtual void barrier() = 0;
   /// Copies root's payload to every rank.
   virtual void broadcast(TensorView payload, std::int64_t root) = 0;
@@ -120,6 +140,11 @@ class Communicator {
   /// between its operations, or others wait for it.
   virtual void progress() {}
 
+  /// Waits on the host until the messages in device memory that are under way, of all groups, and
+  /// the work on the compute stream are done. Unlike a wait for the stream it ends where a peer is
+  /// lost. Throws: Error(kPeer) where patience runs out or the transport fails.
+  virtual void settle() {}
+
   /// Gathers texts of any length, in rank order.
   [[nodiscard]] std::vector<std::string> all_gather_texts(const std::string& mine);
 
@@ -139,10 +164,10 @@ class Communicator {
                                                              Tag tag);
   /// As in "get through the barrier with all ranks of the data group".
   [[nodiscard]] std::string describe_collective(std::string_view what) const;
-
- private:
+  /// As in "receive from rank 1 of the data group (as its rank 0): gradient slice".
   [[nodiscard]] std::string describe(std::string_view verb, std::int64_t peer, Tag tag) const;
 
+ private:
   std::int64_t rank_;
   std::int64_t size_;
   std::string name_;
