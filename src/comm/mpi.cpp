@@ -205,6 +205,9 @@ MpiSession::MpiSession(int* argc, char*** argv) {
   int size = 1;
   check(MPI_Comm_size(node, &size), "MPI_Comm_size");
   ranks_on_node_ = size;
+  int rank = 0;
+  check(MPI_Comm_rank(node, &rank), "MPI_Comm_rank");
+  rank_on_node_ = rank;
   check(MPI_Comm_free(&node), "MPI_Comm_free");
 }
 

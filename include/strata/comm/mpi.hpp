@@ -21,6 +21,8 @@ class MpiSession {
   [[nodiscard]] Communicator& world() { return *world_; }
   /// Ranks of this job on this node. Communication: collective over the world, at construction.
   [[nodiscard]] std::int64_t ranks_on_node() const { return ranks_on_node_; }
+  /// This rank's number among them, in order of the world's ranks.
+  [[nodiscard]] std::int64_t rank_on_node() const { return rank_on_node_; }
 
   /// Ends MPI in order. Communication: collective over the world.
   void finalize();
@@ -33,6 +35,7 @@ class MpiSession {
  private:
   std::unique_ptr<Communicator> world_;
   std::int64_t ranks_on_node_ = 1;
+  std::int64_t rank_on_node_ = 0;
 };
 
 }  // namespace strata::comm
