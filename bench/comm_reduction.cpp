@@ -82,9 +82,7 @@ class Bench {
     std::vector<comm::Request> gathers;
     for (std::int64_t begin = 0; begin < elements_; begin += bucket_elements) {
       const TensorView bucket = bucket_at(begin, bucket_elements);
-      std::vector<comm::Request> some =
-          comm::begin_all_gather_slices(world_, bucket, slices_of(bucket));
-      std::move(some.begin(), some.end(), std::back_inserter(gathers));
+      gathers.push_back(comm::begin_all_gather_slices(world_, bucket, slices_of(bucket)));
     }
     for (comm::Request& gather : gathers) {
       gather.wait();

@@ -12,9 +12,9 @@
 #include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
 #include "strata/core/text.hpp"
-#include "strata/device/build_info.hpp"
 
 #include "commands.hpp"
+#include "versions.hpp"
 
 namespace strata::app {
 namespace {
@@ -32,25 +32,13 @@ constexpr const char* kUsage =
                                                                   or of --samples=N
   strata checkpoint inspect DIR                                   list what a checkpoint holds
   strata checkpoint verify DIR                                    read and check every byte
+  strata doctor                                                   check the node and, under mpirun or srun, the launch
   strata train --help                                             every setting with its default
   strata --version
 
 Exit codes: 0 done; 2 wrong use or config; 3 bad or missing data; 4 bad checkpoint; 5 a peer or device failed;
 6 diverged; 75 stopped on request with a checkpoint written, submit again to go on.
 )";
-
-std::string version_text() {
-  std::string text =
-      fmt::format("strata {}\nMPI: {}\n", STRATA_VERSION, comm::MpiSession::library_text());
-  const std::vector<device::LibraryVersion> libraries = device::cuda_libraries();
-  if (libraries.empty()) {
-    text += "CUDA: not built in\n";
-  }
-  for (const device::LibraryVersion& library : libraries) {
-    text += fmt::format("{}: {}\n", library.name, library.version);
-  }
-  return text + fmt::format("own code: {}\n", STRATA_BUILD);
-}
 
 void report(const std::string& message) {
   fmt::print(stderr, "strata: {}\n", message);
@@ -135,8 +123,12 @@ int run(int argc, char** argv) {
   if (command == "checkpoint") {
     return run_alone([&] { return checkpoint_command(rest); });
   }
+  if (command == "doctor") {
+    return run_on_ranks(argc, argv,
+                        [&](comm::MpiSession& mpi) { return doctor_command(mpi, rest); });
+  }
   if (command == "--version") {
-    fmt::print("{}", version_text());
+    fmt::print("{}", versions_text(versions()));
     return 0;
   }
   if (command == "help" && !rest.empty() && rest.front() == "reference") {
@@ -148,7 +140,8 @@ int run(int argc, char** argv) {
     return 0;
   }
   return run_alone([&]() -> ExitCode {
-    const std::vector<std::string> known{"train", "evaluate", "generate", "data", "checkpoint"};
+    const std::vector<std::string> known{"train", "evaluate",   "generate",
+                                         "data",  "checkpoint", "doctor"};
     fail(ExitCode::kUsage, "{}\n\n{}",
          command.empty() ? "a command is needed"
                          : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,

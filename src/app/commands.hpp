@@ -19,6 +19,9 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments);
 /// Runs on one rank. Throws: as the rooms below.
 ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments);
 
+/// Checks the node and the launch; runs on any number of ranks, 1 included.
+ExitCode doctor_command(comm::MpiSession& mpi, Arguments arguments);
+
 /// Commands of one process.
 ExitCode data_command(Arguments arguments);
 ExitCode checkpoint_command(Arguments arguments);

@@ -258,6 +258,10 @@ std::vector<Option> running() {
             STRATA_MEMBER(run.threads), 4096),
       choice("run.device", "what stages run on; auto: cuda where every rank finds a GPU, else cpu",
              STRATA_MEMBER(run.device)),
+      choice("run.transport",
+             "how tensors in GPU memory travel between ranks; auto: NCCL where it is found and no "
+             "two ranks share a GPU, else MPI through pinned memory",
+             STRATA_MEMBER(run.transport)),
       choice("run.resume",
              "what to do with checkpoints in run.dir; never: refuse a directory that holds a run; "
              "auto: continue from the "

@@ -86,6 +86,9 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   make_run_directory(mpi, plan.config, log);
   log.info("{}", train::plan_text(plan));
   log.info("{}", workplace.text());
+  if (!workplace.warning().empty()) {
+    log.warn("{}", workplace.warning());
+  }
 
   train::install_stop_signals();
   const train::Outcome outcome =
@@ -98,6 +101,8 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
                     .config_text = config_text(plan.config),
                     .peak_flops = workplace.peak_flops(),
                     .log = log});
+  // No message is under way when the groups end.
+  workplace.groups().world->barrier();
   log_peak_memory(mpi, log);
   return outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
 }

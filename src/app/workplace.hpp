@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -22,7 +23,8 @@ struct Session;
 class Workplace {
  public:
   /// Communication: collective over the world.
-  /// Throws: AgreedError(kPeer) where a rank finds no GPU, and the plan is for GPUs.
+  /// Throws: AgreedError(kPeer) where a rank finds no GPU and the plan is for GPUs, or has no NCCL
+  /// and run.transport asks for it.
   Workplace(comm::MpiSession& mpi, const Session& session, const train::Plan& plan);
   // Groups know the context's stream.
   Workplace(const Workplace&) = delete;
@@ -32,14 +34,21 @@ class Workplace {
   [[nodiscard]] comm::Groups& groups() { return groups_; }
   /// What a rank can do at most in matrix products, in FLOP/s; 0 where it is not known.
   [[nodiscard]] double peak_flops() const { return peak_flops_; }
+  /// What is to be told to the user before the run; empty: nothing.
+  [[nodiscard]] const std::string& warning() const { return warning_; }
   /// As in "cpu on 4 ranks (Open MPI v4.1.4), 2 threads each".
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
+  void take_gpu(comm::MpiSession& mpi, const train::Plan& plan);
+
   std::optional<ops::Context> context_;
+  // Outlives the groups that are split off it.
+  std::unique_ptr<comm::Communicator> world_;
   comm::Groups groups_;
   double peak_flops_ = 0.0;
   std::string text_;
+  std::string warning_;
 };
 
 }  // namespace strata::app

@@ -10,6 +10,30 @@
 #include "strata/core/error.hpp"
 
 namespace strata::comm {
+namespace {
+
+/// Several messages that are done when all are.
+class Messages final : public Request::Operation {
+ public:
+  explicit Messages(std::vector<Request> requests) : requests_(std::move(requests)) {}
+
+  bool test() override {
+    while (done_ < requests_.size() && requests_[done_].test()) {
+      ++done_;
+    }
+    return done_ == requests_.size();
+  }
+
+  [[nodiscard]] std::string awaited() const override {
+    return done_ == requests_.size() ? "" : requests_[done_].awaited();
+  }
+
+ private:
+  std::vector<Request> requests_;
+  std::size_t done_ = 0;
+};
+
+}  // namespace
 
 bool Request::test() {
   if (operation_ == nullptr || operation_->test()) {
@@ -17,6 +41,11 @@ bool Request::test() {
     return true;
   }
   return false;
+}
+
+std::string Request::awaited() const {
+  const std::string text = operation_ == nullptr ? "" : operation_->awaited();
+  return text.empty() ? what_ : text;
 }
 
 void Request::wait() {
@@ -39,7 +68,7 @@ void Request::wait() {
            "waited {:.0f} s in vain to {}; that rank or its node hangs or is gone. Submit the job "
            "again with "
            "--run.resume=auto; run.patience sets how long ranks wait",
-           patience_.seconds, what_);
+           patience_.seconds, awaited());
     }
   }
 }
@@ -57,6 +86,37 @@ Request Communicator::send(ConstTensorView payload, std::int64_t peer, Tag tag) 
 Request Communicator::receive(TensorView payload, std::int64_t peer, Tag tag) {
   require(peer >= 0 && peer < size_ && peer != rank_, "a message from rank {} of {}", peer, size_);
   return {begin_receive(payload, peer, tag), describe("receive from", peer, tag), patience_};
+}
+
+Request Communicator::exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives,
+                               Tag tag) {
+  if (sends.empty() && receives.empty()) {
+    return {};
+  }
+  for (const Outgoing& message : sends) {
+    require(message.peer >= 0 && message.peer < size_ && message.peer != rank_,
+            "a message to rank {} of {}", message.peer, size_);
+  }
+  for (const Incoming& message : receives) {
+    require(message.peer >= 0 && message.peer < size_ && message.peer != rank_,
+            "a message from rank {} of {}", message.peer, size_);
+  }
+  return {begin_exchange(sends, receives, tag),
+          describe_collective(fmt::format("exchange of {}s", name_of(tag))), patience_};
+}
+
+std::unique_ptr<Request::Operation> Communicator::begin_exchange(std::span<const Outgoing> sends,
+                                                                 std::span<const Incoming> receives,
+                                                                 Tag tag) {
+  std::vector<Request> requests;
+  requests.reserve(sends.size() + receives.size());
+  for (const Incoming& message : receives) {
+    requests.push_back(receive(message.payload, message.peer, tag));
+  }
+  for (const Outgoing& message : sends) {
+    requests.push_back(send(message.payload, message.peer, tag));
+  }
+  return std::make_unique<Messages>(std::move(requests));
 }
 
 std::string Communicator::describe_collective(std::string_view what) const {

@@ -74,6 +74,7 @@ OrderedReduction::Pending OrderedReduction::start(std::span<const TensorView> pa
           slices.size(), group_.size());
   const grid::Range mine = slices[static_cast<std::size_t>(group_.rank())];
   Pending pending;
+  std::vector<Incoming> receives;
   std::int64_t offset = 0;
   for (std::int64_t r = 0; r < group_.size(); ++r) {
     for (std::int64_t k = 0; k < parts_of_[static_cast<std::size_t>(r)]; ++k) {
@@ -85,39 +86,37 @@ OrderedReduction::Pending OrderedReduction::start(std::span<const TensorView> pa
       pending.parts.push_back(received.flat_slice(offset, mine.count()));
       offset += mine.count();
       if (mine.count() > 0) {
-        pending.receives.push_back(group_.receive(pending.parts.back(), r, Tag::kReduce));
+        receives.push_back({.payload = pending.parts.back(), .peer = r});
       }
     }
   }
   // Each rank begins with its right neighbour, so that not all send to rank 0 at once.
+  std::vector<Outgoing> sends;
   for (std::int64_t step = 1; step < group_.size(); ++step) {
     const std::int64_t peer = (group_.rank() + step) % group_.size();
     const grid::Range slice = slices[static_cast<std::size_t>(peer)];
     for (const TensorView& partial : partials) {
       if (slice.count() > 0) {
-        pending.sends.push_back(
-            group_.send(partial.flat_slice(slice.begin, slice.count()), peer, Tag::kReduce));
+        sends.push_back({.payload = partial.flat_slice(slice.begin, slice.count()), .peer = peer});
       }
     }
   }
+  pending.messages = group_.exchange(sends, receives, Tag::kReduce);
   return pending;
 }
 
 void OrderedReduction::wait(Pending& pending) {
-  for (std::vector<Request>* requests : {&pending.receives, &pending.sends}) {
-    for (Request& request : *requests) {
-      request.wait();
-    }
-  }
+  pending.messages.wait();
 }
 
 void OrderedReduction::fold(ops::Context& context, const Pending& pending) const {
   ops::fold(context, pending.parts, steps_);
 }
 
-std::vector<Request> begin_all_gather_slices(Communicator& group, TensorView tensor,
-                                             std::span<const grid::Range> slices) {
-  std::vector<Request> requests;
+Request begin_all_gather_slices(Communicator& group, TensorView tensor,
+                                std::span<const grid::Range> slices) {
+  std::vector<Incoming> receives;
+  std::vector<Outgoing> sends;
   const auto slice_of = [&](std::int64_t r) {
     const grid::Range& range = slices[static_cast<std::size_t>(r)];
     return tensor.flat_slice(range.begin, range.count());
@@ -125,14 +124,14 @@ std::vector<Request> begin_all_gather_slices(Communicator& group, TensorView ten
   for (std::int64_t step = 1; step < group.size(); ++step) {
     const std::int64_t from = (group.rank() + group.size() - step) % group.size();
     if (slice_of(from).count() > 0) {
-      requests.push_back(group.receive(slice_of(from), from, Tag::kGather));
+      receives.push_back({.payload = slice_of(from), .peer = from});
     }
   }
   const TensorView own = slice_of(group.rank());
   for (std::int64_t step = 1; own.count() > 0 && step < group.size(); ++step) {
-    requests.push_back(group.send(own, (group.rank() + step) % group.size(), Tag::kGather));
+    sends.push_back({.payload = own, .peer = (group.rank() + step) % group.size()});
   }
-  return requests;
+  return group.exchange(sends, receives, Tag::kGather);
 }
 
 }  // namespace strata::comm

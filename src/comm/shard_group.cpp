@@ -95,11 +95,9 @@ void ShardGroup::all_gather_rows(const TensorView& tensor) {
     return;
   }
   timed([&] {
-    std::vector<Request> requests = begin_all_gather_slices(
-        *group(), tensor.reshaped(Shape{tensor.count()}), element_slices(tensor));
-    for (Request& request : requests) {
-      request.wait();
-    }
+    begin_all_gather_slices(*group(), tensor.reshaped(Shape{tensor.count()}),
+                            element_slices(tensor))
+        .wait();
   });
 }
 

@@ -180,4 +180,49 @@ std::vector<LibraryVersion> libraries() {
   return found;
 }
 
+GpuInfo gpu_info(std::int64_t device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, static_cast<int>(device)), "asking what it is");
+  char bus_id[32] = {};
+  check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, static_cast<int>(device)),
+        "asking for its bus");
+  // As nvidia-smi writes it.
+  std::string uuid = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    constexpr const char* kDigits = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(properties.uuid.bytes[i]);
+    uuid += i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+    uuid += kDigits[byte / 16];
+    uuid += kDigits[byte % 16];
+  }
+  return {.name = properties.name,
+          .bus_id = bus_id,
+          .uuid = uuid,
+          .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
+          .capability = std::to_string(properties.major) + "." + std::to_string(properties.minor)};
+}
+
+std::int64_t free_memory_bytes(std::int64_t device) {
+  use(device);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for its memory");
+  return static_cast<std::int64_t>(free_bytes);
+}
+
+bool has_peer_access(std::int64_t device, std::int64_t other) {
+  int access = 0;
+  check(cudaDeviceCanAccessPeer(&access, static_cast<int>(device), static_cast<int>(other)),
+        "asking for access to another GPU");
+  return access != 0;
+}
+
+CudaVersions versions() noexcept {
+  int driver = 0;
+  int runtime = 0;
+  static_cast<void>(cudaDriverGetVersion(&driver));
+  static_cast<void>(cudaRuntimeGetVersion(&runtime));
+  return {.driver = driver, .runtime = runtime};
+}
+
 }  // namespace strata::device::cuda

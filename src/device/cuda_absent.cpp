@@ -72,4 +72,20 @@ std::vector<LibraryVersion> libraries() {
   return {};
 }
 
+GpuInfo gpu_info(std::int64_t) {
+  refuse();
+}
+
+std::int64_t free_memory_bytes(std::int64_t) {
+  refuse();
+}
+
+bool has_peer_access(std::int64_t, std::int64_t) {
+  refuse();
+}
+
+CudaVersions versions() noexcept {
+  return {};
+}
+
 }  // namespace strata::device::cuda

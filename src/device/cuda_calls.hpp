@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "strata/device/build_info.hpp"
+#include "strata/device/gpu_info.hpp"
 
 // The CUDA side of the room as plain functions: cuda.cu does them, cuda_absent.cpp stands in where
 // CUDA is not built. All but the noexcept ones throw Error(kPeer) where the device fails.
@@ -38,5 +39,10 @@ void begin_range(const char* name) noexcept;
 void end_range() noexcept;
 
 [[nodiscard]] std::vector<LibraryVersion> libraries();
+
+[[nodiscard]] GpuInfo gpu_info(std::int64_t device);
+[[nodiscard]] std::int64_t free_memory_bytes(std::int64_t device);
+[[nodiscard]] bool has_peer_access(std::int64_t device, std::int64_t other);
+[[nodiscard]] CudaVersions versions() noexcept;
 
 }  // namespace strata::device::cuda

@@ -117,8 +117,8 @@ void GradientReducer::start_bucket(std::size_t bucket) {
   const std::vector<grid::Range>& slices = plan_.buckets()[bucket].slices;
   const grid::Range& elements = plan_.buckets()[bucket].elements;
   if (sizes_.summation == comm::Summation::kLibrary) {
-    in_flight_.emplace_back().receives.push_back(
-        data_group_.reduce_scatter(sums().flat_slice(elements.begin, elements.count()), slices));
+    in_flight_.emplace_back().messages =
+        data_group_.reduce_scatter(sums().flat_slice(elements.begin, elements.count()), slices);
     return;
   }
   std::vector<TensorView> partials;

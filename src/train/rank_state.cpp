@@ -124,10 +124,9 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
   std::vector<comm::Request> gathers;
   const std::vector<optim::Bucket>& buckets = rank_.buckets.buckets();
   const auto gather = [&](const optim::Bucket& bucket) {
-    std::vector<comm::Request> requests = comm::begin_all_gather_slices(
+    gathers.push_back(comm::begin_all_gather_slices(
         *groups_.data, weights.flat_slice(bucket.elements.begin, bucket.elements.count()),
-        bucket.slices);
-    std::move(requests.begin(), requests.end(), std::back_inserter(gathers));
+        bucket.slices));
   };
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     optimizer_.update(b, reducer_.sums(), learning_rate, gradient_scale, step);

@@ -86,6 +86,11 @@ tests=$(gpu_ops --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^ / { print su
 for test in $tests; do
   row "$test" timeout 120 gpu_ops --gtest_filter="$test"
 done
+# Ranks that share the first GPU, against MPI.
+for ranks in 2 4; do
+  row "nccl on $ranks ranks" timeout 300 env CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}" mpirun -n "$ranks" "$top/bin/gpu_comm"
+done
+row "doctor" timeout 120 strata doctor
 # Whether the bundle's Open MPI, HDF5 and oneDNN work here, on CPU ranks.
 two_ranks() {
   cd "$(mktemp -d)" || return 1

@@ -2,10 +2,24 @@
 add_executable(comm_mpi_test mpi/comm_mpi_test.cpp unit/comm/comm_cases.cpp
   unit/comm/comm_sum_cases.cpp)
 target_link_libraries(comm_mpi_test PRIVATE strata_comm strata_options)
+set(strata_mpi_environment
+  "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_mpi_yield_when_idle=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_hwloc_base_binding_policy=none")
 foreach(ranks 2 3 4 6)
   add_test(NAME mpi.comm_${ranks}
     COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:comm_mpi_test>)
   # Ranks may outnumber the cores, so they give way while they wait, and no two such tests run at once.
-  set_tests_properties(mpi.comm_${ranks} PROPERTIES TIMEOUT 900 LABELS mpi RESOURCE_LOCK mpi ENVIRONMENT
-    "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_mpi_yield_when_idle=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_hwloc_base_binding_policy=none")
+  set_tests_properties(mpi.comm_${ranks} PROPERTIES TIMEOUT 900 LABELS mpi RESOURCE_LOCK mpi
+    ENVIRONMENT "${strata_mpi_environment}")
 endforeach()
+
+# NCCL's communicator against MPI's; skipped, with a line, where there is no GPU.
+if(STRATA_HAVE_NCCL)
+  add_executable(gpu_comm mpi/nccl_mpi_test.cpp)
+  target_link_libraries(gpu_comm PRIVATE strata_comm strata_options)
+  foreach(ranks 2 4)
+    add_test(NAME gpu.comm_${ranks}
+      COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:gpu_comm>)
+    set_tests_properties(gpu.comm_${ranks} PROPERTIES TIMEOUT 300 LABELS gpu RESOURCE_LOCK mpi
+      SKIP_REGULAR_EXPRESSION "SKIPPED" ENVIRONMENT "${strata_mpi_environment}")
+  endforeach()
+endif()

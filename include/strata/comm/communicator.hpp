@@ -33,6 +33,8 @@ class Request {
     Operation& operator=(const Operation&) = delete;
     /// Makes progress; true once done.
     virtual bool test() = 0;
+    /// What is still waited for, where one operation stands for several messages; else empty.
+    [[nodiscard]] virtual std::string awaited() const { return {}; }
   };
 
   Request() = default;
@@ -46,6 +48,9 @@ class Request {
   /// operation and the peer.
   void wait();
   [[nodiscard]] bool pending() const { return operation_ != nullptr; }
+  /// What a wait would wait for, as in "receive from rank 1 of the data group (as its rank 0):
+  /// gradient slice".
+  [[nodiscard]] std::string awaited() const;
 
  private:
   std::unique_ptr<Operation> operation_;
@@ -53,9 +58,34 @@ class Request {
   Patience patience_;
 };
 
+/// A message of an exchange to another rank, and one from another.
+struct Outgoing {
+  ConstTensorView payload;
+  std::int64_t peer = 0;
+};
+struct Incoming {
+  TensorView payload;
+  std::int64_t peer = 0;
+};
+
+/// One direction of messages of one tag between two ranks of a group.
+struct Route {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  Tag tag = Tag::kActivation;
+
+  friend bool operator==(const Route&, const Route&) = default;
+};
+
 /// A group of ranks that exchange messages. Every rank of the group makes the same collective calls
-/// in the same order (design law 3). Payloads are tensors in host memory; for the MPI kind at most
-/// 2 GiB a message.
+/// in the same order (design law 3). Payloads are tensors in host memory, for the MPI kind at most
+/// 2 GiB a message; other kinds take device memory too.
+///
+/// A payload in device memory is read and written in the order of the kind's compute stream: after
+/// the work that is on it at the call, and before the work that is put on it after wait(), or after
+/// a test() that says done; the host waits for neither. A collective without a request is ordered
+/// like one that is waited for at once. The payloads of one call are all on one device or all on
+/// the host.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -74,8 +104,18 @@ class Communicator {
   [[nodiscard]] Request send(ConstTensorView payload, std::int64_t peer, Tag tag);
   /// Begins to receive a message of exactly the payload's size.
   [[nodiscard]] Request receive(TensorView payload, std::int64_t peer, Tag tag);
+  /// Begins several messages as one request: receives first, then sends, each in the order given.
+  /// Pre: the ranks of the group that take part call it in one order (where there is nothing for a
+  /// rank to send or receive, it may leave a call out), and send in it all that others receive.
+  [[nodiscard]] Request exchange(std::span<const Outgoing> sends,
+                                 std::span<const Incoming> receives, Tag tag);
 
-  /// Returns when every rank of the group has called.
+  /// Makes ready what send() and receive() of device memory need; between host memory they need
+  /// nothing. A rank waits for the receives of a route in the order in which it posts them.
+  /// Communication: collective over the group; all ranks list the same routes in the same order.
+  virtual void open_routes(std::span<const Route> /*routes*/) {}
+
+  /// Returns when every rank of the group has called and its messages in device memory are done.
   virtual void barrier() = 0;
   /// Copies root's payload to every rank.
   virtual void broadcast(TensorView payload, std::int64_t root) = 0;
@@ -100,6 +140,11 @@ class Communicator {
   /// between its operations, or others wait for it.
   virtual void progress() {}
 
+  /// Waits on the host until the messages in device memory that are under way, of all groups, and
+  /// the work on the compute stream are done. Unlike a wait for the stream it ends where a peer is
+  /// lost. Throws: Error(kPeer) where patience runs out or the transport fails.
+  virtual void settle() {}
+
   /// Gathers texts of any length, in rank order.
   [[nodiscard]] std::vector<std::string> all_gather_texts(const std::string& mine);
 
@@ -113,12 +158,16 @@ class Communicator {
                                                             Tag tag) = 0;
   virtual std::unique_ptr<Request::Operation> begin_reduce_scatter(
       TensorView tensor, std::span<const grid::Range> slices) = 0;
+  /// Message by message; a kind whose library takes them as one does so.
+  virtual std::unique_ptr<Request::Operation> begin_exchange(std::span<const Outgoing> sends,
+                                                             std::span<const Incoming> receives,
+                                                             Tag tag);
   /// As in "get through the barrier with all ranks of the data group".
   [[nodiscard]] std::string describe_collective(std::string_view what) const;
-
- private:
+  /// As in "receive from rank 1 of the data group (as its rank 0): gradient slice".
   [[nodiscard]] std::string describe(std::string_view verb, std::int64_t peer, Tag tag) const;
 
+ private:
   std::int64_t rank_;
   std::int64_t size_;
   std::string name_;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "strata/comm/communicator.hpp"
 #include "strata/grid/grid.hpp"
@@ -20,6 +22,11 @@ struct Groups {
   std::unique_ptr<Communicator> pipeline;
   std::unique_ptr<Communicator> tensor;
 };
+
+/// What stages send each other: activations and gradients between neighbours, and a tied table's
+/// gradients and weights between the last stage and the first. Routes that share no rank stand one
+/// after the other.
+[[nodiscard]] std::vector<Route> pipeline_routes(std::int64_t stages);
 
 /// Splits the world along the axes of the grid.
 /// Pre: grid.ranks() == world.size(). Communication: collective over the world.

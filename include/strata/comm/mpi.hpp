@@ -21,7 +21,7 @@ class MpiSession {
   [[nodiscard]] Communicator& world() { return *world_; }
   /// Ranks of this job on this node. Communication: collective over the world, at construction.
   [[nodiscard]] std::int64_t ranks_on_node() const { return ranks_on_node_; }
-  /// This rank's number among them.
+  /// This rank's number among them, in order of the world's ranks.
   [[nodiscard]] std::int64_t rank_on_node() const { return rank_on_node_; }
 
   /// Ends MPI in order. Communication: collective over the world.

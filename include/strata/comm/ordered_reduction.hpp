@@ -37,8 +37,7 @@ class OrderedReduction {
 
   /// One reduction in flight.
   struct Pending {
-    std::vector<Request> receives;
-    std::vector<Request> sends;
+    Request messages;
     std::vector<TensorView> parts;
   };
 
@@ -62,7 +61,7 @@ class OrderedReduction {
 };
 
 /// Sends this rank's slice of a tensor to every rank of the group and receives theirs, in place.
-[[nodiscard]] std::vector<Request> begin_all_gather_slices(Communicator& group, TensorView tensor,
-                                                           std::span<const grid::Range> slices);
+[[nodiscard]] Request begin_all_gather_slices(Communicator& group, TensorView tensor,
+                                              std::span<const grid::Range> slices);
 
 }  // namespace strata::comm

@@ -28,6 +28,12 @@ enum class Resume {
 
 enum class LossChoice { kAuto, kCrossEntropy, kMeanSquaredError };
 enum class DeviceChoice { kAuto, kCpu, kCuda };
+/// How tensors in GPU memory travel between ranks.
+enum class Transport {
+  kAuto,  ///< NCCL where every rank finds it and no two share a GPU, else as kMpi
+  kNccl,
+  kMpi  ///< through pinned host memory
+};
 enum class Switch { kOff, kOn };
 
 /// Everything that a config file and the command line can say, resolved. 0 and "auto" stand for
@@ -89,6 +95,7 @@ struct RunConfig {
     std::uint64_t seed = 1;
     std::int64_t threads = 0;
     DeviceChoice device = DeviceChoice::kAuto;
+    Transport transport = Transport::kAuto;
     Resume resume = Resume::kNever;
     double patience_seconds = 600.0;
     Switch timeline = Switch::kOff;
@@ -119,6 +126,13 @@ struct EnumNames<train::DeviceChoice> {
       {{train::DeviceChoice::kAuto, "auto"},
        {train::DeviceChoice::kCpu, "cpu"},
        {train::DeviceChoice::kCuda, "cuda"}}};
+};
+template <>
+struct EnumNames<train::Transport> {
+  static constexpr std::array<std::pair<train::Transport, std::string_view>, 3> kTable{
+      {{train::Transport::kAuto, "auto"},
+       {train::Transport::kNccl, "nccl"},
+       {train::Transport::kMpi, "mpi"}}};
 };
 template <>
 struct EnumNames<train::Switch> {

@@ -81,6 +81,58 @@ void messages_arrive_in_order(Communicator& world, Findings& findings) {
   }
 }
 
+/// Every rank sends to every other, the last rank nothing; then messages around a ring that come in
+/// late, two exchanges at once of which the second is waited for first.
+void exchanges_are_one_request(Communicator& world, Findings& findings) {
+  const std::int64_t last = world.size() - 1;
+  std::vector<Values> sent;
+  std::vector<Values> received;
+  std::vector<Outgoing> sends;
+  std::vector<Incoming> receives;
+  sent.reserve(static_cast<std::size_t>(world.size()));
+  received.reserve(static_cast<std::size_t>(world.size()));
+  for (std::int64_t peer = 0; peer < world.size(); ++peer) {
+    sent.push_back(message(world.rank(), peer, peer));
+    received.emplace_back(message(peer, world.rank(), world.rank()).size(), -1);
+    if (peer != world.rank() && world.rank() != last) {
+      sends.push_back({.payload = readable(sent.back()), .peer = peer});
+    }
+    if (peer != world.rank() && peer != last) {
+      receives.push_back({.payload = writable(received.back()), .peer = peer});
+    }
+  }
+  world.exchange(sends, receives, Tag::kReduce).wait();
+  for (const Incoming& incoming : receives) {
+    findings.require_that(received[static_cast<std::size_t>(incoming.peer)] ==
+                              message(incoming.peer, world.rank(), world.rank()),
+                          fmt::format("what rank {} sent in an exchange", incoming.peer));
+  }
+  if (world.size() == 1) {
+    findings.require_that(!world.exchange({}, {}, Tag::kReduce).pending(), "an empty exchange");
+    return;
+  }
+  const std::int64_t to = (world.rank() + 1) % world.size();
+  const std::int64_t from = (world.rank() + last) % world.size();
+  const Values first{10 + world.rank()};
+  const Values second{20 + world.rank()};
+  Values of_first{-1};
+  Values of_second{-1};
+  const auto pass_on = [&](const Values& mine, Values& other) {
+    const Outgoing outgoing{.payload = readable(mine), .peer = to};
+    const Incoming incoming{.payload = writable(other), .peer = from};
+    return world.exchange(std::span(&outgoing, 1), std::span(&incoming, 1), Tag::kGather);
+  };
+  Request one = pass_on(first, of_first);
+  const std::string awaited = one.awaited();
+  findings.require_that(awaited.find(fmt::format("receive from rank {} of the world", from)) == 0,
+                        awaited);
+  Request two = pass_on(second, of_second);
+  two.wait();
+  one.wait();
+  findings.require_equal(of_first, (Values{10 + from}), "the first exchange");
+  findings.require_equal(of_second, (Values{20 + from}), "the second exchange");
+}
+
 void collectives_reach_all(Communicator& world, Findings& findings) {
   const Values mine{world.rank() * 3, world.rank() - 7};
   Values all(static_cast<std::size_t>(2 * world.size()));
@@ -292,6 +344,7 @@ void patience_ends_a_wait_in_vain(Communicator& world, Findings& findings) {
 const std::vector<CommCase>& comm_cases() {
   static const std::vector<CommCase> kCases{
       {"messages_arrive_in_order", messages_arrive_in_order},
+      {"exchanges_are_one_request", exchanges_are_one_request},
       {"collectives_reach_all", collectives_reach_all},
       {"nobody_leaves_a_barrier_before_all_are_there",
        nobody_leaves_a_barrier_before_all_are_there},

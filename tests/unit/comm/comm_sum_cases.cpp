@@ -67,9 +67,7 @@ void require_ordered_sum(Communicator& world, std::int64_t lanes,
       views, slices, TensorView(std::span(received), Shape{reduction.receive_elements(own)}));
   OrderedReduction::wait(pending);
   reduction.fold(context, pending);
-  for (Request& request : begin_all_gather_slices(world, views[0], slices)) {
-    request.wait();
-  }
+  begin_all_gather_slices(world, views[0], slices).wait();
   std::int64_t wrong = 0;
   for (std::int64_t i = 0; i < elements; ++i) {
     wrong += partials[0][static_cast<std::size_t>(i)] == tree_sum(0, lanes, i) ? 0 : 1;

@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "strata/comm/groups.hpp"
 #include "strata/comm/threads.hpp"
 #include "strata/core/error.hpp"
 
@@ -56,6 +59,24 @@ TEST(Communicator, RefusesMessagesToNobodyAndToItself) {
     EXPECT_THROW(static_cast<void>(world.receive(payload, 2, Tag::kSetup)), std::logic_error);
     EXPECT_THROW(world.all_gather(payload, payload), std::logic_error);
   });
+}
+
+TEST(PipelineRoutes, AreOneForEachDirectionAndTag) {
+  EXPECT_TRUE(pipeline_routes(1).empty());
+  EXPECT_EQ(pipeline_routes(2), (std::vector<Route>{{0, 1, Tag::kActivation},
+                                                    {1, 0, Tag::kGradient},
+                                                    {1, 0, Tag::kReduce},
+                                                    {0, 1, Tag::kGather}}));
+  for (const std::int64_t stages : {3, 4, 7}) {
+    const std::vector<Route> routes = pipeline_routes(stages);
+    EXPECT_EQ(std::ssize(routes), 2 * (stages - 1) + 2);
+    for (std::int64_t s = 0; s + 1 < stages; ++s) {
+      EXPECT_EQ(std::count(routes.begin(), routes.end(), Route{s, s + 1, Tag::kActivation}), 1);
+      EXPECT_EQ(std::count(routes.begin(), routes.end(), Route{s + 1, s, Tag::kGradient}), 1);
+    }
+    EXPECT_EQ(std::count(routes.begin(), routes.end(), Route{stages - 1, 0, Tag::kReduce}), 1);
+    EXPECT_EQ(std::count(routes.begin(), routes.end(), Route{0, stages - 1, Tag::kGather}), 1);
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/device/build_info.hpp"
+#include "strata/device/gpu_info.hpp"
 #include "strata/device/stream.hpp"
 
 namespace strata::device {
@@ -157,6 +158,56 @@ TEST(Cuda, TooMuchDeviceMemoryIsAnError) {
   }
   EXPECT_THROW(Buffer(Device::cuda(0), std::int64_t{1} << 50), Error);
   EXPECT_NO_THROW(Buffer(Device::cuda(0), 1024));
+}
+
+std::vector<std::int64_t> chosen(std::int64_t ranks, std::int64_t gpus) {
+  std::vector<std::int64_t> indices;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    indices.push_back(choose_gpu(rank, ranks, gpus).index);
+  }
+  return indices;
+}
+
+TEST(ChooseGpu, GivesEachRankItsOwnWhereThereAreEnough) {
+  using Indices = std::vector<std::int64_t>;
+  EXPECT_EQ(chosen(4, 4), (Indices{0, 1, 2, 3}));
+  EXPECT_EQ(chosen(2, 8), (Indices{0, 1}));
+  EXPECT_EQ(choose_gpu(3, 4, 4).ranks, 1);
+}
+
+TEST(ChooseGpu, HasConsecutiveRanksShareWhereThereAreFewer) {
+  using Indices = std::vector<std::int64_t>;
+  EXPECT_EQ(chosen(4, 2), (Indices{0, 0, 1, 1}));
+  EXPECT_EQ(chosen(5, 2), (Indices{0, 0, 0, 1, 1}));
+  EXPECT_EQ(chosen(3, 1), (Indices{0, 0, 0}));
+  EXPECT_EQ(choose_gpu(2, 5, 2).ranks, 3);
+  EXPECT_EQ(choose_gpu(3, 5, 2).ranks, 2);
+  EXPECT_THROW(static_cast<void>(choose_gpu(2, 2, 1)), std::logic_error);
+  EXPECT_THROW(static_cast<void>(choose_gpu(0, 1, 0)), std::logic_error);
+}
+
+TEST(GpuInfo, VersionsAreWrittenAsPeopleDo) {
+  EXPECT_EQ(cuda_version_text(13000), "13.0");
+  EXPECT_EQ(cuda_version_text(12040), "12.4");
+  EXPECT_EQ(cuda_version_text(0), "none");
+}
+
+TEST(GpuInfo, IsEmptyWithoutAGpu) {
+  EXPECT_EQ(static_cast<std::int64_t>(gpus().size()), cuda_device_count());
+}
+
+TEST(Cuda, AGpuSaysWhatItIs) {
+  if (cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  const GpuInfo info = gpus().front();
+  EXPECT_NE(info.name, "");
+  EXPECT_THAT(info.bus_id, testing::HasSubstr(":"));
+  EXPECT_EQ(info.uuid.size(), 40U);
+  EXPECT_GT(info.memory_bytes, 0);
+  EXPECT_GT(free_memory_bytes(0), 0);
+  EXPECT_LE(free_memory_bytes(0), info.memory_bytes);
+  EXPECT_GE(cuda_versions().driver, cuda_versions().runtime / 1000 * 1000);
 }
 
 }  // namespace

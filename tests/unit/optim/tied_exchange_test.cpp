@@ -102,12 +102,10 @@ struct Rank {
     std::vector<comm::Request> gathers;
     for (const Bucket& bucket : plan.buckets()) {
       if (bucket.elements.end <= layout.weight_elements) {
-        for (comm::Request& request : comm::begin_all_gather_slices(
-                 *groups.data,
-                 view_of(weights).flat_slice(bucket.elements.begin, bucket.elements.count()),
-                 bucket.slices)) {
-          gathers.push_back(std::move(request));
-        }
+        gathers.push_back(comm::begin_all_gather_slices(
+            *groups.data,
+            view_of(weights).flat_slice(bucket.elements.begin, bucket.elements.count()),
+            bucket.slices));
       }
     }
     for (comm::Request& request : gathers) {

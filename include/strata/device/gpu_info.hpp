@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace strata::device {
+
+/// What a GPU is.
+struct GpuInfo {
+  std::string name;
+  /// Of this GPU in this node, as in "0000:3b:00.0".
+  std::string bus_id;
+  /// Of this GPU in the world, as in "GPU-6cbf...". A part of a GPU has one of its own.
+  std::string uuid;
+  std::int64_t memory_bytes = 0;
+  /// Compute capability, as in "9.0".
+  std::string capability;
+};
+
+/// The GPUs that this process can use, in the order of their indices; CUDA_VISIBLE_DEVICES chooses
+/// them. Empty in a build without CUDA and on a node without a driver.
+/// Throws: Error(kPeer) where a GPU does not answer.
+[[nodiscard]] std::vector<GpuInfo> gpus();
+
+/// Memory of GPU `index` that nobody uses. Makes a context there, which takes some itself.
+/// Throws: Error(kPeer) where there is no such GPU.
+[[nodiscard]] std::int64_t free_memory_bytes(std::int64_t index);
+
+/// Whether GPU `index` reads and writes the memory of GPU `other` without the host.
+/// Throws: Error(kPeer) where there are no such GPUs.
+[[nodiscard]] bool has_peer_access(std::int64_t index, std::int64_t other);
+
+/// Versions as CUDA counts them: 1000 x major + 10 x minor; 0 where there is none.
+struct CudaVersions {
+  /// The newest that the node's driver serves.
+  std::int64_t driver = 0;
+  /// That this executable was linked with.
+  std::int64_t runtime = 0;
+};
+[[nodiscard]] CudaVersions cuda_versions();
+
+/// As in "12.4"; "none" for 0.
+[[nodiscard]] std::string cuda_version_text(std::int64_t version);
+
+/// A rank's GPU on its node.
+struct GpuChoice {
+  std::int64_t index = 0;
+  /// Ranks of the node that choose the same, this one included. More than 1 is to be warned of.
+  std::int64_t ranks = 1;
+};
+
+/// The GPU of the local_rank-th of a node's local_ranks: its own where there are enough, else
+/// consecutive ranks share one, as evenly as it goes. With one visible GPU, as launchers bind them,
+/// that one. Pre: 0 <= local_rank < local_ranks, gpus >= 1.
+[[nodiscard]] GpuChoice choose_gpu(std::int64_t local_rank, std::int64_t local_ranks,
+                                   std::int64_t gpus);
+
+}  // namespace strata::device

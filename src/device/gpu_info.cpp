@@ -1,0 +1,49 @@
+#include "strata/device/gpu_info.hpp"
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+
+#include "cuda_calls.hpp"
+
+namespace strata::device {
+
+std::vector<GpuInfo> gpus() {
+  std::vector<GpuInfo> found;
+  for (std::int64_t index = 0; index < cuda::device_count(); ++index) {
+    found.push_back(cuda::gpu_info(index));
+  }
+  return found;
+}
+
+std::int64_t free_memory_bytes(std::int64_t index) {
+  return cuda::free_memory_bytes(index);
+}
+
+bool has_peer_access(std::int64_t index, std::int64_t other) {
+  return cuda::has_peer_access(index, other);
+}
+
+CudaVersions cuda_versions() {
+  return cuda::versions();
+}
+
+std::string cuda_version_text(std::int64_t version) {
+  return version == 0 ? "none" : fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+GpuChoice choose_gpu(std::int64_t local_rank, std::int64_t local_ranks, std::int64_t gpus) {
+  require(local_rank >= 0 && local_rank < local_ranks && gpus >= 1,
+          "a GPU of {} for rank {} of {} on a node", gpus, local_rank, local_ranks);
+  if (gpus >= local_ranks) {
+    return {.index = local_rank, .ranks = 1};
+  }
+  const auto index_of = [&](std::int64_t rank) { return rank * gpus / local_ranks; };
+  GpuChoice choice{.index = index_of(local_rank), .ranks = 0};
+  for (std::int64_t rank = 0; rank < local_ranks; ++rank) {
+    choice.ranks += index_of(rank) == choice.index ? 1 : 0;
+  }
+  return choice;
+}
+
+}  // namespace strata::device

@@ -1,0 +1,47 @@
+"""What strata doctor says of a launch: of one rank, of ranks that crowd a core, of unlike executables."""
+
+import os
+import shutil
+
+import harness
+
+
+class Doctor(harness.StrataTest):
+    def on_one_core(self, *command):
+        """Runs a command that may use one core only."""
+        core = min(os.sched_getaffinity(0))
+        return harness.Job(["taskset", "-c", str(core), *command], self.directory).wait(60)
+
+    def test_one_rank_on_its_core(self):
+        finished = self.on_one_core(harness.STRATA, "doctor")
+        self.assertIn(os.uname().nodename, finished.text)
+        self.assertIn("0 of 1", finished.text)
+        self.assertIn("executable: ", finished.text)
+        if "GPUs: as above" not in finished.text:
+            self.assertIn("nothing to complain about", finished.text)
+            self.assertEqual(finished.code, harness.DONE, finished.text)
+
+    def test_ranks_that_crowd_a_core(self):
+        finished = self.on_one_core("mpirun", "-n", "3", harness.STRATA, "doctor")
+        self.assertEqual(finished.code, harness.PEER, finished.text)
+        self.assertIn("ranks 0, 1 and 2 have 3 threads on 1 core of", finished.text)
+        self.assertIn("--cpus-per-task", finished.text)
+        self.assertIn("2 of 3", finished.text)
+
+    def test_ranks_with_another_executable(self):
+        other = self.directory / "other-strata"
+        shutil.copy(harness.STRATA, other)
+        with open(other, "ab") as file:
+            file.write(b"\0")
+        finished = harness.Job(["mpirun", "-n", "1", harness.STRATA, "doctor", ":",
+                                "-n", "1", other, "doctor"], self.directory).wait(60)
+        self.assertEqual(finished.code, harness.PEER, finished.text)
+        self.assertIn("has executable", finished.text)
+        self.assertIn("start all ranks with the same executable", finished.text)
+
+    def test_wrong_use(self):
+        self.assert_refused(self.launch(2, "doctor", "--verbose"), harness.USAGE, "--verbose")
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,141 @@
+#include "../../../src/app/doctor.hpp"
+
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace strata::app {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// Two nodes of two GPUs and eight cores, a rank to each GPU and four cores.
+std::vector<RankFacts> good_launch() {
+  std::vector<RankFacts> ranks;
+  for (int r = 0; r < 4; ++r) {
+    RankFacts& facts = ranks.emplace_back();
+    facts.host = r < 2 ? "node1" : "node2";
+    facts.rank_on_node = r % 2;
+    facts.ranks_on_node = 2;
+    facts.cores = r % 2 == 0 ? "0-3" : "4-7";
+    facts.core_count = 4;
+    facts.threads = 4;
+    facts.gpu_name = "H200";
+    facts.gpu_bus_id = fmt::format("0000:0{}:00.0", r % 2);
+    facts.gpu_memory_bytes = std::int64_t{1} << 37;
+    facts.gpu_free_bytes = std::int64_t{1} << 36;
+    facts.driver_version = 13000;
+    facts.runtime_version = 13000;
+    facts.versions = {{"NCCL", "2.28.9"}, {"executable", "12ab"}};
+  }
+  return ranks;
+}
+
+TEST(Doctor, HasNothingToSayOfAGoodLaunch) {
+  EXPECT_THAT(complaints(good_launch()), IsEmpty());
+}
+
+TEST(Doctor, IsContentWithCpusAlone) {
+  std::vector<RankFacts> ranks = good_launch();
+  for (RankFacts& facts : ranks) {
+    facts.gpu_name = facts.gpu_bus_id = "";
+    facts.driver_version = 0;
+    facts.nccl_absence = "libnccl.so.2 was not found on this node";
+    facts.versions.front().version = "built for, but not found on this node";
+  }
+  EXPECT_THAT(complaints(ranks), IsEmpty());
+}
+
+TEST(Doctor, NamesRanksThatShareAGpuOfOneNode) {
+  std::vector<RankFacts> ranks = good_launch();
+  ranks[3].gpu_bus_id = ranks[2].gpu_bus_id;
+  EXPECT_THAT(complaints(ranks),
+              ElementsAre(HasSubstr("ranks 2 and 3 share the GPU 0000:00:00.0 of node2")));
+}
+
+TEST(Doctor, NamesRanksWithoutAGpuWhereOthersHaveOne) {
+  std::vector<RankFacts> ranks = good_launch();
+  ranks[2].gpu_bus_id = "";
+  ranks[3].gpu_bus_id = "";
+  EXPECT_THAT(complaints(ranks), ElementsAre(AllOf(HasSubstr("ranks 2 and 3 see no GPU"),
+                                                   HasSubstr("node2"), HasSubstr("run.device"))));
+}
+
+TEST(Doctor, NamesGpusThatDoNotReachEachOther) {
+  std::vector<RankFacts> ranks = good_launch();
+  ranks[1].unreachable = {"0000:00:00.0"};
+  EXPECT_THAT(
+      complaints(ranks),
+      ElementsAre(HasSubstr("0000:01:00.0 of rank 1 on node1 does not reach 0000:00:00.0")));
+}
+
+TEST(Doctor, NamesAGpuThatDoesNotAnswer) {
+  std::vector<RankFacts> ranks = good_launch();
+  ranks[1].gpu_failure = "asking for its memory failed";
+  EXPECT_THAT(complaints(ranks), ElementsAre("rank 1 on node1: asking for its memory failed"));
+}
+
+TEST(Doctor, WantsADriverOfTheRuntimesMajorVersion) {
+  std::vector<RankFacts> ranks = good_launch();
+  for (RankFacts& facts : ranks) {
+    facts.runtime_version = 13010;
+  }
+  EXPECT_THAT(complaints(ranks), IsEmpty());
+  ranks[2].driver_version = ranks[3].driver_version = 12040;
+  EXPECT_THAT(complaints(ranks), ElementsAre(AllOf(HasSubstr("driver of node2 serves CUDA 12.4"),
+                                                   HasSubstr("built with 13.1"))));
+}
+
+TEST(Doctor, NamesALibraryThatIsMissingOnANodeOnce) {
+  std::vector<RankFacts> ranks = good_launch();
+  for (RankFacts& facts : ranks) {
+    facts.versions.front() = {"cuDNN", "built for, but not found on this node"};
+  }
+  EXPECT_THAT(complaints(ranks),
+              ElementsAre(AllOf(HasSubstr("cuDNN is"), HasSubstr("on node1: install it")),
+                          AllOf(HasSubstr("cuDNN is"), HasSubstr("on node2: install it"))));
+}
+
+TEST(Doctor, NamesARankWithAnotherBuildOrLibrary) {
+  std::vector<RankFacts> ranks = good_launch();
+  ranks[3].versions = {{"NCCL", "2.27.0"}, {"executable", "34cd"}};
+  EXPECT_THAT(
+      complaints(ranks),
+      ElementsAre(HasSubstr("rank 3 on node2 has NCCL 2.27.0 and rank 0 on node1 2.28.9"),
+                  HasSubstr("rank 3 on node2 has executable 34cd and rank 0 on node1 12ab")));
+}
+
+TEST(Doctor, CountsThreadsOnSharedCores) {
+  std::vector<RankFacts> ranks = good_launch();
+  ranks[1].cores = "0-3";
+  ranks[1].threads = 2;
+  EXPECT_THAT(complaints(ranks),
+              ElementsAre(HasSubstr("ranks 0 and 1 have 6 threads on 4 cores of node1 (0-3)")));
+}
+
+TEST(Doctor, FactsTravelAsText) {
+  std::vector<RankFacts> ranks = good_launch();
+  ranks[1].unreachable = {"0000:00:00.0", "0000:07:00.0"};
+  ranks[1].gpu_failure = "a \"quoted\" text";
+  ranks[1].nccl_absence = "none";
+  EXPECT_EQ(unpacked(packed(ranks[1])), ranks[1]);
+}
+
+TEST(Doctor, ShowsARowForEachRank) {
+  std::vector<RankFacts> ranks = good_launch();
+  ranks[3].gpu_bus_id = "";
+  const std::string text = facts_text(ranks);
+  EXPECT_THAT(text, HasSubstr("H200"));
+  EXPECT_THAT(text, HasSubstr("64.00 GiB of 128.00 GiB"));
+  EXPECT_THAT(text, HasSubstr("none"));
+  EXPECT_THAT(text, HasSubstr("1 of 2"));
+}
+
+}  // namespace
+}  // namespace strata::app
