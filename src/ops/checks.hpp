@@ -7,6 +7,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/ops/context.hpp"
+#include "strata/ops/reduce.hpp"
 
 namespace strata::ops {
 
@@ -30,6 +31,16 @@ inline void require_count(const ConstTensorView& tensor, DType dtype, std::int64
                           std::string_view name) {
   require(tensor.dtype() == dtype && tensor.count() == count, "{} is {} {}, {} of {} was expected",
           name, name_of(tensor.dtype()), tensor.shape().text(), count, name_of(dtype));
+}
+
+/// Throws std::logic_error unless every addition is of one of `parts` parts to another.
+inline void require_steps(std::span<const FoldPair> steps, std::int64_t parts,
+                          std::string_view name) {
+  for (const FoldPair& step : steps) {
+    require(step.into >= 0 && step.into < parts && step.from >= 0 && step.from < parts &&
+                step.into != step.from,
+            "{} adds part {} to part {} of {}", name, step.from, step.into, parts);
+  }
 }
 
 /// Throws Error(kData) for a row's target that is not in [0, classes).

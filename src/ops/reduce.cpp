@@ -44,11 +44,7 @@ void fold(Context& context, std::span<const TensorView> parts, std::span<const F
     require_count(part, parts[0].dtype(), parts[0].count(), "a fold's part");
   }
   const auto part_count = static_cast<std::int64_t>(parts.size());
-  for (const FoldPair& step : steps) {
-    require(step.into >= 0 && step.into < part_count && step.from >= 0 && step.from < part_count &&
-                step.into != step.from,
-            "a fold of part {} into part {} of {}", step.from, step.into, part_count);
-  }
+  require_steps(steps, part_count, "a fold");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
       return cuda::fold(context, parts, steps);

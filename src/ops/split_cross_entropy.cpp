@@ -146,10 +146,7 @@ LossSums combine_cross_entropy(Context& context, std::span<const FoldPair> steps
                "cross-entropy's parts");
   require_count(log_sums, parts.dtype(), rows, "cross-entropy's log_sums");
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
-  for (const FoldPair& step : steps) {
-    require(step.into >= 0 && step.into < shards && step.from >= 0 && step.from < shards,
-            "an addition of shard {} to shard {} of {}", step.from, step.into, shards);
-  }
+  require_steps(steps, shards, "cross-entropy");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
       return cuda::combine_cross_entropy(context, steps, parts, valid_rows, log_sums);
