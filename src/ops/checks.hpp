@@ -43,24 +43,6 @@ inline void require_steps(std::span<const FoldPair> steps, std::int64_t parts,
   }
 }
 
-/// Throws Error(kData) for a row's target that is not in [0, classes).
-[[noreturn]] inline void fail_target(std::int64_t row, std::int64_t target, std::int64_t classes) {
-  fail(ExitCode::kData,
-       "row {} of a microbatch has the target {}, the model has {} outputs and so takes 0 to {}; "
-       "use the data set that the model is for, or correct the size of the last layer or of the "
-       "vocabulary",
-       row, target, classes, classes - 1);
-}
-
-/// Throws Error(kData) for a target outside [0, classes).
-inline void check_targets(std::span<const std::int64_t> targets, std::int64_t classes) {
-  for (std::size_t row = 0; row < targets.size(); ++row) {
-    if (targets[row] < 0 || targets[row] >= classes) {
-      fail_target(static_cast<std::int64_t>(row), targets[row], classes);
-    }
-  }
-}
-
 /// How a tensor reads as a matrix: leading dimensions are rows, the last is columns.
 struct Rows {
   std::int64_t rows = 0;

@@ -101,12 +101,12 @@ EvaluationResult evaluate(const Plan& plan, const RankPlan& rank, comm::Groups& 
   for (std::int64_t round = 0; round < rounds; ++round) {
     const io::LoadedStep* loaded = loader ? &loader->next() : nullptr;
     BatchSource source(plan, rank, loaded, round * round_samples, samples);
-    const pipeline::Execution execution = executor.evaluate(plan.evaluation, source, see);
-    if (execution.losses.empty()) {
+    const std::vector<ops::LossSums> losses = executor.evaluate(plan.evaluation, source, see);
+    if (losses.empty()) {
       continue;
     }
     std::vector<double> mine;
-    for (const ops::LossSums& sums : execution.losses) {
+    for (const ops::LossSums& sums : losses) {
       mine.push_back(sums.loss);
       mine.push_back(static_cast<double>(sums.correct));
     }

@@ -42,7 +42,7 @@ RankPlan generating_rank(const Plan& plan) {
   RankPlan rank = rank_plan(plan, 0);
   rank.stage.pass.microbatch = 1;
   rank.stage.pass.together = 1;
-  rank.stage.slots = {.activations = 1, .inputs = 0, .gradients = 0};
+  rank.stage.slots = {.activations = 1, .inputs = 0, .gradients = 0, .losses = 0};
   rank.stage.order = nn::BackwardOrder::kSplit;
   return rank;
 }

@@ -7,6 +7,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/nn/convnet.hpp"
+#include "strata/optim/gradient_norm.hpp"
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/executor.hpp"
@@ -197,6 +198,7 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
                                      c.numerics.dtype)});
   }
   add(nn::Stage::memory(*plan.model, rank.stage));
+  add({optim::GradientNorm::memory(rank.buckets, plan.grid.data)});
   const bool evaluates = rank.loads && !c.data.test.empty();
   add({{"samples, training",
         rank.loads ? io::Loader::memory_bytes(plan.train_data, training_loader(plan, rank, 0)) : 0},

@@ -88,7 +88,7 @@ RankState::RankState(ops::Context& context, const Plan& plan, const RankPlan& ra
       reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
       optimizer_(context, plan.config.optimizer.options, rank.layout, rank.buckets, rank.place.data,
                  stage_state_.weights()),
-      norm_(rank.layout, rank.buckets, plan.grid.data) {
+      norm_(context, rank.layout, rank.buckets, rank.place.data, plan.grid.data) {
   if (const auto tie = tied_stages(plan)) {
     tie_.emplace(context, *groups.pipeline, rank.layout, rank.buckets, rank.place.data, *tie,
                  plan.config.numerics.dtype);
@@ -148,7 +148,8 @@ void RankState::require_finite(ops::Context& context) const {
     constexpr std::int64_t kBlock = 1 << 16;
     std::vector<double> squares(
         static_cast<std::size_t>((piece.range.count() + kBlock - 1) / kBlock));
-    ops::sum_of_squares_blocks(context, optimizer_.master(piece), kBlock, squares);
+    ops::sum_of_squares_blocks(context, optimizer_.master(piece), kBlock,
+                               {std::span(squares), Shape{std::ssize(squares)}});
     if (!std::all_of(squares.begin(), squares.end(), [](double s) { return std::isfinite(s); })) {
       fail(ExitCode::kDiverged,
            "the run diverged: {} holds numbers that are not finite after the last update; no "

@@ -64,7 +64,7 @@ class RankState {
     stage_state_.reset_clock();
   }
   [[nodiscard]] optim::GradientReducer& reducer() { return reducer_; }
-  [[nodiscard]] const optim::GradientNorm& norm() const { return norm_; }
+  [[nodiscard]] optim::GradientNorm& norm() { return norm_; }
 
   /// Adds the gradients of a tied table's two uses. Communication: over the pipeline group, where
   /// they lie on two stages. Returns: seconds spent waiting for it.
