@@ -97,9 +97,12 @@ void launch(Context& context, const char* name, const Grid& grid, void (*kernel)
                                static_cast<int>(grid.shared_bytes)),
           name);
   }
-  kernel<<<static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.threads),
-           static_cast<std::size_t>(grid.shared_bytes), stream>>>(arguments...);
-  check(cudaGetLastError(), name);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }
 
 /// Enough blocks of kThreads for `count` threads.

@@ -1,0 +1,254 @@
+#include "blocks.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+
+#include "shared_memory.hpp"
+
+uint3 threadIdx;
+uint3 blockIdx;
+dim3 blockDim;
+dim3 gridDim;
+
+// Keeps what a call preserves on the old stack, its end at *from, and goes on where `to` ends.
+extern "C" void standin_switch(void** from, void* to);
+asm(R"(
+  .text
+  .globl standin_switch
+  .type standin_switch, @function
+standin_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .size standin_switch, .-standin_switch
+)");
+
+namespace standin {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kStackBytes = 16 * kPageBytes;
+
+/// A stack with a page below it that must not be touched, and where it was left.
+class Fiber {
+ public:
+  explicit Fiber(void (*entry)()) {
+    void* const memory = mmap(nullptr, kPageBytes + kStackBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED || mprotect(memory, kPageBytes, PROT_NONE) != 0) {
+      fail_kernel("there is no memory for a thread's stack");
+    }
+    // Six registers, the entry, and the place of a return address, which keeps the alignment.
+    auto* const top =
+        reinterpret_cast<void**>(static_cast<std::byte*>(memory) + kPageBytes + kStackBytes);
+    top[-2] = reinterpret_cast<void*>(entry);
+    end_ = top - 8;
+  }
+
+  void resume(void*& from) { standin_switch(&from, end_); }
+  void leave(void* to) { standin_switch(&end_, to); }
+
+ private:
+  void* end_;
+};
+
+bool is_of_warp(Stop stop) {
+  return stop == Stop::kWarpBarrier || stop == Stop::kShuffle || stop == Stop::kBallot;
+}
+
+struct Warp {
+  unsigned begin = 0;
+  unsigned end = 0;
+  Stop stop = Stop::kNone;  ///< of all its threads
+  WarpValues values[2];  ///< those of this exchange, and of the last one, which may still be read
+  unsigned exchanges = 0;
+};
+
+/// The block whose threads run.
+class Block {
+ public:
+  void run(const Launch& launch);
+
+  void stop_at(Stop stop) {
+    note(stop);
+    running_->leave(scheduler_);
+  }
+  [[nodiscard]] bool any(bool predicate) {
+    pending_any_ = pending_any_ || predicate;
+    stop_at(Stop::kBarrierOr);
+    return any_;
+  }
+  [[nodiscard]] const WarpValues& exchange(Stop stop, std::uint64_t value) {
+    Warp& warp = warps_[threadIdx.x / kWarpThreads];
+    WarpValues& values = warp.values[warp.exchanges % 2];
+    values[threadIdx.x % kWarpThreads] = value;
+    stop_at(stop);
+    return values;
+  }
+  [[nodiscard]] const Launch* launch() const { return launch_; }
+
+ private:
+  /// The threads of a warp stop at the same things.
+  void note(Stop stop) {
+    Warp& warp = warps_[threadIdx.x / kWarpThreads];
+    if (threadIdx.x == warp.begin) {
+      warp.stop = stop;
+    } else if (warp.stop != stop) {
+      fail_kernel("threads of one warp stop at different things");
+    }
+  }
+  static void run_threads();
+  void run_to_next_stop(Warp& warp);
+  void run_to_barrier();
+
+  const Launch* launch_ = nullptr;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> free_;       ///< not in a thread
+  std::vector<Fiber*> of_thread_;  ///< null before and after a thread runs
+  std::vector<Warp> warps_;
+  unsigned started_ = 0;   ///< threads
+  unsigned warp_end_ = 0;  ///< of the warp whose turn it is
+  Fiber* running_ = nullptr;
+  void* scheduler_ = nullptr;
+  bool any_ = false;
+  bool pending_any_ = false;
+};
+
+Block& block() {
+  static Block one;
+  return one;
+}
+
+/// A fiber's life: it takes threads of a warp that have not started, one after the other, and lies
+/// idle when there are none.
+void Block::run_threads() {
+  Block& self = block();
+  while (true) {
+    Fiber* const own = self.running_;
+    while (self.started_ < self.warp_end_) {
+      threadIdx.x = self.started_++;
+      self.of_thread_[threadIdx.x] = own;
+      self.launch_->thread();
+      self.of_thread_[threadIdx.x] = nullptr;
+      self.note(Stop::kEnd);
+    }
+    self.free_.push_back(own);
+    own->leave(self.scheduler_);
+  }
+}
+
+void Block::run_to_next_stop(Warp& warp) {
+  warp_end_ = warp.end;
+  for (unsigned thread = warp.begin; thread < warp.end; ++thread) {
+    if (thread < started_) {
+      running_ = of_thread_[thread];
+      if (running_ == nullptr) {
+        continue;  // it ended before its turn came here
+      }
+    } else {
+      if (free_.empty()) {
+        fibers_.push_back(std::make_unique<Fiber>(&Block::run_threads));
+        free_.push_back(fibers_.back().get());
+      }
+      running_ = free_.back();
+      free_.pop_back();
+    }
+    threadIdx.x = thread;
+    running_->resume(scheduler_);
+  }
+}
+
+void Block::run_to_barrier() {
+  for (Warp& warp : warps_) {
+    do {
+      run_to_next_stop(warp);
+      ++warp.exchanges;
+    } while (is_of_warp(warp.stop));
+    if (warp.stop != warps_.front().stop) {
+      fail_kernel("warps of one block stop at different things");
+    }
+  }
+}
+
+void Block::run(const Launch& launch) {
+  launch_ = &launch;
+  started_ = 0;
+  pending_any_ = false;
+  of_thread_.assign(launch.threads, nullptr);
+  warps_.resize((launch.threads + kWarpThreads - 1) / kWarpThreads);
+  for (std::size_t i = 0; i < warps_.size(); ++i) {
+    warps_[i].begin = static_cast<unsigned>(i) * kWarpThreads;
+    warps_[i].end = std::min(warps_[i].begin + kWarpThreads, launch.threads);
+  }
+  do {
+    run_to_barrier();
+    any_ = std::exchange(pending_any_, false);
+  } while (warps_.front().stop != Stop::kEnd);
+  launch_ = nullptr;
+}
+
+}  // namespace
+
+void stop_at(Stop stop) {
+  block().stop_at(stop);
+}
+
+void require_whole_warp(unsigned mask) {
+  if (mask != kWholeWarp || blockDim.x % kWarpThreads != 0) {
+    fail_kernel("a warp's operation is not one of 32 threads");
+  }
+}
+
+bool any_in_block(bool predicate) {
+  return block().any(predicate);
+}
+
+const WarpValues& exchange(Stop stop, std::uint64_t value) {
+  return block().exchange(stop, value);
+}
+
+void run_blocks(const Launch& launch) {
+  gridDim = dim3(launch.blocks);
+  blockDim = dim3(launch.threads);
+  SharedMemory shared(launch.shared_bytes);
+  for (unsigned index = 0; index < launch.blocks; ++index) {
+    blockIdx.x = index;
+    shared.spoil();
+    block().run(launch);
+  }
+  if (!shared.kept_its_size()) {
+    fail_kernel("shared memory was written beyond what the launch asked for");
+  }
+}
+
+const char* running_kernel() {
+  const Launch* const launch = block().launch();
+  return launch == nullptr ? nullptr : launch->kernel;
+}
+
+void fail_kernel(const char* what) {
+  const char* const kernel = running_kernel();
+  std::fprintf(stderr, "stand-in for a GPU: %s: block %u, thread %u of %s\n", what, blockIdx.x,
+               threadIdx.x, kernel == nullptr ? "no kernel" : kernel);
+  std::abort();
+}
+
+}  // namespace standin

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include <vector_types.h>
+
+// Kernels on a CPU. The threads of a block take turns on one thread of the system: each runs until
+// it stops for the others of its warp or block, on a stack of its own from then on. Threads that
+// never stop run one after the other, as a loop would.
+
+// As kernels call them. They are those of the thread whose turn it is.
+extern uint3 threadIdx;
+extern uint3 blockIdx;
+extern dim3 blockDim;
+extern dim3 gridDim;
+
+namespace standin {
+
+inline constexpr unsigned kWarpThreads = 32;
+inline constexpr unsigned kWholeWarp = 0xFFFFFFFFU;
+inline constexpr unsigned kMostThreads = 1024;
+/// Shared memory whose size is given at launch: without asking, and at most (compute capability
+/// 9.0).
+inline constexpr std::size_t kSharedBytesUnasked = 48U << 10U;
+inline constexpr std::size_t kMostSharedBytes = 227U << 10U;
+
+/// Where a thread waits for others.
+enum class Stop { kNone, kEnd, kBarrier, kBarrierOr, kWarpBarrier, kShuffle, kBallot };
+
+/// A word of each lane.
+using WarpValues = std::array<std::uint64_t, kWarpThreads>;
+
+/// For kernels. What only some of a warp's or a block's threads reach ends the program with a
+/// message.
+void stop_at(Stop stop);
+void require_whole_warp(unsigned mask);
+/// Whether any thread of the block says so.
+[[nodiscard]] bool any_in_block(bool predicate);
+/// What the lanes of this warp gave. Void after the second next stop.
+[[nodiscard]] const WarpValues& exchange(Stop stop, std::uint64_t value);
+
+struct Launch {
+  unsigned blocks = 0;
+  unsigned threads = 0;
+  std::size_t shared_bytes = 0;
+  const char* kernel = "";       ///< for messages
+  std::function<void()> thread;  ///< what one thread does
+};
+
+/// Runs all blocks, in order. The memory of __shared__ variables, which is this thread's
+/// thread_local memory of the executable, holds 0xFF bytes before each.
+void run_blocks(const Launch& launch);
+
+/// What runs at the moment; null outside of kernels.
+[[nodiscard]] const char* running_kernel();
+
+/// Ends the program with a line about the kernel that runs.
+[[noreturn]] void fail_kernel(const char* what);
+
+}  // namespace standin

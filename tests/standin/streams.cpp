@@ -1,0 +1,44 @@
+#include "streams.hpp"
+
+#include <thread>
+
+namespace standin {
+
+void advance(Stream& stream) {
+  const Work work = std::move(stream.waiting.front());
+  stream.waiting.pop_front();
+  finish(work.after);
+  if (work.action) {
+    work.action();
+  }
+  ++stream.done;
+}
+
+void finish(const Position& position) {
+  while (!position.is_reached()) {
+    advance(*position.stream);
+  }
+}
+
+void Worker::run(const std::function<void()>& task) {
+  std::unique_lock lock(mutex_);
+  if (!is_started_) {
+    is_started_ = true;
+    std::thread([this] { serve(); }).detach();
+  }
+  task_ = &task;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return task_ == nullptr; });
+}
+
+void Worker::serve() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return task_ != nullptr; });
+    (*task_)();
+    task_ = nullptr;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace standin
