@@ -116,7 +116,7 @@ void add_losses_of_nans(std::vector<Case>& cases, const Shape& shape) {
                        mean_squared_error(context, t[0], t[1], shape[0], 0.125, t[2], sums);
                      });
                    }});
-  // The largest of a shard with a NaN is not compared: it is written for what follows from it.
+  // The parts are not compared: of a row with a NaN only what follows from them is settled.
   cases.push_back(
       {"split_cross_entropy" + of,
        {with_nans(shape), ids(rows, 0, shape.back()), computed(Role::kWritten, rows)},
