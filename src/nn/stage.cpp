@@ -39,6 +39,7 @@ Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model
   Carver gradients(&memory_[3]);
   Carver shared(&memory_[4]);
   Carver workspace(&memory_[5]);
+  Carver losses(&memory_[6]);
   // What passes share, those that run together have each for itself.
   const auto own_part = [&](Carver& carver, const device::Buffer& memory, std::int64_t slot) {
     carver.set_base(slot % spec.pass.together * (memory.bytes() / spec.pass.together));
@@ -56,6 +57,8 @@ Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model
   }
   workspace_ = carve_workspace(model, spec, workspace);
   loss_workspace_ = carve_loss(model, spec, workspace);
+  losses_ = carve_losses(model, spec, losses);
+  losses_on_host_ = device::HostCopy(losses_);
   place_weights(weights);
 }
 
@@ -178,29 +181,47 @@ void Stage::forward(std::span<const Microbatch> together, Mode mode) {
   }
 }
 
-ops::LossSums Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets,
-                          std::int64_t valid, double gradient_scale, Mode mode) {
+void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
+                 double gradient_scale, Mode mode) {
   require(is_last(), "the loss of a stage that is not the last");
+  require(!losses_.empty(), "a loss of a stage that has no slot for one");
+  const std::int64_t slot = microbatch.number % losses_.shape()[0];
+  const TensorView sums = losses_.flat_slice(slot * ops::kLossElements, ops::kLossElements);
   const ConstTensorView output = outputs_of(microbatch).front();
   const TensorView gradient =
       mode == Mode::kTraining
           ? output_gradients_of(microbatch.turn).front().reshaped(output.shape())
           : TensorView();
   if (model_.loss() == LossKind::kMeanSquaredError) {
-    return ops::mean_squared_error(context_, output, targets.reshaped(output.shape()), valid,
-                                   gradient_scale, gradient);
+    ops::mean_squared_error(context_, output, targets.reshaped(output.shape()), valid,
+                            gradient_scale, gradient, sums);
+    return;
   }
   // A language model has a target for every token.
   const std::int64_t valid_rows = valid * rows_at(model_.output(), 1);
   if (model_.output().placement == Placement::kFeatures) {
-    return split_cross_entropy(output, targets, valid_rows, gradient_scale, gradient);
+    split_cross_entropy(output, targets, valid_rows, gradient_scale, gradient, sums);
+  } else {
+    ops::cross_entropy(context_, output, targets, valid_rows, gradient_scale, gradient, sums);
   }
-  return ops::cross_entropy(context_, output, targets, valid_rows, gradient_scale, gradient);
 }
 
-ops::LossSums Stage::split_cross_entropy(const ConstTensorView& logits,
-                                         const ConstTensorView& targets, std::int64_t valid_rows,
-                                         double gradient_scale, const TensorView& gradient) {
+std::vector<ops::LossSums> Stage::losses() {
+  losses_on_host_.update(context_.stream());
+  context_.synchronize();
+  std::vector<ops::LossSums> losses;
+  const std::int64_t slots = losses_.empty() ? 0 : losses_.shape()[0];
+  for (std::int64_t i = 0; i < slots; ++i) {
+    losses.push_back(ops::loss_sums_of(
+        losses_on_host_.view().flat_slice(i * ops::kLossElements, ops::kLossElements)));
+    ops::require_labels(losses.back(), model_.output().shape.back());
+  }
+  return losses;
+}
+
+void Stage::split_cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
+                                std::int64_t valid_rows, double gradient_scale,
+                                const TensorView& gradient, const TensorView& sums) {
   const std::int64_t vocabulary = model_.output().shape.back();
   const std::int64_t rows = rows_at(model_.output(), microbatch());
   const grid::Range& own = shards_.own();
@@ -216,17 +237,16 @@ ops::LossSums Stage::split_cross_entropy(const ConstTensorView& logits,
   const std::int64_t part = rows * ops::kCrossEntropyParts;
   for (std::int64_t s = own.begin; s < own.end; ++s) {
     ops::cross_entropy_parts(
-        context_, block(logits, s), targets, first_id(s), vocabulary,
+        context_, block(logits, s), targets, first_id(s),
         mine.flat_slice((s - own.begin) * part, part).reshaped({rows, ops::kCrossEntropyParts}));
   }
   shards_.all_gather_parts(mine, all);
-  const ops::LossSums sums =
-      ops::combine_cross_entropy(context_, shards_.steps(), all, valid_rows, log_sums);
+  ops::combine_cross_entropy(context_, shards_.steps(), all, targets, vocabulary, valid_rows,
+                             log_sums, sums);
   for (std::int64_t s = own.begin; s < own.end && !gradient.empty(); ++s) {
     ops::cross_entropy_gradient(context_, block(logits, s), targets, first_id(s), log_sums,
                                 valid_rows, gradient_scale, block(gradient, s));
   }
-  return sums;
 }
 
 void Stage::remake(const LayerPass& pass, std::int64_t layer) {

@@ -1,5 +1,6 @@
 #include "stage_memory.hpp"
 
+#include "strata/ops/loss.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
 
 #include "gradient_plan.hpp"
@@ -130,6 +131,12 @@ std::vector<TensorView> Stage::carve_loss(const Model& model, const StageSpec& s
           carver.take(Shape{rows}, dtype)};
 }
 
+/// An entry for every slot of every lane.
+TensorView Stage::carve_losses(const Model& model, const StageSpec& spec, Carver& carver) {
+  const std::int64_t slots = holds_last(model, spec) ? spec.slots.losses * spec.pass.together : 0;
+  return carver.take(Shape{slots, ops::kLossElements}, DType::kInt64);
+}
+
 LayerTraffic Stage::traffic(const Model& model, const StageSpec& spec) {
   LayerTraffic traffic;
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
@@ -165,18 +172,21 @@ std::vector<MemoryItem> Stage::memory(const Model& model, const StageSpec& spec)
   Carver gradients(nullptr);
   Carver shared(nullptr);
   Carver workspace(nullptr);
+  Carver losses(nullptr);
   carve_activations(model, spec, activations, remade);
   carve_inputs(model, spec, inputs);
   carve_gradients(model, spec, gradients, shared);
   carve_workspace(model, spec, workspace);
   carve_loss(model, spec, workspace);
+  carve_losses(model, spec, losses);
   const std::int64_t lanes = spec.pass.together;
   return {{"activations", lanes * spec.slots.activations * activations.bytes()},
           {"activations made again", lanes * remade.bytes()},
           {"received activations", lanes * spec.slots.inputs * inputs.bytes()},
           {"activation gradients", lanes * spec.slots.gradients * gradients.bytes()},
           {"shared gradients", lanes * shared.bytes()},
-          {"workspace", workspace.bytes()}};
+          {"workspace", workspace.bytes()},
+          {"losses of a step", losses.bytes()}};
 }
 
 }  // namespace strata::nn

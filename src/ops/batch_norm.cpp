@@ -149,6 +149,8 @@ void combine_statistics(Context& context, std::span<const FoldPair> steps,
   const std::int64_t n = mean.count();
   require_count(variance, mean.dtype(), n, "a variance of parts");
   require_like(parts, mean.dtype(), {parts.shape()[0], 2, n}, "statistics of parts");
+  require(parts.shape()[0] >= 1, "statistics of no parts");
+  require_steps(steps, parts.shape()[0], "a sum of statistics");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
       return cuda::combine_statistics(context, steps, parts, mean, variance);
@@ -179,6 +181,8 @@ void mean_of_parts(Context& context, std::span<const FoldPair> steps, const Cons
                    const TensorView& mean) {
   const std::int64_t n = mean.count();
   require_count(parts, mean.dtype(), parts.shape()[0] * n, "parts of a mean");
+  require(parts.shape()[0] >= 1, "a mean of no parts");
+  require_steps(steps, parts.shape()[0], "a mean of parts");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
       return cuda::mean_of_parts(context, steps, parts, mean);

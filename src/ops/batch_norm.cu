@@ -224,14 +224,8 @@ struct PartMeans {
       : parts(part_count),
         columns(column_count),
         step_count(static_cast<std::int64_t>(additions.size())) {
-    const auto steps_bytes = static_cast<std::int64_t>(additions.size_bytes());
-    std::byte* const memory = scratch_of<std::byte>(
-        context, steps_bytes + parts * columns * static_cast<std::int64_t>(sizeof(C)));
-    check(cudaMemcpyAsync(memory, additions.data(), additions.size_bytes(), cudaMemcpyHostToDevice,
-                          stream_of(context)),
-          "copying additions");
-    steps = reinterpret_cast<const FoldPair*>(memory);
-    values = reinterpret_cast<C*>(memory + steps_bytes);
+    steps = context.cuda_state().additions(additions);
+    values = scratch_of<C>(context, parts * columns);
   }
 
   /// The mean of value(part) over all parts. One thread calls it for a column.

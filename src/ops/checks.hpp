@@ -7,6 +7,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/ops/context.hpp"
+#include "strata/ops/reduce.hpp"
 
 namespace strata::ops {
 
@@ -32,21 +33,13 @@ inline void require_count(const ConstTensorView& tensor, DType dtype, std::int64
           name, name_of(tensor.dtype()), tensor.shape().text(), count, name_of(dtype));
 }
 
-/// Throws Error(kData) for a row's target that is not in [0, classes).
-[[noreturn]] inline void fail_target(std::int64_t row, std::int64_t target, std::int64_t classes) {
-  fail(ExitCode::kData,
-       "row {} of a microbatch has the target {}, the model has {} outputs and so takes 0 to {}; "
-       "use the data set that the model is for, or correct the size of the last layer or of the "
-       "vocabulary",
-       row, target, classes, classes - 1);
-}
-
-/// Throws Error(kData) for a target outside [0, classes).
-inline void check_targets(std::span<const std::int64_t> targets, std::int64_t classes) {
-  for (std::size_t row = 0; row < targets.size(); ++row) {
-    if (targets[row] < 0 || targets[row] >= classes) {
-      fail_target(static_cast<std::int64_t>(row), targets[row], classes);
-    }
+/// Throws std::logic_error unless every addition is of one of `parts` parts to another.
+inline void require_steps(std::span<const FoldPair> steps, std::int64_t parts,
+                          std::string_view name) {
+  for (const FoldPair& step : steps) {
+    require(step.into >= 0 && step.into < parts && step.from >= 0 && step.from < parts &&
+                step.into != step.from,
+            "{} adds part {} to part {} of {}", name, step.from, step.into, parts);
   }
 }
 

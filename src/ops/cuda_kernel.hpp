@@ -123,18 +123,6 @@ T* scratch_of(Context& context, std::int64_t count) {
       context.cuda_state().scratch(count * static_cast<std::int64_t>(sizeof(T))));
 }
 
-/// Copies a small result from device memory and waits for it.
-template <typename T>
-T result_of(Context& context, const T* on_device) {
-  static_assert(sizeof(T) <= CudaState::kResultBytes);
-  const cudaStream_t stream = stream_of(context);
-  auto* const result = reinterpret_cast<T*>(context.cuda_state().results());
-  check(cudaMemcpyAsync(result, on_device, sizeof(T), cudaMemcpyDeviceToHost, stream),
-        "copying a result");
-  check(cudaStreamSynchronize(stream), "waiting for a result");
-  return *result;
-}
-
 /// An element in the type that it is computed in.
 __device__ inline float value_of(float x) {
   return x;

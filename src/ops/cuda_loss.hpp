@@ -4,8 +4,8 @@
 
 #include "strata/ops/loss.hpp"
 
-#include "checks.hpp"
 #include "cuda_kernel.hpp"
+#include "cuda_rows.hpp"
 
 // What operations that give a loss share. Included by .cu files alone.
 namespace strata::ops::cuda {
@@ -16,25 +16,45 @@ struct RowLoss {
   std::int64_t correct;
 };
 
-/// A target that the model has no output for; row is -1 where there is none.
-struct BadTarget {
-  std::int64_t row;
-  std::int64_t target;
-};
-
-/// What a loss hands back to the host.
-struct LossResult {
-  RowLoss sums;
-  BadTarget bad;
-};
-
 __device__ inline bool is_target(std::int64_t target, std::int64_t classes) {
   return target >= 0 && target < classes;
 }
 
-/// The first bad target of all rows; one block, whose threads look at every kThreads-th row.
-__device__ inline void find_bad_target(std::int64_t rows, const std::int64_t* targets,
-                                       std::int64_t classes, BadTarget* bad) {
+/// What a row's softmax follows from, the same in all of its threads.
+template <typename C>
+struct RowPeak {
+  C largest;
+  /// Of exp(element - largest); NaN where the row has one.
+  double sum;
+  /// The first element that is the largest; among NaNs none, which is the row's length.
+  std::int64_t first;
+};
+
+template <int kSize, typename T>
+__device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T* x,
+                                       std::int64_t columns) {
+  using C = Compute<T>;
+  C largest = value_of(x[0]);
+  for (std::int64_t i = threads.lane; i < columns; i += kSize) {
+    largest = larger(largest, value_of(x[i]));
+  }
+  largest = threads.largest(largest);
+  C part{0};
+  std::int64_t first = columns;
+  for (std::int64_t i = threads.lane; i < columns; i += kSize) {
+    const C value = value_of(x[i]);
+    part += exponential(value - largest);
+    first = value == largest && i < first ? i : first;
+  }
+  first = threads.smallest(first);
+  const double sum = threads.sum(static_cast<double>(part));
+  return {largest, sum, sum == sum ? first : columns};
+}
+
+/// The first row whose target is outside [0, classes); `rows` where there is none. One block, whose
+/// threads look at every kThreads-th row; only its first thread knows the answer.
+__device__ inline std::int64_t first_bad_row(std::int64_t rows, const std::int64_t* targets,
+                                             std::int64_t classes) {
   __shared__ std::int64_t first_of[kThreads];
   std::int64_t first = rows;
   for (std::int64_t row = threadIdx.x; row < rows && first == rows; row += kThreads) {
@@ -42,18 +62,16 @@ __device__ inline void find_bad_target(std::int64_t rows, const std::int64_t* ta
   }
   first_of[threadIdx.x] = first;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int thread = 1; thread < kThreads; ++thread) {
-      first = first_of[thread] < first ? first_of[thread] : first;
-    }
-    *bad = first < rows ? BadTarget{first, targets[first]} : BadTarget{-1, 0};
+  for (int thread = 1; threadIdx.x == 0 && thread < kThreads; ++thread) {
+    first = first_of[thread] < first ? first_of[thread] : first;
   }
+  return first;
 }
 
-/// The rows' losses, added in order, and the first bad target; no targets: null. One block.
-__global__ inline void sum_losses_kernel(std::int64_t rows, const RowLoss* losses,
+/// The rows' losses, added in order, and the first bad label; no targets: null. One block.
+__global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losses,
                                          const std::int64_t* targets, std::int64_t classes,
-                                         LossResult* result) {
+                                         LossSums* sums) {
   __shared__ RowLoss run[kThreads];
   double loss = 0.0;
   std::int64_t correct = 0;
@@ -71,49 +89,21 @@ __global__ inline void sum_losses_kernel(std::int64_t rows, const RowLoss* losse
     }
     __syncthreads();
   }
+  const std::int64_t looked_at = targets == nullptr ? 0 : rows;
+  const std::int64_t bad = first_bad_row(looked_at, targets, classes);
   if (threadIdx.x == 0) {
-    result->sums = {loss, correct};
-  }
-  find_bad_target(targets == nullptr ? 0 : rows, targets, classes, &result->bad);
-}
-
-__global__ inline void find_bad_target_kernel(std::int64_t rows, const std::int64_t* targets,
-                                              std::int64_t classes, BadTarget* bad) {
-  find_bad_target(rows, targets, classes, bad);
-}
-
-/// Throws Error(kData) for a bad target.
-inline void require_no_bad_target(const BadTarget& bad, std::int64_t classes) {
-  if (bad.row >= 0) {
-    fail_target(bad.row, bad.target, classes);
+    *sums = bad < looked_at ? LossSums{loss, correct, bad, targets[bad]}
+                            : LossSums{loss, correct, -1, 0};
   }
 }
 
-/// Adds up what the rows gave and waits for it. `losses` and `result` are device memory; `targets`
-/// may be null. Throws: Error(kData) for a target outside [0, classes).
-inline LossSums sum_of_losses(Context& context, std::int64_t rows, const RowLoss* losses,
-                              const std::int64_t* targets, std::int64_t classes,
-                              LossResult* result) {
-  launch(context, "adding losses", {1, kThreads, 0}, sum_losses_kernel, rows, losses, targets,
-         classes, result);
-  const LossResult got = result_of(context, result);
-  require_no_bad_target(got.bad, classes);
-  return {got.sums.loss, got.sums.correct};
+static_assert(sizeof(LossSums) == kLossElements * sizeof(std::int64_t));
+
+/// Adds up what the rows gave; `losses` and `targets`, which may be null, are device memory.
+inline void write_sums(Context& context, std::int64_t rows, const RowLoss* losses,
+                       const std::int64_t* targets, std::int64_t classes, const TensorView& sums) {
+  launch(context, "adding losses", {1, kThreads, 0}, write_sums_kernel, rows, losses, targets,
+         classes, reinterpret_cast<LossSums*>(sums.device<std::int64_t>()));
 }
-
-/// Memory for the result and for what `rows` rows give.
-struct LossMemory {
-  LossMemory(Context& context, std::int64_t rows) {
-    static_assert(sizeof(LossResult) % alignof(RowLoss) == 0);
-    std::byte* const memory =
-        scratch_of<std::byte>(context, static_cast<std::int64_t>(sizeof(LossResult)) +
-                                           rows * static_cast<std::int64_t>(sizeof(RowLoss)));
-    result = reinterpret_cast<LossResult*>(memory);
-    losses = reinterpret_cast<RowLoss*>(memory + sizeof(LossResult));
-  }
-
-  LossResult* result;
-  RowLoss* losses;
-};
 
 }  // namespace strata::ops::cuda

@@ -81,19 +81,21 @@ void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
                               const ConstTensorView& rstd, const ConstTensorView& dy,
                               const TensorView& dgain, Accumulate accumulate);
 
-[[nodiscard]] LossSums cross_entropy(Context& context, const ConstTensorView& logits,
-                                     const ConstTensorView& labels, std::int64_t valid_rows,
-                                     double gradient_scale, const TensorView& dlogits);
-[[nodiscard]] LossSums mean_squared_error(Context& context, const ConstTensorView& prediction,
-                                          const ConstTensorView& target, std::int64_t valid_rows,
-                                          double gradient_scale, const TensorView& dprediction);
+void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
+                   std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
+                   const TensorView& sums);
+void mean_squared_error(Context& context, const ConstTensorView& prediction,
+                        const ConstTensorView& target, std::int64_t valid_rows,
+                        double gradient_scale, const TensorView& dprediction,
+                        const TensorView& sums);
 
 void cross_entropy_parts(Context& context, const ConstTensorView& logits,
                          const ConstTensorView& targets, std::int64_t first_id,
-                         std::int64_t vocabulary, const TensorView& parts);
-[[nodiscard]] LossSums combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
-                                             const ConstTensorView& parts, std::int64_t valid_rows,
-                                             const TensorView& log_sums);
+                         const TensorView& parts);
+void combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
+                           const ConstTensorView& parts, const ConstTensorView& targets,
+                           std::int64_t vocabulary, std::int64_t valid_rows,
+                           const TensorView& log_sums, const TensorView& sums);
 void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
                             const ConstTensorView& targets, std::int64_t first_id,
                             const ConstTensorView& log_sums, std::int64_t valid_rows,
@@ -110,7 +112,7 @@ void positions_backward(Context& context, const ConstTensorView& dy, std::int64_
 
 void fold(Context& context, std::span<const TensorView> parts, std::span<const FoldPair> steps);
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
-                           std::span<double> out);
+                           const TensorView& out);
 
 void sgd_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
                 const TensorView& momentum, const SgdOptions& options);

@@ -1,13 +1,18 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
+#include "strata/core/tensor.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/device/device.hpp"
-#include "strata/device/pinned_buffer.hpp"
 #include "strata/ops/context.hpp"
+#include "strata/ops/reduce.hpp"
 
 namespace strata::ops {
 
@@ -22,14 +27,9 @@ class CudaState {
  public:
   /// Memory that cuBLASLt's kernels may work in. Fixed, for the choice of a kernel follows from it.
   static constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
-  /// The largest result that an operation hands back to the host at a time.
-  static constexpr std::int64_t kResultBytes = 4096;
 
   CudaState(const device::Device& device, Float32Products products)
-      : device_(device),
-        products_(products),
-        workspace_(device, kWorkspaceBytes),
-        results_(kResultBytes) {}
+      : device_(device), products_(products), workspace_(device, kWorkspaceBytes) {}
 
   /// How float32 matrices are multiplied.
   [[nodiscard]] Float32Products float32_products() const { return products_; }
@@ -44,9 +44,23 @@ class CudaState {
     }
     return scratch_.raw();
   }
+  /// The additions in device memory, where they stay: an operation is given the same ones again and
+  /// again, and to copy them behind other work may wait for it.
+  [[nodiscard]] const FoldPair* additions(std::span<const FoldPair> steps) {
+    const auto bytes = std::as_bytes(steps);
+    for (const auto& [known, memory] : additions_) {
+      if (std::ranges::equal(known, bytes)) {
+        return reinterpret_cast<const FoldPair*>(memory.raw());
+      }
+    }
+    const Shape shape{static_cast<std::int64_t>(bytes.size())};
+    device::Buffer memory(device_, shape.count());
+    device::copy_tensor(ConstTensorView(bytes.data(), shape, DType::kUint8),
+                        memory.view(0, shape, DType::kUint8));
+    additions_.emplace_back(std::vector(bytes.begin(), bytes.end()), std::move(memory));
+    return reinterpret_cast<const FoldPair*>(additions_.back().second.raw());
+  }
   [[nodiscard]] std::byte* workspace() const { return workspace_.raw(); }
-  /// Host memory of kResultBytes that the GPU writes results to.
-  [[nodiscard]] std::byte* results() const { return results_.raw(); }
   /// Made when it is first used. Known to src/ops/matmul.cu.
   [[nodiscard]] auto& product_library() { return product_library_; }
 
@@ -55,7 +69,7 @@ class CudaState {
   Float32Products products_;
   device::Buffer workspace_;
   device::Buffer scratch_;
-  device::PinnedBuffer results_;
+  std::vector<std::pair<std::vector<std::byte>, device::Buffer>> additions_;
   std::unique_ptr<cuda::ProductLibrary, void (*)(cuda::ProductLibrary*)> product_library_{
       nullptr, [](cuda::ProductLibrary*) {}};
 };

@@ -144,7 +144,7 @@ void group_norm_forward(Context& context, const GroupNormShape& shape, const Con
   require_count(gain, x.dtype(), shape.channels, "group norm's gain");
   require_count(bias, x.dtype(), shape.channels, "group norm's bias");
   require_count(y, x.dtype(), x.count(), "group norm's y");
-  require(x.raw() != y.raw(), "group norm in place");
+  require(x.empty() || x.raw() != y.raw(), "group norm in place");
   require_statistics(shape, x.dtype(), mean, rstd);
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {

@@ -1,6 +1,7 @@
 #include "strata/ops/loss.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <span>
 #include <type_traits>
@@ -13,26 +14,12 @@
 #include "checks.hpp"
 #include "cuda_ops.hpp"
 #include "lanes.hpp"
+#include "loss_rows.hpp"
 #include "math.hpp"
 #include "rounded.hpp"
 
 namespace strata::ops {
 namespace {
-
-/// What a row gives to LossSums.
-struct RowLoss {
-  double loss = 0.0;
-  std::int64_t correct = 0;
-};
-
-LossSums sum_of(const std::vector<RowLoss>& rows) {
-  LossSums sums;
-  for (const RowLoss& row : rows) {
-    sums.loss += row.loss;
-    sums.correct += row.correct;
-  }
-  return sums;
-}
 
 /// The first element that is `value`; `count` where none is.
 template <typename T>
@@ -52,15 +39,18 @@ RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t la
   const C largest = lane_max<C>(classes, logit);
   const auto power = [=](std::int64_t i) { return fast_exp(logit(i) - largest); };
   const double below = static_cast<double>(largest) - static_cast<double>(logit(label));
+  const bool is_first = first_equal(logits, classes, largest) == label;
   RowLoss result;
-  result.correct = first_equal(logits, classes, largest) == label ? 1 : 0;
+  const auto add_up = [&](double sum) {
+    result = {below + std::log(sum), is_first && !std::isnan(sum)};
+  };
   if (gradient == nullptr) {
-    result.loss = below + std::log(lane_sum<C>(classes, power));
+    add_up(lane_sum<C>(classes, power));
     return result;
   }
   const C label_power = power(label);
   const auto factor_of = [&](double sum) {
-    result.loss = below + std::log(sum);
+    add_up(sum);
     return static_cast<C>(static_cast<double>(scale) / sum);
   };
   if constexpr (std::is_same_v<T, C>) {
@@ -108,22 +98,42 @@ double squared_error_row(const T* prediction, const T* target, std::int64_t outp
 
 }  // namespace
 
-LossSums cross_entropy(Context& context, const ConstTensorView& logits,
-                       const ConstTensorView& labels, std::int64_t valid_rows,
-                       double gradient_scale, const TensorView& dlogits) {
+LossSums loss_sums_of(const ConstTensorView& sums) {
+  require_count(sums, DType::kInt64, kLossElements, "a loss's sums");
+  const std::span<const std::int64_t> from = sums.host<std::int64_t>();
+  return {.loss = std::bit_cast<double>(from[0]),
+          .correct = from[1],
+          .bad_row = from[2],
+          .bad_label = from[3]};
+}
+
+void require_labels(const LossSums& sums, std::int64_t classes) {
+  if (sums.bad_row >= 0) {
+    fail(ExitCode::kData,
+         "row {} of a microbatch has the target {}, the model has {} outputs and so takes 0 to {}; "
+         "use the data set that the model is for, or correct the size of the last layer or of the "
+         "vocabulary",
+         sums.bad_row, sums.bad_label, classes, classes - 1);
+  }
+}
+
+void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
+                   std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
+                   const TensorView& sums) {
   const auto [rows, classes] = rows_of(logits.shape());
   require_count(labels, DType::kInt64, rows, "cross-entropy's labels");
+  require_count(sums, DType::kInt64, kLossElements, "cross-entropy's sums");
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
   if (!dlogits.empty()) {
     require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
   }
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::cross_entropy(context, logits, labels, valid_rows, gradient_scale, dlogits);
+      return cuda::cross_entropy(context, logits, labels, valid_rows, gradient_scale, dlogits,
+                                 sums);
     }
   }
-  const auto label = labels.host<std::int64_t>();
-  check_targets(label.first(static_cast<std::size_t>(valid_rows)), classes);
+  const auto label = labels.host<std::int64_t>().first(static_cast<std::size_t>(valid_rows));
   std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));
   with_stored(logits.dtype(), [&, rows = rows, n = classes]<typename T>(T) {
     const T* from = logits.host<T>().data();
@@ -132,8 +142,8 @@ LossSums cross_entropy(Context& context, const ConstTensorView& logits,
     parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         T* const row_gradient = gradient == nullptr ? nullptr : gradient + row * n;
-        if (row < valid_rows) {
-          const auto index = static_cast<std::size_t>(row);
+        const auto index = static_cast<std::size_t>(row);
+        if (row < valid_rows && is_target(label[index], n)) {
           row_losses[index] =
               cross_entropy_row(from + row * n, n, label[index], scale, row_gradient);
         } else if (row_gradient != nullptr) {
@@ -142,14 +152,16 @@ LossSums cross_entropy(Context& context, const ConstTensorView& logits,
       }
     });
   });
-  return sum_of(row_losses);
+  write_sums(row_losses, label, classes, sums);
 }
 
-LossSums mean_squared_error(Context& context, const ConstTensorView& prediction,
-                            const ConstTensorView& target, std::int64_t valid_rows,
-                            double gradient_scale, const TensorView& dprediction) {
+void mean_squared_error(Context& context, const ConstTensorView& prediction,
+                        const ConstTensorView& target, std::int64_t valid_rows,
+                        double gradient_scale, const TensorView& dprediction,
+                        const TensorView& sums) {
   require(prediction.shape().rank() >= 1, "a squared error of a scalar");
   require_like(target, prediction.dtype(), prediction.shape(), "squared error's target");
+  require_count(sums, DType::kInt64, kLossElements, "squared error's sums");
   const std::int64_t rows = prediction.shape()[0];
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
   if (!dprediction.empty()) {
@@ -159,7 +171,7 @@ LossSums mean_squared_error(Context& context, const ConstTensorView& prediction,
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
       return cuda::mean_squared_error(context, prediction, target, valid_rows, gradient_scale,
-                                      dprediction);
+                                      dprediction, sums);
     }
   }
   const std::int64_t n = rows == 0 ? 0 : prediction.count() / rows;
@@ -181,7 +193,7 @@ LossSums mean_squared_error(Context& context, const ConstTensorView& prediction,
       }
     });
   });
-  return sum_of(row_losses);
+  write_sums(row_losses, {}, 0, sums);
 }
 
 }  // namespace strata::ops

@@ -25,8 +25,10 @@ struct CrossEntropy {
     const T* const x = logits + row * classes;
     T* const to = gradient == nullptr ? nullptr : gradient + row * classes;
     const std::int64_t label = row < valid_rows ? labels[row] : 0;
-    // A bad label's row is left alone: the operation is about to fail.
     if (row >= valid_rows || !is_target(label, classes)) {
+      if (threads.lane == 0) {
+        losses[row] = {0.0, 0};
+      }
       for (std::int64_t i = threads.lane; to != nullptr && i < classes; i += kSize) {
         to[i] = stored<T>(C{0});
       }
@@ -34,33 +36,19 @@ struct CrossEntropy {
     }
     // Read before any thread writes the gradient, which may be the same memory.
     const C at_label = value_of(x[label]);
-    C largest = value_of(x[0]);
-    for (std::int64_t i = threads.lane; i < classes; i += kSize) {
-      largest = larger(largest, value_of(x[i]));
-    }
-    largest = threads.largest(largest);
-    C part{0};
-    std::int64_t first = classes;
-    for (std::int64_t i = threads.lane; i < classes; i += kSize) {
-      const C value = value_of(x[i]);
-      part += exponential(value - largest);
-      first = value == largest && i < first ? i : first;
-    }
-    first = threads.smallest(first);
-    const double sum = threads.sum(static_cast<double>(part));
+    const RowPeak<C> peak = peak_of(threads, x, classes);
     if (threads.lane == 0) {
-      const double below = static_cast<double>(largest) - static_cast<double>(at_label);
-      // Among NaNs nothing is right.
-      losses[row] = {below + log(sum), first == label && sum == sum ? 1 : 0};
+      const double below = static_cast<double>(peak.largest) - static_cast<double>(at_label);
+      losses[row] = {below + log(peak.sum), peak.first == label ? 1 : 0};
     }
     if (to == nullptr) {
       return;
     }
     // Every lane has read its label's logit.
     __syncwarp();
-    const C factor = static_cast<C>(static_cast<double>(scale) / sum);
+    const C factor = static_cast<C>(static_cast<double>(scale) / peak.sum);
     for (std::int64_t i = threads.lane; i < classes; i += kSize) {
-      const C power = exponential(value_of(x[i]) - largest) * factor;
+      const C power = exponential(value_of(x[i]) - peak.largest) * factor;
       to[i] = stored<T>(i == label ? power - scale : power);
     }
   }
@@ -101,35 +89,36 @@ struct SquaredError {
 
 }  // namespace
 
-LossSums cross_entropy(Context& context, const ConstTensorView& logits,
-                       const ConstTensorView& labels, std::int64_t valid_rows,
-                       double gradient_scale, const TensorView& dlogits) {
+void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
+                   std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
+                   const TensorView& sums) {
   const Rows shape = rows_of(logits.shape());
   const std::int64_t* const label = labels.device<std::int64_t>();
-  const LossMemory memory(context, shape.rows);
+  auto* const losses = scratch_of<RowLoss>(context, shape.rows);
   with_device_type(logits.dtype(), [&]<typename T>(T) {
     for_each_row(context, "cross_entropy", shape.rows, shape.columns,
                  CrossEntropy<T>{logits.device<T>(), label, shape.columns, valid_rows,
                                  static_cast<Compute<T>>(gradient_scale),
-                                 device_or_null<T>(dlogits), memory.losses});
+                                 device_or_null<T>(dlogits), losses});
   });
-  return sum_of_losses(context, valid_rows, memory.losses, label, shape.columns, memory.result);
+  write_sums(context, valid_rows, losses, label, shape.columns, sums);
 }
 
-LossSums mean_squared_error(Context& context, const ConstTensorView& prediction,
-                            const ConstTensorView& target, std::int64_t valid_rows,
-                            double gradient_scale, const TensorView& dprediction) {
+void mean_squared_error(Context& context, const ConstTensorView& prediction,
+                        const ConstTensorView& target, std::int64_t valid_rows,
+                        double gradient_scale, const TensorView& dprediction,
+                        const TensorView& sums) {
   const std::int64_t rows = prediction.shape()[0];
   const std::int64_t outputs = rows == 0 ? 0 : prediction.count() / rows;
-  const LossMemory memory(context, rows);
+  auto* const losses = scratch_of<RowLoss>(context, rows);
   with_device_type(prediction.dtype(), [&]<typename T>(T) {
     const auto factor =
         static_cast<Compute<T>>(gradient_scale * 2.0 / static_cast<double>(outputs));
     for_each_row(context, "mean_squared_error", rows, outputs,
                  SquaredError<T>{prediction.device<T>(), target.device<T>(), outputs, valid_rows,
-                                 factor, device_or_null<T>(dprediction), memory.losses});
+                                 factor, device_or_null<T>(dprediction), losses});
   });
-  return sum_of_losses(context, valid_rows, memory.losses, nullptr, 0, memory.result);
+  write_sums(context, valid_rows, losses, nullptr, 0, sums);
 }
 
 }  // namespace strata::ops::cuda

@@ -44,11 +44,7 @@ void fold(Context& context, std::span<const TensorView> parts, std::span<const F
     require_count(part, parts[0].dtype(), parts[0].count(), "a fold's part");
   }
   const auto part_count = static_cast<std::int64_t>(parts.size());
-  for (const FoldPair& step : steps) {
-    require(step.into >= 0 && step.into < part_count && step.from >= 0 && step.from < part_count &&
-                step.into != step.from,
-            "a fold of part {} into part {} of {}", step.from, step.into, part_count);
-  }
+  require_steps(steps, part_count, "a fold");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
       return cuda::fold(context, parts, steps);
@@ -72,12 +68,11 @@ void fold(Context& context, std::span<const TensorView> parts, std::span<const F
 }
 
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
-                           std::span<double> out) {
+                           const TensorView& out) {
   require(block_elements >= 1, "blocks of {} elements", block_elements);
   const std::int64_t count = x.count();
   const std::int64_t blocks = (count + block_elements - 1) / block_elements;
-  require(static_cast<std::int64_t>(out.size()) == blocks, "{} sums for {} blocks", out.size(),
-          blocks);
+  require_count(out, DType::kFloat64, blocks, "sums of squares");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
       return cuda::sum_of_squares_blocks(context, x, block_elements, out);
@@ -85,12 +80,12 @@ void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int6
   }
   with_floating(x.dtype(), [&]<typename T>(T) {
     const T* from = x.host<T>().data();
+    double* const to = out.host<double>().data();
     parallel_for(
         context, blocks, row_grain(block_elements), [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t block = begin; block < end; ++block) {
             const std::int64_t first = block * block_elements;
-            out[static_cast<std::size_t>(block)] =
-                block_sum_of_squares(from + first, std::min(block_elements, count - first));
+            to[block] = block_sum_of_squares(from + first, std::min(block_elements, count - first));
           }
         });
   });

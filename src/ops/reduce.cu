@@ -51,22 +51,14 @@ void fold(Context& context, std::span<const TensorView> parts, std::span<const F
 }
 
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
-                           std::span<double> out) {
-  if (out.empty()) {
-    return;
-  }
-  auto* const sums = scratch_of<double>(context, static_cast<std::int64_t>(out.size()));
-  const auto blocks = static_cast<std::int64_t>(out.size());
+                           const TensorView& out) {
+  const std::int64_t blocks = out.count();
   with_floating(x.dtype(), [&]<typename T>(T) {
     // As many threads for a short block as for a long one: the order is a function of its length.
     launch(context, "sum_of_squares_blocks", {blocks, kThreads, 0},
            row_kernel<kThreads, SumOfSquares<T>>, blocks,
-           SumOfSquares<T>{x.device<T>(), x.count(), block_elements, sums});
+           SumOfSquares<T>{x.device<T>(), x.count(), block_elements, out.device<double>()});
   });
-  check(cudaMemcpyAsync(out.data(), sums, out.size_bytes(), cudaMemcpyDeviceToHost,
-                        stream_of(context)),
-        "copying sums of squares");
-  context.synchronize();
 }
 
 }  // namespace strata::ops::cuda

@@ -11,6 +11,7 @@
 #include "checks.hpp"
 #include "cuda_ops.hpp"
 #include "lanes.hpp"
+#include "loss_rows.hpp"
 #include "math.hpp"
 #include "rounded.hpp"
 
@@ -31,9 +32,9 @@ void row_parts(const Stored* logits, std::int64_t ids, std::int64_t target,
   parts[kLargest] = largest;
   parts[kSum] = static_cast<T>(lane_sum<T>(
       ids, [=](std::int64_t i) { return fast_exp(static_cast<T>(logits[i]) - largest); }));
-  const bool has_target = target >= 0 && target < ids;
+  const bool has_target = is_target(target, ids);
   parts[kTarget] = has_target ? static_cast<T>(logits[target]) : T{0};
-  const bool reaches = has_target && parts[kTarget] == largest;
+  const bool reaches = has_target && parts[kTarget] == largest && !std::isnan(parts[kSum]);
   parts[kIsFirst] =
       reaches && std::none_of(logits, logits + target,
                               [&](const Stored& logit) { return static_cast<T>(logit) == largest; })
@@ -46,7 +47,7 @@ template <typename Stored>
 void row_gradient(const Stored* logits, std::int64_t ids, std::int64_t target,
                   Compute<Stored> log_sum, Compute<Stored> scale, Stored* dlogits) {
   using T = Compute<Stored>;
-  const bool has_target = target >= 0 && target < ids;
+  const bool has_target = is_target(target, ids);
   const T at_target = has_target ? static_cast<T>(logits[target]) : T{0};
   store_terms(dlogits, 0, ids, [=](std::int64_t i) {
     return scale * fast_exp(static_cast<T>(logits[i]) - log_sum);
@@ -75,8 +76,7 @@ class RowParts {
 
 struct RowResult {
   double log_sum = 0.0;
-  double loss = 0.0;
-  bool is_correct = false;
+  RowLoss loss;
 };
 
 /// `totals` holds an element a shard and is overwritten.
@@ -102,27 +102,25 @@ RowResult combine_row(const RowParts<T>& parts, std::span<const FoldPair> steps,
     totals[static_cast<std::size_t>(step.into)] += totals[static_cast<std::size_t>(step.from)];
   }
   const double below = std::log(totals[0]);
-  return {largest + below, largest - target + below, is_correct};
+  return {largest + below, {largest - target + below, is_correct && !std::isnan(below)}};
 }
 
 }  // namespace
 
 void cross_entropy_parts(Context& context, const ConstTensorView& logits,
                          const ConstTensorView& targets, std::int64_t first_id,
-                         std::int64_t vocabulary, const TensorView& parts) {
+                         const TensorView& parts) {
   const auto [rows, ids] = rows_of(logits.shape());
-  require(ids >= 1 && first_id >= 0 && first_id + ids <= vocabulary,
-          "logits of the ids [{}, {}) of {}", first_id, first_id + ids, vocabulary);
+  require(ids >= 1 && first_id >= 0, "logits of the ids [{}, {})", first_id, first_id + ids);
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
   require_count(parts, compute_dtype(logits.dtype()), rows * kCrossEntropyParts,
                 "cross-entropy's parts");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::cross_entropy_parts(context, logits, targets, first_id, vocabulary, parts);
+      return cuda::cross_entropy_parts(context, logits, targets, first_id, parts);
     }
   }
   const auto target = targets.host<std::int64_t>();
-  check_targets(target, vocabulary);
   with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {
     const Stored* from = logits.host<Stored>().data();
     Compute<Stored>* to = parts.host<Compute<Stored>>().data();
@@ -135,27 +133,29 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
   });
 }
 
-LossSums combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
-                               const ConstTensorView& parts, std::int64_t valid_rows,
-                               const TensorView& log_sums) {
+void combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
+                           const ConstTensorView& parts, const ConstTensorView& targets,
+                           std::int64_t vocabulary, std::int64_t valid_rows,
+                           const TensorView& log_sums, const TensorView& sums) {
   require(parts.shape().rank() == 3 && parts.shape()[0] >= 1, "cross-entropy's parts of {}",
           parts.shape().text());
   const std::int64_t shards = parts.shape()[0];
   const std::int64_t rows = parts.shape()[1];
   require_like(parts, parts.dtype(), Shape{shards, rows, kCrossEntropyParts},
                "cross-entropy's parts");
+  require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
   require_count(log_sums, parts.dtype(), rows, "cross-entropy's log_sums");
+  require_count(sums, DType::kInt64, kLossElements, "cross-entropy's sums");
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
-  for (const FoldPair& step : steps) {
-    require(step.into >= 0 && step.into < shards && step.from >= 0 && step.from < shards,
-            "an addition of shard {} to shard {} of {}", step.from, step.into, shards);
-  }
+  require_steps(steps, shards, "cross-entropy");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::combine_cross_entropy(context, steps, parts, valid_rows, log_sums);
+      return cuda::combine_cross_entropy(context, steps, parts, targets, vocabulary, valid_rows,
+                                         log_sums, sums);
     }
   }
-  std::vector<RowResult> results(static_cast<std::size_t>(rows));
+  const auto target = targets.host<std::int64_t>().first(static_cast<std::size_t>(valid_rows));
+  std::vector<RowLoss> row_losses(target.size());
   with_floating(parts.dtype(), [&]<typename T>(T) {
     const T* from = parts.host<T>().data();
     T* to = log_sums.host<T>().data();
@@ -163,19 +163,16 @@ LossSums combine_cross_entropy(Context& context, std::span<const FoldPair> steps
     parallel_for(context, rows, row_grain(32 * shards), [&](std::int64_t begin, std::int64_t end) {
       std::vector<double> totals(static_cast<std::size_t>(shards));
       for (std::int64_t row = begin; row < end; ++row) {
-        RowResult& result = results[static_cast<std::size_t>(row)];
-        result = combine_row(RowParts<T>(from, rows, row), steps, totals);
+        const RowResult result = combine_row(RowParts<T>(from, rows, row), steps, totals);
         to[row] = static_cast<T>(result.log_sum);
+        const auto index = static_cast<std::size_t>(row);
+        if (row < valid_rows && is_target(target[index], vocabulary)) {
+          row_losses[index] = result.loss;
+        }
       }
     });
   });
-  LossSums sums;
-  for (std::int64_t row = 0; row < valid_rows; ++row) {
-    const RowResult& result = results[static_cast<std::size_t>(row)];
-    sums.loss += result.loss;
-    sums.correct += result.is_correct ? 1 : 0;
-  }
-  return sums;
+  write_sums(row_losses, target, vocabulary, sums);
 }
 
 void cross_entropy_gradient(Context& context, const ConstTensorView& logits,

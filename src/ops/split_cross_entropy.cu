@@ -27,27 +27,14 @@ struct PartsOfRow {
     using C = Compute<T>;
     const T* const x = logits + row * ids;
     const std::int64_t target = targets[row] - first_id;
-    C largest = value_of(x[0]);
-    for (std::int64_t i = threads.lane; i < ids; i += kSize) {
-      largest = larger(largest, value_of(x[i]));
-    }
-    largest = threads.largest(largest);
-    C part{0};
-    std::int64_t first = ids;
-    for (std::int64_t i = threads.lane; i < ids; i += kSize) {
-      const C value = value_of(x[i]);
-      part += exponential(value - largest);
-      first = value == largest && i < first ? i : first;
-    }
-    first = threads.smallest(first);
-    const double sum = threads.sum(static_cast<double>(part));
+    const RowPeak<C> peak = peak_of(threads, x, ids);
     if (threads.lane == 0) {
       const bool has_target = is_target(target, ids);
       C* const to = parts + row * kCrossEntropyParts;
-      to[kLargest] = largest;
-      to[kSum] = static_cast<C>(sum);
+      to[kLargest] = peak.largest;
+      to[kSum] = static_cast<C>(peak.sum);
       to[kTarget] = has_target ? value_of(x[target]) : C{0};
-      to[kIsFirst] = has_target && first == target ? C{1} : C{0};
+      to[kIsFirst] = has_target && peak.first == target ? C{1} : C{0};
     }
   }
 };
@@ -55,7 +42,8 @@ struct PartsOfRow {
 /// A thread a row. `totals` has `rows` places for every shard.
 template <typename C>
 __global__ void combine_kernel(std::int64_t shards, std::int64_t rows, std::int64_t step_count,
-                               const FoldPair* steps, const C* parts, double* totals, C* log_sums,
+                               const FoldPair* steps, const C* parts, const std::int64_t* targets,
+                               std::int64_t vocabulary, double* totals, C* log_sums,
                                RowLoss* losses) {
   const std::int64_t row = thread_number();
   if (row >= rows) {
@@ -82,7 +70,11 @@ __global__ void combine_kernel(std::int64_t shards, std::int64_t rows, std::int6
   }
   const double below = log(totals[row]);
   log_sums[row] = static_cast<C>(largest + below);
-  losses[row] = {largest - target + below, is_correct ? 1 : 0};
+  if (is_target(targets[row], vocabulary)) {
+    losses[row] = {largest - target + below, is_correct && below == below ? 1 : 0};
+  } else {
+    losses[row] = {0.0, 0};
+  }
 }
 
 template <typename T>
@@ -113,48 +105,35 @@ struct GradientOfRow {
 
 void cross_entropy_parts(Context& context, const ConstTensorView& logits,
                          const ConstTensorView& targets, std::int64_t first_id,
-                         std::int64_t vocabulary, const TensorView& parts) {
+                         const TensorView& parts) {
   const Rows shape = rows_of(logits.shape());
-  const std::int64_t* const target = targets.device<std::int64_t>();
-  auto* const bad = scratch_of<BadTarget>(context, 1);
-  launch(context, "checking targets", {1, kThreads, 0}, find_bad_target_kernel, shape.rows, target,
-         vocabulary, bad);
-  require_no_bad_target(result_of(context, bad), vocabulary);
   with_device_type(logits.dtype(), [&]<typename T>(T) {
     for_each_row(context, "cross_entropy_parts", shape.rows, shape.columns,
-                 PartsOfRow<T>{logits.device<T>(), target, first_id, shape.columns,
-                               parts.device<Compute<T>>()});
+                 PartsOfRow<T>{logits.device<T>(), targets.device<std::int64_t>(), first_id,
+                               shape.columns, parts.device<Compute<T>>()});
   });
 }
 
-LossSums combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
-                               const ConstTensorView& parts, std::int64_t valid_rows,
-                               const TensorView& log_sums) {
+void combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
+                           const ConstTensorView& parts, const ConstTensorView& targets,
+                           std::int64_t vocabulary, std::int64_t valid_rows,
+                           const TensorView& log_sums, const TensorView& sums) {
   const std::int64_t shards = parts.shape()[0];
   const std::int64_t rows = parts.shape()[1];
-  const auto step_count = static_cast<std::int64_t>(steps.size());
+  // Both have the alignment of a double.
   const auto of_rows = rows * static_cast<std::int64_t>(sizeof(RowLoss));
   const auto of_shards = shards * rows * static_cast<std::int64_t>(sizeof(double));
-  const auto result_bytes = static_cast<std::int64_t>(sizeof(LossResult));
-  // All of these have the alignment of a double.
-  std::byte* const memory =
-      scratch_of<std::byte>(context, result_bytes + of_rows + of_shards +
-                                         step_count * static_cast<std::int64_t>(sizeof(FoldPair)));
-  auto* const result = reinterpret_cast<LossResult*>(memory);
-  auto* const losses = reinterpret_cast<RowLoss*>(memory + result_bytes);
-  auto* const totals = reinterpret_cast<double*>(memory + result_bytes + of_rows);
-  auto* const device_steps =
-      reinterpret_cast<FoldPair*>(memory + result_bytes + of_rows + of_shards);
-  if (!steps.empty()) {
-    check(cudaMemcpyAsync(device_steps, steps.data(), steps.size_bytes(), cudaMemcpyHostToDevice,
-                          stream_of(context)),
-          "copying additions");
-  }
+  std::byte* const memory = scratch_of<std::byte>(context, of_rows + of_shards);
+  auto* const losses = reinterpret_cast<RowLoss*>(memory);
+  auto* const totals = reinterpret_cast<double*>(memory + of_rows);
+  const std::int64_t* const target = targets.device<std::int64_t>();
+  const FoldPair* const additions = context.cuda_state().additions(steps);
   with_floating(parts.dtype(), [&]<typename C>(C) {
     launch(context, "combine_cross_entropy", grid_of(rows), combine_kernel<C>, shards, rows,
-           step_count, device_steps, parts.device<C>(), totals, log_sums.device<C>(), losses);
+           static_cast<std::int64_t>(steps.size()), additions, parts.device<C>(), target,
+           vocabulary, totals, log_sums.device<C>(), losses);
   });
-  return sum_of_losses(context, valid_rows, losses, nullptr, 0, result);
+  write_sums(context, valid_rows, losses, target, vocabulary, sums);
 }
 
 void cross_entropy_gradient(Context& context, const ConstTensorView& logits,

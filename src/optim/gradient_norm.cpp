@@ -9,30 +9,49 @@ namespace {
 
 constexpr std::int64_t kBlock = nn::ParameterLayout::kBlock;
 
-}  // namespace
-
-GradientNorm::GradientNorm(const nn::ParameterLayout& layout, const BucketPlan& plan,
-                           std::int64_t data_ranks)
-    : layout_(layout), plan_(plan) {
+/// Blocks of the data rank that owns most.
+std::int64_t most_blocks(const BucketPlan& plan, std::int64_t data_ranks) {
+  std::int64_t most = 0;
   for (std::int64_t r = 0; r < data_ranks; ++r) {
-    partial_count_ = std::max(partial_count_, plan.owned_elements(r) / kBlock);
+    most = std::max(most, plan.owned_elements(r) / kBlock);
   }
+  return most;
 }
 
-void GradientNorm::partials(ops::Context& context, const ConstTensorView& gradients,
-                            std::int64_t data_rank, std::span<double> out) const {
-  std::size_t done = 0;
+}  // namespace
+
+GradientNorm::GradientNorm(ops::Context& context, const nn::ParameterLayout& layout,
+                           const BucketPlan& plan, std::int64_t data_rank, std::int64_t data_ranks)
+    : context_(context),
+      layout_(layout),
+      plan_(plan),
+      data_rank_(data_rank),
+      memory_(context.device(), memory(plan, data_ranks).bytes),
+      partials_(memory_.view(0, Shape{most_blocks(plan, data_ranks)}, DType::kFloat64)),
+      on_host_(partials_) {}
+
+nn::MemoryItem GradientNorm::memory(const BucketPlan& plan, std::int64_t data_ranks) {
+  return {"gradient norm", most_blocks(plan, data_ranks) * size_bytes(DType::kFloat64)};
+}
+
+void GradientNorm::begin(const ConstTensorView& gradients) {
+  std::int64_t done = 0;
   for (const Bucket& bucket : plan_.buckets()) {
     if (bucket.use == Bucket::Use::kBorrowed) {
       continue;
     }
-    const grid::Range& slice = bucket.slices[static_cast<std::size_t>(data_rank)];
-    const auto blocks = static_cast<std::size_t>(slice.count() / kBlock);
+    const grid::Range& slice = bucket.slices[static_cast<std::size_t>(data_rank_)];
+    const std::int64_t blocks = slice.count() / kBlock;
     ops::sum_of_squares_blocks(
-        context, gradients.flat_slice(bucket.elements.begin + slice.begin, slice.count()), kBlock,
-        out.subspan(done, blocks));
+        context_, gradients.flat_slice(bucket.elements.begin + slice.begin, slice.count()), kBlock,
+        partials_.flat_slice(done, blocks));
     done += blocks;
   }
+  on_host_.update(context_.stream());
+}
+
+std::span<const double> GradientNorm::partials() const {
+  return on_host_.view().host<double>();
 }
 
 std::vector<double> GradientNorm::squares(std::span<const std::span<const double>> gathered) const {

@@ -14,7 +14,8 @@ nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage) {
   const std::int64_t ahead = std::min(live + 1, schedule.microbatches);
   return {.activations = live,
           .inputs = stage == 0 ? 0 : ahead,
-          .gradients = schedule.stages == 1 ? 1 : std::min<std::int64_t>(2, schedule.microbatches)};
+          .gradients = schedule.stages == 1 ? 1 : std::min<std::int64_t>(2, schedule.microbatches),
+          .losses = schedule.microbatches};
 }
 
 namespace {
@@ -58,7 +59,7 @@ class Executor::Run {
         activation_sends_(of(schedule.microbatches)),
         gradient_sends_(of(schedule.microbatches)) {}
 
-  Execution finish() {
+  ExecutionTimes finish() {
     for (std::size_t position = 0; position < actions_.size(); ++position) {
       const Action& action = actions_[position];
       post_receives();
@@ -83,8 +84,8 @@ class Executor::Run {
         send.wait();
       }
     }
-    execution_.times.pipeline_wait += now_seconds() - begin;
-    return std::move(execution_);
+    times_.pipeline_wait += now_seconds() - begin;
+    return times_;
   }
 
  private:
@@ -168,7 +169,6 @@ class Executor::Run {
   }
 
   void losses(std::int64_t m) {
-    execution_.losses.resize(static_cast<std::size_t>(turns_ * stage_.together()));
     timed([&] {
       for (const nn::Microbatch& microbatch : microbatches(m)) {
         const ConstTensorView targets = source_.targets(microbatch.number);
@@ -176,8 +176,7 @@ class Executor::Run {
         if (see_) {
           see_(stage_.outputs_of(microbatch).front(), targets, valid);
         }
-        execution_.losses[static_cast<std::size_t>(microbatch.number)] =
-            stage_.loss(microbatch, targets, valid, gradient_scale_, mode_);
+        stage_.loss(microbatch, targets, valid, gradient_scale_, mode_);
       }
     });
   }
@@ -246,14 +245,14 @@ class Executor::Run {
   void wait(Messages& messages) {
     const double begin = now_seconds();
     messages.wait();
-    execution_.times.pipeline_wait += now_seconds() - begin;
+    times_.pipeline_wait += now_seconds() - begin;
   }
 
   template <typename Work>
   void timed(const Work& work) {
     const double begin = now_seconds();
     work();
-    execution_.times.compute += now_seconds() - begin;
+    times_.compute += now_seconds() - begin;
   }
 
   nn::Stage& stage_;
@@ -276,22 +275,25 @@ class Executor::Run {
   std::int64_t forwards_done_ = 0;
   std::int64_t outputs_sent_ = 0;
   std::int64_t weights_done_ = 0;
-  Execution execution_;
+  ExecutionTimes times_;
 };
 
 Executor::Executor(nn::Stage& stage, comm::Communicator& pipeline_group)
     : stage_(stage), group_(pipeline_group) {}
 
-Execution Executor::train(const Schedule& schedule, MicrobatchSource& source, double gradient_scale,
-                          nn::GradientSink& sink) {
+ExecutionTimes Executor::train(const Schedule& schedule, MicrobatchSource& source,
+                               double gradient_scale, nn::GradientSink& sink) {
   return Run(*this, schedule, source, nn::Mode::kTraining, gradient_scale, &sink, {}).finish();
 }
 
-Execution Executor::evaluate(const Schedule& schedule, MicrobatchSource& source,
-                             const OutputObserver& see) {
+std::vector<ops::LossSums> Executor::evaluate(const Schedule& schedule, MicrobatchSource& source,
+                                              const OutputObserver& see) {
   require(schedule.kind == ScheduleKind::kForwardOnly, "evaluation by the schedule {}",
           name_of(schedule.kind));
-  return Run(*this, schedule, source, nn::Mode::kEvaluation, 0.0, nullptr, see).finish();
+  static_cast<void>(
+      Run(*this, schedule, source, nn::Mode::kEvaluation, 0.0, nullptr, see).finish());
+  group_.settle();
+  return stage_.losses();
 }
 
 }  // namespace strata::pipeline

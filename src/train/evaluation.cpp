@@ -90,8 +90,8 @@ EvaluationResult evaluate(ops::Context& context, const Plan& plan, const RankPla
   if (counts != nullptr) {
     see = [counts, &context](const ConstTensorView& outputs, const ConstTensorView& targets,
                              std::int64_t valid) {
-      counts->add(device::HostCopy(outputs, context.stream()).view(),
-                  device::HostCopy(targets, context.stream()).view(), valid);
+      counts->add(device::HostView(outputs, context.stream()).view(),
+                  device::HostView(targets, context.stream()).view(), valid);
     };
   }
 
@@ -102,12 +102,12 @@ EvaluationResult evaluate(ops::Context& context, const Plan& plan, const RankPla
   for (std::int64_t round = 0; round < rounds; ++round) {
     feed.next();
     BatchSource source(plan, rank, feed, round * round_samples, samples);
-    const pipeline::Execution execution = executor.evaluate(plan.evaluation, source, see);
-    if (execution.losses.empty()) {
+    const std::vector<ops::LossSums> losses = executor.evaluate(plan.evaluation, source, see);
+    if (losses.empty()) {
       continue;
     }
     std::vector<double> mine;
-    for (const ops::LossSums& sums : execution.losses) {
+    for (const ops::LossSums& sums : losses) {
       mine.push_back(sums.loss);
       mine.push_back(static_cast<double>(sums.correct));
     }

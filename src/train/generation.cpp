@@ -43,7 +43,7 @@ RankPlan generating_rank(const Plan& plan) {
   RankPlan rank = rank_plan(plan, 0);
   rank.stage.pass.microbatch = 1;
   rank.stage.pass.together = 1;
-  rank.stage.slots = {.activations = 1, .inputs = 0, .gradients = 0};
+  rank.stage.slots = {.activations = 1, .inputs = 0, .gradients = 0, .losses = 0};
   rank.stage.order = nn::BackwardOrder::kSplit;
   return rank;
 }
@@ -139,7 +139,7 @@ std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) 
     device::copy_tensor(ids, copy);
     input = copy;
   }
-  const device::HostCopy copy(state_.stage().decode(input, past_, caches_), context_.stream());
+  const device::HostView copy(state_.stage().decode(input, past_, caches_), context_.stream());
   const ConstTensorView& output = copy.view();
   past_ += count;
   const nn::Port& port = plan_.model->output();

@@ -7,6 +7,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/nn/convnet.hpp"
+#include "strata/optim/gradient_norm.hpp"
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/executor.hpp"
@@ -207,6 +208,7 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
                                      c.numerics.dtype)});
   }
   add(nn::Stage::memory(*plan.model, rank.stage));
+  add({optim::GradientNorm::memory(rank.buckets, plan.grid.data)});
   const std::vector<nn::MemoryItem> samples =
       samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
         return plan.device == device::DeviceKind::kCpu

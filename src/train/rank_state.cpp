@@ -97,7 +97,7 @@ RankState::RankState(ops::Context& context, const Plan& plan, const RankPlan& ra
       reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
       optimizer_(context, plan.config.optimizer.options, rank.layout, rank.buckets, rank.place.data,
                  stage_state_.weights()),
-      norm_(rank.layout, rank.buckets, plan.grid.data) {
+      norm_(context, rank.layout, rank.buckets, rank.place.data, plan.grid.data) {
   if (const auto tie = tied_stages(plan)) {
     tie_.emplace(context, *groups.pipeline, rank.layout, rank.buckets, rank.place.data, *tie,
                  plan.config.numerics.dtype);
@@ -154,10 +154,13 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
 void RankState::require_finite() const {
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     constexpr std::int64_t kBlock = 1 << 16;
-    std::vector<double> squares(
-        static_cast<std::size_t>((piece.range.count() + kBlock - 1) / kBlock));
+    const std::int64_t blocks = (piece.range.count() + kBlock - 1) / kBlock;
+    const device::Buffer memory(context_.device(), blocks * size_bytes(DType::kFloat64));
+    const TensorView squares = memory.view(0, Shape{blocks}, DType::kFloat64);
     ops::sum_of_squares_blocks(context_, optimizer_.master(piece), kBlock, squares);
-    if (!std::all_of(squares.begin(), squares.end(), [](double s) { return std::isfinite(s); })) {
+    const device::HostView on_host(squares, context_.stream());
+    const std::span<const double> sums = on_host.view().host<double>();
+    if (!std::all_of(sums.begin(), sums.end(), [](double s) { return std::isfinite(s); })) {
       fail(ExitCode::kDiverged,
            "the run diverged: {} holds numbers that are not finite after the last update; no "
            "checkpoint is made of them, the last good one is kept. Lower optimizer.learning_rate, "

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include "strata/core/clock.hpp"
 
@@ -60,20 +62,24 @@ double flag_of(bool stop) {
 
 }  // namespace
 
-StepSummary summarise_step(ops::Context& context, const Plan& plan, const RankPlan& rank,
-                           comm::Groups& groups, const RankState& state,
-                           std::span<const ops::LossSums> losses, const ConstTensorView& gradients,
-                           StopRequest stop) {
+StepSummary summarise_step(const Plan& plan, const RankPlan& rank, comm::Groups& groups,
+                           RankState& state, StopRequest stop) {
+  state.norm().begin(state.reducer().sums());
+  groups.pipeline->settle();
+  // Waits for the squares too.
+  const std::vector<ops::LossSums> losses = state.stage().losses();
+  const std::span<const double> squares = state.norm().partials();
+
   // Over the data group: the stop request, the loss of each own lane, the partial sums of the norm.
   const std::int64_t own_lanes = plan.lanes.leaves() / plan.grid.data;
   const auto lanes_at = std::size_t{1};
   const auto partials_at = lanes_at + static_cast<std::size_t>(own_lanes);
-  std::vector<double> mine(partials_at + static_cast<std::size_t>(state.norm().partial_count()));
+  std::vector<double> mine(partials_at);
   mine[0] = flag_of(stop == StopRequest::kStop);
   for (std::size_t m = 0; m < losses.size(); ++m) {
     mine[lanes_at + m / static_cast<std::size_t>(plan.microbatches_per_lane)] += losses[m].loss;
   }
-  state.norm().partials(context, gradients, rank.place.data, std::span(mine).subspan(partials_at));
+  mine.insert(mine.end(), squares.begin(), squares.end());
   StepSummary summary;
   const Gathered data(*groups.data, mine, summary.communication_seconds);
 
@@ -94,12 +100,12 @@ StepSummary summarise_step(ops::Context& context, const Plan& plan, const RankPl
   std::vector<double> model(kSquaresAt + slots.count());
   model[0] = flag_of(stopping);
   model[1] = grid::sum_in_tree(plan.lanes, lane_losses);
-  const std::vector<double> squares = state.norm().squares(partials);
-  for (std::size_t p = 0; p < squares.size(); ++p) {
+  const std::vector<double> slice_squares = state.norm().squares(partials);
+  for (std::size_t p = 0; p < slice_squares.size(); ++p) {
     const nn::PlacedParameter& placed = rank.layout.parameters[p];
     if (placed.spec.ownership == nn::Ownership::kOwned &&
         placed.spec.rule == nn::ParameterRule::kTrained) {
-      model[kSquaresAt + slots.of(placed.index, placed.shard)] = squares[p];
+      model[kSquaresAt + slots.of(placed.index, placed.shard)] = slice_squares[p];
     }
   }
   const Gathered tensors(*groups.tensor, model, summary.communication_seconds);

@@ -140,19 +140,17 @@ class Trainer {
     const std::int64_t first_sample = (step - 1) * config_.batch.global;
     BatchSource source(plan_, rank_, *feed_, first_sample, first_sample + config_.batch.global);
     state_.reset_clock();
-    const pipeline::Execution execution =
+    const pipeline::ExecutionTimes execution =
         executor_.train(plan_.training, source,
                         1.0 / static_cast<double>(config_.batch.global * plan_.targets_per_sample),
                         state_.reducer());
-    times.bubble = execution.times.pipeline_wait;
+    times.bubble = execution.pipeline_wait;
     times.communication = state_.exposed_seconds();
-    times.compute = execution.times.compute - times.communication;
+    times.compute = execution.compute - times.communication;
 
     const double reduced = now_seconds();
     const double tied = state_.combine_tied();
-    const StepSummary summary =
-        summarise_step(setup_.context, plan_, rank_, setup_.groups, state_, execution.losses,
-                       state_.reducer().sums(), stop_request());
+    const StepSummary summary = summarise_step(plan_, rank_, setup_.groups, state_, stop_request());
     const double exchanged = tied + summary.communication_seconds;
     times.communication += exchanged;
     times.compute += now_seconds() - reduced - exchanged;

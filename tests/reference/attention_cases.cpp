@@ -72,18 +72,20 @@ void split_cross_entropy(Context& context) {
   std::vector<FoldPair> steps;
   for (std::int64_t shard = 0; shard < shards; ++shard) {
     cross_entropy_parts(context, shard_of(logits, shard, ids), targets.view(), shard * ids,
-                        shards * ids, shard_of(parts, shard, kCrossEntropyParts));
+                        shard_of(parts, shard, kCrossEntropyParts));
     if (shard > 0) {
       steps.push_back({0, shard});
     }
   }
-  const LossSums sums = combine_cross_entropy(context, steps, parts.view(), rows, log_sums.view());
+  Tensor<std::int64_t> sums(Shape{kLossElements});
+  combine_cross_entropy(context, steps, parts.view(), targets.view(), shards * ids, rows,
+                        log_sums.view(), sums.view());
   for (std::int64_t shard = 0; shard < shards; ++shard) {
     cross_entropy_gradient(context, shard_of(logits, shard, ids), targets.view(), shard * ids,
                            log_sums.view(), rows, 1.0 / static_cast<double>(rows),
                            shard_of(dlogits, shard, ids));
   }
-  write_scalar<T>(sums.loss / static_cast<double>(rows));
+  write_scalar<T>(loss_sums_of(sums.view()).loss / static_cast<double>(rows));
   write(dlogits);
 }
 

@@ -143,7 +143,8 @@ double pass(const Parts<T>& parts, std::int64_t m, const ConstTensorView& sample
     if (s + 1 < parts.size()) {
       copy_all(parts[s]->stage.outputs_of(one.front()), parts[s + 1]->stage.inputs_of(m));
     } else {
-      loss = parts[s]->stage.loss(one.front(), targets, rows, scale, Mode::kTraining).loss;
+      parts[s]->stage.loss(one.front(), targets, rows, scale, Mode::kTraining);
+      loss = parts[s]->stage.losses().front().loss;
     }
   }
   for (std::size_t s = parts.size(); s-- > 0;) {

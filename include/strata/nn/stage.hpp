@@ -7,6 +7,7 @@
 
 #include "strata/comm/shard_group.hpp"
 #include "strata/device/buffer.hpp"
+#include "strata/device/host_copy.hpp"
 #include "strata/grid/grid.hpp"
 #include "strata/nn/gradient_sink.hpp"
 #include "strata/nn/model.hpp"
@@ -21,6 +22,9 @@ struct StageSlots {
   std::int64_t inputs =
       0;  ///< received activations; none on the first stage, whose input is the loader's
   std::int64_t gradients = 1;  ///< between the arrival of the output's gradient and backward-weight
+  /// Between the loss and the end of a step, on the last stage; here the microbatch with a number
+  /// uses slot number % slots.
+  std::int64_t losses = 1;
 };
 
 /// Whether weight gradients are a pass of their own.
@@ -91,11 +95,15 @@ class Stage {
   [[nodiscard]] const std::vector<TensorView>& input_gradients_of(std::int64_t turn) const;
 
   void forward(std::span<const Microbatch> together, Mode mode);
-  /// The loss of the output, and for training its gradient times gradient_scale. `valid` samples
-  /// count. Pre: is_last(). Communication: where the logits are split, one gather over the tensor
-  /// group.
-  [[nodiscard]] ops::LossSums loss(const Microbatch& microbatch, const ConstTensorView& targets,
-                                   std::int64_t valid, double gradient_scale, Mode mode);
+  /// Computes the loss of the output, which losses() tells, and for training its gradient times
+  /// gradient_scale. `valid` samples count. Pre: is_last(). Communication: where the logits are
+  /// split, one gather over the tensor group.
+  void loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
+            double gradient_scale, Mode mode);
+  /// What loss() came to for each slot, in order of the microbatches' numbers; nothing but on the
+  /// last stage. Waits for all that was put on the context's stream. Pre: every slot's loss was
+  /// computed. Throws: Error(kData) that names the first target which the model has no output for.
+  [[nodiscard]] std::vector<ops::LossSums> losses();
   /// Under kFused hands the parameters' gradients to the sink, from the last layer to the first.
   void backward_input(std::span<const Microbatch> together, GradientSink& sink);
   /// Under kSplit hands the parameters' gradients to the sink, from the last layer to the first.
@@ -148,16 +156,16 @@ class Stage {
                                                               Carver& carver);
   static std::vector<TensorView> carve_loss(const Model& model, const StageSpec& spec,
                                             Carver& carver);
+  static TensorView carve_losses(const Model& model, const StageSpec& spec, Carver& carver);
   [[nodiscard]] static bool gradient_replaces_output(const Model& model, const StageSpec& spec);
   [[nodiscard]] TensorView output_gradient(std::int64_t layer, std::int64_t turn) const;
   void place_weights(const TensorView& weights);
 
   [[nodiscard]] ConstTensorView tensor_of(std::int64_t tensor, const Microbatch& microbatch) const;
   [[nodiscard]] LayerPass pass_of(std::int64_t layer, const Microbatch& microbatch, Mode mode);
-  [[nodiscard]] ops::LossSums split_cross_entropy(const ConstTensorView& logits,
-                                                  const ConstTensorView& targets,
-                                                  std::int64_t valid_rows, double gradient_scale,
-                                                  const TensorView& gradient);
+  void split_cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
+                           std::int64_t valid_rows, double gradient_scale,
+                           const TensorView& gradient, const TensorView& sums);
   [[nodiscard]] std::vector<LayerPass> passes_of(std::int64_t layer,
                                                  std::span<const Microbatch> together, Mode mode);
   void remake(const LayerPass& pass, std::int64_t layer);
@@ -190,6 +198,8 @@ class Stage {
   std::vector<GradientSlot> gradient_slots_;
   std::vector<std::vector<TensorView>> workspace_;
   std::vector<TensorView> loss_workspace_;
+  TensorView losses_;
+  device::HostCopy losses_on_host_;
   std::vector<std::vector<ParameterViews>> weights_;
 };
 

@@ -21,8 +21,8 @@ void fold(Context& context, std::span<const TensorView> parts, std::span<const F
 
 /// out[b] = sum of squares of elements [b * block_elements, (b + 1) * block_elements) of x, in
 /// double and in an order that depends on the block's length alone. The last block may be short.
-/// Pre: out holds as many as there are blocks, block_elements >= 1.
+/// Shapes: out (float64) as many as there are blocks. Pre: block_elements >= 1.
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
-                           std::span<double> out);
+                           const TensorView& out);
 
 }  // namespace strata::ops

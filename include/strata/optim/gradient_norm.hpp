@@ -4,7 +4,10 @@
 #include <span>
 #include <vector>
 
+#include "strata/device/buffer.hpp"
+#include "strata/device/host_copy.hpp"
 #include "strata/nn/parameter.hpp"
+#include "strata/nn/stage.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/optim/buckets.hpp"
 
@@ -15,22 +18,30 @@ namespace strata::optim {
 /// gathered over the data group. A borrowed parameter's gradient counts where it is owned.
 class GradientNorm {
  public:
-  GradientNorm(const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_ranks);
+  GradientNorm(ops::Context& context, const nn::ParameterLayout& layout, const BucketPlan& plan,
+               std::int64_t data_rank, std::int64_t data_ranks);
 
-  /// Doubles that each rank contributes, equal on all ranks.
-  [[nodiscard]] std::int64_t partial_count() const { return partial_count_; }
-  /// Sums the squares of the own blocks. Shapes: out holds partial_count().
-  void partials(ops::Context& context, const ConstTensorView& gradients, std::int64_t data_rank,
-                std::span<double> out) const;
+  /// What a GradientNorm allocates on its context's device.
+  [[nodiscard]] static nn::MemoryItem memory(const BucketPlan& plan, std::int64_t data_ranks);
+
+  /// Has the squares of the own blocks summed; the host need not wait.
+  void begin(const ConstTensorView& gradients);
+  /// The own partial sums, as many on every rank. Pre: the context has been waited for since
+  /// begin().
+  [[nodiscard]] std::span<const double> partials() const;
   /// The squared norm of each placed slice of the layout, 0 of borrowed ones, from the partials of
   /// all data ranks: `gathered[r]`.
   [[nodiscard]] std::vector<double> squares(
       std::span<const std::span<const double>> gathered) const;
 
  private:
+  ops::Context& context_;
   const nn::ParameterLayout& layout_;
   const BucketPlan& plan_;
-  std::int64_t partial_count_ = 0;
+  std::int64_t data_rank_;
+  device::Buffer memory_;
+  TensorView partials_;
+  device::HostCopy on_host_;
 };
 
 }  // namespace strata::optim

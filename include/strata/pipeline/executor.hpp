@@ -35,13 +35,6 @@ struct ExecutionTimes {
   double pipeline_wait = 0.0;
 };
 
-/// What one run of a schedule gives.
-struct Execution {
-  /// For each microbatch, on the last stage; else empty.
-  std::vector<ops::LossSums> losses;
-  ExecutionTimes times;
-};
-
 /// Is told of each action and when it ran, in seconds of the steady clock.
 using ActionObserver = std::function<void(const Action&, double begin, double end)>;
 
@@ -64,12 +57,14 @@ class Executor {
   void set_observer(ActionObserver observer) { observer_ = std::move(observer); }
 
   /// Forward and backward of every microbatch of a sound schedule; each row's gradient is
-  /// multiplied by gradient_scale.
-  [[nodiscard]] Execution train(const Schedule& schedule, MicrobatchSource& source,
-                                double gradient_scale, nn::GradientSink& sink);
-  /// Forward only. `see` may be empty.
-  [[nodiscard]] Execution evaluate(const Schedule& schedule, MicrobatchSource& source,
-                                   const OutputObserver& see = {});
+  /// multiplied by gradient_scale. The losses are the stage's to tell: a GPU may still be at work.
+  [[nodiscard]] ExecutionTimes train(const Schedule& schedule, MicrobatchSource& source,
+                                     double gradient_scale, nn::GradientSink& sink);
+  /// Forward only. `see` may be empty. Returns the losses of all microbatches on the last stage,
+  /// else nothing, as nn::Stage::losses() does.
+  [[nodiscard]] std::vector<ops::LossSums> evaluate(const Schedule& schedule,
+                                                    MicrobatchSource& source,
+                                                    const OutputObserver& see = {});
 
  private:
   class Run;

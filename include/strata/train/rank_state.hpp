@@ -65,7 +65,7 @@ class RankState {
     stage_state_.reset_clock();
   }
   [[nodiscard]] optim::GradientReducer& reducer() { return reducer_; }
-  [[nodiscard]] const optim::GradientNorm& norm() const { return norm_; }
+  [[nodiscard]] optim::GradientNorm& norm() { return norm_; }
 
   /// Adds the gradients of a tied table's two uses. Communication: over the pipeline group, where
   /// they lie on two stages. Returns: seconds spent waiting for it.
@@ -82,7 +82,7 @@ class RankState {
   /// they are copied, which takes as much host memory.
   struct Snapshot {
     std::vector<io::TensorSlice> slices;
-    std::vector<device::HostCopy> memory;
+    std::vector<device::HostView> memory;
   };
   [[nodiscard]] Snapshot snapshot() const;
   /// Reads weights and the own slices of the optimizer's state.

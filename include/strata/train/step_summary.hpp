@@ -1,11 +1,6 @@
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "strata/comm/groups.hpp"
-#include "strata/ops/loss.hpp"
 #include "strata/train/plan.hpp"
 #include "strata/train/rank_state.hpp"
 
@@ -23,12 +18,10 @@ struct StepSummary {
 };
 
 /// Brings together losses, gradient norms and stop requests of all ranks, in an order that no grid
-/// changes (design law 1). `losses` holds one entry a microbatch on the last stage and nothing
-/// elsewhere. Communication: one all-gather over the data group and one over the pipeline group.
-[[nodiscard]] StepSummary summarise_step(ops::Context& context, const Plan& plan,
-                                         const RankPlan& rank, comm::Groups& groups,
-                                         const RankState& state,
-                                         std::span<const ops::LossSums> losses,
-                                         const ConstTensorView& gradients, StopRequest stop);
+/// changes (design law 1). Here the host waits for its device, once a step. Pre: the reducer has
+/// the step's gradients. Communication: one all-gather over the data group and one over the
+/// pipeline group. Throws: Error(kData) that names a target which the model has no output for.
+[[nodiscard]] StepSummary summarise_step(const Plan& plan, const RankPlan& rank,
+                                         comm::Groups& groups, RankState& state, StopRequest stop);
 
 }  // namespace strata::train

@@ -9,7 +9,10 @@
 #include "strata/core/dtype.hpp"
 #include "strata/core/shape.hpp"
 #include "strata/core/tensor.hpp"
+#include "strata/device/buffer.hpp"
+#include "strata/device/host_copy.hpp"
 #include "strata/ops/context.hpp"
+#include "strata/ops/loss.hpp"
 
 // The table that holds every operation on a GPU to the CPU's.
 namespace strata::ops::test {
@@ -34,6 +37,8 @@ struct Operand {
   double high = 1.75;
   /// In place of `type` on the GPU, where a case is about one dtype in particular.
   std::optional<DType> fixed = {};
+  /// The element that is not a number, and every so many after it; 0: all are numbers.
+  std::int64_t nan_every = 0;
 };
 
 /// Whether a result is the CPU's to the last bit, or as near as its dtype lets one ask.
@@ -82,6 +87,20 @@ inline Operand bytes(Role role, const Shape& shape, std::int64_t end = 2) {
           .high = static_cast<double>(end)};
 }
 
+/// What an operation writes to the tensor of a loss's sums that it is given.
+template <typename Operation>
+std::vector<double> loss_of(Context& context, const Operation& operation) {
+  const device::Buffer memory(context.device(), kLossElements * size_bytes(DType::kInt64));
+  const TensorView sums = memory.view(0, {kLossElements}, DType::kInt64);
+  operation(sums);
+  device::HostCopy copy(sums);
+  copy.update(context.stream());
+  context.synchronize();
+  const LossSums result = loss_sums_of(copy.view());
+  return {result.loss, static_cast<double>(result.correct), static_cast<double>(result.bad_row),
+          static_cast<double>(result.bad_label)};
+}
+
 /// Adds an operation that hands no numbers to the host.
 template <typename Call>
 void add_case(std::vector<Case>& cases, std::string name, std::vector<Operand> operands,
@@ -102,5 +121,8 @@ void add_loss_cases(std::vector<Case>& cases);
 void add_update_cases(std::vector<Case>& cases);
 void add_language_cases(std::vector<Case>& cases);
 void add_image_cases(std::vector<Case>& cases);
+void add_in_place_cases(std::vector<Case>& cases);
+void add_nan_cases(std::vector<Case>& cases);
+void add_empty_cases(std::vector<Case>& cases);
 
 }  // namespace strata::ops::test

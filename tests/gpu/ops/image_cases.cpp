@@ -38,6 +38,36 @@ void add_moves(std::vector<Case>& cases) {
       Nearness::kSameBits);
 }
 
+/// What only moves elements moves those of images too.
+void add_moves_of_bytes(std::vector<Case>& cases) {
+  const auto image = [](Role role, const Shape& shape) { return bytes(role, shape, 256); };
+  add_case(
+      cases, "swap_inner_of_bytes",
+      {image(Role::kRead, {3, 45, 70}), image(Role::kWritten, {3, 70, 45})},
+      [](Context& context, const Tensors& t) { swap_inner(context, 3, 45, 70, t[0], t[1]); },
+      Nearness::kSameBits, false);
+  const BorderShape border{.images = 2, .height = 5, .width = 7, .channels = 3, .border = 2};
+  const Shape inner{2, 5, 7, 3};
+  const Shape outer{2, 9, 11, 3};
+  add_case(
+      cases, "add_border_to_bytes", {image(Role::kRead, inner), image(Role::kWritten, outer)},
+      [=](Context& context, const Tensors& t) { add_border(context, border, t[0], t[1]); },
+      Nearness::kSameBits, false);
+  add_case(
+      cases, "remove_border_of_bytes", {image(Role::kRead, outer), image(Role::kWritten, inner)},
+      [=](Context& context, const Tensors& t) { remove_border(context, border, t[0], t[1]); },
+      Nearness::kSameBits, false);
+  add_case(
+      cases, "widen_rows_of_bytes", {image(Role::kRead, {301, 3}), image(Role::kWritten, {301, 8})},
+      [](Context& context, const Tensors& t) { widen_rows(context, t[0], t[1]); },
+      Nearness::kSameBits, false);
+  add_case(
+      cases, "narrow_rows_of_bytes",
+      {image(Role::kRead, {301, 8}), image(Role::kWritten, {301, 3})},
+      [](Context& context, const Tensors& t) { narrow_rows(context, t[0], t[1]); },
+      Nearness::kSameBits, false);
+}
+
 void add_pools(std::vector<Case>& cases, const PoolingShape& shape) {
   const std::string of =
       "_of_" + std::to_string(shape.height.window) + "x" + std::to_string(shape.width.window);
@@ -131,6 +161,7 @@ void add_convolutions(std::vector<Case>& cases, const std::string& name,
 
 void add_image_cases(std::vector<Case>& cases) {
   add_moves(cases);
+  add_moves_of_bytes(cases);
   add_pools(cases, {.images = 3,
                     .height = {.in = 8, .out = 4, .window = 2, .stride = 2},
                     .width = {.in = 6, .out = 3, .window = 2, .stride = 2},

@@ -106,6 +106,11 @@ void add_language_cases(std::vector<Case>& cases) {
                 {.sequences = 2, .tokens = 70, .kv_heads = 2, .queries = 2, .head_size = 40});
   add_attention(cases,
                 {.sequences = 1, .tokens = 33, .kv_heads = 3, .queries = 1, .head_size = 128});
+  // Between 64 elements and the most.
+  for (const std::int64_t head_size : {65, 80, 96, 127}) {
+    add_attention(
+        cases, {.sequences = 1, .tokens = 50, .kv_heads = 2, .queries = 2, .head_size = head_size});
+  }
   add_attention(cases, {.sequences = 3, .tokens = 1, .kv_heads = 1, .queries = 2, .head_size = 7});
   add_attention(cases,
                 {.sequences = 1, .tokens = 128, .kv_heads = 1, .queries = 4, .head_size = 32});

@@ -148,10 +148,6 @@ void add_joined_statistics(std::vector<Case>& cases) {
       Nearness::kSameBits, false);
 }
 
-std::vector<double> numbers_of(const LossSums& sums) {
-  return {sums.loss, static_cast<double>(sums.correct)};
-}
-
 void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classes) {
   const Shape shape{rows, classes};
   const std::string of = "_of_" + std::to_string(classes);
@@ -159,28 +155,44 @@ void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classe
   cases.push_back({"cross_entropy" + of,
                    {read(shape), ids({rows}, 0, classes), written(shape)},
                    [=](Context& context, const Tensors& t) {
-                     return numbers_of(cross_entropy(context, t[0], t[1], valid, 0.125, t[2]));
+                     return loss_of(context, [&](const TensorView& sums) {
+                       cross_entropy(context, t[0], t[1], valid, 0.125, t[2], sums);
+                     });
                    }});
   cases.push_back({"cross_entropy_in_place" + of,
                    {updated(shape), ids({rows}, 0, classes)},
                    [=](Context& context, const Tensors& t) {
-                     return numbers_of(cross_entropy(context, t[0], t[1], rows, 0.125, t[0]));
+                     return loss_of(context, [&](const TensorView& sums) {
+                       cross_entropy(context, t[0], t[1], rows, 0.125, t[0], sums);
+                     });
                    }});
   cases.push_back({"cross_entropy_alone" + of,
                    {read(shape), ids({rows}, 0, classes)},
                    [=](Context& context, const Tensors& t) {
-                     return numbers_of(cross_entropy(context, t[0], t[1], valid, 0.125, {}));
+                     return loss_of(context, [&](const TensorView& sums) {
+                       cross_entropy(context, t[0], t[1], valid, 0.125, {}, sums);
+                     });
+                   }});
+  // Some labels are none: -1 and `classes`.
+  cases.push_back({"cross_entropy_with_bad_labels" + of,
+                   {read(shape), ids({rows}, -1, classes + 1), written(shape)},
+                   [=](Context& context, const Tensors& t) {
+                     return loss_of(context, [&](const TensorView& sums) {
+                       cross_entropy(context, t[0], t[1], valid, 0.125, t[2], sums);
+                     });
                    }});
   cases.push_back({"mean_squared_error" + of,
                    {read(shape), read(shape), written(shape)},
                    [=](Context& context, const Tensors& t) {
-                     return numbers_of(mean_squared_error(context, t[0], t[1], valid, 0.125, t[2]));
+                     return loss_of(context, [&](const TensorView& sums) {
+                       mean_squared_error(context, t[0], t[1], valid, 0.125, t[2], sums);
+                     });
                    }});
   add_case(cases, "cross_entropy_parts" + of,
            {read(shape), ids({rows}, 0, 3 * classes),
             computed(Role::kWritten, {rows, kCrossEntropyParts})},
            [=](Context& context, const Tensors& t) {
-             cross_entropy_parts(context, t[0], t[1], classes, 3 * classes, t[2]);
+             cross_entropy_parts(context, t[0], t[1], classes, t[2]);
            });
   add_case(
       cases, "cross_entropy_gradient" + of,
@@ -188,6 +200,30 @@ void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classe
       [=](Context& context, const Tensors& t) {
         cross_entropy_gradient(context, t[0], t[1], classes, t[2], valid, 0.125, t[3]);
       });
+}
+
+/// The parts of three shards, brought together.
+void add_shards(std::vector<Case>& cases, const std::string& name, const Operand& logits) {
+  const std::int64_t rows = logits.shape[1];
+  const std::int64_t ids_of_shard = logits.shape[2];
+  const std::int64_t vocabulary = 3 * ids_of_shard;
+  cases.push_back(
+      {"cross_entropy_of_shards_" + name,
+       {logits, ids({rows}, 0, vocabulary), computed(Role::kWritten, {3, rows, kCrossEntropyParts}),
+        computed(Role::kWritten, {rows})},
+       [=](Context& context, const Tensors& t) {
+         const std::array<FoldPair, 2> steps{{{1, 2}, {0, 1}}};
+         const auto shard_of = [=](const TensorView& all, std::int64_t s, std::int64_t columns) {
+           return all.flat_slice(s * rows * columns, rows * columns).reshaped({rows, columns});
+         };
+         for (std::int64_t s = 0; s < 3; ++s) {
+           cross_entropy_parts(context, shard_of(t[0], s, ids_of_shard), t[1], s * ids_of_shard,
+                               shard_of(t[2], s, kCrossEntropyParts));
+         }
+         return loss_of(context, [&](const TensorView& sums) {
+           combine_cross_entropy(context, steps, t[2], t[1], vocabulary, rows - 3, t[3], sums);
+         });
+       }});
 }
 
 }  // namespace
@@ -215,16 +251,14 @@ void add_row_cases(std::vector<Case>& cases) {
       [=](Context& context, const Tensors& t) { fold(context, t, steps); }, Nearness::kSameBits,
       false);
   for (const std::int64_t block : {100, 2000}) {
-    cases.push_back({"sum_of_squares_of_" + std::to_string(block),
-                     {read({4999})},
-                     [=](Context& context, const Tensors& t) {
-                       std::vector<double> sums(
-                           static_cast<std::size_t>((4999 + block - 1) / block));
-                       sum_of_squares_blocks(context, t[0], block, sums);
-                       return sums;
-                     },
-                     Nearness::kRounded,
-                     false});
+    Operand sums = written({(4999 + block - 1) / block});
+    sums.fixed = DType::kFloat64;
+    add_case(
+        cases, "sum_of_squares_of_" + std::to_string(block), {read({4999}), sums},
+        [=](Context& context, const Tensors& t) {
+          sum_of_squares_blocks(context, t[0], block, t[1]);
+        },
+        Nearness::kRounded, false);
   }
 }
 
@@ -236,14 +270,25 @@ void add_loss_cases(std::vector<Case>& cases) {
     cases.push_back({"cross_entropy_of_equals_" + std::to_string(classes),
                      {{.shape = {50, classes}, .low = 1.0, .high = 1.0}, ids({50}, 0, 2)},
                      [=](Context& context, const Tensors& t) {
-                       return numbers_of(cross_entropy(context, t[0], t[1], 47, 0.125, {}));
+                       return loss_of(context, [&](const TensorView& sums) {
+                         cross_entropy(context, t[0], t[1], 47, 0.125, {}, sums);
+                       });
                      }});
+  }
+  for (const std::int64_t columns : {7, 1100}) {
+    const std::string of = "_of_" + std::to_string(columns);
+    add_shards(cases, "mixed" + of, read({3, 60, columns}));
+    // All logits of all shards are the largest: the first of the first shard counts.
+    add_shards(cases, "equals" + of, {.shape = {3, 60, columns}, .low = 1.0, .high = 1.0});
   }
   const std::array<FoldPair, 2> steps{{{0, 1}, {0, 2}}};
   cases.push_back({"combine_cross_entropy",
-                   {positive({3, 300, kCrossEntropyParts}), computed(Role::kWritten, {300})},
+                   {positive({3, 300, kCrossEntropyParts}), ids({300}, -1, 31),
+                    computed(Role::kWritten, {300})},
                    [=](Context& context, const Tensors& t) {
-                     return numbers_of(combine_cross_entropy(context, steps, t[0], 290, t[1]));
+                     return loss_of(context, [&](const TensorView& sums) {
+                       combine_cross_entropy(context, steps, t[0], t[1], 30, 290, t[2], sums);
+                     });
                    }});
 }
 

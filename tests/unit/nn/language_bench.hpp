@@ -109,9 +109,8 @@ Trained train(const Model& model, StageBench<T>& bench, const Samples& samples) 
     }
     const ConstTensorView targets{std::span(samples.targets[i]),
                                   Shape{std::ssize(samples.targets[i])}};
-    result.losses.push_back(
-        stage.loss(Alone(m, input, 0).microbatch, targets, pass.microbatch, 0.25, Mode::kTraining)
-            .loss);
+    stage.loss(Alone(m, input, 0).microbatch, targets, pass.microbatch, 0.25, Mode::kTraining);
+    result.losses.push_back(stage.losses().front().loss);
     stage.backward_input(Alone(m, input, first_sample), sink);
     if (!stage.is_first()) {
       result.input_gradients.push_back(

@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 
 #include "stage_bench.hpp"
@@ -70,8 +72,8 @@ Pass run_through(const Model& model, const std::vector<grid::Range>& split,
       if (s + 1 < benches.size()) {
         copy_all(stage.outputs_of(one.microbatch), benches[s + 1]->stage().inputs_of(m));
       } else {
-        result.losses.push_back(
-            stage.loss(one.microbatch, targets, kMicrobatch, 0.25, Mode::kTraining).loss);
+        stage.loss(one.microbatch, targets, kMicrobatch, 0.25, Mode::kTraining);
+        result.losses.push_back(stage.losses().front().loss);
       }
     }
     for (std::size_t s = benches.size(); s-- > 0;) {
@@ -268,6 +270,60 @@ TEST(Stage, MemoryIsWhatTheTensorsTake) {
   const StageSpec first = spec_of<double>({0, 2}, m);
   EXPECT_EQ(bytes_of(first, "activations"), line(m * 9 * 8));
   EXPECT_EQ(bytes_of(first, "activation gradients"), line(m * 9 * 8));
+  // Losses are the last stage's, for every slot of every lane.
+  EXPECT_EQ(bytes_of(first, "losses of a step"), 0);
+  StageSpec last = spec_of<float>({5, 7}, m);
+  last.slots.losses = 5;
+  last.pass.together = 3;
+  EXPECT_EQ(bytes_of(last, "losses of a step"), line(15 * 8 * ops::kLossElements));
+}
+
+TEST(Stage, TellsTheLossesOfAStepInOrderOfTheirNumbers) {
+  const Model model = small_model();
+  StageSpec spec = spec_of<float>({2, 7}, kMicrobatch);
+  spec.slots.losses = 3;
+  StageBench<float> bench(model, spec);
+  Stage& stage = bench.stage();
+  std::vector<std::int64_t> labels{2, 0, 1, 1};
+  const ConstTensorView targets{std::span(labels), Shape{kMicrobatch}};
+  const auto run = [&](std::int64_t number) {
+    const Alone one(number, {}, 0);
+    const std::span<float> input = stage.inputs_of(number).front().host<float>();
+    const std::vector<float> values =
+        numbers<float>(std::ssize(input), static_cast<std::uint64_t>(number));
+    std::copy(values.begin(), values.end(), input.begin());
+    stage.forward(one, Mode::kEvaluation);
+    // Fewer samples count in each, so that no two losses are the same.
+    stage.loss(one.microbatch, targets, kMicrobatch - number, 1.0, Mode::kEvaluation);
+  };
+  for (const std::int64_t number : {0, 1, 2}) {
+    run(number);
+  }
+  const std::vector<ops::LossSums> losses = stage.losses();
+  ASSERT_EQ(losses.size(), 3U);
+  for (const std::int64_t number : {2, 0, 1}) {
+    run(number);
+  }
+  const std::vector<ops::LossSums> again = stage.losses();
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_GT(losses[i].loss, 0.0);
+    EXPECT_EQ(losses[i].loss, again[i].loss);
+    EXPECT_NE(losses[i].loss, losses[(i + 1) % losses.size()].loss);
+  }
+  EXPECT_TRUE(
+      StageBench<float>(model, spec_of<float>({0, 2}, kMicrobatch)).stage().losses().empty());
+
+  // A bad target is an error of whoever asks.
+  labels[0] = 5;
+  EXPECT_NO_THROW(run(1));
+  try {
+    static_cast<void>(stage.losses());
+    FAIL() << "a bad target was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kData);
+    EXPECT_THAT(error.what(), testing::HasSubstr("row 0 of a microbatch has the target 5"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("0 to 2"));
+  }
 }
 
 TEST(Stage, SlotsLieApartAndComeRound) {

@@ -11,12 +11,15 @@
 #include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
 
+#include "loss_sums.hpp"
 #include "tensors.hpp"
 
 namespace strata::ops {
 namespace {
 
+using test::cross_entropy_sums;
 using test::randoms;
+using test::squared_error_sums;
 using test::Tensor;
 
 const Shape kShape{37, 1203};
@@ -185,16 +188,17 @@ TEST(Bfloat16, LossesAreThoseOfTheSameNumbers) {
     Tensor<BFloat16> dx(kShape);
     Tensor<float> wide_dx(kShape);
     const std::int64_t valid = kShape[0] - 3;
-    LossSums sums = cross_entropy(context, x.view(), labels.view(), valid, 0.25, dx.view());
+    LossSums sums = cross_entropy_sums(context, x.view(), labels.view(), valid, 0.25, dx.view());
     LossSums wide =
-        cross_entropy(context, wide_x.view(), labels.view(), valid, 0.25, wide_dx.view());
+        cross_entropy_sums(context, wide_x.view(), labels.view(), valid, 0.25, wide_dx.view());
     EXPECT_EQ(sums.loss, wide.loss);
     EXPECT_EQ(sums.correct, wide.correct);
     expect_rounded(dx, wide_dx);
-    EXPECT_EQ(cross_entropy(context, x.view(), labels.view(), valid, 0.25, {}).loss, wide.loss);
-    sums = mean_squared_error(context, x.view(), target.view(), valid, 0.25, dx.view());
+    EXPECT_EQ(cross_entropy_sums(context, x.view(), labels.view(), valid, 0.25, {}).loss,
+              wide.loss);
+    sums = squared_error_sums(context, x.view(), target.view(), valid, 0.25, dx.view());
     wide =
-        mean_squared_error(context, wide_x.view(), wide_target.view(), valid, 0.25, wide_dx.view());
+        squared_error_sums(context, wide_x.view(), wide_target.view(), valid, 0.25, wide_dx.view());
     EXPECT_EQ(sums.loss, wide.loss);
     expect_rounded(dx, wide_dx);
   });

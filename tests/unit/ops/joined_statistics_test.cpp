@@ -1,4 +1,5 @@
 // Statistics of parts, put together.
+#include <stdexcept>
 #include <vector>
 
 #include "strata/ops/batch_norm.hpp"
@@ -65,6 +66,26 @@ TEST(JoinedStatistics, MeansAreAddedAsTheStepsSay) {
   const std::vector<FoldPair> others{{0, 1}, {0, 2}};
   mean_of_parts(context, others, parts.view(), mean.view());
   EXPECT_EQ(mean.elements()[0], 16777216.0F / 3.0F);
+}
+
+TEST(JoinedStatistics, AdditionsOfPartsThatAreNotThereAreRefused) {
+  Context context(1);
+  Tensor<float> parts({kParts, 2, kColumns});
+  Tensor<float> mean({kColumns});
+  Tensor<float> variance({kColumns});
+  for (const FoldPair& wrong : {FoldPair{0, kParts}, FoldPair{kParts, 0}, FoldPair{-1, 0},
+                                FoldPair{0, -1}, FoldPair{1, 1}}) {
+    const std::vector<FoldPair> steps{{0, 1}, wrong};
+    EXPECT_THROW(combine_statistics(context, steps, parts.view(), mean.view(), variance.view()),
+                 std::logic_error)
+        << wrong.from << " to " << wrong.into;
+    EXPECT_THROW(
+        mean_of_parts(context, steps,
+                      parts.view().flat_slice(0, kParts * kColumns).reshaped({kParts, kColumns}),
+                      mean.view()),
+        std::logic_error)
+        << wrong.from << " to " << wrong.into;
+  }
 }
 
 }  // namespace

@@ -1,19 +1,24 @@
 #include "strata/ops/loss.hpp"
 
+#include <limits>
+#include <stdexcept>
 #include <string>
 
 #include <gmock/gmock.h>
 
 #include "strata/core/error.hpp"
 
+#include "loss_sums.hpp"
 #include "tensors.hpp"
 
 namespace strata::ops {
 namespace {
 
+using test::cross_entropy_sums;
 using test::expect_gradient;
 using test::randoms;
 using test::relative_error;
+using test::squared_error_sums;
 using test::Tensor;
 
 Tensor<std::int64_t> labels_of(std::int64_t rows, std::int64_t classes) {
@@ -54,7 +59,7 @@ TYPED_TEST(LossTyped, CrossEntropyAgreesWithItsFormula) {
     }
     Tensor<T> dlogits({9, classes});
     const LossSums sums =
-        cross_entropy(context, logits.view(), labels.view(), 9, 0.25, dlogits.view());
+        cross_entropy_sums(context, logits.view(), labels.view(), 9, 0.25, dlogits.view());
     EXPECT_NEAR(sums.loss, loss, (sizeof(T) == 4 ? 1e-6 : 1e-13) * (loss + 1.0)) << classes;
     EXPECT_EQ(sums.correct, correct);
     for (std::int64_t i = 0; i < 9 * classes; ++i) {
@@ -62,10 +67,12 @@ TYPED_TEST(LossTyped, CrossEntropyAgreesWithItsFormula) {
                   sizeof(T) == 4 ? 1e-7 : 1e-15);
     }
     // Without a gradient, and over the logits themselves, the loss has the same bits.
-    EXPECT_EQ(cross_entropy(context, logits.view(), labels.view(), 9, 0.25, {}).loss, sums.loss);
-    auto in_place = randoms<T>({9, classes}, 1, 3.0);
-    EXPECT_EQ(cross_entropy(context, in_place.view(), labels.view(), 9, 0.25, in_place.view()).loss,
+    EXPECT_EQ(cross_entropy_sums(context, logits.view(), labels.view(), 9, 0.25, {}).loss,
               sums.loss);
+    auto in_place = randoms<T>({9, classes}, 1, 3.0);
+    EXPECT_EQ(
+        cross_entropy_sums(context, in_place.view(), labels.view(), 9, 0.25, in_place.view()).loss,
+        sums.loss);
     EXPECT_TRUE(in_place.values() == dlogits.values());
   }
 }
@@ -75,9 +82,12 @@ TEST(CrossEntropy, BackwardAgreesWithFiniteDifferences) {
   auto logits = randoms<double>({4, 11}, 1);
   const auto labels = labels_of(4, 11);
   Tensor<double> dlogits({4, 11});
-  static_cast<void>(cross_entropy(context, logits.view(), labels.view(), 3, 0.5, dlogits.view()));
+  static_cast<void>(
+      cross_entropy_sums(context, logits.view(), labels.view(), 3, 0.5, dlogits.view()));
   expect_gradient(
-      [&] { return 0.5 * cross_entropy(context, logits.view(), labels.view(), 3, 0.5, {}).loss; },
+      [&] {
+        return 0.5 * cross_entropy_sums(context, logits.view(), labels.view(), 3, 0.5, {}).loss;
+      },
       logits.elements(), dlogits.values());
 }
 
@@ -86,12 +96,13 @@ TEST(CrossEntropy, RowsBeyondTheValidOnesCountForNothing) {
   const auto logits = randoms<float>({5, 10}, 1);
   auto labels = labels_of(5, 10);
   auto dlogits = randoms<float>({5, 10}, 2);
-  const double of_three = cross_entropy(context, logits.view().flat_slice(0, 30).reshaped({3, 10}),
-                                        labels.view().flat_slice(0, 3), 3, 1.0, {})
-                              .loss;
+  const double of_three =
+      cross_entropy_sums(context, logits.view().flat_slice(0, 30).reshaped({3, 10}),
+                         labels.view().flat_slice(0, 3), 3, 1.0, {})
+          .loss;
   labels[3] = -1;
   labels[4] = 99;
-  EXPECT_EQ(cross_entropy(context, logits.view(), labels.view(), 3, 1.0, dlogits.view()).loss,
+  EXPECT_EQ(cross_entropy_sums(context, logits.view(), labels.view(), 3, 1.0, dlogits.view()).loss,
             of_three);
   for (std::int64_t i = 30; i < 50; ++i) {
     EXPECT_EQ(dlogits[i], 0.0F);
@@ -104,8 +115,12 @@ TEST(CrossEntropy, NamesTheRowAndTargetThatIsOutOfRange) {
   auto labels = labels_of(5, 10);
   for (const std::int64_t wrong : {10, -1}) {
     labels[2] = wrong;
+    labels[4] = -7;
+    const LossSums sums = cross_entropy_sums(context, logits.view(), labels.view(), 5, 1.0, {});
+    EXPECT_EQ(sums.bad_row, 2);
+    EXPECT_EQ(sums.bad_label, wrong);
     try {
-      static_cast<void>(cross_entropy(context, logits.view(), labels.view(), 5, 1.0, {}));
+      require_labels(sums, 10);
       FAIL() << "a target of " << wrong << " was taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kData);
@@ -116,21 +131,79 @@ TEST(CrossEntropy, NamesTheRowAndTargetThatIsOutOfRange) {
   }
 }
 
+TEST(CrossEntropy, RowsOfBadLabelsGiveNeitherLossNorGradient) {
+  Context context(1);
+  const auto logits = randoms<float>({5, 10}, 1);
+  auto labels = labels_of(5, 10);
+  const LossSums all = cross_entropy_sums(context, logits.view(), labels.view(), 5, 1.0, {});
+  EXPECT_EQ(all.bad_row, -1);
+  EXPECT_NO_THROW(require_labels(all, 10));
+  const LossSums alone =
+      cross_entropy_sums(context, logits.view().flat_slice(0, 40).reshaped({4, 10}),
+                         labels.view().flat_slice(0, 4), 4, 1.0, {});
+  for (const std::int64_t bad : {std::numeric_limits<std::int64_t>::max(), std::int64_t{10}}) {
+    labels[4] = bad;
+    auto dlogits = randoms<float>({5, 10}, 2);
+    const LossSums sums =
+        cross_entropy_sums(context, logits.view(), labels.view(), 5, 1.0, dlogits.view());
+    EXPECT_EQ(sums.loss, alone.loss);
+    EXPECT_EQ(sums.correct, alone.correct);
+    EXPECT_EQ(sums.bad_label, bad);
+    for (std::int64_t i = 40; i < 50; ++i) {
+      EXPECT_EQ(dlogits[i], 0.0F);
+    }
+  }
+}
+
+TEST(CrossEntropy, NoRowsGiveNoLoss) {
+  Context context(1);
+  const Tensor<float> logits({0, 10});
+  const Tensor<std::int64_t> labels({0});
+  const LossSums sums = cross_entropy_sums(context, logits.view(), labels.view(), 0, 1.0, {});
+  EXPECT_EQ(sums.loss, 0.0);
+  EXPECT_EQ(sums.correct, 0);
+  EXPECT_EQ(sums.bad_row, -1);
+  EXPECT_EQ(squared_error_sums(context, logits.view(), logits.view(), 0, 1.0, {}).loss, 0.0);
+}
+
+TEST(CrossEntropy, SumsOfAnotherShapeOrTypeAreRefused) {
+  Context context(1);
+  const auto logits = randoms<float>({5, 10}, 1);
+  const auto labels = labels_of(5, 10);
+  Tensor<std::int64_t> few({kLossElements - 1});
+  Tensor<double> doubles({kLossElements});
+  for (const TensorView& sums : {few.view(), doubles.view()}) {
+    EXPECT_THROW(cross_entropy(context, logits.view(), labels.view(), 5, 1.0, {}, sums),
+                 std::logic_error);
+    EXPECT_THROW(mean_squared_error(context, logits.view(), logits.view(), 5, 1.0, {}, sums),
+                 std::logic_error);
+    EXPECT_THROW(static_cast<void>(loss_sums_of(sums)), std::logic_error);
+  }
+}
+
 TEST(CrossEntropy, TheFirstOfEqualLogitsWins) {
   Context context(1);
   Tensor<float> logits({2, 20});
   Tensor<std::int64_t> labels({2});
   labels[1] = 1;
-  EXPECT_EQ(cross_entropy(context, logits.view(), labels.view(), 2, 1.0, {}).correct, 1);
+  EXPECT_EQ(cross_entropy_sums(context, logits.view(), labels.view(), 2, 1.0, {}).correct, 1);
 }
 
-TEST(CrossEntropy, ANotANumberReachesTheLoss) {
+TEST(CrossEntropy, ANotANumberReachesTheLossAndNothingIsRight) {
   Context context(1);
   for (const std::int64_t at : {0, 5, 19}) {
-    auto logits = randoms<float>({1, 20}, 1);
+    Tensor<float> logits({1, 20});
+    logits[3] = 1.0F;
     logits[at] = NAN;
-    const Tensor<std::int64_t> labels({1});
-    EXPECT_TRUE(std::isnan(cross_entropy(context, logits.view(), labels.view(), 1, 1.0, {}).loss));
+    Tensor<std::int64_t> labels({1});
+    labels[0] = 3;
+    Tensor<float> dlogits({1, 20});
+    for (const TensorView& gradient : {TensorView(), dlogits.view()}) {
+      const LossSums sums =
+          cross_entropy_sums(context, logits.view(), labels.view(), 1, 1.0, gradient);
+      EXPECT_TRUE(std::isnan(sums.loss));
+      EXPECT_EQ(sums.correct, 0);
+    }
   }
 }
 
@@ -147,9 +220,9 @@ TYPED_TEST(LossTyped, BitsDependOnNeitherThreadsNorAlignment) {
       const auto target = randoms<T>({61, 1003}, 2, 2.0, misalignment);
       Tensor<T> gradient({61, 1003}, misalignment);
       const double squares =
-          mean_squared_error(context, logits.view(), target.view(), 60, 0.1, gradient.view()).loss;
+          squared_error_sums(context, logits.view(), target.view(), 60, 0.1, gradient.view()).loss;
       const double loss =
-          cross_entropy(context, logits.view(), labels.view(), 60, 0.1, gradient.view()).loss;
+          cross_entropy_sums(context, logits.view(), labels.view(), 60, 0.1, gradient.view()).loss;
       if (first.empty()) {
         first = gradient.values();
         first_loss = loss;
@@ -177,7 +250,7 @@ TYPED_TEST(LossTyped, SquaredErrorAgreesWithItsFormula) {
     expected[static_cast<std::size_t>(i)] = 0.25 * 2.0 * difference / 21.0;
   }
   const LossSums sums =
-      mean_squared_error(context, prediction.view(), target.view(), 4, 0.25, gradient.view());
+      squared_error_sums(context, prediction.view(), target.view(), 4, 0.25, gradient.view());
   EXPECT_NEAR(sums.loss, loss, 1e-13 * loss);
   EXPECT_LT((relative_error<T, double>(gradient.elements(), expected)),
             sizeof(T) == 4 ? 3e-7 : 1e-15);
@@ -190,10 +263,10 @@ TEST(MeanSquaredError, BackwardAgreesWithFiniteDifferences) {
   const auto target = randoms<double>({3, 4}, 2);
   Tensor<double> gradient({3, 4});
   static_cast<void>(
-      mean_squared_error(context, prediction.view(), target.view(), 2, 0.5, gradient.view()));
+      squared_error_sums(context, prediction.view(), target.view(), 2, 0.5, gradient.view()));
   expect_gradient(
       [&] {
-        return 0.5 * mean_squared_error(context, prediction.view(), target.view(), 2, 0.5, {}).loss;
+        return 0.5 * squared_error_sums(context, prediction.view(), target.view(), 2, 0.5, {}).loss;
       },
       prediction.elements(), gradient.values());
 }

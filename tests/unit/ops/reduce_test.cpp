@@ -86,10 +86,10 @@ TYPED_TEST(ReduceTyped, SumOfSquaresByBlock) {
       for (const std::size_t misalignment : {0, 3}) {
         Context context(threads);
         const auto moved = randoms<T>({count}, 1, 1.0, misalignment);
-        std::vector<double> sums(static_cast<std::size_t>(blocks));
-        sum_of_squares_blocks(context, moved.view(), kBlock, sums);
-        first = first.empty() ? sums : first;
-        EXPECT_EQ(first, sums);
+        Tensor<double> sums({blocks});
+        sum_of_squares_blocks(context, moved.view(), kBlock, sums.view());
+        first = first.empty() ? sums.values() : first;
+        EXPECT_EQ(first, sums.values());
       }
     }
     for (std::int64_t block = 0; block < blocks; ++block) {
@@ -107,13 +107,25 @@ TYPED_TEST(ReduceTyped, ABlocksSumDoesNotDependOnWhatIsAroundIt) {
   using T = TypeParam;
   Context context(1);
   const auto x = randoms<T>({4096 * 3}, 1);
-  std::vector<double> together(3);
-  sum_of_squares_blocks(context, x.view(), 4096, together);
+  Tensor<double> together({3});
+  sum_of_squares_blocks(context, x.view(), 4096, together.view());
   for (std::int64_t block = 0; block < 3; ++block) {
-    std::vector<double> alone(1);
-    sum_of_squares_blocks(context, x.view().flat_slice(block * 4096, 4096), 4096, alone);
-    EXPECT_EQ(alone[0], together[static_cast<std::size_t>(block)]);
+    Tensor<double> alone({1});
+    sum_of_squares_blocks(context, x.view().flat_slice(block * 4096, 4096), 4096, alone.view());
+    EXPECT_EQ(alone[0], together[block]);
   }
+}
+
+TYPED_TEST(ReduceTyped, SumsOfSquaresAreDoublesOneABlock) {
+  using T = TypeParam;
+  Context context(1);
+  const auto x = randoms<T>({100}, 1);
+  Tensor<double> few({2});
+  Tensor<std::int64_t> whole({4});
+  EXPECT_THROW(sum_of_squares_blocks(context, x.view(), 30, few.view()), std::logic_error);
+  EXPECT_THROW(sum_of_squares_blocks(context, x.view(), 30, whole.view()), std::logic_error);
+  Tensor<double> none({0});
+  sum_of_squares_blocks(context, x.view().flat_slice(0, 0), 30, none.view());
 }
 
 }  // namespace

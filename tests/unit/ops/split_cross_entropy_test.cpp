@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 
-#include <gmock/gmock.h>
-
-#include "strata/core/error.hpp"
-
+#include "loss_sums.hpp"
 #include "tensors.hpp"
 
 namespace strata::ops {
 namespace {
 
 using test::as_double;
+using test::cross_entropy_sums;
 using test::expect_gradient;
 using test::randoms;
 using test::Tensor;
@@ -42,12 +39,15 @@ class Split {
   LossSums losses(Context& context, std::int64_t valid_rows, std::span<const FoldPair> steps) {
     for (std::int64_t shard = 0; shard < shards(); ++shard) {
       cross_entropy_parts(
-          context, of(shard).view(), targets_.view(), first(shard), cuts_.back(),
+          context, of(shard).view(), targets_.view(), first(shard),
           parts_.view()
               .flat_slice(shard * rows_ * kCrossEntropyParts, rows_ * kCrossEntropyParts)
               .reshaped({rows_, kCrossEntropyParts}));
     }
-    return combine_cross_entropy(context, steps, parts_.view(), valid_rows, log_sums_.view());
+    return test::sums_of([&](const TensorView& sums) {
+      combine_cross_entropy(context, steps, parts_.view(), targets_.view(), cuts_.back(),
+                            valid_rows, log_sums_.view(), sums);
+    });
   }
 
   /// The gradient of all shards, in place of the logits, as one tensor of rows x vocabulary.
@@ -166,7 +166,7 @@ TYPED_TEST(SplitCrossEntropyTyped, AgreesWithTheWholeCrossEntropy) {
   const auto targets = targets_of(20, 1000);
   Tensor<T> dlogits({20, 1000});
   const LossSums whole =
-      cross_entropy(context, logits.view(), targets.view(), 18, 0.5, dlogits.view());
+      cross_entropy_sums(context, logits.view(), targets.view(), 18, 0.5, dlogits.view());
   Split<T> split(logits, targets, {0, 1000});
   const LossSums sums = split.losses(context, 18, {});
   EXPECT_NEAR(sums.loss, whole.loss, 1e-6 * whole.loss);
@@ -213,23 +213,40 @@ TEST(SplitCrossEntropy, BackwardAgreesWithFiniteDifferences) {
       logits.elements(), gradient);
 }
 
-TEST(SplitCrossEntropy, NamesTheRowAndTargetThatIsOutOfRange) {
+TEST(SplitCrossEntropy, TellsTheFirstRowWhoseTargetIsOutOfRange) {
   Context context(1);
-  const auto logits = randoms<float>({5, 10}, 1);
+  const std::vector<FoldPair> steps{{0, 1}};
+  const auto logits = randoms<float>({5, 20}, 1);
   auto targets = targets_of(5, 20);
-  Tensor<float> parts({5, kCrossEntropyParts});
+  EXPECT_EQ(Split<float>(logits, targets, {0, 10, 20}).losses(context, 5, steps).bad_row, -1);
+  const LossSums before = Split<float>(logits, targets, {0, 10, 20}).losses(context, 2, steps);
+  targets[4] = -7;
   for (const std::int64_t wrong : {20, -1}) {
     targets[2] = wrong;
-    try {
-      cross_entropy_parts(context, logits.view(), targets.view(), 10, 20, parts.view());
-      FAIL() << "a target of " << wrong << " was taken";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kData);
-      EXPECT_THAT(error.what(), testing::HasSubstr("row 2"));
-      EXPECT_THAT(error.what(), testing::HasSubstr("target " + std::to_string(wrong)));
-      EXPECT_THAT(error.what(), testing::HasSubstr("0 to 19"));
-    }
+    targets[3] = wrong;
+    const LossSums sums = Split<float>(logits, targets, {0, 10, 20}).losses(context, 4, steps);
+    EXPECT_EQ(sums.bad_row, 2);
+    EXPECT_EQ(sums.bad_label, wrong);
+    EXPECT_EQ(sums.loss, before.loss);
+    EXPECT_EQ(sums.correct, before.correct);
+    // Rows that do not count may have any target.
+    EXPECT_EQ(Split<float>(logits, targets, {0, 10, 20}).losses(context, 2, steps).bad_row, -1);
   }
+}
+
+TEST(SplitCrossEntropy, NoRowsGiveNoLoss) {
+  Context context(1);
+  const Tensor<float> parts({2, 0, kCrossEntropyParts});
+  const Tensor<std::int64_t> targets({0});
+  Tensor<float> log_sums({0});
+  const std::vector<FoldPair> steps{{0, 1}};
+  const LossSums sums = test::sums_of([&](const TensorView& into) {
+    combine_cross_entropy(context, steps, parts.view(), targets.view(), 20, 0, log_sums.view(),
+                          into);
+  });
+  EXPECT_EQ(sums.loss, 0.0);
+  EXPECT_EQ(sums.correct, 0);
+  EXPECT_EQ(sums.bad_row, -1);
 }
 
 TEST(SplitCrossEntropy, TheFirstOfEqualLogitsIsRightAndANotANumberReachesTheLoss) {
@@ -243,14 +260,18 @@ TEST(SplitCrossEntropy, TheFirstOfEqualLogitsIsRightAndANotANumberReachesTheLoss
     logits[4] = logits[7] = logits[12] = 1.0F;
     EXPECT_EQ(Split<float>(logits, label, {0, 10, 20}).losses(context, 1, steps).correct,
               target == 4 ? 1 : 0);
-    EXPECT_EQ(cross_entropy(context, logits.view(), label.view(), 1, 1.0, {}).correct,
+    EXPECT_EQ(cross_entropy_sums(context, logits.view(), label.view(), 1, 1.0, {}).correct,
               target == 4 ? 1 : 0);
   }
-  const Tensor<std::int64_t> targets({1});
-  for (const std::int64_t at : {0, 5, 10, 19}) {
-    auto bad = randoms<float>({1, 20}, 1);
+  Tensor<std::int64_t> targets({1});
+  targets[0] = 3;
+  for (const std::int64_t at : {0, 3, 5, 10, 19}) {
+    Tensor<float> bad({1, 20});
+    bad[3] = 1.0F;
     bad[at] = NAN;
-    EXPECT_TRUE(std::isnan(Split<float>(bad, targets, {0, 10, 20}).losses(context, 1, steps).loss));
+    const LossSums sums = Split<float>(bad, targets, {0, 10, 20}).losses(context, 1, steps);
+    EXPECT_TRUE(std::isnan(sums.loss));
+    EXPECT_EQ(sums.correct, 0) << "a NaN at " << at;
   }
 }
 

@@ -14,18 +14,17 @@ namespace {
 std::vector<double> squares_on(const nn::ParameterLayout& layout, std::int64_t ranks,
                                std::int64_t bucket, const std::vector<float>& gradients) {
   const BucketPlan plan(layout, ranks, bucket);
-  const GradientNorm norm(layout, plan, ranks);
   ops::Context context(1);
-  std::vector<std::vector<double>> partials;
+  std::vector<GradientNorm> norms;
   std::vector<std::span<const double>> gathered;
   for (std::int64_t r = 0; r < ranks; ++r) {
-    partials.emplace_back(static_cast<std::size_t>(norm.partial_count()), -1.0);
-    norm.partials(context, view_of(gradients), r, partials.back());
+    norms.emplace_back(context, layout, plan, r, ranks);
+    norms.back().begin(view_of(gradients));
+    gathered.push_back(norms.back().partials());
+    EXPECT_EQ(gathered.back().size_bytes(),
+              static_cast<std::size_t>(GradientNorm::memory(plan, ranks).bytes));
   }
-  for (const std::vector<double>& own : partials) {
-    gathered.emplace_back(own);
-  }
-  return norm.squares(gathered);
+  return norms.front().squares(gathered);
 }
 
 TEST(GradientNorm, HasTheSameBitsForEveryNumberOfRanksAndBucketSize) {
