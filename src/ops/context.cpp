@@ -14,13 +14,14 @@ Context::Context(int threads) : threads_(threads), stream_(device::Device::cpu()
   primitives_ = std::make_unique<Primitives>(threads);
 }
 
-Context::Context(device::Stream stream) : threads_(1), stream_(std::move(stream)) {
-  cuda_state_ = std::make_unique<CudaState>(stream_.device());
+Context::Context(device::Stream stream, ConvolutionKernels convolution_kernels)
+    : threads_(1), stream_(std::move(stream)) {
+  cuda_state_ = std::make_unique<CudaState>(stream_.device(), convolution_kernels);
 }
 
-Context Context::cuda(const device::Device& device) {
+Context Context::cuda(const device::Device& device, ConvolutionKernels convolution_kernels) {
   require(device.kind() == device::DeviceKind::kCuda, "a GPU's context on {}", device.text());
-  return Context(device::Stream(device));
+  return {device::Stream(device), convolution_kernels};
 }
 
 Primitives& Context::primitives() {

@@ -11,6 +11,12 @@ namespace strata::ops {
 class CudaState;
 class Primitives;
 
+/// Whose kernels a GPU's convolutions are done by. Bits differ between the two.
+enum class ConvolutionKernels {
+  kLibrary,  ///< cuDNN's, for the shapes that it takes, where it is found; else own ones
+  kOwn       ///< own ones, which take every shape
+};
+
 /// What operations run with: a device, and the library primitives made so far. One a rank;
 /// operations that share a Context must not run at the same time, operations with different ones
 /// may. Tensors given to an operation lie in the memory of its Context's device.
@@ -21,7 +27,9 @@ class Context {
   /// A context of a GPU: operations are put on its stream, in order, and most return before they
   /// are done (docs/cuda.md lists those that wait).
   /// Throws: Error(kPeer) where the GPU fails. Pre: `device` is a GPU.
-  [[nodiscard]] static Context cuda(const device::Device& device);
+  [[nodiscard]] static Context cuda(
+      const device::Device& device,
+      ConvolutionKernels convolution_kernels = ConvolutionKernels::kLibrary);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -44,7 +52,7 @@ class Context {
   [[nodiscard]] CudaState& cuda_state();
 
  private:
-  explicit Context(device::Stream stream);
+  Context(device::Stream stream, ConvolutionKernels convolution_kernels);
 
   int threads_;
   std::unique_ptr<Primitives> primitives_;
