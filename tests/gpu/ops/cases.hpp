@@ -102,5 +102,6 @@ void add_loss_cases(std::vector<Case>& cases);
 void add_update_cases(std::vector<Case>& cases);
 void add_language_cases(std::vector<Case>& cases);
 void add_image_cases(std::vector<Case>& cases);
+void add_convolution_cases(std::vector<Case>& cases);
 
 }  // namespace strata::ops::test
