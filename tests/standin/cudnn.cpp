@@ -39,17 +39,11 @@ Library& ours(cudnnHandle_t handle) {
   return *reinterpret_cast<Library*>(handle);
 }
 
-cudnnStatus_t set(Images& to, cudnnDataType_t type, cudnnTensorFormat_t format, int images,
-                  int channels, int rows, int columns) {
-  constexpr std::int64_t kMostElements = std::int64_t{1} << 31;
-  if (images < 1 || channels < 1 || rows < 1 || columns < 1) {
+cudnnStatus_t set(Images& to, const Images& from) {
+  if (from.images < 1 || from.channels < 1 || from.rows < 1 || from.columns < 1) {
     return CUDNN_STATUS_BAD_PARAM;
   }
-  const Images images_of{true, type, format, images, channels, rows, columns};
-  if (images_of.count() >= kMostElements) {
-    return CUDNN_STATUS_NOT_SUPPORTED;
-  }
-  to = images_of;
+  to = from;
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -164,7 +158,10 @@ cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensorDesc) {
 cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t tensorDesc,
                                          cudnnTensorFormat_t format, cudnnDataType_t dataType,
                                          int n, int c, int h, int w) {
-  return set(ours(tensorDesc), dataType, format, n, c, h, w);
+  constexpr std::int64_t kEndOfElements = std::int64_t{1} << 31;
+  const Images images{true, dataType, format, n, c, h, w};
+  return images.count() >= kEndOfElements ? CUDNN_STATUS_NOT_SUPPORTED
+                                          : set(ours(tensorDesc), images);
 }
 
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filterDesc) {
@@ -180,7 +177,7 @@ cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filterDesc) {
 cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filterDesc,
                                          cudnnDataType_t dataType, cudnnTensorFormat_t format,
                                          int k, int c, int h, int w) {
-  return set(ours(filterDesc), dataType, format, k, c, h, w);
+  return set(ours(filterDesc), {true, dataType, format, k, c, h, w});
 }
 
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* convDesc) {
