@@ -1,7 +1,9 @@
 #include "workplace.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,8 @@
 #include "strata/comm/staged.hpp"
 #include "strata/core/error.hpp"
 #include "strata/device/gpu_info.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/fitting.hpp"
 
 #include "session.hpp"
 
@@ -39,13 +43,53 @@ std::unique_ptr<comm::Communicator> second_world(comm::Communicator& world) {
   return world.subgroup(all, world.name());
 }
 
-/// How many of the ranks share their GPU with another one. Communication: collective.
-std::int64_t ranks_that_share(comm::Communicator& world, const device::Device& device) {
-  const std::string own = device::gpus()[static_cast<std::size_t>(device.index())].uuid;
-  const std::vector<std::string> uuids = world.all_gather_texts(own);
-  return std::count_if(uuids.begin(), uuids.end(), [&](const std::string& uuid) {
-    return std::count(uuids.begin(), uuids.end(), uuid) > 1;
-  });
+/// Ranks that use one GPU together.
+struct Sharing {
+  /// On this rank's GPU, this one included.
+  std::int64_t here = 1;
+  /// Of the world, those that are not alone on theirs.
+  std::int64_t everywhere = 0;
+};
+
+/// Communication: collective over the world.
+Sharing sharing_of(comm::Communicator& world, const std::string& uuid) {
+  const std::vector<std::string> uuids = world.all_gather_texts(uuid);
+  const auto ranks_on = [&](const std::string& gpu) {
+    return std::count(uuids.begin(), uuids.end(), gpu);
+  };
+  return {.here = ranks_on(uuid),
+          .everywhere = std::count_if(uuids.begin(), uuids.end(),
+                                      [&](const std::string& gpu) { return ranks_on(gpu) > 1; })};
+}
+
+/// The published peak of matrix products on a GPU, in FLOP/s; 0 where it is not known. Dense, of
+/// NVIDIA's data sheets of A100 (2020), H100 and H200 (2023).
+double published_peak(const std::string& gpu, DType dtype, bool tf32) {
+  struct Peak {
+    std::string_view name;
+    double bfloat16;
+    double tf32;
+    double float32;
+    double float64;
+  };
+  constexpr std::array<Peak, 4> kPeaks{{{"H200", 989.5e12, 494.7e12, 67e12, 67e12},
+                                        {"H100 PCIe", 756e12, 378e12, 51e12, 51e12},
+                                        {"H100", 989.5e12, 494.7e12, 67e12, 67e12},
+                                        {"A100", 312e12, 156e12, 19.5e12, 19.5e12}}};
+  for (const Peak& peak : kPeaks) {
+    if (gpu.find(peak.name) == std::string::npos) {
+      continue;
+    }
+    switch (dtype) {
+      case DType::kBfloat16:
+        return peak.bfloat16;
+      case DType::kFloat64:
+        return peak.float64;
+      default:
+        return tf32 ? peak.tf32 : peak.float32;
+    }
+  }
+  return 0.0;
 }
 
 /// Why NCCL is not to be used; empty where it is. Communication: collective.
@@ -84,7 +128,7 @@ Workplace::Workplace(comm::MpiSession& mpi, const Session& session, const train:
   text_ = fmt::format("{} on {} rank{} ({})", name_of(plan.device), mpi.world().size(),
                       mpi.world().size() == 1 ? "" : "s", comm::MpiSession::library_text());
   if (plan.device == device::DeviceKind::kCuda) {
-    take_gpu(mpi, plan);
+    take_gpu(mpi, session, plan);
   } else {
     context_.emplace(session.threads);
     text_ += fmt::format(", {} thread{} each", session.threads, session.threads == 1 ? "" : "s");
@@ -92,23 +136,34 @@ Workplace::Workplace(comm::MpiSession& mpi, const Session& session, const train:
   groups_ = comm::make_groups(world_ ? *world_ : mpi.world(), plan.grid);
 }
 
-void Workplace::take_gpu(comm::MpiSession& mpi, const train::Plan& plan) {
+void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const train::Plan& plan) {
   const train::Transport transport = plan.config.run.transport;
   const bool tf32 = plan.config.numerics.tf32 == train::Switch::kOn;
+  device::GpuInfo gpu;
   comm::agree(mpi.world(), [&] {
     context_.emplace(ops::Context::cuda(
-        own_gpu(mpi), tf32 ? ops::Float32Products::kTf32 : ops::Float32Products::kFull));
+        own_gpu(mpi),
+        {.float32_products = tf32 ? ops::Float32Products::kTf32 : ops::Float32Products::kFull}));
+    gpu = device::gpus()[static_cast<std::size_t>(context_->device().index())];
   });
   const device::Device& device = context_->device();
-  const std::int64_t sharing = ranks_that_share(mpi.world(), device);
-  if (sharing > 0) {
+  if (peak_flops_ == 0.0) {
+    peak_flops_ = published_peak(gpu.name, plan.config.numerics.dtype, tf32);
+  }
+  const Sharing sharing = sharing_of(mpi.world(), gpu.uuid);
+  if (sharing.everywhere > 0) {
     warning_ = fmt::format(
         "{} ranks share their GPU with others, which then take turns; strata doctor shows which",
-        sharing);
+        sharing.everywhere);
   }
+  comm::agree(mpi.world(), [&] {
+    train::require_fits_memory(
+        plan, mpi.world().rank(), device::free_memory_bytes(device.index()) / sharing.here,
+        session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : train::VirtualGrid());
+  });
   std::string reason = "run.transport is mpi";
   if (transport != train::Transport::kMpi) {
-    reason = against_nccl(mpi.world(), sharing);
+    reason = against_nccl(mpi.world(), sharing.everywhere);
   }
   const bool nccl = transport == train::Transport::kNccl ||
                     (transport == train::Transport::kAuto && reason.empty());

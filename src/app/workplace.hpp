@@ -40,7 +40,7 @@ class Workplace {
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  void take_gpu(comm::MpiSession& mpi, const train::Plan& plan);
+  void take_gpu(comm::MpiSession& mpi, const Session& session, const train::Plan& plan);
 
   std::optional<ops::Context> context_;
   // Outlives the groups that are split off it.

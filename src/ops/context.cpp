@@ -14,14 +14,14 @@ Context::Context(int threads) : threads_(threads), stream_(device::Device::cpu()
   primitives_ = std::make_unique<Primitives>(threads);
 }
 
-Context::Context(device::Stream stream, Float32Products products)
+Context::Context(device::Stream stream, const CudaOptions& options)
     : threads_(1), stream_(std::move(stream)) {
-  cuda_state_ = std::make_unique<CudaState>(stream_.device(), products);
+  cuda_state_ = std::make_unique<CudaState>(stream_.device(), options);
 }
 
-Context Context::cuda(const device::Device& device, Float32Products products) {
+Context Context::cuda(const device::Device& device, const CudaOptions& options) {
   require(device.kind() == device::DeviceKind::kCuda, "a GPU's context on {}", device.text());
-  return {device::Stream(device), products};
+  return {device::Stream(device), options};
 }
 
 Primitives& Context::primitives() {

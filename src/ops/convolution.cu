@@ -1,13 +1,14 @@
 #include "strata/ops/convolution.hpp"
 
 #include "cuda_kernel.hpp"
+#include "cuda_library_convolution.hpp"
 #include "cuda_ops.hpp"
 #include "cuda_tile_product.hpp"
 #include "cuda_windows.hpp"
 
-// Every pass is a product of matrices that are not stored: their elements are looked up in the
-// images. A group of channels is a product of its own. Sums go over the window's places in order,
-// and over channels within each.
+// What cuDNN does not take. Every pass is a product of matrices that are not stored: their elements
+// are looked up in the images. A group of channels is a product of its own. Sums go over the
+// window's places in order, and over channels within each.
 namespace strata::ops::cuda {
 namespace {
 
@@ -150,6 +151,21 @@ __global__ void add_pieces_kernel(std::int64_t count, std::int64_t pieces, const
   dw[i] = adds ? dw[i] + sum : sum;
 }
 
+/// y = relu(y + bias), either of which may be left out; bias may be null.
+template <typename T>
+__global__ void finish_kernel(std::int64_t count, std::int64_t channels, const T* bias,
+                              bool is_relu, T* y) {
+  const std::int64_t i = thread_number();
+  if (i >= count) {
+    return;
+  }
+  Compute<T> value = value_of(y[i]);
+  if (bias != nullptr) {
+    value += value_of(bias[i % channels]);
+  }
+  y[i] = stored<T>(is_relu && value < Compute<T>{0} ? Compute<T>{0} : value);
+}
+
 /// Calls function(To{}) with the type of a result: T, or what T is computed in.
 template <typename T, typename Function>
 void with_result_type(const TensorView& result, const Function& function) {
@@ -165,6 +181,16 @@ void with_result_type(const TensorView& result, const Function& function) {
 void convolution_forward(Context& context, const ConvolutionShape& shape, const ConstTensorView& x,
                          const ConstTensorView& w, const TensorView& y,
                          const ConvolutionOptions& options) {
+  if (library_forward(context, shape, x, w, y)) {
+    const bool is_relu = options.activation == Activation::kRelu;
+    if (is_relu || !options.bias.empty()) {
+      with_device_type(y.dtype(), [&]<typename T>(T) {
+        launch(context, "a convolution's bias", grid_of(y.count()), finish_kernel<T>, y.count(),
+               shape.out_channels, device_or_null<T>(options.bias), is_relu, y.device<T>());
+      });
+    }
+    return;
+  }
   const Images images(shape);
   const TileProduct product{.groups = shape.groups,
                             .rows = shape.images * shape.height.out * shape.width.out,
@@ -183,6 +209,9 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
 void convolution_backward_input(Context& context, const ConvolutionShape& shape,
                                 const ConstTensorView& dy, const ConstTensorView& w,
                                 const TensorView& dx) {
+  if (library_backward_input(context, shape, dy, w, dx)) {
+    return;
+  }
   const Images images(shape);
   const TileProduct product{.groups = shape.groups,
                             .rows = shape.images * shape.height.in * shape.width.in,
@@ -200,6 +229,9 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
 void convolution_backward_weight(Context& context, const ConvolutionShape& shape,
                                  const ConstTensorView& x, const ConstTensorView& dy,
                                  const TensorView& dw, Accumulate accumulate) {
+  if (library_backward_weight(context, shape, x, dy, dw, accumulate)) {
+    return;
+  }
   const Images images(shape);
   TileProduct product{.groups = shape.groups,
                       .rows = images.out_channels,

@@ -19,6 +19,8 @@ namespace strata::ops {
 namespace cuda {
 /// cuBLASLt and the products that it was asked for; known where products are made.
 class ProductLibrary;
+/// cuDNN and the convolutions that it was asked for; known where convolutions are made.
+class ConvolutionLibrary;
 }  // namespace cuda
 
 /// The GPU side of a Context: memory that operations work in, and libraries. Operations are done in
@@ -28,11 +30,8 @@ class CudaState {
   /// Memory that cuBLASLt's kernels may work in. Fixed, for the choice of a kernel follows from it.
   static constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
 
-  CudaState(const device::Device& device, Float32Products products)
-      : device_(device), products_(products), workspace_(device, kWorkspaceBytes) {}
-
-  /// How float32 matrices are multiplied.
-  [[nodiscard]] Float32Products float32_products() const { return products_; }
+  CudaState(const device::Device& device, const CudaOptions& options)
+      : device_(device), options_(options), workspace_(device, kWorkspaceBytes) {}
 
   /// Device memory for one operation, which holds anything at first. What an earlier call gave is
   /// void.
@@ -63,15 +62,20 @@ class CudaState {
   [[nodiscard]] std::byte* workspace() const { return workspace_.raw(); }
   /// Made when it is first used. Known to src/ops/matmul.cu.
   [[nodiscard]] auto& product_library() { return product_library_; }
+  [[nodiscard]] const CudaOptions& options() const { return options_; }
+  /// Made when it is first used. Known to src/ops/cuda_library_convolution.cu.
+  [[nodiscard]] auto& convolution_library() { return convolution_library_; }
 
  private:
   device::Device device_;
-  Float32Products products_;
+  CudaOptions options_;
   device::Buffer workspace_;
   device::Buffer scratch_;
   std::vector<std::pair<std::vector<std::byte>, device::Buffer>> additions_;
   std::unique_ptr<cuda::ProductLibrary, void (*)(cuda::ProductLibrary*)> product_library_{
       nullptr, [](cuda::ProductLibrary*) {}};
+  std::unique_ptr<cuda::ConvolutionLibrary, void (*)(cuda::ConvolutionLibrary*)>
+      convolution_library_{nullptr, [](cuda::ConvolutionLibrary*) {}};
 };
 
 }  // namespace strata::ops

@@ -112,7 +112,7 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   product.transpose_a = options.transpose_a;
   product.transpose_b = options.transpose_b;
   product.accumulate = options.accumulate;
-  product.precision = context.cuda_state().float32_products();
+  product.precision = context.cuda_state().options().float32_products;
   const bool has_bias = !options.bias.empty();
   const bool is_relu = options.activation == Activation::kRelu;
   // The library adds a bias behind a product of same types, but for doubles. Its relu, a maximum

@@ -116,6 +116,21 @@ class Images(Near):
                                     "set run.device to cpu")
         self.assertFalse((self.directory / "none").exists())
 
+    def test_too_little_memory(self):
+        # Real GPUs are too large for this: only a pretended one can be told its size.
+        if "STRATA_STANDIN" not in os.environ:
+            self.skipTest("the GPU is a real one")
+        large = ["--batch.global=8192", "--batch.micro=4096", "--numerics.lanes=1"]
+        with unittest.mock.patch.dict(os.environ, STRATA_STANDIN_MEMORY=str(64 << 20)):
+            finished = self.launch(1, "train", self.config, "--run.dir=large", *self.network, *large)
+            self.assert_refused(finished, harness.PEER, "stage 0 needs", "are free",
+                                "batch.micro = ", "would fit")
+            self.assertFalse((self.directory / "large").exists())
+            micro = finished.text.split("batch.micro = ")[1].split()[0]
+            finished = self.launch(1, "train", self.config, "--run.dir=fits", *self.network, *large,
+                                   f"--batch.micro={micro}", "--train.steps=1")
+            self.assertEqual(finished.code, harness.DONE, finished.text)
+
     def test_a_run_that_diverges(self):
         finished = self.alone("train", self.config, "--run.dir=diverged", *self.network,
                               "--optimizer.kind=sgd", "--optimizer.learning_rate=1e30")

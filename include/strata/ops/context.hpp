@@ -15,6 +15,18 @@ class Primitives;
 /// its tensor cores do. Sums are float32 either way.
 enum class Float32Products { kFull, kTf32 };
 
+/// Whose kernels a GPU's convolutions are done by. Bits differ between the two.
+enum class ConvolutionKernels {
+  kLibrary,  ///< cuDNN's, for the shapes that it takes, where it is found; else own ones
+  kOwn       ///< own ones, which take every shape
+};
+
+/// What a GPU's operations may choose, with other bits.
+struct CudaOptions {
+  Float32Products float32_products = Float32Products::kFull;
+  ConvolutionKernels convolution_kernels = ConvolutionKernels::kLibrary;
+};
+
 /// What operations run with: a device, and the library primitives made so far. One a rank;
 /// operations that share a Context must not run at the same time, operations with different ones
 /// may. Tensors given to an operation lie in the memory of its Context's device.
@@ -25,8 +37,7 @@ class Context {
   /// A context of a GPU: operations are put on its stream, in order, and most return before they
   /// are done (docs/cuda.md lists those that wait).
   /// Throws: Error(kPeer) where the GPU fails. Pre: `device` is a GPU.
-  [[nodiscard]] static Context cuda(const device::Device& device,
-                                    Float32Products products = Float32Products::kFull);
+  [[nodiscard]] static Context cuda(const device::Device& device, const CudaOptions& options = {});
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -49,7 +60,7 @@ class Context {
   [[nodiscard]] CudaState& cuda_state();
 
  private:
-  Context(device::Stream stream, Float32Products products);
+  Context(device::Stream stream, const CudaOptions& options);
 
   int threads_;
   std::unique_ptr<Primitives> primitives_;

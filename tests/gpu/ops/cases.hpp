@@ -124,5 +124,6 @@ void add_image_cases(std::vector<Case>& cases);
 void add_in_place_cases(std::vector<Case>& cases);
 void add_nan_cases(std::vector<Case>& cases);
 void add_empty_cases(std::vector<Case>& cases);
+void add_convolution_cases(std::vector<Case>& cases);
 
 }  // namespace strata::ops::test

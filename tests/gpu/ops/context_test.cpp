@@ -89,7 +89,7 @@ TEST(CudaContext, OfTargetsOutsideTheFirstIsTold) {
 /// tf32 has.
 double largest_error(Float32Products products) {
   constexpr std::int64_t kSize = 64;
-  Context context = Context::cuda(Device::cuda(0), products);
+  Context context = Context::cuda(Device::cuda(0), {.float32_products = products});
   const Buffer memory(context.device(), 3 * kSize * kSize * 4);
   std::vector<float> numbers(static_cast<std::size_t>(kSize * kSize));
   for (std::size_t i = 0; i < numbers.size(); ++i) {

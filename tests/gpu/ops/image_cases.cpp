@@ -172,6 +172,9 @@ void add_image_cases(std::vector<Case>& cases) {
                     .channels = 5});
   add_group_norms(cases, {.images = 3, .pixels = 20, .channels = 12, .groups = 4});
   add_group_norms(cases, {.images = 2, .pixels = 77, .channels = 40, .groups = 1});
+}
+
+void add_convolution_cases(std::vector<Case>& cases) {
   add_convolutions(cases, "3x3",
                    {.images = 5,
                     .height = {.in = 12, .out = 12, .window = 3, .padding = 1},
@@ -191,6 +194,13 @@ void add_image_cases(std::vector<Case>& cases) {
                     .width = {.in = 10, .out = 6, .window = 3, .dilation = 2},
                     .in_channels = 4,
                     .out_channels = 3});
+  // One row and column more of zeros behind than before.
+  add_convolutions(cases, "padded_behind",
+                   {.images = 3,
+                    .height = {.in = 8, .out = 4, .window = 3, .stride = 2},
+                    .width = {.in = 10, .out = 5, .window = 3, .stride = 2},
+                    .in_channels = 5,
+                    .out_channels = 7});
   add_convolutions(cases, "1x1",
                    {.images = 40,
                     .height = {.in = 6, .out = 6},

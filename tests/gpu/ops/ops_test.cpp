@@ -216,13 +216,14 @@ void hold(Context& cpu, Context& gpu, Context& other, const Case& test, DType dt
 }
 
 /// Runs every case of a table in every dtype that it takes.
-void hold_all(void (*add_cases)(std::vector<Case>&)) {
+void hold_all(void (*add_cases)(std::vector<Case>&),
+              ConvolutionKernels kernels = ConvolutionKernels::kLibrary) {
   if (device::cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";
   }
   Context cpu(1);
-  Context gpu = Context::cuda(device::Device::cuda(0));
-  Context other = Context::cuda(device::Device::cuda(0));
+  Context gpu = Context::cuda(device::Device::cuda(0), {.convolution_kernels = kernels});
+  Context other = Context::cuda(device::Device::cuda(0), {.convolution_kernels = kernels});
   std::vector<Case> cases;
   add_cases(cases);
   for (const Case& test : cases) {
@@ -277,6 +278,14 @@ TEST(CudaOperations, OfWhatIsNotANumber) {
 
 TEST(CudaOperations, OfEmptyTensors) {
   hold_all(add_empty_cases);
+}
+
+TEST(CudaOperations, Convolutions) {
+  hold_all(add_convolution_cases);
+}
+
+TEST(CudaOperations, ConvolutionsByOwnKernels) {
+  hold_all(add_convolution_cases, ConvolutionKernels::kOwn);
 }
 
 }  // namespace
