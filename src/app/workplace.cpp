@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <numeric>
 #include <string_view>
 #include <utility>
@@ -92,18 +93,25 @@ double published_peak(const std::string& gpu, DType dtype, bool tf32) {
   return 0.0;
 }
 
-/// Why NCCL is not to be used; empty where it is. Communication: collective.
-std::string against_nccl(comm::Communicator& world, std::int64_t sharing) {
-  if (world.size() == 1) {
-    return "one rank";
-  }
+/// Why NCCL cannot carry the messages; empty where it can. Communication: collective.
+std::string against_nccl(comm::Communicator& world, std::int64_t sharing_ranks,
+                         const train::Plan& plan) {
   const std::vector<std::string> absences = world.all_gather_texts(comm::nccl_absence());
   const auto absent = std::find_if(absences.begin(), absences.end(),
                                    [](const std::string& text) { return !text.empty(); });
   if (absent != absences.end()) {
     return fmt::format("rank {}: {}", absent - absences.begin(), *absent);
   }
-  return sharing > 0 ? fmt::format("{} ranks share GPUs", sharing) : "";
+  // NCCL takes ranks of one host for one unless they say otherwise.
+  if (sharing_ranks > 0 && std::getenv("NCCL_HOSTID") == nullptr) {
+    return fmt::format("{} ranks share GPUs, which NCCL refuses", sharing_ranks);
+  }
+  const auto tie = train::tied_stages(plan);
+  if (tie && tie->owner != tie->borrower &&
+      (tie->owner != 0 || tie->borrower + 1 != plan.grid.pipeline)) {
+    return "a tied table's stages are not the first and the last";
+  }
+  return "";
 }
 
 }  // namespace
@@ -137,7 +145,6 @@ Workplace::Workplace(comm::MpiSession& mpi, const Session& session, const train:
 }
 
 void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const train::Plan& plan) {
-  const train::Transport transport = plan.config.run.transport;
   const bool tf32 = plan.config.numerics.tf32 == train::Switch::kOn;
   device::GpuInfo gpu;
   comm::agree(mpi.world(), [&] {
@@ -161,15 +168,27 @@ void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const tr
         plan, mpi.world().rank(), device::free_memory_bytes(device.index()) / sharing.here,
         session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : train::VirtualGrid());
   });
-  std::string reason = "run.transport is mpi";
-  if (transport != train::Transport::kMpi) {
-    reason = against_nccl(mpi.world(), sharing.everywhere);
+  choose_transport(mpi.world(), plan, sharing.everywhere);
+}
+
+void Workplace::choose_transport(comm::Communicator& world, const train::Plan& plan,
+                                 std::int64_t sharing_ranks) {
+  if (world.size() == 1) {
+    world_ = comm::staged(second_world(world), context_->stream());
+    return;
   }
-  const bool nccl = transport == train::Transport::kNccl ||
-                    (transport == train::Transport::kAuto && reason.empty());
-  std::unique_ptr<comm::Communicator> host = second_world(mpi.world());
-  if (nccl) {
-    world_ = comm::nccl(std::move(host), device, context_->stream());
+  const train::Transport transport = plan.config.run.transport;
+  const std::string reason = transport == train::Transport::kMpi
+                                 ? "run.transport is mpi"
+                                 : against_nccl(world, sharing_ranks, plan);
+  if (transport == train::Transport::kNccl && !reason.empty()) {
+    throw comm::AgreedError(
+        ExitCode::kUsage,
+        fmt::format("run.transport is nccl, but {}; set it to auto or mpi", reason));
+  }
+  std::unique_ptr<comm::Communicator> host = second_world(world);
+  if (reason.empty()) {
+    world_ = comm::nccl(std::move(host), context_->device(), context_->stream());
     text_ += ", messages by NCCL";
   } else {
     world_ = comm::staged(std::move(host), context_->stream());

@@ -41,6 +41,8 @@ class Workplace {
 
  private:
   void take_gpu(comm::MpiSession& mpi, const Session& session, const train::Plan& plan);
+  void choose_transport(comm::Communicator& world, const train::Plan& plan,
+                        std::int64_t sharing_ranks);
 
   std::optional<ops::Context> context_;
   // Outlives the groups that are split off it.

@@ -10,6 +10,8 @@
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 
+#include "forwarded.hpp"
+
 namespace strata::comm {
 namespace {
 
@@ -34,17 +36,6 @@ std::size_t count_of(std::int64_t count) {
 bool on_host(const ConstTensorView& payload) {
   return payload.place() == Place::kHost;
 }
-
-/// A message of the host's communicator.
-class Passed final : public Request::Operation {
- public:
-  explicit Passed(Request request) : request_(std::move(request)) {}
-  bool test() override { return request_.test(); }
-  [[nodiscard]] std::string awaited() const override { return request_.awaited(); }
-
- private:
-  Request request_;
-};
 
 /// What is under way on a line: done when the compute stream is told to wait for it.
 class OnLine final : public Request::Operation {
@@ -208,7 +199,7 @@ void NcclCommunicator::all_reduce(TensorView sum) {
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView payload,
                                                                  std::int64_t peer, Tag tag) {
   if (on_host(payload)) {
-    return std::make_unique<Passed>(host().send(payload, peer, tag));
+    return std::make_unique<Forwarded>(host().send(payload, peer, tag));
   }
   OpenRoute& route = route_of({.from = rank(), .to = peer, .tag = tag});
   return on_line(*route.line, describe("send to", peer, tag),
@@ -221,7 +212,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_receive(TensorView payload,
                                                                     std::int64_t peer, Tag tag) {
   if (on_host(payload)) {
-    return std::make_unique<Passed>(host().receive(payload, peer, tag));
+    return std::make_unique<Forwarded>(host().receive(payload, peer, tag));
   }
   return std::make_unique<RouteReceive>(engine_, route_of({.from = peer, .to = rank(), .tag = tag}),
                                         payload, describe("receive from", peer, tag), patience());
@@ -233,7 +224,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
   const auto inside = [](const auto& message) { return on_host(message.payload); };
   if (std::none_of(sends.begin(), sends.end(), outside) &&
       std::none_of(receives.begin(), receives.end(), outside)) {
-    return std::make_unique<Passed>(host().exchange(sends, receives, tag));
+    return std::make_unique<Forwarded>(host().exchange(sends, receives, tag));
   }
   require(std::none_of(sends.begin(), sends.end(), inside) &&
               std::none_of(receives.begin(), receives.end(), inside),
@@ -255,8 +246,8 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
     TensorView tensor, std::span<const grid::Range> slices) {
   if (on_host(tensor) || line_ == nullptr) {
-    return std::make_unique<Passed>(on_host(tensor) ? host().reduce_scatter(tensor, slices)
-                                                    : Request());
+    return std::make_unique<Forwarded>(on_host(tensor) ? host().reduce_scatter(tensor, slices)
+                                                       : Request());
   }
   const auto slice_of = [&](std::int64_t r) {
     const grid::Range& slice = slices[static_cast<std::size_t>(r)];

@@ -159,11 +159,18 @@ void NcclEngine::look_for_failures() {
 void NcclEngine::settle(Patience patience) {
   use_device();
   Waiting waiting(patience);
+  std::ptrdiff_t still = std::ssize(lines_);
   for (;;) {
-    const auto busy =
-        std::find_if(lines_.begin(), lines_.end(), [](NcclLine* line) { return !line->idle(); });
+    const auto is_busy = [](NcclLine* line) { return !line->idle(); };
+    const auto busy = std::find_if(lines_.begin(), lines_.end(), is_busy);
     if (busy == lines_.end() && is_idle(compute_)) {
       return;
+    }
+    // Each line that ends shows that its peers live.
+    const std::ptrdiff_t lines = std::count_if(busy, lines_.end(), is_busy);
+    if (lines != still) {
+      waiting = Waiting(patience);
+      still = lines;
     }
     look_for_failures();
     // Without a message under way the GPU computes, and that takes as long as it takes.
@@ -205,9 +212,12 @@ void NcclEngine::end(NcclHandle handle) noexcept {
 }
 
 void NcclEngine::end_all() noexcept {
+  // As one: ending a communicator may wait for the GPU, where the others' kernels wait for peers.
+  static_cast<void>(library_.group_start());
   for (ncclComm_t& handle : handles_) {
     end(&handle);
   }
+  static_cast<void>(library_.group_end());
 }
 
 NcclLine::NcclLine(NcclEngine& engine, NcclHandle handle, std::string name)

@@ -9,6 +9,8 @@
 #include "strata/device/buffer.hpp"
 #include "strata/device/pinned_buffer.hpp"
 
+#include "forwarded.hpp"
+
 namespace strata::comm {
 namespace {
 
@@ -29,34 +31,29 @@ class PinnedPool {
   [[nodiscard]] device::Stream& stream() { return stream_; }
 
   [[nodiscard]] std::unique_ptr<Crossing> take(std::int64_t bytes) {
-    const auto fits = std::find_if(idle_.begin(), idle_.end(),
-                                   [&](const auto& c) { return c->memory.bytes() >= bytes; });
-    if (fits == idle_.end()) {
-      // Sizes differ from message to message: one serves all up to the next power of two.
-      const auto rounded = static_cast<std::int64_t>(
-          std::bit_ceil(static_cast<std::uint64_t>(std::max(bytes, kSmallest))));
-      return std::make_unique<Crossing>(stream_.device(), rounded);
+    // Sizes differ from message to message: one serves all up to its power of two.
+    const auto size = static_cast<std::int64_t>(
+        std::bit_ceil(static_cast<std::uint64_t>(std::max(bytes, kSmallest))));
+    const auto idle = std::find_if(idle_.begin(), idle_.end(),
+                                   [&](const auto& c) { return c->memory.bytes() == size; });
+    if (idle == idle_.end()) {
+      return std::make_unique<Crossing>(stream_.device(), size);
     }
-    std::unique_ptr<Crossing> taken = std::move(*fits);
-    idle_.erase(fits);
+    std::unique_ptr<Crossing> taken = std::move(*idle);
+    idle_.erase(idle);
     if (taken->free.waits_due() > 0) {
       taken->free.wait_on_host();
     }
     return taken;
   }
 
-  void give_back(std::unique_ptr<Crossing> crossing) {
-    const auto after = std::find_if(idle_.begin(), idle_.end(), [&](const auto& other) {
-      return other->memory.bytes() > crossing->memory.bytes();
-    });
-    idle_.insert(after, std::move(crossing));
-  }
+  void give_back(std::unique_ptr<Crossing> crossing) { idle_.push_back(std::move(crossing)); }
 
  private:
   static constexpr std::int64_t kSmallest = 4096;
 
   device::Stream& stream_;
-  // By size.
+  // The longest idle first.
   std::vector<std::unique_ptr<Crossing>> idle_;
 };
 
@@ -130,17 +127,6 @@ class StagedArrival final : public Request::Operation {
   TensorView target_;
 };
 
-/// What another group gave begin_*() is reached through its Request alone.
-class HostOperation final : public Request::Operation {
- public:
-  explicit HostOperation(Request request) : request_(std::move(request)) {}
-
-  bool test() override { return request_.test(); }
-
- private:
-  Request request_;
-};
-
 class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(std::unique_ptr<Communicator> host, device::Stream& stream)
@@ -150,7 +136,10 @@ class StagedCommunicator final : public Communicator {
     set_patience(host_->patience());
   }
 
-  void barrier() override { host_->barrier(); }
+  void barrier() override {
+    pool_.stream().synchronize();
+    host_->barrier();
+  }
 
   void broadcast(TensorView payload, std::int64_t root) override {
     if (payload.place() == Place::kHost) {
@@ -201,7 +190,7 @@ class StagedCommunicator final : public Communicator {
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
                                                  Tag tag) override {
     if (payload.place() == Place::kHost) {
-      return std::make_unique<HostOperation>(host_->send(payload, peer, tag));
+      return std::make_unique<Forwarded>(host_->send(payload, peer, tag));
     }
     return std::make_unique<StagedSend>(pool_, *host_, payload, peer, tag);
   }
@@ -209,7 +198,7 @@ class StagedCommunicator final : public Communicator {
   std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
                                                     Tag tag) override {
     if (payload.place() == Place::kHost) {
-      return std::make_unique<HostOperation>(host_->receive(payload, peer, tag));
+      return std::make_unique<Forwarded>(host_->receive(payload, peer, tag));
     }
     auto crossing = std::make_unique<CrossingTensor>(pool_, payload);
     const TensorView arriving = crossing->host();
@@ -221,7 +210,7 @@ class StagedCommunicator final : public Communicator {
   std::unique_ptr<Request::Operation> begin_reduce_scatter(
       TensorView tensor, std::span<const grid::Range> slices) override {
     if (tensor.place() == Place::kHost) {
-      return std::make_unique<HostOperation>(host_->reduce_scatter(tensor, slices));
+      return std::make_unique<Forwarded>(host_->reduce_scatter(tensor, slices));
     }
     auto crossing = std::make_unique<CrossingTensor>(pool_, tensor);
     crossing->fetch(tensor);

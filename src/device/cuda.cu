@@ -84,6 +84,8 @@ void* allocate_pinned(std::int64_t bytes) {
 }
 
 void release_pinned(void* memory) noexcept {
+  // What is under way may still use it.
+  static_cast<void>(cudaDeviceSynchronize());
   static_cast<void>(cudaFreeHost(memory));
 }
 

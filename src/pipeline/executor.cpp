@@ -71,7 +71,9 @@ class Executor::Run {
         perform(action);
       }
       if (observer_) {
-        stage_.synchronize();  // a GPU has only been told what to do
+        // A GPU has only been told what to do.
+        group_.settle();
+        stage_.synchronize();
       }
       const double end = now_seconds();
       if (observer_) {

@@ -88,8 +88,9 @@ EvaluationResult evaluate(ops::Context& context, const Plan& plan, const RankPla
   pipeline::OutputObserver see;
   // Ranks of a tensor group see the same outputs.
   if (counts != nullptr) {
-    see = [counts, &context](const ConstTensorView& outputs, const ConstTensorView& targets,
-                             std::int64_t valid) {
+    see = [counts, &context, &groups](const ConstTensorView& outputs,
+                                      const ConstTensorView& targets, std::int64_t valid) {
+      groups.pipeline->settle();
       counts->add(device::HostView(outputs, context.stream()).view(),
                   device::HostView(targets, context.stream()).view(), valid);
     };

@@ -224,10 +224,18 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
   if (plan.device == device::DeviceKind::kCpu) {
     return {};
   }
-  return samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
-    return io::Loader::memory_bytes(plan.train_data, options) +
-           SampleFeed::pinned_bytes(plan.device, plan.train_data, options);
-  });
+  const RunConfig& c = plan.config;
+  std::vector<nn::MemoryItem> memory =
+      samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
+        return io::Loader::memory_bytes(plan.train_data, options) +
+               SampleFeed::pinned_bytes(plan.device, plan.train_data, options);
+      });
+  // The masters, or the weights where they are the masters, and the optimizer's state.
+  const std::size_t kinds = 1 + optim::Optimizer::state_names(c.optimizer.options).size();
+  memory.push_back({"a checkpoint's copy", static_cast<std::int64_t>(kinds) *
+                                               rank.buckets.owned_elements(rank.place.data) *
+                                               size_bytes(compute_dtype(c.numerics.dtype))});
+  return memory;
 }
 
 /// Everything that the rank sends in a step of training.

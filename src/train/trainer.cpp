@@ -274,6 +274,7 @@ class Trainer {
     if (saved_step_ == step) {
       return;
     }
+    setup_.groups.world->settle();
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
     save_checkpoint(plan_, setup_.groups, state_, setup_.config_text, step, setup_.log);
     saved_step_ = step;
