@@ -11,8 +11,8 @@ comparison takes the first of its batches that every side has memory for, then a
 turn; a side's figure is the median over the rounds of the median step after the warm-up.
 
 PyTorch's samples lie on the GPU before the first step; strata reads its from a data set, and "data"
-is the share of its step that it waited for them. MFU is strata's own count of the model's FLOPs over
-the measured peak of matrix products, for both sides.
+is the share of its step that it waited for them. MFU is strata's own count of the model's FLOPs
+over the measured peak of matrix products, for both sides.
 """
 import argparse, json, os, pathlib, random, shutil, signal, statistics, struct, subprocess, sys
 import tempfile, time

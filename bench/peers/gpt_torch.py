@@ -5,8 +5,9 @@
     bench/peers/gpt_torch.py --batch 32 --precision masters --compile max-autotune
 
 The network that strata's preset gpt2-124m trains: pre-norm blocks with biases, learned positions,
-tanh gelu, a head that shares the embedding's table (Radford et al. 2019); AdamW that decays matrices
-only, the gradient's norm clipped to 1. Tokens are random, and on the device before the first step.
+tanh gelu, a head that shares the embedding's table (Radford et al. 2019); AdamW that decays
+matrices only, the gradient's norm clipped to 1. Tokens are random, and on the device before the
+first step.
 
 Precisions: `autocast`, what most people use: float32 weights, products in bfloat16; `masters`:
 bfloat16 weights and activations, float32 copies that AdamW updates, as strata with
