@@ -56,6 +56,9 @@ for library in $(needed); do
   esac
 done
 cp "$root/tests/gpu/run.sh" "$root/jobs/linear-regression.ini" "$top/"
+mkdir -p "$top/bench/peers"
+cp "$root"/bench/{gpu_vs_torch,measure}.py "$top/bench/"
+cp "$root"/bench/peers/*.py "$top/bench/peers/"
 git -C "$root" rev-parse HEAD >"$top/commit" 2>/dev/null || true
 
 mkdir -p "$(dirname "$archive")"

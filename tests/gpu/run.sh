@@ -1,18 +1,22 @@
 #!/bin/bash
 # Runs the GPU tests on a node that has a GPU and needs nothing else installed; the last lines are a table.
-#   tests/gpu/run.sh [--sanitize=TOOL]... [ARCHIVE]
+# Where a Python has PyTorch and sees the GPU, strata is then compared with it, and a second table follows.
+#   tests/gpu/run.sh [--only=tests|comparison] [--sanitize=TOOL]... [ARCHIVE]
 # ARCHIVE: default build/strata-gpu.tar.xz, made by tests/gpu/bundle.sh; inside an unpacked archive: what is there.
 # --sanitize: the operations under compute-sanitizer's memcheck, racecheck, initcheck or synccheck too, some minutes each.
+# STRATA_PEER_PYTHON: the Python that has PyTorch; default: python3. STRATA_PEER_OPTIONS: more options of bench/gpu_vs_torch.py.
 # STRATA_GPU_LOGS: a directory for the whole output of each test; default: a new one.
 set -uo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 logs=${STRATA_GPU_LOGS:-$(mktemp -d)}
 mkdir -p "$logs"
 tools=()
+only=
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --sanitize=memcheck | --sanitize=racecheck | --sanitize=initcheck | --sanitize=synccheck) tools+=("${1#*=}") ;;
-    *) echo "run.sh: there is no option \"$1\"; give --sanitize=memcheck, racecheck, initcheck or synccheck, or nothing" >&2; exit 2 ;;
+    --only=tests | --only=comparison) only=${1#*=} ;;
+    *) echo "run.sh: there is no option \"$1\"; give --only=tests or comparison, --sanitize=memcheck, racecheck, initcheck or synccheck, or nothing" >&2; exit 2 ;;
   esac
   shift
 done
@@ -47,6 +51,7 @@ for path in {sysconfig.get_paths()["purelib"], *site.getsitepackages()}:
     done | head -n 1
   done | sort -u
 }
+own_libraries=${LD_LIBRARY_PATH:-}
 libraries=$top/lib
 for directory in $(cuda_directories) /usr/local/nvidia/lib64 /usr/local/nvidia/lib; do
   # The C library's own directory would stand before the bundle's libraries.
@@ -80,17 +85,6 @@ row() {
 
 echo "strata $(cut -c 1-12 "$top/commit" 2>/dev/null) on $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || echo 'a node without a GPU')"
 strata --version
-row "device" timeout 300 unit_device --gtest_filter='Cuda.*'
-# A process a test: after an illegal access no call of a process succeeds.
-tests=$(gpu_ops --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^ / { print suite $1 }')
-for test in $tests; do
-  row "$test" timeout 120 gpu_ops --gtest_filter="$test"
-done
-# Ranks that share the first GPU, against MPI.
-for ranks in 2 4; do
-  row "nccl on $ranks ranks" timeout 300 env CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}" mpirun -n "$ranks" "$top/bin/gpu_comm"
-done
-row "doctor" timeout 120 strata doctor
 # Whether the bundle's Open MPI, HDF5 and oneDNN work here, on CPU ranks.
 two_ranks() {
   cd "$(mktemp -d)" || return 1
@@ -99,14 +93,52 @@ two_ranks() {
   strata data import --format=csv --files line.csv --label=y --split=0.8,0.2 --output=data/line &&
     timeout 300 mpirun -n 2 strata train "$top/linear-regression.ini"
 }
-row "two ranks" two_ranks
-# Own kernels only: the libraries' make the tools slow.
-for tool in "${tools[@]}"; do
-  row "operations $tool" timeout 540 compute-sanitizer --tool "$tool" --kernel-name kns=strata --report-api-errors no \
-    --error-exitcode 9 --print-limit 5 "$top/bin/gpu_ops"
-done
+run_tests() {
+  row "device" timeout 300 unit_device --gtest_filter='Cuda.*'
+  # A process a test: after an illegal access no call of a process succeeds.
+  local tests test ranks tool
+  tests=$(gpu_ops --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^ / { print suite $1 }')
+  for test in $tests; do
+    row "$test" timeout 120 gpu_ops --gtest_filter="$test"
+  done
+  # Ranks that share the first GPU, against MPI.
+  for ranks in 2 4; do
+    row "nccl on $ranks ranks" timeout 300 env CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}" mpirun -n "$ranks" "$top/bin/gpu_comm"
+  done
+  row "doctor" timeout 120 strata doctor
+  row "two ranks" two_ranks
+  # Own kernels only: the libraries' make the tools slow.
+  for tool in "${tools[@]}"; do
+    row "operations $tool" timeout 540 compute-sanitizer --tool "$tool" --kernel-name kns=strata --report-api-errors no \
+      --error-exitcode 9 --print-limit 5 "$top/bin/gpu_ops"
+  done
+}
+
+# PyTorch brings its own libraries: only strata itself is to find the bundle's.
+comparison() {
+  local python=${STRATA_PEER_PYTHON:-python3} strata=$logs/strata
+  printf '#!/bin/bash\nexport LD_LIBRARY_PATH=%q\nexec %q "$@"\n' "$LD_LIBRARY_PATH" "$top/bin/strata" >"$strata"
+  chmod +x "$strata"
+  # shellcheck disable=SC2086  # several options
+  LD_LIBRARY_PATH=$own_libraries "$python" "$top/bench/gpu_vs_torch.py" "$strata" --python="$python" \
+    --seconds=300 --output="$logs/comparison.json" ${STRATA_PEER_OPTIONS:-}
+}
+peer_ready() {
+  LD_LIBRARY_PATH=$own_libraries "${STRATA_PEER_PYTHON:-python3}" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null
+}
+
+[ "$only" = comparison ] || run_tests
 echo
 echo "logs: $logs"
 printf '%s\n' "${table[@]}"
+if [ "$only" != tests ]; then
+  echo
+  if peer_ready; then
+    echo "strata and PyTorch:"
+    comparison 2>"$logs/comparison.log" || { failed=$((failed + 1)); tail -n 40 "$logs/comparison.log"; }
+  else
+    echo "not compared with PyTorch: ${STRATA_PEER_PYTHON:-python3} has none that sees a GPU; name another with STRATA_PEER_PYTHON"
+  fi
+fi
 echo "$failed failed"
 [ $failed -eq 0 ]
