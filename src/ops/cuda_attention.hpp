@@ -40,6 +40,17 @@ struct ForwardTensors {
   Compute<Stored>* log_sums;
 };
 
+template <typename Stored>
+struct BackwardTensors {
+  const Stored* qkv;
+  const Stored* y;
+  const Compute<Stored>* log_sums;
+  const Stored* dy;
+  Stored* dqkv;
+  /// sum of y dy of each row, where log_sums has the row's.
+  Compute<Stored>* corrections;
+};
+
 /// A head's rows of the fused tensor: query `index` of a key-value head, its key (index ==
 /// queries), or its value (index == queries + 1).
 template <typename Stored>
@@ -217,5 +228,8 @@ inline bool is_for_tensor_cores(std::int64_t head_size) {
 /// Attention on tensor cores. Pre: is_for_tensor_cores(shape.head_size).
 void matrix_attention_forward(Context& context, const char* name, const AttentionShape& shape,
                               const ForwardTensors<__nv_bfloat16>& tensors);
+/// Pre: the corrections are there.
+void matrix_attention_backward(Context& context, const AttentionShape& shape,
+                               const BackwardTensors<__nv_bfloat16>& tensors);
 
 }  // namespace strata::ops::cuda

@@ -111,7 +111,7 @@ __device__ void load_turned_rights(const __nv_bfloat16* tile, int row, int colum
 /// columns.
 template <int kHead, int kCount, typename Left>
 __device__ void add_dots(const Left& left, const __nv_bfloat16* tile, SumMatrix (&dots)[kCount]) {
-#pragma unroll
+#pragma unroll 4
   for (int k = 0; k < kHead / kMatrixRows; ++k) {
     const LeftMatrix own = left(k);
 #pragma unroll
