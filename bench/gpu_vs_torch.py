@@ -22,7 +22,7 @@ import measure
 PEERS = pathlib.Path(__file__).resolve().parent / "peers"
 DEVICE_FAILED = 5  # exit code of strata; of the scripts in peers: out of memory
 # What strata says where its arenas, or CUDA, did not get memory. An illegal access is none of them.
-MEMORY_WORDS = ("of memory on", "out of memory")
+MEMORY_WORDS = ("of memory on", "GPU's memory", "out of memory")
 
 GPT = {"full": {"preset": "gpt2-124m", "blocks": 12, "heads": 12, "width": 768, "context": 1024,
                 "vocabulary": 50257, "batches": [64, 48, 32, 16, 8, 4], "tokens": 1_000_000},

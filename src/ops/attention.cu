@@ -6,21 +6,6 @@
 namespace strata::ops::cuda {
 namespace {
 
-/// The queries of all heads, and the keys and values that they see: query i of a sequence stands
-/// behind `past` tokens and i queries.
-template <typename Stored>
-struct ForwardTensors {
-  const Stored* qkv;
-  /// Caches of kv_heads x capacity x head_size, or null where keys and values are those of qkv.
-  const Stored* keys;
-  const Stored* values;
-  std::int64_t capacity;
-  std::int64_t past;
-  Stored* y;
-  /// Null where nobody asks.
-  Compute<Stored>* log_sums;
-};
-
 /// Brings a warp's rows to a larger largest score: weights become exponentials below it, sums and
 /// totals what they are below it.
 template <int kChunks, typename C>
@@ -79,14 +64,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t head = blockIdx.x / tiles % heads;
   const std::int64_t sequence = blockIdx.x / tiles / heads;
   const std::int64_t kv_head = head / shape.queries;
-  HeadRows<const Stored> keys = qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries);
-  HeadRows<const Stored> values =
-      qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries + 1);
-  if (tensors.keys != nullptr) {
-    const std::int64_t begin = kv_head * tensors.capacity * shape.head_size;
-    keys = {tensors.keys + begin, shape.head_size};
-    values = {tensors.values + begin, shape.head_size};
-  }
+  const SeenRows<Stored> seen = seen_rows(shape, tensors, sequence, kv_head);
   constexpr int kTile = kTileRows * kTileStride<kChunks>;
   C* const query_tile = shared_memory<C>();
   C* const key_tile = query_tile + kTile;
@@ -102,16 +80,16 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t key = 0; key < key_count; key += kTileRows) {
     // All have read the last tiles.
     __syncthreads();
-    load_tile<kChunks, Stored>(keys, key, key_count, shape.head_size, C{1}, key_tile);
-    load_tile<kChunks, Stored>(values, key, key_count, shape.head_size, C{1}, value_tile);
+    load_tile<kChunks, Stored>(seen.keys, key, key_count, shape.head_size, C{1}, key_tile);
+    load_tile<kChunks, Stored>(seen.values, key, key_count, shape.head_size, C{1}, value_tile);
     __syncthreads();
     C weights[kRowsOfWarp];
     dot_rows<kChunks>(query_tile, key_tile, weights);
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
       const std::int64_t query = tensors.past + first + warp * kRowsOfWarp + r;
-      const bool seen = key + lane <= query && key + lane < key_count;
-      weights[r] = softmax.weigh(r, seen ? weights[r] : -static_cast<C>(INFINITY));
+      const bool counts = key + lane <= query && key + lane < key_count;
+      weights[r] = softmax.weigh(r, counts ? weights[r] : -static_cast<C>(INFINITY));
     }
     add_weighted_rows<kChunks>(weights, value_tile, softmax.sums);
   }
@@ -137,6 +115,12 @@ template <typename Stored>
 void forward(Context& context, const char* name, const AttentionShape& shape,
              const ForwardTensors<Stored>& tensors) {
   using C = Compute<Stored>;
+  if constexpr (std::is_same_v<Stored, __nv_bfloat16>) {
+    if (is_for_tensor_cores(shape.head_size)) {
+      matrix_attention_forward(context, name, shape, tensors);
+      return;
+    }
+  }
   const std::int64_t tiles = tiles_of(shape.tokens);
   with_chunks(shape.head_size, [&]<int kChunks>(std::integral_constant<int, kChunks>) {
     launch(context, name,

@@ -9,17 +9,6 @@
 namespace strata::ops::cuda {
 namespace {
 
-template <typename Stored>
-struct BackwardTensors {
-  const Stored* qkv;
-  const Stored* y;
-  const Compute<Stored>* log_sums;
-  const Stored* dy;
-  Stored* dqkv;
-  /// sum of y dy of each row, where log_sums has the row's.
-  Compute<Stored>* corrections;
-};
-
 /// A warp a row of a head.
 template <typename Stored>
 __global__ void __launch_bounds__(kThreads)
@@ -202,10 +191,16 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
                                           log_sums.device<C>(),  dy.device<Stored>(),
                                           dqkv.device<Stored>(), scratch_of<C>(context, rows)};
     constexpr std::int64_t kWarps = kThreads / kWarp;
+    launch(context, "attention's corrections", {(rows + kWarps - 1) / kWarps, kThreads, 0},
+           corrections_kernel<Stored>, rows, shape, tensors);
+    if constexpr (std::is_same_v<Stored, __nv_bfloat16>) {
+      if (is_for_tensor_cores(shape.head_size)) {
+        matrix_attention_backward(context, shape, tensors);
+        return;
+      }
+    }
     with_chunks(shape.head_size, [&]<int kChunks>(std::integral_constant<int, kChunks>) {
       const std::int64_t shared = tile_bytes<kChunks, C>(4);
-      launch(context, "attention's corrections", {(rows + kWarps - 1) / kWarps, kThreads, 0},
-             corrections_kernel<Stored>, rows, shape, tensors);
       launch(context, "attention's gradient of keys",
              {shape.sequences * shape.kv_heads * tiles, kThreads, shared},
              keys_kernel<kChunks, Stored>, shape, tiles, score_scale<C>(shape), tensors);

@@ -25,6 +25,32 @@ struct HeadRows {
   std::int64_t stride;
 };
 
+/// The queries of all heads, and the keys and values that they see: query i of a sequence stands
+/// behind `past` tokens and i queries.
+template <typename Stored>
+struct ForwardTensors {
+  const Stored* qkv;
+  /// Caches of kv_heads x capacity x head_size, or null where keys and values are those of qkv.
+  const Stored* keys;
+  const Stored* values;
+  std::int64_t capacity;
+  std::int64_t past;
+  Stored* y;
+  /// Null where nobody asks.
+  Compute<Stored>* log_sums;
+};
+
+template <typename Stored>
+struct BackwardTensors {
+  const Stored* qkv;
+  const Stored* y;
+  const Compute<Stored>* log_sums;
+  const Stored* dy;
+  Stored* dqkv;
+  /// sum of y dy of each row, where log_sums has the row's.
+  Compute<Stored>* corrections;
+};
+
 /// A head's rows of the fused tensor: query `index` of a key-value head, its key (index ==
 /// queries), or its value (index == queries + 1).
 template <typename Stored>
@@ -35,6 +61,25 @@ __device__ HeadRows<Stored> qkv_rows(const AttentionShape& shape, Stored* qkv,
   return {qkv + sequence * shape.tokens * width +
               (kv_head * (shape.queries + 2) + index) * shape.head_size,
           width};
+}
+
+/// A key-value head's rows of keys and of values.
+template <typename Stored>
+struct SeenRows {
+  HeadRows<const Stored> keys;
+  HeadRows<const Stored> values;
+};
+
+template <typename Stored>
+__device__ SeenRows<Stored> seen_rows(const AttentionShape& shape,
+                                      const ForwardTensors<Stored>& tensors, std::int64_t sequence,
+                                      std::int64_t kv_head) {
+  if (tensors.keys != nullptr) {
+    const std::int64_t begin = kv_head * tensors.capacity * shape.head_size;
+    return {{tensors.keys + begin, shape.head_size}, {tensors.values + begin, shape.head_size}};
+  }
+  return {qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries),
+          qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries + 1)};
 }
 
 /// A query head's rows of the output.
@@ -49,7 +94,7 @@ __device__ HeadRows<Stored> output_rows(const AttentionShape& shape, Stored* y,
 template <typename T>
 __device__ T* shared_memory() {
   // One name has one type in all kernels.
-  extern __shared__ double memory_of_block[];
+  extern __shared__ __align__(16) double memory_of_block[];
   return reinterpret_cast<T*>(memory_of_block);
 }
 
@@ -145,8 +190,9 @@ __device__ void store_rows(const HeadRows<Stored>& rows, std::int64_t first, std
   }
 }
 
-inline std::int64_t tiles_of(std::int64_t rows) {
-  return (rows + kTileRows - 1) / kTileRows;
+__host__ __device__ inline std::int64_t tiles_of(std::int64_t rows,
+                                                 std::int64_t rows_of_tile = kTileRows) {
+  return (rows + rows_of_tile - 1) / rows_of_tile;
 }
 
 /// What scores are multiplied by.
@@ -173,5 +219,17 @@ void with_chunks(std::int64_t head_size, const Function& function) {
     function(std::integral_constant<int, 4>());
   }
 }
+
+/// Whether heads of this size have kernels for tensor cores, in bfloat16.
+inline bool is_for_tensor_cores(std::int64_t head_size) {
+  return head_size == 64 || head_size == 128;
+}
+
+/// Attention on tensor cores. Pre: is_for_tensor_cores(shape.head_size).
+void matrix_attention_forward(Context& context, const char* name, const AttentionShape& shape,
+                              const ForwardTensors<__nv_bfloat16>& tensors);
+/// Pre: the corrections are there.
+void matrix_attention_backward(Context& context, const AttentionShape& shape,
+                               const BackwardTensors<__nv_bfloat16>& tensors);
 
 }  // namespace strata::ops::cuda

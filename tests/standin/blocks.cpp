@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -75,8 +76,15 @@ class Fiber {
 };
 
 bool is_of_warp(Stop stop) {
-  return stop == Stop::kWarpBarrier || stop == Stop::kShuffle || stop == Stop::kBallot;
+  return stop == Stop::kWarpBarrier || stop == Stop::kShuffle || stop == Stop::kBallot ||
+         stop == Stop::kMatrix;
 }
+
+struct Copy {
+  void* target;
+  const void* source;
+  std::size_t bytes;
+};
 
 struct Warp {
   unsigned begin = 0;
@@ -114,6 +122,8 @@ class Block {
     stop_at(stop);
     return values;
   }
+  /// What the running thread copies later.
+  [[nodiscard]] std::vector<Copy>& copies() { return copies_[threadIdx.x]; }
   [[nodiscard]] const Launch* launch() const { return launch_; }
 
  private:
@@ -149,8 +159,9 @@ class Block {
   std::vector<Fiber*> free_;       ///< not in a thread
   std::vector<Fiber*> of_thread_;  ///< null before and after a thread runs
   std::vector<Warp> warps_;
-  unsigned started_ = 0;   ///< threads
-  unsigned warp_end_ = 0;  ///< of the warp whose turn it is
+  std::vector<std::vector<Copy>> copies_;  ///< of each thread
+  unsigned started_ = 0;                   ///< threads
+  unsigned warp_end_ = 0;                  ///< of the warp whose turn it is
   Fiber* running_ = nullptr;
   void* scheduler_ = nullptr;
   bool any_ = false;
@@ -169,6 +180,9 @@ void Block::run_threads() {
       threadIdx.x = self.started_++;
       self.of_thread_[threadIdx.x] = own;
       self.launch_->thread();
+      if (!self.copies().empty()) {
+        fail_kernel("a thread ends before its copies to shared memory have arrived");
+      }
       self.of_thread_[threadIdx.x] = nullptr;
       self.note(Stop::kEnd);
     }
@@ -204,6 +218,7 @@ void Block::run(const Launch& launch) {
   started_ = 0;
   pending_any_ = false;
   of_thread_.assign(launch.threads, nullptr);
+  copies_.resize(launch.threads);
   warps_.resize((launch.threads + kWarpThreads - 1) / kWarpThreads);
   for (std::size_t i = 0; i < warps_.size(); ++i) {
     warps_[i].begin = static_cast<unsigned>(i) * kWarpThreads;
@@ -233,6 +248,25 @@ bool any_in_block(bool predicate) {
 
 const WarpValues& exchange(Stop stop, std::uint64_t value) {
   return the_block.exchange(stop, value);
+}
+
+void copy_later(void* target, const void* source, std::size_t bytes) {
+  if (reinterpret_cast<std::uintptr_t>(target) % bytes != 0 ||
+      reinterpret_cast<std::uintptr_t>(source) % bytes != 0) {
+    fail_kernel("a copy to shared memory is not between multiples of its size");
+  }
+  block().copies().push_back({target, source, bytes});
+}
+
+void finish_copies() {
+  for (const Copy& copy : block().copies()) {
+    if (copy.source == nullptr) {
+      std::memset(copy.target, 0, copy.bytes);
+    } else {
+      std::memcpy(copy.target, copy.source, copy.bytes);
+    }
+  }
+  block().copies().clear();
 }
 
 void run_blocks(const Launch& launch) {

@@ -28,7 +28,7 @@ inline constexpr std::size_t kSharedBytesUnasked = 48U << 10U;
 inline constexpr std::size_t kMostSharedBytes = 227U << 10U;
 
 /// Where a thread waits for others.
-enum class Stop { kNone, kEnd, kBarrier, kBarrierOr, kWarpBarrier, kShuffle, kBallot };
+enum class Stop { kNone, kEnd, kBarrier, kBarrierOr, kWarpBarrier, kShuffle, kBallot, kMatrix };
 
 /// A word of each lane.
 using WarpValues = std::array<std::uint64_t, kWarpThreads>;
@@ -49,6 +49,12 @@ void stop_at(Stop stop);
 [[nodiscard]] bool any_in_block(bool predicate);
 /// What the lanes of this warp gave. Void after the second next stop.
 [[nodiscard]] const WarpValues& exchange(Stop stop, std::uint64_t value);
+
+/// A copy to shared memory that this thread begins: it is made in finish_copies(). Zeros where
+/// there is no source. A thread that ends without that ends the program with a message, as an
+/// address that is no multiple of `bytes` does.
+void copy_later(void* target, const void* source, std::size_t bytes);
+void finish_copies();
 
 struct Launch {
   unsigned blocks = 0;

@@ -232,6 +232,23 @@ TEST_F(StandIn, AForgottenBarrierShows) {
   EXPECT_THAT(result_of(1, kCount, hasty_kernel), testing::Not(Each(1.0F)));
 }
 
+/// A thread copies its number to shared memory, and reads it before and after it has waited.
+__global__ void copy_kernel(float* to) {
+  __shared__ float values[kCount];
+  to[threadIdx.x] = static_cast<float>(threadIdx.x);
+  copy_later(&values[threadIdx.x], &to[threadIdx.x], sizeof(float));
+  const bool was_there = values[threadIdx.x] == to[threadIdx.x];
+  finish_copies();
+  to[threadIdx.x] = was_there ? -1.0F : values[threadIdx.x];
+}
+
+TEST_F(StandIn, CopiesToSharedMemoryArriveWhenAThreadWaits) {
+  const std::vector<float> result = result_of(1, kCount, copy_kernel);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    EXPECT_EQ(result[i], static_cast<float>(i));
+  }
+}
+
 TEST_F(StandIn, ThreadsOfTheHostHaveStreamsOfTheirOwn) {
   constexpr int kThreads = 4;
   constexpr int kRounds = 50;
@@ -318,6 +335,20 @@ __global__ void one_warp_kernel(float* to) {
 }
 __global__ void part_of_warp_kernel(float* to) {
   to[threadIdx.x] = __shfl_xor_sync(0xFFFFU, 1.0F, 1);
+}
+
+__global__ void no_wait_kernel(float* to) {
+  __shared__ float values[kCount];
+  copy_later(&values[threadIdx.x], to, sizeof(float));
+}
+__global__ void crooked_copy_kernel(float* to) {
+  __shared__ float values[kCount];
+  copy_later(&values[1], to, 4 * sizeof(float));
+}
+
+TEST_F(StandInDeathTest, CopiesToSharedMemoryAreAlignedAndWaitedFor) {
+  EXPECT_DEATH(static_cast<void>(result_of(1, kCount, no_wait_kernel)), "before its copies");
+  EXPECT_DEATH(static_cast<void>(result_of(1, kCount, crooked_copy_kernel)), "multiples of its");
 }
 
 TEST_F(StandInDeathTest, AStopThatNotAllThreadsReachIsAnError) {

@@ -52,6 +52,8 @@ struct Case {
   Nearness nearness = Nearness::kRounded;
   /// Whether it takes bfloat16.
   bool takes_bfloat16 = true;
+  /// Whether what it shows is of bfloat16 alone.
+  bool only_bfloat16 = false;
 };
 
 /// A tensor of the case's dtype that is read.

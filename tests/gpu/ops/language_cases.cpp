@@ -38,10 +38,12 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape) {
   }
 }
 
-void add_caches(std::vector<Case>& cases, std::int64_t tokens, std::int64_t past) {
+void add_caches(std::vector<Case>& cases, std::int64_t tokens, std::int64_t past,
+                std::int64_t head_size) {
   const AttentionShape shape{
-      .sequences = 1, .tokens = tokens, .kv_heads = 2, .queries = 3, .head_size = 24};
-  const std::string of = "_of_" + std::to_string(tokens) + "_behind_" + std::to_string(past);
+      .sequences = 1, .tokens = tokens, .kv_heads = 2, .queries = 3, .head_size = head_size};
+  const std::string of = "_of_" + std::to_string(tokens) + "_behind_" + std::to_string(past) + "x" +
+                         std::to_string(head_size);
   const Shape qkv{shape.rows(), shape.qkv_width()};
   const Shape cache{shape.kv_heads, past + tokens + 5, shape.head_size};
   add_case(cases, "cached_attention" + of,
@@ -99,6 +101,23 @@ void add_embeddings(std::vector<Case>& cases, std::int64_t rows, std::int64_t n)
       Nearness::kSameBits);
 }
 
+/// Shapes of attention that bfloat16 has tensor cores for; other dtypes have one code for all.
+void add_matrix_attention(std::vector<Case>& cases, std::int64_t head_size) {
+  const std::size_t before = cases.size();
+  // One token, whole tiles, tiles with a rest, many tiles.
+  add_attention(cases, {.sequences = 2, .tokens = 1, .kv_heads = 2, .head_size = head_size});
+  add_attention(
+      cases, {.sequences = 1, .tokens = 128, .kv_heads = 2, .queries = 2, .head_size = head_size});
+  add_attention(
+      cases, {.sequences = 2, .tokens = 203, .kv_heads = 1, .queries = 3, .head_size = head_size});
+  add_attention(cases, {.sequences = 1, .tokens = 1090, .kv_heads = 1, .head_size = head_size});
+  add_caches(cases, 1, 70, head_size);
+  add_caches(cases, 140, 64, head_size);
+  for (std::size_t i = before; i < cases.size(); ++i) {
+    cases[i].only_bfloat16 = true;
+  }
+}
+
 }  // namespace
 
 void add_language_cases(std::vector<Case>& cases) {
@@ -114,9 +133,11 @@ void add_language_cases(std::vector<Case>& cases) {
   add_attention(cases, {.sequences = 3, .tokens = 1, .kv_heads = 1, .queries = 2, .head_size = 7});
   add_attention(cases,
                 {.sequences = 1, .tokens = 128, .kv_heads = 1, .queries = 4, .head_size = 32});
-  add_caches(cases, 1, 45);
-  add_caches(cases, 40, 0);
-  add_caches(cases, 3, 31);
+  add_caches(cases, 1, 45, 24);
+  add_caches(cases, 40, 0, 24);
+  add_caches(cases, 3, 31, 24);
+  add_matrix_attention(cases, 64);
+  add_matrix_attention(cases, 128);
   add_embeddings(cases, 700, 33);
   add_embeddings(cases, 30, 1100);
 }

@@ -228,7 +228,7 @@ void hold_all(void (*add_cases)(std::vector<Case>&),
   add_cases(cases);
   for (const Case& test : cases) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBfloat16}) {
-      if (dtype != DType::kBfloat16 || test.takes_bfloat16) {
+      if (dtype == DType::kBfloat16 ? test.takes_bfloat16 : !test.only_bfloat16) {
         SCOPED_TRACE(test.name + " in " + std::string(name_of(dtype)));
         try {
           hold(cpu, gpu, other, test, dtype);
