@@ -127,7 +127,7 @@ class Images(Near):
                                 "batch.micro = ", "would fit")
             self.assertFalse((self.directory / "large").exists())
             micro = finished.text.split("batch.micro = ")[1].split()[0]
-            finished = self.launch(1, "train", self.config, "--run.dir=fits", *self.network, *large,
+            finished = self.launch(1, "train", self.config, "--run.dir=fits", *self.network, large[0], large[2],
                                    f"--batch.micro={micro}", "--train.steps=1")
             self.assertEqual(finished.code, harness.DONE, finished.text)
 
