@@ -98,7 +98,10 @@ T exponentials(T* x, std::int64_t count, T largest) {
 template <typename T>
 void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_t columns,
                   std::int64_t offset) {
-  const auto seen_by = [=](std::int64_t row) { return std::min(columns, row + offset + 1); };
+  // Of keys behind the query's, none.
+  const auto seen_by = [=](std::int64_t row) {
+    return std::clamp<std::int64_t>(row + offset + 1, 0, columns);
+  };
   for (std::int64_t row = 0; row < rows; ++row) {
     T* const scores = scratch.scores + row * kTile;
     mask_last(scores, seen_by(row), -std::numeric_limits<T>::infinity());

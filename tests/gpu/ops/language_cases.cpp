@@ -112,7 +112,7 @@ void add_matrix_attention(std::vector<Case>& cases, std::int64_t head_size) {
       cases, {.sequences = 2, .tokens = 203, .kv_heads = 1, .queries = 3, .head_size = head_size});
   add_attention(cases, {.sequences = 1, .tokens = 1090, .kv_heads = 1, .head_size = head_size});
   add_caches(cases, 1, 70, head_size);
-  add_caches(cases, 140, 64, head_size);
+  add_caches(cases, 140, 37, head_size);
   for (std::size_t i = before; i < cases.size(); ++i) {
     cases[i].only_bfloat16 = true;
   }
