@@ -255,18 +255,18 @@ void copy_later(void* target, const void* source, std::size_t bytes) {
       reinterpret_cast<std::uintptr_t>(source) % bytes != 0) {
     fail_kernel("a copy to shared memory is not between multiples of its size");
   }
-  block().copies().push_back({target, source, bytes});
+  the_block.copies().push_back({target, source, bytes});
 }
 
 void finish_copies() {
-  for (const Copy& copy : block().copies()) {
+  for (const Copy& copy : the_block.copies()) {
     if (copy.source == nullptr) {
       std::memset(copy.target, 0, copy.bytes);
     } else {
       std::memcpy(copy.target, copy.source, copy.bytes);
     }
   }
-  block().copies().clear();
+  the_block.copies().clear();
 }
 
 void run_blocks(const Launch& launch) {
