@@ -118,8 +118,15 @@ std::vector<Timing> measure_all(Machine& machine, const Ceilings& ceilings,
   return timings;
 }
 
-void write_json(const std::string& gpu, const Options& options, const Ceilings& ceilings,
-                const std::vector<Timing>& timings) {
+/// Throws Error(kUsage) where what was written to the options' output did not arrive.
+void require_written(const std::ofstream& file, const Options& options) {
+  if (!file) {
+    fail(ExitCode::kUsage, "{} cannot be written; give another --output", options.output);
+  }
+}
+
+void write_json(std::ofstream& file, const std::string& gpu, const Options& options,
+                const Ceilings& ceilings, const std::vector<Timing>& timings) {
   nlohmann::ordered_json all{{"gpu", gpu},
                              {"batch", options.transformer.batch},
                              {"tokens", options.transformer.tokens},
@@ -141,12 +148,9 @@ void write_json(const std::string& gpu, const Options& options, const Ceilings& 
                                  {"roofline_seconds", ceilings.least_seconds(timing)},
                                  {"ratio", ceilings.ratio(timing)}});
   }
-  std::ofstream file(options.output);
   file << all.dump(1) << '\n';
   file.close();
-  if (!file) {
-    fail(ExitCode::kUsage, "{} cannot be written; give another --output", options.output);
-  }
+  require_written(file, options);
 }
 
 int run(const std::vector<std::string_view>& words) {
@@ -154,6 +158,12 @@ int run(const std::vector<std::string_view>& words) {
   if (device::cuda_device_count() == 0) {
     fmt::print("no GPU\n");
     return kSkipped;
+  }
+  // Before anything is measured: a wrong name is known at once.
+  std::ofstream file;
+  if (!options.output.empty()) {
+    file.open(options.output);
+    require_written(file, options);
   }
   const std::string gpu = device::gpus().front().name;
   Machine machine(device::Device::cuda(0), options.numbers);
@@ -170,7 +180,7 @@ int run(const std::vector<std::string_view>& words) {
   const Timing& worst = *std::ranges::max_element(
       timings, {}, [&](const Timing& timing) { return ceilings.ratio(timing); });
   if (!options.output.empty()) {
-    write_json(gpu, options, ceilings, timings);
+    write_json(file, gpu, options, ceilings, timings);
   }
   fmt::print("worst: {}, {:.2f} times its roofline\n", worst.name, ceilings.ratio(worst));
   return 0;

@@ -18,7 +18,7 @@ class Machine {
   Machine(const device::Device& device, std::int64_t numbers);
 
   [[nodiscard]] ops::Context& context() { return context_; }
-  /// Gives elements numbers that are spread evenly over [-1, 1). Pre: a floating-point dtype.
+  /// Gives elements numbers that are spread evenly between -1 and 1. Pre: a floating-point dtype.
   void fill(const TensorView& tensor);
 
  private:

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Runs the GPU tests on a node that has a GPU and needs nothing else installed; the last lines are a table.
-# Where a Python has PyTorch and sees the GPU, strata is then compared with it, and a second table follows.
-#   tests/gpu/run.sh [--only=tests|comparison] [--sanitize=TOOL]... [ARCHIVE]
+# Runs the GPU tests on a node that has a GPU and needs nothing else installed; a table says what came of them.
+# Then each operation of a layer is held to its roofline, in a table of its own, and where a Python has PyTorch and sees the
+# GPU, strata is compared with it, in a third.
+#   tests/gpu/run.sh [--only=tests|rooflines|comparison] [--sanitize=TOOL]... [ARCHIVE]
 # ARCHIVE: default build/strata-gpu.tar.xz, made by tests/gpu/bundle.sh; inside an unpacked archive: what is there.
 # --sanitize: the operations under compute-sanitizer's memcheck, racecheck, initcheck or synccheck too, some minutes each.
 # STRATA_PEER_PYTHON: the Python that has PyTorch; default: python3. STRATA_PEER_OPTIONS: more options of bench/gpu_vs_torch.py.
@@ -15,8 +16,8 @@ only=
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --sanitize=memcheck | --sanitize=racecheck | --sanitize=initcheck | --sanitize=synccheck) tools+=("${1#*=}") ;;
-    --only=tests | --only=comparison) only=${1#*=} ;;
-    *) echo "run.sh: there is no option \"$1\"; give --only=tests or comparison, --sanitize=memcheck, racecheck, initcheck or synccheck, or nothing" >&2; exit 2 ;;
+    --only=tests | --only=rooflines | --only=comparison) only=${1#*=} ;;
+    *) echo "run.sh: there is no option \"$1\"; give --only=tests, rooflines or comparison, --sanitize=memcheck, racecheck, initcheck or synccheck, or nothing" >&2; exit 2 ;;
   esac
   shift
 done
@@ -127,11 +128,24 @@ peer_ready() {
   LD_LIBRARY_PATH=$own_libraries "${STRATA_PEER_PYTHON:-python3}" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null
 }
 
-[ "$only" = comparison ] || run_tests
+# wanted PART: whether it is to be run.
+wanted() { [ -z "$only" ] || [ "$only" = "$1" ]; }
+
+wanted tests && run_tests
 echo
 echo "logs: $logs"
 printf '%s\n' "${table[@]}"
-if [ "$only" != tests ]; then
+if wanted rooflines; then
+  echo
+  status=0
+  timeout 300 bench_gpu_layer --output="$logs/rooflines.json" 2>"$logs/rooflines.log" || status=$?
+  case $status in
+    0) ;;
+    77) echo "no rooflines without it" ;;
+    *) failed=$((failed + 1)); echo "rooflines: rc $status"; tail -n 40 "$logs/rooflines.log" ;;
+  esac
+fi
+if wanted comparison; then
   echo
   if peer_ready; then
     echo "strata and PyTorch:"
