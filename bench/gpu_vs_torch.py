@@ -293,12 +293,17 @@ def run_all(options, directory):
         end = begin + options.seconds * (index + 1) / len(options.only)
         try:
             found = compare(options, name, directory / name, peaks, end)
-        except Failed as error:
+        except (Failed, subprocess.CalledProcessError) as error:
+            text = (error.stderr or b"") if isinstance(error, subprocess.CalledProcessError) else ""
+            text = text.decode(errors="replace") if isinstance(text, bytes) else text
+            error = f"{error}\n{text}" if text else error
             report["failures"].append({"name": name, "text": str(error)})
             print(f"{name}: failed, which standard error shows", flush=True)
             print(f"gpu_vs_torch.py: {name}: {error}", file=sys.stderr, flush=True)
             continue
         report["comparisons"].append(found)
+        if options.output:
+            options.output.write_text(json.dumps(report, indent=1) + "\n")
         print("\n".join(lines_of(found)), flush=True)
     return report
 

@@ -41,6 +41,9 @@ void look_at_gpus(RankFacts& facts) {
   try {
     const std::vector<device::GpuInfo> gpus = device::gpus();
     if (gpus.empty()) {
+      if (const std::string trouble = device::gpu_trouble(); !trouble.empty()) {
+        facts.gpu_failure = "the GPUs do not answer: " + trouble + "; nvidia-smi tells more";
+      }
       return;
     }
     const std::int64_t own =

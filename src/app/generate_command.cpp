@@ -167,7 +167,7 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
   train::require_same_model(plan, *session.checkpoint);
   const std::vector<std::int64_t> prompt = prompt_ids(given, tokenizer);
   train::require_prompt_fits(plan, prompt);
-  Workplace workplace(mpi, session, plan);
+  Workplace workplace(mpi, session, plan, Use::kEvaluation);
   train::Generator generator(workplace.context(), plan, workplace.groups(), *session.checkpoint);
 
   train::SamplingOptions sampling = given.sampling;

@@ -183,7 +183,8 @@ std::vector<Option> parallel_and_numerics() {
              "and shards those of the grid",
              STRATA_MEMBER(numerics.mode)),
       choice("numerics.tf32",
-             "on: a GPU multiplies float32 matrices with 11 bits of each number, on tensor cores; "
+             "on: a GPU multiplies float32 matrices and convolutions with 11 bits of each number, "
+             "on tensor cores; "
              "other numbers than with off, the same on every grid. CPUs know no tf32",
              STRATA_MEMBER(numerics.tf32)),
   };

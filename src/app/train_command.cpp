@@ -82,7 +82,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
     return ExitCode::kDone;
   }
   // Before anything is written: there may be no GPU.
-  Workplace workplace(mpi, session, plan);
+  Workplace workplace(mpi, session, plan, Use::kTraining);
   make_run_directory(mpi, plan.config, log);
   log.info("{}", train::plan_text(plan));
   log.info("{}", workplace.text());
@@ -177,7 +177,7 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   const io::Dataset& data = session.test_data ? *session.test_data : *session.train_data;
   open_checkpoint(mpi, session, log);
   const train::Plan plan = make_plan(mpi, session, mpi.world().size());
-  Workplace workplace(mpi, session, plan);
+  Workplace workplace(mpi, session, plan, Use::kEvaluation);
   comm::Groups& groups = workplace.groups();
   const train::RankPlan rank = train::rank_plan(plan, mpi.world().rank());
   std::optional<train::StageState> state;

@@ -14,6 +14,8 @@
 #include "strata/comm/nccl.hpp"
 #include "strata/comm/staged.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+#include "strata/device/build_info.hpp"
 #include "strata/device/gpu_info.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/fitting.hpp"
@@ -35,6 +37,15 @@ device::Device own_gpu(const comm::MpiSession& mpi) {
          "--gpus-per-task=1), or set run.device to cpu",
          error.what());
   }
+}
+
+/// Of the GPUs that kernels are compiled for.
+constexpr std::int64_t kLeastCapability = 8;
+
+/// Of "9.0" 9.
+std::int64_t major_of(const std::string& capability) {
+  std::int64_t major = 0;
+  return parse_int64(capability.substr(0, capability.find('.')), major) ? major : 0;
 }
 
 /// The world as a communicator of its own, for another kind to build on.
@@ -78,7 +89,8 @@ double published_peak(const std::string& gpu, DType dtype, bool tf32) {
                                         {"H100", 989.5e12, 494.7e12, 67e12, 67e12},
                                         {"A100", 312e12, 156e12, 19.5e12, 19.5e12}}};
   for (const Peak& peak : kPeaks) {
-    if (gpu.find(peak.name) == std::string::npos) {
+    // The NVL boards are others.
+    if (gpu.find(peak.name) == std::string::npos || gpu.find("NVL") != std::string::npos) {
       continue;
     }
     switch (dtype) {
@@ -93,18 +105,30 @@ double published_peak(const std::string& gpu, DType dtype, bool tf32) {
   return 0.0;
 }
 
-/// Why NCCL cannot carry the messages; empty where it can. Communication: collective.
-std::string against_nccl(comm::Communicator& world, std::int64_t sharing_ranks,
-                         const train::Plan& plan) {
-  const std::vector<std::string> absences = world.all_gather_texts(comm::nccl_absence());
-  const auto absent = std::find_if(absences.begin(), absences.end(),
-                                   [](const std::string& text) { return !text.empty(); });
-  if (absent != absences.end()) {
-    return fmt::format("rank {}: {}", absent - absences.begin(), *absent);
+/// Whether ranks compute on unlike GPUs or with unlike libraries. Communication: collective.
+bool differ_in_bits(comm::Communicator& world, const std::string& gpu) {
+  std::string mine = gpu;
+  for (const device::LibraryVersion& library : device::cuda_libraries()) {
+    mine += ", " + library.name + " " + library.version;
   }
+  const std::vector<std::string> all = world.all_gather_texts(mine);
+  return std::any_of(all.begin(), all.end(),
+                     [&](const std::string& text) { return text != all.front(); });
+}
+
+/// Why NCCL cannot carry the messages; empty where it can. `sharing`: ranks on this rank's GPU.
+/// Communication: collective.
+std::string against_nccl(comm::Communicator& world, std::int64_t sharing, const train::Plan& plan) {
+  std::string mine = comm::nccl_absence();
   // NCCL takes ranks of one host for one unless they say otherwise.
-  if (sharing_ranks > 0 && std::getenv("NCCL_HOSTID") == nullptr) {
-    return fmt::format("{} ranks share GPUs, which NCCL refuses", sharing_ranks);
+  if (mine.empty() && sharing > 1 && std::getenv("NCCL_HOSTID") == nullptr) {
+    mine = "it shares its GPU with another rank, which NCCL refuses";
+  }
+  const std::vector<std::string> reasons = world.all_gather_texts(mine);
+  const auto reason = std::find_if(reasons.begin(), reasons.end(),
+                                   [](const std::string& text) { return !text.empty(); });
+  if (reason != reasons.end()) {
+    return fmt::format("rank {}: {}", reason - reasons.begin(), *reason);
   }
   const auto tie = train::tied_stages(plan);
   if (tie && tie->owner != tie->borrower &&
@@ -131,20 +155,29 @@ device::DeviceKind decide_device(comm::MpiSession& mpi, train::DeviceChoice choi
                                                            : device::DeviceKind::kCpu;
 }
 
-Workplace::Workplace(comm::MpiSession& mpi, const Session& session, const train::Plan& plan) {
+Workplace::Workplace(comm::MpiSession& mpi, const Session& session, const train::Plan& plan,
+                     Use use) {
   peak_flops_ = 1e12 * plan.config.run.peak_tflops;
   text_ = fmt::format("{} on {} rank{} ({})", name_of(plan.device), mpi.world().size(),
                       mpi.world().size() == 1 ? "" : "s", comm::MpiSession::library_text());
   if (plan.device == device::DeviceKind::kCuda) {
-    take_gpu(mpi, session, plan);
+    take_gpu(mpi, session, plan, use);
   } else {
+    if (const std::string trouble = device::gpu_trouble();
+        !trouble.empty() && plan.config.run.device == train::DeviceChoice::kAuto) {
+      warning_ = fmt::format(
+          "run.device is auto and becomes cpu, for the GPUs do not answer: {}; nvidia-smi tells "
+          "more",
+          trouble);
+    }
     context_.emplace(session.threads);
     text_ += fmt::format(", {} thread{} each", session.threads, session.threads == 1 ? "" : "s");
   }
   groups_ = comm::make_groups(world_ ? *world_ : mpi.world(), plan.grid);
 }
 
-void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const train::Plan& plan) {
+void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const train::Plan& plan,
+                         Use use) {
   const bool tf32 = plan.config.numerics.tf32 == train::Switch::kOn;
   device::GpuInfo gpu;
   comm::agree(mpi.world(), [&] {
@@ -152,6 +185,12 @@ void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const tr
         own_gpu(mpi),
         {.float32_products = tf32 ? ops::Float32Products::kTf32 : ops::Float32Products::kFull}));
     gpu = device::gpus()[static_cast<std::size_t>(context_->device().index())];
+    if (major_of(gpu.capability) < kLeastCapability) {
+      fail(ExitCode::kPeer,
+           "{} has compute capability {}, and strata's kernels need {}.0 (A100) or later; ask for "
+           "other GPUs, or set run.device to cpu",
+           gpu.name, gpu.capability, kLeastCapability);
+    }
   });
   const device::Device& device = context_->device();
   if (peak_flops_ == 0.0) {
@@ -162,17 +201,24 @@ void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const tr
     warning_ = fmt::format(
         "{} ranks share their GPU with others, which then take turns; strata doctor shows which",
         sharing.everywhere);
+  } else if (differ_in_bits(mpi.world(), gpu.name)) {
+    warning_ =
+        "ranks have GPUs or CUDA libraries of different kinds, whose results differ in the last "
+        "bits: those of this run are not what other grids give. strata doctor shows which";
   }
   comm::agree(mpi.world(), [&] {
+    if (use != Use::kTraining) {
+      return;  // takes less than the plan lists
+    }
     train::require_fits_memory(
         plan, mpi.world().rank(), device::free_memory_bytes(device.index()) / sharing.here,
         session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : train::VirtualGrid());
   });
-  choose_transport(mpi.world(), plan, sharing.everywhere);
+  choose_transport(mpi.world(), plan, sharing.here);
 }
 
 void Workplace::choose_transport(comm::Communicator& world, const train::Plan& plan,
-                                 std::int64_t sharing_ranks) {
+                                 std::int64_t sharing) {
   if (world.size() == 1) {
     world_ = comm::staged(second_world(world), context_->stream());
     return;
@@ -180,7 +226,7 @@ void Workplace::choose_transport(comm::Communicator& world, const train::Plan& p
   const train::Transport transport = plan.config.run.transport;
   const std::string reason = transport == train::Transport::kMpi
                                  ? "run.transport is mpi"
-                                 : against_nccl(world, sharing_ranks, plan);
+                                 : against_nccl(world, sharing, plan);
   if (transport == train::Transport::kNccl && !reason.empty()) {
     throw comm::AgreedError(
         ExitCode::kUsage,

@@ -18,14 +18,18 @@ struct Session;
 /// Communication: collective over the world.
 [[nodiscard]] device::DeviceKind decide_device(comm::MpiSession& mpi, train::DeviceChoice choice);
 
+/// What a rank needs its device for.
+enum class Use { kTraining, kEvaluation };
+
 /// What a rank computes with: its device, and the groups that carry tensors in that device's
 /// memory.
 class Workplace {
  public:
   /// Communication: collective over the world.
-  /// Throws: AgreedError(kPeer) where a rank finds no GPU and the plan is for GPUs, or has no NCCL
-  /// and run.transport asks for it.
-  Workplace(comm::MpiSession& mpi, const Session& session, const train::Plan& plan);
+  /// Throws: where the plan is for GPUs, AgreedError(kPeer) where a rank finds none, or one that is
+  /// too old or too small for training; AgreedError(kUsage) where run.transport asks for NCCL and
+  /// that cannot be used.
+  Workplace(comm::MpiSession& mpi, const Session& session, const train::Plan& plan, Use use);
   // Groups know the context's stream.
   Workplace(const Workplace&) = delete;
   Workplace& operator=(const Workplace&) = delete;
@@ -40,9 +44,8 @@ class Workplace {
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  void take_gpu(comm::MpiSession& mpi, const Session& session, const train::Plan& plan);
-  void choose_transport(comm::Communicator& world, const train::Plan& plan,
-                        std::int64_t sharing_ranks);
+  void take_gpu(comm::MpiSession& mpi, const Session& session, const train::Plan& plan, Use use);
+  void choose_transport(comm::Communicator& world, const train::Plan& plan, std::int64_t sharing);
 
   std::optional<ops::Context> context_;
   // Outlives the groups that are split off it.

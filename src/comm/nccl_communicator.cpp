@@ -153,6 +153,10 @@ void NcclCommunicator::settle() {
   engine_.settle(patience());
 }
 
+void NcclCommunicator::pace() {
+  engine_.pace(patience());
+}
+
 void NcclCommunicator::broadcast(TensorView payload, std::int64_t root) {
   if (on_host(payload)) {
     host().broadcast(payload, root);

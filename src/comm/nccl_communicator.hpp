@@ -39,6 +39,7 @@ class NcclCommunicator final : public Communicator {
                                          std::string name) override;
   void progress() override;
   void settle() override;
+  void pace() override;
 
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,

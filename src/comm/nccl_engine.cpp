@@ -39,14 +39,6 @@ class Waiting {
   std::int64_t turns_ = 0;
 };
 
-bool is_idle(const device::Stream& stream) {
-  const cudaError_t status = cudaStreamQuery(static_cast<cudaStream_t>(stream.raw()));
-  if (status != cudaSuccess && status != cudaErrorNotReady) {
-    device::cuda_failed("work on a stream", cudaGetErrorString(status));
-  }
-  return status == cudaSuccess;
-}
-
 bool is_failure(ncclResult_t result) {
   return result != ncclSuccess && result != ncclInProgress;
 }
@@ -163,7 +155,7 @@ void NcclEngine::settle(Patience patience) {
   for (;;) {
     const auto is_busy = [](NcclLine* line) { return !line->idle(); };
     const auto busy = std::find_if(lines_.begin(), lines_.end(), is_busy);
-    if (busy == lines_.end() && is_idle(compute_)) {
+    if (busy == lines_.end() && compute_.idle()) {
       return;
     }
     // Each line that ends shows that its peers live.
@@ -178,6 +170,24 @@ void NcclEngine::settle(Patience patience) {
       lose_patience((*busy)->latest(), patience);
     }
   }
+}
+
+void NcclEngine::pace(Patience patience) {
+  constexpr std::size_t kAhead = 2;
+  marks_.push_back(mark_compute());
+  if (marks_.size() <= kAhead) {
+    return;
+  }
+  Waiting waiting(patience);
+  while (!marks_.front().reached()) {
+    look_for_failures();
+    const auto busy =
+        std::find_if(lines_.begin(), lines_.end(), [](NcclLine* line) { return !line->idle(); });
+    if (waiting.in_vain() && busy != lines_.end()) {
+      lose_patience((*busy)->latest(), patience);
+    }
+  }
+  marks_.pop_front();
 }
 
 void NcclEngine::remove(const NcclLine& line) {
@@ -231,7 +241,7 @@ NcclLine::~NcclLine() {
 }
 
 bool NcclLine::idle() {
-  return is_idle(stream_);
+  return stream_.idle();
 }
 
 void NcclLine::require_open() const {

@@ -61,6 +61,8 @@ class NcclEngine {
   void look_for_failures();
   /// Waits on the host until the compute stream and every line are idle.
   void settle(Patience patience);
+  /// Marks the compute stream, and waits on the host for the mark before the last.
+  void pace(Patience patience);
 
   void add(NcclLine& line) { lines_.push_back(&line); }
   void remove(const NcclLine& line);
@@ -82,6 +84,8 @@ class NcclEngine {
   device::Stream& compute_;
   std::vector<NcclLine*> lines_;
   std::deque<ncclComm_t> handles_;
+  /// Points of the compute stream that the host has not waited for.
+  std::deque<device::Event> marks_;
 };
 
 /// One NCCL communicator and the stream that its operations run on, in the order of their calls.

@@ -138,19 +138,19 @@ class StagedCommunicator final : public Communicator {
 
   void barrier() override {
     pool_.stream().synchronize();
-    host_->barrier();
+    host().barrier();
   }
 
   void broadcast(TensorView payload, std::int64_t root) override {
     if (payload.place() == Place::kHost) {
-      host_->broadcast(payload, root);
+      host().broadcast(payload, root);
       return;
     }
     CrossingTensor crossing(pool_, payload);
     if (rank() == root) {
       crossing.fetch(payload);
     }
-    host_->broadcast(crossing.host(), root);
+    host().broadcast(crossing.host(), root);
     if (rank() != root) {
       crossing.deliver(crossing.host(), payload);
     }
@@ -158,51 +158,51 @@ class StagedCommunicator final : public Communicator {
 
   void all_gather(ConstTensorView mine, TensorView all) override {
     if (all.place() == Place::kHost) {
-      host_->all_gather(mine, all);
+      host().all_gather(mine, all);
       return;
     }
     CrossingTensor own(pool_, mine);
     own.fetch(mine);
     CrossingTensor gathered(pool_, all);
-    host_->all_gather(own.host(), gathered.host());
+    host().all_gather(own.host(), gathered.host());
     gathered.deliver(gathered.host(), all);
   }
 
   void all_reduce(TensorView sum) override {
     if (sum.place() == Place::kHost) {
-      host_->all_reduce(sum);
+      host().all_reduce(sum);
       return;
     }
     CrossingTensor crossing(pool_, sum);
     crossing.fetch(sum);
-    host_->all_reduce(crossing.host());
+    host().all_reduce(crossing.host());
     crossing.deliver(crossing.host(), sum);
   }
 
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override {
-    return staged(host_->subgroup(members, std::move(name)), pool_.stream());
+    return staged(host().subgroup(members, std::move(name)), pool_.stream());
   }
 
-  void progress() override { host_->progress(); }
+  void progress() override { host().progress(); }
 
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
                                                  Tag tag) override {
     if (payload.place() == Place::kHost) {
-      return std::make_unique<Forwarded>(host_->send(payload, peer, tag));
+      return std::make_unique<Forwarded>(host().send(payload, peer, tag));
     }
-    return std::make_unique<StagedSend>(pool_, *host_, payload, peer, tag);
+    return std::make_unique<StagedSend>(pool_, host(), payload, peer, tag);
   }
 
   std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
                                                     Tag tag) override {
     if (payload.place() == Place::kHost) {
-      return std::make_unique<Forwarded>(host_->receive(payload, peer, tag));
+      return std::make_unique<Forwarded>(host().receive(payload, peer, tag));
     }
     auto crossing = std::make_unique<CrossingTensor>(pool_, payload);
     const TensorView arriving = crossing->host();
-    Request request = host_->receive(arriving, peer, tag);
+    Request request = host().receive(arriving, peer, tag);
     return std::make_unique<StagedArrival>(std::move(crossing), std::move(request), arriving,
                                            payload);
   }
@@ -210,19 +210,25 @@ class StagedCommunicator final : public Communicator {
   std::unique_ptr<Request::Operation> begin_reduce_scatter(
       TensorView tensor, std::span<const grid::Range> slices) override {
     if (tensor.place() == Place::kHost) {
-      return std::make_unique<Forwarded>(host_->reduce_scatter(tensor, slices));
+      return std::make_unique<Forwarded>(host().reduce_scatter(tensor, slices));
     }
     auto crossing = std::make_unique<CrossingTensor>(pool_, tensor);
     crossing->fetch(tensor);
-    const TensorView host = crossing->host();
-    Request request = host_->reduce_scatter(host, slices);
+    const TensorView pinned = crossing->host();
+    Request request = host().reduce_scatter(pinned, slices);
     const grid::Range& own = slices[static_cast<std::size_t>(rank())];
     return std::make_unique<StagedArrival>(std::move(crossing), std::move(request),
-                                           host.flat_slice(own.begin, own.count()),
+                                           pinned.flat_slice(own.begin, own.count()),
                                            tensor.flat_slice(own.begin, own.count()));
   }
 
  private:
+  /// Waits as long as this group.
+  [[nodiscard]] Communicator& host() {
+    host_->set_patience(patience());
+    return *host_;
+  }
+
   std::unique_ptr<Communicator> host_;
   PinnedPool pool_;
 };

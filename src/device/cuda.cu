@@ -28,6 +28,17 @@ void check(cudaError_t status, const char* what) {
   }
 }
 
+/// Of a query, which does not wait.
+bool is_done(cudaError_t status, const char* what) {
+  if (status == cudaErrorNotReady) {
+    // No error, but it stays as the last one.
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  check(status, what);
+  return true;
+}
+
 void use(std::int64_t device) {
   check(cudaSetDevice(static_cast<int>(device)), "choosing the device");
 }
@@ -52,6 +63,16 @@ const char* absence_reason() noexcept {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   return status == cudaSuccess ? "this node has fewer GPUs than that" : cudaGetErrorString(status);
+}
+
+const char* trouble() noexcept {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  int driver = 0;
+  const bool has_driver = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
+  return status == cudaSuccess || status == cudaErrorNoDevice || !has_driver
+             ? ""
+             : cudaGetErrorString(status);
 }
 
 void* allocate(std::int64_t device, std::int64_t bytes) {
@@ -106,6 +127,11 @@ void synchronize_stream(std::int64_t device, void* stream) {
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "waiting for a stream");
 }
 
+bool is_idle(std::int64_t device, void* stream) {
+  use(device);
+  return is_done(cudaStreamQuery(static_cast<cudaStream_t>(stream)), "work on a stream");
+}
+
 void* make_event(std::int64_t device) {
   use(device);
   cudaEvent_t event = nullptr;
@@ -133,6 +159,11 @@ void stream_waits_for(std::int64_t device, void* stream, void* event) {
 void host_waits_for(std::int64_t device, void* event) {
   use(device);
   check(cudaEventSynchronize(static_cast<cudaEvent_t>(event)), "waiting for an event");
+}
+
+bool is_reached(std::int64_t device, void* event) {
+  use(device);
+  return is_done(cudaEventQuery(static_cast<cudaEvent_t>(event)), "work before an event");
 }
 
 void copy(void* to, const void* from, std::int64_t bytes, void* stream) {

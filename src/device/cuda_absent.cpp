@@ -20,6 +20,10 @@ const char* absence_reason() noexcept {
          "run.device = cpu";
 }
 
+const char* trouble() noexcept {
+  return "";
+}
+
 void* allocate(std::int64_t, std::int64_t) {
   refuse();
 }
@@ -39,6 +43,14 @@ void* make_stream(std::int64_t) {
 void destroy_stream(std::int64_t, void*) noexcept {}
 
 void synchronize_stream(std::int64_t, void*) {
+  refuse();
+}
+
+bool is_idle(std::int64_t, void*) {
+  refuse();
+}
+
+bool is_reached(std::int64_t, void*) {
   refuse();
 }
 

@@ -13,6 +13,8 @@ namespace strata::device::cuda {
 [[nodiscard]] std::int64_t device_count() noexcept;
 /// Why there is no GPU, for an error's text.
 [[nodiscard]] const char* absence_reason() noexcept;
+/// Why GPUs that may be there cannot be counted; empty where they can, or there is no driver.
+[[nodiscard]] const char* trouble() noexcept;
 /// Zeroed device memory, or null where there is not enough left.
 [[nodiscard]] void* allocate(std::int64_t device, std::int64_t bytes);
 void release(std::int64_t device, void* memory) noexcept;
@@ -23,12 +25,14 @@ void release_pinned(void* memory) noexcept;
 [[nodiscard]] void* make_stream(std::int64_t device);
 void destroy_stream(std::int64_t device, void* stream) noexcept;
 void synchronize_stream(std::int64_t device, void* stream);
+[[nodiscard]] bool is_idle(std::int64_t device, void* stream);
 
 [[nodiscard]] void* make_event(std::int64_t device);
 void destroy_event(std::int64_t device, void* event) noexcept;
 void record_event(std::int64_t device, void* event, void* stream);
 void stream_waits_for(std::int64_t device, void* stream, void* event);
 void host_waits_for(std::int64_t device, void* event);
+[[nodiscard]] bool is_reached(std::int64_t device, void* event);
 
 /// Copies between any two addresses in order of `stream`; null is the default stream, and then the
 /// call returns when the copy is done.

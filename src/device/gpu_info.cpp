@@ -16,6 +16,10 @@ std::vector<GpuInfo> gpus() {
   return found;
 }
 
+std::string gpu_trouble() {
+  return cuda::trouble();
+}
+
 std::int64_t free_memory_bytes(std::int64_t index) {
   return cuda::free_memory_bytes(index);
 }

@@ -35,6 +35,10 @@ void Stream::synchronize() {
   }
 }
 
+bool Stream::idle() const {
+  return raw_ == nullptr || cuda::is_idle(device_.index(), raw_);
+}
+
 Event::Event(const Device& device, std::int64_t consumers)
     : device_(device), consumers_(consumers) {
   require(consumers >= 1, "an event with {} consumers", consumers);
@@ -89,6 +93,10 @@ void Event::wait_on_host() {
   if (raw_ != nullptr) {
     cuda::host_waits_for(device_.index(), raw_);
   }
+}
+
+bool Event::reached() const {
+  return raw_ == nullptr || cuda::is_reached(device_.index(), raw_);
 }
 
 void Event::consume() {

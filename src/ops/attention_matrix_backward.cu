@@ -147,12 +147,13 @@ __global__ void __launch_bounds__(kMatrixThreads)
   over_tiles<kStages<kHead>>(
       tiles_of_head * static_cast<int>(shape.queries), load, [&](int i, int stage) {
         const bool is_own = i % tiles_of_head == 0;
+        constexpr int kCount = kQueriesAtOnce<kHead>;
 #pragma unroll 1
-        for (int part = 0; part < kSide; part += kQueriesAtOnce<kHead>) {
+        for (int part = 0; part < kSide; part += kCount) {
           // Queries of later tiles see all keys.
           const int ahead = is_own ? part - warp_row : kSide;
           // Else none of the queries sees any of the keys.
-          if (ahead + kQueriesAtOnce < kHead >> 0) {
+          if (ahead + kCount > 0) {
             add_key_gradients<kHead>(keys, values, stage_of(stage), part, ahead, warp_row,
                                      scales.factor, dkeys, dvalues);
           }

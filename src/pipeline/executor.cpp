@@ -69,6 +69,7 @@ class Executor::Run {
       {
         const device::ProfileRange range(text_of(action));
         perform(action);
+        group_.pace();
       }
       if (observer_) {
         // A GPU has only been told what to do.

@@ -40,11 +40,12 @@ else
 fi
 
 # The node's CUDA libraries, of the versions that the program opens: a toolkit's, or those that a Python environment carries.
+peer_python=${STRATA_PEER_PYTHON:-python3}
 cuda_directories() {
   local name
   for name in libcublasLt.so.13 libcudnn.so.9 libnccl.so.2; do
     { ls -d /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /usr/lib/x86_64-linux-gnu 2>/dev/null
-      command -v python3 >/dev/null && python3 -c 'import site, sysconfig
+      command -v "$peer_python" >/dev/null && "$peer_python" -c 'import site, sysconfig
 for path in {sysconfig.get_paths()["purelib"], *site.getsitepackages()}:
     print(path + "/nvidia")' 2>/dev/null
     } | while read -r place; do
@@ -94,17 +95,42 @@ two_ranks() {
   strata data import --format=csv --files line.csv --label=y --split=0.8,0.2 --output=data/line &&
     timeout 300 mpirun -n 2 strata train "$top/linear-regression.ini"
 }
+# A language model trained on grids of ranks that share the first GPU, and twice: the same loss and gradient norm, to the bit.
+same_bits() {
+  local dtype=$1 grid data pipeline tensor runs=0
+  cd "$(mktemp -d)" || return 1
+  awk 'BEGIN { srand(1); for (i = 0; i < 20000; i++) printf "%c", 97 + int(26 * rand()) % (1 + i % 26) }' >text.txt
+  strata data import --format=text --tokenizer=chars --files=text.txt --split=0.9,0.1 --output=data || return 1
+  printf '%s\n' '[model]' 'preset = gpt' 'blocks = 2' 'width = 128' 'heads = 2' 'context = 64' 'dropout = 0.1' \
+    '[data]' 'train = data/train.h5' '[batch]' 'global = 16' 'micro = 2' '[numerics]' 'lanes = 4' 'shards = 2' \
+    '[optimizer]' 'kind = adamw' 'learning_rate = 0.001' 'clip_norm = 1' '[train]' 'steps = 10' \
+    '[run]' 'device = cuda' >run.ini
+  for grid in "1 1 1" "1 1 1" "2 1 1" "1 2 1" "1 1 2" "2 2 2"; do
+    read -r data pipeline tensor <<<"$grid"
+    runs=$((runs + 1))
+    timeout 300 mpirun -n $((data * pipeline * tensor)) strata train run.ini --numerics.dtype="$dtype" --run.dir="run$runs" \
+      --parallel.data="$data" --parallel.pipeline="$pipeline" --parallel.tensor="$tensor" || return 1
+    grep -o '"step":[0-9]*,"loss":[^,]*,"grad_norm":[^,]*' "run$runs/metrics.jsonl" >"numbers$runs"
+    echo "grid $grid"
+    [ "$(wc -l <"numbers$runs")" -eq 10 ] && cmp numbers1 "numbers$runs" || return 1
+  done
+}
 run_tests() {
   row "device" timeout 300 unit_device --gtest_filter='Cuda.*'
   # A process a test: after an illegal access no call of a process succeeds.
-  local tests test ranks tool
+  local tests test ranks tool dtype first_gpu=${CUDA_VISIBLE_DEVICES:-0}
+  first_gpu=${first_gpu%%,*}
   tests=$(gpu_ops --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^ / { print suite $1 }')
+  [ -n "$tests" ] || row "operations" gpu_ops --gtest_list_tests
   for test in $tests; do
     row "$test" timeout 120 gpu_ops --gtest_filter="$test"
   done
   # Ranks that share the first GPU, against MPI.
   for ranks in 2 4; do
-    row "nccl on $ranks ranks" timeout 300 env CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}" mpirun -n "$ranks" "$top/bin/gpu_comm"
+    row "nccl on $ranks ranks" timeout 300 env CUDA_VISIBLE_DEVICES="$first_gpu" mpirun -n "$ranks" "$top/bin/gpu_comm"
+  done
+  for dtype in float32 bfloat16; do
+    CUDA_VISIBLE_DEVICES=$first_gpu row "the same bits on six grids, $dtype" same_bits "$dtype"
   done
   row "doctor" timeout 120 strata doctor
   row "two ranks" two_ranks
@@ -117,7 +143,7 @@ run_tests() {
 
 # PyTorch brings its own libraries: only strata itself is to find the bundle's.
 comparison() {
-  local python=${STRATA_PEER_PYTHON:-python3} strata=$logs/strata
+  local python=$peer_python strata=$logs/strata
   printf '#!/bin/bash\nexport LD_LIBRARY_PATH=%q\nexec %q "$@"\n' "$LD_LIBRARY_PATH" "$top/bin/strata" >"$strata"
   chmod +x "$strata"
   # shellcheck disable=SC2086  # several options
@@ -125,7 +151,7 @@ comparison() {
     --seconds=300 --output="$logs/comparison.json" ${STRATA_PEER_OPTIONS:-}
 }
 peer_ready() {
-  LD_LIBRARY_PATH=$own_libraries "${STRATA_PEER_PYTHON:-python3}" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null
+  LD_LIBRARY_PATH=$own_libraries "$peer_python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null
 }
 
 # wanted PART: whether it is to be run.
@@ -151,7 +177,7 @@ if wanted comparison; then
     echo "strata and PyTorch:"
     comparison 2>"$logs/comparison.log" || { failed=$((failed + 1)); tail -n 40 "$logs/comparison.log"; }
   else
-    echo "not compared with PyTorch: ${STRATA_PEER_PYTHON:-python3} has none that sees a GPU; name another with STRATA_PEER_PYTHON"
+    echo "not compared with PyTorch: $peer_python has none that sees a GPU; name another with STRATA_PEER_PYTHON"
   fi
 fi
 echo "$failed failed"

@@ -126,7 +126,8 @@ class Images(Near):
             self.assert_refused(finished, harness.PEER, "stage 0 needs", "are free",
                                 "batch.micro = ", "would fit")
             self.assertFalse((self.directory / "large").exists())
-            micro = finished.text.split("batch.micro = ")[1].split()[0]
+            micro, rest = finished.text.split("batch.micro = ")[1].split(maxsplit=1)
+            self.assertTrue(rest.startswith("would fit"), finished.text)
             finished = self.launch(1, "train", self.config, "--run.dir=fits", *self.network, large[0], large[2],
                                    f"--batch.micro={micro}", "--train.steps=1")
             self.assertEqual(finished.code, harness.DONE, finished.text)
@@ -190,7 +191,7 @@ class Language(Near, language.LanguageTest):
         texts, lines = [], []
         for device in ("cpu", "cuda"):
             made = self.alone("generate", self.config, "--run.dir=text-run", "--prompt=amber ",
-                              "--tokens=40", "--temperature=0", f"--run.device={device}")
+                              "--tokens=8", "--temperature=0", f"--run.device={device}")
             self.assertEqual(made.code, harness.DONE, made.text)
             texts.append([line for line in made.text.splitlines() if "tokens/s" not in line])
             told = self.alone("evaluate", self.config, "--run.dir=text-run", f"--run.device={device}")
@@ -201,6 +202,7 @@ class Language(Near, language.LanguageTest):
 
 
 if __name__ == "__main__":
+    del harness.LAUNCH_ENVIRONMENT["CUDA_VISIBLE_DEVICES"]
     refused = refusal()
     if refused:
         print(f"skipped: {refused}")

@@ -31,6 +31,8 @@ LAUNCH_ENVIRONMENT = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_pml": "ob1",
+    # Tests are of CPU ranks also where there is a GPU; those of GPUs take this out.
+    "CUDA_VISIBLE_DEVICES": "",
 }
 
 DONE, USAGE, DATA, CHECKPOINT, PEER, DIVERGED, STOPPED_EARLY = 0, 2, 3, 4, 5, 6, 75

@@ -145,6 +145,11 @@ class Communicator {
   /// lost. Throws: Error(kPeer) where patience runs out or the transport fails.
   virtual void settle() {}
 
+  /// Called between actions: keeps the host no more than two actions ahead of the GPU. Further
+  /// ahead it would wait in a launch, where the GPU's queue is full, and not notice that a peer is
+  /// lost. Throws as settle().
+  virtual void pace() {}
+
   /// Gathers texts of any length, in rank order.
   [[nodiscard]] std::vector<std::string> all_gather_texts(const std::string& mine);
 

@@ -23,6 +23,10 @@ struct GpuInfo {
 /// Throws: Error(kPeer) where a GPU does not answer.
 [[nodiscard]] std::vector<GpuInfo> gpus();
 
+/// Why the node's GPUs do not answer though it has their driver, as after a fault of one; empty
+/// where they answer, or there are none.
+[[nodiscard]] std::string gpu_trouble();
+
 /// Memory of GPU `index` that nobody uses. Makes a context there, which takes some itself.
 /// Throws: Error(kPeer) where there is no such GPU.
 [[nodiscard]] std::int64_t free_memory_bytes(std::int64_t index);

@@ -19,6 +19,8 @@ class Stream {
   [[nodiscard]] const Device& device() const { return device_; }
   /// Waits until all work given so far is done. Throws: Error(kPeer) where any of it failed.
   void synchronize();
+  /// Whether all work given so far is done. Throws as synchronize().
+  [[nodiscard]] bool idle() const;
   /// The cudaStream_t, for libraries and launches only; null on the CPU.
   [[nodiscard]] void* raw() const { return raw_; }
 
@@ -47,6 +49,10 @@ class Event {
   void wait(Stream& stream);
   /// As wait(), for the host.
   void wait_on_host();
+
+  /// Whether the recorded point is reached; no wait. Throws: Error(kPeer) where the work before it
+  /// failed.
+  [[nodiscard]] bool reached() const;
 
   /// Waits still due for the last recording.
   [[nodiscard]] std::int64_t waits_due() const { return waits_due_; }

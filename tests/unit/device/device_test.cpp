@@ -152,6 +152,37 @@ TEST(Cuda, DeviceMemoryRoundTrip) {
   EXPECT_EQ(zero.host<std::uint8_t>()[4095], 7);
 }
 
+TEST(Event, OfTheCpuIsReachedWhenItIsRecorded) {
+  Stream stream(Device::cpu());
+  Event event(Device::cpu(), 1);
+  event.record(stream);
+  EXPECT_TRUE(event.reached());
+  EXPECT_TRUE(stream.idle());
+}
+
+TEST(Cuda, AskingDoesNotWait) {
+  if (cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  const Device device = Device::cuda(0);
+  constexpr std::int64_t kBytes = std::int64_t{64} << 20;
+  const Buffer from(device, kBytes);
+  const Buffer to(device, kBytes);
+  Stream stream(device);
+  Event event(device, 1);
+  const Shape shape{kBytes};
+  // Long enough for the host to ask before it is done.
+  for (int i = 0; i < 100; ++i) {
+    copy_tensor(from.view(0, shape, DType::kUint8), to.view(0, shape, DType::kUint8), stream);
+  }
+  event.record(stream);
+  EXPECT_FALSE(event.reached());
+  EXPECT_FALSE(stream.idle());
+  stream.synchronize();
+  EXPECT_TRUE(event.reached());
+  EXPECT_TRUE(stream.idle());
+}
+
 TEST(Cuda, TooMuchDeviceMemoryIsAnError) {
   if (cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";
