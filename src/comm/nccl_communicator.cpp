@@ -87,8 +87,8 @@ class RouteReceive final : public Request::Operation {
   void begin() {
     done_ = route_.line->issue(
         ready_, what_, patience_, [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
-          note(engine_.library().recv(payload_.raw(), count_of(payload_.bytes()), ncclUint8, 0,
-                                      handle, stream));
+          note(engine_.functions().recv(payload_.raw(), count_of(payload_.bytes()), ncclUint8, 0,
+                                        handle, stream));
         });
   }
 
@@ -163,8 +163,8 @@ void NcclCommunicator::broadcast(TensorView payload, std::int64_t root) {
     return;
   }
   collective("broadcast", [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
-    note(library().broadcast(payload.raw(), payload.raw(), count_of(payload.bytes()), ncclUint8,
-                             static_cast<int>(root), handle, stream));
+    note(functions().broadcast(payload.raw(), payload.raw(), count_of(payload.bytes()), ncclUint8,
+                               static_cast<int>(root), handle, stream));
   });
 }
 
@@ -184,8 +184,8 @@ void NcclCommunicator::all_gather(ConstTensorView mine, TensorView all) {
                         engine_.compute());
   }
   collective("all-gather", [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
-    note(library().all_gather(mine.raw(), all.raw(), count_of(mine.bytes()), ncclUint8, handle,
-                              stream));
+    note(functions().all_gather(mine.raw(), all.raw(), count_of(mine.bytes()), ncclUint8, handle,
+                                stream));
   });
 }
 
@@ -195,8 +195,8 @@ void NcclCommunicator::all_reduce(TensorView sum) {
     return;
   }
   collective("all-reduce", [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
-    note(library().all_reduce(sum.raw(), sum.raw(), count_of(sum.count()), type_of(sum), ncclSum,
-                              handle, stream));
+    note(functions().all_reduce(sum.raw(), sum.raw(), count_of(sum.count()), type_of(sum), ncclSum,
+                                handle, stream));
   });
 }
 
@@ -208,8 +208,8 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView
   OpenRoute& route = route_of({.from = rank(), .to = peer, .tag = tag});
   return on_line(*route.line, describe("send to", peer, tag),
                  [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
-                   note(library().send(payload.raw(), count_of(payload.bytes()), ncclUint8, 1,
-                                       handle, stream));
+                   note(functions().send(payload.raw(), count_of(payload.bytes()), ncclUint8, 1,
+                                         handle, stream));
                  });
 }
 
@@ -237,12 +237,12 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
       *line_, describe_collective(fmt::format("exchange of {}s", name_of(tag))),
       [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
         for (const Incoming& message : receives) {
-          note(library().recv(message.payload.raw(), count_of(message.payload.bytes()), ncclUint8,
-                              static_cast<int>(message.peer), handle, stream));
+          note(functions().recv(message.payload.raw(), count_of(message.payload.bytes()), ncclUint8,
+                                static_cast<int>(message.peer), handle, stream));
         }
         for (const Outgoing& message : sends) {
-          note(library().send(message.payload.raw(), count_of(message.payload.bytes()), ncclUint8,
-                              static_cast<int>(message.peer), handle, stream));
+          note(functions().send(message.payload.raw(), count_of(message.payload.bytes()), ncclUint8,
+                                static_cast<int>(message.peer), handle, stream));
         }
       });
 }
@@ -263,16 +263,16 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
   });
   const auto calls = [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
     if (even) {
-      note(library().reduce_scatter(tensor.raw(), own.raw(), count_of(own.count()), type_of(tensor),
-                                    ncclSum, handle, stream));
+      note(functions().reduce_scatter(tensor.raw(), own.raw(), count_of(own.count()),
+                                      type_of(tensor), ncclSum, handle, stream));
       return;
     }
     for (std::int64_t r = 0; r < size(); ++r) {
       const TensorView slice = slice_of(r);
       if (slice.count() > 0) {
-        note(library().reduce(slice.raw(), r == rank() ? slice.raw() : nullptr,
-                              count_of(slice.count()), type_of(tensor), ncclSum,
-                              static_cast<int>(r), handle, stream));
+        note(functions().reduce(slice.raw(), r == rank() ? slice.raw() : nullptr,
+                                count_of(slice.count()), type_of(tensor), ncclSum,
+                                static_cast<int>(r), handle, stream));
       }
     }
   };

@@ -53,7 +53,7 @@ class NcclCommunicator final : public Communicator {
       TensorView tensor, std::span<const grid::Range> slices) override;
 
  private:
-  [[nodiscard]] const NcclLibrary& library() const { return engine_.library(); }
+  [[nodiscard]] const NcclLibrary& functions() const { return engine_.functions(); }
   /// With this communicator's patience.
   [[nodiscard]] Communicator& host();
   [[nodiscard]] OpenRoute& route_of(const Route& route);

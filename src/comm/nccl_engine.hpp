@@ -36,7 +36,7 @@ class NcclEngine {
   NcclEngine(const NcclEngine&) = delete;
   NcclEngine& operator=(const NcclEngine&) = delete;
 
-  [[nodiscard]] const NcclLibrary& library() const { return library_; }
+  [[nodiscard]] const NcclLibrary& functions() const { return library_; }
   [[nodiscard]] const device::Device& device() const { return device_; }
   [[nodiscard]] device::Stream& compute() { return compute_; }
 
