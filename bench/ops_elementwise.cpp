@@ -92,7 +92,7 @@ void dropout(benchmark::State& state) {
   Tensor y;
   std::vector<std::uint8_t> mask(static_cast<std::size_t>(kCount));
   for (auto _ : state) {
-    ops::dropout_forward(context, x.view(), 0.2, stream, 0, y.view(),
+    ops::dropout_forward(context, x.view(), 0.2, stream, {0}, y.view(),
                          TensorView(std::span(mask), {kRows, kColumns}));
   }
   count_bytes(state, 9 * kCount);

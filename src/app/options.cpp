@@ -263,6 +263,10 @@ std::vector<Option> running() {
              "how tensors in GPU memory travel between ranks; auto: NCCL where it is found and no "
              "two ranks share a GPU, else MPI through pinned memory",
              STRATA_MEMBER(run.transport)),
+      choice("run.cuda_graphs",
+             "on: a GPU is given each pass of a stage with one call from the third step on, where "
+             "no messages are part of a pass, as they are under parallel.tensor; the same bits",
+             STRATA_MEMBER(run.cuda_graphs)),
       choice("run.resume",
              "what to do with checkpoints in run.dir; never: refuse a directory that holds a run; "
              "auto: continue from the "

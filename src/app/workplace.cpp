@@ -215,6 +215,9 @@ void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const tr
         session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : train::VirtualGrid());
   });
   choose_transport(mpi.world(), plan, sharing.here);
+  if (use == Use::kTraining && plan.config.run.cuda_graphs == train::Switch::kOn) {
+    text_ += ", passes as CUDA graphs";
+  }
 }
 
 void Workplace::choose_transport(comm::Communicator& world, const train::Plan& plan,

@@ -166,6 +166,47 @@ bool is_reached(std::int64_t device, void* event) {
   return is_done(cudaEventQuery(static_cast<cudaEvent_t>(event)), "work before an event");
 }
 
+void begin_recording(std::int64_t device, void* stream) {
+  use(device);
+  // Other threads, a library's among them, may go on as they like.
+  check(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeThreadLocal),
+        "beginning to record work");
+}
+
+void* end_recording(std::int64_t device, void* stream) {
+  use(device);
+  cudaGraph_t recorded = nullptr;
+  check(cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded), "recording work");
+  cudaGraphExec_t ready = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&ready, recorded, 0);
+  static_cast<void>(cudaGraphDestroy(recorded));
+  check(status, "making a graph of recorded work");
+  return ready;
+}
+
+void drop_recording(std::int64_t device, void* stream) noexcept {
+  static_cast<void>(cudaSetDevice(static_cast<int>(device)));
+  cudaGraph_t recorded = nullptr;
+  if (cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded) == cudaSuccess) {
+    static_cast<void>(cudaGraphDestroy(recorded));
+  }
+  // A recording that failed stays as the last error.
+  static_cast<void>(cudaGetLastError());
+}
+
+void destroy_graph(std::int64_t device, void* graph) noexcept {
+  static_cast<void>(cudaSetDevice(static_cast<int>(device)));
+  // It may be under way.
+  static_cast<void>(cudaDeviceSynchronize());
+  static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
+}
+
+void launch_graph(std::int64_t device, void* graph, void* stream) {
+  use(device);
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), static_cast<cudaStream_t>(stream)),
+        "launching recorded work");
+}
+
 void copy(void* to, const void* from, std::int64_t bytes, void* stream) {
   const auto count = static_cast<std::size_t>(bytes);
   check(cudaMemcpyAsync(to, from, count, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),

@@ -72,6 +72,22 @@ void host_waits_for(std::int64_t, void*) {
   refuse();
 }
 
+void begin_recording(std::int64_t, void*) {
+  refuse();
+}
+
+void* end_recording(std::int64_t, void*) {
+  refuse();
+}
+
+void drop_recording(std::int64_t, void*) noexcept {}
+
+void destroy_graph(std::int64_t, void*) noexcept {}
+
+void launch_graph(std::int64_t, void*, void*) {
+  refuse();
+}
+
 void copy(void*, const void*, std::int64_t, void*) {
   refuse();
 }

@@ -34,6 +34,15 @@ void stream_waits_for(std::int64_t device, void* stream, void* event);
 void host_waits_for(std::int64_t device, void* event);
 [[nodiscard]] bool is_reached(std::int64_t device, void* event);
 
+/// What the calling thread puts on the stream from here on is recorded, and not done.
+void begin_recording(std::int64_t device, void* stream);
+/// What was recorded, ready to be launched: a cudaGraphExec_t.
+[[nodiscard]] void* end_recording(std::int64_t device, void* stream);
+/// Ends a recording that is not wanted.
+void drop_recording(std::int64_t device, void* stream) noexcept;
+void destroy_graph(std::int64_t device, void* graph) noexcept;
+void launch_graph(std::int64_t device, void* graph, void* stream);
+
 /// Copies between any two addresses in order of `stream`; null is the default stream, and then the
 /// call returns when the copy is done.
 void copy(void* to, const void* from, std::int64_t bytes, void* stream);

@@ -34,8 +34,7 @@ class Dropout final : public Layer {
       return;
     }
     const std::int64_t width = input_shape().back();
-    const std::int64_t rows_of_sample = input_shape().count() / width;
-    std::int64_t first_row = pass.first_sample * rows_of_sample;
+    ops::SampleRow first_row{pass.first_sample, input_shape().count() / width};
     if (input().placement == Placement::kFeatures) {
       for (const ChannelBlock& block : channel_blocks(pass, input())) {
         const std::int64_t shard = pass.shards.own().begin + block.local;
@@ -49,7 +48,7 @@ class Dropout final : public Layer {
     }
     const Shape shape{pass.input.count() / width, width};
     if (input().placement == Placement::kTokens) {
-      first_row += pass.shards.own_rows(shape[0] * pass.shards.ranks()).begin;
+      first_row.offset = pass.shards.own_rows(shape[0] * pass.shards.ranks()).begin;
     }
     ops::dropout_forward(pass.context, pass.input.reshaped(shape), probability_, stream_, first_row,
                          pass.output.reshaped(shape), pass.saved[0].reshaped(shape));

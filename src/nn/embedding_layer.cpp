@@ -91,7 +91,7 @@ class Embedding final : public Layer {
     }
     if (drops() && pass.mode == Mode::kTraining) {
       ops::dropout_forward(pass.context, y, options_.dropout, dropout_stream_,
-                           pass.first_sample * input_shape()[0] + first, y, pass.saved[0]);
+                           {pass.first_sample, input_shape()[0], first}, y, pass.saved[0]);
     }
   }
 

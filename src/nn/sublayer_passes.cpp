@@ -133,9 +133,9 @@ void Sublayer::make_output(const LayerPass& pass) const {
   }
   ops::add_bias_residual(pass.context, sum, bias, {}, y);
   const std::int64_t first_row =
-      pass.first_sample * rows_at(input(), 1) +
-      (is_split_by_tokens() ? pass.shards.own_rows(whole_rows(pass)).begin : 0);
-  ops::dropout_forward(pass.context, y, options_.dropout, dropout_stream_, first_row, y,
+      is_split_by_tokens() ? pass.shards.own_rows(whole_rows(pass)).begin : 0;
+  ops::dropout_forward(pass.context, y, options_.dropout, dropout_stream_,
+                       {pass.first_sample, rows_at(input(), 1), first_row}, y,
                        pass.saved[SavedIndex::kMask]);
   if (adds) {
     ops::add_bias_residual(pass.context, y, {}, x, y);

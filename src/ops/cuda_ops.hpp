@@ -53,8 +53,9 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
 void column_sum(Context& context, const ConstTensorView& x, const TensorView& sum,
                 Accumulate accumulate);
 
+void set_sample_origin(Context& context, std::int64_t sample);
 void dropout_forward(Context& context, const ConstTensorView& x, double probability,
-                     const RandomStream& stream, std::int64_t first_row, const TensorView& y,
+                     const RandomStream& stream, const SampleRow& first, const TensorView& y,
                      const TensorView& mask, const ColumnSlice& columns);
 void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTensorView& mask,
                       double probability, const TensorView& dx);

@@ -31,7 +31,10 @@ class CudaState {
   static constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
 
   CudaState(const device::Device& device, const CudaOptions& options)
-      : device_(device), options_(options), workspace_(device, kWorkspaceBytes) {}
+      : device_(device),
+        options_(options),
+        workspace_(device, kWorkspaceBytes),
+        origin_(device, sizeof(std::int64_t)) {}
 
   /// Device memory for one operation, which holds anything at first. What an earlier call gave is
   /// void.
@@ -40,9 +43,19 @@ class CudaState {
       // The old memory is given back when the GPU has done what uses it.
       scratch_ = device::Buffer();
       scratch_ = device::Buffer(device_, bytes);
+      ++scratch_number_;
     }
     return scratch_.raw();
   }
+  /// Another one for every scratch memory.
+  [[nodiscard]] std::int64_t scratch_number() const { return scratch_number_; }
+  /// The sample from which on dropout counts, and where its kernel reads it (set_sample_origin).
+  [[nodiscard]] std::int64_t sample_origin() const { return sample_origin_; }
+  [[nodiscard]] std::int64_t* origin() const {
+    return reinterpret_cast<std::int64_t*>(origin_.raw());
+  }
+  /// What the host goes by; writing the GPU's is src/ops/dropout.cu's.
+  void set_origin(std::int64_t sample) { sample_origin_ = sample; }
   /// The additions in device memory, where they stay: an operation is given the same ones again and
   /// again, and to copy them behind other work may wait for it.
   [[nodiscard]] const FoldPair* additions(std::span<const FoldPair> steps) {
@@ -71,6 +84,9 @@ class CudaState {
   CudaOptions options_;
   device::Buffer workspace_;
   device::Buffer scratch_;
+  std::int64_t scratch_number_ = 0;
+  device::Buffer origin_;
+  std::int64_t sample_origin_ = 0;
   std::vector<std::pair<std::vector<std::byte>, device::Buffer>> additions_;
   std::unique_ptr<cuda::ProductLibrary, void (*)(cuda::ProductLibrary*)> product_library_{
       nullptr, [](cuda::ProductLibrary*) {}};

@@ -54,8 +54,16 @@ void require_probability(double probability) {
 
 }  // namespace
 
+void set_sample_origin(Context& context, std::int64_t sample) {
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      cuda::set_sample_origin(context, sample);
+    }
+  }
+}
+
 void dropout_forward(Context& context, const ConstTensorView& x, double probability,
-                     const RandomStream& stream, std::int64_t first_row, const TensorView& y,
+                     const RandomStream& stream, const SampleRow& first, const TensorView& y,
                      const TensorView& mask, const ColumnSlice& columns) {
   require_probability(probability);
   require_like(y, x.dtype(), x.shape(), "dropout's y");
@@ -71,11 +79,12 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
           "dropout of columns [{}, {}) of {}", columns.first, columns.first + run, columns.of);
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::dropout_forward(context, x, probability, stream, first_row, y, mask, columns);
+      return cuda::dropout_forward(context, x, probability, stream, first, y, mask, columns);
     }
   }
   const Choice choice{stream,
                       static_cast<std::uint32_t>(std::min(probability * 0x1p32, 0xFFFFFFFFp0))};
+  const std::int64_t first_row = first.number();
   with_stored(x.dtype(), [&]<typename T>(T) {
     const auto scale = static_cast<Compute<T>>(1.0 / (1.0 - probability));
     const T* from = x.host<T>().data();

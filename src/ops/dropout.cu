@@ -48,7 +48,8 @@ struct Runs {
   std::int64_t count = 0;
   std::int64_t runs_of_row = 0;
   std::int64_t run = 0;
-  std::int64_t first_row = 0;
+  /// Its sample counts from the origin.
+  SampleRow first_row;
   std::int64_t first = 0;
   std::int64_t of = 0;
   /// Philox calls for a run, wherever it begins.
@@ -57,15 +58,18 @@ struct Runs {
 
 /// A thread makes four words, of which the first and the last of a run may lie beyond it.
 template <typename T>
-__global__ void forward_kernel(Runs runs, PhiloxKey key, std::uint32_t threshold, Compute<T> scale,
-                               const T* x, T* y, std::uint8_t* mask) {
+__global__ void forward_kernel(Runs runs, const std::int64_t* origin, PhiloxKey key,
+                               std::uint32_t threshold, Compute<T> scale, const T* x, T* y,
+                               std::uint8_t* mask) {
   using C = Compute<T>;
   const std::int64_t thread = thread_number();
   const std::int64_t index = thread / runs.calls;
   if (index >= runs.count) {
     return;
   }
-  const std::int64_t row = runs.first_row + index / runs.runs_of_row;
+  const std::int64_t first_row =
+      (*origin + runs.first_row.sample) * runs.first_row.rows_of_sample + runs.first_row.offset;
+  const std::int64_t row = first_row + index / runs.runs_of_row;
   const std::int64_t element = runs.first + index % runs.runs_of_row * runs.of;
   const std::int64_t block = element / kBlock + thread % runs.calls;
   const PhiloxWords words =
@@ -82,6 +86,10 @@ __global__ void forward_kernel(Runs runs, PhiloxKey key, std::uint32_t threshold
   }
 }
 
+__global__ void origin_kernel(std::int64_t sample, std::int64_t* origin) {
+  *origin = sample;
+}
+
 template <typename C>
 struct Backward {
   C scale;
@@ -94,15 +102,23 @@ struct Backward {
 
 }  // namespace
 
+void set_sample_origin(Context& context, std::int64_t sample) {
+  context.cuda_state().set_origin(sample);
+  launch(context, "set_sample_origin", {1, 1}, origin_kernel, sample,
+         context.cuda_state().origin());
+}
+
 void dropout_forward(Context& context, const ConstTensorView& x, double probability,
-                     const RandomStream& stream, std::int64_t first_row, const TensorView& y,
+                     const RandomStream& stream, const SampleRow& first, const TensorView& y,
                      const TensorView& mask, const ColumnSlice& columns) {
   const std::int64_t rows = x.shape().rank() == 0 ? 1 : x.shape()[0];
   Runs runs;
   runs.run = columns.of == 0 ? x.count() / rows : x.shape().back();
   runs.count = x.count() / runs.run;
   runs.runs_of_row = runs.count / rows;
-  runs.first_row = first_row;
+  const CudaState& state = context.cuda_state();
+  runs.first_row = first;
+  runs.first_row.sample -= state.sample_origin();
   runs.first = columns.first;
   runs.of = columns.of;
   // A run that begins within a call's words may need one more.
@@ -112,7 +128,8 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
   with_device_type(x.dtype(), [&]<typename T>(T) {
     const auto scale = static_cast<Compute<T>>(1.0 / (1.0 - probability));
     launch(context, "dropout_forward", grid_of(runs.count * runs.calls), forward_kernel<T>, runs,
-           key, threshold, scale, x.device<T>(), y.device<T>(), mask.device<std::uint8_t>());
+           state.origin(), key, threshold, scale, x.device<T>(), y.device<T>(),
+           mask.device<std::uint8_t>());
   });
 }
 

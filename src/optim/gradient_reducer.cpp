@@ -80,8 +80,18 @@ nn::GradientSink::Target GradientReducer::target(std::int64_t m) {
                                                         : ops::Accumulate::kAdd};
 }
 
+bool GradientReducer::acts_on(std::int64_t m, std::int64_t layer) const {
+  const std::vector<Bucket>& buckets = plan_.buckets();
+  if ((m + 1) % microbatches_per_lane_ != 0 || next_bucket_ >= buckets.size() ||
+      buckets[next_bucket_].ready_layer < layer) {
+    return false;
+  }
+  const auto lane = static_cast<std::size_t>(m / microbatches_per_lane_);
+  return lane + 1 == fold_.accumulator.size() || !fold_.after[lane].empty();
+}
+
 void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
-  if ((m + 1) % microbatches_per_lane_ != 0) {
+  if (!acts_on(m, layer)) {
     return;
   }
   const auto lane = static_cast<std::size_t>(m / microbatches_per_lane_);
@@ -89,9 +99,6 @@ void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
   std::vector<ops::FoldPair> steps;
   for (const grid::FoldStep& step : fold_.after[lane]) {
     steps.push_back({step.into, step.from});
-  }
-  if (steps.empty() && !last_lane) {
-    return;
   }
   const std::vector<Bucket>& buckets = plan_.buckets();
   for (; next_bucket_ < buckets.size() && buckets[next_bucket_].ready_layer >= layer;

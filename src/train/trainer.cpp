@@ -97,6 +97,9 @@ class Trainer {
                       setup_.checkpoint->directory().string());
       tidy_checkpoints(plan_, *setup_.groups.world, first_step_, setup_.log);
     }
+    if (config_.run.cuda_graphs == Switch::kOn && plan_.device == device::DeviceKind::kCuda) {
+      require(state_.stage().record_passes(), "passes with messages in them were to be recorded");
+    }
     if (config_.run.timeline == Switch::kOn) {
       executor_.set_observer([this](const pipeline::Action& action, double from, double to) {
         const std::string lanes =

@@ -66,6 +66,13 @@ void check_unused(const Plan& plan) {
   check_optimisation(config, otherwise);
   check_schedule(config, otherwise);
   check_data(config, otherwise, plan.train_data);
+  const bool joins = plan.model->joins_lanes() && plan.grid.data > 1;
+  check(config.run.cuda_graphs != otherwise.run.cuda_graphs, plan.grid.tensor == 1 && !joins,
+        "run.cuda_graphs",
+        joins ? "model.sync_batch_norm puts messages into every pass"
+              : fmt::format("parallel.tensor is {}, which puts messages into every pass",
+                            plan.grid.tensor),
+        "choose another grid");
   check(config.model.sync_batch_norm != nn::SyncLanes::kNo, nn::has_batch_norm(*plan.model),
         "model.sync_batch_norm", "the model has no batch_norm layer", "give it one");
 }

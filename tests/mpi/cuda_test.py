@@ -91,6 +91,14 @@ class Images(Near):
         sync = [*self.network, "--model.sync_batch_norm=yes"]
         self.same_on([((1, 1, 1), []), ((2, 1, 1), []), ((2, 2, 1), [])], *sync, name="sync")
 
+    def test_graphs(self):
+        graphs = ["--run.cuda_graphs=on"]
+        self.same_on([((1, 1, 1), [])] + [(grid, graphs) for grid in GRIDS if grid[2] == 1],
+                     *self.network, "--train.steps=5", name="graphs")
+        refused = self.launch(2, "train", self.config, "--run.dir=split", *self.network, *graphs,
+                              "--parallel.tensor=2")
+        self.assert_refused(refused, harness.USAGE, "run.cuda_graphs", "parallel.tensor is 2")
+
     def test_optimizers(self):
         for number, settings in enumerate([["--optimizer.kind=sgd", "--optimizer.momentum=0.9"],
                                            ["--optimizer.kind=adagrad"]]):
@@ -149,6 +157,14 @@ class Language(Near, language.LanguageTest):
             self.train(self.config, (1, 1, 1), f"gpt-{dtype}-cpu", f"--numerics.dtype={dtype}",
                        "--run.device=cpu")
             self.assert_near(reference, f"gpt-{dtype}-cpu", dtype)
+
+    def test_graphs(self):
+        dropout = [CUDA, "--model.dropout=0.2", "--numerics.dtype=bfloat16", "--train.steps=5"]
+        graphs = ["--run.cuda_graphs=on"]
+        self.same_on([((1, 1, 1), []), ((1, 1, 1), graphs), ((2, 1, 1), graphs),
+                      ((1, 2, 1), [*graphs, "--parallel.schedule=gpipe"]),
+                      ((2, 2, 1), [*graphs, "--train.recompute=selective"])],
+                     *dropout, name="graphs")
 
     def test_llama(self):
         reference = self.same_on([((1, 1, 1), []), ((2, 2, 2), [])], CUDA, *language.LLAMA,

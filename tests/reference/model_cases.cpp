@@ -72,6 +72,7 @@ class Sum final : public GradientSink {
     return {.gradients = gradients_.view(),
             .accumulate = m == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd};
   }
+  bool acts_on(std::int64_t /*m*/, std::int64_t /*layer*/) const override { return false; }
   void layer_done(std::int64_t /*m*/, std::int64_t /*layer*/) override {}
   void finish() override {}
 

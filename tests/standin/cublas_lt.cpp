@@ -2,11 +2,12 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
+
+#include "library_work.hpp"
 
 // A stand-in for cuBLASLt: the calls that strata makes, on column-major matrices. A sum is taken
 // over k in order, in the type of computation, so its bits follow from k alone.
@@ -162,12 +163,11 @@ struct Product {
   }
 };
 
-void run_product(void* given) {
-  const std::unique_ptr<const Product> product(static_cast<Product*>(given));
-  if (product->how.compute == CUBLAS_COMPUTE_64F) {
-    product->run<double>();
+void run_product(const Product& product) {
+  if (product.how.compute == CUBLAS_COMPUTE_64F) {
+    product.run<double>();
   } else {
-    product->run<float>();
+    product.run<float>();
   }
 }
 
@@ -340,14 +340,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*lightHandle*/, cublasLtMatmulDe
       !fits(how, ours(Adesc), ours(Bdesc), ours(Ddesc))) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  auto product = std::make_unique<Product>(Product{how, ours(Adesc), ours(Bdesc), ours(Ddesc),
-                                                   load<double>(alpha, how.scale, 0),
-                                                   load<double>(beta, how.scale, 0), A, B, D});
-  if (cudaLaunchHostFunc(stream, run_product, product.get()) != cudaSuccess) {
-    return CUBLAS_STATUS_EXECUTION_FAILED;
-  }
-  static_cast<void>(product.release());
-  return CUBLAS_STATUS_SUCCESS;
+  const Product product{how,
+                        ours(Adesc),
+                        ours(Bdesc),
+                        ours(Ddesc),
+                        load<double>(alpha, how.scale, 0),
+                        load<double>(beta, how.scale, 0),
+                        A,
+                        B,
+                        D};
+  return standin::put_library_work(stream, [product] { run_product(product); })
+             ? CUBLAS_STATUS_SUCCESS
+             : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 }  // extern "C"

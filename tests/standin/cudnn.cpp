@@ -6,6 +6,7 @@
 #include <cudnn.h>
 
 #include "convolution.hpp"
+#include "library_work.hpp"
 
 // A stand-in for cuDNN: the calls that strata makes. It refuses what cuDNN's reference does not
 // have in its tables, and arguments that go against strata's promises.
@@ -47,11 +48,6 @@ cudnnStatus_t set(Images& to, const Images& from) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-void run_convolution(void* given) {
-  const std::unique_ptr<const Convolution> convolution(static_cast<Convolution*>(given));
-  convolution->run();
-}
-
 /// What strata promises for every address.
 bool is_aligned(const void* address) {
   constexpr std::uintptr_t kAlignmentBytes = 16;
@@ -87,11 +83,9 @@ cudnnStatus_t put(cudnnHandle_t handle, const Convolution& convolution, std::siz
   if (std::exchange(refuses_next, false)) {
     return CUDNN_STATUS_NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT;
   }
-  auto kept = std::make_unique<Convolution>(convolution);
-  if (cudaLaunchHostFunc(ours(handle).stream, run_convolution, kept.get()) != cudaSuccess) {
+  if (!standin::put_library_work(ours(handle).stream, [convolution] { convolution.run(); })) {
     return CUDNN_STATUS_EXECUTION_FAILED;
   }
-  static_cast<void>(kept.release());
   ++put_so_far;
   return CUDNN_STATUS_SUCCESS;
 }

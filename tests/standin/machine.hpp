@@ -42,6 +42,8 @@ struct Machine {
   std::vector<std::shared_ptr<Stream>> default_streams;  ///< one a device
   std::map<cudaStream_t, std::shared_ptr<Stream>> streams;
   std::map<cudaEvent_t, Event> events;
+  std::map<std::uintptr_t, std::shared_ptr<Graph>> graphs;  ///< and those made ready of them
+  std::uintptr_t last_graph = 0;
   std::uintptr_t last_event = 0;
   std::map<const void*, std::size_t> shared_limits;  ///< of kernels for which more was asked
   std::set<std::pair<int, int>> peers;               ///< who may read whose memory
@@ -53,8 +55,20 @@ Machine& machine();
 struct HostThread {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
+  /// What it records at the moment; else null.
+  std::shared_ptr<Graph> recording;
 };
 HostThread& host_thread();
+
+/// Whether the thread records work. A call that waits, or takes or gives back memory, is refused
+/// then, and spoils what is recorded.
+inline bool spoils_recording() {
+  const std::shared_ptr<Graph>& recording = host_thread().recording;
+  if (recording != nullptr) {
+    recording->is_broken = true;
+  }
+  return recording != nullptr;
+}
 
 /// Runs function(Machine&) with the mutex held, and remembers a failure for cudaGetLastError.
 template <typename Function>
@@ -66,6 +80,14 @@ cudaError_t call(const Function& function) {
     host_thread().last_error = status;
   }
   return status;
+}
+
+/// As call(), of a function that cannot be called while its thread records.
+template <typename Function>
+cudaError_t call_apart(const Function& function) {
+  return call([&](Machine& machine) {
+    return spoils_recording() ? cudaErrorStreamCaptureUnsupported : function(machine);
+  });
 }
 
 }  // namespace standin

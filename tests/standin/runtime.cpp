@@ -12,6 +12,7 @@
 // them. What they do is what CUDA's documentation says of them.
 
 using standin::call;
+using standin::call_apart;
 using standin::Machine;
 using standin::Memory;
 using standin::Position;
@@ -48,6 +49,10 @@ cudaError_t copy(Machine& machine, void* to, const void* from, std::size_t bytes
   const auto is_pageable = [&](const void* address) {
     return !Memory::is_device(address) && !machine.memory.is_pinned(address);
   };
+  if (stream->recording != nullptr && (is_pageable(from) || is_pageable(to))) {
+    stream->recording->is_broken = true;
+    return cudaErrorStreamCaptureUnsupported;
+  }
   if (is_pageable(from)) {
     const auto* const first = static_cast<const std::byte*>(from);
     put(*stream, {[to, staged = std::vector<std::byte>(first, first + bytes)] {
@@ -127,14 +132,14 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* userD
 }
 
 cudaError_t cudaMalloc(void** devPtr, std::size_t size) {
-  return call([&](Machine& machine) {
+  return call_apart([&](Machine& machine) {
     *devPtr = machine.memory.allocate(standin::host_thread().device, size, machine.device_bytes);
     return *devPtr == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
   });
 }
 
 cudaError_t cudaFree(void* devPtr) {
-  return call([&](Machine& machine) {
+  return call_apart([&](Machine& machine) {
     machine.finish_device(standin::host_thread().device);
     return devPtr == nullptr || machine.memory.release(devPtr) ? cudaSuccess
                                                                : cudaErrorInvalidValue;
@@ -142,14 +147,14 @@ cudaError_t cudaFree(void* devPtr) {
 }
 
 cudaError_t cudaMallocHost(void** ptr, std::size_t size) {
-  return call([&](Machine& machine) {
+  return call_apart([&](Machine& machine) {
     *ptr = machine.memory.allocate_pinned(size);
     return *ptr == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
   });
 }
 
 cudaError_t cudaFreeHost(void* ptr) {
-  return call([&](Machine& machine) {
+  return call_apart([&](Machine& machine) {
     for (int device = 0; device < machine.devices; ++device) {
       machine.finish_device(device);
     }
@@ -164,7 +169,7 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t count, cudaM
 }
 
 cudaError_t cudaMemcpy(void* dst, const void* src, std::size_t count, cudaMemcpyKind kind) {
-  return call([&](Machine& machine) {
+  return call_apart([&](Machine& machine) {
     const cudaError_t status = copy(machine, dst, src, count, kind, nullptr);
     if (status == cudaSuccess) {
       machine.finish(machine.find(nullptr));
@@ -196,7 +201,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* pStream, unsigned flags) {
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  return call([&](Machine& machine) {
+  return call_apart([&](Machine& machine) {
     const auto found = machine.streams.find(stream);
     if (found == machine.streams.end()) {
       return cudaErrorInvalidResourceHandle;
@@ -208,7 +213,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return call([&](Machine& machine) {
+  return call_apart([&](Machine& machine) {
     const std::shared_ptr<Stream> found = machine.find(stream);
     if (found == nullptr) {
       return cudaErrorInvalidResourceHandle;
@@ -219,7 +224,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return call([&](Machine& machine) {
+  return call_apart([&](Machine& machine) {
     const std::shared_ptr<Stream> found = machine.find(stream);
     return found == nullptr ? cudaErrorInvalidResourceHandle
                             : query(machine, {found, found->queued});
@@ -239,7 +244,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return call([&](Machine& machine) {
+  return call_apart([&](Machine& machine) {
     machine.finish_device(standin::host_thread().device);
     return cudaSuccess;
   });
@@ -277,7 +282,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return call([&](Machine& machine) {
+  return call_apart([&](Machine& machine) {
     const auto found = machine.events.find(event);
     if (found == machine.events.end()) {
       return cudaErrorInvalidResourceHandle;
@@ -288,7 +293,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return call([&](Machine& machine) {
+  return call_apart([&](Machine& machine) {
     const auto found = machine.events.find(event);
     return found == machine.events.end() ? cudaErrorInvalidResourceHandle
                                          : query(machine, found->second.position);

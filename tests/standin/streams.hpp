@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace standin {
 
@@ -26,6 +27,14 @@ struct Work {
   Position after;
 };
 
+/// What was put on a stream while it was recorded.
+struct Graph {
+  int device = 0;
+  std::vector<std::function<void()>> actions;
+  /// A call that cannot be recorded came between.
+  bool is_broken = false;
+};
+
 /// Work that waits. It is done as late as may be: when the host waits for it, or work that it waits
 /// for.
 struct Stream {
@@ -33,6 +42,8 @@ struct Stream {
   std::deque<Work> waiting;
   std::uint64_t queued = 0;
   std::uint64_t done = 0;
+  /// Where work goes while it is recorded; else null.
+  std::shared_ptr<Graph> recording;
 };
 
 inline bool Position::is_reached() const {
@@ -40,6 +51,12 @@ inline bool Position::is_reached() const {
 }
 
 inline void put(Stream& stream, Work work) {
+  if (stream.recording != nullptr) {
+    // A wait for another stream would draw that one into the recording.
+    stream.recording->is_broken |= work.after.stream != nullptr;
+    stream.recording->actions.push_back(std::move(work.action));
+    return;
+  }
   stream.waiting.push_back(std::move(work));
   ++stream.queued;
 }

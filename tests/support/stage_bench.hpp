@@ -47,6 +47,7 @@ class ArenaSink final : public GradientSink {
     const auto accumulate = m == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd;
     return {.gradients = view(), .accumulate = accumulate};
   }
+  bool acts_on(std::int64_t /*m*/, std::int64_t /*layer*/) const override { return true; }
   void layer_done(std::int64_t m, std::int64_t layer) override { done_.push_back(m * 100 + layer); }
   void finish() override {}
 

@@ -22,6 +22,9 @@ class GradientSink {
     ops::Accumulate accumulate = ops::Accumulate::kOverwrite;
   };
   [[nodiscard]] virtual Target target(std::int64_t m) = 0;
+  /// Whether layer_done() with the same would put work on the device, or begin a message; asked
+  /// before the layer's gradients are made.
+  [[nodiscard]] virtual bool acts_on(std::int64_t m, std::int64_t layer) const = 0;
   /// Says that the gradients of `layer` (of the whole model's numbering) for microbatch m are
   /// complete, and so are those of all later layers.
   virtual void layer_done(std::int64_t m, std::int64_t layer) = 0;

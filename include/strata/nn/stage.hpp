@@ -12,6 +12,7 @@
 #include "strata/nn/gradient_sink.hpp"
 #include "strata/nn/model.hpp"
 #include "strata/ops/loss.hpp"
+#include "strata/ops/recorder.hpp"
 
 namespace strata::nn {
 
@@ -94,6 +95,13 @@ class Stage {
   /// The gradients of the inputs after backward_input, but for the model's.
   [[nodiscard]] const std::vector<TensorView>& input_gradients_of(std::int64_t turn) const;
 
+  /// Lets a GPU be given the passes of training as CUDA graphs from the third step on
+  /// (ops::Recorder), and says whether it does: not where messages are part of a pass. Pre: the
+  /// context is a GPU's.
+  bool record_passes();
+  /// Says the global index of the first sample of the rank in the step of training that follows.
+  void begin_step(std::int64_t first_sample);
+
   void forward(std::span<const Microbatch> together, Mode mode);
   /// Computes the loss of the output, which losses() tells, and for training its gradient times
   /// gradient_scale. `valid` samples count. Pre: is_last(). Communication: where the logits are
@@ -168,14 +176,20 @@ class Stage {
                            const TensorView& gradient, const TensorView& sums);
   [[nodiscard]] std::vector<LayerPass> passes_of(std::int64_t layer,
                                                  std::span<const Microbatch> together, Mode mode);
+  void put_loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
+                double gradient_scale, Mode mode);
   void remake(const LayerPass& pass, std::int64_t layer);
-  void layer_backward_input(std::int64_t layer, std::span<const Microbatch> together,
-                            std::span<const LayerPass> passes);
+  void layer_backward_input(std::int64_t layer, std::span<const Microbatch> together);
   /// Where a layer shares an input with others: adds up what they gave.
   void add_gradients(const LayerPass& pass, const LayerGradients& gradients);
   void layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,
-                             const LayerPass& pass, const GradientSink::Target& target,
-                             GradientSink& sink);
+                             const GradientSink::Target& target);
+  /// The pass that makes weight gradients; under kFused input gradients too.
+  void backward_to_sink(std::span<const Microbatch> together, GradientSink& sink);
+  [[nodiscard]] static bool acts_after(std::span<const Microbatch> together, std::int64_t layer,
+                                       const GradientSink& sink);
+  /// Keeps messages moving, but while work is recorded.
+  void progress();
   [[nodiscard]] static std::vector<GradientSink::Target> targets_of(
       std::span<const Microbatch> together, GradientSink& sink);
   [[nodiscard]] std::size_t local(std::int64_t layer) const {
@@ -201,6 +215,9 @@ class Stage {
   TensorView losses_;
   device::HostCopy losses_on_host_;
   std::vector<std::vector<ParameterViews>> weights_;
+  ops::Recorder recorder_;
+  /// Of the step, where passes are recorded.
+  std::int64_t first_sample_ = 0;
 };
 
 }  // namespace strata::nn

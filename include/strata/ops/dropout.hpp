@@ -14,14 +14,28 @@ struct ColumnSlice {
   std::int64_t of = 0;  ///< columns of the whole; 0: the slice is the whole
 };
 
+/// The number of a tensor's first row among the rows of all samples: that of row `offset` of a
+/// sample.
+struct SampleRow {
+  std::int64_t sample = 0;
+  std::int64_t rows_of_sample = 1;
+  std::int64_t offset = 0;
+
+  [[nodiscard]] std::int64_t number() const { return sample * rows_of_sample + offset; }
+};
+
+/// Tells a GPU the number of a sample from which on dropout_forward counts, so that work recorded
+/// once (Recorder) drops other elements when another origin is set and the samples move with it.
+/// The CPU needs none.
+void set_sample_origin(Context& context, std::int64_t sample);
+
 /// y = x / (1 - probability) where an element is kept, else 0; mask is 1 where kept. Element e of
-/// row r is kept where word e of row first_row + r of `stream` is at least probability * 2^32, so
-/// the choice belongs to the sample and not to the microbatch that it comes in. With `columns`, e
-/// counts from columns.first. In place (y is x)
-/// is allowed. Probability 0 copies.
+/// row r is kept where word e of row first.number() + r of `stream` is at least probability * 2^32,
+/// so the choice belongs to the sample and not to the microbatch that it comes in. With `columns`,
+/// e counts from columns.first. In place (y is x) is allowed. Probability 0 copies.
 /// Shapes: x, y, mask (uint8) equal, rows x anything. Pre: 0 <= probability < 1.
 void dropout_forward(Context& context, const ConstTensorView& x, double probability,
-                     const RandomStream& stream, std::int64_t first_row, const TensorView& y,
+                     const RandomStream& stream, const SampleRow& first, const TensorView& y,
                      const TensorView& mask, const ColumnSlice& columns = {});
 
 /// dx = dy / (1 - probability) where the mask is 1, else 0. In place (dx is dy) is allowed.

@@ -40,6 +40,7 @@ class GradientReducer final : public nn::GradientSink {
                                                           const Sizes& sizes);
 
   [[nodiscard]] Target target(std::int64_t m) override;
+  [[nodiscard]] bool acts_on(std::int64_t m, std::int64_t layer) const override;
   void layer_done(std::int64_t m, std::int64_t layer) override;
   void finish() override;
 

@@ -100,6 +100,7 @@ struct RunConfig {
     double patience_seconds = 600.0;
     Switch timeline = Switch::kOff;
     double peak_tflops = 0.0;
+    Switch cuda_graphs = Switch::kOff;
   } run;
 };
 

@@ -51,7 +51,7 @@ void add_elements_in_place(std::vector<Case>& cases, const Shape& shape) {
   add_case(
       cases, "dropout_forward_in_place", {updated(shape), bytes(Role::kWritten, shape)},
       [=](Context& context, const Tensors& t) {
-        dropout_forward(context, t[0], 0.3, stream, 5, t[0], t[1]);
+        dropout_forward(context, t[0], 0.3, stream, {5}, t[0], t[1]);
       },
       Nearness::kSameBits);
   add_case(

@@ -61,7 +61,7 @@ void add_dropouts(std::vector<Case>& cases) {
         cases, probability == 0.0 ? "dropout_of_nothing" : "dropout_forward",
         {read(kMany), written(kMany), bytes(Role::kWritten, kMany)},
         [=](Context& context, const Tensors& t) {
-          dropout_forward(context, t[0], probability, stream, 5, t[1], t[2]);
+          dropout_forward(context, t[0], probability, stream, {5}, t[1], t[2]);
         },
         Nearness::kSameBits);
   }
@@ -69,7 +69,7 @@ void add_dropouts(std::vector<Case>& cases) {
   add_case(
       cases, "dropout_of_columns", {read(cut), written(cut), bytes(Role::kWritten, cut)},
       [=](Context& context, const Tensors& t) {
-        dropout_forward(context, t[0], 0.5, stream, 2, t[1], t[2], {.first = 11, .of = 41});
+        dropout_forward(context, t[0], 0.5, stream, {2}, t[1], t[2], {.first = 11, .of = 41});
       },
       Nearness::kSameBits);
   add_case(

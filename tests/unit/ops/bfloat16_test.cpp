@@ -165,8 +165,8 @@ TEST(Bfloat16, DropoutRoundsOnce) {
     Tensor<float> wide_y(kShape);
     Tensor<std::uint8_t> mask(kShape);
     Tensor<std::uint8_t> wide_mask(kShape);
-    dropout_forward(context, x.view(), 0.3, stream, 5, y.view(), mask.view());
-    dropout_forward(context, wide_x.view(), 0.3, stream, 5, wide_y.view(), wide_mask.view());
+    dropout_forward(context, x.view(), 0.3, stream, {5}, y.view(), mask.view());
+    dropout_forward(context, wide_x.view(), 0.3, stream, {5}, wide_y.view(), wide_mask.view());
     EXPECT_TRUE(mask.values() == wide_mask.values());
     expect_rounded(y, wide_y);
     Tensor<BFloat16> dx(kShape);

@@ -19,7 +19,7 @@ TEST(Dropout, KeepsByTheSamplesWords) {
   Tensor<float> y(shape);
   Tensor<std::uint8_t> mask(shape);
   constexpr double kProbability = 0.25;
-  dropout_forward(context, x.view(), kProbability, kStream, 1000, y.view(), mask.view());
+  dropout_forward(context, x.view(), kProbability, kStream, {1000}, y.view(), mask.view());
   for (std::int64_t row = 0; row < 3; ++row) {
     for (std::int64_t e = 0; e < 1501; ++e) {
       const auto words =
@@ -38,7 +38,7 @@ TEST(Dropout, BelongsToTheSampleAndNotToItsMicrobatchOrThread) {
   Tensor<double> whole(shape);
   Tensor<std::uint8_t> whole_mask(shape);
   Context one(1);
-  dropout_forward(one, x.view(), 0.5, kStream, 0, whole.view(), whole_mask.view());
+  dropout_forward(one, x.view(), 0.5, kStream, {0}, whole.view(), whole_mask.view());
   Context four(4);
   Tensor<double> parts(shape, 3);
   Tensor<std::uint8_t> parts_mask(shape, 5);
@@ -47,7 +47,7 @@ TEST(Dropout, BelongsToTheSampleAndNotToItsMicrobatchOrThread) {
     const auto part = [&](const auto& view) {
       return view.flat_slice(first_row * 700, 32 * 700).reshaped(half);
     };
-    dropout_forward(four, part(x.view()), 0.5, kStream, first_row, part(parts.view()),
+    dropout_forward(four, part(x.view()), 0.5, kStream, {first_row}, part(parts.view()),
                     part(parts_mask.view()));
   }
   EXPECT_TRUE(whole.values() == parts.values());
@@ -62,7 +62,7 @@ TEST(Dropout, ASliceOfColumnsKeepsWhatTheWholeKeeps) {
   Tensor<float> whole(shape);
   Tensor<std::uint8_t> whole_mask(shape);
   Context context(3);
-  dropout_forward(context, x.view(), 0.4, kStream, 11, whole.view(), whole_mask.view());
+  dropout_forward(context, x.view(), 0.4, kStream, {11}, whole.view(), whole_mask.view());
   for (const auto& [first, count] :
        {std::pair<std::int64_t, std::int64_t>{0, 1}, {1, 1030}, {1031, 3}, {1034, 1467}}) {
     const Shape part_shape{2, 3, count};
@@ -71,7 +71,7 @@ TEST(Dropout, ASliceOfColumnsKeepsWhatTheWholeKeeps) {
     for (std::int64_t i = 0; i < part_shape.count(); ++i) {
       part[i] = x[i / count * kColumns + first + i % count];
     }
-    dropout_forward(context, part.view(), 0.4, kStream, 11, part.view(), mask.view(),
+    dropout_forward(context, part.view(), 0.4, kStream, {11}, part.view(), mask.view(),
                     {first, kColumns});
     for (std::int64_t i = 0; i < part_shape.count(); ++i) {
       const std::int64_t at = i / count * kColumns + first + i % count;
@@ -85,10 +85,10 @@ TEST(Dropout, RefusesColumnsBeyondTheWhole) {
   Context context(1);
   Tensor<float> x({2, 4});
   Tensor<std::uint8_t> mask({2, 4});
-  EXPECT_THROW(dropout_forward(context, x.view(), 0.5, kStream, 0, x.view(), mask.view(), {5, 8}),
+  EXPECT_THROW(dropout_forward(context, x.view(), 0.5, kStream, {0}, x.view(), mask.view(), {5, 8}),
                std::logic_error);
   EXPECT_NO_THROW(
-      dropout_forward(context, x.view(), 0.5, kStream, 0, x.view(), mask.view(), {4, 8}));
+      dropout_forward(context, x.view(), 0.5, kStream, {0}, x.view(), mask.view(), {4, 8}));
 }
 
 TEST(Dropout, KeepsTheMeanAndTheShare) {
@@ -97,7 +97,7 @@ TEST(Dropout, KeepsTheMeanAndTheShare) {
   Tensor<float> x(shape);
   std::fill(x.elements().begin(), x.elements().end(), 1.0F);
   Tensor<std::uint8_t> mask(shape);
-  dropout_forward(context, x.view(), 0.2, kStream, 0, x.view(), mask.view());
+  dropout_forward(context, x.view(), 0.2, kStream, {0}, x.view(), mask.view());
   double kept = 0.0;
   for (const std::uint8_t one : mask.elements()) {
     kept += one;
@@ -113,7 +113,7 @@ TEST(Dropout, ProbabilityZeroCopies) {
   Tensor<float> y(shape);
   Tensor<float> dx(shape);
   Tensor<std::uint8_t> mask(shape);
-  dropout_forward(context, x.view(), 0.0, kStream, 0, y.view(), mask.view());
+  dropout_forward(context, x.view(), 0.0, kStream, {0}, y.view(), mask.view());
   EXPECT_TRUE(x.values() == y.values());
   dropout_backward(context, x.view(), mask.view(), 0.0, dx.view());
   EXPECT_TRUE(x.values() == dx.values());
@@ -126,7 +126,7 @@ TEST(Dropout, BackwardScalesWhatWasKept) {
   Tensor<float> y(shape);
   Tensor<float> dx(shape, 1);
   Tensor<std::uint8_t> mask(shape);
-  dropout_forward(context, dy.view(), 0.3, kStream, 9, y.view(), mask.view());
+  dropout_forward(context, dy.view(), 0.3, kStream, {9}, y.view(), mask.view());
   dropout_backward(context, dy.view(), mask.view(), 0.3, dx.view());
   // The operation is linear, and its own transpose.
   EXPECT_TRUE(y.values() == dx.values());
@@ -136,7 +136,7 @@ TEST(Dropout, RefusesAProbabilityOfOne) {
   Context context(1);
   Tensor<float> x({1, 4});
   Tensor<std::uint8_t> mask({1, 4});
-  EXPECT_THROW(dropout_forward(context, x.view(), 1.0, kStream, 0, x.view(), mask.view()),
+  EXPECT_THROW(dropout_forward(context, x.view(), 1.0, kStream, {0}, x.view(), mask.view()),
                std::logic_error);
 }
 

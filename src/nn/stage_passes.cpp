@@ -1,0 +1,314 @@
+#include <algorithm>
+#include <bit>
+
+#include "strata/nn/stage.hpp"
+#include "strata/ops/dropout.hpp"
+#include "strata/ops/elementwise.hpp"
+#include "strata/ops/split_cross_entropy.hpp"
+
+namespace strata::nn {
+
+namespace {
+
+/// Which pass a piece of recorded work is part of.
+enum class PassKind : std::int64_t { kForward, kLoss, kBackwardInput, kBackwardWeight };
+
+std::int64_t address_of(const ConstTensorView& tensor) {
+  return reinterpret_cast<std::intptr_t>(tensor.raw());
+}
+
+/// All that a pass follows from beside the stage. Samples count from the step's first.
+ops::Recorder::Key key_of(PassKind kind, std::span<const Microbatch> together,
+                          std::int64_t first_sample) {
+  ops::Recorder::Key key{static_cast<std::int64_t>(kind)};
+  for (const Microbatch& microbatch : together) {
+    key.insert(key.end(), {microbatch.number, microbatch.turn, address_of(microbatch.input),
+                           microbatch.first_sample - first_sample});
+  }
+  return key;
+}
+
+}  // namespace
+
+bool Stage::record_passes() {
+  const bool joins = model_.joins_lanes() && lanes_ != nullptr && lanes_->ranks() > 1;
+  if (shards_.ranks() > 1 || joins) {
+    return false;
+  }
+  recorder_.enable();
+  return true;
+}
+
+void Stage::begin_step(std::int64_t first_sample) {
+  if (recorder_.is_enabled()) {
+    first_sample_ = first_sample;
+    ops::set_sample_origin(context_, first_sample);
+  }
+}
+
+void Stage::progress() {
+  if (!recorder_.is_recording()) {
+    shards_.progress();
+  }
+}
+
+void Stage::forward(std::span<const Microbatch> together, Mode mode) {
+  const auto work = [&] {
+    for (std::int64_t i = spec_.layers.begin; i < spec_.layers.end; ++i) {
+      if (!model_.layer(i).is_view()) {
+        model_.layer(i).forward_lanes(passes_of(i, together, mode));
+        progress();
+      }
+    }
+  };
+  if (mode == Mode::kEvaluation) {
+    work();
+    return;
+  }
+  recorder_.run(key_of(PassKind::kForward, together, first_sample_), work);
+}
+
+void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
+                 double gradient_scale, Mode mode) {
+  require(is_last(), "the loss of a stage that is not the last");
+  require(!losses_.empty(), "a loss of a stage that has no slot for one");
+  const auto work = [&] { put_loss(microbatch, targets, valid, gradient_scale, mode); };
+  if (mode == Mode::kEvaluation) {
+    work();
+    return;
+  }
+  ops::Recorder::Key key = key_of(PassKind::kLoss, {&microbatch, 1}, first_sample_);
+  key.insert(key.end(), {address_of(targets), valid, std::bit_cast<std::int64_t>(gradient_scale)});
+  recorder_.run(key, work);
+}
+
+void Stage::put_loss(const Microbatch& microbatch, const ConstTensorView& targets,
+                     std::int64_t valid, double gradient_scale, Mode mode) {
+  const std::int64_t slot = microbatch.number % losses_.shape()[0];
+  const TensorView sums = losses_.flat_slice(slot * ops::kLossElements, ops::kLossElements);
+  const ConstTensorView output = outputs_of(microbatch).front();
+  const TensorView gradient =
+      mode == Mode::kTraining
+          ? output_gradients_of(microbatch.turn).front().reshaped(output.shape())
+          : TensorView();
+  if (model_.loss() == LossKind::kMeanSquaredError) {
+    ops::mean_squared_error(context_, output, targets.reshaped(output.shape()), valid,
+                            gradient_scale, gradient, sums);
+    return;
+  }
+  // A language model has a target for every token.
+  const std::int64_t valid_rows = valid * rows_at(model_.output(), 1);
+  if (model_.output().placement == Placement::kFeatures) {
+    split_cross_entropy(output, targets, valid_rows, gradient_scale, gradient, sums);
+  } else {
+    ops::cross_entropy(context_, output, targets, valid_rows, gradient_scale, gradient, sums);
+  }
+}
+
+std::vector<ops::LossSums> Stage::losses() {
+  losses_on_host_.update(context_.stream());
+  context_.synchronize();
+  std::vector<ops::LossSums> losses;
+  const std::int64_t slots = losses_.empty() ? 0 : losses_.shape()[0];
+  for (std::int64_t i = 0; i < slots; ++i) {
+    losses.push_back(ops::loss_sums_of(
+        losses_on_host_.view().flat_slice(i * ops::kLossElements, ops::kLossElements)));
+    ops::require_labels(losses.back(), model_.output().shape.back());
+  }
+  return losses;
+}
+
+void Stage::split_cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
+                                std::int64_t valid_rows, double gradient_scale,
+                                const TensorView& gradient, const TensorView& sums) {
+  const std::int64_t vocabulary = model_.output().shape.back();
+  const std::int64_t rows = rows_at(model_.output(), microbatch());
+  const grid::Range& own = shards_.own();
+  const auto block = [&](const auto& tensor, std::int64_t s) {
+    return shard_block(tensor, rows, vocabulary, shards_.shards(), own, s);
+  };
+  const auto first_id = [&](std::int64_t s) {
+    return grid::even_part(vocabulary, shards_.shards(), s).begin;
+  };
+  const TensorView& all = loss_workspace_[0];
+  const TensorView& mine = shards_.ranks() == 1 ? all : loss_workspace_[1];
+  const TensorView& log_sums = loss_workspace_[2];
+  const std::int64_t part = rows * ops::kCrossEntropyParts;
+  for (std::int64_t s = own.begin; s < own.end; ++s) {
+    ops::cross_entropy_parts(
+        context_, block(logits, s), targets, first_id(s),
+        mine.flat_slice((s - own.begin) * part, part).reshaped({rows, ops::kCrossEntropyParts}));
+  }
+  shards_.all_gather_parts(mine, all);
+  ops::combine_cross_entropy(context_, shards_.steps(), all, targets, vocabulary, valid_rows,
+                             log_sums, sums);
+  for (std::int64_t s = own.begin; s < own.end && !gradient.empty(); ++s) {
+    ops::cross_entropy_gradient(context_, block(logits, s), targets, first_id(s), log_sums,
+                                valid_rows, gradient_scale, block(gradient, s));
+  }
+}
+
+void Stage::remake(const LayerPass& pass, std::int64_t layer) {
+  if (spec_.pass.recompute == Recompute::kNone) {
+    return;
+  }
+  const std::vector<SavedSpec> saved = model_.layer(layer).saved(spec_.pass);
+  if (std::any_of(saved.begin(), saved.end(),
+                  [](const SavedSpec& spec) { return spec.keep == Keep::kRemade; })) {
+    model_.layer(layer).remake(pass);
+  }
+}
+
+std::vector<GradientSink::Target> Stage::targets_of(std::span<const Microbatch> together,
+                                                    GradientSink& sink) {
+  std::vector<GradientSink::Target> targets;
+  for (const Microbatch& microbatch : together) {
+    targets.push_back(sink.target(microbatch.number));
+  }
+  return targets;
+}
+
+void Stage::add_gradients(const LayerPass& pass, const LayerGradients& gradients) {
+  if (!pass.added.empty()) {
+    if (!gradients.added.empty()) {
+      ops::copy(context_, gradients.output, gradients.added);
+    }
+    if (!gradients.added_sum.empty()) {
+      ops::add(context_, gradients.added_sum,
+               gradients.added.empty() ? gradients.output : gradients.added);
+    }
+  }
+  if (!gradients.input_sum.empty()) {
+    ops::add(context_, gradients.input_sum, gradients.input);
+  }
+}
+
+void Stage::layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,
+                                  const GradientSink::Target& target) {
+  std::vector<ParameterViews> gradients;
+  const std::string* name = nullptr;
+  for (const PlacedParameter& placed : layout_.parameters) {
+    if (placed.spec.layer != layer) {
+      continue;
+    }
+    if (name == nullptr || *name != placed.spec.name) {
+      gradients.emplace_back();
+      name = &placed.spec.name;
+    }
+    gradients.back().push_back(
+        target.gradients.flat_slice(placed.offset, placed.shape.count()).reshaped(placed.shape));
+  }
+  if (!gradients.empty()) {
+    model_.layer(layer).backward_weight(pass_of(layer, microbatch, Mode::kTraining),
+                                        output_gradient(layer, microbatch.turn), gradients,
+                                        target.accumulate);
+    progress();
+  }
+}
+
+void Stage::layer_backward_input(std::int64_t layer, std::span<const Microbatch> together) {
+  if (model_.layer(layer).is_view()) {
+    return;
+  }
+  const std::vector<LayerPass> passes = passes_of(layer, together, Mode::kTraining);
+  std::vector<TensorView> outputs;
+  std::vector<TensorView> inputs;
+  for (std::size_t k = 0; k < together.size(); ++k) {
+    remake(passes[k], layer);
+    outputs.push_back(output_gradient(layer, together[k].turn));
+    inputs.push_back(gradients_of(together[k].turn).layers[local(layer)].input);
+  }
+  model_.layer(layer).backward_input_lanes(passes, outputs, inputs);
+  for (std::size_t k = 0; k < together.size(); ++k) {
+    add_gradients(passes[k], gradients_of(together[k].turn).layers[local(layer)]);
+  }
+  progress();
+}
+
+void Stage::backward_input(std::span<const Microbatch> together, GradientSink& sink) {
+  if (spec_.order == BackwardOrder::kFused) {
+    backward_to_sink(together, sink);
+    return;
+  }
+  recorder_.run(key_of(PassKind::kBackwardInput, together, first_sample_), [&] {
+    for (std::int64_t i = spec_.layers.end; i-- > spec_.layers.begin;) {
+      layer_backward_input(i, together);
+    }
+  });
+}
+
+void Stage::backward_weight(std::span<const Microbatch> together, GradientSink& sink) {
+  if (spec_.order == BackwardOrder::kSplit) {
+    backward_to_sink(together, sink);
+  }
+}
+
+void Stage::backward_to_sink(std::span<const Microbatch> together, GradientSink& sink) {
+  const std::vector<GradientSink::Target> targets = targets_of(together, sink);
+  const bool fused = spec_.order == BackwardOrder::kFused;
+  ops::Recorder::Key key = key_of(PassKind::kBackwardWeight, together, first_sample_);
+  for (const GradientSink::Target& target : targets) {
+    key.insert(key.end(),
+               {address_of(target.gradients), static_cast<std::int64_t>(target.accumulate)});
+  }
+  // What lies between two pieces is the sink's.
+  for (std::int64_t end = spec_.layers.end; end > spec_.layers.begin;) {
+    std::int64_t begin = end - 1;
+    while (begin > spec_.layers.begin && !acts_after(together, begin, sink)) {
+      --begin;
+    }
+    ops::Recorder::Key piece = key;
+    piece.insert(piece.end(), {begin, end});
+    recorder_.run(piece, [&] {
+      for (std::int64_t i = end; i-- > begin;) {
+        if (fused) {
+          layer_backward_input(i, together);
+        }
+        for (std::size_t k = 0; k < together.size(); ++k) {
+          layer_backward_weight(i, together[k], targets[k]);
+        }
+      }
+    });
+    for (std::int64_t i = end; i-- > begin;) {
+      for (const Microbatch& microbatch : together) {
+        sink.layer_done(microbatch.number, i);
+      }
+    }
+    end = begin;
+  }
+}
+
+bool Stage::acts_after(std::span<const Microbatch> together, std::int64_t layer,
+                       const GradientSink& sink) {
+  return std::ranges::any_of(together, [&](const Microbatch& microbatch) {
+    return sink.acts_on(microbatch.number, layer);
+  });
+}
+
+ConstTensorView Stage::decode(const ConstTensorView& ids, std::int64_t past,
+                              const std::vector<LayerCache>& caches) {
+  require(is_first() && is_last(), "generation on a stage that has not all layers");
+  const std::int64_t tokens = ids.count();
+  const std::int64_t context = model_.input_shape()[0];
+  ConstTensorView input = ids;
+  for (std::int64_t i = spec_.layers.begin; i < spec_.layers.end; ++i) {
+    const Layer& layer = model_.layer(i);
+    LayerPass pass = pass_of(i, {.input = ids}, Mode::kEvaluation);
+    pass.input = input;
+    // One sequence of fewer tokens than the stage has memory for.
+    pass.output =
+        pass.output.flat_slice(0, pass.output.count() / (microbatch() * context) * tokens);
+    if (layer.output().placement != Placement::kFeatures) {
+      pass.output =
+          pass.output.reshaped(layer.output().shape.tail().prepended(tokens).prepended(1));
+    }
+    const Decoding decoding{
+        .past = past, .keys = caches[local(i)].keys, .values = caches[local(i)].values};
+    pass.decoding = &decoding;
+    layer.forward(pass);
+    input = pass.output;
+  }
+  return input;
+}
+
+}  // namespace strata::nn

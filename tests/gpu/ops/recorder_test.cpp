@@ -1,0 +1,134 @@
+#include "strata/ops/recorder.hpp"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "strata/core/random.hpp"
+#include "strata/device/buffer.hpp"
+#include "strata/ops/dropout.hpp"
+#include "strata/ops/elementwise.hpp"
+#include "strata/ops/matmul.hpp"
+
+namespace strata::ops {
+namespace {
+
+using device::Buffer;
+using device::Device;
+
+constexpr std::int64_t kRows = 3;
+constexpr std::int64_t kWidth = 50;
+
+/// A tensor's elements.
+std::vector<float> on_host(Context& context, const TensorView& tensor) {
+  std::vector<float> numbers(static_cast<std::size_t>(tensor.count()));
+  context.synchronize();
+  device::copy_tensor(tensor, TensorView(std::span(numbers), tensor.shape()));
+  return numbers;
+}
+
+/// The mask of dropout for kRows samples from `sample` on, on the CPU.
+std::vector<std::uint8_t> mask_on_cpu(const RandomStream& stream, std::int64_t sample) {
+  Context context(1);
+  std::vector<float> x(kRows * kWidth, 1.0F);
+  std::vector<std::uint8_t> mask(x.size());
+  const Shape shape{kRows, kWidth};
+  const TensorView view(std::span(x), shape);
+  dropout_forward(context, view, 0.5, stream, {sample}, view, TensorView(std::span(mask), shape));
+  return mask;
+}
+
+TEST(CudaRecorder, RecordedDropoutMovesWithItsOrigin) {
+  if (device::cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  Context context = Context::cuda(Device::cuda(0));
+  const RandomStream stream(3, RandomPurpose::kDropout, 4);
+  const Buffer memory(context.device(), kRows * kWidth * 4);
+  const Buffer mask_memory(context.device(), kRows * kWidth);
+  const TensorView x = memory.view(0, {kRows, kWidth}, DType::kFloat32);
+  const TensorView mask = mask_memory.view(0, {kRows, kWidth}, DType::kUint8);
+  Recorder recorder(context);
+  recorder.enable();
+  std::int64_t calls = 0;
+  for (std::int64_t step = 0; step < 5; ++step) {
+    const std::int64_t origin = 1000 * step;
+    set_sample_origin(context, origin);
+    recorder.run({1, 2}, [&] {
+      ++calls;
+      EXPECT_EQ(recorder.is_recording(), step == 1);
+      dropout_forward(context, x, 0.5, stream, {origin + 7}, x, mask);
+    });
+    std::vector<std::uint8_t> made(kRows * kWidth);
+    context.synchronize();
+    device::copy_tensor(mask, TensorView(std::span(made), mask.shape()));
+    EXPECT_EQ(made, mask_on_cpu(stream, origin + 7)) << "step " << step;
+  }
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(recorder.graphs(), 1);
+}
+
+TEST(CudaRecorder, RecordsAnewWhenScratchMemoryHasMoved) {
+  if (device::cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  Context context = Context::cuda(Device::cuda(0));
+  const Buffer memory(context.device(), (1 << 20) * 4);
+  const TensorView x = memory.view(0, {1 << 10, 1 << 10}, DType::kFloat32);
+  const TensorView narrow = x.flat_slice(0, 128 * 8).reshaped({128, 8});
+  const Buffer sums(context.device(), (1 << 10) * 4);
+  const auto sum = [&](const TensorView& of) {
+    column_sum(context, of, sums.view(0, {of.shape()[1]}, DType::kFloat32), Accumulate::kOverwrite);
+  };
+  std::vector<float> ones(1 << 20, 1.0F);
+  device::copy_tensor(TensorView(std::span(ones), x.shape()), x);
+  Recorder recorder(context);
+  recorder.enable();
+  std::int64_t calls = 0;
+  const auto run = [&] {
+    recorder.run({0}, [&] {
+      ++calls;
+      sum(narrow);
+    });
+    return on_host(context, sums.view(0, {8}, DType::kFloat32));
+  };
+  const std::vector<float> expected(8, 128.0F);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(run(), expected);
+  }
+  EXPECT_EQ(calls, 2);
+  // Takes more scratch memory than there is so far.
+  sum(x);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(run(), expected);
+  }
+  EXPECT_EQ(calls, 4);
+}
+
+TEST(CudaRecorder, DoesOtherWorkUnderOtherKeysAndNothingOfItselfBeforeItIsEnabled) {
+  if (device::cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  Context context = Context::cuda(Device::cuda(0));
+  Recorder recorder(context);
+  std::int64_t calls = 0;
+  for (int i = 0; i < 3; ++i) {
+    recorder.run({0}, [&] { ++calls; });
+  }
+  EXPECT_EQ(calls, 3);
+  recorder.enable();
+  for (std::int64_t key = 0; key < 3; ++key) {
+    recorder.run({key}, [&] { ++calls; });
+  }
+  EXPECT_EQ(calls, 6);
+  EXPECT_EQ(recorder.graphs(), 0);
+  Context cpu(1);
+  EXPECT_THROW(Recorder(cpu).enable(), std::logic_error);
+}
+
+}  // namespace
+}  // namespace strata::ops
