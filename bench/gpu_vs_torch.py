@@ -99,9 +99,8 @@ class Peer:
 class Strata:
     """strata's side: a config file, and options of the comparison."""
 
-    name = "strata"
-
-    def __init__(self, options, config, *words):
+    def __init__(self, options, config, name="strata", *words):
+        self.name = name
         self.options = options
         self.config = config
         self.words = words
@@ -128,6 +127,14 @@ def write_config(options, path, peak_tflops, numerics, **sections):
         run={"device": options.device, "threads": 1, "peak_tflops": peak_tflops})
 
 
+def strata_sides(options, config):
+    """strata as it is, and on a GPU with each pass given as a CUDA graph."""
+    sides = [Strata(options, config)]
+    if options.device == "cuda":
+        sides.append(Strata(options, config, "strata, graphs", "--run.cuda_graphs=on"))
+    return sides
+
+
 def gpt_sides(options, directory, peaks):
     size = GPT[options.size]
     data = measure.import_tokens(options.strata, directory, size["tokens"], size["vocabulary"])
@@ -138,7 +145,7 @@ def gpt_sides(options, directory, peaks):
                  optimizer={"kind": "adamw", "learning_rate": 0.0006, "beta2": 0.95,
                             "weight_decay": 0.1, "decay": "matrices", "clip_norm": 1})
     words = [word for key in (*widths, "vocabulary") for word in (f"--{key}", size[key])]
-    return [Strata(options, config),
+    return [*strata_sides(options, config),
             *(Peer(options, f"PyTorch {precision}", "gpt_torch.py", "--precision", precision,
                    *words) for precision in ("autocast", "masters"))]
 
@@ -170,7 +177,7 @@ def resnet_sides(options, directory, peaks, precision):
                  optimizer={"kind": "sgd", "learning_rate": 0.01, "momentum": 0.9,
                             "weight_decay": 0.0001})
     torch = "tf32" if precision == "tf32" else "autocast"
-    return [Strata(options, config),
+    return [*strata_sides(options, config),
             Peer(options, f"PyTorch {torch}", "resnet_torch.py", "--precision", torch,
                  "--side", size["side"], "--classes", size["classes"])]
 
@@ -208,7 +215,7 @@ def compare(options, name, directory, peaks, end):
     rates = {side: [rate_of(result, unit) for result in results]
              for side, results in found.items()}
     middle = {side: statistics.median(values) for side, values in rates.items()}
-    fastest = max(value for side, value in middle.items() if side != "strata")
+    fastest = max(value for side, value in middle.items() if not side.startswith("strata"))
     mfu = statistics.median(result["mfu"] for result in found["strata"])
     return {"name": name, "dtype": dtype, "unit": unit, "batch": batch, "refused": refused,
             "sides": {side: {

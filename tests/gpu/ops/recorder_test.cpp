@@ -23,11 +23,16 @@ using device::Device;
 constexpr std::int64_t kRows = 3;
 constexpr std::int64_t kWidth = 50;
 
+template <typename T>
+TensorView view_of(std::vector<T>& elements, const Shape& shape) {
+  return {std::span<T>(elements), shape};
+}
+
 /// A tensor's elements.
 std::vector<float> on_host(Context& context, const TensorView& tensor) {
   std::vector<float> numbers(static_cast<std::size_t>(tensor.count()));
   context.synchronize();
-  device::copy_tensor(tensor, TensorView(std::span(numbers), tensor.shape()));
+  device::copy_tensor(tensor, view_of(numbers, tensor.shape()));
   return numbers;
 }
 
@@ -37,8 +42,8 @@ std::vector<std::uint8_t> mask_on_cpu(const RandomStream& stream, std::int64_t s
   std::vector<float> x(kRows * kWidth, 1.0F);
   std::vector<std::uint8_t> mask(x.size());
   const Shape shape{kRows, kWidth};
-  const TensorView view(std::span(x), shape);
-  dropout_forward(context, view, 0.5, stream, {sample}, view, TensorView(std::span(mask), shape));
+  const TensorView view = view_of(x, shape);
+  dropout_forward(context, view, 0.5, stream, {sample}, view, view_of(mask, shape));
   return mask;
 }
 
@@ -65,7 +70,7 @@ TEST(CudaRecorder, RecordedDropoutMovesWithItsOrigin) {
     });
     std::vector<std::uint8_t> made(kRows * kWidth);
     context.synchronize();
-    device::copy_tensor(mask, TensorView(std::span(made), mask.shape()));
+    device::copy_tensor(mask, view_of(made, mask.shape()));
     EXPECT_EQ(made, mask_on_cpu(stream, origin + 7)) << "step " << step;
   }
   EXPECT_EQ(calls, 2);
@@ -85,7 +90,7 @@ TEST(CudaRecorder, RecordsAnewWhenScratchMemoryHasMoved) {
     column_sum(context, of, sums.view(0, {of.shape()[1]}, DType::kFloat32), Accumulate::kOverwrite);
   };
   std::vector<float> ones(1 << 20, 1.0F);
-  device::copy_tensor(TensorView(std::span(ones), x.shape()), x);
+  device::copy_tensor(view_of(ones, x.shape()), x);
   Recorder recorder(context);
   recorder.enable();
   std::int64_t calls = 0;
