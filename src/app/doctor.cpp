@@ -49,14 +49,15 @@ void judge_gpus(std::span<const RankFacts> ranks, Complaints& found) {
   }
   std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> users;
   for (const std::size_t r : ranks_where(ranks, has_gpu)) {
-    users[{ranks[r].host, ranks[r].gpu_bus_id}].push_back(r);
+    // Slices of one card have one bus.
+    users[{ranks[r].host, ranks[r].gpu_uuid}].push_back(r);
   }
   for (const auto& [place, who] : users) {
     if (who.size() > 1) {
       found.push_back(fmt::format(
           "{} share the GPU {} of {}: start as many ranks on a node as it has GPUs, and let each "
           "see its own or all of them (srun --gpus-per-task, CUDA_VISIBLE_DEVICES)",
-          ranks_text(who), place.second, place.first));
+          ranks_text(who), ranks[who.front()].gpu_bus_id, place.first));
     }
   }
   const std::vector<std::size_t> without =
@@ -192,6 +193,7 @@ std::string packed(const RankFacts& facts) {
                         {"threads", facts.threads},
                         {"gpu_name", facts.gpu_name},
                         {"gpu_bus_id", facts.gpu_bus_id},
+                        {"gpu_uuid", facts.gpu_uuid},
                         {"gpu_memory_bytes", facts.gpu_memory_bytes},
                         {"gpu_free_bytes", facts.gpu_free_bytes},
                         {"unreachable", facts.unreachable},
@@ -214,6 +216,7 @@ RankFacts unpacked(const std::string& text) {
   json.at("threads").get_to(facts.threads);
   json.at("gpu_name").get_to(facts.gpu_name);
   json.at("gpu_bus_id").get_to(facts.gpu_bus_id);
+  json.at("gpu_uuid").get_to(facts.gpu_uuid);
   json.at("gpu_memory_bytes").get_to(facts.gpu_memory_bytes);
   json.at("gpu_free_bytes").get_to(facts.gpu_free_bytes);
   json.at("unreachable").get_to(facts.unreachable);

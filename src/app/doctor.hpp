@@ -22,6 +22,7 @@ struct RankFacts {
   /// Of the GPU that the rank would take; empty where it sees none.
   std::string gpu_name;
   std::string gpu_bus_id;
+  std::string gpu_uuid;
   std::int64_t gpu_memory_bytes = 0;
   std::int64_t gpu_free_bytes = 0;
   /// GPUs of the node that the rank sees and its own cannot reach without the host.

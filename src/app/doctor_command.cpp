@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <array>
 #include <fstream>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "strata/comm/agree.hpp"
 #include "strata/comm/nccl.hpp"
@@ -12,15 +10,11 @@
 
 #include "commands.hpp"
 #include "doctor.hpp"
+#include "gpu_deal.hpp"
 #include "threads.hpp"
 
 namespace strata::app {
 namespace {
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
-}
 
 /// Executables of one version may still be built from other sources.
 std::string executable_hash() {
@@ -34,7 +28,7 @@ std::string executable_hash() {
   return hash_text(hash.digest());
 }
 
-void look_at_gpus(RankFacts& facts) {
+void look_at_gpus(RankFacts& facts, const GpuDeal& deal) {
   const device::CudaVersions versions = device::cuda_versions();
   facts.driver_version = versions.driver;
   facts.runtime_version = versions.runtime;
@@ -46,13 +40,13 @@ void look_at_gpus(RankFacts& facts) {
       }
       return;
     }
-    const std::int64_t own =
-        device::choose_gpu(facts.rank_on_node, facts.ranks_on_node, std::ssize(gpus)).index;
+    const std::int64_t own = device::choose_gpu(deal.place, deal.ranks, std::ssize(gpus)).index;
     const device::GpuInfo& gpu = gpus[static_cast<std::size_t>(own)];
     facts.gpu_name = gpu.name;
     facts.gpu_bus_id = gpu.bus_id;
+    facts.gpu_uuid = gpu.uuid;
     facts.gpu_memory_bytes = gpu.memory_bytes;
-    const std::int64_t used = std::min<std::int64_t>(facts.ranks_on_node, std::ssize(gpus));
+    const std::int64_t used = std::min<std::int64_t>(deal.ranks, std::ssize(gpus));
     for (std::int64_t other = 0; other < used; ++other) {
       if (other != own && !device::has_peer_access(own, other)) {
         facts.unreachable.push_back(gpus[static_cast<std::size_t>(other)].bus_id);
@@ -64,7 +58,8 @@ void look_at_gpus(RankFacts& facts) {
   }
 }
 
-RankFacts look_around(const comm::MpiSession& mpi) {
+/// Communication: collective over the world.
+RankFacts look_around(comm::MpiSession& mpi) {
   RankFacts facts;
   facts.host = host_name();
   facts.rank_on_node = mpi.rank_on_node();
@@ -76,7 +71,7 @@ RankFacts look_around(const comm::MpiSession& mpi) {
   facts.versions = versions();
   facts.versions.push_back({"executable", executable_hash()});
   facts.nccl_absence = comm::nccl_absence();
-  look_at_gpus(facts);
+  look_at_gpus(facts, deal_gpus(mpi));
   return facts;
 }
 

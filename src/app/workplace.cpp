@@ -20,17 +20,18 @@
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/fitting.hpp"
 
+#include "gpu_deal.hpp"
 #include "session.hpp"
 
 namespace strata::app {
 namespace {
 
 /// This rank's GPU.
-device::Device own_gpu(const comm::MpiSession& mpi) {
+device::Device own_gpu(const GpuDeal& deal) {
   const std::int64_t gpus = device::cuda_device_count();
   try {
-    return device::Device::cuda(
-        gpus == 0 ? 0 : device::choose_gpu(mpi.rank_on_node(), mpi.ranks_on_node(), gpus).index);
+    return device::Device::cuda(gpus == 0 ? 0
+                                          : device::choose_gpu(deal.place, deal.ranks, gpus).index);
   } catch (const Error& error) {
     fail(error.code(),
          "run.device is cuda, but {}; ask for GPUs (in a Slurm script: #SBATCH "
@@ -180,9 +181,10 @@ void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const tr
                          Use use) {
   const bool tf32 = plan.config.numerics.tf32 == train::Switch::kOn;
   device::GpuInfo gpu;
+  const GpuDeal deal = deal_gpus(mpi);
   comm::agree(mpi.world(), [&] {
     context_.emplace(ops::Context::cuda(
-        own_gpu(mpi),
+        own_gpu(deal),
         {.float32_products = tf32 ? ops::Float32Products::kTf32 : ops::Float32Products::kFull}));
     gpu = device::gpus()[static_cast<std::size_t>(context_->device().index())];
     if (major_of(gpu.capability) < kLeastCapability) {

@@ -1,4 +1,5 @@
 #include "../../../src/app/doctor.hpp"
+#include "../../../src/app/gpu_deal.hpp"
 
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ std::vector<RankFacts> good_launch() {
     facts.threads = 4;
     facts.gpu_name = "H200";
     facts.gpu_bus_id = fmt::format("0000:0{}:00.0", r % 2);
+    facts.gpu_uuid = fmt::format("GPU-{}", r);
     facts.gpu_memory_bytes = std::int64_t{1} << 37;
     facts.gpu_free_bytes = std::int64_t{1} << 36;
     facts.driver_version = 13000;
@@ -55,8 +57,20 @@ TEST(Doctor, IsContentWithCpusAlone) {
 TEST(Doctor, NamesRanksThatShareAGpuOfOneNode) {
   std::vector<RankFacts> ranks = good_launch();
   ranks[3].gpu_bus_id = ranks[2].gpu_bus_id;
+  // Two slices of a card.
+  EXPECT_THAT(complaints(ranks), IsEmpty());
+  ranks[3].gpu_uuid = ranks[2].gpu_uuid;
   EXPECT_THAT(complaints(ranks),
               ElementsAre(HasSubstr("ranks 2 and 3 share the GPU 0000:00:00.0 of node2")));
+}
+
+TEST(GpuDeal, IsAmongRanksThatSeeTheSameGpus) {
+  // Two nodes; on the second each pair of ranks sees two GPUs of its own.
+  const std::vector<std::string> seen{"a 1 2", "a 1 2", "b 1 2", "b 1 2", "b 3 4", "b 3 4"};
+  for (std::int64_t rank = 0; rank < 6; ++rank) {
+    EXPECT_EQ(deal_among(seen, rank).place, rank % 2) << rank;
+    EXPECT_EQ(deal_among(seen, rank).ranks, 2) << rank;
+  }
 }
 
 TEST(Doctor, NamesRanksWithoutAGpuWhereOthersHaveOne) {

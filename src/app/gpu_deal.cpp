@@ -1,0 +1,38 @@
+#include "gpu_deal.hpp"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include <unistd.h>
+
+#include "strata/core/error.hpp"
+#include "strata/device/gpu_info.hpp"
+
+namespace strata::app {
+
+GpuDeal deal_among(std::span<const std::string> seen, std::int64_t rank) {
+  const std::string& mine = seen[static_cast<std::size_t>(rank)];
+  const auto before = seen.first(static_cast<std::size_t>(rank));
+  return {.place = std::count(before.begin(), before.end(), mine),
+          .ranks = std::count(seen.begin(), seen.end(), mine)};
+}
+
+GpuDeal deal_gpus(comm::MpiSession& mpi) {
+  std::string mine = host_name();
+  try {
+    for (const device::GpuInfo& gpu : device::gpus()) {
+      mine += " " + gpu.uuid;
+    }
+  } catch (const Error&) {
+    // Told where the rank takes its GPU.
+  }
+  return deal_among(mpi.world().all_gather_texts(mine), mpi.world().rank());
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
+}
+
+}  // namespace strata::app
