@@ -14,6 +14,7 @@
 
 #include "strata/device/buffer.hpp"
 #include "strata/device/host_copy.hpp"
+#include "strata/ops/convolution.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/matmul.hpp"
@@ -85,9 +86,10 @@ TEST(CudaContext, OfTargetsOutsideTheFirstIsTold) {
   }
 }
 
-/// The largest relative error of a product of square matrices whose numbers need more bits than
-/// tf32 has.
-double largest_error(Float32Products products) {
+/// The largest relative error of a product of square matrices, c = a b^T, whose numbers need more
+/// bits than tf32 has.
+template <typename Product>
+double largest_error(Float32Products products, const Product& product) {
   constexpr std::int64_t kSize = 64;
   Context context = Context::cuda(Device::cuda(0), {.float32_products = products});
   const Buffer memory(context.device(), 3 * kSize * kSize * 4);
@@ -101,7 +103,7 @@ double largest_error(Float32Products products) {
   };
   device::copy_tensor(TensorView(std::span<float>(numbers), shape), part(0), context.stream());
   device::copy_tensor(part(0), part(1), context.stream());
-  matmul(context, part(0), part(1), part(2), {});
+  product(context, part(0), part(1), part(2));
   std::vector<float> results(numbers.size());
   device::copy_tensor(part(2), TensorView(std::span<float>(results), shape), context.stream());
   context.synchronize();
@@ -111,7 +113,7 @@ double largest_error(Float32Products products) {
       double exact = 0.0;
       for (std::size_t k = 0; k < kSize; ++k) {
         exact += static_cast<double>(numbers[row * kSize + k]) *
-                 static_cast<double>(numbers[k * kSize + column]);
+                 static_cast<double>(numbers[column * kSize + k]);
       }
       const double error = std::abs(results[row * kSize + column] - exact) / exact;
       largest = std::max(largest, error);
@@ -124,9 +126,21 @@ TEST(CudaContext, Float32ProductsKeepTheirBitsUnlessTf32IsAllowed) {
   if (device::cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";
   }
-  EXPECT_LT(largest_error(Float32Products::kFull), 1e-6);
+  const auto by_matmul = [](Context& context, const TensorView& a, const TensorView& b,
+                            const TensorView& c) {
+    matmul(context, a, b, c, {.transpose_b = Transpose::kYes});
+  };
+  const auto by_convolution = [](Context& context, const TensorView& a, const TensorView& b,
+                                 const TensorView& c) {
+    const ConvolutionShape shape{
+        .images = a.shape()[0], .in_channels = a.shape()[1], .out_channels = b.shape()[0]};
+    convolution_forward(context, shape, a, b, c);
+  };
+  EXPECT_LT(largest_error(Float32Products::kFull, by_matmul), 1e-6);
+  EXPECT_LT(largest_error(Float32Products::kFull, by_convolution), 1e-6);
   // The library may still take kernels of full precision.
-  EXPECT_LT(largest_error(Float32Products::kTf32), 1e-3);
+  EXPECT_LT(largest_error(Float32Products::kTf32, by_matmul), 1e-3);
+  EXPECT_LT(largest_error(Float32Products::kTf32, by_convolution), 1e-3);
 }
 
 TEST(CudaContext, TensorsOfAnotherPlaceAreRefused) {
