@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/device/pinned_buffer.hpp"
@@ -47,12 +48,21 @@ class PinnedPool {
     return taken;
   }
 
+  /// Waits for the work on the stream.
+  void wait_for_computing() {
+    const double begin = now_seconds();
+    stream_.synchronize();
+    computing_seconds_ += now_seconds() - begin;
+  }
+  [[nodiscard]] double computing_seconds() const { return computing_seconds_; }
+
   void give_back(std::unique_ptr<Crossing> crossing) { idle_.push_back(std::move(crossing)); }
 
  private:
   static constexpr std::int64_t kSmallest = 4096;
 
   device::Stream& stream_;
+  double computing_seconds_ = 0.0;
   // The longest idle first.
   std::vector<std::unique_ptr<Crossing>> idle_;
 };
@@ -71,6 +81,7 @@ class CrossingTensor {
   [[nodiscard]] const TensorView& host() const { return view_; }
   /// Copies from the GPU what the work on the stream so far gives, and waits for it.
   void fetch(const ConstTensorView& tensor) {
+    pool_.wait_for_computing();
     device::copy_tensor(tensor, view_, pool_.stream());
     pool_.stream().synchronize();
   }
@@ -185,6 +196,7 @@ class StagedCommunicator final : public Communicator {
   }
 
   void progress() override { host().progress(); }
+  [[nodiscard]] double computing_seconds() const override { return pool_.computing_seconds(); }
 
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,

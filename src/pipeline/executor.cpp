@@ -132,7 +132,7 @@ class Executor::Run {
       case ActionKind::kSendActivation:
         for (const nn::Microbatch& microbatch : microbatches(m)) {
           for (const ConstTensorView& output : stage_.outputs_of(microbatch)) {
-            activation_sends_[index].add(group_.send(output, action.peer, comm::Tag::kActivation));
+            send(output, action.peer, comm::Tag::kActivation, activation_sends_[index]);
           }
         }
         outputs_sent_ = m + 1;
@@ -143,7 +143,7 @@ class Executor::Run {
       case ActionKind::kSendGradient:
         for (std::int64_t k = 0; k < stage_.together(); ++k) {
           for (const TensorView& gradient : stage_.input_gradients_of(turn_of(m, k))) {
-            gradient_sends_[index].add(group_.send(gradient, action.peer, comm::Tag::kGradient));
+            send(gradient, action.peer, comm::Tag::kGradient, gradient_sends_[index]);
           }
         }
         break;
@@ -155,6 +155,12 @@ class Executor::Run {
         timed([&] { sink_->finish(); });
         break;
     }
+  }
+
+  void send(const ConstTensorView& tensor, std::int64_t peer, comm::Tag tag, Messages& sends) {
+    const double computed = group_.computing_seconds();
+    sends.add(group_.send(tensor, peer, tag));
+    times_.compute += group_.computing_seconds() - computed;
   }
 
   void forward(std::int64_t m) {

@@ -150,6 +150,10 @@ class Communicator {
   /// lost. Throws as settle().
   virtual void pace() {}
 
+  /// Seconds so far that the host spent in calls of this group waiting for the device's computing
+  /// and not for messages.
+  [[nodiscard]] virtual double computing_seconds() const { return 0.0; }
+
   /// Gathers texts of any length, in rank order.
   [[nodiscard]] std::vector<std::string> all_gather_texts(const std::string& mine);
 

@@ -37,12 +37,13 @@ class PartGroup {
  protected:
   [[nodiscard]] Communicator* group() const { return group_; }
   [[nodiscard]] const grid::SumTree& tree() const { return tree_; }
-  /// Counts the time that `exchange` takes.
+  /// Counts the time that `exchange` takes, but for what the device computes meanwhile. Pre:
+  /// ranks() > 1.
   template <typename Exchange>
   void timed(const Exchange& exchange) {
-    const double begin = now_seconds();
+    const double begin = now_seconds() - group_->computing_seconds();
     exchange();
-    exposed_seconds_ += now_seconds() - begin;
+    exposed_seconds_ += now_seconds() - group_->computing_seconds() - begin;
   }
 
  private:
