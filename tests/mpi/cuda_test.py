@@ -150,6 +150,11 @@ class Language(Near, language.LanguageTest):
                        "--run.device=cpu")
             self.assert_near(reference, f"gpt-{dtype}-cpu", dtype)
 
+    def test_selective_recompute(self):
+        # Not the bits of the others in bfloat16, but the same on every grid.
+        self.same_on([((1, 1, 1), []), ((2, 2, 2), ["--parallel.sequence=on"])], CUDA,
+                     "--numerics.dtype=bfloat16", "--train.recompute=selective", name="selective")
+
     def test_llama(self):
         reference = self.same_on([((1, 1, 1), []), ((2, 2, 2), [])], CUDA, *language.LLAMA,
                                  name="llama")
