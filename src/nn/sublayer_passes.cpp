@@ -90,7 +90,8 @@ void Sublayer::make_normed(const LayerPass& pass) const {
 
 void Sublayer::make_products(const LayerPass& pass) const {
   const ConstTensorView x = normed(pass);
-  // What is made again is made by the same operations: from the products where `result` is.
+  // Selective recompute makes `result` again from the products, so forward does it so too: a
+  // product that takes GELU with it may round once where the two operations round twice.
   const bool makes_result = applies_gelu() && pass.recompute != Recompute::kSelective;
   for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
     const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
