@@ -24,14 +24,30 @@ using Operations = std::vector<Operation>;
 
 constexpr double kEpsilon = 1e-5;
 
+/// What a product does beside multiplying and adding a bias.
+enum class Also { kNothing, kAddsResidual, kTakesGelu };
+
 struct Product {
   std::string name;
   std::int64_t inputs = 1;
   std::int64_t outputs = 1;
   bool has_bias = true;
-  /// Whether it is added to the residual, which its output holds already.
-  ops::Accumulate accumulate = ops::Accumulate::kOverwrite;
+  Also also = Also::kNothing;
+  /// Whether its inputs are GELU's results; their gradient goes through GELU with the product.
+  bool behind_gelu = false;
 };
+
+std::string forward_name(const Product& product) {
+  switch (product.also) {
+    case Also::kAddsResidual:
+      return product.name + " and residual, forward";
+    case Also::kTakesGelu:
+      return product.name + " and GELU, forward";
+    case Also::kNothing:
+      break;
+  }
+  return product.name + ", forward";
+}
 
 /// y = x w^T + bias and both gradients. Shapes: x rows x inputs, w outputs x inputs.
 void add_product(Operations& all, std::int64_t rows, const Product& product) {
@@ -40,29 +56,38 @@ void add_product(Operations& all, std::int64_t rows, const Product& product) {
   const Shape y_shape{rows, product.outputs};
   const double flops =
       2.0 * static_cast<double>(rows) * static_cast<double>(product.inputs * product.outputs);
-  all.push_back({product.name + ", forward", flops, [=](Operands& operands) -> Call {
+  all.push_back({forward_name(product), flops, [=](Operands& operands) -> Call {
                    const TensorView x = operands.read(x_shape);
                    const TensorView w = operands.read(w_shape);
-                   const ops::MatmulOptions options{
-                       .transpose_b = ops::Transpose::kYes,
-                       .accumulate = product.accumulate,
-                       .bias = product.has_bias ? ConstTensorView(operands.read({product.outputs}))
-                                                : ConstTensorView()};
-                   const TensorView y = product.accumulate == ops::Accumulate::kAdd
-                                            ? operands.updated(y_shape)
-                                            : operands.written(y_shape);
+                   ops::MatmulOptions options{.transpose_b = ops::Transpose::kYes};
+                   if (product.has_bias) {
+                     options.bias = operands.read({product.outputs});
+                   }
+                   if (product.also == Also::kAddsResidual) {
+                     options.addend = operands.read(y_shape);
+                   } else if (product.also == Also::kTakesGelu) {
+                     options.activation = ops::Activation::kGelu;
+                     options.pre_activation = operands.written(y_shape);
+                   }
+                   const TensorView y = operands.written(y_shape);
                    return [&context = operands.context(), x, w, y, options] {
                      ops::matmul(context, x, w, y, options);
                    };
                  }});
-  all.push_back({product.name + ", input gradient", flops, [=](Operands& operands) -> Call {
-                   const TensorView dy = operands.read(y_shape);
-                   const TensorView w = operands.read(w_shape);
-                   const TensorView dx = operands.written(x_shape);
-                   return [&context = operands.context(), dy, w, dx] {
-                     ops::matmul(context, dy, w, dx);
-                   };
-                 }});
+  all.push_back(
+      {product.name + (product.behind_gelu ? ", input gradient through GELU" : ", input gradient"),
+       flops, [=](Operands& operands) -> Call {
+         const TensorView dy = operands.read(y_shape);
+         const TensorView w = operands.read(w_shape);
+         ops::MatmulOptions options;
+         if (product.behind_gelu) {
+           options.gelu_gradient_of = operands.read(x_shape);
+         }
+         const TensorView dx = operands.written(x_shape);
+         return [&context = operands.context(), dy, w, dx, options] {
+           ops::matmul(context, dy, w, dx, options);
+         };
+       }});
   all.push_back(
       {product.name + ", weight gradient", flops, [=](Operands& operands) -> Call {
          const TensorView dy = operands.read(y_shape);
@@ -168,24 +193,6 @@ void add_layer_norm(Operations& all, const Shape& shape) {
                  }});
 }
 
-void add_gelu(Operations& all, const Shape& shape) {
-  all.push_back({"GELU, forward", 0.0, [=](Operands& operands) -> Call {
-                   const TensorView x = operands.read(shape);
-                   const TensorView y = operands.written(shape);
-                   return [&context = operands.context(), x, y] {
-                     ops::activation_forward(context, ops::Activation::kGelu, x, y);
-                   };
-                 }});
-  all.push_back({"GELU, backward", 0.0, [=](Operands& operands) -> Call {
-                   const TensorView x = operands.read(shape);
-                   const TensorView dy = operands.read(shape);
-                   const TensorView dx = operands.written(shape);
-                   return [&context = operands.context(), x, dy, dx] {
-                     ops::activation_backward(context, ops::Activation::kGelu, x, {}, dy, dx);
-                   };
-                 }});
-}
-
 void add_bias_gradient(Operations& all, const Shape& shape) {
   all.push_back(
       {fmt::format("bias gradient, {} wide", shape[1]), 0.0, [=](Operands& operands) -> Call {
@@ -198,11 +205,6 @@ void add_bias_gradient(Operations& all, const Shape& shape) {
 }
 
 void add_residual(Operations& all, const Shape& shape) {
-  all.push_back({"residual, copied for a product to add to", 0.0, [=](Operands& operands) -> Call {
-                   const TensorView x = operands.read(shape);
-                   const TensorView y = operands.written(shape);
-                   return [&context = operands.context(), x, y] { ops::copy(context, x, y); };
-                 }});
   all.push_back({"residual, added to a sum over shards", 0.0, [=](Operands& operands) -> Call {
                    const TensorView sum = operands.read(shape, DType::kFloat32);
                    const TensorView bias = operands.read({shape[1]});
@@ -291,19 +293,23 @@ void add_update(Operations& all, std::int64_t width) {
 std::vector<Operation> transformer_operations(const TransformerSizes& sizes) {
   const std::int64_t width = sizes.width;
   const std::int64_t rows = sizes.rows();
-  constexpr ops::Accumulate kAdd = ops::Accumulate::kAdd;
   Operations all;
   add_product(all, rows, {.name = "qkv", .inputs = width, .outputs = 3 * width});
+  add_product(
+      all, rows,
+      {.name = "attention output", .inputs = width, .outputs = width, .also = Also::kAddsResidual});
   add_product(all, rows,
-              {.name = "attention output", .inputs = width, .outputs = width, .accumulate = kAdd});
-  add_product(all, rows, {.name = "MLP up", .inputs = width, .outputs = 4 * width});
+              {.name = "MLP up", .inputs = width, .outputs = 4 * width, .also = Also::kTakesGelu});
   add_product(all, rows,
-              {.name = "MLP down", .inputs = 4 * width, .outputs = width, .accumulate = kAdd});
+              {.name = "MLP down",
+               .inputs = 4 * width,
+               .outputs = width,
+               .also = Also::kAddsResidual,
+               .behind_gelu = true});
   add_product(all, rows,
               {.name = "head", .inputs = width, .outputs = sizes.vocabulary, .has_bias = false});
   add_attention(all, sizes);
   add_layer_norm(all, {rows, width});
-  add_gelu(all, {rows, 4 * width});
   for (const std::int64_t times : {1, 3, 4}) {
     add_bias_gradient(all, {rows, times * width});
   }

@@ -36,13 +36,19 @@ class Mlp final : public Sublayer {
   }
 
  protected:
+  ops::Activation product_activation() const override {
+    return kind_ == MlpKind::kGelu ? ops::Activation::kGelu : ops::Activation::kNone;
+  }
   Keep result_under_selective() const override { return Keep::kRemade; }
 
   void inner_forward(const Inner& inner) const override {
     if (kind_ == MlpKind::kSwiglu) {
       ops::swiglu_forward(inner.pass.context, inner.products[1], inner.products[0], inner.result);
     } else {
-      ops::activation_forward(inner.pass.context, activation(), inner.products[0], inner.result);
+      const bool is_gelu = kind_ == MlpKind::kGelu;
+      ops::activation_forward(inner.pass.context,
+                              is_gelu ? ops::Activation::kGelu : ops::Activation::kRelu,
+                              inner.products[0], inner.result);
     }
   }
 
@@ -52,7 +58,7 @@ class Mlp final : public Sublayer {
       ops::swiglu_backward(inner.pass.context, inner.products[1], inner.products[0],
                            result_gradient, product_gradients[1], product_gradients[0]);
     } else {
-      ops::activation_backward(inner.pass.context, activation(), inner.products[0], inner.result,
+      ops::activation_backward(inner.pass.context, ops::Activation::kRelu, {}, inner.result,
                                result_gradient, product_gradients[0]);
     }
   }
@@ -66,10 +72,6 @@ class Mlp final : public Sublayer {
       products.push_back({"gate", hidden});
     }
     return products;
-  }
-
-  ops::Activation activation() const {
-    return kind_ == MlpKind::kGelu ? ops::Activation::kGelu : ops::Activation::kRelu;
   }
 
   MlpKind kind_;

@@ -136,7 +136,8 @@ std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
   std::vector<TensorSpec> specs = norm_.workspace(pass);
   const std::int64_t whole = whole_rows(pass);
   const Port result{{whole / pass.microbatch, inner_width_}, Placement::kFeatures, inner_unit_};
-  specs.push_back({local_shape(result, pass), pass.dtype});
+  // A product that takes GELU's gradient gives the gradient of the product before it at once.
+  specs.push_back({applies_gelu() ? Shape{0} : local_shape(result, pass), pass.dtype});
   const std::vector<TensorSpec> sum =
       ShardSum::workspace(pass, sums_shards(pass) ? whole : 0, width());
   specs.insert(specs.end(), sum.begin(), sum.end());

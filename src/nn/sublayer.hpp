@@ -7,6 +7,7 @@
 
 #include "strata/core/random.hpp"
 #include "strata/nn/layer.hpp"
+#include "strata/ops/activation.hpp"
 
 #include "layer_kinds.hpp"
 #include "norm_part.hpp"
@@ -83,11 +84,17 @@ class Sublayer : public Layer {
   /// Further tensors of one shard; they are kept as products are. As many for every shard.
   [[nodiscard]] virtual std::vector<TensorSpec> extras(const PassShape& pass,
                                                        std::int64_t shard) const;
+  /// What stands between the only product and `result` where that is GELU alone, which a product
+  /// can apply itself; else none.
+  [[nodiscard]] virtual ops::Activation product_activation() const {
+    return ops::Activation::kNone;
+  }
   /// Whether selective recompute makes `result` again from the products.
   [[nodiscard]] virtual Keep result_under_selective() const = 0;
   /// From the products' results to `result`.
   virtual void inner_forward(const Inner& inner) const = 0;
-  /// From the gradient of `result` to those of the products; may overwrite result_gradient.
+  /// From the gradient of `result` to those of the products; may overwrite result_gradient. Not
+  /// called where products apply product_activation().
   virtual void inner_backward(const Inner& inner, const TensorView& result_gradient,
                               std::span<const TensorView> product_gradients) const = 0;
   /// Operations of the inner part beside products, for one row, forward.
@@ -124,6 +131,7 @@ class Sublayer : public Layer {
   [[nodiscard]] std::int64_t whole_rows(const LayerPass& pass) const;
   [[nodiscard]] bool is_split_by_tokens() const { return input().placement == Placement::kTokens; }
   [[nodiscard]] bool sums_shards(const PassShape& pass) const;
+  [[nodiscard]] bool applies_gelu() const { return product_activation() == ops::Activation::kGelu; }
   [[nodiscard]] std::size_t norm_parameters() const;
   [[nodiscard]] std::size_t parameters_of(std::size_t product) const;
   [[nodiscard]] std::size_t output_parameters() const;
@@ -140,6 +148,9 @@ class Sublayer : public Layer {
 
   void make_normed(const LayerPass& pass) const;
   void make_products(const LayerPass& pass) const;
+  /// From the gradient of the output to those of a shard's products.
+  void gradients_of_products(const LayerPass& pass, const ConstTensorView& dy,
+                             std::int64_t shard) const;
   void make_output(const LayerPass& pass) const;
   void normed_gradient_of_products(const LayerPass& pass, const ConstTensorView& dy) const;
 

@@ -90,9 +90,21 @@ void Sublayer::make_normed(const LayerPass& pass) const {
 
 void Sublayer::make_products(const LayerPass& pass) const {
   const ConstTensorView x = normed(pass);
+  // Selective recompute makes `result` again from the products, so forward does it so too: a
+  // product that takes GELU with it may round once where the two operations round twice.
+  const bool makes_result = applies_gelu() && pass.recompute != Recompute::kSelective;
   for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
     const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
     const Inner inner = inner_of(pass, s);
+    if (makes_result) {
+      const std::size_t weight = parameters_of(0);
+      ops::matmul(pass.context, x, pass.weights[weight][local], inner.result,
+                  {.transpose_b = ops::Transpose::kYes,
+                   .bias = bias_of(pass.weights, weight, local),
+                   .activation = product_activation(),
+                   .pre_activation = inner.products[0]});
+      continue;
+    }
     for (std::size_t p = 0; p < products_.size(); ++p) {
       const std::size_t weight = parameters_of(p);
       ops::matmul(
@@ -112,13 +124,10 @@ void Sublayer::make_output(const LayerPass& pass) const {
   const TensorView bias = bias_of(pass.weights, weight, 0);
   const bool drops = options_.dropout > 0.0 && pass.mode == Mode::kTraining;
   if (pass.shards.shards() == 1 && !drops) {
-    if (adds) {
-      ops::copy(pass.context, x, y);
-    }
     ops::matmul(pass.context, inner_of(pass, 0).result, pass.weights[weight][0], y,
                 {.transpose_b = ops::Transpose::kYes,
-                 .accumulate = adds ? ops::Accumulate::kAdd : ops::Accumulate::kOverwrite,
-                 .bias = bias});
+                 .bias = bias,
+                 .addend = adds ? x : ConstTensorView()});
     return;
   }
   ShardSum sums(pass, pass.workspace.subspan(WorkspaceIndex::kSum), whole_rows(pass), width());
@@ -197,15 +206,28 @@ void Sublayer::backward_input(const LayerPass& pass, const TensorView& output_gr
                        adds ? ops::Accumulate::kAdd : ops::Accumulate::kOverwrite);
 }
 
+void Sublayer::gradients_of_products(const LayerPass& pass, const ConstTensorView& dy,
+                                     std::int64_t shard) const {
+  const grid::Range& own = pass.shards.own();
+  const Inner inner = inner_of(pass, shard);
+  const std::vector<TensorView> gradients = product_gradients(pass, shard);
+  const TensorView& weight =
+      pass.weights[output_parameters()][static_cast<std::size_t>(shard - own.begin)];
+  if (applies_gelu()) {
+    ops::matmul(pass.context, dy, weight, gradients[0], {.gelu_gradient_of = inner.products[0]});
+    return;
+  }
+  const TensorView d_result =
+      shard_block(pass.workspace[WorkspaceIndex::kResultGradient], whole_rows(pass), inner_width_,
+                  pass.shards.shards(), own, shard, inner_unit_);
+  ops::matmul(pass.context, dy, weight, d_result);
+  inner_backward(inner, d_result, gradients);
+}
+
 void Sublayer::normed_gradient_of_products(const LayerPass& pass, const ConstTensorView& dy) const {
   const grid::Range& own = pass.shards.own();
   for (std::int64_t s = own.begin; s < own.end; ++s) {
-    const auto local = static_cast<std::size_t>(s - own.begin);
-    const TensorView d_result =
-        shard_block(pass.workspace[WorkspaceIndex::kResultGradient], whole_rows(pass), inner_width_,
-                    pass.shards.shards(), own, s, inner_unit_);
-    ops::matmul(pass.context, dy, pass.weights[output_parameters()][local], d_result);
-    inner_backward(inner_of(pass, s), d_result, product_gradients(pass, s));
+    gradients_of_products(pass, dy, s);
   }
   const auto product = [&](std::int64_t s, std::size_t p, const TensorView& into,
                            ops::Accumulate accumulate) {

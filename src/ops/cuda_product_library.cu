@@ -1,4 +1,5 @@
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -30,6 +31,20 @@ cublasOperation_t library_operation(Transpose transpose) {
   return transpose == Transpose::kYes ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
 
+std::string name_of(cublasLtEpilogue_t epilogue) {
+  const std::string_view bias = has_bias(epilogue) ? ", with a bias" : "";
+  const std::string_view gelu = !has_pre_activation(epilogue)         ? ""
+                                : epilogue == CUBLASLT_EPILOGUE_DGELU ? ", with gelu's gradient"
+                                                                      : ", with gelu";
+  return fmt::format("{}{}", bias, gelu);
+}
+
+std::string choosing(const LibraryProduct& product) {
+  return fmt::format("choosing a kernel for a product of {} x {} x {} in {}, {} out{}", product.m,
+                     product.k, product.n, strata::name_of(product.operands),
+                     strata::name_of(product.result), name_of(product.epilogue));
+}
+
 /// Looks a function up, in the words of its declaration.
 template <typename Function>
 void find(const device::SharedLibrary& library, const char* name, Function& function) {
@@ -42,6 +57,15 @@ void find(const device::SharedLibrary& library, const char* name, Function& func
 }
 
 }  // namespace
+
+bool has_pre_activation(cublasLtEpilogue_t epilogue) {
+  return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+         epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+bool has_bias(cublasLtEpilogue_t epilogue) {
+  return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
 
 ProductLibrary::ProductLibrary()
     : library_("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000)) {
@@ -89,6 +113,15 @@ ProductLibrary::Owned<cublasLtMatmulDesc_t> ProductLibrary::desc_of(
   set(CUBLASLT_MATMUL_DESC_TRANSA, library_operation(product.transpose_b));
   set(CUBLASLT_MATMUL_DESC_TRANSB, library_operation(product.transpose_a));
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
+  // The choice of a kernel reads no bias or pre-activation, but how its address is aligned.
+  const void* const aligned = reinterpret_cast<const void*>(std::uintptr_t{kAlignmentBytes});
+  if (has_bias(product.epilogue)) {
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
+  }
+  if (has_pre_activation(product.epilogue)) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.n);
+  }
   return desc;
 }
 
@@ -101,12 +134,9 @@ ProductLibrary::Owned<cublasLtMatrixLayout_t> ProductLibrary::layout_of(
   return {raw, functions_.layout_destroy};
 }
 
-cublasLtMatmulAlgo_t ProductLibrary::algorithm_of(const LibraryProduct& product,
-                                                  const Prepared& parts) const {
-  const std::string what =
-      fmt::format("choosing a kernel for a product of {} x {} x {} in {}, {} out{}", product.m,
-                  product.k, product.n, name_of(product.operands), name_of(product.result),
-                  product.epilogue == CUBLASLT_EPILOGUE_BIAS ? ", with a bias" : "");
+std::optional<cublasLtMatmulAlgo_t> ProductLibrary::algorithm_of(const LibraryProduct& product,
+                                                                 const Prepared& parts) const {
+  const std::string what = choosing(product);
   const char* const text = what.c_str();
   cublasLtMatmulPreference_t raw = nullptr;
   check(functions_.preference_create(&raw), text);
@@ -123,10 +153,17 @@ cublasLtMatmulAlgo_t ProductLibrary::algorithm_of(const LibraryProduct& product,
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kAlignmentBytes);
   cublasLtMatmulHeuristicResult_t result{};
   int count = 0;
-  check(functions_.heuristic(handle_, parts.desc.get(), parts.b.get(), parts.a.get(), parts.c.get(),
-                             parts.c.get(), raw, 1, &result, &count),
-        text);
-  check(count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : result.state, text);
+  const cublasStatus_t status =
+      functions_.heuristic(handle_, parts.desc.get(), parts.b.get(), parts.a.get(), parts.c.get(),
+                           parts.c.get(), raw, 1, &result, &count);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) {
+    check(status, text);
+  }
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || count == 0 ||
+      result.state == CUBLAS_STATUS_NOT_SUPPORTED) {
+    return std::nullopt;
+  }
+  check(result.state, text);
   return result.algo;
 }
 
@@ -144,24 +181,29 @@ const ProductLibrary::Prepared& ProductLibrary::prepared(const LibraryProduct& p
                            turned_a ? product.m : product.k),
                  layout_of(product.result, product.m, product.n),
                  {}};
-  if (product.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
-    // The choice reads no bias, but how its address is aligned.
-    const void* const aligned = reinterpret_cast<const void*>(std::uintptr_t{kAlignmentBytes});
-    check(functions_.desc_set(parts.desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned,
-                              sizeof(aligned)),
-          "describing a bias");
-  }
   parts.algorithm = algorithm_of(product, parts);
   return prepared_.emplace(product, std::move(parts)).first->second;
+}
+
+bool ProductLibrary::has(const LibraryProduct& product) {
+  return prepared(product).algorithm.has_value();
 }
 
 void ProductLibrary::multiply(const LibraryProduct& product, const ProductAddresses& at,
                               std::byte* workspace, cudaStream_t stream) {
   const Prepared& parts = prepared(product);
-  if (at.bias != nullptr) {
+  if (!parts.algorithm) {
+    check(CUBLAS_STATUS_NOT_SUPPORTED, choosing(product).c_str());
+  }
+  if (has_bias(product.epilogue)) {
     check(functions_.desc_set(parts.desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at.bias,
                               sizeof(at.bias)),
           "describing a bias");
+  }
+  if (has_pre_activation(product.epilogue)) {
+    check(functions_.desc_set(parts.desc.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                              &at.pre_activation, sizeof(at.pre_activation)),
+          "describing a pre-activation");
   }
   const bool adds = product.accumulate == Accumulate::kAdd;
   const float one = 1.0F;
@@ -172,8 +214,8 @@ void ProductLibrary::multiply(const LibraryProduct& product, const ProductAddres
   const void* const alpha_at = is_double ? static_cast<const void*>(&double_one) : &one;
   const void* const beta_at = is_double ? static_cast<const void*>(&double_beta) : &beta;
   check(functions_.matmul(handle_, parts.desc.get(), alpha_at, at.b, parts.b.get(), at.a,
-                          parts.a.get(), beta_at, at.c, parts.c.get(), at.c, parts.c.get(),
-                          &parts.algorithm, workspace, CudaState::kWorkspaceBytes, stream),
+                          parts.a.get(), beta_at, at.addend, parts.c.get(), at.c, parts.c.get(),
+                          &*parts.algorithm, workspace, CudaState::kWorkspaceBytes, stream),
         "a product");
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -36,13 +37,21 @@ struct LibraryProduct {
 };
 
 /// Where a product's row-major tensors lie, all at multiples of ProductLibrary::kAlignmentBytes.
-/// bias is read where the epilogue has one.
 struct ProductAddresses {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
+  /// What the product is added to, c or another tensor like it; read where it accumulates.
+  const std::byte* addend = nullptr;
+  /// Read where the epilogue has one.
   const std::byte* bias = nullptr;
+  /// Like c: what gelu is applied to, written by its epilogue and read by its gradient's.
+  std::byte* pre_activation = nullptr;
   std::byte* c = nullptr;
 };
+
+/// Whether an epilogue is gelu, its argument kept, or gelu's gradient.
+[[nodiscard]] bool has_pre_activation(cublasLtEpilogue_t epilogue);
+[[nodiscard]] bool has_bias(cublasLtEpilogue_t epilogue);
 
 /// cuBLASLt, opened when it is first used, and the products that it was asked for so far.
 class ProductLibrary {
@@ -50,6 +59,8 @@ class ProductLibrary {
   /// What kernels may rely on. More than an element, for kernels that load one element at a time
   /// are slow; the same for all, for the choice of a kernel must not follow from addresses.
   static constexpr std::uint32_t kAlignmentBytes = 16;
+  /// What the rows of a pre-activation are a multiple of, in elements.
+  static constexpr std::int64_t kPreActivationMultiple = 8;
 
   /// For the device that the calling thread works on. Throws: Error(kPeer) where the library is not
   /// found or fails.
@@ -58,8 +69,12 @@ class ProductLibrary {
   ProductLibrary(const ProductLibrary&) = delete;
   ProductLibrary& operator=(const ProductLibrary&) = delete;
 
-  /// Puts c = (or +=) epilogue(op(a) op(b)) on the stream. `workspace` has
-  /// CudaState::kWorkspaceBytes.
+  /// Whether the library has a kernel for a product; it is asked once.
+  [[nodiscard]] bool has(const LibraryProduct& product);
+
+  /// Puts c = epilogue(op(a) op(b)), or epilogue(op(a) op(b) + addend), on the stream. `workspace`
+  /// has CudaState::kWorkspaceBytes. Throws: Error(kPeer) where the library has no kernel for it or
+  /// fails.
   void multiply(const LibraryProduct& product, const ProductAddresses& at, std::byte* workspace,
                 cudaStream_t stream);
 
@@ -89,7 +104,8 @@ class ProductLibrary {
     Owned<cublasLtMatrixLayout_t> b;
     Owned<cublasLtMatrixLayout_t> a;
     Owned<cublasLtMatrixLayout_t> c;
-    cublasLtMatmulAlgo_t algorithm;
+    /// None where the library has none.
+    std::optional<cublasLtMatmulAlgo_t> algorithm;
   };
 
   void check(cublasStatus_t status, const char* what) const;
@@ -98,8 +114,8 @@ class ProductLibrary {
   /// A stored matrix of row-major `rows` x `columns`.
   [[nodiscard]] Owned<cublasLtMatrixLayout_t> layout_of(DType dtype, std::int64_t rows,
                                                         std::int64_t columns) const;
-  [[nodiscard]] cublasLtMatmulAlgo_t algorithm_of(const LibraryProduct& product,
-                                                  const Prepared& parts) const;
+  [[nodiscard]] std::optional<cublasLtMatmulAlgo_t> algorithm_of(const LibraryProduct& product,
+                                                                 const Prepared& parts) const;
 
   device::SharedLibrary library_;
   Functions functions_;

@@ -10,6 +10,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
+#include "strata/ops/elementwise.hpp"
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
@@ -100,11 +101,37 @@ Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const Con
   if (!options.bias.empty()) {
     require_count(options.bias, a.dtype(), extents.n, "a product's bias");
   }
-  require(options.activation == Activation::kNone || options.activation == Activation::kRelu,
-          "a product with {}", name_of(options.activation));
-  require(options.activation == Activation::kNone || options.accumulate == Accumulate::kOverwrite,
-          "a product that is added and then goes through {}", name_of(options.activation));
   return extents;
+}
+
+/// A tensor that is given beside a product's c: empty, or like it.
+void require_beside(const ConstTensorView& tensor, const ConstTensorView& c, const char* what) {
+  if (!tensor.empty()) {
+    require_like(tensor, c.dtype(), c.shape(), what);
+  }
+}
+
+void require_options(const ConstTensorView& c, const MatmulOptions& options) {
+  const Activation activation = options.activation;
+  const bool overwrites = options.accumulate == Accumulate::kOverwrite;
+  require(activation == Activation::kNone || activation == Activation::kRelu ||
+              activation == Activation::kGelu,
+          "a product with {}", name_of(activation));
+  require(activation == Activation::kNone || (overwrites && options.addend.empty()),
+          "a product that is added and then goes through {}", name_of(activation));
+  require(overwrites || options.addend.empty(), "a product that is added, and an addend");
+  require_beside(options.addend, c, "a product's addend");
+  require((activation == Activation::kGelu) == !options.pre_activation.empty(),
+          "a product with {} that {} what it is applied to", name_of(activation),
+          options.pre_activation.empty() ? "does not keep" : "keeps");
+  require_beside(options.pre_activation, c, "what a product's activation is applied to");
+  const ConstTensorView& at = options.gelu_gradient_of;
+  require(at.empty() || (overwrites && activation == Activation::kNone && options.bias.empty() &&
+                         options.addend.empty()),
+          "a product that is multiplied by gelu's slope, and more");
+  require_beside(at, c, "what a product takes gelu's slope of");
+  require(options.pre_activation.raw() != c.raw() && at.raw() != c.raw(),
+          "a product in the place of what its activation is applied to");
 }
 
 /// A block of a stored matrix, with the bytes from one of its rows to the next.
@@ -312,19 +339,10 @@ void double_matmul(Context& context, const Extents& extents, const ConstTensorVi
                            c.host<double>().data(), options.accumulate, options.activation});
 }
 
-}  // namespace
-
-void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
-            const TensorView& c, const MatmulOptions& options) {
-  const Extents extents = extents_of(a, b, c, options);
-  if (c.count() == 0) {
-    return;
-  }
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::matmul(context, a, b, c, options);
-    }
-  }
+/// c = activation(op(a) op(b) + bias), or c += op(a) op(b) + bias; what else options asks for is
+/// not done.
+void host_product(Context& context, const Extents& extents, const ConstTensorView& a,
+                  const ConstTensorView& b, const TensorView& c, const MatmulOptions& options) {
   if (a.dtype() == DType::kFloat64) {
     double_matmul(context, extents, a, b, c, options);
     return;
@@ -338,6 +356,39 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
     deep_product(context, extents, a.dtype(), c.dtype(), at, options);
   } else {
     TiledProduct(extents, a.dtype(), c.dtype(), at, options).run(context);
+  }
+}
+
+}  // namespace
+
+void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
+            const TensorView& c, const MatmulOptions& options) {
+  const Extents extents = extents_of(a, b, c, options);
+  if (c.count() == 0) {
+    return;
+  }
+  require_options(c, options);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::matmul(context, a, b, c, options);
+    }
+  }
+  MatmulOptions product = options;
+  if (!options.addend.empty()) {
+    if (options.addend.raw() != c.raw()) {
+      copy(context, options.addend, c);
+    }
+    product.accumulate = Accumulate::kAdd;
+  }
+  if (options.activation == Activation::kGelu) {
+    product.activation = Activation::kNone;
+    host_product(context, extents, a, b, options.pre_activation, product);
+    activation_forward(context, Activation::kGelu, options.pre_activation, c);
+    return;
+  }
+  host_product(context, extents, a, b, c, product);
+  if (!options.gelu_gradient_of.empty()) {
+    activation_backward(context, Activation::kGelu, options.gelu_gradient_of, {}, c, c);
   }
 }
 

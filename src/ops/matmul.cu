@@ -21,15 +21,31 @@ bool is_aligned(const std::byte* address) {
   return reinterpret_cast<std::uintptr_t>(address) % ProductLibrary::kAlignmentBytes == 0;
 }
 
+/// What a product reads and writes; all but a, b and c may be empty.
+struct ProductTensors {
+  ConstTensorView a;
+  ConstTensorView b;
+  /// What it is added to: c, or a tensor like it.
+  ConstTensorView addend;
+  ConstTensorView bias;
+  /// The argument of gelu that is kept, or that gelu's gradient is taken at.
+  TensorView kept;
+  ConstTensorView read;
+  TensorView c;
+};
+
 /// A product's tensors with copies in their place where they are not aligned as the library's
 /// kernels want it, so that the choice of a kernel, and the bits, never follow from addresses.
-class AlignedOperands {
+class AlignedTensors {
  public:
-  AlignedOperands(Context& context, const ConstTensorView& a, const ConstTensorView& b,
-                  const ConstTensorView& bias, const TensorView& c, Accumulate accumulate)
-      : stream_(stream_of(context)), c_(c) {
+  AlignedTensors(Context& context, const ProductTensors& tensors)
+      : stream_(stream_of(context)), c_(tensors.c), kept_(tensors.kept) {
+    const bool adds_in_place = tensors.addend.raw() == tensors.c.raw();
+    const ConstTensorView addend = adds_in_place ? ConstTensorView() : tensors.addend;
     std::int64_t bytes = 0;
-    for (const ConstTensorView& tensor : {a, b, bias, ConstTensorView(c)}) {
+    for (const ConstTensorView& tensor :
+         {tensors.a, tensors.b, addend, tensors.bias, ConstTensorView(tensors.kept), tensors.read,
+          ConstTensorView(tensors.c)}) {
       bytes += is_aligned(tensor.raw()) ? 0 : padded(tensor.bytes());
     }
     std::byte* free = bytes == 0 ? nullptr : scratch_of<std::byte>(context, bytes);
@@ -44,17 +60,23 @@ class AlignedOperands {
       }
       return copied;
     };
-    at_.a = place(a, true);
-    at_.b = place(b, true);
-    at_.bias = place(bias, true);
-    at_.c = place(c, accumulate == Accumulate::kAdd);
+    at_.a = place(tensors.a, true);
+    at_.b = place(tensors.b, true);
+    at_.bias = place(tensors.bias, true);
+    at_.c = place(tensors.c, adds_in_place);
+    at_.addend = addend.empty() ? at_.c : place(addend, true);
+    at_.pre_activation =
+        tensors.kept.empty() ? place(tensors.read, true) : place(tensors.kept, false);
   }
 
   [[nodiscard]] const ProductAddresses& at() const { return at_; }
-  /// Brings a result that stands in a copy to where it belongs.
+  /// Brings results that stand in copies to where they belong.
   void finish() const {
     if (at_.c != c_.raw()) {
       copy(c_.raw(), at_.c, c_.bytes());
+    }
+    if (!kept_.empty() && at_.pre_activation != kept_.raw()) {
+      copy(kept_.raw(), at_.pre_activation, kept_.bytes());
     }
   }
 
@@ -71,36 +93,91 @@ class AlignedOperands {
 
   cudaStream_t stream_;
   TensorView c_;
+  TensorView kept_;
   ProductAddresses at_;
 };
 
-/// c = relu(c + bias), either of which may be left out; bias may be null.
+/// c = c + bias, or relu of it.
 template <typename T, typename Bias>
-__global__ void finish_kernel(std::int64_t count, std::int64_t columns, const Bias* bias,
-                              bool is_relu, T* c) {
+__global__ void bias_kernel(std::int64_t count, std::int64_t columns, const Bias* bias,
+                            bool is_relu, T* c) {
   const std::int64_t i = thread_number();
   if (i >= count) {
     return;
   }
-  T value = c[i];
-  if (bias != nullptr) {
-    value += value_of(bias[i % columns]);
-  }
-  c[i] = is_relu && value < T{0} ? T{0} : value;
+  using C = Compute<T>;
+  const C value = value_of(c[i]) + value_of(bias[i % columns]);
+  c[i] = stored<T>(is_relu && value < C{0} ? C{0} : value);
 }
 
-template <typename T, typename Bias>
-void finish(Context& context, const TensorView& c, const MatmulOptions& options) {
-  launch(context, "a product's bias", grid_of(c.count()), finish_kernel<T, Bias>, c.count(),
-         c.shape()[1], device_or_null<Bias>(options.bias), options.activation == Activation::kRelu,
-         c.device<T>());
+/// Adds a bias, and takes relu where it is asked for, behind a product.
+void add_bias(Context& context, const MatmulOptions& options, const TensorView& c) {
+  const auto add = [&]<typename T, typename Bias>(T, Bias) {
+    launch(context, "a product's bias", grid_of(c.count()), bias_kernel<T, Bias>, c.count(),
+           c.shape()[1], options.bias.device<Bias>(), options.activation == Activation::kRelu,
+           c.device<T>());
+  };
+  with_device_type(options.bias.dtype(), [&]<typename Bias>(Bias) {
+    if (c.dtype() == options.bias.dtype()) {
+      add(Bias{}, Bias{});
+    } else if constexpr (std::is_same_v<Bias, __nv_bfloat16>) {
+      add(float{}, Bias{});
+    }
+  });
+}
+
+/// The epilogue that does most of what is asked for of those that the library has a kernel with.
+/// GELU and its gradient are an approximation whose error is documented nowhere, so they are the
+/// library's among bfloat16 alone. Its relu, a maximum with 0, does not say what becomes of a NaN.
+cublasLtEpilogue_t epilogue_of(ProductLibrary& library, LibraryProduct product,
+                               const MatmulOptions& options) {
+  const bool same_types = product.operands == product.result;
+  const bool takes_gelu = same_types && product.operands == DType::kBfloat16 &&
+                          product.n % ProductLibrary::kPreActivationMultiple == 0;
+  const bool wants_bias = !options.bias.empty();
+  const auto is_had = [&](cublasLtEpilogue_t epilogue) {
+    product.epilogue = epilogue;
+    return library.has(product);
+  };
+  if (takes_gelu && !options.gelu_gradient_of.empty() && is_had(CUBLASLT_EPILOGUE_DGELU)) {
+    return product.epilogue;
+  }
+  if (takes_gelu && options.activation == Activation::kGelu &&
+      is_had(wants_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX)) {
+    return product.epilogue;
+  }
+  if (wants_bias && same_types && product.operands != DType::kFloat64 &&
+      is_had(CUBLASLT_EPILOGUE_BIAS)) {
+    return product.epilogue;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/// What the options ask for and the epilogue has not done; `made` holds what the product gave.
+void finish(Context& context, const MatmulOptions& options, cublasLtEpilogue_t epilogue,
+            const TensorView& made, const TensorView& c) {
+  if (!options.bias.empty() && !has_bias(epilogue)) {
+    add_bias(context, options, made);
+  } else if (options.activation == Activation::kRelu) {
+    cuda::activation_forward(context, Activation::kRelu, made, c);
+  }
+  if (has_pre_activation(epilogue)) {
+    return;
+  }
+  if (options.activation == Activation::kGelu) {
+    cuda::activation_forward(context, Activation::kGelu, made, c);
+  } else if (!options.gelu_gradient_of.empty()) {
+    cuda::activation_backward(context, Activation::kGelu, options.gelu_gradient_of, {}, c, c);
+  }
 }
 
 }  // namespace
 
 void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
             const TensorView& c, const MatmulOptions& options) {
-  for (const ConstTensorView& tensor : {a, b, options.bias, ConstTensorView(c)}) {
+  for (const ConstTensorView& tensor :
+       {a, b, options.bias, options.addend, ConstTensorView(options.pre_activation),
+        options.gelu_gradient_of, ConstTensorView(c)}) {
     require_place(context, tensor);
   }
   LibraryProduct product;
@@ -111,30 +188,29 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   product.result = c.dtype();
   product.transpose_a = options.transpose_a;
   product.transpose_b = options.transpose_b;
-  product.accumulate = options.accumulate;
+  product.accumulate = options.addend.empty() ? options.accumulate : Accumulate::kAdd;
   product.precision = context.cuda_state().options().float32_products;
-  const bool has_bias = !options.bias.empty();
-  const bool is_relu = options.activation == Activation::kRelu;
-  // The library adds a bias behind a product of same types, but for doubles. Its relu, a maximum
-  // with 0, does not say what becomes of a NaN.
-  const bool library_adds_bias = has_bias && a.dtype() == c.dtype() && a.dtype() != DType::kFloat64;
-  if (library_adds_bias) {
-    product.epilogue = CUBLASLT_EPILOGUE_BIAS;
-  }
   ProductLibrary& library = library_of(context);
-  const AlignedOperands operands(
-      context, a, b, library_adds_bias ? options.bias : ConstTensorView(), c, options.accumulate);
-  library.multiply(product, operands.at(), context.cuda_state().workspace(), stream_of(context));
-  operands.finish();
-  if (library_adds_bias || !has_bias) {
-    if (is_relu) {
-      cuda::activation_forward(context, Activation::kRelu, c, c);
-    }
-  } else if (a.dtype() == DType::kFloat64) {
-    finish<double, double>(context, c, options);
-  } else {
-    finish<float, __nv_bfloat16>(context, c, options);
+  product.epilogue = epilogue_of(library, product, options);
+  const bool gelu_behind =
+      options.activation == Activation::kGelu && !has_pre_activation(product.epilogue);
+  const TensorView& made = gelu_behind ? options.pre_activation : c;
+  ProductTensors tensors;
+  tensors.a = a;
+  tensors.b = b;
+  tensors.addend = options.accumulate == Accumulate::kAdd ? ConstTensorView(c) : options.addend;
+  tensors.c = made;
+  if (has_bias(product.epilogue)) {
+    tensors.bias = options.bias;
   }
+  if (has_pre_activation(product.epilogue)) {
+    tensors.kept = options.pre_activation;
+    tensors.read = options.gelu_gradient_of;
+  }
+  const AlignedTensors aligned(context, tensors);
+  library.multiply(product, aligned.at(), context.cuda_state().workspace(), stream_of(context));
+  aligned.finish();
+  finish(context, options, product.epilogue, made, c);
 }
 
 }  // namespace strata::ops::cuda

@@ -1,34 +1,23 @@
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <cstring>
-#include <vector>
+#include <functional>
+#include <map>
 
 #include <cublasLt.h>
-#include <cuda_bf16.h>
 
 #include "library_work.hpp"
+#include "matrix_product.hpp"
 
-// A stand-in for cuBLASLt: the calls that strata makes, on column-major matrices. A sum is taken
-// over k in order, in the type of computation, so its bits follow from k alone.
+// A stand-in for cuBLASLt: the calls that strata makes, on column-major matrices.
 
 namespace {
 
-struct Layout {
-  cudaDataType_t type;
-  std::size_t rows;
-  std::size_t columns;
-  std::size_t stride;  ///< from one column to the next
-};
-
-struct Description {
-  cublasComputeType_t compute;
-  cudaDataType_t scale;
-  cublasOperation_t transpose_a = CUBLAS_OP_N;
-  cublasOperation_t transpose_b = CUBLAS_OP_N;
-  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;
-};
+using standin::has_aux;
+using standin::has_bias;
+using standin::MatrixProduct;
+using Layout = standin::MatrixLayout;
+using Description = standin::ProductDescription;
 
 struct Preference {
   std::uint64_t workspace_bytes = 0;
@@ -59,135 +48,13 @@ cublasStatus_t set(T& value, const void* from, std::size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Element `index` of a matrix of a type, in the type of computation.
-template <typename C>
-C load(const void* at, cudaDataType_t type, std::size_t index) {
-  switch (type) {
-    case CUDA_R_64F:
-      return static_cast<C>(static_cast<const double*>(at)[index]);
-    case CUDA_R_16BF:
-      return static_cast<C>(__bfloat162float(static_cast<const __nv_bfloat16*>(at)[index]));
-    default:
-      return static_cast<C>(static_cast<const float*>(at)[index]);
-  }
-}
+std::map<cublasLtEpilogue_t, int> put_so_far;
+int choices_so_far = 0;
 
-template <typename C>
-void store(C value, void* at, cudaDataType_t type, std::size_t index) {
-  switch (type) {
-    case CUDA_R_64F:
-      static_cast<double*>(at)[index] = static_cast<double>(value);
-      break;
-    case CUDA_R_16BF:
-      static_cast<__nv_bfloat16*>(at)[index] = __float2bfloat16_rn(static_cast<float>(value));
-      break;
-    default:
-      static_cast<float*>(at)[index] = static_cast<float>(value);
-  }
-}
-
-/// One call of cublasLtMatmul().
-struct Product {
-  Description how;
-  Layout a;
-  Layout b;
-  Layout c;
-  double alpha;
-  double beta;
-  const void* a_at;
-  const void* b_at;
-  void* c_at;
-
-  [[nodiscard]] std::size_t summed() const {
-    return how.transpose_a == CUBLAS_OP_N ? a.columns : a.rows;
-  }
-
-  /// A number with 11 bits, as tensor cores take it.
-  template <typename C>
-  static C tf32(C value) {
-    constexpr std::uint32_t kDropped = (1U << 13) - 1;
-    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
-    return static_cast<C>(std::bit_cast<float>((bits + kDropped / 2 + 1) & ~kDropped));
-  }
-
-  /// op(matrix), column after column.
-  template <typename C>
-  static std::vector<C> unpacked(const Layout& layout, const void* at,
-                                 cublasOperation_t operation) {
-    std::vector<C> to(layout.rows * layout.columns);
-    for (std::size_t column = 0; column < layout.columns; ++column) {
-      for (std::size_t row = 0; row < layout.rows; ++row) {
-        const std::size_t place =
-            operation == CUBLAS_OP_N ? column * layout.rows + row : row * layout.columns + column;
-        to[place] = load<C>(at, layout.type, column * layout.stride + row);
-      }
-    }
-    return to;
-  }
-
-  template <typename C>
-  void run() const {
-    std::vector<C> left = unpacked<C>(a, a_at, how.transpose_a);
-    std::vector<C> right = unpacked<C>(b, b_at, how.transpose_b);
-    if (how.compute == CUBLAS_COMPUTE_32F_FAST_TF32) {
-      std::ranges::transform(left, left.begin(), tf32<C>);
-      std::ranges::transform(right, right.begin(), tf32<C>);
-    }
-    const std::size_t rows = c.rows;
-    std::vector<C> sums(rows);
-    for (std::size_t column = 0; column < c.columns; ++column) {
-      std::ranges::fill(sums, C{0});
-      for (std::size_t k = 0; k < summed(); ++k) {
-        const C factor = right[column * summed() + k];
-        const C* const from = &left[k * rows];
-        for (std::size_t row = 0; row < rows; ++row) {
-          sums[row] += from[row] * factor;
-        }
-      }
-      for (std::size_t row = 0; row < rows; ++row) {
-        finish(sums[row], row, column * c.stride + row);
-      }
-    }
-  }
-
-  template <typename C>
-  void finish(C sum, std::size_t row, std::size_t place) const {
-    C value = static_cast<C>(alpha) * sum;
-    if (beta != 0.0) {
-      value += static_cast<C>(beta) * load<C>(c_at, c.type, place);
-    }
-    if (how.epilogue == CUBLASLT_EPILOGUE_BIAS) {
-      value += load<C>(how.bias, c.type, row);
-    }
-    store(value, c_at, c.type, place);
-  }
-};
-
-void run_product(const Product& product) {
-  if (product.how.compute == CUBLAS_COMPUTE_64F) {
-    product.run<double>();
-  } else {
-    product.run<float>();
-  }
-}
-
-bool fits(const Description& how, const Layout& a, const Layout& b, const Layout& c) {
-  const bool is_double = how.compute == CUBLAS_COMPUTE_64F;
-  const bool turned_a = how.transpose_a != CUBLAS_OP_N;
-  const bool turned_b = how.transpose_b != CUBLAS_OP_N;
-  const bool shapes = (turned_a ? a.columns : a.rows) == c.rows &&
-                      (turned_b ? b.rows : b.columns) == c.columns &&
-                      (turned_a ? a.rows : a.columns) == (turned_b ? b.columns : b.rows);
-  // The library's table of types, of those that strata has.
-  const bool types =
-      is_double ? a.type == CUDA_R_64F && c.type == CUDA_R_64F
-                : a.type != CUDA_R_64F &&
-                      (c.type == a.type || (a.type == CUDA_R_16BF && c.type == CUDA_R_32F));
-  const bool scale = how.scale == (is_double ? CUDA_R_64F : CUDA_R_32F);
-  const bool epilogue = how.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
-                        (how.epilogue == CUBLASLT_EPILOGUE_BIAS && !is_double && c.type == a.type &&
-                         how.bias != nullptr);
-  return shapes && types && a.type == b.type && scale && epilogue;
+/// A library has no kernel for some products with an epilogue, and leaves open which; this one has
+/// none where it sums over an odd number of elements.
+bool has_kernel(const MatrixProduct& product) {
+  return product.how.epilogue == CUBLASLT_EPILOGUE_DEFAULT || product.summed() % 2 == 0;
 }
 
 /// What strata promises for every address.
@@ -197,9 +64,31 @@ bool is_aligned(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % kAlignmentBytes == 0;
 }
 
+/// Whether what the heuristic may read of the addresses is what strata promises.
+bool is_aligned(const Description& how) {
+  return (!has_bias(how.epilogue) || is_aligned(how.bias)) &&
+         (!has_aux(how.epilogue) || is_aligned(how.aux));
+}
+
+bool overlap(const void* a, const void* b, std::size_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(a);
+  const auto* const second = static_cast<const std::byte*>(b);
+  return std::less<>()(first, second + bytes) && std::less<>()(second, first + bytes);
+}
+
 }  // namespace
 
 extern "C" {
+
+// Of the stand-in alone.
+/// Products with an epilogue that were put on streams.
+int standin_cublas_lt_products(cublasLtEpilogue_t epilogue) {
+  return put_so_far[epilogue];
+}
+/// How often a kernel was asked for.
+int standin_cublas_lt_choices() {
+  return choices_so_far;
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* lightHandle) {
   *lightHandle = handle_of<cublasLtHandle_t>(new std::byte());
@@ -270,6 +159,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc,
       return set(description.epilogue, buf, sizeInBytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return set(description.bias, buf, sizeInBytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return set(description.aux, buf, sizeInBytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return set(description.aux_stride, buf, sizeInBytes);
     default:
       return CUBLAS_STATUS_NOT_SUPPORTED;
   }
@@ -314,11 +207,17 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatrixLayout_t Ddesc, cublasLtMatmulPreference_t preference, int requestedAlgoCount,
     cublasLtMatmulHeuristicResult_t heuristicResultsArray[], int* returnAlgoCount) {
   *returnAlgoCount = 0;
+  ++choices_so_far;
+  const MatrixProduct product{
+      .how = ours(operationDesc), .a = ours(Adesc), .b = ours(Bdesc), .d = ours(Ddesc)};
   // What the laws of numbers ask for: no split of the sum, no choice by addresses.
   if (requestedAlgoCount < 1 || Cdesc != Ddesc ||
       ours(preference).reduction_mask != CUBLASLT_REDUCTION_SCHEME_NONE ||
-      ours(preference).alignment_bytes != kAlignmentBytes ||
-      !fits(ours(operationDesc), ours(Adesc), ours(Bdesc), ours(Cdesc))) {
+      ours(preference).alignment_bytes != kAlignmentBytes || !product.is_allowed() ||
+      !is_aligned(product.how)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  if (!has_kernel(product)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   heuristicResultsArray[0] = {};
@@ -335,23 +234,32 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*lightHandle*/, cublasLtMatmulDe
                               void* workspace, std::size_t /*workspaceSizeInBytes*/,
                               cudaStream_t stream) {
   const Description& how = ours(computeDesc);
-  if (C != D || Cdesc != Ddesc || !is_aligned(A) || !is_aligned(B) || !is_aligned(D) ||
-      !is_aligned(workspace) || !is_aligned(how.bias) ||
-      !fits(how, ours(Adesc), ours(Bdesc), ours(Ddesc))) {
+  const MatrixProduct product{how,
+                              ours(Adesc),
+                              ours(Bdesc),
+                              ours(Ddesc),
+                              standin::scalar(alpha, how.scale),
+                              standin::scalar(beta, how.scale),
+                              A,
+                              B,
+                              C,
+                              D};
+  // In place C is D; elsewhere what is written lies apart from what is read.
+  const std::size_t bytes = product.d.bytes();
+  const bool apart =
+      (C == D || !overlap(C, D, bytes)) &&
+      (!has_aux(how.epilogue) ||
+       (!overlap(how.aux, D, bytes) && (product.beta == 0.0 || !overlap(how.aux, C, bytes))));
+  if (!apart || Cdesc != Ddesc || !is_aligned(A) || !is_aligned(B) || !is_aligned(C) ||
+      !is_aligned(D) || !is_aligned(workspace) || !is_aligned(how) || !product.is_allowed() ||
+      !has_kernel(product)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  const Product product{how,
-                        ours(Adesc),
-                        ours(Bdesc),
-                        ours(Ddesc),
-                        load<double>(alpha, how.scale, 0),
-                        load<double>(beta, how.scale, 0),
-                        A,
-                        B,
-                        D};
-  return standin::put_library_work(stream, [product] { run_product(product); })
-             ? CUBLAS_STATUS_SUCCESS
-             : CUBLAS_STATUS_EXECUTION_FAILED;
+  if (!standin::put_library_work(stream, [product] { product.run(); })) {
+    return CUBLAS_STATUS_EXECUTION_FAILED;
+  }
+  ++put_so_far[how.epilogue];
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 }  // extern "C"

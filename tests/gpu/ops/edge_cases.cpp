@@ -12,6 +12,7 @@
 #include "strata/ops/embedding.hpp"
 #include "strata/ops/group_norm.hpp"
 #include "strata/ops/layer_norm.hpp"
+#include "strata/ops/matmul.hpp"
 #include "strata/ops/pooling.hpp"
 #include "strata/ops/reduce.hpp"
 #include "strata/ops/rms_norm.hpp"
@@ -154,6 +155,21 @@ void add_norms_of_nans(std::vector<Case>& cases, const Shape& shape) {
       [](Context& context, const Tensors& t) { column_statistics(context, t[0], t[1], t[2]); });
 }
 
+void add_products_of_nans(std::vector<Case>& cases) {
+  const Shape a{37, 10};
+  const Shape b{10, 24};
+  const Shape c{37, 24};
+  add_case(cases, "matmul_gelu_of_nans", {with_nans(a), read(b), written(c), written(c)},
+           [](Context& context, const Tensors& t) {
+             matmul(context, t[0], t[1], t[3],
+                    {.activation = Activation::kGelu, .pre_activation = t[2]});
+           });
+  add_case(cases, "matmul_gelu_gradient_at_nans", {read(a), read(b), with_nans(c), written(c)},
+           [](Context& context, const Tensors& t) {
+             matmul(context, t[0], t[1], t[3], {.gelu_gradient_of = t[2]});
+           });
+}
+
 }  // namespace
 
 void add_in_place_cases(std::vector<Case>& cases) {
@@ -193,6 +209,7 @@ void add_nan_cases(std::vector<Case>& cases) {
     add_losses_of_nans(cases, rows);
     add_norms_of_nans(cases, rows);
   }
+  add_products_of_nans(cases);
   const PoolingShape pool{.images = 3,
                           .height = {.in = 8, .out = 4, .window = 2, .stride = 2},
                           .width = {.in = 6, .out = 3, .window = 2, .stride = 2},

@@ -68,6 +68,59 @@ void add_options(std::vector<Case>& cases, const Product& p) {
            });
 }
 
+/// Products together with what goes before and behind them.
+void add_fused(std::vector<Case>& cases, const Product& p) {
+  const Shape a{p.m, p.k};
+  const Shape b{p.n, p.k};
+  const Shape c{p.m, p.n};
+  constexpr Transpose kYes = Transpose::kYes;
+  add_case(cases, name_of_product("matmul_addend", p),
+           {read(a), read(b), read({p.n}), read(c), written(c)},
+           [](Context& context, const Tensors& t) {
+             matmul(context, t[0], t[1], t[4], {.transpose_b = kYes, .bias = t[2], .addend = t[3]});
+           });
+  add_case(cases, name_of_product("matmul_addend_in_place", p), {read(a), read(b), updated(c)},
+           [](Context& context, const Tensors& t) {
+             matmul(context, t[0], t[1], t[2], {.transpose_b = kYes, .addend = t[2]});
+           });
+  add_case(cases, name_of_product("matmul_addend_to_computed", p),
+           {read(a), read(b), read({p.n}), computed(Role::kRead, c), computed(Role::kWritten, c)},
+           [](Context& context, const Tensors& t) {
+             matmul(context, t[0], t[1], t[4], {.transpose_b = kYes, .bias = t[2], .addend = t[3]});
+           });
+  for (const bool biased : {false, true}) {
+    add_case(cases, name_of_product(biased ? "matmul_bias_gelu" : "matmul_gelu", p),
+             {read(a), read(b), read({p.n}), written(c), written(c)},
+             [=](Context& context, const Tensors& t) {
+               matmul(context, t[0], t[1], t[4],
+                      {.transpose_b = kYes,
+                       .bias = biased ? ConstTensorView(t[2]) : ConstTensorView(),
+                       .activation = Activation::kGelu,
+                       .pre_activation = t[3]});
+             });
+  }
+  add_case(
+      cases, name_of_product("matmul_gelu_to_computed", p),
+      {read(a), read(b), read({p.n}), computed(Role::kWritten, c), computed(Role::kWritten, c)},
+      [](Context& context, const Tensors& t) {
+        matmul(context, t[0], t[1], t[4],
+               {.transpose_b = kYes,
+                .bias = t[2],
+                .activation = Activation::kGelu,
+                .pre_activation = t[3]});
+      });
+  add_case(cases, name_of_product("matmul_gelu_gradient", p),
+           {read(a), read({p.k, p.n}), read(c), written(c)},
+           [](Context& context, const Tensors& t) {
+             matmul(context, t[0], t[1], t[3], {.gelu_gradient_of = t[2]});
+           });
+  add_case(cases, name_of_product("matmul_gelu_gradient_in_computed", p),
+           {read(a), read({p.k, p.n}), computed(Role::kRead, c), computed(Role::kWritten, c)},
+           [](Context& context, const Tensors& t) {
+             matmul(context, t[0], t[1], t[3], {.gelu_gradient_of = t[2]});
+           });
+}
+
 }  // namespace
 
 void add_product_cases(std::vector<Case>& cases) {
@@ -76,6 +129,11 @@ void add_product_cases(std::vector<Case>& cases) {
         Product{17, 9, 1}, Product{1, 1, 1}, Product{64, 64, 8192}}) {
     add_transposes(cases, product);
     add_options(cases, product);
+    add_fused(cases, product);
+  }
+  // GELU is the library's where rows are a multiple of 8 elements.
+  for (const Product& product : {Product{7, 24, 10}, Product{1, 8, 2}, Product{129, 8, 34}}) {
+    add_fused(cases, product);
   }
   for (const Shape& shape : {Shape{7, 5}, Shape{64, 128}, Shape{3, 211, 130}}) {
     const Operand sum = computed(Role::kBoth, {shape.back()});

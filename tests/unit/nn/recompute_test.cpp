@@ -115,12 +115,16 @@ std::int64_t bytes_of(const Model& model, const StageSpec& spec, const std::stri
   return 0;
 }
 
+/// What a tensor takes of an arena.
+std::int64_t line(std::int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
 TEST(StageMemory, OfASublayerIsWhatItsTensorsTake) {
   const Model model({.layers = {"relu", "attention 4 dropout=0.2", "mlp 12 swiglu", "flatten"},
                      .input_shape = Shape{kContext, 8},
                      .outputs = kContext * 8,
                      .shards = 2});
-  const auto line = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };
   StageSpec spec = spec_of<float>({1, 4}, kMicrobatch);
   spec.pass.shards = {.count = 2, .own = {0, 2}};
   spec.order = BackwardOrder::kFused;
@@ -146,6 +150,18 @@ TEST(StageMemory, OfASublayerIsWhatItsTensorsTake) {
   EXPECT_EQ(again(), wide + hidden);
   EXPECT_EQ(activations(Recompute::kFull), 2 * wide + mask);
   EXPECT_EQ(again(), statistics + wide + std::max(wide + qkv + log_sums, 3 * hidden));
+}
+
+TEST(StageMemory, NothingStandsBetweenAProductAndTheGradientOfGelu) {
+  const auto workspace_of = [](const std::string& mlp) {
+    const Model model({.layers = {"relu", mlp, "flatten"},
+                       .input_shape = Shape{kContext, 8},
+                       .outputs = kContext * 8,
+                       .shards = 1});
+    return bytes_of(model, spec_of<float>({1, 2}, kMicrobatch), "workspace");
+  };
+  EXPECT_EQ(workspace_of("mlp 12 gelu") + line(kMicrobatch * kContext * 12 * 4),
+            workspace_of("mlp 12 relu"));
 }
 
 TEST(StageMemory, GradientOfLogitsTakesTheirPlace) {
