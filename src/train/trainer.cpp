@@ -144,6 +144,7 @@ class Trainer {
         executor_.train(plan_.training, source,
                         1.0 / static_cast<double>(config_.batch.global * plan_.targets_per_sample),
                         state_.reducer());
+    feed_->ahead();
     times.bubble = execution.pipeline_wait;
     times.communication = state_.exposed_seconds();
     times.compute = execution.compute - times.communication;
