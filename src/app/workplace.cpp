@@ -210,8 +210,10 @@ void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const tr
     if (use != Use::kTraining) {
       return;  // takes less than the plan lists
     }
+    // The context has what it takes already.
     train::require_fits_memory(
-        plan, mpi.world().rank(), device::free_memory_bytes(device.index()) / sharing.here,
+        plan, mpi.world().rank(),
+        device::free_memory_bytes(device.index()) / sharing.here + ops::Context::kCudaBytes,
         session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : train::VirtualGrid());
   });
   choose_transport(mpi.world(), plan, sharing.here);

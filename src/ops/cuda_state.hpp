@@ -28,7 +28,7 @@ class ConvolutionLibrary;
 class CudaState {
  public:
   /// Memory that cuBLASLt's kernels may work in. Fixed, for the choice of a kernel follows from it.
-  static constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
+  static constexpr std::int64_t kWorkspaceBytes = Context::kCudaBytes;
 
   CudaState(const device::Device& device, const CudaOptions& options)
       : device_(device), options_(options), workspace_(device, kWorkspaceBytes) {}
@@ -43,6 +43,7 @@ class CudaState {
     }
     return scratch_.raw();
   }
+  [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_.bytes(); }
   /// The additions in device memory, where they stay: an operation is given the same ones again and
   /// again, and to copy them behind other work may wait for it.
   [[nodiscard]] const FoldPair* additions(std::span<const FoldPair> steps) {
