@@ -109,6 +109,7 @@ class Trainer {
   Outcome train_steps() {
     feed_.emplace(setup_.context, setup_.train_data, rank_,
                   training_loader(plan_, rank_, first_step_));
+    forget_waits();
     began_ = now_seconds();
     for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
       const StepSummary summary = train_step(step);
@@ -130,6 +131,9 @@ class Trainer {
     }
     return Outcome::kFinished;
   }
+
+  /// Those so far are no step's.
+  void forget_waits() { static_cast<void>(setup_.groups.pipeline->take_device_waits()); }
 
   StepSummary train_step(std::int64_t step) {
     StepTimes times;
@@ -155,6 +159,12 @@ class Trainer {
     const double exchanged = tied + summary.communication_seconds;
     times.communication += exchanged;
     times.compute += now_seconds() - reduced - exchanged;
+    // On a GPU the host has waited for these as a part of the work, and for those of the last
+    // update, which it did not wait for then.
+    const comm::DeviceWaits waits = setup_.groups.pipeline->take_device_waits();
+    times.bubble += waits.stage_seconds;
+    times.communication += waits.group_seconds;
+    times.compute -= waits.stage_seconds + waits.group_seconds;
     if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) {
       throw comm::AgreedError(ExitCode::kDiverged,
                               fmt::format("the run diverged: at step {} the loss is {} and the "
@@ -252,6 +262,7 @@ class Trainer {
     const EvaluationResult result =
         train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_, *setup_.test_data);
     evaluated_step_ = step;
+    forget_waits();
     if (!std::isfinite(result.loss)) {
       throw comm::AgreedError(
           ExitCode::kDiverged,
