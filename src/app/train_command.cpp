@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -63,6 +64,15 @@ void log_peak_memory(comm::MpiSession& mpi, Log& log) {
            bytes_text(all[largest]), bytes_text(all[largest + 1]));
 }
 
+/// What is beside the plan, for only the operations, and cuDNN, know it.
+void log_scratch(comm::MpiSession& mpi, const ops::Context& context, Log& log) {
+  const std::vector<std::int64_t> mine{context.scratch_bytes()};
+  std::vector<std::int64_t> all(static_cast<std::size_t>(mpi.world().size()));
+  mpi.world().all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all)));
+  log.info("operations took up to {} of a rank's GPU to work in, beside what the plan lists",
+           bytes_text(*std::max_element(all.begin(), all.end())));
+}
+
 }  // namespace
 
 ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
@@ -104,6 +114,9 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   // No message is under way when the groups end.
   workplace.groups().world->barrier();
   log_peak_memory(mpi, log);
+  if (plan.device == device::DeviceKind::kCuda) {
+    log_scratch(mpi, workplace.context(), log);
+  }
   return outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
 }
 

@@ -175,6 +175,18 @@ Workplace::Workplace(comm::MpiSession& mpi, const Session& session, const train:
     text_ += fmt::format(", {} thread{} each", session.threads, session.threads == 1 ? "" : "s");
   }
   groups_ = comm::make_groups(world_ ? *world_ : mpi.world(), plan.grid);
+  connect_groups(plan, use);
+}
+
+void Workplace::connect_groups(const train::Plan& plan, Use use) {
+  // In one order on all ranks, and only what will be used: connections take memory.
+  if (use == Use::kTraining) {
+    groups_.data->connect(plan.config.numerics.mode);
+    if (plan.model->joins_lanes()) {
+      groups_.lanes->connect(comm::Summation::kInvariant);
+    }
+  }
+  groups_.tensor->connect(plan.config.numerics.mode);
 }
 
 void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const train::Plan& plan,
@@ -212,8 +224,10 @@ void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const tr
     if (use != Use::kTraining) {
       return;  // takes less than the plan lists
     }
+    // The context has what it takes already.
     train::require_fits_memory(
-        plan, mpi.world().rank(), device::free_memory_bytes(device.index()) / sharing.here,
+        plan, mpi.world().rank(),
+        device::free_memory_bytes(device.index()) / sharing.here + ops::Context::kCudaBytes,
         session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : train::VirtualGrid());
   });
   choose_transport(mpi.world(), plan, sharing.here);

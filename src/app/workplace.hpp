@@ -45,6 +45,7 @@ class Workplace {
 
  private:
   void take_gpu(comm::MpiSession& mpi, const Session& session, const train::Plan& plan, Use use);
+  void connect_groups(const train::Plan& plan, Use use);
   void choose_transport(comm::Communicator& world, const train::Plan& plan, std::int64_t sharing);
 
   std::optional<ops::Context> context_;

@@ -33,6 +33,10 @@ std::size_t count_of(std::int64_t count) {
   return static_cast<std::size_t>(count);
 }
 
+Awaited awaited_of(Tag tag) {
+  return tag == Tag::kActivation || tag == Tag::kGradient ? Awaited::kStage : Awaited::kGroup;
+}
+
 bool on_host(const ConstTensorView& payload) {
   return payload.place() == Place::kHost;
 }
@@ -40,16 +44,18 @@ bool on_host(const ConstTensorView& payload) {
 /// What is under way on a line: done when the compute stream is told to wait for it.
 class OnLine final : public Request::Operation {
  public:
-  OnLine(NcclEngine& engine, device::Event done) : engine_(engine), done_(std::move(done)) {}
+  OnLine(NcclEngine& engine, device::Event done, Awaited awaited)
+      : engine_(engine), done_(std::move(done)), awaited_(awaited) {}
 
   bool test() override {
-    done_.wait(engine_.compute());
+    engine_.wait(done_, awaited_);
     return true;
   }
 
  private:
   NcclEngine& engine_;
   device::Event done_;
+  Awaited awaited_;
 };
 
 }  // namespace
@@ -79,7 +85,7 @@ class RouteReceive final : public Request::Operation {
       route_.posted.pop_front();
       oldest.begin();
     }
-    done_->wait(engine_.compute());
+    engine_.wait(*done_, awaited_of(route_.route.tag));
     return true;
   }
 
@@ -127,15 +133,16 @@ OpenRoute& NcclCommunicator::route_of(const Route& route) {
 
 template <typename Calls>
 std::unique_ptr<Request::Operation> NcclCommunicator::on_line(NcclLine& line, std::string what,
-                                                              const Calls& calls) {
+                                                              Awaited awaited, const Calls& calls) {
   device::Event ready = engine_.mark_compute();
-  return std::make_unique<OnLine>(engine_, line.issue(ready, std::move(what), patience(), calls));
+  return std::make_unique<OnLine>(engine_, line.issue(ready, std::move(what), patience(), calls),
+                                  awaited);
 }
 
 template <typename Calls>
 void NcclCommunicator::collective(std::string_view what, const Calls& calls) {
   if (line_ != nullptr) {
-    on_line(*line_, describe_collective(what), calls)->test();
+    on_line(*line_, describe_collective(what), Awaited::kGroup, calls)->test();
   }
 }
 
@@ -206,7 +213,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView
     return std::make_unique<Forwarded>(host().send(payload, peer, tag));
   }
   OpenRoute& route = route_of({.from = rank(), .to = peer, .tag = tag});
-  return on_line(*route.line, describe("send to", peer, tag),
+  return on_line(*route.line, describe("send to", peer, tag), awaited_of(tag),
                  [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
                    note(functions().send(payload.raw(), count_of(payload.bytes()), ncclUint8, 1,
                                          handle, stream));
@@ -234,7 +241,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
               std::none_of(receives.begin(), receives.end(), inside),
           "an exchange of host and device memory");
   return on_line(
-      *line_, describe_collective(fmt::format("exchange of {}s", name_of(tag))),
+      *line_, describe_collective(fmt::format("exchange of {}s", name_of(tag))), Awaited::kGroup,
       [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
         for (const Incoming& message : receives) {
           note(functions().recv(message.payload.raw(), count_of(message.payload.bytes()), ncclUint8,
@@ -276,7 +283,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
       }
     }
   };
-  return on_line(*line_, describe_collective("reduce-scatter"), calls);
+  return on_line(*line_, describe_collective("reduce-scatter"), Awaited::kGroup, calls);
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::int64_t> members,
@@ -343,6 +350,32 @@ void NcclCommunicator::open_round(std::span<const Route> routes) {
     Request(sends ? begin_send(payload, own->to, tag) : begin_receive(payload, own->from, tag),
             describe("connect to", sends ? own->to : own->from, tag), patience())
         .wait();
+    engine_.settle(patience());
+  });
+}
+
+void NcclCommunicator::connect(Summation sums) {
+  if (line_ == nullptr) {
+    return;
+  }
+  agree(host(), [&] {
+    // NCCL connects ranks where they first meet in an exchange, and in a sum anew.
+    const device::Buffer memory(engine_.device(), size() * size_bytes(DType::kFloat32));
+    const auto part = [&](std::int64_t r) {
+      return memory.view(r * size_bytes(DType::kFloat32), Shape{1}, DType::kFloat32);
+    };
+    std::vector<Outgoing> sends;
+    std::vector<Incoming> receives;
+    for (std::int64_t r = 0; r < size(); ++r) {
+      if (r != rank()) {
+        sends.push_back({.payload = part(rank()), .peer = r});
+        receives.push_back({.payload = part(r), .peer = r});
+      }
+    }
+    exchange(sends, receives, Tag::kSetup).wait();
+    if (sums == Summation::kLibrary) {
+      all_reduce(part(0));
+    }
     engine_.settle(patience());
   });
 }

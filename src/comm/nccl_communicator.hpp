@@ -31,6 +31,7 @@ class NcclCommunicator final : public Communicator {
                    std::unique_ptr<NcclEngine> own_engine, std::unique_ptr<NcclLine> line);
 
   void open_routes(std::span<const Route> routes) override;
+  void connect(Summation sums) override;
   void barrier() override;
   void broadcast(TensorView payload, std::int64_t root) override;
   void all_gather(ConstTensorView mine, TensorView all) override;
@@ -39,6 +40,7 @@ class NcclCommunicator final : public Communicator {
                                          std::string name) override;
   void progress() override;
   void settle() override;
+  DeviceWaits take_device_waits() override { return engine_.take_waits(); }
   void pace() override;
 
  protected:
@@ -60,7 +62,7 @@ class NcclCommunicator final : public Communicator {
   /// Puts calls on a line, after the work that the compute stream holds now.
   template <typename Calls>
   [[nodiscard]] std::unique_ptr<Request::Operation> on_line(NcclLine& line, std::string what,
-                                                            const Calls& calls);
+                                                            Awaited awaited, const Calls& calls);
   /// Orders a collective behind and before the work of the compute stream.
   template <typename Calls>
   void collective(std::string_view what, const Calls& calls);

@@ -156,6 +156,7 @@ void NcclEngine::settle(Patience patience) {
     const auto is_busy = [](NcclLine* line) { return !line->idle(); };
     const auto busy = std::find_if(lines_.begin(), lines_.end(), is_busy);
     if (busy == lines_.end() && compute_.idle()) {
+      count_waits();
       return;
     }
     // Each line that ends shows that its peers live.
@@ -170,6 +171,26 @@ void NcclEngine::settle(Patience patience) {
       lose_patience((*busy)->latest(), patience);
     }
   }
+}
+
+void NcclEngine::wait(device::Event& done, Awaited awaited) {
+  if (idle_.empty()) {
+    idle_.emplace_back(device_);
+  }
+  Wait& wait = waits_.emplace_back(Wait{std::move(idle_.back()), awaited});
+  idle_.pop_back();
+  wait.time.start(compute_);
+  done.wait(compute_);
+  wait.time.stop(compute_);
+}
+
+void NcclEngine::count_waits() {
+  for (Wait& wait : waits_) {
+    (wait.awaited == Awaited::kStage ? waited_.stage_seconds : waited_.group_seconds) +=
+        wait.time.seconds();
+    idle_.push_back(std::move(wait.time));
+  }
+  waits_.clear();
 }
 
 void NcclEngine::pace(Patience patience) {

@@ -7,10 +7,12 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/comm/communicator.hpp"
 #include "strata/device/device.hpp"
+#include "strata/device/stopwatch.hpp"
 #include "strata/device/stream.hpp"
 
 #include "nccl_library.hpp"
@@ -22,6 +24,9 @@ class NcclLine;
 /// Where NCCL keeps a communicator's handle: it may write it after the call that asked for it, so
 /// the place stays. Null once the communicator is ended.
 using NcclHandle = ncclComm_t*;
+
+/// What the compute stream waits for: a neighbouring stage, or the ranks of a group.
+enum class Awaited { kStage, kGroup };
 
 /// What all NCCL communicators of a process share: the library, the GPU, the compute stream, and
 /// the list of themselves. They are made without blocking (ncclConfig_t::blocking = 0), so that
@@ -57,6 +62,11 @@ class NcclEngine {
   /// A point in the compute stream that one stream is to wait for.
   [[nodiscard]] device::Event mark_compute();
 
+  /// Lets the compute stream go on only after `done`, and notes how long it stands still for that.
+  void wait(device::Event& done, Awaited awaited);
+  /// What the waits until the last settle() came to, since the last call.
+  [[nodiscard]] DeviceWaits take_waits() { return std::exchange(waited_, {}); }
+
   /// Throws: Error(kPeer) where a communicator has failed.
   void look_for_failures();
   /// Waits on the host until the compute stream and every line are idle.
@@ -70,7 +80,14 @@ class NcclEngine {
   void end(NcclHandle handle) noexcept;
 
  private:
+  struct Wait {
+    device::Stopwatch time;
+    Awaited awaited = Awaited::kGroup;
+  };
+
   void use_device() const;
+  /// Adds up the waits. Pre: the compute stream is idle.
+  void count_waits();
   /// Waits until a call is done that returned `result`.
   void complete(ncclComm_t handle, ncclResult_t result, const std::string& what, Patience patience);
   [[nodiscard]] ncclResult_t state_of(ncclComm_t handle) const;
@@ -86,6 +103,10 @@ class NcclEngine {
   std::deque<ncclComm_t> handles_;
   /// Points of the compute stream that the host has not waited for.
   std::deque<device::Event> marks_;
+  /// Since the last settle().
+  std::vector<Wait> waits_;
+  std::vector<device::Stopwatch> idle_;
+  DeviceWaits waited_;
 };
 
 /// One NCCL communicator and the stream that its operations run on, in the order of their calls.

@@ -132,11 +132,23 @@ bool is_idle(std::int64_t device, void* stream) {
   return is_done(cudaStreamQuery(static_cast<cudaStream_t>(stream)), "work on a stream");
 }
 
-void* make_event(std::int64_t device) {
+namespace {
+
+void* make_event_with(std::int64_t device, unsigned flags) {
   use(device);
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  check(cudaEventCreateWithFlags(&event, flags), "making an event");
   return event;
+}
+
+}  // namespace
+
+void* make_event(std::int64_t device) {
+  return make_event_with(device, cudaEventDisableTiming);
+}
+
+void* make_timed_event(std::int64_t device) {
+  return make_event_with(device, cudaEventDefault);
 }
 
 void destroy_event(std::int64_t device, void* event) noexcept {
@@ -205,6 +217,15 @@ void launch_graph(std::int64_t device, void* graph, void* stream) {
   use(device);
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), static_cast<cudaStream_t>(stream)),
         "launching recorded work");
+}
+
+double seconds_between(std::int64_t device, void* first, void* second) {
+  use(device);
+  float milliseconds = 0.0F;
+  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(first),
+                             static_cast<cudaEvent_t>(second)),
+        "asking for the time between events");
+  return 1e-3 * static_cast<double>(milliseconds);
 }
 
 void copy(void* to, const void* from, std::int64_t bytes, void* stream) {

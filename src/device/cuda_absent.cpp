@@ -58,6 +58,14 @@ void* make_event(std::int64_t) {
   refuse();
 }
 
+void* make_timed_event(std::int64_t) {
+  refuse();
+}
+
+double seconds_between(std::int64_t, void*, void*) {
+  refuse();
+}
+
 void destroy_event(std::int64_t, void*) noexcept {}
 
 void record_event(std::int64_t, void*, void*) {

@@ -28,11 +28,15 @@ void synchronize_stream(std::int64_t device, void* stream);
 [[nodiscard]] bool is_idle(std::int64_t device, void* stream);
 
 [[nodiscard]] void* make_event(std::int64_t device);
+/// One that knows when it was reached.
+[[nodiscard]] void* make_timed_event(std::int64_t device);
 void destroy_event(std::int64_t device, void* event) noexcept;
 void record_event(std::int64_t device, void* event, void* stream);
 void stream_waits_for(std::int64_t device, void* stream, void* event);
 void host_waits_for(std::int64_t device, void* event);
 [[nodiscard]] bool is_reached(std::int64_t device, void* event);
+/// Pre: both are timed and reached.
+[[nodiscard]] double seconds_between(std::int64_t device, void* first, void* second);
 
 /// What the calling thread puts on the stream from here on is recorded, and not done.
 void begin_recording(std::int64_t device, void* stream);

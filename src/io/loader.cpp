@@ -85,6 +85,7 @@ class Loader::Reader {
   Reader& operator=(const Reader&) = delete;
 
   const LoadedStep& next();
+  [[nodiscard]] bool ready();
   [[nodiscard]] double wait_seconds() const { return wait_seconds_; }
   [[nodiscard]] std::int64_t memory_bytes() const {
     return static_cast<std::int64_t>(kBuffers) * buffer_bytes();
@@ -218,6 +219,11 @@ const LoadedStep& Loader::Reader::next() {
   return buffers_[static_cast<std::size_t>(given_++) % kBuffers].step;
 }
 
+bool Loader::Reader::ready() {
+  const std::scoped_lock lock(mutex_);
+  return filled_ > given_ && !(error_ && error_at_.first == given_);
+}
+
 Loader::Loader(const Dataset& dataset, LoaderOptions options) {
   check_options(options);
   require(is_image(dataset.info().input_shape) || options.augmentation == Augmentation(),
@@ -231,6 +237,10 @@ Loader::~Loader() = default;
 
 const LoadedStep& Loader::next() {
   return reader_->next();
+}
+
+bool Loader::ready() const {
+  return reader_->ready();
 }
 
 double Loader::wait_seconds() const {

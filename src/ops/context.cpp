@@ -36,6 +36,10 @@ CudaState& Context::cuda_state() {
   return *cuda_state_;
 }
 
+std::int64_t Context::scratch_bytes() const {
+  return cuda_state_ == nullptr ? 0 : cuda_state_->scratch_bytes();
+}
+
 Context::~Context() = default;
 Context::Context(Context&& other) noexcept = default;
 Context& Context::operator=(Context&& other) noexcept = default;

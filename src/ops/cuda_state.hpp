@@ -28,7 +28,7 @@ class ConvolutionLibrary;
 class CudaState {
  public:
   /// Memory that cuBLASLt's kernels may work in. Fixed, for the choice of a kernel follows from it.
-  static constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
+  static constexpr std::int64_t kWorkspaceBytes = Context::kCudaBytes;
 
   CudaState(const device::Device& device, const CudaOptions& options)
       : device_(device),
@@ -47,6 +47,7 @@ class CudaState {
     }
     return scratch_.raw();
   }
+  [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_.bytes(); }
   /// Another one for every scratch memory.
   [[nodiscard]] std::int64_t scratch_number() const { return scratch_number_; }
   /// The sample from which on dropout counts, and where its kernel reads it (set_sample_origin).

@@ -216,6 +216,9 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
                    : SampleFeed::device_bytes(plan.device, plan.train_data, options);
       });
   memory.insert(memory.end(), samples.begin(), samples.end());
+  if (plan.device == device::DeviceKind::kCuda) {
+    memory.push_back({"cuBLASLt's workspace", ops::Context::kCudaBytes});
+  }
   return memory;
 }
 

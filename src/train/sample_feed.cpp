@@ -30,20 +30,15 @@ io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank, std:
   return options;
 }
 
-namespace {
-
-constexpr std::size_t kCrossings = 2;
-
-}  // namespace
-
 std::int64_t SampleFeed::device_bytes(device::DeviceKind device, const io::DatasetInfo& info,
                                       const io::LoaderOptions& options) {
-  return device == device::DeviceKind::kCpu ? 0 : io::Loader::step_bytes(info, options);
+  // Where a step reads them, and where the next one's land.
+  return 2 * pinned_bytes(device, info, options);
 }
 
 std::int64_t SampleFeed::pinned_bytes(device::DeviceKind device, const io::DatasetInfo& info,
                                       const io::LoaderOptions& options) {
-  return static_cast<std::int64_t>(kCrossings) * device_bytes(device, info, options);
+  return device == device::DeviceKind::kCpu ? 0 : io::Loader::step_bytes(info, options);
 }
 
 SampleFeed::SampleFeed(ops::Context& context, const io::Dataset& dataset, const RankPlan& rank,
@@ -53,11 +48,9 @@ SampleFeed::SampleFeed(ops::Context& context, const io::Dataset& dataset, const 
     return;
   }
   const device::Device& device = context.device();
-  if (const std::int64_t bytes = device_bytes(device.kind(), dataset.info(), options); bytes > 0) {
+  if (const std::int64_t bytes = pinned_bytes(device.kind(), dataset.info(), options); bytes > 0) {
     memory_ = device::Buffer(device, bytes);
-    for (std::size_t i = 0; i < kCrossings; ++i) {
-      crossings_.push_back(std::make_unique<Crossing>(device, bytes));
-    }
+    crossing_.emplace(device, bytes);
   }
   loader_.emplace(dataset, std::move(options));
 }
@@ -66,24 +59,48 @@ void SampleFeed::next() {
   if (!loader_) {
     return;
   }
-  loaded_ = &loader_->next();
-  if (!memory_.empty()) {
-    send_to_device();
+  if (!crossing_) {
+    loaded_ = &loader_->next();
+    return;
+  }
+  if (!crossing_->under_way) {
+    send();
+  }
+  take();
+}
+
+void SampleFeed::ahead() {
+  if (crossing_ && !crossing_->under_way && loader_->ready()) {
+    send();
   }
 }
 
-void SampleFeed::send_to_device() {
-  Crossing& crossing = *crossings_[crossing_];
-  crossing_ = (crossing_ + 1) % kCrossings;
-  if (crossing.done.waits_due() > 0) {
-    crossing.done.wait_on_host();
+void SampleFeed::send() {
+  Crossing& crossing = *crossing_;
+  loaded_ = &loader_->next();
+  if (crossing.arrived.waits_due() > 0) {
+    crossing.arrived.wait_on_host();
   }
   const ConstTensorView& all = loaded_->memory();
-  const TensorView pinned(crossing.memory.raw(), all.shape(), all.dtype());
+  const TensorView pinned(crossing.pinned.raw(), all.shape(), all.dtype());
   device::copy_tensor(all, pinned);
+  if (crossing.taken.waits_due() > 0) {
+    crossing.taken.wait(crossing.stream);
+  }
+  device::copy_tensor(pinned, crossing.landing.view(0, all.shape(), all.dtype()), crossing.stream);
+  crossing.arrived.record(crossing.stream);
+  crossing.under_way = true;
+}
+
+void SampleFeed::take() {
+  Crossing& crossing = *crossing_;
+  const ConstTensorView& all = loaded_->memory();
+  crossing.arrived.wait(context_.stream());
   // In the order of the stream: the step before has done with its samples.
-  device::copy_tensor(pinned, memory_.view(0, all.shape(), all.dtype()), context_.stream());
-  crossing.done.record(context_.stream());
+  device::copy_tensor(crossing.landing.view(0, all.shape(), all.dtype()),
+                      memory_.view(0, all.shape(), all.dtype()), context_.stream());
+  crossing.taken.record(context_.stream());
+  crossing.under_way = false;
 }
 
 ConstTensorView SampleFeed::on_device(const ConstTensorView& tensor) const {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "strata/device/buffer.hpp"
 #include "strata/device/pinned_buffer.hpp"
+#include "strata/device/stream.hpp"
 #include "strata/io/loader.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/pipeline/executor.hpp"
@@ -43,28 +43,46 @@ class SampleFeed {
 
   /// Goes to the next step, waiting for its samples. What inputs() and targets() gave is void.
   void next();
+  /// Begins to bring the samples of the step after this one to a GPU, beside the computing, where
+  /// they are read already; does not wait for them. Pre: next() was called.
+  void ahead();
+  /// At the same addresses in every step where the device is a GPU.
   [[nodiscard]] ConstTensorView inputs(std::int64_t m) const;
   [[nodiscard]] ConstTensorView targets(std::int64_t m) const;
 
  private:
-  /// Host memory on its way to the GPU.
+  /// A step's samples on their way to a GPU: to where they land, on a stream of their own, and from
+  /// there to where the step reads them, on that of the computing.
   struct Crossing {
-    Crossing(const device::Device& device, std::int64_t bytes) : memory(bytes), done(device, 1) {}
+    Crossing(const device::Device& device, std::int64_t bytes)
+        : pinned(bytes),
+          landing(device, bytes),
+          arrived(device, 2),
+          taken(device, 1),
+          stream(device) {}
 
-    device::PinnedBuffer memory;
-    device::Event done;
+    device::PinnedBuffer pinned;
+    device::Buffer landing;
+    /// They have landed: the computing waits for it, and the host before it uses `pinned` again.
+    device::Event arrived;
+    /// They are where the step reads them.
+    device::Event taken;
+    bool under_way = false;
+    // Goes first: it may still have work that uses the memory above.
+    device::Stream stream;
   };
 
-  void send_to_device();
+  void send();
+  void take();
   [[nodiscard]] ConstTensorView on_device(const ConstTensorView& tensor) const;
 
   ops::Context& context_;
   std::optional<io::Loader> loader_;
+  // All steps have one layout, so that the newest tells where a tensor is.
   const io::LoadedStep* loaded_ = nullptr;
-  // Of a GPU only. Two, so that the next step's samples can be put there while these cross.
-  std::vector<std::unique_ptr<Crossing>> crossings_;
-  std::size_t crossing_ = 0;
+  // Of a GPU only.
   device::Buffer memory_;
+  std::optional<Crossing> crossing_;
 };
 
 /// One step of a feed as the executor asks for it.

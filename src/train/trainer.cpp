@@ -112,6 +112,7 @@ class Trainer {
   Outcome train_steps() {
     feed_.emplace(setup_.context, setup_.train_data, rank_,
                   training_loader(plan_, rank_, first_step_));
+    forget_waits();
     began_ = now_seconds();
     for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
       const StepSummary summary = train_step(step);
@@ -134,6 +135,9 @@ class Trainer {
     return Outcome::kFinished;
   }
 
+  /// Those so far are no step's.
+  void forget_waits() { static_cast<void>(setup_.groups.pipeline->take_device_waits()); }
+
   StepSummary train_step(std::int64_t step) {
     StepTimes times;
     const double begin = now_seconds();
@@ -147,6 +151,7 @@ class Trainer {
         executor_.train(plan_.training, source,
                         1.0 / static_cast<double>(config_.batch.global * plan_.targets_per_sample),
                         state_.reducer());
+    feed_->ahead();
     times.bubble = execution.pipeline_wait;
     times.communication = state_.exposed_seconds();
     times.compute = execution.compute - times.communication;
@@ -157,6 +162,12 @@ class Trainer {
     const double exchanged = tied + summary.communication_seconds;
     times.communication += exchanged;
     times.compute += now_seconds() - reduced - exchanged;
+    // On a GPU the host has waited for these as a part of the work, and for those of the last
+    // update, which it did not wait for then.
+    const comm::DeviceWaits waits = setup_.groups.pipeline->take_device_waits();
+    times.bubble += waits.stage_seconds;
+    times.communication += waits.group_seconds;
+    times.compute -= waits.stage_seconds + waits.group_seconds;
     if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) {
       throw comm::AgreedError(ExitCode::kDiverged,
                               fmt::format("the run diverged: at step {} the loss is {} and the "
@@ -254,6 +265,7 @@ class Trainer {
     const EvaluationResult result =
         train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_, *setup_.test_data);
     evaluated_step_ = step;
+    forget_waits();
     if (!std::isfinite(result.loss)) {
       throw comm::AgreedError(
           ExitCode::kDiverged,

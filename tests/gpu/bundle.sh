@@ -1,10 +1,32 @@
 #!/bin/bash
 # Packs a build with the libraries that it needs into one archive, for nodes with a GPU and no package registry.
 #   tests/gpu/bundle.sh [BUILD_DIRECTORY [ARCHIVE]]     default: build/release, build/strata-gpu.tar.xz
+#   tests/gpu/bundle.sh --data [ARCHIVE]                default: build/strata-data.tar; what tests/gpu/accuracy.py trains on,
+#                                                       out of STRATA_DATA_DIR
 # Left out is what such a node has itself: the C library (2.36 or newer), the driver, CUDA, cuDNN and NCCL. tests/gpu/run.sh
 # unpacks the archive and runs what is in it.
 set -euo pipefail
 root=$(dirname "$(dirname "$(dirname "$(realpath "${BASH_SOURCE[0]}")")")")
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+
+if [ "${1:-}" = --data ]; then
+  archive=$(realpath -m "${2:-$root/build/strata-data.tar}")
+  mkdir "$stage/strata-data"
+  for name in t10k-images-idx3-ubyte.gz t10k-labels-idx1-ubyte.gz input.txt cifar10-jpg.tar.xz; do
+    found=$(find -L "${STRATA_DATA_DIR:?names the directory with the data}" -name "$name" -print -quit)
+    if [ -n "$found" ]; then
+      cp "$found" "$stage/strata-data/"
+    else
+      echo "bundle.sh: $STRATA_DATA_DIR has no $name; the jobs that need it will be left out"
+    fi
+  done
+  mkdir -p "$(dirname "$archive")"
+  tar -C "$stage" -cf "$archive" strata-data  # all but the text is compressed
+  echo "bundle.sh: $archive, $(($(stat -c %s "$archive") / 1000000)) MB"
+  exit
+fi
+
 build=$(realpath -m "${1:-$root/build/release}")
 archive=$(realpath -m "${2:-$root/build/strata-gpu.tar.xz}")
 most_bytes=$((60 * 1000 * 1000))
@@ -23,8 +45,6 @@ plugins=$(ompi_info --path pkglibdir --parsable | sed 's/.*://')
 pmix=$(find /usr/lib -path '*/pmix/*mca_*.so' -printf '%h\n' -quit)
 [ -n "$pmix" ] || { echo "bundle.sh: PMIx' plugins are not below /usr/lib; install Debian's openmpi-bin" >&2; exit 2; }
 
-stage=$(mktemp -d)
-trap 'rm -rf "$stage"' EXIT
 top=$stage/strata-gpu
 mkdir -p "$top"/{bin,lib,openmpi,pmix,share}
 for program in "${programs[@]}"; do
@@ -55,9 +75,15 @@ for library in $(needed); do
     *) cp -L "$library" "$top/lib/" ;;
   esac
 done
-cp "$root/tests/gpu/run.sh" "$root/jobs/linear-regression.ini" "$top/"
-mkdir -p "$top/bench/peers"
-cp "$root"/bench/{gpu_vs_torch,measure}.py "$top/bench/"
+if [ -f "$build/lib/libgpu_idle.so" ]; then
+  cp "$build/lib/libgpu_idle.so" "$top/lib/"
+else
+  echo "bundle.sh: $build/lib/libgpu_idle.so is not there (target gpu_idle, where CUPTI is found); idle time cannot be measured"
+fi
+cp "$root"/tests/gpu/{run.sh,accuracy.py} "$top/"
+mkdir -p "$top/bench/peers" "$top/jobs"
+cp "$root"/jobs/*.ini "$top/jobs/"
+cp "$root"/bench/{gpu_vs_torch,gpu_idle,measure}.py "$top/bench/"
 cp "$root"/bench/peers/*.py "$top/bench/peers/"
 git -C "$root" rev-parse HEAD >"$top/commit" 2>/dev/null || true
 

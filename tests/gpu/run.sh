@@ -1,9 +1,12 @@
 #!/bin/bash
 # Runs the GPU tests on a node that has a GPU and needs nothing else installed; a table says what came of them.
-# Then each operation of a layer is held to its roofline, in a table of its own, and where a Python has PyTorch and sees the
-# GPU, strata is compared with it, in a third.
-#   tests/gpu/run.sh [--only=tests|rooflines|comparison] [--sanitize=TOOL]... [ARCHIVE]
+# Then each operation of a layer is held to its roofline, in a table of its own; the share of a step of GPT-2 124M in which
+# the GPU is idle is measured; and where a Python has PyTorch and sees the GPU, strata is compared with it.
+#   tests/gpu/run.sh [--only=tests|rooflines|idle|comparison|accuracy] [--sanitize=TOOL]... [ARCHIVE]
 # ARCHIVE: default build/strata-gpu.tar.xz, made by tests/gpu/bundle.sh; inside an unpacked archive: what is there.
+# accuracy, only where it is asked for: jobs on MNIST, CIFAR-10 and Shakespeare are trained and held to what is expected. The
+# data: STRATA_DATA_DIR, else strata-data.tar beside ARCHIVE or the unpacked archive, made by tests/gpu/bundle.sh --data.
+# STRATA_ACCURACY_OPTIONS: more options of tests/gpu/accuracy.py.
 # --sanitize: the operations under compute-sanitizer's memcheck, racecheck, initcheck or synccheck too, some minutes each.
 # STRATA_PEER_PYTHON: the Python that has PyTorch; default: python3. STRATA_PEER_OPTIONS: more options of bench/gpu_vs_torch.py.
 # STRATA_GPU_LOGS: a directory for the whole output of each test; default: a new one.
@@ -16,8 +19,8 @@ only=
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --sanitize=memcheck | --sanitize=racecheck | --sanitize=initcheck | --sanitize=synccheck) tools+=("${1#*=}") ;;
-    --only=tests | --only=rooflines | --only=comparison) only=${1#*=} ;;
-    *) echo "run.sh: there is no option \"$1\"; give --only=tests, rooflines or comparison, --sanitize=memcheck, racecheck, initcheck or synccheck, or nothing" >&2; exit 2 ;;
+    --only=tests | --only=rooflines | --only=idle | --only=comparison | --only=accuracy) only=${1#*=} ;;
+    *) echo "run.sh: there is no option \"$1\"; give --only=tests, rooflines, idle, comparison or accuracy, --sanitize=memcheck, racecheck, initcheck or synccheck, or nothing" >&2; exit 2 ;;
   esac
   shift
 done
@@ -26,25 +29,27 @@ if [ ${#tools[@]} -gt 0 ] && ! command -v compute-sanitizer >/dev/null; then
   exit 2
 fi
 
+unpacked=$(mktemp -d)
+trap 'rm -rf "$unpacked"' EXIT
 if [ -x "$here/bin/strata" ]; then
   top=$here
+  data_archive=$here/../strata-data.tar
 else
   archive=${1:-$here/../../build/strata-gpu.tar.xz}
   [ -f "$archive" ] || { echo "run.sh: there is no $archive; make it with tests/gpu/bundle.sh" >&2; exit 2; }
-  unpacked=$(mktemp -d)
-  trap 'rm -rf "$unpacked"' EXIT
   # Python reads it where there is no xz.
   tar -C "$unpacked" -xf "$archive" 2>/dev/null ||
     python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$archive" "$unpacked" || exit 3
   top=$unpacked/strata-gpu
+  data_archive=$(dirname "$archive")/strata-data.tar
 fi
 
 # The node's CUDA libraries, of the versions that the program opens: a toolkit's, or those that a Python environment carries.
 peer_python=${STRATA_PEER_PYTHON:-python3}
 cuda_directories() {
   local name
-  for name in libcublasLt.so.13 libcudnn.so.9 libnccl.so.2; do
-    { ls -d /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /usr/lib/x86_64-linux-gnu 2>/dev/null
+  for name in libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 libcupti.so.13; do
+    { ls -d /usr/local/cuda*/lib64 /usr/local/cuda*/extras/CUPTI/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /usr/lib/x86_64-linux-gnu 2>/dev/null
       command -v "$peer_python" >/dev/null && "$peer_python" -c 'import site, sysconfig
 for path in {sysconfig.get_paths()["purelib"], *site.getsitepackages()}:
     print(path + "/nvidia")' 2>/dev/null
@@ -93,7 +98,7 @@ two_ranks() {
   awk 'BEGIN { srand(1); print "a,b,y"; for (i = 0; i < 400; i++) { a = 2 * rand() - 1; b = 2 * rand() - 1
     print a "," b "," 3 * a - 2 * b + 0.5 } }' >line.csv
   strata data import --format=csv --files line.csv --label=y --split=0.8,0.2 --output=data/line &&
-    timeout 300 mpirun -n 2 strata train "$top/linear-regression.ini"
+    timeout 300 mpirun -n 2 strata train "$top/jobs/linear-regression.ini"
 }
 # A language model trained on grids of ranks that share the first GPU, and twice: the same loss and gradient norm, to the bit.
 # NCCL takes ranks of one host for one unless each says that it is of another.
@@ -155,12 +160,34 @@ comparison() {
   LD_LIBRARY_PATH=$own_libraries "$python" "$top/bench/gpu_vs_torch.py" "$strata" --python="$python" \
     --seconds=300 --output="$logs/comparison.json" ${STRATA_PEER_OPTIONS:-}
 }
+# The GPU's idle share, and the kernels with most time.
+idle() {
+  if [ ! -f "$top/lib/libgpu_idle.so" ]; then
+    echo "idle time not measured: the build had no cupti.h"
+  elif ldd "$top/lib/libgpu_idle.so" | grep -q 'not found'; then
+    echo "idle time not measured: $(ldd "$top/lib/libgpu_idle.so" | awk '/not found/ { print $1 }' | xargs) not found"
+  elif ! nvidia-smi >/dev/null 2>&1; then
+    echo "idle time not measured: there is no GPU"
+  else
+    timeout 580 python3 "$top/bench/gpu_idle.py" "$top/bin/strata" --output="$logs/idle.json"
+  fi
+}
+accuracy() {
+  local data=${STRATA_DATA_DIR:-$unpacked/strata-data}
+  if [ -z "${STRATA_DATA_DIR:-}" ]; then
+    [ -f "$data_archive" ] ||
+      { echo "run.sh: there is no $data_archive; make it with tests/gpu/bundle.sh --data, or set STRATA_DATA_DIR" >&2; return 2; }
+    tar -C "$unpacked" -xf "$data_archive" || return 3
+  fi
+  # shellcheck disable=SC2086  # several options
+  python3 "$top/accuracy.py" "$top/bin/strata" "$data" --jobs="$top/jobs" ${STRATA_ACCURACY_OPTIONS:-}
+}
 peer_ready() {
   LD_LIBRARY_PATH=$own_libraries "$peer_python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null
 }
 
 # wanted PART: whether it is to be run.
-wanted() { [ -z "$only" ] || [ "$only" = "$1" ]; }
+wanted() { [ "$only" = "$1" ] || { [ -z "$only" ] && [ "$1" != accuracy ]; }; }
 
 wanted tests && run_tests
 echo
@@ -175,6 +202,14 @@ if wanted rooflines; then
     77) echo "no rooflines without it" ;;
     *) failed=$((failed + 1)); echo "rooflines: rc $status"; tail -n 40 "$logs/rooflines.log" ;;
   esac
+fi
+if wanted idle; then
+  echo
+  idle 2>"$logs/idle.log" || { failed=$((failed + 1)); tail -n 40 "$logs/idle.log"; }
+fi
+if wanted accuracy; then
+  echo
+  accuracy || failed=$((failed + 1))
 fi
 if wanted comparison; then
   echo

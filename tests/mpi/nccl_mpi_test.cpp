@@ -236,6 +236,8 @@ void groups_work_at_once(Ranks& ranks, Findings& findings) {
     return;
   }
   const Groups groups = make_groups(ranks.nccl, {.data = ranks.size() / 2, .pipeline = 2});
+  groups.data->connect(Summation::kLibrary);
+  groups.pipeline->connect(Summation::kInvariant);
   std::vector<float> in_data = numbers<float>(ranks.rank(), 1000);
   std::vector<float> in_pipeline = in_data;
   const OnGpu<float> data(ranks, in_data);

@@ -18,6 +18,7 @@ namespace standin {
 
 struct Event {
   int device = 0;
+  unsigned flags = 0;
   Position position;
 };
 

@@ -252,12 +252,12 @@ cudaError_t cudaDeviceSynchronize() {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return call([&](Machine& machine) {
-    if (flags != cudaEventDisableTiming) {
+    if (flags != cudaEventDisableTiming && flags != cudaEventDefault) {
       return cudaErrorInvalidValue;
     }
     // A handle is a number: that of no other event before or after.
     *event = reinterpret_cast<cudaEvent_t>(++machine.last_event);
-    machine.events[*event] = {standin::host_thread().device, {}};
+    machine.events[*event] = {standin::host_thread().device, flags, {}};
     return cudaSuccess;
   });
 }
@@ -288,6 +288,25 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
       return cudaErrorInvalidResourceHandle;
     }
     machine.finish({found->second.position});
+    return cudaSuccess;
+  });
+}
+
+// No time passes.
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t second) {
+  return call([&](Machine& machine) {
+    for (const cudaEvent_t event : {first, second}) {
+      const auto found = machine.events.find(event);
+      if (found == machine.events.end() || found->second.flags == cudaEventDisableTiming ||
+          found->second.position.stream == nullptr) {
+        return cudaErrorInvalidResourceHandle;
+      }
+      if (const cudaError_t reached = query(machine, found->second.position);
+          reached != cudaSuccess) {
+        return reached;
+      }
+    }
+    *milliseconds = 0.0F;
     return cudaSuccess;
   });
 }

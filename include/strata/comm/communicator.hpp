@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "strata/comm/summation.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/grid/grid.hpp"
 
@@ -77,6 +78,13 @@ struct Route {
   friend bool operator==(const Route&, const Route&) = default;
 };
 
+/// How long the compute stream stood still for messages in device memory, which the host does not
+/// wait for.
+struct DeviceWaits {
+  double stage_seconds = 0.0;  ///< for activations and their gradients
+  double group_seconds = 0.0;  ///< for all else
+};
+
 /// A group of ranks that exchange messages. Every rank of the group makes the same collective calls
 /// in the same order (design law 3). Payloads are tensors in host memory, for the MPI kind at most
 /// 2 GiB a message; other kinds take device memory too.
@@ -115,6 +123,11 @@ class Communicator {
   /// Communication: collective over the group; all ranks list the same routes in the same order.
   virtual void open_routes(std::span<const Route> /*routes*/) {}
 
+  /// Makes ready what exchange() of device memory needs, and with Summation::kLibrary sums; else
+  /// the first of them waits on the host for all ranks of the group. Between host memory they need
+  /// nothing. Communication: collective over the group.
+  virtual void connect(Summation /*sums*/) {}
+
   /// Returns when every rank of the group has called and its messages in device memory are done.
   virtual void barrier() = 0;
   /// Copies root's payload to every rank.
@@ -144,6 +157,9 @@ class Communicator {
   /// the work on the compute stream are done. Unlike a wait for the stream it ends where a peer is
   /// lost. Throws: Error(kPeer) where patience runs out or the transport fails.
   virtual void settle() {}
+
+  /// What the waits of all groups until the last settle() came to, since the last call.
+  [[nodiscard]] virtual DeviceWaits take_device_waits() { return {}; }
 
   /// Called between actions: keeps the host no more than two actions ahead of the GPU. Further
   /// ahead it would wait in a launch, where the GPU's queue is full, and not notice that a peer is

@@ -115,6 +115,9 @@ class Loader {
   /// that is no class.
   const LoadedStep& next();
 
+  /// Whether there is a next step and next() would give it at once.
+  [[nodiscard]] bool ready() const;
+
   /// Time that the last next() waited.
   [[nodiscard]] double wait_seconds() const;
   /// Size of the two buffers.

@@ -38,6 +38,8 @@ class Context {
   /// are done (docs/cuda.md lists those that wait).
   /// Throws: Error(kPeer) where the GPU fails. Pre: `device` is a GPU.
   [[nodiscard]] static Context cuda(const device::Device& device, const CudaOptions& options = {});
+  /// What a GPU's context takes of its memory from the beginning: cuBLASLt's workspace.
+  static constexpr std::int64_t kCudaBytes = std::int64_t{32} << 20;
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -51,6 +53,9 @@ class Context {
   [[nodiscard]] device::Stream& stream() { return stream_; }
   /// Waits until all operations given so far are done. Throws: Error(kPeer) where one failed.
   void synchronize() { stream_.synchronize(); }
+
+  /// What operations have taken of a GPU's memory by now, to work in; 0 on the CPU.
+  [[nodiscard]] std::int64_t scratch_bytes() const;
 
   /// The cache of the CPU's library primitives; its type is known inside the room only.
   /// Throws: std::logic_error where the device is a GPU.

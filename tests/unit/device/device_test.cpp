@@ -13,6 +13,7 @@
 #include "strata/device/buffer.hpp"
 #include "strata/device/build_info.hpp"
 #include "strata/device/gpu_info.hpp"
+#include "strata/device/stopwatch.hpp"
 #include "strata/device/stream.hpp"
 
 namespace strata::device {
@@ -181,6 +182,34 @@ TEST(Cuda, AskingDoesNotWait) {
   stream.synchronize();
   EXPECT_TRUE(event.reached());
   EXPECT_TRUE(stream.idle());
+}
+
+TEST(Cuda, AStopwatchCountsTheStreamsTime) {
+  if (cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  const Device device = Device::cuda(0);
+  constexpr std::int64_t kBytes = std::int64_t{1} << 20;
+  const Buffer from(device, kBytes);
+  const Buffer to(device, kBytes);
+  Stream stream(device);
+  Stopwatch outer(device);
+  Stopwatch inner(device);
+  EXPECT_THROW((void)inner.seconds(), Error);
+  const Shape shape{kBytes};
+  const auto work = [&] {
+    copy_tensor(from.view(0, shape, DType::kUint8), to.view(0, shape, DType::kUint8), stream);
+  };
+  outer.start(stream);
+  work();
+  inner.start(stream);
+  work();
+  inner.stop(stream);
+  outer.stop(stream);
+  stream.synchronize();
+  EXPECT_GE(inner.seconds(), 0.0);
+  EXPECT_GE(outer.seconds(), inner.seconds());
+  EXPECT_THROW(Stopwatch(Device::cpu()), std::logic_error);
 }
 
 TEST(Cuda, TooMuchDeviceMemoryIsAnError) {

@@ -223,8 +223,8 @@ TEST(Loader, ReadsOnlyTheAskedParts) {
   EXPECT_EQ(inputs.memory_bytes(), Loader::memory_bytes(dataset.info(), options));
 }
 
-TEST(Loader, DamageSurfacesAtItsStep) {
-  const TemporaryDirectory directory;
+/// A data set of 12 images, of which number 9 is not as it was written.
+Dataset damaged(const TemporaryDirectory& directory) {
   const ImportReport report = import_images(directory, 12, "12");
   const std::filesystem::path shard = directory / "out/train-00000.h5";
   std::string bytes = test::read_file(shard);
@@ -234,7 +234,12 @@ TEST(Loader, DamageSurfacesAtItsStep) {
   }
   bytes[bytes.find(image)] = static_cast<char>(bytes[bytes.find(image)] ^ 1);
   test::write_file(shard, bytes);
-  const Dataset dataset = Dataset::open(report.train);
+  return Dataset::open(report.train);
+}
+
+TEST(Loader, DamageSurfacesAtItsStep) {
+  const TemporaryDirectory directory;
+  const Dataset dataset = damaged(directory);
   LoaderOptions options = one_batch(4);
   options.steps = 3;
   Loader loader(dataset, options);
@@ -248,6 +253,39 @@ TEST(Loader, DamageSurfacesAtItsStep) {
   for (int step = 0; step < 3; ++step) {
     EXPECT_EQ(targets.next().step(), step);
   }
+}
+
+/// Waits until the loader is ready, for a second where it will not be.
+bool becomes_ready(const Loader& loader) {
+  for (int turn = 0; turn < 1000 && !loader.ready(); ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return loader.ready();
+}
+
+TEST(Loader, IsReadyWhereTheNextStepIsRead) {
+  const TemporaryDirectory directory;
+  const Dataset dataset = numbered(directory, 12);
+  LoaderOptions options = one_batch(4);
+  options.steps = 2;
+  Loader loader(dataset, options);
+  for (std::int64_t step = 0; step < 2; ++step) {
+    EXPECT_TRUE(becomes_ready(loader));
+    EXPECT_EQ(loader.next().step(), step);
+  }
+  EXPECT_FALSE(becomes_ready(loader));
+}
+
+TEST(Loader, IsNotReadyWhereTheNextStepIsDamaged) {
+  const TemporaryDirectory directory;
+  const Dataset dataset = damaged(directory);
+  LoaderOptions options = one_batch(4);
+  options.steps = 3;
+  Loader loader(dataset, options);
+  (void)loader.next();
+  EXPECT_TRUE(becomes_ready(loader));
+  (void)loader.next();
+  EXPECT_FALSE(becomes_ready(loader));
 }
 
 TEST(Loader, RefusesNumbersThatAreNotFinite) {
