@@ -183,18 +183,14 @@ void Sublayer::backward_input(const LayerPass& pass, const TensorView& output_gr
     return;
   }
   const TensorView dx = input_gradient.reshaped(Shape{rows, width()});
-  const bool adds = options_.residual == Residual::kYes;
+  // The residual's own part of the gradient.
+  const ConstTensorView past = options_.residual == Residual::kYes ? dy : TensorView();
   if (norm_.kind() == NormKind::kNone) {
-    ops::add_bias_residual(pass.context, d_normed, {},
-                           adds ? ConstTensorView(dy) : ConstTensorView(), dx);
+    ops::add_bias_residual(pass.context, d_normed, {}, past, dx);
     return;
   }
-  if (adds) {
-    ops::copy(pass.context, dy, dx);
-  }
   norm_.backward_input(pass.context, pass.weights, pass.input.reshaped(Shape{rows, width()}),
-                       statistics(pass), d_normed, dx,
-                       adds ? ops::Accumulate::kAdd : ops::Accumulate::kOverwrite);
+                       statistics(pass), d_normed, past, dx);
 }
 
 void Sublayer::normed_gradient_of_products(const LayerPass& pass, const ConstTensorView& dy) const {

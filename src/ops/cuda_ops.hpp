@@ -65,7 +65,7 @@ void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstT
 void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& gain, const ConstTensorView& mean,
                                const ConstTensorView& rstd, const ConstTensorView& dy,
-                               const TensorView& dx, Accumulate accumulate);
+                               const ConstTensorView& addend, const TensorView& dx);
 void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                 const ConstTensorView& mean, const ConstTensorView& rstd,
                                 const ConstTensorView& dy, const TensorView& dgain,
@@ -75,8 +75,8 @@ void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTen
                       double epsilon, const TensorView& y, const TensorView& rstd);
 void rms_norm_backward_input(Context& context, const ConstTensorView& x,
                              const ConstTensorView& gain, const ConstTensorView& rstd,
-                             const ConstTensorView& dy, const TensorView& dx,
-                             Accumulate accumulate);
+                             const ConstTensorView& dy, const ConstTensorView& addend,
+                             const TensorView& dx);
 void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
                               const ConstTensorView& rstd, const ConstTensorView& dy,
                               const TensorView& dgain, Accumulate accumulate);

@@ -34,14 +34,20 @@ void add_layer_norms(std::vector<Case>& cases, const Shape& shape, const std::st
            [](Context& context, const Tensors& t) {
              layer_norm_forward(context, t[0], t[1], {}, kEpsilon, t[2], t[3], t[4]);
            });
+  add_case(cases, "layer_norm_backward_input" + of,
+           {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
+            written(shape)},
+           [](Context& context, const Tensors& t) {
+             layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], {}, t[5]);
+           });
+  add_case(cases, "layer_norm_backward_input_added" + of,
+           {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
+            read(shape), written(shape)},
+           [](Context& context, const Tensors& t) {
+             layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[5], t[6]);
+           });
   for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
     const std::string added = accumulate == Accumulate::kAdd ? "_added" : "";
-    add_case(cases, "layer_norm_backward_input" + added + of,
-             {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
-              updated(shape)},
-             [=](Context& context, const Tensors& t) {
-               layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[5], accumulate);
-             });
     add_case(cases, "layer_norm_backward_weight" + added + of,
              {read(shape), computed(Role::kRead, rows), positive(rows), read(shape),
               computed(Role::kBoth, n), computed(Role::kBoth, n)},
@@ -59,13 +65,18 @@ void add_rms_norms(std::vector<Case>& cases, const Shape& shape, const std::stri
            [](Context& context, const Tensors& t) {
              rms_norm_forward(context, t[0], t[1], kEpsilon, t[2], t[3]);
            });
+  add_case(cases, "rms_norm_backward_input" + of,
+           {read(shape), read(n), positive(rows), read(shape), written(shape)},
+           [](Context& context, const Tensors& t) {
+             rms_norm_backward_input(context, t[0], t[1], t[2], t[3], {}, t[4]);
+           });
+  add_case(cases, "rms_norm_backward_input_added" + of,
+           {read(shape), read(n), positive(rows), read(shape), read(shape), written(shape)},
+           [](Context& context, const Tensors& t) {
+             rms_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[5]);
+           });
   for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
     const std::string added = accumulate == Accumulate::kAdd ? "_added" : "";
-    add_case(cases, "rms_norm_backward_input" + added + of,
-             {read(shape), read(n), positive(rows), read(shape), updated(shape)},
-             [=](Context& context, const Tensors& t) {
-               rms_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], accumulate);
-             });
     add_case(cases, "rms_norm_backward_weight" + added + of,
              {read(shape), positive(rows), read(shape), computed(Role::kBoth, n)},
              [=](Context& context, const Tensors& t) {
@@ -240,6 +251,12 @@ void add_row_cases(std::vector<Case>& cases) {
     add_layer_norms(cases, shape, of);
     add_rms_norms(cases, shape, of);
     add_batch_norms(cases, shape, of);
+  }
+  // Rows that begin at multiples of 16 bytes, held whole; and longer ones, which are not.
+  for (const Shape& shape : {Shape{11, 768}, Shape{3, 9000}, Shape{3, 9001}}) {
+    const std::string of = "_of_" + std::to_string(shape.back());
+    add_layer_norms(cases, shape, of);
+    add_rms_norms(cases, shape, of);
   }
   // Over rows: more than one block of threads takes.
   add_batch_norms(cases, {1100, 33}, "_of_33");
