@@ -214,6 +214,7 @@ void add_nan_cases(std::vector<Case>& cases) {
     add_losses_of_nans(cases, rows);
     add_norms_of_nans(cases, rows);
   }
+  add_losses_of_nans(cases, {5, 9001});
   const PoolingShape pool{.images = 3,
                           .height = {.in = 8, .out = 4, .window = 2, .stride = 2},
                           .width = {.in = 6, .out = 3, .window = 2, .stride = 2},

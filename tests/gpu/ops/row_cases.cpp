@@ -282,8 +282,10 @@ void add_row_cases(std::vector<Case>& cases) {
 void add_loss_cases(std::vector<Case>& cases) {
   add_losses(cases, 600, 10);
   add_losses(cases, 40, 1300);
+  add_losses(cases, 9, 1304);  // rows of bfloat16 that begin at multiples of 16 bytes
+  add_losses(cases, 9, 9001);
   // All logits are the largest: the first counts.
-  for (const std::int64_t classes : {10, 1300}) {
+  for (const std::int64_t classes : {10, 1300, 9001}) {
     cases.push_back({"cross_entropy_of_equals_" + std::to_string(classes),
                      {{.shape = {50, classes}, .low = 1.0, .high = 1.0}, ids({50}, 0, 2)},
                      [=](Context& context, const Tensors& t) {
