@@ -26,66 +26,6 @@ __global__ void forward_kernel(std::int64_t count, std::int64_t columns, const s
   }
 }
 
-/// Columns of a block, kColumns of each of its threads.
-constexpr int kColumns = 4;
-constexpr std::int64_t kTileColumns = kColumns * kThreads;
-
-/// A block for each row and tile of columns. Where the row is the first with its id, the block adds
-/// up all rows with it, in order; no two blocks write the same element.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    backward_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles,
-                    const std::int64_t* ids, std::int64_t first_id, std::int64_t table_rows,
-                    const T* dy, bool adds, Compute<T>* dtable) {
-  using C = Compute<T>;
-  __shared__ unsigned of_warp[kThreads / kWarp];
-  const std::int64_t first = blockIdx.x / tiles;
-  const std::int64_t first_column = blockIdx.x % tiles * kTileColumns + threadIdx.x;
-  const std::int64_t id = ids[first];
-  const std::int64_t at = id - first_id;
-  if (at < 0 || at >= table_rows) {
-    return;  // the whole block
-  }
-  for (std::int64_t begin = 0; begin < first; begin += kThreads) {
-    const std::int64_t row = begin + threadIdx.x;
-    if (__syncthreads_or(row < first && ids[row] == id)) {
-      return;  // the whole block: an earlier row has the id
-    }
-  }
-  C sums[kColumns] = {};
-  for (std::int64_t begin = first; begin < rows; begin += kThreads) {
-    const std::int64_t row = begin + threadIdx.x;
-    const unsigned same = __ballot_sync(kWholeWarp, row < rows && ids[row] == id);
-    // All have read the last rows' words.
-    __syncthreads();
-    if (threadIdx.x % kWarp == 0) {
-      of_warp[threadIdx.x / kWarp] = same;
-    }
-    __syncthreads();
-    for (int warp = 0; warp < kThreads / kWarp; ++warp) {
-      for (unsigned left = of_warp[warp]; left != 0; left &= left - 1) {
-        const T* const from =
-            dy + (begin + warp * kWarp + __ffs(static_cast<int>(left)) - 1) * columns;
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i) {
-          const std::int64_t column = first_column + i * kThreads;
-          if (column < columns) {
-            sums[i] += value_of(from[column]);
-          }
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    const std::int64_t column = first_column + i * kThreads;
-    if (column < columns) {
-      C& to = dtable[at * columns + column];
-      to = adds ? to + sums[i] : sums[i];
-    }
-  }
-}
-
 template <typename From, typename T>
 __global__ void positions_kernel(std::int64_t count, std::int64_t columns, const From* x,
                                  const T* table, PositionRows positions, T* y) {
@@ -130,18 +70,6 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
     } else {
       run(y.device<Compute<T>>());
     }
-  });
-}
-
-void embedding_backward(Context& context, const ConstTensorView& ids, const ConstTensorView& dy,
-                        std::int64_t first_id, const TensorView& dtable, Accumulate accumulate) {
-  const Rows shape = rows_of(dy.shape());
-  const std::int64_t tiles = (shape.columns + kTileColumns - 1) / kTileColumns;
-  with_device_type(dy.dtype(), [&]<typename T>(T) {
-    launch(context, "embedding_backward", {shape.rows * tiles, kThreads, 0}, backward_kernel<T>,
-           shape.rows, shape.columns, tiles, ids.device<std::int64_t>(), first_id,
-           dtable.shape()[0], dy.device<T>(), accumulate == Accumulate::kAdd,
-           dtable.device<Compute<T>>());
   });
 }
 
