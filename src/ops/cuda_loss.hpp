@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
+#include "strata/core/error.hpp"
 #include "strata/ops/loss.hpp"
 
 #include "checks.hpp"
@@ -79,17 +81,19 @@ __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T
 template <int kSize, typename T, typename Function>
 __device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std::int64_t columns,
                         const Function& value) {
+  // Numbers of 32 bits leave registers to the arithmetic.
+  const int length = static_cast<int>(columns);
   const int past = elements_past(to);
-  const std::int64_t before = past == 0 ? 0 : kWide<T> - past;
-  const std::int64_t head = before < columns ? before : columns;
-  const std::int64_t chunks = (columns - head) / kWide<T>;
-  const std::int64_t inside = chunks * kWide<T>;
-  for (std::int64_t i = threads.lane; i < columns - inside; i += kSize) {
-    const std::int64_t at = i < head ? i : i + inside;
+  const int before = past == 0 ? 0 : kWide<T> - past;
+  const int head = before < length ? before : length;
+  const int chunks = (length - head) / kWide<T>;
+  const int inside = chunks * kWide<T>;
+  for (int i = threads.lane; i < length - inside; i += kSize) {
+    const int at = i < head ? i : i + inside;
     to[at] = stored<T>(value(at, value_of(x[at])));
   }
-  for (std::int64_t number = chunks - 1 - threads.lane; number >= 0; number -= kSize) {
-    const std::int64_t first = head + number * kWide<T>;
+  for (int number = chunks - 1 - threads.lane; number >= 0; number -= kSize) {
+    const int first = head + number * kWide<T>;
     Wide<T> chunk = joined_chunk_at(x, columns, first, stored<T>(Compute<T>{0}));
 #pragma unroll
     for (int i = 0; i < kWide<T>; ++i) {
@@ -102,17 +106,21 @@ __device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std
 /// Rows of more bytes are given to blocks of kLongRowThreads: the fewer rows are worked on at the
 /// same time, the surer one is still in the cache when it is read again.
 inline constexpr std::int64_t kLongRowBytes = 16 * 1024;
-inline constexpr int kLongRowThreads = 1024;
+/// A thread of the largest blocks has too few registers for float64.
+template <typename T>
+inline constexpr int kLongRowThreads = sizeof(T) == sizeof(double) ? 512 : 1024;
 
 /// As for_each_row(), for rows of logits of type T.
 template <typename T, typename Function>
 void for_each_logit_row(Context& context, const char* name, const Rows& shape,
                         const Function& function) {
+  require(shape.columns <= std::numeric_limits<std::int32_t>::max(), "{} of rows of {} elements",
+          name, shape.columns);
   if (shape.columns * static_cast<std::int64_t>(sizeof(T)) <= kLongRowBytes) {
     for_each_row(context, name, shape.rows, shape.columns, function);
   } else {
-    launch(context, name, {shape.rows, kLongRowThreads, 0}, row_kernel<kLongRowThreads, Function>,
-           shape.rows, function);
+    launch(context, name, {shape.rows, kLongRowThreads<T>, 0},
+           row_kernel<kLongRowThreads<T>, Function>, shape.rows, function);
   }
 }
 

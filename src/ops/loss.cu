@@ -30,7 +30,7 @@ struct CrossEntropy {
         losses[row] = {0.0, 0};
       }
       if (to != nullptr) {
-        map_row(threads, x, to, classes, [](std::int64_t, C) { return C{0}; });
+        map_row(threads, x, to, classes, [](int, C) { return C{0}; });
       }
       return;
     }
@@ -47,7 +47,7 @@ struct CrossEntropy {
     // Every lane has read its label's logit.
     __syncwarp();
     const C factor = static_cast<C>(static_cast<double>(scale) / peak.sum);
-    map_row(threads, x, to, classes, [&](std::int64_t i, C logit) {
+    map_row(threads, x, to, classes, [&](int i, C logit) {
       const C power = exponential(logit - peak.largest) * factor;
       return i == label ? power - scale : power;
     });

@@ -93,10 +93,11 @@ struct GradientOfRow {
     using C = Compute<T>;
     const std::int64_t target = targets[row] - first_id;
     const C log_sum = log_sums[row];
+    const C factor = scale;
     const bool counts = row < valid_rows;
-    map_row(threads, logits + row * ids, dlogits + row * ids, ids, [&](std::int64_t i, C logit) {
+    map_row(threads, logits + row * ids, dlogits + row * ids, ids, [=](int i, C logit) {
       const C power = exponential(logit - log_sum);
-      const C term = scale * (i == target ? power - C{1} : power);
+      const C term = factor * (i == target ? power - C{1} : power);
       return counts ? term : C{0};
     });
   }
