@@ -3,6 +3,7 @@
 
 #include "strata/ops/activation.hpp"
 #include "strata/ops/batch_norm.hpp"
+#include "strata/ops/elementwise.hpp"
 #include "strata/ops/group_norm.hpp"
 #include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
@@ -159,6 +160,66 @@ void add_joined_statistics(std::vector<Case>& cases) {
       Nearness::kSameBits, false);
 }
 
+/// The additions of a balanced tree over parts [begin, end).
+void add_tree(std::int64_t begin, std::int64_t end, std::vector<FoldPair>& steps) {
+  if (end - begin > 1) {
+    const std::int64_t middle = begin + (end - begin) / 2;
+    add_tree(begin, middle, steps);
+    add_tree(middle, end, steps);
+    steps.push_back({begin, middle});
+  }
+}
+
+/// Folds of the matrices of t[0]; t[1] gets those that hold sums, `results`.
+void add_fold(std::vector<Case>& cases, const std::string& name, const Shape& parts,
+              const std::vector<FoldPair>& steps, const std::vector<std::int64_t>& results) {
+  const std::int64_t part = parts.count() / parts[0];
+  add_case(
+      cases, "fold_" + name, {updated(parts), written({std::ssize(results), part})},
+      [=](Context& context, const Tensors& t) {
+        // What was added holds anything, so it is no result.
+        const device::Buffer memory(context.device(), t[0].bytes());
+        const TensorView all = memory.view(0, t[0].shape(), t[0].dtype());
+        copy(context, t[0], all);
+        std::vector<TensorView> views;
+        for (std::int64_t i = 0; i < parts[0]; ++i) {
+          views.push_back(all.flat_slice(i * part, part));
+        }
+        fold(context, views, steps);
+        for (std::size_t i = 0; i < results.size(); ++i) {
+          copy(context, views[static_cast<std::size_t>(results[i])],
+               t[1].flat_slice(static_cast<std::int64_t>(i) * part, part));
+        }
+        context.synchronize();
+      },
+      Nearness::kSameBits, false);
+}
+
+void add_folds(std::vector<Case>& cases) {
+  // Of parts of 1004 elements all begin at multiples of 16 bytes, of 1007 few.
+  for (const std::int64_t count : {2, 3, 5, 8, 64}) {
+    std::vector<FoldPair> tree;
+    add_tree(0, count, tree);
+    for (const std::int64_t part : {1004, 1007}) {
+      add_fold(cases, "tree_of_" + std::to_string(count) + "_of_" + std::to_string(part),
+               {count, part}, tree, {0});
+    }
+  }
+  add_fold(cases, "row", {5, 1007}, {{0, 1}, {2, 3}, {0, 2}, {0, 4}}, {0});
+  add_fold(cases, "elsewhere", {4, 1007}, {{0, 1}, {3, 2}, {3, 0}}, {3});
+  add_fold(cases, "several_trees", {6, 1004}, {{0, 1}, {2, 3}, {5, 2}}, {0, 4, 5});
+  // More parts than a pass takes, a deeper tree, and a part that is added twice.
+  std::vector<FoldPair> tree;
+  add_tree(0, 70, tree);
+  add_fold(cases, "tree_of_70", {70, 1004}, tree, {0});
+  std::vector<FoldPair> chain;
+  for (std::int64_t i = 11; i > 0; --i) {
+    chain.push_back({i - 1, i});
+  }
+  add_fold(cases, "chain", {12, 1004}, chain, {0});
+  add_fold(cases, "twice", {3, 1004}, {{0, 1}, {2, 1}, {1, 0}}, {0, 1, 2});
+}
+
 void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classes) {
   const Shape shape{rows, classes};
   const std::string of = "_of_" + std::to_string(classes);
@@ -261,12 +322,7 @@ void add_row_cases(std::vector<Case>& cases) {
   // Over rows: more than one block of threads takes.
   add_batch_norms(cases, {1100, 33}, "_of_33");
   add_joined_statistics(cases);
-  const std::array<FoldPair, 4> steps{{{0, 1}, {2, 3}, {0, 2}, {0, 4}}};
-  const Shape part{19, 53};
-  add_case(
-      cases, "fold", {updated(part), updated(part), updated(part), updated(part), updated(part)},
-      [=](Context& context, const Tensors& t) { fold(context, t, steps); }, Nearness::kSameBits,
-      false);
+  add_folds(cases);
   for (const std::int64_t block : {100, 2000}) {
     Operand sums = written({(4999 + block - 1) / block});
     sums.fixed = DType::kFloat64;
