@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "cuda_kernel.hpp"
 
@@ -21,6 +23,34 @@ template <typename T>
 inline constexpr int kWide = kChunkBytes / static_cast<int>(sizeof(T));
 template <typename T>
 using Wide = Chunk<T, kWide<T>>;
+
+/// kWidth elements at once, from where as many begin.
+template <int kWidth, typename T>
+__device__ Chunk<T, kWidth> elements_at(const T* at) {
+  return *reinterpret_cast<const Chunk<T, kWidth>*>(at);
+}
+template <typename T, int kWidth>
+__device__ void store_elements(T* at, const Chunk<T, kWidth>& elements) {
+  *reinterpret_cast<Chunk<T, kWidth>*>(at) = elements;
+}
+
+/// Whether chunks of kWidth elements begin at `at`; at null they do.
+template <int kWidth, typename T>
+bool begins_chunk(const T* at) {
+  return reinterpret_cast<std::uintptr_t>(at) % (sizeof(T) * kWidth) == 0;
+}
+
+/// function(width), a constant: how many elements of a row of `columns` a thread takes at once from
+/// operands that begin at `at`, 16 bytes of the widest or one.
+template <typename Function, typename... T>
+void with_width(std::int64_t columns, const Function& function, const T*... at) {
+  constexpr int kWidth = kChunkBytes / static_cast<int>(std::max({sizeof(T)...}));
+  if (columns % kWidth == 0 && (begins_chunk<kWidth>(at) && ...)) {
+    function(std::integral_constant<int, kWidth>{});
+  } else {
+    function(std::integral_constant<int, 1>{});
+  }
+}
 
 /// How many elements `at` lies behind a multiple of 16 bytes.
 template <typename T>
