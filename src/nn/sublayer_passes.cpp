@@ -131,15 +131,12 @@ void Sublayer::make_output(const LayerPass& pass) const {
     ops::add_bias_residual(pass.context, sum, bias, adds ? x : ConstTensorView(), y);
     return;
   }
-  ops::add_bias_residual(pass.context, sum, bias, {}, y);
   const std::int64_t first_row =
       pass.first_sample * rows_at(input(), 1) +
       (is_split_by_tokens() ? pass.shards.own_rows(whole_rows(pass)).begin : 0);
-  ops::dropout_forward(pass.context, y, options_.dropout, dropout_stream_, first_row, y,
-                       pass.saved[SavedIndex::kMask]);
-  if (adds) {
-    ops::add_bias_residual(pass.context, y, {}, x, y);
-  }
+  ops::bias_dropout_residual(pass.context, sum, bias, adds ? x : ConstTensorView(),
+                             options_.dropout, dropout_stream_, first_row, y,
+                             pass.saved[SavedIndex::kMask]);
 }
 
 void Sublayer::forward(const LayerPass& pass) const {

@@ -56,6 +56,10 @@ void column_sum(Context& context, const ConstTensorView& x, const TensorView& su
 void dropout_forward(Context& context, const ConstTensorView& x, double probability,
                      const RandomStream& stream, std::int64_t first_row, const TensorView& y,
                      const TensorView& mask, const ColumnSlice& columns);
+void bias_dropout_residual(Context& context, const ConstTensorView& sum,
+                           const ConstTensorView& bias, const ConstTensorView& residual,
+                           double probability, const RandomStream& stream, std::int64_t first_row,
+                           const TensorView& y, const TensorView& mask);
 void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTensorView& mask,
                       double probability, const TensorView& dx);
 
