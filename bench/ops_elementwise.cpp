@@ -127,7 +127,7 @@ void layer_norm(benchmark::State& state, NormPass pass) {
                               mean.view(), rstd.view());
     } else if (pass == NormPass::kInput) {
       ops::layer_norm_backward_input(context, x.view(), gain.view(), mean.view(), rstd.view(),
-                                     y.view(), dx.view());
+                                     y.view(), {}, dx.view());
     } else {
       ops::layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), y.view(),
                                       gain.view(), bias.view(), ops::Accumulate::kOverwrite);

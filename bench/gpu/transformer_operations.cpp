@@ -172,12 +172,12 @@ void add_layer_norm(Operations& all, const Shape& shape) {
                    const auto [mean, rstd] = statistics_of(operands, x);
                    const TensorView gain = operands.read(columns);
                    const TensorView dy = operands.read(shape);
-                   const TensorView dx = operands.updated(shape);
-                   return
-                       [&context = operands.context(), x, gain, mean = mean, rstd = rstd, dy, dx] {
-                         ops::layer_norm_backward_input(context, x, gain, mean, rstd, dy, dx,
-                                                        ops::Accumulate::kAdd);
-                       };
+                   const TensorView addend = operands.read(shape);
+                   const TensorView dx = operands.written(shape);
+                   return [&context = operands.context(), x, gain, mean = mean, rstd = rstd, dy,
+                           addend, dx] {
+                     ops::layer_norm_backward_input(context, x, gain, mean, rstd, dy, addend, dx);
+                   };
                  }});
   all.push_back({"layer norm, weight gradient", 0.0, [=](Operands& operands) -> Call {
                    const TensorView x = operands.read(shape);

@@ -41,8 +41,8 @@ class NormLayer final : public Layer {
   void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                       const TensorView& input_gradient) const override {
     if (!input_gradient.empty()) {
-      norm_.backward_input(pass.context, pass.weights, pass.input, pass.saved, output_gradient,
-                           input_gradient, ops::Accumulate::kOverwrite);
+      norm_.backward_input(pass.context, pass.weights, pass.input, pass.saved, output_gradient, {},
+                           input_gradient);
     }
   }
 

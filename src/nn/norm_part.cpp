@@ -71,13 +71,13 @@ void NormPart::forward(ops::Context& context, std::span<const ParameterViews> we
 
 void NormPart::backward_input(ops::Context& context, std::span<const ParameterViews> weights,
                               const ConstTensorView& x, std::span<const TensorView> statistics,
-                              const ConstTensorView& dy, const TensorView& dx,
-                              ops::Accumulate accumulate) const {
+                              const ConstTensorView& dy, const ConstTensorView& addend,
+                              const TensorView& dx) const {
   if (kind_ == NormKind::kLayerNorm) {
-    ops::layer_norm_backward_input(context, x, weights[0][0], statistics[0], statistics[1], dy, dx,
-                                   accumulate);
+    ops::layer_norm_backward_input(context, x, weights[0][0], statistics[0], statistics[1], dy,
+                                   addend, dx);
   } else {
-    ops::rms_norm_backward_input(context, x, weights[0][0], statistics[1], dy, dx, accumulate);
+    ops::rms_norm_backward_input(context, x, weights[0][0], statistics[1], dy, addend, dx);
   }
 }
 

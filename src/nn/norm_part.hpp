@@ -36,10 +36,11 @@ class NormPart {
   void forward(ops::Context& context, std::span<const ParameterViews> weights,
                const ConstTensorView& x, const TensorView& y,
                std::span<const TensorView> statistics) const;
+  /// dx = addend + the gradient; an empty addend is none.
   void backward_input(ops::Context& context, std::span<const ParameterViews> weights,
                       const ConstTensorView& x, std::span<const TensorView> statistics,
-                      const ConstTensorView& dy, const TensorView& dx,
-                      ops::Accumulate accumulate) const;
+                      const ConstTensorView& dy, const ConstTensorView& addend,
+                      const TensorView& dx) const;
   /// The gradient of each shard's share of the rows, added over the shards. With kTokens x and dy
   /// hold the own shards' rows. Communication: with kTokens one gather over the tensor group.
   void backward_weight(const LayerPass& pass, Placement placement, const ConstTensorView& x,

@@ -140,15 +140,11 @@ void Sublayer::make_output(const LayerPass& pass) const {
     ops::add_bias_residual(pass.context, sum, bias, adds ? x : ConstTensorView(), y);
     return;
   }
-  ops::add_bias_residual(pass.context, sum, bias, {}, y);
   const std::int64_t first_row =
       is_split_by_tokens() ? pass.shards.own_rows(whole_rows(pass)).begin : 0;
-  ops::dropout_forward(pass.context, y, options_.dropout, dropout_stream_,
-                       {pass.first_sample, rows_at(input(), 1), first_row}, y,
-                       pass.saved[SavedIndex::kMask]);
-  if (adds) {
-    ops::add_bias_residual(pass.context, y, {}, x, y);
-  }
+  ops::bias_dropout_residual(
+      pass.context, sum, bias, adds ? x : ConstTensorView(), options_.dropout, dropout_stream_,
+      {pass.first_sample, rows_at(input(), 1), first_row}, y, pass.saved[SavedIndex::kMask]);
 }
 
 void Sublayer::forward(const LayerPass& pass) const {
@@ -192,18 +188,14 @@ void Sublayer::backward_input(const LayerPass& pass, const TensorView& output_gr
     return;
   }
   const TensorView dx = input_gradient.reshaped(Shape{rows, width()});
-  const bool adds = options_.residual == Residual::kYes;
+  // The residual's own part of the gradient.
+  const ConstTensorView past = options_.residual == Residual::kYes ? dy : TensorView();
   if (norm_.kind() == NormKind::kNone) {
-    ops::add_bias_residual(pass.context, d_normed, {},
-                           adds ? ConstTensorView(dy) : ConstTensorView(), dx);
+    ops::add_bias_residual(pass.context, d_normed, {}, past, dx);
     return;
   }
-  if (adds) {
-    ops::copy(pass.context, dy, dx);
-  }
   norm_.backward_input(pass.context, pass.weights, pass.input.reshaped(Shape{rows, width()}),
-                       statistics(pass), d_normed, dx,
-                       adds ? ops::Accumulate::kAdd : ops::Accumulate::kOverwrite);
+                       statistics(pass), d_normed, past, dx);
 }
 
 void Sublayer::gradients_of_products(const LayerPass& pass, const ConstTensorView& dy,

@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/ops/context.hpp"
@@ -31,6 +32,20 @@ inline void require_count(const ConstTensorView& tensor, DType dtype, std::int64
                           std::string_view name) {
   require(tensor.dtype() == dtype && tensor.count() == count, "{} is {} {}, {} of {} was expected",
           name, name_of(tensor.dtype()), tensor.shape().text(), count, name_of(dtype));
+}
+
+/// Throws std::logic_error unless add_bias_residual() takes the operands.
+inline void require_bias_residual(const ConstTensorView& sum, const ConstTensorView& bias,
+                                  const ConstTensorView& residual, const TensorView& y) {
+  const bool is_wide = sum.dtype() == compute_dtype(y.dtype());
+  require_count(sum, is_wide ? sum.dtype() : y.dtype(), y.count(),
+                "the sum that a bias is added to");
+  if (!bias.empty()) {
+    require_count(bias, y.dtype(), y.shape().back(), "a bias");
+  }
+  if (!residual.empty()) {
+    require_count(residual, y.dtype(), y.count(), "a residual");
+  }
 }
 
 /// Throws std::logic_error unless every addition is of one of `parts` parts to another.

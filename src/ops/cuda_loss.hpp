@@ -1,9 +1,14 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
+#include "strata/core/error.hpp"
 #include "strata/ops/loss.hpp"
 
+#include "checks.hpp"
+#include "cuda_chunks.hpp"
 #include "cuda_kernel.hpp"
 #include "cuda_rows.hpp"
 
@@ -30,25 +35,93 @@ struct RowPeak {
   std::int64_t first;
 };
 
+/// Reads the row once: a thread carries the largest of its elements so far and its sum, which is
+/// scaled anew where a larger one comes. Source: Milakov, Gimelshein, "Online normalizer
+/// calculation for softmax", arXiv 1805.02867.
 template <int kSize, typename T>
 __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T* x,
                                        std::int64_t columns) {
   using C = Compute<T>;
-  C largest = value_of(x[0]);
-  for (std::int64_t i = threads.lane; i < columns; i += kSize) {
-    largest = larger(largest, value_of(x[i]));
+  const C least = -static_cast<C>(INFINITY);
+  C largest = least;
+  C sum{0};
+  std::int64_t at = columns;
+  for (std::int64_t first = std::int64_t{threads.lane} * kWide<T>; first < columns;
+       first += std::int64_t{kSize} * kWide<T>) {
+    const Wide<T> chunk = joined_chunk_at(x, columns, first, stored<T>(least));
+    C highest = value_of(chunk.at[0]);
+#pragma unroll
+    for (int i = 1; i < kWide<T>; ++i) {
+      highest = larger(highest, value_of(chunk.at[i]));
+    }
+    if (highest > largest) {
+      sum *= exponential(largest - highest);
+      largest = highest;
+#pragma unroll
+      for (int i = kWide<T> - 1; i >= 0; --i) {
+        at = value_of(chunk.at[i]) == highest ? first + i : at;
+      }
+    }
+    // The difference of two infinities would not be a number.
+    const C from = largest == least ? C{0} : largest;
+#pragma unroll
+    for (int i = 0; i < kWide<T>; ++i) {
+      sum += exponential(value_of(chunk.at[i]) - from);
+    }
   }
-  largest = threads.largest(largest);
-  C part{0};
-  std::int64_t first = columns;
-  for (std::int64_t i = threads.lane; i < columns; i += kSize) {
-    const C value = value_of(x[i]);
-    part += exponential(value - largest);
-    first = value == largest && i < first ? i : first;
+  const C peak = threads.largest(largest);
+  const std::int64_t index = threads.smallest(largest == peak ? at : columns);
+  const double total = threads.sum(static_cast<double>(sum * exponential(largest - peak)));
+  return {peak, total, total == total ? index : columns};
+}
+
+/// to[i] = value(i, x[i]) for a row, with 16-byte stores from the first multiple of 16 in `to` on.
+/// `to` may be x. From the last elements to the first: the last ones were read last, and are the
+/// likeliest to be in the cache still.
+template <int kSize, typename T, typename Function>
+__device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std::int64_t columns,
+                        const Function& value) {
+  // Numbers of 32 bits leave registers to the arithmetic.
+  const int length = static_cast<int>(columns);
+  const int past = elements_past(to);
+  const int before = past == 0 ? 0 : kWide<T> - past;
+  const int head = before < length ? before : length;
+  const int chunks = (length - head) / kWide<T>;
+  const int inside = chunks * kWide<T>;
+  for (int i = threads.lane; i < length - inside; i += kSize) {
+    const int at = i < head ? i : i + inside;
+    to[at] = stored<T>(value(at, value_of(x[at])));
   }
-  first = threads.smallest(first);
-  const double sum = threads.sum(static_cast<double>(part));
-  return {largest, sum, sum == sum ? first : columns};
+  for (int number = chunks - 1 - threads.lane; number >= 0; number -= kSize) {
+    const int first = head + number * kWide<T>;
+    Wide<T> chunk = joined_chunk_at(x, columns, first, stored<T>(Compute<T>{0}));
+#pragma unroll
+    for (int i = 0; i < kWide<T>; ++i) {
+      chunk.at[i] = stored<T>(value(first + i, value_of(chunk.at[i])));
+    }
+    *reinterpret_cast<Wide<T>*>(to + first) = chunk;
+  }
+}
+
+/// Rows of more bytes are given to blocks of kLongRowThreads: the fewer rows are worked on at the
+/// same time, the surer one is still in the cache when it is read again.
+inline constexpr std::int64_t kLongRowBytes = 16 * 1024;
+/// A thread of the largest blocks has too few registers for float64.
+template <typename T>
+inline constexpr int kLongRowThreads = sizeof(T) == sizeof(double) ? 512 : 1024;
+
+/// As for_each_row(), for rows of logits of type T.
+template <typename T, typename Function>
+void for_each_logit_row(Context& context, const char* name, const Rows& shape,
+                        const Function& function) {
+  require(shape.columns <= std::numeric_limits<std::int32_t>::max(), "{} of rows of {} elements",
+          name, shape.columns);
+  if (shape.columns * static_cast<std::int64_t>(sizeof(T)) <= kLongRowBytes) {
+    for_each_row(context, name, shape.rows, shape.columns, function);
+  } else {
+    launch(context, name, {shape.rows, kLongRowThreads<T>, 0},
+           row_kernel<kLongRowThreads<T>, Function>, shape.rows, function);
+  }
 }
 
 /// The first row whose target is outside [0, classes); `rows` where there is none. One block, whose

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cuda_chunks.hpp"
 #include "cuda_kernel.hpp"
 
 // Elementwise kernels. Every thread loads a chunk of each operand, 16 bytes of the widest, does its
@@ -32,12 +33,6 @@ struct InOut {
   static constexpr bool kReads = true;
   static constexpr bool kWrites = true;
   T* at;
-};
-
-/// Elements that are read and written at once.
-template <typename T, int kWidth>
-struct alignas(sizeof(T) * kWidth) Chunk {
-  T at[kWidth];
 };
 
 /// A thread's elements [first, first + kWidth) of an operand.
@@ -87,9 +82,8 @@ __global__ void map_kernel(std::int64_t count, Function function, Operands... op
 template <typename Function, typename... Operands>
 void map(Context& context, const char* name, std::int64_t count, const Function& function,
          const Operands&... operands) {
-  constexpr int kBytes = 16;
   constexpr int kWidth =
-      kBytes / static_cast<int>(std::max({sizeof(typename Operands::Element)...}));
+      kChunkBytes / static_cast<int>(std::max({sizeof(typename Operands::Element)...}));
   const auto is_aligned = [](const auto& operand) {
     return reinterpret_cast<std::uintptr_t>(operand.at) % (sizeof(*operand.at) * kWidth) == 0;
   };

@@ -6,6 +6,7 @@
 #include "strata/ops/matmul.hpp"
 
 #include "checks.hpp"
+#include "cuda_chunks.hpp"
 #include "cuda_column_sums.hpp"
 #include "cuda_rows.hpp"
 
@@ -16,14 +17,13 @@ namespace strata::ops::cuda {
 /// What a row's elements are measured from.
 enum class Center { kMean, kZero };
 
-/// xhat, a row's elements as the norm sees them.
-template <typename T>
-struct NormalisedRow {
-  const T* x;
-  Compute<T> mean;
-  Compute<T> rstd;
+/// xhat, an element of a row as the norm sees it.
+template <typename C>
+struct Normalise {
+  C mean;
+  C rstd;
 
-  __device__ Compute<T> operator()(std::int64_t i) const { return (value_of(x[i]) - mean) * rstd; }
+  __device__ C operator()(C x) const { return (x - mean) * rstd; }
 };
 
 /// The rows; about zero, `means` is null.
@@ -36,10 +36,16 @@ struct Normalised {
   const C* rstds;
   std::int64_t columns;
 
-  __device__ NormalisedRow<T> operator[](std::int64_t row) const {
-    return {x + row * columns, kCenter == Center::kMean ? means[row] : C{0}, rstds[row]};
+  __device__ Normalise<C> operator[](std::int64_t row) const {
+    return {kCenter == Center::kMean ? means[row] : C{0}, rstds[row]};
   }
 };
+
+/// Elements [first, first + kWide) of gain, bias or an addend.
+template <typename T>
+__device__ Wide<T> operand_at(const T* row, std::int64_t columns, std::int64_t first) {
+  return chunk_at(row, columns, first, stored<T>(Compute<T>{0}));
+}
 
 /// y = xhat gain + bias. `bias` may be null; about zero, so are bias and `means`.
 template <typename T, Center kCenter>
@@ -57,41 +63,55 @@ struct NormForward {
 
   template <int kSize>
   __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
-    const T* const from = x + row * columns;
+    const HeldRow<kSize, T> from(threads, x + row * columns, columns);
     const double count = static_cast<double>(columns);
     C mean{0};
     if constexpr (kCenter == Center::kMean) {
       // A pass of its own: the difference of two large sums would lose the variance of a narrow
       // row.
       C part{0};
-      for (std::int64_t i = threads.lane; i < columns; i += kSize) {
-        part += value_of(from[i]);
-      }
+      for_each_chunk<kSize, T>(threads, columns, [&](int number, std::int64_t first) {
+        const Wide<T> chunk = from.chunk(number, first);
+#pragma unroll
+        for (int i = 0; i < kWide<T>; ++i) {
+          part += value_of(chunk.at[i]);
+        }
+      });
       mean = static_cast<C>(threads.sum(static_cast<double>(part)) / count);
     }
     C part{0};
-    for (std::int64_t i = threads.lane; i < columns; i += kSize) {
-      const C difference = value_of(from[i]) - mean;
-      part = fused(difference, difference, part);
-    }
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, std::int64_t first) {
+      const Wide<T> chunk = from.chunk(number, first);
+#pragma unroll
+      for (int i = 0; i < kWide<T>; ++i) {
+        const C difference = first + i < columns ? value_of(chunk.at[i]) - mean : C{0};
+        part = fused(difference, difference, part);
+      }
+    });
     const double variance = threads.sum(static_cast<double>(part)) / count;
-    const C rstd = static_cast<C>(1.0 / sqrt(variance + epsilon));
+    const Normalise<C> xhat{mean, static_cast<C>(1.0 / sqrt(variance + epsilon))};
     if (threads.lane == 0) {
-      rstds[row] = rstd;
+      rstds[row] = xhat.rstd;
       if constexpr (kCenter == Center::kMean) {
         means[row] = mean;
       }
     }
-    const NormalisedRow<T> xhat{from, mean, rstd};
-    for (std::int64_t i = threads.lane; i < columns; i += kSize) {
-      const C scaled = xhat(i) * value_of(gain[i]);
-      y[row * columns + i] = stored<T>(bias == nullptr ? scaled : scaled + value_of(bias[i]));
-    }
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, std::int64_t first) {
+      Wide<T> chunk = from.chunk(number, first);
+      const Wide<T> gains = operand_at(gain, columns, first);
+      const Wide<T> biases = bias == nullptr ? gains : operand_at(bias, columns, first);
+#pragma unroll
+      for (int i = 0; i < kWide<T>; ++i) {
+        const C scaled = xhat(value_of(chunk.at[i])) * value_of(gains.at[i]);
+        chunk.at[i] = stored<T>(bias == nullptr ? scaled : scaled + value_of(biases.at[i]));
+      }
+      store_chunk(y + row * columns, columns, first, chunk);
+    });
   }
 };
 
-/// dx = (or +=) rstd (g - mean(g) - xhat mean(g xhat)), where g = dy gain; mean(g) is left out
-/// about zero.
+/// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), where g = dy gain; mean(g) is left out
+/// about zero. `addend` may be null, and dx may be dy or it.
 template <typename T, Center kCenter>
 struct NormBackwardInput {
   using C = Compute<T>;
@@ -99,31 +119,47 @@ struct NormBackwardInput {
   Normalised<T, kCenter> rows;
   const T* gain;
   const T* dy;
-  bool adds;
+  const T* addend;
   T* dx;
 
   template <int kSize>
   __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
     const std::int64_t columns = rows.columns;
-    const std::int64_t first = row * columns;
     const double count = static_cast<double>(columns);
-    const NormalisedRow<T> xhat = rows[row];
-    const auto g = [&](std::int64_t i) { return value_of(dy[first + i]) * value_of(gain[i]); };
+    const HeldRow<kSize, T> x(threads, rows.x + row * columns, columns);
+    const HeldRow<kSize, T> gradient(threads, dy + row * columns, columns);
+    const Normalise<C> xhat = rows[row];
     C part{0};
     C part_xhat{0};
-    for (std::int64_t i = threads.lane; i < columns; i += kSize) {
-      part += g(i);
-      part_xhat = fused(g(i), xhat(i), part_xhat);
-    }
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, std::int64_t first) {
+      const Wide<T> values = x.chunk(number, first);
+      const Wide<T> gradients = gradient.chunk(number, first);
+      const Wide<T> gains = operand_at(gain, columns, first);
+#pragma unroll
+      for (int i = 0; i < kWide<T>; ++i) {
+        const C g = value_of(gradients.at[i]) * value_of(gains.at[i]);
+        part += g;
+        part_xhat = fused(g, xhat(value_of(values.at[i])), part_xhat);
+      }
+    });
     C mean_g{0};
     if constexpr (kCenter == Center::kMean) {
       mean_g = static_cast<C>(threads.sum(static_cast<double>(part)) / count);
     }
     const C mean_g_xhat = static_cast<C>(threads.sum(static_cast<double>(part_xhat)) / count);
-    for (std::int64_t i = threads.lane; i < columns; i += kSize) {
-      const C result = xhat.rstd * (g(i) - mean_g - xhat(i) * mean_g_xhat);
-      dx[first + i] = stored<T>(adds ? value_of(dx[first + i]) + result : result);
-    }
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, std::int64_t first) {
+      const Wide<T> values = x.chunk(number, first);
+      const Wide<T> gradients = gradient.chunk(number, first);
+      const Wide<T> gains = operand_at(gain, columns, first);
+      Wide<T> to = addend == nullptr ? gains : operand_at(addend + row * columns, columns, first);
+#pragma unroll
+      for (int i = 0; i < kWide<T>; ++i) {
+        const C g = value_of(gradients.at[i]) * value_of(gains.at[i]);
+        const C result = xhat.rstd * (g - mean_g - xhat(value_of(values.at[i])) * mean_g_xhat);
+        to.at[i] = stored<T>(addend == nullptr ? result : value_of(to.at[i]) + result);
+      }
+      store_chunk(dx + row * columns, columns, first, to);
+    });
   }
 };
 
@@ -134,7 +170,8 @@ struct GainTerm {
   const T* dy;
 
   __device__ Compute<T> operator()(std::int64_t row, std::int64_t j) const {
-    return value_of(dy[row * rows.columns + j]) * rows[row](j);
+    const std::int64_t i = row * rows.columns + j;
+    return value_of(dy[i]) * rows[row](value_of(rows.x[i]));
   }
 };
 
@@ -149,7 +186,8 @@ void norm_forward(Context& context, const char* name, const ConstTensorView& x,
     for_each_row(context, name, shape.rows, shape.columns,
                  NormForward<T, kCenter>{x.device<T>(), gain.device<T>(), device_or_null<T>(bias),
                                          epsilon, shape.columns, y.device<T>(),
-                                         device_or_null<C>(mean), rstd.device<C>()});
+                                         device_or_null<C>(mean), rstd.device<C>()},
+                 kWarpHolds<T>);
   });
 }
 
@@ -157,7 +195,7 @@ template <Center kCenter>
 void norm_backward_input(Context& context, const char* name, const ConstTensorView& x,
                          const ConstTensorView& gain, const ConstTensorView& mean,
                          const ConstTensorView& rstd, const ConstTensorView& dy,
-                         const TensorView& dx, Accumulate accumulate) {
+                         const ConstTensorView& addend, const TensorView& dx) {
   const Rows shape = rows_of(x.shape());
   with_device_type(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
@@ -165,7 +203,8 @@ void norm_backward_input(Context& context, const char* name, const ConstTensorVi
                                       shape.columns};
     for_each_row(context, name, shape.rows, shape.columns,
                  NormBackwardInput<T, kCenter>{rows, gain.device<T>(), dy.device<T>(),
-                                               accumulate == Accumulate::kAdd, dx.device<T>()});
+                                               device_or_null<T>(addend), dx.device<T>()},
+                 kWarpHolds<T>);
   });
 }
 

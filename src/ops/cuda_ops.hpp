@@ -57,6 +57,10 @@ void set_sample_origin(Context& context, std::int64_t sample);
 void dropout_forward(Context& context, const ConstTensorView& x, double probability,
                      const RandomStream& stream, const SampleRow& first, const TensorView& y,
                      const TensorView& mask, const ColumnSlice& columns);
+void bias_dropout_residual(Context& context, const ConstTensorView& sum,
+                           const ConstTensorView& bias, const ConstTensorView& residual,
+                           double probability, const RandomStream& stream, const SampleRow& first,
+                           const TensorView& y, const TensorView& mask);
 void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTensorView& mask,
                       double probability, const TensorView& dx);
 
@@ -66,7 +70,7 @@ void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstT
 void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& gain, const ConstTensorView& mean,
                                const ConstTensorView& rstd, const ConstTensorView& dy,
-                               const TensorView& dx, Accumulate accumulate);
+                               const ConstTensorView& addend, const TensorView& dx);
 void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                 const ConstTensorView& mean, const ConstTensorView& rstd,
                                 const ConstTensorView& dy, const TensorView& dgain,
@@ -76,8 +80,8 @@ void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTen
                       double epsilon, const TensorView& y, const TensorView& rstd);
 void rms_norm_backward_input(Context& context, const ConstTensorView& x,
                              const ConstTensorView& gain, const ConstTensorView& rstd,
-                             const ConstTensorView& dy, const TensorView& dx,
-                             Accumulate accumulate);
+                             const ConstTensorView& dy, const ConstTensorView& addend,
+                             const TensorView& dx);
 void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
                               const ConstTensorView& rstd, const ConstTensorView& dy,
                               const TensorView& dgain, Accumulate accumulate);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cuda_chunks.hpp"
 #include "cuda_kernel.hpp"
 
 // Kernels in which some threads share a row: a warp where rows are short, a block where they are
@@ -55,21 +56,78 @@ struct RowThreads {
   }
 };
 
+/// Chunks of a row that a thread keeps in registers.
+inline constexpr int kHeldChunks = 4;
+/// The longest row that the registers of a warp keep.
+template <typename T>
+inline constexpr std::int64_t kWarpHolds = std::int64_t{kHeldChunks} * kWarp* kWide<T>;
+
+/// function(number, first) for this thread's chunks of a row, which begin at `first`: every
+/// kSize-th, whatever the row's address. Chunks from number kHeldChunks on have that number.
+template <int kSize, typename T, typename Function>
+__device__ void for_each_chunk(const RowThreads<kSize>& threads, std::int64_t columns,
+                               const Function& function) {
+  std::int64_t first = std::int64_t{threads.lane} * kWide<T>;
+#pragma unroll
+  for (int number = 0; number < kHeldChunks; ++number) {
+    if (first < columns) {
+      function(number, first);
+    }
+    first += std::int64_t{kSize} * kWide<T>;
+  }
+  for (; first < columns; first += std::int64_t{kSize} * kWide<T>) {
+    function(kHeldChunks, first);
+  }
+}
+
+/// A row that is read once for several passes over it: a thread's first chunks are kept, others
+/// are read again. Behind the row's end are zeros.
+template <int kSize, typename T>
+class HeldRow {
+ public:
+  __device__ HeldRow(const RowThreads<kSize>& threads, const T* row, std::int64_t columns)
+      : row_(row), columns_(columns) {
+#pragma unroll
+    for (int number = 0; number < kHeldChunks; ++number) {
+      const std::int64_t first = (std::int64_t{number} * kSize + threads.lane) * kWide<T>;
+      if (first < columns) {
+        held_[number] = chunk_at(row, columns, first, stored<T>(Compute<T>{0}));
+      }
+    }
+  }
+  /// What for_each_chunk() gives for `number` has to be a constant.
+  __device__ Wide<T> chunk(int number, std::int64_t first) const {
+    return number < kHeldChunks ? held_[number]
+                                : chunk_at(row_, columns_, first, stored<T>(Compute<T>{0}));
+  }
+
+ private:
+  const T* row_;
+  std::int64_t columns_;
+  Wide<T> held_[kHeldChunks];
+};
+
+/// Threads of a block of rows that kSize threads share.
+template <int kSize>
+inline constexpr int kRowBlock = kSize > kThreads ? kSize : kThreads;
+
 template <int kSize, typename Function>
-__global__ void __launch_bounds__(kThreads) row_kernel(std::int64_t rows, Function function) {
+__global__ void __launch_bounds__(kRowBlock<kSize>)
+    row_kernel(std::int64_t rows, Function function) {
   const std::int64_t row =
-      static_cast<std::int64_t>(blockIdx.x) * (kThreads / kSize) + threadIdx.x / kSize;
+      static_cast<std::int64_t>(blockIdx.x) * (kRowBlock<kSize> / kSize) + threadIdx.x / kSize;
   // Whole warps, or whole blocks, stop here.
   if (row < rows) {
     function(RowThreads<kSize>{static_cast<int>(threadIdx.x) % kSize}, row);
   }
 }
 
-/// function(RowThreads, row) for all rows, each of `columns` elements.
+/// function(RowThreads, row) for all rows, each of `columns` elements; up to `warp_row` of them are
+/// a warp's.
 template <typename Function>
 void for_each_row(Context& context, const char* name, std::int64_t rows, std::int64_t columns,
-                  const Function& function) {
-  if (columns <= kWarpRow) {
+                  const Function& function, std::int64_t warp_row = kWarpRow) {
+  if (columns <= warp_row) {
     constexpr std::int64_t kRows = kThreads / kWarp;
     launch(context, name, {(rows + kRows - 1) / kRows, kThreads, 0}, row_kernel<kWarp, Function>,
            rows, function);

@@ -7,6 +7,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
+#include "strata/ops/elementwise.hpp"
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
@@ -99,6 +100,27 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
       }
     });
   });
+}
+
+void bias_dropout_residual(Context& context, const ConstTensorView& sum,
+                           const ConstTensorView& bias, const ConstTensorView& residual,
+                           double probability, const RandomStream& stream, const SampleRow& first,
+                           const TensorView& y, const TensorView& mask) {
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      require_probability(probability);
+      require_bias_residual(sum, bias, residual, y);
+      require(y.shape().rank() == 2, "dropout behind a bias of {}", y.shape().text());
+      require_like(mask, DType::kUint8, y.shape(), "dropout's mask");
+      return cuda::bias_dropout_residual(context, sum, bias, residual, probability, stream, first,
+                                         y, mask);
+    }
+  }
+  add_bias_residual(context, sum, bias, {}, y);
+  dropout_forward(context, y, probability, stream, first, y, mask);
+  if (!residual.empty()) {
+    add_bias_residual(context, y, {}, residual, y);
+  }
 }
 
 void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTensorView& mask,

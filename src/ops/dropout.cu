@@ -2,6 +2,8 @@
 
 #include "strata/ops/dropout.hpp"
 
+#include "checks.hpp"
+#include "cuda_chunks.hpp"
 #include "cuda_map.hpp"
 #include "cuda_ops.hpp"
 
@@ -56,12 +58,60 @@ struct Runs {
   std::int64_t calls = 0;
 };
 
-/// A thread makes four words, of which the first and the last of a run may lie beyond it.
-template <typename T>
-__global__ void forward_kernel(Runs runs, const std::int64_t* origin, PhiloxKey key,
-                               std::uint32_t threshold, Compute<T> scale, const T* x, T* y,
-                               std::uint8_t* mask) {
+/// What is dropped, and what is added before, by place in a run, and afterwards; both may be null.
+template <typename From, typename T>
+struct Operands {
   using C = Compute<T>;
+
+  const From* x = nullptr;
+  const T* bias = nullptr;
+  const T* residual = nullptr;
+  T* y = nullptr;
+  std::uint8_t* mask = nullptr;
+  std::uint32_t threshold = 0;
+  C scale = 1;
+
+  /// Elements [i, i + kWidth), from `place` of a run on, by their words. Each step's result is
+  /// rounded.
+  template <int kWidth>
+  __device__ void drop(std::int64_t i, std::int64_t place, const std::uint32_t* words) const {
+    const Chunk<From, kWidth> from = elements_at<kWidth>(x + i);
+    C values[kWidth];
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      values[k] = value_of(from.at[k]);
+    }
+    if (bias != nullptr) {
+      const Chunk<T, kWidth> biases = elements_at<kWidth>(bias + place);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        values[k] += value_of(biases.at[k]);
+      }
+    }
+    Chunk<std::uint8_t, kWidth> kept;
+    Chunk<T, kWidth> to;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      kept.at[k] = words[k] >= threshold ? 1 : 0;
+      to.at[k] = stored<T>(kept.at[k] != 0 ? value_of(stored<T>(values[k])) * scale : C{0});
+    }
+    if (residual != nullptr) {
+      const Chunk<T, kWidth> residuals = elements_at<kWidth>(residual + i);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        to.at[k] = stored<T>(value_of(to.at[k]) + value_of(residuals.at[k]));
+      }
+    }
+    store_elements(mask + i, kept);
+    store_elements(y + i, to);
+  }
+};
+
+/// A thread makes four words and takes their elements, kWidth at a time; where that is one, the
+/// first and the last words of a run may lie beyond it.
+template <int kWidth, typename From, typename T>
+__global__ void forward_kernel(Runs runs, const std::int64_t* origin, PhiloxKey key,
+                               Operands<From, T> operands) {
   const std::int64_t thread = thread_number();
   const std::int64_t index = thread / runs.calls;
   if (index >= runs.count) {
@@ -75,13 +125,10 @@ __global__ void forward_kernel(Runs runs, const std::int64_t* origin, PhiloxKey 
   const PhiloxWords words =
       philox(key, static_cast<std::uint64_t>(block), static_cast<std::uint64_t>(row));
 #pragma unroll
-  for (int word = 0; word < kBlock; ++word) {
+  for (int word = 0; word < kBlock; word += kWidth) {
     const std::int64_t place = block * kBlock + word - element;
     if (place >= 0 && place < runs.run) {
-      const std::int64_t i = index * runs.run + place;
-      const bool kept = words.at[word] >= threshold;
-      mask[i] = kept ? 1 : 0;
-      y[i] = stored<T>(kept ? value_of(x[i]) * scale : C{0});
+      operands.template drop<kWidth>(index * runs.run + place, place, words.at + word);
     }
   }
 }
@@ -100,6 +147,31 @@ struct Backward {
   }
 };
 
+/// Drops elements of runs, whose `calls` is not known yet.
+template <typename From, typename T>
+void launch_forward(Context& context, const char* name, Runs runs, const SampleRow& first,
+                    const RandomStream& stream, double probability, Operands<From, T> operands) {
+  const CudaState& state = context.cuda_state();
+  runs.first_row = first;
+  runs.first_row.sample -= state.sample_origin();
+  operands.threshold = static_cast<std::uint32_t>(std::min(probability * 0x1p32, 0xFFFFFFFFp0));
+  operands.scale = static_cast<Compute<T>>(1.0 / (1.0 - probability));
+  const PhiloxKey key{stream.key()[0], stream.key()[1]};
+  runs.calls = (runs.run + kBlock - 1) / kBlock;
+  if (runs.run % kBlock == 0 && runs.first % kBlock == 0 && runs.of % kBlock == 0 &&
+      begins_chunk<kBlock>(operands.x) && begins_chunk<kBlock>(operands.bias) &&
+      begins_chunk<kBlock>(operands.residual) && begins_chunk<kBlock>(operands.y) &&
+      begins_chunk<kBlock>(operands.mask)) {
+    launch(context, name, grid_of(runs.count * runs.calls), forward_kernel<kBlock, From, T>, runs,
+           state.origin(), key, operands);
+    return;
+  }
+  // A run that begins within a call's words may need one more.
+  ++runs.calls;
+  launch(context, name, grid_of(runs.count * runs.calls), forward_kernel<1, From, T>, runs,
+         state.origin(), key, operands);
+}
+
 }  // namespace
 
 void set_sample_origin(Context& context, std::int64_t sample) {
@@ -116,20 +188,36 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
   runs.run = columns.of == 0 ? x.count() / rows : x.shape().back();
   runs.count = x.count() / runs.run;
   runs.runs_of_row = runs.count / rows;
-  const CudaState& state = context.cuda_state();
-  runs.first_row = first;
-  runs.first_row.sample -= state.sample_origin();
   runs.first = columns.first;
   runs.of = columns.of;
-  // A run that begins within a call's words may need one more.
-  runs.calls = (runs.run + kBlock - 1) / kBlock + 1;
-  const auto threshold = static_cast<std::uint32_t>(std::min(probability * 0x1p32, 0xFFFFFFFFp0));
-  const PhiloxKey key{stream.key()[0], stream.key()[1]};
   with_device_type(x.dtype(), [&]<typename T>(T) {
-    const auto scale = static_cast<Compute<T>>(1.0 / (1.0 - probability));
-    launch(context, "dropout_forward", grid_of(runs.count * runs.calls), forward_kernel<T>, runs,
-           state.origin(), key, threshold, scale, x.device<T>(), y.device<T>(),
-           mask.device<std::uint8_t>());
+    launch_forward(
+        context, "dropout_forward", runs, first, stream, probability,
+        Operands<T, T>{
+            .x = x.device<T>(), .y = y.device<T>(), .mask = mask.device<std::uint8_t>()});
+  });
+}
+
+void bias_dropout_residual(Context& context, const ConstTensorView& sum,
+                           const ConstTensorView& bias, const ConstTensorView& residual,
+                           double probability, const RandomStream& stream, const SampleRow& first,
+                           const TensorView& y, const TensorView& mask) {
+  const Rows shape = rows_of(y.shape());
+  const Runs runs{.count = shape.rows, .runs_of_row = 1, .run = shape.columns};
+  with_device_type(y.dtype(), [&]<typename T>(T) {
+    const auto run = [&]<typename From>(const From* from) {
+      launch_forward(context, "bias_dropout_residual", runs, first, stream, probability,
+                     Operands<From, T>{.x = from,
+                                       .bias = device_or_null<T>(bias),
+                                       .residual = device_or_null<T>(residual),
+                                       .y = y.device<T>(),
+                                       .mask = mask.device<std::uint8_t>()});
+    };
+    if (sum.dtype() == y.dtype()) {
+      run(sum.device<T>());
+    } else {
+      run(sum.device<Compute<T>>());
+    }
   });
 }
 

@@ -185,14 +185,7 @@ void convert(Context& context, const ConstTensorView& x, const TensorView& y) {
 void add_bias_residual(Context& context, const ConstTensorView& sum, const ConstTensorView& bias,
                        const ConstTensorView& residual, const TensorView& y) {
   const auto [rows, n] = rows_of(y.shape());
-  const bool wide = sum.dtype() == compute_dtype(y.dtype());
-  require_count(sum, wide ? sum.dtype() : y.dtype(), y.count(), "the sum that a bias is added to");
-  if (!bias.empty()) {
-    require_count(bias, y.dtype(), n, "a bias");
-  }
-  if (!residual.empty()) {
-    require_count(residual, y.dtype(), y.count(), "a residual");
-  }
+  require_bias_residual(sum, bias, residual, y);
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
       return cuda::add_bias_residual(context, sum, bias, residual, y);
@@ -211,7 +204,8 @@ void add_bias_residual(Context& context, const ConstTensorView& sum, const Const
       });
     };
     // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the type.
-    wide ? run(sum.host<Compute<T>>().data()) : run(sum.host<T>().data());
+    const bool is_wide = sum.dtype() == compute_dtype(y.dtype());
+    is_wide ? run(sum.host<Compute<T>>().data()) : run(sum.host<T>().data());
   });
 }
 

@@ -39,22 +39,40 @@ struct Convert {
   }
 };
 
-/// bias and residual may be null.
-template <typename From, typename T>
+/// A thread kWidth elements of a row. bias and residual may be null.
+template <int kWidth, typename From, typename T>
 __global__ void bias_residual_kernel(std::int64_t count, std::int64_t columns, const From* sum,
                                      const T* bias, const T* residual, T* y) {
-  const std::int64_t i = thread_number();
-  if (i >= count) {
+  const std::int64_t first = thread_number() * kWidth;
+  if (first >= count) {
     return;
   }
-  Compute<T> value = value_of(sum[i]);
+  const Chunk<From, kWidth> sums = elements_at<kWidth>(sum + first);
+  Compute<T> values[kWidth];
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    values[i] = value_of(sums.at[i]);
+  }
   if (bias != nullptr) {
-    value += value_of(bias[i % columns]);
+    const Chunk<T, kWidth> biases = elements_at<kWidth>(bias + first % columns);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      values[i] += value_of(biases.at[i]);
+    }
   }
   if (residual != nullptr) {
-    value += value_of(residual[i]);
+    const Chunk<T, kWidth> residuals = elements_at<kWidth>(residual + first);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      values[i] += value_of(residuals.at[i]);
+    }
   }
-  y[i] = stored<T>(value);
+  Chunk<T, kWidth> to;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    to.at[i] = stored<T>(values[i]);
+  }
+  store_elements(y + first, to);
 }
 
 }  // namespace
@@ -111,9 +129,17 @@ void add_bias_residual(Context& context, const ConstTensorView& sum, const Const
   const std::int64_t columns = rows_of(y.shape()).columns;
   with_device_type(y.dtype(), [&]<typename T>(T) {
     const auto run = [&]<typename From>(const From* from) {
-      launch(context, "add_bias_residual", grid_of(y.count()), bias_residual_kernel<From, T>,
-             y.count(), columns, from, device_or_null<T>(bias), device_or_null<T>(residual),
-             y.device<T>());
+      const T* const offsets = device_or_null<T>(bias);
+      const T* const others = device_or_null<T>(residual);
+      T* const to = y.device<T>();
+      with_width(
+          columns,
+          [&](auto width) {
+            launch(context, "add_bias_residual", grid_of(y.count() / width),
+                   bias_residual_kernel<width(), From, T>, y.count(), columns, from, offsets,
+                   others, to);
+          },
+          from, offsets, others, to);
     };
     if (sum.dtype() == y.dtype()) {
       run(sum.device<T>());

@@ -1,117 +1,89 @@
 #include "strata/ops/embedding.hpp"
 
 #include "checks.hpp"
+#include "cuda_chunks.hpp"
 #include "cuda_kernel.hpp"
 #include "cuda_ops.hpp"
 
 namespace strata::ops::cuda {
 namespace {
 
-/// A thread an element of y, which is of T or of what T is computed in.
-template <typename T, typename To>
+/// A thread kWidth elements of a row of y, which is of T or of what T is computed in.
+template <int kWidth, typename T, typename To>
 __global__ void forward_kernel(std::int64_t count, std::int64_t columns, const std::int64_t* ids,
                                std::int64_t first_id, std::int64_t table_rows, const T* table,
                                bool adds, To* y) {
   using C = Compute<T>;
-  const std::int64_t i = thread_number();
-  if (i >= count) {
+  const std::int64_t first = thread_number() * kWidth;
+  if (first >= count) {
     return;
   }
-  const std::int64_t id = ids[i / columns] - first_id;
-  if (id >= 0 && id < table_rows) {
-    const C value = value_of(table[id * columns + i % columns]);
-    y[i] = stored<To>((adds ? value_of(y[i]) : C{0}) + value);
-  } else if (!adds) {
-    y[i] = stored<To>(C{0});
+  const std::int64_t id = ids[first / columns] - first_id;
+  const bool is_inside = id >= 0 && id < table_rows;
+  if (adds && !is_inside) {
+    return;
   }
-}
-
-/// Columns of a block, kColumns of each of its threads.
-constexpr int kColumns = 4;
-constexpr std::int64_t kTileColumns = kColumns * kThreads;
-
-/// A block for each row and tile of columns. Where the row is the first with its id, the block adds
-/// up all rows with it, in order; no two blocks write the same element.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    backward_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles,
-                    const std::int64_t* ids, std::int64_t first_id, std::int64_t table_rows,
-                    const T* dy, bool adds, Compute<T>* dtable) {
-  using C = Compute<T>;
-  __shared__ unsigned of_warp[kThreads / kWarp];
-  const std::int64_t first = blockIdx.x / tiles;
-  const std::int64_t first_column = blockIdx.x % tiles * kTileColumns + threadIdx.x;
-  const std::int64_t id = ids[first];
-  const std::int64_t at = id - first_id;
-  if (at < 0 || at >= table_rows) {
-    return;  // the whole block
+  Chunk<T, kWidth> values{};
+  if (is_inside) {
+    values = elements_at<kWidth>(table + id * columns + first % columns);
   }
-  for (std::int64_t begin = 0; begin < first; begin += kThreads) {
-    const std::int64_t row = begin + threadIdx.x;
-    if (__syncthreads_or(row < first && ids[row] == id)) {
-      return;  // the whole block: an earlier row has the id
-    }
-  }
-  C sums[kColumns] = {};
-  for (std::int64_t begin = first; begin < rows; begin += kThreads) {
-    const std::int64_t row = begin + threadIdx.x;
-    const unsigned same = __ballot_sync(kWholeWarp, row < rows && ids[row] == id);
-    // All have read the last rows' words.
-    __syncthreads();
-    if (threadIdx.x % kWarp == 0) {
-      of_warp[threadIdx.x / kWarp] = same;
-    }
-    __syncthreads();
-    for (int warp = 0; warp < kThreads / kWarp; ++warp) {
-      for (unsigned left = of_warp[warp]; left != 0; left &= left - 1) {
-        const T* const from =
-            dy + (begin + warp * kWarp + __ffs(static_cast<int>(left)) - 1) * columns;
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i) {
-          const std::int64_t column = first_column + i * kThreads;
-          if (column < columns) {
-            sums[i] += value_of(from[column]);
-          }
-        }
-      }
-    }
+  Chunk<To, kWidth> to{};
+  if (adds) {
+    to = elements_at<kWidth>(y + first);
   }
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    const std::int64_t column = first_column + i * kThreads;
-    if (column < columns) {
-      C& to = dtable[at * columns + column];
-      to = adds ? to + sums[i] : sums[i];
-    }
+  for (int i = 0; i < kWidth; ++i) {
+    to.at[i] = stored<To>((adds ? value_of(to.at[i]) : C{0}) + value_of(values.at[i]));
   }
+  store_elements(y + first, to);
 }
 
-template <typename From, typename T>
+/// A thread kWidth elements of a row.
+template <int kWidth, typename From, typename T>
 __global__ void positions_kernel(std::int64_t count, std::int64_t columns, const From* x,
                                  const T* table, PositionRows positions, T* y) {
-  const std::int64_t i = thread_number();
-  if (i >= count) {
+  const std::int64_t first = thread_number() * kWidth;
+  if (first >= count) {
     return;
   }
-  const std::int64_t token = (positions.first_row + i / columns) % positions.tokens;
-  y[i] = stored<T>(value_of(x[i]) +
-                   value_of(table[(token + positions.offset) * columns + i % columns]));
+  const std::int64_t token = (positions.first_row + first / columns) % positions.tokens;
+  const Chunk<From, kWidth> from = elements_at<kWidth>(x + first);
+  const Chunk<T, kWidth> values =
+      elements_at<kWidth>(table + (token + positions.offset) * columns + first % columns);
+  Chunk<T, kWidth> to;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    to.at[i] = stored<T>(value_of(from.at[i]) + value_of(values.at[i]));
+  }
+  store_elements(y + first, to);
 }
 
-/// A thread an element of a sequence.
-template <typename T>
+/// A thread kWidth elements of a sequence.
+template <int kWidth, typename T>
 __global__ void positions_backward_kernel(std::int64_t sequences, std::int64_t elements,
                                           const T* dy, bool adds, Compute<T>* dtable) {
   using C = Compute<T>;
-  const std::int64_t i = thread_number();
-  if (i >= elements) {
+  const std::int64_t first = thread_number() * kWidth;
+  if (first >= elements) {
     return;
   }
-  C sum{0};
+  C sums[kWidth] = {};
   for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-    sum += value_of(dy[sequence * elements + i]);
+    const Chunk<T, kWidth> terms = elements_at<kWidth>(dy + sequence * elements + first);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      sums[i] += value_of(terms.at[i]);
+    }
   }
-  dtable[i] = adds ? dtable[i] + sum : sum;
+  Chunk<C, kWidth> to{};
+  if (adds) {
+    to = elements_at<kWidth>(dtable + first);
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    to.at[i] = adds ? to.at[i] + sums[i] : sums[i];
+  }
+  store_elements(dtable + first, to);
 }
 
 }  // namespace
@@ -121,9 +93,15 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
   const std::int64_t columns = rows_of(y.shape()).columns;
   with_device_type(table.dtype(), [&]<typename T>(T) {
     const auto run = [&]<typename To>(To* to) {
-      launch(context, "embedding_forward", grid_of(y.count()), forward_kernel<T, To>, y.count(),
-             columns, ids.device<std::int64_t>(), first_id, table.shape()[0], table.device<T>(),
-             accumulate == Accumulate::kAdd, to);
+      const T* const from = table.device<T>();
+      with_width(
+          columns,
+          [&](auto width) {
+            launch(context, "embedding_forward", grid_of(y.count() / width),
+                   forward_kernel<width(), T, To>, y.count(), columns, ids.device<std::int64_t>(),
+                   first_id, table.shape()[0], from, accumulate == Accumulate::kAdd, to);
+          },
+          from, to);
     };
     if (y.dtype() == table.dtype()) {
       run(y.device<T>());
@@ -133,25 +111,20 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
   });
 }
 
-void embedding_backward(Context& context, const ConstTensorView& ids, const ConstTensorView& dy,
-                        std::int64_t first_id, const TensorView& dtable, Accumulate accumulate) {
-  const Rows shape = rows_of(dy.shape());
-  const std::int64_t tiles = (shape.columns + kTileColumns - 1) / kTileColumns;
-  with_device_type(dy.dtype(), [&]<typename T>(T) {
-    launch(context, "embedding_backward", {shape.rows * tiles, kThreads, 0}, backward_kernel<T>,
-           shape.rows, shape.columns, tiles, ids.device<std::int64_t>(), first_id,
-           dtable.shape()[0], dy.device<T>(), accumulate == Accumulate::kAdd,
-           dtable.device<Compute<T>>());
-  });
-}
-
 void add_positions(Context& context, const ConstTensorView& x, const ConstTensorView& table,
                    const PositionRows& rows, const TensorView& y) {
   const std::int64_t columns = rows_of(y.shape()).columns;
   with_device_type(y.dtype(), [&]<typename T>(T) {
     const auto run = [&]<typename From>(const From* from) {
-      launch(context, "add_positions", grid_of(y.count()), positions_kernel<From, T>, y.count(),
-             columns, from, table.device<T>(), rows, y.device<T>());
+      const T* const added = table.device<T>();
+      T* const to = y.device<T>();
+      with_width(
+          columns,
+          [&](auto width) {
+            launch(context, "add_positions", grid_of(y.count() / width),
+                   positions_kernel<width(), From, T>, y.count(), columns, from, added, rows, to);
+          },
+          from, added, to);
     };
     if (x.dtype() == y.dtype()) {
       run(x.device<T>());
@@ -166,9 +139,16 @@ void positions_backward(Context& context, const ConstTensorView& dy, std::int64_
   const Rows shape = rows_of(dy.shape());
   const std::int64_t elements = tokens * shape.columns;
   with_device_type(dy.dtype(), [&]<typename T>(T) {
-    launch(context, "positions_backward", grid_of(elements), positions_backward_kernel<T>,
-           shape.rows / tokens, elements, dy.device<T>(), accumulate == Accumulate::kAdd,
-           dtable.device<Compute<T>>());
+    const T* const from = dy.device<T>();
+    Compute<T>* const to = dtable.device<Compute<T>>();
+    with_width(
+        elements,
+        [&](auto width) {
+          launch(context, "positions_backward", grid_of(elements / width),
+                 positions_backward_kernel<width(), T>, shape.rows / tokens, elements, from,
+                 accumulate == Accumulate::kAdd, to);
+        },
+        from, to);
   });
 }
 

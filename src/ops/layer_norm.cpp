@@ -55,9 +55,10 @@ void forward_row(const T* x, const T* gain, const T* bias, const RowStatistics<C
   }
 }
 
+/// `addend` is read with kAdd alone.
 template <Accumulate kAccumulate, typename T, typename C>
 void backward_row(const T* x, const T* gain, const RowStatistics<C>& row, const T* dy,
-                  std::int64_t n, T* dx) {
+                  const T* addend, std::int64_t n, T* dx) {
   const double count = static_cast<double>(n);
   const C mean = row.mean;
   const C rstd = row.rstd;
@@ -68,27 +69,30 @@ void backward_row(const T* x, const T* gain, const RowStatistics<C>& row, const 
       static_cast<C>(lane_sum<C>(n, [=](std::int64_t i) { return g(i) * xhat(i); }) / count);
   store_terms(dx, 0, n, [=](std::int64_t i) {
     const C result = rstd * (g(i) - mean_g - xhat(i) * mean_g_xhat);
-    return kAccumulate == Accumulate::kAdd ? static_cast<C>(dx[i]) + result : result;
+    return kAccumulate == Accumulate::kAdd ? static_cast<C>(addend[i]) + result : result;
   });
 }
 
 template <Accumulate kAccumulate, typename T>
 void backward_rows(Context& context, const ConstTensorView& x, const ConstTensorView& gain,
                    const ConstTensorView& mean, const ConstTensorView& rstd,
-                   const ConstTensorView& dy, const TensorView& dx) {
+                   const ConstTensorView& dy, const ConstTensorView& addend, const TensorView& dx) {
   using C = Compute<T>;
+  constexpr bool kAdds = kAccumulate == Accumulate::kAdd;
   const std::int64_t n = x.shape().back();
   const T* from = x.host<T>().data();
   const T* g = gain.host<T>().data();
   const C* means = mean.host<C>().data();
   const C* rstds = rstd.host<C>().data();
   const T* incoming = dy.host<T>().data();
+  const T* added = kAdds ? addend.host<T>().data() : nullptr;
   T* outgoing = dx.host<T>().data();
   parallel_for(
       context, rows_of(x.shape()).rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
         for (std::int64_t row = begin; row < end; ++row) {
           backward_row<kAccumulate>(from + row * n, g, RowStatistics<C>{means[row], rstds[row]},
-                                    incoming + row * n, n, outgoing + row * n);
+                                    incoming + row * n, kAdds ? added + row * n : nullptr, n,
+                                    outgoing + row * n);
         }
       });
 }
@@ -134,22 +138,25 @@ void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstT
 void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& gain, const ConstTensorView& mean,
                                const ConstTensorView& rstd, const ConstTensorView& dy,
-                               const TensorView& dx, Accumulate accumulate) {
+                               const ConstTensorView& addend, const TensorView& dx) {
   const auto [rows, n] = rows_of(x.shape());
   require_count(gain, x.dtype(), n, "layer norm's gain");
   require_count(mean, compute_dtype(x.dtype()), rows, "layer norm's mean");
   require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
   require_like(dy, x.dtype(), x.shape(), "layer norm's dy");
+  if (!addend.empty()) {
+    require_like(addend, x.dtype(), x.shape(), "layer norm's addend");
+  }
   require_like(dx, x.dtype(), x.shape(), "layer norm's dx");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::layer_norm_backward_input(context, x, gain, mean, rstd, dy, dx, accumulate);
+      return cuda::layer_norm_backward_input(context, x, gain, mean, rstd, dy, addend, dx);
     }
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
-    const auto run = accumulate == Accumulate::kAdd ? backward_rows<Accumulate::kAdd, T>
-                                                    : backward_rows<Accumulate::kOverwrite, T>;
-    run(context, x, gain, mean, rstd, dy, dx);
+    const auto run = addend.empty() ? backward_rows<Accumulate::kOverwrite, T>
+                                    : backward_rows<Accumulate::kAdd, T>;
+    run(context, x, gain, mean, rstd, dy, addend, dx);
   });
 }
 

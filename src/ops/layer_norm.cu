@@ -14,9 +14,9 @@ void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstT
 void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& gain, const ConstTensorView& mean,
                                const ConstTensorView& rstd, const ConstTensorView& dy,
-                               const TensorView& dx, Accumulate accumulate) {
+                               const ConstTensorView& addend, const TensorView& dx) {
   norm_backward_input<Center::kMean>(context, "layer_norm_backward_input", x, gain, mean, rstd, dy,
-                                     dx, accumulate);
+                                     addend, dx);
 }
 
 void layer_norm_backward_weight(Context& context, const ConstTensorView& x,

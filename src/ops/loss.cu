@@ -29,8 +29,8 @@ struct CrossEntropy {
       if (threads.lane == 0) {
         losses[row] = {0.0, 0};
       }
-      for (std::int64_t i = threads.lane; to != nullptr && i < classes; i += kSize) {
-        to[i] = stored<T>(C{0});
+      if (to != nullptr) {
+        map_row(threads, x, to, classes, [](int, C) { return C{0}; });
       }
       return;
     }
@@ -47,10 +47,10 @@ struct CrossEntropy {
     // Every lane has read its label's logit.
     __syncwarp();
     const C factor = static_cast<C>(static_cast<double>(scale) / peak.sum);
-    for (std::int64_t i = threads.lane; i < classes; i += kSize) {
-      const C power = exponential(value_of(x[i]) - peak.largest) * factor;
-      to[i] = stored<T>(i == label ? power - scale : power);
-    }
+    map_row(threads, x, to, classes, [&](int i, C logit) {
+      const C power = exponential(logit - peak.largest) * factor;
+      return i == label ? power - scale : power;
+    });
   }
 };
 
@@ -96,10 +96,10 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
   const std::int64_t* const label = labels.device<std::int64_t>();
   auto* const losses = scratch_of<RowLoss>(context, shape.rows);
   with_device_type(logits.dtype(), [&]<typename T>(T) {
-    for_each_row(context, "cross_entropy", shape.rows, shape.columns,
-                 CrossEntropy<T>{logits.device<T>(), label, shape.columns, valid_rows,
-                                 static_cast<Compute<T>>(gradient_scale),
-                                 device_or_null<T>(dlogits), losses});
+    for_each_logit_row<T>(context, "cross_entropy", shape,
+                          CrossEntropy<T>{logits.device<T>(), label, shape.columns, valid_rows,
+                                          static_cast<Compute<T>>(gradient_scale),
+                                          device_or_null<T>(dlogits), losses});
   });
   write_sums(context, valid_rows, losses, label, shape.columns, sums);
 }

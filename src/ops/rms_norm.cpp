@@ -30,8 +30,10 @@ void forward_row(const T* x, const T* gain, double epsilon, std::int64_t n, T* y
   }
 }
 
+/// `addend` is read with kAdd alone.
 template <Accumulate kAccumulate, typename T>
-void backward_row(const T* x, const T* gain, Compute<T> rstd, const T* dy, std::int64_t n, T* dx) {
+void backward_row(const T* x, const T* gain, Compute<T> rstd, const T* dy, const T* addend,
+                  std::int64_t n, T* dx) {
   using C = Compute<T>;
   const auto g = [=](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(gain[i]); };
   const auto xhat = [=](std::int64_t i) { return static_cast<C>(x[i]) * rstd; };
@@ -41,7 +43,7 @@ void backward_row(const T* x, const T* gain, Compute<T> rstd, const T* dy, std::
   for (std::int64_t i = 0; i < n; ++i) {
     const C result = rstd * (g(i) - xhat(i) * mean_g_xhat);
     if constexpr (kAccumulate == Accumulate::kAdd) {
-      dx[i] = rounded<T>(static_cast<C>(dx[i]) + result);
+      dx[i] = rounded<T>(static_cast<C>(addend[i]) + result);
     } else {
       dx[i] = rounded<T>(result);
     }
@@ -50,17 +52,20 @@ void backward_row(const T* x, const T* gain, Compute<T> rstd, const T* dy, std::
 
 template <Accumulate kAccumulate, typename T>
 void backward_rows(Context& context, const ConstTensorView& x, const ConstTensorView& gain,
-                   const ConstTensorView& rstd, const ConstTensorView& dy, const TensorView& dx) {
+                   const ConstTensorView& rstd, const ConstTensorView& dy,
+                   const ConstTensorView& addend, const TensorView& dx) {
+  constexpr bool kAdds = kAccumulate == Accumulate::kAdd;
   const auto [rows, n] = rows_of(x.shape());
   const T* from = x.host<T>().data();
   const T* g = gain.host<T>().data();
   const Compute<T>* rstds = rstd.host<Compute<T>>().data();
   const T* incoming = dy.host<T>().data();
+  const T* added = kAdds ? addend.host<T>().data() : nullptr;
   T* outgoing = dx.host<T>().data();
   parallel_for(context, rows, row_grain(n), [=, n = n](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      backward_row<kAccumulate>(from + row * n, g, rstds[row], incoming + row * n, n,
-                                outgoing + row * n);
+      backward_row<kAccumulate>(from + row * n, g, rstds[row], incoming + row * n,
+                                kAdds ? added + row * n : nullptr, n, outgoing + row * n);
     }
   });
 }
@@ -93,22 +98,25 @@ void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTen
 
 void rms_norm_backward_input(Context& context, const ConstTensorView& x,
                              const ConstTensorView& gain, const ConstTensorView& rstd,
-                             const ConstTensorView& dy, const TensorView& dx,
-                             Accumulate accumulate) {
+                             const ConstTensorView& dy, const ConstTensorView& addend,
+                             const TensorView& dx) {
   const auto [rows, n] = rows_of(x.shape());
   require_count(gain, x.dtype(), n, "rms norm's gain");
   require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
   require_like(dy, x.dtype(), x.shape(), "rms norm's dy");
+  if (!addend.empty()) {
+    require_like(addend, x.dtype(), x.shape(), "rms norm's addend");
+  }
   require_like(dx, x.dtype(), x.shape(), "rms norm's dx");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::rms_norm_backward_input(context, x, gain, rstd, dy, dx, accumulate);
+      return cuda::rms_norm_backward_input(context, x, gain, rstd, dy, addend, dx);
     }
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
-    const auto run = accumulate == Accumulate::kAdd ? backward_rows<Accumulate::kAdd, T>
-                                                    : backward_rows<Accumulate::kOverwrite, T>;
-    run(context, x, gain, rstd, dy, dx);
+    const auto run = addend.empty() ? backward_rows<Accumulate::kOverwrite, T>
+                                    : backward_rows<Accumulate::kAdd, T>;
+    run(context, x, gain, rstd, dy, addend, dx);
   });
 }
 

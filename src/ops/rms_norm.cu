@@ -12,10 +12,10 @@ void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTen
 
 void rms_norm_backward_input(Context& context, const ConstTensorView& x,
                              const ConstTensorView& gain, const ConstTensorView& rstd,
-                             const ConstTensorView& dy, const TensorView& dx,
-                             Accumulate accumulate) {
-  norm_backward_input<Center::kZero>(context, "rms_norm_backward_input", x, gain, {}, rstd, dy, dx,
-                                     accumulate);
+                             const ConstTensorView& dy, const ConstTensorView& addend,
+                             const TensorView& dx) {
+  norm_backward_input<Center::kZero>(context, "rms_norm_backward_input", x, gain, {}, rstd, dy,
+                                     addend, dx);
 }
 
 void rms_norm_backward_weight(Context& context, const ConstTensorView& x,

@@ -93,11 +93,13 @@ struct GradientOfRow {
     using C = Compute<T>;
     const std::int64_t target = targets[row] - first_id;
     const C log_sum = log_sums[row];
-    for (std::int64_t i = threads.lane; i < ids; i += kSize) {
-      const C power = exponential(value_of(logits[row * ids + i]) - log_sum);
-      const C term = scale * (i == target ? power - C{1} : power);
-      dlogits[row * ids + i] = stored<T>(row < valid_rows ? term : C{0});
-    }
+    const C factor = scale;
+    const bool counts = row < valid_rows;
+    map_row(threads, logits + row * ids, dlogits + row * ids, ids, [=](int i, C logit) {
+      const C power = exponential(logit - log_sum);
+      const C term = factor * (i == target ? power - C{1} : power);
+      return counts ? term : C{0};
+    });
   }
 };
 
@@ -108,9 +110,9 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
                          const TensorView& parts) {
   const Rows shape = rows_of(logits.shape());
   with_device_type(logits.dtype(), [&]<typename T>(T) {
-    for_each_row(context, "cross_entropy_parts", shape.rows, shape.columns,
-                 PartsOfRow<T>{logits.device<T>(), targets.device<std::int64_t>(), first_id,
-                               shape.columns, parts.device<Compute<T>>()});
+    for_each_logit_row<T>(context, "cross_entropy_parts", shape,
+                          PartsOfRow<T>{logits.device<T>(), targets.device<std::int64_t>(),
+                                        first_id, shape.columns, parts.device<Compute<T>>()});
   });
 }
 
@@ -143,10 +145,11 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
   const Rows shape = rows_of(logits.shape());
   with_device_type(logits.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
-    for_each_row(context, "cross_entropy_gradient", shape.rows, shape.columns,
-                 GradientOfRow<T>{logits.device<T>(), targets.device<std::int64_t>(), first_id,
-                                  shape.columns, log_sums.device<C>(), valid_rows,
-                                  static_cast<C>(gradient_scale), dlogits.device<T>()});
+    for_each_logit_row<T>(
+        context, "cross_entropy_gradient", shape,
+        GradientOfRow<T>{logits.device<T>(), targets.device<std::int64_t>(), first_id,
+                         shape.columns, log_sums.device<C>(), valid_rows,
+                         static_cast<C>(gradient_scale), dlogits.device<T>()});
   });
 }
 

@@ -81,7 +81,7 @@ void layer_norm(Context& context) {
   layer_norm_forward(context, c.x.view(), c.gain.view(), c.bias.view(), 1e-5, c.y.view(),
                      mean.view(), rstd.view());
   layer_norm_backward_input(context, c.x.view(), c.gain.view(), mean.view(), rstd.view(),
-                            c.dy.view(), c.dx.view());
+                            c.dy.view(), {}, c.dx.view());
   layer_norm_backward_weight(context, c.x.view(), mean.view(), rstd.view(), c.dy.view(),
                              c.dgain.view(), c.dbias.view(), Accumulate::kOverwrite);
   c.write_results(context);
@@ -97,8 +97,7 @@ void rms_norm(Context& context) {
   Tensor<T> dx(x.shape());
   Tensor<T> dgain(gain.shape());
   rms_norm_forward(context, x.view(), gain.view(), 1e-5, y.view(), rstd.view());
-  rms_norm_backward_input(context, x.view(), gain.view(), rstd.view(), dy.view(), dx.view(),
-                          Accumulate::kOverwrite);
+  rms_norm_backward_input(context, x.view(), gain.view(), rstd.view(), dy.view(), {}, dx.view());
   rms_norm_backward_weight(context, x.view(), rstd.view(), dy.view(), dgain.view(),
                            Accumulate::kOverwrite);
   write(y);

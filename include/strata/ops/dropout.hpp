@@ -38,6 +38,16 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
                      const RandomStream& stream, const SampleRow& first, const TensorView& y,
                      const TensorView& mask, const ColumnSlice& columns = {});
 
+/// y = residual + what dropout_forward() makes of sum + bias, for a row a sample; an empty bias or
+/// residual is none. The same bits as add_bias_residual(), dropout_forward() and
+/// add_bias_residual() one after the other, in one pass over memory on a GPU. In place (y is sum)
+/// is allowed where the dtypes are equal. Shapes: sum rows x n, in y's dtype or its
+/// compute_dtype(); bias n; residual, y, mask (uint8) rows x n. Pre: 0 <= probability < 1.
+void bias_dropout_residual(Context& context, const ConstTensorView& sum,
+                           const ConstTensorView& bias, const ConstTensorView& residual,
+                           double probability, const RandomStream& stream, const SampleRow& first,
+                           const TensorView& y, const TensorView& mask);
+
 /// dx = dy / (1 - probability) where the mask is 1, else 0. In place (dx is dy) is allowed.
 /// Shapes: dy, mask (uint8), dx equal.
 void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTensorView& mask,

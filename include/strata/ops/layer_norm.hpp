@@ -15,14 +15,13 @@ void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstT
                         const ConstTensorView& bias, double epsilon, const TensorView& y,
                         const TensorView& mean, const TensorView& rstd);
 
-/// dx = (or +=) rstd (g - mean(g) - xhat mean(g xhat)) with g = dy gain and xhat = (x - mean) rstd.
-/// In place (dx is dy) is allowed where it is not added.
-/// Shapes: x, dy, dx rows x n; gain n; mean, rstd rows.
+/// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)) with g = dy gain and xhat = (x - mean)
+/// rstd. An empty addend is none: nothing is added. In place (dx is dy or addend) is allowed.
+/// Shapes: x, dy, addend, dx rows x n; gain n; mean, rstd rows.
 void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& gain, const ConstTensorView& mean,
                                const ConstTensorView& rstd, const ConstTensorView& dy,
-                               const TensorView& dx,
-                               Accumulate accumulate = Accumulate::kOverwrite);
+                               const ConstTensorView& addend, const TensorView& dx);
 
 /// dgain = sum of dy xhat, dbias = sum of dy, rows added as column_sum() does.
 /// Shapes: x, dy rows x n; mean, rstd rows; dgain, dbias n in compute_dtype() of x. An empty dbias

@@ -15,7 +15,8 @@ struct FoldPair {
 };
 
 /// Does the additions in order, element by element, over parts of equal shape and dtype. Works
-/// through the parts a cache-sized chunk at a time on a CPU, so that each is read from memory once.
+/// through the parts a cache-sized chunk at a time on a CPU, and an element at a time on a GPU, so
+/// that each is read from memory once. A part that was added to another holds anything afterwards.
 /// Pre: parts do not overlap; each pair names two different parts.
 void fold(Context& context, std::span<const TensorView> parts, std::span<const FoldPair> steps);
 

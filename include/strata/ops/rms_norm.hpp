@@ -13,12 +13,12 @@ namespace strata::ops {
 void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& gain,
                       double epsilon, const TensorView& y, const TensorView& rstd);
 
-/// dx = (or +=) rstd (g - xhat mean(g xhat)) with g = dy gain and xhat = x rstd. In place (dx is
-/// dy) is allowed where it is not added.
+/// dx = addend + rstd (g - xhat mean(g xhat)) with g = dy gain and xhat = x rstd. An empty addend
+/// is none: nothing is added. In place (dx is dy or addend) is allowed.
 void rms_norm_backward_input(Context& context, const ConstTensorView& x,
                              const ConstTensorView& gain, const ConstTensorView& rstd,
-                             const ConstTensorView& dy, const TensorView& dx,
-                             Accumulate accumulate);
+                             const ConstTensorView& dy, const ConstTensorView& addend,
+                             const TensorView& dx);
 
 /// dgain = (or +=) sum of dy xhat, rows added as column_sum() does. Shapes: dgain n in
 /// compute_dtype().

@@ -61,25 +61,45 @@ void add_elements_in_place(std::vector<Case>& cases, const Shape& shape) {
       Nearness::kSameBits);
 }
 
+/// The gradient in the place of dy, with and without an addend, and in that of the addend.
+void add_norms_in_place(std::vector<Case>& cases, const Shape& shape, const std::string& of) {
+  const Shape n{shape.back()};
+  const Shape rows{shape.count() / shape.back()};
+  const std::vector<Operand> layer{read(shape),    read(n),     computed(Role::kRead, rows),
+                                   positive(rows), read(shape), updated(shape)};
+  add_case(cases, "layer_norm_backward_input" + of, layer, [](Context& context, const Tensors& t) {
+    layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[5], {}, t[5]);
+  });
+  add_case(cases, "layer_norm_backward_input_added" + of, layer,
+           [](Context& context, const Tensors& t) {
+             layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[5], t[4], t[5]);
+           });
+  add_case(cases, "layer_norm_backward_input_of_addend" + of, layer,
+           [](Context& context, const Tensors& t) {
+             layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[5], t[5]);
+           });
+  const std::vector<Operand> rms{read(shape), read(n), positive(rows), read(shape), updated(shape)};
+  add_case(cases, "rms_norm_backward_input" + of, rms, [](Context& context, const Tensors& t) {
+    rms_norm_backward_input(context, t[0], t[1], t[2], t[4], {}, t[4]);
+  });
+  add_case(cases, "rms_norm_backward_input_added" + of, rms,
+           [](Context& context, const Tensors& t) {
+             rms_norm_backward_input(context, t[0], t[1], t[2], t[4], t[3], t[4]);
+           });
+  add_case(cases, "rms_norm_backward_input_of_addend" + of, rms,
+           [](Context& context, const Tensors& t) {
+             rms_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[4]);
+           });
+}
+
 void add_rows_in_place(std::vector<Case>& cases, const Shape& shape) {
   const std::string of = "_in_place_of_" + std::to_string(shape.back());
-  const Shape n{shape.back()};
   const Shape rows{shape.count() / shape.back()};
   add_case(cases, "softmax_forward" + of, {updated(shape)},
            [](Context& context, const Tensors& t) { softmax_forward(context, t[0], t[0]); });
   add_case(cases, "softmax_backward" + of, {read(shape), updated(shape)},
            [](Context& context, const Tensors& t) { softmax_backward(context, t[0], t[1], t[1]); });
-  add_case(cases, "layer_norm_backward_input" + of,
-           {read(shape), read(n), computed(Role::kRead, rows), positive(rows), updated(shape)},
-           [](Context& context, const Tensors& t) {
-             layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[4],
-                                       Accumulate::kOverwrite);
-           });
-  add_case(cases, "rms_norm_backward_input" + of,
-           {read(shape), read(n), positive(rows), updated(shape)},
-           [](Context& context, const Tensors& t) {
-             rms_norm_backward_input(context, t[0], t[1], t[2], t[3], t[3], Accumulate::kOverwrite);
-           });
+  add_norms_in_place(cases, shape, of);
   add_case(cases, "cross_entropy_gradient" + of,
            {updated(shape), ids(rows, 0, 3 * shape.back()), computed(Role::kRead, rows)},
            [=](Context& context, const Tensors& t) {
@@ -177,6 +197,7 @@ void add_in_place_cases(std::vector<Case>& cases) {
   for (const Shape& shape : {Shape{23, 70}, Shape{9, 1500}}) {
     add_rows_in_place(cases, shape);
   }
+  add_norms_in_place(cases, {3, 9000}, "_in_place_of_9000");
   const GroupNormShape groups{.images = 3, .pixels = 20, .channels = 12, .groups = 4};
   const Shape statistics{groups.images, groups.groups};
   add_case(cases, "group_norm_backward_input_in_place",
@@ -210,6 +231,7 @@ void add_nan_cases(std::vector<Case>& cases) {
     add_norms_of_nans(cases, rows);
   }
   add_products_of_nans(cases);
+  add_losses_of_nans(cases, {5, 9001});
   const PoolingShape pool{.images = 3,
                           .height = {.in = 8, .out = 4, .window = 2, .stride = 2},
                           .width = {.in = 6, .out = 3, .window = 2, .stride = 2},

@@ -72,6 +72,48 @@ void add_dropouts(std::vector<Case>& cases) {
         dropout_forward(context, t[0], 0.5, stream, {2}, t[1], t[2], {.first = 11, .of = 41});
       },
       Nearness::kSameBits);
+  // Rows of 61 begin within a call's words, rows of 64 do not.
+  for (const std::int64_t columns : {61, 64}) {
+    const std::string of = "_of_" + std::to_string(columns);
+    const Shape rows{37, columns};
+    add_case(
+        cases, "bias_dropout_residual" + of,
+        {computed(Role::kRead, rows), read({columns}), read(rows), written(rows),
+         bytes(Role::kWritten, rows)},
+        [=](Context& context, const Tensors& t) {
+          bias_dropout_residual(context, t[0], t[1], t[2], 0.3, stream, {5}, t[3], t[4]);
+        },
+        Nearness::kSameBits);
+    add_case(
+        cases, "bias_dropout_in_place" + of,
+        {updated(rows), read({columns}), bytes(Role::kWritten, rows)},
+        [=](Context& context, const Tensors& t) {
+          bias_dropout_residual(context, t[0], t[1], {}, 0.3, stream, {5}, t[0], t[2]);
+        },
+        Nearness::kSameBits);
+    add_case(
+        cases, "dropout_residual" + of,
+        {read(rows), read(rows), written(rows), bytes(Role::kWritten, rows)},
+        [=](Context& context, const Tensors& t) {
+          bias_dropout_residual(context, t[0], {}, t[1], 0.3, stream, {5}, t[2], t[3]);
+        },
+        Nearness::kSameBits);
+    add_case(
+        cases, "add_bias_residual" + of,
+        {computed(Role::kRead, rows), read({columns}), read(rows), written(rows)},
+        [](Context& context, const Tensors& t) {
+          add_bias_residual(context, t[0], t[1], t[2], t[3]);
+        },
+        Nearness::kSameBits);
+  }
+  const Shape quarters{5, 3, 28};
+  add_case(
+      cases, "dropout_of_columns_of_whole_words",
+      {read(quarters), written(quarters), bytes(Role::kWritten, quarters)},
+      [=](Context& context, const Tensors& t) {
+        dropout_forward(context, t[0], 0.5, stream, 2, t[1], t[2], {.first = 12, .of = 44});
+      },
+      Nearness::kSameBits);
   add_case(
       cases, "dropout_backward", {read(kMany), bytes(Role::kRead, kMany), written(kMany)},
       [](Context& context, const Tensors& t) { dropout_backward(context, t[0], t[1], 0.3, t[2]); },
@@ -102,13 +144,6 @@ void add_element_cases(std::vector<Case>& cases) {
         scaled(context, 0.3, t[0], t[1], Accumulate::kAdd);
       },
       Nearness::kSameBits, false);
-  add_case(
-      cases, "add_bias_residual",
-      {computed(Role::kRead, kMany), read({61}), read(kMany), written(kMany)},
-      [](Context& context, const Tensors& t) {
-        add_bias_residual(context, t[0], t[1], t[2], t[3]);
-      },
-      Nearness::kSameBits);
   add_case(
       cases, "add_bias_in_place", {updated(kMany), read({61})},
       [](Context& context, const Tensors& t) { add_bias_residual(context, t[0], t[1], {}, t[0]); },

@@ -140,6 +140,8 @@ void add_language_cases(std::vector<Case>& cases) {
   add_matrix_attention(cases, 128);
   add_embeddings(cases, 700, 33);
   add_embeddings(cases, 30, 1100);
+  add_embeddings(cases, 30, 1104);  // rows of bfloat16 that begin at multiples of 16 bytes
+  add_embeddings(cases, 5000, 3);   // ids that several blocks sort
 }
 
 }  // namespace strata::ops::test

@@ -3,6 +3,7 @@
 
 #include "strata/ops/activation.hpp"
 #include "strata/ops/batch_norm.hpp"
+#include "strata/ops/elementwise.hpp"
 #include "strata/ops/group_norm.hpp"
 #include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
@@ -34,14 +35,20 @@ void add_layer_norms(std::vector<Case>& cases, const Shape& shape, const std::st
            [](Context& context, const Tensors& t) {
              layer_norm_forward(context, t[0], t[1], {}, kEpsilon, t[2], t[3], t[4]);
            });
+  add_case(cases, "layer_norm_backward_input" + of,
+           {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
+            written(shape)},
+           [](Context& context, const Tensors& t) {
+             layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], {}, t[5]);
+           });
+  add_case(cases, "layer_norm_backward_input_added" + of,
+           {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
+            read(shape), written(shape)},
+           [](Context& context, const Tensors& t) {
+             layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[5], t[6]);
+           });
   for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
     const std::string added = accumulate == Accumulate::kAdd ? "_added" : "";
-    add_case(cases, "layer_norm_backward_input" + added + of,
-             {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
-              updated(shape)},
-             [=](Context& context, const Tensors& t) {
-               layer_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[5], accumulate);
-             });
     add_case(cases, "layer_norm_backward_weight" + added + of,
              {read(shape), computed(Role::kRead, rows), positive(rows), read(shape),
               computed(Role::kBoth, n), computed(Role::kBoth, n)},
@@ -59,13 +66,18 @@ void add_rms_norms(std::vector<Case>& cases, const Shape& shape, const std::stri
            [](Context& context, const Tensors& t) {
              rms_norm_forward(context, t[0], t[1], kEpsilon, t[2], t[3]);
            });
+  add_case(cases, "rms_norm_backward_input" + of,
+           {read(shape), read(n), positive(rows), read(shape), written(shape)},
+           [](Context& context, const Tensors& t) {
+             rms_norm_backward_input(context, t[0], t[1], t[2], t[3], {}, t[4]);
+           });
+  add_case(cases, "rms_norm_backward_input_added" + of,
+           {read(shape), read(n), positive(rows), read(shape), read(shape), written(shape)},
+           [](Context& context, const Tensors& t) {
+             rms_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], t[5]);
+           });
   for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
     const std::string added = accumulate == Accumulate::kAdd ? "_added" : "";
-    add_case(cases, "rms_norm_backward_input" + added + of,
-             {read(shape), read(n), positive(rows), read(shape), updated(shape)},
-             [=](Context& context, const Tensors& t) {
-               rms_norm_backward_input(context, t[0], t[1], t[2], t[3], t[4], accumulate);
-             });
     add_case(cases, "rms_norm_backward_weight" + added + of,
              {read(shape), positive(rows), read(shape), computed(Role::kBoth, n)},
              [=](Context& context, const Tensors& t) {
@@ -146,6 +158,66 @@ void add_joined_statistics(std::vector<Case>& cases) {
       cases, "mean_of_parts", {read({5, 2, 150}), written({2, 150})},
       [=](Context& context, const Tensors& t) { mean_of_parts(context, steps, t[0], t[1]); },
       Nearness::kSameBits, false);
+}
+
+/// The additions of a balanced tree over parts [begin, end).
+void add_tree(std::int64_t begin, std::int64_t end, std::vector<FoldPair>& steps) {
+  if (end - begin > 1) {
+    const std::int64_t middle = begin + (end - begin) / 2;
+    add_tree(begin, middle, steps);
+    add_tree(middle, end, steps);
+    steps.push_back({begin, middle});
+  }
+}
+
+/// Folds of the matrices of t[0]; t[1] gets those that hold sums, `results`.
+void add_fold(std::vector<Case>& cases, const std::string& name, const Shape& parts,
+              const std::vector<FoldPair>& steps, const std::vector<std::int64_t>& results) {
+  const std::int64_t part = parts.count() / parts[0];
+  add_case(
+      cases, "fold_" + name, {updated(parts), written({std::ssize(results), part})},
+      [=](Context& context, const Tensors& t) {
+        // What was added holds anything, so it is no result.
+        const device::Buffer memory(context.device(), t[0].bytes());
+        const TensorView all = memory.view(0, t[0].shape(), t[0].dtype());
+        copy(context, t[0], all);
+        std::vector<TensorView> views;
+        for (std::int64_t i = 0; i < parts[0]; ++i) {
+          views.push_back(all.flat_slice(i * part, part));
+        }
+        fold(context, views, steps);
+        for (std::size_t i = 0; i < results.size(); ++i) {
+          copy(context, views[static_cast<std::size_t>(results[i])],
+               t[1].flat_slice(static_cast<std::int64_t>(i) * part, part));
+        }
+        context.synchronize();
+      },
+      Nearness::kSameBits, false);
+}
+
+void add_folds(std::vector<Case>& cases) {
+  // Of parts of 1004 elements all begin at multiples of 16 bytes, of 1007 few.
+  for (const std::int64_t count : {2, 3, 5, 8, 64}) {
+    std::vector<FoldPair> tree;
+    add_tree(0, count, tree);
+    for (const std::int64_t part : {1004, 1007}) {
+      add_fold(cases, "tree_of_" + std::to_string(count) + "_of_" + std::to_string(part),
+               {count, part}, tree, {0});
+    }
+  }
+  add_fold(cases, "row", {5, 1007}, {{0, 1}, {2, 3}, {0, 2}, {0, 4}}, {0});
+  add_fold(cases, "elsewhere", {4, 1007}, {{0, 1}, {3, 2}, {3, 0}}, {3});
+  add_fold(cases, "several_trees", {6, 1004}, {{0, 1}, {2, 3}, {5, 2}}, {0, 4, 5});
+  // More parts than a pass takes, a deeper tree, and a part that is added twice.
+  std::vector<FoldPair> tree;
+  add_tree(0, 70, tree);
+  add_fold(cases, "tree_of_70", {70, 1004}, tree, {0});
+  std::vector<FoldPair> chain;
+  for (std::int64_t i = 11; i > 0; --i) {
+    chain.push_back({i - 1, i});
+  }
+  add_fold(cases, "chain", {12, 1004}, chain, {0});
+  add_fold(cases, "twice", {3, 1004}, {{0, 1}, {2, 1}, {1, 0}}, {0, 1, 2});
 }
 
 void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classes) {
@@ -241,15 +313,16 @@ void add_row_cases(std::vector<Case>& cases) {
     add_rms_norms(cases, shape, of);
     add_batch_norms(cases, shape, of);
   }
+  // Rows that begin at multiples of 16 bytes, held whole; and longer ones, which are not.
+  for (const Shape& shape : {Shape{11, 768}, Shape{3, 9000}, Shape{3, 9001}}) {
+    const std::string of = "_of_" + std::to_string(shape.back());
+    add_layer_norms(cases, shape, of);
+    add_rms_norms(cases, shape, of);
+  }
   // Over rows: more than one block of threads takes.
   add_batch_norms(cases, {1100, 33}, "_of_33");
   add_joined_statistics(cases);
-  const std::array<FoldPair, 4> steps{{{0, 1}, {2, 3}, {0, 2}, {0, 4}}};
-  const Shape part{19, 53};
-  add_case(
-      cases, "fold", {updated(part), updated(part), updated(part), updated(part), updated(part)},
-      [=](Context& context, const Tensors& t) { fold(context, t, steps); }, Nearness::kSameBits,
-      false);
+  add_folds(cases);
   for (const std::int64_t block : {100, 2000}) {
     Operand sums = written({(4999 + block - 1) / block});
     sums.fixed = DType::kFloat64;
@@ -265,8 +338,10 @@ void add_row_cases(std::vector<Case>& cases) {
 void add_loss_cases(std::vector<Case>& cases) {
   add_losses(cases, 600, 10);
   add_losses(cases, 40, 1300);
+  add_losses(cases, 9, 1304);  // rows of bfloat16 that begin at multiples of 16 bytes
+  add_losses(cases, 9, 9001);
   // All logits are the largest: the first counts.
-  for (const std::int64_t classes : {10, 1300}) {
+  for (const std::int64_t classes : {10, 1300, 9001}) {
     cases.push_back({"cross_entropy_of_equals_" + std::to_string(classes),
                      {{.shape = {50, classes}, .low = 1.0, .high = 1.0}, ids({50}, 0, 2)},
                      [=](Context& context, const Tensors& t) {

@@ -26,7 +26,7 @@ struct LayerNorm {
   template <typename L>
   void backward(Context& context, L& l, Accumulate accumulate = Accumulate::kOverwrite) const {
     layer_norm_backward_input(context, l.x.view(), l.gain.view(), l.mean.view(), l.spread.view(),
-                              l.dy.view(), l.dx.view());
+                              l.dy.view(), {}, l.dx.view());
     layer_norm_backward_weight(context, l.x.view(), l.mean.view(), l.spread.view(), l.dy.view(),
                                l.dgain.view(), l.dbias.view(), accumulate);
   }
@@ -83,10 +83,16 @@ TYPED_TEST(LayerNormTyped, InputGradientsAreAdded) {
     auto added = randoms<T>({7, 1033}, 9);
     const auto before = added.values();
     layer_norm_backward_input(context, layer.x.view(), layer.gain.view(), layer.mean.view(),
-                              layer.spread.view(), layer.dy.view(), added.view(), Accumulate::kAdd);
+                              layer.spread.view(), layer.dy.view(), added.view(), added.view());
+    test::Tensor<T> sum({7, 1033});
+    std::copy(layer.dy.elements().begin(), layer.dy.elements().end(), sum.elements().begin());
+    const auto addend = randoms<T>({7, 1033}, 9);
+    layer_norm_backward_input(context, layer.x.view(), layer.gain.view(), layer.mean.view(),
+                              layer.spread.view(), sum.view(), addend.view(), sum.view());
     for (std::int64_t i = 0; i < 7 * 1033; ++i) {
       ASSERT_EQ(added[i], before[static_cast<std::size_t>(i)] + layer.dx[i]);
     }
+    EXPECT_TRUE(sum.values() == added.values());
   }
 }
 

@@ -28,7 +28,8 @@ struct RmsNorm {
   template <typename L>
   void backward(Context& context, L& l, Accumulate accumulate = Accumulate::kOverwrite) const {
     rms_norm_backward_input(context, l.x.view(), l.gain.view(), l.spread.view(), l.dy.view(),
-                            l.dx.view(), accumulate);
+                            accumulate == Accumulate::kAdd ? l.dx.view() : TensorView(),
+                            l.dx.view());
     rms_norm_backward_weight(context, l.x.view(), l.spread.view(), l.dy.view(), l.dgain.view(),
                              accumulate);
   }
