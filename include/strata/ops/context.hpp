@@ -15,8 +15,8 @@ class Primitives;
 /// its tensor cores do. Sums are float32 either way.
 enum class Float32Products { kFull, kTf32 };
 
-/// Whose kernels a GPU's convolutions are done by. Bits differ between the two.
-enum class ConvolutionKernels {
+/// Whose kernels do an operation on a GPU that cuDNN has kernels for. Bits differ between the two.
+enum class LibraryKernels {
   kLibrary,  ///< cuDNN's, for the shapes that it takes, where it is found; else own ones
   kOwn       ///< own ones, which take every shape
 };
@@ -24,7 +24,9 @@ enum class ConvolutionKernels {
 /// What a GPU's operations may choose, with other bits.
 struct CudaOptions {
   Float32Products float32_products = Float32Products::kFull;
-  ConvolutionKernels convolution_kernels = ConvolutionKernels::kLibrary;
+  LibraryKernels convolution_kernels = LibraryKernels::kLibrary;
+  /// Of attention in bfloat16, forward and backward.
+  LibraryKernels attention_kernels = LibraryKernels::kLibrary;
 };
 
 /// What operations run with: a device, and the library primitives made so far. One a rank;

@@ -217,7 +217,7 @@ void hold(Context& cpu, Context& gpu, Context& other, const Case& test, DType dt
 
 /// Runs every case of a table in every dtype that it takes.
 void hold_all(void (*add_cases)(std::vector<Case>&),
-              ConvolutionKernels kernels = ConvolutionKernels::kLibrary) {
+              LibraryKernels kernels = LibraryKernels::kLibrary) {
   if (device::cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";
   }
@@ -285,7 +285,7 @@ TEST(CudaOperations, Convolutions) {
 }
 
 TEST(CudaOperations, ConvolutionsByOwnKernels) {
-  hold_all(add_convolution_cases, ConvolutionKernels::kOwn);
+  hold_all(add_convolution_cases, LibraryKernels::kOwn);
 }
 
 }  // namespace
