@@ -156,7 +156,7 @@ class OperationGraph {
 
   explicit OperationGraph(const GraphLibrary& library) : library_(library) {}
 
-  /// What every address begins at a multiple of.
+  /// What addresses of bfloat16 begin at a multiple of; others at one of their elements' size.
   static constexpr std::int64_t kAlignmentBytes = 16;
 
   Tensor tensor(const GraphTensor& tensor);
