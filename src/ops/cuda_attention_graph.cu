@@ -143,6 +143,7 @@ AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) 
   all.hidden = build.value();
   all.one = build.value();
 
+  // Another kernel makes the corrections first: they are in memory.
   const std::int64_t size = part.head_size;
   const Tensor products_of_y =
       graph.tensor({{part.batches, part.heads, part.tokens, size},
@@ -154,6 +155,7 @@ AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) 
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products_of_y, sums_of_y);
   graph.pointwise(CUDNN_POINTWISE_MUL, sums_of_y, all.one, all.corrections);
 
+  // The weights again.
   const Tensor products = build.scores();
   graph.matmul(all.queries, all.keys, products);
   const Tensor scaled = build.scored(CUDNN_POINTWISE_MUL, products, all.scale);
@@ -162,6 +164,7 @@ AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) 
   const Tensor weights = build.scored(CUDNN_POINTWISE_EXP, below, std::nullopt);
   build.into_kv(build.turned(weights), all.dy, all.dvalues);
 
+  // Through the softmax.
   const Tensor dweights = build.scores();
   graph.matmul(all.dy, all.values, dweights);
   const Tensor corrected = build.scored(CUDNN_POINTWISE_SUB, dweights, all.corrections);

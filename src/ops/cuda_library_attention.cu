@@ -2,6 +2,8 @@
 
 #ifdef STRATA_HAVE_CUDNN
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 

@@ -1,6 +1,7 @@
 #ifdef STRATA_HAVE_CUDNN
 
-#include "strata/core/error.hpp"
+#include <algorithm>
+
 #include "strata/device/failure.hpp"
 
 #include "cuda_operation_graph.hpp"

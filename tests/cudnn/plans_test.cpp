@@ -1,4 +1,7 @@
+#include <array>
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,6 +79,70 @@ class CudnnPlans : public testing::Test {
 
   const GraphLibrary library_;
 };
+
+/// Where a query head begins in qkv, y and log_sums.
+using HeadPlace = std::array<std::int64_t, 3>;
+
+std::set<HeadPlace> places_of(const AttentionShape& shape) {
+  std::set<HeadPlace> places;
+  for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence) {
+    for (std::int64_t head = 0; head < shape.heads(); ++head) {
+      const std::int64_t kv_head = head / shape.queries;
+      const std::int64_t query = head % shape.queries;
+      const std::int64_t row = sequence * shape.tokens;
+      places.insert(
+          {row * shape.qkv_width() + (kv_head * (shape.queries + 2) + query) * shape.head_size,
+           row * shape.width() + head * shape.head_size,
+           (sequence * shape.heads() + head) * shape.tokens});
+    }
+  }
+  return places;
+}
+
+/// As a shape's parts and their strides say.
+std::set<HeadPlace> places_of_parts(const AttentionPart& layout) {
+  std::set<HeadPlace> places;
+  for (std::int64_t part = 0; part < layout.parts(); ++part) {
+    for (std::int64_t batch = 0; batch < layout.batches; ++batch) {
+      for (std::int64_t head = 0; head < layout.heads; ++head) {
+        places.insert(
+            {layout.qkv_offset(part) + batch * layout.qkv_strides[0] + head * layout.qkv_strides[1],
+             layout.y_offset(part) + batch * layout.y_strides[0] + head * layout.y_strides[1],
+             layout.log_sums_offset(part) + (batch * layout.heads + head) * layout.tokens});
+      }
+    }
+  }
+  return places;
+}
+
+TEST(AttentionParts, CoverEveryHead) {
+  struct Expected {
+    AttentionShape shape;
+    std::int64_t sequence_parts;
+    std::int64_t head_parts;
+  };
+  // What a backward pass keeps decides how many they are.
+  for (const Expected& expected :
+       {Expected{{.sequences = 8, .tokens = 1024, .kv_heads = 12, .head_size = 64}, 1, 1},
+        Expected{{.sequences = 64, .tokens = 1024, .kv_heads = 12, .head_size = 64}, 4, 1},
+        Expected{{.sequences = 4, .tokens = 4096, .kv_heads = 32, .head_size = 128}, 4, 2},
+        Expected{
+            {.sequences = 3, .tokens = 70, .kv_heads = 2, .queries = 2, .head_size = 40}, 3, 1},
+        Expected{{.sequences = 2, .tokens = 4096, .kv_heads = 6, .queries = 8, .head_size = 128},
+                 2,
+                 3}}) {
+    SCOPED_TRACE(
+        fmt::format("{} sequences of {} tokens", expected.shape.sequences, expected.shape.tokens));
+    const AttentionPart backward(AttentionPass::kBackward, expected.shape);
+    EXPECT_EQ(backward.sequence_parts, expected.sequence_parts);
+    EXPECT_EQ(backward.head_parts, expected.head_parts);
+    EXPECT_LE(backward.weights(), AttentionPart::kMostWeights);
+    EXPECT_EQ(places_of_parts(backward), places_of(expected.shape));
+    const AttentionPart forward(AttentionPass::kForward, expected.shape);
+    EXPECT_EQ(forward.parts(), expected.shape.queries == 1 ? 1 : expected.shape.sequences);
+    EXPECT_EQ(places_of_parts(forward), places_of(expected.shape));
+  }
+}
 
 TEST_F(CudnnPlans, OfHeadsOfTheirOwn) {
   expect_plans({.sequences = 8, .tokens = 1024, .kv_heads = 12, .head_size = 64});
