@@ -1,8 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <string_view>
+#include <utility>
 
+#include "strata/core/enum_names.hpp"
 #include "strata/device/device.hpp"
 #include "strata/device/stream.hpp"
 
@@ -72,3 +76,11 @@ class Context {
 };
 
 }  // namespace strata::ops
+
+namespace strata {
+template <>
+struct EnumNames<ops::LibraryKernels> {
+  static constexpr std::array<std::pair<ops::LibraryKernels, std::string_view>, 2> kTable{
+      {{ops::LibraryKernels::kLibrary, "library"}, {ops::LibraryKernels::kOwn, "own"}}};
+};
+}  // namespace strata
