@@ -19,6 +19,8 @@ RandomStream numbers_stream() {
 
 Machine::Machine(const device::Device& device, std::int64_t numbers)
     : context_(ops::Context::cuda(device)),
+      own_context_(ops::Context::cuda(device, {.convolution_kernels = ops::LibraryKernels::kOwn,
+                                               .attention_kernels = ops::LibraryKernels::kOwn})),
       numbers_(device, numbers * size_bytes(DType::kFloat32)),
       count_(numbers) {
   const RandomStream stream = numbers_stream();
@@ -41,6 +43,7 @@ void Machine::fill(const TensorView& tensor) {
     const std::int64_t elements = std::min(count_, tensor.count() - first);
     ops::convert(context_, numbers.flat_slice(0, elements), tensor.flat_slice(first, elements));
   }
+  context_.synchronize();
 }
 
 TensorView Operands::uncounted(const Shape& shape, DType dtype) {

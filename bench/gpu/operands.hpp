@@ -17,12 +17,17 @@ class Machine {
   /// Pre: `device` is a GPU, numbers >= 1.
   Machine(const device::Device& device, std::int64_t numbers);
 
-  [[nodiscard]] ops::Context& context() { return context_; }
-  /// Gives elements numbers that are spread evenly between -1 and 1. Pre: a floating-point dtype.
+  /// With cuDNN where it takes the shape, or with own kernels alone.
+  [[nodiscard]] ops::Context& context(ops::LibraryKernels kernels = ops::LibraryKernels::kLibrary) {
+    return kernels == ops::LibraryKernels::kLibrary ? context_ : own_context_;
+  }
+  /// Gives elements numbers that are spread evenly between -1 and 1, and waits until they have
+  /// them. Pre: a floating-point dtype.
   void fill(const TensorView& tensor);
 
  private:
   ops::Context context_;
+  ops::Context own_context_;
   device::Buffer numbers_;
   std::int64_t count_;
 };
@@ -37,9 +42,9 @@ struct TokenIds {
 /// must move between the processor and memory: what it reads or writes once, what it updates twice.
 class Operands {
  public:
-  explicit Operands(Machine& machine) : machine_(&machine) {}
+  Operands(Machine& machine, ops::LibraryKernels kernels) : machine_(&machine), kernels_(kernels) {}
 
-  [[nodiscard]] ops::Context& context() const { return machine_->context(); }
+  [[nodiscard]] ops::Context& context() const { return machine_->context(kernels_); }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
   [[nodiscard]] TensorView read(const Shape& shape, DType dtype = DType::kBfloat16);
@@ -55,6 +60,7 @@ class Operands {
 
  private:
   Machine* machine_;
+  ops::LibraryKernels kernels_;
   std::vector<device::Buffer> buffers_;
   std::int64_t bytes_ = 0;
 };

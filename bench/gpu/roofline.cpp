@@ -16,10 +16,10 @@ constexpr std::size_t kSamples = 5;
 class Calls {
  public:
   Calls(Machine& machine, const Operation& operation, std::int64_t cold_bytes)
-      : context_(machine.context()) {
+      : context_(machine.context(operation.kernels)) {
     std::int64_t made = 0;
     do {
-      operands_.emplace_back(machine);
+      operands_.emplace_back(machine, operation.kernels);
       calls_.push_back(operation.prepare(operands_.back()));
       made += operands_.back().bytes();
     } while (made < cold_bytes && calls_.size() < kMostSets);

@@ -16,6 +16,8 @@ struct Operation {
   double flops = 0.0;
   /// Makes operands and gives a call that uses them.
   std::function<std::function<void()>(Operands&)> prepare;
+  /// What does it.
+  ops::LibraryKernels kernels = ops::LibraryKernels::kLibrary;
 };
 
 /// How long an operation is measured.

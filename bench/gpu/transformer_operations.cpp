@@ -116,7 +116,8 @@ AttentionOperands attention_results(Operands& operands, const ops::AttentionShap
   return all;
 }
 
-void add_attention(Operations& all, const TransformerSizes& sizes) {
+void add_attention(Operations& all, const TransformerSizes& sizes, const std::string& name,
+                   ops::LibraryKernels kernels) {
   const ops::AttentionShape shape{.sequences = sizes.batch,
                                   .tokens = sizes.tokens,
                                   .kv_heads = sizes.heads,
@@ -126,14 +127,17 @@ void add_attention(Operations& all, const TransformerSizes& sizes) {
   const double flops = 2.0 * static_cast<double>(shape.sequences * shape.heads()) *
                        static_cast<double>(shape.tokens * (shape.tokens + 1) / 2) *
                        static_cast<double>(shape.head_size);
-  all.push_back({"attention, forward", 2.0 * flops, [=](Operands& operands) -> Call {
+  all.push_back({name + ", forward", 2.0 * flops,
+                 [=](Operands& operands) -> Call {
                    const AttentionOperands o = attention_results(operands, shape);
                    return [&context = operands.context(), shape, o] {
                      ops::causal_attention_forward(context, shape, o.qkv, o.y, o.log_sums);
                    };
-                 }});
+                 },
+                 kernels});
   // Scores again, then the gradients of weights, values, queries and keys.
-  all.push_back({"attention, backward", 5.0 * flops, [=](Operands& operands) -> Call {
+  all.push_back({name + ", backward", 5.0 * flops,
+                 [=](Operands& operands) -> Call {
                    const AttentionOperands o = attention_results(operands, shape);
                    const TensorView dy = operands.read(o.y.shape());
                    const TensorView dqkv = operands.written(o.qkv.shape());
@@ -141,7 +145,8 @@ void add_attention(Operations& all, const TransformerSizes& sizes) {
                      ops::causal_attention_backward(context, shape, o.qkv, o.y, o.log_sums, dy,
                                                     dqkv);
                    };
-                 }});
+                 },
+                 kernels});
 }
 
 void add_layer_norm(Operations& all, const Shape& shape) {
@@ -308,7 +313,8 @@ std::vector<Operation> transformer_operations(const TransformerSizes& sizes) {
                .behind_gelu = true});
   add_product(all, rows,
               {.name = "head", .inputs = width, .outputs = sizes.vocabulary, .has_bias = false});
-  add_attention(all, sizes);
+  add_attention(all, sizes, "attention", ops::LibraryKernels::kLibrary);
+  add_attention(all, sizes, "attention by own kernels", ops::LibraryKernels::kOwn);
   add_layer_norm(all, {rows, width});
   for (const std::int64_t times : {1, 3, 4}) {
     add_bias_gradient(all, {rows, times * width});

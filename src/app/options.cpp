@@ -187,6 +187,11 @@ std::vector<Option> parallel_and_numerics() {
              "on tensor cores; "
              "other numbers than with off, the same on every grid. CPUs know no tf32",
              STRATA_MEMBER(numerics.tf32)),
+      choice(
+          "numerics.attention",
+          "what does attention in bfloat16 on a GPU. library: cuDNN, where it is found and takes "
+          "the shape; own: strata's kernels; other numbers, the same on every grid",
+          STRATA_MEMBER(numerics.attention)),
   };
 }
 

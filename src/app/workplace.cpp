@@ -197,7 +197,8 @@ void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const tr
   comm::agree(mpi.world(), [&] {
     context_.emplace(ops::Context::cuda(
         own_gpu(deal),
-        {.float32_products = tf32 ? ops::Float32Products::kTf32 : ops::Float32Products::kFull}));
+        {.float32_products = tf32 ? ops::Float32Products::kTf32 : ops::Float32Products::kFull,
+         .attention_kernels = plan.config.numerics.attention}));
     gpu = device::gpus()[static_cast<std::size_t>(context_->device().index())];
     if (major_of(gpu.capability) < kLeastCapability) {
       fail(ExitCode::kPeer,

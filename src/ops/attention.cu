@@ -1,6 +1,7 @@
 #include "strata/ops/attention.hpp"
 
 #include "cuda_attention.hpp"
+#include "cuda_library_attention.hpp"
 #include "cuda_ops.hpp"
 
 namespace strata::ops::cuda {
@@ -153,6 +154,9 @@ __global__ void append_kernel(std::int64_t count, AttentionShape shape, const St
 void causal_attention_forward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const TensorView& y,
                               const TensorView& log_sums) {
+  if (library_attention_forward(context, shape, qkv, y, log_sums)) {
+    return;
+  }
   with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
     forward<Stored>(context, "causal_attention_forward", shape,
                     {qkv.device<Stored>(), nullptr, nullptr, 0, 0, y.device<Stored>(),

@@ -1,6 +1,7 @@
 #include "strata/ops/attention.hpp"
 
 #include "cuda_attention.hpp"
+#include "cuda_library_attention.hpp"
 #include "cuda_ops.hpp"
 
 // The gradient is made by three kernels, none of which adds to what another block writes: dy y of
@@ -183,6 +184,9 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
                                const ConstTensorView& qkv, const ConstTensorView& y,
                                const ConstTensorView& log_sums, const ConstTensorView& dy,
                                const TensorView& dqkv) {
+  if (library_attention_backward(context, shape, qkv, y, log_sums, dy, dqkv)) {
+    return;
+  }
   const std::int64_t rows = shape.sequences * shape.heads() * shape.tokens;
   const std::int64_t tiles = tiles_of(shape.tokens);
   with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {

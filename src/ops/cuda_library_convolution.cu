@@ -84,7 +84,7 @@ class LibraryPass {
 
   /// Whether cuDNN takes it; then memory is taken from the scratch.
   [[nodiscard]] bool begin() {
-    if (context_.cuda_state().options().convolution_kernels == ConvolutionKernels::kOwn) {
+    if (context_.cuda_state().options().convolution_kernels == LibraryKernels::kOwn) {
       return false;
     }
     const std::optional<std::int64_t> workspace =

@@ -21,6 +21,8 @@ namespace cuda {
 class ProductLibrary;
 /// cuDNN and the convolutions that it was asked for; known where convolutions are made.
 class ConvolutionLibrary;
+/// cuDNN and the attention that it was asked for; known where attention is made.
+class AttentionLibrary;
 }  // namespace cuda
 
 /// The GPU side of a Context: memory that operations work in, and libraries. Operations are done in
@@ -79,6 +81,8 @@ class CudaState {
   [[nodiscard]] const CudaOptions& options() const { return options_; }
   /// Made when it is first used. Known to src/ops/cuda_library_convolution.cu.
   [[nodiscard]] auto& convolution_library() { return convolution_library_; }
+  /// Made when it is first used. Known to src/ops/cuda_library_attention.cu.
+  [[nodiscard]] auto& attention_library() { return attention_library_; }
 
  private:
   device::Device device_;
@@ -93,6 +97,8 @@ class CudaState {
       nullptr, [](cuda::ProductLibrary*) {}};
   std::unique_ptr<cuda::ConvolutionLibrary, void (*)(cuda::ConvolutionLibrary*)>
       convolution_library_{nullptr, [](cuda::ConvolutionLibrary*) {}};
+  std::unique_ptr<cuda::AttentionLibrary, void (*)(cuda::AttentionLibrary*)> attention_library_{
+      nullptr, [](cuda::AttentionLibrary*) {}};
 };
 
 }  // namespace strata::ops

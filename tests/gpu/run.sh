@@ -48,7 +48,7 @@ fi
 peer_python=${STRATA_PEER_PYTHON:-python3}
 cuda_directories() {
   local name
-  for name in libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 libcupti.so.13; do
+  for name in libcublasLt.so.13 libcudnn.so.9 libnvrtc.so.13 libnccl.so.2 libcupti.so.13; do
     { ls -d /usr/local/cuda*/lib64 /usr/local/cuda*/extras/CUPTI/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /usr/lib/x86_64-linux-gnu 2>/dev/null
       command -v "$peer_python" >/dev/null && "$peer_python" -c 'import site, sysconfig
 for path in {sysconfig.get_paths()["purelib"], *site.getsitepackages()}:

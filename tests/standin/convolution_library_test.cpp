@@ -82,7 +82,7 @@ TEST_F(ConvolutionLibrary, IsNotAskedAgainForWhatItRefusedLate) {
 
 TEST_F(ConvolutionLibrary, DoesNothingWhereOwnKernelsAreAskedFor) {
   ASSERT_NE(count_, nullptr);
-  Context own = Context::cuda(Device::cuda(0), {.convolution_kernels = ConvolutionKernels::kOwn});
+  Context own = Context::cuda(Device::cuda(0), {.convolution_kernels = LibraryKernels::kOwn});
   EXPECT_EQ(passes_by_library(own, kPlain, DType::kFloat32), 0);
 }
 

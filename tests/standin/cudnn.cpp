@@ -6,6 +6,7 @@
 #include <cudnn.h>
 
 #include "convolution.hpp"
+#include "cudnn_library.hpp"
 #include "library_work.hpp"
 
 // A stand-in for cuDNN: the calls that strata makes. It refuses what cuDNN's reference does not
@@ -17,11 +18,9 @@ using standin::Convolution;
 using standin::Description;
 using standin::Filter;
 using standin::Images;
+using standin::Library;
+using standin::ours;
 using standin::Pass;
-
-struct Library {
-  cudaStream_t stream = nullptr;
-};
 
 template <typename Handle, typename Ours>
 Handle handle_of(Ours* ours) {
@@ -35,9 +34,6 @@ Filter& ours(cudnnFilterDescriptor_t handle) {
 }
 Description& ours(cudnnConvolutionDescriptor_t handle) {
   return *reinterpret_cast<Description*>(handle);
-}
-Library& ours(cudnnHandle_t handle) {
-  return *reinterpret_cast<Library*>(handle);
 }
 
 cudnnStatus_t set(Images& to, const Images& from) {

@@ -43,7 +43,7 @@ struct Machine {
   std::vector<std::shared_ptr<Stream>> default_streams;  ///< one a device
   std::map<cudaStream_t, std::shared_ptr<Stream>> streams;
   std::map<cudaEvent_t, Event> events;
-  std::map<std::uintptr_t, std::shared_ptr<Graph>> graphs;  ///< and those made ready of them
+  std::map<std::uintptr_t, std::shared_ptr<Recording>> graphs;  ///< and those made ready of them
   std::uintptr_t last_graph = 0;
   std::uintptr_t last_event = 0;
   std::map<const void*, std::size_t> shared_limits;  ///< of kernels for which more was asked
@@ -57,14 +57,14 @@ struct HostThread {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
   /// What it records at the moment; else null.
-  std::shared_ptr<Graph> recording;
+  std::shared_ptr<Recording> recording;
 };
 HostThread& host_thread();
 
 /// Whether the thread records work. A call that waits, or takes or gives back memory, is refused
 /// then, and spoils what is recorded.
 inline bool spoils_recording() {
-  const std::shared_ptr<Graph>& recording = host_thread().recording;
+  const std::shared_ptr<Recording>& recording = host_thread().recording;
   if (recording != nullptr) {
     recording->is_broken = true;
   }

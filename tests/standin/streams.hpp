@@ -28,7 +28,7 @@ struct Work {
 };
 
 /// What was put on a stream while it was recorded.
-struct Graph {
+struct Recording {
   int device = 0;
   std::vector<std::function<void()>> actions;
   /// A call that cannot be recorded came between.
@@ -43,7 +43,7 @@ struct Stream {
   std::uint64_t queued = 0;
   std::uint64_t done = 0;
   /// Where work goes while it is recorded; else null.
-  std::shared_ptr<Graph> recording;
+  std::shared_ptr<Recording> recording;
 };
 
 inline bool Position::is_reached() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 #include "strata/core/tensor.hpp"
@@ -21,11 +22,15 @@ struct AttentionShape {
   [[nodiscard]] std::int64_t heads() const { return kv_heads * queries; }
   [[nodiscard]] std::int64_t qkv_width() const { return kv_heads * (queries + 2) * head_size; }
   [[nodiscard]] std::int64_t width() const { return heads() * head_size; }
+
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
+  friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 };
 
 /// For each head y = softmax(q k^T / sqrt(head_size)) v, a token seeing itself and those before it.
 /// The scores of all heads never exist at once; the softmax is computed in compute_dtype(). The
-/// bits of a head depend on its own q, k, v and the shape's tokens and head_size alone. Shapes: qkv
+/// bits of a head depend on its own q, k, v and the shape alone; by own kernels, on the shape's
+/// tokens and head_size alone. Shapes: qkv
 /// rows x qkv_width, y rows x width, of one dtype; log_sums (of each row's exponentials, with the
 /// largest score put back) sequences x heads x tokens in compute_dtype(). Source: Vaswani et al.,
 /// "Attention is all you need", arXiv 1706.03762; Ainslie et al., "GQA", arXiv 2305.13245; Dao et

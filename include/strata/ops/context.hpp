@@ -1,8 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <string_view>
+#include <utility>
 
+#include "strata/core/enum_names.hpp"
 #include "strata/device/device.hpp"
 #include "strata/device/stream.hpp"
 
@@ -15,8 +19,8 @@ class Primitives;
 /// its tensor cores do. Sums are float32 either way.
 enum class Float32Products { kFull, kTf32 };
 
-/// Whose kernels a GPU's convolutions are done by. Bits differ between the two.
-enum class ConvolutionKernels {
+/// Whose kernels do an operation on a GPU that cuDNN has kernels for. Bits differ between the two.
+enum class LibraryKernels {
   kLibrary,  ///< cuDNN's, for the shapes that it takes, where it is found; else own ones
   kOwn       ///< own ones, which take every shape
 };
@@ -24,7 +28,9 @@ enum class ConvolutionKernels {
 /// What a GPU's operations may choose, with other bits.
 struct CudaOptions {
   Float32Products float32_products = Float32Products::kFull;
-  ConvolutionKernels convolution_kernels = ConvolutionKernels::kLibrary;
+  LibraryKernels convolution_kernels = LibraryKernels::kLibrary;
+  /// Of attention in bfloat16, forward and backward.
+  LibraryKernels attention_kernels = LibraryKernels::kLibrary;
 };
 
 /// What operations run with: a device, and the library primitives made so far. One a rank;
@@ -75,3 +81,11 @@ class Context {
 };
 
 }  // namespace strata::ops
+
+namespace strata {
+template <>
+struct EnumNames<ops::LibraryKernels> {
+  static constexpr std::array<std::pair<ops::LibraryKernels, std::string_view>, 2> kTable{
+      {{ops::LibraryKernels::kLibrary, "library"}, {ops::LibraryKernels::kOwn, "own"}}};
+};
+}  // namespace strata

@@ -13,6 +13,7 @@
 #include "strata/io/loader.hpp"
 #include "strata/nn/model.hpp"
 #include "strata/nn/transformer.hpp"
+#include "strata/ops/context.hpp"
 #include "strata/optim/learning_rate.hpp"
 #include "strata/optim/optimizer.hpp"
 #include "strata/pipeline/schedule.hpp"
@@ -72,6 +73,7 @@ struct RunConfig {
     DType dtype = DType::kFloat32;
     comm::Summation mode = comm::Summation::kInvariant;
     Switch tf32 = Switch::kOff;
+    ops::LibraryKernels attention = ops::LibraryKernels::kLibrary;
   } numerics;
   struct {
     optim::OptimizerOptions options;

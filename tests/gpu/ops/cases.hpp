@@ -121,6 +121,7 @@ void add_product_cases(std::vector<Case>& cases);
 void add_row_cases(std::vector<Case>& cases);
 void add_loss_cases(std::vector<Case>& cases);
 void add_update_cases(std::vector<Case>& cases);
+void add_attention_cases(std::vector<Case>& cases);
 void add_language_cases(std::vector<Case>& cases);
 void add_image_cases(std::vector<Case>& cases);
 void add_in_place_cases(std::vector<Case>& cases);

@@ -120,7 +120,7 @@ void add_matrix_attention(std::vector<Case>& cases, std::int64_t head_size) {
 
 }  // namespace
 
-void add_language_cases(std::vector<Case>& cases) {
+void add_attention_cases(std::vector<Case>& cases) {
   add_attention(cases,
                 {.sequences = 2, .tokens = 70, .kv_heads = 2, .queries = 2, .head_size = 40});
   add_attention(cases,
@@ -138,6 +138,9 @@ void add_language_cases(std::vector<Case>& cases) {
   add_caches(cases, 3, 31, 24);
   add_matrix_attention(cases, 64);
   add_matrix_attention(cases, 128);
+}
+
+void add_language_cases(std::vector<Case>& cases) {
   add_embeddings(cases, 700, 33);
   add_embeddings(cases, 30, 1100);
   add_embeddings(cases, 30, 1104);  // rows of bfloat16 that begin at multiples of 16 bytes

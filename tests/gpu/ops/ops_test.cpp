@@ -216,14 +216,13 @@ void hold(Context& cpu, Context& gpu, Context& other, const Case& test, DType dt
 }
 
 /// Runs every case of a table in every dtype that it takes.
-void hold_all(void (*add_cases)(std::vector<Case>&),
-              ConvolutionKernels kernels = ConvolutionKernels::kLibrary) {
+void hold_all(void (*add_cases)(std::vector<Case>&), const CudaOptions& options = {}) {
   if (device::cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";
   }
   Context cpu(1);
-  Context gpu = Context::cuda(device::Device::cuda(0), {.convolution_kernels = kernels});
-  Context other = Context::cuda(device::Device::cuda(0), {.convolution_kernels = kernels});
+  Context gpu = Context::cuda(device::Device::cuda(0), options);
+  Context other = Context::cuda(device::Device::cuda(0), options);
   std::vector<Case> cases;
   add_cases(cases);
   for (const Case& test : cases) {
@@ -285,7 +284,15 @@ TEST(CudaOperations, Convolutions) {
 }
 
 TEST(CudaOperations, ConvolutionsByOwnKernels) {
-  hold_all(add_convolution_cases, ConvolutionKernels::kOwn);
+  hold_all(add_convolution_cases, {.convolution_kernels = LibraryKernels::kOwn});
+}
+
+TEST(CudaOperations, Attention) {
+  hold_all(add_attention_cases);
+}
+
+TEST(CudaOperations, AttentionByOwnKernels) {
+  hold_all(add_attention_cases, {.attention_kernels = LibraryKernels::kOwn});
 }
 
 }  // namespace

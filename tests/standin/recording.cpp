@@ -7,21 +7,21 @@
 // a list: work of one stream, in its order.
 
 using standin::call;
-using standin::Graph;
 using standin::host_thread;
 using standin::Machine;
+using standin::Recording;
 using standin::Stream;
 
 namespace {
 
 template <typename Handle>
-Handle keep(Machine& machine, std::shared_ptr<Graph> graph) {
+Handle keep(Machine& machine, std::shared_ptr<Recording> graph) {
   machine.graphs.emplace(++machine.last_graph, std::move(graph));
   return reinterpret_cast<Handle>(machine.last_graph);
 }
 
 template <typename Handle>
-std::shared_ptr<Graph> find(const Machine& machine, Handle handle) {
+std::shared_ptr<Recording> find(const Machine& machine, Handle handle) {
   const auto found = machine.graphs.find(reinterpret_cast<std::uintptr_t>(handle));
   return found == machine.graphs.end() ? nullptr : found->second;
 }
@@ -46,7 +46,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
         found->recording != nullptr || host_thread().recording != nullptr) {
       return cudaErrorStreamCaptureUnsupported;
     }
-    found->recording = std::make_shared<Graph>();
+    found->recording = std::make_shared<Recording>();
     found->recording->device = found->device;
     host_thread().recording = found->recording;
     return cudaSuccess;
@@ -74,7 +74,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* pGraph) {
     if (found->recording != host_thread().recording) {
       return cudaErrorStreamCaptureWrongThread;
     }
-    const std::shared_ptr<Graph> graph = std::exchange(found->recording, nullptr);
+    const std::shared_ptr<Recording> graph = std::exchange(found->recording, nullptr);
     host_thread().recording = nullptr;
     *pGraph = graph->is_broken ? nullptr : keep<cudaGraph_t>(machine, graph);
     return graph->is_broken ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
@@ -84,7 +84,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* pGraph) {
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* pGraphExec, cudaGraph_t graph,
                                  unsigned long long /*flags*/) {
   return call([&](Machine& machine) {
-    const std::shared_ptr<Graph> found = find(machine, graph);
+    const std::shared_ptr<Recording> found = find(machine, graph);
     if (found == nullptr) {
       return cudaErrorInvalidValue;
     }
@@ -95,7 +95,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* pGraphExec, cudaGraph_t graph,
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t stream) {
   return call([&](Machine& machine) {
-    const std::shared_ptr<Graph> graph = find(machine, graphExec);
+    const std::shared_ptr<Recording> graph = find(machine, graphExec);
     const std::shared_ptr<Stream> found = machine.find(stream);
     if (graph == nullptr || found == nullptr || found->device != graph->device) {
       return cudaErrorInvalidValue;

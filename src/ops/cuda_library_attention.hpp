@@ -1,0 +1,20 @@
+#pragma once
+
+#include "strata/core/tensor.hpp"
+#include "strata/ops/attention.hpp"
+#include "strata/ops/context.hpp"
+
+// Attention by cuDNN. Included by .cu files alone.
+namespace strata::ops::cuda {
+
+/// As the functions of these names without library_. False, with nothing written, where cuDNN is
+/// not there, or is not to be used, or does not take the shape and dtype.
+[[nodiscard]] bool library_attention_forward(Context& context, const AttentionShape& shape,
+                                             const ConstTensorView& qkv, const TensorView& y,
+                                             const TensorView& log_sums);
+[[nodiscard]] bool library_attention_backward(Context& context, const AttentionShape& shape,
+                                              const ConstTensorView& qkv, const ConstTensorView& y,
+                                              const ConstTensorView& log_sums,
+                                              const ConstTensorView& dy, const TensorView& dqkv);
+
+}  // namespace strata::ops::cuda

@@ -1,0 +1,282 @@
+#ifdef STRATA_HAVE_CUDNN
+
+#include <algorithm>
+
+#include "strata/device/failure.hpp"
+
+#include "cuda_operation_graph.hpp"
+
+namespace strata::ops::cuda {
+
+GraphLibrary::GraphLibrary() : library_("libcudnn.so." + std::to_string(CUDNN_MAJOR)) {
+  if (!library_.loaded()) {
+    return;
+  }
+  const auto find = [&]<typename Function>(const char* name, Function& function) {
+    function = library_.function<Function>(name);
+    if (function == nullptr) {
+      device::cuda_failed("loading cuDNN", "the library lacks " + std::string(name));
+    }
+  };
+  find("cudnnCreate", create_handle);
+  find("cudnnDestroy", destroy_handle);
+  find("cudnnSetStream", set_stream);
+  find("cudnnGetVersion", version_);
+  find("cudnnGetErrorString", error_string_);
+  find("cudnnBackendCreateDescriptor", create);
+  find("cudnnBackendDestroyDescriptor", destroy);
+  find("cudnnBackendSetAttribute", set);
+  find("cudnnBackendGetAttribute", get);
+  find("cudnnBackendFinalize", finalize);
+  find("cudnnBackendExecute", execute);
+}
+
+std::int64_t GraphLibrary::version() const {
+  return static_cast<std::int64_t>(version_());
+}
+
+void GraphLibrary::check(cudnnStatus_t status, const std::string& what) const {
+  if (status != CUDNN_STATUS_SUCCESS) {
+    device::cuda_failed(what.c_str(), error_string_(status));
+  }
+}
+
+GraphDescriptor::GraphDescriptor(const GraphLibrary& library, cudnnBackendDescriptorType_t type)
+    : library_(&library), raw_(nullptr, library.destroy) {
+  cudnnBackendDescriptor_t raw = nullptr;
+  library.check(library.create(type, &raw), "making a descriptor of cuDNN's");
+  raw_.reset(raw);
+}
+
+void GraphDescriptor::set(cudnnBackendAttributeName_t name, const GraphDescriptor& value) const {
+  const GraphDescriptor* const values[] = {&value};
+  set(name, std::span<const GraphDescriptor* const>(values));
+}
+
+void GraphDescriptor::set(cudnnBackendAttributeName_t name,
+                          std::span<const GraphDescriptor* const> values) const {
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const GraphDescriptor* value : values) {
+    raw.push_back(value->raw());
+  }
+  set_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(raw.size()), raw.data());
+}
+
+std::vector<GraphDescriptor> GraphDescriptor::get(cudnnBackendAttributeName_t name,
+                                                  cudnnBackendDescriptorType_t type,
+                                                  std::int64_t most) const {
+  // cuDNN fills in descriptors that were made before.
+  std::vector<GraphDescriptor> values;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (std::int64_t i = 0; i < most; ++i) {
+    values.emplace_back(*library_, type);
+    raw.push_back(values.back().raw());
+  }
+  const std::int64_t count = get_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, most, raw.data());
+  values.erase(values.begin() + count, values.end());
+  return values;
+}
+
+bool GraphDescriptor::finish() const {
+  const cudnnStatus_t status = library_->finalize(raw());
+  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) {
+    return false;
+  }
+  library_->check(status, "describing an operation to cuDNN");
+  return true;
+}
+
+void GraphDescriptor::set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                              std::int64_t count, const void* values) const {
+  library_->check(library_->set(raw(), name, type, count, values),
+                  "giving cuDNN attribute " + std::to_string(name));
+}
+
+std::int64_t GraphDescriptor::get_raw(cudnnBackendAttributeName_t name,
+                                      cudnnBackendAttributeType_t type, std::int64_t most,
+                                      void* values) const {
+  std::int64_t count = 0;
+  library_->check(library_->get(raw(), name, type, most, &count, values),
+                  "asking cuDNN for attribute " + std::to_string(name));
+  return std::min(count, most);
+}
+
+OperationGraph::Tensor OperationGraph::tensor(const GraphTensor& tensor) {
+  GraphDescriptor made(library_, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  const auto number = static_cast<Tensor>(tensors_.size()) + 1;
+  made.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, number);
+  made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, tensor.type);
+  made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT,
+           tensor.type == CUDNN_DATA_BFLOAT16 ? kAlignmentBytes : std::int64_t{4});
+  made.set(CUDNN_ATTR_TENSOR_DIMENSIONS, std::span<const std::int64_t>(tensor.sizes));
+  made.set(CUDNN_ATTR_TENSOR_STRIDES, std::span<const std::int64_t>(tensor.strides));
+  made.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, tensor.place == GraphPlace::kBetween);
+  made.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, tensor.place == GraphPlace::kValue);
+  is_supported_ = made.finish() && is_supported_;
+  tensors_.push_back(std::move(made));
+  return number;
+}
+
+void OperationGraph::finish(GraphDescriptor operation) {
+  is_supported_ = is_supported_ && operation.finish();
+  operations_.push_back(std::move(operation));
+}
+
+void OperationGraph::matmul(Tensor a, Tensor b, Tensor c) {
+  GraphDescriptor& mode = modes_.emplace_back(made(CUDNN_BACKEND_MATMUL_DESCRIPTOR));
+  mode.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
+  is_supported_ = mode.finish() && is_supported_;
+  GraphDescriptor operation = made(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, at(a));
+  operation.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, at(b));
+  operation.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, at(c));
+  operation.set(CUDNN_ATTR_OPERATION_MATMUL_DESC, mode);
+  finish(std::move(operation));
+}
+
+void OperationGraph::pointwise(cudnnPointwiseMode_t how, Tensor x, std::optional<Tensor> b,
+                               Tensor y, cudnnDataType_t computes_in) {
+  GraphDescriptor& mode = modes_.emplace_back(made(CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
+  mode.set(CUDNN_ATTR_POINTWISE_MODE, how);
+  mode.set(CUDNN_ATTR_POINTWISE_MATH_PREC, computes_in);
+  is_supported_ = mode.finish() && is_supported_;
+  GraphDescriptor operation = made(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, mode);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, at(x));
+  if (b) {
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, at(*b));
+  }
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, at(y));
+  finish(std::move(operation));
+}
+
+void OperationGraph::index(Tensor x, std::int64_t axis, Tensor y) {
+  GraphDescriptor& mode = modes_.emplace_back(made(CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
+  mode.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_GEN_INDEX);
+  mode.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_INT32);
+  mode.set(CUDNN_ATTR_POINTWISE_AXIS, axis);
+  is_supported_ = mode.finish() && is_supported_;
+  GraphDescriptor operation = made(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, mode);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, at(x));
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, at(y));
+  finish(std::move(operation));
+}
+
+void OperationGraph::select(Tensor x, Tensor b, Tensor chosen, Tensor y) {
+  GraphDescriptor& mode = modes_.emplace_back(made(CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
+  mode.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_BINARY_SELECT);
+  mode.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
+  is_supported_ = mode.finish() && is_supported_;
+  GraphDescriptor operation = made(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, mode);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, at(x));
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, at(b));
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, at(chosen));
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, at(y));
+  finish(std::move(operation));
+}
+
+void OperationGraph::reduce(cudnnReduceTensorOp_t how, Tensor x, Tensor y) {
+  GraphDescriptor& mode = modes_.emplace_back(made(CUDNN_BACKEND_REDUCTION_DESCRIPTOR));
+  mode.set(CUDNN_ATTR_REDUCTION_OPERATOR, how);
+  mode.set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
+  is_supported_ = mode.finish() && is_supported_;
+  GraphDescriptor operation = made(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, mode);
+  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, at(x));
+  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, at(y));
+  finish(std::move(operation));
+}
+
+void OperationGraph::reshape(Tensor x, Tensor y) {
+  GraphDescriptor operation = made(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, at(x));
+  operation.set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, at(y));
+  finish(std::move(operation));
+}
+
+std::optional<GraphPlan> OperationGraph::plan(const GraphTarget& target) {
+  if (!is_supported_) {
+    return std::nullopt;
+  }
+  GraphDescriptor graph = made(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  std::vector<const GraphDescriptor*> operations;
+  for (const GraphDescriptor& operation : operations_) {
+    operations.push_back(&operation);
+  }
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, std::span<const GraphDescriptor* const>(operations));
+  if (target.handle != nullptr) {
+    graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, target.handle);
+  }
+  if (!graph.finish()) {
+    return std::nullopt;
+  }
+  GraphDescriptor heuristic = made(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_HEUR_MODE_A);
+  if (target.device != nullptr) {
+    heuristic.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.device);
+  }
+  if (!heuristic.finish()) {
+    return std::nullopt;
+  }
+  constexpr std::int64_t kMost = 32;
+  for (const GraphDescriptor& choice :
+       heuristic.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMost)) {
+    if (auto plan = plan_of(target, choice)) {
+      return plan;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<GraphPlan> OperationGraph::plan_of(const GraphTarget& target,
+                                                 const GraphDescriptor& choice) const {
+  const auto engines = choice.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
+  for (const cudnnBackendNumericalNote_t note : engines.at(0).get<cudnnBackendNumericalNote_t>(
+           CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT)) {
+    if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) {
+      return std::nullopt;
+    }
+  }
+  GraphPlan made{{library_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR}};
+  made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, choice);
+  if (target.handle != nullptr) {
+    made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
+  }
+  if (target.device != nullptr) {
+    made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
+  }
+  if (!made.plan.finish()) {
+    return std::nullopt;
+  }
+  made.workspace_bytes =
+      made.plan.get<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 1).at(0);
+  return made;
+}
+
+bool run(const GraphLibrary& library, cudnnHandle_t handle, const GraphPlan& plan,
+         std::span<const GraphArgument> arguments, std::byte* workspace) {
+  std::vector<std::int64_t> numbers;
+  std::vector<void*> addresses;
+  for (const GraphArgument& argument : arguments) {
+    numbers.push_back(argument.tensor);
+    addresses.push_back(const_cast<void*>(argument.address));
+  }
+  const GraphDescriptor pack(library, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, std::span<const std::int64_t>(numbers));
+  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, std::span<void* const>(addresses));
+  pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, static_cast<void*>(workspace));
+  library.check(library.finalize(pack.raw()), "giving cuDNN addresses");
+  const cudnnStatus_t status = library.execute(handle, plan.plan.raw(), pack.raw());
+  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) {
+    return false;
+  }
+  library.check(status, "running a graph of cuDNN's");
+  return true;
+}
+
+}  // namespace strata::ops::cuda
+
+#endif

@@ -1,0 +1,100 @@
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+#include "strata/device/buffer.hpp"
+#include "strata/device/shared_library.hpp"
+#include "strata/ops/attention.hpp"
+
+// Which attention cuDNN does, as the stand-in for it counts its graphs.
+namespace strata::ops {
+namespace {
+
+using device::Buffer;
+using device::Device;
+
+class AttentionLibrary : public testing::Test {
+ protected:
+  /// Graphs that cuDNN runs for a forward and a backward pass.
+  struct Graphs {
+    int forward = 0;
+    int backward = 0;
+
+    friend bool operator==(const Graphs&, const Graphs&) = default;
+  };
+
+  Graphs graphs_of(Context& context, const AttentionShape& shape, DType dtype = DType::kBfloat16) {
+    const Shape wide{shape.rows(), shape.qkv_width()};
+    const Shape narrow{shape.rows(), shape.width()};
+    const Shape sums{shape.sequences, shape.heads(), shape.tokens};
+    constexpr std::int64_t kMostBytes = 8;  // of an element
+    const Buffer memory(context.device(),
+                        (2 * wide.count() + 2 * narrow.count() + sums.count()) * kMostBytes);
+    std::int64_t used_bytes = 0;
+    const auto tensor = [&](const Shape& size, DType of) {
+      const TensorView view = memory.view(used_bytes, size, of);
+      used_bytes += size.count() * kMostBytes;
+      return view;
+    };
+    const TensorView qkv = tensor(wide, dtype);
+    const TensorView dqkv = tensor(wide, dtype);
+    const TensorView y = tensor(narrow, dtype);
+    const TensorView dy = tensor(narrow, dtype);
+    const TensorView log_sums = tensor(sums, compute_dtype(dtype));
+    const int before = count_();
+    causal_attention_forward(context, shape, qkv, y, log_sums);
+    const int between = count_();
+    causal_attention_backward(context, shape, qkv, y, log_sums, dy, dqkv);
+    context.synchronize();
+    return {between - before, count_() - between};
+  }
+
+  void SetUp() override { ASSERT_NE(count_, nullptr); }
+
+  Context context_ = Context::cuda(Device::cuda(0));
+  const device::SharedLibrary library_{STRATA_STANDIN_CUDNN};
+  int (*const count_)() = library_.function<int (*)()>("standin_cudnn_graphs");
+  void (*const refuse_next_)() = library_.function<void (*)()>("standin_cudnn_refuse_next_graph");
+  void (*const keep_no_weights_)(bool) =
+      library_.function<void (*)(bool)>("standin_cudnn_keep_no_weights");
+};
+
+constexpr AttentionShape kPlain{.sequences = 2, .tokens = 5, .kv_heads = 3, .head_size = 64};
+constexpr AttentionShape kGrouped{
+    .sequences = 2, .tokens = 5, .kv_heads = 3, .queries = 2, .head_size = 40};
+
+TEST_F(AttentionLibrary, DoesWhatItTakes) {
+  EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{1, 1}));
+  EXPECT_EQ(graphs_of(context_, kGrouped), (Graphs{2, 2})) << "one a sequence";
+  // A second time from what was kept.
+  EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{1, 1}));
+}
+
+TEST_F(AttentionLibrary, LeavesWhatItDoesNotTake) {
+  AttentionShape odd = kPlain;
+  odd.head_size = 36;
+  EXPECT_EQ(graphs_of(context_, odd), Graphs());
+  EXPECT_EQ(graphs_of(context_, kPlain, DType::kFloat32), Graphs());
+  EXPECT_EQ(graphs_of(context_, kPlain, DType::kFloat64), Graphs());
+}
+
+TEST_F(AttentionLibrary, IsNotAskedAgainForWhatItRefusedLate) {
+  refuse_next_();
+  EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{0, 1}));
+  EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{0, 1}));
+}
+
+TEST_F(AttentionLibrary, DoesNothingBackwardThatAddsInAnyOrder) {
+  keep_no_weights_(true);
+  EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{1, 0}));
+  keep_no_weights_(false);
+  EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{1, 0})) << "asked for again";
+}
+
+TEST_F(AttentionLibrary, DoesNothingWhereOwnKernelsAreAskedFor) {
+  Context own = Context::cuda(Device::cuda(0), {.attention_kernels = LibraryKernels::kOwn});
+  EXPECT_EQ(graphs_of(own, kPlain), Graphs());
+}
+
+}  // namespace
+}  // namespace strata::ops
