@@ -52,6 +52,10 @@ void with_width(std::int64_t columns, const Function& function, const T*... at) 
   }
 }
 
+/// The longest row of kernels that count its elements in 32 bits, which leaves registers to the
+/// arithmetic; a thread may step past its end.
+inline constexpr std::int64_t kLongestRow = std::int64_t{1} << 30;
+
 /// How many elements `at` lies behind a multiple of 16 bytes.
 template <typename T>
 __device__ int elements_past(const T* at) {
@@ -60,7 +64,7 @@ __device__ int elements_past(const T* at) {
 
 /// Elements [first, first + kWide) of a row; places behind its end hold `behind`.
 template <typename T>
-__device__ Wide<T> chunk_at(const T* row, std::int64_t columns, std::int64_t first, T behind) {
+__device__ Wide<T> chunk_at(const T* row, int columns, int first, T behind) {
   if (first + kWide<T> <= columns && elements_past(row + first) == 0) {
     return *reinterpret_cast<const Wide<T>*>(row + first);
   }
@@ -76,8 +80,7 @@ __device__ Wide<T> chunk_at(const T* row, std::int64_t columns, std::int64_t fir
 /// chunks of memory that hold the elements are read, one of them for the second time and so from
 /// the cache, and are put together.
 template <typename T>
-__device__ Wide<T> joined_chunk_at(const T* row, std::int64_t columns, std::int64_t first,
-                                   T behind) {
+__device__ Wide<T> joined_chunk_at(const T* row, int columns, int first, T behind) {
   const int past = elements_past(row + first);
   if (past == 0 || first < past || first - past + 2 * kWide < T >> columns) {
     return chunk_at(row, columns, first, behind);
@@ -113,8 +116,7 @@ __device__ Wide<T> joined_chunk_at(const T* row, std::int64_t columns, std::int6
 
 /// Elements [first, first + kWide) of a row, as many as it has.
 template <typename T>
-__device__ void store_chunk(T* row, std::int64_t columns, std::int64_t first,
-                            const Wide<T>& chunk) {
+__device__ void store_chunk(T* row, int columns, int first, const Wide<T>& chunk) {
   if (first + kWide<T> <= columns && elements_past(row + first) == 0) {
     *reinterpret_cast<Wide<T>*>(row + first) = chunk;
     return;

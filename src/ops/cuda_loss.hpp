@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "strata/core/error.hpp"
 #include "strata/ops/loss.hpp"
@@ -45,10 +44,10 @@ __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T
   const C least = -static_cast<C>(INFINITY);
   C largest = least;
   C sum{0};
-  std::int64_t at = columns;
-  for (std::int64_t first = std::int64_t{threads.lane} * kWide<T>; first < columns;
-       first += std::int64_t{kSize} * kWide<T>) {
-    const Wide<T> chunk = joined_chunk_at(x, columns, first, stored<T>(least));
+  const int length = static_cast<int>(columns);
+  int at = length;
+  for (int first = threads.lane * kWide<T>; first < length; first += kSize * kWide<T>) {
+    const Wide<T> chunk = joined_chunk_at(x, length, first, stored<T>(least));
     C highest = value_of(chunk.at[0]);
 #pragma unroll
     for (int i = 1; i < kWide<T>; ++i) {
@@ -70,7 +69,7 @@ __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T
     }
   }
   const C peak = threads.largest(largest);
-  const std::int64_t index = threads.smallest(largest == peak ? at : columns);
+  const std::int64_t index = threads.smallest(largest == peak ? at : length);
   const double total = threads.sum(static_cast<double>(sum * exponential(largest - peak)));
   return {peak, total, total == total ? index : columns};
 }
@@ -81,7 +80,6 @@ __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T
 template <int kSize, typename T, typename Function>
 __device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std::int64_t columns,
                         const Function& value) {
-  // Numbers of 32 bits leave registers to the arithmetic.
   const int length = static_cast<int>(columns);
   const int past = elements_past(to);
   const int before = past == 0 ? 0 : kWide<T> - past;
@@ -94,7 +92,7 @@ __device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std
   }
   for (int number = chunks - 1 - threads.lane; number >= 0; number -= kSize) {
     const int first = head + number * kWide<T>;
-    Wide<T> chunk = joined_chunk_at(x, columns, first, stored<T>(Compute<T>{0}));
+    Wide<T> chunk = joined_chunk_at(x, length, first, stored<T>(Compute<T>{0}));
 #pragma unroll
     for (int i = 0; i < kWide<T>; ++i) {
       chunk.at[i] = stored<T>(value(first + i, value_of(chunk.at[i])));
@@ -114,8 +112,7 @@ inline constexpr int kLongRowThreads = sizeof(T) == sizeof(double) ? 512 : 1024;
 template <typename T, typename Function>
 void for_each_logit_row(Context& context, const char* name, const Rows& shape,
                         const Function& function) {
-  require(shape.columns <= std::numeric_limits<std::int32_t>::max(), "{} of rows of {} elements",
-          name, shape.columns);
+  require(shape.columns <= kLongestRow, "{} of rows of {} elements", name, shape.columns);
   if (shape.columns * static_cast<std::int64_t>(sizeof(T)) <= kLongRowBytes) {
     for_each_row(context, name, shape.rows, shape.columns, function);
   } else {

@@ -34,7 +34,7 @@ struct Normalised {
   const T* x;
   const C* means;
   const C* rstds;
-  std::int64_t columns;
+  int columns;
 
   __device__ Normalise<C> operator[](std::int64_t row) const {
     return {kCenter == Center::kMean ? means[row] : C{0}, rstds[row]};
@@ -43,7 +43,7 @@ struct Normalised {
 
 /// Elements [first, first + kWide) of gain, bias or an addend.
 template <typename T>
-__device__ Wide<T> operand_at(const T* row, std::int64_t columns, std::int64_t first) {
+__device__ Wide<T> operand_at(const T* row, int columns, int first) {
   return chunk_at(row, columns, first, stored<T>(Compute<T>{0}));
 }
 
@@ -56,7 +56,7 @@ struct NormForward {
   const T* gain;
   const T* bias;
   double epsilon;
-  std::int64_t columns;
+  int columns;
   T* y;
   C* means;
   C* rstds;
@@ -70,7 +70,7 @@ struct NormForward {
       // A pass of its own: the difference of two large sums would lose the variance of a narrow
       // row.
       C part{0};
-      for_each_chunk<kSize, T>(threads, columns, [&](int number, std::int64_t first) {
+      for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
         const Wide<T> chunk = from.chunk(number, first);
 #pragma unroll
         for (int i = 0; i < kWide<T>; ++i) {
@@ -80,7 +80,7 @@ struct NormForward {
       mean = static_cast<C>(threads.sum(static_cast<double>(part)) / count);
     }
     C part{0};
-    for_each_chunk<kSize, T>(threads, columns, [&](int number, std::int64_t first) {
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
       const Wide<T> chunk = from.chunk(number, first);
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
@@ -96,7 +96,7 @@ struct NormForward {
         means[row] = mean;
       }
     }
-    for_each_chunk<kSize, T>(threads, columns, [&](int number, std::int64_t first) {
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
       Wide<T> chunk = from.chunk(number, first);
       const Wide<T> gains = operand_at(gain, columns, first);
       const Wide<T> biases = bias == nullptr ? gains : operand_at(bias, columns, first);
@@ -124,14 +124,14 @@ struct NormBackwardInput {
 
   template <int kSize>
   __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
-    const std::int64_t columns = rows.columns;
+    const int columns = rows.columns;
     const double count = static_cast<double>(columns);
     const HeldRow<kSize, T> x(threads, rows.x + row * columns, columns);
     const HeldRow<kSize, T> gradient(threads, dy + row * columns, columns);
     const Normalise<C> xhat = rows[row];
     C part{0};
     C part_xhat{0};
-    for_each_chunk<kSize, T>(threads, columns, [&](int number, std::int64_t first) {
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
       const Wide<T> values = x.chunk(number, first);
       const Wide<T> gradients = gradient.chunk(number, first);
       const Wide<T> gains = operand_at(gain, columns, first);
@@ -147,7 +147,7 @@ struct NormBackwardInput {
       mean_g = static_cast<C>(threads.sum(static_cast<double>(part)) / count);
     }
     const C mean_g_xhat = static_cast<C>(threads.sum(static_cast<double>(part_xhat)) / count);
-    for_each_chunk<kSize, T>(threads, columns, [&](int number, std::int64_t first) {
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
       const Wide<T> values = x.chunk(number, first);
       const Wide<T> gradients = gradient.chunk(number, first);
       const Wide<T> gains = operand_at(gain, columns, first);
@@ -181,13 +181,14 @@ void norm_forward(Context& context, const char* name, const ConstTensorView& x,
                   const ConstTensorView& gain, const ConstTensorView& bias, double epsilon,
                   const TensorView& y, const TensorView& mean, const TensorView& rstd) {
   const Rows shape = rows_of(x.shape());
+  const int columns = static_cast<int>(shape.columns);
   with_device_type(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
-    for_each_row(context, name, shape.rows, shape.columns,
-                 NormForward<T, kCenter>{x.device<T>(), gain.device<T>(), device_or_null<T>(bias),
-                                         epsilon, shape.columns, y.device<T>(),
-                                         device_or_null<C>(mean), rstd.device<C>()},
-                 kWarpHolds<T>);
+    for_each_row(
+        context, name, shape.rows, shape.columns,
+        NormForward<T, kCenter>{x.device<T>(), gain.device<T>(), device_or_null<T>(bias), epsilon,
+                                columns, y.device<T>(), device_or_null<C>(mean), rstd.device<C>()},
+        kWarpHolds<T>);
   });
 }
 
@@ -197,10 +198,11 @@ void norm_backward_input(Context& context, const char* name, const ConstTensorVi
                          const ConstTensorView& rstd, const ConstTensorView& dy,
                          const ConstTensorView& addend, const TensorView& dx) {
   const Rows shape = rows_of(x.shape());
+  const int columns = static_cast<int>(shape.columns);
   with_device_type(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const Normalised<T, kCenter> rows{x.device<T>(), device_or_null<C>(mean), rstd.device<C>(),
-                                      shape.columns};
+                                      columns};
     for_each_row(context, name, shape.rows, shape.columns,
                  NormBackwardInput<T, kCenter>{rows, gain.device<T>(), dy.device<T>(),
                                                device_or_null<T>(addend), dx.device<T>()},
@@ -213,10 +215,11 @@ void norm_backward_gain(Context& context, const char* name, const ConstTensorVie
                         const ConstTensorView& mean, const ConstTensorView& rstd,
                         const ConstTensorView& dy, const TensorView& dgain, Accumulate accumulate) {
   const Rows shape = rows_of(x.shape());
+  const int columns = static_cast<int>(shape.columns);
   with_device_type(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const Normalised<T, kCenter> rows{x.device<T>(), device_or_null<C>(mean), rstd.device<C>(),
-                                      shape.columns};
+                                      columns};
     sum_over_rows<C>(context, name, shape.rows, shape.columns, accumulate, dgain.device<C>(),
                      GainTerm<T, kCenter>{rows, dy.device<T>()});
   });

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "strata/core/error.hpp"
+
 #include "cuda_chunks.hpp"
 #include "cuda_kernel.hpp"
 
@@ -65,17 +67,17 @@ inline constexpr std::int64_t kWarpHolds = std::int64_t{kHeldChunks} * kWarp* kW
 /// function(number, first) for this thread's chunks of a row, which begin at `first`: every
 /// kSize-th, whatever the row's address. Chunks from number kHeldChunks on have that number.
 template <int kSize, typename T, typename Function>
-__device__ void for_each_chunk(const RowThreads<kSize>& threads, std::int64_t columns,
+__device__ void for_each_chunk(const RowThreads<kSize>& threads, int columns,
                                const Function& function) {
-  std::int64_t first = std::int64_t{threads.lane} * kWide<T>;
+  int first = threads.lane * kWide<T>;
 #pragma unroll
   for (int number = 0; number < kHeldChunks; ++number) {
     if (first < columns) {
       function(number, first);
     }
-    first += std::int64_t{kSize} * kWide<T>;
+    first += kSize * kWide<T>;
   }
-  for (; first < columns; first += std::int64_t{kSize} * kWide<T>) {
+  for (; first < columns; first += kSize * kWide<T>) {
     function(kHeldChunks, first);
   }
 }
@@ -85,25 +87,25 @@ __device__ void for_each_chunk(const RowThreads<kSize>& threads, std::int64_t co
 template <int kSize, typename T>
 class HeldRow {
  public:
-  __device__ HeldRow(const RowThreads<kSize>& threads, const T* row, std::int64_t columns)
+  __device__ HeldRow(const RowThreads<kSize>& threads, const T* row, int columns)
       : row_(row), columns_(columns) {
 #pragma unroll
     for (int number = 0; number < kHeldChunks; ++number) {
-      const std::int64_t first = (std::int64_t{number} * kSize + threads.lane) * kWide<T>;
+      const int first = (number * kSize + threads.lane) * kWide<T>;
       if (first < columns) {
         held_[number] = chunk_at(row, columns, first, stored<T>(Compute<T>{0}));
       }
     }
   }
   /// What for_each_chunk() gives for `number` has to be a constant.
-  __device__ Wide<T> chunk(int number, std::int64_t first) const {
+  __device__ Wide<T> chunk(int number, int first) const {
     return number < kHeldChunks ? held_[number]
                                 : chunk_at(row_, columns_, first, stored<T>(Compute<T>{0}));
   }
 
  private:
   const T* row_;
-  std::int64_t columns_;
+  int columns_;
   Wide<T> held_[kHeldChunks];
 };
 
@@ -111,8 +113,10 @@ class HeldRow {
 template <int kSize>
 inline constexpr int kRowBlock = kSize > kThreads ? kSize : kThreads;
 
+/// Asked for one block a multiprocessor, the compiler does not spill registers to have room for
+/// more.
 template <int kSize, typename Function>
-__global__ void __launch_bounds__(kRowBlock<kSize>)
+__global__ void __launch_bounds__(kRowBlock<kSize>, 1)
     row_kernel(std::int64_t rows, Function function) {
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * (kRowBlock<kSize> / kSize) + threadIdx.x / kSize;
@@ -127,6 +131,7 @@ __global__ void __launch_bounds__(kRowBlock<kSize>)
 template <typename Function>
 void for_each_row(Context& context, const char* name, std::int64_t rows, std::int64_t columns,
                   const Function& function, std::int64_t warp_row = kWarpRow) {
+  require(columns <= kLongestRow, "{} of rows of {} elements", name, columns);
   if (columns <= warp_row) {
     constexpr std::int64_t kRows = kThreads / kWarp;
     launch(context, name, {(rows + kRows - 1) / kRows, kThreads, 0}, row_kernel<kWarp, Function>,

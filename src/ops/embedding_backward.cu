@@ -100,13 +100,12 @@ constexpr int kAhead = 8;
 /// element.
 template <typename T>
 __global__ void __launch_bounds__(kSumThreads)
-    sum_runs_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles, const Key* keys,
+    sum_runs_kernel(std::int64_t rows, int columns, std::int64_t tiles, const Key* keys,
                     std::int64_t table_rows, const T* dy, bool adds, Compute<T>* dtable) {
   using C = Compute<T>;
   const std::int64_t first_key = blockIdx.x / tiles;
   const std::int64_t table_row = table_row_of(keys[first_key]);
-  const std::int64_t column =
-      (blockIdx.x % tiles * kSumThreads + static_cast<std::int64_t>(threadIdx.x)) * kWide<T>;
+  const int column = static_cast<int>(blockIdx.x % tiles * kSumThreads + threadIdx.x) * kWide<T>;
   if (table_row == table_rows || column >= columns ||
       (first_key > 0 && table_row_of(keys[first_key - 1]) == table_row)) {
     return;
@@ -156,6 +155,7 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
                         std::int64_t first_id, const TensorView& dtable, Accumulate accumulate) {
   const auto [rows, columns] = rows_of(dy.shape());
   const std::int64_t table_rows = dtable.shape()[0];
+  require(columns <= kLongestRow, "a table's rows of {} elements", columns);
   require(rows < (std::int64_t{1} << kRowBits) && table_rows < (std::int64_t{1} << kRowBits),
           "the gradient of a table of {} rows from {} rows", table_rows, rows);
   Key* const sorted = scratch_of<Key>(context, 2 * rows);
@@ -167,8 +167,8 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
     const std::int64_t tile = std::int64_t{kSumThreads} * kWide<T>;
     const std::int64_t tiles = (columns + tile - 1) / tile;
     launch(context, "embedding_backward", {rows * tiles, kSumThreads, 0}, sum_runs_kernel<T>, rows,
-           columns, tiles, merged, table_rows, dy.device<T>(), accumulate == Accumulate::kAdd,
-           dtable.device<Compute<T>>());
+           static_cast<int>(columns), tiles, merged, table_rows, dy.device<T>(),
+           accumulate == Accumulate::kAdd, dtable.device<Compute<T>>());
   });
 }
 

@@ -139,10 +139,9 @@ struct SumOfSquares {
   __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t block) const {
     const std::int64_t begin = block * block_elements;
     const std::int64_t left = count - begin;
-    const std::int64_t elements = block_elements < left ? block_elements : left;
+    const int elements = static_cast<int>(block_elements < left ? block_elements : left);
     double part = 0.0;
-    for (std::int64_t first = std::int64_t{threads.lane} * kWide<T>; first < elements;
-         first += std::int64_t{kSize} * kWide<T>) {
+    for (int first = threads.lane * kWide<T>; first < elements; first += kSize * kWide<T>) {
       const Wide<T> chunk = chunk_at(x + begin, elements, first, T{0});
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
@@ -186,6 +185,7 @@ void fold(Context& context, std::span<const TensorView> parts, std::span<const F
 
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
                            const TensorView& out) {
+  require(block_elements <= kLongestRow, "blocks of {} elements", block_elements);
   const std::int64_t blocks = out.count();
   with_floating(x.dtype(), [&]<typename T>(T) {
     // As many threads for a short block as for a long one: the order is a function of its length.

@@ -1,4 +1,5 @@
 #include <array>
+#include <cmath>
 #include <string>
 
 #include "strata/ops/activation.hpp"
@@ -274,6 +275,30 @@ void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classe
       });
 }
 
+/// A row whose first logits are minus infinity, as those of ids that are ruled out: some threads
+/// see no others.
+void add_infinite_losses(std::vector<Case>& cases) {
+  constexpr std::int64_t kRuledOut = 5000;
+  const Shape shape{3, 9001};
+  cases.push_back({"cross_entropy_behind_infinities",
+                   {read(shape),
+                    ids({3}, kRuledOut, shape.back()),
+                    {.shape = {kRuledOut}, .low = -1.75, .high = -0.5},
+                    written(shape)},
+                   [=](Context& context, const Tensors& t) {
+                     const device::Buffer memory(context.device(), t[0].bytes());
+                     const TensorView logits = memory.view(0, shape, t[0].dtype());
+                     copy(context, t[0], logits);
+                     scaled(context, INFINITY, t[2], logits.flat_slice(0, kRuledOut),
+                            Accumulate::kOverwrite);
+                     return loss_of(context, [&](const TensorView& sums) {
+                       cross_entropy(context, logits, t[1], 3, 0.125, t[3], sums);
+                     });
+                   },
+                   Nearness::kRounded,
+                   false});
+}
+
 /// The parts of three shards, brought together.
 void add_shards(std::vector<Case>& cases, const std::string& name, const Operand& logits) {
   const std::int64_t rows = logits.shape[1];
@@ -340,6 +365,7 @@ void add_loss_cases(std::vector<Case>& cases) {
   add_losses(cases, 40, 1300);
   add_losses(cases, 9, 1304);  // rows of bfloat16 that begin at multiples of 16 bytes
   add_losses(cases, 9, 9001);
+  add_infinite_losses(cases);
   // All logits are the largest: the first counts.
   for (const std::int64_t classes : {10, 1300, 9001}) {
     cases.push_back({"cross_entropy_of_equals_" + std::to_string(classes),
