@@ -203,7 +203,10 @@ void bias_dropout_residual(Context& context, const ConstTensorView& sum,
                            double probability, const RandomStream& stream, const SampleRow& first,
                            const TensorView& y, const TensorView& mask) {
   const Rows shape = rows_of(y.shape());
-  const Runs runs{.count = shape.rows, .runs_of_row = 1, .run = shape.columns};
+  Runs runs;
+  runs.count = shape.rows;
+  runs.runs_of_row = 1;
+  runs.run = shape.columns;
   with_device_type(y.dtype(), [&]<typename T>(T) {
     const auto run = [&]<typename From>(const From* from) {
       launch_forward(context, "bias_dropout_residual", runs, first, stream, probability,

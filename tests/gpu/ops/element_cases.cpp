@@ -111,7 +111,7 @@ void add_dropouts(std::vector<Case>& cases) {
       cases, "dropout_of_columns_of_whole_words",
       {read(quarters), written(quarters), bytes(Role::kWritten, quarters)},
       [=](Context& context, const Tensors& t) {
-        dropout_forward(context, t[0], 0.5, stream, 2, t[1], t[2], {.first = 12, .of = 44});
+        dropout_forward(context, t[0], 0.5, stream, {2}, t[1], t[2], {.first = 12, .of = 44});
       },
       Nearness::kSameBits);
   add_case(
