@@ -26,6 +26,7 @@ class Arena final : public nn::GradientSink {
   Target target(std::int64_t m) override {
     return {gradients_, m == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd};
   }
+  bool acts_on(std::int64_t /*m*/, std::int64_t /*layer*/) const override { return false; }
   void layer_done(std::int64_t /*m*/, std::int64_t /*layer*/) override {}
   void finish() override {}
 
