@@ -1,5 +1,4 @@
 #include "../../../src/app/doctor.hpp"
-#include "../../../src/app/gpu_deal.hpp"
 
 #include <string>
 #include <vector>
@@ -7,6 +6,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "../../../src/app/gpu_deal.hpp"
 
 namespace strata::app {
 namespace {
