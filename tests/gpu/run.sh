@@ -100,10 +100,11 @@ two_ranks() {
   strata data import --format=csv --files line.csv --label=y --split=0.8,0.2 --output=data/line &&
     timeout 300 mpirun -n 2 strata train "$top/jobs/linear-regression.ini"
 }
-# A language model trained on grids of ranks that share the first GPU, and twice: the same loss and gradient norm, to the bit.
+# A language model trained on grids of ranks that share the first GPU, twice, and with passes given as CUDA graphs: the same loss
+# and gradient norm, to the bit.
 # NCCL takes ranks of one host for one unless each says that it is of another.
 same_bits() {
-  local dtype=$1 transport=$2 grid data pipeline tensor runs=0
+  local dtype=$1 transport=$2 grid data pipeline tensor graphs runs=0
   cd "$(mktemp -d)" || return 1
   awk 'BEGIN { srand(1); for (i = 0; i < 20000; i++) printf "%c", 97 + int(26 * rand()) % (1 + i % 26) }' >text.txt
   strata data import --format=text --tokenizer=chars --files=text.txt --split=0.9,0.1 --output=data || return 1
@@ -111,19 +112,21 @@ same_bits() {
     '[data]' 'train = data/train.h5' '[batch]' 'global = 16' 'micro = 2' '[numerics]' 'lanes = 4' 'shards = 2' \
     '[optimizer]' 'kind = adamw' 'learning_rate = 0.001' 'clip_norm = 1' '[train]' 'steps = 10' \
     '[run]' 'device = cuda' >run.ini
-  for grid in "1 1 1" "1 1 1" "2 1 1" "1 2 1" "1 1 2" "2 2 2"; do
-    read -r data pipeline tensor <<<"$grid"
+  for grid in "1 1 1 off" "1 1 1 off" "2 1 1 off" "1 2 1 off" "1 1 2 off" "2 2 2 off" "1 1 1 on" "2 2 1 on"; do
+    read -r data pipeline tensor graphs <<<"$grid"
     runs=$((runs + 1))
     # shellcheck disable=SC2016
     timeout 300 mpirun -n $((data * pipeline * tensor)) \
       bash -c 'NCCL_HOSTID=$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo exec strata "$@"' strata \
       train run.ini --numerics.dtype="$dtype" --run.transport="$transport" --run.dir="run$runs" \
-      --parallel.data="$data" --parallel.pipeline="$pipeline" --parallel.tensor="$tensor" || return 1
+      --parallel.data="$data" --parallel.pipeline="$pipeline" --parallel.tensor="$tensor" --run.cuda_graphs="$graphs" ||
+      return 1
     grep -o '"step":[0-9]*,"loss":[^,]*,"grad_norm":[^,]*' "run$runs/metrics.jsonl" >"numbers$runs"
-    echo "grid $grid"
+    echo "grid $data $pipeline $tensor, graphs $graphs"
     [ "$(wc -l <"numbers$runs")" -eq 10 ] && cmp numbers1 "numbers$runs" || return 1
   done
 }
+has_gpu() { nvidia-smi >/dev/null 2>&1; }
 run_tests() {
   row "device" timeout 300 unit_device --gtest_filter='Cuda.*'
   # A process a test: after an illegal access no call of a process succeeds.
@@ -139,6 +142,7 @@ run_tests() {
     row "nccl on $ranks ranks" timeout 300 env CUDA_VISIBLE_DEVICES="$first_gpu" mpirun -n "$ranks" "$top/bin/gpu_comm"
   done
   for dtype in float32 bfloat16; do
+    has_gpu || break
     CUDA_VISIBLE_DEVICES=$first_gpu row "the same bits on grids, $dtype" same_bits "$dtype" mpi
     CUDA_VISIBLE_DEVICES=$first_gpu row "the same bits on grids, NCCL, $dtype" same_bits "$dtype" nccl
   done
@@ -166,7 +170,7 @@ idle() {
     echo "idle time not measured: the build had no cupti.h"
   elif ldd "$top/lib/libgpu_idle.so" | grep -q 'not found'; then
     echo "idle time not measured: $(ldd "$top/lib/libgpu_idle.so" | awk '/not found/ { print $1 }' | xargs) not found"
-  elif ! nvidia-smi >/dev/null 2>&1; then
+  elif ! has_gpu; then
     echo "idle time not measured: there is no GPU"
   else
     timeout 580 python3 "$top/bench/gpu_idle.py" "$top/bin/strata" --output="$logs/idle.json"
