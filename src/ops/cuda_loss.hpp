@@ -121,49 +121,29 @@ void for_each_logit_row(Context& context, const char* name, const Rows& shape,
   }
 }
 
-/// The first row whose target is outside [0, classes); `rows` where there is none. One block, whose
-/// threads look at every kThreads-th row; only its first thread knows the answer.
-__device__ inline std::int64_t first_bad_row(std::int64_t rows, const std::int64_t* targets,
-                                             std::int64_t classes) {
-  __shared__ std::int64_t first_of[kThreads];
-  std::int64_t first = rows;
-  for (std::int64_t row = threadIdx.x; row < rows && first == rows; row += kThreads) {
-    first = is_target(targets[row], classes) ? rows : row;
-  }
-  first_of[threadIdx.x] = first;
-  __syncthreads();
-  for (int thread = 1; threadIdx.x == 0 && thread < kThreads; ++thread) {
-    first = first_of[thread] < first ? first_of[thread] : first;
-  }
-  return first;
-}
-
-/// The rows' losses, added in order, and the first bad label; no targets: null. One block.
+/// The rows' losses, each thread every kThreads-th and then in a tree, and the first bad label; no
+/// targets: null. One block.
 __global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losses,
                                          const std::int64_t* targets, std::int64_t classes,
                                          LossSums* sums) {
-  __shared__ RowLoss run[kThreads];
+  const RowThreads<kThreads> threads{static_cast<int>(threadIdx.x)};
   double loss = 0.0;
   std::int64_t correct = 0;
-  for (std::int64_t begin = 0; begin < rows; begin += kThreads) {
-    if (begin + threadIdx.x < rows) {
-      run[threadIdx.x] = losses[begin + threadIdx.x];
+  std::int64_t bad = rows;
+  for (std::int64_t row = threadIdx.x; row < rows; row += kThreads) {
+    loss += losses[row].loss;
+    correct += losses[row].correct;
+    if (targets != nullptr && bad == rows && !is_target(targets[row], classes)) {
+      bad = row;
     }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      const int count = static_cast<int>(rows - begin < kThreads ? rows - begin : kThreads);
-      for (int i = 0; i < count; ++i) {
-        loss += run[i].loss;
-        correct += run[i].correct;
-      }
-    }
-    __syncthreads();
   }
-  const std::int64_t looked_at = targets == nullptr ? 0 : rows;
-  const std::int64_t bad = first_bad_row(looked_at, targets, classes);
+  loss = threads.sum(loss);
+  // Whole numbers, which a double holds exactly.
+  correct = static_cast<std::int64_t>(threads.sum(static_cast<double>(correct)));
+  bad = threads.smallest(bad);
   if (threadIdx.x == 0) {
-    *sums = bad < looked_at ? LossSums{loss, correct, bad, targets[bad]}
-                            : LossSums{loss, correct, -1, 0};
+    *sums =
+        bad < rows ? LossSums{loss, correct, bad, targets[bad]} : LossSums{loss, correct, -1, 0};
   }
 }
 

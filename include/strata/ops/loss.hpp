@@ -11,7 +11,7 @@ namespace strata::ops {
 /// tensor of kLossElements int64 in the memory of its context's device, so that nobody waits for
 /// it: the bits of the loss, then the others, in this order.
 struct LossSums {
-  /// Sum of the rows' losses, added in row order.
+  /// Sum of the rows' losses, added in an order that follows from their number.
   double loss = 0.0;
   /// Rows whose largest logit (the first among equals, none among NaNs) is the label's.
   std::int64_t correct = 0;
