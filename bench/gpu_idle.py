@@ -3,6 +3,7 @@
 
     bench/gpu_idle.py build/release/bin/strata
     bench/gpu_idle.py build/release/bin/strata --library=build/release/lib/libgpu_idle.so --batch=16
+    bench/gpu_idle.py build/release/bin/strata --run.cuda_graphs=on    # further settings of strata's
 
 strata trains twice with the same config. The first run is not watched: its median step is the step.
 Into the second, CUDA loads the library, which records when each kernel and copy began and ended.
@@ -33,8 +34,9 @@ def train(options, config, watched):
     if watched:
         variables |= {"CUDA_INJECTION64_PATH": options.library, "GPU_IDLE_STEP_END": STEP_END,
                       "GPU_IDLE_REPORT": str(reports / "report")}
-    done = subprocess.run([options.strata, "train", config, f"--run.dir={run}"], env=variables,
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run([options.strata, "train", config, f"--run.dir={run}", *options.settings],
+                          env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          check=False)
     if done.returncode != 0:
         raise SystemExit(f"gpu_idle.py: strata ended with {done.returncode}:\n"
                          + done.stdout + done.stderr)
@@ -64,13 +66,14 @@ def measured(options, directory):
     half = options.steps // 2
     plain, _ = train(options, config, watched=False)
     watched, report = train(options, config, watched=True)
-    if report["step_ends"] % options.steps:
+    if not report["step_ends"] or report["step_ends"] % options.steps:
         raise SystemExit(f"gpu_idle.py: {report['step_ends']} kernels \"{STEP_END}\" in "
                          f"{options.steps} steps; each step should have as many")
     busy = report["busy_seconds"] / half
     step = statistics.median(line["step_seconds"] for line in plain[half:])
     return {"model": size["preset"], "batch": options.batch, "steps": options.steps,
-            "step_seconds": step, "busy_seconds": busy, "idle_share": report["idle_share"],
+            "settings": options.settings, "step_seconds": step, "busy_seconds": busy,
+            "idle_share": report["idle_share"],
             "idle_share_of_unwatched": 1 - busy / step,
             "same_losses": [line["loss"] for line in plain] == [line["loss"] for line in watched],
             "watched_step_seconds": report["window_seconds"] / half, "report": report}
@@ -106,7 +109,10 @@ def main():
     parser.add_argument("--smoke", dest="size", action="store_const", const="smoke",
                         default="full", help="a tiny model: the figures mean nothing")
     parser.add_argument("--output", type=pathlib.Path, help="a JSON file of everything found")
-    options = parser.parse_args()
+    options, options.settings = parser.parse_known_args()
+    unknown = [word for word in options.settings if "." not in word.split("=")[0]]
+    if unknown:
+        parser.error(f"unknown: {' '.join(unknown)}; strata's settings are --section.key=value")
     if options.steps < 2 or options.steps % 2:
         raise SystemExit(f"gpu_idle.py: --steps={options.steps}; give an even number")
     options.strata = os.path.abspath(options.strata)
