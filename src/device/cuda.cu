@@ -208,8 +208,7 @@ void drop_recording(std::int64_t device, void* stream) noexcept {
 
 void destroy_graph(std::int64_t device, void* graph) noexcept {
   static_cast<void>(cudaSetDevice(static_cast<int>(device)));
-  // It may be under way.
-  static_cast<void>(cudaDeviceSynchronize());
+  // Where it is under way, it goes when it is done.
   static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
 }
 

@@ -58,6 +58,9 @@ Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model
   losses_ = carve_losses(model, spec, losses);
   losses_on_host_ = device::HostCopy(losses_);
   place_weights(weights);
+  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
+    counts_microbatches_ = counts_microbatches_ || model.layer(i).counts_microbatches();
+  }
 }
 
 void Stage::place_weights(const TensorView& weights) {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 
 #include "strata/nn/stage.hpp"
 #include "strata/ops/dropout.hpp"
@@ -7,26 +6,10 @@
 #include "strata/ops/split_cross_entropy.hpp"
 
 namespace strata::nn {
-
 namespace {
 
 /// Which pass a piece of recorded work is part of.
-enum class PassKind : std::int64_t { kForward, kLoss, kBackwardInput, kBackwardWeight };
-
-std::int64_t address_of(const ConstTensorView& tensor) {
-  return reinterpret_cast<std::intptr_t>(tensor.raw());
-}
-
-/// All that a pass follows from beside the stage. Samples count from the step's first.
-ops::Recorder::Key key_of(PassKind kind, std::span<const Microbatch> together,
-                          std::int64_t first_sample) {
-  ops::Recorder::Key key{static_cast<std::int64_t>(kind)};
-  for (const Microbatch& microbatch : together) {
-    key.insert(key.end(), {microbatch.number, microbatch.turn, address_of(microbatch.input),
-                           microbatch.first_sample - first_sample});
-  }
-  return key;
-}
+enum class PassKind : std::int64_t { kForward, kBackwardInput, kBackwardWeight };
 
 }  // namespace
 
@@ -36,14 +19,15 @@ bool Stage::record_passes() {
     return false;
   }
   recorder_.enable();
-  return true;
-}
-
-void Stage::begin_step(std::int64_t first_sample) {
-  if (recorder_.is_enabled()) {
-    first_sample_ = first_sample;
-    ops::set_sample_origin(context_, first_sample);
+  // The loader's samples lie elsewhere for every microbatch; received ones lie in slots.
+  first_recorded_ = spec_.layers.begin;
+  for (std::int64_t i = spec_.layers.begin; is_first() && i < spec_.layers.end; ++i) {
+    const LayerSources& sources = model_.sources(i);
+    if (sources.input == kModelInput || sources.added == kModelInput) {
+      first_recorded_ = i + 1;
+    }
   }
+  return true;
 }
 
 void Stage::progress() {
@@ -52,9 +36,38 @@ void Stage::progress() {
   }
 }
 
+void Stage::run(ops::Recorder::Key key, std::span<const Microbatch> together,
+                const grid::Range& layers, const std::function<void()>& work) {
+  if (layers.count() == 0) {
+    return;
+  }
+  if (!recorder_.is_enabled() || layers.begin < first_recorded_) {
+    work();
+    return;
+  }
+  // All that the pass follows from, beside the stage. Dropout counts from the first sample.
+  const std::int64_t first_sample = together.front().first_sample;
+  const auto slot_in = [](std::int64_t turn, std::int64_t slots) {
+    return slots == 0 ? 0 : turn % slots;
+  };
+  key.insert(key.end(), {layers.begin, layers.end});
+  for (const Microbatch& microbatch : together) {
+    key.insert(key.end(), {slot_in(microbatch.turn, std::ssize(activation_slots_)),
+                           slot_in(microbatch.turn, std::ssize(input_slots_)),
+                           slot_in(microbatch.turn, std::ssize(gradient_slots_)),
+                           microbatch.first_sample - first_sample});
+    if (counts_microbatches_) {
+      key.push_back(microbatch.number);
+    }
+  }
+  ops::set_sample_origin(context_, first_sample);
+  recorder_.run(key, work);
+  progress();
+}
+
 void Stage::forward(std::span<const Microbatch> together, Mode mode) {
-  const auto work = [&] {
-    for (std::int64_t i = spec_.layers.begin; i < spec_.layers.end; ++i) {
+  const auto pass = [&](const grid::Range& layers) {
+    for (std::int64_t i = layers.begin; i < layers.end; ++i) {
       if (!model_.layer(i).is_view()) {
         model_.layer(i).forward_lanes(passes_of(i, together, mode));
         progress();
@@ -62,28 +75,18 @@ void Stage::forward(std::span<const Microbatch> together, Mode mode) {
     }
   };
   if (mode == Mode::kEvaluation) {
-    work();
+    pass(spec_.layers);
     return;
   }
-  recorder_.run(key_of(PassKind::kForward, together, first_sample_), work);
+  for (const grid::Range& layers : {before_recorded(), recorded()}) {
+    run({static_cast<std::int64_t>(PassKind::kForward)}, together, layers, [&] { pass(layers); });
+  }
 }
 
 void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
                  double gradient_scale, Mode mode) {
   require(is_last(), "the loss of a stage that is not the last");
   require(!losses_.empty(), "a loss of a stage that has no slot for one");
-  const auto work = [&] { put_loss(microbatch, targets, valid, gradient_scale, mode); };
-  if (mode == Mode::kEvaluation) {
-    work();
-    return;
-  }
-  ops::Recorder::Key key = key_of(PassKind::kLoss, {&microbatch, 1}, first_sample_);
-  key.insert(key.end(), {address_of(targets), valid, std::bit_cast<std::int64_t>(gradient_scale)});
-  recorder_.run(key, work);
-}
-
-void Stage::put_loss(const Microbatch& microbatch, const ConstTensorView& targets,
-                     std::int64_t valid, double gradient_scale, Mode mode) {
   const std::int64_t slot = microbatch.number % losses_.shape()[0];
   const TensorView sums = losses_.flat_slice(slot * ops::kLossElements, ops::kLossElements);
   const ConstTensorView output = outputs_of(microbatch).front();
@@ -230,11 +233,13 @@ void Stage::backward_input(std::span<const Microbatch> together, GradientSink& s
     backward_to_sink(together, sink);
     return;
   }
-  recorder_.run(key_of(PassKind::kBackwardInput, together, first_sample_), [&] {
-    for (std::int64_t i = spec_.layers.end; i-- > spec_.layers.begin;) {
-      layer_backward_input(i, together);
-    }
-  });
+  for (const grid::Range& layers : {recorded(), before_recorded()}) {
+    run({static_cast<std::int64_t>(PassKind::kBackwardInput)}, together, layers, [&] {
+      for (std::int64_t i = layers.end; i-- > layers.begin;) {
+        layer_backward_input(i, together);
+      }
+    });
+  }
 }
 
 void Stage::backward_weight(std::span<const Microbatch> together, GradientSink& sink) {
@@ -246,20 +251,19 @@ void Stage::backward_weight(std::span<const Microbatch> together, GradientSink& 
 void Stage::backward_to_sink(std::span<const Microbatch> together, GradientSink& sink) {
   const std::vector<GradientSink::Target> targets = targets_of(together, sink);
   const bool fused = spec_.order == BackwardOrder::kFused;
-  ops::Recorder::Key key = key_of(PassKind::kBackwardWeight, together, first_sample_);
+  ops::Recorder::Key key{static_cast<std::int64_t>(PassKind::kBackwardWeight)};
   for (const GradientSink::Target& target : targets) {
-    key.insert(key.end(),
-               {address_of(target.gradients), static_cast<std::int64_t>(target.accumulate)});
+    key.insert(key.end(), {reinterpret_cast<std::intptr_t>(target.gradients.raw()),
+                           static_cast<std::int64_t>(target.accumulate)});
   }
   // What lies between two pieces is the sink's.
   for (std::int64_t end = spec_.layers.end; end > spec_.layers.begin;) {
     std::int64_t begin = end - 1;
-    while (begin > spec_.layers.begin && !acts_after(together, begin, sink)) {
+    while (begin > spec_.layers.begin && begin != recorded().begin &&
+           !acts_after(together, begin, sink)) {
       --begin;
     }
-    ops::Recorder::Key piece = key;
-    piece.insert(piece.end(), {begin, end});
-    recorder_.run(piece, [&] {
+    run(key, together, {begin, end}, [&] {
       for (std::int64_t i = end; i-- > begin;) {
         if (fused) {
           layer_backward_input(i, together);

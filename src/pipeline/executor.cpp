@@ -60,9 +60,6 @@ class Executor::Run {
         gradient_sends_(of(schedule.microbatches)) {}
 
   ExecutionTimes finish() {
-    if (mode_ == nn::Mode::kTraining) {
-      stage_.begin_step(source_.first_row(0));
-    }
     for (std::size_t position = 0; position < actions_.size(); ++position) {
       const Action& action = actions_[position];
       post_receives();

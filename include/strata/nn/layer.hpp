@@ -199,6 +199,9 @@ class Layer {
   /// Whether it computes with one microbatch of each lane together. Its stage, and all others, then
   /// keep the own lanes in step.
   [[nodiscard]] virtual bool joins_lanes() const { return false; }
+  /// Whether what a pass does follows from the place of its microbatch in a step, and not only from
+  /// the tensors.
+  [[nodiscard]] virtual bool counts_microbatches() const { return false; }
   /// Bytes that a lane tells the others in one forward, and again in one backward pass.
   [[nodiscard]] virtual std::int64_t lane_bytes(const PassShape& pass) const;
   /// The keys of up to `capacity` tokens that a pass with Decoding keeps, one tensor for each own

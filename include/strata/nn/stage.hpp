@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -99,8 +101,6 @@ class Stage {
   /// (ops::Recorder), and says whether it does: not where messages are part of a pass. Pre: the
   /// context is a GPU's.
   bool record_passes();
-  /// Says the global index of the first sample of the rank in the step of training that follows.
-  void begin_step(std::int64_t first_sample);
 
   void forward(std::span<const Microbatch> together, Mode mode);
   /// Computes the loss of the output, which losses() tells, and for training its gradient times
@@ -176,8 +176,17 @@ class Stage {
                            const TensorView& gradient, const TensorView& sums);
   [[nodiscard]] std::vector<LayerPass> passes_of(std::int64_t layer,
                                                  std::span<const Microbatch> together, Mode mode);
-  void put_loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
-                double gradient_scale, Mode mode);
+  /// The layers of a pass that may be recorded, and those before them.
+  [[nodiscard]] grid::Range recorded() const {
+    return {std::clamp(first_recorded_, spec_.layers.begin, spec_.layers.end), spec_.layers.end};
+  }
+  [[nodiscard]] grid::Range before_recorded() const {
+    return {spec_.layers.begin, recorded().begin};
+  }
+  /// Does the part of a training pass that is these layers', or has it done by a graph. `key`: what
+  /// it follows from beside the layers and the microbatches.
+  void run(ops::Recorder::Key key, std::span<const Microbatch> together, const grid::Range& layers,
+           const std::function<void()>& work);
   void remake(const LayerPass& pass, std::int64_t layer);
   void layer_backward_input(std::int64_t layer, std::span<const Microbatch> together);
   /// Where a layer shares an input with others: adds up what they gave.
@@ -216,8 +225,10 @@ class Stage {
   device::HostCopy losses_on_host_;
   std::vector<std::vector<ParameterViews>> weights_;
   ops::Recorder recorder_;
-  /// Of the step, where passes are recorded.
-  std::int64_t first_sample_ = 0;
+  /// Layers before it read what lies elsewhere for every microbatch.
+  std::int64_t first_recorded_ = 0;
+  /// Whether a layer's operations follow from which microbatch of a step it is.
+  bool counts_microbatches_ = false;
 };
 
 }  // namespace strata::nn
