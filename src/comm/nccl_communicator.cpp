@@ -359,22 +359,29 @@ void NcclCommunicator::connect(Summation sums) {
     return;
   }
   agree(host(), [&] {
-    // NCCL connects ranks where they first meet in an exchange, and in a sum anew.
-    const device::Buffer memory(engine_.device(), size() * size_bytes(DType::kFloat32));
-    const auto part = [&](std::int64_t r) {
-      return memory.view(r * size_bytes(DType::kFloat32), Shape{1}, DType::kFloat32);
-    };
-    std::vector<Outgoing> sends;
-    std::vector<Incoming> receives;
-    for (std::int64_t r = 0; r < size(); ++r) {
-      if (r != rank()) {
-        sends.push_back({.payload = part(rank()), .peer = r});
-        receives.push_back({.payload = part(r), .peer = r});
+    // NCCL connects ranks where they first meet in an exchange, and for each kind of collective and
+    // the algorithm that it takes for so many bytes anew.
+    constexpr std::int64_t kLarge = std::int64_t{1} << 20;
+    const device::Buffer memory(engine_.device(), kLarge * size_bytes(DType::kFloat32));
+    for (const std::int64_t elements : {std::int64_t{1}, kLarge / size()}) {
+      const TensorView whole = memory.view(0, Shape{size() * elements}, DType::kFloat32);
+      const auto part = [&](std::int64_t r) { return whole.flat_slice(r * elements, elements); };
+      std::vector<grid::Range> slices;
+      std::vector<Outgoing> sends;
+      std::vector<Incoming> receives;
+      for (std::int64_t r = 0; r < size(); ++r) {
+        slices.push_back({r * elements, (r + 1) * elements});
+        if (r != rank()) {
+          sends.push_back({.payload = part(rank()), .peer = r});
+          receives.push_back({.payload = part(r), .peer = r});
+        }
       }
-    }
-    exchange(sends, receives, Tag::kSetup).wait();
-    if (sums == Summation::kLibrary) {
-      all_reduce(part(0));
+      exchange(sends, receives, Tag::kSetup).wait();
+      all_gather(part(rank()), whole);
+      if (sums == Summation::kLibrary) {
+        all_reduce(whole);
+        reduce_scatter(whole, slices).wait();
+      }
     }
     engine_.settle(patience());
   });

@@ -228,12 +228,11 @@ AttentionTensors add_attention(AttentionPass pass, const AttentionPart& part,
 
 std::optional<GraphPlan> plan_attention(AttentionPass pass, const AttentionPart& part,
                                         OperationGraph& graph, const GraphTarget& target) {
-  std::optional<GraphPlan> plan = graph.plan(target);
   // A kernel that does not keep the gradients of weights adds up those of queries in any order, of
   // which cuDNN's notes say nothing.
-  const bool keeps_weights =
-      pass == AttentionPass::kForward || (plan && plan->workspace_bytes >= part.weights() * 2);
-  return keeps_weights ? std::move(plan) : std::nullopt;
+  return graph.plan(target, [&](const GraphPlan& plan) {
+    return pass == AttentionPass::kForward || plan.workspace_bytes >= part.weights() * 2;
+  });
 }
 
 }  // namespace strata::ops::cuda

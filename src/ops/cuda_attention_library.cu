@@ -24,13 +24,21 @@ constexpr std::int64_t kElementsAtOnce = 8;
 constexpr std::int64_t kFirstOfAnyTokens = 91501;
 constexpr std::int64_t kTileTokens = 128;
 
+/// Whether a workspace that holds the gradients of weights can hold nothing else: of tokens x
+/// tokens elements of 2 bytes a head, against queries' gradients in float32 and gradients of keys
+/// and values for each query head, tokens x head_size x 8 bytes, and a rest.
+bool shows_its_order(const AttentionShape& shape) {
+  return shape.tokens >= 5 * shape.head_size;
+}
+
 bool is_for_library(const LibraryAttention& attention, std::int64_t version) {
   const AttentionShape& shape = attention.shape;
   return shape.rows() > 0 && shape.heads() > 0 && shape.head_size > 0 &&
          shape.head_size % kElementsAtOnce == 0 &&
          shape.rows() * shape.qkv_width() <= std::numeric_limits<int>::max() &&
-         (attention.pass == AttentionPass::kForward || version >= kFirstOfAnyTokens ||
-          shape.tokens % kTileTokens == 0);
+         (attention.pass == AttentionPass::kForward ||
+          (shows_its_order(shape) &&
+           (version >= kFirstOfAnyTokens || shape.tokens % kTileTokens == 0)));
 }
 
 }  // namespace

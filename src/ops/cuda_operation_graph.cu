@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <cuda_runtime.h>
+
 #include "strata/device/failure.hpp"
 
 #include "cuda_operation_graph.hpp"
@@ -75,6 +77,15 @@ std::vector<GraphDescriptor> GraphDescriptor::get(cudnnBackendAttributeName_t na
   const std::int64_t count = get_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, most, raw.data());
   values.erase(values.begin() + count, values.end());
   return values;
+}
+
+bool GraphDescriptor::finish_as_candidate() const {
+  const bool is_good = library_->finalize(raw()) == CUDNN_STATUS_SUCCESS;
+  if (!is_good) {
+    // Else the next launch would be taken for what failed in the library.
+    static_cast<void>(cudaGetLastError());
+  }
+  return is_good;
 }
 
 bool GraphDescriptor::finish() const {
@@ -196,7 +207,8 @@ void OperationGraph::reshape(Tensor x, Tensor y) {
   finish(std::move(operation));
 }
 
-std::optional<GraphPlan> OperationGraph::plan(const GraphTarget& target) {
+std::optional<GraphPlan> OperationGraph::plan(const GraphTarget& target,
+                                              const std::function<bool(const GraphPlan&)>& is_fit) {
   if (!is_supported_) {
     return std::nullopt;
   }
@@ -218,13 +230,14 @@ std::optional<GraphPlan> OperationGraph::plan(const GraphTarget& target) {
   if (target.device != nullptr) {
     heuristic.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.device);
   }
-  if (!heuristic.finish()) {
+  if (!heuristic.finish_as_candidate()) {
     return std::nullopt;
   }
   constexpr std::int64_t kMost = 32;
   for (const GraphDescriptor& choice :
        heuristic.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMost)) {
-    if (auto plan = plan_of(target, choice)) {
+    auto plan = plan_of(target, choice);
+    if (plan && is_fit(*plan)) {
       return plan;
     }
   }
@@ -248,7 +261,7 @@ std::optional<GraphPlan> OperationGraph::plan_of(const GraphTarget& target,
   if (target.device != nullptr) {
     made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
   }
-  if (!made.plan.finish()) {
+  if (!made.plan.finish_as_candidate()) {
     return std::nullopt;
   }
   made.workspace_bytes =
@@ -273,7 +286,7 @@ bool run(const GraphLibrary& library, cudnnHandle_t handle, const GraphPlan& pla
   if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) {
     return false;
   }
-  library.check(status, "running a graph of cuDNN's");
+  library.check(status, "running attention by cuDNN (numerics.attention = own does without)");
   return true;
 }
 

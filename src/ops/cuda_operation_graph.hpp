@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -110,6 +111,9 @@ class GraphDescriptor {
   /// After the last attribute. False where cuDNN does not support what is described.
   /// Throws: Error(kPeer) where it fails otherwise.
   [[nodiscard]] bool finish() const;
+  /// The same for what is one choice among others: false where it fails in whatever way, as a
+  /// kernel does that cannot be compiled for the device.
+  [[nodiscard]] bool finish_as_candidate() const;
 
  private:
   void set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
@@ -175,9 +179,11 @@ class OperationGraph {
   /// y = x, read by other sizes and strides.
   void reshape(Tensor x, Tensor y);
 
-  /// The first of the kernels that cuDNN's heuristic names that gives the same bits on every run;
-  /// nothing where there is none. No more operations after that.
-  [[nodiscard]] std::optional<GraphPlan> plan(const GraphTarget& target);
+  /// The first of the kernels that cuDNN's heuristic names that gives the same bits on every run,
+  /// as far as cuDNN says, and that is fit; nothing where there is none. No more operations after
+  /// that.
+  [[nodiscard]] std::optional<GraphPlan> plan(const GraphTarget& target,
+                                              const std::function<bool(const GraphPlan&)>& is_fit);
 
  private:
   [[nodiscard]] const GraphDescriptor& at(Tensor tensor) const {

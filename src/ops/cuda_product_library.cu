@@ -156,11 +156,16 @@ std::optional<cublasLtMatmulAlgo_t> ProductLibrary::algorithm_of(const LibraryPr
   const cublasStatus_t status =
       functions_.heuristic(handle_, parts.desc.get(), parts.b.get(), parts.a.get(), parts.c.get(),
                            parts.c.get(), raw, 1, &result, &count);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) {
-    check(status, text);
+  // The header does not say which of the two stands for an epilogue that these types have not.
+  const auto says_none = [&](cublasStatus_t said) {
+    return said == CUBLAS_STATUS_NOT_SUPPORTED ||
+           (said == CUBLAS_STATUS_INVALID_VALUE && product.epilogue != CUBLASLT_EPILOGUE_DEFAULT);
+  };
+  if (says_none(status)) {
+    return std::nullopt;
   }
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || count == 0 ||
-      result.state == CUBLAS_STATUS_NOT_SUPPORTED) {
+  check(status, text);
+  if (count == 0 || says_none(result.state)) {
     return std::nullopt;
   }
   check(result.state, text);

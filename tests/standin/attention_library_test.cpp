@@ -59,9 +59,9 @@ class AttentionLibrary : public testing::Test {
       library_.function<void (*)(bool)>("standin_cudnn_keep_no_weights");
 };
 
-constexpr AttentionShape kPlain{.sequences = 2, .tokens = 5, .kv_heads = 3, .head_size = 64};
+constexpr AttentionShape kPlain{.sequences = 2, .tokens = 40, .kv_heads = 3, .head_size = 8};
 constexpr AttentionShape kGrouped{
-    .sequences = 2, .tokens = 5, .kv_heads = 3, .queries = 2, .head_size = 40};
+    .sequences = 2, .tokens = 80, .kv_heads = 3, .queries = 2, .head_size = 16};
 
 TEST_F(AttentionLibrary, DoesWhatItTakes) {
   EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{1, 1}));
@@ -72,10 +72,16 @@ TEST_F(AttentionLibrary, DoesWhatItTakes) {
 
 TEST_F(AttentionLibrary, LeavesWhatItDoesNotTake) {
   AttentionShape odd = kPlain;
-  odd.head_size = 36;
+  odd.head_size = 4;
   EXPECT_EQ(graphs_of(context_, odd), Graphs());
   EXPECT_EQ(graphs_of(context_, kPlain, DType::kFloat32), Graphs());
   EXPECT_EQ(graphs_of(context_, kPlain, DType::kFloat64), Graphs());
+}
+
+TEST_F(AttentionLibrary, LeavesBackwardPassesWhoseWorkspaceTellsNothing) {
+  AttentionShape few = kPlain;
+  few.tokens = 39;
+  EXPECT_EQ(graphs_of(context_, few), (Graphs{1, 0}));
 }
 
 TEST_F(AttentionLibrary, IsNotAskedAgainForWhatItRefusedLate) {

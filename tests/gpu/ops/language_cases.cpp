@@ -111,6 +111,7 @@ void add_matrix_attention(std::vector<Case>& cases, std::int64_t head_size) {
   add_attention(
       cases, {.sequences = 2, .tokens = 203, .kv_heads = 1, .queries = 3, .head_size = head_size});
   add_attention(cases, {.sequences = 1, .tokens = 1090, .kv_heads = 1, .head_size = head_size});
+  add_attention(cases, {.sequences = 2, .tokens = 650, .kv_heads = 2, .head_size = head_size});
   add_caches(cases, 1, 70, head_size);
   add_caches(cases, 140, 37, head_size);
   for (std::size_t i = before; i < cases.size(); ++i) {
@@ -122,7 +123,7 @@ void add_matrix_attention(std::vector<Case>& cases, std::int64_t head_size) {
 
 void add_attention_cases(std::vector<Case>& cases) {
   add_attention(cases,
-                {.sequences = 2, .tokens = 70, .kv_heads = 2, .queries = 2, .head_size = 40});
+                {.sequences = 2, .tokens = 203, .kv_heads = 2, .queries = 2, .head_size = 40});
   add_attention(cases,
                 {.sequences = 1, .tokens = 33, .kv_heads = 3, .queries = 1, .head_size = 128});
   // Between 64 elements and the most.
