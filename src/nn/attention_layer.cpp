@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "strata/ops/attention.hpp"
@@ -75,6 +77,19 @@ class Attention final : public Sublayer {
       ops::rotary(inner.pass.context, shape, attention_.rotary, 0, ops::Rotation::kBackward,
                   product_gradients[0]);
     }
+  }
+
+  std::int64_t library_bytes(const PassShape& pass) const override {
+    std::int64_t most = 0;
+    for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
+      const ops::AttentionShape shape{.sequences = pass.microbatch,
+                                      .tokens = tokens_,
+                                      .kv_heads = kv_heads_of(pass.shards.count, s),
+                                      .queries = attention_.queries,
+                                      .head_size = attention_.head_size};
+      most = std::max(most, ops::library_attention_bytes(shape, pass.dtype));
+    }
+    return most;
   }
 
   std::vector<TensorSpec> cache(const PassShape& pass, std::int64_t capacity) const override {

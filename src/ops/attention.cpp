@@ -1,5 +1,6 @@
 #include "strata/ops/attention.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "strata/core/dtype.hpp"
@@ -8,6 +9,7 @@
 
 #include "attention_tiles.hpp"
 #include "cuda_ops.hpp"
+#include "library_attention.hpp"
 
 namespace strata::ops {
 namespace {
@@ -218,6 +220,16 @@ std::int64_t require_cache(const AttentionShape& shape, const ConstTensorView& q
 }
 
 }  // namespace
+
+std::int64_t library_attention_bytes(const AttentionShape& shape, DType dtype) {
+  const std::int64_t of_head = shape.tokens * shape.tokens;
+  if (dtype != DType::kBfloat16 || !shows_its_order(shape) ||
+      shape.queries * of_head > kMostLibraryWeights) {
+    return 0;
+  }
+  return std::min(shape.sequences * shape.heads() * of_head, kMostLibraryWeights) *
+         size_bytes(dtype);
+}
 
 void causal_attention_forward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const TensorView& y,

@@ -8,6 +8,7 @@
 #include "strata/ops/attention.hpp"
 
 #include "cuda_operation_graph.hpp"
+#include "library_attention.hpp"
 
 // Attention in bfloat16 as graphs of cuDNN's. Included by .cu files and tests alone, where cuDNN's
 // header was found.
@@ -21,8 +22,7 @@ enum class AttentionPass { kForward, kBackward };
 /// cuDNN's backward pass keeps the gradients of a part's weights, all at a time, in bfloat16; it
 /// is given so large a part that they are at most kMostWeights.
 struct AttentionPart {
-  /// 512 MiB.
-  static constexpr std::int64_t kMostWeights = std::int64_t{1} << 28;
+  static constexpr std::int64_t kMostWeights = kMostLibraryWeights;
 
   AttentionPart(AttentionPass pass, const AttentionShape& shape);
 

@@ -8,6 +8,7 @@
 #include "strata/core/error.hpp"
 
 #include "cuda_attention_library.hpp"
+#include "library_attention.hpp"
 
 namespace strata::ops::cuda {
 namespace {
@@ -23,13 +24,6 @@ constexpr std::int64_t kElementsAtOnce = 8;
 /// gives lengths to such versions.
 constexpr std::int64_t kFirstOfAnyTokens = 91501;
 constexpr std::int64_t kTileTokens = 128;
-
-/// Whether a workspace that holds the gradients of weights can hold nothing else: of tokens x
-/// tokens elements of 2 bytes a head, against queries' gradients in float32 and gradients of keys
-/// and values for each query head, tokens x head_size x 8 bytes, and a rest.
-bool shows_its_order(const AttentionShape& shape) {
-  return shape.tokens >= 5 * shape.head_size;
-}
 
 bool is_for_library(const LibraryAttention& attention, std::int64_t version) {
   const AttentionShape& shape = attention.shape;

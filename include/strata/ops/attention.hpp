@@ -3,6 +3,7 @@
 #include <compare>
 #include <cstdint>
 
+#include "strata/core/dtype.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/ops/context.hpp"
 
@@ -45,6 +46,10 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
                                const ConstTensorView& qkv, const ConstTensorView& y,
                                const ConstTensorView& log_sums, const ConstTensorView& dy,
                                const TensorView& dqkv);
+
+/// Bytes that a GPU's library works in for causal_attention_backward(), but for small things, where
+/// it takes the shape and its kernels are wanted (CudaOptions); 0 where own kernels do it.
+[[nodiscard]] std::int64_t library_attention_bytes(const AttentionShape& shape, DType dtype);
 
 /// Attention of new tokens of one sequence over the tokens before them and themselves, for
 /// generation. Pre: shape.sequences == 1; shape.tokens new tokens follow `past` ones; the new
