@@ -52,7 +52,7 @@ class Trainer {
         state_(setup.context, setup.plan, rank_, setup.groups),
         executor_(state_.stage(), *setup.groups.pipeline) {}
 
-  Outcome run() {
+  FinishedRun run() {
     begin();
     Outcome outcome = Outcome::kFinished;
     if (first_step_ < plan_.total_steps) {
@@ -69,7 +69,7 @@ class Trainer {
       timeline_.write(*setup_.groups.world,
                       std::filesystem::path(config_.run.dir) / "timeline.json");
     }
-    return outcome;
+    return {.outcome = outcome, .graphs = state_.stage().graphs()};
   }
 
  private:
@@ -316,7 +316,7 @@ class Trainer {
 
 }  // namespace
 
-Outcome train(const TrainerSetup& setup) {
+FinishedRun train(const TrainerSetup& setup) {
   std::optional<Trainer> trainer;
   comm::agree(*setup.groups.world, [&] { trainer.emplace(setup); });
   return trainer->run();

@@ -99,6 +99,8 @@ class Stage {
   /// (ops::Recorder), and says whether it does: not where messages are part of a pass. Pre: the
   /// context is a GPU's.
   bool record_passes();
+  /// Pieces of passes that are kept as CUDA graphs.
+  [[nodiscard]] std::int64_t graphs() const { return recorder_.graphs(); }
   /// Says the global index of the first sample of the rank in the step of training that follows.
   void begin_step(std::int64_t first_sample);
 

@@ -97,15 +97,15 @@ inline std::int64_t train_in(comm::Communicator& world, const RunConfig& config)
   comm::check_same_plan(world, plan_items(plan, "the same"));
   ops::Context context(1);
   comm::Groups groups = comm::make_groups(world, plan.grid);
-  const Outcome outcome = train({.plan = plan,
-                                 .groups = groups,
-                                 .context = context,
-                                 .train_data = train_data,
-                                 .test_data = &test_data,
-                                 .checkpoint = checkpoint ? &*checkpoint : nullptr,
-                                 .config_text = "a config",
-                                 .log = log});
-  require(outcome == Outcome::kFinished, "the run did not finish");
+  const auto run = train({.plan = plan,
+                          .groups = groups,
+                          .context = context,
+                          .train_data = train_data,
+                          .test_data = &test_data,
+                          .checkpoint = checkpoint ? &*checkpoint : nullptr,
+                          .config_text = "a config",
+                          .log = log});
+  require(run.outcome == Outcome::kFinished, "the run did not finish");
   return plan.total_steps;
 }
 
