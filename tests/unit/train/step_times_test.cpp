@@ -1,5 +1,6 @@
 #include "strata/train/step_times.hpp"
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/core/clock.hpp"
 #include "strata/device/buffer.hpp"
 
 #include "small_run.hpp"
@@ -57,7 +59,8 @@ TEST(StepTimes, NothingIsMovedWhereThereIsNothingToMove) {
   EXPECT_DOUBLE_EQ(times.bubble, 0.5);
 }
 
-/// What one settle() took, and what of that it says the stream stood still for.
+/// What a pace() and a settle() take at least, and what of a settle() the stream stood still for.
+constexpr double kPaceSeconds = 0.002;
 constexpr double kSettleSeconds = 0.02;
 constexpr comm::DeviceWaits kWaits{.stage_seconds = 0.012, .group_seconds = 0.006};
 
@@ -66,6 +69,15 @@ struct Engine {
   comm::DeviceWaits waited;
   /// What take_device_waits() gave, call by call, in multiples of a settle().
   std::vector<std::int64_t> taken;
+  /// What pace() and settle() took since the call before, call by call.
+  std::vector<double> waited_on_host;
+  double waiting_seconds = 0.0;
+
+  void wait(double seconds) {
+    const double begin = now_seconds();
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    waiting_seconds += now_seconds() - begin;
+  }
 };
 
 /// The only rank of its groups, whose compute stream stands still before each settle().
@@ -85,11 +97,13 @@ class StandingStill final : public comm::Communicator {
     return std::make_unique<StandingStill>(engine_, std::move(name));
   }
   void settle() override {
-    std::this_thread::sleep_for(std::chrono::duration<double>(kSettleSeconds));
+    engine_.wait(kSettleSeconds);
     engine_.waited.stage_seconds += kWaits.stage_seconds;
     engine_.waited.group_seconds += kWaits.group_seconds;
   }
+  void pace() override { engine_.wait(kPaceSeconds); }
   comm::DeviceWaits take_device_waits() override {
+    engine_.waited_on_host.push_back(std::exchange(engine_.waiting_seconds, 0.0));
     engine_.taken.push_back(std::llround(engine_.waited.stage_seconds / kWaits.stage_seconds));
     return std::exchange(engine_.waited, {});
   }
@@ -137,7 +151,8 @@ TEST_F(DeviceWaits, OfAStepAreItsOwnAndOfCheckpointsAndEvaluationsNoSteps) {
   const RunResult result = result_of(base_, train_in(world, base_));
   // Before the first step; then step, checkpoint; step, evaluation, checkpoint; and the end's.
   using testing::Ge;
-  EXPECT_THAT(engine_.taken, testing::ElementsAre(0, 1, Ge(1), 1, Ge(1), Ge(1), 1, Ge(1), Ge(1)));
+  ASSERT_THAT(engine_.taken, testing::ElementsAre(0, 1, Ge(1), 1, Ge(1), Ge(1), 1, Ge(1), Ge(1)));
+  constexpr std::array<std::size_t, 3> kOfSteps{1, 3, 6};
   for (const nlohmann::json& line : result.metrics) {
     if (line.at("kind") != "train") {
       continue;
@@ -147,6 +162,9 @@ TEST_F(DeviceWaits, OfAStepAreItsOwnAndOfCheckpointsAndEvaluationsNoSteps) {
     };
     EXPECT_GE(seconds("bubble"), kWaits.stage_seconds);
     EXPECT_GE(seconds("communication"), kWaits.group_seconds);
+    // The host waits for its GPU while that computes or stands still.
+    EXPECT_GE(seconds("compute") + seconds("communication") + seconds("bubble"),
+              engine_.waited_on_host.at(kOfSteps.at(line.at("step").get<std::size_t>() - 1)));
     double sum = 0.0;
     for (const char* part : {"compute", "communication", "bubble", "data", "other"}) {
       EXPECT_GE(seconds(part), -1e-9) << part;
