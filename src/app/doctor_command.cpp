@@ -11,6 +11,7 @@
 #include "commands.hpp"
 #include "doctor.hpp"
 #include "gpu_deal.hpp"
+#include "host_name.hpp"
 #include "threads.hpp"
 
 namespace strata::app {

@@ -1,13 +1,12 @@
 #include "gpu_deal.hpp"
 
 #include <algorithm>
-#include <array>
 #include <vector>
-
-#include <unistd.h>
 
 #include "strata/core/error.hpp"
 #include "strata/device/gpu_info.hpp"
+
+#include "host_name.hpp"
 
 namespace strata::app {
 
@@ -28,11 +27,6 @@ GpuDeal deal_gpus(comm::MpiSession& mpi) {
     // Told where the rank takes its GPU.
   }
   return deal_among(mpi.world().all_gather_texts(mine), mpi.world().rank());
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
 }  // namespace strata::app

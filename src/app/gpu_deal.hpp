@@ -21,6 +21,4 @@ struct GpuDeal {
 /// their own. Communication: collective over the world.
 [[nodiscard]] GpuDeal deal_gpus(comm::MpiSession& mpi);
 
-[[nodiscard]] std::string host_name();
-
 }  // namespace strata::app

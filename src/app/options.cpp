@@ -189,8 +189,9 @@ std::vector<Option> parallel_and_numerics() {
              STRATA_MEMBER(numerics.tf32)),
       choice(
           "numerics.attention",
-          "what does attention in bfloat16 on a GPU. library: cuDNN, where it is found and takes "
-          "the shape; own: strata's kernels; other numbers, the same on every grid",
+          "what does attention in bfloat16 on a GPU. library: cuDNN, where it and NVRTC are found "
+          "and it takes the shape; own: strata's kernels; other numbers, the same on every grid. "
+          "CPUs know own kernels only",
           STRATA_MEMBER(numerics.attention)),
   };
 }
@@ -247,7 +248,8 @@ std::vector<Option> running() {
             STRATA_MEMBER(train.evaluate_batches)),
       choice("train.recompute",
              "what the backward pass makes again to save memory; selective: norms and the MLP's "
-             "activation; full: all inside a transformer sublayer",
+             "activation; full: all inside a transformer sublayer. The same bits, but for "
+             "selective on a GPU in bfloat16 with a GELU MLP",
              STRATA_MEMBER(train.recompute)),
       whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds",
             0, STRATA_MEMBER(train.log_every)),
@@ -269,8 +271,9 @@ std::vector<Option> running() {
              "two ranks share a GPU, else MPI through pinned memory",
              STRATA_MEMBER(run.transport)),
       choice("run.cuda_graphs",
-             "on: a GPU is given each pass of a stage with one call from the third step on, where "
-             "no messages are part of a pass, as they are under parallel.tensor; the same bits",
+             "on: a GPU is given each pass of a stage with one call from the third step on; the "
+             "same bits. Refused where messages are part of a pass: under parallel.tensor, and "
+             "with batch_norm over all lanes on several replicas. CPUs know none",
              STRATA_MEMBER(run.cuda_graphs)),
       choice("run.resume",
              "what to do with checkpoints in run.dir; never: refuse a directory that holds a run; "

@@ -36,6 +36,12 @@ void make_run_directory(comm::MpiSession& mpi, const train::RunConfig& config, L
   });
 }
 
+std::int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
 /// Bytes of mapped files among this process's resident memory: libraries and the shards of data
 /// sets.
 std::int64_t mapped_file_bytes() {
@@ -50,27 +56,34 @@ std::int64_t mapped_file_bytes() {
   return 0;
 }
 
-void log_peak_memory(comm::MpiSession& mpi, Log& log) {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const std::vector<std::int64_t> mine{usage.ru_maxrss * 1024, mapped_file_bytes()};
-  std::vector<std::int64_t> all(2 * static_cast<std::size_t>(mpi.world().size()));
-  mpi.world().all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all)));
-  std::size_t largest = 0;
-  for (std::size_t i = 2; i < all.size(); i += 2) {
-    largest = all[i] > all[largest] ? i : largest;
-  }
-  log.info("peak memory of a rank: {}; {} of it mapped files, which the system can take back",
-           bytes_text(all[largest]), bytes_text(all[largest + 1]));
-}
+/// What a rank took, and was given as CUDA graphs; of a GPU's numbers the ranks' largest are told.
+struct Taken {
+  std::int64_t resident_bytes = 0;
+  std::int64_t mapped_bytes = 0;
+  std::int64_t scratch_bytes = 0;
+  std::int64_t graphs = 0;
+};
 
-/// What is beside the plan, for only the operations, and cuDNN, know it.
-void log_scratch(comm::MpiSession& mpi, const ops::Context& context, Log& log) {
-  const std::vector<std::int64_t> mine{context.scratch_bytes()};
-  std::vector<std::int64_t> all(static_cast<std::size_t>(mpi.world().size()));
-  mpi.world().all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all)));
+/// Communication: one all-gather over the world.
+void log_taken(comm::MpiSession& mpi, const train::Plan& plan, const Taken& mine, Log& log) {
+  std::vector<Taken> all(static_cast<std::size_t>(mpi.world().size()));
+  mpi.world().all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
+  const auto largest = [&](std::int64_t Taken::*part) {
+    return *std::ranges::max_element(all, {}, part);
+  };
+  const Taken peak = largest(&Taken::resident_bytes);
+  log.info("peak memory of a rank: {}; {} of it mapped files, which the system can take back",
+           bytes_text(peak.resident_bytes), bytes_text(peak.mapped_bytes));
+  if (plan.device != device::DeviceKind::kCuda) {
+    return;
+  }
+  // What is beside the plan, for only the operations, and cuDNN, know it.
   log.info("operations took up to {} of a rank's GPU to work in, beside what the plan lists",
-           bytes_text(*std::max_element(all.begin(), all.end())));
+           bytes_text(largest(&Taken::scratch_bytes).scratch_bytes));
+  if (plan.config.run.cuda_graphs == train::Switch::kOn) {
+    log.info("a rank's GPU got up to {} pieces of a step as CUDA graphs",
+             largest(&Taken::graphs).graphs);
+  }
 }
 
 }  // namespace
@@ -101,7 +114,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   }
 
   train::install_stop_signals();
-  const train::Outcome outcome =
+  const train::FinishedRun run =
       train::train({.plan = plan,
                     .groups = workplace.groups(),
                     .context = workplace.context(),
@@ -113,11 +126,13 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
                     .log = log});
   // No message is under way when the groups end.
   workplace.groups().world->barrier();
-  log_peak_memory(mpi, log);
-  if (plan.device == device::DeviceKind::kCuda) {
-    log_scratch(mpi, workplace.context(), log);
-  }
-  return outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
+  log_taken(mpi, plan,
+            {.resident_bytes = peak_resident_bytes(),
+             .mapped_bytes = mapped_file_bytes(),
+             .scratch_bytes = workplace.context().scratch_bytes(),
+             .graphs = run.graphs},
+            log);
+  return run.outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
 }
 
 namespace {

@@ -43,16 +43,14 @@ class PinnedPool {
     std::unique_ptr<Crossing> taken = std::move(*idle);
     idle_.erase(idle);
     if (taken->free.waits_due() > 0) {
-      taken->free.wait_on_host();
+      computing([&] { taken->free.wait_on_host(); });
     }
     return taken;
   }
 
   /// Waits for the work on the stream.
   void wait_for_computing() {
-    const double begin = now_seconds();
-    stream_.synchronize();
-    computing_seconds_ += now_seconds() - begin;
+    computing([&] { stream_.synchronize(); });
   }
   [[nodiscard]] double computing_seconds() const { return computing_seconds_; }
 
@@ -60,6 +58,14 @@ class PinnedPool {
 
  private:
   static constexpr std::int64_t kSmallest = 4096;
+
+  /// Counts a wait for work on the stream.
+  template <typename Wait>
+  void computing(const Wait& wait) {
+    const double begin = now_seconds();
+    wait();
+    computing_seconds_ += now_seconds() - begin;
+  }
 
   device::Stream& stream_;
   double computing_seconds_ = 0.0;

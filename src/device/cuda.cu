@@ -260,6 +260,15 @@ std::vector<LibraryVersion> libraries() {
   const auto cudnn_version = cudnn.function<decltype(&cudnnGetVersion)>("cudnnGetVersion");
   found.push_back(
       {"cuDNN", cudnn_version == nullptr ? kMissing : dotted(cudnn_version(), 10000, 100)});
+  // cuDNN compiles kernels with it; where it is missing own kernels take their place, with other
+  // bits.
+  const SharedLibrary nvrtc("libnvrtc.so." + std::to_string(CUDART_VERSION / 1000));
+  const auto nvrtc_version = nvrtc.function<int (*)(int*, int*)>("nvrtcVersion");
+  int major = 0;
+  int minor = 0;
+  found.push_back({"NVRTC", nvrtc_version == nullptr || nvrtc_version(&major, &minor) != 0
+                                ? kMissing
+                                : std::to_string(major) + "." + std::to_string(minor)});
 #endif
 #ifdef STRATA_HAVE_NCCL
   const SharedLibrary nccl("libnccl.so." + std::to_string(NCCL_MAJOR));

@@ -37,7 +37,7 @@ class Mlp final : public Sublayer {
 
  protected:
   ops::Activation product_activation() const override {
-    return kind_ == MlpKind::kGelu ? ops::Activation::kGelu : ops::Activation::kNone;
+    return kind_ == MlpKind::kGelu ? activation() : ops::Activation::kNone;
   }
   Keep result_under_selective() const override { return Keep::kRemade; }
 
@@ -45,10 +45,7 @@ class Mlp final : public Sublayer {
     if (kind_ == MlpKind::kSwiglu) {
       ops::swiglu_forward(inner.pass.context, inner.products[1], inner.products[0], inner.result);
     } else {
-      const bool is_gelu = kind_ == MlpKind::kGelu;
-      ops::activation_forward(inner.pass.context,
-                              is_gelu ? ops::Activation::kGelu : ops::Activation::kRelu,
-                              inner.products[0], inner.result);
+      ops::activation_forward(inner.pass.context, activation(), inner.products[0], inner.result);
     }
   }
 
@@ -58,14 +55,26 @@ class Mlp final : public Sublayer {
       ops::swiglu_backward(inner.pass.context, inner.products[1], inner.products[0],
                            result_gradient, product_gradients[1], product_gradients[0]);
     } else {
-      ops::activation_backward(inner.pass.context, ops::Activation::kRelu, {}, inner.result,
-                               result_gradient, product_gradients[0]);
+      ops::activation_backward(inner.pass.context, activation(), {}, inner.result, result_gradient,
+                               product_gradients[0]);
     }
   }
 
   double inner_flops() const override { return 0.0; }
 
  private:
+  /// Between the two layers; swiglu is none.
+  ops::Activation activation() const {
+    switch (kind_) {
+      case MlpKind::kGelu:
+        return ops::Activation::kGelu;
+      case MlpKind::kRelu:
+        return ops::Activation::kRelu;
+      case MlpKind::kSwiglu:
+        break;
+    }
+    return ops::Activation::kNone;
+  }
   static std::vector<InnerProduct> products_of(std::int64_t hidden, MlpKind kind) {
     std::vector<InnerProduct> products{{"up", hidden}};
     if (kind == MlpKind::kSwiglu) {

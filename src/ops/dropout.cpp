@@ -12,6 +12,7 @@
 
 #include "checks.hpp"
 #include "cuda_ops.hpp"
+#include "dropout_threshold.hpp"
 #include "lanes.hpp"
 #include "rounded.hpp"
 
@@ -83,8 +84,7 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
       return cuda::dropout_forward(context, x, probability, stream, first, y, mask, columns);
     }
   }
-  const Choice choice{stream,
-                      static_cast<std::uint32_t>(std::min(probability * 0x1p32, 0xFFFFFFFFp0))};
+  const Choice choice{stream, dropout_threshold(probability)};
   const std::int64_t first_row = first.number();
   with_stored(x.dtype(), [&]<typename T>(T) {
     const auto scale = static_cast<Compute<T>>(1.0 / (1.0 - probability));

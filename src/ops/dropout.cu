@@ -1,11 +1,10 @@
-#include <algorithm>
-
 #include "strata/ops/dropout.hpp"
 
 #include "checks.hpp"
 #include "cuda_chunks.hpp"
 #include "cuda_map.hpp"
 #include "cuda_ops.hpp"
+#include "dropout_threshold.hpp"
 
 namespace strata::ops::cuda {
 namespace {
@@ -154,7 +153,7 @@ void launch_forward(Context& context, const char* name, Runs runs, const SampleR
   const CudaState& state = context.cuda_state();
   runs.first_row = first;
   runs.first_row.sample -= state.sample_origin();
-  operands.threshold = static_cast<std::uint32_t>(std::min(probability * 0x1p32, 0xFFFFFFFFp0));
+  operands.threshold = dropout_threshold(probability);
   operands.scale = static_cast<Compute<T>>(1.0 / (1.0 - probability));
   const PhiloxKey key{stream.key()[0], stream.key()[1]};
   runs.calls = (runs.run + kBlock - 1) / kBlock;

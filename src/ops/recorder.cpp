@@ -36,6 +36,13 @@ void Recorder::run(const Key& key, const std::function<void()>& work) {
     is_recording_ = true;
     try {
       piece.graph.emplace(context_.stream(), work);
+    } catch (const Error& error) {
+      is_recording_ = false;
+      if (error.code() != ExitCode::kPeer) {
+        throw;
+      }
+      fail(error.code(), "{}; a pass could not be made a CUDA graph, set run.cuda_graphs to off",
+           error.what());
     } catch (...) {
       is_recording_ = false;
       throw;

@@ -69,7 +69,8 @@ class Executor::Run {
       {
         const device::ProfileRange range(text_of(action));
         perform(action);
-        group_.pace();
+        // Here the host waits for what a GPU computes.
+        timed([&] { group_.pace(); });
       }
       if (observer_) {
         // A GPU has only been told what to do.

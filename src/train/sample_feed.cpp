@@ -69,10 +69,11 @@ void SampleFeed::next() {
   take();
 }
 
-void SampleFeed::ahead() {
+bool SampleFeed::ahead() {
   if (crossing_ && !crossing_->under_way && loader_->ready()) {
     send();
   }
+  return crossing_ && crossing_->under_way;
 }
 
 void SampleFeed::send() {

@@ -44,8 +44,9 @@ class SampleFeed {
   /// Goes to the next step, waiting for its samples. What inputs() and targets() gave is void.
   void next();
   /// Begins to bring the samples of the step after this one to a GPU, beside the computing, where
-  /// they are read already; does not wait for them. Pre: next() was called.
-  void ahead();
+  /// they are read already; does not wait for them. Returns: whether they are on their way.
+  /// Pre: next() was called.
+  bool ahead();
   /// At the same addresses in every step where the device is a GPU.
   [[nodiscard]] ConstTensorView inputs(std::int64_t m) const;
   [[nodiscard]] ConstTensorView targets(std::int64_t m) const;

@@ -16,6 +16,7 @@
 #include "strata/train/metrics.hpp"
 #include "strata/train/rank_state.hpp"
 #include "strata/train/step_summary.hpp"
+#include "strata/train/step_times.hpp"
 #include "strata/train/stop_signal.hpp"
 #include "strata/train/timeline.hpp"
 
@@ -51,7 +52,7 @@ class Trainer {
         state_(setup.context, setup.plan, rank_, setup.groups),
         executor_(state_.stage(), *setup.groups.pipeline) {}
 
-  Outcome run() {
+  FinishedRun run() {
     begin();
     Outcome outcome = Outcome::kFinished;
     if (first_step_ < plan_.total_steps) {
@@ -68,7 +69,7 @@ class Trainer {
       timeline_.write(*setup_.groups.world,
                       std::filesystem::path(config_.run.dir) / "timeline.json");
     }
-    return outcome;
+    return {.outcome = outcome, .graphs = state_.stage().graphs()};
   }
 
  private:
@@ -164,10 +165,7 @@ class Trainer {
     times.compute += now_seconds() - reduced - exchanged;
     // On a GPU the host has waited for these as a part of the work, and for those of the last
     // update, which it did not wait for then.
-    const comm::DeviceWaits waits = setup_.groups.pipeline->take_device_waits();
-    times.bubble += waits.stage_seconds;
-    times.communication += waits.group_seconds;
-    times.compute -= waits.stage_seconds + waits.group_seconds;
+    count_device_waits(times, setup_.groups.pipeline->take_device_waits());
     if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) {
       throw comm::AgreedError(ExitCode::kDiverged,
                               fmt::format("the run diverged: at step {} the loss is {} and the "
@@ -293,6 +291,7 @@ class Trainer {
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
     save_checkpoint(plan_, setup_.groups, state_, setup_.config_text, step, setup_.log);
     saved_step_ = step;
+    forget_waits();
   }
 
   const TrainerSetup& setup_;
@@ -317,7 +316,7 @@ class Trainer {
 
 }  // namespace
 
-Outcome train(const TrainerSetup& setup) {
+FinishedRun train(const TrainerSetup& setup) {
   std::optional<Trainer> trainer;
   comm::agree(*setup.groups.world, [&] { trainer.emplace(setup); });
   return trainer->run();

@@ -69,10 +69,10 @@ void check_unused(const Plan& plan) {
   const bool joins = plan.model->joins_lanes() && plan.grid.data > 1;
   check(config.run.cuda_graphs != otherwise.run.cuda_graphs, plan.grid.tensor == 1 && !joins,
         "run.cuda_graphs",
-        joins ? "model.sync_batch_norm puts messages into every pass"
+        joins ? "batch_norm over all lanes puts messages into every pass"
               : fmt::format("parallel.tensor is {}, which puts messages into every pass",
                             plan.grid.tensor),
-        "choose another grid");
+        joins ? "choose parallel.data = 1, or no sync for batch_norm" : "choose another grid");
   check(config.model.sync_batch_norm != nn::SyncLanes::kNo, nn::has_batch_norm(*plan.model),
         "model.sync_batch_norm", "the model has no batch_norm layer", "give it one");
 }

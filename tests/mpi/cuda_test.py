@@ -2,6 +2,7 @@
 and checkpoints that go from one to the other. Skipped where the executable finds no GPU."""
 
 import os
+import re
 import sys
 import unittest.mock
 
@@ -62,6 +63,23 @@ def refusal():
 
 
 class Near(harness.StrataTest):
+    def graphs_of(self, run):
+        """The pieces of a step that a run's end says were CUDA graphs."""
+        log = (self.directory / run / "log.txt").read_text()
+        found = re.search(r"(\d+) pieces of a step as CUDA graphs", log)
+        self.assertIsNotNone(found, log)
+        return int(found.group(1))
+
+    def assert_graphs(self, config, settings, name):
+        """Pieces are kept as graphs, and no more of them after more steps."""
+        kept = []
+        for steps in (5, 7):
+            run = f"{name}-{steps}-steps"
+            self.train(config, (1, 1, 1), run, *settings, "--run.cuda_graphs=on", f"--train.steps={steps}")
+            kept.append(self.graphs_of(run))
+        self.assertGreater(kept[0], 0)
+        self.assertEqual(kept[0], kept[1])
+
     def assert_near(self, left, right, dtype="float32"):
         """Losses of two runs differ by no more than rounding."""
         for kind in ("train", "evaluate"):
@@ -95,6 +113,7 @@ class Images(Near):
         graphs = ["--run.cuda_graphs=on"]
         self.same_on([((1, 1, 1), [])] + [(grid, graphs) for grid in GRIDS if grid[2] == 1],
                      *self.network, "--train.steps=5", name="graphs")
+        self.assert_graphs(self.config, self.network, "kept")
         refused = self.launch(2, "train", self.config, "--run.dir=split", *self.network, *graphs,
                               "--parallel.tensor=2")
         self.assert_refused(refused, harness.USAGE, "run.cuda_graphs", "parallel.tensor is 2")
@@ -159,12 +178,13 @@ class Language(Near, language.LanguageTest):
             self.assert_near(reference, f"gpt-{dtype}-cpu", dtype)
 
     def test_graphs(self):
-        dropout = [CUDA, "--model.dropout=0.2", "--numerics.dtype=bfloat16", "--train.steps=5"]
+        dropout = [CUDA, "--model.dropout=0.2", "--numerics.dtype=bfloat16"]
         graphs = ["--run.cuda_graphs=on"]
         self.same_on([((1, 1, 1), []), ((1, 1, 1), graphs), ((2, 1, 1), graphs),
                       ((1, 2, 1), [*graphs, "--parallel.schedule=gpipe"]),
                       ((2, 2, 1), [*graphs, "--train.recompute=full"])],
-                     *dropout, name="graphs")
+                     *dropout, "--train.steps=5", name="graphs")
+        self.assert_graphs(self.config, dropout, "kept")
 
     def test_selective_recompute(self):
         # Not the bits of the others in bfloat16, but the same on every grid.

@@ -20,6 +20,8 @@ struct Event {
   int device = 0;
   unsigned flags = 0;
   Position position;
+  /// Of one with times, when its place in the stream was reached.
+  std::shared_ptr<std::uint64_t> reached_at;
 };
 
 /// The GPUs of this process and what waits on their streams. All is touched with `mutex` held.

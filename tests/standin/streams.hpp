@@ -25,6 +25,8 @@ struct Position {
 struct Work {
   std::function<void()> action;
   Position after;
+  /// Where the clock's time goes when its turn has come; may be null.
+  std::shared_ptr<std::uint64_t> reached_at;
 };
 
 /// What was put on a stream while it was recorded.
@@ -52,14 +54,18 @@ inline bool Position::is_reached() const {
 
 inline void put(Stream& stream, Work work) {
   if (stream.recording != nullptr) {
-    // A wait for another stream would draw that one into the recording.
-    stream.recording->is_broken |= work.after.stream != nullptr;
+    // A wait for another stream would draw that one into the recording, and an event of it has no
+    // time.
+    stream.recording->is_broken |= work.after.stream != nullptr || work.reached_at != nullptr;
     stream.recording->actions.push_back(std::move(work.action));
     return;
   }
   stream.waiting.push_back(std::move(work));
   ++stream.queued;
 }
+
+/// The GPUs' clock: pieces of work with an action, of all streams, that are done.
+std::uint64_t pieces_done();
 
 /// Does the work before a position, that of other streams which it waits for before it. All waits
 /// are for earlier calls of the host, so they end.

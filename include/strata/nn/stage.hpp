@@ -101,6 +101,8 @@ class Stage {
   /// (ops::Recorder), and says whether it does: not where messages are part of a pass. Pre: the
   /// context is a GPU's.
   bool record_passes();
+  /// Pieces of passes that are kept as CUDA graphs.
+  [[nodiscard]] std::int64_t graphs() const { return recorder_.graphs(); }
 
   void forward(std::span<const Microbatch> together, Mode mode);
   /// Computes the loss of the output, which losses() tells, and for training its gradient times

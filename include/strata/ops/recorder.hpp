@@ -34,7 +34,8 @@ class Recorder {
   /// Does the work: the first time under a key it is called, the second time recorded, from then on
   /// what was recorded is given again and `work` is not called. Pre: what work() puts on the
   /// context's stream follows from the key alone; it waits for nothing.
-  /// Throws: what work() throws; Error(kPeer) where it cannot be recorded.
+  /// Throws: what work() throws; Error(kPeer) that names run.cuda_graphs where it cannot be
+  /// recorded.
   void run(const Key& key, const std::function<void()>& work);
 
  private:

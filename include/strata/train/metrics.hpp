@@ -7,18 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "strata/train/step_times.hpp"
+
 namespace strata::train {
-
-/// Where a step's wall time went, in seconds; the parts add up to the whole (design law 8).
-struct StepTimes {
-  double step = 0.0;
-  double compute = 0.0;        ///< layers, losses, updates, local additions
-  double communication = 0.0;  ///< waiting for gradients, weights and sums of other ranks
-  double bubble = 0.0;         ///< waiting for a neighbouring stage
-  double data = 0.0;           ///< waiting for samples
-
-  [[nodiscard]] double other() const { return step - compute - communication - bubble - data; }
-};
 
 /// One training step's line.
 struct TrainRecord {

@@ -15,6 +15,12 @@ namespace strata::train {
 /// How a run ended.
 enum class Outcome { kFinished, kStopped };
 
+/// What a run came to on a rank.
+struct FinishedRun {
+  Outcome outcome = Outcome::kFinished;
+  std::int64_t graphs = 0;  ///< pieces of a step that its GPU was given as CUDA graphs at the end
+};
+
 /// What a run works with.
 struct TrainerSetup {
   const Plan& plan;
@@ -32,6 +38,6 @@ struct TrainerSetup {
 /// Trains from the first step, or from the checkpoint's, to the last; writes metrics, the resolved
 /// config and checkpoints into run.dir. Communication: collective over the world. Throws:
 /// AgreedError or Error with the exit code that fits.
-[[nodiscard]] Outcome train(const TrainerSetup& setup);
+[[nodiscard]] FinishedRun train(const TrainerSetup& setup);
 
 }  // namespace strata::train

@@ -2,12 +2,15 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <stdexcept>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/core/error.hpp"
 #include "strata/core/random.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/ops/dropout.hpp"
@@ -133,6 +136,31 @@ TEST(CudaRecorder, DoesOtherWorkUnderOtherKeysAndNothingOfItselfBeforeItIsEnable
   EXPECT_EQ(recorder.graphs(), 0);
   Context cpu(1);
   EXPECT_THROW(Recorder(cpu).enable(), std::logic_error);
+}
+
+TEST(CudaRecorder, SaysWhatToDoWhereWorkCannotBeRecorded) {
+  if (device::cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  Context context = Context::cuda(Device::cuda(0));
+  Recorder recorder(context);
+  recorder.enable();
+  const auto run = [&](std::int64_t key, const std::function<void()>& work) {
+    recorder.run({key}, [] {});
+    recorder.run({key}, work);
+  };
+  try {
+    run(0, [&] { context.synchronize(); });
+    ADD_FAILURE() << "a wait was recorded";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kPeer);
+    EXPECT_THAT(error.what(), testing::HasSubstr("set run.cuda_graphs to off"));
+  }
+  EXPECT_FALSE(recorder.is_recording());
+  EXPECT_THROW(run(1, [] { fail(ExitCode::kData, "of the work"); }), Error);
+  EXPECT_THROW(run(2, [] { throw std::invalid_argument("of the work"); }), std::invalid_argument);
+  EXPECT_FALSE(recorder.is_recording());
+  EXPECT_EQ(recorder.graphs(), 0);
 }
 
 }  // namespace

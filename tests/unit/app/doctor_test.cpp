@@ -7,8 +7,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "../../../src/app/gpu_deal.hpp"
-
 namespace strata::app {
 namespace {
 
@@ -63,15 +61,6 @@ TEST(Doctor, NamesRanksThatShareAGpuOfOneNode) {
   ranks[3].gpu_uuid = ranks[2].gpu_uuid;
   EXPECT_THAT(complaints(ranks),
               ElementsAre(HasSubstr("ranks 2 and 3 share the GPU 0000:00:00.0 of node2")));
-}
-
-TEST(GpuDeal, IsAmongRanksThatSeeTheSameGpus) {
-  // Two nodes; on the second each pair of ranks sees two GPUs of its own.
-  const std::vector<std::string> seen{"a 1 2", "a 1 2", "b 1 2", "b 1 2", "b 3 4", "b 3 4"};
-  for (std::int64_t rank = 0; rank < 6; ++rank) {
-    EXPECT_EQ(deal_among(seen, rank).place, rank % 2) << rank;
-    EXPECT_EQ(deal_among(seen, rank).ranks, 2) << rank;
-  }
 }
 
 TEST(Doctor, NamesRanksWithoutAGpuWhereOthersHaveOne) {

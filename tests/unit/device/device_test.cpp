@@ -207,9 +207,37 @@ TEST(Cuda, AStopwatchCountsTheStreamsTime) {
   inner.stop(stream);
   outer.stop(stream);
   stream.synchronize();
-  EXPECT_GE(inner.seconds(), 0.0);
-  EXPECT_GE(outer.seconds(), inner.seconds());
+  EXPECT_GT(inner.seconds(), 0.0);
+  EXPECT_GT(outer.seconds(), inner.seconds());
   EXPECT_THROW(Stopwatch(Device::cpu()), std::logic_error);
+}
+
+TEST(Cuda, AStopwatchCountsAWaitForAnotherStream) {
+  if (cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  const Device device = Device::cuda(0);
+  constexpr std::int64_t kBytes = std::int64_t{16} << 20;
+  const Buffer from(device, kBytes);
+  const Buffer to(device, kBytes);
+  Stream computing(device);
+  Stream other(device);
+  Event done(device, 1);
+  Stopwatch wait(device);
+  Stopwatch nothing(device);
+  // Long enough for the wait to be on its stream before they are done.
+  for (int i = 0; i < 100; ++i) {
+    copy_tensor(from.view(0, {kBytes}, DType::kUint8), to.view(0, {kBytes}, DType::kUint8), other);
+  }
+  done.record(other);
+  wait.start(computing);
+  done.wait(computing);
+  wait.stop(computing);
+  nothing.start(computing);
+  nothing.stop(computing);
+  computing.synchronize();
+  EXPECT_GT(wait.seconds(), 0.0);
+  EXPECT_GT(wait.seconds(), nothing.seconds());
 }
 
 TEST(Cuda, TooMuchDeviceMemoryIsAnError) {

@@ -1,4 +1,5 @@
 // What a plan decides, and refuses, for data sets of images.
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,10 @@ RunConfig flat() {
   return config;
 }
 
-std::string refusal_of(const RunConfig& config, const io::DatasetInfo& data) {
-  return test::error_of([&] { static_cast<void>(prepare(config, 1, data, {})); }, ExitCode::kUsage);
+std::string refusal_of(const RunConfig& config, const io::DatasetInfo& data,
+                       std::int64_t ranks = 1) {
+  return test::error_of([&] { static_cast<void>(prepare(config, ranks, data, {})); },
+                        ExitCode::kUsage);
 }
 
 TEST(PrepareImages, PutsChannelsLast) {
@@ -81,6 +84,35 @@ TEST(PrepareImages, RefusesToSyncBatchNormsThatAreNotThere) {
                              testing::HasSubstr("leave it out")));
   config.model.layers = {"batch_norm", "flatten", "dense 4"};
   EXPECT_NO_THROW(prepare(config, 1, images(), {}));
+}
+
+RunConfig with_graphs(std::int64_t data, std::int64_t tensor, const std::string& norm) {
+  RunConfig config = flat();
+  config.model.layers = {norm, "flatten", "dense 8 relu parallel=column", "dense 4 parallel=row"};
+  config.parallel.data = data;
+  config.parallel.tensor = tensor;
+  config.run.cuda_graphs = Switch::kOn;
+  return config;
+}
+
+TEST(PrepareImages, RefusesGraphsOfPassesWithMessages) {
+  EXPECT_THAT(refusal_of(with_graphs(1, 2, "batch_norm"), images(), 2),
+              testing::AllOf(testing::HasSubstr("run.cuda_graphs is set"),
+                             testing::HasSubstr("parallel.tensor is 2"),
+                             testing::HasSubstr("choose another grid")));
+  // Said by the layer itself or for all.
+  RunConfig by_layer = with_graphs(2, 1, "batch_norm sync=yes");
+  RunConfig by_model = with_graphs(2, 1, "batch_norm");
+  by_model.model.sync_batch_norm = nn::SyncLanes::kYes;
+  for (const RunConfig& config : {by_layer, by_model}) {
+    EXPECT_THAT(refusal_of(config, images(), 2),
+                testing::AllOf(testing::HasSubstr("run.cuda_graphs is set"),
+                               testing::HasSubstr("batch_norm over all lanes puts messages"),
+                               testing::HasSubstr("parallel.data = 1")));
+  }
+  EXPECT_NO_THROW(prepare(with_graphs(2, 1, "batch_norm"), 2, images(), {}));
+  by_layer.parallel.data = 1;
+  EXPECT_NO_THROW(prepare(by_layer, 1, images(), {}));
 }
 
 TEST(PrepareImages, PlansPresetsWithoutData) {

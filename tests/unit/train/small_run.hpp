@@ -82,8 +82,34 @@ inline io::Dataset open_data(const RunConfig& config, const std::string& master)
   return data;
 }
 
-/// Trains on the threads of a grid as the train command does on processes, into run.dir; goes on
-/// from what that directory holds where run.resume says so.
+/// Trains on one rank of a world as the train command does on a process, into run.dir; goes on from
+/// what that directory holds where run.resume says so. Returns: the last step.
+inline std::int64_t train_in(comm::Communicator& world, const RunConfig& config) {
+  Log log(Log::Voice::kSilent);
+  const io::Dataset train_data = open_data(config, config.data.train);
+  const io::Dataset test_data = open_data(config, config.data.test);
+  std::optional<io::Checkpoint> checkpoint;
+  if (config.run.resume == Resume::kAuto) {
+    checkpoint = newest_good_checkpoint(world, checkpoint_root(config), log);
+  }
+  const Plan plan = prepare(config, world.size(), train_data.info(),
+                            checkpoint ? virtual_grid_of(*checkpoint) : VirtualGrid());
+  comm::check_same_plan(world, plan_items(plan, "the same"));
+  ops::Context context(1);
+  comm::Groups groups = comm::make_groups(world, plan.grid);
+  const auto run = train({.plan = plan,
+                          .groups = groups,
+                          .context = context,
+                          .train_data = train_data,
+                          .test_data = &test_data,
+                          .checkpoint = checkpoint ? &*checkpoint : nullptr,
+                          .config_text = "a config",
+                          .log = log});
+  require(run.outcome == Outcome::kFinished, "the run did not finish");
+  return plan.total_steps;
+}
+
+/// The same on the threads of a grid.
 inline RunResult run_on(RunConfig config, const grid::Grid& grid) {
   config.parallel.data = grid.data;
   config.parallel.pipeline = grid.pipeline;
@@ -91,29 +117,9 @@ inline RunResult run_on(RunConfig config, const grid::Grid& grid) {
   std::filesystem::create_directories(checkpoint_root(config));
   std::int64_t last_step = 0;
   comm::run_thread_ranks(grid.ranks(), [&](comm::Communicator& world) {
-    Log log(Log::Voice::kSilent);
-    const io::Dataset train_data = open_data(config, config.data.train);
-    const io::Dataset test_data = open_data(config, config.data.test);
-    std::optional<io::Checkpoint> checkpoint;
-    if (config.run.resume == Resume::kAuto) {
-      checkpoint = newest_good_checkpoint(world, checkpoint_root(config), log);
-    }
-    const Plan plan = prepare(config, world.size(), train_data.info(),
-                              checkpoint ? virtual_grid_of(*checkpoint) : VirtualGrid());
-    comm::check_same_plan(world, plan_items(plan, "the same"));
-    ops::Context context(1);
-    comm::Groups groups = comm::make_groups(world, plan.grid);
-    const Outcome outcome = train({.plan = plan,
-                                   .groups = groups,
-                                   .context = context,
-                                   .train_data = train_data,
-                                   .test_data = &test_data,
-                                   .checkpoint = checkpoint ? &*checkpoint : nullptr,
-                                   .config_text = "a config",
-                                   .log = log});
-    require(outcome == Outcome::kFinished, "the run did not finish");
+    const std::int64_t step = train_in(world, config);
     if (world.rank() == 0) {
-      last_step = plan.total_steps;
+      last_step = step;
     }
   });
   return result_of(config, last_step);

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace strata::app {
+
+/// The node's name; "?" where it cannot be told.
+[[nodiscard]] std::string host_name();
+
+}  // namespace strata::app

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace strata::ops {
+
+/// An element is dropped where its random word is below this. The masks' bits follow from it.
+inline std::uint32_t dropout_threshold(double probability) {
+  return static_cast<std::uint32_t>(std::min(probability * 0x1p32, 0xFFFFFFFFp0));
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,178 @@
+#include "strata/train/step_times.hpp"
+
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/core/clock.hpp"
+#include "strata/device/buffer.hpp"
+
+#include "small_run.hpp"
+
+namespace strata::train::test {
+namespace {
+
+StepTimes times_of(double compute, double data) {
+  return {.step = 10.0, .compute = compute, .communication = 0.25, .bubble = 0.5, .data = data};
+}
+
+TEST(StepTimes, WaitsOfTheStreamAreTakenFromCompute) {
+  StepTimes times = times_of(4.0, 1.0);
+  count_device_waits(times, {.stage_seconds = 1.0, .group_seconds = 2.0});
+  EXPECT_DOUBLE_EQ(times.compute, 1.0);
+  EXPECT_DOUBLE_EQ(times.bubble, 1.5);
+  EXPECT_DOUBLE_EQ(times.communication, 2.25);
+  EXPECT_DOUBLE_EQ(times.data, 1.0);
+  EXPECT_DOUBLE_EQ(times.other(), 4.25);
+}
+
+TEST(StepTimes, AStallDuringAWaitForSamplesDoesNotCountTwice) {
+  StepTimes times = times_of(2.0, 7.0);
+  const double other = times.other();
+  count_device_waits(times, {.stage_seconds = 2.0, .group_seconds = 6.0});
+  EXPECT_DOUBLE_EQ(times.compute, 0.0);
+  EXPECT_DOUBLE_EQ(times.bubble, 1.0);
+  EXPECT_DOUBLE_EQ(times.communication, 1.75);
+  EXPECT_DOUBLE_EQ(times.data, 7.0);
+  EXPECT_DOUBLE_EQ(times.other(), other);
+}
+
+TEST(StepTimes, NothingIsMovedWhereThereIsNothingToMove) {
+  StepTimes times = times_of(4.0, 1.0);
+  count_device_waits(times, {});
+  EXPECT_DOUBLE_EQ(times.compute, 4.0);
+  // The difference of two clocks may come out a little below 0.
+  times.compute = -1e-9;
+  count_device_waits(times, {.stage_seconds = 1.0});
+  EXPECT_DOUBLE_EQ(times.compute, -1e-9);
+  EXPECT_DOUBLE_EQ(times.bubble, 0.5);
+}
+
+/// What a pace() and a settle() take at least, and what of a settle() the stream stood still for.
+constexpr double kPaceSeconds = 0.002;
+constexpr double kSettleSeconds = 0.02;
+constexpr comm::DeviceWaits kWaits{.stage_seconds = 0.012, .group_seconds = 0.006};
+
+/// What the groups of a rank share, as those of NCCL do.
+struct Engine {
+  comm::DeviceWaits waited;
+  /// What take_device_waits() gave, call by call, in multiples of a settle().
+  std::vector<std::int64_t> taken;
+  /// What pace() and settle() took since the call before, call by call.
+  std::vector<double> waited_on_host;
+  double waiting_seconds = 0.0;
+
+  void wait(double seconds) {
+    const double begin = now_seconds();
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    waiting_seconds += now_seconds() - begin;
+  }
+};
+
+/// The only rank of its groups, whose compute stream stands still before each settle().
+class StandingStill final : public comm::Communicator {
+ public:
+  StandingStill(Engine& engine, std::string name)
+      : Communicator(0, 1, std::move(name)), engine_(engine) {}
+
+  void barrier() override {}
+  void broadcast(TensorView /*payload*/, std::int64_t /*root*/) override {}
+  void all_gather(ConstTensorView mine, TensorView all) override {
+    device::copy_tensor(mine, all.reshaped(mine.shape()));
+  }
+  void all_reduce(TensorView /*sum*/) override {}
+  std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> /*members*/,
+                                         std::string name) override {
+    return std::make_unique<StandingStill>(engine_, std::move(name));
+  }
+  void settle() override {
+    engine_.wait(kSettleSeconds);
+    engine_.waited.stage_seconds += kWaits.stage_seconds;
+    engine_.waited.group_seconds += kWaits.group_seconds;
+  }
+  void pace() override { engine_.wait(kPaceSeconds); }
+  comm::DeviceWaits take_device_waits() override {
+    engine_.waited_on_host.push_back(std::exchange(engine_.waiting_seconds, 0.0));
+    engine_.taken.push_back(std::llround(engine_.waited.stage_seconds / kWaits.stage_seconds));
+    return std::exchange(engine_.waited, {});
+  }
+
+ private:
+  std::unique_ptr<comm::Request::Operation> begin_send(ConstTensorView /*payload*/,
+                                                       std::int64_t /*peer*/,
+                                                       comm::Tag /*tag*/) override {
+    return nullptr;
+  }
+  std::unique_ptr<comm::Request::Operation> begin_receive(TensorView /*payload*/,
+                                                          std::int64_t /*peer*/,
+                                                          comm::Tag /*tag*/) override {
+    return nullptr;
+  }
+  std::unique_ptr<comm::Request::Operation> begin_reduce_scatter(
+      TensorView /*tensor*/, std::span<const grid::Range> /*slices*/) override {
+    return nullptr;
+  }
+
+  Engine& engine_;
+};
+
+class DeviceWaits : public testing::Test, protected RunsInADirectory {
+ protected:
+  DeviceWaits() {
+    const io::ImportReport report = io::test::import_images(directory_, 52, "40,12");
+    base_ = config("run");
+    base_.model.layers = {"flatten", "dense 8 relu", "dense 3"};
+    base_.data.train = report.train.string();
+    base_.data.test = report.test.string();
+    base_.batch.global = 24;
+    base_.batch.micro = 12;
+    base_.train.steps = 3;
+    base_.train.evaluate_every = 2;
+    base_.checkpoint.every = 1;
+  }
+
+  Engine engine_;
+};
+
+TEST_F(DeviceWaits, OfAStepAreItsOwnAndOfCheckpointsAndEvaluationsNoSteps) {
+  StandingStill world(engine_, "world");
+  std::filesystem::create_directories(checkpoint_root(base_));
+  const RunResult result = result_of(base_, train_in(world, base_));
+  // Before the first step; then step, checkpoint; step, evaluation, checkpoint; and the end's.
+  using testing::Ge;
+  ASSERT_THAT(engine_.taken, testing::ElementsAre(0, 1, Ge(1), 1, Ge(1), Ge(1), 1, Ge(1), Ge(1)));
+  constexpr std::array<std::size_t, 3> kOfSteps{1, 3, 6};
+  for (const nlohmann::json& line : result.metrics) {
+    if (line.at("kind") != "train") {
+      continue;
+    }
+    const auto seconds = [&](const char* name) {
+      return line.at(std::string(name) + "_seconds").get<double>();
+    };
+    EXPECT_GE(seconds("bubble"), kWaits.stage_seconds);
+    EXPECT_GE(seconds("communication"), kWaits.group_seconds);
+    // The host waits for its GPU while that computes or stands still.
+    EXPECT_GE(seconds("compute") + seconds("communication") + seconds("bubble"),
+              engine_.waited_on_host.at(kOfSteps.at(line.at("step").get<std::size_t>() - 1)));
+    double sum = 0.0;
+    for (const char* part : {"compute", "communication", "bubble", "data", "other"}) {
+      EXPECT_GE(seconds(part), -1e-9) << part;
+      sum += seconds(part);
+    }
+    EXPECT_NEAR(sum, seconds("step"), 1e-9);
+  }
+}
+
+}  // namespace
+}  // namespace strata::train::test
