@@ -32,7 +32,7 @@ def train(options, config, watched):
     reports.mkdir(exist_ok=True)
     variables = measure.environment()
     if watched:
-        variables |= {"CUDA_INJECTION64_PATH": options.library, "GPU_IDLE_STEP_END": STEP_END,
+        variables |= {"CUDA_INJECTION64_PATH": options.injected, "GPU_IDLE_STEP_END": STEP_END,
                       "GPU_IDLE_REPORT": str(reports / "report")}
     done = subprocess.run([options.strata, "train", config, f"--run.dir={run}", *options.settings],
                           env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -47,7 +47,7 @@ def train(options, config, watched):
     found = list(reports.iterdir())
     if len(found) != 1:
         raise SystemExit(f"gpu_idle.py: {len(found)} reports instead of one; the library needs "
-                         f"libcupti where the loader finds it: ldd {options.library}\n{done.stderr}")
+                         f"libcupti where the loader finds it: ldd {options.injected}\n{done.stderr}")
     return steps, json.loads(found[0].read_text())
 
 
@@ -103,7 +103,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("strata")
-    parser.add_argument("--library", help="default: ../lib/libgpu_idle.so beside strata")
+    parser.add_argument("--library", dest="injected", help="default: ../lib/libgpu_idle.so beside strata")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=20, help="an even number")
     parser.add_argument("--smoke", dest="size", action="store_const", const="smoke",
@@ -117,9 +117,9 @@ def main():
         raise SystemExit(f"gpu_idle.py: --steps={options.steps}; give an even number")
     options.strata = os.path.abspath(options.strata)
     beside = pathlib.Path(options.strata).parent.parent / "lib" / "libgpu_idle.so"
-    options.library = os.path.abspath(options.library or beside)
-    if not os.path.exists(options.library):
-        raise SystemExit(f"gpu_idle.py: there is no {options.library}; it is built where the CUDA "
+    options.injected = os.path.abspath(options.injected or beside)
+    if not os.path.exists(options.injected):
+        raise SystemExit(f"gpu_idle.py: there is no {options.injected}; it is built where the CUDA "
                          "toolkit has cupti.h")
     with tempfile.TemporaryDirectory() as name:
         found = measured(options, pathlib.Path(name))

@@ -30,7 +30,7 @@ fi
 build=$(realpath -m "${1:-$root/build/release}")
 archive=$(realpath -m "${2:-$root/build/strata-gpu.tar.xz}")
 most_bytes=$((60 * 1000 * 1000))
-programs=(strata gpu_ops gpu_comm unit_device bench_gpu_layer)
+programs=(strata gpu_ops gpu_comm unit_device unit_comm unit_train bench_gpu_layer)
 
 for program in "${programs[@]}"; do
   if [ ! -x "$build/bin/$program" ]; then

@@ -123,6 +123,7 @@ same_bits() {
       return 1
     grep -o '"step":[0-9]*,"loss":[^,]*,"grad_norm":[^,]*' "run$runs/metrics.jsonl" >"numbers$runs"
     echo "grid $data $pipeline $tensor, graphs $graphs"
+    [ "$graphs" = off ] || grep -q 'up to [1-9].* pieces of a step as CUDA graphs' "run$runs/log.txt" || return 1
     [ "$(wc -l <"numbers$runs")" -eq 10 ] && cmp numbers1 "numbers$runs" || return 1
   done
 }
@@ -130,6 +131,8 @@ same_bits() {
 has_gpu() { grep -q '^GPUs: as above' <<<"$(strata doctor 2>/dev/null)"; }
 run_tests() {
   row "device" timeout 300 unit_device --gtest_filter='Cuda.*'
+  row "staged messages" timeout 120 unit_comm --gtest_filter='CudaStaged.*'
+  row "samples" timeout 120 unit_train --gtest_filter='Feed.OfAGpu*'
   # A process a test: after an illegal access no call of a process succeeds.
   local tests test ranks tool dtype first_gpu=${CUDA_VISIBLE_DEVICES:-0}
   first_gpu=${first_gpu%%,*}
