@@ -7,13 +7,13 @@
 
 #include "strata/core/error.hpp"
 
+#include "cuda_aligned.hpp"
 #include "cuda_attention_library.hpp"
 
 namespace strata::ops::cuda {
 namespace {
 
 constexpr std::int64_t kStoredBytes = 2;
-constexpr std::int64_t kLine = 256;
 
 /// cuDNN's kernels read 16 bytes of a head at a time.
 constexpr std::int64_t kElementsAtOnce = 8;
@@ -76,8 +76,7 @@ std::optional<AttentionLibrary::Prepared> AttentionLibrary::prepare(
   }
   const std::int64_t bytes =
       part.batches * part.heads * part.tokens * static_cast<std::int64_t>(sizeof(float));
-  return Prepared{part, tensors, std::move(*plan),
-                  is_backward ? (bytes + kLine - 1) / kLine * kLine : 0};
+  return Prepared{part, tensors, std::move(*plan), is_backward ? line_bytes(bytes) : 0};
 }
 
 std::optional<AttentionLibrary::Prepared>& AttentionLibrary::prepared(

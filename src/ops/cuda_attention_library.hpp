@@ -27,7 +27,7 @@ struct LibraryAttention {
   friend auto operator<=>(const LibraryAttention&, const LibraryAttention&) = default;
 };
 
-/// Where attention's tensors lie, all at multiples of OperationGraph::kAlignmentBytes. Shapes: as
+/// Where attention's tensors lie, all at multiples of kLibraryAlignmentBytes. Shapes: as
 /// causal_attention_forward() and ..._backward(); forward has no dy and dqkv, and writes y and
 /// log_sums.
 struct AttentionAddresses {

@@ -43,7 +43,7 @@ struct LibraryConvolution {
   friend auto operator<=>(const LibraryConvolution&, const LibraryConvolution&) = default;
 };
 
-/// Where a convolution's tensors lie, all at multiples of ConvolutionLibrary::kAlignmentBytes: two
+/// Where a convolution's tensors lie, all at multiples of kLibraryAlignmentBytes: two
 /// are read, the pass's result is written.
 /// Shapes: x shape.input(), y shape.output(), w [out_channels, height.window, width.window,
 /// in_channels / groups].
@@ -60,9 +60,6 @@ struct ConvolutionAddresses {
 /// Source: cuDNN's reference, cudnnConvolutionForward, ...BackwardData and ...BackwardFilter.
 class ConvolutionLibrary {
  public:
-  /// What kernels may rely on; the same for all, for no choice must follow from addresses.
-  static constexpr std::uintptr_t kAlignmentBytes = 16;
-
   /// For the device that the calling thread works on. Throws: Error(kPeer) where the library is
   /// found but fails.
   explicit ConvolutionLibrary(cudaStream_t stream);

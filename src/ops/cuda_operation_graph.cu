@@ -6,6 +6,7 @@
 
 #include "strata/device/failure.hpp"
 
+#include "cuda_aligned.hpp"
 #include "cuda_operation_graph.hpp"
 
 namespace strata::ops::cuda {
@@ -117,8 +118,9 @@ OperationGraph::Tensor OperationGraph::tensor(const GraphTensor& tensor) {
   const auto number = static_cast<Tensor>(tensors_.size()) + 1;
   made.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, number);
   made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, tensor.type);
-  made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT,
-           tensor.type == CUDNN_DATA_BFLOAT16 ? kAlignmentBytes : std::int64_t{4});
+  made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, tensor.type == CUDNN_DATA_BFLOAT16
+                                                 ? std::int64_t{kLibraryAlignmentBytes}
+                                                 : std::int64_t{4});
   made.set(CUDNN_ATTR_TENSOR_DIMENSIONS, std::span<const std::int64_t>(tensor.sizes));
   made.set(CUDNN_ATTR_TENSOR_STRIDES, std::span<const std::int64_t>(tensor.strides));
   made.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, tensor.place == GraphPlace::kBetween);

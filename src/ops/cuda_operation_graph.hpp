@@ -161,9 +161,7 @@ class OperationGraph {
 
   explicit OperationGraph(const GraphLibrary& library) : library_(library) {}
 
-  /// What addresses of bfloat16 begin at a multiple of; others at one of their elements' size.
-  static constexpr std::int64_t kAlignmentBytes = 16;
-
+  /// In memory, bfloat16 begins at a multiple of kLibraryAlignmentBytes, float32 at one of 4 bytes.
   Tensor tensor(const GraphTensor& tensor);
   /// c = a b, matrices of the last two dimensions.
   void matmul(Tensor a, Tensor b, Tensor c);

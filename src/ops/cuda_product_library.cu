@@ -6,6 +6,7 @@
 #include "strata/core/error.hpp"
 #include "strata/device/failure.hpp"
 
+#include "cuda_aligned.hpp"
 #include "cuda_product_library.hpp"
 #include "cuda_state.hpp"
 
@@ -114,7 +115,7 @@ ProductLibrary::Owned<cublasLtMatmulDesc_t> ProductLibrary::desc_of(
   set(CUBLASLT_MATMUL_DESC_TRANSB, library_operation(product.transpose_a));
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
   // The choice of a kernel reads no bias or pre-activation, but how its address is aligned.
-  const void* const aligned = reinterpret_cast<const void*>(std::uintptr_t{kAlignmentBytes});
+  const void* const aligned = reinterpret_cast<const void*>(std::uintptr_t{kLibraryAlignmentBytes});
   if (has_bias(product.epilogue)) {
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
   }
@@ -147,10 +148,10 @@ std::optional<cublasLtMatmulAlgo_t> ProductLibrary::algorithm_of(const LibraryPr
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaState::kWorkspaceBytes});
   // The sum over k is not split.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kAlignmentBytes);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kAlignmentBytes);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kAlignmentBytes);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kAlignmentBytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kLibraryAlignmentBytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kLibraryAlignmentBytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kLibraryAlignmentBytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kLibraryAlignmentBytes);
   cublasLtMatmulHeuristicResult_t result{};
   int count = 0;
   const cublasStatus_t status =
