@@ -43,24 +43,10 @@ bool is_for_library(const LibraryAttention& attention, std::int64_t version) {
 
 }  // namespace
 
-AttentionLibrary::AttentionLibrary(cudaStream_t stream) {
-  if (!library_.loaded()) {
-    return;
-  }
-  library_.check(library_.create_handle(&handle_), "starting cuDNN");
-  library_.check(library_.set_stream(handle_, stream), "giving cuDNN a stream");
-}
-
-AttentionLibrary::~AttentionLibrary() {
-  prepared_.clear();
-  if (handle_ != nullptr) {
-    static_cast<void>(library_.destroy_handle(handle_));
-  }
-}
-
 std::optional<AttentionLibrary::Prepared> AttentionLibrary::prepare(
     const LibraryAttention& attention) const {
-  if (handle_ == nullptr || !is_for_library(attention, library_.version())) {
+  const CudnnLibrary& cudnn = library_.cudnn();
+  if (!cudnn.loaded() || !is_for_library(attention, cudnn.version())) {
     return std::nullopt;
   }
   const AttentionPart part(attention.pass, attention.shape);
@@ -70,7 +56,8 @@ std::optional<AttentionLibrary::Prepared> AttentionLibrary::prepare(
   }
   OperationGraph graph(library_);
   const AttentionTensors tensors = add_attention(attention.pass, part, graph);
-  std::optional<GraphPlan> plan = plan_attention(attention.pass, part, graph, {.handle = handle_});
+  std::optional<GraphPlan> plan =
+      plan_attention(attention.pass, part, graph, {.handle = cudnn.handle()});
   if (!plan) {
     return std::nullopt;
   }
@@ -120,8 +107,7 @@ bool AttentionLibrary::run_part(const Prepared& parts, std::int64_t part,
                                        {tensors.corrections, at.workspace},
                                        {tensors.one, &one}});
   }
-  return cuda::run(library_, handle_, parts.plan, arguments,
-                   at.workspace + parts.corrections_bytes);
+  return cuda::run(library_, parts.plan, arguments, at.workspace + parts.corrections_bytes);
 }
 
 bool AttentionLibrary::run(const LibraryAttention& attention, const AttentionAddresses& at) {

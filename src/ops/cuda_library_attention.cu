@@ -16,7 +16,7 @@ namespace {
 AttentionLibrary& library_of(Context& context) {
   auto& library = context.cuda_state().attention_library();
   if (library == nullptr) {
-    library = {new AttentionLibrary(stream_of(context)),
+    library = {new AttentionLibrary(cudnn_of(context)),
                [](AttentionLibrary* made) { delete made; }};
   }
   return *library;

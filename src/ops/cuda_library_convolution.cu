@@ -19,7 +19,7 @@ namespace {
 ConvolutionLibrary& library_of(Context& context) {
   auto& library = context.cuda_state().convolution_library();
   if (library == nullptr) {
-    library = {new ConvolutionLibrary(stream_of(context)),
+    library = {new ConvolutionLibrary(cudnn_of(context)),
                [](ConvolutionLibrary* made) { delete made; }};
   }
   return *library;

@@ -46,17 +46,6 @@ std::string choosing(const LibraryProduct& product) {
                      strata::name_of(product.result), name_of(product.epilogue));
 }
 
-/// Looks a function up, in the words of its declaration.
-template <typename Function>
-void find(const device::SharedLibrary& library, const char* name, Function& function) {
-  function = library.function<Function>(name);
-  if (function == nullptr) {
-    device::cuda_failed("loading cuBLASLt",
-                        library.loaded() ? "the library lacks " + std::string(name)
-                                         : std::string("the library is not found on this node"));
-  }
-}
-
 }  // namespace
 
 bool has_pre_activation(cublasLtEpilogue_t epilogue) {
@@ -70,19 +59,19 @@ bool has_bias(cublasLtEpilogue_t epilogue) {
 
 ProductLibrary::ProductLibrary()
     : library_("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000)) {
-  find(library_, "cublasLtCreate", functions_.create);
-  find(library_, "cublasLtDestroy", functions_.destroy);
-  find(library_, "cublasLtGetStatusString", functions_.status_string);
-  find(library_, "cublasLtMatmul", functions_.matmul);
-  find(library_, "cublasLtMatmulDescCreate", functions_.desc_create);
-  find(library_, "cublasLtMatmulDescDestroy", functions_.desc_destroy);
-  find(library_, "cublasLtMatmulDescSetAttribute", functions_.desc_set);
-  find(library_, "cublasLtMatrixLayoutCreate", functions_.layout_create);
-  find(library_, "cublasLtMatrixLayoutDestroy", functions_.layout_destroy);
-  find(library_, "cublasLtMatmulPreferenceCreate", functions_.preference_create);
-  find(library_, "cublasLtMatmulPreferenceDestroy", functions_.preference_destroy);
-  find(library_, "cublasLtMatmulPreferenceSetAttribute", functions_.preference_set);
-  find(library_, "cublasLtMatmulAlgoGetHeuristic", functions_.heuristic);
+  library_.find("cublasLtCreate", functions_.create);
+  library_.find("cublasLtDestroy", functions_.destroy);
+  library_.find("cublasLtGetStatusString", functions_.status_string);
+  library_.find("cublasLtMatmul", functions_.matmul);
+  library_.find("cublasLtMatmulDescCreate", functions_.desc_create);
+  library_.find("cublasLtMatmulDescDestroy", functions_.desc_destroy);
+  library_.find("cublasLtMatmulDescSetAttribute", functions_.desc_set);
+  library_.find("cublasLtMatrixLayoutCreate", functions_.layout_create);
+  library_.find("cublasLtMatrixLayoutDestroy", functions_.layout_destroy);
+  library_.find("cublasLtMatmulPreferenceCreate", functions_.preference_create);
+  library_.find("cublasLtMatmulPreferenceDestroy", functions_.preference_destroy);
+  library_.find("cublasLtMatmulPreferenceSetAttribute", functions_.preference_set);
+  library_.find("cublasLtMatmulAlgoGetHeuristic", functions_.heuristic);
   check(functions_.create(&handle_), "starting cuBLASLt");
 }
 
