@@ -18,41 +18,30 @@ std::string version_text(int version) {
 
 }  // namespace
 
-template <typename Function>
-void NcclLibrary::take(Function& function, const char* name) {
-  function = file_.function<Function>(name);
-  if (function == nullptr) {
-    fail(ExitCode::kPeer, "NCCL's library on this node has no {}; {}", name, kRemedy);
-  }
-}
-
-NcclLibrary::NcclLibrary() : file_("libnccl.so." + std::to_string(NCCL_MAJOR)) {
-  if (!file_.loaded()) {
-    fail(ExitCode::kPeer, "libnccl.so.{} was not found on this node; {}", NCCL_MAJOR, kRemedy);
-  }
-  take(get_version, "ncclGetVersion");
+NcclLibrary::NcclLibrary() : file_("libnccl.so." + std::to_string(NCCL_MAJOR), kRemedy) {
+  file_.find("ncclGetVersion", get_version);
   int version = 0;
   if (get_version(&version) != ncclSuccess || version < NCCL_VERSION_CODE) {
     fail(ExitCode::kPeer,
          "NCCL {} was found on this node, and this executable was built for {} or newer; {}",
          version_text(version), version_text(NCCL_VERSION_CODE), kRemedy);
   }
-  take(get_unique_id, "ncclGetUniqueId");
-  take(comm_init_rank_config, "ncclCommInitRankConfig");
-  take(comm_split, "ncclCommSplit");
-  take(comm_abort, "ncclCommAbort");
-  take(comm_get_async_error, "ncclCommGetAsyncError");
-  take(get_error_string, "ncclGetErrorString");
-  take(get_last_error, "ncclGetLastError");
-  take(group_start, "ncclGroupStart");
-  take(group_end, "ncclGroupEnd");
-  take(send, "ncclSend");
-  take(recv, "ncclRecv");
-  take(broadcast, "ncclBroadcast");
-  take(all_gather, "ncclAllGather");
-  take(all_reduce, "ncclAllReduce");
-  take(reduce, "ncclReduce");
-  take(reduce_scatter, "ncclReduceScatter");
+  file_.find("ncclGetUniqueId", get_unique_id);
+  file_.find("ncclCommInitRankConfig", comm_init_rank_config);
+  file_.find("ncclCommSplit", comm_split);
+  file_.find("ncclCommAbort", comm_abort);
+  file_.find("ncclCommGetAsyncError", comm_get_async_error);
+  file_.find("ncclGetErrorString", get_error_string);
+  file_.find("ncclGetLastError", get_last_error);
+  file_.find("ncclGroupStart", group_start);
+  file_.find("ncclGroupEnd", group_end);
+  file_.find("ncclSend", send);
+  file_.find("ncclRecv", recv);
+  file_.find("ncclBroadcast", broadcast);
+  file_.find("ncclAllGather", all_gather);
+  file_.find("ncclAllReduce", all_reduce);
+  file_.find("ncclReduce", reduce);
+  file_.find("ncclReduceScatter", reduce_scatter);
 }
 
 }  // namespace strata::comm

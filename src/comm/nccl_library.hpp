@@ -39,9 +39,6 @@ class NcclLibrary {
   decltype(&ncclReduceScatter) reduce_scatter = nullptr;
 
  private:
-  template <typename Function>
-  void take(Function& function, const char* name);
-
   device::SharedLibrary file_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "strata/core/error.hpp"
 
+#include "cuda_aligned.hpp"
 #include "cuda_attention_library.hpp"
 #include "library_attention.hpp"
 
@@ -14,7 +15,6 @@ namespace strata::ops::cuda {
 namespace {
 
 constexpr std::int64_t kStoredBytes = 2;
-constexpr std::int64_t kLine = 256;
 
 /// cuDNN's kernels read 16 bytes of a head at a time.
 constexpr std::int64_t kElementsAtOnce = 8;
@@ -37,24 +37,10 @@ bool is_for_library(const LibraryAttention& attention, std::int64_t version) {
 
 }  // namespace
 
-AttentionLibrary::AttentionLibrary(cudaStream_t stream) {
-  if (!library_.loaded()) {
-    return;
-  }
-  library_.check(library_.create_handle(&handle_), "starting cuDNN");
-  library_.check(library_.set_stream(handle_, stream), "giving cuDNN a stream");
-}
-
-AttentionLibrary::~AttentionLibrary() {
-  prepared_.clear();
-  if (handle_ != nullptr) {
-    static_cast<void>(library_.destroy_handle(handle_));
-  }
-}
-
 std::optional<AttentionLibrary::Prepared> AttentionLibrary::prepare(
     const LibraryAttention& attention) const {
-  if (handle_ == nullptr || !is_for_library(attention, library_.version())) {
+  const CudnnLibrary& cudnn = library_.cudnn();
+  if (!cudnn.loaded() || !is_for_library(attention, cudnn.version())) {
     return std::nullopt;
   }
   const AttentionPart part(attention.pass, attention.shape);
@@ -64,14 +50,14 @@ std::optional<AttentionLibrary::Prepared> AttentionLibrary::prepare(
   }
   OperationGraph graph(library_);
   const AttentionTensors tensors = add_attention(attention.pass, part, graph);
-  std::optional<GraphPlan> plan = plan_attention(attention.pass, part, graph, {.handle = handle_});
+  std::optional<GraphPlan> plan =
+      plan_attention(attention.pass, part, graph, {.handle = cudnn.handle()});
   if (!plan) {
     return std::nullopt;
   }
   const std::int64_t bytes =
       part.batches * part.heads * part.tokens * static_cast<std::int64_t>(sizeof(float));
-  return Prepared{part, tensors, std::move(*plan),
-                  is_backward ? (bytes + kLine - 1) / kLine * kLine : 0};
+  return Prepared{part, tensors, std::move(*plan), is_backward ? line_bytes(bytes) : 0};
 }
 
 std::optional<AttentionLibrary::Prepared>& AttentionLibrary::prepared(
@@ -115,8 +101,7 @@ bool AttentionLibrary::run_part(const Prepared& parts, std::int64_t part,
                                        {tensors.corrections, at.workspace},
                                        {tensors.one, &one}});
   }
-  return cuda::run(library_, handle_, parts.plan, arguments,
-                   at.workspace + parts.corrections_bytes);
+  return cuda::run(library_, parts.plan, arguments, at.workspace + parts.corrections_bytes);
 }
 
 bool AttentionLibrary::run(const LibraryAttention& attention, const AttentionAddresses& at) {

@@ -6,9 +6,6 @@
 #include <map>
 #include <optional>
 
-#include <cuda_runtime.h>
-#include <cudnn.h>
-
 #include "strata/ops/attention.hpp"
 
 #include "cuda_attention_graph.hpp"
@@ -27,7 +24,7 @@ struct LibraryAttention {
   friend auto operator<=>(const LibraryAttention&, const LibraryAttention&) = default;
 };
 
-/// Where attention's tensors lie, all at multiples of OperationGraph::kAlignmentBytes. Shapes: as
+/// Where attention's tensors lie, all at multiples of kLibraryAlignmentBytes. Shapes: as
 /// causal_attention_forward() and ..._backward(); forward has no dy and dqkv, and writes y and
 /// log_sums.
 struct AttentionAddresses {
@@ -40,14 +37,12 @@ struct AttentionAddresses {
   std::byte* workspace = nullptr;
 };
 
-/// cuDNN, opened when it is first used, and the attention that it was asked for so far. Its kernels
-/// are made when a shape first comes.
+/// The attention that cuDNN, which outlives this, was asked for so far. Its kernels are made when a
+/// shape first comes.
 class AttentionLibrary {
  public:
-  /// For the device that the calling thread works on. Throws: Error(kPeer) where the library is
-  /// found but fails.
-  explicit AttentionLibrary(cudaStream_t stream);
-  ~AttentionLibrary();
+  /// Throws: Error(kPeer) where the library was found but lacks a function.
+  explicit AttentionLibrary(const CudnnLibrary& cudnn) : library_(cudnn) {}
   AttentionLibrary(const AttentionLibrary&) = delete;
   AttentionLibrary& operator=(const AttentionLibrary&) = delete;
 
@@ -74,7 +69,6 @@ class AttentionLibrary {
                               const AttentionAddresses& at) const;
 
   GraphLibrary library_;
-  cudnnHandle_t handle_ = nullptr;
   /// Nothing for what the library does not take.
   std::map<LibraryAttention, std::optional<Prepared>> prepared_;
 };

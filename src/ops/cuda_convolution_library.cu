@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
-#include "strata/device/failure.hpp"
 
 #include "cuda_convolution_library.hpp"
 
@@ -84,79 +84,41 @@ std::string text_of(const LibraryConvolution& convolution) {
 
 }  // namespace
 
-ConvolutionLibrary::ConvolutionLibrary(cudaStream_t stream)
-    : library_("libcudnn.so." + std::to_string(CUDNN_MAJOR)) {
-  if (!library_.loaded()) {
+ConvolutionLibrary::ConvolutionLibrary(const CudnnLibrary& cudnn) : cudnn_(cudnn) {
+  if (!cudnn.loaded()) {
     return;
   }
-  find_functions();
-  check(functions_.create(&handle_), "starting cuDNN");
-  check(functions_.set_stream(handle_, stream), "giving cuDNN a stream");
-}
-
-ConvolutionLibrary::~ConvolutionLibrary() {
-  prepared_.clear();
-  if (handle_ != nullptr) {
-    static_cast<void>(functions_.destroy(handle_));
-  }
-}
-
-void ConvolutionLibrary::find_functions() {
-  const auto find = [&]<typename Function>(const char* name, Function& function) {
-    function = library_.function<Function>(name);
-    if (function == nullptr) {
-      device::cuda_failed("loading cuDNN", "the library lacks " + std::string(name));
-    }
-  };
-  find("cudnnCreate", functions_.create);
-  find("cudnnDestroy", functions_.destroy);
-  find("cudnnSetStream", functions_.set_stream);
-  find("cudnnGetErrorString", functions_.error_string);
-  find("cudnnCreateTensorDescriptor", functions_.tensor_create);
-  find("cudnnDestroyTensorDescriptor", functions_.tensor_destroy);
-  find("cudnnSetTensor4dDescriptor", functions_.tensor_set);
-  find("cudnnCreateFilterDescriptor", functions_.filter_create);
-  find("cudnnDestroyFilterDescriptor", functions_.filter_destroy);
-  find("cudnnSetFilter4dDescriptor", functions_.filter_set);
-  find("cudnnCreateConvolutionDescriptor", functions_.desc_create);
-  find("cudnnDestroyConvolutionDescriptor", functions_.desc_destroy);
-  find("cudnnSetConvolution2dDescriptor", functions_.desc_set);
-  find("cudnnSetConvolutionGroupCount", functions_.desc_set_groups);
-  find("cudnnSetConvolutionMathType", functions_.desc_set_math);
-  find("cudnnGetConvolutionForwardWorkspaceSize", functions_.forward_bytes);
-  find("cudnnGetConvolutionBackwardDataWorkspaceSize", functions_.input_bytes);
-  find("cudnnGetConvolutionBackwardFilterWorkspaceSize", functions_.weight_bytes);
-  find("cudnnConvolutionForward", functions_.forward);
-  find("cudnnConvolutionBackwardData", functions_.input);
-  find("cudnnConvolutionBackwardFilter", functions_.weight);
-}
-
-void ConvolutionLibrary::check(cudnnStatus_t status, const std::string& what) const {
-  if (status != CUDNN_STATUS_SUCCESS) {
-    device::cuda_failed(what.c_str(), functions_.error_string(status));
-  }
-}
-
-bool ConvolutionLibrary::takes(cudnnStatus_t status, const std::string& what) const {
-  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) {
-    return false;
-  }
-  check(status, what);
-  return true;
+  cudnn.find("cudnnCreateTensorDescriptor", functions_.tensor_create);
+  cudnn.find("cudnnDestroyTensorDescriptor", functions_.tensor_destroy);
+  cudnn.find("cudnnSetTensor4dDescriptor", functions_.tensor_set);
+  cudnn.find("cudnnCreateFilterDescriptor", functions_.filter_create);
+  cudnn.find("cudnnDestroyFilterDescriptor", functions_.filter_destroy);
+  cudnn.find("cudnnSetFilter4dDescriptor", functions_.filter_set);
+  cudnn.find("cudnnCreateConvolutionDescriptor", functions_.desc_create);
+  cudnn.find("cudnnDestroyConvolutionDescriptor", functions_.desc_destroy);
+  cudnn.find("cudnnSetConvolution2dDescriptor", functions_.desc_set);
+  cudnn.find("cudnnSetConvolutionGroupCount", functions_.desc_set_groups);
+  cudnn.find("cudnnSetConvolutionMathType", functions_.desc_set_math);
+  cudnn.find("cudnnGetConvolutionForwardWorkspaceSize", functions_.forward_bytes);
+  cudnn.find("cudnnGetConvolutionBackwardDataWorkspaceSize", functions_.input_bytes);
+  cudnn.find("cudnnGetConvolutionBackwardFilterWorkspaceSize", functions_.weight_bytes);
+  cudnn.find("cudnnConvolutionForward", functions_.forward);
+  cudnn.find("cudnnConvolutionBackwardData", functions_.input);
+  cudnn.find("cudnnConvolutionBackwardFilter", functions_.weight);
 }
 
 template <typename Handle>
 ConvolutionLibrary::Owned<Handle> ConvolutionLibrary::made(cudnnStatus_t (*create)(Handle*),
                                                            cudnnStatus_t (*destroy)(Handle)) const {
   Handle raw = nullptr;
-  check(create(&raw), "describing a convolution");
+  cudnn_.check(create(&raw), "describing a convolution");
   return {raw, destroy};
 }
 
 std::optional<ConvolutionLibrary::Prepared> ConvolutionLibrary::prepare(
     const LibraryConvolution& convolution) const {
   const ConvolutionShape& shape = convolution.shape;
-  if (handle_ == nullptr || !can_be_described(shape)) {
+  if (!cudnn_.loaded() || !can_be_described(shape)) {
     return std::nullopt;
   }
   const std::string what = "describing " + text_of(convolution);
@@ -169,14 +131,14 @@ std::optional<ConvolutionLibrary::Prepared> ConvolutionLibrary::prepare(
   // Sizes are named in the order images, channels, rows, columns, however they lie.
   const auto set_images = [&](cudnnTensorDescriptor_t tensor, std::int64_t channels,
                               std::int64_t rows, std::int64_t columns) {
-    return takes(functions_.tensor_set(tensor, CUDNN_TENSOR_NHWC, type, as_int(shape.images),
-                                       as_int(channels), as_int(rows), as_int(columns)),
-                 what);
+    return cudnn_.takes(functions_.tensor_set(tensor, CUDNN_TENSOR_NHWC, type, as_int(shape.images),
+                                              as_int(channels), as_int(rows), as_int(columns)),
+                        what);
   };
   const bool are_taken =
       set_images(parts.x.get(), shape.in_channels, shape.height.in, shape.width.in) &&
       set_images(parts.y.get(), shape.out_channels, shape.height.out, shape.width.out) &&
-      takes(
+      cudnn_.takes(
           functions_.filter_set(parts.w.get(), type, CUDNN_TENSOR_NHWC, as_int(shape.out_channels),
                                 as_int(shape.in_channels / shape.groups),
                                 as_int(shape.height.window), as_int(shape.width.window)),
@@ -184,15 +146,15 @@ std::optional<ConvolutionLibrary::Prepared> ConvolutionLibrary::prepare(
   if (!are_taken) {
     return std::nullopt;
   }
-  check(functions_.desc_set(parts.desc.get(), as_int(shape.height.padding),
-                            as_int(shape.width.padding), as_int(shape.height.stride),
-                            as_int(shape.width.stride), as_int(shape.height.dilation),
-                            as_int(shape.width.dilation), CUDNN_CROSS_CORRELATION,
-                            library_type(compute_dtype(convolution.dtype))),
-        what);
-  check(functions_.desc_set_groups(parts.desc.get(), as_int(shape.groups)), what);
-  check(functions_.desc_set_math(parts.desc.get(), library_math(convolution)), what);
-  if (!takes(find_workspace(convolution.pass, parts), what)) {
+  cudnn_.check(functions_.desc_set(parts.desc.get(), as_int(shape.height.padding),
+                                   as_int(shape.width.padding), as_int(shape.height.stride),
+                                   as_int(shape.width.stride), as_int(shape.height.dilation),
+                                   as_int(shape.width.dilation), CUDNN_CROSS_CORRELATION,
+                                   library_type(compute_dtype(convolution.dtype))),
+               what);
+  cudnn_.check(functions_.desc_set_groups(parts.desc.get(), as_int(shape.groups)), what);
+  cudnn_.check(functions_.desc_set_math(parts.desc.get(), library_math(convolution)), what);
+  if (!cudnn_.takes(find_workspace(convolution.pass, parts), what)) {
     return std::nullopt;
   }
   return parts;
@@ -202,15 +164,15 @@ cudnnStatus_t ConvolutionLibrary::find_workspace(ConvolutionPass pass, Prepared&
   std::size_t* const bytes = &parts.workspace_bytes;
   switch (pass) {
     case ConvolutionPass::kForward:
-      return functions_.forward_bytes(handle_, parts.x.get(), parts.w.get(), parts.desc.get(),
-                                      parts.y.get(), kForwardAlgorithm, bytes);
+      return functions_.forward_bytes(cudnn_.handle(), parts.x.get(), parts.w.get(),
+                                      parts.desc.get(), parts.y.get(), kForwardAlgorithm, bytes);
     case ConvolutionPass::kBackwardInput:
-      return functions_.input_bytes(handle_, parts.w.get(), parts.y.get(), parts.desc.get(),
+      return functions_.input_bytes(cudnn_.handle(), parts.w.get(), parts.y.get(), parts.desc.get(),
                                     parts.x.get(), kInputAlgorithm, bytes);
     case ConvolutionPass::kBackwardWeight:
       break;
   }
-  return functions_.weight_bytes(handle_, parts.x.get(), parts.y.get(), parts.desc.get(),
+  return functions_.weight_bytes(cudnn_.handle(), parts.x.get(), parts.y.get(), parts.desc.get(),
                                  parts.w.get(), kWeightAlgorithm, bytes);
 }
 
@@ -242,17 +204,17 @@ bool ConvolutionLibrary::run(const LibraryConvolution& convolution,
   cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
   switch (convolution.pass) {
     case ConvolutionPass::kForward:
-      status = functions_.forward(handle_, one, parts.x.get(), at.x, parts.w.get(), at.w,
+      status = functions_.forward(cudnn_.handle(), one, parts.x.get(), at.x, parts.w.get(), at.w,
                                   parts.desc.get(), kForwardAlgorithm, at.workspace,
                                   parts.workspace_bytes, zero, parts.y.get(), at.y);
       break;
     case ConvolutionPass::kBackwardInput:
-      status = functions_.input(handle_, one, parts.w.get(), at.w, parts.y.get(), at.y,
+      status = functions_.input(cudnn_.handle(), one, parts.w.get(), at.w, parts.y.get(), at.y,
                                 parts.desc.get(), kInputAlgorithm, at.workspace,
                                 parts.workspace_bytes, zero, parts.x.get(), at.x);
       break;
     case ConvolutionPass::kBackwardWeight:
-      status = functions_.weight(handle_, one, parts.x.get(), at.x, parts.y.get(), at.y,
+      status = functions_.weight(cudnn_.handle(), one, parts.x.get(), at.x, parts.y.get(), at.y,
                                  parts.desc.get(), kWeightAlgorithm, at.workspace,
                                  parts.workspace_bytes, zero, parts.w.get(), at.w);
       break;
@@ -260,7 +222,7 @@ bool ConvolutionLibrary::run(const LibraryConvolution& convolution,
   if (status == CUDNN_STATUS_SUCCESS) {
     return true;
   }
-  static_cast<void>(takes(status, text_of(convolution)));
+  static_cast<void>(cudnn_.takes(status, text_of(convolution)));
   kept.reset();
   return false;
 }

@@ -6,16 +6,15 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <type_traits>
 
-#include <cuda_runtime.h>
 #include <cudnn.h>
 
 #include "strata/core/dtype.hpp"
-#include "strata/device/shared_library.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/ops/convolution.hpp"
+
+#include "cuda_cudnn_library.hpp"
 
 // Included by .cu files alone, where cuDNN's header was found.
 namespace strata::ops::cuda {
@@ -43,7 +42,7 @@ struct LibraryConvolution {
   friend auto operator<=>(const LibraryConvolution&, const LibraryConvolution&) = default;
 };
 
-/// Where a convolution's tensors lie, all at multiples of ConvolutionLibrary::kAlignmentBytes: two
+/// Where a convolution's tensors lie, all at multiples of kLibraryAlignmentBytes: two
 /// are read, the pass's result is written.
 /// Shapes: x shape.input(), y shape.output(), w [out_channels, height.window, width.window,
 /// in_channels / groups].
@@ -55,18 +54,13 @@ struct ConvolutionAddresses {
   std::byte* workspace = nullptr;
 };
 
-/// cuDNN, opened when it is first used, and the convolutions that it was asked for so far. Its
-/// algorithms are fixed ones that give the same bits on every run; none is looked for by time.
-/// Source: cuDNN's reference, cudnnConvolutionForward, ...BackwardData and ...BackwardFilter.
+/// The convolutions that cuDNN, which outlives this, was asked for so far. Its algorithms are fixed
+/// ones that give the same bits on every run; none is looked for by time. Source: cuDNN's
+/// reference, cudnnConvolutionForward, ...BackwardData and ...BackwardFilter.
 class ConvolutionLibrary {
  public:
-  /// What kernels may rely on; the same for all, for no choice must follow from addresses.
-  static constexpr std::uintptr_t kAlignmentBytes = 16;
-
-  /// For the device that the calling thread works on. Throws: Error(kPeer) where the library is
-  /// found but fails.
-  explicit ConvolutionLibrary(cudaStream_t stream);
-  ~ConvolutionLibrary();
+  /// Throws: Error(kPeer) where the library was found but lacks a function.
+  explicit ConvolutionLibrary(const CudnnLibrary& cudnn);
   ConvolutionLibrary(const ConvolutionLibrary&) = delete;
   ConvolutionLibrary& operator=(const ConvolutionLibrary&) = delete;
 
@@ -81,10 +75,6 @@ class ConvolutionLibrary {
  private:
   /// The library's functions that are called here.
   struct Functions {
-    decltype(&cudnnCreate) create = nullptr;
-    decltype(&cudnnDestroy) destroy = nullptr;
-    decltype(&cudnnSetStream) set_stream = nullptr;
-    decltype(&cudnnGetErrorString) error_string = nullptr;
     decltype(&cudnnCreateTensorDescriptor) tensor_create = nullptr;
     decltype(&cudnnDestroyTensorDescriptor) tensor_destroy = nullptr;
     decltype(&cudnnSetTensor4dDescriptor) tensor_set = nullptr;
@@ -114,10 +104,6 @@ class ConvolutionLibrary {
     std::size_t workspace_bytes = 0;
   };
 
-  void find_functions();
-  void check(cudnnStatus_t status, const std::string& what) const;
-  /// As check(), but false where the library does not support what it was asked for.
-  [[nodiscard]] bool takes(cudnnStatus_t status, const std::string& what) const;
   template <typename Handle>
   [[nodiscard]] Owned<Handle> made(cudnnStatus_t (*create)(Handle*),
                                    cudnnStatus_t (*destroy)(Handle)) const;
@@ -125,9 +111,8 @@ class ConvolutionLibrary {
   [[nodiscard]] std::optional<Prepared> prepare(const LibraryConvolution& convolution) const;
   [[nodiscard]] cudnnStatus_t find_workspace(ConvolutionPass pass, Prepared& parts) const;
 
-  device::SharedLibrary library_;
+  const CudnnLibrary& cudnn_;
   Functions functions_;
-  cudnnHandle_t handle_ = nullptr;
   /// Nothing for what the library does not take.
   std::map<LibraryConvolution, std::optional<Prepared>> prepared_;
 };

@@ -2,113 +2,66 @@
 
 #ifdef STRATA_HAVE_CUDNN
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "checks.hpp"
+#include "cuda_aligned.hpp"
 #include "cuda_attention_library.hpp"
 #include "cuda_kernel.hpp"
 
-// cuDNN gets addresses that no choice of its kernels follows from: a tensor that begins elsewhere
-// goes through a copy.
 namespace strata::ops::cuda {
 namespace {
 
 AttentionLibrary& library_of(Context& context) {
   auto& library = context.cuda_state().attention_library();
   if (library == nullptr) {
-    library = {new AttentionLibrary(stream_of(context)),
+    library = {new AttentionLibrary(cudnn_of(context)),
                [](AttentionLibrary* made) { delete made; }};
   }
   return *library;
 }
 
-using Address = std::byte* AttentionAddresses::*;
-
 /// One pass by cuDNN.
 class LibraryPass {
  public:
   LibraryPass(Context& context, AttentionPass pass, const AttentionShape& shape)
-      : context_(context), stream_(stream_of(context)), attention_{pass, shape} {}
+      : context_(context),
+        attention_{pass, shape},
+        tensors_(context, "copying attention's tensor") {}
 
-  /// The pass reads the tensor from what is then in `at`.
+  using Address = std::byte* AttentionAddresses::*;
   void reads(const ConstTensorView& tensor, Address at) {
-    tensors_.push_back({tensor, TensorView(), at});
+    require_place(context_, tensor);
+    tensors_.reads(tensor, at_.*at);
   }
-  void writes(const TensorView& tensor, Address at) { tensors_.push_back({tensor, tensor, at}); }
+  void writes(const TensorView& tensor, Address at) {
+    require_place(context_, tensor);
+    tensors_.writes(tensor, at_.*at);
+  }
   /// Whether cuDNN did it.
   [[nodiscard]] bool run() {
-    for (const Operand& operand : tensors_) {
-      require_place(context_, operand.tensor);
-    }
     if (context_.cuda_state().options().attention_kernels == LibraryKernels::kOwn) {
       return false;
     }
-    const std::optional<std::int64_t> workspace = library_of(context_).workspace_bytes(attention_);
-    if (!workspace) {
+    AttentionLibrary& library = library_of(context_);
+    const std::optional<std::int64_t> workspace_bytes = library.workspace_bytes(attention_);
+    if (!workspace_bytes) {
       return false;
     }
-    place(*workspace);
-    for (const Operand& operand : tensors_) {
-      if (operand.result.empty()) {
-        copy(at_.*operand.at, operand.tensor.raw(), operand.tensor.bytes());
-      }
-    }
-    if (!library_of(context_).run(attention_, at_)) {
+    at_.workspace = tensors_.place(*workspace_bytes);
+    if (!library.run(attention_, at_)) {
       return false;
     }
-    for (const Operand& operand : tensors_) {
-      if (!operand.result.empty()) {
-        copy(operand.result.raw(), at_.*operand.at, operand.tensor.bytes());
-      }
-    }
+    tensors_.finish();
     return true;
   }
 
  private:
-  struct Operand {
-    ConstTensorView tensor;
-    /// The same where it is written.
-    TensorView result;
-    Address at;
-
-    [[nodiscard]] bool is_aligned() const {
-      return reinterpret_cast<std::uintptr_t>(tensor.raw()) % OperationGraph::kAlignmentBytes == 0;
-    }
-    /// What a copy takes of the scratch.
-    [[nodiscard]] std::int64_t copied_bytes() const {
-      constexpr std::int64_t kLine = 256;
-      return is_aligned() ? 0 : (tensor.bytes() + kLine - 1) / kLine * kLine;
-    }
-  };
-
-  void place(std::int64_t workspace_bytes) {
-    std::int64_t bytes = workspace_bytes;
-    for (const Operand& operand : tensors_) {
-      bytes += operand.copied_bytes();
-    }
-    std::byte* free = scratch_of<std::byte>(context_, bytes);
-    for (const Operand& operand : tensors_) {
-      at_.*operand.at = operand.is_aligned() ? const_cast<std::byte*>(operand.tensor.raw()) : free;
-      free += operand.copied_bytes();
-    }
-    at_.workspace = free;
-  }
-  void copy(std::byte* to, const std::byte* from, std::int64_t bytes) const {
-    if (to != from) {
-      check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice,
-                            stream_),
-            "copying attention's tensor");
-    }
-  }
-
   Context& context_;
-  cudaStream_t stream_;
   LibraryAttention attention_;
-  std::vector<Operand> tensors_;
   AttentionAddresses at_;
+  AlignedTensors tensors_;
 };
 
 }  // namespace

@@ -4,49 +4,27 @@
 
 #include <cuda_runtime.h>
 
-#include "strata/device/failure.hpp"
-
+#include "cuda_aligned.hpp"
 #include "cuda_operation_graph.hpp"
 
 namespace strata::ops::cuda {
 
-GraphLibrary::GraphLibrary() : library_("libcudnn.so." + std::to_string(CUDNN_MAJOR)) {
-  if (!library_.loaded()) {
+GraphLibrary::GraphLibrary(const CudnnLibrary& cudnn) : cudnn_(cudnn) {
+  if (!cudnn.loaded()) {
     return;
   }
-  const auto find = [&]<typename Function>(const char* name, Function& function) {
-    function = library_.function<Function>(name);
-    if (function == nullptr) {
-      device::cuda_failed("loading cuDNN", "the library lacks " + std::string(name));
-    }
-  };
-  find("cudnnCreate", create_handle);
-  find("cudnnDestroy", destroy_handle);
-  find("cudnnSetStream", set_stream);
-  find("cudnnGetVersion", version_);
-  find("cudnnGetErrorString", error_string_);
-  find("cudnnBackendCreateDescriptor", create);
-  find("cudnnBackendDestroyDescriptor", destroy);
-  find("cudnnBackendSetAttribute", set);
-  find("cudnnBackendGetAttribute", get);
-  find("cudnnBackendFinalize", finalize);
-  find("cudnnBackendExecute", execute);
-}
-
-std::int64_t GraphLibrary::version() const {
-  return static_cast<std::int64_t>(version_());
-}
-
-void GraphLibrary::check(cudnnStatus_t status, const std::string& what) const {
-  if (status != CUDNN_STATUS_SUCCESS) {
-    device::cuda_failed(what.c_str(), error_string_(status));
-  }
+  cudnn.find("cudnnBackendCreateDescriptor", create);
+  cudnn.find("cudnnBackendDestroyDescriptor", destroy);
+  cudnn.find("cudnnBackendSetAttribute", set);
+  cudnn.find("cudnnBackendGetAttribute", get);
+  cudnn.find("cudnnBackendFinalize", finalize);
+  cudnn.find("cudnnBackendExecute", execute);
 }
 
 GraphDescriptor::GraphDescriptor(const GraphLibrary& library, cudnnBackendDescriptorType_t type)
     : library_(&library), raw_(nullptr, library.destroy) {
   cudnnBackendDescriptor_t raw = nullptr;
-  library.check(library.create(type, &raw), "making a descriptor of cuDNN's");
+  library.cudnn().check(library.create(type, &raw), "making a descriptor of cuDNN's");
   raw_.reset(raw);
 }
 
@@ -89,26 +67,21 @@ bool GraphDescriptor::finish_as_candidate() const {
 }
 
 bool GraphDescriptor::finish() const {
-  const cudnnStatus_t status = library_->finalize(raw());
-  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) {
-    return false;
-  }
-  library_->check(status, "describing an operation to cuDNN");
-  return true;
+  return library_->cudnn().takes(library_->finalize(raw()), "describing an operation to cuDNN");
 }
 
 void GraphDescriptor::set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                               std::int64_t count, const void* values) const {
-  library_->check(library_->set(raw(), name, type, count, values),
-                  "giving cuDNN attribute " + std::to_string(name));
+  library_->cudnn().check(library_->set(raw(), name, type, count, values),
+                          "giving cuDNN attribute " + std::to_string(name));
 }
 
 std::int64_t GraphDescriptor::get_raw(cudnnBackendAttributeName_t name,
                                       cudnnBackendAttributeType_t type, std::int64_t most,
                                       void* values) const {
   std::int64_t count = 0;
-  library_->check(library_->get(raw(), name, type, most, &count, values),
-                  "asking cuDNN for attribute " + std::to_string(name));
+  library_->cudnn().check(library_->get(raw(), name, type, most, &count, values),
+                          "asking cuDNN for attribute " + std::to_string(name));
   return std::min(count, most);
 }
 
@@ -117,8 +90,9 @@ OperationGraph::Tensor OperationGraph::tensor(const GraphTensor& tensor) {
   const auto number = static_cast<Tensor>(tensors_.size()) + 1;
   made.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, number);
   made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, tensor.type);
-  made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT,
-           tensor.type == CUDNN_DATA_BFLOAT16 ? kAlignmentBytes : std::int64_t{4});
+  made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, tensor.type == CUDNN_DATA_BFLOAT16
+                                                 ? std::int64_t{kLibraryAlignmentBytes}
+                                                 : std::int64_t{4});
   made.set(CUDNN_ATTR_TENSOR_DIMENSIONS, std::span<const std::int64_t>(tensor.sizes));
   made.set(CUDNN_ATTR_TENSOR_STRIDES, std::span<const std::int64_t>(tensor.strides));
   made.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, tensor.place == GraphPlace::kBetween);
@@ -269,7 +243,7 @@ std::optional<GraphPlan> OperationGraph::plan_of(const GraphTarget& target,
   return made;
 }
 
-bool run(const GraphLibrary& library, cudnnHandle_t handle, const GraphPlan& plan,
+bool run(const GraphLibrary& library, const GraphPlan& plan,
          std::span<const GraphArgument> arguments, std::byte* workspace) {
   std::vector<std::int64_t> numbers;
   std::vector<void*> addresses;
@@ -281,13 +255,10 @@ bool run(const GraphLibrary& library, cudnnHandle_t handle, const GraphPlan& pla
   pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, std::span<const std::int64_t>(numbers));
   pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, std::span<void* const>(addresses));
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, static_cast<void*>(workspace));
-  library.check(library.finalize(pack.raw()), "giving cuDNN addresses");
-  const cudnnStatus_t status = library.execute(handle, plan.plan.raw(), pack.raw());
-  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) {
-    return false;
-  }
-  library.check(status, "running attention by cuDNN (numerics.attention = own does without)");
-  return true;
+  library.cudnn().check(library.finalize(pack.raw()), "giving cuDNN addresses");
+  return library.cudnn().takes(
+      library.execute(library.cudnn().handle(), plan.plan.raw(), pack.raw()),
+      "running attention by cuDNN (numerics.attention = own does without)");
 }
 
 }  // namespace strata::ops::cuda

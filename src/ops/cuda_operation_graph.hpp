@@ -13,28 +13,21 @@
 
 #include <cudnn.h>
 
-#include "strata/device/shared_library.hpp"
+#include "cuda_cudnn_library.hpp"
 
 // cuDNN's graphs: operations and the tensors between them, for which it looks for one kernel.
 // Included by .cu files and tests alone, where cuDNN's header was found. Source: cuDNN's reference,
 // "Backend API".
 namespace strata::ops::cuda {
 
-/// cuDNN with its functions for graphs, opened when the first of these objects is made.
+/// cuDNN with its functions for graphs. It outlives this.
 class GraphLibrary {
  public:
-  GraphLibrary();
+  /// Throws: Error(kPeer) where the library was found but lacks a function.
+  explicit GraphLibrary(const CudnnLibrary& cudnn);
 
-  /// Whether the library was found.
-  [[nodiscard]] bool loaded() const { return library_.loaded(); }
-  /// Of the library that was opened, as CUDNN_VERSION.
-  [[nodiscard]] std::int64_t version() const;
-  /// Throws: Error(kPeer) unless the status is success; `what` says what was done.
-  void check(cudnnStatus_t status, const std::string& what) const;
+  [[nodiscard]] const CudnnLibrary& cudnn() const { return cudnn_; }
 
-  decltype(&cudnnCreate) create_handle = nullptr;
-  decltype(&cudnnDestroy) destroy_handle = nullptr;
-  decltype(&cudnnSetStream) set_stream = nullptr;
   decltype(&cudnnBackendCreateDescriptor) create = nullptr;
   decltype(&cudnnBackendDestroyDescriptor) destroy = nullptr;
   decltype(&cudnnBackendSetAttribute) set = nullptr;
@@ -43,9 +36,7 @@ class GraphLibrary {
   decltype(&cudnnBackendExecute) execute = nullptr;
 
  private:
-  device::SharedLibrary library_;
-  decltype(&cudnnGetVersion) version_ = nullptr;
-  decltype(&cudnnGetErrorString) error_string_ = nullptr;
+  const CudnnLibrary& cudnn_;
 };
 
 /// What cuDNN calls the type of an attribute's value.
@@ -161,9 +152,7 @@ class OperationGraph {
 
   explicit OperationGraph(const GraphLibrary& library) : library_(library) {}
 
-  /// What addresses of bfloat16 begin at a multiple of; others at one of their elements' size.
-  static constexpr std::int64_t kAlignmentBytes = 16;
-
+  /// In memory, bfloat16 begins at a multiple of kLibraryAlignmentBytes, float32 at one of 4 bytes.
   Tensor tensor(const GraphTensor& tensor);
   /// c = a b, matrices of the last two dimensions.
   void matmul(Tensor a, Tensor b, Tensor c);
@@ -209,9 +198,9 @@ struct GraphArgument {
   const void* address = nullptr;
 };
 
-/// Puts a plan's kernel on the handle's stream. False where cuDNN refuses it after all: then
-/// nothing was put there.
-[[nodiscard]] bool run(const GraphLibrary& library, cudnnHandle_t handle, const GraphPlan& plan,
+/// Puts a plan's kernel on the stream of the library's handle. False where cuDNN refuses it after
+/// all: then nothing was put there.
+[[nodiscard]] bool run(const GraphLibrary& library, const GraphPlan& plan,
                        std::span<const GraphArgument> arguments, std::byte* workspace);
 
 }  // namespace strata::ops::cuda

@@ -6,6 +6,7 @@
 #include "strata/core/error.hpp"
 #include "strata/device/failure.hpp"
 
+#include "cuda_aligned.hpp"
 #include "cuda_product_library.hpp"
 #include "cuda_state.hpp"
 
@@ -45,17 +46,6 @@ std::string choosing(const LibraryProduct& product) {
                      strata::name_of(product.result), name_of(product.epilogue));
 }
 
-/// Looks a function up, in the words of its declaration.
-template <typename Function>
-void find(const device::SharedLibrary& library, const char* name, Function& function) {
-  function = library.function<Function>(name);
-  if (function == nullptr) {
-    device::cuda_failed("loading cuBLASLt",
-                        library.loaded() ? "the library lacks " + std::string(name)
-                                         : std::string("the library is not found on this node"));
-  }
-}
-
 }  // namespace
 
 bool has_pre_activation(cublasLtEpilogue_t epilogue) {
@@ -69,19 +59,19 @@ bool has_bias(cublasLtEpilogue_t epilogue) {
 
 ProductLibrary::ProductLibrary()
     : library_("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000)) {
-  find(library_, "cublasLtCreate", functions_.create);
-  find(library_, "cublasLtDestroy", functions_.destroy);
-  find(library_, "cublasLtGetStatusString", functions_.status_string);
-  find(library_, "cublasLtMatmul", functions_.matmul);
-  find(library_, "cublasLtMatmulDescCreate", functions_.desc_create);
-  find(library_, "cublasLtMatmulDescDestroy", functions_.desc_destroy);
-  find(library_, "cublasLtMatmulDescSetAttribute", functions_.desc_set);
-  find(library_, "cublasLtMatrixLayoutCreate", functions_.layout_create);
-  find(library_, "cublasLtMatrixLayoutDestroy", functions_.layout_destroy);
-  find(library_, "cublasLtMatmulPreferenceCreate", functions_.preference_create);
-  find(library_, "cublasLtMatmulPreferenceDestroy", functions_.preference_destroy);
-  find(library_, "cublasLtMatmulPreferenceSetAttribute", functions_.preference_set);
-  find(library_, "cublasLtMatmulAlgoGetHeuristic", functions_.heuristic);
+  library_.find("cublasLtCreate", functions_.create);
+  library_.find("cublasLtDestroy", functions_.destroy);
+  library_.find("cublasLtGetStatusString", functions_.status_string);
+  library_.find("cublasLtMatmul", functions_.matmul);
+  library_.find("cublasLtMatmulDescCreate", functions_.desc_create);
+  library_.find("cublasLtMatmulDescDestroy", functions_.desc_destroy);
+  library_.find("cublasLtMatmulDescSetAttribute", functions_.desc_set);
+  library_.find("cublasLtMatrixLayoutCreate", functions_.layout_create);
+  library_.find("cublasLtMatrixLayoutDestroy", functions_.layout_destroy);
+  library_.find("cublasLtMatmulPreferenceCreate", functions_.preference_create);
+  library_.find("cublasLtMatmulPreferenceDestroy", functions_.preference_destroy);
+  library_.find("cublasLtMatmulPreferenceSetAttribute", functions_.preference_set);
+  library_.find("cublasLtMatmulAlgoGetHeuristic", functions_.heuristic);
   check(functions_.create(&handle_), "starting cuBLASLt");
 }
 
@@ -114,7 +104,7 @@ ProductLibrary::Owned<cublasLtMatmulDesc_t> ProductLibrary::desc_of(
   set(CUBLASLT_MATMUL_DESC_TRANSB, library_operation(product.transpose_a));
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
   // The choice of a kernel reads no bias or pre-activation, but how its address is aligned.
-  const void* const aligned = reinterpret_cast<const void*>(std::uintptr_t{kAlignmentBytes});
+  const void* const aligned = reinterpret_cast<const void*>(std::uintptr_t{kLibraryAlignmentBytes});
   if (has_bias(product.epilogue)) {
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
   }
@@ -147,10 +137,10 @@ std::optional<cublasLtMatmulAlgo_t> ProductLibrary::algorithm_of(const LibraryPr
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaState::kWorkspaceBytes});
   // The sum over k is not split.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kAlignmentBytes);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kAlignmentBytes);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kAlignmentBytes);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kAlignmentBytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kLibraryAlignmentBytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kLibraryAlignmentBytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kLibraryAlignmentBytes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kLibraryAlignmentBytes);
   cublasLtMatmulHeuristicResult_t result{};
   int count = 0;
   const cublasStatus_t status =

@@ -36,14 +36,14 @@ struct LibraryProduct {
   friend auto operator<=>(const LibraryProduct&, const LibraryProduct&) = default;
 };
 
-/// Where a product's row-major tensors lie, all at multiples of ProductLibrary::kAlignmentBytes.
+/// Where a product's row-major tensors lie, all at multiples of kLibraryAlignmentBytes.
 struct ProductAddresses {
-  const std::byte* a = nullptr;
-  const std::byte* b = nullptr;
+  std::byte* a = nullptr;
+  std::byte* b = nullptr;
   /// What the product is added to, c or another tensor like it; read where it accumulates.
-  const std::byte* addend = nullptr;
+  std::byte* addend = nullptr;
   /// Read where the epilogue has one.
-  const std::byte* bias = nullptr;
+  std::byte* bias = nullptr;
   /// Like c: what gelu is applied to, written by its epilogue and read by its gradient's.
   std::byte* pre_activation = nullptr;
   std::byte* c = nullptr;
@@ -56,9 +56,6 @@ struct ProductAddresses {
 /// cuBLASLt, opened when it is first used, and the products that it was asked for so far.
 class ProductLibrary {
  public:
-  /// What kernels may rely on. More than an element, for kernels that load one element at a time
-  /// are slow; the same for all, for the choice of a kernel must not follow from addresses.
-  static constexpr std::uint32_t kAlignmentBytes = 16;
   /// What the rows of a pre-activation are a multiple of, in elements.
   static constexpr std::int64_t kPreActivationMultiple = 8;
 

@@ -19,9 +19,11 @@ namespace strata::ops {
 namespace cuda {
 /// cuBLASLt and the products that it was asked for; known where products are made.
 class ProductLibrary;
-/// cuDNN and the convolutions that it was asked for; known where convolutions are made.
+/// cuDNN; known where it is used.
+class CudnnLibrary;
+/// The convolutions that cuDNN was asked for; known where convolutions are made.
 class ConvolutionLibrary;
-/// cuDNN and the attention that it was asked for; known where attention is made.
+/// The attention that cuDNN was asked for; known where attention is made.
 class AttentionLibrary;
 }  // namespace cuda
 
@@ -79,6 +81,8 @@ class CudaState {
   /// Made when it is first used. Known to src/ops/matmul.cu.
   [[nodiscard]] auto& product_library() { return product_library_; }
   [[nodiscard]] const CudaOptions& options() const { return options_; }
+  /// Made when it is first used. Known to src/ops/cuda_cudnn_library.cu.
+  [[nodiscard]] auto& cudnn_library() { return cudnn_library_; }
   /// Made when it is first used. Known to src/ops/cuda_library_convolution.cu.
   [[nodiscard]] auto& convolution_library() { return convolution_library_; }
   /// Made when it is first used. Known to src/ops/cuda_library_attention.cu.
@@ -95,6 +99,9 @@ class CudaState {
   std::vector<std::pair<std::vector<std::byte>, device::Buffer>> additions_;
   std::unique_ptr<cuda::ProductLibrary, void (*)(cuda::ProductLibrary*)> product_library_{
       nullptr, [](cuda::ProductLibrary*) {}};
+  std::unique_ptr<cuda::CudnnLibrary, void (*)(cuda::CudnnLibrary*)> cudnn_library_{
+      nullptr, [](cuda::CudnnLibrary*) {}};
+  // They use the one above, which outlives them.
   std::unique_ptr<cuda::ConvolutionLibrary, void (*)(cuda::ConvolutionLibrary*)>
       convolution_library_{nullptr, [](cuda::ConvolutionLibrary*) {}};
   std::unique_ptr<cuda::AttentionLibrary, void (*)(cuda::AttentionLibrary*)> attention_library_{

@@ -1,6 +1,7 @@
 #include "strata/ops/matmul.hpp"
 
 #include "checks.hpp"
+#include "cuda_aligned.hpp"
 #include "cuda_kernel.hpp"
 #include "cuda_ops.hpp"
 #include "cuda_product_library.hpp"
@@ -16,86 +17,6 @@ ProductLibrary& library_of(Context& context) {
   }
   return *library;
 }
-
-bool is_aligned(const std::byte* address) {
-  return reinterpret_cast<std::uintptr_t>(address) % ProductLibrary::kAlignmentBytes == 0;
-}
-
-/// What a product reads and writes; all but a, b and c may be empty.
-struct ProductTensors {
-  ConstTensorView a;
-  ConstTensorView b;
-  /// What it is added to: c, or a tensor like it.
-  ConstTensorView addend;
-  ConstTensorView bias;
-  /// The argument of gelu that is kept, or that gelu's gradient is taken at.
-  TensorView kept;
-  ConstTensorView read;
-  TensorView c;
-};
-
-/// A product's tensors with copies in their place where they are not aligned as the library's
-/// kernels want it, so that the choice of a kernel, and the bits, never follow from addresses.
-class AlignedTensors {
- public:
-  AlignedTensors(Context& context, const ProductTensors& tensors)
-      : stream_(stream_of(context)), c_(tensors.c), kept_(tensors.kept) {
-    const bool adds_in_place = tensors.addend.raw() == tensors.c.raw();
-    const ConstTensorView addend = adds_in_place ? ConstTensorView() : tensors.addend;
-    std::int64_t bytes = 0;
-    for (const ConstTensorView& tensor :
-         {tensors.a, tensors.b, addend, tensors.bias, ConstTensorView(tensors.kept), tensors.read,
-          ConstTensorView(tensors.c)}) {
-      bytes += is_aligned(tensor.raw()) ? 0 : padded(tensor.bytes());
-    }
-    std::byte* free = bytes == 0 ? nullptr : scratch_of<std::byte>(context, bytes);
-    const auto place = [&](const ConstTensorView& tensor, bool reads) {
-      if (is_aligned(tensor.raw())) {
-        return const_cast<std::byte*>(tensor.raw());
-      }
-      std::byte* const copied = free;
-      free += padded(tensor.bytes());
-      if (reads) {
-        copy(copied, tensor.raw(), tensor.bytes());
-      }
-      return copied;
-    };
-    at_.a = place(tensors.a, true);
-    at_.b = place(tensors.b, true);
-    at_.bias = place(tensors.bias, true);
-    at_.c = place(tensors.c, adds_in_place);
-    at_.addend = addend.empty() ? at_.c : place(addend, true);
-    at_.pre_activation =
-        tensors.kept.empty() ? place(tensors.read, true) : place(tensors.kept, false);
-  }
-
-  [[nodiscard]] const ProductAddresses& at() const { return at_; }
-  /// Brings results that stand in copies to where they belong.
-  void finish() const {
-    if (at_.c != c_.raw()) {
-      copy(c_.raw(), at_.c, c_.bytes());
-    }
-    if (!kept_.empty() && at_.pre_activation != kept_.raw()) {
-      copy(kept_.raw(), at_.pre_activation, kept_.bytes());
-    }
-  }
-
- private:
-  static std::int64_t padded(std::int64_t bytes) {
-    constexpr std::int64_t kLine = 256;
-    return (bytes + kLine - 1) / kLine * kLine;
-  }
-  void copy(std::byte* to, const std::byte* from, std::int64_t bytes) const {
-    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice,
-                          stream_),
-          "copying a product's tensor");
-  }
-
-  cudaStream_t stream_;
-  TensorView c_;
-  TensorView kept_;
-  ProductAddresses at_;
-};
 
 /// c = c + bias, or relu of it.
 template <typename T, typename Bias>
@@ -153,6 +74,48 @@ cublasLtEpilogue_t epilogue_of(ProductLibrary& library, LibraryProduct product,
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
+/// The tensors of a product but for those of its options.
+struct ProductTensors {
+  const ConstTensorView& a;
+  const ConstTensorView& b;
+  const TensorView& c;
+  /// What the library makes: c, or the argument of a gelu behind it.
+  const TensorView& made;
+};
+
+/// What the library does of a product.
+void multiply(Context& context, const LibraryProduct& product, const ProductTensors& tensors,
+              const MatmulOptions& options) {
+  ProductAddresses at;
+  AlignedTensors aligned(context, "copying a product's tensor");
+  aligned.reads(tensors.a, at.a);
+  aligned.reads(tensors.b, at.b);
+  if (has_bias(product.epilogue)) {
+    aligned.reads(options.bias, at.bias);
+  }
+  if (has_pre_activation(product.epilogue)) {
+    if (options.pre_activation.empty()) {
+      aligned.reads(options.gelu_gradient_of, at.pre_activation);
+    } else {
+      aligned.writes(options.pre_activation, at.pre_activation);
+    }
+  }
+  const ConstTensorView addend =
+      options.accumulate == Accumulate::kAdd ? ConstTensorView(tensors.c) : options.addend;
+  if (addend.raw() == tensors.made.raw()) {
+    aligned.updates(tensors.made, at.c);
+  } else {
+    aligned.writes(tensors.made, at.c);
+    aligned.reads(addend, at.addend);
+  }
+  aligned.place(0);
+  if (at.addend == nullptr) {
+    at.addend = at.c;
+  }
+  library_of(context).multiply(product, at, context.cuda_state().workspace(), stream_of(context));
+  aligned.finish();
+}
+
 /// What the options ask for and the epilogue has not done; `made` holds what the product gave.
 void finish(Context& context, const MatmulOptions& options, cublasLtEpilogue_t epilogue,
             const TensorView& made, const TensorView& c) {
@@ -190,26 +153,11 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   product.transpose_b = options.transpose_b;
   product.accumulate = options.addend.empty() ? options.accumulate : Accumulate::kAdd;
   product.precision = context.cuda_state().options().float32_products;
-  ProductLibrary& library = library_of(context);
-  product.epilogue = epilogue_of(library, product, options);
+  product.epilogue = epilogue_of(library_of(context), product, options);
   const bool gelu_behind =
       options.activation == Activation::kGelu && !has_pre_activation(product.epilogue);
   const TensorView& made = gelu_behind ? options.pre_activation : c;
-  ProductTensors tensors;
-  tensors.a = a;
-  tensors.b = b;
-  tensors.addend = options.accumulate == Accumulate::kAdd ? ConstTensorView(c) : options.addend;
-  tensors.c = made;
-  if (has_bias(product.epilogue)) {
-    tensors.bias = options.bias;
-  }
-  if (has_pre_activation(product.epilogue)) {
-    tensors.kept = options.pre_activation;
-    tensors.read = options.gelu_gradient_of;
-  }
-  const AlignedTensors aligned(context, tensors);
-  library.multiply(product, aligned.at(), context.cuda_state().workspace(), stream_of(context));
-  aligned.finish();
+  multiply(context, product, {a, b, c, made}, options);
   finish(context, options, product.epilogue, made, c);
 }
 

@@ -49,7 +49,7 @@ class CudnnPlans : public testing::Test {
  protected:
   void SetUp() override {
     constexpr std::int64_t kFirstThatKnowsDescribedGpus = 91100;
-    if (!library_.loaded() || library_.version() < kFirstThatKnowsDescribedGpus) {
+    if (!cudnn_.loaded() || cudnn_.version() < kFirstThatKnowsDescribedGpus) {
       GTEST_SKIP() << "no cuDNN of 9.11 or later";
     }
     if (!device::SharedLibrary("libnvrtc.so." + std::to_string(CUDART_VERSION / 1000)).loaded()) {
@@ -77,7 +77,8 @@ class CudnnPlans : public testing::Test {
     }
   }
 
-  const GraphLibrary library_;
+  const CudnnLibrary cudnn_;
+  const GraphLibrary library_{cudnn_};
 };
 
 /// Where a query head begins in qkv, y and log_sums.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace strata::device {
 
@@ -9,8 +10,13 @@ namespace strata::device {
 /// (docs/decisions/0001-cuda-libraries-on-demand.md). Stays loaded.
 class SharedLibrary {
  public:
+  /// What a user can do where a library is missing.
+  static constexpr std::string_view kRemedy =
+      "put its directory into LD_LIBRARY_PATH on every node";
+
   /// Looks where the system's loader looks, then in the directories where the build found it.
-  explicit SharedLibrary(const std::string& file);
+  /// `remedy` is what find() tells to do.
+  explicit SharedLibrary(const std::string& file, std::string_view remedy = kRemedy);
 
   [[nodiscard]] bool loaded() const { return handle_ != nullptr; }
 
@@ -19,10 +25,22 @@ class SharedLibrary {
   [[nodiscard]] Function function(const char* name) const {
     return reinterpret_cast<Function>(address(name));
   }
+  /// Looks up a function that must be there.
+  /// Throws: Error(kPeer) where the library was not found or does not have it.
+  template <typename Function>
+  void find(const char* name, Function& found) const {
+    found = function<Function>(name);
+    if (found == nullptr) {
+      missing(name);
+    }
+  }
 
  private:
   [[nodiscard]] void* address(const char* name) const;
+  [[noreturn]] void missing(const char* name) const;
 
+  std::string file_;
+  std::string remedy_;
   void* handle_ = nullptr;
 };
 

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <cuda_runtime.h>
+#include <cudnn.h>
+
+#include "strata/device/shared_library.hpp"
+#include "strata/ops/context.hpp"
+
+// Included by .cu files and tests alone, where cuDNN's header was found.
+namespace strata::ops::cuda {
+
+/// cuDNN, with what all that is done with it needs.
+class CudnnLibrary {
+ public:
+  /// Without a handle, for what the library says of GPUs that need not be there. Throws:
+  /// Error(kPeer) where it is found but lacks a function.
+  CudnnLibrary();
+  /// For the device that the calling thread works on. Throws: Error(kPeer) where the library is
+  /// found but fails.
+  explicit CudnnLibrary(cudaStream_t stream);
+  ~CudnnLibrary();
+  CudnnLibrary(const CudnnLibrary&) = delete;
+  CudnnLibrary& operator=(const CudnnLibrary&) = delete;
+
+  /// Whether the library was found.
+  [[nodiscard]] bool loaded() const { return library_.loaded(); }
+  /// Of the library that was opened, as CUDNN_VERSION.
+  [[nodiscard]] std::int64_t version() const;
+  /// What works on the stream; null where the library was not found.
+  [[nodiscard]] cudnnHandle_t handle() const { return handle_; }
+  /// Looks a function of a library that was found up. Throws: Error(kPeer) where it lacks it.
+  template <typename Function>
+  void find(const char* name, Function& function) const {
+    library_.find(name, function);
+  }
+  /// Throws: Error(kPeer) unless the status is success; `what` says what was done.
+  void check(cudnnStatus_t status, const std::string& what) const;
+  /// As check(), but false where the library does not support what it was asked for.
+  [[nodiscard]] bool takes(cudnnStatus_t status, const std::string& what) const;
+
+ private:
+  device::SharedLibrary library_;
+  decltype(&cudnnDestroy) destroy_handle_ = nullptr;
+  decltype(&cudnnGetVersion) version_ = nullptr;
+  decltype(&cudnnGetErrorString) error_string_ = nullptr;
+  cudnnHandle_t handle_ = nullptr;
+};
+
+/// The context's, opened when it is first asked for, on its stream.
+[[nodiscard]] const CudnnLibrary& cudnn_of(Context& context);
+
+}  // namespace strata::ops::cuda

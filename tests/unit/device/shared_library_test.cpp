@@ -1,0 +1,47 @@
+#include "strata/device/shared_library.hpp"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/core/error.hpp"
+
+namespace strata::device {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// What find() says of a function that is not there.
+std::string text_without(const SharedLibrary& library, const char* name) {
+  double (*function)(double) = nullptr;
+  try {
+    library.find(name, function);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kPeer);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(SharedLibrary, FindsItsFunctions) {
+  const SharedLibrary library("libm.so.6");
+  ASSERT_TRUE(library.loaded());
+  double (*root)(double) = nullptr;
+  library.find("sqrt", root);
+  EXPECT_EQ(root(9.0), 3.0);
+}
+
+TEST(SharedLibrary, SaysWhatIsMissingAndWhatToDo) {
+  EXPECT_THAT(
+      text_without(SharedLibrary("libm.so.6"), "no_such_function"),
+      AllOf(HasSubstr("libm.so.6"), HasSubstr("no_such_function"), HasSubstr("LD_LIBRARY_PATH")));
+  const SharedLibrary absent("libno-such-library.so.1", "do without");
+  EXPECT_FALSE(absent.loaded());
+  EXPECT_THAT(text_without(absent, "sqrt"),
+              AllOf(HasSubstr("libno-such-library.so.1 was not found"), HasSubstr("do without")));
+}
+
+}  // namespace
+}  // namespace strata::device
