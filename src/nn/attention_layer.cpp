@@ -79,7 +79,7 @@ class Attention final : public Sublayer {
     }
   }
 
-  std::int64_t library_bytes(const PassShape& pass) const override {
+  std::int64_t gpu_workspace_bytes(const PassShape& pass) const override {
     std::int64_t most = 0;
     for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
       const ops::AttentionShape shape{.sequences = pass.microbatch,

@@ -218,12 +218,13 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   memory.insert(memory.end(), samples.begin(), samples.end());
   if (plan.device == device::DeviceKind::kCuda) {
     memory.push_back({"cuBLASLt's workspace", ops::Context::kCudaBytes});
-    std::int64_t library_bytes = 0;
+    std::int64_t gpu_workspace_bytes = 0;
     for (std::int64_t i = rank.stage.layers.begin; i < rank.stage.layers.end; ++i) {
-      library_bytes = std::max(library_bytes, plan.model->layer(i).library_bytes(rank.stage.pass));
+      gpu_workspace_bytes =
+          std::max(gpu_workspace_bytes, plan.model->layer(i).gpu_workspace_bytes(rank.stage.pass));
     }
-    if (c.numerics.attention == ops::LibraryKernels::kLibrary && library_bytes > 0) {
-      memory.push_back({"cuDNN's attention, at most", library_bytes});
+    if (c.numerics.attention == ops::LibraryKernels::kLibrary && gpu_workspace_bytes > 0) {
+      memory.push_back({"cuDNN's attention, at most", gpu_workspace_bytes});
     }
   }
   return memory;

@@ -189,7 +189,9 @@ class Layer {
   /// Memory for the length of one call.
   [[nodiscard]] virtual std::vector<TensorSpec> workspace(const PassShape& pass) const;
   /// Bytes that a GPU's library works in, beside workspace(), where its kernels are wanted.
-  [[nodiscard]] virtual std::int64_t library_bytes(const PassShape& /*pass*/) const { return 0; }
+  [[nodiscard]] virtual std::int64_t gpu_workspace_bytes(const PassShape& /*pass*/) const {
+    return 0;
+  }
   /// Whether the output is the input's memory under another shape; such a layer has no passes.
   [[nodiscard]] virtual bool is_view() const { return false; }
   /// Whether backward reads the output; where not, its gradient may take the output's place.
