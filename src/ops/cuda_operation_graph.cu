@@ -119,46 +119,39 @@ void OperationGraph::matmul(Tensor a, Tensor b, Tensor c) {
   finish(std::move(operation));
 }
 
-void OperationGraph::pointwise(cudnnPointwiseMode_t how, Tensor x, std::optional<Tensor> b,
-                               Tensor y, cudnnDataType_t computes_in) {
+GraphDescriptor OperationGraph::elementwise(cudnnPointwiseMode_t how, cudnnDataType_t computes_in,
+                                            Tensor x, Tensor y, std::optional<std::int64_t> axis) {
   GraphDescriptor& mode = modes_.emplace_back(made(CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
   mode.set(CUDNN_ATTR_POINTWISE_MODE, how);
   mode.set(CUDNN_ATTR_POINTWISE_MATH_PREC, computes_in);
+  if (axis) {
+    mode.set(CUDNN_ATTR_POINTWISE_AXIS, *axis);
+  }
   is_supported_ = mode.finish() && is_supported_;
   GraphDescriptor operation = made(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
   operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, mode);
   operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, at(x));
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, at(y));
+  return operation;
+}
+
+void OperationGraph::pointwise(cudnnPointwiseMode_t how, Tensor x, std::optional<Tensor> b,
+                               Tensor y, cudnnDataType_t computes_in) {
+  GraphDescriptor operation = elementwise(how, computes_in, x, y);
   if (b) {
     operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, at(*b));
   }
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, at(y));
   finish(std::move(operation));
 }
 
 void OperationGraph::index(Tensor x, std::int64_t axis, Tensor y) {
-  GraphDescriptor& mode = modes_.emplace_back(made(CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
-  mode.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_GEN_INDEX);
-  mode.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_INT32);
-  mode.set(CUDNN_ATTR_POINTWISE_AXIS, axis);
-  is_supported_ = mode.finish() && is_supported_;
-  GraphDescriptor operation = made(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, mode);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, at(x));
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, at(y));
-  finish(std::move(operation));
+  finish(elementwise(CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, x, y, axis));
 }
 
 void OperationGraph::select(Tensor x, Tensor b, Tensor chosen, Tensor y) {
-  GraphDescriptor& mode = modes_.emplace_back(made(CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
-  mode.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_BINARY_SELECT);
-  mode.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
-  is_supported_ = mode.finish() && is_supported_;
-  GraphDescriptor operation = made(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, mode);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, at(x));
+  GraphDescriptor operation = elementwise(CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, x, y);
   operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, at(b));
   operation.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, at(chosen));
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, at(y));
   finish(std::move(operation));
 }
 

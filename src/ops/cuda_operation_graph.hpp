@@ -179,6 +179,10 @@ class OperationGraph {
     return tensors_[static_cast<std::size_t>(tensor - 1)];
   }
   GraphDescriptor made(cudnnBackendDescriptorType_t type) const { return {library_, type}; }
+  /// An elementwise operation, to which operands may be added. `axis`: of GEN_INDEX.
+  [[nodiscard]] GraphDescriptor elementwise(cudnnPointwiseMode_t how, cudnnDataType_t computes_in,
+                                            Tensor x, Tensor y,
+                                            std::optional<std::int64_t> axis = {});
   void finish(GraphDescriptor operation);
   [[nodiscard]] std::optional<GraphPlan> plan_of(const GraphTarget& target,
                                                  const GraphDescriptor& choice) const;
