@@ -144,7 +144,7 @@ formatted() {
 
 # clang-tidy on the program's sources, as the release build compiles them.
 tidied() {
-  run-clang-tidy -quiet -extra-arg=-Wno-unknown-warning-option -j "$jobs" -p build/release "^$PWD/src/.*\\.cpp\$" >build/tidy.log 2>/dev/null && return 0
+  run-clang-tidy -quiet -extra-arg=-Wno-unknown-warning-option -j "$jobs" -p build/release "^$PWD/(src|io)/.*\\.cpp\$" >build/tidy.log 2>/dev/null && return 0
   grep -E '(warning|error):' build/tidy.log | sort -u | head -n 40
   return 1
 }

@@ -13,8 +13,8 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/text.hpp"
 
-#include "commands.hpp"
-#include "versions.hpp"
+#include "commands/commands.hpp"
+#include "environment/versions.hpp"
 
 namespace strata::app {
 namespace {

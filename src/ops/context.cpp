@@ -4,8 +4,8 @@
 
 #include "strata/core/error.hpp"
 
-#include "cuda_state.hpp"
-#include "primitives.hpp"
+#include "cuda/resources.hpp"
+#include "onednn/primitive_cache.hpp"
 
 namespace strata::ops {
 

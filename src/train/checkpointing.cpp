@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kTokenizer = "tokenizer_checksum";
 
 /// The lines of a model as they are compared: words with one blank between them.
-std::vector<std::string> model_lines(const Plan& plan) {
+std::vector<std::string> model_lines(const plan::Plan& plan) {
   std::vector<std::string> lines;
   for (const std::string& line : layer_lines(plan.config, plan.train_data)) {
     lines.push_back(fmt::format("{}", fmt::join(split_words(line), " ")));
@@ -27,8 +27,8 @@ std::vector<std::string> model_lines(const Plan& plan) {
 
 /// The settings that decide the numbers of a run, beside its model: they must not change when it is
 /// continued.
-nlohmann::ordered_json identity_of(const Plan& plan) {
-  const RunConfig& c = plan.config;
+nlohmann::ordered_json identity_of(const plan::Plan& plan) {
+  const plan::RunConfig& c = plan.config;
   nlohmann::ordered_json identity{
       {"run.seed", c.run.seed},
       {"batch.global", c.batch.global},
@@ -54,7 +54,7 @@ nlohmann::ordered_json identity_of(const Plan& plan) {
   return identity;
 }
 
-std::vector<io::TensorInfo> tensors_of(const Plan& plan) {
+std::vector<io::TensorInfo> tensors_of(const plan::Plan& plan) {
   std::vector<io::TensorInfo> tensors;
   const DType dtype = compute_dtype(plan.config.numerics.dtype);
   for (const nn::ParameterSpec& spec : plan.model->parameters()) {
@@ -82,7 +82,7 @@ std::string text_of(const io::TensorInfo& tensor) {
 }
 
 /// Compares the tensors whose names begin with `prefix`.
-void require_same_tensors(const Plan& plan, const io::Checkpoint& checkpoint,
+void require_same_tensors(const plan::Plan& plan, const io::Checkpoint& checkpoint,
                           const std::string& prefix) {
   const std::vector<io::TensorInfo> expected = tensors_of(plan);
   for (const io::TensorInfo& tensor : expected) {
@@ -109,7 +109,7 @@ void require_same_tensors(const Plan& plan, const io::Checkpoint& checkpoint,
 }
 
 /// Compares what tensors do not show, as activations.
-void require_same_layers(const Plan& plan, const io::Checkpoint& checkpoint) {
+void require_same_layers(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const std::vector<std::string> lines = model_lines(plan);
   const auto stored = checkpoint.metadata().value("layers", std::vector<std::string>());
   for (std::size_t i = 0; i < std::max(lines.size(), stored.size()); ++i) {
@@ -123,7 +123,7 @@ void require_same_layers(const Plan& plan, const io::Checkpoint& checkpoint) {
 }
 
 /// Compares what a language model's token ids stand for.
-void require_same_tokenizer(const Plan& plan, const io::Checkpoint& checkpoint) {
+void require_same_tokenizer(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   if (plan.train_data.task != io::Task::kNextToken) {
     return;
   }
@@ -153,7 +153,7 @@ class FilePatience {
 };
 
 /// Writes and commits; throws AgreedError on every rank where any fails.
-void write_checkpoint(const Plan& plan, comm::Communicator& world, const RankState& state,
+void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const RankState& state,
                       const std::string& config_text, std::int64_t step) {
   const std::filesystem::path root = checkpoint_root(plan.config);
   comm::agree(world, [&] {
@@ -194,7 +194,7 @@ void write_checkpoint(const Plan& plan, comm::Communicator& world, const RankSta
 
 }  // namespace
 
-std::filesystem::path checkpoint_root(const RunConfig& config) {
+std::filesystem::path checkpoint_root(const plan::RunConfig& config) {
   return std::filesystem::path(config.run.dir) / "checkpoints";
 }
 
@@ -249,7 +249,7 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
   return std::nullopt;
 }
 
-VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
+plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   try {
     const nlohmann::json& grid = checkpoint.metadata().at("virtual_grid");
     return {.lanes = grid.at("lanes"),
@@ -261,13 +261,13 @@ VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   }
 }
 
-void require_same_model(const Plan& plan, const io::Checkpoint& checkpoint) {
+void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_tensors(plan, checkpoint, "weights/");
   require_same_layers(plan, checkpoint);
   require_same_tokenizer(plan, checkpoint);
 }
 
-void require_continues(const Plan& plan, const io::Checkpoint& checkpoint) {
+void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_model(plan, checkpoint);
   const nlohmann::json stored = checkpoint.metadata().value("identity", nlohmann::json::object());
   const nlohmann::ordered_json identity = identity_of(plan);
@@ -283,7 +283,7 @@ void require_continues(const Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_tensors(plan, checkpoint, "optimizer/");
 }
 
-void save_checkpoint(const Plan& plan, comm::Groups& groups, const RankState& state,
+void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,
                      const std::string& config_text, std::int64_t step, Log& log) {
   comm::Communicator& world = *groups.world;
   const std::filesystem::path root = checkpoint_root(plan.config);
@@ -300,7 +300,8 @@ void save_checkpoint(const Plan& plan, comm::Groups& groups, const RankState& st
   tidy_checkpoints(plan, world, step, log);
 }
 
-void tidy_checkpoints(const Plan& plan, comm::Communicator& world, std::int64_t step, Log& log) {
+void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
+                      Log& log) {
   if (world.rank() != 0) {
     return;
   }

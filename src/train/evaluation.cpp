@@ -27,7 +27,7 @@ std::string targets_text(const io::DatasetInfo& info) {
 
 }  // namespace
 
-std::string text_of(const Plan& plan, const EvaluationResult& result) {
+std::string text_of(const plan::Plan& plan, const EvaluationResult& result) {
   std::string text = fmt::format("loss {:.4f}", result.loss);
   if (is_language_model(plan)) {
     text += fmt::format(", perplexity {:.3f}", std::exp(result.loss));
@@ -38,12 +38,12 @@ std::string text_of(const Plan& plan, const EvaluationResult& result) {
   return text + fmt::format(" over {} samples", count_text(result.samples));
 }
 
-bool counts_classes(const Plan& plan) {
+bool counts_classes(const plan::Plan& plan) {
   return plan.train_data.task == io::Task::kClassification &&
          plan.model->output().placement == nn::Placement::kReplicated;
 }
 
-void require_fits(const Plan& plan, const io::DatasetInfo& info) {
+void require_fits(const plan::Plan& plan, const io::DatasetInfo& info) {
   const io::DatasetInfo& trained = plan.train_data;
   if (info.input_shape != trained.input_shape || info.target_shape != trained.target_shape ||
       info.task != trained.task || info.classes > trained.classes) {
@@ -74,7 +74,7 @@ void require_fits(const Plan& plan, const io::DatasetInfo& info) {
   }
 }
 
-EvaluationResult evaluate(ops::Context& context, const Plan& plan, const RankPlan& rank,
+EvaluationResult evaluate(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
                           comm::Groups& groups, pipeline::Executor& executor,
                           const io::Dataset& dataset, ClassCounts* counts) {
   const io::DatasetInfo& info = dataset.info();

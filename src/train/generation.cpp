@@ -39,8 +39,8 @@ void require_finite(std::span<const float> logits) {
 }
 
 /// The plan's only rank, with memory for one sequence and no backward pass.
-RankPlan generating_rank(const Plan& plan) {
-  RankPlan rank = rank_plan(plan, 0);
+plan::RankPlan generating_rank(const plan::Plan& plan) {
+  plan::RankPlan rank = rank_plan(plan, 0);
   rank.stage.pass.microbatch = 1;
   rank.stage.pass.together = 1;
   rank.stage.slots = {.activations = 1, .inputs = 0, .gradients = 0, .losses = 0};
@@ -82,7 +82,7 @@ std::int64_t sample_token(std::span<const float> logits, std::int64_t vocabulary
   return ids[static_cast<std::size_t>(chosen - reached.begin())];
 }
 
-void require_prompt_fits(const Plan& plan, std::span<const std::int64_t> prompt) {
+void require_prompt_fits(const plan::Plan& plan, std::span<const std::int64_t> prompt) {
   const std::int64_t context = plan.model->input_shape()[0];
   if (prompt.empty() || std::ssize(prompt) > context) {
     fail(ExitCode::kUsage,
@@ -91,7 +91,7 @@ void require_prompt_fits(const Plan& plan, std::span<const std::int64_t> prompt)
   }
 }
 
-Generator::Generator(ops::Context& context, const Plan& plan, comm::Groups& groups,
+Generator::Generator(ops::Context& context, const plan::Plan& plan, comm::Groups& groups,
                      const io::Checkpoint& checkpoint)
     : context_(context),
       plan_(plan),

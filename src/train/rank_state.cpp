@@ -55,7 +55,7 @@ void read_slice(const io::Checkpoint& checkpoint, const std::string& prefix,
 
 }  // namespace
 
-StageState::StageState(ops::Context& context, const Plan& plan, const RankPlan& rank,
+StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
                        comm::Groups& groups)
     : rank_(rank),
       weight_memory_(context.device(),
@@ -87,7 +87,7 @@ void StageState::load_weights(const io::Checkpoint& checkpoint) {
   }
 }
 
-RankState::RankState(ops::Context& context, const Plan& plan, const RankPlan& rank,
+RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
                      comm::Groups& groups)
     : context_(context),
       plan_(plan),

@@ -6,49 +6,15 @@
 
 namespace strata::train {
 
-io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank, std::int64_t first_step) {
-  return {.order = io::Order::kShuffled,
-          .sampling = plan.config.data.sampling,
-          .seed = plan.config.run.seed,
-          .global_batch = plan.config.batch.global,
-          .microbatch = plan.config.batch.micro,
-          .offsets = rank.offsets,
-          .first_step = first_step,
-          .steps = plan.total_steps - first_step,
-          .compute_dtype = plan.config.numerics.dtype,
-          .parts = rank.parts,
-          .normalise = plan.config.data.normalise,
-          .augmentation = plan.config.data.augmentation,
-          .reader_threads = plan.config.data.reader_threads};
-}
-
-io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank, std::int64_t rounds) {
-  io::LoaderOptions options = training_loader(plan, rank, 0);
-  options.order = io::Order::kSequential;
-  options.augmentation = {};
-  options.steps = rounds;
-  return options;
-}
-
-std::int64_t SampleFeed::device_bytes(device::DeviceKind device, const io::DatasetInfo& info,
-                                      const io::LoaderOptions& options) {
-  // Where a step reads them, and where the next one's land.
-  return 2 * pinned_bytes(device, info, options);
-}
-
-std::int64_t SampleFeed::pinned_bytes(device::DeviceKind device, const io::DatasetInfo& info,
-                                      const io::LoaderOptions& options) {
-  return device == device::DeviceKind::kCpu ? 0 : io::Loader::step_bytes(info, options);
-}
-
-SampleFeed::SampleFeed(ops::Context& context, const io::Dataset& dataset, const RankPlan& rank,
-                       io::LoaderOptions options)
+SampleFeed::SampleFeed(ops::Context& context, const io::Dataset& dataset,
+                       const plan::RankPlan& rank, io::LoaderOptions options)
     : context_(context) {
   if (!rank.loads) {
     return;
   }
   const device::Device& device = context.device();
-  if (const std::int64_t bytes = pinned_bytes(device.kind(), dataset.info(), options); bytes > 0) {
+  if (const std::int64_t bytes = plan::pinned_sample_bytes(device.kind(), dataset.info(), options);
+      bytes > 0) {
     memory_ = device::Buffer(device, bytes);
     crossing_.emplace(device, bytes);
   }

@@ -11,35 +11,17 @@
 #include "strata/io/loader.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/pipeline/executor.hpp"
-#include "strata/train/plan.hpp"
+#include "strata/plan/plan.hpp"
 
 namespace strata::train {
-
-/// What this rank's loader of the training split delivers: steps [first_step, total), each its own
-/// microbatches.
-[[nodiscard]] io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank,
-                                                std::int64_t first_step);
-
-/// The same for one ordered pass over a split in `rounds` steps.
-[[nodiscard]] io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank,
-                                                  std::int64_t rounds);
 
 /// This rank's samples, step after step, in the memory of the device that computes. Stages between
 /// the first and the last have none.
 class SampleFeed {
  public:
   /// Begins to read where the rank loads at all. Pre: `dataset` outlives the feed.
-  SampleFeed(ops::Context& context, const io::Dataset& dataset, const RankPlan& rank,
+  SampleFeed(ops::Context& context, const io::Dataset& dataset, const plan::RankPlan& rank,
              io::LoaderOptions options);
-
-  /// Memory of the feed, beside the loader's, on the device.
-  [[nodiscard]] static std::int64_t device_bytes(device::DeviceKind device,
-                                                 const io::DatasetInfo& info,
-                                                 const io::LoaderOptions& options);
-  /// The same, of host memory that a GPU reads.
-  [[nodiscard]] static std::int64_t pinned_bytes(device::DeviceKind device,
-                                                 const io::DatasetInfo& info,
-                                                 const io::LoaderOptions& options);
 
   /// Goes to the next step, waiting for its samples. What inputs() and targets() gave is void.
   void next();
@@ -90,7 +72,7 @@ class SampleFeed {
 class BatchSource final : public pipeline::MicrobatchSource {
  public:
   /// Rows whose global sample index is `limit` or more are padding.
-  BatchSource(const Plan& plan, const RankPlan& rank, const SampleFeed& feed,
+  BatchSource(const plan::Plan& plan, const plan::RankPlan& rank, const SampleFeed& feed,
               std::int64_t first_sample, std::int64_t limit)
       : microbatch_(plan.config.batch.micro),
         rank_(rank),
@@ -109,7 +91,7 @@ class BatchSource final : public pipeline::MicrobatchSource {
 
  private:
   std::int64_t microbatch_;
-  const RankPlan& rank_;
+  const plan::RankPlan& rank_;
   const SampleFeed& feed_;
   std::int64_t first_sample_;
   std::int64_t limit_;

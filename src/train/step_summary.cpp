@@ -36,7 +36,7 @@ constexpr std::size_t kSquaresAt = 2;
 /// A place for every slice of every parameter, in canonical order.
 class NormSlots {
  public:
-  explicit NormSlots(const Plan& plan) {
+  explicit NormSlots(const plan::Plan& plan) {
     for (const nn::ParameterSpec& spec : plan.model->parameters()) {
       const bool split = spec.split != nn::kNotSplit;
       const auto slices = static_cast<std::size_t>(split ? plan.config.numerics.shards : 1);
@@ -62,7 +62,7 @@ double flag_of(bool stop) {
 
 }  // namespace
 
-StepSummary summarise_step(const Plan& plan, const RankPlan& rank, comm::Groups& groups,
+StepSummary summarise_step(const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
                            RankState& state, StopRequest stop) {
   state.norm().begin(state.reducer().sums());
   groups.pipeline->settle();

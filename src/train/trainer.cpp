@@ -65,7 +65,7 @@ class Trainer {
     if (outcome == Outcome::kFinished && evaluated_step_ != end) {
       evaluate(end);
     }
-    if (config_.run.timeline == Switch::kOn) {
+    if (config_.run.timeline == plan::Switch::kOn) {
       timeline_.write(*setup_.groups.world,
                       std::filesystem::path(config_.run.dir) / "timeline.json");
     }
@@ -98,10 +98,10 @@ class Trainer {
                       setup_.checkpoint->directory().string());
       tidy_checkpoints(plan_, *setup_.groups.world, first_step_, setup_.log);
     }
-    if (config_.run.cuda_graphs == Switch::kOn && plan_.device == device::DeviceKind::kCuda) {
+    if (config_.run.cuda_graphs == plan::Switch::kOn && plan_.device == device::DeviceKind::kCuda) {
       require(state_.stage().record_passes(), "passes with messages in them were to be recorded");
     }
-    if (config_.run.timeline == Switch::kOn) {
+    if (config_.run.timeline == plan::Switch::kOn) {
       executor_.set_observer([this](const pipeline::Action& action, double from, double to) {
         const std::string lanes =
             plan_.together > 1 ? fmt::format(" of each of {} lanes", plan_.together) : "";
@@ -295,9 +295,9 @@ class Trainer {
   }
 
   const TrainerSetup& setup_;
-  const Plan& plan_;
-  const RunConfig& config_;
-  RankPlan rank_;
+  const plan::Plan& plan_;
+  const plan::RunConfig& config_;
+  plan::RankPlan rank_;
   RankState state_;
   pipeline::Executor executor_;
   std::optional<SampleFeed> feed_;

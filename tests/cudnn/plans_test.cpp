@@ -12,7 +12,7 @@
 
 #include "strata/device/shared_library.hpp"
 
-#include "cuda_attention_graph.hpp"
+#include "attention/cudnn_attention_graph.hpp"
 
 // What the real cuDNN says of attention's graphs, for GPUs that are described to it. It compiles
 // its kernels for them; nothing is run.

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "blocks.hpp"
-#include "cuda_mma.hpp"
+#include "cuda/mma.hpp"
 
 // Tensor cores' instructions on a CPU, by the layouts that the PTX manual gives for them: which
 // lane and register holds which row and column. Lanes look into each other's registers and wait

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "strata/train/config.hpp"
+#include "strata/plan/config.hpp"
 
 namespace strata::app {
 
@@ -16,8 +16,8 @@ struct Option {
   std::string unit;    ///< empty: none
   std::string help;
   /// Throws: Error(kUsage) where the text is no such value or out of range.
-  std::function<void(train::RunConfig&, const std::string&)> set;
-  std::function<std::string(const train::RunConfig&)> get;
+  std::function<void(plan::RunConfig&, const std::string&)> set;
+  std::function<std::string(const plan::RunConfig&)> get;
 };
 
 /// All settings but model.layer, in the order of the reference; sections are contiguous.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "strata/comm/ordered_reduction.hpp"
-#include "strata/comm/part_group.hpp"
+#include "strata/comm/partitioned_group.hpp"
 #include "strata/comm/summation.hpp"
 #include "strata/ops/context.hpp"
 

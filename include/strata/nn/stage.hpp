@@ -13,8 +13,8 @@
 #include "strata/grid/grid.hpp"
 #include "strata/nn/gradient_sink.hpp"
 #include "strata/nn/model.hpp"
+#include "strata/ops/graph_cache.hpp"
 #include "strata/ops/loss.hpp"
-#include "strata/ops/recorder.hpp"
 
 namespace strata::nn {
 

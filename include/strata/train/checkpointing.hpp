@@ -8,13 +8,13 @@
 #include "strata/comm/groups.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
-#include "strata/train/plan.hpp"
+#include "strata/plan/plan.hpp"
 #include "strata/train/rank_state.hpp"
 
 namespace strata::train {
 
 /// The directory of a run's checkpoints.
-[[nodiscard]] std::filesystem::path checkpoint_root(const RunConfig& config);
+[[nodiscard]] std::filesystem::path checkpoint_root(const plan::RunConfig& config);
 
 /// The newest checkpoint below `root` all of whose bytes are good; bad ones are passed over with a
 /// warning. Every rank checks a share of the files. Communication: collective over the world.
@@ -23,26 +23,27 @@ namespace strata::train {
     comm::Communicator& world, const std::filesystem::path& root, Log& log);
 
 /// The virtual grid that a checkpoint was made with.
-[[nodiscard]] VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint);
+[[nodiscard]] plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint);
 
 /// Refuses a checkpoint of another model, optimizer state aside.
 /// Throws: Error(kCheckpoint) naming the first tensor or layer that differs; Error(kData) where a
 /// language model learned from ids of another tokenizer than the plan's training data.
-void require_same_model(const Plan& plan, const io::Checkpoint& checkpoint);
+void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
 /// Refuses a checkpoint that the plan cannot continue.
 /// Throws: Error(kCheckpoint) for another model, naming the first tensor that differs;
 /// Error(kUsage) for another seed, batch or data set, naming the setting.
-void require_continues(const Plan& plan, const io::Checkpoint& checkpoint);
+void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
 /// Writes a checkpoint and deletes those that are too old; where that fails it only warns.
 /// Communication: collective over the world. Throws: AgreedError(kCheckpoint) where it cannot be
 /// written; earlier ones stay.
-void save_checkpoint(const Plan& plan, comm::Groups& groups, const RankState& state,
+void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,
                      const std::string& config_text, std::int64_t step, Log& log);
 
 /// Deletes, on rank 0, checkpoints before `step` that are too old and what killed runs left
 /// half-done; where that fails it only warns.
-void tidy_checkpoints(const Plan& plan, comm::Communicator& world, std::int64_t step, Log& log);
+void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
+                      Log& log);
 
 }  // namespace strata::train

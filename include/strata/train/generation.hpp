@@ -8,7 +8,7 @@
 #include "strata/comm/groups.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/io/checkpoint.hpp"
-#include "strata/train/plan.hpp"
+#include "strata/plan/plan.hpp"
 #include "strata/train/rank_state.hpp"
 
 namespace strata::train {
@@ -34,7 +34,7 @@ struct SamplingOptions {
                                         const SamplingOptions& options, std::int64_t position);
 
 /// Throws: Error(kUsage) for a prompt that is empty or longer than the model's context.
-void require_prompt_fits(const Plan& plan, std::span<const std::int64_t> prompt);
+void require_prompt_fits(const plan::Plan& plan, std::span<const std::int64_t> prompt);
 
 /// A language model on one rank that continues sequences of tokens, with the keys and values of the
 /// tokens before kept.
@@ -42,7 +42,7 @@ class Generator {
  public:
   /// Pre: the plan is for one rank and a language model. Throws: Error(kCheckpoint) where the
   /// checkpoint's weights are not the plan's.
-  Generator(ops::Context& context, const Plan& plan, comm::Groups& groups,
+  Generator(ops::Context& context, const plan::Plan& plan, comm::Groups& groups,
             const io::Checkpoint& checkpoint);
 
   /// Continues `prompt` by up to `count` tokens, each handed to `take` as it comes, which returns
@@ -56,8 +56,8 @@ class Generator {
   [[nodiscard]] std::vector<float> next_logits(std::span<const std::int64_t> tokens);
 
   ops::Context& context_;
-  const Plan& plan_;
-  RankPlan rank_;
+  const plan::Plan& plan_;
+  plan::RankPlan rank_;
   StageState state_;
   device::Buffer cache_memory_;
   std::vector<nn::Stage::LayerCache> caches_;

@@ -13,7 +13,7 @@
 #include "strata/optim/gradient_reducer.hpp"
 #include "strata/optim/optimizer.hpp"
 #include "strata/optim/tied_exchange.hpp"
-#include "strata/train/plan.hpp"
+#include "strata/plan/plan.hpp"
 
 namespace strata::train {
 
@@ -21,7 +21,8 @@ namespace strata::train {
 class StageState {
  public:
   /// Weights hold their initial values.
-  StageState(ops::Context& context, const Plan& plan, const RankPlan& rank, comm::Groups& groups);
+  StageState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
+             comm::Groups& groups);
   StageState(const StageState&) = delete;
   StageState& operator=(const StageState&) = delete;
 
@@ -38,7 +39,7 @@ class StageState {
   void load_weights(const io::Checkpoint& checkpoint);
 
  private:
-  const RankPlan& rank_;
+  const plan::RankPlan& rank_;
   device::Buffer weight_memory_;
   TensorView weights_;
   comm::ShardGroup shards_;
@@ -51,7 +52,8 @@ class StageState {
 class RankState {
  public:
   /// Allocates what the plan lists.
-  RankState(ops::Context& context, const Plan& plan, const RankPlan& rank, comm::Groups& groups);
+  RankState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
+            comm::Groups& groups);
   RankState(const RankState&) = delete;
   RankState& operator=(const RankState&) = delete;
 
@@ -97,8 +99,8 @@ class RankState {
   [[nodiscard]] std::vector<io::TensorSlice> slices() const;
 
   ops::Context& context_;
-  const Plan& plan_;
-  const RankPlan& rank_;
+  const plan::Plan& plan_;
+  const plan::RankPlan& rank_;
   comm::Groups& groups_;
   StageState stage_state_;
   optim::GradientReducer reducer_;

@@ -8,7 +8,7 @@
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/dataset.hpp"
-#include "strata/train/plan.hpp"
+#include "strata/plan/plan.hpp"
 
 namespace strata::train {
 
@@ -23,7 +23,7 @@ struct FinishedRun {
 
 /// What a run works with.
 struct TrainerSetup {
-  const Plan& plan;
+  const plan::Plan& plan;
   comm::Groups& groups;
   ops::Context& context;
   const io::Dataset& train_data;

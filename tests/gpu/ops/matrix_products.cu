@@ -1,4 +1,4 @@
-#include "cuda_matrix_tiles.hpp"
+#include "attention/tensor_core_tiles.hpp"
 #include "matrix_products.hpp"
 
 namespace strata::ops::cuda {

@@ -1,5 +1,3 @@
-#include "strata/ops/recorder.hpp"
-
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -15,6 +13,7 @@
 #include "strata/device/buffer.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
+#include "strata/ops/graph_cache.hpp"
 #include "strata/ops/matmul.hpp"
 
 namespace strata::ops {

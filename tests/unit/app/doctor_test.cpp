@@ -1,11 +1,11 @@
-#include "../../../src/app/doctor.hpp"
-
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "../../../src/app/commands/doctor_report.hpp"
 
 namespace strata::app {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/part_group.hpp"
+#include "strata/comm/partitioned_group.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/device/buffer.hpp"
 

@@ -1,4 +1,4 @@
-#include "../../../src/io/gpt2_words.hpp"
+#include "../../../io/tokenizer/gpt2_words.hpp"
 
 #include <random>
 #include <string>

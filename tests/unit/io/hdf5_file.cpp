@@ -1,4 +1,4 @@
-#include "../../../src/io/hdf5_file.hpp"
+#include "../../../io/hdf5/hdf5_file.hpp"
 
 #include <numeric>
 #include <thread>

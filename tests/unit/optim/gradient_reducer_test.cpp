@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/threads.hpp"
+#include "strata/comm/in_process.hpp"
 
 #include "layouts.hpp"
 

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "strata/comm/groups.hpp"
+#include "strata/comm/in_process.hpp"
 #include "strata/comm/ordered_reduction.hpp"
-#include "strata/comm/threads.hpp"
 #include "strata/optim/optimizer.hpp"
 
 #include "layouts.hpp"

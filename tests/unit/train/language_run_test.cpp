@@ -77,21 +77,21 @@ TEST_P(LanguageRun, GivesTheSameNumbersOnEveryGrid) {
   EXPECT_NEAR(alone.metrics[0].at("loss").get<double>(), std::log(kVocabulary), 0.2);
   struct Case {
     grid::Grid grid;
-    Switch sequence = Switch::kOff;
+    plan::Switch sequence = plan::Switch::kOff;
     nn::Recompute recompute = nn::Recompute::kNone;
   };
   for (const Case& c : {Case{{2, 1, 1}},
                         {{1, 2, 1}},
                         {{1, 1, 2}},
-                        {{1, 5, 1}, Switch::kOff, nn::Recompute::kFull},
-                        {{2, 2, 1}, Switch::kOff, nn::Recompute::kSelective},
-                        {{2, 1, 2}, Switch::kOn},
-                        {{1, 2, 2}, Switch::kOn, nn::Recompute::kSelective},
+                        {{1, 5, 1}, plan::Switch::kOff, nn::Recompute::kFull},
+                        {{2, 2, 1}, plan::Switch::kOff, nn::Recompute::kSelective},
+                        {{2, 1, 2}, plan::Switch::kOn},
+                        {{1, 2, 2}, plan::Switch::kOn, nn::Recompute::kSelective},
                         {{2, 2, 2}},
-                        {{1, 1, 1}, Switch::kOn, nn::Recompute::kFull}}) {
+                        {{1, 1, 1}, plan::Switch::kOn, nn::Recompute::kFull}}) {
     const std::string where = fmt::format("on {}, sequence {}, recompute {}", c.grid.text(),
                                           name_of(c.sequence), name_of(c.recompute));
-    RunConfig run = config(where);
+    plan::RunConfig run = config(where);
     run.parallel.sequence = c.sequence;
     run.train.recompute = c.recompute;
     expect_same(run_on(run, c.grid), alone, where);
@@ -108,21 +108,21 @@ TEST_P(LanguageRun, ContinuesOnAnotherGridAsIfNeverStopped) {
   for (const Case& c : {Case{"from data and pipeline to tensor", {2, 2, 1}, {1, 1, 2}},
                         Case{"from tensor and pipeline to one", {1, 2, 2}, {1, 1, 1}},
                         Case{"from one to all axes", {1, 1, 1}, {2, 2, 2}}}) {
-    RunConfig first = config(c.name);
+    plan::RunConfig first = config(c.name);
     first.train.steps = 2;
     run_on(first, c.first);
-    RunConfig second = config(c.name);
-    second.run.resume = Resume::kAuto;
+    plan::RunConfig second = config(c.name);
+    second.run.resume = plan::Resume::kAuto;
     second.numerics.lanes = 0;  // the checkpoint's
     second.numerics.shards = 0;
     second.batch.micro = 0;
-    second.parallel.sequence = Switch::kOn;
+    second.parallel.sequence = plan::Switch::kOn;
     expect_same(run_on(second, c.second), whole, c.name);
   }
 }
 
 TEST_P(LanguageRun, TrainsALlama) {
-  RunConfig llama = config("llama");
+  plan::RunConfig llama = config("llama");
   llama.model.transformer = {.preset = nn::Preset::kLlama,
                              .blocks = 1,
                              .width = 16,
@@ -132,7 +132,7 @@ TEST_P(LanguageRun, TrainsALlama) {
                              .context = 8};
   const RunResult alone = run_on(llama, {1, 1, 1});
   llama.run.dir = (directory_ / "llama on eight").string();
-  llama.parallel.sequence = Switch::kOn;
+  llama.parallel.sequence = plan::Switch::kOn;
   expect_same(run_on(llama, {2, 2, 2}), alone, "on eight ranks");
 }
 

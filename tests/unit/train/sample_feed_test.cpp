@@ -47,8 +47,8 @@ class Feed : public testing::Test, protected RunsInADirectory {
   }
 
   std::optional<io::Dataset> dataset_;
-  std::optional<Plan> plan_;
-  std::optional<RankPlan> rank_;
+  std::optional<plan::Plan> plan_;
+  std::optional<plan::RankPlan> rank_;
 };
 
 TEST_F(Feed, OfAGpuGivesTheCpusSamplesAtOnePlaceWhetherTheyWereSentAheadOrNot) {

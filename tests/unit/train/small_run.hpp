@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "strata/comm/threads.hpp"
+#include "strata/comm/in_process.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/trainer.hpp"
@@ -44,17 +44,17 @@ struct RunResult {
 class RunsInADirectory {
  protected:
   /// The common config with a run directory of its own.
-  [[nodiscard]] RunConfig config(const std::string& name) const {
-    RunConfig config = base_;
+  [[nodiscard]] plan::RunConfig config(const std::string& name) const {
+    plan::RunConfig config = base_;
     config.run.dir = (directory_ / name).string();
     return config;
   }
 
   io::test::TemporaryDirectory directory_;
-  RunConfig base_;
+  plan::RunConfig base_;
 };
 
-inline RunResult result_of(const RunConfig& config, std::int64_t step) {
+inline RunResult result_of(const plan::RunConfig& config, std::int64_t step) {
   RunResult result;
   std::ifstream in(std::filesystem::path(config.run.dir) / "metrics.jsonl");
   for (std::string line; std::getline(in, line);) {
@@ -74,7 +74,7 @@ inline RunResult result_of(const RunConfig& config, std::int64_t step) {
   return result;
 }
 
-inline io::Dataset open_data(const RunConfig& config, const std::string& master) {
+inline io::Dataset open_data(const plan::RunConfig& config, const std::string& master) {
   io::Dataset data = io::Dataset::open(master);
   if (data.info().task == io::Task::kNextToken) {
     data.set_context(context_of(config));
@@ -84,16 +84,16 @@ inline io::Dataset open_data(const RunConfig& config, const std::string& master)
 
 /// Trains on one rank of a world as the train command does on a process, into run.dir; goes on from
 /// what that directory holds where run.resume says so. Returns: the last step.
-inline std::int64_t train_in(comm::Communicator& world, const RunConfig& config) {
+inline std::int64_t train_in(comm::Communicator& world, const plan::RunConfig& config) {
   Log log(Log::Voice::kSilent);
   const io::Dataset train_data = open_data(config, config.data.train);
   const io::Dataset test_data = open_data(config, config.data.test);
   std::optional<io::Checkpoint> checkpoint;
-  if (config.run.resume == Resume::kAuto) {
+  if (config.run.resume == plan::Resume::kAuto) {
     checkpoint = newest_good_checkpoint(world, checkpoint_root(config), log);
   }
-  const Plan plan = prepare(config, world.size(), train_data.info(),
-                            checkpoint ? virtual_grid_of(*checkpoint) : VirtualGrid());
+  const plan::Plan plan = prepare(config, world.size(), train_data.info(),
+                                  checkpoint ? virtual_grid_of(*checkpoint) : plan::VirtualGrid());
   comm::check_same_plan(world, plan_items(plan, "the same"));
   ops::Context context(1);
   comm::Groups groups = comm::make_groups(world, plan.grid);
@@ -110,7 +110,7 @@ inline std::int64_t train_in(comm::Communicator& world, const RunConfig& config)
 }
 
 /// The same on the threads of a grid.
-inline RunResult run_on(RunConfig config, const grid::Grid& grid) {
+inline RunResult run_on(plan::RunConfig config, const grid::Grid& grid) {
   config.parallel.data = grid.data;
   config.parallel.pipeline = grid.pipeline;
   config.parallel.tensor = grid.tensor;

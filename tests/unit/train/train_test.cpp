@@ -57,7 +57,7 @@ TEST_F(SmallRun, GivesTheSameNumbersOnEveryGridAndSchedule) {
         continue;
       }
       const std::string where = fmt::format("{}x{} {}", grid.data, grid.pipeline, name_of(kind));
-      RunConfig run = config(where);
+      plan::RunConfig run = config(where);
       run.parallel.schedule = kind;
       expect_same(run_on(run, {grid.data, grid.pipeline}), alone, "on " + where);
     }
@@ -66,10 +66,10 @@ TEST_F(SmallRun, GivesTheSameNumbersOnEveryGridAndSchedule) {
 
 TEST_F(SmallRun, GivesTheSameNumbersForEverySplitAndBucketSize) {
   const RunResult alone = run_on(config("auto"), {1, 1});
-  RunConfig split = config("split");
+  plan::RunConfig split = config("split");
   split.parallel.split = "0, dropout1, gelu1, dense3";
   expect_same(run_on(split, {1, 4}), alone, "for an uneven split");
-  RunConfig buckets = config("buckets");
+  plan::RunConfig buckets = config("buckets");
   buckets.parallel.bucket_mib = 1.0;
   expect_same(run_on(buckets, {2, 1}), alone, "for one large bucket");
 }
@@ -78,11 +78,11 @@ TEST_F(SmallRun, ContinuesOnAnotherGridAsIfNeverStopped) {
   const RunResult whole = run_on(config("whole"), {1, 1});
   for (const std::int64_t pipeline : {1, 3}) {
     const std::string name = fmt::format("stopped{}", pipeline);
-    RunConfig first = config(name);
+    plan::RunConfig first = config(name);
     first.train.steps = 3;
     run_on(first, {2, 2});
-    RunConfig second = config(name);
-    second.run.resume = Resume::kAuto;
+    plan::RunConfig second = config(name);
+    second.run.resume = plan::Resume::kAuto;
     second.numerics.lanes = 0;  // the checkpoint's
     second.batch.micro = 0;
     RunResult resumed = run_on(second, {1, pipeline});
@@ -96,25 +96,26 @@ TEST_F(SmallRun, ContinuesOnAnotherGridAsIfNeverStopped) {
 
 TEST_F(SmallRun, RefusesToContinueAnotherRun) {
   run_on(config("run"), {1, 1});
-  const auto refused = [&](const std::function<void(RunConfig&)>& change, ExitCode code) {
-    RunConfig other = config("run");
-    other.run.resume = Resume::kAuto;
+  const auto refused = [&](const std::function<void(plan::RunConfig&)>& change, ExitCode code) {
+    plan::RunConfig other = config("run");
+    other.run.resume = plan::Resume::kAuto;
     change(other);
     return strata::test::error_of([&] { run_on(other, {1, 1}); }, code);
   };
-  EXPECT_NE(refused([](RunConfig& c) { c.run.seed = 6; }, ExitCode::kUsage)
+  EXPECT_NE(refused([](plan::RunConfig& c) { c.run.seed = 6; }, ExitCode::kUsage)
                 .find("there run.seed is 5, here it is 6"),
             std::string::npos);
-  EXPECT_NE(refused([](RunConfig& c) { c.numerics.lanes = 2; }, ExitCode::kUsage)
+  EXPECT_NE(refused([](plan::RunConfig& c) { c.numerics.lanes = 2; }, ExitCode::kUsage)
                 .find("numerics.lanes is 2"),
             std::string::npos);
-  EXPECT_NE(refused([](RunConfig& c) { c.model.layers[4] = "dense 8"; }, ExitCode::kCheckpoint)
-                .find("another model"),
-            std::string::npos);
+  EXPECT_NE(
+      refused([](plan::RunConfig& c) { c.model.layers[4] = "dense 8"; }, ExitCode::kCheckpoint)
+          .find("another model"),
+      std::string::npos);
 }
 
 TEST_F(SmallRun, EndsWhenTheLossIsNotFinite) {
-  RunConfig run = config("diverges");
+  plan::RunConfig run = config("diverges");
   run.optimizer.options = {};
   run.optimizer.clip_norm = 0.0;
   run.schedule = {.peak = 1e30, .decay_steps = 0};

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/enum_names.hpp"
+#include "strata/device/device.hpp"
+#include "strata/io/loader.hpp"
+#include "strata/nn/model.hpp"
+#include "strata/nn/transformer.hpp"
+#include "strata/ops/context.hpp"
+#include "strata/optim/learning_rate.hpp"
+#include "strata/optim/optimizer.hpp"
+#include "strata/pipeline/schedule.hpp"
+
+namespace strata::plan {
+
+/// What a run does with checkpoints that are already in its directory.
+enum class Resume {
+  kNever,  ///< refuses a directory that holds a run
+  kAuto,   ///< continues from the newest good checkpoint; begins anew where there is none
+  kMust    ///< as auto, but refuses to begin anew
+};
+
+enum class LossChoice { kAuto, kCrossEntropy, kMeanSquaredError };
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+/// How tensors in GPU memory travel between ranks.
+enum class Transport {
+  kAuto,  ///< NCCL where every rank finds it and no two share a GPU, else as kMpi
+  kNccl,
+  kMpi  ///< through pinned host memory
+};
+enum class Switch { kOff, kOn };
+
+/// Everything that a config file and the command line can say, resolved. 0 and "auto" stand for
+/// what prepare() decides.
+struct RunConfig {
+  struct {
+    std::vector<std::string> layers;
+    nn::TransformerOptions transformer;
+    LossChoice loss = LossChoice::kAuto;
+    nn::SyncLanes sync_batch_norm = nn::SyncLanes::kNo;
+  } model;
+  struct {
+    std::string train;
+    std::string test;
+    io::Normalise normalise = io::Normalise::kAuto;
+    io::Sampling sampling = io::Sampling::kBlocks;
+    io::Augmentation augmentation;
+    std::int64_t reader_threads = 1;
+  } data;
+  struct {
+    std::int64_t global = 128;
+    std::int64_t micro = 0;
+  } batch;
+  struct {
+    std::int64_t data = 0;
+    std::int64_t pipeline = 1;
+    std::int64_t tensor = 1;
+    Switch sequence = Switch::kOff;
+    pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1f1b;
+    std::string split = "auto";
+    double bucket_mib = 4.0;
+  } parallel;
+  struct {
+    std::int64_t lanes = 0;
+    std::int64_t shards = 0;
+    DType dtype = DType::kFloat32;
+    comm::Summation mode = comm::Summation::kInvariant;
+    Switch tf32 = Switch::kOff;
+    ops::LibraryKernels attention = ops::LibraryKernels::kLibrary;
+  } numerics;
+  struct {
+    optim::OptimizerOptions options;
+    double clip_norm = 0.0;
+  } optimizer;
+  optim::LearningRateOptions schedule{.decay_steps = 0};  // 0: the last step
+  struct {
+    std::int64_t steps = 0;
+    double epochs = 0.0;
+    std::int64_t evaluate_every = 0;
+    std::int64_t evaluate_batches = 0;
+    nn::Recompute recompute = nn::Recompute::kNone;
+    std::int64_t log_every = 0;
+  } train;
+  struct {
+    std::int64_t every = 0;
+    std::int64_t keep = 3;
+  } checkpoint;
+  struct {
+    std::string dir = "runs/run";
+    std::uint64_t seed = 1;
+    std::int64_t threads = 0;
+    DeviceChoice device = DeviceChoice::kAuto;
+    Transport transport = Transport::kAuto;
+    Resume resume = Resume::kNever;
+    double patience_seconds = 600.0;
+    Switch timeline = Switch::kOff;
+    double peak_tflops = 0.0;
+    Switch cuda_graphs = Switch::kOff;
+  } run;
+};
+
+}  // namespace strata::plan
+
+namespace strata {
+template <>
+struct EnumNames<plan::Resume> {
+  static constexpr std::array<std::pair<plan::Resume, std::string_view>, 3> kTable{
+      {{plan::Resume::kNever, "never"},
+       {plan::Resume::kAuto, "auto"},
+       {plan::Resume::kMust, "must"}}};
+};
+template <>
+struct EnumNames<plan::LossChoice> {
+  static constexpr std::array<std::pair<plan::LossChoice, std::string_view>, 3> kTable{
+      {{plan::LossChoice::kAuto, "auto"},
+       {plan::LossChoice::kCrossEntropy, "cross_entropy"},
+       {plan::LossChoice::kMeanSquaredError, "mean_squared_error"}}};
+};
+template <>
+struct EnumNames<plan::DeviceChoice> {
+  static constexpr std::array<std::pair<plan::DeviceChoice, std::string_view>, 3> kTable{
+      {{plan::DeviceChoice::kAuto, "auto"},
+       {plan::DeviceChoice::kCpu, "cpu"},
+       {plan::DeviceChoice::kCuda, "cuda"}}};
+};
+template <>
+struct EnumNames<plan::Transport> {
+  static constexpr std::array<std::pair<plan::Transport, std::string_view>, 3> kTable{
+      {{plan::Transport::kAuto, "auto"},
+       {plan::Transport::kNccl, "nccl"},
+       {plan::Transport::kMpi, "mpi"}}};
+};
+template <>
+struct EnumNames<plan::Switch> {
+  static constexpr std::array<std::pair<plan::Switch, std::string_view>, 2> kTable{
+      {{plan::Switch::kOff, "off"}, {plan::Switch::kOn, "on"}}};
+};
+}  // namespace strata

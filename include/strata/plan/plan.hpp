@@ -1,0 +1,135 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/comm/agree.hpp"
+#include "strata/device/device.hpp"
+#include "strata/grid/split.hpp"
+#include "strata/grid/tree.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/io/loader.hpp"
+#include "strata/nn/stage.hpp"
+#include "strata/optim/buckets.hpp"
+#include "strata/optim/gradient_reducer.hpp"
+#include "strata/optim/tied_exchange.hpp"
+#include "strata/pipeline/schedule.hpp"
+#include "strata/plan/config.hpp"
+
+namespace strata::plan {
+
+/// The config and grid of a run with everything decided that follows from them. The same on every
+/// rank; holds no tensors and makes no messages.
+struct Plan {
+  RunConfig config;
+  /// What stages compute on and their memory is of.
+  device::DeviceKind device = device::DeviceKind::kCpu;
+  grid::Grid grid;
+  io::DatasetInfo train_data;
+  std::unique_ptr<nn::Model> model;
+  grid::StageSplit split;
+  grid::SumTree lanes{1};
+  std::int64_t microbatches_per_lane = 1;
+  /// Of one rank in one step.
+  std::int64_t microbatches = 1;
+  /// Own lanes whose microbatches go through each layer together; 1 where no layer joins lanes.
+  std::int64_t together = 1;
+  /// Losses of one sample: tokens for a language model, else 1.
+  std::int64_t targets_per_sample = 1;
+  std::int64_t total_steps = 0;
+  pipeline::Schedule training;
+  pipeline::Schedule evaluation;
+};
+
+[[nodiscard]] inline bool is_language_model(const Plan& plan) {
+  return plan.train_data.task == io::Task::kNextToken;
+}
+
+/// Messages of one kind that a rank sends.
+struct Traffic {
+  std::string name;
+  double messages = 0.0;
+  double bytes = 0.0;
+};
+
+/// The part of one rank in a plan.
+struct RankPlan {
+  grid::Coordinates place;
+  nn::StageSpec stage;
+  nn::ParameterLayout layout;
+  optim::BucketPlan buckets;
+  optim::GradientReducer::Sizes reducer_sizes;
+  io::Parts parts = io::Parts::kInputs;  ///< what its loader reads
+  bool loads = false;
+  /// First sample of each of its microbatches within the global batch.
+  std::vector<std::int64_t> offsets;
+  /// The arenas of this rank, in bytes, in the memory of its device.
+  std::vector<nn::MemoryItem> memory;
+  /// What a rank with a GPU has in host memory beside; else empty.
+  std::vector<nn::MemoryItem> host_memory;
+  /// What it sends in a step of training.
+  std::vector<Traffic> traffic;
+};
+
+/// What of a run must stay as it was when a checkpoint continues it: the virtual grid.
+struct VirtualGrid {
+  std::int64_t lanes = 0;  ///< 0: not set yet
+  std::int64_t shards = 0;
+  std::int64_t microbatch = 0;
+};
+
+/// The `layer =` lines of the model: the config's, or those that its preset stands for.
+/// Throws: Error(kUsage) where the config has both or neither.
+[[nodiscard]] std::vector<std::string> layer_lines(const RunConfig& config,
+                                                   const io::DatasetInfo& data);
+
+/// Tokens of a sample of a language model. Throws: Error(kUsage) where the config does not say.
+[[nodiscard]] std::int64_t context_of(const RunConfig& config);
+
+/// What a data set of tokens would say that is not there yet, so that a job can be planned before
+/// its data are made. Throws: Error(kUsage) where the config does not give the model's vocabulary.
+[[nodiscard]] io::DatasetInfo assumed_data(const RunConfig& config);
+
+/// Decides everything. `ranks` is 0 where no job has been launched: then as many as the grid has.
+/// `stored` is the virtual grid of the checkpoint that the run continues, if
+/// any; `device` is what all ranks compute on. Throws: Error(kUsage) that names the setting and a
+/// value that would do.
+[[nodiscard]] Plan prepare(const RunConfig& config, std::int64_t ranks,
+                           const io::DatasetInfo& train_data, const VirtualGrid& stored,
+                           device::DeviceKind device = device::DeviceKind::kCpu);
+
+/// The stages that own and use a tied table; nothing where no parameter is tied.
+[[nodiscard]] std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan);
+
+[[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
+
+/// What this rank's loader of the training split delivers: steps [first_step, total), each its own
+/// microbatches.
+[[nodiscard]] io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank,
+                                                std::int64_t first_step);
+
+/// The same for one ordered pass over a split in `rounds` steps.
+[[nodiscard]] io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank,
+                                                  std::int64_t rounds);
+
+/// Device memory of a rank's samples, beside the loader's, in bytes; 0 on a CPU.
+[[nodiscard]] std::int64_t device_sample_bytes(device::DeviceKind device,
+                                               const io::DatasetInfo& info,
+                                               const io::LoaderOptions& options);
+/// Host memory that the GPU reads them from, in bytes; 0 on a CPU.
+[[nodiscard]] std::int64_t pinned_sample_bytes(device::DeviceKind device,
+                                               const io::DatasetInfo& info,
+                                               const io::LoaderOptions& options);
+
+/// The hashes of config, grid, schedule and buckets that all ranks must share (design law 3).
+[[nodiscard]] std::vector<comm::PlanItem> plan_items(const Plan& plan,
+                                                     const std::string& config_text);
+
+/// What training will use: the model's table, the grid, the schedule with its bubble, each stage's
+/// memory, and what its ranks send in a step.
+[[nodiscard]] std::string plan_text(const Plan& plan);
+
+}  // namespace strata::plan

@@ -1,0 +1,187 @@
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+#include "checkpoint/checkpoint_format.hpp"
+#include "hdf5/hdf5_file.hpp"
+
+namespace strata::io {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::directory_of;
+using checkpoint::DirectoryState;
+
+constexpr std::array<std::pair<DirectoryState, std::string_view>, 4> kSuffixes{
+    {{DirectoryState::kVisible, ""},
+     {DirectoryState::kPartial, ".partial"},
+     {DirectoryState::kReplaced, ".replaced"},
+     {DirectoryState::kDeleted, ".deleted"}}};
+
+struct Found {
+  std::int64_t step = 0;
+  DirectoryState state = DirectoryState::kVisible;
+};
+
+// What a name in a checkpoint root stands for; nothing where it is not one of ours.
+std::optional<Found> parse(std::string_view name) {
+  for (const auto& [state, suffix] : kSuffixes) {
+    const std::string_view prefix = state == DirectoryState::kVisible ? "step-" : ".step-";
+    if (!name.starts_with(prefix) || !name.ends_with(suffix)) {
+      continue;
+    }
+    const std::string_view digits =
+        name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
+    std::int64_t step = 0;
+    if (digits.size() >= 8 && digits.find_first_not_of("0123456789") == std::string_view::npos &&
+        parse_int64(digits, step)) {
+      return Found{.step = step, .state = state};
+    }
+  }
+  return std::nullopt;
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+std::vector<Found> scan(const fs::path& root) {
+  std::vector<Found> found;
+  if (!is_there(root)) {
+    return found;
+  }
+  std::error_code error;
+  for (fs::directory_iterator entries(root, error), end; !error && entries != end;
+       entries.increment(error)) {
+    std::error_code ignored;
+    if (const auto one = parse(entries->path().filename().string());
+        one && entries->is_directory(ignored)) {
+      found.push_back(*one);
+    }
+  }
+  if (error) {
+    fail(ExitCode::kCheckpoint, "cannot list the checkpoints in {}: {}", root.string(),
+         error.message());
+  }
+  return found;
+}
+
+void delete_directory(const fs::path& directory) {
+  std::error_code error;
+  fs::remove_all(directory, error);
+  if (error) {
+    fail(ExitCode::kCheckpoint, "cannot delete {}: {}", directory.string(), error.message());
+  }
+}
+
+// Deletes a checkpoint under a name that no reader looks at.
+void discard(const fs::path& root, std::int64_t step, DirectoryState state) {
+  const fs::path doomed = directory_of(root, step, DirectoryState::kDeleted);
+  delete_directory(doomed);
+  hdf5::rename_file(directory_of(root, step, state), doomed, ExitCode::kCheckpoint);
+  delete_directory(doomed);
+}
+
+}  // namespace
+
+namespace checkpoint {
+
+fs::path directory_of(const fs::path& root, std::int64_t step, DirectoryState state) {
+  for (const auto& [listed, suffix] : kSuffixes) {
+    if (listed == state) {
+      return root / fmt::format("{}step-{:08d}{}", state == DirectoryState::kVisible ? "" : ".",
+                                step, suffix);
+    }
+  }
+  return root;
+}
+
+void make_visible(const fs::path& root, std::int64_t step) {
+  const fs::path visible = directory_of(root, step, DirectoryState::kVisible);
+  const fs::path replaced = directory_of(root, step, DirectoryState::kReplaced);
+  if (is_there(visible)) {
+    if (is_there(replaced)) {
+      discard(root, step, DirectoryState::kReplaced);
+    }
+    // Killed after this rename, list_checkpoints still finds the earlier one.
+    hdf5::rename_file(visible, replaced, ExitCode::kCheckpoint);
+  }
+  hdf5::rename_file(directory_of(root, step, DirectoryState::kPartial), visible,
+                    ExitCode::kCheckpoint);
+  hdf5::sync_directory({root, ExitCode::kCheckpoint});
+  if (is_there(replaced)) {
+    discard(root, step, DirectoryState::kReplaced);
+  }
+}
+
+}  // namespace checkpoint
+
+fs::path partial_directory(const fs::path& root, std::int64_t step) {
+  return directory_of(root, step, DirectoryState::kPartial);
+}
+
+fs::path begin_checkpoint(const fs::path& root, std::int64_t step) {
+  require(step >= 0, "a checkpoint of step {}", step);
+  fs::path directory = partial_directory(root, step);
+  delete_directory(directory);
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) {
+    fail(ExitCode::kCheckpoint, "cannot make the checkpoint directory {}: {}", directory.string(),
+         error.message());
+  }
+  return directory;
+}
+
+std::vector<CheckpointEntry> list_checkpoints(const fs::path& root) {
+  std::vector<Found> found = scan(root);
+  std::set<std::int64_t> visible;
+  for (const Found& one : found) {
+    if (one.state == DirectoryState::kVisible) {
+      visible.insert(one.step);
+    }
+  }
+  std::vector<CheckpointEntry> entries;
+  for (const Found& one : found) {
+    if (one.state == DirectoryState::kVisible ||
+        (one.state == DirectoryState::kReplaced && !visible.contains(one.step))) {
+      entries.push_back({.step = one.step, .directory = directory_of(root, one.step, one.state)});
+    }
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const auto& a, const auto& b) { return a.step > b.step; });
+  return entries;
+}
+
+void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int64_t keep) {
+  require(keep >= 1, "{} checkpoints to keep", keep);
+  for (const Found& one : scan(root)) {
+    const fs::path visible = directory_of(root, one.step, DirectoryState::kVisible);
+    if (one.state == DirectoryState::kReplaced && !is_there(visible)) {
+      hdf5::rename_file(directory_of(root, one.step, one.state), visible, ExitCode::kCheckpoint);
+    } else if (one.state == DirectoryState::kReplaced) {
+      discard(root, one.step, one.state);
+    }
+  }
+  for (const Found& one : scan(root)) {
+    if (one.state != DirectoryState::kVisible) {
+      delete_directory(directory_of(root, one.step, one.state));
+    }
+  }
+  std::vector<CheckpointEntry> entries = list_checkpoints(root);
+  std::erase_if(entries, [&](const CheckpointEntry& entry) { return entry.step > newest_step; });
+  for (std::size_t i = static_cast<std::size_t>(keep); i < entries.size(); ++i) {
+    discard(root, entries[i].step, DirectoryState::kVisible);
+  }
+}
+
+}  // namespace strata::io

@@ -1,0 +1,264 @@
+#include <algorithm>
+#include <array>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include "strata/core/error.hpp"
+#include "strata/core/hash.hpp"
+#include "strata/core/text.hpp"
+
+#include "checkpoint/checkpoint_format.hpp"
+#include "checkpoint/checkpoint_slices.hpp"
+#include "hdf5/hdf5_file.hpp"
+
+namespace strata::io {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace checkpoint;
+
+// Elements that verification holds in memory at once.
+constexpr std::int64_t kVerifyElements = 1 << 20;
+// Part files that a reader keeps open.
+constexpr std::size_t kOpenParts = 64;
+
+constexpr const char* kAdvice = "copy the checkpoint again or use an earlier one";
+
+void require_part_on_disk(const fs::path& directory, const PartRecord& part) {
+  const fs::path path = directory / part.file;
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(path, error);
+  if (error) {
+    fail(ExitCode::kCheckpoint, "{} of the checkpoint {} is missing; {}", part.file,
+         directory.string(), kAdvice);
+  }
+  if (static_cast<std::int64_t>(bytes) != part.bytes) {
+    fail(ExitCode::kCheckpoint, "{} of the checkpoint {} has {} bytes, {} were written; {}",
+         part.file, directory.string(), bytes, part.bytes, kAdvice);
+  }
+}
+
+// The slice's data set, proven to be what the record says.
+hdf5::Dataset open_slice(const hdf5::File& file, const SliceRecord& slice) {
+  hdf5::Dataset dataset = file.open_dataset(slice.dataset);
+  const Shape expected{slice.range.count()};
+  if (dataset.shape() != expected || dataset.dtype() != slice.tensor.dtype) {
+    fail(ExitCode::kCheckpoint,
+         "{} holds {} {} elements in '{}' for tensor '{}', {} {} were expected; {}",
+         file.origin().path.string(), dataset.shape().count(), name_of(dataset.dtype()),
+         slice.dataset, slice.tensor.name, expected.count(), name_of(slice.tensor.dtype), kAdvice);
+  }
+  return dataset;
+}
+
+hdf5::File open_part(const fs::path& directory, const PartRecord& part) {
+  require_part_on_disk(directory, part);
+  hdf5::File file = hdf5::File::open(directory / part.file, ExitCode::kCheckpoint);
+  if (!file.has_attribute(kFormatAttribute) || file.text(kFormatAttribute) != kPartFormat) {
+    fail(ExitCode::kCheckpoint, "{} is not a part of a strata checkpoint; {}",
+         file.origin().path.string(), kAdvice);
+  }
+  return file;
+}
+
+std::uint64_t checksum_of(const hdf5::Dataset& dataset, const SliceRecord& slice) {
+  StreamingHash hash;
+  std::vector<std::byte> buffer;
+  for (std::int64_t begin = 0; begin < slice.range.count(); begin += kVerifyElements) {
+    const std::int64_t count = std::min(kVerifyElements, slice.range.count() - begin);
+    buffer.resize(static_cast<std::size_t>(count * size_bytes(slice.tensor.dtype)));
+    const std::array<grid::Box, 1> box{grid::Box{.start = {begin}, .count = {count}}};
+    dataset.read(box, buffer);
+    hash.update(buffer);
+  }
+  return hash.digest();
+}
+
+// A metadata value in one short line.
+std::string summary_of(const nlohmann::json& value) {
+  constexpr std::size_t kLongest = 72;
+  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (text.size() <= kLongest && text.find('\n') == std::string::npos) {
+    return text;
+  }
+  return fmt::format("({} characters)", count_text(static_cast<std::int64_t>(text.size())));
+}
+
+}  // namespace
+
+struct Checkpoint::OpenParts {
+  [[nodiscard]] const hdf5::File& file(const fs::path& directory, std::size_t index,
+                                       const PartRecord& part);
+
+  std::map<std::size_t, hdf5::File> files;
+};
+
+Checkpoint::Checkpoint(fs::path directory, std::int64_t step, nlohmann::json metadata,
+                       std::vector<PartRecord> parts)
+    : directory_(std::move(directory)),
+      step_(step),
+      metadata_(std::move(metadata)),
+      parts_(std::move(parts)),
+      open_parts_(std::make_unique<OpenParts>()) {
+  for (TensorParts& tensor : covered_tensors(parts_)) {
+    tensors_.push_back(std::move(tensor.tensor));
+  }
+  for (std::size_t part = 0; part < parts_.size(); ++part) {
+    for (std::size_t slice = 0; slice < parts_[part].slices.size(); ++slice) {
+      slices_[parts_[part].slices[slice].tensor.name].push_back({.part = part, .slice = slice});
+    }
+  }
+  for (auto& [name, locations] : slices_) {
+    std::sort(locations.begin(), locations.end(), [this](const Location& a, const Location& b) {
+      const SliceRecord& left = record_at(a);
+      const SliceRecord& right = record_at(b);
+      return std::tuple(left.shard.first, left.range.begin) <
+             std::tuple(right.shard.first, right.range.begin);
+    });
+  }
+}
+
+Checkpoint::~Checkpoint() = default;
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+
+Checkpoint Checkpoint::open(const fs::path& directory) {
+  const fs::path path = directory / kMasterFile;
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    fail(ExitCode::kCheckpoint, "there is no checkpoint directory {}", directory.string());
+  }
+  if (!fs::exists(path, error)) {
+    fail(ExitCode::kCheckpoint, "{} has no {}: it is no checkpoint, or was not copied whole",
+         directory.string(), kMasterFile);
+  }
+  const hdf5::File master = hdf5::File::open(path, ExitCode::kCheckpoint);
+  if (!master.has_attribute(kFormatAttribute) || master.text(kFormatAttribute) != kMasterFormat) {
+    fail(ExitCode::kCheckpoint, "{} is not the master file of a strata checkpoint, or is damaged",
+         path.string());
+  }
+  const std::int64_t version = master.int64(kVersionAttribute);
+  if (version != kVersion) {
+    fail(ExitCode::kCheckpoint, "{} has format version {}, this program reads version {}",
+         path.string(), version, kVersion);
+  }
+  const std::int64_t step = master.int64(kStepAttribute);
+  const std::string metadata = master.text(kMetadataAttribute);
+  const std::vector<std::string> records = master.read_texts(kPartsDataset);
+  if (master_checksum(step, metadata, records) != master.uint64(kChecksumAttribute)) {
+    fail(ExitCode::kCheckpoint, "{} is damaged: its metadata do not match their checksum; {}",
+         path.string(), kAdvice);
+  }
+  std::vector<PartRecord> parts;
+  for (const std::string& record : records) {
+    parts.push_back(part_record_of(record));
+    require_part_on_disk(directory, parts.back());
+  }
+  return {directory, step, master.json(kMetadataAttribute), std::move(parts)};
+}
+
+void Checkpoint::verify_part(std::int64_t part) const {
+  require(part >= 0 && part < part_count(), "part {} of {}", part, part_count());
+  const PartRecord& record = parts_[static_cast<std::size_t>(part)];
+  const hdf5::File file = open_part(directory_, record);
+  for (const SliceRecord& slice : record.slices) {
+    if (checksum_of(open_slice(file, slice), slice) != slice.checksum) {
+      fail(ExitCode::kCheckpoint,
+           "{} is damaged: elements {} to {} of {} do not match their checksum; {}",
+           (directory_ / record.file).string(), slice.range.begin, slice.range.end - 1,
+           checkpoint::text_of(slice.tensor.name, slice.shard), kAdvice);
+    }
+  }
+}
+
+const std::vector<Checkpoint::Location>& Checkpoint::slices_of(const std::string& name,
+                                                               const Shape& shape,
+                                                               DType dtype) const {
+  const auto found = slices_.find(name);
+  if (found == slices_.end()) {
+    std::vector<std::string> names;
+    for (const TensorInfo& tensor : tensors_) {
+      names.push_back(tensor.name);
+    }
+    fail(ExitCode::kCheckpoint,
+         "the checkpoint {} has no tensor '{}' (the nearest is '{}'): it is of another model",
+         directory_.string(), name, nearest(name, names));
+  }
+  const TensorInfo& tensor = record_at(found->second.front()).tensor;
+  if (tensor.shape != shape || tensor.dtype != dtype) {
+    fail(ExitCode::kCheckpoint,
+         "tensor '{}' is {} {} in the checkpoint {}, {} {} was expected: it is of another model",
+         name, name_of(tensor.dtype), tensor.shape.text(), directory_.string(), name_of(dtype),
+         shape.text());
+  }
+  return found->second;
+}
+
+const hdf5::File& Checkpoint::OpenParts::file(const fs::path& directory, std::size_t index,
+                                              const PartRecord& part) {
+  auto found = files.find(index);
+  if (found == files.end()) {
+    if (files.size() == kOpenParts) {
+      files.clear();
+    }
+    found = files.emplace(index, open_part(directory, part)).first;
+  }
+  return found->second;
+}
+
+void Checkpoint::read(const std::string& name, const Shape& shape, const ShardSlice& shard,
+                      const grid::Range& range, TensorView out) const {
+  const std::vector<Location>& locations = slices_of(name, shape, out.dtype());
+  require(lies_within(shard, shape), "{}, which is {}", checkpoint::text_of(name, shard),
+          shape.text());
+  require(
+      range.begin >= 0 && range.begin <= range.end && range.end <= shape_of(shard, shape).count(),
+      "elements [{}, {}) of {}, which is {}", range.begin, range.end,
+      checkpoint::text_of(name, shard), shape_of(shard, shape).text());
+  require(out.place() == Place::kHost && out.count() == range.count(),
+          "{} elements of tensor '{}' into {} of {} memory", range.count(), name, out.count(),
+          name_of(out.place()));
+  const ShardSlice wanted_shard = simplest(shard, shape);
+  const std::vector<grid::Box> wanted = boxes_of(shape, wanted_shard, range);
+  for (const Location& location : locations) {
+    const SliceRecord& slice = record_at(location);
+    if (slice.shard == wanted_shard &&
+        (slice.range.end <= range.begin || slice.range.begin >= range.end)) {
+      continue;
+    }
+    const std::vector<Run> runs = common_runs(boxes_of(shape, slice.shard, slice.range), wanted);
+    if (!runs.empty()) {
+      const hdf5::File& file = open_parts_->file(directory_, location.part, parts_[location.part]);
+      read_runs(open_slice(file, slice), runs, out);
+    }
+  }
+}
+
+std::string Checkpoint::describe() const {
+  std::int64_t file_bytes = 0;
+  for (const PartRecord& part : parts_) {
+    file_bytes += part.bytes;
+  }
+  std::string text = fmt::format("checkpoint {}\nstep {}\npart files {}, {}\n", directory_.string(),
+                                 step_, parts_.size(), bytes_text(file_bytes));
+  if (metadata_.is_object()) {
+    for (const auto& [key, value] : metadata_.items()) {
+      text += fmt::format("{} = {}\n", key, summary_of(value));
+    }
+  }
+  std::vector<std::vector<std::string>> rows{{"tensor", "shape", "dtype", "elements", "bytes"}};
+  std::int64_t elements = 0;
+  std::int64_t bytes = 0;
+  for (const TensorInfo& tensor : tensors_) {
+    const std::int64_t count = tensor.shape.count();
+    rows.push_back({tensor.name, tensor.shape.text(), std::string(name_of(tensor.dtype)),
+                    count_text(count), count_text(count * size_bytes(tensor.dtype))});
+    elements += count;
+    bytes += count * size_bytes(tensor.dtype);
+  }
+  rows.push_back({"total", "", "", count_text(elements), count_text(bytes)});
+  return text + table_text(rows);
+}
+
+}  // namespace strata::io

@@ -1,0 +1,124 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/core/text.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/io/tokenizer.hpp"
+
+#include "files/utf8.hpp"
+
+namespace strata::io {
+namespace {
+
+constexpr std::size_t kShownClasses = 100;
+constexpr std::size_t kShownFeatures = 20;
+
+std::string class_table(const Dataset& dataset) {
+  const DatasetInfo& info = dataset.info();
+  const std::vector<std::int64_t> counts = dataset.class_counts();
+  std::vector<std::vector<std::string>> rows{{"class", "name", "samples"}};
+  for (std::size_t i = 0; i < std::min(counts.size(), kShownClasses); ++i) {
+    rows.push_back({std::to_string(i), i < info.class_names.size() ? info.class_names[i] : "-",
+                    count_text(counts[i])});
+  }
+  std::string text = table_text(rows);
+  if (counts.size() > kShownClasses) {
+    text += fmt::format("... and {} more classes\n", counts.size() - kShownClasses);
+  }
+  return text;
+}
+
+std::string statistics_text(const DatasetInfo& info) {
+  if (info.mean.size() == 1) {
+    return fmt::format("train mean  {:.6g}, deviation {:.6g} (of all inputs)\n", info.mean[0],
+                       info.deviation[0]);
+  }
+  const char* what = is_image(info.input_shape) ? "channel" : "feature";
+  std::vector<std::vector<std::string>> rows{{what, "train mean", "train deviation"}};
+  for (std::size_t i = 0; i < std::min(info.mean.size(), kShownFeatures); ++i) {
+    rows.push_back({std::to_string(i), fmt::format("{:.6g}", info.mean[i]),
+                    fmt::format("{:.6g}", info.deviation[i])});
+  }
+  std::string text = "\n" + table_text(rows);
+  if (info.mean.size() > kShownFeatures) {
+    text += fmt::format("... and {} more {}s\n", info.mean.size() - kShownFeatures, what);
+  }
+  return text;
+}
+
+std::string shard_table(const DatasetInfo& info, std::span<const ShardCheck> checks) {
+  std::vector<std::vector<std::string>> rows{
+      {"shard", info.tokens > 0 ? "tokens" : "samples", "size", "contents"}};
+  for (std::size_t i = 0; i < info.shards.size(); ++i) {
+    std::string state = "not read";
+    if (i < checks.size()) {
+      state = checks[i].problem.empty()
+                  ? "ok"
+                  : fmt::format("BAD: {} ({} bad {})", checks[i].problem, checks[i].bad_samples,
+                                info.tokens > 0 ? "blocks" : "samples");
+    }
+    rows.push_back({info.shards[i].file, count_text(info.shards[i].samples),
+                    bytes_text(info.shards[i].file_bytes), state});
+  }
+  return table_text(rows);
+}
+
+std::string samples_text(const Dataset& dataset, std::int64_t bad_shards) {
+  const DatasetInfo& info = dataset.info();
+  std::string text = fmt::format("samples     {}\ninput       {} {} ({})\ntarget      {} {}\n",
+                                 count_text(info.samples), info.input_shape.text(),
+                                 name_of(info.input_dtype), bytes_text(info.input_bytes()),
+                                 info.target_shape.text(), name_of(info.target_dtype));
+  text += statistics_text(info) + "\n";
+  // Damaged labels would not count; the shard's line tells of them.
+  if (info.task == Task::kClassification && bad_shards == 0) {
+    text += class_table(dataset) + "\n";
+  }
+  return text;
+}
+
+// The first tokens as they read, in quotes, with what does not print escaped.
+std::string beginning(const Dataset& dataset) {
+  constexpr std::int64_t kShownTokens = 64;
+  const Tokenizer tokenizer = Tokenizer::of(dataset.info());
+  std::vector<std::int64_t> ids(
+      static_cast<std::size_t>(std::min(kShownTokens, dataset.info().tokens)));
+  dataset.read_tokens(0, ids);
+  return quoted_text(tokenizer.decode(ids));
+}
+
+std::string tokens_text(const Dataset& dataset, std::int64_t bad_shards) {
+  const DatasetInfo& info = dataset.info();
+  std::string text =
+      fmt::format("tokens      {} {}\nvocabulary  {}\ntokenizer   {}\n", count_text(info.tokens),
+                  name_of(info.input_dtype), count_text(info.classes), name_of(info.tokenizer));
+  // Damaged tokens have no text; the shard's line tells of them.
+  if (info.tokenizer != TokenizerKind::kNone && bad_shards == 0) {
+    text += fmt::format("begins      {}\n", beginning(dataset));
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+Inspection inspect_dataset(const std::filesystem::path& master, Inspect inspect,
+                           const SampleProgress& progress) {
+  const Dataset dataset = Dataset::open(master);
+  const DatasetInfo& info = dataset.info();
+  std::vector<ShardCheck> checks;
+  if (inspect == Inspect::kVerify) {
+    checks = dataset.verify(progress);
+  }
+  Inspection inspection;
+  inspection.bad_shards = std::count_if(
+      checks.begin(), checks.end(), [](const ShardCheck& check) { return !check.problem.empty(); });
+  inspection.text = fmt::format("data set    {}\nmade from   {}\ntask        {}\n",
+                                info.path.string(), info.source, name_of(info.task));
+  inspection.text += info.task == Task::kNextToken ? tokens_text(dataset, inspection.bad_shards)
+                                                   : samples_text(dataset, inspection.bad_shards);
+  inspection.text += shard_table(info, checks);
+  return inspection;
+}
+
+}  // namespace strata::io

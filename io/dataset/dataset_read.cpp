@@ -1,0 +1,200 @@
+#include "dataset/dataset_read.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/core/hash.hpp"
+
+#include "dataset/dataset_format.hpp"
+
+namespace strata::io {
+
+namespace names = dataset_format;
+
+void check_format(const hdf5::File& file, const char* format, const char* what) {
+  const std::filesystem::path& path = file.origin().path;
+  if (!file.has_attribute(names::kFormat) || file.text(names::kFormat) != format) {
+    fail(ExitCode::kData,
+         "{} is an HDF5 file but not {} of a strata data set; make one with "
+         "strata data import",
+         path.string(), what);
+  }
+  const std::int64_t version = file.int64(names::kVersion);
+  if (version != names::kVersionWritten) {
+    fail(ExitCode::kData, "{} has version {} of the data set format, this program reads version {}",
+         path.string(), version, names::kVersionWritten);
+  }
+}
+
+namespace {
+
+void read_shard_list(const hdf5::File& file, DatasetInfo& info) {
+  const std::vector<std::string> files = file.read_texts(names::kShardFiles);
+  const auto samples = read_vector<std::int64_t>(file, names::kShardSamples);
+  const auto checksums = read_vector<std::uint64_t>(file, names::kShardChecksums);
+  if (files.size() != samples.size() || files.size() != checksums.size() ||
+      std::any_of(samples.begin(), samples.end(), [](std::int64_t count) { return count < 1; })) {
+    fail(ExitCode::kData, "{} contradicts itself in its list of shards; import it anew",
+         info.path.string());
+  }
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    info.shards.push_back({files[i], samples[i], 0, checksums[i]});
+    total += samples[i];
+  }
+  const std::int64_t promised = std::max(info.samples, info.tokens);
+  if (total != promised || promised <= 0) {
+    fail(ExitCode::kData, "{} promises {} {} but its shards hold {}", info.path.string(), promised,
+         info.tokens > 0 ? "tokens" : "samples", total);
+  }
+}
+
+}  // namespace
+
+std::uint64_t facts_checksum(const DatasetInfo& info) {
+  std::string text;
+  if (info.task == Task::kNextToken) {
+    text = fmt::format("{} tokens {}; vocabulary of {}; tokenizer {} {:016x}", info.tokens,
+                       name_of(info.input_dtype), info.classes, name_of(info.tokenizer),
+                       info.tokenizer_checksum);
+  } else {
+    text = fmt::format(
+        "{} samples; inputs {} {}; targets {} {}; {} with {} classes: {}; mean {}; deviation {}",
+        info.samples, info.input_shape.text(), name_of(info.input_dtype), info.target_shape.text(),
+        name_of(info.target_dtype), name_of(info.task), info.classes,
+        fmt::join(info.class_names, ","), fmt::join(info.mean, ","),
+        fmt::join(info.deviation, ","));
+  }
+  for (const ShardInfo& shard : info.shards) {
+    text += fmt::format("; {} {} {:016x}", shard.file, shard.samples, shard.checksum);
+  }
+  return hash_of(text);
+}
+
+namespace {
+
+void read_sample_facts(const hdf5::File& file, DatasetInfo& info) {
+  info.samples = file.int64(names::kSamples);
+  info.classes = file.int64(names::kClasses);
+  const hdf5::Dataset inputs = file.open_dataset(names::kInputs);
+  const hdf5::Dataset targets = file.open_dataset(names::kTargets);
+  info.input_shape = inputs.shape().tail();
+  info.input_dtype = inputs.dtype();
+  info.target_shape = targets.shape().tail();
+  info.target_dtype = targets.dtype();
+  info.mean = read_vector<double>(file, names::kMean);
+  info.deviation = read_vector<double>(file, names::kDeviation);
+  if (file.has(names::kClassNames)) {
+    info.class_names = file.read_texts(names::kClassNames);
+  }
+  const auto statistics = static_cast<std::int64_t>(info.mean.size());
+  const bool classes = info.task == Task::kClassification;
+  if (info.deviation.size() != info.mean.size() ||
+      (statistics != 1 && statistics != info.input_shape.count() &&
+       statistics != statistics_of(info.input_shape)) ||
+      info.target_dtype != (classes ? DType::kInt64 : DType::kFloat64) ||
+      (classes &&
+       (info.target_shape.rank() != 0 || info.classes < 1 || info.classes > kMostClasses)) ||
+      info.input_dtype == DType::kInt64) {
+    fail(ExitCode::kData,
+         "{} contradicts itself in its shapes, types or statistics; import it anew",
+         info.path.string());
+  }
+}
+
+void read_token_facts(const hdf5::File& file, DatasetInfo& info) {
+  const hdf5::Dataset tokens = file.open_dataset(names::kTokens);
+  info.tokens = file.int64(names::kTokens);
+  info.classes = file.int64(names::kVocabulary);
+  info.input_dtype = tokens.dtype();
+  info.target_dtype = DType::kInt64;
+  const std::string tokenizer = file.text(names::kTokenizer);
+  const auto known = enum_from_name<TokenizerKind>(tokenizer);
+  if (!known) {
+    fail(ExitCode::kData, "{} has the tokenizer '{}', known are {}", info.path.string(), tokenizer,
+         joined_names<TokenizerKind>());
+  }
+  info.tokenizer = *known;
+  info.tokenizer_checksum = file.uint64(names::kTokenizerChecksum);
+  if (!(tokens.shape() == Shape{info.tokens}) || info.classes < 1 ||
+      (info.input_dtype != DType::kUint16 && info.input_dtype != DType::kUint32) ||
+      file.int64(names::kBlockTokens) != names::kBlockTokensWritten) {
+    fail(ExitCode::kData, "{} contradicts itself in its tokens or its vocabulary; import it anew",
+         info.path.string());
+  }
+}
+
+}  // namespace
+
+DatasetInfo read_master(const std::filesystem::path& path) {
+  const hdf5::File file = hdf5::File::open(path, ExitCode::kData);
+  check_format(file, names::kMasterFormat, "the master");
+  DatasetInfo info;
+  info.path = path;
+  info.source = file.text(names::kSource);
+  const std::string task = file.text(names::kTask);
+  const auto known_task = enum_from_name<Task>(task);
+  if (!known_task) {
+    fail(ExitCode::kData, "{} has the task '{}', known are {}", path.string(), task,
+         joined_names<Task>());
+  }
+  info.task = *known_task;
+  if (info.task == Task::kNextToken) {
+    read_token_facts(file, info);
+  } else {
+    read_sample_facts(file, info);
+  }
+  read_shard_list(file, info);
+  info.checksum = file.uint64(names::kChecksum);
+  if (info.checksum != facts_checksum(info)) {
+    fail(ExitCode::kData,
+         "{} is damaged: what it says of its samples and shards does not have its checksum; import "
+         "it anew",
+         path.string());
+  }
+  return info;
+}
+
+hdf5::File open_shard_file(const DatasetInfo& info, const ShardInfo& entry) {
+  const std::filesystem::path path = info.path.parent_path() / entry.file;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    fail(ExitCode::kData, "the shard {} of {} is missing; put it beside its master or import anew",
+         entry.file, info.path.string());
+  }
+  hdf5::File file = hdf5::File::open(path, ExitCode::kData);
+  check_format(file, names::kShardFormat, "a shard");
+  return file;
+}
+
+void check_shard_checksum(const hdf5::File& file, const DatasetInfo& info, const ShardInfo& entry) {
+  std::uint64_t checksum = 0;
+  file.open_dataset(names::kChecksum).read(std::as_writable_bytes(std::span(&checksum, 1)));
+  if (checksum != entry.checksum) {
+    fail(ExitCode::kData,
+         "the shard {} belongs to another import than {}: its checksum is {}, expected {}",
+         file.origin().path.string(), info.path.string(), hash_text(checksum),
+         hash_text(entry.checksum));
+  }
+}
+
+const std::byte* mapped_dataset(const hdf5::File& file, const MappedFile& mapped, const char* name,
+                                const Shape& shape, const hdf5::ElementType& type) {
+  const hdf5::Dataset dataset = file.open_dataset(name);
+  if (!(dataset.shape() == shape) || !dataset.holds(type)) {
+    fail(ExitCode::kData,
+         "the shard {} holds '{}' as {} elements or of another type, its master promises {}",
+         file.origin().path.string(), name, dataset.shape().text(), shape.text());
+  }
+  const std::int64_t offset = dataset.file_offset();
+  const std::int64_t end = offset + shape.count() * type.bytes;
+  const auto size = static_cast<std::int64_t>(mapped.bytes().size());
+  if (end > size) {
+    fail(ExitCode::kData, "the shard {} was cut short: '{}' ends at byte {}, the file at {}",
+         file.origin().path.string(), name, end, size);
+  }
+  return mapped.bytes().data() + offset;
+}
+
+}  // namespace strata::io

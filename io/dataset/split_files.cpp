@@ -1,0 +1,88 @@
+#include "dataset/split_files.hpp"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+
+#include "dataset/dataset_format.hpp"
+
+namespace strata::io {
+
+namespace names = dataset_format;
+
+SplitFiles::SplitFiles(std::filesystem::path directory, std::string split)
+    : directory_(std::move(directory)), split_(std::move(split)) {}
+
+std::filesystem::path SplitFiles::master_path() const {
+  return directory_ / (split_ + ".h5");
+}
+
+void SplitFiles::open_shard(std::int64_t samples, const Shape& checksums,
+                            const std::function<void(hdf5::File&)>& lay_out) {
+  OpenShard shard;
+  shard.samples = samples;
+  const std::string name = fmt::format("{}-{:05}.h5", split_, shards_.size());
+  const PendingFile& pending = files_.emplace_back(directory_ / name);
+  {
+    hdf5::File file = hdf5::File::create(pending.temporary(), ExitCode::kData);
+    file.set_text(names::kFormat, names::kShardFormat);
+    file.set_int64(names::kVersion, names::kVersionWritten);
+    lay_out(file);
+    shard.checksums_offset =
+        file.create_dataset(names::kChecksums, hdf5::uint64_type(), checksums).file_offset();
+    shard.checksum_offset =
+        file.create_dataset(names::kChecksum, hdf5::uint64_type(), Shape{}).file_offset();
+    file.finish();
+  }
+  shard.file = PosixFile(pending.temporary());
+  shards_.push_back({name, samples, 0, 0});
+  shard_ = std::move(shard);
+}
+
+void SplitFiles::write_at(std::int64_t offset, std::span<const std::byte> bytes) {
+  shard_->file.write_at(offset, bytes);
+}
+
+void SplitFiles::add_written(std::int64_t samples, std::span<const std::uint64_t> checksums) {
+  const auto bytes = std::as_bytes(checksums);
+  shard_->hash.update(bytes);
+  shard_->file.write_at(shard_->checksums_offset, bytes);
+  shard_->checksums_offset += std::ssize(bytes);
+  shard_->written += samples;
+  if (shard_->written == shard_->samples) {
+    shards_.back().checksum = shard_->hash.digest();
+    shard_->file.write_at(shard_->checksum_offset,
+                          std::as_bytes(std::span(&shards_.back().checksum, 1)));
+    shard_->file.finish();
+    shard_.reset();
+  }
+}
+
+hdf5::File SplitFiles::begin_master() {
+  master_.emplace(master_path());
+  hdf5::File file = hdf5::File::create(master_->temporary(), ExitCode::kData);
+  file.set_text(names::kFormat, names::kMasterFormat);
+  file.set_int64(names::kVersion, names::kVersionWritten);
+  return file;
+}
+
+void SplitFiles::finish_master(hdf5::File& master, DatasetInfo info) const {
+  info.shards = shards_;
+  write_shard_list(master, shards_);
+  master.set_uint64(names::kChecksum, facts_checksum(info));
+  master.finish();
+}
+
+void SplitFiles::publish_shards() {
+  for (PendingFile& file : files_) {
+    file.publish();
+  }
+}
+
+void SplitFiles::publish_master() {
+  master_->publish();
+}
+
+}  // namespace strata::io

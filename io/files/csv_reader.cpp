@@ -1,0 +1,157 @@
+#include "files/csv_reader.hpp"
+
+#include <algorithm>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+namespace strata::io {
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{1} << 20;
+constexpr std::size_t kLongestRecord = std::size_t{64} << 20;
+
+}  // namespace
+
+CsvReader::CsvReader(const std::filesystem::path& path) : stream_(path) {
+  refill();
+  if (buffer_.starts_with("\xEF\xBB\xBF")) {
+    begin_ = 3;
+  }
+  if (!next()) {
+    fail(ExitCode::kData, "{} is empty, a header row with the names of the columns was expected",
+         path.string());
+  }
+  header_.assign(fields_.begin(), fields_.end());
+}
+
+// Drops what was used and reads more behind the rest; false at the end of the file.
+bool CsvReader::refill() {
+  buffer_.erase(0, begin_);
+  begin_ = 0;
+  const std::size_t kept = buffer_.size();
+  if (kept > kLongestRecord) {
+    fail(ExitCode::kData, "{}:{}: the record does not end within {}; is a closing quote missing?",
+         path().string(), next_line_, bytes_text(std::int64_t{kLongestRecord}));
+  }
+  buffer_.resize(kept + kReadBytes);
+  const std::size_t count = stream_.read(std::as_writable_bytes(std::span(buffer_).subspan(kept)));
+  buffer_.resize(kept + count);
+  return count > 0;
+}
+
+bool CsvReader::take_record(std::string_view& record) {
+  // A line break ends the record where the quotes before it are even in number.
+  std::size_t searched = 0;
+  std::size_t lines = 0;
+  bool inside_quotes = false;
+  for (;;) {
+    const std::string_view rest = std::string_view(buffer_).substr(begin_);
+    const std::size_t end = rest.find('\n', searched);
+    if (end == std::string_view::npos) {
+      if (refill()) {
+        continue;
+      }
+      record = std::string_view(buffer_).substr(begin_);
+      if (record.empty()) {
+        return false;
+      }
+      lines += 1;
+      begin_ = buffer_.size();
+      break;
+    }
+    const std::string_view line = rest.substr(searched, end - searched);
+    if (std::count(line.begin(), line.end(), '"') % 2 != 0) {
+      inside_quotes = !inside_quotes;
+    }
+    lines += 1;
+    searched = end + 1;
+    if (!inside_quotes) {
+      record = rest.substr(0, end);
+      begin_ += end + 1;
+      break;
+    }
+  }
+  line_ = next_line_;
+  next_line_ += static_cast<std::int64_t>(lines);
+  if (record.ends_with('\r')) {
+    record.remove_suffix(1);
+  }
+  return true;
+}
+
+bool CsvReader::next() {
+  std::string_view record;
+  do {
+    if (!take_record(record)) {
+      return false;
+    }
+  } while (trimmed(record).empty());
+  fields_.clear();
+  if (record.find('"') == std::string_view::npos) {
+    split_plain(record);
+  } else {
+    split_quoted(record);
+  }
+  if (!header_.empty() && fields_.size() != header_.size()) {
+    fail(ExitCode::kData, "{}:{}: the row has {} fields, the header names {} columns",
+         path().string(), line_, fields_.size(), header_.size());
+  }
+  return true;
+}
+
+void CsvReader::split_plain(std::string_view record) {
+  for (std::size_t begin = 0; begin <= record.size();) {
+    const std::size_t end = std::min(record.find(',', begin), record.size());
+    fields_.push_back(trimmed(record.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+}
+
+void CsvReader::split_quoted(std::string_view record) {
+  // Views of fields point into `unquoted_`, which therefore must not grow while it is filled.
+  unquoted_.clear();
+  unquoted_.reserve(record.size());
+  for (std::size_t at = 0; at <= record.size();) {
+    const std::size_t quote = record.find_first_not_of(" \t", at);
+    if (quote == std::string_view::npos || record[quote] != '"') {
+      const std::size_t end = std::min(record.find(',', at), record.size());
+      const std::string_view field = trimmed(record.substr(at, end - at));
+      if (field.find('"') != std::string_view::npos) {
+        fail(ExitCode::kData,
+             "{}:{}: field {} has a quote but does not begin with one; quote the whole field and "
+             "double the quotes inside",
+             path().string(), line_, fields_.size() + 1);
+      }
+      fields_.push_back(field);
+      at = end + 1;
+      continue;
+    }
+    const std::size_t first = unquoted_.size();
+    std::size_t close = quote + 1;
+    for (;; ++close) {
+      close = record.find('"', close);
+      if (close == std::string_view::npos) {
+        fail(ExitCode::kData, "{}:{}: the quote that opens field {} is never closed",
+             path().string(), line_, fields_.size() + 1);
+      }
+      if (close + 1 >= record.size() || record[close + 1] != '"') {
+        break;
+      }
+      ++close;
+    }
+    for (std::size_t i = quote + 1; i < close; ++i) {
+      unquoted_ += record[i];
+      i += record[i] == '"' ? 1 : 0;
+    }
+    const std::size_t end = std::min(record.find(',', close), record.size());
+    if (!trimmed(record.substr(close + 1, end - close - 1)).empty()) {
+      fail(ExitCode::kData, "{}:{}: field {} goes on after its closing quote", path().string(),
+           line_, fields_.size() + 1);
+    }
+    fields_.push_back(std::string_view(unquoted_).substr(first));
+    at = end + 1;
+  }
+}
+
+}  // namespace strata::io

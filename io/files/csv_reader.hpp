@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "files/input_stream.hpp"
+
+namespace strata::io {
+
+/// The records of a comma-separated file, one after the other. Fields may be quoted, with quotes
+/// doubled inside and line breaks allowed; blank lines are passed over.
+/// Source: Y. Shafranovich, RFC 4180.
+class CsvReader {
+ public:
+  /// Reads the header row.
+  /// Throws: Error(kData) where there is none.
+  explicit CsvReader(const std::filesystem::path& path);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return stream_.path(); }
+  [[nodiscard]] const std::vector<std::string>& header() const { return header_; }
+
+  /// Goes to the next record; false at the end of the file.
+  /// Throws: Error(kData) naming the line for a record with another number of fields than the
+  /// header, and for misplaced or missing quotes.
+  bool next();
+  /// The current record's fields, without white space around them; valid until next().
+  [[nodiscard]] const std::vector<std::string_view>& fields() const { return fields_; }
+  /// The line on which the current record begins; 1 is the first.
+  [[nodiscard]] std::int64_t line() const { return line_; }
+
+ private:
+  bool take_record(std::string_view& record);
+  bool refill();
+  void split_plain(std::string_view record);
+  void split_quoted(std::string_view record);
+
+  InputStream stream_;
+  std::vector<std::string> header_;
+  std::string buffer_;
+  std::size_t begin_ = 0;
+  std::int64_t line_ = 0;
+  std::int64_t next_line_ = 1;
+  std::string unquoted_;
+  std::vector<std::string_view> fields_;
+};
+
+}  // namespace strata::io

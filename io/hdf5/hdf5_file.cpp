@@ -1,0 +1,332 @@
+#include "hdf5/hdf5_file.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "hdf5/hdf5_internal.hpp"
+
+namespace strata::io::hdf5 {
+namespace {
+
+std::vector<hsize_t> extents_of(const Shape& shape) {
+  return {shape.extents().begin(), shape.extents().end()};
+}
+
+std::vector<hsize_t> as_hsize(const std::vector<std::int64_t>& values) {
+  return {values.begin(), values.end()};
+}
+
+herr_t keep_first(unsigned position, const H5E_error2_t* error, void* data) {
+  if (position == 0 && error->desc != nullptr) {
+    *static_cast<std::string*>(data) = error->desc;
+  }
+  return 0;
+}
+
+// The description at the place where things went wrong, the most precise of the stack.
+std::string reason() {
+  std::string text;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, &keep_first, &text);
+  H5Eclear2(H5E_DEFAULT);
+  // Where a system call failed, its own message stands quoted among addresses and offsets.
+  constexpr std::string_view kSystemMessage = "error message = '";
+  if (const std::size_t begin = text.find(kSystemMessage); begin != std::string::npos) {
+    text.erase(0, begin + kSystemMessage.size());
+    text.erase(std::min(text.find('\''), text.size()));
+  }
+  return text.empty() ? "HDF5 gives no reason" : text;
+}
+
+// A file that cannot be flushed, on a full disk for example, is left open: closing it would fail
+// half way and leave HDF5 with a file that is neither open nor closed.
+herr_t close_file(hid_t file) {
+  return H5Fflush(file, H5F_SCOPE_GLOBAL) < 0 ? -1 : H5Fclose(file);
+}
+
+Handle file_access(const Origin& origin) {
+  Handle access = own(H5Pcreate(H5P_FILE_ACCESS), &H5Pclose, origin, "cannot set up the access to");
+  check(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), origin,
+        "cannot set up the access to");
+  // Attributes above 64 KiB need the format of HDF5 1.8 or later.
+  check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_LATEST), origin,
+        "cannot set up the access to");
+  // No file has two writers, and some cluster file systems have no locks.
+  check(H5Pset_file_locking(access.get(), false, true), origin, "cannot set up the access to");
+  return access;
+}
+
+Handle with_groups(const Origin& origin) {
+  Handle links = own(H5Pcreate(H5P_LINK_CREATE), &H5Pclose, origin, "cannot set up links in");
+  check(H5Pset_create_intermediate_group(links.get(), 1), origin, "cannot set up links in");
+  return links;
+}
+
+void sync_descriptor(const Origin& origin, int flags) {
+  const int descriptor = ::open(origin.path.c_str(), flags | O_CLOEXEC);
+  if (descriptor < 0) {
+    fail(origin.code, "cannot open {} to sync it: {}", origin.path.string(), std::strerror(errno));
+  }
+  const int status = ::fsync(descriptor);
+  const int error = errno;
+  ::close(descriptor);
+  if (status != 0) {
+    fail(origin.code, "cannot put {} on disk: {}", origin.path.string(), std::strerror(error));
+  }
+}
+
+// The same data written at another second must give the same bytes.
+void leave_out_times(const Handle& creation, const Origin& origin) {
+  check(H5Pset_obj_track_times(creation.get(), 0), origin, "cannot leave the time out of");
+}
+
+}  // namespace
+
+void silence() {
+  // HDF5's clean-up at exit crashes where a file could not be written to its end.
+  static const herr_t kStatus = H5dont_atexit();
+  static_cast<void>(kStatus);
+  // The automatic printing of the thread-safe build is a setting of each thread.
+  thread_local bool silent = false;
+  if (!silent) {
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    silent = true;
+  }
+}
+
+Handle own(hid_t id, Handle::Close close, const Origin& origin, std::string_view what) {
+  check(id, origin, what);
+  return {id, close};
+}
+
+Handle make_space(const Shape& shape, const Origin& origin) {
+  if (shape.rank() == 0) {
+    return own(H5Screate(H5S_SCALAR), &H5Sclose, origin, "cannot describe a scalar of");
+  }
+  const std::vector<hsize_t> extents = extents_of(shape);
+  return own(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), &H5Sclose,
+             origin, "cannot describe a data space of");
+}
+
+void select(hid_t space, const grid::Box& box, const Origin& origin) {
+  if (box.start.empty()) {
+    check(H5Sselect_all(space), origin, "cannot select elements of");
+    return;
+  }
+  check(H5Sselect_hyperslab(space, H5S_SELECT_SET, as_hsize(box.start).data(), nullptr,
+                            as_hsize(box.count).data(), nullptr),
+        origin, "cannot select elements of");
+}
+
+Handle text_type(std::size_t size, const Origin& origin) {
+  Handle type = own(H5Tcopy(H5T_C_S1), &H5Tclose, origin, "cannot make a text type for");
+  check(H5Tset_size(type.get(), size), origin, "cannot make a text type for");
+  check(H5Tset_strpad(type.get(), H5T_STR_NULLPAD), origin, "cannot make a text type for");
+  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), origin, "cannot make a text type for");
+  return type;
+}
+
+void check(std::int64_t status, const Origin& origin, std::string_view what) {
+  if (status < 0) {
+    fail(origin.code, "{} {}: {}", what, origin.path.string(), reason());
+  }
+}
+
+Handle& Handle::operator=(Handle&& other) noexcept {
+  if (this != &other) {
+    reset();
+    id_ = std::exchange(other.id_, -1);
+    close_ = other.close_;
+  }
+  return *this;
+}
+
+void Handle::reset() noexcept {
+  if (id_ >= 0) {
+    silence();
+    close_(std::exchange(id_, -1));
+  }
+}
+
+ElementType element_type(DType dtype) {
+  silence();
+  switch (dtype) {
+    case DType::kFloat32:
+      return {H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 4};
+    case DType::kFloat64:
+      return {H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, 8};
+    case DType::kUint8:
+      return {H5T_STD_U8LE, H5T_NATIVE_UINT8, 1};
+    case DType::kUint16:
+      return {H5T_STD_U16LE, H5T_NATIVE_UINT16, 2};
+    case DType::kUint32:
+      return {H5T_STD_U32LE, H5T_NATIVE_UINT32, 4};
+    case DType::kInt64:
+      return {H5T_STD_I64LE, H5T_NATIVE_INT64, 8};
+    case DType::kBfloat16:
+      break;
+  }
+  return {};
+}
+
+ElementType uint64_type() {
+  silence();
+  return {H5T_STD_U64LE, H5T_NATIVE_UINT64, 8};
+}
+
+File File::create(const std::filesystem::path& path, ExitCode code) {
+  silence();
+  Origin origin{path, code};
+  const Handle access = file_access(origin);
+  const Handle root = own(H5Pcreate(H5P_FILE_CREATE), &H5Pclose, origin, "cannot create");
+  leave_out_times(root, origin);
+  Handle file = own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, root.get(), access.get()), &close_file,
+                    origin, "cannot create");
+  return {std::move(file), std::move(origin)};
+}
+
+File File::open(const std::filesystem::path& path, ExitCode code) {
+  silence();
+  Origin origin{path, code};
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    fail(code, "{} does not exist", path.string());
+  }
+  if (H5Fis_hdf5(path.c_str()) <= 0) {
+    H5Eclear2(H5E_DEFAULT);
+    fail(code, "{} is not an HDF5 file", path.string());
+  }
+  const Handle access = file_access(origin);
+  Handle file =
+      own(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), &close_file, origin, "cannot open");
+  return {std::move(file), std::move(origin)};
+}
+
+Dataset File::create_dataset(const std::string& name, const ElementType& type, const Shape& shape) {
+  silence();
+  const std::string what = fmt::format("cannot make the data set '{}' of", name);
+  const Handle space = make_space(shape, origin_);
+  const Handle links = with_groups(origin_);
+  const Handle layout = own(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose, origin_, what);
+  leave_out_times(layout, origin_);
+  check(H5Pset_layout(layout.get(), H5D_CONTIGUOUS), origin_, what);
+  check(H5Pset_alloc_time(layout.get(), H5D_ALLOC_TIME_EARLY), origin_, what);
+  check(H5Pset_fill_time(layout.get(), H5D_FILL_TIME_NEVER), origin_, what);
+  Handle dataset = own(H5Dcreate2(id(), name.c_str(), type.file, space.get(), links.get(),
+                                  layout.get(), H5P_DEFAULT),
+                       &H5Dclose, origin_, what);
+  return {std::move(dataset), origin_, name};
+}
+
+Dataset File::create_virtual(const std::string& name, const ElementType& type, const Shape& shape,
+                             std::span<const VirtualPart> parts) {
+  silence();
+  const std::string what = fmt::format("cannot make the virtual data set '{}' of", name);
+  const Handle space = make_space(shape, origin_);
+  const Handle links = with_groups(origin_);
+  const Handle layout = own(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose, origin_, what);
+  leave_out_times(layout, origin_);
+  check(H5Pset_layout(layout.get(), H5D_VIRTUAL), origin_, what);
+  for (const VirtualPart& part : parts) {
+    const Handle target = make_space(shape, origin_);
+    const Handle source = make_space(part.source_shape, origin_);
+    select(target.get(), part.target, origin_);
+    select(source.get(), part.source, origin_);
+    check(H5Pset_virtual(layout.get(), target.get(), part.file.c_str(), part.dataset.c_str(),
+                         source.get()),
+          origin_, what);
+  }
+  Handle dataset = own(H5Dcreate2(id(), name.c_str(), type.file, space.get(), links.get(),
+                                  layout.get(), H5P_DEFAULT),
+                       &H5Dclose, origin_, what);
+  return {std::move(dataset), origin_, name};
+}
+
+Dataset File::open_dataset(const std::string& name) const {
+  silence();
+  if (!has(name)) {
+    fail(origin_.code, "{} has no data set '{}'", origin_.path.string(), name);
+  }
+  Handle dataset = own(H5Dopen2(id(), name.c_str(), H5P_DEFAULT), &H5Dclose, origin_,
+                       fmt::format("cannot open the data set '{}' of", name));
+  return {std::move(dataset), origin_, name};
+}
+
+bool File::has(const std::string& name) const {
+  silence();
+  // H5Lexists wants every group on the way to exist.
+  for (std::size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {
+    if (H5Lexists(id(), name.substr(0, end).c_str(), H5P_DEFAULT) <= 0) {
+      return false;
+    }
+    if (end == std::string::npos) {
+      return true;
+    }
+  }
+}
+
+void File::write_texts(const std::string& name, std::span<const std::string> texts) {
+  silence();
+  std::size_t longest = 1;
+  for (const std::string& text : texts) {
+    longest = std::max(longest, text.size());
+  }
+  std::string cells(longest * texts.size(), '\0');
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    texts[i].copy(cells.data() + i * longest, texts[i].size());
+  }
+  const Handle type = text_type(longest, origin_);
+  const Dataset dataset =
+      create_dataset(name, {type.get(), type.get(), static_cast<std::int64_t>(longest)},
+                     Shape{static_cast<std::int64_t>(texts.size())});
+  check(H5Dwrite(dataset.id(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, cells.data()), origin_,
+        fmt::format("cannot write the data set '{}' of", name));
+}
+
+std::vector<std::string> File::read_texts(const std::string& name) const {
+  const Dataset dataset = open_dataset(name);
+  const std::string what = fmt::format("cannot read the data set '{}' of", name);
+  const Handle stored = own(H5Dget_type(dataset.id()), &H5Tclose, origin_, what);
+  if (H5Tget_class(stored.get()) != H5T_STRING || H5Tis_variable_str(stored.get()) > 0) {
+    fail(origin_.code, "the data set '{}' of {} does not hold fixed-length texts", name,
+         origin_.path.string());
+  }
+  const std::size_t longest = H5Tget_size(stored.get());
+  const auto count = static_cast<std::size_t>(dataset.shape().count());
+  std::string cells(longest * count, '\0');
+  const Handle type = text_type(longest, origin_);
+  check(H5Dread(dataset.id(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, cells.data()), origin_,
+        what);
+  std::vector<std::string> texts(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string_view cell = std::string_view(cells).substr(i * longest, longest);
+    texts[i] = cell.substr(0, cell.find('\0'));
+  }
+  return texts;
+}
+
+void File::finish() {
+  silence();
+  check(close_file(handle_.release()), origin_, "cannot write");
+  sync_file(origin_);
+}
+
+void sync_file(const Origin& origin) {
+  sync_descriptor(origin, O_RDONLY);
+}
+
+void sync_directory(const Origin& origin) {
+  sync_descriptor(origin, O_RDONLY | O_DIRECTORY);
+}
+
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to,
+                 ExitCode code) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) {
+    fail(code, "cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
+  }
+}
+
+}  // namespace strata::io::hdf5

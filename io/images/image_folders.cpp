@@ -1,0 +1,99 @@
+#include "images/image_folders.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+
+namespace strata::io {
+namespace {
+
+enum class Wanted { kFolders, kFiles };
+
+/// Sorted names of what is in a directory and does not begin with a dot.
+std::vector<std::string> names_in(const std::filesystem::path& directory, Wanted wanted) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator at(directory, error);
+  for (; !error && at != std::filesystem::directory_iterator(); at.increment(error)) {
+    std::string name = at->path().filename().string();
+    std::error_code unreadable;
+    const bool folder = at->is_directory(unreadable);
+    if (name.starts_with('.') || (wanted == Wanted::kFolders && !folder)) {
+      continue;
+    }
+    if (wanted == Wanted::kFiles && folder) {
+      fail(ExitCode::kData, "{} is a folder where images of the class {} were expected",
+           at->path().string(), directory.filename().string());
+    }
+    names.push_back(std::move(name));
+  }
+  if (error) {
+    fail(ExitCode::kData, "cannot list the directory {}: {}", directory.string(), error.message());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+ImageFolders::ImageFolders(const std::vector<std::filesystem::path>& directories)
+    : directories_(directories) {
+  for (const std::filesystem::path& directory : directories) {
+    list(directory);
+  }
+  for (std::uint32_t directory = 0; directory < directories_.size(); ++directory) {
+    const std::vector<Names>& classes = names_[directory];
+    bool more = true;
+    for (std::uint32_t number = 0; more; ++number) {
+      more = false;
+      for (std::uint32_t kind = 0; kind < classes.size(); ++kind) {
+        if (number < classes[kind].size()) {
+          order_.push_back({directory, kind, number});
+          more = true;
+        }
+      }
+    }
+  }
+}
+
+void ImageFolders::list(const std::filesystem::path& directory) {
+  Names classes = names_in(directory, Wanted::kFolders);
+  if (classes.empty()) {
+    fail(ExitCode::kData,
+         "{} has no folders; a folder for each class was expected, with its images",
+         directory.string());
+  }
+  if (names_.empty()) {
+    classes_ = classes;
+  }
+  const auto require_all = [](const Names& all, const Names& some, const std::string& here,
+                              const std::string& there) {
+    for (const std::string& name : all) {
+      if (!std::binary_search(some.begin(), some.end(), name)) {
+        fail(ExitCode::kData,
+             "{} has a folder for the class {}, {} has none; all directories need the same classes",
+             here, name, there);
+      }
+    }
+  };
+  const std::string first = directories_.front().string();
+  require_all(classes, classes_, directory.string(), first);
+  require_all(classes_, classes, first, directory.string());
+  std::vector<Names>& names = names_.emplace_back();
+  for (const std::string& name : classes) {
+    names.push_back(names_in(directory / name, Wanted::kFiles));
+    if (names.back().empty()) {
+      fail(ExitCode::kData, "the class folder {} is empty; fill it or take it away",
+           (directory / name).string());
+    }
+  }
+}
+
+std::filesystem::path ImageFolders::path(std::int64_t file) const {
+  const Place& at = place(file);
+  return directories_[at.directory] / classes_[at.kind] / names_[at.directory][at.kind][at.number];
+}
+
+}  // namespace strata::io

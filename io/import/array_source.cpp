@@ -1,0 +1,215 @@
+#include <algorithm>
+#include <cstring>
+
+#include "strata/core/error.hpp"
+
+#include "files/array_file.hpp"
+#include "import/sample_source.hpp"
+
+namespace strata::io {
+namespace {
+
+// Inputs and the targets that go with them.
+struct Pair {
+  ArrayFile inputs;
+  ArrayFile targets;
+  std::int64_t done = 0;
+};
+
+class ArraySource final : public SampleSource {
+ public:
+  explicit ArraySource(const ImportOptions& options);
+
+  const SampleLayout& layout() const override { return layout_; }
+  std::int64_t samples() const override { return samples_; }
+  std::string description() const override { return description_; }
+  void next(std::int64_t count, SampleBatch& batch) override;
+  void finish() override;
+
+ private:
+  [[nodiscard]] Task task_of(const ArrayFile& targets, TaskChoice choice) const;
+  void set_layout(const Pair& pair, const ImportOptions& options);
+  void check_same_layout(const Pair& pair) const;
+  void read_rows(Pair& pair, std::int64_t count, std::byte* inputs, std::byte* targets);
+  void check_inputs(const Pair& pair, std::int64_t count, const std::byte* inputs) const;
+  void check_targets(const Pair& pair, std::int64_t count, const std::byte* targets) const;
+
+  SampleLayout layout_;
+  std::int64_t classes_;
+  std::int64_t samples_ = 0;
+  std::string description_;
+  std::vector<Pair> pairs_;
+  std::size_t current_ = 0;
+  std::vector<std::byte> raw_;
+};
+
+Shape at_least_vector(const Shape& shape) {
+  return shape.rank() == 0 ? Shape{1} : shape;
+}
+
+// Matrices of bytes in an IDX file are pictures of one channel.
+Shape input_shape_of(const ArrayFile& inputs, ImportFormat format) {
+  const Shape shape = at_least_vector(inputs.shape().tail());
+  const bool picture = format == ImportFormat::kIdx && shape.rank() == 2 &&
+                       stored_input_dtype(inputs.type()) == DType::kUint8;
+  return picture ? shape.prepended(1) : shape;
+}
+
+ArraySource::ArraySource(const ImportOptions& options) : classes_(options.classes) {
+  const bool idx = options.format == ImportFormat::kIdx;
+  if (options.inputs.empty() || options.inputs.size() != options.targets.size()) {
+    fail(ExitCode::kUsage, "{} files of {} and {} of {} were given, expected one for one",
+         options.inputs.size(), idx ? "images" : "inputs", options.targets.size(),
+         idx ? "labels" : "targets");
+  }
+  const auto open = [&](const std::filesystem::path& path) {
+    return idx ? ArrayFile::open_idx(path) : ArrayFile::open_npy(path);
+  };
+  for (std::size_t i = 0; i < options.inputs.size(); ++i) {
+    const Pair& pair = pairs_.emplace_back(Pair{open(options.inputs[i]), open(options.targets[i])});
+    if (pair.inputs.rows() != pair.targets.rows()) {
+      fail(ExitCode::kData, "{} has {} samples but {} has {} targets", pair.inputs.path().string(),
+           pair.inputs.rows(), pair.targets.path().string(), pair.targets.rows());
+    }
+    if (i == 0) {
+      set_layout(pair, options);
+    } else {
+      check_same_layout(pair);
+    }
+    samples_ += pair.inputs.rows();
+    description_ +=
+        fmt::format("{}{} + {}", i == 0 ? "" : ", ", pair.inputs.path().filename().string(),
+                    pair.targets.path().filename().string());
+  }
+}
+
+Task ArraySource::task_of(const ArrayFile& targets, TaskChoice choice) const {
+  if (choice == TaskChoice::kRegression) {
+    return Task::kRegression;
+  }
+  const bool integers = targets.type().is_integer();
+  if (choice == TaskChoice::kAuto && classes_ == 0 && !integers) {
+    return Task::kRegression;
+  }
+  if (!integers) {
+    fail(ExitCode::kData, "{} holds floating-point targets, classes must be integers",
+         targets.path().string());
+  }
+  if (targets.shape().rank() != 1) {
+    fail(ExitCode::kData,
+         "{} has targets of shape {}, classes must be one integer a sample; for values use "
+         "--task=regression",
+         targets.path().string(), targets.shape().text());
+  }
+  return Task::kClassification;
+}
+
+void ArraySource::set_layout(const Pair& pair, const ImportOptions& options) {
+  layout_.input_shape = input_shape_of(pair.inputs, options.format);
+  layout_.input_dtype = stored_input_dtype(pair.inputs.type());
+  layout_.task = task_of(pair.targets, options.task);
+  if (layout_.task == Task::kRegression) {
+    layout_.target_shape = at_least_vector(pair.targets.shape().tail());
+    layout_.target_dtype = DType::kFloat64;
+  }
+}
+
+void ArraySource::check_same_layout(const Pair& pair) const {
+  const Pair& first = pairs_.front();
+  const auto check = [](const ArrayFile& a, const ArrayFile& b) {
+    if (!(a.shape().tail() == b.shape().tail()) || a.type().kind != b.type().kind ||
+        a.type().bytes != b.type().bytes) {
+      fail(ExitCode::kData,
+           "{} and {} hold samples of different shape or type ({} and {} a sample)",
+           a.path().string(), b.path().string(), a.shape().tail().text(), b.shape().tail().text());
+    }
+  };
+  check(first.inputs, pair.inputs);
+  check(first.targets, pair.targets);
+}
+
+void ArraySource::next(std::int64_t count, SampleBatch& batch) {
+  batch.count = count;
+  batch.inputs.resize(static_cast<std::size_t>(count * layout_.input_bytes()));
+  batch.targets.resize(static_cast<std::size_t>(count * layout_.target_bytes()));
+  for (std::int64_t done = 0; done < count;) {
+    require(current_ < pairs_.size(), "more samples were asked for than the source has");
+    Pair& pair = pairs_[current_];
+    const std::int64_t rows = std::min(count - done, pair.inputs.rows() - pair.done);
+    if (rows == 0) {
+      ++current_;
+      continue;
+    }
+    read_rows(pair, rows, batch.inputs.data() + done * layout_.input_bytes(),
+              batch.targets.data() + done * layout_.target_bytes());
+    done += rows;
+  }
+}
+
+void ArraySource::read_rows(Pair& pair, std::int64_t count, std::byte* inputs, std::byte* targets) {
+  const auto read = [&](ArrayFile& file, DType dtype, std::byte* out, std::int64_t out_bytes) {
+    raw_.resize(static_cast<std::size_t>(count * file.row_bytes()));
+    file.read(raw_);
+    decode(raw_, file.type(), dtype, {out, static_cast<std::size_t>(out_bytes)});
+  };
+  read(pair.inputs, layout_.input_dtype, inputs, count * layout_.input_bytes());
+  check_inputs(pair, count, inputs);
+  read(pair.targets, layout_.target_dtype, targets, count * layout_.target_bytes());
+  check_targets(pair, count, targets);
+  pair.done += count;
+}
+
+void check_finite(const ArrayFile& file, std::span<const std::byte> elements, DType dtype,
+                  std::int64_t first_row) {
+  const std::int64_t bad = first_not_finite(elements, dtype);
+  if (bad >= 0) {
+    const std::int64_t row_elements = file.shape().tail().count();
+    fail(ExitCode::kData, "element {} of sample {} of {} is NaN or infinite", bad % row_elements,
+         first_row + bad / row_elements, file.path().string());
+  }
+}
+
+void ArraySource::check_inputs(const Pair& pair, std::int64_t count,
+                               const std::byte* inputs) const {
+  if (layout_.input_dtype != DType::kUint8) {
+    check_finite(pair.inputs, {inputs, static_cast<std::size_t>(count * layout_.input_bytes())},
+                 layout_.input_dtype, pair.done);
+  }
+}
+
+void ArraySource::check_targets(const Pair& pair, std::int64_t count,
+                                const std::byte* targets) const {
+  if (layout_.task == Task::kRegression) {
+    check_finite(pair.targets, {targets, static_cast<std::size_t>(count * layout_.target_bytes())},
+                 layout_.target_dtype, pair.done);
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int64_t label = 0;
+    std::memcpy(&label, targets + i * std::int64_t{sizeof label}, sizeof label);
+    const std::int64_t end = classes_ > 0 ? classes_ : kMostClasses;
+    if (label < 0 || label >= end) {
+      fail(ExitCode::kData, "the label of sample {} of {} is {}, expected {}", pair.done + i,
+           pair.targets.path().string(), label,
+           classes_ > 0 ? fmt::format("0 to {} for {} classes", classes_ - 1, classes_)
+                        : fmt::format("a class number from 0 to {}; for values use "
+                                      "--task=regression",
+                                      end - 1));
+    }
+  }
+}
+
+void ArraySource::finish() {
+  for (Pair& pair : pairs_) {
+    pair.inputs.finish();
+    pair.targets.finish();
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<SampleSource> open_array_source(const ImportOptions& options) {
+  return std::make_unique<ArraySource>(options);
+}
+
+}  // namespace strata::io

@@ -1,0 +1,152 @@
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+#include "files/binary_file.hpp"
+#include "import/sample_source.hpp"
+
+namespace strata::io {
+namespace {
+
+constexpr std::int64_t kImageBytes = 3 * 32 * 32;
+
+/// What the two versions differ in.
+struct CifarKind {
+  std::int64_t label_bytes;  ///< the last of them is the label
+  std::int64_t classes;
+};
+
+CifarKind kind_of(ImportFormat format) {
+  return format == ImportFormat::kCifar10 ? CifarKind{1, 10} : CifarKind{2, 100};
+}
+
+std::vector<std::string> cifar10_names() {
+  return {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+}
+
+/// The names of CIFAR-100's classes, from the file that is distributed with it; none without it.
+std::vector<std::string> fine_names(const std::filesystem::path& beside) {
+  const std::filesystem::path path = beside.parent_path() / "fine_label_names.txt";
+  std::ifstream file(path);
+  std::vector<std::string> names;
+  for (std::string line; std::getline(file, line);) {
+    if (!trimmed(line).empty()) {
+      names.emplace_back(trimmed(line));
+    }
+  }
+  if (!names.empty() && names.size() != 100) {
+    fail(ExitCode::kData, "{} has {} names, expected 100; correct it or take it away",
+         path.string(), names.size());
+  }
+  return names;
+}
+
+/// The binary version of CIFAR: records of one or two label bytes and a 32 x 32 image as planes of
+/// red, green and blue.
+/// Source: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
+class CifarSource final : public SampleSource {
+ public:
+  explicit CifarSource(const ImportOptions& options);
+
+  const SampleLayout& layout() const override { return layout_; }
+  std::int64_t samples() const override { return samples_; }
+  std::string description() const override;
+  void next(std::int64_t count, SampleBatch& batch) override;
+  void finish() override {}  // a file's length was compared with its records
+
+ private:
+  [[nodiscard]] std::int64_t record_bytes() const { return kind_.label_bytes + kImageBytes; }
+  void open_next();
+  void read_record(std::byte* input, std::byte* target);
+
+  CifarKind kind_;
+  std::vector<std::filesystem::path> paths_;
+  std::vector<std::int64_t> sizes_;  ///< of the files in bytes, when they were counted
+  SampleLayout layout_;
+  std::int64_t samples_ = 0;
+  std::size_t next_file_ = 0;
+  std::optional<BinaryFile> file_;
+  std::int64_t record_ = 0;  ///< of the open file, read next
+  std::vector<std::byte> bytes_;
+};
+
+CifarSource::CifarSource(const ImportOptions& options)
+    : kind_(kind_of(options.format)), paths_(options.inputs) {
+  if (paths_.empty() || !options.targets.empty()) {
+    fail(ExitCode::kUsage, "an import of {} takes one or more files and no separate targets",
+         name_of(options.format));
+  }
+  for (const std::filesystem::path& path : paths_) {
+    const std::int64_t size = BinaryFile(path).size();
+    if (size == 0 || size % record_bytes() != 0) {
+      fail(ExitCode::kData,
+           "{} has {} bytes, which is no multiple of {}, the bytes of a record of {}; the file was "
+           "cut short or is not the binary version",
+           path.string(), size, record_bytes(), name_of(options.format));
+    }
+    sizes_.push_back(size);
+    samples_ += size / record_bytes();
+  }
+  layout_.input_shape = Shape{3, 32, 32};
+  layout_.classes = kind_.classes;
+  layout_.class_names =
+      options.format == ImportFormat::kCifar10 ? cifar10_names() : fine_names(paths_.front());
+  bytes_.resize(static_cast<std::size_t>(record_bytes()));
+}
+
+std::string CifarSource::description() const {
+  std::string text;
+  for (const std::filesystem::path& path : paths_) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", path.filename().string());
+  }
+  return text;
+}
+
+// A file of another size would shift the samples of all that come after it.
+void CifarSource::open_next() {
+  file_.emplace(paths_[next_file_]);
+  if (file_->size() != sizes_[next_file_]) {
+    fail(ExitCode::kData,
+         "{} has {} bytes, but had {} when the import began; import again when nothing writes it",
+         file_->path().string(), file_->size(), sizes_[next_file_]);
+  }
+  ++next_file_;
+  record_ = 0;
+}
+
+void CifarSource::read_record(std::byte* input, std::byte* target) {
+  if (!file_ || record_ * record_bytes() == file_->size()) {
+    open_next();
+  }
+  file_->read(bytes_);
+  const auto label =
+      std::to_integer<std::int64_t>(bytes_[static_cast<std::size_t>(kind_.label_bytes - 1)]);
+  if (label >= kind_.classes) {
+    fail(ExitCode::kData, "the label of record {} of {} is {}, expected 0 to {}", record_,
+         file_->path().string(), label, kind_.classes - 1);
+  }
+  std::memcpy(input, bytes_.data() + kind_.label_bytes, static_cast<std::size_t>(kImageBytes));
+  std::memcpy(target, &label, sizeof label);
+  ++record_;
+}
+
+void CifarSource::next(std::int64_t count, SampleBatch& batch) {
+  batch.count = count;
+  batch.inputs.resize(static_cast<std::size_t>(count * layout_.input_bytes()));
+  batch.targets.resize(static_cast<std::size_t>(count * layout_.target_bytes()));
+  for (std::int64_t i = 0; i < count; ++i) {
+    read_record(batch.inputs.data() + i * layout_.input_bytes(),
+                batch.targets.data() + i * layout_.target_bytes());
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<SampleSource> open_cifar_source(const ImportOptions& options) {
+  return std::make_unique<CifarSource>(options);
+}
+
+}  // namespace strata::io

@@ -1,0 +1,329 @@
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+#include "images/image_decoder.hpp"
+#include "images/image_folders.hpp"
+#include "images/image_transform.hpp"
+#include "import/sample_source.hpp"
+
+namespace strata::io {
+namespace {
+
+constexpr std::size_t kShownFiles = 20;
+
+// Pixels of a resized image: what is above is a strip that got out of hand.
+constexpr std::int64_t kMostResized = std::int64_t{1} << 27;
+
+constexpr off_t kMostFileBytes = off_t{1} << 30;
+
+/// A file that gives no sample.
+struct BadFile {
+  std::int64_t file;
+  std::string text;  ///< its name and the reason
+};
+
+/// All bytes of a file. Throws: BadImage.
+void read_whole(const std::filesystem::path& path, std::vector<std::byte>& bytes) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  struct stat status {};
+  bool good = descriptor >= 0 && ::fstat(descriptor, &status) == 0;
+  std::size_t done = 0;
+  const bool plain = good && S_ISREG(status.st_mode) && status.st_size <= kMostFileBytes;
+  if (good && !plain) {
+    ::close(descriptor);
+    throw BadImage(S_ISREG(status.st_mode)
+                       ? fmt::format("has {} bytes, too many for an image", status.st_size)
+                       : std::string("is no plain file"));
+  }
+  if (good) {
+    bytes.resize(static_cast<std::size_t>(std::max<off_t>(0, status.st_size)));
+  }
+  while (good && done < bytes.size()) {
+    const ssize_t got = ::read(descriptor, bytes.data() + done, bytes.size() - done);
+    good = got >= 0 || errno == EINTR;
+    if (got == 0) {
+      bytes.resize(done);
+    }
+    done += static_cast<std::size_t>(std::max<ssize_t>(0, got));
+  }
+  const int error = errno;
+  if (descriptor >= 0) {
+    ::close(descriptor);
+  }
+  if (!good) {
+    throw BadImage(fmt::format("cannot be read: {}", std::strerror(error)));
+  }
+}
+
+/// What one thread decodes with.
+struct Worker {
+  ImageDecoder decoder;
+  std::vector<std::byte> bytes;
+  Image image;
+  Image resized;
+};
+
+/// Images in folders, decoded by several threads; where each goes does not depend on them.
+class ImageSource final : public SampleSource {
+ public:
+  ImageSource(const ImportOptions& options, const SampleProgress& checking);
+
+  const SampleLayout& layout() const override { return layout_; }
+  std::int64_t samples() const override { return std::ssize(good_); }
+  std::string description() const override { return description_; }
+  void next(std::int64_t count, SampleBatch& batch) override;
+  /// Images behind the splits are not looked at: no other file depends on them.
+  void finish() override { refuse_bad(); }
+  [[nodiscard]] std::vector<std::string> skipped() const override { return skipped_; }
+
+ private:
+  void load(Worker& worker, const std::filesystem::path& path) const;
+  void check_size(const Image& image) const;
+  void find_size();
+  void find_bad(const SampleProgress& checking);
+  /// Calls `use` with each of the good files [first, first + count) decoded, and its place among
+  /// them; notes those that are bad.
+  void decode(std::int64_t first, std::int64_t count,
+              const std::function<void(const Image&, std::int64_t)>& use);
+  void work(Worker& worker, std::int64_t first, std::int64_t count,
+            std::atomic<std::int64_t>& taken,
+            const std::function<void(const Image&, std::int64_t)>& use);
+  void refuse_bad();
+
+  ImageOptions options_;
+  ImageFolders folders_;
+  std::vector<std::int64_t> good_;  ///< files in order
+  SampleLayout layout_;
+  std::string description_;
+  std::string sized_by_;  ///< the file whose size all must have
+  std::vector<std::string> skipped_;
+  std::int64_t at_ = 0;  ///< place among good_ that is read next
+  std::vector<Worker> workers_;
+  std::mutex mutex_;
+  std::vector<BadFile> bad_;  ///< guarded by mutex_
+};
+
+ImageSource::ImageSource(const ImportOptions& options, const SampleProgress& checking)
+    : options_(options.images),
+      folders_(options.inputs),
+      good_(static_cast<std::size_t>(folders_.files())),
+      workers_(static_cast<std::size_t>(std::max<std::int64_t>(1, options.images.threads))) {
+  std::iota(good_.begin(), good_.end(), 0);
+  for (const std::filesystem::path& path : options.inputs) {
+    // A path may end in a slash, or be a dot.
+    const std::filesystem::path whole = (std::filesystem::absolute(path) / "").lexically_normal();
+    description_ += fmt::format("{}{}", description_.empty() ? "" : ", ",
+                                whole.parent_path().filename().string());
+  }
+  layout_.class_names = folders_.classes();
+  find_size();
+  if (options_.bad_files == BadFiles::kSkip) {
+    find_bad(checking);
+  }
+}
+
+void ImageSource::load(Worker& worker, const std::filesystem::path& path) const {
+  read_whole(path, worker.bytes);
+  Image& image = worker.image;
+  worker.decoder.decode(worker.bytes, image);
+  std::int64_t height = options_.height;
+  std::int64_t width = options_.width;
+  if (options_.shorter_side > 0) {
+    const std::int64_t shorter = std::min(image.height, image.width);
+    height = image.height * options_.shorter_side / shorter;
+    width = image.width * options_.shorter_side / shorter;
+  }
+  if (height > 0 && (width > kMostResized / height || width > kMostResized / image.height)) {
+    throw BadImage(fmt::format("is {} x {} (height x width), of which resizing would make {} x {}",
+                               image.height, image.width, height, width));
+  }
+  if (height > 0 && (height != image.height || width != image.width)) {
+    resize(image, height, width, worker.resized);
+    std::swap(image, worker.resized);
+  }
+  if (options_.crop > 0) {
+    if (image.height < options_.crop || image.width < options_.crop) {
+      throw BadImage(
+          fmt::format("is {} x {} (height x width), too small for --crop={}; give --resize={} too",
+                      image.height, image.width, options_.crop, options_.crop));
+    }
+    crop_centre(image, options_.crop, options_.crop);
+  }
+}
+
+void ImageSource::check_size(const Image& image) const {
+  const Shape& shape = layout_.input_shape;
+  if (image.height != shape[1] || image.width != shape[2]) {
+    throw BadImage(fmt::format(
+        "becomes {} x {} (height x width) but {} becomes {} x {}; make all the same size with "
+        "--resize=HxW, or with --resize=N and --crop=N",
+        image.height, image.width, sized_by_, shape[1], shape[2]));
+  }
+}
+
+// The first image that is good says which size all must have.
+void ImageSource::find_size() {
+  for (std::int64_t file = 0; file < folders_.files(); ++file) {
+    const std::filesystem::path path = folders_.path(file);
+    try {
+      load(workers_.front(), path);
+      const Image& image = workers_.front().image;
+      layout_.input_shape = Shape{options_.channels, image.height, image.width};
+      sized_by_ = path.string();
+      bad_.clear();
+      return;
+    } catch (const BadImage& problem) {
+      bad_.push_back({file, fmt::format("{} {}", path.string(), problem.what())});
+    }
+  }
+  refuse_bad();
+}
+
+void ImageSource::find_bad(const SampleProgress& checking) {
+  constexpr std::int64_t kBlock = 1024;
+  for (std::int64_t first = 0; first < folders_.files(); first += kBlock) {
+    const std::int64_t count = std::min(kBlock, folders_.files() - first);
+    decode(first, count, [](const Image&, std::int64_t) {});
+    if (checking) {
+      checking(first + count, folders_.files());
+    }
+  }
+  std::vector<std::int64_t> left;
+  std::size_t at = 0;
+  for (const std::int64_t file : good_) {
+    if (at < bad_.size() && bad_[at].file == file) {
+      skipped_.push_back(std::move(bad_[at++].text));
+    } else {
+      left.push_back(file);
+    }
+  }
+  good_ = std::move(left);
+  bad_.clear();
+}
+
+void ImageSource::work(Worker& worker, std::int64_t first, std::int64_t count,
+                       std::atomic<std::int64_t>& taken,
+                       const std::function<void(const Image&, std::int64_t)>& use) {
+  for (std::int64_t i = taken++; i < count; i = taken++) {
+    const std::int64_t file = good_[static_cast<std::size_t>(first + i)];
+    const std::filesystem::path path = folders_.path(file);
+    try {
+      load(worker, path);
+      check_size(worker.image);
+      use(worker.image, i);
+    } catch (const BadImage& problem) {
+      const std::scoped_lock lock(mutex_);
+      bad_.push_back({file, fmt::format("{} {}", path.string(), problem.what())});
+    }
+  }
+}
+
+void ImageSource::decode(std::int64_t first, std::int64_t count,
+                         const std::function<void(const Image&, std::int64_t)>& use) {
+  std::atomic<std::int64_t> taken = 0;
+  std::exception_ptr failure;
+  const auto guarded = [&](Worker& worker) {
+    try {
+      work(worker, first, count, taken, use);
+    } catch (...) {
+      const std::scoped_lock lock(mutex_);
+      failure = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 1; i < workers_.size() && static_cast<std::int64_t>(i) < count; ++i) {
+      threads.emplace_back(guarded, std::ref(workers_[i]));
+    }
+    guarded(workers_.front());
+  }
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+  std::sort(bad_.begin(), bad_.end(),
+            [](const BadFile& a, const BadFile& b) { return a.file < b.file; });
+}
+
+void ImageSource::next(std::int64_t count, SampleBatch& batch) {
+  const auto bytes = static_cast<std::size_t>(layout_.input_bytes());
+  batch.count = count;
+  batch.inputs.resize(static_cast<std::size_t>(count) * bytes);
+  batch.targets.resize(static_cast<std::size_t>(count * layout_.target_bytes()));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t label = folders_.class_of(good_[static_cast<std::size_t>(at_ + i)]);
+    std::memcpy(batch.targets.data() + i * layout_.target_bytes(), &label, sizeof label);
+  }
+  decode(at_, count, [&](const Image& image, std::int64_t i) {
+    write_planes(image, options_.channels,
+                 std::span(batch.inputs).subspan(static_cast<std::size_t>(i) * bytes, bytes));
+  });
+  at_ += count;
+}
+
+void ImageSource::refuse_bad() {
+  if (bad_.empty()) {
+    return;
+  }
+  std::string text;
+  for (std::size_t i = 0; i < std::min(bad_.size(), kShownFiles); ++i) {
+    text += "\n  " + bad_[i].text;
+  }
+  if (bad_.size() > kShownFiles) {
+    text += fmt::format("\n  ... and {} more",
+                        count_text(static_cast<std::int64_t>(bad_.size() - kShownFiles)));
+  }
+  fail(
+      ExitCode::kData,
+      "{} of {} files cannot be imported; mend them or take them away, or give --skip-bad to leave "
+      "them out:{}",
+      count_text(std::ssize(bad_)), count_text(folders_.files()), text);
+}
+
+/// Refuses a square that no resized image holds.
+void check_crop(const ImageOptions& images) {
+  const std::int64_t shorter =
+      images.height > 0 ? std::min(images.height, images.width) : images.shorter_side;
+  if (shorter == 0 || images.crop <= shorter) {
+    return;
+  }
+  const std::string resize = images.height > 0 ? fmt::format("{}x{}", images.height, images.width)
+                                               : std::to_string(shorter);
+  fail(ExitCode::kUsage,
+       "--crop is {}, but --resize={} makes the shorter side {} pixels; give a --crop of at most "
+       "{}, or a larger --resize",
+       images.crop, resize, shorter, shorter);
+}
+
+}  // namespace
+
+std::unique_ptr<SampleSource> open_image_source(const ImportOptions& options,
+                                                const SampleProgress& checking) {
+  const ImageOptions& images = options.images;
+  if (options.inputs.empty() || !options.targets.empty()) {
+    fail(ExitCode::kUsage, "an import of images takes one or more directories and nothing else");
+  }
+  if ((images.channels != 1 && images.channels != 3) || images.crop < 0 ||
+      images.shorter_side < 0 || images.height < 0 || images.width < 0 ||
+      (images.height > 0) != (images.width > 0) || (images.height > 0 && images.shorter_side > 0)) {
+    fail(ExitCode::kUsage, "--channels is {}, 1 or 3 were expected; or --resize is contradictory",
+         images.channels);
+  }
+  check_crop(images);
+  return std::make_unique<ImageSource>(options, checking);
+}
+
+}  // namespace strata::io

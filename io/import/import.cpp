@@ -1,0 +1,123 @@
+#include "strata/io/import.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+#include "dataset/dataset_writer.hpp"
+#include "import/import_output.hpp"
+#include "import/input_statistics.hpp"
+#include "import/sample_source.hpp"
+#include "import/split_text.hpp"
+#include "import/token_import.hpp"
+
+namespace strata::io {
+namespace {
+
+constexpr std::int64_t kBatchBytes = std::int64_t{4} << 20;
+
+std::int64_t largest_label(const SampleBatch& batch) {
+  std::int64_t largest = 0;
+  for (std::size_t at = 0; at < batch.targets.size(); at += sizeof(std::int64_t)) {
+    std::int64_t label = 0;
+    std::memcpy(&label, batch.targets.data() + at, sizeof label);
+    largest = std::max(largest, label);
+  }
+  return largest;
+}
+
+std::int64_t class_count(const SampleLayout& layout, std::int64_t asked, std::int64_t largest) {
+  if (layout.task == Task::kRegression) {
+    return 0;
+  }
+  return std::max(
+      {asked, layout.classes, static_cast<std::int64_t>(layout.class_names.size()), largest + 1});
+}
+
+std::unique_ptr<SampleSource> open_source(const ImportOptions& options,
+                                          const SampleProgress& checking) {
+  switch (options.format) {
+    case ImportFormat::kCsv:
+      return open_csv_source(options);
+    case ImportFormat::kCifar10:
+    case ImportFormat::kCifar100:
+      return open_cifar_source(options);
+    case ImportFormat::kImages:
+      return open_image_source(options, checking);
+    default:
+      return open_array_source(options);
+  }
+}
+
+}  // namespace
+
+ImportReport import_dataset(const ImportOptions& options, const SampleProgress& progress,
+                            const SampleProgress& checking) {
+  if (options.shard_bytes < 1 || options.classes < 0) {
+    fail(ExitCode::kUsage, "--shard-mib is {} and --classes is {}, neither may be negative",
+         options.shard_bytes, options.classes);
+  }
+  refuse_existing(options);
+  const EmptyDirectories unused(options.output);
+  if (holds_tokens(options.format)) {
+    return import_tokens(options, progress);
+  }
+  const std::unique_ptr<SampleSource> source = open_source(options, checking);
+  const SampleLayout& layout = source->layout();
+  const SplitCounts counts = parse_split(options.split, source->samples());
+  make_directory(options.output);
+  const std::int64_t total = counts.train + counts.test;
+  check_space(options, SplitWriter::predicted_bytes(layout, total));
+
+  std::vector<SplitWriter> writers;
+  for (const auto& [split, samples] : {std::pair{"train", counts.train}, {"test", counts.test}}) {
+    if (samples > 0) {
+      writers.emplace_back(options.output, split, layout, samples, options.shard_bytes);
+    }
+  }
+  const std::int64_t batch_samples =
+      std::max<std::int64_t>(1, kBatchBytes / (layout.input_bytes() + layout.target_bytes()));
+  InputStatistics statistics(layout);
+  SampleBatch batch;
+  std::int64_t done = 0;
+  std::int64_t largest = 0;
+  for (SplitWriter& writer : writers) {
+    while (writer.samples_left() > 0) {
+      source->next(std::min(batch_samples, writer.samples_left()), batch);
+      if (&writer == &writers.front()) {
+        statistics.add(batch);
+      }
+      if (layout.task == Task::kClassification) {
+        largest = std::max(largest, largest_label(batch));
+      }
+      writer.append(batch);
+      done += batch.count;
+      if (progress) {
+        progress(done, total);
+      }
+    }
+  }
+  source->finish();
+
+  const MasterFacts facts{fmt::format("{}: {}", name_of(options.format), source->description()),
+                          class_count(layout, options.classes, largest), statistics.mean(),
+                          statistics.deviation()};
+  for (SplitWriter& writer : writers) {
+    writer.finish(facts);
+  }
+  publish(options, std::span(writers));
+
+  ImportReport report;
+  report.train = writers.front().files().master_path();
+  report.test = counts.test > 0 ? writers.back().files().master_path() : std::filesystem::path();
+  report.train_samples = counts.train;
+  report.test_samples = counts.test;
+  report.unused_samples = source->samples() - total;
+  report.classes = facts.classes;
+  report.skipped = source->skipped();
+  return report;
+}
+
+}  // namespace strata::io

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "import/sample_source.hpp"
+
+namespace strata::io {
+
+/// Mean and standard deviation (of the whole, not of a sample) of inputs, in double and in sample
+/// order: as many as statistics_of() says.
+/// Source: B. P. Welford, "Note on a method for calculating corrected sums of squares and
+/// products", 1962; for blocks, Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm
+/// for computing sample variances", 1979.
+class InputStatistics {
+ public:
+  explicit InputStatistics(const SampleLayout& layout);
+
+  void add(const SampleBatch& batch);
+  [[nodiscard]] const std::vector<double>& mean() const { return mean_; }
+  [[nodiscard]] std::vector<double> deviation() const;
+
+ private:
+  void add_vector(std::span<const double> values);
+  /// `before` elements were added to this statistic so far.
+  void add_block(std::span<const double> values, double before, std::size_t statistic);
+
+  DType dtype_;
+  std::int64_t elements_;
+  double count_ = 0;  ///< samples
+  std::vector<double> mean_;
+  std::vector<double> squares_;  ///< sums of squared differences from the mean
+  std::vector<double> values_;
+};
+
+}  // namespace strata::io

@@ -1,0 +1,148 @@
+#include "import/megatron_index.hpp"
+
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+#include "files/binary_file.hpp"
+#include "files/posix_file.hpp"
+
+namespace strata::io {
+namespace {
+
+constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
+constexpr std::uint64_t kVersion = 1;
+// Magic, version, type, number of sequences, number of document indices.
+constexpr std::int64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
+
+template <typename T>
+T value_at(std::span<const std::byte> bytes, std::int64_t at) {
+  T value{};
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+MegatronIndex type_of(int code, const std::filesystem::path& path) {
+  switch (code) {
+    case 1:
+      return {1, false};
+    case 2:
+      return {1, true};
+    case 3:
+      return {2, true};
+    case 4:
+      return {4, true};
+    case 5:
+      return {8, true};
+    case 8:
+      return {2, false};
+    default:
+      fail(ExitCode::kData,
+           "{} says that its tokens have the type {}; whole numbers have 1, 2, 3, 4, 5 or 8",
+           path.string(), code);
+  }
+}
+
+// The index's arrays: sizes (int32) and byte offsets (int64) of the sequences, then the sequences
+// at which documents begin (int64).
+struct Arrays {
+  std::filesystem::path path;
+  std::span<const std::byte> bytes;
+  std::int64_t sequences = 0;
+  std::int64_t documents = 0;
+
+  [[nodiscard]] std::int64_t size(std::int64_t i) const {
+    return value_at<std::int32_t>(bytes, kHeaderBytes + 4 * i);
+  }
+  [[nodiscard]] std::int64_t offset(std::int64_t i) const {
+    return value_at<std::int64_t>(bytes, kHeaderBytes + 4 * sequences + 8 * i);
+  }
+  [[nodiscard]] std::int64_t document(std::int64_t i) const {
+    return value_at<std::int64_t>(bytes, kHeaderBytes + 12 * sequences + 8 * i);
+  }
+};
+
+void check_sequences(const Arrays& arrays, const std::filesystem::path& bin, std::int64_t bin_bytes,
+                     std::int64_t id_bytes) {
+  std::int64_t end = 0;
+  for (std::int64_t i = 0; i < arrays.sequences; ++i) {
+    if (arrays.size(i) < 0 || arrays.offset(i) != end) {
+      fail(ExitCode::kData,
+           "{} has its sequence {} of {} tokens at byte {}; byte {} was expected, where the one "
+           "before ends",
+           arrays.path.string(), i, arrays.size(i), arrays.offset(i), end);
+    }
+    end += arrays.size(i) * id_bytes;
+  }
+  if (end != bin_bytes) {
+    fail(ExitCode::kData,
+         "{} describes {} bytes of tokens, {} holds {}: they do not belong together",
+         arrays.path.string(), count_text(end), bin.string(), count_text(bin_bytes));
+  }
+}
+
+void check_documents(const Arrays& arrays) {
+  std::int64_t before = 0;
+  for (std::int64_t i = 0; i < arrays.documents; ++i) {
+    const std::int64_t first = arrays.document(i);
+    const bool at_the_end = i + 1 == arrays.documents;
+    if (first < before || (i == 0 && first != 0) || (at_the_end && first != arrays.sequences)) {
+      fail(ExitCode::kData,
+           "{} lets its document {} begin at sequence {}; they go from 0 to {} in ascending order",
+           arrays.path.string(), i, first, arrays.sequences);
+    }
+    before = first;
+  }
+}
+
+}  // namespace
+
+std::filesystem::path megatron_bin(const std::filesystem::path& file) {
+  std::filesystem::path bin = file;
+  if (file.extension() == ".idx") {
+    bin.replace_extension(".bin");
+  } else if (file.extension() != ".bin") {
+    bin += ".bin";
+  }
+  return bin;
+}
+
+MegatronIndex check_megatron_index(const std::filesystem::path& bin, std::int64_t bin_bytes) {
+  std::filesystem::path path = bin;
+  path.replace_extension(".idx");
+  const std::int64_t size = BinaryFile(path).size();
+  if (size < kHeaderBytes) {
+    fail(ExitCode::kData, "{} has {} bytes, fewer than the header of a Megatron index",
+         path.string(), size);
+  }
+  const MappedFile mapped(path);
+  const auto bytes = mapped.bytes();
+  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0 ||
+      value_at<std::uint64_t>(bytes, std::ssize(kMagic)) != kVersion) {
+    fail(ExitCode::kData, "{} is no Megatron index of version {}: it does not begin with MMIDIDX",
+         path.string(), kVersion);
+  }
+  const MegatronIndex index = type_of(value_at<std::uint8_t>(bytes, 17), path);
+  const Arrays arrays{path, bytes, value_at<std::int64_t>(bytes, 18),
+                      value_at<std::int64_t>(bytes, 26)};
+  const bool possible = arrays.sequences >= 0 && arrays.documents >= 0 &&
+                        arrays.sequences <= size / 12 && arrays.documents <= size / 8;
+  const std::int64_t expected =
+      possible ? kHeaderBytes + 12 * arrays.sequences + 8 * arrays.documents : -1;
+  // Multimodal data has a byte a sequence behind the arrays.
+  if (!possible || (size != expected && size != expected + arrays.sequences)) {
+    fail(
+        ExitCode::kData,
+        "{} has {} bytes, which is not what an index of {} sequences and {} documents takes: it is "
+        "damaged; fetch it again",
+        path.string(), size, arrays.sequences, arrays.documents);
+  }
+  check_sequences(arrays, bin, bin_bytes, index.id_bytes);
+  check_documents(arrays);
+  return index;
+}
+
+}  // namespace strata::io

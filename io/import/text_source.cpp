@@ -1,0 +1,215 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+#include "files/input_stream.hpp"
+#include "files/utf8.hpp"
+#include "import/token_source.hpp"
+#include "tokenizer/text_encoder.hpp"
+#include "tokenizer/tokenizer_contents.hpp"
+
+namespace strata::io {
+namespace {
+
+// One file's text in pieces; what is held is little more than a piece, or the longest word.
+class Document {
+ public:
+  explicit Document(const std::filesystem::path& path) : file_(path) {}
+
+  /// Appends the ids of the next piece; false at the end of the file.
+  [[nodiscard]] bool next(TextEncoder& encoder, std::vector<std::uint32_t>& ids) {
+    if (end_ == End::kReached) {
+      return false;
+    }
+    read_piece();
+    const std::size_t whole = encoder.needs_utf8() ? whole_characters() : text_.size();
+    const std::size_t used = encoder.encode(std::string_view(text_).substr(0, whole), end_, ids);
+    text_.erase(0, used);
+    position_ += static_cast<std::int64_t>(used);
+    return true;
+  }
+
+ private:
+  void read_piece() {
+    constexpr std::size_t kPiece = std::size_t{1} << 20;
+    constexpr std::size_t kLongestWord = std::size_t{16} << 20;
+    const std::size_t kept = text_.size();
+    if (kept > kLongestWord) {
+      fail(ExitCode::kData,
+           "{} holds a word of more than {} from byte {} on; it is no text, or import it with "
+           "--tokenizer=bytes or chars",
+           file_.path().string(), bytes_text(kLongestWord), position_);
+    }
+    // A word that grows is looked at again as a whole: reading twice as much each time bounds that.
+    const std::size_t piece = std::max(kPiece, kept);
+    text_.resize(kept + piece);
+    const std::size_t count = file_.read(std::as_writable_bytes(std::span(text_)).subspan(kept));
+    text_.resize(kept + count);
+    if (count < piece) {
+      end_ = End::kReached;
+    }
+    if (text_.empty() && position_ == 0) {
+      fail(ExitCode::kData, "{} is empty; leave it out", file_.path().string());
+    }
+  }
+
+  [[nodiscard]] std::size_t whole_characters() const {
+    const Utf8Prefix prefix = utf8_prefix(text_);
+    const bool cut_short = prefix.rest == Utf8Prefix::Rest::kCutShort;
+    if (prefix.rest == Utf8Prefix::Rest::kInvalid || (cut_short && end_ == End::kReached)) {
+      fail(
+          ExitCode::kData,
+          "{} is not valid UTF-8: byte {} (counted from 0) {}; convert the file, or import it with "
+          "--tokenizer=bytes",
+          file_.path().string(), position_ + static_cast<std::int64_t>(prefix.bytes),
+          cut_short ? "begins a character that the file's end cuts short" : "begins no character");
+    }
+    return prefix.bytes;
+  }
+
+  InputStream file_;
+  std::string text_;           // read and not yet encoded
+  std::int64_t position_ = 0;  // of text_ in the file
+  End end_ = End::kNotYet;
+};
+
+class TextSource : public TokenSource {
+ public:
+  TextSource(std::vector<std::filesystem::path> files, std::unique_ptr<TextEncoder> encoder)
+      : files_(std::move(files)), encoder_(std::move(encoder)) {
+    // What is missing is told before the hours that the first files may take.
+    for (const std::filesystem::path& file : files_) {
+      const InputStream opened(file);
+    }
+  }
+
+  [[nodiscard]] std::string description() const override { return joined_file_names(files_); }
+  [[nodiscard]] std::int64_t tokens() const override { return -1; }
+
+  [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
+    ids.clear();
+    while (ids.empty()) {
+      if (!document_) {
+        if (opened_ == files_.size()) {
+          return false;
+        }
+        if (opened_ > 0 && separator() >= 0) {
+          ids.push_back(static_cast<std::uint32_t>(separator()));
+        }
+        document_.emplace(files_[opened_++]);
+      }
+      if (!document_->next(*encoder_, ids)) {
+        document_.reset();
+      }
+    }
+    return true;
+  }
+
+ protected:
+  /// Put between documents; none where negative.
+  [[nodiscard]] virtual std::int64_t separator() const { return -1; }
+  [[nodiscard]] TextEncoder& encoder() const { return *encoder_; }
+
+ private:
+  std::vector<std::filesystem::path> files_;
+  std::unique_ptr<TextEncoder> encoder_;
+  std::size_t opened_ = 0;
+  std::optional<Document> document_;
+};
+
+class FixedSource : public TextSource {
+ public:
+  FixedSource(std::vector<std::filesystem::path> files, std::unique_ptr<TextEncoder> encoder,
+              Tokenizer tokenizer, std::int64_t separator)
+      : TextSource(std::move(files), std::move(encoder)),
+        tokenizer_(std::move(tokenizer)),
+        separator_(separator) {}
+
+  [[nodiscard]] std::uint32_t largest_id() const override {
+    return static_cast<std::uint32_t>(vocabulary() - 1);
+  }
+  [[nodiscard]] std::int64_t vocabulary() const override { return tokenizer_.vocabulary(); }
+  [[nodiscard]] const Tokenizer* tokenizer() const override { return &tokenizer_; }
+
+ protected:
+  [[nodiscard]] std::int64_t separator() const override { return separator_; }
+
+ private:
+  Tokenizer tokenizer_;
+  std::int64_t separator_;
+};
+
+// Which characters there are is known at the end only: until then they are numbered as they come.
+class CharsSource : public TextSource {
+ public:
+  explicit CharsSource(std::vector<std::filesystem::path> files)
+      : TextSource(std::move(files), std::make_unique<GrowingCharsEncoder>()) {}
+
+  [[nodiscard]] std::uint32_t largest_id() const override { return 0x10FFFF; }
+
+  [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override {
+    if (TextSource::next(ids)) {
+      return true;
+    }
+    tokenizer_.emplace(Tokenizer::chars(characters().sorted()));
+    return false;
+  }
+  [[nodiscard]] std::int64_t vocabulary() const override { return tokenizer_->vocabulary(); }
+  [[nodiscard]] const Tokenizer* tokenizer() const override { return &*tokenizer_; }
+  [[nodiscard]] std::vector<std::uint32_t> renumbering() const override {
+    return characters().renumbering();
+  }
+
+ private:
+  [[nodiscard]] const GrowingCharsEncoder& characters() const {
+    return static_cast<const GrowingCharsEncoder&>(encoder());
+  }
+
+  std::optional<Tokenizer> tokenizer_;
+};
+
+}  // namespace
+
+std::string joined_file_names(const std::vector<std::filesystem::path>& files) {
+  std::string names;
+  for (const std::filesystem::path& file : files) {
+    names += (names.empty() ? "" : ", ") + file.filename().string();
+  }
+  return names;
+}
+
+std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options) {
+  if (options.separator == Separator::kYes && options.tokenizer != TokenizerKind::kGpt2) {
+    fail(ExitCode::kUsage,
+         "--separator=yes needs a token to put between documents; --tokenizer={} has none",
+         name_of(options.tokenizer));
+  }
+  switch (options.tokenizer) {
+    case TokenizerKind::kBytes:
+      return std::make_unique<FixedSource>(options.inputs, std::make_unique<BytesEncoder>(),
+                                           Tokenizer::bytes(), -1);
+    case TokenizerKind::kChars:
+      return std::make_unique<CharsSource>(options.inputs);
+    case TokenizerKind::kGpt2: {
+      Tokenizer tokenizer = Tokenizer::gpt2(options.encoder, options.merges);
+      const bool separate = options.separator != Separator::kNo;
+      if (separate && tokenizer.separator() < 0 && options.inputs.size() > 1) {
+        fail(ExitCode::kData,
+             "{} has no <|endoftext|> to put between documents; give --separator=no",
+             options.encoder.string());
+      }
+      const std::int64_t separator = separate ? tokenizer.separator() : -1;
+      auto encoder = std::make_unique<Gpt2Encoder>(*tokenizer.contents().pairs);
+      return std::make_unique<FixedSource>(options.inputs, std::move(encoder), std::move(tokenizer),
+                                           separator);
+    }
+    case TokenizerKind::kNone:
+      break;
+  }
+  fail(ExitCode::kUsage, "--format=text needs --tokenizer=bytes, chars or gpt2");
+}
+
+}  // namespace strata::io

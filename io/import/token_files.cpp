@@ -1,0 +1,212 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+#include "files/binary_file.hpp"
+#include "import/megatron_index.hpp"
+#include "import/token_source.hpp"
+
+namespace strata::io {
+namespace {
+
+// How the ids of one file lie.
+struct IdLayout {
+  std::int64_t header_bytes = 0;
+  std::int64_t id_bytes = 2;
+  bool is_signed = false;
+  std::int64_t tokens = 0;
+};
+
+std::int64_t count_of(const BinaryFile& file, std::int64_t bytes, std::int64_t id_bytes) {
+  if (bytes == 0) {
+    fail(ExitCode::kData, "{} holds no tokens; leave it out", file.path().string());
+  }
+  if (bytes % id_bytes != 0) {
+    fail(
+        ExitCode::kData,
+        "{} holds {} bytes of tokens, no whole number of {} bytes each: it was cut short, or is of "
+        "another format",
+        file.path().string(), count_text(bytes), id_bytes);
+  }
+  return bytes / id_bytes;
+}
+
+IdLayout nanogpt_layout(const BinaryFile& file) {
+  IdLayout layout;
+  layout.tokens = count_of(file, file.size(), layout.id_bytes);
+  return layout;
+}
+
+// Source: llm.c, dev/data/data_common.py: 256 int32 of which the first three are the magic number,
+// the version and the number of tokens.
+IdLayout llmc_layout(const std::filesystem::path& path) {
+  struct Kind {
+    std::int32_t magic;
+    std::int32_t version;
+    std::int64_t id_bytes;
+  };
+  constexpr std::array<Kind, 2> kKinds{{{20240520, 1, 2}, {20240801, 7, 4}}};
+  constexpr std::int64_t kHeaderBytes = 1024;
+  BinaryFile file(path);
+  if (file.size() < kHeaderBytes) {
+    fail(ExitCode::kData, "{} has {} bytes; llm.c's token files begin with a header of {}",
+         path.string(), file.size(), kHeaderBytes);
+  }
+  std::array<std::int32_t, 3> header{};
+  file.read(std::as_writable_bytes(std::span(header)));
+  const auto kind = std::find_if(kKinds.begin(), kKinds.end(),
+                                 [&](const Kind& one) { return one.magic == header[0]; });
+  if (kind == kKinds.end() || kind->version != header[1]) {
+    fail(
+        ExitCode::kData,
+        "{} begins with the numbers {} and {}; llm.c's token files begin with {} and {}, or {} and "
+        "{}",
+        path.string(), header[0], header[1], kKinds[0].magic, kKinds[0].version, kKinds[1].magic,
+        kKinds[1].version);
+  }
+  IdLayout layout{kHeaderBytes, kind->id_bytes};
+  layout.tokens = count_of(file, file.size() - kHeaderBytes, layout.id_bytes);
+  if (layout.tokens != header[2]) {
+    fail(ExitCode::kData, "{} promises {} tokens but holds {}: it was cut short; fetch it again",
+         path.string(), count_text(header[2]), count_text(layout.tokens));
+  }
+  return layout;
+}
+
+IdLayout layout_of(ImportFormat format, const std::filesystem::path& path) {
+  if (format == ImportFormat::kLlmcTokens) {
+    return llmc_layout(path);
+  }
+  const BinaryFile file(path);
+  if (format == ImportFormat::kNanoGptTokens) {
+    return nanogpt_layout(file);
+  }
+  const MegatronIndex index = check_megatron_index(path, file.size());
+  return {0, index.id_bytes, index.is_signed, count_of(file, file.size(), index.id_bytes)};
+}
+
+// An id as an unsigned number; a negative one is larger than any vocabulary.
+std::uint64_t id_at(const std::byte* at, const IdLayout& layout) {
+  std::uint64_t id = 0;
+  std::memcpy(&id, at, static_cast<std::size_t>(layout.id_bytes));
+  const bool negative = layout.is_signed && (id >> (8 * layout.id_bytes - 1) & 1U) != 0;
+  return negative ? ~std::uint64_t{0} : id;
+}
+
+class TokenFiles : public TokenSource {
+ public:
+  TokenFiles(const ImportOptions& options, std::vector<std::filesystem::path> files,
+             std::optional<Tokenizer> tokenizer)
+      : files_(std::move(files)),
+        tokenizer_(std::move(tokenizer)),
+        vocabulary_(tokenizer_ ? tokenizer_->vocabulary() : options.vocabulary) {
+    for (const std::filesystem::path& file : files_) {
+      layouts_.push_back(layout_of(options.format, file));
+      tokens_ += layouts_.back().tokens;
+    }
+  }
+
+  [[nodiscard]] std::string description() const override { return joined_file_names(files_); }
+  [[nodiscard]] std::int64_t tokens() const override { return tokens_; }
+  [[nodiscard]] std::uint32_t largest_id() const override {
+    return static_cast<std::uint32_t>(vocabulary_ - 1);
+  }
+  [[nodiscard]] std::int64_t vocabulary() const override { return vocabulary_; }
+  [[nodiscard]] const Tokenizer* tokenizer() const override {
+    return tokenizer_ ? &*tokenizer_ : nullptr;
+  }
+  [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) override;
+
+ private:
+  std::vector<std::filesystem::path> files_;
+  std::optional<Tokenizer> tokenizer_;
+  std::int64_t vocabulary_;
+  std::vector<IdLayout> layouts_;
+  std::int64_t tokens_ = 0;
+  std::size_t opened_ = 0;
+  std::optional<BinaryFile> file_;
+  std::int64_t read_ = 0;  // of the open file
+  std::vector<std::byte> bytes_;
+};
+
+bool TokenFiles::next(std::vector<std::uint32_t>& ids) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 18;
+  ids.clear();
+  if (!file_ || read_ == layouts_[opened_ - 1].tokens) {
+    if (opened_ == files_.size()) {
+      return false;
+    }
+    file_.emplace(files_[opened_]);
+    file_->skip(layouts_[opened_++].header_bytes);
+    read_ = 0;
+  }
+  const IdLayout& layout = layouts_[opened_ - 1];
+  const std::int64_t count = std::min(kPiece, layout.tokens - read_);
+  bytes_.resize(static_cast<std::size_t>(count * layout.id_bytes));
+  file_->read(bytes_);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint64_t id = id_at(bytes_.data() + i * layout.id_bytes, layout);
+    if (id >= static_cast<std::uint64_t>(vocabulary_)) {
+      fail(
+          ExitCode::kData,
+          "{} holds {} as its token {} (counted from 0); a vocabulary of {} has the tokens 0 to {}",
+          file_->path().string(),
+          id == ~std::uint64_t{0} ? "a negative number" : count_text(static_cast<std::int64_t>(id)),
+          count_text(read_ + i), count_text(vocabulary_), count_text(vocabulary_ - 1));
+    }
+    ids.push_back(static_cast<std::uint32_t>(id));
+  }
+  read_ += count;
+  return true;
+}
+
+std::optional<Tokenizer> tokenizer_of(const ImportOptions& options) {
+  switch (options.tokenizer) {
+    case TokenizerKind::kBytes:
+      return Tokenizer::bytes();
+    case TokenizerKind::kGpt2:
+      return Tokenizer::gpt2(options.encoder, options.merges);
+    case TokenizerKind::kChars:
+      fail(ExitCode::kUsage,
+           "--tokenizer=chars is made from text and does not fit --format={}; give "
+           "--vocabulary=N, or --tokenizer=bytes or gpt2",
+           name_of(options.format));
+    case TokenizerKind::kNone:
+      break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::unique_ptr<TokenSource> open_token_files(const ImportOptions& options) {
+  constexpr std::int64_t kMostIds = std::int64_t{1} << 31;
+  if (options.separator != Separator::kAuto) {
+    fail(ExitCode::kUsage, "--separator is for --format=text; tokens of {} are taken as they are",
+         name_of(options.format));
+  }
+  if ((options.vocabulary > 0) == (options.tokenizer != TokenizerKind::kNone)) {
+    fail(
+        ExitCode::kUsage,
+        "--format={} needs either --vocabulary=N, the number of token ids, or the --tokenizer that "
+        "the tokens were made with",
+        name_of(options.format));
+  }
+  if (options.vocabulary > kMostIds) {
+    fail(ExitCode::kUsage, "--vocabulary={} is more than {}", options.vocabulary, kMostIds);
+  }
+  std::vector<std::filesystem::path> files = options.inputs;
+  if (options.format == ImportFormat::kMegatronTokens) {
+    for (std::filesystem::path& file : files) {
+      file = megatron_bin(file);
+    }
+  }
+  return std::make_unique<TokenFiles>(options, std::move(files), tokenizer_of(options));
+}
+
+}  // namespace strata::io

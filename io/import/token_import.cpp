@@ -1,0 +1,174 @@
+#include "import/token_import.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+
+#include "dataset/dataset_parts.hpp"
+#include "dataset/token_writer.hpp"
+#include "files/binary_file.hpp"
+#include "files/posix_file.hpp"
+#include "import/import_output.hpp"
+#include "import/split_text.hpp"
+#include "import/token_source.hpp"
+
+namespace strata::io {
+namespace {
+
+// Tokens set aside in a file until it is known how many there are, and which.
+class SpillFile {
+ public:
+  SpillFile(const std::filesystem::path& directory, std::uint32_t largest_id)
+      : pending_(directory / "tokens"),
+        id_bytes_(static_cast<std::size_t>(size_bytes(token_dtype(std::int64_t{largest_id} + 1)))) {
+    const std::ofstream created(pending_.temporary(), std::ios::binary | std::ios::trunc);
+    file_ = PosixFile(pending_.temporary());
+  }
+
+  void append(std::span<const std::uint32_t> ids) {
+    bytes_.resize(ids.size() * id_bytes_);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      std::memcpy(bytes_.data() + i * id_bytes_, &ids[i], id_bytes_);
+    }
+    file_.write_at(tokens_ * static_cast<std::int64_t>(id_bytes_), bytes_);
+    tokens_ += std::ssize(ids);
+  }
+
+  /// No more is appended; reading begins.
+  void rewind() { reader_.emplace(pending_.temporary()); }
+
+  /// Replaces `ids` by the next ones; false at the end.
+  [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) {
+    constexpr std::int64_t kPiece = std::int64_t{1} << 19;
+    const auto count = static_cast<std::size_t>(std::min(kPiece, tokens_ - read_));
+    bytes_.resize(count * id_bytes_);
+    reader_->read(bytes_);
+    ids.assign(count, 0);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(&ids[i], bytes_.data() + i * id_bytes_, id_bytes_);
+    }
+    read_ += static_cast<std::int64_t>(count);
+    return count > 0;
+  }
+
+  [[nodiscard]] std::int64_t tokens() const { return tokens_; }
+
+ private:
+  PendingFile pending_;
+  std::size_t id_bytes_;
+  PosixFile file_;
+  std::optional<BinaryFile> reader_;
+  std::vector<std::byte> bytes_;
+  std::int64_t tokens_ = 0;
+  std::int64_t read_ = 0;
+};
+
+std::unique_ptr<TokenSource> open_source(const ImportOptions& options) {
+  return options.format == ImportFormat::kText ? open_text_source(options)
+                                               : open_token_files(options);
+}
+
+// Writes the splits; `next` gives the tokens.
+template <typename Next>
+void write_splits(std::vector<TokenSplitWriter>& writers, Next&& next) {
+  std::vector<std::uint32_t> ids;
+  std::span<const std::uint32_t> rest;
+  for (TokenSplitWriter& writer : writers) {
+    while (writer.tokens_left() > 0) {
+      if (rest.empty()) {
+        require(next(ids), "a split lacks {} tokens", writer.tokens_left());
+        rest = ids;
+      }
+      const auto count = static_cast<std::size_t>(std::min(std::ssize(rest), writer.tokens_left()));
+      writer.append(rest.first(count));
+      rest = rest.subspan(count);
+    }
+  }
+}
+
+void renumber(std::span<const std::uint32_t> renumbering, std::vector<std::uint32_t>& ids) {
+  if (!renumbering.empty()) {
+    std::transform(ids.begin(), ids.end(), ids.begin(),
+                   [&](std::uint32_t id) { return renumbering[id]; });
+  }
+}
+
+class Import {
+ public:
+  Import(const ImportOptions& options, const SampleProgress& progress)
+      : options_(options), progress_(progress), source_(open_source(options)) {}
+
+  ImportReport run() {
+    make_directory(options_.output);
+    std::optional<SpillFile> spill;
+    if (source_->tokens() < 0) {
+      spill.emplace(options_.output, source_->largest_id());
+      std::vector<std::uint32_t> ids;
+      while (next(ids)) {
+        spill->append(ids);
+      }
+      spill->rewind();
+    }
+    const std::int64_t tokens = spill ? spill->tokens() : source_->tokens();
+    const SplitCounts counts = parse_split(options_.split, tokens, "tokens");
+    open_writers(counts);
+    const std::vector<std::uint32_t> renumbering = source_->renumbering();
+    write_splits(writers_, [&](std::vector<std::uint32_t>& ids) {
+      const bool more = spill ? spill->next(ids) : next(ids);
+      renumber(renumbering, ids);
+      return more;
+    });
+    for (TokenSplitWriter& writer : writers_) {
+      writer.finish({fmt::format("{}: {}", name_of(options_.format), source_->description()),
+                     source_->vocabulary(), source_->tokenizer()});
+    }
+    publish(options_, std::span(writers_));
+    ImportReport report;
+    report.train = writers_.front().files().master_path();
+    report.test = counts.test > 0 ? writers_.back().files().master_path() : std::filesystem::path();
+    report.train_samples = counts.train;
+    report.test_samples = counts.test;
+    report.unused_samples = tokens - counts.train - counts.test;
+    report.vocabulary = source_->vocabulary();
+    return report;
+  }
+
+ private:
+  [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) {
+    if (!source_->next(ids)) {
+      return false;
+    }
+    done_ += std::ssize(ids);
+    if (progress_) {
+      progress_(done_, std::max<std::int64_t>(0, source_->tokens()));
+    }
+    return true;
+  }
+
+  void open_writers(const SplitCounts& counts) {
+    const DType dtype = token_dtype(source_->vocabulary());
+    check_space(options_, (counts.train + counts.test) * size_bytes(dtype));
+    for (const auto& [split, tokens] : {std::pair{"train", counts.train}, {"test", counts.test}}) {
+      if (tokens > 0) {
+        writers_.emplace_back(options_.output, split, dtype, tokens, options_.shard_bytes);
+      }
+    }
+  }
+
+  const ImportOptions& options_;
+  const SampleProgress& progress_;
+  std::unique_ptr<TokenSource> source_;
+  std::vector<TokenSplitWriter> writers_;
+  std::int64_t done_ = 0;
+};
+
+}  // namespace
+
+ImportReport import_tokens(const ImportOptions& options, const SampleProgress& progress) {
+  return Import(options, progress).run();
+}
+
+}  // namespace strata::io

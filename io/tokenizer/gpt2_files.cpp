@@ -1,0 +1,201 @@
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <unordered_map>
+
+#include <nlohmann/json.hpp>
+
+#include "strata/core/error.hpp"
+
+#include "files/input_stream.hpp"
+#include "files/utf8.hpp"
+#include "tokenizer/tokenizer_contents.hpp"
+
+namespace strata::io {
+namespace {
+
+constexpr const char* kSeparator = "<|endoftext|>";
+
+std::string read_whole(const std::filesystem::path& path) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  InputStream file(path);
+  std::string text;
+  for (std::size_t count = kPiece; count == kPiece;) {
+    text.resize(text.size() + kPiece);
+    count = file.read(std::as_writable_bytes(std::span(text)).last(kPiece));
+    text.resize(text.size() - kPiece + count);
+  }
+  return text;
+}
+
+// The files write each byte as a visible character: printable ones of Latin-1 stand for themselves,
+// the others are numbered from U+0100 on.
+class ByteCharacters {
+ public:
+  ByteCharacters() {
+    char32_t next = 0x100;
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool itself = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) ||
+                          (byte >= 0xAE && byte <= 0xFF);
+      bytes_.emplace(itself ? static_cast<char32_t>(byte) : next++, static_cast<char>(byte));
+    }
+  }
+
+  /// Nothing where the text is not made of such characters.
+  [[nodiscard]] std::optional<std::string> bytes_of(std::string_view text) const {
+    if (utf8_prefix(text).rest != Utf8Prefix::Rest::kNothing) {
+      return std::nullopt;
+    }
+    std::string bytes;
+    while (!text.empty()) {
+      const Utf8Character character = first_character(text);
+      const auto byte = bytes_.find(character.value);
+      if (byte == bytes_.end()) {
+        return std::nullopt;
+      }
+      bytes += byte->second;
+      text.remove_prefix(character.bytes);
+    }
+    return bytes;
+  }
+
+ private:
+  std::unordered_map<char32_t, char> bytes_;
+};
+
+using Ids = std::unordered_map<std::string, std::uint32_t>;
+
+void check_bytes(const Ids& ids, const std::filesystem::path& path) {
+  for (int byte = 0; byte < 256; ++byte) {
+    if (!ids.contains(std::string(1, static_cast<char>(byte)))) {
+      fail(ExitCode::kData,
+           "{} has no token for the byte {}; a vocabulary of byte pairs has all 256 bytes",
+           path.string(), byte);
+    }
+  }
+}
+
+std::vector<std::string> read_encoder(const std::filesystem::path& path,
+                                      const ByteCharacters& characters) {
+  const nlohmann::json json = nlohmann::json::parse(read_whole(path), nullptr, false);
+  if (!json.is_object() || json.empty()) {
+    fail(ExitCode::kData,
+         "{} is not an encoder.json: a JSON object of tokens and their ids was expected",
+         path.string());
+  }
+  std::vector<std::string> tokens(json.size());
+  std::vector<bool> met(json.size());
+  for (const auto& [token, value] : json.items()) {
+    const std::int64_t id = value.is_number_integer() ? value.get<std::int64_t>() : -1;
+    if (id < 0 || id >= std::ssize(tokens)) {
+      fail(ExitCode::kData,
+           "{} gives the token \"{}\" the id {}; {} tokens have the ids 0 to {} without holes",
+           path.string(), token, value.dump(), tokens.size(), tokens.size() - 1);
+    }
+    const auto index = static_cast<std::size_t>(id);
+    if (met[index]) {
+      fail(ExitCode::kData, "{} gives the id {} to two tokens; one is \"{}\"", path.string(), id,
+           token);
+    }
+    met[index] = true;
+    auto bytes = characters.bytes_of(token);
+    if (!bytes || bytes->empty()) {
+      fail(ExitCode::kData, "{}: the token \"{}\" is not written in GPT-2's byte characters",
+           path.string(), token);
+    }
+    tokens[index] = *std::move(bytes);
+  }
+  return tokens;
+}
+
+// Lines of a text without their ends; the last one may lack it.
+template <typename Function>
+void for_each_line(std::string_view text, Function&& function) {
+  for (std::int64_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    if (line.ends_with('\r')) {
+      line.remove_suffix(1);
+    }
+    function(number, line);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+class MergeReader {
+ public:
+  MergeReader(const std::filesystem::path& path, const std::filesystem::path& encoder,
+              const ByteCharacters& characters, const Ids& ids)
+      : path_(path), encoder_(encoder), characters_(characters), ids_(ids) {}
+
+  void add(std::int64_t number, std::string_view line) {
+    if (line.empty() || (number == 1 && line.starts_with("#version"))) {
+      return;
+    }
+    const std::size_t space = line.find(' ');
+    if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
+      fail(ExitCode::kData, "{} line {}: \"{}\"; two tokens with a space between were expected",
+           path_.string(), number, line);
+    }
+    const std::uint32_t left = id_of(line.substr(0, space), number);
+    const std::uint32_t right = id_of(line.substr(space + 1), number);
+    std::string result(line);
+    result.erase(space, 1);
+    static_cast<void>(id_of(result, number));
+    const auto [earlier, is_new] = lines_.emplace(std::uint64_t{left} << 32U | right, number);
+    if (!is_new) {
+      fail(ExitCode::kData, "{} line {} repeats the merge of line {}", path_.string(), number,
+           earlier->second);
+    }
+    merges_.push_back({left, right});
+  }
+
+  [[nodiscard]] std::vector<std::array<std::uint32_t, 2>> take() { return std::move(merges_); }
+
+ private:
+  [[nodiscard]] std::uint32_t id_of(std::string_view token, std::int64_t number) const {
+    const auto bytes = characters_.bytes_of(token);
+    const auto id = bytes ? ids_.find(*bytes) : ids_.end();
+    if (id == ids_.end()) {
+      fail(ExitCode::kData,
+           "{} line {}: \"{}\" is no token of {}; give the two files that belong "
+           "together",
+           path_.string(), number, token, encoder_.string());
+    }
+    return id->second;
+  }
+
+  const std::filesystem::path& path_;
+  const std::filesystem::path& encoder_;
+  const ByteCharacters& characters_;
+  const Ids& ids_;
+  std::unordered_map<std::uint64_t, std::int64_t> lines_;
+  std::vector<std::array<std::uint32_t, 2>> merges_;
+};
+
+}  // namespace
+
+BytePairTables read_gpt2_files(const std::filesystem::path& encoder,
+                               const std::filesystem::path& merges) {
+  const ByteCharacters characters;
+  BytePairTables tables;
+  tables.tokens = read_encoder(encoder, characters);
+  Ids ids;
+  for (const std::string& token : tables.tokens) {
+    ids.emplace(token, static_cast<std::uint32_t>(ids.size()));
+  }
+  check_bytes(ids, encoder);
+  MergeReader reader(merges, encoder, characters, ids);
+  const std::string text = read_whole(merges);
+  for_each_line(text,
+                [&](std::int64_t number, std::string_view line) { reader.add(number, line); });
+  tables.merges = reader.take();
+  if (tables.merges.empty()) {
+    fail(ExitCode::kData, "{} holds no merges", merges.string());
+  }
+  const auto separator = ids.find(kSeparator);
+  tables.separator = separator == ids.end() ? -1 : std::int64_t{separator->second};
+  return tables;
+}
+
+}  // namespace strata::io

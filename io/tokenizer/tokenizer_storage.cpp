@@ -1,0 +1,145 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/core/hash.hpp"
+#include "strata/io/dataset.hpp"
+
+#include "dataset/dataset_format.hpp"
+#include "dataset/dataset_parts.hpp"
+#include "dataset/dataset_read.hpp"
+#include "tokenizer/tokenizer_contents.hpp"
+
+namespace strata::io {
+namespace {
+
+namespace names = dataset_format;
+
+std::vector<std::uint32_t> code_points(const TokenizerContents& contents) {
+  return {contents.characters.begin(), contents.characters.end()};
+}
+
+/// The tokens' bytes one after the other, and where each one ends.
+struct JoinedTokens {
+  std::vector<std::uint8_t> bytes;
+  std::vector<std::int64_t> ends;
+
+  explicit JoinedTokens(const std::vector<std::string>& tokens) {
+    for (const std::string& token : tokens) {
+      bytes.insert(bytes.end(), token.begin(), token.end());
+      ends.push_back(std::ssize(bytes));
+    }
+  }
+};
+
+[[noreturn]] void fail_damaged(const DatasetInfo& info) {
+  fail(ExitCode::kData, "the tokenizer in {} is damaged; restore the file or import anew",
+       info.path.string());
+}
+
+std::vector<char32_t> read_characters(const hdf5::File& file, const DatasetInfo& info) {
+  constexpr std::uint32_t kLast = 0x10FFFF;
+  const auto stored = read_vector<std::uint32_t>(file, names::kCharacters);
+  // In ascending order none is there twice.
+  const bool ascending =
+      std::adjacent_find(stored.begin(), stored.end(), std::greater_equal<>()) == stored.end();
+  if (stored.empty() || !ascending || stored.back() > kLast) {
+    fail_damaged(info);
+  }
+  return {stored.begin(), stored.end()};
+}
+
+BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
+  const auto bytes = read_vector<std::uint8_t>(file, names::kTokenBytes);
+  const auto ends = read_vector<std::int64_t>(file, names::kTokenEnds);
+  const hdf5::Dataset merges = file.open_dataset(names::kMerges);
+  BytePairTables tables;
+  tables.separator = file.int64(names::kSeparator);
+  std::int64_t begin = 0;
+  for (const std::int64_t end : ends) {
+    if (end <= begin || end > std::ssize(bytes)) {
+      fail_damaged(info);
+    }
+    tables.tokens.emplace_back(bytes.begin() + begin, bytes.begin() + end);
+    begin = end;
+  }
+  if (merges.shape().rank() != 2 || merges.shape()[1] != 2 || merges.dtype() != DType::kUint32) {
+    fail_damaged(info);
+  }
+  tables.merges.resize(static_cast<std::size_t>(merges.shape()[0]));
+  merges.read(std::as_writable_bytes(std::span(tables.merges)));
+  return tables;
+}
+
+std::uint64_t checksum_of(TokenizerKind kind, std::span<const char32_t> characters,
+                          const BytePairTables* tables) {
+  StreamingHash hash;
+  hash.update(std::as_bytes(std::span(name_of(kind))));
+  hash.update(std::as_bytes(characters));
+  if (tables != nullptr) {
+    const JoinedTokens joined(tables->tokens);
+    hash.update(std::as_bytes(std::span(joined.bytes)));
+    hash.update(std::as_bytes(std::span(joined.ends)));
+    hash.update(std::as_bytes(std::span(tables->merges)));
+    hash.update(std::as_bytes(std::span(&tables->separator, 1)));
+  }
+  return hash.digest();
+}
+
+void check(const DatasetInfo& info, std::span<const char32_t> characters,
+           const BytePairTables* tables) {
+  if (checksum_of(info.tokenizer, characters, tables) != info.tokenizer_checksum) {
+    fail_damaged(info);
+  }
+}
+
+}  // namespace
+
+std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer) {
+  const TokenizerContents& contents = tokenizer.contents();
+  return checksum_of(contents.kind, contents.characters,
+                     contents.pairs ? &contents.pairs->tables() : nullptr);
+}
+
+void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer) {
+  const TokenizerContents& contents = tokenizer.contents();
+  if (contents.kind == TokenizerKind::kChars) {
+    write_vector(file, names::kCharacters, hdf5::element_type(DType::kUint32),
+                 code_points(contents));
+  }
+  if (contents.pairs) {
+    const BytePairTables& tables = contents.pairs->tables();
+    const JoinedTokens joined(tables.tokens);
+    write_vector(file, names::kTokenBytes, hdf5::element_type(DType::kUint8), joined.bytes);
+    write_vector(file, names::kTokenEnds, hdf5::element_type(DType::kInt64), joined.ends);
+    file.create_dataset(names::kMerges, hdf5::element_type(DType::kUint32),
+                        Shape{std::ssize(tables.merges), 2})
+        .write(std::as_bytes(std::span(tables.merges)));
+    file.set_int64(names::kSeparator, tables.separator);
+  }
+}
+
+Tokenizer Tokenizer::of(const DatasetInfo& info) {
+  if (info.task != Task::kNextToken || info.tokenizer == TokenizerKind::kNone) {
+    fail(ExitCode::kData,
+         "{} does not say how its tokens become text; import it anew with --tokenizer=gpt2 or "
+         "--tokenizer=bytes, whichever its tokens were made with",
+         info.path.string());
+  }
+  const hdf5::File file = hdf5::File::open(info.path, ExitCode::kData);
+  if (info.tokenizer == TokenizerKind::kChars) {
+    std::vector<char32_t> characters = read_characters(file, info);
+    check(info, characters, nullptr);
+    return chars(std::move(characters));
+  }
+  auto contents = std::make_unique<TokenizerContents>();
+  contents->kind = info.tokenizer;
+  if (info.tokenizer == TokenizerKind::kGpt2) {
+    BytePairTables tables = read_pairs(file, info);
+    check(info, {}, &tables);
+    contents->pairs.emplace(std::move(tables));
+  }
+  return Tokenizer(std::move(contents));
+}
+
+}  // namespace strata::io

@@ -1,0 +1,53 @@
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "strata/io/checkpoint.hpp"
+
+#include "commands/commands.hpp"
+
+namespace strata::app {
+namespace {
+
+/// The checkpoint that an argument names: its own directory, or the newest one of a run's
+/// directory.
+std::filesystem::path directory_of(const std::string& argument) {
+  std::filesystem::path path(argument);
+  for (const std::filesystem::path& root : {path / "checkpoints", path}) {
+    const std::vector<io::CheckpointEntry> entries = io::list_checkpoints(root);
+    if (!entries.empty()) {
+      return entries.front().directory;
+    }
+  }
+  return path;
+}
+
+}  // namespace
+
+ExitCode checkpoint_command(Arguments arguments) {
+  const std::string what = arguments.empty() ? "" : arguments.front();
+  if (what != "inspect" && what != "verify") {
+    fail(ExitCode::kUsage, "strata checkpoint has the commands inspect and verify, not \"{}\"",
+         what);
+  }
+  const CommandLine line(arguments.subspan(1), {}, {});
+  if (line.positions().size() != 1) {
+    fail(ExitCode::kUsage,
+         "strata checkpoint {} needs one directory: a checkpoint's, or a run's for its newest "
+         "checkpoint",
+         what);
+  }
+  const io::Checkpoint checkpoint = io::Checkpoint::open(directory_of(line.positions().front()));
+  if (what == "inspect") {
+    fmt::print("{}", checkpoint.describe());
+    return ExitCode::kDone;
+  }
+  for (std::int64_t part = 0; part < checkpoint.part_count(); ++part) {
+    checkpoint.verify_part(part);
+  }
+  fmt::print("{}: {} tensors in {} parts, all bytes as they were written\n",
+             checkpoint.directory().string(), checkpoint.tensors().size(), checkpoint.part_count());
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app

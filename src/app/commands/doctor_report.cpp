@@ -1,0 +1,233 @@
+#include "commands/doctor_report.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/core/text.hpp"
+#include "strata/device/gpu_info.hpp"
+
+namespace strata::app {
+namespace {
+
+using Complaints = std::vector<std::string>;
+
+/// As in "ranks 0, 1 and 3", "rank 2".
+std::string ranks_text(const std::vector<std::size_t>& ranks) {
+  if (ranks.size() == 1) {
+    return fmt::format("rank {}", ranks.front());
+  }
+  return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "),
+                     ranks.back());
+}
+
+template <typename Holds>
+std::vector<std::size_t> ranks_where(std::span<const RankFacts> ranks, const Holds& holds) {
+  std::vector<std::size_t> found;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (holds(ranks[r])) {
+      found.push_back(r);
+    }
+  }
+  return found;
+}
+
+bool has_gpu(const RankFacts& facts) {
+  return !facts.gpu_bus_id.empty();
+}
+
+void judge_gpus(std::span<const RankFacts> ranks, Complaints& found) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (!ranks[r].gpu_failure.empty()) {
+      found.push_back(fmt::format("rank {} on {}: {}", r, ranks[r].host, ranks[r].gpu_failure));
+    }
+  }
+  std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> users;
+  for (const std::size_t r : ranks_where(ranks, has_gpu)) {
+    // Slices of one card have one bus.
+    users[{ranks[r].host, ranks[r].gpu_uuid}].push_back(r);
+  }
+  for (const auto& [place, who] : users) {
+    if (who.size() > 1) {
+      found.push_back(fmt::format(
+          "{} share the GPU {} of {}: start as many ranks on a node as it has GPUs, and let each "
+          "see its own or all of them (srun --gpus-per-task, CUDA_VISIBLE_DEVICES)",
+          ranks_text(who), ranks[who.front()].gpu_bus_id, place.first));
+    }
+  }
+  const std::vector<std::size_t> without =
+      ranks_where(ranks, [](const RankFacts& facts) { return !has_gpu(facts); });
+  if (!without.empty() && without.size() < ranks.size()) {
+    found.push_back(
+        fmt::format("{} see no GPU where others do ({}): ask for GPUs on every node, or set "
+                    "run.device = cpu",
+                    ranks_text(without), ranks[without.front()].host));
+  }
+  for (const std::size_t r :
+       ranks_where(ranks, [](const RankFacts& facts) { return !facts.unreachable.empty(); })) {
+    found.push_back(fmt::format(
+        "the GPU {} of rank {} on {} does not reach {} without the host: messages between them go "
+        "through its memory. Where the cards are connected, look at the BIOS (ACS, IOMMU) and at "
+        "nvidia-smi topo -p2p r",
+        ranks[r].gpu_bus_id, r, ranks[r].host, fmt::join(ranks[r].unreachable, ", ")));
+  }
+}
+
+void judge_drivers(std::span<const RankFacts> ranks, Complaints& found) {
+  std::map<std::string, const RankFacts*> hosts;
+  for (const RankFacts& facts : ranks) {
+    hosts.emplace(facts.host, &facts);
+  }
+  for (const auto& [host, facts] : hosts) {
+    // Within a major version an older driver serves a newer runtime.
+    if (facts->driver_version > 0 && facts->driver_version / 1000 < facts->runtime_version / 1000) {
+      found.push_back(fmt::format(
+          "the driver of {} serves CUDA {} and this executable is built with {}: bring the driver "
+          "up to date, or build with a CUDA of {}.x",
+          host, device::cuda_version_text(facts->driver_version),
+          device::cuda_version_text(facts->runtime_version), facts->driver_version / 1000));
+    }
+  }
+}
+
+void judge_libraries(std::span<const RankFacts> ranks, Complaints& found) {
+  // Without a GPU anywhere nothing opens them.
+  const bool needed = std::any_of(ranks.begin(), ranks.end(), has_gpu);
+  std::set<std::string> told;
+  for (const RankFacts& facts : ranks) {
+    for (const VersionFact& library : facts.versions) {
+      if (needed && library.version.find("not found") != std::string::npos &&
+          told.insert(facts.host + library.name).second) {
+        found.push_back(
+            fmt::format("{} is {} on {}: install it, or put its directory into LD_LIBRARY_PATH",
+                        library.name, library.version, facts.host));
+      }
+    }
+    if (needed && !facts.nccl_absence.empty() && ranks.size() > 1 &&
+        told.insert(facts.host + facts.nccl_absence).second) {
+      found.push_back(fmt::format("{}: {}", facts.host, facts.nccl_absence));
+    }
+  }
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    for (const VersionFact& mine : ranks[r].versions) {
+      const std::vector<VersionFact>& first = ranks.front().versions;
+      const auto other = std::find_if(first.begin(), first.end(), [&](const VersionFact& fact) {
+        return fact.name == mine.name;
+      });
+      const std::string theirs = other == first.end() ? "none" : other->version;
+      if (theirs != mine.version && told.insert(mine.name + mine.version).second) {
+        found.push_back(fmt::format(
+            "rank {} on {} has {} {} and rank 0 on {} {}: start all ranks with the same executable "
+            "and libraries",
+            r, ranks[r].host, mine.name, mine.version, ranks.front().host, theirs));
+      }
+    }
+  }
+}
+
+void judge_threads(std::span<const RankFacts> ranks, Complaints& found) {
+  struct Sharing {
+    std::vector<std::size_t> ranks;
+    std::int64_t threads = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Sharing> places;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    Sharing& place = places[{ranks[r].host, ranks[r].cores}];
+    place.ranks.push_back(r);
+    place.threads += ranks[r].threads;
+  }
+  for (const auto& [place, sharing] : places) {
+    const std::int64_t cores = ranks[sharing.ranks.front()].core_count;
+    if (sharing.threads > cores) {
+      found.push_back(fmt::format(
+          "{} have {} threads on {} of {} ({}): start fewer ranks there, or bind them to more or "
+          "other cores (srun --cpus-per-task, mpirun --map-by slot:PE=N)",
+          ranks_text(sharing.ranks), sharing.threads,
+          cores == 1 ? "1 core" : fmt::format("{} cores", cores), place.first, place.second));
+    }
+  }
+}
+
+}  // namespace
+
+std::string facts_text(std::span<const RankFacts> ranks) {
+  std::vector<std::vector<std::string>> rows{
+      {"rank", "host", "on node", "cores", "threads", "GPU", "bus", "memory free"}};
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const RankFacts& facts = ranks[r];
+    rows.push_back({fmt::format("{}", r), facts.host,
+                    fmt::format("{} of {}", facts.rank_on_node, facts.ranks_on_node), facts.cores,
+                    fmt::format("{}", facts.threads), has_gpu(facts) ? facts.gpu_name : "none",
+                    has_gpu(facts) ? facts.gpu_bus_id : "-",
+                    has_gpu(facts) ? fmt::format("{} of {}", bytes_text(facts.gpu_free_bytes),
+                                                 bytes_text(facts.gpu_memory_bytes))
+                                   : "-"});
+  }
+  return table_text(rows);
+}
+
+std::vector<std::string> complaints(std::span<const RankFacts> ranks) {
+  Complaints found;
+  judge_gpus(ranks, found);
+  judge_drivers(ranks, found);
+  judge_libraries(ranks, found);
+  judge_threads(ranks, found);
+  return found;
+}
+
+std::string packed(const RankFacts& facts) {
+  nlohmann::json versions = nlohmann::json::array();
+  for (const VersionFact& library : facts.versions) {
+    versions.push_back({library.name, library.version});
+  }
+  return nlohmann::json{{"host", facts.host},
+                        {"rank_on_node", facts.rank_on_node},
+                        {"ranks_on_node", facts.ranks_on_node},
+                        {"cores", facts.cores},
+                        {"core_count", facts.core_count},
+                        {"threads", facts.threads},
+                        {"gpu_name", facts.gpu_name},
+                        {"gpu_bus_id", facts.gpu_bus_id},
+                        {"gpu_uuid", facts.gpu_uuid},
+                        {"gpu_memory_bytes", facts.gpu_memory_bytes},
+                        {"gpu_free_bytes", facts.gpu_free_bytes},
+                        {"unreachable", facts.unreachable},
+                        {"driver_version", facts.driver_version},
+                        {"runtime_version", facts.runtime_version},
+                        {"gpu_failure", facts.gpu_failure},
+                        {"nccl_absence", facts.nccl_absence},
+                        {"versions", versions}}
+      .dump();
+}
+
+RankFacts unpacked(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  RankFacts facts;
+  json.at("host").get_to(facts.host);
+  json.at("rank_on_node").get_to(facts.rank_on_node);
+  json.at("ranks_on_node").get_to(facts.ranks_on_node);
+  json.at("cores").get_to(facts.cores);
+  json.at("core_count").get_to(facts.core_count);
+  json.at("threads").get_to(facts.threads);
+  json.at("gpu_name").get_to(facts.gpu_name);
+  json.at("gpu_bus_id").get_to(facts.gpu_bus_id);
+  json.at("gpu_uuid").get_to(facts.gpu_uuid);
+  json.at("gpu_memory_bytes").get_to(facts.gpu_memory_bytes);
+  json.at("gpu_free_bytes").get_to(facts.gpu_free_bytes);
+  json.at("unreachable").get_to(facts.unreachable);
+  json.at("driver_version").get_to(facts.driver_version);
+  json.at("runtime_version").get_to(facts.runtime_version);
+  json.at("gpu_failure").get_to(facts.gpu_failure);
+  json.at("nccl_absence").get_to(facts.nccl_absence);
+  for (const nlohmann::json& library : json.at("versions")) {
+    facts.versions.push_back({library.at(0), library.at(1)});
+  }
+  return facts;
+}
+
+}  // namespace strata::app

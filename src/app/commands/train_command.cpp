@@ -1,0 +1,230 @@
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include <sys/resource.h>
+
+#include "strata/app/config_file.hpp"
+#include "strata/comm/agree.hpp"
+#include "strata/core/text.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/evaluation.hpp"
+#include "strata/train/rank_state.hpp"
+#include "strata/train/stop_signal.hpp"
+#include "strata/train/trainer.hpp"
+
+#include "environment/execution_environment.hpp"
+#include "environment/run_inputs.hpp"
+
+namespace strata::app {
+namespace {
+
+void make_run_directory(comm::MpiSession& mpi, const plan::RunConfig& config, Log& log) {
+  comm::agree(mpi.world(), [&] {
+    if (mpi.world().rank() != 0) {
+      return;
+    }
+    std::error_code error;
+    std::filesystem::create_directories(train::checkpoint_root(config), error);
+    if (error) {
+      fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another run.dir",
+           config.run.dir, error.message());
+    }
+    log.open_file((std::filesystem::path(config.run.dir) / "log.txt").string());
+  });
+}
+
+std::int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+/// Bytes of mapped files among this process's resident memory: libraries and the shards of data
+/// sets.
+std::int64_t mapped_file_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    std::int64_t kibibytes = 0;
+    if (line.rfind("RssFile:", 0) == 0 &&
+        parse_int64(split_words(line.substr(8)).front(), kibibytes)) {
+      return kibibytes * 1024;
+    }
+  }
+  return 0;
+}
+
+/// What a rank took, and was given as CUDA graphs; of a GPU's numbers the ranks' largest are told.
+struct Taken {
+  std::int64_t resident_bytes = 0;
+  std::int64_t mapped_bytes = 0;
+  std::int64_t scratch_bytes = 0;
+  std::int64_t graphs = 0;
+};
+
+/// Communication: one all-gather over the world.
+void log_taken(comm::MpiSession& mpi, const plan::Plan& plan, const Taken& mine, Log& log) {
+  std::vector<Taken> all(static_cast<std::size_t>(mpi.world().size()));
+  mpi.world().all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
+  const auto largest = [&](std::int64_t Taken::*part) {
+    return *std::ranges::max_element(all, {}, part);
+  };
+  const Taken peak = largest(&Taken::resident_bytes);
+  log.info("peak memory of a rank: {}; {} of it mapped files, which the system can take back",
+           bytes_text(peak.resident_bytes), bytes_text(peak.mapped_bytes));
+  if (plan.device != device::DeviceKind::kCuda) {
+    return;
+  }
+  // What is beside the plan, for only the operations, and cuDNN, know it.
+  log.info("operations took up to {} of a rank's GPU to work in, beside what the plan lists",
+           bytes_text(largest(&Taken::scratch_bytes).scratch_bytes));
+  if (plan.config.run.cuda_graphs == plan::Switch::kOn) {
+    log.info("a rank's GPU got up to {} pieces of a step as CUDA graphs",
+             largest(&Taken::graphs).graphs);
+  }
+}
+
+}  // namespace
+
+ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
+  Log log(voice_of(mpi));
+  TrainArguments given;
+  comm::agree(mpi.world(), [&] { given = take_arguments(arguments, "train"); });
+  Session session = open_session(mpi, given.config, given.settings,
+                                 given.dry_run ? DataNeeded::kNo : DataNeeded::kYes);
+  if (!given.dry_run || session.config.run.resume != plan::Resume::kNever) {
+    take_up_run_directory(mpi, session, log);
+  }
+  // Alone, a dry run plans for the grid that will be launched.
+  const bool alone = given.dry_run && mpi.world().size() == 1;
+  const plan::Plan plan = make_plan(mpi, session, alone ? 0 : mpi.world().size());
+  if (given.dry_run) {
+    log.info("{}", plan::plan_text(plan));
+    return ExitCode::kDone;
+  }
+  // Before anything is written: there may be no GPU.
+  Workplace workplace(mpi, session, plan, Use::kTraining);
+  make_run_directory(mpi, plan.config, log);
+  log.info("{}", plan::plan_text(plan));
+  log.info("{}", workplace.text());
+  if (!workplace.warning().empty()) {
+    log.warn("{}", workplace.warning());
+  }
+
+  train::install_stop_signals();
+  const train::FinishedRun run =
+      train::train({.plan = plan,
+                    .groups = workplace.groups(),
+                    .context = workplace.context(),
+                    .train_data = *session.train_data,
+                    .test_data = session.test_data ? &*session.test_data : nullptr,
+                    .checkpoint = session.checkpoint ? &*session.checkpoint : nullptr,
+                    .config_text = config_text(plan.config),
+                    .peak_flops = workplace.peak_flops(),
+                    .log = log});
+  // No message is under way when the groups end.
+  workplace.groups().world->barrier();
+  log_taken(mpi, plan,
+            {.resident_bytes = peak_resident_bytes(),
+             .mapped_bytes = mapped_file_bytes(),
+             .scratch_bytes = workplace.context().scratch_bytes(),
+             .graphs = run.graphs},
+            log);
+  return run.outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
+}
+
+namespace {
+
+/// Place for what a classifier answers, where it can be counted. Throws: Error(kUsage) where it
+/// cannot but is asked for.
+std::optional<train::ClassCounts> counts_for(const plan::Plan& plan, const TrainArguments& given) {
+  // All answers of all classes are counted, so memory grows with the square.
+  constexpr std::int64_t kMostUnasked = 1000;
+  constexpr std::int64_t kMost = 10000;
+  const bool asked = given.each_class || !given.confusion.empty();
+  const std::int64_t classes = plan.train_data.classes;
+  if (train::counts_classes(plan) && classes <= (asked ? kMost : kMostUnasked)) {
+    return train::ClassCounts(classes);
+  }
+  if (asked && train::counts_classes(plan)) {
+    fail(ExitCode::kUsage,
+         "--classes and --confusion take at most {} classes, the data set has {}; leave them out",
+         kMost, classes);
+  }
+  if (asked) {
+    fail(ExitCode::kUsage,
+         "--classes and --confusion count the answers of a classifier to samples of known class, "
+         "whose "
+         "last layer is not split; leave them out, or end the model with a layer without "
+         "parallel=column");
+  }
+  return std::nullopt;
+}
+
+/// The result in full: numbers read back to the same bits.
+void print_result(const Session& session, const plan::Plan& plan,
+                  const train::EvaluationResult& result,
+                  const std::optional<train::ClassCounts>& counts, const TrainArguments& given) {
+  const io::Dataset& data = session.test_data ? *session.test_data : *session.train_data;
+  std::string text = fmt::format("loss {}", result.loss);
+  if (plan::is_language_model(plan)) {
+    text += fmt::format(", perplexity {:.6g}", std::exp(result.loss));
+  }
+  if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
+    text += fmt::format(", accuracy {:.4f} %", 100.0 * result.accuracy);
+  }
+  if (counts && counts->classes() > train::ClassCounts::kFirst) {
+    text += fmt::format(", in the first {} {:.4f} %", train::ClassCounts::kFirst,
+                        100.0 * counts->accuracy_in_first());
+  }
+  fmt::print("{}: {} over {} samples of {}\n", session.checkpoint->directory().string(), text,
+             result.samples, data.info().path.string());
+  const std::vector<std::string>& names = plan.train_data.class_names;
+  if (given.each_class) {
+    fmt::print("{}", train::class_table(*counts, names));
+  }
+  if (!given.confusion.empty()) {
+    train::write_confusion(*counts, names, given.confusion);
+  }
+}
+
+}  // namespace
+
+ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
+  Log log(voice_of(mpi));
+  TrainArguments given;
+  comm::agree(mpi.world(), [&] {
+    given = take_arguments(arguments, "evaluate");
+    if (mpi.world().rank() == 0 && !given.confusion.empty()) {
+      train::require_confusion_writable(given.confusion);
+    }
+  });
+  Session session = open_session(mpi, given.config, given.settings);
+  const io::Dataset& data = session.test_data ? *session.test_data : *session.train_data;
+  open_checkpoint(mpi, session, log);
+  const plan::Plan plan = make_plan(mpi, session, mpi.world().size());
+  Workplace workplace(mpi, session, plan, Use::kEvaluation);
+  comm::Groups& groups = workplace.groups();
+  const plan::RankPlan rank = plan::rank_plan(plan, mpi.world().rank());
+  std::optional<train::StageState> state;
+  std::optional<train::ClassCounts> counts;
+  comm::agree(mpi.world(), [&] {
+    counts = counts_for(plan, given);
+    train::require_same_model(plan, *session.checkpoint);
+    state.emplace(workplace.context(), plan, rank, groups);
+    state->load_weights(*session.checkpoint);
+  });
+  pipeline::Executor executor(state->stage(), *groups.pipeline);
+  const train::EvaluationResult result = train::evaluate(
+      workplace.context(), plan, rank, groups, executor, data, counts ? &*counts : nullptr);
+  comm::agree(mpi.world(), [&] {
+    if (mpi.world().rank() == 0) {
+      print_result(session, plan, result, counts, given);
+    }
+  });
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <limits>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "strata/app/options.hpp"
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+// The kinds of settings, from which the table of options is made.
+namespace strata::app {
+
+using plan::RunConfig;
+
+[[noreturn]] inline void refuse(const std::string& key, const std::string& text,
+                                const std::string& values) {
+  fail(ExitCode::kUsage, "{} = \"{}\" is not allowed; give {}", key, text, values);
+}
+
+inline constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+
+/// A whole number in [least, most]; `member` gives a reference into the config.
+template <typename Member>
+Option whole(const std::string& key, const std::string& unit, const std::string& help,
+             std::int64_t least, const Member& member, std::int64_t most = kLargest) {
+  const std::string values = most == kLargest
+                                 ? fmt::format("whole number from {}", least)
+                                 : fmt::format("whole number from {} to {}", least, most);
+  return {.key = key,
+          .values = values,
+          .unit = unit,
+          .help = help,
+          .set =
+              [=](RunConfig& config, const std::string& text) {
+                std::int64_t value = 0;
+                if (!parse_int64(text, value) || value < least || value > most) {
+                  refuse(key, text, "a " + values);
+                }
+                member(config) = static_cast<std::decay_t<decltype(member(config))>>(value);
+              },
+          .get =
+              [=](const RunConfig& config) {
+                return fmt::format("{}", member(const_cast<RunConfig&>(config)));
+              }};
+}
+
+enum class Bound { kFromZero, kAboveZero, kFraction, kFactor, kBucket };
+
+inline bool within(Bound bound, double value) {
+  switch (bound) {
+    case Bound::kFromZero:
+      return value >= 0.0 && value <= std::numeric_limits<double>::max();
+    case Bound::kAboveZero:
+      return value > 0.0 && value <= std::numeric_limits<double>::max();
+    case Bound::kFraction:
+      return value >= 0.0 && value < 1.0;
+    case Bound::kFactor:
+      return value > 0.0 && value <= 1.0;
+    case Bound::kBucket:
+      return value > 0.0 && value <= 1024.0;
+  }
+  return false;
+}
+
+inline std::string text_of(Bound bound) {
+  switch (bound) {
+    case Bound::kFromZero:
+      return "number from 0";
+    case Bound::kAboveZero:
+      return "number above 0";
+    case Bound::kFraction:
+      return "number from 0 to below 1";
+    case Bound::kFactor:
+      return "number above 0 up to 1";
+    case Bound::kBucket:
+      return "number above 0 up to 1024";
+  }
+  return {};
+}
+
+template <typename Member>
+Option number(const std::string& key, const std::string& unit, const std::string& help, Bound bound,
+              const Member& member) {
+  const std::string values = text_of(bound);
+  return {.key = key,
+          .values = values,
+          .unit = unit,
+          .help = help,
+          .set =
+              [=](RunConfig& config, const std::string& text) {
+                double value = 0.0;
+                if (!parse_double(text, value) || !within(bound, value)) {
+                  refuse(key, text, "a " + values);
+                }
+                member(config) = value;
+              },
+          .get =
+              [=](const RunConfig& config) {
+                return fmt::format("{}", member(const_cast<RunConfig&>(config)));
+              }};
+}
+
+template <typename Member>
+Option choice(const std::string& key, const std::string& help, const Member& member) {
+  using Enum = std::decay_t<decltype(member(std::declval<RunConfig&>()))>;
+  return {.key = key,
+          .values = joined_names<Enum>(),
+          .unit = {},
+          .help = help,
+          .set =
+              [=](RunConfig& config, const std::string& text) {
+                const auto value = enum_from_name<Enum>(text);
+                if (!value) {
+                  refuse(key, text, "one of " + joined_names<Enum>());
+                }
+                member(config) = *value;
+              },
+          .get =
+              [=](const RunConfig& config) {
+                return std::string(name_of(member(const_cast<RunConfig&>(config))));
+              }};
+}
+
+enum class Empty { kAllowed, kRefused };
+
+template <typename Member>
+Option text(const std::string& key, const std::string& values, const std::string& help,
+            const Member& member, Empty empty = Empty::kAllowed) {
+  return {.key = key,
+          .values = values,
+          .unit = {},
+          .help = help,
+          .set =
+              [=](RunConfig& config, const std::string& value) {
+                if (value.empty() && empty == Empty::kRefused) {
+                  refuse(key, value, "a " + values);
+                }
+                member(config) = value;
+              },
+          .get = [=](const RunConfig& config) { return member(const_cast<RunConfig&>(config)); }};
+}
+
+}  // namespace strata::app

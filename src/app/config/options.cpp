@@ -1,0 +1,333 @@
+#include "strata/app/options.hpp"
+
+#include "config/option_kinds.hpp"
+
+namespace strata::app {
+namespace {
+
+using plan::RunConfig;
+
+// Largest values: far above any use, and low enough that no product of a layer's sizes overflows.
+constexpr std::int64_t kMostBlocks = 10'000;
+constexpr std::int64_t kMostUnits = std::int64_t{1} << 20;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+constexpr std::int64_t kMostIds = std::int64_t{1} << 24;
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 30;
+constexpr std::int64_t kMostSamplesAPass = std::int64_t{1} << 20;
+constexpr std::int64_t kMostPixels = std::int64_t{1} << 20;
+constexpr std::int64_t kMostReaders = 256;
+// On each axis of the grid, and of lanes and shards.
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
+
+/// Only floating-point types compute.
+Option dtype_option() {
+  return {
+      .key = "numerics.dtype",
+      .values = "float32, bfloat16, float64",
+      .unit = {},
+      .help =
+          "type of weights and activations; bfloat16 keeps float32 master weights, gradients "
+          "and optimizer state",
+      .set =
+          [](RunConfig& config, const std::string& value) {
+            const auto dtype = enum_from_name<DType>(value);
+            if (!dtype || (*dtype != DType::kFloat32 && *dtype != DType::kBfloat16 &&
+                           *dtype != DType::kFloat64)) {
+              refuse("numerics.dtype", value, "one of float32, bfloat16, float64");
+            }
+            config.numerics.dtype = *dtype;
+          },
+      .get = [](const RunConfig& config) { return std::string(name_of(config.numerics.dtype)); }};
+}
+
+// Each entry gives the member that it is about; the table is read far more often than it is made.
+#define STRATA_MEMBER(path)    \
+  [](RunConfig & c) -> auto& { \
+    return c.path;             \
+  }
+
+std::vector<Option> transformer() {
+  return {
+      choice("model.preset",
+             "a network by name, in place of layer lines; gpt and llama leave the sizes open",
+             STRATA_MEMBER(model.transformer.preset)),
+      whole("model.blocks", "blocks", "transformer blocks; 0: the preset's", 0,
+            STRATA_MEMBER(model.transformer.blocks), kMostBlocks),
+      whole("model.width", "elements", "vector of a token; 0: the preset's", 0,
+            STRATA_MEMBER(model.transformer.width), kMostUnits),
+      whole("model.heads", "heads", "query heads of an attention layer; 0: the preset's", 0,
+            STRATA_MEMBER(model.transformer.heads), kMostUnits),
+      whole(
+          "model.kv_heads", "heads",
+          "key-value heads, shared by the query heads in groups; 0: the preset's, else as many as "
+          "query heads",
+          0, STRATA_MEMBER(model.transformer.kv_heads), kMostUnits),
+      whole(
+          "model.hidden", "units",
+          "hidden units of an MLP layer; 0: the preset's, else 4 times the width, with swiglu two "
+          "thirds of that in multiples of 64",
+          0, STRATA_MEMBER(model.transformer.hidden), kMostUnits),
+      whole("model.context", "tokens",
+            "tokens of a sample of a language model, and its number of learned positions; 0: the "
+            "preset's",
+            0, STRATA_MEMBER(model.transformer.context), kMostTokens),
+      whole("model.vocabulary", "ids", "token ids; 0: the preset's, else the data set's", 0,
+            STRATA_MEMBER(model.transformer.vocabulary), kMostIds),
+      choice("model.norm", "normalisation before each sublayer; auto: the preset's",
+             STRATA_MEMBER(model.transformer.norm)),
+      choice("model.mlp", "what is between the MLP's layers; auto: the preset's",
+             STRATA_MEMBER(model.transformer.mlp)),
+      choice("model.positions", "how tokens know their place; auto: the preset's",
+             STRATA_MEMBER(model.transformer.positions)),
+      number("model.rotary_base", "", "base of rotary angles; 0: the preset's, else 10000",
+             Bound::kFromZero, STRATA_MEMBER(model.transformer.rotary_base)),
+      choice("model.bias", "whether dense layers and layer norms have biases; auto: the preset's",
+             STRATA_MEMBER(model.transformer.bias)),
+      choice("model.tied", "whether the head uses the embedding's table; auto: the preset's",
+             STRATA_MEMBER(model.transformer.tied)),
+      number("model.dropout", "", "of a preset: behind the embedding and each sublayer",
+             Bound::kFraction, STRATA_MEMBER(model.transformer.dropout)),
+  };
+}
+
+std::vector<Option> model_and_data() {
+  return {
+      choice("model.loss",
+             "what is minimised; auto: cross_entropy for classes, mean_squared_error for values",
+             STRATA_MEMBER(model.loss)),
+      choice("model.sync_batch_norm",
+             "of batch_norm layers without sync=: yes: statistics of the microbatches that all "
+             "lanes compute together; no: of each microbatch by itself",
+             STRATA_MEMBER(model.sync_batch_norm)),
+      text("data.train", "file", "master file of the training split", STRATA_MEMBER(data.train)),
+      text("data.test", "file, or empty", "master file of the test split; empty: no evaluation",
+           STRATA_MEMBER(data.test)),
+      choice("data.normalise",
+             "inputs as computed with: none: as stored; unit: bytes / 255; standard: minus mean, "
+             "over deviation of the "
+             "training split; auto: unit for bytes, none for others",
+             STRATA_MEMBER(data.normalise)),
+      choice(
+          "data.sampling",
+          "of tokens; blocks: every block of a context's length once an epoch, shuffled; windows: "
+          "from random places",
+          STRATA_MEMBER(data.sampling)),
+      choice("data.flip", "of images, in training: on: half of them are mirrored, left to right",
+             STRATA_MEMBER(data.augmentation.flip)),
+      whole("data.crop_padding", "pixels",
+            "of images, in training: zeros put around them, out of which a random part of the "
+            "image's size is cut; 0: none",
+            0, STRATA_MEMBER(data.augmentation.crop_padding), kMostPixels),
+      whole("data.cutout", "pixels",
+            "of images, in training: side of a square at a random place that is set to zero; 0: "
+            "none",
+            0, STRATA_MEMBER(data.augmentation.cutout), kMostPixels),
+      whole("data.reader_threads", "threads",
+            "threads of each rank that read and prepare samples; the numbers do not depend on them",
+            1, STRATA_MEMBER(data.reader_threads), kMostReaders),
+      whole("batch.global", "samples", "samples of one optimizer step, over all ranks", 1,
+            STRATA_MEMBER(batch.global), kMostSamples),
+      whole("batch.micro", "samples",
+            "samples of one forward pass; 0: the largest divisor of a lane's samples up to 32, and "
+            "of a language model's up to 4096 tokens",
+            0, STRATA_MEMBER(batch.micro), kMostSamplesAPass),
+  };
+}
+
+std::vector<Option> parallel_and_numerics() {
+  return {
+      whole("parallel.data", "replicas", "data-parallel replicas; 0: what the launched ranks allow",
+            0, STRATA_MEMBER(parallel.data), kMostRanks),
+      whole("parallel.pipeline", "stages", "pipeline stages", 1, STRATA_MEMBER(parallel.pipeline),
+            kMostRanks),
+      whole("parallel.tensor", "ranks", "ranks that share each layer that can be split", 1,
+            STRATA_MEMBER(parallel.tensor), kMostRanks),
+      choice("parallel.sequence",
+             "on: between split layers each tensor rank holds its share of a transformer's token "
+             "rows (sequence parallel)",
+             STRATA_MEMBER(parallel.sequence)),
+      {.key = "parallel.schedule",
+       .values = "gpipe, 1f1b",
+       .unit = {},
+       .help = "order of forward and backward passes; gpipe: all forwards first; 1f1b: "
+               "alternating, with fewer "
+               "microbatches in memory",
+       .set =
+           [](RunConfig& config, const std::string& value) {
+             const auto kind = enum_from_name<pipeline::ScheduleKind>(value);
+             if (!kind || *kind == pipeline::ScheduleKind::kForwardOnly) {
+               refuse("parallel.schedule", value, "one of gpipe, 1f1b");
+             }
+             config.parallel.schedule = *kind;
+           },
+       .get =
+           [](const RunConfig& config) { return std::string(name_of(config.parallel.schedule)); }},
+      text(
+          "parallel.split", "auto, or layers",
+          "auto: stages of about equal cost; else the first layer of each stage, by name or number",
+          STRATA_MEMBER(parallel.split)),
+      number("parallel.bucket", "MiB", "gradients that are reduced as one message", Bound::kBucket,
+             STRATA_MEMBER(parallel.bucket_mib)),
+      whole("numerics.lanes", "lanes",
+            "streams of microbatches in a global batch, a multiple of any parallel.data to be "
+            "used; fixes the numbers. 0: "
+            "decided at first launch and kept in the checkpoint",
+            0, STRATA_MEMBER(numerics.lanes), kMostRanks),
+      whole("numerics.shards", "shards",
+            "slices of each tensor-parallel matrix; fixes the numbers. 0: decided at first launch "
+            "and kept in the checkpoint",
+            0, STRATA_MEMBER(numerics.shards), kMostRanks),
+      dtype_option(),
+      choice("numerics.mode",
+             "invariant: the same bits on every grid; fast: sums are the message library's, lanes "
+             "and shards those of the grid",
+             STRATA_MEMBER(numerics.mode)),
+      choice("numerics.tf32",
+             "on: a GPU multiplies float32 matrices and convolutions with 11 bits of each number, "
+             "on tensor cores; "
+             "other numbers than with off, the same on every grid. CPUs know no tf32",
+             STRATA_MEMBER(numerics.tf32)),
+      choice(
+          "numerics.attention",
+          "what does attention in bfloat16 on a GPU. library: cuDNN, where it and NVRTC are found "
+          "and it takes the shape; own: strata's kernels; other numbers, the same on every grid. "
+          "CPUs know own kernels only",
+          STRATA_MEMBER(numerics.attention)),
+  };
+}
+
+std::vector<Option> optimisation() {
+  return {
+      choice("optimizer.kind", "the update rule", STRATA_MEMBER(optimizer.options.kind)),
+      number("optimizer.learning_rate", "", "peak learning rate", Bound::kFromZero,
+             STRATA_MEMBER(schedule.peak)),
+      number("optimizer.momentum", "", "sgd: share of the last update that is kept",
+             Bound::kFraction, STRATA_MEMBER(optimizer.options.momentum)),
+      choice("optimizer.nesterov", "sgd: look ahead along the momentum",
+             STRATA_MEMBER(optimizer.options.nesterov)),
+      number("optimizer.beta1", "", "adam, adamw: decay of the mean of gradients", Bound::kFraction,
+             STRATA_MEMBER(optimizer.options.beta1)),
+      number("optimizer.beta2", "", "adam, adamw: decay of the mean of squared gradients",
+             Bound::kFraction, STRATA_MEMBER(optimizer.options.beta2)),
+      number("optimizer.epsilon", "", "adam, adamw, adagrad: added to the divisor",
+             Bound::kAboveZero, STRATA_MEMBER(optimizer.options.epsilon)),
+      number("optimizer.weight_decay", "",
+             "shrinks the weights; adamw: by itself, others: as part of the gradient",
+             Bound::kFromZero, STRATA_MEMBER(optimizer.options.weight_decay)),
+      choice("optimizer.decay",
+             "which tensors weight decay shrinks; matrices: those of two dimensions or more",
+             STRATA_MEMBER(optimizer.options.decay_scope)),
+      number("optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
+             Bound::kFromZero, STRATA_MEMBER(optimizer.clip_norm)),
+      choice("schedule.kind", "how the learning rate falls after warm-up",
+             STRATA_MEMBER(schedule.kind)),
+      whole("schedule.warmup_steps", "steps", "linear warm-up", 0,
+            STRATA_MEMBER(schedule.warmup_steps)),
+      whole("schedule.decay_steps", "steps",
+            "linear, cosine: the step at which the minimum is reached; 0: the last step", 0,
+            STRATA_MEMBER(schedule.decay_steps)),
+      number("schedule.minimum", "", "linear, cosine: the learning rate at the end",
+             Bound::kFromZero, STRATA_MEMBER(schedule.minimum)),
+      whole("schedule.every", "steps", "step: steps between two falls", 1,
+            STRATA_MEMBER(schedule.every_steps)),
+      number("schedule.factor", "", "step: what the rate is multiplied by", Bound::kFactor,
+             STRATA_MEMBER(schedule.factor)),
+  };
+}
+
+std::vector<Option> running() {
+  return {
+      whole("train.steps", "steps", "length of the run; 0: train.epochs says", 0,
+            STRATA_MEMBER(train.steps)),
+      number("train.epochs", "epochs", "length of the run; 0: train.steps says", Bound::kFromZero,
+             STRATA_MEMBER(train.epochs)),
+      whole("train.evaluate_every", "steps", "steps between evaluations; 0: only at the end", 0,
+            STRATA_MEMBER(train.evaluate_every)),
+      whole("train.evaluate_batches", "batches",
+            "most global batches that an evaluation reads; 0: the whole test split", 0,
+            STRATA_MEMBER(train.evaluate_batches)),
+      choice("train.recompute",
+             "what the backward pass makes again to save memory; selective: norms and the MLP's "
+             "activation; full: all inside a transformer sublayer. The same bits, but for "
+             "selective on a GPU in bfloat16 with a GELU MLP",
+             STRATA_MEMBER(train.recompute)),
+      whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds",
+            0, STRATA_MEMBER(train.log_every)),
+      whole("checkpoint.every", "steps", "steps between checkpoints; 0: only at the end", 0,
+            STRATA_MEMBER(checkpoint.every)),
+      whole("checkpoint.keep", "checkpoints", "newest checkpoints that are kept", 1,
+            STRATA_MEMBER(checkpoint.keep)),
+      text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir),
+           Empty::kRefused),
+      whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,
+            STRATA_MEMBER(run.seed)),
+      whole("run.threads", "threads",
+            "threads of each rank; 0: the cores it may use, shared among the ranks of the node", 0,
+            STRATA_MEMBER(run.threads), 4096),
+      choice("run.device", "what stages run on; auto: cuda where every rank finds a GPU, else cpu",
+             STRATA_MEMBER(run.device)),
+      choice("run.transport",
+             "how tensors in GPU memory travel between ranks; auto: NCCL where it is found and no "
+             "two ranks share a GPU, else MPI through pinned memory",
+             STRATA_MEMBER(run.transport)),
+      choice("run.cuda_graphs",
+             "on: a GPU is given each pass of a stage with one call from the third step on; the "
+             "same bits. Refused where messages are part of a pass: under parallel.tensor, and "
+             "with batch_norm over all lanes on several replicas. CPUs know none",
+             STRATA_MEMBER(run.cuda_graphs)),
+      choice("run.resume",
+             "what to do with checkpoints in run.dir; never: refuse a directory that holds a run; "
+             "auto: continue from the "
+             "newest good one, begin anew where there is none; must: as auto, but refuse to begin "
+             "anew",
+             STRATA_MEMBER(run.resume)),
+      number("run.patience", "seconds", "how long a rank waits for another before the job is ended",
+             Bound::kAboveZero, STRATA_MEMBER(run.patience_seconds)),
+      choice("run.timeline",
+             "on: write timeline.json, the first 20,000 actions of each rank, for chrome://tracing "
+             "or Perfetto",
+             STRATA_MEMBER(run.timeline)),
+      number(
+          "run.peak_tflops", "TFLOP/s",
+          "what a rank's GPU, or its cores, can do at most in matrix products of numerics.dtype; "
+          "0: the published number of known GPUs. The MFU is a share of it",
+          Bound::kFromZero, STRATA_MEMBER(run.peak_tflops)),
+  };
+}
+
+#undef STRATA_MEMBER
+
+std::vector<Option> make_table() {
+  std::vector<Option> table;
+  for (const auto part :
+       {transformer, model_and_data, parallel_and_numerics, optimisation, running}) {
+    for (Option& option : part()) {
+      table.push_back(std::move(option));
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+const std::vector<Option>& option_table() {
+  static const std::vector<Option> kTable = make_table();
+  return kTable;
+}
+
+const std::vector<Section>& section_table() {
+  static const std::vector<Section> kSections{
+      {"model", "the network, layer by layer, and its loss"},
+      {"data", "the data sets, made with strata data import"},
+      {"batch", "how many samples make a step"},
+      {"parallel", "the grid of ranks"},
+      {"numerics", "what fixes the bits of the result"},
+      {"optimizer", "the update of the weights"},
+      {"schedule", "the learning rate over the steps"},
+      {"train", "length, evaluation and progress"},
+      {"checkpoint", "when the state is saved"},
+      {"run", "where and how the program runs"}};
+  return kSections;
+}
+
+}  // namespace strata::app

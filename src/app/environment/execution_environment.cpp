@@ -1,0 +1,265 @@
+#include "environment/execution_environment.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "strata/comm/agree.hpp"
+#include "strata/comm/nccl.hpp"
+#include "strata/comm/staged.hpp"
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+#include "strata/device/build_info.hpp"
+#include "strata/device/gpu_info.hpp"
+#include "strata/plan/memory_fit.hpp"
+#include "strata/train/checkpointing.hpp"
+
+#include "environment/gpu_assignment.hpp"
+#include "environment/run_inputs.hpp"
+
+namespace strata::app {
+namespace {
+
+/// This rank's GPU.
+device::Device own_gpu(const GpuDeal& deal) {
+  const std::int64_t gpus = device::cuda_device_count();
+  try {
+    return device::Device::cuda(gpus == 0 ? 0
+                                          : device::choose_gpu(deal.place, deal.ranks, gpus).index);
+  } catch (const Error& error) {
+    fail(error.code(),
+         "run.device is cuda, but {}; ask for GPUs (in a Slurm script: #SBATCH "
+         "--gpus-per-task=1), or set run.device to cpu",
+         error.what());
+  }
+}
+
+/// Of the GPUs that kernels are compiled for.
+constexpr std::int64_t kLeastCapability = 8;
+
+/// Of "9.0" 9.
+std::int64_t major_of(const std::string& capability) {
+  std::int64_t major = 0;
+  return parse_int64(capability.substr(0, capability.find('.')), major) ? major : 0;
+}
+
+/// The world as a communicator of its own, for another kind to build on.
+std::unique_ptr<comm::Communicator> second_world(comm::Communicator& world) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  return world.subgroup(all, world.name());
+}
+
+/// Ranks that use one GPU together.
+struct Sharing {
+  /// On this rank's GPU, this one included.
+  std::int64_t here = 1;
+  /// Of the world, those that are not alone on theirs.
+  std::int64_t everywhere = 0;
+};
+
+/// Communication: collective over the world.
+Sharing sharing_of(comm::Communicator& world, const std::string& uuid) {
+  const std::vector<std::string> uuids = world.all_gather_texts(uuid);
+  const auto ranks_on = [&](const std::string& gpu) {
+    return std::count(uuids.begin(), uuids.end(), gpu);
+  };
+  return {.here = ranks_on(uuid),
+          .everywhere = std::count_if(uuids.begin(), uuids.end(),
+                                      [&](const std::string& gpu) { return ranks_on(gpu) > 1; })};
+}
+
+/// The published peak of matrix products on a GPU, in FLOP/s; 0 where it is not known. Dense, of
+/// NVIDIA's data sheets of A100 (2020), H100 and H200 (2023).
+double published_peak(const std::string& gpu, DType dtype, bool tf32) {
+  struct Peak {
+    std::string_view name;
+    double bfloat16;
+    double tf32;
+    double float32;
+    double float64;
+  };
+  constexpr std::array<Peak, 4> kPeaks{{{"H200", 989.5e12, 494.7e12, 67e12, 67e12},
+                                        {"H100 PCIe", 756e12, 378e12, 51e12, 51e12},
+                                        {"H100", 989.5e12, 494.7e12, 67e12, 67e12},
+                                        {"A100", 312e12, 156e12, 19.5e12, 19.5e12}}};
+  for (const Peak& peak : kPeaks) {
+    // The NVL boards are others.
+    if (gpu.find(peak.name) == std::string::npos || gpu.find("NVL") != std::string::npos) {
+      continue;
+    }
+    switch (dtype) {
+      case DType::kBfloat16:
+        return peak.bfloat16;
+      case DType::kFloat64:
+        return peak.float64;
+      default:
+        return tf32 ? peak.tf32 : peak.float32;
+    }
+  }
+  return 0.0;
+}
+
+/// Whether ranks compute on unlike GPUs or with unlike libraries. Communication: collective.
+bool differ_in_bits(comm::Communicator& world, const std::string& gpu) {
+  std::string mine = gpu;
+  for (const device::LibraryVersion& library : device::cuda_libraries()) {
+    mine += ", " + library.name + " " + library.version;
+  }
+  const std::vector<std::string> all = world.all_gather_texts(mine);
+  return std::any_of(all.begin(), all.end(),
+                     [&](const std::string& text) { return text != all.front(); });
+}
+
+/// Why NCCL cannot carry the messages; empty where it can. `sharing`: ranks on this rank's GPU.
+/// Communication: collective.
+std::string against_nccl(comm::Communicator& world, std::int64_t sharing, const plan::Plan& plan) {
+  std::string mine = comm::nccl_absence();
+  // NCCL takes ranks of one host for one unless they say otherwise.
+  if (mine.empty() && sharing > 1 && std::getenv("NCCL_HOSTID") == nullptr) {
+    mine = "it shares its GPU with another rank, which NCCL refuses";
+  }
+  const std::vector<std::string> reasons = world.all_gather_texts(mine);
+  const auto reason = std::find_if(reasons.begin(), reasons.end(),
+                                   [](const std::string& text) { return !text.empty(); });
+  if (reason != reasons.end()) {
+    return fmt::format("rank {}: {}", reason - reasons.begin(), *reason);
+  }
+  const auto tie = plan::tied_stages(plan);
+  if (tie && tie->owner != tie->borrower &&
+      (tie->owner != 0 || tie->borrower + 1 != plan.grid.pipeline)) {
+    return "a tied table's stages are not the first and the last";
+  }
+  return "";
+}
+
+}  // namespace
+
+device::DeviceKind decide_device(comm::MpiSession& mpi, plan::DeviceChoice choice) {
+  if (choice == plan::DeviceChoice::kCpu) {
+    return device::DeviceKind::kCpu;
+  }
+  comm::ask_for_hardware_queues();
+  if (choice == plan::DeviceChoice::kCuda) {
+    return device::DeviceKind::kCuda;
+  }
+  const std::vector<std::int64_t> mine{device::cuda_device_count()};
+  std::vector<std::int64_t> all(static_cast<std::size_t>(mpi.world().size()));
+  mpi.world().all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all)));
+  return std::find(all.begin(), all.end(), 0) == all.end() ? device::DeviceKind::kCuda
+                                                           : device::DeviceKind::kCpu;
+}
+
+Workplace::Workplace(comm::MpiSession& mpi, const Session& session, const plan::Plan& plan,
+                     Use use) {
+  peak_flops_ = 1e12 * plan.config.run.peak_tflops;
+  text_ = fmt::format("{} on {} rank{} ({})", name_of(plan.device), mpi.world().size(),
+                      mpi.world().size() == 1 ? "" : "s", comm::MpiSession::library_text());
+  if (plan.device == device::DeviceKind::kCuda) {
+    take_gpu(mpi, session, plan, use);
+  } else {
+    if (const std::string trouble = device::gpu_trouble();
+        !trouble.empty() && plan.config.run.device == plan::DeviceChoice::kAuto) {
+      warning_ = fmt::format(
+          "run.device is auto and becomes cpu, for the GPUs do not answer: {}; nvidia-smi tells "
+          "more",
+          trouble);
+    }
+    context_.emplace(session.threads);
+    text_ += fmt::format(", {} thread{} each", session.threads, session.threads == 1 ? "" : "s");
+  }
+  groups_ = comm::make_groups(world_ ? *world_ : mpi.world(), plan.grid);
+  connect_groups(plan, use);
+}
+
+void Workplace::connect_groups(const plan::Plan& plan, Use use) {
+  // In one order on all ranks, and only what will be used: connections take memory.
+  if (use == Use::kTraining) {
+    groups_.data->connect(plan.config.numerics.mode);
+    if (plan.model->joins_lanes()) {
+      groups_.lanes->connect(comm::Summation::kInvariant);
+    }
+  }
+  groups_.tensor->connect(plan.config.numerics.mode);
+}
+
+void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const plan::Plan& plan,
+                         Use use) {
+  const bool tf32 = plan.config.numerics.tf32 == plan::Switch::kOn;
+  device::GpuInfo gpu;
+  const GpuDeal deal = deal_gpus(mpi);
+  comm::agree(mpi.world(), [&] {
+    context_.emplace(ops::Context::cuda(
+        own_gpu(deal),
+        {.float32_products = tf32 ? ops::Float32Products::kTf32 : ops::Float32Products::kFull,
+         .attention_kernels = plan.config.numerics.attention}));
+    gpu = device::gpus()[static_cast<std::size_t>(context_->device().index())];
+    if (major_of(gpu.capability) < kLeastCapability) {
+      fail(ExitCode::kPeer,
+           "{} has compute capability {}, and strata's kernels need {}.0 (A100) or later; ask for "
+           "other GPUs, or set run.device to cpu",
+           gpu.name, gpu.capability, kLeastCapability);
+    }
+  });
+  const device::Device& device = context_->device();
+  if (peak_flops_ == 0.0) {
+    peak_flops_ = published_peak(gpu.name, plan.config.numerics.dtype, tf32);
+  }
+  const Sharing sharing = sharing_of(mpi.world(), gpu.uuid);
+  if (sharing.everywhere > 0) {
+    warning_ = fmt::format(
+        "{} ranks share their GPU with others, which then take turns; strata doctor shows which",
+        sharing.everywhere);
+  } else if (differ_in_bits(mpi.world(), gpu.name)) {
+    warning_ =
+        "ranks have GPUs or CUDA libraries of different kinds, whose results differ in the last "
+        "bits: those of this run are not what other grids give. strata doctor shows which";
+  }
+  comm::agree(mpi.world(), [&] {
+    if (use != Use::kTraining) {
+      return;  // takes less than the plan lists
+    }
+    // The context has what it takes already.
+    plan::require_fits_memory(
+        plan, mpi.world().rank(),
+        device::free_memory_bytes(device.index()) / sharing.here + ops::Context::kCudaBytes,
+        session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : plan::VirtualGrid());
+  });
+  choose_transport(mpi.world(), plan, sharing.here);
+  if (use == Use::kTraining && plan.config.run.cuda_graphs == plan::Switch::kOn) {
+    text_ += ", passes as CUDA graphs";
+  }
+}
+
+void Workplace::choose_transport(comm::Communicator& world, const plan::Plan& plan,
+                                 std::int64_t sharing) {
+  if (world.size() == 1) {
+    world_ = comm::staged(second_world(world), context_->stream());
+    return;
+  }
+  const plan::Transport transport = plan.config.run.transport;
+  const std::string reason = transport == plan::Transport::kMpi
+                                 ? "run.transport is mpi"
+                                 : against_nccl(world, sharing, plan);
+  if (transport == plan::Transport::kNccl && !reason.empty()) {
+    throw comm::AgreedError(
+        ExitCode::kUsage,
+        fmt::format("run.transport is nccl, but {}; set it to auto or mpi", reason));
+  }
+  std::unique_ptr<comm::Communicator> host = second_world(world);
+  if (reason.empty()) {
+    world_ = comm::nccl(std::move(host), context_->device(), context_->stream());
+    text_ += ", messages by NCCL";
+  } else {
+    world_ = comm::staged(std::move(host), context_->stream());
+    text_ += fmt::format(", messages through pinned host memory ({})", reason);
+  }
+}
+
+}  // namespace strata::app

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "strata/comm/groups.hpp"
+#include "strata/comm/mpi.hpp"
+#include "strata/ops/context.hpp"
+#include "strata/plan/config.hpp"
+#include "strata/plan/plan.hpp"
+
+namespace strata::app {
+
+struct Session;
+
+/// What every rank computes on: the choice, where it is auto the GPUs if every rank finds one.
+/// Communication: collective over the world.
+[[nodiscard]] device::DeviceKind decide_device(comm::MpiSession& mpi, plan::DeviceChoice choice);
+
+/// What a rank needs its device for.
+enum class Use { kTraining, kEvaluation };
+
+/// What a rank computes with: its device, and the groups that carry tensors in that device's
+/// memory.
+class Workplace {
+ public:
+  /// Communication: collective over the world.
+  /// Throws: where the plan is for GPUs, AgreedError(kPeer) where a rank finds none, or one that is
+  /// too old or too small for training; AgreedError(kUsage) where run.transport asks for NCCL and
+  /// that cannot be used.
+  Workplace(comm::MpiSession& mpi, const Session& session, const plan::Plan& plan, Use use);
+  // Groups know the context's stream.
+  Workplace(const Workplace&) = delete;
+  Workplace& operator=(const Workplace&) = delete;
+
+  [[nodiscard]] ops::Context& context() { return *context_; }
+  [[nodiscard]] comm::Groups& groups() { return groups_; }
+  /// What a rank can do at most in matrix products, in FLOP/s; 0 where it is not known.
+  [[nodiscard]] double peak_flops() const { return peak_flops_; }
+  /// What is to be told to the user before the run; empty: nothing.
+  [[nodiscard]] const std::string& warning() const { return warning_; }
+  /// As in "cpu on 4 ranks (Open MPI v4.1.4), 2 threads each".
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  void take_gpu(comm::MpiSession& mpi, const Session& session, const plan::Plan& plan, Use use);
+  void connect_groups(const plan::Plan& plan, Use use);
+  void choose_transport(comm::Communicator& world, const plan::Plan& plan, std::int64_t sharing);
+
+  std::optional<ops::Context> context_;
+  // Outlives the groups that are split off it.
+  std::unique_ptr<comm::Communicator> world_;
+  comm::Groups groups_;
+  double peak_flops_ = 0.0;
+  std::string text_;
+  std::string warning_;
+};
+
+}  // namespace strata::app

@@ -1,0 +1,32 @@
+#include "environment/gpu_assignment.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "strata/core/error.hpp"
+#include "strata/device/gpu_info.hpp"
+
+#include "environment/host_name.hpp"
+
+namespace strata::app {
+
+GpuDeal deal_among(std::span<const std::string> seen, std::int64_t rank) {
+  const std::string& mine = seen[static_cast<std::size_t>(rank)];
+  const auto before = seen.first(static_cast<std::size_t>(rank));
+  return {.place = std::count(before.begin(), before.end(), mine),
+          .ranks = std::count(seen.begin(), seen.end(), mine)};
+}
+
+GpuDeal deal_gpus(comm::MpiSession& mpi) {
+  std::string mine = host_name();
+  try {
+    for (const device::GpuInfo& gpu : device::gpus()) {
+      mine += " " + gpu.uuid;
+    }
+  } catch (const Error&) {
+    // Told where the rank takes its GPU.
+  }
+  return deal_among(mpi.world().all_gather_texts(mine), mpi.world().rank());
+}
+
+}  // namespace strata::app

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strata/comm/mpi.hpp"
+#include "strata/core/log.hpp"
+#include "strata/io/checkpoint.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/plan/plan.hpp"
+
+#include "commands/commands.hpp"
+
+namespace strata::app {
+
+/// What the commands that use a model begin with: the config, the data sets and the checkpoint to
+/// go on from.
+struct Session {
+  plan::RunConfig config;
+  /// Of data.train, or what a plan without data assumes.
+  io::DatasetInfo train_info;
+  std::optional<io::Dataset> train_data;
+  std::optional<io::Dataset> test_data;
+  std::optional<io::Checkpoint> checkpoint;
+  int threads = 1;
+  /// What every rank computes on.
+  device::DeviceKind device = device::DeviceKind::kCpu;
+};
+
+/// The config file's name and the settings, without what is the command's own.
+struct TrainArguments {
+  std::string config;
+  std::vector<std::string> settings;
+  bool dry_run = false;     ///< of train: --dry-run
+  bool each_class = false;  ///< of evaluate: --classes
+  std::string confusion;    ///< of evaluate: --confusion=FILE
+};
+
+/// Throws: Error(kUsage) where there is no config file.
+[[nodiscard]] TrainArguments take_arguments(Arguments arguments, std::string_view command);
+
+/// Whether a plan can do without the data set that it is for.
+enum class DataNeeded { kNo, kYes };
+
+/// The data sets that a command opens.
+enum class Splits { kTrain, kTrainAndTest };
+
+/// Reads the config and opens the data sets, the same on every rank.
+[[nodiscard]] Session open_session(comm::MpiSession& mpi, const std::string& path,
+                                   Arguments settings, DataNeeded needed = DataNeeded::kYes,
+                                   Splits splits = Splits::kTrainAndTest);
+
+/// Opens the newest good checkpoint of run.dir. Throws: AgreedError(kCheckpoint) where there is
+/// none.
+void open_checkpoint(comm::MpiSession& mpi, Session& session, Log& log);
+
+/// Refuses or takes up what run.dir holds.
+void take_up_run_directory(comm::MpiSession& mpi, Session& session, Log& log);
+
+/// The plan for so many ranks; for the config's grid where that is 0.
+[[nodiscard]] plan::Plan make_plan(comm::MpiSession& mpi, const Session& session,
+                                   std::int64_t ranks);
+
+/// Only rank 0 writes to the terminal and the log.
+[[nodiscard]] Log::Voice voice_of(comm::MpiSession& mpi);
+
+}  // namespace strata::app

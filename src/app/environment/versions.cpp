@@ -1,0 +1,33 @@
+#include "environment/versions.hpp"
+
+#include <fmt/format.h>
+
+#include "strata/comm/mpi.hpp"
+#include "strata/device/build_info.hpp"
+
+namespace strata::app {
+
+std::vector<VersionFact> versions() {
+  std::vector<VersionFact> facts{{"strata", STRATA_VERSION},
+                                 {"MPI", comm::MpiSession::library_text()}};
+  const std::vector<device::LibraryVersion> libraries = device::cuda_libraries();
+  if (libraries.empty()) {
+    facts.push_back({"CUDA", "not built in"});
+  }
+  for (const device::LibraryVersion& library : libraries) {
+    facts.push_back({library.name, library.version});
+  }
+  facts.push_back({"own code", STRATA_BUILD});
+  return facts;
+}
+
+std::string versions_text(const std::vector<VersionFact>& facts) {
+  std::string text;
+  for (const VersionFact& fact : facts) {
+    // The program's own stands without a colon, as programs print it.
+    text += fmt::format("{}{} {}\n", fact.name, fact.name == "strata" ? "" : ":", fact.version);
+  }
+  return text;
+}
+
+}  // namespace strata::app

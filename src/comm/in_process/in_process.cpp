@@ -1,0 +1,300 @@
+#include "strata/comm/in_process.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "strata/core/error.hpp"
+
+namespace strata::comm {
+namespace {
+
+/// The mailboxes that all ranks share.
+class Exchange {
+ public:
+  using Message = std::vector<std::byte>;
+  /// Group, sender and receiver (ranks of the group), tag.
+  using Address = std::tuple<std::uint64_t, std::int64_t, std::int64_t, int>;
+
+  void put(const Address& address, Message message) {
+    const std::lock_guard lock(mutex_);
+    Box& box = boxes_[address];
+    box.messages.emplace(box.sent++, std::move(message));
+    arrived_.notify_all();
+  }
+
+  /// The place in line of a receive that is posted now: messages match receives in the order of
+  /// posting.
+  std::int64_t post_receive(const Address& address) {
+    const std::lock_guard lock(mutex_);
+    return boxes_[address].posted++;
+  }
+
+  bool take(const Address& address, std::int64_t ticket, Message& message) {
+    std::unique_lock lock(mutex_);
+    Box& box = boxes_[address];
+    if (!box.messages.contains(ticket) && !failed_) {
+      // A bounded wait, so that the caller can look at its patience.
+      arrived_.wait_for(lock, std::chrono::milliseconds(1));
+    }
+    const auto found = box.messages.find(ticket);
+    if (found == box.messages.end()) {
+      if (failed_) {
+        fail(ExitCode::kPeer, "another rank failed");
+      }
+      return false;
+    }
+    message = std::move(found->second);
+    box.messages.erase(found);
+    return true;
+  }
+
+  /// Keeps the first failure and ends every wait.
+  void give_up(std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    if (!failed_) {
+      failed_ = true;
+      error_ = std::move(error);
+    }
+    arrived_.notify_all();
+  }
+
+  void rethrow() {
+    const std::lock_guard lock(mutex_);
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+  }
+
+ private:
+  struct Box {
+    std::map<std::int64_t, Message> messages;
+    std::int64_t sent = 0;
+    std::int64_t posted = 0;
+  };
+
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::map<Address, Box> boxes_;
+  bool failed_ = false;
+  std::exception_ptr error_;
+};
+
+/// A send is done at once: the message is a copy.
+class DoneOperation final : public Request::Operation {
+ public:
+  bool test() override { return true; }
+};
+
+class ReceiveOperation final : public Request::Operation {
+ public:
+  ReceiveOperation(Exchange& exchange, Exchange::Address address, TensorView payload)
+      : exchange_(exchange),
+        address_(std::move(address)),
+        ticket_(exchange.post_receive(address_)),
+        payload_(payload) {}
+
+  bool test() override {
+    Exchange::Message message;
+    if (!exchange_.take(address_, ticket_, message)) {
+      return false;
+    }
+    require(static_cast<std::int64_t>(message.size()) == payload_.bytes(),
+            "a message of {} bytes where {} were expected", message.size(), payload_.bytes());
+    std::copy(message.begin(), message.end(), payload_.raw());
+    return true;
+  }
+
+ private:
+  Exchange& exchange_;
+  Exchange::Address address_;
+  std::int64_t ticket_;
+  TensorView payload_;
+};
+
+/// Adds the ranks' tensors in order of rank: what each has sent of this rank's slice.
+class ReduceScatterOperation final : public Request::Operation {
+ public:
+  struct Part {
+    std::unique_ptr<Request::Operation> receive;  ///< null where the part is the own one
+    std::vector<std::byte> memory;
+  };
+
+  ReduceScatterOperation(TensorView sum, std::vector<Part> parts)
+      : sum_(sum), parts_(std::move(parts)) {}
+
+  bool test() override {
+    for (; received_ < parts_.size(); ++received_) {
+      const Part& part = parts_[received_];
+      if (part.receive != nullptr && !part.receive->test()) {
+        return false;
+      }
+    }
+    with_floating(sum_.dtype(), [&]<typename T>(T) {
+      const std::span<T> sum = sum_.host<T>();
+      std::fill(sum.begin(), sum.end(), T{0});
+      for (Part& part : parts_) {
+        const TensorView view(part.memory.data(), sum_.shape(), sum_.dtype());
+        const std::span<T> values = view.host<T>();
+        for (std::size_t i = 0; i < sum.size(); ++i) {
+          sum[i] += values[i];
+        }
+      }
+    });
+    return true;
+  }
+
+ private:
+  TensorView sum_;
+  std::vector<Part> parts_;
+  std::size_t received_ = 0;
+};
+
+class ThreadCommunicator final : public Communicator {
+ public:
+  ThreadCommunicator(Exchange& exchange, std::uint64_t group, std::int64_t rank, std::int64_t size,
+                     std::string name)
+      : Communicator(rank, size, std::move(name)), exchange_(exchange), group_(group) {}
+
+  void barrier() override {
+    std::vector<std::byte> all(static_cast<std::size_t>(size()));
+    const std::byte mine{};
+    all_gather(payload_of(std::span(&mine, 1)), payload_of(std::span(all)));
+  }
+
+  void broadcast(TensorView payload, std::int64_t root) override {
+    if (rank() != root) {
+      receive(payload, root, Tag::kSetup).wait();
+      return;
+    }
+    for (std::int64_t peer = 0; peer < size(); ++peer) {
+      if (peer != root) {
+        send(payload, peer, Tag::kSetup).wait();
+      }
+    }
+  }
+
+  void all_gather(ConstTensorView mine, TensorView all) override {
+    require(all.bytes() == size() * mine.bytes(), "{} bytes gathered from {} ranks with {} each",
+            all.bytes(), size(), mine.bytes());
+    for (std::int64_t peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) {
+        send(mine, peer, Tag::kSetup).wait();
+      }
+    }
+    const TensorView bytes(all.raw(), Shape{all.bytes()}, DType::kUint8);
+    for (std::int64_t peer = 0; peer < size(); ++peer) {
+      const TensorView slot = bytes.flat_slice(peer * mine.bytes(), mine.bytes());
+      if (peer == rank()) {
+        std::memcpy(slot.raw(), mine.raw(), static_cast<std::size_t>(mine.bytes()));
+      } else {
+        receive(slot, peer, Tag::kSetup).wait();
+      }
+    }
+  }
+
+  void all_reduce(TensorView sum) override {
+    std::vector<std::byte> memory(static_cast<std::size_t>(size() * sum.bytes()));
+    const TensorView all(memory.data(), Shape{size() * sum.count()}, sum.dtype());
+    all_gather(sum, all);
+    with_floating(sum.dtype(), [&]<typename T>(T) {
+      const std::span<T> sums = sum.host<T>();
+      const std::span<const T> values = all.host<T>();
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        sums[i] = values[i];
+        for (std::size_t at = i + sums.size(); at < values.size(); at += sums.size()) {
+          sums[i] += values[at];
+        }
+      }
+    });
+  }
+
+  std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
+                                         std::string name) override {
+    std::int64_t index = 0;
+    while (members[static_cast<std::size_t>(index)] != rank()) {
+      ++index;
+    }
+    // Every rank counts its calls alike, so the same number falls to all members and to no other
+    // group.
+    ++subgroups_;
+    const std::uint64_t id =
+        (group_ * 64 + subgroups_) * 4096 + static_cast<std::uint64_t>(members.front()) + 1;
+    auto group = std::make_unique<ThreadCommunicator>(
+        exchange_, id, index, static_cast<std::int64_t>(members.size()), std::move(name));
+    group->set_patience(patience());
+    return group;
+  }
+
+ protected:
+  std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
+                                                 Tag tag) override {
+    exchange_.put({group_, rank(), peer, static_cast<int>(tag)},
+                  Exchange::Message(payload.raw(), payload.raw() + payload.bytes()));
+    return std::make_unique<DoneOperation>();
+  }
+
+  std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
+                                                    Tag tag) override {
+    return std::make_unique<ReceiveOperation>(
+        exchange_, Exchange::Address{group_, peer, rank(), static_cast<int>(tag)}, payload);
+  }
+
+  std::unique_ptr<Request::Operation> begin_reduce_scatter(
+      TensorView tensor, std::span<const grid::Range> slices) override {
+    const auto slice_of = [&](std::int64_t r) {
+      const grid::Range& slice = slices[static_cast<std::size_t>(r)];
+      return tensor.flat_slice(slice.begin, slice.count());
+    };
+    const TensorView own = slice_of(rank());
+    std::vector<ReduceScatterOperation::Part> parts;
+    for (std::int64_t peer = 0; peer < size(); ++peer) {
+      auto& part = parts.emplace_back();
+      part.memory.resize(static_cast<std::size_t>(own.bytes()));
+      if (peer == rank()) {
+        part.memory.assign(own.raw(), own.raw() + own.bytes());
+        continue;
+      }
+      begin_send(slice_of(peer), peer, Tag::kReduce)->test();
+      part.receive = begin_receive(TensorView(part.memory.data(), own.shape(), own.dtype()), peer,
+                                   Tag::kReduce);
+    }
+    return std::make_unique<ReduceScatterOperation>(own, std::move(parts));
+  }
+
+ private:
+  Exchange& exchange_;
+  std::uint64_t group_;
+  std::uint64_t subgroups_ = 0;
+};
+
+}  // namespace
+
+void run_thread_ranks(std::int64_t ranks, const std::function<void(Communicator& world)>& body) {
+  Exchange exchange;
+  std::vector<std::thread> threads;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&exchange, &body, rank, ranks] {
+      try {
+        ThreadCommunicator world(exchange, 0, rank, ranks, "world");
+        world.set_patience({.seconds = 60.0});
+        body(world);
+      } catch (...) {
+        exchange.give_up(std::current_exception());
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  exchange.rethrow();
+}
+
+}  // namespace strata::comm

@@ -1,0 +1,100 @@
+#include "strata/comm/nccl.hpp"
+
+#include <cstdlib>
+
+#include "strata/comm/agree.hpp"
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+#include "nccl/nccl_communicator.hpp"
+
+namespace strata::comm {
+namespace {
+
+constexpr const char* kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+}  // namespace
+
+void ask_for_hardware_queues() {
+  // What CUDA has at most.
+  ::setenv(kQueues, "32", 0);
+}
+
+}  // namespace strata::comm
+
+#ifndef STRATA_HAVE_NCCL
+
+namespace strata::comm {
+
+std::string nccl_absence() {
+  return "this executable was built without NCCL: build it where nvcc and nccl.h are found";
+}
+
+std::unique_ptr<Communicator> nccl(std::unique_ptr<Communicator> /*host*/,
+                                   const device::Device& /*device*/, device::Stream& /*compute*/) {
+  throw AgreedError(ExitCode::kPeer,
+                    "NCCL was asked for, but " + nccl_absence() + ", or set run.transport = mpi");
+}
+
+}  // namespace strata::comm
+
+#else
+
+namespace strata::comm {
+namespace {
+
+/// Hardware queues for the streams that wait for peers (a stage's four routes, the data, lane and
+/// tensor groups), that computes and that copies, and for those of NCCL's own.
+constexpr std::int64_t kLeastQueues = 16;
+void require_queues() {
+  const char* text = std::getenv(kQueues);
+  std::int64_t queues = 0;
+  require(text != nullptr, "ask_for_hardware_queues() was not called");
+  if (!parse_int64(text, queues) || queues < kLeastQueues) {
+    fail(ExitCode::kUsage,
+         "{} is \"{}\" in the environment, and messages between GPUs that wait for each other need "
+         "from {} to 32: unset it, or set run.transport = mpi",
+         kQueues, text, kLeastQueues);
+  }
+}
+
+}  // namespace
+
+std::string nccl_absence() {
+  try {
+    const NcclLibrary library;
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+std::unique_ptr<Communicator> nccl(std::unique_ptr<Communicator> host, const device::Device& device,
+                                   device::Stream& compute) {
+  std::unique_ptr<NcclEngine> engine;
+  ncclUniqueId id{};
+  const bool alone = host->size() == 1;
+  agree(*host, [&] {
+    require_queues();
+    engine = std::make_unique<NcclEngine>(device, compute);
+    if (host->rank() == 0 && !alone) {
+      id = engine->unique_id();
+    }
+  });
+  std::unique_ptr<NcclLine> line;
+  if (!alone) {
+    host->broadcast(TensorView(reinterpret_cast<std::byte*>(&id), Shape{sizeof id}, DType::kUint8),
+                    0);
+    agree(*host, [&] {
+      line = std::make_unique<NcclLine>(
+          *engine, engine->join(id, host->rank(), host->size(), host->patience()), host->name());
+    });
+  }
+  NcclEngine& shared = *engine;
+  return std::make_unique<NcclCommunicator>(std::move(host), shared, std::move(engine),
+                                            std::move(line));
+}
+
+}  // namespace strata::comm
+
+#endif

@@ -1,0 +1,392 @@
+#include "nccl/nccl_communicator.hpp"
+
+#ifdef STRATA_HAVE_NCCL
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/comm/agree.hpp"
+#include "strata/core/error.hpp"
+#include "strata/device/buffer.hpp"
+
+#include "forwarded.hpp"
+
+namespace strata::comm {
+namespace {
+
+using Note = NcclEngine::Note;
+
+/// Most blocks of NCCL's kernels at a time: in a group, and in a route. All of a rank's together,
+/// 3 groups and 4 routes, find a place beside each other on a GPU of 64 multiprocessors, so that
+/// none that waits for a peer keeps another out.
+constexpr int kGroupBlocks = 16;
+constexpr int kRouteBlocks = 4;
+
+ncclDataType_t type_of(const ConstTensorView& summand) {
+  return with_floating(summand.dtype(), []<typename T>(T) {
+    return std::is_same_v<T, float> ? ncclFloat32 : ncclFloat64;
+  });
+}
+
+std::size_t count_of(std::int64_t count) {
+  return static_cast<std::size_t>(count);
+}
+
+Awaited awaited_of(Tag tag) {
+  return tag == Tag::kActivation || tag == Tag::kGradient ? Awaited::kStage : Awaited::kGroup;
+}
+
+bool on_host(const ConstTensorView& payload) {
+  return payload.place() == Place::kHost;
+}
+
+/// What is under way on a line: done when the compute stream is told to wait for it.
+class OnLine final : public Request::Operation {
+ public:
+  OnLine(NcclEngine& engine, device::Event done, Awaited awaited)
+      : engine_(engine), done_(std::move(done)), awaited_(awaited) {}
+
+  bool test() override {
+    engine_.wait(done_, awaited_);
+    return true;
+  }
+
+ private:
+  NcclEngine& engine_;
+  device::Event done_;
+  Awaited awaited_;
+};
+
+}  // namespace
+
+/// A receive comes onto the line when it is waited for, after what was on the compute stream when
+/// it was posted. On the line earlier it would wait for what this rank has yet to send, and
+/// whatever waits for the whole GPU, as giving back memory does, would wait for ever.
+class RouteReceive final : public Request::Operation {
+ public:
+  RouteReceive(NcclEngine& engine, OpenRoute& route, const TensorView& payload, std::string what,
+               Patience patience)
+      : engine_(engine),
+        route_(route),
+        payload_(payload),
+        what_(std::move(what)),
+        patience_(patience),
+        ready_(engine.mark_compute()) {
+    route_.posted.push_back(this);
+  }
+  ~RouteReceive() override { std::erase(route_.posted, this); }
+  RouteReceive(const RouteReceive&) = delete;
+  RouteReceive& operator=(const RouteReceive&) = delete;
+
+  bool test() override {
+    while (!done_) {
+      RouteReceive& oldest = *route_.posted.front();
+      route_.posted.pop_front();
+      oldest.begin();
+    }
+    engine_.wait(*done_, awaited_of(route_.route.tag));
+    return true;
+  }
+
+ private:
+  void begin() {
+    done_ = route_.line->issue(
+        ready_, what_, patience_, [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
+          note(engine_.functions().recv(payload_.raw(), count_of(payload_.bytes()), ncclUint8, 0,
+                                        handle, stream));
+        });
+  }
+
+  NcclEngine& engine_;
+  OpenRoute& route_;
+  TensorView payload_;
+  std::string what_;
+  Patience patience_;
+  device::Event ready_;
+  std::optional<device::Event> done_;
+};
+
+NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine,
+                                   std::unique_ptr<NcclEngine> own_engine,
+                                   std::unique_ptr<NcclLine> line)
+    : Communicator(host->rank(), host->size(), host->name()),
+      own_engine_(std::move(own_engine)),
+      engine_(engine),
+      host_(std::move(host)),
+      line_(std::move(line)) {
+  set_patience(host_->patience());
+}
+
+Communicator& NcclCommunicator::host() {
+  host_->set_patience(patience());
+  return *host_;
+}
+
+OpenRoute& NcclCommunicator::route_of(const Route& route) {
+  const auto found = std::find_if(routes_.begin(), routes_.end(),
+                                  [&](const auto& open) { return open->route == route; });
+  require(found != routes_.end(), "no route was opened from rank {} to rank {} of the {} for {}s",
+          route.from, route.to, name(), name_of(route.tag));
+  return **found;
+}
+
+template <typename Calls>
+std::unique_ptr<Request::Operation> NcclCommunicator::on_line(NcclLine& line, std::string what,
+                                                              Awaited awaited, const Calls& calls) {
+  device::Event ready = engine_.mark_compute();
+  return std::make_unique<OnLine>(engine_, line.issue(ready, std::move(what), patience(), calls),
+                                  awaited);
+}
+
+template <typename Calls>
+void NcclCommunicator::collective(std::string_view what, const Calls& calls) {
+  if (line_ != nullptr) {
+    on_line(*line_, describe_collective(what), Awaited::kGroup, calls)->test();
+  }
+}
+
+void NcclCommunicator::barrier() {
+  settle();
+  host().barrier();
+}
+
+void NcclCommunicator::progress() {
+  host().progress();
+  engine_.look_for_failures();
+}
+
+void NcclCommunicator::settle() {
+  engine_.settle(patience());
+}
+
+void NcclCommunicator::pace() {
+  engine_.pace(patience());
+}
+
+void NcclCommunicator::broadcast(TensorView payload, std::int64_t root) {
+  if (on_host(payload)) {
+    host().broadcast(payload, root);
+    return;
+  }
+  collective("broadcast", [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
+    note(functions().broadcast(payload.raw(), payload.raw(), count_of(payload.bytes()), ncclUint8,
+                               static_cast<int>(root), handle, stream));
+  });
+}
+
+void NcclCommunicator::all_gather(ConstTensorView mine, TensorView all) {
+  require(mine.place() == all.place(), "gathering from {} to {} memory", name_of(mine.place()),
+          name_of(all.place()));
+  if (on_host(mine)) {
+    host().all_gather(mine, all);
+    return;
+  }
+  require(all.bytes() == size() * mine.bytes(), "{} bytes gathered from {} ranks with {} each",
+          all.bytes(), size(), mine.bytes());
+  if (size() == 1 && mine.raw() != all.raw()) {
+    const Shape bytes{mine.bytes()};
+    device::copy_tensor(ConstTensorView(mine.raw(), bytes, DType::kUint8, mine.place()),
+                        TensorView(all.raw(), bytes, DType::kUint8, all.place()),
+                        engine_.compute());
+  }
+  collective("all-gather", [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
+    note(functions().all_gather(mine.raw(), all.raw(), count_of(mine.bytes()), ncclUint8, handle,
+                                stream));
+  });
+}
+
+void NcclCommunicator::all_reduce(TensorView sum) {
+  if (on_host(sum)) {
+    host().all_reduce(sum);
+    return;
+  }
+  collective("all-reduce", [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
+    note(functions().all_reduce(sum.raw(), sum.raw(), count_of(sum.count()), type_of(sum), ncclSum,
+                                handle, stream));
+  });
+}
+
+std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView payload,
+                                                                 std::int64_t peer, Tag tag) {
+  if (on_host(payload)) {
+    return std::make_unique<Forwarded>(host().send(payload, peer, tag));
+  }
+  OpenRoute& route = route_of({.from = rank(), .to = peer, .tag = tag});
+  return on_line(*route.line, describe("send to", peer, tag), awaited_of(tag),
+                 [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
+                   note(functions().send(payload.raw(), count_of(payload.bytes()), ncclUint8, 1,
+                                         handle, stream));
+                 });
+}
+
+std::unique_ptr<Request::Operation> NcclCommunicator::begin_receive(TensorView payload,
+                                                                    std::int64_t peer, Tag tag) {
+  if (on_host(payload)) {
+    return std::make_unique<Forwarded>(host().receive(payload, peer, tag));
+  }
+  return std::make_unique<RouteReceive>(engine_, route_of({.from = peer, .to = rank(), .tag = tag}),
+                                        payload, describe("receive from", peer, tag), patience());
+}
+
+std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
+    std::span<const Outgoing> sends, std::span<const Incoming> receives, Tag tag) {
+  const auto outside = [](const auto& message) { return !on_host(message.payload); };
+  const auto inside = [](const auto& message) { return on_host(message.payload); };
+  if (std::none_of(sends.begin(), sends.end(), outside) &&
+      std::none_of(receives.begin(), receives.end(), outside)) {
+    return std::make_unique<Forwarded>(host().exchange(sends, receives, tag));
+  }
+  require(std::none_of(sends.begin(), sends.end(), inside) &&
+              std::none_of(receives.begin(), receives.end(), inside),
+          "an exchange of host and device memory");
+  return on_line(
+      *line_, describe_collective(fmt::format("exchange of {}s", name_of(tag))), Awaited::kGroup,
+      [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
+        for (const Incoming& message : receives) {
+          note(functions().recv(message.payload.raw(), count_of(message.payload.bytes()), ncclUint8,
+                                static_cast<int>(message.peer), handle, stream));
+        }
+        for (const Outgoing& message : sends) {
+          note(functions().send(message.payload.raw(), count_of(message.payload.bytes()), ncclUint8,
+                                static_cast<int>(message.peer), handle, stream));
+        }
+      });
+}
+
+std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
+    TensorView tensor, std::span<const grid::Range> slices) {
+  if (on_host(tensor) || line_ == nullptr) {
+    return std::make_unique<Forwarded>(on_host(tensor) ? host().reduce_scatter(tensor, slices)
+                                                       : Request());
+  }
+  const auto slice_of = [&](std::int64_t r) {
+    const grid::Range& slice = slices[static_cast<std::size_t>(r)];
+    return tensor.flat_slice(slice.begin, slice.count());
+  };
+  const TensorView own = slice_of(rank());
+  const bool even = std::all_of(slices.begin(), slices.end(), [&](const grid::Range& slice) {
+    return slice.count() == own.count();
+  });
+  const auto calls = [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
+    if (even) {
+      note(functions().reduce_scatter(tensor.raw(), own.raw(), count_of(own.count()),
+                                      type_of(tensor), ncclSum, handle, stream));
+      return;
+    }
+    for (std::int64_t r = 0; r < size(); ++r) {
+      const TensorView slice = slice_of(r);
+      if (slice.count() > 0) {
+        note(functions().reduce(slice.raw(), r == rank() ? slice.raw() : nullptr,
+                                count_of(slice.count()), type_of(tensor), ncclSum,
+                                static_cast<int>(r), handle, stream));
+      }
+    }
+  };
+  return on_line(*line_, describe_collective("reduce-scatter"), Awaited::kGroup, calls);
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::int64_t> members,
+                                                         std::string name) {
+  std::unique_ptr<Communicator> group = host().subgroup(members, std::move(name));
+  std::unique_ptr<NcclLine> line;
+  if (line_ != nullptr) {
+    agree(host(), [&] {
+      const std::optional<std::int64_t> color =
+          members.size() > 1 ? std::optional(members.front()) : std::nullopt;
+      const NcclHandle handle =
+          engine_.split(*line_, color, group->rank(), kGroupBlocks, patience());
+      if (handle != nullptr) {
+        line = std::make_unique<NcclLine>(engine_, handle, group->name());
+      }
+    });
+  }
+  return std::make_unique<NcclCommunicator>(std::move(group), engine_, nullptr, std::move(line));
+}
+
+void NcclCommunicator::open_routes(std::span<const Route> routes) {
+  // Routes that follow each other and share no rank are opened together.
+  std::size_t begin = 0;
+  while (begin < routes.size()) {
+    std::vector<bool> taken(static_cast<std::size_t>(size()), false);
+    std::size_t end = begin;
+    for (; end < routes.size(); ++end) {
+      const auto from = static_cast<std::size_t>(routes[end].from);
+      const auto to = static_cast<std::size_t>(routes[end].to);
+      require(from < taken.size() && to < taken.size() && from != to,
+              "a route from rank {} to rank {} of {}", from, to, size());
+      if (taken[from] || taken[to]) {
+        break;
+      }
+      taken[from] = true;
+      taken[to] = true;
+    }
+    open_round(routes.subspan(begin, end - begin));
+    begin = end;
+  }
+}
+
+void NcclCommunicator::open_round(std::span<const Route> routes) {
+  agree(host(), [&] {
+    const auto own = std::find_if(routes.begin(), routes.end(), [&](const Route& route) {
+      return route.from == rank() || route.to == rank();
+    });
+    std::optional<std::int64_t> color;
+    if (own != routes.end()) {
+      color = own->from;
+    }
+    const bool sends = color == rank();
+    const NcclHandle handle = engine_.split(*line_, color, sends ? 0 : 1, kRouteBlocks, patience());
+    if (handle == nullptr) {
+      return;
+    }
+    auto& open = *routes_.emplace_back(std::make_unique<OpenRoute>());
+    open.route = *own;
+    open.line = std::make_unique<NcclLine>(engine_, handle, name());
+    // NCCL connects two ranks at their first message, which waits on the host; so here.
+    const device::Buffer memory(engine_.device(), 1);
+    const TensorView payload = memory.view(0, Shape{1}, DType::kUint8);
+    const Tag tag = own->tag;
+    Request(sends ? begin_send(payload, own->to, tag) : begin_receive(payload, own->from, tag),
+            describe("connect to", sends ? own->to : own->from, tag), patience())
+        .wait();
+    engine_.settle(patience());
+  });
+}
+
+void NcclCommunicator::connect(Summation sums) {
+  if (line_ == nullptr) {
+    return;
+  }
+  agree(host(), [&] {
+    // NCCL connects ranks where they first meet in an exchange, and for each kind of collective and
+    // the algorithm that it takes for so many bytes anew.
+    constexpr std::int64_t kLarge = std::int64_t{1} << 20;
+    const device::Buffer memory(engine_.device(), kLarge * size_bytes(DType::kFloat32));
+    for (const std::int64_t elements : {std::int64_t{1}, kLarge / size()}) {
+      const TensorView whole = memory.view(0, Shape{size() * elements}, DType::kFloat32);
+      const auto part = [&](std::int64_t r) { return whole.flat_slice(r * elements, elements); };
+      std::vector<grid::Range> slices;
+      std::vector<Outgoing> sends;
+      std::vector<Incoming> receives;
+      for (std::int64_t r = 0; r < size(); ++r) {
+        slices.push_back({r * elements, (r + 1) * elements});
+        if (r != rank()) {
+          sends.push_back({.payload = part(rank()), .peer = r});
+          receives.push_back({.payload = part(r), .peer = r});
+        }
+      }
+      exchange(sends, receives, Tag::kSetup).wait();
+      all_gather(part(rank()), whole);
+      if (sums == Summation::kLibrary) {
+        all_reduce(whole);
+        reduce_scatter(whole, slices).wait();
+      }
+    }
+    engine_.settle(patience());
+  });
+}
+
+}  // namespace strata::comm
+
+#endif

@@ -1,0 +1,81 @@
+#pragma once
+
+#ifdef STRATA_HAVE_NCCL
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nccl/nccl_engine.hpp"
+
+namespace strata::comm {
+
+class RouteReceive;
+
+/// A route that this rank is an end of, as a communicator of two, the sender first.
+struct OpenRoute {
+  Route route;
+  std::unique_ptr<NcclLine> line;
+  /// Receives that are posted and not yet on the line, the oldest first.
+  std::deque<RouteReceive*> posted;
+};
+
+/// One group of ranks, in NCCL and in the host's transport (strata/comm/nccl.hpp).
+class NcclCommunicator final : public Communicator {
+ public:
+  /// `line` is null in a group of one; `own_engine` in all but the first communicator.
+  NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine,
+                   std::unique_ptr<NcclEngine> own_engine, std::unique_ptr<NcclLine> line);
+
+  void open_routes(std::span<const Route> routes) override;
+  void connect(Summation sums) override;
+  void barrier() override;
+  void broadcast(TensorView payload, std::int64_t root) override;
+  void all_gather(ConstTensorView mine, TensorView all) override;
+  void all_reduce(TensorView sum) override;
+  std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
+                                         std::string name) override;
+  void progress() override;
+  void settle() override;
+  DeviceWaits take_device_waits() override { return engine_.take_waits(); }
+  void pace() override;
+
+ protected:
+  std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
+                                                 Tag tag) override;
+  std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
+                                                    Tag tag) override;
+  std::unique_ptr<Request::Operation> begin_exchange(std::span<const Outgoing> sends,
+                                                     std::span<const Incoming> receives,
+                                                     Tag tag) override;
+  std::unique_ptr<Request::Operation> begin_reduce_scatter(
+      TensorView tensor, std::span<const grid::Range> slices) override;
+
+ private:
+  [[nodiscard]] const NcclLibrary& functions() const { return engine_.functions(); }
+  /// With this communicator's patience.
+  [[nodiscard]] Communicator& host();
+  [[nodiscard]] OpenRoute& route_of(const Route& route);
+  /// Puts calls on a line, after the work that the compute stream holds now.
+  template <typename Calls>
+  [[nodiscard]] std::unique_ptr<Request::Operation> on_line(NcclLine& line, std::string what,
+                                                            Awaited awaited, const Calls& calls);
+  /// Orders a collective behind and before the work of the compute stream.
+  template <typename Calls>
+  void collective(std::string_view what, const Calls& calls);
+  /// Opens routes of which no two share a rank.
+  void open_round(std::span<const Route> routes);
+
+  std::unique_ptr<NcclEngine> own_engine_;
+  NcclEngine& engine_;
+  std::unique_ptr<Communicator> host_;
+  std::unique_ptr<NcclLine> line_;
+  std::vector<std::unique_ptr<OpenRoute>> routes_;
+};
+
+}  // namespace strata::comm
+
+#endif

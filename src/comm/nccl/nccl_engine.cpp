@@ -1,0 +1,276 @@
+#include "nccl/nccl_engine.hpp"
+
+#ifdef STRATA_HAVE_NCCL
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include <cuda_runtime.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/narrow.hpp"
+#include "strata/device/failure.hpp"
+
+namespace strata::comm {
+namespace {
+
+/// Says when patience has run out; leaves the core to others meanwhile.
+class Waiting {
+ public:
+  explicit Waiting(Patience patience) : patience_(patience) {}
+
+  [[nodiscard]] bool in_vain() {
+    // Most calls are done at once.
+    constexpr int kSpins = 64;
+    if (++turns_ <= kSpins) {
+      return false;
+    }
+    std::this_thread::yield();
+    return std::chrono::duration<double>(Clock::now() - start_).count() > patience_.seconds;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Patience patience_;
+  Clock::time_point start_ = Clock::now();
+  std::int64_t turns_ = 0;
+};
+
+bool is_failure(ncclResult_t result) {
+  return result != ncclSuccess && result != ncclInProgress;
+}
+
+}  // namespace
+
+NcclEngine::NcclEngine(const device::Device& device, device::Stream& compute)
+    : device_(device), compute_(compute) {}
+
+void NcclEngine::use_device() const {
+  const cudaError_t status = cudaSetDevice(static_cast<int>(device_.index()));
+  if (status != cudaSuccess) {
+    device::cuda_failed("choosing the device", cudaGetErrorString(status));
+  }
+}
+
+ncclUniqueId NcclEngine::unique_id() {
+  ncclUniqueId id{};
+  const ncclResult_t result = library_.get_unique_id(&id);
+  if (result != ncclSuccess) {
+    give_up(nullptr, result, "open a port for the other ranks");
+  }
+  return id;
+}
+
+NcclHandle NcclEngine::join(const ncclUniqueId& id, std::int64_t rank, std::int64_t size,
+                            Patience patience) {
+  use_device();
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t& handle = handles_.emplace_back(nullptr);
+  const ncclResult_t result =
+      library_.comm_init_rank_config(&handle, checked_int(size, "the ranks of a communicator"), id,
+                                     static_cast<int>(rank), &config);
+  complete(handle, result, "connect all ranks' GPUs", patience);
+  return &handle;
+}
+
+NcclHandle NcclEngine::split(const NcclLine& parent, std::optional<std::int64_t> color,
+                             std::int64_t key, int blocks, Patience patience) {
+  use_device();
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.maxCTAs = blocks;
+  const std::string what = "split the GPUs of the " + parent.name();
+  ncclComm_t& handle = handles_.emplace_back(nullptr);
+  const ncclResult_t result =
+      library_.comm_split(parent.handle(), color ? static_cast<int>(*color) : NCCL_SPLIT_NOCOLOR,
+                          static_cast<int>(key), &handle, &config);
+  complete(parent.handle(), result, what, patience);
+  if (!color) {
+    return nullptr;
+  }
+  // A thread of NCCL's may write the handle a little after the parent is done.
+  Waiting waiting(patience);
+  const std::atomic_ref<ncclComm_t> made(handle);
+  while (made.load(std::memory_order_acquire) == nullptr) {
+    if (waiting.in_vain()) {
+      lose_patience(what, patience);
+    }
+  }
+  complete(handle, ncclInProgress, what, patience);
+  return &handle;
+}
+
+void NcclEngine::group(ncclComm_t handle, const std::string& what, Patience patience,
+                       const std::function<void(const Note& note)>& calls) {
+  use_device();
+  ncclResult_t worst = library_.group_start();
+  calls([&](ncclResult_t result) { worst = is_failure(worst) ? worst : result; });
+  const ncclResult_t end = library_.group_end();
+  complete(handle, is_failure(worst) ? worst : end, what, patience);
+}
+
+device::Event NcclEngine::mark_compute() {
+  device::Event event(device_, 1);
+  event.record(compute_);
+  return event;
+}
+
+ncclResult_t NcclEngine::state_of(ncclComm_t handle) const {
+  ncclResult_t state = ncclInProgress;
+  const ncclResult_t asked = library_.comm_get_async_error(handle, &state);
+  return asked == ncclSuccess ? state : asked;
+}
+
+void NcclEngine::complete(ncclComm_t handle, ncclResult_t result, const std::string& what,
+                          Patience patience) {
+  Waiting waiting(patience);
+  while (result == ncclInProgress) {
+    result = state_of(handle);
+    if (result == ncclInProgress && waiting.in_vain()) {
+      lose_patience(what, patience);
+    }
+  }
+  if (result != ncclSuccess) {
+    give_up(handle, result, what);
+  }
+}
+
+void NcclEngine::look_for_failures() {
+  for (const NcclLine* line : lines_) {
+    const ncclResult_t state = line->handle() == nullptr ? ncclSuccess : state_of(line->handle());
+    if (is_failure(state)) {
+      give_up(line->handle(), state, line->latest());
+    }
+  }
+}
+
+void NcclEngine::settle(Patience patience) {
+  use_device();
+  Waiting waiting(patience);
+  std::ptrdiff_t still = std::ssize(lines_);
+  for (;;) {
+    const auto is_busy = [](NcclLine* line) { return !line->idle(); };
+    const auto busy = std::find_if(lines_.begin(), lines_.end(), is_busy);
+    if (busy == lines_.end() && compute_.idle()) {
+      count_waits();
+      return;
+    }
+    // Each line that ends shows that its peers live.
+    const std::ptrdiff_t lines = std::count_if(busy, lines_.end(), is_busy);
+    if (lines != still) {
+      waiting = Waiting(patience);
+      still = lines;
+    }
+    look_for_failures();
+    // Without a message under way the GPU computes, and that takes as long as it takes.
+    if (waiting.in_vain() && busy != lines_.end()) {
+      lose_patience((*busy)->latest(), patience);
+    }
+  }
+}
+
+void NcclEngine::wait(device::Event& done, Awaited awaited) {
+  if (idle_.empty()) {
+    idle_.emplace_back(device_);
+  }
+  Wait& wait = waits_.emplace_back(Wait{std::move(idle_.back()), awaited});
+  idle_.pop_back();
+  wait.time.start(compute_);
+  done.wait(compute_);
+  wait.time.stop(compute_);
+}
+
+void NcclEngine::count_waits() {
+  for (Wait& wait : waits_) {
+    (wait.awaited == Awaited::kStage ? waited_.stage_seconds : waited_.group_seconds) +=
+        wait.time.seconds();
+    idle_.push_back(std::move(wait.time));
+  }
+  waits_.clear();
+}
+
+void NcclEngine::pace(Patience patience) {
+  constexpr std::size_t kAhead = 2;
+  marks_.push_back(mark_compute());
+  if (marks_.size() <= kAhead) {
+    return;
+  }
+  Waiting waiting(patience);
+  while (!marks_.front().reached()) {
+    look_for_failures();
+    const auto busy =
+        std::find_if(lines_.begin(), lines_.end(), [](NcclLine* line) { return !line->idle(); });
+    if (waiting.in_vain() && busy != lines_.end()) {
+      lose_patience((*busy)->latest(), patience);
+    }
+  }
+  marks_.pop_front();
+}
+
+void NcclEngine::remove(const NcclLine& line) {
+  std::erase(lines_, &line);
+}
+
+void NcclEngine::give_up(ncclComm_t handle, ncclResult_t result, const std::string& what) {
+  // Before the communicators end, and its text with them.
+  const std::string text = library_.get_error_string(result);
+  const char* last = library_.get_last_error(handle);
+  const std::string details = last == nullptr ? "" : last;
+  end_all();
+  fail(ExitCode::kPeer,
+       "NCCL failed to {}: {}{}{}. Where no other rank says more, NCCL_DEBUG=WARN in the "
+       "environment does; run.transport = mpi does without NCCL",
+       what, text, details.empty() ? "" : "; ", details);
+}
+
+void NcclEngine::lose_patience(const std::string& what, Patience patience) {
+  end_all();
+  fail(ExitCode::kPeer,
+       "waited {:.0f} s in vain to {}; that rank, its GPU or its node hangs or is gone. Submit the "
+       "job again with --run.resume=auto; run.patience sets how long ranks wait",
+       patience.seconds, what);
+}
+
+void NcclEngine::end(NcclHandle handle) noexcept {
+  if (*handle != nullptr) {
+    static_cast<void>(library_.comm_abort(*handle));
+    *handle = nullptr;
+  }
+}
+
+void NcclEngine::end_all() noexcept {
+  // As one: ending a communicator may wait for the GPU, where the others' kernels wait for peers.
+  static_cast<void>(library_.group_start());
+  for (ncclComm_t& handle : handles_) {
+    end(&handle);
+  }
+  static_cast<void>(library_.group_end());
+}
+
+NcclLine::NcclLine(NcclEngine& engine, NcclHandle handle, std::string name)
+    : engine_(engine), handle_(handle), stream_(engine.device()), name_(std::move(name)) {
+  engine_.add(*this);
+}
+
+NcclLine::~NcclLine() {
+  engine_.remove(*this);
+  engine_.end(handle_);
+}
+
+bool NcclLine::idle() {
+  return stream_.idle();
+}
+
+void NcclLine::require_open() const {
+  if (*handle_ == nullptr) {
+    fail(ExitCode::kPeer, "NCCL's communicators were closed after a failure");
+  }
+}
+
+}  // namespace strata::comm
+
+#endif

@@ -1,0 +1,157 @@
+#pragma once
+
+#ifdef STRATA_HAVE_NCCL
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "strata/comm/communicator.hpp"
+#include "strata/device/device.hpp"
+#include "strata/device/stopwatch.hpp"
+#include "strata/device/stream.hpp"
+
+#include "nccl/nccl_library.hpp"
+
+namespace strata::comm {
+
+class NcclLine;
+
+/// Where NCCL keeps a communicator's handle: it may write it after the call that asked for it, so
+/// the place stays. Null once the communicator is ended.
+using NcclHandle = ncclComm_t*;
+
+/// What the compute stream waits for: a neighbouring stage, or the ranks of a group.
+enum class Awaited { kStage, kGroup };
+
+/// What all NCCL communicators of a process share: the library, the GPU, the compute stream, and
+/// the list of themselves. They are made without blocking (ncclConfig_t::blocking = 0), so that
+/// every call that needs other ranks is waited for here, with patience.
+class NcclEngine {
+ public:
+  /// Takes the results of NCCL's calls within a group.
+  using Note = std::function<void(ncclResult_t)>;
+
+  /// Throws: Error(kPeer) where NCCL is missing.
+  NcclEngine(const device::Device& device, device::Stream& compute);
+  NcclEngine(const NcclEngine&) = delete;
+  NcclEngine& operator=(const NcclEngine&) = delete;
+
+  [[nodiscard]] const NcclLibrary& functions() const { return library_; }
+  [[nodiscard]] const device::Device& device() const { return device_; }
+  [[nodiscard]] device::Stream& compute() { return compute_; }
+
+  [[nodiscard]] ncclUniqueId unique_id();
+  /// A communicator over all that call with the same id. Communication: collective over them.
+  [[nodiscard]] NcclHandle join(const ncclUniqueId& id, std::int64_t rank, std::int64_t size,
+                                Patience patience);
+  /// The communicator of those that call with the same color, in order of `key`; null where there
+  /// is no color. `blocks`: most blocks of NCCL's kernels at a time. Communication: collective over
+  /// the ranks of `parent`.
+  [[nodiscard]] NcclHandle split(const NcclLine& parent, std::optional<std::int64_t> color,
+                                 std::int64_t key, int blocks, Patience patience);
+
+  /// Makes several calls as one, `what` saying which.
+  void group(ncclComm_t handle, const std::string& what, Patience patience,
+             const std::function<void(const Note& note)>& calls);
+
+  /// A point in the compute stream that one stream is to wait for.
+  [[nodiscard]] device::Event mark_compute();
+
+  /// Lets the compute stream go on only after `done`, and notes how long it stands still for that.
+  void wait(device::Event& done, Awaited awaited);
+  /// What the waits until the last settle() came to, since the last call.
+  [[nodiscard]] DeviceWaits take_waits() { return std::exchange(waited_, {}); }
+
+  /// Throws: Error(kPeer) where a communicator has failed.
+  void look_for_failures();
+  /// Waits on the host until the compute stream and every line are idle.
+  void settle(Patience patience);
+  /// Marks the compute stream, and waits on the host for the mark before the last.
+  void pace(Patience patience);
+
+  void add(NcclLine& line) { lines_.push_back(&line); }
+  void remove(const NcclLine& line);
+  /// Ends a communicator and what is under way in it, without the other ranks.
+  void end(NcclHandle handle) noexcept;
+
+ private:
+  struct Wait {
+    device::Stopwatch time;
+    Awaited awaited = Awaited::kGroup;
+  };
+
+  void use_device() const;
+  /// Adds up the waits. Pre: the compute stream is idle.
+  void count_waits();
+  /// Waits until a call is done that returned `result`.
+  void complete(ncclComm_t handle, ncclResult_t result, const std::string& what, Patience patience);
+  [[nodiscard]] ncclResult_t state_of(ncclComm_t handle) const;
+  /// Ends all communicators, then throws.
+  [[noreturn]] void give_up(ncclComm_t handle, ncclResult_t result, const std::string& what);
+  [[noreturn]] void lose_patience(const std::string& what, Patience patience);
+  void end_all() noexcept;
+
+  NcclLibrary library_;
+  device::Device device_;
+  device::Stream& compute_;
+  std::vector<NcclLine*> lines_;
+  std::deque<ncclComm_t> handles_;
+  /// Points of the compute stream that the host has not waited for.
+  std::deque<device::Event> marks_;
+  /// Since the last settle().
+  std::vector<Wait> waits_;
+  std::vector<device::Stopwatch> idle_;
+  DeviceWaits waited_;
+};
+
+/// One NCCL communicator and the stream that its operations run on, in the order of their calls.
+class NcclLine {
+ public:
+  /// Takes over `handle`.
+  NcclLine(NcclEngine& engine, NcclHandle handle, std::string name);
+  /// Ends what is under way.
+  ~NcclLine();
+  NcclLine(const NcclLine&) = delete;
+  NcclLine& operator=(const NcclLine&) = delete;
+
+  /// Null after a failure.
+  [[nodiscard]] ncclComm_t handle() const { return *handle_; }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  /// What was begun last, as in "receive from rank 1 of the pipeline group: activation".
+  [[nodiscard]] const std::string& latest() const { return latest_; }
+  [[nodiscard]] bool idle();
+
+  /// Puts operations on the stream as one, after the point `ready`.
+  /// Returns: the point at which they are done, for one stream to wait for.
+  template <typename Calls>
+  [[nodiscard]] device::Event issue(device::Event& ready, std::string what, Patience patience,
+                                    const Calls& calls) {
+    require_open();
+    ready.wait(stream_);
+    latest_ = std::move(what);
+    engine_.group(*handle_, latest_, patience, [&](const NcclEngine::Note& note) {
+      calls(note, *handle_, static_cast<cudaStream_t>(stream_.raw()));
+    });
+    device::Event done(engine_.device(), 1);
+    done.record(stream_);
+    return done;
+  }
+
+ private:
+  void require_open() const;
+
+  NcclEngine& engine_;
+  NcclHandle handle_;
+  device::Stream stream_;
+  std::string name_;
+  std::string latest_;
+};
+
+}  // namespace strata::comm
+
+#endif

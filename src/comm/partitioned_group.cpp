@@ -1,0 +1,36 @@
+#include "strata/comm/partitioned_group.hpp"
+
+#include "strata/comm/ordered_reduction.hpp"
+#include "strata/core/error.hpp"
+
+namespace strata::comm {
+namespace {
+
+std::vector<ops::FoldPair> leaf_steps(const grid::SumTree& tree) {
+  std::vector<grid::Range> leaves;
+  for (std::int64_t p = 0; p < tree.leaves(); ++p) {
+    leaves.push_back({p, p + 1});
+  }
+  return fold_pairs(grid::fold_steps(tree, leaves));
+}
+
+}  // namespace
+
+PartGroup::PartGroup(Communicator& group, std::int64_t parts)
+    : group_(&group),
+      tree_(parts),
+      own_(grid::even_part(parts, group.size(), group.rank())),
+      steps_(leaf_steps(tree_)) {}
+
+PartGroup::PartGroup(std::int64_t parts)
+    : group_(nullptr), tree_(parts), own_{0, parts}, steps_(leaf_steps(tree_)) {}
+
+void PartGroup::all_gather_parts(const ConstTensorView& mine, const TensorView& all) {
+  if (ranks() == 1) {
+    require(mine.raw() == all.raw(), "parts of one rank that are not in their place");
+    return;
+  }
+  timed([&] { group_->all_gather(mine, all); });
+}
+
+}  // namespace strata::comm

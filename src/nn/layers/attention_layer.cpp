@@ -1,0 +1,176 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/ops/attention.hpp"
+
+#include "layers/sublayer.hpp"
+
+namespace strata::nn {
+namespace {
+
+struct AttentionOptions {
+  std::int64_t kv_heads = 1;
+  std::int64_t queries = 1;
+  std::int64_t head_size = 1;
+  /// The base of rotary positions; 0: none.
+  double rotary = 0.0;
+};
+
+/// Causal self-attention of query heads that share key-value heads in groups.
+/// Parameters: norm; qkv, whose rows are for every key-value head its queries, its key, its value;
+/// output. Source: Vaswani et al., "Attention is all you need", arXiv 1706.03762; Radford et al.,
+/// "Language models are unsupervised multitask learners", 2019 (pre-norm).
+class Attention final : public Sublayer {
+ public:
+  Attention(const LayerSite& site, const SublayerOptions& options,
+            const AttentionOptions& attention)
+      : Sublayer(site, options,
+                 {{"qkv", attention.kv_heads * (attention.queries + 2) * attention.head_size,
+                   (attention.queries + 2) * attention.head_size}},
+                 "output", attention.kv_heads * attention.queries * attention.head_size,
+                 attention.queries * attention.head_size),
+        attention_(attention),
+        tokens_(site.input.shape[0]) {}
+
+  std::string text() const override {
+    return fmt::format(
+        "attention {}{}{}", attention_.kv_heads * attention_.queries,
+        attention_.queries > 1 ? fmt::format(" kv_heads={}", attention_.kv_heads) : "",
+        attention_.rotary > 0.0 ? " rotary" : "");
+  }
+
+ protected:
+  std::vector<TensorSpec> extras(const PassShape& pass, std::int64_t shard) const override {
+    // What the backward pass makes the softmax from again.
+    return {{{pass.microbatch, kv_heads_of(pass.shards.count, shard) * attention_.queries, tokens_},
+             compute_dtype(pass.dtype)}};
+  }
+
+  Keep result_under_selective() const override { return Keep::kKept; }
+
+  void inner_forward(const Inner& inner) const override {
+    const ops::AttentionShape shape = shape_of(inner);
+    const Decoding* decoding = inner.pass.decoding;
+    const TensorView& qkv = inner.products[0];
+    if (attention_.rotary > 0.0) {
+      ops::rotary(inner.pass.context, shape, attention_.rotary,
+                  decoding != nullptr ? decoding->past : 0, ops::Rotation::kForward, qkv);
+    }
+    if (decoding == nullptr) {
+      ops::causal_attention_forward(inner.pass.context, shape, qkv, inner.result, inner.extras[0]);
+      return;
+    }
+    const auto local = static_cast<std::size_t>(inner.shard - inner.pass.shards.own().begin);
+    ops::append_to_cache(inner.pass.context, shape, qkv, decoding->past, decoding->keys[local],
+                         decoding->values[local]);
+    ops::cached_attention(inner.pass.context, shape, qkv, decoding->keys[local],
+                          decoding->values[local], decoding->past, inner.result);
+  }
+
+  void inner_backward(const Inner& inner, const TensorView& result_gradient,
+                      std::span<const TensorView> product_gradients) const override {
+    const ops::AttentionShape shape = shape_of(inner);
+    ops::causal_attention_backward(inner.pass.context, shape, inner.products[0], inner.result,
+                                   inner.extras[0], result_gradient, product_gradients[0]);
+    if (attention_.rotary > 0.0) {
+      ops::rotary(inner.pass.context, shape, attention_.rotary, 0, ops::Rotation::kBackward,
+                  product_gradients[0]);
+    }
+  }
+
+  std::int64_t gpu_workspace_bytes(const PassShape& pass) const override {
+    std::int64_t most = 0;
+    for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
+      const ops::AttentionShape shape{.sequences = pass.microbatch,
+                                      .tokens = tokens_,
+                                      .kv_heads = kv_heads_of(pass.shards.count, s),
+                                      .queries = attention_.queries,
+                                      .head_size = attention_.head_size};
+      most = std::max(most, ops::library_attention_bytes(shape, pass.dtype));
+    }
+    return most;
+  }
+
+  std::vector<TensorSpec> cache(const PassShape& pass, std::int64_t capacity) const override {
+    std::vector<TensorSpec> specs;
+    for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
+      specs.push_back(
+          {{kv_heads_of(pass.shards.count, s), capacity, attention_.head_size}, pass.dtype});
+    }
+    return specs;
+  }
+
+  double inner_flops() const override {
+    // Scores and their product with the values, over half of the tokens on average.
+    return 2.0 * static_cast<double>(tokens_) * static_cast<double>(inner_width());
+  }
+
+ private:
+  std::int64_t kv_heads_of(std::int64_t shards, std::int64_t shard) const {
+    return grid::even_part(attention_.kv_heads, shards, shard).count();
+  }
+
+  ops::AttentionShape shape_of(const Inner& inner) const {
+    const std::int64_t tokens = inner.pass.decoding != nullptr ? inner.rows : tokens_;
+    return {.sequences = inner.rows / tokens,
+            .tokens = tokens,
+            .kv_heads = kv_heads_of(inner.pass.shards.shards(), inner.shard),
+            .queries = attention_.queries,
+            .head_size = attention_.head_size};
+  }
+
+  AttentionOptions attention_;
+  std::int64_t tokens_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
+  site.require_token_rows(line);
+  const std::int64_t heads = line.take_count("the number of heads");
+  const std::int64_t width = site.input.shape.back();
+  AttentionOptions attention;
+  attention.kv_heads = line.take_option_count("kv_heads", heads);
+  if (heads % attention.kv_heads != 0) {
+    line.refuse(
+        fmt::format("{} heads do not share {} key-value heads evenly; give a kv_heads that "
+                    "divides {}",
+                    heads, attention.kv_heads, heads));
+  }
+  attention.queries = heads / attention.kv_heads;
+  if (!line.has_option("head_size") && width % heads != 0) {
+    line.refuse(
+        fmt::format("its input of width {} does not divide into {} heads; change the width "
+                    "or the heads, or give head_size=",
+                    width, heads));
+  }
+  attention.head_size = line.take_option_count("head_size", width / heads);
+  attention.rotary = line.take_option_number("rotary", 0.0);
+  if (attention.rotary < 0.0) {
+    line.refuse(fmt::format("rotary is {}; give the base of the angles, as 10000, or leave it out",
+                            attention.rotary));
+  }
+  if (attention.rotary > 0.0 && attention.head_size % 2 != 0) {
+    line.refuse(
+        fmt::format("rotary positions turn pairs of elements, but a head has {}; use an "
+                    "even head size",
+                    attention.head_size));
+  }
+  // Shards of unequal size keep each other waiting; one head more or less of many is bearable.
+  constexpr double kMostImbalance = 1.1;
+  const auto even = static_cast<double>(attention.kv_heads) / static_cast<double>(site.shards);
+  const std::int64_t largest = grid::even_part(attention.kv_heads, site.shards, 0).count();
+  const char* what = attention.queries > 1 ? "key-value heads" : "heads";
+  if (attention.kv_heads < site.shards) {
+    site.refuse_split(line, attention.kv_heads, what, ": some shards would have none");
+  }
+  if (static_cast<double>(largest) > kMostImbalance * even) {
+    site.refuse_split(
+        line, attention.kv_heads, what,
+        fmt::format(": one shard would have {}, over 10 % more than its share", largest));
+  }
+  return std::make_unique<Attention>(site, take_sublayer_options(line), attention);
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,302 @@
+#include <cmath>
+
+#include "strata/ops/batch_norm.hpp"
+#include "strata/ops/elementwise.hpp"
+
+#include "layers/channel_blocks.hpp"
+#include "layers/layer_kinds.hpp"
+#include "layers/norm_part.hpp"
+
+namespace strata::nn {
+namespace {
+
+/// Normalises each channel over the rows of a microbatch, or with SyncLanes over those of the
+/// microbatches that all lanes compute together, and while evaluating with running statistics; then
+/// scales and shifts it, and may end in a relu. Running statistics follow the microbatches of a
+/// step in order (docs/convolution.md); the running variance is of the unbiased ones. However
+/// channels are split, they stay. Source: Ioffe, Szegedy, "Batch normalization", arXiv 1502.03167.
+class BatchNorm final : public Layer {
+ public:
+  struct Options {
+    double momentum = 0.1;
+    double epsilon = 1e-5;
+    ops::Activation activation = ops::Activation::kNone;
+    SyncLanes sync = SyncLanes::kNo;
+  };
+
+  BatchNorm(const LayerSite& site, const Options& options)
+      : Layer(site.name, site.input, site.input),
+        lanes_(options.sync == SyncLanes::kYes ? site.lanes : 1),
+        microbatches_(site.microbatches / lanes_),
+        options_(options) {}
+
+  std::string text() const override {
+    return std::string("batch_norm") + (has_relu() ? " relu" : "") +
+           (options_.sync == SyncLanes::kYes ? " sync" : "");
+  }
+
+  std::vector<ParameterSpec> parameters() const override {
+    const auto vector = [&](const char* part, Initializer initializer) {
+      return ParameterSpec{.name = name() + "." + part,
+                           .shape = {input_shape().back()},
+                           .initializer = initializer,
+                           .split = input().placement == Placement::kFeatures ? 0 : kNotSplit,
+                           .unit = input().placement == Placement::kFeatures ? input().unit : 1};
+    };
+    std::vector<ParameterSpec> specs{
+        vector("weight", Initializer::kOnes), vector("bias", Initializer::kZeros),
+        vector("running_mean", Initializer::kZeros), vector("running_var", Initializer::kOnes)};
+    for (std::size_t running : {kRunningMean, kRunningVariance}) {
+      specs[running].rule = ParameterRule::kAverage;
+      specs[running].keep = std::pow(1.0 - options_.momentum, static_cast<double>(microbatches_));
+    }
+    return specs;
+  }
+
+  std::vector<SavedSpec> saved(const PassShape& pass) const override {
+    const TensorSpec statistic = channels_spec(pass);
+    return {{statistic}, {statistic}};
+  }
+
+  std::vector<TensorSpec> gradients(const PassShape& pass) const override {
+    return {channels_spec(pass), channels_spec(pass)};
+  }
+
+  /// Of lanes that are joined: what all of them give, what the own ones give where there are
+  /// others, and the means.
+  std::vector<TensorSpec> workspace(const PassShape& pass) const override {
+    if (!joins_lanes()) {
+      return {};
+    }
+    const std::int64_t held = held_channels(pass);
+    const DType dtype = compute_dtype(pass.dtype);
+    return {{{lanes_, 2, held}, dtype},
+            {{pass.together == lanes_ ? 0 : pass.together, 2, held}, dtype},
+            {{2, held}, dtype}};
+  }
+
+  bool backward_reads_output() const override { return has_relu(); }
+  bool joins_lanes() const override { return lanes_ > 1; }
+  bool counts_microbatches() const override { return true; }
+  std::int64_t lane_bytes(const PassShape& pass) const override {
+    return joins_lanes() ? 2 * held_channels(pass) * size_bytes(compute_dtype(pass.dtype)) : 0;
+  }
+
+  void check(const PassShape& pass) const override {
+    if (rows_at(input(), pass.microbatch) * lanes_ == 1) {
+      fail(ExitCode::kUsage,
+           "{} normalises each channel over a microbatch, but a microbatch has one value of "
+           "each; set batch.micro to at least 2",
+           name());
+    }
+  }
+
+  void forward(const LayerPass& pass) const override {
+    if (pass.mode == Mode::kTraining) {
+      make_statistics(pass, pass.saved[0], pass.saved[1]);
+    }
+    normalise(pass);
+  }
+
+  void forward_lanes(std::span<const LayerPass> passes) const override {
+    if (!joins_lanes() || passes.front().mode != Mode::kTraining) {
+      Layer::forward_lanes(passes);
+      return;
+    }
+    const LayerPass& first = passes.front();
+    for (std::size_t k = 0; k < passes.size(); ++k) {
+      make_statistics(passes[k], own_part(first, k, 0), own_part(first, k, 1));
+    }
+    exchange(first);
+    ops::combine_statistics(first.context, first.lanes->steps(), first.workspace[0], first.saved[0],
+                            first.saved[1]);
+    for (const LayerPass& pass : passes) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        ops::copy(pass.context, first.saved[i], pass.saved[i]);
+      }
+      normalise(pass);
+    }
+  }
+
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const override {
+    make_sums(pass, output_gradient);
+    if (!input_gradient.empty()) {
+      differentiate(pass, output_gradient, pass.gradients[0], pass.gradients[1], input_gradient);
+    }
+  }
+
+  void backward_input_lanes(std::span<const LayerPass> passes,
+                            std::span<const TensorView> output_gradients,
+                            std::span<const TensorView> input_gradients) const override {
+    if (!joins_lanes()) {
+      Layer::backward_input_lanes(passes, output_gradients, input_gradients);
+      return;
+    }
+    const LayerPass& first = passes.front();
+    for (std::size_t k = 0; k < passes.size(); ++k) {
+      make_sums(passes[k], output_gradients[k]);
+      for (std::size_t i = 0; i < 2; ++i) {
+        ops::copy(first.context, passes[k].gradients[i], own_part(first, k, i));
+      }
+    }
+    if (input_gradients.front().empty()) {
+      return;
+    }
+    exchange(first);
+    // The mean of the lanes' sums is to a lane's rows what their sum is to all rows.
+    const TensorView& means = first.workspace[2];
+    ops::mean_of_parts(first.context, first.lanes->steps(), first.workspace[0], means);
+    const std::int64_t held = means.count() / 2;
+    for (std::size_t k = 0; k < passes.size(); ++k) {
+      differentiate(passes[k], output_gradients[k], means.flat_slice(0, held),
+                    means.flat_slice(held, held), input_gradients[k]);
+    }
+  }
+
+  void backward_weight(const LayerPass& pass, const TensorView& /*output_gradient*/,
+                       std::span<const ParameterViews> weight_gradients,
+                       ops::Accumulate accumulate) const override {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const auto add = [&](std::size_t parameter, const TensorView& term, double factor) {
+        ops::scaled(pass.context, factor, channels(term, block),
+                    weight_gradients[parameter][at(block)], accumulate);
+      };
+      const std::int64_t rows = pass.input.count() / block.held;
+      const double share = share_of(pass.first_sample, rows / rows_at(input(), 1));
+      const auto count = static_cast<double>(rows * lanes_);
+      add(kGain, pass.gradients[0], 1.0);
+      add(kBias, pass.gradients[1], 1.0);
+      add(kRunningMean, pass.saved[0], share);
+      add(kRunningVariance, pass.saved[1], share * count / std::max(1.0, count - 1.0));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kGain = 0;
+  static constexpr std::size_t kBias = 1;
+  static constexpr std::size_t kRunningMean = 2;
+  static constexpr std::size_t kRunningVariance = 3;
+
+  [[nodiscard]] bool has_relu() const { return options_.activation == ops::Activation::kRelu; }
+
+  /// The statistics of a microbatch by itself.
+  void make_statistics(const LayerPass& pass, const TensorView& mean,
+                       const TensorView& variance) const {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      ops::column_statistics(pass.context, block.of(pass.input), channels(mean, block),
+                             channels(variance, block));
+    }
+  }
+
+  void normalise(const LayerPass& pass) const {
+    const bool trains = pass.mode == Mode::kTraining;
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const auto weight = [&](std::size_t i) { return pass.weights[i][at(block)]; };
+      ops::batch_norm_forward(pass.context, block.of(pass.input),
+                              trains ? channels(pass.saved[0], block) : weight(kRunningMean),
+                              trains ? channels(pass.saved[1], block) : weight(kRunningVariance),
+                              weight(kGain), weight(kBias), options_.epsilon, options_.activation,
+                              block.of(pass.output));
+    }
+  }
+
+  /// The gradients of gain and bias, which are sums that the input's gradient needs too.
+  void make_sums(const LayerPass& pass, const TensorView& output_gradient) const {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      ops::batch_norm_backward_sums(pass.context, block.of(pass.input),
+                                    channels(pass.saved[0], block), channels(pass.saved[1], block),
+                                    options_.epsilon, relu_output(pass, block),
+                                    block.of(output_gradient), channels(pass.gradients[0], block),
+                                    channels(pass.gradients[1], block));
+    }
+  }
+
+  void differentiate(const LayerPass& pass, const TensorView& output_gradient,
+                     const TensorView& gain_sums, const TensorView& bias_sums,
+                     const TensorView& input_gradient) const {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      ops::batch_norm_backward_input(
+          pass.context, block.of(pass.input), channels(pass.saved[0], block),
+          channels(pass.saved[1], block), pass.weights[kGain][at(block)], options_.epsilon,
+          relu_output(pass, block), block.of(output_gradient), channels(gain_sums, block),
+          channels(bias_sums, block), block.of(input_gradient));
+    }
+  }
+
+  [[nodiscard]] TensorView relu_output(const LayerPass& pass, const ChannelBlock& block) const {
+    return has_relu() ? block.of(pass.output) : TensorView();
+  }
+
+  /// What the own lanes give the others.
+  [[nodiscard]] static TensorView own_parts(const LayerPass& pass) {
+    return pass.workspace[1].empty() ? pass.workspace[0] : pass.workspace[1];
+  }
+
+  /// One of the two vectors of the k-th own lane.
+  [[nodiscard]] static TensorView own_part(const LayerPass& pass, std::size_t k, std::size_t i) {
+    const std::int64_t held = pass.workspace[2].count() / 2;
+    return own_parts(pass).flat_slice(static_cast<std::int64_t>(2 * k + i) * held, held);
+  }
+
+  static void exchange(const LayerPass& pass) {
+    pass.lanes->all_gather_parts(own_parts(pass), pass.workspace[0]);
+  }
+
+  [[nodiscard]] std::int64_t held_channels(const PassShape& pass) const {
+    return channel_blocks(input(), pass.shards).front().held;
+  }
+
+  /// One number for each channel that a rank holds.
+  [[nodiscard]] TensorSpec channels_spec(const PassShape& pass) const {
+    return {{held_channels(pass)}, compute_dtype(pass.dtype)};
+  }
+
+  [[nodiscard]] static std::size_t at(const ChannelBlock& block) {
+    return static_cast<std::size_t>(block.local);
+  }
+
+  [[nodiscard]] static TensorView channels(const TensorView& tensor, const ChannelBlock& block) {
+    return tensor.flat_slice(block.first, block.channels);
+  }
+
+  /// What the statistics of the microbatch that begins with a sample are worth at the end of the
+  /// step. Where lanes are joined they have the same, and the first one's count.
+  [[nodiscard]] double share_of(std::int64_t first_sample, std::int64_t microbatch) const {
+    const std::int64_t number = first_sample / microbatch % (microbatches_ * lanes_);
+    if (number >= microbatches_) {
+      return 0.0;
+    }
+    return options_.momentum *
+           std::pow(1.0 - options_.momentum, static_cast<double>(microbatches_ - 1 - number));
+  }
+
+  /// Whose statistics are joined; 1 where a lane's are its own.
+  std::int64_t lanes_;
+  /// The updates of running statistics in a step.
+  std::int64_t microbatches_;
+  Options options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_batch_norm(LayerLine& line, const LayerSite& site) {
+  site.require_numbers(line);
+  if (site.input.shape.rank() == 0 || site.input.placement == Placement::kTokens) {
+    line.refuse("its input has no channels that lie whole on a rank");
+  }
+  const ops::Activation activation = line.take_relu();
+  const double epsilon = take_epsilon(line);
+  const double momentum = line.take_option_number("momentum", 0.1);
+  if (!(momentum > 0.0 && momentum <= 1.0)) {
+    line.refuse(fmt::format(
+        "momentum is {}, the weight of new statistics; it must be above 0 and at most 1",
+        momentum));
+  }
+  const SyncLanes sync = line.take_enum("sync", site.sync_batch_norm);
+  return std::make_unique<BatchNorm>(
+      site, BatchNorm::Options{
+                .momentum = momentum, .epsilon = epsilon, .activation = activation, .sync = sync});
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,78 @@
+#include <fmt/format.h>
+
+#include "strata/core/random.hpp"
+#include "strata/ops/dropout.hpp"
+#include "strata/ops/elementwise.hpp"
+
+#include "layers/channel_blocks.hpp"
+#include "layers/layer_kinds.hpp"
+
+namespace strata::nn {
+namespace {
+
+/// Zeroes elements with a probability while training and scales the others by 1 / (1 -
+/// probability). However x is split, so is y. Source: Srivastava et al., "Dropout", JMLR 2014.
+class Dropout final : public Layer {
+ public:
+  Dropout(const LayerSite& site, double probability)
+      : Layer(site.name, site.input, site.input),
+        probability_(probability),
+        stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {}
+
+  std::string text() const override { return fmt::format("dropout {}", probability_); }
+
+  std::vector<SavedSpec> saved(const PassShape& pass) const override {
+    return {{{local_shape(input(), pass), DType::kUint8}}};
+  }
+
+  bool backward_reads_output() const override { return false; }
+
+  void forward(const LayerPass& pass) const override {
+    if (pass.mode == Mode::kEvaluation) {
+      ops::copy(pass.context, pass.input, pass.output);
+      return;
+    }
+    const std::int64_t width = input_shape().back();
+    ops::SampleRow first_row{pass.first_sample, input_shape().count() / width};
+    if (input().placement == Placement::kFeatures) {
+      for (const ChannelBlock& block : channel_blocks(pass, input())) {
+        const std::int64_t shard = pass.shards.own().begin + block.local;
+        const std::int64_t first =
+            shard_part(width, input().unit, pass.shards.shards(), shard).begin;
+        ops::dropout_forward(pass.context, block.of(pass.input), probability_, stream_, first_row,
+                             block.of(pass.output), block.of(pass.saved[0]),
+                             {.first = first, .of = width});
+      }
+      return;
+    }
+    const Shape shape{pass.input.count() / width, width};
+    if (input().placement == Placement::kTokens) {
+      first_row.offset = pass.shards.own_rows(shape[0] * pass.shards.ranks()).begin;
+    }
+    ops::dropout_forward(pass.context, pass.input.reshaped(shape), probability_, stream_, first_row,
+                         pass.output.reshaped(shape), pass.saved[0].reshaped(shape));
+  }
+
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const override {
+    if (!input_gradient.empty()) {
+      const Shape shape{1, output_gradient.count()};
+      ops::dropout_backward(pass.context, output_gradient.reshaped(shape),
+                            pass.saved[0].reshaped(shape), probability_,
+                            input_gradient.reshaped(shape));
+    }
+  }
+
+ private:
+  double probability_;
+  RandomStream stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_dropout(LayerLine& line, const LayerSite& site) {
+  site.require_numbers(line);
+  return std::make_unique<Dropout>(site, line.take_probability("the probability"));
+}
+
+}  // namespace strata::nn

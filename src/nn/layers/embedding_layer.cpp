@@ -1,0 +1,194 @@
+#include <fmt/format.h>
+
+#include "strata/core/random.hpp"
+#include "strata/ops/convert.hpp"
+#include "strata/ops/dropout.hpp"
+#include "strata/ops/embedding.hpp"
+
+#include "layers/layer_kinds.hpp"
+#include "layers/shard_sum.hpp"
+#include "layers/whole_gradient.hpp"
+
+namespace strata::nn {
+namespace {
+
+struct EmbeddingOptions {
+  std::int64_t width = 1;
+  std::int64_t vocabulary = 1;
+  /// Rows of the table of learned positions; 0: none.
+  std::int64_t positions = 0;
+  double dropout = 0.0;
+  double deviation = 0.02;
+};
+
+/// y = dropout(tokens[id] + positions[t]), the table of tokens split by vocabulary.
+/// Shapes: ids microbatch x tokens, y microbatch x tokens x width. Communication: one all-reduce of
+/// y over the tensor group, or with sequence parallelism a reduce-scatter, and backward a gather.
+class Embedding final : public Layer {
+ public:
+  Embedding(const LayerSite& site, const EmbeddingOptions& options)
+      : Layer(site.name, site.input, {{site.input.shape[0], options.width}, site.token_rows}),
+        options_(options),
+        dropout_stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {}
+
+  std::string text() const override { return fmt::format("embedding {}", options_.width); }
+
+  std::vector<ParameterSpec> parameters() const override {
+    std::vector<ParameterSpec> specs{{.name = name() + ".tokens.weight",
+                                      .shape = {options_.vocabulary, options_.width},
+                                      .initializer = Initializer::kNormal,
+                                      .deviation = options_.deviation,
+                                      .split = 0}};
+    if (options_.positions > 0) {
+      specs.push_back({.name = name() + ".positions.weight",
+                       .shape = {options_.positions, options_.width},
+                       .initializer = Initializer::kNormal,
+                       .deviation = options_.deviation});
+    }
+    return specs;
+  }
+
+  std::vector<SavedSpec> saved(const PassShape& pass) const override {
+    return {{{{drops() ? local_rows(output(), pass) : 0, options_.width}, DType::kUint8}}};
+  }
+
+  std::vector<TensorSpec> gradients(const PassShape& pass) const override {
+    const bool copies = drops() || is_split();
+    return {{{copies ? rows_at(output(), pass.microbatch) : 0, options_.width}, pass.dtype}};
+  }
+
+  std::vector<TensorSpec> workspace(const PassShape& pass) const override {
+    const bool sums = pass.shards.own.count() < pass.shards.count;
+    const std::int64_t rows = sums ? rows_at(output(), pass.microbatch) : 0;
+    return ShardSum::workspace(pass, rows, options_.width);
+  }
+
+  bool backward_reads_output() const override { return false; }
+
+  LayerCost cost() const override {
+    return {.elements_moved = 6.0 * static_cast<double>(output_shape().count())};
+  }
+
+  LayerTraffic traffic(const PassShape& pass) const override {
+    const double elements = static_cast<double>(rows_at(output(), pass.microbatch)) *
+                            static_cast<double>(options_.width);
+    const double sum_bytes = elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype)));
+    LayerTraffic traffic = exchange_of(pass, sum_bytes);
+    traffic += exchange_of(
+        pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes);
+    return traffic;
+  }
+
+  void forward(const LayerPass& pass) const override {
+    const std::int64_t rows = pass.output.count() / options_.width;
+    const TensorView y = pass.output.reshaped(Shape{rows, options_.width});
+    const std::int64_t first = is_split() ? pass.shards.own_rows(pass.input.count()).begin : 0;
+    look_up(pass, y);
+    if (options_.positions > 0) {
+      const std::int64_t past = pass.decoding != nullptr ? pass.decoding->past : 0;
+      ops::add_positions(pass.context, y, pass.weights[1][0],
+                         {.tokens = tokens_of(pass), .first_row = first, .offset = past}, y);
+    }
+    if (drops() && pass.mode == Mode::kTraining) {
+      ops::dropout_forward(pass.context, y, options_.dropout, dropout_stream_,
+                           {pass.first_sample, input_shape()[0], first}, y, pass.saved[0]);
+    }
+  }
+
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& /*input_gradient*/) const override {
+    const TensorView& whole = pass.gradients[0];
+    if (whole.empty()) {
+      return;
+    }
+    const Shape shape{output_gradient.count() / options_.width, options_.width};
+    make_whole_gradient(pass, output().placement, output_gradient.reshaped(shape), options_.dropout,
+                        pass.saved[0], whole);
+  }
+
+  void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
+                       std::span<const ParameterViews> weight_gradients,
+                       ops::Accumulate accumulate) const override {
+    const TensorView& whole = pass.gradients[0];
+    const TensorView dy = (whole.empty() ? output_gradient : whole)
+                              .reshaped(Shape{pass.input.count(), options_.width});
+    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+      ops::embedding_backward(pass.context, pass.input, dy, first_id(pass, s),
+                              weight_gradients[0][local], accumulate);
+    }
+    if (options_.positions > 0) {
+      ops::positions_backward(pass.context, dy, input_shape()[0], weight_gradients[1][0],
+                              accumulate);
+    }
+  }
+
+ private:
+  bool drops() const { return options_.dropout > 0.0; }
+  bool is_split() const { return output().placement == Placement::kTokens; }
+
+  std::int64_t tokens_of(const LayerPass& pass) const {
+    return pass.decoding != nullptr ? pass.input.count() : input_shape()[0];
+  }
+
+  std::int64_t first_id(const LayerPass& pass, std::int64_t shard) const {
+    return grid::even_part(options_.vocabulary, pass.shards.shards(), shard).begin;
+  }
+
+  /// The tokens' rows that this rank holds. Every row lies in one shard's table and is 0 in the
+  /// others', so that sums over shards round nothing, in whatever order and dtype.
+  void look_up(const LayerPass& pass, const TensorView& y) const {
+    const auto add_own = [&](const TensorView& into) {
+      for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+        const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+        ops::embedding_forward(pass.context, pass.input, pass.weights[0][local], first_id(pass, s),
+                               into,
+                               local == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
+      }
+    };
+    if (pass.shards.ranks() == 1) {
+      add_own(y);
+      return;
+    }
+    ShardSum sums(pass, pass.workspace, pass.input.count(), options_.width);
+    ops::convert(
+        pass.context,
+        sums.rows(output().placement,
+                  [&](std::int64_t s, const TensorView& into) {
+                    const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+                    ops::embedding_forward(pass.context, pass.input, pass.weights[0][local],
+                                           first_id(pass, s), into, ops::Accumulate::kOverwrite);
+                  }),
+        y);
+  }
+
+  EmbeddingOptions options_;
+  RandomStream dropout_stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_embedding(LayerLine& line, const LayerSite& site) {
+  EmbeddingOptions options;
+  options.width = line.take_count("the width of a token's vector");
+  if (site.input_kind != InputKind::kTokenIds) {
+    line.refuse(
+        "its input is no token ids; it must be the first layer, and the data set one of tokens "
+        "(strata data import --format=text)");
+  }
+  options.vocabulary = line.take_option_count("vocabulary", site.vocabulary);
+  site.check_vocabulary(line, options.vocabulary);
+  options.positions = line.take_option_count_or_none("positions", 0);
+  const std::int64_t context = site.input.shape[0];
+  if (options.positions != 0 && options.positions < context) {
+    line.refuse(
+        fmt::format("it has {} learned positions, but model.context is {}; lower it, or "
+                    "give more positions",
+                    options.positions, context));
+  }
+  options.dropout = line.take_option_probability("dropout", 0.0);
+  options.deviation = line.take_option_number("deviation", options.deviation);
+  return std::make_unique<Embedding>(site, options);
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,127 @@
+#include <fmt/format.h>
+
+#include "strata/ops/group_norm.hpp"
+
+#include "layers/channel_blocks.hpp"
+#include "layers/layer_kinds.hpp"
+#include "layers/norm_part.hpp"
+
+namespace strata::nn {
+namespace {
+
+/// Normalises groups of an image's channels over all its pixels, then scales and shifts each
+/// channel. Where channels are split, every shard holds whole groups.
+/// Source: Wu, He, "Group normalization", arXiv 1803.08494.
+class GroupNorm final : public Layer {
+ public:
+  GroupNorm(const LayerSite& site, std::int64_t groups, double epsilon)
+      : Layer(site.name, site.input, site.input), groups_(groups), epsilon_(epsilon) {}
+
+  std::string text() const override { return fmt::format("group_norm {}", groups_); }
+
+  std::vector<ParameterSpec> parameters() const override {
+    const bool split = input().placement == Placement::kFeatures;
+    ParameterSpec gain{.name = name() + ".weight",
+                       .shape = {input_shape().back()},
+                       .initializer = Initializer::kOnes,
+                       .split = split ? 0 : kNotSplit,
+                       .unit = split ? input().unit : 1};
+    ParameterSpec bias = gain;
+    bias.name = name() + ".bias";
+    bias.initializer = Initializer::kZeros;
+    return {gain, bias};
+  }
+
+  std::vector<SavedSpec> saved(const PassShape& pass) const override {
+    std::vector<SavedSpec> specs;
+    for (const ChannelBlock& block : channel_blocks(input(), pass.shards)) {
+      const TensorSpec statistic{{pass.microbatch, groups_of(block)}, compute_dtype(pass.dtype)};
+      specs.insert(specs.end(), 2, {statistic});
+    }
+    return specs;
+  }
+
+  bool backward_reads_output() const override { return false; }
+
+  void forward(const LayerPass& pass) const override {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const ConstTensorView x = block.of(pass.input);
+      const ops::GroupNormShape shape = shape_of(x, block);
+      ops::group_norm_forward(pass.context, shape, x, pass.weights[0][at(block)],
+                              pass.weights[1][at(block)], epsilon_, block.of(pass.output),
+                              statistic(pass, block, shape, 0), statistic(pass, block, shape, 1));
+    }
+  }
+
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const override {
+    if (input_gradient.empty()) {
+      return;
+    }
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const ConstTensorView x = block.of(pass.input);
+      const ops::GroupNormShape shape = shape_of(x, block);
+      ops::group_norm_backward_input(
+          pass.context, shape, x, pass.weights[0][at(block)], statistic(pass, block, shape, 0),
+          statistic(pass, block, shape, 1), block.of(output_gradient), block.of(input_gradient));
+    }
+  }
+
+  void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
+                       std::span<const ParameterViews> weight_gradients,
+                       ops::Accumulate accumulate) const override {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const ConstTensorView x = block.of(pass.input);
+      const ops::GroupNormShape shape = shape_of(x, block);
+      ops::group_norm_backward_weight(pass.context, shape, x, statistic(pass, block, shape, 0),
+                                      statistic(pass, block, shape, 1), block.of(output_gradient),
+                                      weight_gradients[0][at(block)],
+                                      weight_gradients[1][at(block)], accumulate);
+    }
+  }
+
+ private:
+  [[nodiscard]] static std::size_t at(const ChannelBlock& block) {
+    return static_cast<std::size_t>(block.local);
+  }
+
+  [[nodiscard]] std::int64_t groups_of(const ChannelBlock& block) const {
+    return groups_ * block.channels / input_shape().back();
+  }
+
+  [[nodiscard]] ops::GroupNormShape shape_of(const ConstTensorView& x,
+                                             const ChannelBlock& block) const {
+    const std::int64_t pixels = rows_at(input(), 1);
+    return {.images = x.shape()[0] / pixels,
+            .pixels = pixels,
+            .channels = block.channels,
+            .groups = groups_of(block)};
+  }
+
+  [[nodiscard]] static TensorView statistic(const LayerPass& pass, const ChannelBlock& block,
+                                            const ops::GroupNormShape& shape, std::size_t which) {
+    return pass.saved[2 * at(block) + which].flat_slice(0, shape.images * shape.groups);
+  }
+
+  std::int64_t groups_;
+  double epsilon_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_group_norm(LayerLine& line, const LayerSite& site) {
+  site.require_image(line);
+  const std::int64_t groups = line.take_count("the number of groups");
+  const std::int64_t channels = site.input.shape.back();
+  const std::int64_t shards = site.input.placement == Placement::kFeatures ? site.shards : 1;
+  if (channels % groups != 0) {
+    line.refuse(
+        fmt::format("its input has {} channels, which {} groups do not divide", channels, groups));
+  }
+  if (groups % shards != 0) {
+    site.refuse_split(line, groups, "groups", ", and its channels are split over shards");
+  }
+  return std::make_unique<GroupNorm>(site, groups, take_epsilon(line));
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,184 @@
+#include <fmt/format.h>
+
+#include "strata/ops/convert.hpp"
+
+#include "layers/layer_kinds.hpp"
+#include "layers/shard_sum.hpp"
+
+namespace strata::nn {
+namespace {
+
+/// logits = x W^T, one for every id of the vocabulary, split by vocabulary and never gathered. W
+/// may be the embedding's table. Shapes: x rows x width, W vocabulary x width. Source of the tie:
+/// Press, Wolf, "Using the output embedding to improve language models", arXiv 1608.05859.
+class Head final : public Layer {
+ public:
+  Head(const LayerSite& site, ParameterSpec table)
+      : Layer(site.name, site.input, {{site.input.shape[0], table.shape[0]}, Placement::kFeatures}),
+        table_(std::move(table)) {}
+
+  std::string text() const override {
+    return fmt::format("head {}{}", vocabulary(),
+                       table_.ownership == Ownership::kBorrowed ? " tied" : "");
+  }
+
+  std::vector<ParameterSpec> parameters() const override { return {table_}; }
+
+  std::vector<SavedSpec> saved(const PassShape& pass) const override {
+    return {{{{is_split() ? rows_at(input(), pass.microbatch) : 0, width()}, pass.dtype},
+             pass.recompute == Recompute::kNone ? Keep::kKept : Keep::kRemade}};
+  }
+
+  std::vector<TensorSpec> workspace(const PassShape& pass) const override {
+    const std::int64_t rows = pass.shards.count > 1 ? rows_at(input(), pass.microbatch) : 0;
+    return ShardSum::workspace(pass, rows, width());
+  }
+
+  bool backward_reads_output() const override { return false; }
+
+  LayerCost cost() const override {
+    const double flops =
+        2.0 * static_cast<double>(output_shape().count()) * static_cast<double>(width());
+    return {.forward_flops = flops,
+            .backward_flops = 2.0 * flops,
+            .elements_moved = 3.0 * static_cast<double>(output_shape().count())};
+  }
+
+  LayerTraffic traffic(const PassShape& pass) const override {
+    const double elements =
+        static_cast<double>(rows_at(input(), pass.microbatch)) * static_cast<double>(width());
+    const double sum_bytes = elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype)));
+    LayerTraffic traffic = exchange_of(pass, sum_bytes);
+    traffic += exchange_of(
+        pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes);
+    if (is_split() && pass.recompute != Recompute::kNone) {
+      traffic += exchange_of(pass, elements * static_cast<double>(size_bytes(pass.dtype)));
+    }
+    return traffic;
+  }
+
+  void forward(const LayerPass& pass) const override {
+    gather(pass);
+    const ConstTensorView x = whole_input(pass);
+    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+      ops::matmul(pass.context, x, weight(pass, s), block(pass, pass.output, s),
+                  {.transpose_b = ops::Transpose::kYes});
+    }
+  }
+
+  void remake(const LayerPass& pass) const override { gather(pass); }
+
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const override {
+    if (input_gradient.empty()) {
+      return;
+    }
+    const std::int64_t rows = input_gradient.count() / width();
+    const TensorView dx = input_gradient.reshaped(Shape{rows, width()});
+    if (pass.shards.shards() == 1) {
+      ops::matmul(pass.context, block(pass, output_gradient, 0), weight(pass, 0), dx);
+      return;
+    }
+    ShardSum sums(pass, pass.workspace, whole_rows(pass), width());
+    ops::convert(pass.context,
+                 sums.rows(input().placement,
+                           [&](std::int64_t s, const TensorView& into) {
+                             ops::matmul(pass.context, block(pass, output_gradient, s),
+                                         weight(pass, s), into);
+                           }),
+                 dx);
+  }
+
+  void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
+                       std::span<const ParameterViews> weight_gradients,
+                       ops::Accumulate accumulate) const override {
+    const ConstTensorView x = whole_input(pass);
+    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+      ops::matmul(pass.context, block(pass, output_gradient, s), x, weight_gradients[0][local],
+                  {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate});
+    }
+  }
+
+ private:
+  std::int64_t width() const { return input_shape().back(); }
+  std::int64_t vocabulary() const { return table_.shape[0]; }
+  bool is_split() const { return input().placement == Placement::kTokens; }
+
+  std::int64_t whole_rows(const LayerPass& pass) const {
+    return is_split() ? pass.saved[0].count() / width() : pass.input.count() / width();
+  }
+
+  void gather(const LayerPass& pass) const {
+    if (!is_split()) {
+      return;
+    }
+    const grid::Range own = pass.shards.own_rows(whole_rows(pass));
+    ops::convert(pass.context, pass.input,
+                 pass.saved[0].flat_slice(own.begin * width(), own.count() * width()));
+    pass.shards.all_gather_rows(pass.saved[0]);
+  }
+
+  ConstTensorView whole_input(const LayerPass& pass) const {
+    return is_split() ? ConstTensorView(pass.saved[0])
+                      : pass.input.reshaped(Shape{whole_rows(pass), width()});
+  }
+
+  static const TensorView& weight(const LayerPass& pass, std::int64_t shard) {
+    return pass.weights[0][static_cast<std::size_t>(shard - pass.shards.own().begin)];
+  }
+
+  TensorView block(const LayerPass& pass, const TensorView& logits, std::int64_t shard) const {
+    return shard_block(logits, whole_rows(pass), vocabulary(), pass.shards.shards(),
+                       pass.shards.own(), shard);
+  }
+
+  ParameterSpec table_;
+};
+
+enum class Tied { kNo, kYes };
+
+}  // namespace
+}  // namespace strata::nn
+
+template <>
+struct strata::EnumNames<strata::nn::Tied> {
+  static constexpr std::array<std::pair<nn::Tied, std::string_view>, 2> kTable{
+      {{nn::Tied::kNo, "no"}, {nn::Tied::kYes, "yes"}}};
+};
+
+namespace strata::nn {
+
+std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site) {
+  site.require_token_rows(line);
+  const std::int64_t width = site.input.shape.back();
+  if (line.take_enum("tied", Tied::kYes) == Tied::kYes) {
+    if (site.table == nullptr) {
+      line.refuse(
+          "there is no embedding before it to be tied to, or another head is tied to it already; "
+          "give tied=no");
+    }
+    if (site.table->shape[1] != width) {
+      line.refuse(
+          fmt::format("it is tied to a table of {}, but its input has the width {}; make the "
+                      "widths equal, or give tied=no",
+                      site.table->shape.text(), width));
+    }
+    ParameterSpec borrowed = *site.table;
+    borrowed.ownership = Ownership::kBorrowed;
+    return std::make_unique<Head>(site, borrowed);
+  }
+  const std::int64_t vocabulary = line.take_option_count(
+      "vocabulary", site.table != nullptr ? site.table->shape[0] : site.vocabulary);
+  site.check_vocabulary(line, vocabulary);
+  return std::make_unique<Head>(
+      site, ParameterSpec{.name = site.name + ".weight",
+                          .shape = {vocabulary, width},
+                          .initializer = Initializer::kNormal,
+                          .deviation = line.take_option_number("deviation", 0.02),
+                          .fan_in = width,
+                          .fan_out = vocabulary,
+                          .split = 0});
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,224 @@
+#include "layers/linear_layer.hpp"
+
+#include <fmt/format.h>
+
+#include "strata/ops/elementwise.hpp"
+
+#include "layers/shard_sum.hpp"
+
+namespace strata::nn {
+namespace {
+
+Placement output_placement(Parallel parallel) {
+  return parallel == Parallel::kColumn ? Placement::kFeatures : Placement::kReplicated;
+}
+
+void check_split(const LayerLine& line, const LayerSite& site, Parallel parallel,
+                 std::int64_t outputs) {
+  const bool row = parallel == Parallel::kRow;
+  if (row != (site.input.placement == Placement::kFeatures)) {
+    line.refuse(row ? "parallel=row adds up inputs that are split by feature, but its input is "
+                      "whole; put it behind a layer with parallel=column"
+                    : "its input is split by feature, since a layer before it has parallel=column; "
+                      "give parallel=row");
+  }
+  if (site.input.placement == Placement::kTokens) {
+    line.refuse(
+        "its input is split by token, but it needs whole sequences; turn parallel.sequence off");
+  }
+  const std::int64_t split = row ? site.input.shape.back() / site.input.unit : outputs;
+  if (parallel != Parallel::kNone) {
+    site.require_shards_divide(line, split, row ? "inputs" : "outputs");
+  }
+}
+
+}  // namespace
+
+LinearOptions take_linear_options(LayerLine& line, const LayerSite& site, std::int64_t outputs) {
+  LinearOptions options;
+  options.activation = line.take_relu();
+  options.bias = line.take_enum("bias", Bias::kYes);
+  options.initializer = line.take_enum("init", Initializer::kFanIn);
+  options.parallel = line.take_enum("parallel", Parallel::kNone);
+  check_split(line, site, options.parallel, outputs);
+  return options;
+}
+
+LinearLayer::LinearLayer(const LayerSite& site, const Shape& output_shape, LinearSizes sizes,
+                         const LinearOptions& options)
+    : Layer(site.name, site.input, {output_shape, output_placement(options.parallel)}),
+      sizes_(std::move(sizes)),
+      options_(options) {}
+
+std::string LinearLayer::options_text() const {
+  return fmt::format(
+      "{}{}", options_.activation == ops::Activation::kRelu ? " relu" : "",
+      options_.parallel == Parallel::kNone ? "" : fmt::format(" {}", name_of(options_.parallel)));
+}
+
+std::vector<ParameterSpec> LinearLayer::parameters() const {
+  const std::int64_t window = sizes_.weight.count() / (sizes_.weight[0] * sizes_.weight[1]);
+  ParameterSpec weight{.name = name() + ".weight",
+                       .shape = sizes_.weight,
+                       .initializer = options_.initializer,
+                       .fan_in = sizes_.weight[1] * window,
+                       .fan_out = sizes_.outputs * window};
+  if (options_.parallel != Parallel::kNone) {
+    weight.split = is_column() ? 0 : 1;
+    weight.unit = is_column() ? 1 : input().unit;
+  }
+  std::vector<ParameterSpec> specs{weight};
+  if (options_.bias == Bias::kYes) {
+    const Initializer initializer =
+        options_.initializer == Initializer::kFanIn ? Initializer::kFanIn : Initializer::kZeros;
+    specs.push_back({.name = name() + ".bias",
+                     .shape = {sizes_.outputs},
+                     .initializer = initializer,
+                     .fan_in = weight.fan_in,
+                     .fan_out = weight.fan_out,
+                     .split = is_column() ? 0 : kNotSplit});
+  }
+  return specs;
+}
+
+std::vector<TensorSpec> LinearLayer::workspace(const PassShape& pass) const {
+  if (options_.parallel == Parallel::kNone || pass.shards.count == 1) {
+    return {};
+  }
+  return is_row() ? ShardSum::workspace(pass, rows_at(output(), pass.microbatch), sizes_.outputs)
+                  : ShardSum::workspace(pass, rows_at(input(), pass.microbatch), sizes_.inputs);
+}
+
+bool LinearLayer::backward_reads_output() const {
+  return options_.activation == ops::Activation::kRelu;
+}
+
+LayerCost LinearLayer::cost() const {
+  const std::int64_t rows = output_shape().count() / sizes_.outputs;
+  const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(sizes_.weight.count());
+  LayerCost cost = Layer::cost();
+  cost.forward_flops = flops;
+  cost.backward_flops = 2.0 * flops;
+  return cost;
+}
+
+LayerTraffic LinearLayer::traffic(const PassShape& pass) const {
+  if (options_.parallel == Parallel::kNone) {
+    return {};
+  }
+  const Port& summed = is_row() ? output() : input();
+  const double bytes = static_cast<double>(pass.microbatch * summed.shape.count() *
+                                           size_bytes(compute_dtype(pass.dtype)));
+  LayerTraffic traffic = exchange_of(pass, bytes);
+  traffic += exchange_of(pass, bytes);
+  return traffic;
+}
+
+void LinearLayer::forward(const LayerPass& pass) const {
+  const std::int64_t rows = rows_out(pass);
+  if (is_row() && pass.shards.shards() > 1) {
+    const TensorView y = pass.output.reshaped(Shape{rows, sizes_.outputs});
+    ShardSum sums(pass, pass.workspace, rows, sizes_.outputs);
+    const TensorView sum =
+        sums.rows(Placement::kReplicated, [&](std::int64_t s, const TensorView& into) {
+          product(pass.context, input_block(pass, pass.input, s), weight(pass, s), into, {},
+                  ops::Activation::kNone);
+        });
+    ops::add_bias_residual(pass.context, sum, bias(pass, 0), {}, y);
+    if (options_.activation != ops::Activation::kNone) {
+      ops::activation_forward(pass.context, options_.activation, y, y);
+    }
+    return;
+  }
+  for (std::int64_t s = own_blocks(pass).begin; s < own_blocks(pass).end; ++s) {
+    product(pass.context, input_block(pass, pass.input, s), weight(pass, s),
+            output_block(pass, pass.output, s), bias(pass, s), options_.activation);
+  }
+}
+
+void LinearLayer::backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                                 const TensorView& input_gradient) const {
+  if (options_.activation == ops::Activation::kRelu) {
+    ops::activation_backward(pass.context, options_.activation, {}, pass.output, output_gradient,
+                             output_gradient);
+  }
+  if (input_gradient.empty()) {
+    return;
+  }
+  const std::int64_t rows = rows_in(pass);
+  if (is_column() && pass.shards.shards() > 1) {
+    ShardSum sums(pass, pass.workspace, rows, sizes_.inputs);
+    const TensorView sum = sums.rows(Placement::kReplicated, [&](std::int64_t s,
+                                                                 const TensorView& into) {
+      input_product(pass.context, output_block(pass, output_gradient, s), weight(pass, s), into);
+    });
+    ops::add_bias_residual(pass.context, sum, {}, {},
+                           input_gradient.reshaped(Shape{rows, sizes_.inputs}));
+    return;
+  }
+  for (std::int64_t s = own_blocks(pass).begin; s < own_blocks(pass).end; ++s) {
+    input_product(pass.context, output_block(pass, output_gradient, s), weight(pass, s),
+                  input_block(pass, input_gradient, s));
+  }
+}
+
+void LinearLayer::backward_weight(const LayerPass& pass, const TensorView& output_gradient,
+                                  std::span<const ParameterViews> weight_gradients,
+                                  ops::Accumulate accumulate) const {
+  for (std::int64_t s = own_blocks(pass).begin; s < own_blocks(pass).end; ++s) {
+    const auto local = static_cast<std::size_t>(s - own_blocks(pass).begin);
+    const TensorView dy = output_block(pass, output_gradient, s);
+    weight_product(pass.context, input_block(pass, pass.input, s), dy, weight_gradients[0][local],
+                   accumulate);
+    // The bias behind a sum over shards is whole.
+    if (options_.bias == Bias::kYes && (!is_row() || local == 0)) {
+      ops::column_sum(pass.context, dy, weight_gradients[1][local], accumulate);
+    }
+  }
+}
+
+std::int64_t LinearLayer::rows_in(const LayerPass& pass) const {
+  return is_row() ? rows_out(pass) / sizes_.rows_out * sizes_.rows_in
+                  : pass.input.count() / sizes_.inputs;
+}
+
+std::int64_t LinearLayer::rows_out(const LayerPass& pass) const {
+  return is_row() ? pass.output.count() / sizes_.outputs
+                  : rows_in(pass) / sizes_.rows_in * sizes_.rows_out;
+}
+
+grid::Range LinearLayer::own_blocks(const LayerPass& pass) const {
+  return options_.parallel == Parallel::kNone ? grid::Range{0, 1} : pass.shards.own();
+}
+
+const TensorView& LinearLayer::weight(const LayerPass& pass, std::int64_t shard) const {
+  return pass.weights[0][static_cast<std::size_t>(shard - own_blocks(pass).begin)];
+}
+
+TensorView LinearLayer::bias(const LayerPass& pass, std::int64_t shard) const {
+  if (options_.bias == Bias::kNo) {
+    return {};
+  }
+  return pass
+      .weights[1][is_column() ? static_cast<std::size_t>(shard - own_blocks(pass).begin) : 0];
+}
+
+template <typename View>
+View LinearLayer::input_block(const LayerPass& pass, const View& tensor, std::int64_t shard) const {
+  if (!is_row()) {
+    return tensor.reshaped(Shape{rows_in(pass), sizes_.inputs});
+  }
+  return shard_block(tensor, rows_in(pass), sizes_.inputs, pass.shards.shards(), pass.shards.own(),
+                     shard, input().unit);
+}
+
+TensorView LinearLayer::output_block(const LayerPass& pass, const TensorView& tensor,
+                                     std::int64_t shard) const {
+  if (!is_column()) {
+    return tensor.reshaped(Shape{rows_out(pass), sizes_.outputs});
+  }
+  return shard_block(tensor, rows_out(pass), sizes_.outputs, pass.shards.shards(),
+                     pass.shards.own(), shard);
+}
+
+}  // namespace strata::nn

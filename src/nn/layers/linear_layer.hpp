@@ -1,0 +1,111 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "strata/core/enum_names.hpp"
+#include "strata/ops/activation.hpp"
+
+#include "layers/layer_kinds.hpp"
+#include "layers/norm_part.hpp"
+
+namespace strata::nn {
+
+/// How shards divide a linear layer.
+enum class Parallel {
+  kNone,
+  kColumn,  ///< by output: each shard makes its share of the outputs
+  kRow      ///< by input: each shard adds its share of the inputs
+};
+
+/// What the line of a linear layer says beside its sizes.
+struct LinearOptions {
+  Bias bias = Bias::kYes;
+  Initializer initializer = Initializer::kFanIn;
+  ops::Activation activation = ops::Activation::kNone;
+  Parallel parallel = Parallel::kNone;
+};
+
+/// What a kind of linear layer adds to LinearOptions.
+struct LinearSizes {
+  std::int64_t inputs = 1;   ///< features or channels of a row of the input
+  std::int64_t outputs = 1;  ///< and of the output
+  /// Rows of an image: 1 where every row of the input gives one of the output.
+  std::int64_t rows_in = 1;
+  std::int64_t rows_out = 1;
+  Shape weight;  ///< outputs x inputs, or inputs of a group, then anything
+};
+
+/// Takes the activation and the options. Throws: Error(kUsage) where they do not fit the input, or
+/// what is split is not divisible by the shards.
+LinearOptions take_linear_options(LayerLine& line, const LayerSite& site, std::int64_t outputs);
+
+/// y = activation(product(x, W) + b), the activation none or relu, the product linear in both: what
+/// dense layers and convolutions have in common. Features are the last dimension.
+/// Communication: with parallel=row one all-reduce of y over the tensor group, with parallel=column
+/// one of x's gradient. Source of the splits: Shoeybi et al., "Megatron-LM", arXiv 1909.08053.
+class LinearLayer : public Layer {
+ public:
+  std::vector<ParameterSpec> parameters() const override;
+  std::vector<TensorSpec> workspace(const PassShape& pass) const override;
+  bool backward_reads_output() const override;
+  LayerCost cost() const override;
+  LayerTraffic traffic(const PassShape& pass) const override;
+  void forward(const LayerPass& pass) const override;
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const override;
+  void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
+                       std::span<const ParameterViews> weight_gradients,
+                       ops::Accumulate accumulate) const override;
+
+ protected:
+  LinearLayer(const LayerSite& site, const Shape& output_shape, LinearSizes sizes,
+              const LinearOptions& options);
+
+  /// As in " relu column".
+  [[nodiscard]] std::string options_text() const;
+
+  /// Shapes: x rows x inputs, w of the weight's with these inputs and outputs, y rows x outputs;
+  /// bias outputs or empty; y may be of compute_dtype().
+  virtual void product(ops::Context& context, const ConstTensorView& x, const ConstTensorView& w,
+                       const TensorView& y, const TensorView& bias,
+                       ops::Activation activation) const = 0;
+  virtual void input_product(ops::Context& context, const ConstTensorView& dy,
+                             const ConstTensorView& w, const TensorView& dx) const = 0;
+  virtual void weight_product(ops::Context& context, const ConstTensorView& x,
+                              const ConstTensorView& dy, const TensorView& dw,
+                              ops::Accumulate accumulate) const = 0;
+
+ private:
+  [[nodiscard]] bool is_row() const { return options_.parallel == Parallel::kRow; }
+  [[nodiscard]] bool is_column() const { return options_.parallel == Parallel::kColumn; }
+  [[nodiscard]] std::int64_t rows_in(const LayerPass& pass) const;
+  [[nodiscard]] std::int64_t rows_out(const LayerPass& pass) const;
+  /// The blocks of the weight that this rank holds.
+  [[nodiscard]] grid::Range own_blocks(const LayerPass& pass) const;
+  [[nodiscard]] const TensorView& weight(const LayerPass& pass, std::int64_t shard) const;
+  [[nodiscard]] TensorView bias(const LayerPass& pass, std::int64_t shard) const;
+  template <typename View>
+  [[nodiscard]] View input_block(const LayerPass& pass, const View& tensor,
+                                 std::int64_t shard) const;
+  [[nodiscard]] TensorView output_block(const LayerPass& pass, const TensorView& tensor,
+                                        std::int64_t shard) const;
+
+  LinearSizes sizes_;
+  LinearOptions options_;
+};
+
+}  // namespace strata::nn
+
+namespace strata {
+template <>
+struct EnumNames<nn::Parallel> {
+  static constexpr std::array<std::pair<nn::Parallel, std::string_view>, 3> kTable{
+      {{nn::Parallel::kNone, "none"},
+       {nn::Parallel::kColumn, "column"},
+       {nn::Parallel::kRow, "row"}}};
+};
+}  // namespace strata

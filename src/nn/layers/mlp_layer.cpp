@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+
+#include "strata/ops/activation.hpp"
+
+#include "layers/sublayer.hpp"
+
+namespace strata::nn {
+namespace {
+
+enum class MlpKind { kGelu, kRelu, kSwiglu };
+
+}  // namespace
+}  // namespace strata::nn
+
+template <>
+struct strata::EnumNames<strata::nn::MlpKind> {
+  static constexpr std::array<std::pair<nn::MlpKind, std::string_view>, 3> kTable{
+      {{nn::MlpKind::kGelu, "gelu"},
+       {nn::MlpKind::kRelu, "relu"},
+       {nn::MlpKind::kSwiglu, "swiglu"}}};
+};
+
+namespace strata::nn {
+namespace {
+
+/// Two dense layers with a function between them: down(f(up(x))), or down(silu(gate(x)) up(x)).
+/// Parameters: norm; up; for swiglu gate; down. Source: Shazeer, "GLU variants improve
+/// transformer", arXiv 2002.05202.
+class Mlp final : public Sublayer {
+ public:
+  Mlp(const LayerSite& site, const SublayerOptions& options, std::int64_t hidden, MlpKind kind)
+      : Sublayer(site, options, products_of(hidden, kind), "down", hidden, 1), kind_(kind) {}
+
+  std::string text() const override {
+    return fmt::format("mlp {} {}", inner_width(), name_of(kind_));
+  }
+
+ protected:
+  ops::Activation product_activation() const override {
+    return kind_ == MlpKind::kGelu ? activation() : ops::Activation::kNone;
+  }
+  Keep result_under_selective() const override { return Keep::kRemade; }
+
+  void inner_forward(const Inner& inner) const override {
+    if (kind_ == MlpKind::kSwiglu) {
+      ops::swiglu_forward(inner.pass.context, inner.products[1], inner.products[0], inner.result);
+    } else {
+      ops::activation_forward(inner.pass.context, activation(), inner.products[0], inner.result);
+    }
+  }
+
+  void inner_backward(const Inner& inner, const TensorView& result_gradient,
+                      std::span<const TensorView> product_gradients) const override {
+    if (kind_ == MlpKind::kSwiglu) {
+      ops::swiglu_backward(inner.pass.context, inner.products[1], inner.products[0],
+                           result_gradient, product_gradients[1], product_gradients[0]);
+    } else {
+      ops::activation_backward(inner.pass.context, activation(), {}, inner.result, result_gradient,
+                               product_gradients[0]);
+    }
+  }
+
+  double inner_flops() const override { return 0.0; }
+
+ private:
+  /// Between the two layers; swiglu is none.
+  ops::Activation activation() const {
+    switch (kind_) {
+      case MlpKind::kGelu:
+        return ops::Activation::kGelu;
+      case MlpKind::kRelu:
+        return ops::Activation::kRelu;
+      case MlpKind::kSwiglu:
+        break;
+    }
+    return ops::Activation::kNone;
+  }
+  static std::vector<InnerProduct> products_of(std::int64_t hidden, MlpKind kind) {
+    std::vector<InnerProduct> products{{"up", hidden}};
+    if (kind == MlpKind::kSwiglu) {
+      products.push_back({"gate", hidden});
+    }
+    return products;
+  }
+
+  MlpKind kind_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_mlp(LayerLine& line, const LayerSite& site) {
+  site.require_numbers(line);
+  site.require_whole_rows(line);
+  if (site.input.shape.rank() == 0) {
+    line.refuse("its input has no dimension to act on");
+  }
+  const std::int64_t hidden = line.take_count("the number of hidden units");
+  const std::string name = line.take_value();
+  const auto kind = name.empty() ? MlpKind::kGelu : enum_from_name<MlpKind>(name);
+  if (!kind) {
+    line.refuse(fmt::format("between its layers it can have {}, not \"{}\"",
+                            joined_names<MlpKind>(), name));
+  }
+  site.require_shards_divide(line, hidden, "hidden units");
+  return std::make_unique<Mlp>(site, take_sublayer_options(line), hidden, *kind);
+}
+
+}  // namespace strata::nn

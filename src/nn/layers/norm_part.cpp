@@ -1,0 +1,152 @@
+#include "layers/norm_part.hpp"
+
+#include "strata/ops/elementwise.hpp"
+#include "strata/ops/layer_norm.hpp"
+#include "strata/ops/reduce.hpp"
+#include "strata/ops/rms_norm.hpp"
+
+namespace strata::nn {
+namespace {
+
+/// Rows [range) of a matrix.
+ConstTensorView rows_at(const ConstTensorView& matrix, std::int64_t width,
+                        const grid::Range& range) {
+  return matrix.flat_slice(range.begin * width, range.count() * width)
+      .reshaped(Shape{range.count(), width});
+}
+
+}  // namespace
+
+std::int64_t NormPart::parameter_count() const {
+  return kind_ == NormKind::kNone                               ? 0
+         : kind_ == NormKind::kLayerNorm && bias_ == Bias::kYes ? 2
+                                                                : 1;
+}
+
+std::vector<ParameterSpec> NormPart::parameters(const std::string& prefix) const {
+  std::vector<ParameterSpec> specs;
+  if (kind_ != NormKind::kNone) {
+    specs.push_back(
+        {.name = prefix + ".gain", .shape = {width_}, .initializer = Initializer::kOnes});
+  }
+  if (parameter_count() == 2) {
+    specs.push_back(
+        {.name = prefix + ".bias", .shape = {width_}, .initializer = Initializer::kZeros});
+  }
+  return specs;
+}
+
+std::vector<TensorSpec> NormPart::statistics(std::int64_t rows, DType dtype) const {
+  const DType statistic = compute_dtype(dtype);
+  return {{{kind_ == NormKind::kLayerNorm ? rows : 0}, statistic},
+          {{kind_ != NormKind::kNone ? rows : 0}, statistic}};
+}
+
+std::vector<TensorSpec> NormPart::workspace(const PassShape& pass) const {
+  // Parts of all shards, and those that this rank makes.
+  const std::int64_t part = pass.shards.count == 1 ? 0 : parameter_count() * width_;
+  const DType dtype = compute_dtype(pass.dtype);
+  return {{{pass.shards.count, part}, dtype}, {{pass.shards.own.count(), part}, dtype}};
+}
+
+LayerTraffic NormPart::traffic(const PassShape& pass, Placement placement) const {
+  if (kind_ == NormKind::kNone || placement != Placement::kTokens) {
+    return {};
+  }
+  return exchange_of(pass, static_cast<double>(parameter_count() * width_ * pass.shards.count *
+                                               size_bytes(compute_dtype(pass.dtype))));
+}
+
+void NormPart::forward(ops::Context& context, std::span<const ParameterViews> weights,
+                       const ConstTensorView& x, const TensorView& y,
+                       std::span<const TensorView> statistics) const {
+  if (kind_ == NormKind::kLayerNorm) {
+    ops::layer_norm_forward(context, x, weights[0][0],
+                            bias_ == Bias::kYes ? weights[1][0] : TensorView(), epsilon_, y,
+                            statistics[0], statistics[1]);
+  } else {
+    ops::rms_norm_forward(context, x, weights[0][0], epsilon_, y, statistics[1]);
+  }
+}
+
+void NormPart::backward_input(ops::Context& context, std::span<const ParameterViews> weights,
+                              const ConstTensorView& x, std::span<const TensorView> statistics,
+                              const ConstTensorView& dy, const ConstTensorView& addend,
+                              const TensorView& dx) const {
+  if (kind_ == NormKind::kLayerNorm) {
+    ops::layer_norm_backward_input(context, x, weights[0][0], statistics[0], statistics[1], dy,
+                                   addend, dx);
+  } else {
+    ops::rms_norm_backward_input(context, x, weights[0][0], statistics[1], dy, addend, dx);
+  }
+}
+
+void NormPart::weight_gradients(ops::Context& context, const ConstTensorView& x,
+                                std::span<const TensorView> statistics, const ConstTensorView& dy,
+                                const TensorView& gain, const TensorView& bias,
+                                ops::Accumulate accumulate) const {
+  if (kind_ == NormKind::kLayerNorm) {
+    ops::layer_norm_backward_weight(context, x, statistics[0], statistics[1], dy, gain, bias,
+                                    accumulate);
+  } else {
+    ops::rms_norm_backward_weight(context, x, statistics[1], dy, gain, accumulate);
+  }
+}
+
+void NormPart::backward_weight(const LayerPass& pass, Placement placement, const ConstTensorView& x,
+                               std::span<const TensorView> statistics, const ConstTensorView& dy,
+                               std::span<const TensorView> workspace,
+                               std::span<const ParameterViews> gradients,
+                               ops::Accumulate accumulate) const {
+  const std::int64_t count = parameter_count();
+  if (pass.shards.shards() == 1) {
+    weight_gradients(pass.context, x, statistics, dy, gradients[0][0],
+                     count == 2 ? gradients[1][0] : TensorView(), accumulate);
+    return;
+  }
+  const bool gathers = placement == Placement::kTokens && pass.shards.ranks() > 1;
+  const std::int64_t blocks = gathers ? pass.shards.own().count() : pass.shards.shards();
+  const TensorView& all = workspace[0];
+  const TensorView& made = gathers ? workspace[1] : workspace[0];
+  const std::int64_t rows = x.count() / width_;
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    const grid::Range range = grid::even_part(rows, blocks, b);
+    std::vector<TensorView> own;
+    for (const TensorView& statistic : statistics) {
+      own.push_back(statistic.empty() ? statistic
+                                      : statistic.flat_slice(range.begin, range.count()));
+    }
+    const TensorView part = made.flat_slice(b * count * width_, count * width_);
+    weight_gradients(pass.context, rows_at(x, width_, range), own, rows_at(dy, width_, range),
+                     part.flat_slice(0, width_),
+                     count == 2 ? part.flat_slice(width_, width_) : TensorView(),
+                     ops::Accumulate::kOverwrite);
+  }
+  if (gathers) {
+    pass.shards.all_gather_parts(made, all);
+  }
+  std::vector<TensorView> parts;
+  for (std::int64_t s = 0; s < pass.shards.shards(); ++s) {
+    parts.push_back(all.flat_slice(s * count * width_, count * width_));
+  }
+  ops::fold(pass.context, parts, pass.shards.steps());
+  for (std::int64_t p = 0; p < count; ++p) {
+    const TensorView sum = parts.front().flat_slice(p * width_, width_);
+    const TensorView& gradient = gradients[static_cast<std::size_t>(p)][0];
+    if (accumulate == ops::Accumulate::kAdd) {
+      ops::add(pass.context, sum, gradient);
+    } else {
+      ops::copy(pass.context, sum, gradient);
+    }
+  }
+}
+
+double take_epsilon(LayerLine& line) {
+  const double epsilon = line.take_option_number("epsilon", 1e-5);
+  if (!(epsilon > 0.0)) {
+    line.refuse(fmt::format("epsilon is {}, it must be above 0", epsilon));
+  }
+  return epsilon;
+}
+
+}  // namespace strata::nn

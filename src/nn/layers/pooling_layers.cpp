@@ -1,0 +1,233 @@
+#include <fmt/format.h>
+
+#include "strata/ops/image.hpp"
+#include "strata/ops/pooling.hpp"
+
+#include "layers/channel_blocks.hpp"
+#include "layers/window.hpp"
+
+namespace strata::nn {
+namespace {
+
+/// The largest element or the mean of each window. However channels are split, they stay.
+/// Shapes: height x width x channels to that of the windows.
+class Pooling : public Layer {
+ protected:
+  Pooling(const LayerSite& site, const Window& window, const Shape& output)
+      : Layer(site.name, site.input, {output, site.input.placement, site.input.unit}),
+        window_(window) {}
+
+  [[nodiscard]] ops::PoolingShape shape_of(const TensorView& output, std::int64_t channels) const {
+    return {.images = output.count() / (window_.height.out * window_.width.out * channels),
+            .height = window_.height,
+            .width = window_.width,
+            .channels = channels};
+  }
+
+  [[nodiscard]] const Window& window() const { return window_; }
+
+ private:
+  Window window_;
+};
+
+class MaxPooling final : public Pooling {
+ public:
+  MaxPooling(const LayerSite& site, const Window& window)
+      : Pooling(site, window, shape_behind(window, site.input.shape.back())) {}
+
+  std::string text() const override { return "max_pool " + window().text(); }
+  bool backward_reads_output() const override { return false; }
+
+  std::vector<SavedSpec> saved(const PassShape& pass) const override {
+    return {{{local_shape(output(), pass), DType::kUint8}}};
+  }
+
+  void forward(const LayerPass& pass) const override {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const TensorView y = block.of(pass.output);
+      ops::max_pool_forward(pass.context, shape_of(y, block.channels), block.of(pass.input), y,
+                            block.of(pass.saved[0]));
+    }
+  }
+
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const override {
+    if (input_gradient.empty()) {
+      return;
+    }
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const TensorView dy = block.of(output_gradient);
+      ops::max_pool_backward(pass.context, shape_of(dy, block.channels), dy,
+                             block.of(pass.saved[0]), block.of(input_gradient));
+    }
+  }
+};
+
+class AveragePooling final : public Pooling {
+ public:
+  AveragePooling(const LayerSite& site, const Window& window, const Shape& output, std::string text)
+      : Pooling(site, window, output), text_(std::move(text)) {}
+
+  std::string text() const override { return text_; }
+  bool backward_reads_output() const override { return false; }
+
+  void forward(const LayerPass& pass) const override {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const TensorView y = block.of(pass.output);
+      ops::average_pool_forward(pass.context, shape_of(y, block.channels), block.of(pass.input), y);
+    }
+  }
+
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const override {
+    if (input_gradient.empty()) {
+      return;
+    }
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const TensorView dy = block.of(output_gradient);
+      ops::average_pool_backward(pass.context, shape_of(dy, block.channels), dy,
+                                 block.of(input_gradient));
+    }
+  }
+
+ private:
+  std::string text_;
+};
+
+/// A border of zeros around images. Shapes: height x width x channels to two borders more.
+class ZeroPad final : public Layer {
+ public:
+  ZeroPad(const LayerSite& site, std::int64_t border)
+      : Layer(site.name, site.input,
+              {{site.input.shape[0] + 2 * border, site.input.shape[1] + 2 * border,
+                site.input.shape[2]},
+               site.input.placement,
+               site.input.unit}),
+        border_(border) {}
+
+  std::string text() const override { return fmt::format("zero_pad {}", border_); }
+  bool backward_reads_output() const override { return false; }
+
+  void forward(const LayerPass& pass) const override {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const TensorView y = block.of(pass.output);
+      ops::add_border(pass.context, shape_of(y, block.channels), block.of(pass.input), y);
+    }
+  }
+
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const override {
+    if (input_gradient.empty()) {
+      return;
+    }
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      const TensorView dy = block.of(output_gradient);
+      ops::remove_border(pass.context, shape_of(dy, block.channels), dy, block.of(input_gradient));
+    }
+  }
+
+ private:
+  [[nodiscard]] ops::BorderShape shape_of(const TensorView& output, std::int64_t channels) const {
+    return {.images = output.count() / (output_shape()[0] * output_shape()[1] * channels),
+            .height = input_shape()[0],
+            .width = input_shape()[1],
+            .channels = channels,
+            .border = border_};
+  }
+
+  std::int64_t border_;
+};
+
+/// Zeros behind the channels: what a shortcut without weights gives channels that its input has
+/// not. Shapes: height x width x channels to more channels.
+class ZeroChannels final : public Layer {
+ public:
+  ZeroChannels(const LayerSite& site, std::int64_t channels)
+      : Layer(site.name, site.input,
+              {{site.input.shape[0], site.input.shape[1], channels}, site.input.placement}) {}
+
+  std::string text() const override {
+    return fmt::format("zero_channels {}", output_shape().back());
+  }
+  bool backward_reads_output() const override { return false; }
+
+  void forward(const LayerPass& pass) const override {
+    ops::widen_rows(pass.context, rows(pass.input, input()), rows(pass.output, output()));
+  }
+
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const override {
+    if (!input_gradient.empty()) {
+      ops::narrow_rows(pass.context, rows(output_gradient, output()),
+                       rows(input_gradient, input()));
+    }
+  }
+
+ private:
+  template <typename View>
+  static View rows(const View& tensor, const Port& port) {
+    const std::int64_t channels = port.shape.back();
+    return tensor.reshaped(Shape{tensor.count() / channels, channels});
+  }
+};
+
+void check_pooling(const LayerLine& line, const Window& window) {
+  constexpr std::int64_t kMostElements = 256;
+  for (const ops::WindowAxis& axis : {window.height, window.width}) {
+    if (axis.dilation != 1) {
+      line.refuse("a pool has no dilation; leave dilation= out");
+    }
+    if (axis.padding >= axis.window) {
+      line.refuse(fmt::format("its padding is {}, it must be below its window of {}", axis.padding,
+                              axis.window));
+    }
+  }
+  if (line.kind() == "max_pool" && window.height.window * window.width.window > kMostElements) {
+    line.refuse(fmt::format("its window has {} elements, a max_pool takes at most {}",
+                            window.height.window * window.width.window, kMostElements));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Layer> make_pooling(LayerLine& line, const LayerSite& site) {
+  const Window window = take_window(line, site, WindowStride::kWindow);
+  check_pooling(line, window);
+  if (line.kind() == "max_pool") {
+    return std::make_unique<MaxPooling>(site, window);
+  }
+  return std::make_unique<AveragePooling>(
+      site, window, shape_behind(window, site.input.shape.back()), "avg_pool " + window.text());
+}
+
+std::unique_ptr<Layer> make_global_pooling(LayerLine& line, const LayerSite& site) {
+  site.require_image(line);
+  const Shape& input = site.input.shape;
+  const auto whole = [&](std::size_t i) {
+    return ops::WindowAxis{.in = input[i], .out = 1, .window = input[i]};
+  };
+  return std::make_unique<AveragePooling>(site, Window{whole(0), whole(1)}, Shape{input[2]},
+                                          "global_avg_pool");
+}
+
+std::unique_ptr<Layer> make_zero_pad(LayerLine& line, const LayerSite& site) {
+  site.require_image(line);
+  constexpr std::int64_t kWidest = 1024;
+  const std::int64_t border = line.take_count("the width of the border");
+  if (border > kWidest) {
+    line.refuse(fmt::format("the border is {} wide, it may be {}", border, kWidest));
+  }
+  return std::make_unique<ZeroPad>(site, border);
+}
+
+std::unique_ptr<Layer> make_zero_channels(LayerLine& line, const LayerSite& site) {
+  site.require_image(line);
+  site.require_whole_rows(line);
+  const std::int64_t channels = line.take_count("the number of channels");
+  if (channels < site.input.shape.back()) {
+    line.refuse(fmt::format("its input has {} channels already", site.input.shape.back()));
+  }
+  return std::make_unique<ZeroChannels>(site, channels);
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,181 @@
+#include "layers/sublayer.hpp"
+
+#include "layers/shard_sum.hpp"
+
+namespace strata::nn {
+
+SublayerOptions take_sublayer_options(LayerLine& line) {
+  SublayerOptions options;
+  options.norm = line.take_enum("norm", NormKind::kLayerNorm);
+  options.epsilon = take_epsilon(line);
+  options.bias = line.take_enum("bias", Bias::kYes);
+  options.residual = line.take_enum("residual", Residual::kYes);
+  options.dropout = line.take_option_probability("dropout", 0.0);
+  options.deviation = line.take_option_number("deviation", options.deviation);
+  options.output_deviation = line.take_option_number("output_deviation", options.deviation);
+  return options;
+}
+
+Sublayer::Sublayer(const LayerSite& site, const SublayerOptions& options,
+                   std::vector<InnerProduct> products, std::string output_name,
+                   std::int64_t inner_width, std::int64_t inner_unit)
+    : Layer(site.name, site.input, site.input),
+      options_(options),
+      norm_(options.norm, site.input.shape.back(), options.epsilon, options.bias),
+      products_(std::move(products)),
+      output_name_(std::move(output_name)),
+      inner_width_(inner_width),
+      inner_unit_(inner_unit),
+      dropout_stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {}
+
+std::vector<ParameterSpec> Sublayer::parameters() const {
+  std::vector<ParameterSpec> specs = norm_.parameters(name() + ".norm");
+  const auto add = [&](const std::string& part, const ParameterSpec& weight) {
+    specs.push_back(weight);
+    specs.back().name = name() + "." + part + ".weight";
+    specs.back().initializer = Initializer::kNormal;
+    specs.back().fan_in = weight.shape[1];
+    specs.back().fan_out = weight.shape[0];
+    if (options_.bias == Bias::kYes) {
+      specs.push_back({.name = name() + "." + part + ".bias",
+                       .shape = {weight.shape[0]},
+                       .initializer = Initializer::kZeros,
+                       // A sum over shards has one bias, which is whole.
+                       .split = weight.split == 0 ? 0 : kNotSplit,
+                       .unit = weight.split == 0 ? weight.unit : 1});
+    }
+  };
+  for (const InnerProduct& product : products_) {
+    add(product.name, {.shape = {product.columns, width()},
+                       .deviation = options_.deviation,
+                       .split = 0,
+                       .unit = product.unit});
+  }
+  add(output_name_, {.shape = {width(), inner_width_},
+                     .deviation = options_.output_deviation,
+                     .split = 1,
+                     .unit = inner_unit_});
+  return specs;
+}
+
+std::size_t Sublayer::norm_parameters() const {
+  return norm_.parameters("").size();
+}
+
+std::size_t Sublayer::parameters_of(std::size_t product) const {
+  return norm_parameters() + product * (options_.bias == Bias::kYes ? 2 : 1);
+}
+
+std::size_t Sublayer::output_parameters() const {
+  return parameters_of(products_.size());
+}
+
+TensorView Sublayer::bias_of(std::span<const ParameterViews> views, std::size_t weight,
+                             std::size_t local) const {
+  return options_.bias == Bias::kYes ? views[weight + 1][local] : TensorView();
+}
+
+std::vector<TensorSpec> Sublayer::extras(const PassShape& /*pass*/, std::int64_t /*shard*/) const {
+  return {};
+}
+
+std::int64_t Sublayer::whole_rows(const PassShape& pass) const {
+  return rows_at(input(), pass.microbatch);
+}
+
+std::vector<SavedSpec> Sublayer::saved(const PassShape& pass) const {
+  const std::int64_t rows = local_rows(input(), pass);
+  const std::int64_t whole = whole_rows(pass);
+  const auto keep_unless = [&](Recompute least) {
+    return pass.recompute >= least ? Keep::kRemade : Keep::kKept;
+  };
+  std::vector<SavedSpec> specs;
+  for (const TensorSpec& spec : norm_.statistics(rows, pass.dtype)) {
+    specs.push_back({spec, keep_unless(Recompute::kFull)});
+  }
+  const bool copies = norm_.kind() != NormKind::kNone || is_split_by_tokens();
+  specs.push_back(
+      {{{copies ? whole : 0, width()}, pass.dtype}, keep_unless(Recompute::kSelective)});
+  // A byte an element, and dear to make again.
+  specs.push_back({{{options_.dropout > 0.0 ? rows : 0, width()}, DType::kUint8}, Keep::kKept});
+  const auto split = [&](std::int64_t columns, std::int64_t unit) {
+    const Port port{{whole / pass.microbatch, columns}, Placement::kFeatures, unit};
+    return TensorSpec{local_shape(port, pass), pass.dtype};
+  };
+  const Keep result = pass.recompute == Recompute::kSelective ? result_under_selective()
+                                                              : keep_unless(Recompute::kFull);
+  specs.push_back({split(inner_width_, inner_unit_), result});
+  for (const InnerProduct& product : products_) {
+    specs.push_back({split(product.columns, product.unit), keep_unless(Recompute::kFull)});
+  }
+  for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
+    for (const TensorSpec& extra : extras(pass, s)) {
+      specs.push_back({extra, keep_unless(Recompute::kFull)});
+    }
+  }
+  return specs;
+}
+
+std::vector<TensorSpec> Sublayer::gradients(const PassShape& pass) const {
+  const bool copies = is_split_by_tokens() || options_.dropout > 0.0;
+  std::vector<TensorSpec> specs{{{copies ? whole_rows(pass) : 0, width()}, pass.dtype},
+                                {{local_rows(input(), pass), width()}, pass.dtype}};
+  for (const InnerProduct& product : products_) {
+    const Port port{
+        {whole_rows(pass) / pass.microbatch, product.columns}, Placement::kFeatures, product.unit};
+    specs.push_back({local_shape(port, pass), pass.dtype});
+  }
+  return specs;
+}
+
+bool Sublayer::sums_shards(const PassShape& pass) const {
+  return pass.shards.count > 1 || products_.size() > 1 || options_.dropout > 0.0;
+}
+
+std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
+  std::vector<TensorSpec> specs = norm_.workspace(pass);
+  const std::int64_t whole = whole_rows(pass);
+  const Port result{{whole / pass.microbatch, inner_width_}, Placement::kFeatures, inner_unit_};
+  // A product that takes GELU's gradient gives the gradient of the product before it at once.
+  specs.push_back({applies_gelu() ? Shape{0} : local_shape(result, pass), pass.dtype});
+  const std::vector<TensorSpec> sum =
+      ShardSum::workspace(pass, sums_shards(pass) ? whole : 0, width());
+  specs.insert(specs.end(), sum.begin(), sum.end());
+  return specs;
+}
+
+LayerCost Sublayer::cost() const {
+  const double rows = static_cast<double>(rows_at(input(), 1));
+  std::int64_t columns = inner_width_;
+  for (const InnerProduct& product : products_) {
+    columns += product.columns;
+  }
+  const double products = 2.0 * static_cast<double>(width()) * static_cast<double>(columns);
+  LayerCost cost;
+  cost.forward_flops = rows * (products + inner_flops());
+  // The inner part's backward pass does its forward work again, and then the two gradients.
+  cost.backward_flops = rows * (2.0 * products + 2.5 * inner_flops());
+  cost.elements_moved =
+      rows * (10.0 * static_cast<double>(width()) + 4.0 * static_cast<double>(columns));
+  return cost;
+}
+
+LayerTraffic Sublayer::traffic(const PassShape& pass) const {
+  const auto elements = static_cast<double>(whole_rows(pass)) * static_cast<double>(width());
+  const double sum_bytes = elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype)));
+  const double bytes = elements * static_cast<double>(size_bytes(pass.dtype));
+  LayerTraffic traffic;
+  for (int direction = 0; direction < 2; ++direction) {
+    traffic += exchange_of(pass, sum_bytes);
+    traffic += exchange_of(pass, is_split_by_tokens() ? bytes : sum_bytes);
+  }
+  if (is_split_by_tokens()) {
+    if (pass.recompute != Recompute::kNone) {
+      traffic += exchange_of(pass, bytes);
+    }
+    traffic += norm_.traffic(pass, input().placement);
+  }
+  return traffic;
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,172 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "strata/core/random.hpp"
+#include "strata/nn/layer.hpp"
+#include "strata/ops/activation.hpp"
+
+#include "layers/layer_kinds.hpp"
+#include "layers/norm_part.hpp"
+
+namespace strata::nn {
+
+/// Whether a sublayer's input is added to its output.
+enum class Residual { kNo, kYes };
+
+/// What attention and MLP sublayers have in common.
+struct SublayerOptions {
+  NormKind norm = NormKind::kLayerNorm;
+  double epsilon = 1e-5;
+  Bias bias = Bias::kYes;
+  Residual residual = Residual::kYes;
+  double dropout = 0.0;
+  /// Of the initial weights, and of those of the output projection.
+  double deviation = 0.02;
+  double output_deviation = 0.02;
+};
+
+/// Takes the options that all sublayers know.
+[[nodiscard]] SublayerOptions take_sublayer_options(LayerLine& line);
+
+/// y = x + dropout(W_out inner(norm(x)) + b_out): a pre-norm residual sublayer of a transformer.
+/// What lies between the norm and the output projection is split by shard: column-parallel
+/// products, then something local to the shard; the output projection is row-parallel. Shapes: x, y
+/// rows x width; inner rows x inner_width, split by feature; W_out width x inner_width.
+/// Communication: docs/tensor-parallel.md.
+class Sublayer : public Layer {
+ public:
+  [[nodiscard]] std::vector<ParameterSpec> parameters() const final;
+  [[nodiscard]] std::vector<SavedSpec> saved(const PassShape& pass) const final;
+  [[nodiscard]] std::vector<TensorSpec> gradients(const PassShape& pass) const final;
+  [[nodiscard]] std::vector<TensorSpec> workspace(const PassShape& pass) const final;
+  [[nodiscard]] bool backward_reads_output() const final { return false; }
+  [[nodiscard]] LayerCost cost() const final;
+  [[nodiscard]] LayerTraffic traffic(const PassShape& pass) const final;
+
+  void forward(const LayerPass& pass) const final;
+  void remake(const LayerPass& pass) const final;
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const final;
+  void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
+                       std::span<const ParameterViews> weight_gradients,
+                       ops::Accumulate accumulate) const final;
+
+ protected:
+  /// The column-parallel products of the inner part, all of width `columns`.
+  struct InnerProduct {
+    std::string name;
+    std::int64_t columns = 0;
+    /// Columns that stay together where shards divide them.
+    std::int64_t unit = 1;
+  };
+
+  Sublayer(const LayerSite& site, const SublayerOptions& options,
+           std::vector<InnerProduct> products, std::string output_name, std::int64_t inner_width,
+           std::int64_t inner_unit);
+
+  /// What the inner part has for one shard. Views of `rows` rows.
+  struct Inner {
+    const LayerPass& pass;
+    std::int64_t rows = 0;
+    std::int64_t shard = 0;
+    /// The products' results, each rows x its share of the columns.
+    std::vector<TensorView> products;
+    /// The input of the output projection.
+    TensorView result;
+    /// Of extras().
+    std::vector<TensorView> extras;
+  };
+
+  /// Further tensors of one shard; they are kept as products are. As many for every shard.
+  [[nodiscard]] virtual std::vector<TensorSpec> extras(const PassShape& pass,
+                                                       std::int64_t shard) const;
+  /// What stands between the only product and `result` where that is GELU alone, which a product
+  /// can apply itself; else none.
+  [[nodiscard]] virtual ops::Activation product_activation() const {
+    return ops::Activation::kNone;
+  }
+  /// Whether selective recompute makes `result` again from the products.
+  [[nodiscard]] virtual Keep result_under_selective() const = 0;
+  /// From the products' results to `result`.
+  virtual void inner_forward(const Inner& inner) const = 0;
+  /// From the gradient of `result` to those of the products; may overwrite result_gradient. Not
+  /// called where products apply product_activation().
+  virtual void inner_backward(const Inner& inner, const TensorView& result_gradient,
+                              std::span<const TensorView> product_gradients) const = 0;
+  /// Operations of the inner part beside products, for one row, forward.
+  [[nodiscard]] virtual double inner_flops() const = 0;
+
+  [[nodiscard]] std::int64_t width() const { return output().shape.back(); }
+  [[nodiscard]] std::int64_t inner_width() const { return inner_width_; }
+
+ private:
+  // Where saved() lists what. The products' results follow, then the extras, each for all own
+  // shards.
+  struct SavedIndex {
+    static constexpr std::size_t kStatistics = 0;
+    static constexpr std::size_t kNormed = 2;
+    static constexpr std::size_t kMask = 3;
+    static constexpr std::size_t kResult = 4;
+    static constexpr std::size_t kProducts = 5;
+  };
+  // Where gradients() lists what. The products' follow.
+  struct GradientIndex {
+    static constexpr std::size_t kWhole = 0;
+    static constexpr std::size_t kNormed = 1;
+    static constexpr std::size_t kProducts = 2;
+  };
+  // Where workspace() lists what.
+  struct WorkspaceIndex {
+    static constexpr std::size_t kNorm = 0;
+    static constexpr std::size_t kResultGradient = 2;
+    static constexpr std::size_t kSum = 3;
+  };
+
+  [[nodiscard]] std::int64_t whole_rows(const PassShape& pass) const;
+  [[nodiscard]] std::int64_t rows_of(const LayerPass& pass) const;
+  [[nodiscard]] std::int64_t whole_rows(const LayerPass& pass) const;
+  [[nodiscard]] bool is_split_by_tokens() const { return input().placement == Placement::kTokens; }
+  [[nodiscard]] bool sums_shards(const PassShape& pass) const;
+  [[nodiscard]] bool applies_gelu() const { return product_activation() == ops::Activation::kGelu; }
+  [[nodiscard]] std::size_t norm_parameters() const;
+  [[nodiscard]] std::size_t parameters_of(std::size_t product) const;
+  [[nodiscard]] std::size_t output_parameters() const;
+  [[nodiscard]] TensorView bias_of(std::span<const ParameterViews> views, std::size_t weight,
+                                   std::size_t local) const;
+
+  [[nodiscard]] std::vector<TensorView> statistics(const LayerPass& pass) const;
+  [[nodiscard]] ConstTensorView normed(const LayerPass& pass) const;
+  [[nodiscard]] Inner inner_of(const LayerPass& pass, std::int64_t shard) const;
+  [[nodiscard]] std::vector<TensorView> product_gradients(const LayerPass& pass,
+                                                          std::int64_t shard) const;
+  [[nodiscard]] ConstTensorView whole_gradient(const LayerPass& pass,
+                                               const ConstTensorView& output_gradient) const;
+
+  void make_normed(const LayerPass& pass) const;
+  void make_products(const LayerPass& pass) const;
+  /// From the gradient of the output to those of a shard's products.
+  void gradients_of_products(const LayerPass& pass, const ConstTensorView& dy,
+                             std::int64_t shard) const;
+  void make_output(const LayerPass& pass) const;
+  void normed_gradient_of_products(const LayerPass& pass, const ConstTensorView& dy) const;
+
+  SublayerOptions options_;
+  NormPart norm_;
+  std::vector<InnerProduct> products_;
+  std::string output_name_;
+  std::int64_t inner_width_;
+  std::int64_t inner_unit_;
+  RandomStream dropout_stream_;
+};
+
+}  // namespace strata::nn
+
+template <>
+struct strata::EnumNames<strata::nn::Residual> {
+  static constexpr std::array<std::pair<nn::Residual, std::string_view>, 2> kTable{
+      {{nn::Residual::kNo, "no"}, {nn::Residual::kYes, "yes"}}};
+};

@@ -1,0 +1,282 @@
+#include "strata/ops/convert.hpp"
+#include "strata/ops/dropout.hpp"
+#include "strata/ops/elementwise.hpp"
+
+#include "layers/shard_sum.hpp"
+#include "layers/sublayer.hpp"
+#include "layers/whole_gradient.hpp"
+
+namespace strata::nn {
+
+std::int64_t Sublayer::rows_of(const LayerPass& pass) const {
+  return pass.input.count() / width();
+}
+
+std::int64_t Sublayer::whole_rows(const LayerPass& pass) const {
+  return is_split_by_tokens() ? pass.saved[SavedIndex::kNormed].count() / width() : rows_of(pass);
+}
+
+std::vector<TensorView> Sublayer::statistics(const LayerPass& pass) const {
+  std::vector<TensorView> views;
+  for (std::size_t i = 0; i < SavedIndex::kNormed; ++i) {
+    const TensorView& statistic = pass.saved[SavedIndex::kStatistics + i];
+    views.push_back(statistic.empty() ? statistic : statistic.flat_slice(0, rows_of(pass)));
+  }
+  return views;
+}
+
+ConstTensorView Sublayer::normed(const LayerPass& pass) const {
+  const TensorView& made = pass.saved[SavedIndex::kNormed];
+  const std::int64_t rows = whole_rows(pass);
+  return made.empty()
+             ? pass.input.reshaped(Shape{rows, width()})
+             : ConstTensorView(made.flat_slice(0, rows * width()).reshaped(Shape{rows, width()}));
+}
+
+Sublayer::Inner Sublayer::inner_of(const LayerPass& pass, std::int64_t shard) const {
+  const std::int64_t rows = whole_rows(pass);
+  const grid::Range& own = pass.shards.own();
+  const auto block = [&](const TensorView& tensor, std::int64_t columns, std::int64_t unit) {
+    return shard_block(tensor, rows, columns, pass.shards.shards(), own, shard, unit);
+  };
+  Inner inner{.pass = pass,
+              .rows = rows,
+              .shard = shard,
+              .result = block(pass.saved[SavedIndex::kResult], inner_width_, inner_unit_)};
+  for (std::size_t p = 0; p < products_.size(); ++p) {
+    inner.products.push_back(
+        block(pass.saved[SavedIndex::kProducts + p], products_[p].columns, products_[p].unit));
+  }
+  const std::size_t first = SavedIndex::kProducts + products_.size();
+  const std::size_t count = (pass.saved.size() - first) / static_cast<std::size_t>(own.count());
+  for (std::size_t e = 0; e < count; ++e) {
+    inner.extras.push_back(
+        pass.saved[first + static_cast<std::size_t>(shard - own.begin) * count + e]);
+  }
+  return inner;
+}
+
+std::vector<TensorView> Sublayer::product_gradients(const LayerPass& pass,
+                                                    std::int64_t shard) const {
+  std::vector<TensorView> views;
+  for (std::size_t p = 0; p < products_.size(); ++p) {
+    views.push_back(shard_block(pass.gradients[GradientIndex::kProducts + p], whole_rows(pass),
+                                products_[p].columns, pass.shards.shards(), pass.shards.own(),
+                                shard, products_[p].unit));
+  }
+  return views;
+}
+
+void Sublayer::make_normed(const LayerPass& pass) const {
+  const TensorView& made = pass.saved[SavedIndex::kNormed];
+  if (made.empty()) {
+    return;
+  }
+  const std::int64_t rows = rows_of(pass);
+  const grid::Range own =
+      is_split_by_tokens() ? pass.shards.own_rows(whole_rows(pass)) : grid::Range{0, rows};
+  const TensorView local =
+      made.flat_slice(own.begin * width(), rows * width()).reshaped(Shape{rows, width()});
+  const ConstTensorView x = pass.input.reshaped(Shape{rows, width()});
+  if (norm_.kind() == NormKind::kNone) {
+    ops::copy(pass.context, x, local);
+  } else {
+    norm_.forward(pass.context, pass.weights, x, local, statistics(pass));
+  }
+  if (is_split_by_tokens()) {
+    pass.shards.all_gather_rows(made);
+  }
+}
+
+void Sublayer::make_products(const LayerPass& pass) const {
+  const ConstTensorView x = normed(pass);
+  // Selective recompute makes `result` again from the products, so forward does it so too: a
+  // product that takes GELU with it may round once where the two operations round twice.
+  const bool makes_result = applies_gelu() && pass.recompute != Recompute::kSelective;
+  for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+    const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+    const Inner inner = inner_of(pass, s);
+    if (makes_result) {
+      const std::size_t weight = parameters_of(0);
+      ops::matmul(pass.context, x, pass.weights[weight][local], inner.result,
+                  {.transpose_b = ops::Transpose::kYes,
+                   .bias = bias_of(pass.weights, weight, local),
+                   .activation = product_activation(),
+                   .pre_activation = inner.products[0]});
+      continue;
+    }
+    for (std::size_t p = 0; p < products_.size(); ++p) {
+      const std::size_t weight = parameters_of(p);
+      ops::matmul(
+          pass.context, x, pass.weights[weight][local], inner.products[p],
+          {.transpose_b = ops::Transpose::kYes, .bias = bias_of(pass.weights, weight, local)});
+    }
+    inner_forward(inner);
+  }
+}
+
+void Sublayer::make_output(const LayerPass& pass) const {
+  const std::size_t weight = output_parameters();
+  const std::int64_t rows = rows_of(pass);
+  const TensorView y = pass.output.reshaped(Shape{rows, width()});
+  const ConstTensorView x = pass.input.reshaped(Shape{rows, width()});
+  const bool adds = options_.residual == Residual::kYes;
+  const TensorView bias = bias_of(pass.weights, weight, 0);
+  const bool drops = options_.dropout > 0.0 && pass.mode == Mode::kTraining;
+  if (pass.shards.shards() == 1 && !drops) {
+    ops::matmul(pass.context, inner_of(pass, 0).result, pass.weights[weight][0], y,
+                {.transpose_b = ops::Transpose::kYes,
+                 .bias = bias,
+                 .addend = adds ? x : ConstTensorView()});
+    return;
+  }
+  ShardSum sums(pass, pass.workspace.subspan(WorkspaceIndex::kSum), whole_rows(pass), width());
+  const TensorView sum = sums.rows(input().placement, [&](std::int64_t s, const TensorView& into) {
+    const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+    ops::matmul(pass.context, inner_of(pass, s).result, pass.weights[weight][local], into,
+                {.transpose_b = ops::Transpose::kYes});
+  });
+  if (!drops) {
+    ops::add_bias_residual(pass.context, sum, bias, adds ? x : ConstTensorView(), y);
+    return;
+  }
+  const std::int64_t first_row =
+      is_split_by_tokens() ? pass.shards.own_rows(whole_rows(pass)).begin : 0;
+  ops::bias_dropout_residual(
+      pass.context, sum, bias, adds ? x : ConstTensorView(), options_.dropout, dropout_stream_,
+      {pass.first_sample, rows_at(input(), 1), first_row}, y, pass.saved[SavedIndex::kMask]);
+}
+
+void Sublayer::forward(const LayerPass& pass) const {
+  make_normed(pass);
+  make_products(pass);
+  make_output(pass);
+}
+
+void Sublayer::remake(const LayerPass& pass) const {
+  make_normed(pass);
+  if (pass.recompute == Recompute::kFull) {
+    make_products(pass);
+    return;
+  }
+  if (result_under_selective() == Keep::kRemade) {
+    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+      inner_forward(inner_of(pass, s));
+    }
+  }
+}
+
+ConstTensorView Sublayer::whole_gradient(const LayerPass& pass,
+                                         const ConstTensorView& output_gradient) const {
+  const TensorView& whole = pass.gradients[GradientIndex::kWhole];
+  return whole.empty() ? output_gradient.reshaped(Shape{rows_of(pass), width()})
+                       : ConstTensorView(whole);
+}
+
+void Sublayer::backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                              const TensorView& input_gradient) const {
+  const std::int64_t rows = rows_of(pass);
+  const TensorView dy = output_gradient.reshaped(Shape{rows, width()});
+  const TensorView& whole = pass.gradients[GradientIndex::kWhole];
+  if (!whole.empty()) {
+    make_whole_gradient(pass, input().placement, dy, options_.dropout,
+                        pass.saved[SavedIndex::kMask], whole);
+  }
+  normed_gradient_of_products(pass, whole_gradient(pass, dy));
+  const TensorView& d_normed = pass.gradients[GradientIndex::kNormed];
+  if (input_gradient.empty()) {
+    return;
+  }
+  const TensorView dx = input_gradient.reshaped(Shape{rows, width()});
+  // The residual's own part of the gradient.
+  const ConstTensorView past = options_.residual == Residual::kYes ? dy : TensorView();
+  if (norm_.kind() == NormKind::kNone) {
+    ops::add_bias_residual(pass.context, d_normed, {}, past, dx);
+    return;
+  }
+  norm_.backward_input(pass.context, pass.weights, pass.input.reshaped(Shape{rows, width()}),
+                       statistics(pass), d_normed, past, dx);
+}
+
+void Sublayer::gradients_of_products(const LayerPass& pass, const ConstTensorView& dy,
+                                     std::int64_t shard) const {
+  const grid::Range& own = pass.shards.own();
+  const Inner inner = inner_of(pass, shard);
+  const std::vector<TensorView> gradients = product_gradients(pass, shard);
+  const TensorView& weight =
+      pass.weights[output_parameters()][static_cast<std::size_t>(shard - own.begin)];
+  if (applies_gelu()) {
+    ops::matmul(pass.context, dy, weight, gradients[0], {.gelu_gradient_of = inner.products[0]});
+    return;
+  }
+  const TensorView d_result =
+      shard_block(pass.workspace[WorkspaceIndex::kResultGradient], whole_rows(pass), inner_width_,
+                  pass.shards.shards(), own, shard, inner_unit_);
+  ops::matmul(pass.context, dy, weight, d_result);
+  inner_backward(inner, d_result, gradients);
+}
+
+void Sublayer::normed_gradient_of_products(const LayerPass& pass, const ConstTensorView& dy) const {
+  const grid::Range& own = pass.shards.own();
+  for (std::int64_t s = own.begin; s < own.end; ++s) {
+    gradients_of_products(pass, dy, s);
+  }
+  const auto product = [&](std::int64_t s, std::size_t p, const TensorView& into,
+                           ops::Accumulate accumulate) {
+    const auto local = static_cast<std::size_t>(s - own.begin);
+    ops::matmul(pass.context, product_gradients(pass, s)[p], pass.weights[parameters_of(p)][local],
+                into, {.accumulate = accumulate});
+  };
+  const TensorView& d_normed = pass.gradients[GradientIndex::kNormed];
+  if (pass.shards.shards() == 1 && products_.size() == 1) {
+    product(0, 0, d_normed, ops::Accumulate::kOverwrite);
+    return;
+  }
+  ShardSum sums(pass, pass.workspace.subspan(WorkspaceIndex::kSum), whole_rows(pass), width());
+  ops::convert(pass.context,
+               sums.rows(input().placement,
+                         [&](std::int64_t s, const TensorView& into) {
+                           for (std::size_t p = 0; p < products_.size(); ++p) {
+                             product(s, p, into,
+                                     p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
+                           }
+                         }),
+               d_normed);
+}
+
+void Sublayer::backward_weight(const LayerPass& pass, const TensorView& output_gradient,
+                               std::span<const ParameterViews> weight_gradients,
+                               ops::Accumulate accumulate) const {
+  const ConstTensorView dy = whole_gradient(pass, output_gradient);
+  const ConstTensorView x = normed(pass);
+  const grid::Range& own = pass.shards.own();
+  const std::size_t output_weight = output_parameters();
+  const auto weight_gradient = [&](const ConstTensorView& upper, const ConstTensorView& lower,
+                                   const TensorView& gradient) {
+    ops::matmul(pass.context, upper, lower, gradient,
+                {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate});
+  };
+  for (std::int64_t s = own.begin; s < own.end; ++s) {
+    const auto local = static_cast<std::size_t>(s - own.begin);
+    weight_gradient(dy, inner_of(pass, s).result, weight_gradients[output_weight][local]);
+    const std::vector<TensorView> upper = product_gradients(pass, s);
+    for (std::size_t p = 0; p < products_.size(); ++p) {
+      const std::size_t weight = parameters_of(p);
+      weight_gradient(upper[p], x, weight_gradients[weight][local]);
+      if (options_.bias == Bias::kYes) {
+        ops::column_sum(pass.context, upper[p], weight_gradients[weight + 1][local], accumulate);
+      }
+    }
+  }
+  if (options_.bias == Bias::kYes) {
+    ops::column_sum(pass.context, dy, weight_gradients[output_weight + 1][0], accumulate);
+  }
+  if (norm_.kind() != NormKind::kNone) {
+    norm_.backward_weight(
+        pass, input().placement, pass.input.reshaped(Shape{rows_of(pass), width()}),
+        statistics(pass), pass.gradients[GradientIndex::kNormed],
+        pass.workspace.subspan(WorkspaceIndex::kNorm, 2), weight_gradients, accumulate);
+  }
+}
+
+}  // namespace strata::nn

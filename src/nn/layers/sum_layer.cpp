@@ -1,0 +1,54 @@
+#include "strata/ops/activation.hpp"
+#include "strata/ops/elementwise.hpp"
+
+#include "layers/layer_kinds.hpp"
+
+namespace strata::nn {
+namespace {
+
+/// y = activation(x + what a way around other layers gives).
+class Sum final : public Layer {
+ public:
+  Sum(const LayerSite& site, ops::Activation activation)
+      : Layer(site.name, site.input, site.input), activation_(activation) {}
+
+  std::string text() const override { return has_relu() ? "residual end relu" : "residual end"; }
+
+  bool backward_reads_output() const override { return has_relu(); }
+
+  LayerCost cost() const override {
+    LayerCost cost = Layer::cost();
+    cost.elements_moved *= 1.5;  // two inputs and one output
+    return cost;
+  }
+
+  void forward(const LayerPass& pass) const override {
+    ops::add_bias_residual(pass.context, pass.input, {}, pass.added, pass.output);
+    if (has_relu()) {
+      ops::activation_forward(pass.context, activation_, pass.output, pass.output);
+    }
+  }
+
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const override {
+    if (has_relu()) {
+      ops::activation_backward(pass.context, activation_, {}, pass.output, output_gradient,
+                               output_gradient);
+    }
+    // Both ways may change their gradient.
+    ops::copy(pass.context, output_gradient, input_gradient);
+  }
+
+ private:
+  [[nodiscard]] bool has_relu() const { return activation_ == ops::Activation::kRelu; }
+
+  ops::Activation activation_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_sum(const LayerSite& site, ops::Activation activation) {
+  return std::make_unique<Sum>(site, activation);
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,234 @@
+#include "strata/nn/model.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "strata/core/text.hpp"
+
+#include "layers/layer_kinds.hpp"
+#include "model/layer_reader.hpp"
+
+namespace strata::nn {
+namespace {
+
+bool is_trained(const ParameterSpec& spec) {
+  return spec.ownership == Ownership::kOwned && spec.rule == ParameterRule::kTrained;
+}
+
+}  // namespace
+
+Model::Model(const ModelOptions& options) : options_(options) {
+  if (options.layers.empty()) {
+    fail(ExitCode::kUsage,
+         "the model has no layers; give [model] at least one line such as \"layer = dense 10\"");
+  }
+  layers_ =
+      read_layers(options.layers,
+                  {.input = {channels_last(options.input_shape)},
+                   .input_kind = options.input_kind,
+                   .seed = options.seed,
+                   .shards = options.shards,
+                   .token_rows = options.token_rows,
+                   .microbatches = options.step_microbatches,
+                   .lanes = options.lanes,
+                   .sync_batch_norm = options.sync_batch_norm,
+                   .vocabulary = options.input_kind == InputKind::kTokenIds ? options.outputs : 0});
+  for (std::int64_t i = 0; i < layer_count(); ++i) {
+    for (ParameterSpec& spec : layer(i).parameters()) {
+      parameters_.push_back(std::move(spec));
+      parameters_.back().layer = i;
+    }
+    LayerSources& sources = layers_[static_cast<std::size_t>(i)].sources;
+    sources.input = root_of(sources.input);
+    if (sources.added) {
+      sources.added = root_of(*sources.added);
+    }
+  }
+  check_output();
+  check_parameter_names();
+}
+
+std::int64_t Model::root_of(std::int64_t tensor) const {
+  while (tensor != kModelInput && layer(tensor).is_view()) {
+    tensor = sources(tensor).input;
+  }
+  return tensor;
+}
+
+std::vector<std::int64_t> Model::crossing(std::int64_t layer) const {
+  std::set<std::int64_t> tensors;
+  const auto reads = [&](std::int64_t tensor) {
+    if (tensor < layer) {
+      tensors.insert(tensor);
+    }
+  };
+  for (std::int64_t reader = layer; reader < layer_count(); ++reader) {
+    reads(sources(reader).input);
+    if (sources(reader).added) {
+      reads(*sources(reader).added);
+    }
+  }
+  reads(root_of(layer_count() - 1));
+  return {tensors.begin(), tensors.end()};
+}
+
+void Model::check_output() const {
+  const Port& port = output();
+  const bool tokens = options_.input_kind == InputKind::kTokenIds;
+  if (port.placement != Placement::kReplicated && options_.loss == LossKind::kMeanSquaredError) {
+    fail(ExitCode::kUsage,
+         "the last layer \"{}\" leaves its outputs split, but {} needs them whole; leave "
+         "parallel= out, or put a dense layer with parallel=row behind it",
+         options_.layers.back(), name_of(options_.loss));
+  }
+  if (tokens) {
+    if (port.shape.rank() != 2 || port.placement == Placement::kTokens ||
+        port.shape.back() < options_.outputs) {
+      fail(ExitCode::kUsage,
+           "the last layer \"{}\" gives {} for a sample, but a language model needs one logit for "
+           "each of the data set's {} ids at every token; end the model with \"layer = head\"",
+           options_.layers.back(), shape_text(port), options_.outputs);
+    }
+    return;
+  }
+  if (port.shape != Shape{options_.outputs}) {
+    fail(ExitCode::kUsage,
+         "the last layer \"{}\" gives {} for a sample, but {} with this data set needs {}; end the "
+         "model with \"layer = dense {}\"{}",
+         options_.layers.back(), shape_text(port), name_of(options_.loss), options_.outputs,
+         options_.outputs,
+         port.shape.rank() > 1 ? ", and put \"layer = flatten\" before the first dense layer" : "");
+  }
+}
+
+void Model::check_parameter_names() const {
+  std::set<std::string> names;
+  for (const ParameterSpec& spec : parameters_) {
+    if (spec.ownership == Ownership::kOwned && !names.insert(spec.name).second) {
+      fail(ExitCode::kUsage,
+           "two parameters of the model would be called \"{}\"; give one of its layers another "
+           "name with name=",
+           spec.name);
+    }
+  }
+}
+
+std::int64_t Model::parameter_count() const {
+  return std::accumulate(parameters_.begin(), parameters_.end(), std::int64_t{0},
+                         [](std::int64_t sum, const ParameterSpec& spec) {
+                           return is_trained(spec) ? sum + spec.shape.count() : sum;
+                         });
+}
+
+bool Model::joins_lanes() const {
+  return std::any_of(layers_.begin(), layers_.end(),
+                     [](const ModelLayer& entry) { return entry.layer->joins_lanes(); });
+}
+
+std::vector<double> Model::costs() const {
+  // Moving an element takes about as long as this many operations of a matrix product do on current
+  // cores and GPUs.
+  constexpr double kFlopsPerElement = 16.0;
+  std::vector<double> costs;
+  for (const ModelLayer& entry : layers_) {
+    const LayerCost cost = entry.layer->cost();
+    costs.push_back(cost.forward_flops + cost.backward_flops +
+                    kFlopsPerElement * cost.elements_moved);
+  }
+  return costs;
+}
+
+double Model::training_flops() const {
+  return std::accumulate(layers_.begin(), layers_.end(), 0.0,
+                         [](double sum, const ModelLayer& entry) {
+                           return sum + 3.0 * entry.layer->cost().forward_flops;
+                         });
+}
+
+bool has_batch_norm(const Model& model) {
+  return std::any_of(
+      model.parameters().begin(), model.parameters().end(),
+      [](const ParameterSpec& spec) { return spec.rule == ParameterRule::kAverage; });
+}
+
+namespace {
+
+/// The number of a layer with this name, or of the first in a block with it; else how many there
+/// are.
+std::int64_t layer_named(const Model& model, const std::string& name) {
+  std::int64_t number = 0;
+  const auto is_meant = [&](const std::string& other) {
+    return other == name || other.rfind(name + ".", 0) == 0;
+  };
+  while (number < model.layer_count() && !is_meant(model.layer(number).name())) {
+    ++number;
+  }
+  return number;
+}
+
+}  // namespace
+
+grid::StageSplit split_model(const Model& model, std::int64_t stages, const std::string& how) {
+  if (stages > model.layer_count()) {
+    fail(ExitCode::kUsage,
+         "parallel.pipeline is {}, but the model has {} layers; a stage holds at least one, so use "
+         "at most {} stages",
+         stages, model.layer_count(), model.layer_count());
+  }
+  const std::vector<double> costs = model.costs();
+  if (how == "auto") {
+    return grid::balanced_split(costs, stages);
+  }
+  std::vector<std::int64_t> first_layers;
+  for (const std::string& word : split_words(how, ", ")) {
+    std::int64_t number = 0;
+    if (!parse_int64(word, number)) {
+      number = layer_named(model, word);
+    }
+    if (number < 0 || number >= model.layer_count()) {
+      fail(ExitCode::kUsage,
+           "parallel.split names the layer \"{}\"; give a name from the model table or a number "
+           "below {}",
+           word, model.layer_count());
+    }
+    first_layers.push_back(number);
+  }
+  const bool ascends = std::is_sorted(first_layers.begin(), first_layers.end(),
+                                      std::less_equal<>());  // refuses equal neighbours too
+  if (static_cast<std::int64_t>(first_layers.size()) != stages || first_layers.front() != 0 ||
+      (!ascends && stages > 1)) {
+    fail(ExitCode::kUsage,
+         "parallel.split = \"{}\" must list the first layer of each of the {} stages, ascending "
+         "and beginning with "
+         "layer 0, or be \"auto\"",
+         how, stages);
+  }
+  return grid::explicit_split(costs, first_layers);
+}
+
+std::string model_table(const Model& model, const grid::StageSplit& split) {
+  std::vector<std::vector<std::string>> rows{
+      {"#", "layer", "name", "output", "parameters", "stage"}};
+  std::size_t stage = 0;
+  for (std::int64_t i = 0; i < model.layer_count(); ++i) {
+    while (i >= split.stages[stage].end) {
+      ++stage;
+    }
+    const Layer& layer = model.layer(i);
+    std::int64_t count = 0;
+    for (const ParameterSpec& spec : layer.parameters()) {
+      count += is_trained(spec) ? spec.shape.count() : 0;
+    }
+    rows.push_back({std::to_string(i), layer.text(), layer.name(), shape_text(layer.output()),
+                    count_text(count), std::to_string(stage)});
+  }
+  return table_text(rows) +
+         fmt::format("{} parameters; input {}; {} stage{}, the dearest at {:.2f} x the mean cost",
+                     count_text(model.parameter_count()), model.input_shape().text(),
+                     split.stages.size(), split.stages.size() == 1 ? "" : "s", split.imbalance);
+}
+
+}  // namespace strata::nn

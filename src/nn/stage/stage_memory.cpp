@@ -1,0 +1,192 @@
+#include "stage/stage_memory.hpp"
+
+#include "strata/ops/loss.hpp"
+#include "strata/ops/split_cross_entropy.hpp"
+
+#include "stage/gradient_plan.hpp"
+
+namespace strata::nn {
+namespace {
+
+bool holds_last(const Model& model, const StageSpec& spec) {
+  return spec.layers.end == model.layer_count();
+}
+
+std::int64_t logit_rows(const Model& model, const StageSpec& spec) {
+  return rows_at(model.output(), spec.pass.microbatch);
+}
+
+}  // namespace
+
+bool Stage::gradient_replaces_output(const Model& model, const StageSpec& spec) {
+  const std::int64_t i = model.layer_count() - 1;
+  const Layer& last = model.layer(i);
+  return holds_last(model, spec) && !last.is_view() && !last.backward_reads_output() &&
+         !model.sources(i).added;
+}
+
+Stage::ActivationSlot Stage::carve_activations(const Model& model, const StageSpec& spec,
+                                               Carver& carver, Carver& remade) {
+  ActivationSlot slot;
+  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
+    const Layer& layer = model.layer(i);
+    // A view's output is its input; the pass resolves it.
+    slot.outputs.push_back(
+        layer.is_view() ? TensorView()
+                        : carver.take(local_shape(layer.output(), spec.pass), spec.pass.dtype));
+    slot.saved.emplace_back();
+    remade.rewind();
+    for (const SavedSpec& saved : layer.saved(spec.pass)) {
+      Carver& from = saved.keep == Keep::kKept ? carver : remade;
+      slot.saved.back().push_back(from.take(saved.tensor));
+    }
+  }
+  return slot;
+}
+
+std::vector<TensorView> Stage::carve_inputs(const Model& model, const StageSpec& spec,
+                                            Carver& carver) {
+  std::vector<TensorView> inputs;
+  for (const std::int64_t tensor : model.crossing(spec.layers.begin)) {
+    inputs.push_back(carver.take(local_shape(model.port_of(tensor), spec.pass), spec.pass.dtype));
+  }
+  return inputs;
+}
+
+Stage::GradientSlot Stage::carve_gradients(const Model& model, const StageSpec& spec,
+                                           Carver& carver, Carver& shared) {
+  const GradientPlan plan = plan_gradients(model, spec);
+  std::vector<Interval> intervals;
+  for (const GradientPlan::Piece& piece : plan.pieces) {
+    if (piece.home == GradientPlan::Home::kShared) {
+      intervals.push_back({.bytes = Carver::bytes_of(piece.tensor.shape, piece.tensor.dtype),
+                           .begin = piece.begin,
+                           .end = piece.end});
+    }
+  }
+  const std::vector<std::int64_t> offsets = place_intervals(intervals);
+  auto offset = offsets.begin();
+  std::vector<TensorView> views;
+  for (std::int64_t i = 0; i < std::ssize(plan.pieces); ++i) {
+    const GradientPlan::Piece& piece = plan.pieces[static_cast<std::size_t>(i)];
+    if (piece.home == GradientPlan::Home::kShared) {
+      shared.move_to(*offset++);
+      views.push_back(shared.take(piece.tensor));
+    } else {
+      const bool replaces = gradient_replaces_output(model, spec) && i == plan.received.front();
+      views.push_back(replaces ? TensorView() : carver.take(piece.tensor));
+    }
+  }
+
+  const auto view_of = [&](std::int64_t piece) {
+    return piece == GradientPlan::kNone ? TensorView() : views[static_cast<std::size_t>(piece)];
+  };
+  const auto views_of = [&](const std::vector<std::int64_t>& pieces) {
+    std::vector<TensorView> list;
+    std::transform(pieces.begin(), pieces.end(), std::back_inserter(list), view_of);
+    return list;
+  };
+  GradientSlot slot{.received = views_of(plan.received), .sent = views_of(plan.sent)};
+  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
+    const GradientPlan::LayerGradients& planned =
+        plan.layers[static_cast<std::size_t>(i - spec.layers.begin)];
+    TensorView input = view_of(planned.input);
+    if (!input.empty()) {
+      input = input.reshaped(local_shape(model.layer(i).input(), spec.pass));
+    }
+    slot.layers.push_back({.output = view_of(planned.output),
+                           .input = input,
+                           .input_sum = view_of(planned.input_sum),
+                           .added = view_of(planned.added),
+                           .added_sum = view_of(planned.added_sum),
+                           .inner = views_of(planned.inner)});
+  }
+  return slot;
+}
+
+std::vector<std::vector<TensorView>> Stage::carve_workspace(const Model& model,
+                                                            const StageSpec& spec, Carver& carver) {
+  std::vector<std::vector<TensorView>> workspace;
+  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
+    carver.rewind();
+    workspace.emplace_back();
+    for (const TensorSpec& needed : model.layer(i).workspace(spec.pass)) {
+      workspace.back().push_back(carver.take(needed));
+    }
+  }
+  return workspace;
+}
+
+/// The parts of all shards, those of the own, and the sums.
+std::vector<TensorView> Stage::carve_loss(const Model& model, const StageSpec& spec,
+                                          Carver& carver) {
+  carver.rewind();
+  if (!holds_last(model, spec) || model.output().placement != Placement::kFeatures) {
+    return {};
+  }
+  const std::int64_t rows = logit_rows(model, spec);
+  const DType dtype = compute_dtype(spec.pass.dtype);
+  return {carver.take(Shape{spec.pass.shards.count, rows, ops::kCrossEntropyParts}, dtype),
+          carver.take(Shape{spec.pass.shards.own.count(), rows, ops::kCrossEntropyParts}, dtype),
+          carver.take(Shape{rows}, dtype)};
+}
+
+/// An entry for every slot of every lane.
+TensorView Stage::carve_losses(const Model& model, const StageSpec& spec, Carver& carver) {
+  const std::int64_t slots = holds_last(model, spec) ? spec.slots.losses * spec.pass.together : 0;
+  return carver.take(Shape{slots, ops::kLossElements}, DType::kInt64);
+}
+
+LayerTraffic Stage::traffic(const Model& model, const StageSpec& spec) {
+  LayerTraffic traffic;
+  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
+    traffic += model.layer(i).traffic(spec.pass);
+  }
+  if (holds_last(model, spec) && model.output().placement == Placement::kFeatures) {
+    traffic += exchange_of(
+        spec.pass,
+        static_cast<double>(spec.pass.shards.count * logit_rows(model, spec) *
+                            ops::kCrossEntropyParts * size_bytes(compute_dtype(spec.pass.dtype))));
+  }
+  return traffic;
+}
+
+LayerTraffic Stage::lane_traffic(const Model& model, const StageSpec& spec, std::int64_t replicas) {
+  LayerTraffic traffic;
+  for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
+    if (model.layer(i).joins_lanes()) {
+      // Forward, and backward where the input has a gradient.
+      const std::int64_t gathers = model.sources(i).input == kModelInput ? 1 : 2;
+      traffic.messages += static_cast<double>(gathers * (replicas - 1));
+      traffic.bytes += static_cast<double>(gathers * (replicas - 1) * spec.pass.together *
+                                           model.layer(i).lane_bytes(spec.pass));
+    }
+  }
+  return traffic;
+}
+
+std::vector<MemoryItem> Stage::memory(const Model& model, const StageSpec& spec) {
+  Carver activations(nullptr);
+  Carver remade(nullptr);
+  Carver inputs(nullptr);
+  Carver gradients(nullptr);
+  Carver shared(nullptr);
+  Carver workspace(nullptr);
+  Carver losses(nullptr);
+  carve_activations(model, spec, activations, remade);
+  carve_inputs(model, spec, inputs);
+  carve_gradients(model, spec, gradients, shared);
+  carve_workspace(model, spec, workspace);
+  carve_loss(model, spec, workspace);
+  carve_losses(model, spec, losses);
+  const std::int64_t lanes = spec.pass.together;
+  return {{"activations", lanes * spec.slots.activations * activations.bytes()},
+          {"activations made again", lanes * remade.bytes()},
+          {"received activations", lanes * spec.slots.inputs * inputs.bytes()},
+          {"activation gradients", lanes * spec.slots.gradients * gradients.bytes()},
+          {"shared gradients", lanes * shared.bytes()},
+          {"workspace", workspace.bytes()},
+          {"losses of a step", losses.bytes()}};
+}
+
+}  // namespace strata::nn

@@ -1,0 +1,314 @@
+#include "strata/ops/attention.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "attention/attention_tiles.hpp"
+#include "attention/cudnn_attention_limits.hpp"
+#include "cuda/ops.hpp"
+
+namespace strata::ops {
+namespace {
+
+/// A thread's memory: all keys (as tiles of columns x keys) and values of a key-value head, and the
+/// queries of one tile with their scores, sums of values, largest score and sum of exponentials
+/// so far, and what a tile of keys brings the sums down by.
+template <typename T>
+struct ForwardScratch {
+  ForwardScratch(T* memory, std::int64_t keys, std::int64_t head_size) {
+    ScratchCursor<T> cursor(memory);
+    const std::int64_t width = padded(head_size);
+    keys_turned = cursor.take(tiles_of(keys) * kTile * head_size);
+    values = cursor.take(keys * width);
+    queries = cursor.take(kTile * width);
+    sums = cursor.take(kTile * width);
+    scores = cursor.take(kTile * kTile);
+    largest = cursor.take(kTile);
+    total = cursor.take(kTile);
+    factors = cursor.take(kTile);
+  }
+  static std::int64_t elements(std::int64_t keys, std::int64_t head_size) {
+    const std::int64_t width = padded(head_size);
+    return padded(tiles_of(keys) * kTile * head_size) + keys * width + 2 * kTile * width +
+           kTile * kTile + 3 * kTile;
+  }
+
+  T* keys_turned;
+  T* values;
+  T* queries;
+  T* sums;
+  T* scores;
+  T* largest;
+  T* total;
+  T* factors;
+};
+
+/// The queries of one head: query i stands behind `past` tokens and i queries. log_sums may be
+/// null.
+template <typename T, typename Stored>
+struct QueryHead {
+  HeadRows<const Stored> queries;
+  std::int64_t count = 0;
+  std::int64_t past = 0;
+  std::int64_t head_size = 0;
+  T scale{};
+  HeadRows<Stored> y;
+  T* log_sums = nullptr;
+};
+
+template <typename T>
+T larger(T a, T b) {
+  return b > a ? b : a;
+}
+
+/// Pre: count is a multiple of kTileColumns, not 0.
+template <typename T>
+T largest_of(const T* x, std::int64_t count) {
+  std::array<T, kTileColumns> lanes;
+  lanes.fill(-std::numeric_limits<T>::infinity());
+  for (std::int64_t i = 0; i < count; i += kTileColumns) {
+#pragma omp simd
+    for (std::int64_t lane = 0; lane < kTileColumns; ++lane) {
+      T& largest = lanes[static_cast<std::size_t>(lane)];
+      largest = larger(largest, x[i + lane]);
+    }
+  }
+  return folded<kTileColumns>(lanes, larger<T>);
+}
+
+/// x = exp(x - largest), and their sum.
+template <typename T>
+T exponentials(T* x, std::int64_t count, T largest) {
+  std::array<T, kTileColumns> lanes{};
+  for (std::int64_t i = 0; i < count; i += kTileColumns) {
+#pragma omp simd
+    for (std::int64_t lane = 0; lane < kTileColumns; ++lane) {
+      const T value = fast_exp(x[i + lane] - largest);
+      x[i + lane] = value;
+      lanes[static_cast<std::size_t>(lane)] += value;
+    }
+  }
+  return sum_of(lanes);
+}
+
+/// Turns the scores of a tile of `rows` queries into exponentials below the largest score that each
+/// has met, and adds them up; what was summed before is brought down to it.
+template <typename T>
+void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_t columns,
+                  std::int64_t offset) {
+  // Of keys behind the query's, none.
+  const auto seen_by = [=](std::int64_t row) {
+    return std::clamp<std::int64_t>(row + offset + 1, 0, columns);
+  };
+  for (std::int64_t row = 0; row < rows; ++row) {
+    T* const scores = scratch.scores + row * kTile;
+    mask_last(scores, seen_by(row), -std::numeric_limits<T>::infinity());
+    scratch.factors[row] = scratch.largest[row];
+    scratch.largest[row] = larger(scratch.largest[row], largest_of(scores, padded(seen_by(row))));
+  }
+#pragma omp simd
+  for (std::int64_t row = 0; row < rows; ++row) {
+    scratch.factors[row] = fast_exp(scratch.factors[row] - scratch.largest[row]);
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    T* const scores = scratch.scores + row * kTile;
+    const std::int64_t count = padded(seen_by(row));
+    const T sum = exponentials(scores, count, scratch.largest[row]);
+    scratch.total[row] = scratch.total[row] * scratch.factors[row] + sum;
+    clear_rest(scores, count);
+  }
+}
+
+/// Brings sums of values down to a larger largest score.
+template <typename T>
+void scale_sums(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_t width) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    T* const sums = scratch.sums + row * width;
+    const T factor = scratch.factors[row];
+#pragma omp simd
+    for (std::int64_t c = 0; c < width; ++c) {
+      sums[c] *= factor;
+    }
+  }
+}
+
+/// One tile of queries from `first` on, over all tiles of keys that they see.
+template <typename T, typename Stored>
+void forward_queries(const QueryHead<T, Stored>& head, const ForwardScratch<T>& scratch,
+                     std::int64_t first) {
+  const std::int64_t rows = std::min(kTile, head.count - first);
+  const std::int64_t width = padded(head.head_size);
+  const std::int64_t keys = head.past + first + rows;
+  gather_rows(head.queries.from(first), rows, head.head_size, head.scale, scratch.queries, width);
+  std::fill_n(scratch.sums, rows * width, T{0});
+  std::fill_n(scratch.largest, rows, -std::numeric_limits<T>::infinity());
+  std::fill_n(scratch.total, rows, T{0});
+  for (std::int64_t key = 0; key < keys; key += kTile) {
+    const std::int64_t columns = std::min(kTile, keys - key);
+    const std::int64_t offset = head.past + first - key;
+    tile_product<TileForm::kScores, T>(
+        {rows, padded(columns), head.head_size, offset, scratch.queries, width,
+         scratch.keys_turned + key * head.head_size, kTile, scratch.scores, kTile});
+    softmax_tile(scratch, rows, columns, offset);
+    if (key > 0) {
+      scale_sums(scratch, rows, width);
+    }
+    tile_product<TileForm::kOfKeys, T>({rows, width, columns, offset, scratch.scores, kTile,
+                                        scratch.values + key * width, width, scratch.sums, width});
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    scatter_rows(scratch.sums + row * width, width, 1, head.head_size, T{1} / scratch.total[row],
+                 head.y.from(first + row));
+    if (head.log_sums != nullptr) {
+      head.log_sums[first + row] = scratch.largest[row] + std::log(scratch.total[row]);
+    }
+  }
+}
+
+template <typename T, typename Stored>
+void gather_keys(const HeadRows<const Stored>& keys, const HeadRows<const Stored>& values,
+                 std::int64_t count, std::int64_t head_size, const ForwardScratch<T>& scratch) {
+  gather_turned(keys, count, head_size, scratch.keys_turned);
+  gather_rows(values, count, head_size, T{1}, scratch.values, padded(head_size));
+}
+
+template <typename T, typename Stored>
+void forward_head(const QueryHead<T, Stored>& head, const ForwardScratch<T>& scratch) {
+  for (std::int64_t first = 0; first < head.count; first += kTile) {
+    forward_queries(head, scratch, first);
+  }
+}
+
+template <typename Stored>
+void forward(Context& context, const AttentionShape& shape, const Stored* qkv, Stored* y,
+             Compute<Stored>* log_sums) {
+  using T = Compute<Stored>;
+  const std::int64_t tokens = shape.tokens;
+  const std::int64_t size = shape.head_size;
+  const ThreadScratch<T> memory(context, ForwardScratch<T>::elements(tokens, size));
+  parallel_for(context, shape.sequences * shape.kv_heads, 1, [&](std::int64_t item, std::int64_t) {
+    const std::int64_t sequence = item / shape.kv_heads;
+    const std::int64_t kv_head = item % shape.kv_heads;
+    const ForwardScratch<T> scratch(memory.mine(), tokens, size);
+    gather_keys(qkv_head(shape, qkv, sequence, kv_head, shape.queries),
+                qkv_head(shape, qkv, sequence, kv_head, shape.queries + 1), tokens, size, scratch);
+    for (std::int64_t query = 0; query < shape.queries; ++query) {
+      const std::int64_t head = kv_head * shape.queries + query;
+      forward_head<T, Stored>({qkv_head(shape, qkv, sequence, kv_head, query), tokens, 0, size,
+                               score_scale<T>(shape), output_head(shape, y, sequence, head),
+                               log_sums + (sequence * shape.heads() + head) * tokens},
+                              scratch);
+    }
+  });
+}
+
+/// The capacity of a cache of keys or values. Pre: it has room for the new tokens.
+std::int64_t require_cache(const AttentionShape& shape, const ConstTensorView& qkv,
+                           std::int64_t past, const ConstTensorView& cache) {
+  require(shape.sequences == 1, "a cache for {} sequences", shape.sequences);
+  require(cache.shape().rank() == 3, "a cache of {}", cache.shape().text());
+  const std::int64_t capacity = cache.shape()[1];
+  require_like(cache, qkv.dtype(), Shape{shape.kv_heads, capacity, shape.head_size},
+               "attention's cache");
+  require(past >= 0 && past + shape.tokens <= capacity, "{} tokens behind {} in a cache for {}",
+          shape.tokens, past, capacity);
+  return capacity;
+}
+
+}  // namespace
+
+std::int64_t library_attention_bytes(const AttentionShape& shape, DType dtype) {
+  const std::int64_t of_head = shape.tokens * shape.tokens;
+  if (dtype != DType::kBfloat16 || !shows_its_order(shape) ||
+      shape.queries * of_head > kMostLibraryWeights) {
+    return 0;
+  }
+  return std::min(shape.sequences * shape.heads() * of_head, kMostLibraryWeights) *
+         size_bytes(dtype);
+}
+
+void causal_attention_forward(Context& context, const AttentionShape& shape,
+                              const ConstTensorView& qkv, const TensorView& y,
+                              const TensorView& log_sums) {
+  require_qkv(shape, qkv);
+  require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
+  require_like(log_sums, compute_dtype(qkv.dtype()),
+               Shape{shape.sequences, shape.heads(), shape.tokens}, "attention's log_sums");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::causal_attention_forward(context, shape, qkv, y, log_sums);
+    }
+  }
+  with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
+    forward(context, shape, qkv.host<Stored>().data(), y.host<Stored>().data(),
+            log_sums.host<Compute<Stored>>().data());
+  });
+}
+
+void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
+                      const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
+                      const TensorView& y) {
+  require_qkv(shape, qkv);
+  require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
+  const std::int64_t capacity = require_cache(shape, qkv, past, keys);
+  require_like(values, keys.dtype(), keys.shape(), "attention's values");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::cached_attention(context, shape, qkv, keys, values, past, y);
+    }
+  }
+  const std::int64_t size = shape.head_size;
+  const std::int64_t total = past + shape.tokens;
+  with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
+    using T = Compute<Stored>;
+    const Stored* from = qkv.host<Stored>().data();
+    const Stored* key = keys.host<Stored>().data();
+    const Stored* value = values.host<Stored>().data();
+    Stored* to = y.host<Stored>().data();
+    const ThreadScratch<T> memory(context, ForwardScratch<T>::elements(total, size));
+    parallel_for(context, shape.kv_heads, 1, [&](std::int64_t kv_head, std::int64_t) {
+      const ForwardScratch<T> scratch(memory.mine(), total, size);
+      const std::int64_t begin = kv_head * capacity * size;
+      gather_keys<T, Stored>({key + begin, size}, {value + begin, size}, total, size, scratch);
+      for (std::int64_t query = 0; query < shape.queries; ++query) {
+        forward_head<T, Stored>(
+            {qkv_head(shape, from, 0, kv_head, query), shape.tokens, past, size,
+             score_scale<T>(shape), output_head(shape, to, 0, kv_head * shape.queries + query)},
+            scratch);
+      }
+    });
+  });
+}
+
+void append_to_cache(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
+                     std::int64_t past, const TensorView& keys, const TensorView& values) {
+  require_qkv(shape, qkv);
+  const std::int64_t capacity = require_cache(shape, qkv, past, keys);
+  require_like(values, keys.dtype(), keys.shape(), "attention's values");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::append_to_cache(context, shape, qkv, past, keys, values);
+    }
+  }
+  const std::int64_t size = shape.head_size;
+  with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
+    const Stored* from = qkv.host<Stored>().data();
+    Stored* key = keys.host<Stored>().data();
+    Stored* value = values.host<Stored>().data();
+    parallel_for(context, shape.kv_heads, 1, [&](std::int64_t kv_head, std::int64_t) {
+      const auto new_keys = qkv_head(shape, from, 0, kv_head, shape.queries);
+      const auto new_values = qkv_head(shape, from, 0, kv_head, shape.queries + 1);
+      for (std::int64_t token = 0; token < shape.tokens; ++token) {
+        const std::int64_t at = (kv_head * capacity + past + token) * size;
+        std::copy_n(new_keys.from(token).data, size, key + at);
+        std::copy_n(new_values.from(token).data, size, value + at);
+      }
+    });
+  });
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,187 @@
+#include "strata/ops/attention.hpp"
+
+#include "attention/cuda_attention.hpp"
+#include "attention/cudnn_attention.hpp"
+#include "cuda/ops.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+/// Brings a warp's rows to a larger largest score: weights become exponentials below it, sums and
+/// totals what they are below it.
+template <int kChunks, typename C>
+struct RunningSoftmax {
+  C largest[kRowsOfWarp];
+  C total[kRowsOfWarp];
+  C sums[kRowsOfWarp][kChunks];
+
+  __device__ RunningSoftmax() {
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      largest[r] = -static_cast<C>(INFINITY);
+      total[r] = C{0};
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        sums[r][chunk] = C{0};
+      }
+    }
+  }
+
+  /// This lane's score of row r, minus infinity where it is not seen. The first tile's first key is
+  /// seen by every row, so that the largest is a number from then on.
+  __device__ C weigh(int r, C score) {
+    C most = score;
+#pragma unroll
+    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+      most = larger(most, __shfl_xor_sync(kWholeWarp, most, distance));
+    }
+    const C before = largest[r];
+    largest[r] = larger(before, most);
+    const C factor = exponential(before - largest[r]);
+    const C weight = exponential(score - largest[r]);
+    C sum = weight;
+#pragma unroll
+    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+      sum += __shfl_xor_sync(kWholeWarp, sum, distance);
+    }
+    total[r] = fused(total[r], factor, sum);
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      sums[r][chunk] *= factor;
+    }
+    return weight;
+  }
+};
+
+/// A block a tile of queries of one head.
+template <int kChunks, typename Stored>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
+                   ForwardTensors<Stored> tensors) {
+  using C = Compute<Stored>;
+  const std::int64_t heads = shape.kv_heads * shape.queries;
+  // The last tiles see the most keys, so they go first.
+  const std::int64_t first = (tiles - 1 - blockIdx.x % tiles) * kTileRows;
+  const std::int64_t head = blockIdx.x / tiles % heads;
+  const std::int64_t sequence = blockIdx.x / tiles / heads;
+  const std::int64_t kv_head = head / shape.queries;
+  const SeenRows<Stored> seen = seen_rows(shape, tensors, sequence, kv_head);
+  constexpr int kTile = kTileRows * kTileStride<kChunks>;
+  C* const query_tile = shared_memory<C>();
+  C* const key_tile = query_tile + kTile;
+  C* const value_tile = key_tile + kTile;
+  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, head % shape.queries),
+                             first, shape.tokens, shape.head_size, scale, query_tile);
+
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::int64_t queries = first + kTileRows < shape.tokens ? first + kTileRows : shape.tokens;
+  const std::int64_t key_count = tensors.past + queries;
+  RunningSoftmax<kChunks, C> softmax;
+  for (std::int64_t key = 0; key < key_count; key += kTileRows) {
+    // All have read the last tiles.
+    __syncthreads();
+    load_tile<kChunks, Stored>(seen.keys, key, key_count, shape.head_size, C{1}, key_tile);
+    load_tile<kChunks, Stored>(seen.values, key, key_count, shape.head_size, C{1}, value_tile);
+    __syncthreads();
+    C weights[kRowsOfWarp];
+    dot_rows<kChunks>(query_tile, key_tile, weights);
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      const std::int64_t query = tensors.past + first + warp * kRowsOfWarp + r;
+      const bool counts = key + lane <= query && key + lane < key_count;
+      weights[r] = softmax.weigh(r, counts ? weights[r] : -static_cast<C>(INFINITY));
+    }
+    add_weighted_rows<kChunks>(weights, value_tile, softmax.sums);
+  }
+
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    const C inverse = C{1} / softmax.total[r];
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      softmax.sums[r][chunk] *= inverse;
+    }
+    const std::int64_t query = first + warp * kRowsOfWarp + r;
+    if (tensors.log_sums != nullptr && lane == 0 && query < shape.tokens) {
+      tensors.log_sums[(sequence * heads + head) * shape.tokens + query] =
+          softmax.largest[r] + log(softmax.total[r]);
+    }
+  }
+  store_rows<kChunks, Stored>(output_rows(shape, tensors.y, sequence, head), first, shape.tokens,
+                              shape.head_size, C{1}, softmax.sums);
+}
+
+template <typename Stored>
+void forward(Context& context, const char* name, const AttentionShape& shape,
+             const ForwardTensors<Stored>& tensors) {
+  using C = Compute<Stored>;
+  if constexpr (std::is_same_v<Stored, __nv_bfloat16>) {
+    if (is_for_tensor_cores(shape.head_size)) {
+      matrix_attention_forward(context, name, shape, tensors);
+      return;
+    }
+  }
+  const std::int64_t tiles = tiles_of(shape.tokens);
+  with_chunks(shape.head_size, [&]<int kChunks>(std::integral_constant<int, kChunks>) {
+    launch(context, name,
+           {shape.sequences * shape.heads() * tiles, kThreads, tile_bytes<kChunks, C>(3)},
+           forward_kernel<kChunks, Stored>, shape, tiles, score_scale<C>(shape), tensors);
+  });
+}
+
+/// A thread an element of a new key and the value beside it.
+template <typename Stored>
+__global__ void append_kernel(std::int64_t count, AttentionShape shape, const Stored* qkv,
+                              std::int64_t past, std::int64_t capacity, Stored* keys,
+                              Stored* values) {
+  const std::int64_t i = thread_number();
+  if (i >= count) {
+    return;
+  }
+  const std::int64_t column = i % shape.head_size;
+  const std::int64_t token = i / shape.head_size % shape.tokens;
+  const std::int64_t kv_head = i / shape.head_size / shape.tokens;
+  const HeadRows<const Stored> from = qkv_rows(shape, qkv, 0, kv_head, shape.queries);
+  const std::int64_t source = token * from.stride + column;
+  const std::int64_t target = (kv_head * capacity + past + token) * shape.head_size + column;
+  keys[target] = from.data[source];
+  values[target] = from.data[source + shape.head_size];
+}
+
+}  // namespace
+
+void causal_attention_forward(Context& context, const AttentionShape& shape,
+                              const ConstTensorView& qkv, const TensorView& y,
+                              const TensorView& log_sums) {
+  if (library_attention_forward(context, shape, qkv, y, log_sums)) {
+    return;
+  }
+  with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
+    forward<Stored>(context, "causal_attention_forward", shape,
+                    {qkv.device<Stored>(), nullptr, nullptr, 0, 0, y.device<Stored>(),
+                     log_sums.device<Compute<Stored>>()});
+  });
+}
+
+void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
+                      const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
+                      const TensorView& y) {
+  with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
+    forward<Stored>(context, "cached_attention", shape,
+                    {qkv.device<Stored>(), keys.device<Stored>(), values.device<Stored>(),
+                     keys.shape()[1], past, y.device<Stored>(), nullptr});
+  });
+}
+
+void append_to_cache(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
+                     std::int64_t past, const TensorView& keys, const TensorView& values) {
+  const std::int64_t count = shape.kv_heads * shape.tokens * shape.head_size;
+  with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
+    launch(context, "append_to_cache", grid_of(count), append_kernel<Stored>, count, shape,
+           qkv.device<Stored>(), past, keys.shape()[1], keys.device<Stored>(),
+           values.device<Stored>());
+  });
+}
+
+}  // namespace strata::ops::cuda

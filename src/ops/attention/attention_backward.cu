@@ -1,0 +1,218 @@
+#include "strata/ops/attention.hpp"
+
+#include "attention/cuda_attention.hpp"
+#include "attention/cudnn_attention.hpp"
+#include "cuda/ops.hpp"
+
+// The gradient is made by three kernels, none of which adds to what another block writes: dy y of
+// each row; the gradients of keys and values, a block a tile of keys; those of queries, a block a
+// tile of queries. Scores are computed twice.
+namespace strata::ops::cuda {
+namespace {
+
+/// A warp a row of a head.
+template <typename Stored>
+__global__ void __launch_bounds__(kThreads)
+    corrections_kernel(std::int64_t count, AttentionShape shape, BackwardTensors<Stored> tensors) {
+  using C = Compute<Stored>;
+  const std::int64_t index =
+      static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (index >= count) {
+    return;
+  }
+  const std::int64_t heads = shape.kv_heads * shape.queries;
+  const std::int64_t token = index % shape.tokens;
+  const std::int64_t head = index / shape.tokens % heads;
+  const std::int64_t sequence = index / shape.tokens / heads;
+  const std::int64_t first = ((sequence * shape.tokens + token) * heads + head) * shape.head_size;
+  C sum{0};
+  for (std::int64_t i = threadIdx.x % kWarp; i < shape.head_size; i += kWarp) {
+    sum = fused(value_of(tensors.y[first + i]), value_of(tensors.dy[first + i]), sum);
+  }
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    sum += __shfl_xor_sync(kWholeWarp, sum, distance);
+  }
+  if (threadIdx.x % kWarp == 0) {
+    tensors.corrections[index] = sum;
+  }
+}
+
+/// A query's weight of a key, and the gradient of its score. Both are 0 where it does not see it.
+template <typename C>
+struct Weight {
+  C weight;
+  C dscore;
+};
+
+template <typename C>
+__device__ Weight<C> weight_of(bool seen, C score, C dweight, C log_sum, C correction) {
+  if (!seen) {
+    return {C{0}, C{0}};
+  }
+  const C weight = exponential(score - log_sum);
+  return {weight, weight * (dweight - correction)};
+}
+
+/// A block a tile of keys of one key-value head: its rows are keys, its lanes queries.
+template <int kChunks, typename Stored>
+__global__ void __launch_bounds__(kThreads)
+    keys_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
+                BackwardTensors<Stored> tensors) {
+  using C = Compute<Stored>;
+  const std::int64_t heads = shape.kv_heads * shape.queries;
+  const std::int64_t tokens = shape.tokens;
+  const std::int64_t size = shape.head_size;
+  const std::int64_t first = blockIdx.x % tiles * kTileRows;
+  const std::int64_t kv_head = blockIdx.x / tiles % shape.kv_heads;
+  const std::int64_t sequence = blockIdx.x / tiles / shape.kv_heads;
+  constexpr int kTile = kTileRows * kTileStride<kChunks>;
+  C* const key_tile = shared_memory<C>();
+  C* const value_tile = key_tile + kTile;
+  C* const query_tile = value_tile + kTile;
+  C* const dy_tile = query_tile + kTile;
+  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries), first,
+                             tokens, size, C{1}, key_tile);
+  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries + 1),
+                             first, tokens, size, C{1}, value_tile);
+
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  C dkeys[kRowsOfWarp][kChunks] = {};
+  C dvalues[kRowsOfWarp][kChunks] = {};
+  for (std::int64_t query = 0; query < shape.queries; ++query) {
+    const std::int64_t head = kv_head * shape.queries + query;
+    const std::int64_t sums = (sequence * heads + head) * tokens;
+    for (std::int64_t from = first; from < tokens; from += kTileRows) {
+      // All have read the last tiles.
+      __syncthreads();
+      // With scaled queries the scores and the gradient of the keys are scaled too.
+      load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, query), from,
+                                 tokens, size, scale, query_tile);
+      load_tile<kChunks, Stored>(output_rows(shape, tensors.dy, sequence, head), from, tokens, size,
+                                 C{1}, dy_tile);
+      __syncthreads();
+      C weights[kRowsOfWarp];
+      C dscores[kRowsOfWarp];
+      dot_rows<kChunks>(key_tile, query_tile, weights);
+      dot_rows<kChunks>(value_tile, dy_tile, dscores);
+      const std::int64_t token = from + lane;
+      const bool exists = token < tokens;
+      const C log_sum = exists ? tensors.log_sums[sums + token] : C{0};
+      const C correction = exists ? tensors.corrections[sums + token] : C{0};
+#pragma unroll
+      for (int r = 0; r < kRowsOfWarp; ++r) {
+        const bool seen = exists && first + warp * kRowsOfWarp + r <= token;
+        const Weight<C> both = weight_of(seen, weights[r], dscores[r], log_sum, correction);
+        weights[r] = both.weight;
+        dscores[r] = both.dscore;
+      }
+      add_weighted_rows<kChunks>(weights, dy_tile, dvalues);
+      add_weighted_rows<kChunks>(dscores, query_tile, dkeys);
+    }
+  }
+  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, sequence, kv_head, shape.queries),
+                              first, tokens, size, C{1}, dkeys);
+  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, sequence, kv_head, shape.queries + 1),
+                              first, tokens, size, C{1}, dvalues);
+}
+
+/// A block a tile of queries of one head: its rows are queries, its lanes keys.
+template <int kChunks, typename Stored>
+__global__ void __launch_bounds__(kThreads)
+    queries_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
+                   BackwardTensors<Stored> tensors) {
+  using C = Compute<Stored>;
+  const std::int64_t heads = shape.kv_heads * shape.queries;
+  const std::int64_t tokens = shape.tokens;
+  const std::int64_t size = shape.head_size;
+  // The last tiles see the most keys, so they go first.
+  const std::int64_t first = (tiles - 1 - blockIdx.x % tiles) * kTileRows;
+  const std::int64_t head = blockIdx.x / tiles % heads;
+  const std::int64_t sequence = blockIdx.x / tiles / heads;
+  const std::int64_t kv_head = head / shape.queries;
+  const std::int64_t query = head % shape.queries;
+  constexpr int kTile = kTileRows * kTileStride<kChunks>;
+  C* const query_tile = shared_memory<C>();
+  C* const dy_tile = query_tile + kTile;
+  C* const key_tile = dy_tile + kTile;
+  C* const value_tile = key_tile + kTile;
+  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, query), first, tokens,
+                             size, scale, query_tile);
+  load_tile<kChunks, Stored>(output_rows(shape, tensors.dy, sequence, head), first, tokens, size,
+                             C{1}, dy_tile);
+
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::int64_t sums = (sequence * heads + head) * tokens;
+  C log_sums[kRowsOfWarp];
+  C corrections[kRowsOfWarp];
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    const std::int64_t token = first + warp * kRowsOfWarp + r;
+    log_sums[r] = token < tokens ? tensors.log_sums[sums + token] : C{0};
+    corrections[r] = token < tokens ? tensors.corrections[sums + token] : C{0};
+  }
+  C dqueries[kRowsOfWarp][kChunks] = {};
+  for (std::int64_t key = 0; key <= first; key += kTileRows) {
+    // All have read the last tiles.
+    __syncthreads();
+    load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries), key,
+                               tokens, size, C{1}, key_tile);
+    load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries + 1),
+                               key, tokens, size, C{1}, value_tile);
+    __syncthreads();
+    C scores[kRowsOfWarp];
+    C dscores[kRowsOfWarp];
+    dot_rows<kChunks>(query_tile, key_tile, scores);
+    dot_rows<kChunks>(dy_tile, value_tile, dscores);
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      const std::int64_t token = first + warp * kRowsOfWarp + r;
+      const bool seen = token < tokens && key + lane <= token;
+      dscores[r] = weight_of(seen, scores[r], dscores[r], log_sums[r], corrections[r]).dscore;
+    }
+    add_weighted_rows<kChunks>(dscores, key_tile, dqueries);
+  }
+  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, sequence, kv_head, query), first,
+                              tokens, size, scale, dqueries);
+}
+
+}  // namespace
+
+void causal_attention_backward(Context& context, const AttentionShape& shape,
+                               const ConstTensorView& qkv, const ConstTensorView& y,
+                               const ConstTensorView& log_sums, const ConstTensorView& dy,
+                               const TensorView& dqkv) {
+  if (library_attention_backward(context, shape, qkv, y, log_sums, dy, dqkv)) {
+    return;
+  }
+  const std::int64_t rows = shape.sequences * shape.heads() * shape.tokens;
+  const std::int64_t tiles = tiles_of(shape.tokens);
+  with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
+    using C = Compute<Stored>;
+    const BackwardTensors<Stored> tensors{qkv.device<Stored>(),  y.device<Stored>(),
+                                          log_sums.device<C>(),  dy.device<Stored>(),
+                                          dqkv.device<Stored>(), scratch_of<C>(context, rows)};
+    constexpr std::int64_t kWarps = kThreads / kWarp;
+    launch(context, "attention's corrections", {(rows + kWarps - 1) / kWarps, kThreads, 0},
+           corrections_kernel<Stored>, rows, shape, tensors);
+    if constexpr (std::is_same_v<Stored, __nv_bfloat16>) {
+      if (is_for_tensor_cores(shape.head_size)) {
+        matrix_attention_backward(context, shape, tensors);
+        return;
+      }
+    }
+    with_chunks(shape.head_size, [&]<int kChunks>(std::integral_constant<int, kChunks>) {
+      const std::int64_t shared = tile_bytes<kChunks, C>(4);
+      launch(context, "attention's gradient of keys",
+             {shape.sequences * shape.kv_heads * tiles, kThreads, shared},
+             keys_kernel<kChunks, Stored>, shape, tiles, score_scale<C>(shape), tensors);
+      launch(context, "attention's gradient of queries",
+             {shape.sequences * shape.heads() * tiles, kThreads, shared},
+             queries_kernel<kChunks, Stored>, shape, tiles, score_scale<C>(shape), tensors);
+    });
+  });
+}
+
+}  // namespace strata::ops::cuda

@@ -1,0 +1,189 @@
+#include <cmath>
+
+#include "attention/cuda_attention.hpp"
+#include "attention/tensor_core_tiles.hpp"
+
+// Attention's forward pass on tensor cores. A block has a tile of queries of one head, goes through
+// tiles of keys from the first on, and carries each row's largest score and sum of exponentials
+// along. A warp's scores become its weights where they are, in registers. Source: Dao,
+// "FlashAttention-2", arXiv 2307.08691.
+namespace strata::ops::cuda {
+namespace {
+
+using Stored = __nv_bfloat16;
+
+constexpr int kStages = 2;
+
+/// Elements of a tile.
+template <int kHead>
+constexpr int kTile = kSide* kHead;
+
+/// A lane's rows g and g + 8 of 16: the largest score, and the lane's own part of the sum of
+/// exponentials below it.
+struct RowState {
+  float largest[2] = {-INFINITY, -INFINITY};
+  float total[2] = {0.0F, 0.0F};
+};
+
+/// Turns 16 rows of scores into weights, which are 2^(factor (score - largest)), and brings what
+/// was summed up so far to a larger largest score.
+template <int kCount, int kSums>
+__device__ void weigh(float factor, SumMatrix (&scores)[kCount], RowState& state,
+                      SumMatrix (&sums)[kSums]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float most = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      most = larger(most, larger(scores[j].sums[2 * half], scores[j].sums[2 * half + 1]));
+    }
+    most = larger(most, __shfl_xor_sync(kWholeWarp, most, 1));
+    most = larger(most, __shfl_xor_sync(kWholeWarp, most, 2));
+    const float before = state.largest[half];
+    const float largest = larger(before, most);
+    const float shrinks = exp2f((before - largest) * factor);
+    const float offset = -largest * factor;
+    float sum = 0.0F;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        scores[j].sums[i] = exp2f(fused(scores[j].sums[i], factor, offset));
+        sum += scores[j].sums[i];
+      }
+    }
+    state.total[half] = fused(state.total[half], shrinks, sum);
+    state.largest[half] = largest;
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) {
+      sums[j].sums[2 * half] *= shrinks;
+      sums[j].sums[2 * half + 1] *= shrinks;
+    }
+  }
+}
+
+/// Takes out the scores of keys behind a row's query. The rows of a lane's sums begin at query
+/// `behind` more than the first key, in the order of both.
+template <int kCount>
+__device__ void hide_keys(int behind, SumMatrix (&scores)[kCount]) {
+  const int lane = lane_number();
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = j * kSumColumns + lane % 4 * 2 + i % 2;
+      if (key > behind + lane / 4 + i / 2 * 8) {
+        scores[j].sums[i] = -INFINITY;
+      }
+    }
+  }
+}
+
+/// A warp's rows, queries(k) of columns [16 k, 16 k + 16), against a tile of keys and values.
+/// `behind`: of the warp's first query, as in hide_keys().
+template <int kHead, typename Queries>
+__device__ void attend(int behind, float factor, const Queries& queries, const Stored* keys,
+                       const Stored* values, RowState& state,
+                       SumMatrix (&sums)[kHead / kSumColumns]) {
+  SumMatrix scores[kSide / kSumColumns] = {};
+  add_dots<kHead>(queries, keys, scores);
+  if (behind < kSide - 1) {
+    hide_keys(behind, scores);
+  }
+  weigh(factor, scores, state, sums);
+  add_weighted<kHead>(scores, values, sums);
+}
+
+/// Writes a warp's 16 rows of y and of log_sums from query `first` on.
+template <int kHead>
+__device__ void finish(const AttentionShape& shape, const ForwardTensors<Stored>& tensors,
+                       std::int64_t sequence, std::int64_t head, std::int64_t first, float scale,
+                       bool aligned, const RowState& state,
+                       const SumMatrix (&sums)[kHead / kSumColumns], Stored* tile) {
+  const int lane = lane_number();
+  float inverses[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float total = state.total[half];
+    total += __shfl_xor_sync(kWholeWarp, total, 1);
+    total += __shfl_xor_sync(kWholeWarp, total, 2);
+    inverses[half] = 1.0F / total;
+    const std::int64_t query = first + lane / 4 + half * 8;
+    if (tensors.log_sums != nullptr && lane % 4 == 0 && query < shape.tokens) {
+      const std::int64_t heads = shape.kv_heads * shape.queries;
+      tensors.log_sums[(sequence * heads + head) * shape.tokens + query] =
+          fused(state.largest[half], scale, logf(total));
+    }
+  }
+  store_sums<kHead>(sums, inverses, tile, output_rows(shape, tensors.y, sequence, head), first,
+                    shape.tokens, aligned);
+}
+
+/// A block a tile of queries of one head. Scores are scaled within the exponent.
+template <int kHead>
+__global__ void __launch_bounds__(kMatrixThreads)
+    forward_kernel(AttentionShape shape, std::int64_t tiles, float scale,
+                   ForwardTensors<Stored> tensors, bool aligned) {
+  const std::int64_t heads = shape.kv_heads * shape.queries;
+  // The last tiles see the most keys, so they go first.
+  const std::int64_t first = (tiles - 1 - blockIdx.x % tiles) * kSide;
+  const std::int64_t head = blockIdx.x / tiles % heads;
+  const std::int64_t sequence = blockIdx.x / tiles / heads;
+  const std::int64_t kv_head = head / shape.queries;
+  const SeenRows<Stored> seen = seen_rows(shape, tensors, sequence, kv_head);
+  const std::int64_t end = first + kSide < shape.tokens ? first + kSide : shape.tokens;
+  const std::int64_t key_count = tensors.past + end;
+
+  Stored* const query_tile = shared_memory<Stored>();
+  Stored* const stages = query_tile + kTile<kHead>;
+  const auto load = [&](int i, int stage) {
+    const std::int64_t key = static_cast<std::int64_t>(i) * kSide;
+    Stored* const keys = stages + stage * 2 * kTile<kHead>;
+    load_rows<kHead>(seen.keys, key, key_count, aligned, keys);
+    load_rows<kHead>(seen.values, key, key_count, aligned, keys + kTile<kHead>);
+  };
+  load_rows<kHead>(
+      qkv_rows<const Stored>(shape, tensors.qkv, sequence, kv_head, head % shape.queries), first,
+      shape.tokens, aligned, query_tile);
+  load(0, 0);
+  wait_for_copies();
+  __syncthreads();
+
+  const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kMatrixRows;
+  const auto queries = [&](int k) { return left_of<kHead>(query_tile, warp_row, k * kMatrixRows); };
+  const std::int64_t first_of_warp = tensors.past + first + warp_row;
+  const float factor = scale * static_cast<float>(M_LOG2E);
+  RowState state;
+  SumMatrix sums[kHead / kSumColumns] = {};
+  over_tiles<kStages>(static_cast<int>(tiles_of(key_count, kSide)), load, [&](int i, int stage) {
+    const std::int64_t behind = first_of_warp - static_cast<std::int64_t>(i) * kSide;
+    const Stored* const keys = stages + stage * 2 * kTile<kHead>;
+    attend<kHead>(static_cast<int>(behind < kSide ? behind : kSide), factor, queries, keys,
+                  keys + kTile<kHead>, state, sums);
+  });
+  finish<kHead>(shape, tensors, sequence, head, first + warp_row, scale, aligned, state, sums,
+                query_tile + warp_row * kHead);
+}
+
+template <int kHead>
+void forward(Context& context, const char* name, const AttentionShape& shape,
+             const ForwardTensors<Stored>& tensors) {
+  const std::int64_t tiles = tiles_of(shape.tokens, kSide);
+  const bool aligned = begin_at_pieces({tensors.qkv, tensors.keys, tensors.values, tensors.y});
+  constexpr std::int64_t kBytes = (1 + kStages * 2) * kTile<kHead> * sizeof(Stored);
+  launch(context, name, {shape.sequences * shape.heads() * tiles, kMatrixThreads, kBytes},
+         forward_kernel<kHead>, shape, tiles, score_scale<float>(shape), tensors, aligned);
+}
+
+}  // namespace
+
+void matrix_attention_forward(Context& context, const char* name, const AttentionShape& shape,
+                              const ForwardTensors<Stored>& tensors) {
+  if (shape.head_size == 64) {
+    forward<64>(context, name, shape, tensors);
+  } else {
+    forward<128>(context, name, shape, tensors);
+  }
+}
+
+}  // namespace strata::ops::cuda

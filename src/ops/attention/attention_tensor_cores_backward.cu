@@ -1,0 +1,297 @@
+#include <cmath>
+
+#include "attention/cuda_attention.hpp"
+#include "attention/tensor_core_tiles.hpp"
+
+// Attention's gradients on tensor cores. Keys and values: a block a tile of keys, which goes
+// through the queries that see it. Queries: a block a tile of queries, which goes through the keys
+// that it sees. Weights and gradients of scores are made again from log_sums in either, where the
+// scores are, in registers. Source: Dao, "FlashAttention-2", arXiv 2307.08691.
+namespace strata::ops::cuda {
+namespace {
+
+using Stored = __nv_bfloat16;
+
+/// Tiles of the other side that are in shared memory at a time: twice those of 128 columns would
+/// leave room for one block at a time (sm_80).
+template <int kHead>
+constexpr int kStages = kHead == 64 ? 2 : 1;
+
+/// Elements of a tile.
+template <int kHead>
+constexpr int kTile = kSide* kHead;
+
+/// Columns of scores at a time, as many as a warp's registers hold beside its sums: queries in the
+/// gradients of keys and values, keys in those of queries.
+template <int kHead>
+constexpr int kQueriesAtOnce = kHead == 64 ? 32 : 16;
+constexpr int kKeysAtOnce = 32;
+
+constexpr float kLog2OfE = static_cast<float>(M_LOG2E);
+
+/// What scores are multiplied by; the same where weights are powers of 2.
+struct Scales {
+  float scale;
+  float factor;
+};
+
+/// Turns a score into a query's weight of a key, and the gradient of the weight into the score's.
+/// Both are 0 where the query does not see the key.
+__device__ inline void weigh(bool seen, float factor, float log_sum, float correction, float& score,
+                             float& gradient) {
+  score = seen ? exp2f(fused(score, factor, -log_sum * kLog2OfE)) : 0.0F;
+  gradient = seen ? score * (gradient - correction) : 0.0F;
+}
+
+/// A tile of queries with their gradients of y, log_sums and corrections, in this order.
+template <int kHead>
+struct QueryStage {
+  Stored* queries;
+  Stored* dy;
+  float* log_sums;
+  float* corrections;
+
+  static constexpr int kElements = 2 * kTile<kHead> + 2 * kSide * 2;
+  __device__ explicit QueryStage(Stored* memory)
+      : queries(memory),
+        dy(memory + kTile<kHead>),
+        log_sums(reinterpret_cast<float*>(memory + 2 * kTile<kHead>)),
+        corrections(log_sums + kSide) {}
+};
+
+/// Begins to load queries [from, from + kSide) of query head `query` of a key-value head.
+template <int kHead>
+__device__ void load_queries(const AttentionShape& shape, const BackwardTensors<Stored>& tensors,
+                             std::int64_t sequence, std::int64_t kv_head, std::int64_t query,
+                             std::int64_t from, bool aligned, const QueryStage<kHead>& stage) {
+  const std::int64_t head = kv_head * shape.queries + query;
+  load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, query), from, shape.tokens,
+                   aligned, stage.queries);
+  load_rows<kHead>(output_rows(shape, tensors.dy, sequence, head), from, shape.tokens, aligned,
+                   stage.dy);
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int64_t heads = shape.kv_heads * shape.queries;
+  const std::int64_t row = (sequence * heads + head) * shape.tokens + from + thread % kSide;
+  const bool exists = from + thread % kSide < shape.tokens;
+  // Half of the threads for each.
+  static_assert(kMatrixThreads == 2 * kSide);
+  const float* const source = thread < kSide ? tensors.log_sums : tensors.corrections;
+  copy_async<sizeof(float)>(stage.log_sums + thread, exists ? source + row : source, exists);
+}
+
+/// A warp's 16 keys against queries [part, part + kQueriesAtOnce) of a stage. `ahead`: how far the
+/// first of these stands behind the first key.
+template <int kHead>
+__device__ void add_key_gradients(const Stored* keys, const Stored* values,
+                                  const QueryStage<kHead>& stage, int part, int ahead, int warp_row,
+                                  float factor, SumMatrix (&dkeys)[kHead / kSumColumns],
+                                  SumMatrix (&dvalues)[kHead / kSumColumns]) {
+  const int lane = lane_number();
+  const Stored* const queries = stage.queries + part * kHead;
+  const Stored* const dy = stage.dy + part * kHead;
+  constexpr int kCount = kQueriesAtOnce<kHead> / kSumColumns;
+  SumMatrix weights[kCount] = {};
+  SumMatrix dscores[kCount] = {};
+  add_dots<kHead>([&](int k) { return left_of<kHead>(keys, warp_row, k * kMatrixRows); }, queries,
+                  weights);
+  add_dots<kHead>([&](int k) { return left_of<kHead>(values, warp_row, k * kMatrixRows); }, dy,
+                  dscores);
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int query = j * kSumColumns + lane % 4 * 2 + i % 2;
+      const bool seen = lane / 4 + i / 2 * 8 <= query + ahead;
+      weigh(seen, factor, stage.log_sums[part + query], stage.corrections[part + query],
+            weights[j].sums[i], dscores[j].sums[i]);
+    }
+  }
+  add_weighted<kHead>(weights, dy, dvalues);
+  add_weighted<kHead>(dscores, queries, dkeys);
+}
+
+/// A block a tile of keys of one key-value head.
+template <int kHead>
+__global__ void __launch_bounds__(kMatrixThreads)
+    keys_kernel(AttentionShape shape, std::int64_t tiles, Scales scales,
+                BackwardTensors<Stored> tensors, bool aligned) {
+  // The first tiles are seen by the most queries.
+  const int key_tile = static_cast<int>(blockIdx.x % tiles);
+  const std::int64_t first = static_cast<std::int64_t>(key_tile) * kSide;
+  const std::int64_t kv_head = blockIdx.x / tiles % shape.kv_heads;
+  const std::int64_t sequence = blockIdx.x / tiles / shape.kv_heads;
+  Stored* const keys = shared_memory<Stored>();
+  Stored* const values = keys + kTile<kHead>;
+  Stored* const stages = values + kTile<kHead>;
+  load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries), first,
+                   shape.tokens, aligned, keys);
+  load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries + 1), first,
+                   shape.tokens, aligned, values);
+  // Of each query head in order, the tiles from the keys' own on.
+  const int tiles_of_head = static_cast<int>(tiles) - key_tile;
+  const auto stage_of = [&](int stage) {
+    return QueryStage<kHead>(stages + stage * QueryStage<kHead>::kElements);
+  };
+  const auto load = [&](int i, int stage) {
+    load_queries<kHead>(shape, tensors, sequence, kv_head, i / tiles_of_head,
+                        first + static_cast<std::int64_t>(i % tiles_of_head) * kSide, aligned,
+                        stage_of(stage));
+  };
+  load(0, 0);
+  wait_for_copies();
+  __syncthreads();
+
+  const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kMatrixRows;
+  SumMatrix dkeys[kHead / kSumColumns] = {};
+  SumMatrix dvalues[kHead / kSumColumns] = {};
+  over_tiles<kStages<kHead>>(
+      tiles_of_head * static_cast<int>(shape.queries), load, [&](int i, int stage) {
+        const bool is_own = i % tiles_of_head == 0;
+        constexpr int kCount = kQueriesAtOnce<kHead>;
+#pragma unroll 1
+        for (int part = 0; part < kSide; part += kCount) {
+          // Queries of later tiles see all keys.
+          const int ahead = is_own ? part - warp_row : kSide;
+          // Else none of the queries sees any of the keys.
+          if (ahead + kCount > 0) {
+            add_key_gradients<kHead>(keys, values, stage_of(stage), part, ahead, warp_row,
+                                     scales.factor, dkeys, dvalues);
+          }
+        }
+      });
+
+  // Each warp has its own rows of the tiles.
+  store_sums<kHead>(dkeys, {scales.scale, scales.scale}, keys + warp_row * kHead,
+                    qkv_rows(shape, tensors.dqkv, sequence, kv_head, shape.queries),
+                    first + warp_row, shape.tokens, aligned);
+  store_sums<kHead>(dvalues, {1.0F, 1.0F}, values + warp_row * kHead,
+                    qkv_rows(shape, tensors.dqkv, sequence, kv_head, shape.queries + 1),
+                    first + warp_row, shape.tokens, aligned);
+}
+
+/// A lane's rows g and g + 8 of 16.
+struct RowSums {
+  float log_sums[2];
+  float corrections[2];
+};
+
+/// A warp's 16 queries against keys [part, part + kKeysAtOnce) of a tile. `behind`: how far the
+/// first query stands behind the first of these.
+template <int kHead>
+__device__ void add_query_gradients(const Stored* queries, const Stored* dy, const Stored* keys,
+                                    const Stored* values, int behind, int warp_row, float factor,
+                                    const RowSums& rows,
+                                    SumMatrix (&dqueries)[kHead / kSumColumns]) {
+  const int lane = lane_number();
+  constexpr int kCount = kKeysAtOnce / kSumColumns;
+  SumMatrix scores[kCount] = {};
+  SumMatrix dscores[kCount] = {};
+  add_dots<kHead>([&](int k) { return left_of<kHead>(queries, warp_row, k * kMatrixRows); }, keys,
+                  scores);
+  add_dots<kHead>([&](int k) { return left_of<kHead>(dy, warp_row, k * kMatrixRows); }, values,
+                  dscores);
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = j * kSumColumns + lane % 4 * 2 + i % 2;
+      const bool seen = key <= behind + lane / 4 + i / 2 * 8;
+      weigh(seen, factor, rows.log_sums[i / 2], rows.corrections[i / 2], scores[j].sums[i],
+            dscores[j].sums[i]);
+    }
+  }
+  add_weighted<kHead>(dscores, keys, dqueries);
+}
+
+/// A block a tile of queries of one head.
+template <int kHead>
+__global__ void __launch_bounds__(kMatrixThreads)
+    queries_kernel(AttentionShape shape, std::int64_t tiles, Scales scales,
+                   BackwardTensors<Stored> tensors, bool aligned) {
+  const std::int64_t heads = shape.kv_heads * shape.queries;
+  // The last tiles see the most keys, so they go first.
+  const int query_tile = static_cast<int>(tiles - 1 - blockIdx.x % tiles);
+  const std::int64_t first = static_cast<std::int64_t>(query_tile) * kSide;
+  const std::int64_t head = blockIdx.x / tiles % heads;
+  const std::int64_t sequence = blockIdx.x / tiles / heads;
+  const std::int64_t kv_head = head / shape.queries;
+  Stored* const queries = shared_memory<Stored>();
+  Stored* const dy = queries + kTile<kHead>;
+  Stored* const stages = dy + kTile<kHead>;
+  load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, head % shape.queries), first,
+                   shape.tokens, aligned, queries);
+  load_rows<kHead>(output_rows(shape, tensors.dy, sequence, head), first, shape.tokens, aligned,
+                   dy);
+  const auto load = [&](int i, int stage) {
+    const std::int64_t key = static_cast<std::int64_t>(i) * kSide;
+    Stored* const keys = stages + stage * 2 * kTile<kHead>;
+    load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries), key,
+                     shape.tokens, aligned, keys);
+    load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries + 1), key,
+                     shape.tokens, aligned, keys + kTile<kHead>);
+  };
+  load(0, 0);
+  const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kMatrixRows;
+  RowSums rows;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t token = first + warp_row + lane_number() / 4 + half * 8;
+    const std::int64_t row = (sequence * heads + head) * shape.tokens + token;
+    rows.log_sums[half] = token < shape.tokens ? tensors.log_sums[row] : 0.0F;
+    rows.corrections[half] = token < shape.tokens ? tensors.corrections[row] : 0.0F;
+  }
+  wait_for_copies();
+  __syncthreads();
+
+  SumMatrix dqueries[kHead / kSumColumns] = {};
+  over_tiles<kStages<kHead>>(query_tile + 1, load, [&](int i, int stage) {
+    const Stored* const keys = stages + stage * 2 * kTile<kHead>;
+#pragma unroll 1
+    for (int part = 0; part < kSide; part += kKeysAtOnce) {
+      // All keys of earlier tiles are seen.
+      const int behind = i == query_tile ? warp_row - part : kSide;
+      // Else none of the keys is seen by any of the queries.
+      if (behind + kMatrixRows > 0) {
+        add_query_gradients<kHead>(queries, dy, keys + part * kHead,
+                                   keys + kTile<kHead> + part * kHead, behind, warp_row,
+                                   scales.factor, rows, dqueries);
+      }
+    }
+  });
+  store_sums<kHead>(dqueries, {scales.scale, scales.scale}, queries + warp_row * kHead,
+                    qkv_rows(shape, tensors.dqkv, sequence, kv_head, head % shape.queries),
+                    first + warp_row, shape.tokens, aligned);
+}
+
+template <int kHead>
+void backward(Context& context, const AttentionShape& shape,
+              const BackwardTensors<Stored>& tensors) {
+  const std::int64_t tiles = tiles_of(shape.tokens, kSide);
+  const bool aligned = begin_at_pieces({tensors.qkv, tensors.dy, tensors.dqkv});
+  const float scale = score_scale<float>(shape);
+  const Scales scales{scale, scale * kLog2OfE};
+  const auto bytes_with = [](int elements_of_stage) {
+    return static_cast<std::int64_t>(2 * kTile<kHead> + kStages<kHead> * elements_of_stage) *
+           static_cast<std::int64_t>(sizeof(Stored));
+  };
+  launch(context, "attention's gradient of keys",
+         {shape.sequences * shape.kv_heads * tiles, kMatrixThreads,
+          bytes_with(QueryStage<kHead>::kElements)},
+         keys_kernel<kHead>, shape, tiles, scales, tensors, aligned);
+  launch(context, "attention's gradient of queries",
+         {shape.sequences * shape.heads() * tiles, kMatrixThreads, bytes_with(2 * kTile<kHead>)},
+         queries_kernel<kHead>, shape, tiles, scales, tensors, aligned);
+}
+
+}  // namespace
+
+void matrix_attention_backward(Context& context, const AttentionShape& shape,
+                               const BackwardTensors<Stored>& tensors) {
+  if (shape.head_size == 64) {
+    backward<64>(context, shape, tensors);
+  } else {
+    backward<128>(context, shape, tensors);
+  }
+}
+
+}  // namespace strata::ops::cuda

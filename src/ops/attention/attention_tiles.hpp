@@ -1,0 +1,188 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include <omp.h>
+
+#include "strata/device/buffer.hpp"
+#include "strata/ops/attention.hpp"
+
+#include "checks.hpp"
+#include "simd/math.hpp"
+#include "simd/rounded.hpp"
+#include "simd/simd_reduction.hpp"
+#include "simd/tile_product.hpp"
+#include "simd/transpose_block.hpp"
+
+// What the forward and the backward pass of attention share: scores exist as tiles of kTile queries
+// by kTile keys, and operands as copies in the type that is computed in, so that one code serves
+// every dtype and rows lie close together.
+namespace strata::ops {
+
+/// Queries and keys of a tile of scores. Cuts fall at multiples of it from the first of a sequence.
+inline constexpr std::int64_t kTile = 64;
+static_assert(kTile % kTileColumns == 0);
+
+inline std::int64_t tiles_of(std::int64_t tokens) {
+  return (tokens + kTile - 1) / kTile;
+}
+
+inline void require_qkv(const AttentionShape& shape, const ConstTensorView& qkv) {
+  require(shape.sequences >= 1 && shape.tokens >= 1 && shape.kv_heads >= 1 && shape.queries >= 1 &&
+              shape.head_size >= 1,
+          "attention over {} x {} tokens with {} x {} heads of {}", shape.sequences, shape.tokens,
+          shape.kv_heads, shape.queries, shape.head_size);
+  require_like(qkv, qkv.dtype(), Shape{shape.rows(), shape.qkv_width()}, "attention's qkv");
+}
+
+/// What scores are multiplied by.
+template <typename T>
+T score_scale(const AttentionShape& shape) {
+  return static_cast<T>(1.0 / std::sqrt(static_cast<double>(shape.head_size)));
+}
+
+/// Rows of one head in a tensor: stored elements, and how many from one row to the next.
+template <typename Stored>
+struct HeadRows {
+  Stored* data = nullptr;
+  std::int64_t stride = 0;
+
+  [[nodiscard]] HeadRows from(std::int64_t row) const { return {data + row * stride, stride}; }
+};
+
+/// Where head `index` of a key-value head's queries, key (index == queries) and value (index ==
+/// queries + 1) begins.
+template <typename Stored>
+HeadRows<Stored> qkv_head(const AttentionShape& shape, Stored* qkv, std::int64_t sequence,
+                          std::int64_t kv_head, std::int64_t index) {
+  const std::int64_t column = (kv_head * (shape.queries + 2) + index) * shape.head_size;
+  return {qkv + sequence * shape.tokens * shape.qkv_width() + column, shape.qkv_width()};
+}
+
+/// Where a query head begins in the attention's output.
+template <typename Stored>
+HeadRows<Stored> output_head(const AttentionShape& shape, Stored* y, std::int64_t sequence,
+                             std::int64_t head) {
+  return {y + sequence * shape.tokens * shape.width() + head * shape.head_size, shape.width()};
+}
+
+/// to[i, c] = scale * from[i, c], rows of `to` being `stride` apart.
+template <typename T, typename Stored>
+void gather_rows(const HeadRows<const Stored>& from, std::int64_t rows, std::int64_t columns,
+                 T scale, T* to, std::int64_t stride) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const Stored* const source = from.data + row * from.stride;
+    T* const target = to + row * stride;
+#pragma omp simd
+    for (std::int64_t c = 0; c < columns; ++c) {
+      target[c] = scale * static_cast<T>(source[c]);
+    }
+  }
+}
+
+/// As gather_rows(), the other way.
+template <typename T, typename Stored>
+void scatter_rows(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,
+                  T scale, const HeadRows<Stored>& to) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const T* const source = from + row * stride;
+    Stored* const target = to.data + row * to.stride;
+#pragma omp simd
+    for (std::int64_t c = 0; c < columns; ++c) {
+      target[c] = rounded<Stored>(scale * source[c]);
+    }
+  }
+}
+
+/// Turns rows into tiles of columns x kTile, one after the other. Columns of the last tile beyond
+/// the rows are left as they are.
+template <typename T, typename Stored>
+void gather_turned(const HeadRows<const Stored>& from, std::int64_t rows, std::int64_t columns,
+                   T* to) {
+  for (std::int64_t row = 0; row < rows; row += kTurnBlock) {
+    T* const tile = to + row / kTile * kTile * columns + row % kTile;
+    const std::int64_t block_rows = std::min(kTurnBlock, rows - row);
+    for (std::int64_t c = 0; c < columns; c += kTurnBlock) {
+      const std::int64_t block_columns = std::min(kTurnBlock, columns - c);
+      if (block_rows == kTurnBlock && block_columns == kTurnBlock) {
+        turn_block(from.data + row * from.stride + c, from.stride, tile + c * kTile, kTile);
+        continue;
+      }
+      for (std::int64_t i = 0; i < block_rows; ++i) {
+        for (std::int64_t j = 0; j < block_columns; ++j) {
+          tile[(c + j) * kTile + i] = static_cast<T>(from.data[(row + i) * from.stride + c + j]);
+        }
+      }
+    }
+  }
+}
+
+/// Puts `value` into elements [seen, padded(seen)).
+template <typename T>
+void mask_last(T* row, std::int64_t seen, T value) {
+  const std::int64_t whole = seen / kTileColumns * kTileColumns;
+  if (whole == seen) {
+    return;
+  }
+  const auto left = static_cast<std::int32_t>(seen - whole);
+  T* const last = row + whole;
+#pragma omp simd
+  for (std::int32_t lane = 0; lane < kTileColumns; ++lane) {
+    last[lane] = lane < left ? last[lane] : value;
+  }
+}
+
+/// Puts 0 into elements [begin, kTile). Pre: begin is a multiple of kTileColumns.
+template <typename T>
+void clear_rest(T* row, std::int64_t begin) {
+  for (; begin < kTile; begin += kTileColumns) {
+    std::fill_n(row + begin, kTileColumns, T{0});
+  }
+}
+
+template <typename T>
+T sum_of(std::array<T, kTileColumns>& lanes) {
+  return folded<kTileColumns>(lanes, [](T a, T b) { return a + b; });
+}
+
+/// Memory of each of a context's threads, zero at first. A thread's share follows from an
+/// operation's shape alone.
+template <typename T>
+class ThreadScratch {
+ public:
+  ThreadScratch(Context& context, std::int64_t elements)
+      : elements_(padded(elements)),
+        buffer_(device::Device::cpu(),
+                context.threads() * elements_ * static_cast<std::int64_t>(sizeof(T))) {}
+
+  /// The calling thread's share.
+  [[nodiscard]] T* mine() const {
+    return reinterpret_cast<T*>(buffer_.raw()) + omp_get_thread_num() * elements_;
+  }
+
+ private:
+  std::int64_t elements_;
+  device::Buffer buffer_;
+};
+
+/// Deals consecutive parts of a thread's scratch.
+template <typename T>
+class ScratchCursor {
+ public:
+  explicit ScratchCursor(T* next) : next_(next) {}
+
+  T* take(std::int64_t elements) {
+    T* const taken = next_;
+    next_ += padded(elements);
+    return taken;
+  }
+
+ private:
+  T* next_;
+};
+
+}  // namespace strata::ops

@@ -1,0 +1,235 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "strata/ops/attention.hpp"
+
+#include "cuda/kernel.hpp"
+
+// What attention's kernels share. A block of kThreads threads works on a tile of kTileRows rows of
+// one head, of which each of its warps holds kRowsOfWarp, against tiles of kTileRows rows of the
+// other side (queries against keys, or keys against queries), a lane a row. A head's columns are
+// padded with zeros to kChunks times the width of a warp, a lane holding every kWarp-th column.
+// Included by .cu files alone.
+namespace strata::ops::cuda {
+
+inline constexpr int kTileRows = 32;
+static_assert(kTileRows == kWarp);
+inline constexpr int kRowsOfWarp = kTileRows / (kThreads / kWarp);
+
+/// Rows of one head: stored elements, and how many from one row to the next.
+template <typename Stored>
+struct HeadRows {
+  Stored* data;
+  std::int64_t stride;
+};
+
+/// The queries of all heads, and the keys and values that they see: query i of a sequence stands
+/// behind `past` tokens and i queries.
+template <typename Stored>
+struct ForwardTensors {
+  const Stored* qkv;
+  /// Caches of kv_heads x capacity x head_size, or null where keys and values are those of qkv.
+  const Stored* keys;
+  const Stored* values;
+  std::int64_t capacity;
+  std::int64_t past;
+  Stored* y;
+  /// Null where nobody asks.
+  Compute<Stored>* log_sums;
+};
+
+template <typename Stored>
+struct BackwardTensors {
+  const Stored* qkv;
+  const Stored* y;
+  const Compute<Stored>* log_sums;
+  const Stored* dy;
+  Stored* dqkv;
+  /// sum of y dy of each row, where log_sums has the row's.
+  Compute<Stored>* corrections;
+};
+
+/// A head's rows of the fused tensor: query `index` of a key-value head, its key (index ==
+/// queries), or its value (index == queries + 1).
+template <typename Stored>
+__device__ HeadRows<Stored> qkv_rows(const AttentionShape& shape, Stored* qkv,
+                                     std::int64_t sequence, std::int64_t kv_head,
+                                     std::int64_t index) {
+  const std::int64_t width = shape.kv_heads * (shape.queries + 2) * shape.head_size;
+  return {qkv + sequence * shape.tokens * width +
+              (kv_head * (shape.queries + 2) + index) * shape.head_size,
+          width};
+}
+
+/// A key-value head's rows of keys and of values.
+template <typename Stored>
+struct SeenRows {
+  HeadRows<const Stored> keys;
+  HeadRows<const Stored> values;
+};
+
+template <typename Stored>
+__device__ SeenRows<Stored> seen_rows(const AttentionShape& shape,
+                                      const ForwardTensors<Stored>& tensors, std::int64_t sequence,
+                                      std::int64_t kv_head) {
+  if (tensors.keys != nullptr) {
+    const std::int64_t begin = kv_head * tensors.capacity * shape.head_size;
+    return {{tensors.keys + begin, shape.head_size}, {tensors.values + begin, shape.head_size}};
+  }
+  return {qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries),
+          qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries + 1)};
+}
+
+/// A query head's rows of the output.
+template <typename Stored>
+__device__ HeadRows<Stored> output_rows(const AttentionShape& shape, Stored* y,
+                                        std::int64_t sequence, std::int64_t head) {
+  const std::int64_t width = shape.kv_heads * shape.queries * shape.head_size;
+  return {y + sequence * shape.tokens * width + head * shape.head_size, width};
+}
+
+/// The block's shared memory, whose size was given at launch.
+template <typename T>
+__device__ T* shared_memory() {
+  // One name has one type in all kernels.
+  extern __shared__ __align__(16) double memory_of_block[];
+  return reinterpret_cast<T*>(memory_of_block);
+}
+
+/// Elements from one row of a tile in shared memory to the next; odd, so that lanes that read one
+/// column each of their rows read different banks.
+template <int kChunks>
+inline constexpr int kTileStride = kChunks* kWarp + 1;
+
+/// Bytes of `tiles` tiles.
+template <int kChunks, typename C>
+constexpr std::int64_t tile_bytes(int tiles) {
+  return static_cast<std::int64_t>(tiles) * kTileRows * kTileStride<kChunks> *
+         static_cast<std::int64_t>(sizeof(C));
+}
+
+/// tile = scale * rows [first, first + kTileRows), 0 for rows from `end` on and columns from
+/// head_size on.
+template <int kChunks, typename Stored>
+__device__ void load_tile(const HeadRows<const Stored>& rows, std::int64_t first, std::int64_t end,
+                          std::int64_t head_size, Compute<Stored> scale, Compute<Stored>* tile) {
+  using C = Compute<Stored>;
+  constexpr int kWidth = kChunks * kWarp;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kWidth; i += kThreads) {
+    const std::int64_t row = first + i / kWidth;
+    const int column = i % kWidth;
+    const bool exists = row < end && column < head_size;
+    tile[i / kWidth * kTileStride<kChunks> + column] =
+        exists ? value_of(rows.data[row * rows.stride + column]) * scale : C{0};
+  }
+}
+
+/// dots[r] = row r of this warp in `rows` times this lane's row in `lanes`, columns in order.
+template <int kChunks, typename C>
+__device__ void dot_rows(const C* rows, const C* lanes, C (&dots)[kRowsOfWarp]) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const C* const own = rows + warp * kRowsOfWarp * kTileStride<kChunks>;
+  const C* const other = lanes + lane * kTileStride<kChunks>;
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    dots[r] = C{0};
+  }
+#pragma unroll 8
+  for (int c = 0; c < kChunks * kWarp; ++c) {
+    const C value = other[c];
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      dots[r] = fused(own[r * kTileStride<kChunks> + c], value, dots[r]);
+    }
+  }
+}
+
+/// sums[r, .] += weights[r] of every lane times that lane's row in `lanes`, lanes in order.
+template <int kChunks, typename C>
+__device__ void add_weighted_rows(const C (&weights)[kRowsOfWarp], const C* lanes,
+                                  C (&sums)[kRowsOfWarp][kChunks]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll 4
+  for (int other = 0; other < kWarp; ++other) {
+    C values[kChunks];
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      values[chunk] = lanes[other * kTileStride<kChunks> + chunk * kWarp + lane];
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      const C weight = __shfl_sync(kWholeWarp, weights[r], other);
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        sums[r][chunk] = fused(weight, values[chunk], sums[r][chunk]);
+      }
+    }
+  }
+}
+
+/// Row `first` + r of this warp = scale * sums[r, .], where it is before `end`.
+template <int kChunks, typename Stored>
+__device__ void store_rows(const HeadRows<Stored>& rows, std::int64_t first, std::int64_t end,
+                           std::int64_t head_size, Compute<Stored> scale,
+                           const Compute<Stored> (&sums)[kRowsOfWarp][kChunks]) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    const std::int64_t row = first + warp * kRowsOfWarp + r;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const int column = chunk * kWarp + lane;
+      if (row < end && column < head_size) {
+        rows.data[row * rows.stride + column] = stored<Stored>(sums[r][chunk] * scale);
+      }
+    }
+  }
+}
+
+__host__ __device__ inline std::int64_t tiles_of(std::int64_t rows,
+                                                 std::int64_t rows_of_tile = kTileRows) {
+  return (rows + rows_of_tile - 1) / rows_of_tile;
+}
+
+/// What scores are multiplied by.
+template <typename C>
+C score_scale(const AttentionShape& shape) {
+  return static_cast<C>(1.0 / std::sqrt(static_cast<double>(shape.head_size)));
+}
+
+/// Calls function(std::integral_constant<int, kChunks>) for heads of this size.
+template <typename Function>
+void with_chunks(std::int64_t head_size, const Function& function) {
+  constexpr std::int64_t kLargest = 128;
+  if (head_size > kLargest) {
+    fail(ExitCode::kUsage,
+         "attention on a GPU has heads of at most {} elements, these have {}; use more heads, or "
+         "run.device = cpu",
+         kLargest, head_size);
+  }
+  if (head_size <= kWarp) {
+    function(std::integral_constant<int, 1>());
+  } else if (head_size <= 2 * kWarp) {
+    function(std::integral_constant<int, 2>());
+  } else {
+    function(std::integral_constant<int, 4>());
+  }
+}
+
+/// Whether heads of this size have kernels for tensor cores, in bfloat16.
+inline bool is_for_tensor_cores(std::int64_t head_size) {
+  return head_size == 64 || head_size == 128;
+}
+
+/// Attention on tensor cores. Pre: is_for_tensor_cores(shape.head_size).
+void matrix_attention_forward(Context& context, const char* name, const AttentionShape& shape,
+                              const ForwardTensors<__nv_bfloat16>& tensors);
+/// Pre: the corrections are there.
+void matrix_attention_backward(Context& context, const AttentionShape& shape,
+                               const BackwardTensors<__nv_bfloat16>& tensors);
+
+}  // namespace strata::ops::cuda

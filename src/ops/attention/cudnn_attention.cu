@@ -1,0 +1,117 @@
+#include "attention/cudnn_attention.hpp"
+
+#ifdef STRATA_HAVE_CUDNN
+
+#include <cstdint>
+#include <optional>
+
+#include "attention/cudnn_attention_plans.hpp"
+#include "checks.hpp"
+#include "cuda/aligned.hpp"
+#include "cuda/kernel.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+AttentionLibrary& library_of(Context& context) {
+  auto& library = context.cuda_state().attention_library();
+  if (library == nullptr) {
+    library = {new AttentionLibrary(cudnn_of(context)),
+               [](AttentionLibrary* made) { delete made; }};
+  }
+  return *library;
+}
+
+/// One pass by cuDNN.
+class LibraryPass {
+ public:
+  LibraryPass(Context& context, AttentionPass pass, const AttentionShape& shape)
+      : context_(context),
+        attention_{pass, shape},
+        tensors_(context, "copying attention's tensor") {}
+
+  using Address = std::byte* AttentionAddresses::*;
+  void reads(const ConstTensorView& tensor, Address at) {
+    require_place(context_, tensor);
+    tensors_.reads(tensor, at_.*at);
+  }
+  void writes(const TensorView& tensor, Address at) {
+    require_place(context_, tensor);
+    tensors_.writes(tensor, at_.*at);
+  }
+  /// Whether cuDNN did it.
+  [[nodiscard]] bool run() {
+    if (context_.cuda_state().options().attention_kernels == LibraryKernels::kOwn) {
+      return false;
+    }
+    AttentionLibrary& library = library_of(context_);
+    const std::optional<std::int64_t> workspace_bytes = library.workspace_bytes(attention_);
+    if (!workspace_bytes) {
+      return false;
+    }
+    at_.workspace = tensors_.place(*workspace_bytes);
+    if (!library.run(attention_, at_)) {
+      return false;
+    }
+    tensors_.finish();
+    return true;
+  }
+
+ private:
+  Context& context_;
+  LibraryAttention attention_;
+  AttentionAddresses at_;
+  AlignedTensors tensors_;
+};
+
+}  // namespace
+
+bool library_attention_forward(Context& context, const AttentionShape& shape,
+                               const ConstTensorView& qkv, const TensorView& y,
+                               const TensorView& log_sums) {
+  if (qkv.dtype() != DType::kBfloat16) {
+    return false;
+  }
+  LibraryPass pass(context, AttentionPass::kForward, shape);
+  pass.reads(qkv, &AttentionAddresses::qkv);
+  pass.writes(y, &AttentionAddresses::y);
+  pass.writes(log_sums, &AttentionAddresses::log_sums);
+  return pass.run();
+}
+
+bool library_attention_backward(Context& context, const AttentionShape& shape,
+                                const ConstTensorView& qkv, const ConstTensorView& y,
+                                const ConstTensorView& log_sums, const ConstTensorView& dy,
+                                const TensorView& dqkv) {
+  if (qkv.dtype() != DType::kBfloat16) {
+    return false;
+  }
+  LibraryPass pass(context, AttentionPass::kBackward, shape);
+  pass.reads(qkv, &AttentionAddresses::qkv);
+  pass.reads(y, &AttentionAddresses::y);
+  pass.reads(log_sums, &AttentionAddresses::log_sums);
+  pass.reads(dy, &AttentionAddresses::dy);
+  pass.writes(dqkv, &AttentionAddresses::dqkv);
+  return pass.run();
+}
+
+}  // namespace strata::ops::cuda
+
+#else
+
+namespace strata::ops::cuda {
+
+bool library_attention_forward(Context&, const AttentionShape&, const ConstTensorView&,
+                               const TensorView&, const TensorView&) {
+  return false;
+}
+
+bool library_attention_backward(Context&, const AttentionShape&, const ConstTensorView&,
+                                const ConstTensorView&, const ConstTensorView&,
+                                const ConstTensorView&, const TensorView&) {
+  return false;
+}
+
+}  // namespace strata::ops::cuda
+
+#endif

@@ -1,0 +1,240 @@
+#ifdef STRATA_HAVE_CUDNN
+
+#include <algorithm>
+#include <utility>
+
+#include "attention/cudnn_attention_graph.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+using Tensor = OperationGraph::Tensor;
+using Strides = std::array<std::int64_t, 3>;
+
+/// The tensors of one part's graph, by what they are.
+class Builder {
+ public:
+  Builder(const AttentionPart& part, OperationGraph& graph) : part_(part), graph_(graph) {}
+
+  /// In memory: a row of `head_size` elements for each token of `heads` heads.
+  Tensor rows(std::int64_t heads, const Strides& strides) {
+    return graph_.tensor({{part_.batches, heads, part_.tokens, part_.head_size},
+                          {strides[0], strides[1], strides[2], 1},
+                          CUDNN_DATA_BFLOAT16,
+                          GraphPlace::kMemory});
+  }
+  /// The same with a column for each token.
+  Tensor columns(std::int64_t heads, const Strides& strides) {
+    return graph_.tensor({{part_.batches, heads, part_.head_size, part_.tokens},
+                          {strides[0], strides[1], 1, strides[2]},
+                          CUDNN_DATA_BFLOAT16,
+                          GraphPlace::kMemory});
+  }
+  /// A number for each token of each query head.
+  Tensor numbers(GraphPlace place) {
+    const std::int64_t t = part_.tokens;
+    return graph_.tensor(
+        {{part_.batches, part_.heads, t, 1}, {part_.heads * t, t, 1, 1}, CUDNN_DATA_FLOAT, place});
+  }
+  /// Between operations: a matrix of queries and keys for each query head.
+  Tensor scores(cudnnDataType_t type = CUDNN_DATA_FLOAT) {
+    const std::int64_t t = part_.tokens;
+    return graph_.tensor({{part_.batches, part_.heads, t, t},
+                          {part_.heads * t * t, t * t, t, 1},
+                          type,
+                          GraphPlace::kBetween});
+  }
+  Tensor value() { return graph_.tensor({.place = GraphPlace::kValue}); }
+
+  Tensor scored(cudnnPointwiseMode_t how, Tensor x, std::optional<Tensor> b,
+                cudnnDataType_t type = CUDNN_DATA_FLOAT) {
+    const Tensor y = scores(type);
+    graph_.pointwise(how, x, b, y);
+    return y;
+  }
+  /// Scores of keys behind a query become `hidden`.
+  Tensor seen(Tensor score, Tensor hidden) {
+    const Tensor query = scores(CUDNN_DATA_INT32);
+    graph_.index(score, 2, query);
+    const Tensor key = scores(CUDNN_DATA_INT32);
+    graph_.index(score, 3, key);
+    const Tensor is_seen = scores(CUDNN_DATA_BOOLEAN);
+    graph_.pointwise(CUDNN_POINTWISE_CMP_GE, query, key, is_seen, CUDNN_DATA_BOOLEAN);
+    const Tensor result = scores();
+    graph_.select(score, hidden, is_seen, result);
+    return result;
+  }
+  /// The transposed scores, rounded.
+  Tensor turned(Tensor score) {
+    const std::int64_t t = part_.tokens;
+    const Tensor result = graph_.tensor({{part_.batches, part_.heads, t, t},
+                                         {part_.heads * t * t, t * t, 1, t},
+                                         CUDNN_DATA_BFLOAT16,
+                                         GraphPlace::kBetween});
+    graph_.reshape(score, result);
+    return result;
+  }
+  /// result = turned scores times rows of the query heads, added over the query heads of each
+  /// key-value head.
+  void into_kv(Tensor turned_scores, Tensor rows_of_queries, Tensor result) {
+    if (part_.heads == part_.kv_heads) {
+      graph_.matmul(turned_scores, rows_of_queries, result);
+      return;
+    }
+    const std::int64_t t = part_.tokens;
+    const std::int64_t size = part_.head_size;
+    const Tensor of_queries = graph_.tensor({{part_.batches, part_.heads, t, size},
+                                             {part_.heads * t * size, t * size, size, 1},
+                                             CUDNN_DATA_BFLOAT16,
+                                             GraphPlace::kBetween});
+    graph_.matmul(turned_scores, rows_of_queries, of_queries);
+    graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, of_queries, result);
+  }
+
+ private:
+  const AttentionPart& part_;
+  OperationGraph& graph_;
+};
+
+AttentionTensors add_forward(const AttentionPart& part, OperationGraph& graph) {
+  Builder build(part, graph);
+  AttentionTensors all;
+  all.queries = build.rows(part.heads, part.qkv_strides);
+  all.keys = build.columns(part.kv_heads, part.qkv_strides);
+  all.values = build.rows(part.kv_heads, part.qkv_strides);
+  all.y = build.rows(part.heads, part.y_strides);
+  all.log_sums = build.numbers(GraphPlace::kMemory);
+  all.scale = build.value();
+  all.hidden = build.value();
+
+  const Tensor products = build.scores();
+  graph.matmul(all.queries, all.keys, products);
+  const Tensor scaled = build.scored(CUDNN_POINTWISE_MUL, products, all.scale);
+  const Tensor seen = build.seen(scaled, all.hidden);
+  const Tensor largest = build.numbers(GraphPlace::kBetween);
+  graph.reduce(CUDNN_REDUCE_TENSOR_MAX, seen, largest);
+  const Tensor below = build.scored(CUDNN_POINTWISE_SUB, seen, largest);
+  const Tensor exponentials = build.scored(CUDNN_POINTWISE_EXP, below, std::nullopt);
+  const Tensor total = build.numbers(GraphPlace::kBetween);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, total);
+  const Tensor log_total = build.numbers(GraphPlace::kBetween);
+  graph.pointwise(CUDNN_POINTWISE_LOG, total, std::nullopt, log_total);
+  graph.pointwise(CUDNN_POINTWISE_ADD, largest, log_total, all.log_sums);
+  const Tensor weights =
+      build.scored(CUDNN_POINTWISE_DIV, exponentials, total, CUDNN_DATA_BFLOAT16);
+  graph.matmul(weights, all.values, all.y);
+  return all;
+}
+
+AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) {
+  Builder build(part, graph);
+  AttentionTensors all;
+  all.queries = build.rows(part.heads, part.qkv_strides);
+  all.keys = build.columns(part.kv_heads, part.qkv_strides);
+  all.values = build.columns(part.kv_heads, part.qkv_strides);
+  all.y = build.rows(part.heads, part.y_strides);
+  all.dy = build.rows(part.heads, part.y_strides);
+  all.log_sums = build.numbers(GraphPlace::kMemory);
+  all.corrections = build.numbers(GraphPlace::kMemory);
+  all.dqueries = build.rows(part.heads, part.qkv_strides);
+  all.dkeys = build.rows(part.kv_heads, part.qkv_strides);
+  all.dvalues = build.rows(part.kv_heads, part.qkv_strides);
+  all.scale = build.value();
+  all.hidden = build.value();
+  all.one = build.value();
+
+  // Another kernel makes the corrections first: they are in memory.
+  const std::int64_t size = part.head_size;
+  const Tensor products_of_y =
+      graph.tensor({{part.batches, part.heads, part.tokens, size},
+                    {part.heads * part.tokens * size, part.tokens * size, size, 1},
+                    CUDNN_DATA_FLOAT,
+                    GraphPlace::kBetween});
+  graph.pointwise(CUDNN_POINTWISE_MUL, all.dy, all.y, products_of_y);
+  const Tensor sums_of_y = build.numbers(GraphPlace::kBetween);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products_of_y, sums_of_y);
+  graph.pointwise(CUDNN_POINTWISE_MUL, sums_of_y, all.one, all.corrections);
+
+  // The weights again.
+  const Tensor products = build.scores();
+  graph.matmul(all.queries, all.keys, products);
+  const Tensor scaled = build.scored(CUDNN_POINTWISE_MUL, products, all.scale);
+  const Tensor seen = build.seen(scaled, all.hidden);
+  const Tensor below = build.scored(CUDNN_POINTWISE_SUB, seen, all.log_sums);
+  const Tensor weights = build.scored(CUDNN_POINTWISE_EXP, below, std::nullopt);
+  build.into_kv(build.turned(weights), all.dy, all.dvalues);
+
+  // Through the softmax.
+  const Tensor dweights = build.scores();
+  graph.matmul(all.dy, all.values, dweights);
+  const Tensor corrected = build.scored(CUDNN_POINTWISE_SUB, dweights, all.corrections);
+  const Tensor dscaled = build.scored(CUDNN_POINTWISE_MUL, corrected, weights);
+  const Tensor dscores = build.scored(CUDNN_POINTWISE_MUL, dscaled, all.scale);
+  build.into_kv(build.turned(dscores), all.queries, all.dkeys);
+
+  const Tensor key_rows =
+      graph.tensor({{part.batches, part.kv_heads, part.tokens, size},
+                    {part.qkv_strides[0], part.qkv_strides[1], part.qkv_strides[2], 1},
+                    CUDNN_DATA_BFLOAT16,
+                    GraphPlace::kBetween});
+  graph.reshape(all.keys, key_rows);
+  graph.matmul(dscores, key_rows, all.dqueries);
+  return all;
+}
+
+/// The largest divisor of `count` up to `most`.
+std::int64_t largest_divisor(std::int64_t count, std::int64_t most) {
+  std::int64_t divisor = std::clamp<std::int64_t>(most, 1, count);
+  while (count % divisor != 0) {
+    --divisor;
+  }
+  return divisor;
+}
+
+}  // namespace
+
+AttentionPart::AttentionPart(AttentionPass pass, const AttentionShape& shape)
+    : tokens(shape.tokens), head_size(shape.head_size) {
+  const std::int64_t width = shape.qkv_width();
+  const std::int64_t group = (shape.queries + 2) * head_size;
+  const std::int64_t most_heads = pass == AttentionPass::kForward
+                                      ? shape.sequences * shape.heads()
+                                      : kMostWeights / (tokens * tokens);
+  key_offset = shape.queries * head_size;
+  value_offset = head_size;
+  if (shape.queries == 1 && shape.kv_heads <= most_heads) {
+    batches = largest_divisor(shape.sequences, most_heads / shape.kv_heads);
+    heads = kv_heads = shape.kv_heads;
+    qkv_strides = {tokens * width, group, width};
+    y_strides = {tokens * shape.width(), head_size, shape.width()};
+    sequence_parts = shape.sequences / batches;
+  } else {
+    batches = largest_divisor(shape.kv_heads, most_heads / shape.queries);
+    heads = shape.queries;
+    qkv_strides = {group, head_size, width};
+    y_strides = {shape.queries * head_size, head_size, shape.width()};
+    sequence_parts = shape.sequences;
+    head_parts = shape.kv_heads / batches;
+  }
+  const std::int64_t sequences = shape.sequences / sequence_parts;
+  qkv_sequence = sequences * tokens * width;
+  y_sequence = sequences * tokens * shape.width();
+}
+
+AttentionTensors add_attention(AttentionPass pass, const AttentionPart& part,
+                               OperationGraph& graph) {
+  return pass == AttentionPass::kForward ? add_forward(part, graph) : add_backward(part, graph);
+}
+
+std::optional<GraphPlan> plan_attention(AttentionPass pass, const AttentionPart& part,
+                                        OperationGraph& graph, const GraphTarget& target) {
+  // A kernel that does not keep the gradients of weights adds up those of queries in any order, of
+  // which cuDNN's notes say nothing.
+  return graph.plan(target, [&](const GraphPlan& plan) {
+    return pass == AttentionPass::kForward || plan.workspace_bytes >= part.weights() * 2;
+  });
+}
+
+}  // namespace strata::ops::cuda
+
+#endif

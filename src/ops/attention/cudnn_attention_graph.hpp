@@ -1,0 +1,94 @@
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <optional>
+
+#include "strata/ops/attention.hpp"
+
+#include "attention/cudnn_attention_limits.hpp"
+#include "cudnn/operation_graph.hpp"
+
+// Attention in bfloat16 as graphs of cuDNN's. Included by .cu files and tests alone, where cuDNN's
+// header was found.
+namespace strata::ops::cuda {
+
+enum class AttentionPass { kForward, kBackward };
+
+/// What one graph covers, for cuDNN wants heads at one distance from each other, and batches of
+/// them. Where a key-value head has one query head, batches are sequences and heads the key-value
+/// heads; else batches are key-value heads of one sequence, and heads their query heads.
+/// cuDNN's backward pass keeps the gradients of a part's weights, all at a time, in bfloat16; it
+/// is given so large a part that they are at most kMostWeights.
+struct AttentionPart {
+  static constexpr std::int64_t kMostWeights = kMostLibraryWeights;
+
+  AttentionPart(AttentionPass pass, const AttentionShape& shape);
+
+  /// Of the gradients of weights.
+  [[nodiscard]] std::int64_t weights() const { return batches * heads * tokens * tokens; }
+  /// Parts of which the whole is made.
+  [[nodiscard]] std::int64_t parts() const { return sequence_parts * head_parts; }
+  /// Elements in front of a part: in qkv, y and log_sums.
+  [[nodiscard]] std::int64_t qkv_offset(std::int64_t part) const {
+    return part / head_parts * qkv_sequence + part % head_parts * batches * qkv_strides[0];
+  }
+  [[nodiscard]] std::int64_t y_offset(std::int64_t part) const {
+    return part / head_parts * y_sequence + part % head_parts * batches * y_strides[0];
+  }
+  [[nodiscard]] std::int64_t log_sums_offset(std::int64_t part) const {
+    return part * batches * heads * tokens;
+  }
+
+  std::int64_t batches = 1;
+  std::int64_t heads = 1;  ///< query heads of a batch
+  std::int64_t kv_heads = 1;
+  std::int64_t tokens = 1;
+  std::int64_t head_size = 1;
+  /// Elements from one batch, head and token to the next.
+  std::array<std::int64_t, 3> qkv_strides{};
+  std::array<std::int64_t, 3> y_strides{};
+  /// Elements from the first query to the first key, and from there to the first value.
+  std::int64_t key_offset = 0;
+  std::int64_t value_offset = 0;
+
+  std::int64_t sequence_parts = 1;
+  std::int64_t head_parts = 1;
+  /// Elements from one part of the sequences to the next.
+  std::int64_t qkv_sequence = 0;
+  std::int64_t y_sequence = 0;
+};
+
+/// The tensors of a part's graph that a run gives addresses of; 0: the pass has none.
+struct AttentionTensors {
+  OperationGraph::Tensor queries = 0;
+  OperationGraph::Tensor keys = 0;
+  OperationGraph::Tensor values = 0;
+  OperationGraph::Tensor y = 0;
+  OperationGraph::Tensor log_sums = 0;
+  OperationGraph::Tensor dy = 0;
+  OperationGraph::Tensor dqueries = 0;
+  OperationGraph::Tensor dkeys = 0;
+  OperationGraph::Tensor dvalues = 0;
+  /// The sum of y dy of each row, float32, in the order of a part's log_sums.
+  OperationGraph::Tensor corrections = 0;
+  /// Values: 1 / sqrt(head_size), what a score is that is not seen, and 1.
+  OperationGraph::Tensor scale = 0;
+  OperationGraph::Tensor hidden = 0;
+  OperationGraph::Tensor one = 0;
+};
+
+/// Adds a pass's operations over a part to a graph, in the order and form that cuDNN knows as
+/// attention. The backward pass has no tensor in which gradients of queries are added up: cuDNN
+/// would add to it in any order. Without it each sum has one order. Source: Dao,
+/// "FlashAttention-2", arXiv 2307.08691; cuDNN's developer guide, "Fused flash attention".
+AttentionTensors add_attention(AttentionPass pass, const AttentionPart& part,
+                               OperationGraph& graph);
+
+/// The plan of a part's graph, where cuDNN has one that gives the same bits on every run.
+[[nodiscard]] std::optional<GraphPlan> plan_attention(AttentionPass pass, const AttentionPart& part,
+                                                      OperationGraph& graph,
+                                                      const GraphTarget& target);
+
+}  // namespace strata::ops::cuda

@@ -1,0 +1,123 @@
+#ifdef STRATA_HAVE_CUDNN
+
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "strata/core/error.hpp"
+
+#include "attention/cudnn_attention_limits.hpp"
+#include "attention/cudnn_attention_plans.hpp"
+#include "cuda/aligned.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+constexpr std::int64_t kStoredBytes = 2;
+
+/// cuDNN's kernels read 16 bytes of a head at a time.
+constexpr std::int64_t kElementsAtOnce = 8;
+
+/// Before this version a backward pass over a number of tokens that tiles of 128 do not divide
+/// could go wrong. Source: NVIDIA's cudnn-frontend, scaled_dot_product_flash_attention.h, which
+/// gives lengths to such versions.
+constexpr std::int64_t kFirstOfAnyTokens = 91501;
+constexpr std::int64_t kTileTokens = 128;
+
+bool is_for_library(const LibraryAttention& attention, std::int64_t version) {
+  const AttentionShape& shape = attention.shape;
+  return shape.rows() > 0 && shape.heads() > 0 && shape.head_size > 0 &&
+         shape.head_size % kElementsAtOnce == 0 &&
+         shape.rows() * shape.qkv_width() <= std::numeric_limits<int>::max() &&
+         (attention.pass == AttentionPass::kForward ||
+          (shows_its_order(shape) &&
+           (version >= kFirstOfAnyTokens || shape.tokens % kTileTokens == 0)));
+}
+
+}  // namespace
+
+std::optional<AttentionLibrary::Prepared> AttentionLibrary::prepare(
+    const LibraryAttention& attention) const {
+  const CudnnLibrary& cudnn = library_.cudnn();
+  if (!cudnn.loaded() || !is_for_library(attention, cudnn.version())) {
+    return std::nullopt;
+  }
+  const AttentionPart part(attention.pass, attention.shape);
+  const bool is_backward = attention.pass == AttentionPass::kBackward;
+  if (is_backward && part.weights() > AttentionPart::kMostWeights) {
+    return std::nullopt;
+  }
+  OperationGraph graph(library_);
+  const AttentionTensors tensors = add_attention(attention.pass, part, graph);
+  std::optional<GraphPlan> plan =
+      plan_attention(attention.pass, part, graph, {.handle = cudnn.handle()});
+  if (!plan) {
+    return std::nullopt;
+  }
+  const std::int64_t bytes =
+      part.batches * part.heads * part.tokens * static_cast<std::int64_t>(sizeof(float));
+  return Prepared{part, tensors, std::move(*plan), is_backward ? line_bytes(bytes) : 0};
+}
+
+std::optional<AttentionLibrary::Prepared>& AttentionLibrary::prepared(
+    const LibraryAttention& attention) {
+  const auto found = prepared_.find(attention);
+  return found != prepared_.end() ? found->second
+                                  : prepared_.emplace(attention, prepare(attention)).first->second;
+}
+
+std::optional<std::int64_t> AttentionLibrary::workspace_bytes(const LibraryAttention& attention) {
+  const std::optional<Prepared>& parts = prepared(attention);
+  return parts ? std::optional(parts->corrections_bytes + parts->plan.workspace_bytes)
+               : std::nullopt;
+}
+
+bool AttentionLibrary::run_part(const Prepared& parts, std::int64_t part,
+                                const AttentionAddresses& at) const {
+  const AttentionPart& layout = parts.part;
+  const AttentionTensors& tensors = parts.tensors;
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(layout.head_size)));
+  const float hidden = std::numeric_limits<float>::lowest();
+  const float one = 1.0F;
+  const std::int64_t qkv = layout.qkv_offset(part) * kStoredBytes;
+  const std::int64_t y = layout.y_offset(part) * kStoredBytes;
+  const std::int64_t key = qkv + layout.key_offset * kStoredBytes;
+  const std::int64_t value = key + layout.value_offset * kStoredBytes;
+  std::vector<GraphArgument> arguments{
+      {tensors.queries, at.qkv + qkv},
+      {tensors.keys, at.qkv + key},
+      {tensors.values, at.qkv + value},
+      {tensors.y, at.y + y},
+      {tensors.log_sums,
+       at.log_sums + layout.log_sums_offset(part) * static_cast<std::int64_t>(sizeof(float))},
+      {tensors.scale, &scale},
+      {tensors.hidden, &hidden}};
+  if (tensors.dy != 0) {
+    arguments.insert(arguments.end(), {{tensors.dy, at.dy + y},
+                                       {tensors.dqueries, at.dqkv + qkv},
+                                       {tensors.dkeys, at.dqkv + key},
+                                       {tensors.dvalues, at.dqkv + value},
+                                       {tensors.corrections, at.workspace},
+                                       {tensors.one, &one}});
+  }
+  return cuda::run(library_, parts.plan, arguments, at.workspace + parts.corrections_bytes);
+}
+
+bool AttentionLibrary::run(const LibraryAttention& attention, const AttentionAddresses& at) {
+  std::optional<Prepared>& parts = prepared(attention);
+  require(parts.has_value(), "cuDNN does not take this attention");
+  for (std::int64_t part = 0; part < parts->part.parts(); ++part) {
+    if (!run_part(*parts, part, at)) {
+      // What it takes once it takes again: the parts differ in their addresses alone.
+      require(part == 0, "cuDNN refused part {} of an attention", part);
+      parts.reset();
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace strata::ops::cuda
+
+#endif

@@ -1,0 +1,102 @@
+#include <cmath>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+#include "strata/ops/attention.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "attention/attention_tiles.hpp"
+#include "cuda/ops.hpp"
+#include "simd/rounded.hpp"
+#include "simd/simd_reduction.hpp"
+
+namespace strata::ops {
+namespace {
+
+/// Cosine and sine of each token's angles, rows of head_size / 2; kBackward has the sines negated.
+template <typename T>
+class Turns {
+ public:
+  Turns(Context& context, const AttentionShape& shape, double theta, std::int64_t offset,
+        Rotation rotation)
+      : half_(shape.head_size / 2),
+        cosines_(static_cast<std::size_t>(shape.tokens * half_)),
+        sines_(cosines_.size()) {
+    std::vector<double> frequencies(static_cast<std::size_t>(half_));
+    for (std::size_t i = 0; i < frequencies.size(); ++i) {
+      frequencies[i] =
+          std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(shape.head_size));
+    }
+    const double sign = rotation == Rotation::kForward ? 1.0 : -1.0;
+    // A sine and a cosine take about as long as 64 products.
+    parallel_for(
+        context, shape.tokens, row_grain(64 * half_), [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t token = begin; token < end; ++token) {
+            for (std::int64_t i = 0; i < half_; ++i) {
+              const double angle =
+                  static_cast<double>(offset + token) * frequencies[static_cast<std::size_t>(i)];
+              const auto at = static_cast<std::size_t>(token * half_ + i);
+              cosines_[at] = static_cast<T>(std::cos(angle));
+              sines_[at] = static_cast<T>(sign * std::sin(angle));
+            }
+          }
+        });
+  }
+
+  [[nodiscard]] const T* cosines(std::int64_t token) const {
+    return cosines_.data() + token * half_;
+  }
+  [[nodiscard]] const T* sines(std::int64_t token) const { return sines_.data() + token * half_; }
+
+ private:
+  std::int64_t half_;
+  std::vector<T> cosines_;
+  std::vector<T> sines_;
+};
+
+template <typename T, typename Stored>
+void turn_head(Stored* head, std::int64_t half, const T* cosines, const T* sines) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < half; ++i) {
+    const T first = static_cast<T>(head[i]);
+    const T second = static_cast<T>(head[i + half]);
+    head[i] = rounded<Stored>(first * cosines[i] - second * sines[i]);
+    head[i + half] = rounded<Stored>(second * cosines[i] + first * sines[i]);
+  }
+}
+
+}  // namespace
+
+void rotary(Context& context, const AttentionShape& shape, double theta, std::int64_t offset,
+            Rotation rotation, const TensorView& qkv) {
+  require_qkv(shape, qkv);
+  require(shape.head_size % 2 == 0, "a rotation of heads of {}", shape.head_size);
+  require(theta > 0.0 && offset >= 0, "a rotation with theta {} from position {}", theta, offset);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::rotary(context, shape, theta, offset, rotation, qkv);
+    }
+  }
+  const std::int64_t half = shape.head_size / 2;
+  with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
+    using T = Compute<Stored>;
+    Stored* elements = qkv.host<Stored>().data();
+    const Turns<T> turns(context, shape, theta, offset, rotation);
+    parallel_for(context, shape.rows(), row_grain(shape.qkv_width()),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row) {
+                     const std::int64_t token = row % shape.tokens;
+                     for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+                       // The queries, then the key.
+                       for (std::int64_t index = 0; index <= shape.queries; ++index) {
+                         turn_head(qkv_head(shape, elements, 0, kv_head, index).from(row).data,
+                                   half, turns.cosines(token), turns.sines(token));
+                       }
+                     }
+                   }
+                 });
+  });
+}
+
+}  // namespace strata::ops

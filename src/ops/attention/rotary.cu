@@ -1,0 +1,51 @@
+#include "strata/ops/attention.hpp"
+
+#include "cuda/kernel.hpp"
+#include "cuda/ops.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+/// A thread a pair of elements' angle in one row, which it turns in all heads' queries and keys.
+template <typename Stored>
+__global__ void rotary_kernel(std::int64_t count, AttentionShape shape, double theta,
+                              std::int64_t offset, double sign, Stored* qkv) {
+  using C = Compute<Stored>;
+  const std::int64_t thread = thread_number();
+  if (thread >= count) {
+    return;
+  }
+  const std::int64_t half = shape.head_size / 2;
+  const std::int64_t row = thread / half;
+  const std::int64_t i = thread % half;
+  const double frequency =
+      pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(shape.head_size));
+  const double angle = static_cast<double>(offset + row % shape.tokens) * frequency;
+  const C cosine = static_cast<C>(cos(angle));
+  const C sine = static_cast<C>(sign * sin(angle));
+  for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+    Stored* head =
+        qkv + (row * shape.kv_heads + kv_head) * (shape.queries + 2) * shape.head_size + i;
+    // The queries, then the key.
+    for (std::int64_t index = 0; index <= shape.queries; ++index, head += shape.head_size) {
+      const C first = value_of(head[0]);
+      const C second = value_of(head[half]);
+      head[0] = stored<Stored>(first * cosine - second * sine);
+      head[half] = stored<Stored>(second * cosine + first * sine);
+    }
+  }
+}
+
+}  // namespace
+
+void rotary(Context& context, const AttentionShape& shape, double theta, std::int64_t offset,
+            Rotation rotation, const TensorView& qkv) {
+  const std::int64_t count = shape.rows() * (shape.head_size / 2);
+  const double sign = rotation == Rotation::kForward ? 1.0 : -1.0;
+  with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
+    launch(context, "rotary", grid_of(count), rotary_kernel<Stored>, count, shape, theta, offset,
+           sign, qkv.device<Stored>());
+  });
+}
+
+}  // namespace strata::ops::cuda

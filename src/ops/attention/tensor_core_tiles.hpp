@@ -1,0 +1,214 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "attention/cuda_attention.hpp"
+#include "cuda/mma.hpp"
+
+// Attention's tiles for tensor cores: kSide rows of one head as bfloat16 in shared memory, and
+// products with them. A block of kMatrixThreads threads works on a tile, each of its warps on 16
+// rows of it, against tiles of the other side (queries against keys, or keys against queries). Sums
+// are those of tensor cores, in float32; what is summed over comes 16 at a time, in order. Included
+// by .cu files alone.
+namespace strata::ops::cuda {
+
+inline constexpr int kMatrixWarps = 4;
+inline constexpr int kMatrixThreads = kMatrixWarps * kWarp;
+/// Rows of a left factor and columns of two right ones, and what they are summed over.
+inline constexpr int kMatrixRows = 16;
+inline constexpr int kSide = kMatrixWarps * kMatrixRows;
+/// Columns of sums.
+inline constexpr int kSumColumns = 8;
+/// Elements that lie together, 16 bytes.
+inline constexpr int kPiece = 8;
+
+/// Where a piece of a row begins in a tile of rows of kHead elements. Of 8 rows one below the
+/// other, the same piece lies in different banks.
+template <int kHead>
+__device__ int place_in_tile(int row, int piece) {
+  return row * kHead + (piece ^ row % 8) * kPiece;
+}
+
+__device__ inline int lane_number() {
+  return static_cast<int>(threadIdx.x) % kWarp;
+}
+
+/// Begins to load rows [first, first + kSide) into a tile, with zeros for those from `end` on. Pre:
+/// first < end. Where rows do not begin at multiples of 16 bytes it takes longer and is done at
+/// once.
+template <int kHead>
+__device__ void load_rows(const HeadRows<const __nv_bfloat16>& rows, std::int64_t first,
+                          std::int64_t end, bool aligned, __nv_bfloat16* tile) {
+  constexpr int kPieces = kHead / kPiece;
+  // A thread has the same piece of every kStep-th row, at the same place of it.
+  constexpr int kStep = kMatrixThreads / kPieces;
+  static_assert(kStep % 8 == 0);
+  const int row = static_cast<int>(threadIdx.x) / kPieces;
+  const int piece = static_cast<int>(threadIdx.x) % kPieces;
+  const int count = static_cast<int>(end - first < kSide ? end - first : kSide);
+  const __nv_bfloat16* source = rows.data + (first + row) * rows.stride + piece * kPiece;
+  __nv_bfloat16* const target = tile + place_in_tile<kHead>(row, piece);
+  if (aligned) {
+#pragma unroll 2
+    for (int i = 0; i < kSide; i += kStep) {
+      const bool exists = row + i < count;
+      copy_async<kPiece * sizeof(__nv_bfloat16)>(target + i * kHead, exists ? source : rows.data,
+                                                 exists);
+      source += kStep * rows.stride;
+    }
+    return;
+  }
+  for (int i = 0; i < kSide; i += kStep) {
+    for (int e = 0; e < kPiece; ++e) {
+      target[i * kHead + e] = row + i < count ? source[e] : stored<__nv_bfloat16>(0.0F);
+    }
+    source += kStep * rows.stride;
+  }
+}
+
+/// Rows and columns [.., .. + 16) of a tile.
+template <int kHead>
+__device__ LeftMatrix left_of(const __nv_bfloat16* tile, int row, int column) {
+  const int lane = lane_number();
+  LeftMatrix left;
+  load_matrices(
+      tile + place_in_tile<kHead>(row + lane % kMatrixRows, column / kPiece + lane / kMatrixRows),
+      left.pairs);
+  return left;
+}
+
+/// Two right factors: the columns of the first are a tile's rows [row, row + 8), those of the
+/// second the next 8; their rows are the tile's columns [column, column + 16).
+template <int kHead>
+__device__ void load_rights(const __nv_bfloat16* tile, int row, int column,
+                            RightMatrix (&rights)[2]) {
+  const int lane = lane_number();
+  std::uint32_t pairs[4];
+  load_matrices(
+      tile + place_in_tile<kHead>(row + lane % 8 + lane / 16 * 8, column / kPiece + lane / 8 % 2),
+      pairs);
+  rights[0] = {{pairs[0], pairs[1]}};
+  rights[1] = {{pairs[2], pairs[3]}};
+}
+
+/// Two right factors: their rows are a tile's rows [row, row + 16), the columns of the first are
+/// the tile's [column, column + 8), those of the second the next 8.
+template <int kHead>
+__device__ void load_turned_rights(const __nv_bfloat16* tile, int row, int column,
+                                   RightMatrix (&rights)[2]) {
+  const int lane = lane_number();
+  std::uint32_t pairs[4];
+  load_turned_matrices(
+      tile + place_in_tile<kHead>(row + lane % kMatrixRows, column / kPiece + lane / kMatrixRows),
+      pairs);
+  rights[0] = {{pairs[0], pairs[1]}};
+  rights[1] = {{pairs[2], pairs[3]}};
+}
+
+/// dots[j] += left(k) times the tile's rows [8 j, 8 j + 8) turned, summed over k: blocks of 16
+/// columns.
+template <int kHead, int kCount, typename Left>
+__device__ void add_dots(const Left& left, const __nv_bfloat16* tile, SumMatrix (&dots)[kCount]) {
+#pragma unroll 4
+  for (int k = 0; k < kHead / kMatrixRows; ++k) {
+    const LeftMatrix own = left(k);
+#pragma unroll
+    for (int j = 0; j < kCount; j += 2) {
+      RightMatrix rights[2];
+      load_rights<kHead>(tile, j * kSumColumns, k * kMatrixRows, rights);
+      multiply_add(own, rights[0], dots[j]);
+      multiply_add(own, rights[1], dots[j + 1]);
+    }
+  }
+}
+
+/// sums += weights times a tile's first 8 kCount rows. The weights are rounded to bfloat16.
+template <int kHead, int kCount>
+__device__ void add_weighted(const SumMatrix (&weights)[kCount], const __nv_bfloat16* tile,
+                             SumMatrix (&sums)[kHead / kSumColumns]) {
+#pragma unroll
+  for (int k = 0; k < kCount / 2; ++k) {
+    const LeftMatrix left = rounded_left(weights[2 * k], weights[2 * k + 1]);
+#pragma unroll
+    for (int j = 0; j < kHead / kSumColumns; j += 2) {
+      RightMatrix rights[2];
+      load_turned_rights<kHead>(tile, k * kMatrixRows, j * kSumColumns, rights);
+      multiply_add(left, rights[0], sums[j]);
+      multiply_add(left, rights[1], sums[j + 1]);
+    }
+  }
+}
+
+/// Row first + r = the 16 rows of sums in which row g is scaled by scales[0] and g + 8 by
+/// scales[1], where it is before `end`. They go through the warp's own 16 rows of a tile, whose
+/// elements are lost, so that a row is written in pieces.
+template <int kHead>
+__device__ void store_sums(const SumMatrix (&sums)[kHead / kSumColumns], const float (&scales)[2],
+                           __nv_bfloat16* tile, const HeadRows<__nv_bfloat16>& rows,
+                           std::int64_t first, std::int64_t end, bool aligned) {
+  constexpr int kPieces = kHead / kPiece;
+  const int lane = lane_number();
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::uint32_t pair = rounded_pair(sums[j].sums[2 * half] * scales[half],
+                                              sums[j].sums[2 * half + 1] * scales[half]);
+      *reinterpret_cast<std::uint32_t*>(tile + place_in_tile<kHead>(lane / 4 + half * 8, j) +
+                                        lane % 4 * 2) = pair;
+    }
+  }
+  __syncwarp();
+#pragma unroll 4
+  for (int i = lane; i < kMatrixRows * kPieces; i += kWarp) {
+    const int row = i / kPieces;
+    const int piece = i % kPieces;
+    if (first + row < end) {
+      const __nv_bfloat16* const source = tile + place_in_tile<kHead>(row, piece);
+      __nv_bfloat16* const target = rows.data + (first + row) * rows.stride + piece * kPiece;
+      if (aligned) {
+        *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
+      } else {
+        for (int e = 0; e < kPiece; ++e) {
+          target[e] = source[e];
+        }
+      }
+    }
+  }
+}
+
+/// Goes through `count` tiles. load(i, stage) begins to load tile i, use(i, stage) is called when
+/// the block has it. With two stages a tile is loaded while the one before it is used.
+/// Pre: tile 0 is in stage 0 and all see it.
+template <int kStages, typename Load, typename Use>
+__device__ void over_tiles(int count, const Load& load, const Use& use) {
+  static_assert(kStages == 1 || kStages == 2);
+  for (int i = 0; i < count; ++i) {
+    if (kStages == 2 && i + 1 < count) {
+      load(i + 1, (i + 1) % kStages);
+    }
+    use(i, i % kStages);
+    if (kStages == 1) {
+      // All have read the tile.
+      __syncthreads();
+      if (i + 1 < count) {
+        load(i + 1, 0);
+      }
+    }
+    wait_for_copies();
+    __syncthreads();
+  }
+}
+
+/// Whether all of these, where they are not null, begin at multiples of a piece's bytes. Rows of
+/// heads of whole pieces then do.
+inline bool begin_at_pieces(std::initializer_list<const void*> tensors) {
+  constexpr std::uintptr_t kBytes = kPiece * sizeof(__nv_bfloat16);
+  return std::ranges::all_of(tensors, [](const void* tensor) {
+    return reinterpret_cast<std::uintptr_t>(tensor) % kBytes == 0;
+  });
+}
+
+}  // namespace strata::ops::cuda

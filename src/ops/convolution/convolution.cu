@@ -1,0 +1,256 @@
+#include "strata/ops/convolution.hpp"
+
+#include "convolution/cuda_windows.hpp"
+#include "convolution/cudnn_convolution.hpp"
+#include "cuda/kernel.hpp"
+#include "cuda/ops.hpp"
+#include "cuda/tile_product.hpp"
+
+// What cuDNN does not take. Every pass is a product of matrices that are not stored: their elements
+// are looked up in the images. A group of channels is a product of its own. Sums go over the
+// window's places in order, and over channels within each.
+namespace strata::ops::cuda {
+namespace {
+
+/// What the passes look up with.
+struct Images {
+  explicit Images(const ConvolutionShape& whole)
+      : shape(whole),
+        in_channels(whole.in_channels / whole.groups),
+        out_channels(whole.out_channels / whole.groups),
+        taps(whole.height.window * whole.width.window) {}
+
+  ConvolutionShape shape;
+  std::int64_t in_channels;   ///< of a group
+  std::int64_t out_channels;  ///< of a group
+  std::int64_t taps;
+
+  /// The first channel of the input pixel that place `tap` of an output pixel's window sees; -1 in
+  /// the padding.
+  __device__ std::int64_t input_at(std::int64_t out_pixel, std::int64_t tap) const {
+    const std::int64_t row = seen_by(shape.height, out_pixel / shape.width.out % shape.height.out,
+                                     tap / shape.width.window);
+    const std::int64_t column =
+        seen_by(shape.width, out_pixel % shape.width.out, tap % shape.width.window);
+    if (!is_within(shape.height, row) || !is_within(shape.width, column)) {
+      return -1;
+    }
+    const std::int64_t image = out_pixel / shape.width.out / shape.height.out;
+    return ((image * shape.height.in + row) * shape.width.in + column) * shape.in_channels;
+  }
+  /// The first channel of the output pixel whose window has an input pixel at place `tap`; -1 where
+  /// there is none.
+  __device__ std::int64_t output_at(std::int64_t in_pixel, std::int64_t tap) const {
+    const std::int64_t row = window_at(shape.height, in_pixel / shape.width.in % shape.height.in,
+                                       tap / shape.width.window);
+    const std::int64_t column =
+        window_at(shape.width, in_pixel % shape.width.in, tap % shape.width.window);
+    if (row < 0 || column < 0) {
+      return -1;
+    }
+    const std::int64_t image = in_pixel / shape.width.in / shape.height.in;
+    return ((image * shape.height.out + row) * shape.width.out + column) * shape.out_channels;
+  }
+  /// The weight of output channel `out` and input channel `in` of a group.
+  __device__ std::int64_t weight_at(std::int64_t group, std::int64_t out, std::int64_t in,
+                                    std::int64_t tap) const {
+    return ((group * out_channels + out) * in_channels + in) * taps + tap;
+  }
+};
+
+/// Output pixels by output channels; summed: places, then input channels. bias may be null.
+template <typename T, typename To>
+struct Forward {
+  Images images;
+  const T* x;
+  const T* w;
+  const T* bias;
+  bool is_relu;
+  To* y;
+
+  using C = Compute<T>;
+  __device__ C left(std::int64_t group, std::int64_t pixel, std::int64_t k) const {
+    const std::int64_t at = images.input_at(pixel, k / images.in_channels);
+    return at < 0 ? C{0} : value_of(x[at + group * images.in_channels + k % images.in_channels]);
+  }
+  __device__ C right(std::int64_t group, std::int64_t k, std::int64_t out) const {
+    return value_of(
+        w[images.weight_at(group, out, k % images.in_channels, k / images.in_channels)]);
+  }
+  __device__ void store(std::int64_t group, std::int64_t, std::int64_t pixel, std::int64_t out,
+                        C sum) const {
+    const std::int64_t channel = group * images.out_channels + out;
+    if (bias != nullptr) {
+      sum += value_of(bias[channel]);
+    }
+    y[pixel * images.shape.out_channels + channel] = stored<To>(is_relu && sum < C{0} ? C{0} : sum);
+  }
+};
+
+/// Input pixels by input channels; summed: places, then output channels.
+template <typename T, typename To>
+struct BackwardInput {
+  Images images;
+  const T* dy;
+  const T* w;
+  To* dx;
+
+  using C = Compute<T>;
+  __device__ C left(std::int64_t group, std::int64_t pixel, std::int64_t k) const {
+    const std::int64_t at = images.output_at(pixel, k / images.out_channels);
+    return at < 0 ? C{0} : value_of(dy[at + group * images.out_channels + k % images.out_channels]);
+  }
+  __device__ C right(std::int64_t group, std::int64_t k, std::int64_t in) const {
+    return value_of(
+        w[images.weight_at(group, k % images.out_channels, in, k / images.out_channels)]);
+  }
+  __device__ void store(std::int64_t group, std::int64_t, std::int64_t pixel, std::int64_t in,
+                        C sum) const {
+    dx[pixel * images.shape.in_channels + group * images.in_channels + in] = stored<To>(sum);
+  }
+};
+
+/// Output channels by places and input channels; summed: a piece of the output pixels.
+template <typename T>
+struct BackwardWeight {
+  Images images;
+  const T* x;
+  const T* dy;
+  /// A gradient for each piece.
+  Compute<T>* parts;
+
+  using C = Compute<T>;
+  __device__ C left(std::int64_t group, std::int64_t out, std::int64_t pixel) const {
+    return value_of(dy[pixel * images.shape.out_channels + group * images.out_channels + out]);
+  }
+  __device__ C right(std::int64_t group, std::int64_t pixel, std::int64_t column) const {
+    const std::int64_t at = images.input_at(pixel, column / images.in_channels);
+    return at < 0 ? C{0}
+                  : value_of(x[at + group * images.in_channels + column % images.in_channels]);
+  }
+  __device__ void store(std::int64_t group, std::int64_t piece, std::int64_t out,
+                        std::int64_t column, C sum) const {
+    const std::int64_t weights = images.shape.out_channels * images.in_channels * images.taps;
+    parts[piece * weights + images.weight_at(group, out, column % images.in_channels,
+                                             column / images.in_channels)] = sum;
+  }
+};
+
+/// dw = (or +=) the pieces' gradients, added in order.
+template <typename C>
+__global__ void add_pieces_kernel(std::int64_t count, std::int64_t pieces, const C* parts,
+                                  bool adds, C* dw) {
+  const std::int64_t i = thread_number();
+  if (i >= count) {
+    return;
+  }
+  C sum{0};
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    sum += parts[piece * count + i];
+  }
+  dw[i] = adds ? dw[i] + sum : sum;
+}
+
+/// y = relu(y + bias), either of which may be left out; bias may be null.
+template <typename T>
+__global__ void finish_kernel(std::int64_t count, std::int64_t channels, const T* bias,
+                              bool is_relu, T* y) {
+  const std::int64_t i = thread_number();
+  if (i >= count) {
+    return;
+  }
+  Compute<T> value = value_of(y[i]);
+  if (bias != nullptr) {
+    value += value_of(bias[i % channels]);
+  }
+  y[i] = stored<T>(is_relu && value < Compute<T>{0} ? Compute<T>{0} : value);
+}
+
+/// Calls function(To{}) with the type of a result: T, or what T is computed in.
+template <typename T, typename Function>
+void with_result_type(const TensorView& result, const Function& function) {
+  if (result.dtype() == kDTypeOf<T>) {
+    function(T{});
+  } else {
+    function(Compute<T>{});
+  }
+}
+
+}  // namespace
+
+void convolution_forward(Context& context, const ConvolutionShape& shape, const ConstTensorView& x,
+                         const ConstTensorView& w, const TensorView& y,
+                         const ConvolutionOptions& options) {
+  if (library_forward(context, shape, x, w, y)) {
+    const bool is_relu = options.activation == Activation::kRelu;
+    if (is_relu || !options.bias.empty()) {
+      with_device_type(y.dtype(), [&]<typename T>(T) {
+        launch(context, "a convolution's bias", grid_of(y.count()), finish_kernel<T>, y.count(),
+               shape.out_channels, device_or_null<T>(options.bias), is_relu, y.device<T>());
+      });
+    }
+    return;
+  }
+  const Images images(shape);
+  const TileProduct product{.groups = shape.groups,
+                            .rows = shape.images * shape.height.out * shape.width.out,
+                            .columns = images.out_channels,
+                            .summed = images.taps * images.in_channels};
+  with_device_type(x.dtype(), [&]<typename T>(T) {
+    with_result_type<T>(y, [&]<typename To>(To) {
+      tile_product<Compute<T>>(
+          context, "convolution_forward", product,
+          Forward<T, To>{images, x.device<T>(), w.device<T>(), device_or_null<T>(options.bias),
+                         options.activation == Activation::kRelu, y.device<To>()});
+    });
+  });
+}
+
+void convolution_backward_input(Context& context, const ConvolutionShape& shape,
+                                const ConstTensorView& dy, const ConstTensorView& w,
+                                const TensorView& dx) {
+  if (library_backward_input(context, shape, dy, w, dx)) {
+    return;
+  }
+  const Images images(shape);
+  const TileProduct product{.groups = shape.groups,
+                            .rows = shape.images * shape.height.in * shape.width.in,
+                            .columns = images.in_channels,
+                            .summed = images.taps * images.out_channels};
+  with_device_type(dy.dtype(), [&]<typename T>(T) {
+    with_result_type<T>(dx, [&]<typename To>(To) {
+      tile_product<Compute<T>>(
+          context, "convolution_backward_input", product,
+          BackwardInput<T, To>{images, dy.device<T>(), w.device<T>(), dx.device<To>()});
+    });
+  });
+}
+
+void convolution_backward_weight(Context& context, const ConvolutionShape& shape,
+                                 const ConstTensorView& x, const ConstTensorView& dy,
+                                 const TensorView& dw, Accumulate accumulate) {
+  if (library_backward_weight(context, shape, x, dy, dw, accumulate)) {
+    return;
+  }
+  const Images images(shape);
+  TileProduct product{.groups = shape.groups,
+                      .rows = images.out_channels,
+                      .columns = images.taps * images.in_channels,
+                      .summed = shape.images * shape.height.out * shape.width.out};
+  // Few elements, each a long sum: it is cut, at places that follow from the shape.
+  constexpr std::int64_t kPiece = 1024;
+  constexpr std::int64_t kMostPieces = 128;
+  const std::int64_t least = (product.summed + kMostPieces - 1) / kMostPieces;
+  product.piece = least > kPiece ? least : kPiece;
+  const std::int64_t pieces = product.pieces();
+  with_device_type(x.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    C* const parts = scratch_of<C>(context, pieces * dw.count());
+    tile_product<C>(context, "convolution_backward_weight", product,
+                    BackwardWeight<T>{images, x.device<T>(), dy.device<T>(), parts});
+    launch(context, "a convolution's pieces", grid_of(dw.count()), add_pieces_kernel<C>, dw.count(),
+           pieces, parts, accumulate == Accumulate::kAdd, dw.device<C>());
+  });
+}
+
+}  // namespace strata::ops::cuda

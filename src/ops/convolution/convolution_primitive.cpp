@@ -1,0 +1,160 @@
+#include "convolution/convolution_primitive.hpp"
+
+#include <algorithm>
+
+#include "convolution/windows.hpp"
+
+namespace strata::ops {
+namespace {
+
+using Dims = dnnl::memory::dims;
+using Format = dnnl::memory::format_tag;
+using Desc = dnnl::memory::desc;
+
+constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
+
+/// Tensors and windows of a convolution in the library's words.
+struct Problem {
+  Problem(const ConvolutionKey& key, std::int64_t images) {
+    const ConvolutionShape& shape = key.shape;
+    const bool forward =
+        key.step == ConvolutionStep::kForward || key.step == ConvolutionStep::kPackForward;
+    const bool weight =
+        key.step == ConvolutionStep::kBackwardWeight || key.step == ConvolutionStep::kUnpackWeight;
+    const auto operands = library_type(key.operands);
+    const auto result = library_type(key.result);
+    x = Desc({images, shape.in_channels, shape.height.in, shape.width.in},
+             forward || weight ? operands : result, Format::nhwc);
+    y = Desc({images, shape.out_channels, shape.height.out, shape.width.out},
+             forward ? result : operands, Format::nhwc);
+    const std::int64_t groups = shape.groups;
+    const std::int64_t inputs = shape.in_channels / groups;
+    weight_dims = groups == 1 ? Dims{shape.out_channels, inputs}
+                              : Dims{groups, shape.out_channels / groups, inputs};
+    weight_dims.push_back(shape.height.window);
+    weight_dims.push_back(shape.width.window);
+    weight_type = weight ? result : operands;
+    bias = Desc({shape.out_channels}, operands, Format::a);
+    strides = {shape.height.stride, shape.width.stride};
+    dilations = {shape.height.dilation - 1, shape.width.dilation - 1};
+    before = {shape.height.padding, shape.width.padding};
+    // A stride may leave elements at the end unread; the library calls that no padding.
+    after = {std::max<std::int64_t>(0, padding_behind(shape.height)),
+             std::max<std::int64_t>(0, padding_behind(shape.width))};
+  }
+
+  /// Weights in an order that the library chooses.
+  [[nodiscard]] Desc packed() const { return {weight_dims, weight_type, Format::any}; }
+  /// Weights as they are stored.
+  [[nodiscard]] Desc stored() const {
+    return {weight_dims, weight_type, weight_dims.size() == 4 ? Format::oihw : Format::goihw};
+  }
+
+  Desc x;
+  Desc y;
+  Desc bias;
+  Dims weight_dims;
+  dnnl::memory::data_type weight_type = dnnl::memory::data_type::f32;
+  Dims strides;
+  Dims dilations;
+  Dims before;
+  Dims after;
+};
+
+dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine, const Problem& of,
+                                                  const Desc& weight, bool has_bias) {
+  const auto kind = dnnl::prop_kind::forward_training;
+  const auto operation =
+      has_bias ? dnnl::convolution_forward::desc(kind, kAlgorithm, of.x, weight, of.bias, of.y,
+                                                 of.strides, of.dilations, of.before, of.after)
+               : dnnl::convolution_forward::desc(kind, kAlgorithm, of.x, weight, of.y, of.strides,
+                                                 of.dilations, of.before, of.after);
+  return {operation, kernel_attributes(), engine};
+}
+
+/// The forward pass that descriptions of backward passes ask for.
+dnnl::convolution_forward::primitive_desc hint(const dnnl::engine& engine, ConvolutionKey key,
+                                               std::int64_t images) {
+  key.result = key.operands;
+  const Problem like(key, images);
+  return forward(engine, like, {like.weight_dims, library_type(key.operands), Format::any}, false);
+}
+
+dnnl::convolution_backward_data::primitive_desc backward_input(const dnnl::engine& engine,
+                                                               const ConvolutionKey& key,
+                                                               const Problem& of,
+                                                               const Desc& weight) {
+  const dnnl::convolution_backward_data::desc operation(kAlgorithm, of.x, weight, of.y, of.strides,
+                                                        of.dilations, of.before, of.after);
+  return {operation, kernel_attributes(), engine, hint(engine, key, of.x.dims()[0])};
+}
+
+dnnl::convolution_backward_weights::primitive_desc backward_weight(const dnnl::engine& engine,
+                                                                   const ConvolutionKey& key,
+                                                                   const Problem& of,
+                                                                   const Desc& weight) {
+  const dnnl::convolution_backward_weights::desc operation(
+      kAlgorithm, of.x, weight, of.y, of.strides, of.dilations, of.before, of.after);
+  return {operation, kernel_attributes(), engine, hint(engine, key, of.x.dims()[0])};
+}
+
+/// How the library wants weights for the key's packed_images.
+Desc packed_weight(const dnnl::engine& engine, const ConvolutionKey& key) {
+  const Problem of(key, key.packed_images);
+  switch (key.step) {
+    case ConvolutionStep::kPackForward:
+    case ConvolutionStep::kForward:
+      return forward(engine, of, of.packed(), key.has_bias).weights_desc();
+    case ConvolutionStep::kPackBackwardInput:
+    case ConvolutionStep::kBackwardInput:
+      return backward_input(engine, key, of, of.packed()).weights_desc();
+    case ConvolutionStep::kBackwardWeight:
+    case ConvolutionStep::kUnpackWeight:
+      break;
+  }
+  return backward_weight(engine, key, of, of.packed()).diff_weights_desc();
+}
+
+KernelDescription reorder(const dnnl::engine& engine, const Desc& from, const Desc& to) {
+  const dnnl::reorder::primitive_desc made(engine, from, engine, to, kernel_attributes());
+  return {dnnl::reorder(made), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, made.scratchpad_desc()};
+}
+
+}  // namespace
+
+KernelDescription describe(const dnnl::engine& engine, const ConvolutionKey& key) {
+  const Problem of(key, key.shape.images);
+  const Desc packed = packed_weight(engine, key);
+  switch (key.step) {
+    case ConvolutionStep::kPackForward:
+    case ConvolutionStep::kPackBackwardInput:
+      return reorder(engine, of.stored(), packed);
+    case ConvolutionStep::kUnpackWeight:
+      return reorder(engine, packed, of.stored());
+    case ConvolutionStep::kForward: {
+      const auto made = forward(engine, of, packed, key.has_bias);
+      KernelDescription description{
+          dnnl::convolution_forward(made),
+          {{DNNL_ARG_SRC, of.x}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, of.y}},
+          made.scratchpad_desc()};
+      if (key.has_bias) {
+        description.arguments.push_back({DNNL_ARG_BIAS, of.bias});
+      }
+      return description;
+    }
+    case ConvolutionStep::kBackwardInput: {
+      const auto made = backward_input(engine, key, of, packed);
+      return {dnnl::convolution_backward_data(made),
+              {{DNNL_ARG_DIFF_DST, of.y}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DIFF_SRC, of.x}},
+              made.scratchpad_desc()};
+    }
+    case ConvolutionStep::kBackwardWeight:
+      break;
+  }
+  const auto made = backward_weight(engine, key, of, packed);
+  return {dnnl::convolution_backward_weights(made),
+          {{DNNL_ARG_SRC, of.x}, {DNNL_ARG_DIFF_DST, of.y}, {DNNL_ARG_DIFF_WEIGHTS, packed}},
+          made.scratchpad_desc()};
+}
+
+}  // namespace strata::ops

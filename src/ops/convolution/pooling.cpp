@@ -1,0 +1,319 @@
+#include "strata/ops/pooling.hpp"
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "checks.hpp"
+#include "convolution/windows.hpp"
+#include "cuda/ops.hpp"
+#include "simd/rounded.hpp"
+#include "simd/simd_reduction.hpp"
+
+namespace strata::ops {
+namespace {
+
+/// Channels whose results are held at once while a window's elements pass by.
+constexpr std::int64_t kChannels = 128;
+
+/// An integer as wide as T, so that places and values fill as many vectors.
+template <typename T>
+using Place = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
+
+void require_shape(const PoolingShape& shape) {
+  require_axis(shape.height, "pooling's height");
+  require_axis(shape.width, "pooling's width");
+  for (const WindowAxis& axis : {shape.height, shape.width}) {
+    for (const std::int64_t out : {std::int64_t{0}, axis.out - 1}) {
+      const WindowPart part = window_part(axis, out);
+      require(part.begin < part.end, "a window of {}, padding {}, lies outside of {} elements",
+              axis.window, axis.padding, axis.in);
+    }
+  }
+}
+
+/// The windows along one axis that see an element, and where in them it stands.
+struct Sight {
+  std::int64_t out = 0;
+  std::int64_t place = 0;
+};
+
+/// For every element of an axis, in the order of the windows.
+std::vector<std::vector<Sight>> sights(const WindowAxis& axis) {
+  std::vector<std::vector<Sight>> result(static_cast<std::size_t>(axis.in));
+  for (std::int64_t out = 0; out < axis.out; ++out) {
+    const WindowPart part = window_part(axis, out);
+    for (std::int64_t place = part.begin; place < part.end; ++place) {
+      result[static_cast<std::size_t>(part.first + place * axis.dilation)].push_back({out, place});
+    }
+  }
+  return result;
+}
+
+/// Calls function(image and row, column, channel, count) for every run of channels of images'
+/// pixels, on the context's threads.
+template <typename Function>
+void for_each_run(Context& context, std::int64_t rows, std::int64_t columns, std::int64_t channels,
+                  const Function& function) {
+  parallel_for(context, rows, row_grain(columns * channels),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) {
+                   for (std::int64_t column = 0; column < columns; ++column) {
+                     for (std::int64_t c = 0; c < channels; c += kChannels) {
+                       function(row, column, c, std::min(kChannels, channels - c));
+                     }
+                   }
+                 }
+               });
+}
+
+/// What the windows along one axis see.
+std::vector<WindowPart> parts_of(const WindowAxis& axis) {
+  std::vector<WindowPart> parts;
+  for (std::int64_t out = 0; out < axis.out; ++out) {
+    parts.push_back(window_part(axis, out));
+  }
+  return parts;
+}
+
+/// The parts of images that windows see.
+class Windows {
+ public:
+  explicit Windows(const PoolingShape& shape)
+      : shape_(shape), down_(parts_of(shape.height)), across_(parts_of(shape.width)) {}
+
+  [[nodiscard]] std::int64_t count(std::int64_t row, std::int64_t column) const {
+    const WindowPart& down = down_[static_cast<std::size_t>(row)];
+    const WindowPart& across = across_[static_cast<std::size_t>(column)];
+    return (down.end - down.begin) * (across.end - across.begin);
+  }
+  /// Calls function(place in the window, offset of the pixel) in order.
+  template <typename Function>
+  void for_each(std::int64_t image, std::int64_t row, std::int64_t column,
+                const Function& function) const {
+    const WindowPart& down = down_[static_cast<std::size_t>(row)];
+    const WindowPart& across = across_[static_cast<std::size_t>(column)];
+    for (std::int64_t i = down.begin; i < down.end; ++i) {
+      const std::int64_t y = down.first + i * shape_.height.dilation;
+      const std::int64_t first = (image * shape_.height.in + y) * shape_.width.in;
+      for (std::int64_t j = across.begin; j < across.end; ++j) {
+        const std::int64_t x = across.first + j * shape_.width.dilation;
+        function(i * shape_.width.window + j, (first + x) * shape_.channels);
+      }
+    }
+  }
+
+ private:
+  const PoolingShape& shape_;
+  std::vector<WindowPart> down_;
+  std::vector<WindowPart> across_;
+};
+
+template <typename C>
+struct Largest {
+  std::array<C, kChannels> value;
+  std::array<Place<C>, kChannels> place;
+};
+
+template <typename T, typename C>
+void take_first(const T* x, std::int64_t place, std::int64_t count, Largest<C>& largest) {
+  C* const values = largest.value.data();
+  store_terms(values, 0, count, [=](std::int64_t c) { return static_cast<C>(x[c]); });
+  std::fill_n(largest.place.data(), count, static_cast<Place<C>>(place));
+}
+
+template <typename T, typename C>
+void take_larger(const T* x, std::int64_t place, std::int64_t count, Largest<C>& largest) {
+  C* const values = largest.value.data();
+  Place<C>* const places = largest.place.data();
+  const auto here = static_cast<Place<C>>(place);
+#pragma omp simd
+  for (std::int64_t c = 0; c < count; ++c) {
+    const C value = static_cast<C>(x[c]);
+    const C before = values[c];
+    // A NaN is larger than any number, and the first NaN stays.
+    const bool larger = !(value <= before) & (before == before);
+    values[c] = larger ? value : before;
+    places[c] = larger ? here : places[c];
+  }
+}
+
+/// dx[pixel] = the sum, in the order of the windows that see it, of what term_of(offset in dy,
+/// place along both axes) gives for each channel behind that offset.
+template <typename T, typename Function>
+void sum_over_windows(Context& context, const PoolingShape& shape, T* dx, const Function& term_of) {
+  using C = Compute<T>;
+  const auto down = sights(shape.height);
+  const auto across = sights(shape.width);
+  for_each_run(
+      context, shape.images * shape.height.in, shape.width.in, shape.channels,
+      [&](std::int64_t row, std::int64_t column, std::int64_t c, std::int64_t count) {
+        const std::int64_t image = row / shape.height.in;
+        const std::vector<Sight>& ys = down[static_cast<std::size_t>(row % shape.height.in)];
+        const std::vector<Sight>& xs = across[static_cast<std::size_t>(column)];
+        T* const to = dx + (row * shape.width.in + column) * shape.channels + c;
+        const auto term = [&](const Sight& y, const Sight& x) {
+          const std::int64_t pixel = (image * shape.height.out + y.out) * shape.width.out + x.out;
+          return term_of(pixel * shape.channels + c, y, x);
+        };
+        if (ys.size() == 1 && xs.size() == 1) {
+          store_terms(to, 0, count, term(ys[0], xs[0]));
+          return;
+        }
+        std::array<C, kChannels> run;
+        C* const sums = run.data();
+        std::fill_n(sums, count, C{0});
+        for (const Sight& y : ys) {
+          for (const Sight& x : xs) {
+            const auto added = term(y, x);
+#pragma omp simd
+            for (std::int64_t i = 0; i < count; ++i) {
+              sums[i] += added(i);
+            }
+          }
+        }
+        store_terms(to, 0, count, [=](std::int64_t i) { return sums[i]; });
+      });
+}
+
+}  // namespace
+
+void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTensorView& x,
+                      const TensorView& y, const TensorView& at) {
+  require_shape(shape);
+  constexpr std::int64_t kPlaces = 256;
+  require(shape.height.window * shape.width.window <= kPlaces, "a window of {} x {} elements",
+          shape.height.window, shape.width.window);
+  require_count(x, x.dtype(), shape.input().count(), "max pooling's x");
+  require_count(y, x.dtype(), shape.output().count(), "max pooling's y");
+  require_count(at, DType::kUint8, shape.output().count(), "max pooling's places");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::max_pool_forward(context, shape, x, y, at);
+    }
+  }
+  with_stored(x.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    const T* const from = x.host<T>().data();
+    T* const to = y.host<T>().data();
+    std::uint8_t* const places = at.host<std::uint8_t>().data();
+    const Windows windows(shape);
+    for_each_run(context, shape.images * shape.height.out, shape.width.out, shape.channels,
+                 [&](std::int64_t row, std::int64_t column, std::int64_t c, std::int64_t count) {
+                   Largest<C> largest;
+                   bool begun = false;
+                   windows.for_each(row / shape.height.out, row % shape.height.out, column,
+                                    [&](std::int64_t place, std::int64_t pixel) {
+                                      if (begun) {
+                                        take_larger(from + pixel + c, place, count, largest);
+                                      } else {
+                                        take_first(from + pixel + c, place, count, largest);
+                                      }
+                                      begun = true;
+                                    });
+                   const std::int64_t out = (row * shape.width.out + column) * shape.channels + c;
+                   const C* const values = largest.value.data();
+                   store_terms(to + out, 0, count, [=](std::int64_t i) { return values[i]; });
+                   const Place<C>* const found = largest.place.data();
+                   std::uint8_t* const into = places + out;
+#pragma omp simd
+                   for (std::int64_t i = 0; i < count; ++i) {
+                     into[i] = static_cast<std::uint8_t>(found[i]);
+                   }
+                 });
+  });
+}
+
+void max_pool_backward(Context& context, const PoolingShape& shape, const ConstTensorView& dy,
+                       const ConstTensorView& at, const TensorView& dx) {
+  require_shape(shape);
+  require_count(dy, dy.dtype(), shape.output().count(), "max pooling's dy");
+  require_count(at, DType::kUint8, shape.output().count(), "max pooling's places");
+  require_count(dx, dy.dtype(), shape.input().count(), "max pooling's dx");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::max_pool_backward(context, shape, dy, at, dx);
+    }
+  }
+  with_stored(dy.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    const T* const from = dy.host<T>().data();
+    const std::uint8_t* const places = at.host<std::uint8_t>().data();
+    sum_over_windows(
+        context, shape, dx.host<T>().data(), [&](std::int64_t out, const Sight& y, const Sight& x) {
+          const auto here = static_cast<Place<C>>(y.place * shape.width.window + x.place);
+          const T* const in = from + out;
+          const std::uint8_t* const place = places + out;
+          return [=](std::int64_t i) {
+            const C value = static_cast<C>(in[i]);
+            return static_cast<Place<C>>(place[i]) == here ? value : C{0};
+          };
+        });
+  });
+}
+
+void average_pool_forward(Context& context, const PoolingShape& shape, const ConstTensorView& x,
+                          const TensorView& y) {
+  require_shape(shape);
+  require_count(x, x.dtype(), shape.input().count(), "average pooling's x");
+  require_count(y, x.dtype(), shape.output().count(), "average pooling's y");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::average_pool_forward(context, shape, x, y);
+    }
+  }
+  with_stored(x.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    const T* const from = x.host<T>().data();
+    T* const to = y.host<T>().data();
+    const Windows windows(shape);
+    for_each_run(context, shape.images * shape.height.out, shape.width.out, shape.channels,
+                 [&](std::int64_t row, std::int64_t column, std::int64_t c, std::int64_t count) {
+                   std::array<C, kChannels> run;
+                   C* const sums = run.data();
+                   std::fill_n(sums, count, C{0});
+                   const std::int64_t y_row = row % shape.height.out;
+                   windows.for_each(row / shape.height.out, y_row, column,
+                                    [&](std::int64_t, std::int64_t pixel) {
+                                      const T* const in = from + pixel + c;
+#pragma omp simd
+                                      for (std::int64_t i = 0; i < count; ++i) {
+                                        sums[i] += static_cast<C>(in[i]);
+                                      }
+                                    });
+                   const auto elements = static_cast<C>(windows.count(y_row, column));
+                   store_terms(to + (row * shape.width.out + column) * shape.channels + c, 0, count,
+                               [=](std::int64_t i) { return sums[i] / elements; });
+                 });
+  });
+}
+
+void average_pool_backward(Context& context, const PoolingShape& shape, const ConstTensorView& dy,
+                           const TensorView& dx) {
+  require_shape(shape);
+  require_count(dy, dy.dtype(), shape.output().count(), "average pooling's dy");
+  require_count(dx, dy.dtype(), shape.input().count(), "average pooling's dx");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::average_pool_backward(context, shape, dy, dx);
+    }
+  }
+  with_stored(dy.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    const T* const from = dy.host<T>().data();
+    const Windows windows(shape);
+    sum_over_windows(context, shape, dx.host<T>().data(),
+                     [&](std::int64_t out, const Sight& y, const Sight& x) {
+                       const auto elements = static_cast<C>(windows.count(y.out, x.out));
+                       const T* const in = from + out;
+                       return [=](std::int64_t i) { return static_cast<C>(in[i]) / elements; };
+                     });
+  });
+}
+
+}  // namespace strata::ops

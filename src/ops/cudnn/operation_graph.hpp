@@ -1,0 +1,210 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cudnn.h>
+
+#include "cudnn/library.hpp"
+
+// cuDNN's graphs: operations and the tensors between them, for which it looks for one kernel.
+// Included by .cu files and tests alone, where cuDNN's header was found. Source: cuDNN's reference,
+// "Backend API".
+namespace strata::ops::cuda {
+
+/// cuDNN with its functions for graphs. It outlives this.
+class GraphLibrary {
+ public:
+  /// Throws: Error(kPeer) where the library was found but lacks a function.
+  explicit GraphLibrary(const CudnnLibrary& cudnn);
+
+  [[nodiscard]] const CudnnLibrary& cudnn() const { return cudnn_; }
+
+  decltype(&cudnnBackendCreateDescriptor) create = nullptr;
+  decltype(&cudnnBackendDestroyDescriptor) destroy = nullptr;
+  decltype(&cudnnBackendSetAttribute) set = nullptr;
+  decltype(&cudnnBackendGetAttribute) get = nullptr;
+  decltype(&cudnnBackendFinalize) finalize = nullptr;
+  decltype(&cudnnBackendExecute) execute = nullptr;
+
+ private:
+  const CudnnLibrary& cudnn_;
+};
+
+/// What cuDNN calls the type of an attribute's value.
+constexpr cudnnBackendAttributeType_t attribute_type(cudnnHandle_t) {
+  return CUDNN_TYPE_HANDLE;
+}
+constexpr cudnnBackendAttributeType_t attribute_type(cudnnDataType_t) {
+  return CUDNN_TYPE_DATA_TYPE;
+}
+constexpr cudnnBackendAttributeType_t attribute_type(bool) {
+  return CUDNN_TYPE_BOOLEAN;
+}
+constexpr cudnnBackendAttributeType_t attribute_type(char) {
+  return CUDNN_TYPE_CHAR;
+}
+constexpr cudnnBackendAttributeType_t attribute_type(std::int64_t) {
+  return CUDNN_TYPE_INT64;
+}
+constexpr cudnnBackendAttributeType_t attribute_type(void*) {
+  return CUDNN_TYPE_VOID_PTR;
+}
+constexpr cudnnBackendAttributeType_t attribute_type(cudnnBackendHeurMode_t) {
+  return CUDNN_TYPE_HEUR_MODE;
+}
+constexpr cudnnBackendAttributeType_t attribute_type(cudnnBackendNumericalNote_t) {
+  return CUDNN_TYPE_NUMERICAL_NOTE;
+}
+constexpr cudnnBackendAttributeType_t attribute_type(cudnnPointwiseMode_t) {
+  return CUDNN_TYPE_POINTWISE_MODE;
+}
+constexpr cudnnBackendAttributeType_t attribute_type(cudnnReduceTensorOp_t) {
+  return CUDNN_TYPE_REDUCTION_OPERATOR_TYPE;
+}
+
+/// A descriptor of cuDNN's: what it describes, as attributes by name. The library outlives it.
+class GraphDescriptor {
+ public:
+  GraphDescriptor(const GraphLibrary& library, cudnnBackendDescriptorType_t type);
+
+  [[nodiscard]] cudnnBackendDescriptor_t raw() const { return raw_.get(); }
+  template <typename T>
+  void set(cudnnBackendAttributeName_t name, std::span<const T> values) const {
+    set_raw(name, attribute_type(T{}), static_cast<std::int64_t>(values.size()), values.data());
+  }
+  template <typename T>
+  void set(cudnnBackendAttributeName_t name, const T& value) const {
+    set(name, std::span<const T>(&value, 1));
+  }
+  void set(cudnnBackendAttributeName_t name, const GraphDescriptor& value) const;
+  void set(cudnnBackendAttributeName_t name, std::span<const GraphDescriptor* const> values) const;
+  /// The attribute's values, at most `most` of them.
+  template <typename T>
+  [[nodiscard]] std::vector<T> get(cudnnBackendAttributeName_t name, std::int64_t most) const {
+    std::vector<T> values(static_cast<std::size_t>(most));
+    values.resize(
+        static_cast<std::size_t>(get_raw(name, attribute_type(T{}), most, values.data())));
+    return values;
+  }
+  /// The descriptors of this type that the attribute holds, at most `most` of them.
+  [[nodiscard]] std::vector<GraphDescriptor> get(cudnnBackendAttributeName_t name,
+                                                 cudnnBackendDescriptorType_t type,
+                                                 std::int64_t most) const;
+  /// After the last attribute. False where cuDNN does not support what is described.
+  /// Throws: Error(kPeer) where it fails otherwise.
+  [[nodiscard]] bool finish() const;
+  /// The same for what is one choice among others: false where it fails in whatever way, as a
+  /// kernel does that cannot be compiled for the device.
+  [[nodiscard]] bool finish_as_candidate() const;
+
+ private:
+  void set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+               std::int64_t count, const void* values) const;
+  [[nodiscard]] std::int64_t get_raw(cudnnBackendAttributeName_t name,
+                                     cudnnBackendAttributeType_t type, std::int64_t most,
+                                     void* values) const;
+
+  const GraphLibrary* library_;
+  std::unique_ptr<void, cudnnStatus_t (*)(cudnnBackendDescriptor_t)> raw_;
+};
+
+/// Where a tensor of a graph is.
+enum class GraphPlace {
+  kMemory,   ///< in device memory, at an address that each run gives
+  kBetween,  ///< nowhere: it goes from one operation to the next
+  kValue     ///< one number in host memory, which each run gives
+};
+
+/// A tensor of four dimensions, given with elements from one index of each to the next.
+struct GraphTensor {
+  std::array<std::int64_t, 4> sizes{1, 1, 1, 1};
+  std::array<std::int64_t, 4> strides{1, 1, 1, 1};
+  cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  GraphPlace place = GraphPlace::kBetween;
+};
+
+/// What is run: a kernel for a whole graph.
+struct GraphPlan {
+  GraphDescriptor plan;
+  std::int64_t workspace_bytes = 0;
+};
+
+/// Whom a plan is made for: the device of a handle, or one that is described and need not be there.
+struct GraphTarget {
+  cudnnHandle_t handle = nullptr;
+  const GraphDescriptor* device = nullptr;
+};
+
+/// Operations whose tensors are numbered from 1 in the order in which they were made; operations
+/// compute in float32 unless said otherwise.
+class OperationGraph {
+ public:
+  using Tensor = std::int64_t;
+
+  explicit OperationGraph(const GraphLibrary& library) : library_(library) {}
+
+  /// In memory, bfloat16 begins at a multiple of kLibraryAlignmentBytes, float32 at one of 4 bytes.
+  Tensor tensor(const GraphTensor& tensor);
+  /// c = a b, matrices of the last two dimensions.
+  void matmul(Tensor a, Tensor b, Tensor c);
+  /// y = mode(x), or mode(x, b).
+  void pointwise(cudnnPointwiseMode_t mode, Tensor x, std::optional<Tensor> b, Tensor y,
+                 cudnnDataType_t computes_in = CUDNN_DATA_FLOAT);
+  /// y = the index of each element of x along an axis.
+  void index(Tensor x, std::int64_t axis, Tensor y);
+  /// y = x where `chosen`, else b.
+  void select(Tensor x, Tensor b, Tensor chosen, Tensor y);
+  /// y = x reduced along the dimensions in which y has size 1, or a divisor of x's.
+  void reduce(cudnnReduceTensorOp_t how, Tensor x, Tensor y);
+  /// y = x, read by other sizes and strides.
+  void reshape(Tensor x, Tensor y);
+
+  /// The first of the kernels that cuDNN's heuristic names that gives the same bits on every run,
+  /// as far as cuDNN says, and that is fit; nothing where there is none. No more operations after
+  /// that.
+  [[nodiscard]] std::optional<GraphPlan> plan(const GraphTarget& target,
+                                              const std::function<bool(const GraphPlan&)>& is_fit);
+
+ private:
+  [[nodiscard]] const GraphDescriptor& at(Tensor tensor) const {
+    return tensors_[static_cast<std::size_t>(tensor - 1)];
+  }
+  GraphDescriptor made(cudnnBackendDescriptorType_t type) const { return {library_, type}; }
+  /// An elementwise operation, to which operands may be added. `axis`: of GEN_INDEX.
+  [[nodiscard]] GraphDescriptor elementwise(cudnnPointwiseMode_t how, cudnnDataType_t computes_in,
+                                            Tensor x, Tensor y,
+                                            std::optional<std::int64_t> axis = {});
+  void finish(GraphDescriptor operation);
+  [[nodiscard]] std::optional<GraphPlan> plan_of(const GraphTarget& target,
+                                                 const GraphDescriptor& choice) const;
+
+  const GraphLibrary& library_;
+  std::vector<GraphDescriptor> tensors_;
+  /// What operations refer to.
+  std::vector<GraphDescriptor> modes_;
+  std::vector<GraphDescriptor> operations_;
+  /// Whether cuDNN knows everything so far.
+  bool is_supported_ = true;
+};
+
+/// One run of a plan: the address of each tensor in memory, and of each value.
+struct GraphArgument {
+  OperationGraph::Tensor tensor = 0;
+  const void* address = nullptr;
+};
+
+/// Puts a plan's kernel on the stream of the library's handle. False where cuDNN refuses it after
+/// all: then nothing was put there.
+[[nodiscard]] bool run(const GraphLibrary& library, const GraphPlan& plan,
+                       std::span<const GraphArgument> arguments, std::byte* workspace);
+
+}  // namespace strata::ops::cuda

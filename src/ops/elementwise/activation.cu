@@ -1,0 +1,128 @@
+#include "strata/ops/activation.hpp"
+
+#include "cuda/map.hpp"
+#include "cuda/ops.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+// The formulas of activation.cpp. A NaN is passed on by every one, so that it reaches the loss.
+
+template <typename C>
+__device__ C sigmoid(C x) {
+  return C{1} / (C{1} + exponential(-x));
+}
+
+/// 2 sqrt(2 / pi) and what the cube is multiplied by.
+constexpr double kGeluSlope = 2.0 * 0.79788456080286535588;
+constexpr double kGeluCubic = 0.044715;
+
+/// The factor of x in gelu(x) = x sigmoid(2 u).
+template <typename C>
+__device__ C gelu_gate(C x) {
+  return sigmoid(x *
+                 fused(x * x, static_cast<C>(kGeluSlope * kGeluCubic), static_cast<C>(kGeluSlope)));
+}
+
+struct Relu {
+  template <typename C>
+  __device__ static C forward(C x) {
+    return x < C{0} ? C{0} : x;
+  }
+  template <typename C>
+  __device__ static C backward(C y, C d) {
+    return y <= C{0} ? C{0} : d;
+  }
+};
+
+struct Gelu {
+  template <typename C>
+  __device__ static C forward(C x) {
+    return x * gelu_gate(x);
+  }
+  template <typename C>
+  __device__ static C backward(C x, C d) {
+    const C gate = gelu_gate(x);
+    const C u_slope =
+        fused(x * x, static_cast<C>(3.0 * kGeluCubic * kGeluSlope), static_cast<C>(kGeluSlope));
+    return fused(x * u_slope, fused(-gate, gate, gate), gate) * d;
+  }
+};
+
+struct Tanh {
+  __device__ static float forward(float x) { return tanhf(x); }
+  __device__ static double forward(double x) { return tanh(x); }
+  template <typename C>
+  __device__ static C backward(C y, C d) {
+    return (C{1} - y * y) * d;
+  }
+};
+
+struct Sigmoid {
+  template <typename C>
+  __device__ static C forward(C x) {
+    return sigmoid(x);
+  }
+  template <typename C>
+  __device__ static C backward(C y, C d) {
+    return y * (C{1} - y) * d;
+  }
+};
+
+template <typename Formula>
+struct Forward {
+  template <typename T>
+  __device__ void operator()(T x, T& y) const {
+    y = stored<T>(Formula::forward(value_of(x)));
+  }
+};
+
+template <typename Formula>
+struct Backward {
+  template <typename T>
+  __device__ void operator()(T read, T dy, T& dx) const {
+    dx = stored<T>(Formula::backward(value_of(read), value_of(dy)));
+  }
+};
+
+template <typename Function>
+void with_formula(Activation activation, const Function& function) {
+  switch (activation) {
+    case Activation::kNone:
+      return;
+    case Activation::kRelu:
+      return function(Relu{});
+    case Activation::kGelu:
+      return function(Gelu{});
+    case Activation::kTanh:
+      return function(Tanh{});
+    case Activation::kSigmoid:
+      return function(Sigmoid{});
+  }
+}
+
+}  // namespace
+
+void activation_forward(Context& context, Activation activation, const ConstTensorView& x,
+                        const TensorView& y) {
+  with_device_type(x.dtype(), [&]<typename T>(T) {
+    with_formula(activation, [&]<typename Formula>(Formula) {
+      map(context, "activation_forward", x.count(), Forward<Formula>{}, In<T>{x.device<T>()},
+          Out<T>{y.device<T>()});
+    });
+  });
+}
+
+void activation_backward(Context& context, Activation activation, const ConstTensorView& x,
+                         const ConstTensorView& y, const ConstTensorView& dy,
+                         const TensorView& dx) {
+  const ConstTensorView& read = activation == Activation::kGelu ? x : y;
+  with_device_type(dy.dtype(), [&]<typename T>(T) {
+    with_formula(activation, [&]<typename Formula>(Formula) {
+      map(context, "activation_backward", dy.count(), Backward<Formula>{}, In<T>{read.device<T>()},
+          In<T>{dy.device<T>()}, Out<T>{dx.device<T>()});
+    });
+  });
+}
+
+}  // namespace strata::ops::cuda

@@ -1,0 +1,99 @@
+#include <type_traits>
+
+#include "strata/core/dtype.hpp"
+#include "strata/ops/activation.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "checks.hpp"
+#include "cuda/ops.hpp"
+#include "simd/math.hpp"
+#include "simd/rounded.hpp"
+#include "simd/simd_reduction.hpp"
+
+namespace strata::ops {
+namespace {
+
+template <typename T>
+void softmax_row(const T* x, std::int64_t n, T* y) {
+  using C = Compute<T>;
+  const C largest = lane_max<C>(n, [=](std::int64_t i) { return static_cast<C>(x[i]); });
+  const auto power = [=](std::int64_t i) { return fast_exp(static_cast<C>(x[i]) - largest); };
+  if constexpr (std::is_same_v<T, C>) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      y[i] = power(i);
+    }
+    const C inverse = static_cast<C>(1.0 / lane_sum<C>(n, [=](std::int64_t i) { return y[i]; }));
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      y[i] *= inverse;
+    }
+  } else {
+    // y has no room for a power that is not rounded: each is made twice.
+    const C inverse = static_cast<C>(1.0 / lane_sum<C>(n, power));
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      y[i] = rounded<T>(power(i) * inverse);
+    }
+  }
+}
+
+template <typename T>
+void softmax_backward_row(const T* y, const T* dy, std::int64_t n, T* dx) {
+  using C = Compute<T>;
+  const C dot = static_cast<C>(
+      lane_sum<C>(n, [=](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(y[i]); }));
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    dx[i] = rounded<T>(static_cast<C>(y[i]) * (static_cast<C>(dy[i]) - dot));
+  }
+}
+
+}  // namespace
+
+void softmax_forward(Context& context, const ConstTensorView& x, const TensorView& y) {
+  require_like(y, x.dtype(), x.shape(), "softmax's y");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::softmax_forward(context, x, y);
+    }
+  }
+  const Rows shape = rows_of(x.shape());
+  const std::int64_t rows = shape.rows;
+  const std::int64_t n = shape.columns;
+  with_stored(x.dtype(), [&]<typename T>(T) {
+    const T* from = x.host<T>().data();
+    T* to = y.host<T>().data();
+    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        softmax_row(from + row * n, n, to + row * n);
+      }
+    });
+  });
+}
+
+void softmax_backward(Context& context, const ConstTensorView& y, const ConstTensorView& dy,
+                      const TensorView& dx) {
+  require_like(dy, y.dtype(), y.shape(), "softmax's dy");
+  require_like(dx, y.dtype(), y.shape(), "softmax's dx");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::softmax_backward(context, y, dy, dx);
+    }
+  }
+  const Rows shape = rows_of(y.shape());
+  const std::int64_t rows = shape.rows;
+  const std::int64_t n = shape.columns;
+  with_stored(y.dtype(), [&]<typename T>(T) {
+    const T* out = y.host<T>().data();
+    const T* incoming = dy.host<T>().data();
+    T* outgoing = dx.host<T>().data();
+    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        softmax_backward_row(out + row * n, incoming + row * n, n, outgoing + row * n);
+      }
+    });
+  });
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,70 @@
+#include "strata/core/dtype.hpp"
+#include "strata/ops/activation.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "checks.hpp"
+#include "cuda/ops.hpp"
+#include "simd/math.hpp"
+#include "simd/rounded.hpp"
+#include "simd/simd_reduction.hpp"
+
+namespace strata::ops {
+
+void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
+                    const TensorView& y) {
+  require_like(up, gate.dtype(), gate.shape(), "swiglu's up");
+  require_like(y, gate.dtype(), gate.shape(), "swiglu's y");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::swiglu_forward(context, gate, up, y);
+    }
+  }
+  with_stored(gate.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    const T* g = gate.host<T>().data();
+    const T* u = up.host<T>().data();
+    T* to = y.host<T>().data();
+    parallel_for(context, gate.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) {
+        const C x = static_cast<C>(g[i]);
+        to[i] = rounded<T>(x * fast_sigmoid(x) * static_cast<C>(u[i]));
+      }
+    });
+  });
+}
+
+void swiglu_backward(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
+                     const ConstTensorView& dy, const TensorView& dgate, const TensorView& dup) {
+  require_like(up, gate.dtype(), gate.shape(), "swiglu's up");
+  require_like(dy, gate.dtype(), gate.shape(), "swiglu's dy");
+  require_like(dgate, gate.dtype(), gate.shape(), "swiglu's dgate");
+  require_like(dup, gate.dtype(), gate.shape(), "swiglu's dup");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::swiglu_backward(context, gate, up, dy, dgate, dup);
+    }
+  }
+  with_stored(gate.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    const T* g = gate.host<T>().data();
+    const T* u = up.host<T>().data();
+    const T* incoming = dy.host<T>().data();
+    T* to_gate = dgate.host<T>().data();
+    T* to_up = dup.host<T>().data();
+    parallel_for(context, gate.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) {
+        const C x = static_cast<C>(g[i]);
+        const C d = static_cast<C>(incoming[i]);
+        const C sigmoid = fast_sigmoid(x);
+        const C slope = sigmoid * (C{1} + x * (C{1} - sigmoid));
+        const C through_up = d * static_cast<C>(u[i]);
+        to_gate[i] = rounded<T>(through_up * slope);
+        to_up[i] = rounded<T>(d * (x * sigmoid));
+      }
+    });
+  });
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,245 @@
+#include "strata/ops/embedding.hpp"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+#include "strata/ops/elementwise.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "checks.hpp"
+#include "cuda/ops.hpp"
+#include "simd/column_sums.hpp"
+#include "simd/rounded.hpp"
+#include "simd/simd_reduction.hpp"
+
+namespace strata::ops {
+namespace {
+
+/// to = (or +=) from + 0.
+template <typename T, typename To>
+void look_up_row(const T* from, std::int64_t n, Accumulate accumulate, To* to) {
+  using C = Compute<T>;
+  // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the addition.
+  if (accumulate == Accumulate::kAdd) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      to[i] = rounded<To>(static_cast<C>(to[i]) + static_cast<C>(from[i]));
+    }
+  } else {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      to[i] = rounded<To>(static_cast<C>(from[i]) + C{0});
+    }
+  }
+}
+
+/// out = (or +=) x[row_of(0)] + x[row_of(1)] + ..., in order.
+template <typename T, typename Function>
+void sum_rows(const T* x, std::int64_t n, std::int64_t count, const Function& row_of,
+              Accumulate accumulate, Compute<T>* out) {
+  using C = Compute<T>;
+  for (std::int64_t begin = 0; begin < n; begin += kSumColumns) {
+    const std::int64_t columns = std::min(kSumColumns, n - begin);
+    std::array<C, kSumColumns> sums{};
+    C* const sum = sums.data();
+    for (std::int64_t i = 0; i < count; ++i) {
+      const T* const row = x + row_of(i) * n + begin;
+#pragma omp simd
+      for (std::int64_t j = 0; j < columns; ++j) {
+        sum[j] += static_cast<C>(row[j]);
+      }
+    }
+    C* const to = out + begin;
+#pragma omp simd
+    for (std::int64_t j = 0; j < columns; ++j) {
+      to[j] = accumulate == Accumulate::kAdd ? to[j] + sum[j] : sum[j];
+    }
+  }
+}
+
+/// A row of a table and the row of y or dy that goes with it.
+using TableRow = std::pair<std::int64_t, std::int64_t>;
+
+/// The rows whose id the table has, by id and then in order.
+std::vector<TableRow> rows_by_id(std::span<const std::int64_t> ids, std::int64_t first_id,
+                                 std::int64_t table_rows) {
+  std::vector<TableRow> rows;
+  rows.reserve(ids.size());
+  for (std::size_t row = 0; row < ids.size(); ++row) {
+    const std::int64_t id = ids[row] - first_id;
+    if (id >= 0 && id < table_rows) {
+      rows.emplace_back(id, static_cast<std::int64_t>(row));
+    }
+  }
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
+/// Where each id's rows begin, and at last the number of rows.
+std::vector<std::int64_t> beginnings(const std::vector<TableRow>& rows) {
+  std::vector<std::int64_t> begins;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i == 0 || rows[i].first != rows[i - 1].first) {
+      begins.push_back(static_cast<std::int64_t>(i));
+    }
+  }
+  begins.push_back(static_cast<std::int64_t>(rows.size()));
+  return begins;
+}
+
+void check_table(const ConstTensorView& table, std::int64_t columns, std::string_view name) {
+  require(table.shape().rank() == 2 && table.shape()[1] == columns,
+          "{} is {}, {} columns were expected", name, table.shape().text(), columns);
+}
+
+/// The number of table rows that `rows` rows reach.
+std::int64_t positions_reached(const PositionRows& positions, std::int64_t rows) {
+  const std::int64_t first = positions.first_row % positions.tokens;
+  return positions.offset + std::min(positions.tokens, first + rows);
+}
+
+}  // namespace
+
+void embedding_forward(Context& context, const ConstTensorView& ids, const ConstTensorView& table,
+                       std::int64_t first_id, const TensorView& y, Accumulate accumulate) {
+  const auto [rows, n] = rows_of(y.shape());
+  require_count(ids, DType::kInt64, rows, "an embedding's ids");
+  check_table(table, n, "an embedding's table");
+  const bool same = y.dtype() == table.dtype();
+  require(same || y.dtype() == compute_dtype(table.dtype()), "an embedding of {} into {}",
+          name_of(table.dtype()), name_of(y.dtype()));
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::embedding_forward(context, ids, table, first_id, y, accumulate);
+    }
+  }
+  const std::int64_t table_rows = table.shape()[0];
+  const std::int64_t* id = ids.host<std::int64_t>().data();
+  with_stored(table.dtype(), [&, rows = rows, n = n]<typename T>(T) {
+    const T* from = table.host<T>().data();
+    const auto run = [&]<typename To>(To* to) {
+      parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          const std::int64_t at = id[row] - first_id;
+          if (at >= 0 && at < table_rows) {
+            look_up_row(from + at * n, n, accumulate, to + row * n);
+          } else if (accumulate == Accumulate::kOverwrite) {
+            std::fill_n(to + row * n, n, To{});
+          }
+        }
+      });
+    };
+    // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the type.
+    same ? run(y.host<T>().data()) : run(y.host<Compute<T>>().data());
+  });
+}
+
+void embedding_backward(Context& context, const ConstTensorView& ids, const ConstTensorView& dy,
+                        std::int64_t first_id, const TensorView& dtable, Accumulate accumulate) {
+  const auto [rows, n] = rows_of(dy.shape());
+  require_count(ids, DType::kInt64, rows, "an embedding's ids");
+  check_table(dtable, n, "an embedding's dtable");
+  require_count(dtable, compute_dtype(dy.dtype()), dtable.count(), "an embedding's dtable");
+  if (accumulate == Accumulate::kOverwrite) {
+    fill_zero(context, dtable);
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::embedding_backward(context, ids, dy, first_id, dtable, accumulate);
+    }
+  }
+  const std::vector<TableRow> sorted =
+      rows_by_id(ids.host<std::int64_t>(), first_id, dtable.shape()[0]);
+  const std::vector<std::int64_t> begins = beginnings(sorted);
+  const auto distinct = static_cast<std::int64_t>(begins.size()) - 1;
+  with_stored(dy.dtype(), [&, n = n]<typename T>(T) {
+    const T* from = dy.host<T>().data();
+    Compute<T>* to = dtable.host<Compute<T>>().data();
+    parallel_for(context, distinct, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto index = static_cast<std::size_t>(i);
+        const TableRow* const first = sorted.data() + begins[index];
+        sum_rows(
+            from, n, begins[index + 1] - begins[index],
+            [=](std::int64_t row) { return first[row].second; }, accumulate, to + first->first * n);
+      }
+    });
+  });
+}
+
+void add_positions(Context& context, const ConstTensorView& x, const ConstTensorView& table,
+                   const PositionRows& positions, const TensorView& y) {
+  const auto [rows, n] = rows_of(y.shape());
+  const bool same = x.dtype() == y.dtype();
+  require_count(x, same ? y.dtype() : compute_dtype(y.dtype()), y.count(), "the x of positions");
+  check_table(table, n, "a table of positions");
+  require_count(table, y.dtype(), table.count(), "a table of positions");
+  require(positions.tokens >= 1 && positions.first_row >= 0 && positions.offset >= 0 &&
+              positions_reached(positions, rows) <= table.shape()[0],
+          "{} rows of sequences of {} tokens from position {} on and a table of {}", rows,
+          positions.tokens, positions.offset, table.shape().text());
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::add_positions(context, x, table, positions, y);
+    }
+  }
+  with_stored(y.dtype(), [&, rows = rows, n = n]<typename T>(T) {
+    using C = Compute<T>;
+    const T* rows_of_table = table.host<T>().data();
+    T* to = y.host<T>().data();
+    const auto run = [&]<typename From>(const From* from) {
+      parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          const std::int64_t token = (positions.first_row + row) % positions.tokens;
+          const T* position = rows_of_table + (token + positions.offset) * n;
+          const From* in = from + row * n;
+          T* out = to + row * n;
+#pragma omp simd
+          for (std::int64_t i = 0; i < n; ++i) {
+            out[i] = rounded<T>(static_cast<C>(in[i]) + static_cast<C>(position[i]));
+          }
+        }
+      });
+    };
+    // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the type.
+    same ? run(x.host<T>().data()) : run(x.host<C>().data());
+  });
+}
+
+void positions_backward(Context& context, const ConstTensorView& dy, std::int64_t tokens,
+                        const TensorView& dtable, Accumulate accumulate) {
+  const auto [rows, n] = rows_of(dy.shape());
+  check_table(dtable, n, "a table of positions' gradient");
+  require_count(dtable, compute_dtype(dy.dtype()), dtable.count(),
+                "a table of positions' gradient");
+  require(tokens >= 1 && rows % tokens == 0 && tokens <= dtable.shape()[0],
+          "{} rows of sequences of {} tokens and a table of {}", rows, tokens,
+          dtable.shape().text());
+  if (accumulate == Accumulate::kOverwrite) {
+    fill_zero(context, dtable.flat_slice(tokens * n, dtable.count() - tokens * n));
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::positions_backward(context, dy, tokens, dtable, accumulate);
+    }
+  }
+  with_stored(dy.dtype(), [&, sequences = rows / tokens, n = n]<typename T>(T) {
+    const T* from = dy.host<T>().data();
+    Compute<T>* to = dtable.host<Compute<T>>().data();
+    parallel_for(context, tokens, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t token = begin; token < end; ++token) {
+        sum_rows(
+            from, n, sequences, [=](std::int64_t i) { return i * tokens + token; }, accumulate,
+            to + token * n);
+      }
+    });
+  });
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "strata/core/error.hpp"
+#include "strata/ops/loss.hpp"
+
+#include "checks.hpp"
+#include "cuda/chunks.hpp"
+#include "cuda/kernel.hpp"
+#include "cuda/rows.hpp"
+
+// What operations that give a loss share. Included by .cu files alone.
+namespace strata::ops::cuda {
+
+/// What a row gives to LossSums.
+struct RowLoss {
+  double loss;
+  std::int64_t correct;
+};
+
+__device__ inline bool is_target(std::int64_t target, std::int64_t classes) {
+  return target >= 0 && target < classes;
+}
+
+/// What a row's softmax follows from, the same in all of its threads.
+template <typename C>
+struct RowPeak {
+  C largest;
+  /// Of exp(element - largest); NaN where the row has one.
+  double sum;
+  /// The first element that is the largest; among NaNs none, which is the row's length.
+  std::int64_t first;
+};
+
+/// Reads the row once: a thread carries the largest of its elements so far and its sum, which is
+/// scaled anew where a larger one comes. Source: Milakov, Gimelshein, "Online normalizer
+/// calculation for softmax", arXiv 1805.02867.
+template <int kSize, typename T>
+__device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T* x,
+                                       std::int64_t columns) {
+  using C = Compute<T>;
+  const C least = -static_cast<C>(INFINITY);
+  C largest = least;
+  C sum{0};
+  const int length = static_cast<int>(columns);
+  int at = length;
+  for (int first = threads.lane * kWide<T>; first < length; first += kSize * kWide<T>) {
+    const Wide<T> chunk = joined_chunk_at(x, length, first, stored<T>(least));
+    C highest = value_of(chunk.at[0]);
+#pragma unroll
+    for (int i = 1; i < kWide<T>; ++i) {
+      highest = larger(highest, value_of(chunk.at[i]));
+    }
+    if (highest > largest) {
+      sum *= exponential(largest - highest);
+      largest = highest;
+#pragma unroll
+      for (int i = kWide<T> - 1; i >= 0; --i) {
+        at = value_of(chunk.at[i]) == highest ? first + i : at;
+      }
+    }
+    // The difference of two infinities would not be a number.
+    const C from = largest == least ? C{0} : largest;
+#pragma unroll
+    for (int i = 0; i < kWide<T>; ++i) {
+      sum += exponential(value_of(chunk.at[i]) - from);
+    }
+  }
+  const C peak = threads.largest(largest);
+  const std::int64_t index = threads.smallest(largest == peak ? at : length);
+  const double total = threads.sum(static_cast<double>(sum * exponential(largest - peak)));
+  return {peak, total, total == total ? index : columns};
+}
+
+/// to[i] = value(i, x[i]) for a row, with 16-byte stores from the first multiple of 16 in `to` on.
+/// `to` may be x. From the last elements to the first: the last ones were read last, and are the
+/// likeliest to be in the cache still.
+template <int kSize, typename T, typename Function>
+__device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std::int64_t columns,
+                        const Function& value) {
+  const int length = static_cast<int>(columns);
+  const int past = elements_past(to);
+  const int before = past == 0 ? 0 : kWide<T> - past;
+  const int head = before < length ? before : length;
+  const int chunks = (length - head) / kWide<T>;
+  const int inside = chunks * kWide<T>;
+  for (int i = threads.lane; i < length - inside; i += kSize) {
+    const int at = i < head ? i : i + inside;
+    to[at] = stored<T>(value(at, value_of(x[at])));
+  }
+  for (int number = chunks - 1 - threads.lane; number >= 0; number -= kSize) {
+    const int first = head + number * kWide<T>;
+    Wide<T> chunk = joined_chunk_at(x, length, first, stored<T>(Compute<T>{0}));
+#pragma unroll
+    for (int i = 0; i < kWide<T>; ++i) {
+      chunk.at[i] = stored<T>(value(first + i, value_of(chunk.at[i])));
+    }
+    *reinterpret_cast<Wide<T>*>(to + first) = chunk;
+  }
+}
+
+/// Rows of more bytes are given to blocks of kLongRowThreads: the fewer rows are worked on at the
+/// same time, the surer one is still in the cache when it is read again.
+inline constexpr std::int64_t kLongRowBytes = 16 * 1024;
+/// A thread of the largest blocks has too few registers for float64.
+template <typename T>
+inline constexpr int kLongRowThreads = sizeof(T) == sizeof(double) ? 512 : 1024;
+
+/// As for_each_row(), for rows of logits of type T.
+template <typename T, typename Function>
+void for_each_logit_row(Context& context, const char* name, const Rows& shape,
+                        const Function& function) {
+  require(shape.columns <= kLongestRow, "{} of rows of {} elements", name, shape.columns);
+  if (shape.columns * static_cast<std::int64_t>(sizeof(T)) <= kLongRowBytes) {
+    for_each_row(context, name, shape.rows, shape.columns, function);
+  } else {
+    launch(context, name, {shape.rows, kLongRowThreads<T>, 0},
+           row_kernel<kLongRowThreads<T>, Function>, shape.rows, function);
+  }
+}
+
+/// The rows' losses, each thread every kThreads-th and then in a tree, and the first bad label; no
+/// targets: null. One block.
+__global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losses,
+                                         const std::int64_t* targets, std::int64_t classes,
+                                         LossSums* sums) {
+  const RowThreads<kThreads> threads{static_cast<int>(threadIdx.x)};
+  double loss = 0.0;
+  std::int64_t correct = 0;
+  std::int64_t bad = rows;
+  for (std::int64_t row = threadIdx.x; row < rows; row += kThreads) {
+    loss += losses[row].loss;
+    correct += losses[row].correct;
+    if (targets != nullptr && bad == rows && !is_target(targets[row], classes)) {
+      bad = row;
+    }
+  }
+  loss = threads.sum(loss);
+  // Whole numbers, which a double holds exactly.
+  correct = static_cast<std::int64_t>(threads.sum(static_cast<double>(correct)));
+  bad = threads.smallest(bad);
+  if (threadIdx.x == 0) {
+    *sums =
+        bad < rows ? LossSums{loss, correct, bad, targets[bad]} : LossSums{loss, correct, -1, 0};
+  }
+}
+
+static_assert(sizeof(LossSums) == kLossElements * sizeof(std::int64_t));
+
+/// Adds up what the rows gave; `losses` and `targets`, which may be null, are device memory.
+inline void write_sums(Context& context, std::int64_t rows, const RowLoss* losses,
+                       const std::int64_t* targets, std::int64_t classes, const TensorView& sums) {
+  launch(context, "adding losses", {1, kThreads, 0}, write_sums_kernel, rows, losses, targets,
+         classes, reinterpret_cast<LossSums*>(sums.device<std::int64_t>()));
+}
+
+}  // namespace strata::ops::cuda

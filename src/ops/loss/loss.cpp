@@ -1,0 +1,199 @@
+#include "strata/ops/loss.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "checks.hpp"
+#include "cuda/ops.hpp"
+#include "loss/loss_rows.hpp"
+#include "simd/math.hpp"
+#include "simd/rounded.hpp"
+#include "simd/simd_reduction.hpp"
+
+namespace strata::ops {
+namespace {
+
+/// The first element that is `value`; `count` where none is.
+template <typename T>
+std::int64_t first_equal(const T* elements, std::int64_t count, Compute<T> value) {
+  const T* const end = elements + count;
+  return std::find_if(elements, end,
+                      [=](T element) { return static_cast<Compute<T>>(element) == value; }) -
+         elements;
+}
+
+/// `gradient` may be null, or the logits themselves.
+template <typename T>
+RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t label,
+                          Compute<T> scale, T* gradient) {
+  using C = Compute<T>;
+  const auto logit = [=](std::int64_t i) { return static_cast<C>(logits[i]); };
+  const C largest = lane_max<C>(classes, logit);
+  const auto power = [=](std::int64_t i) { return fast_exp(logit(i) - largest); };
+  const double below = static_cast<double>(largest) - static_cast<double>(logit(label));
+  const bool is_first = first_equal(logits, classes, largest) == label;
+  RowLoss result;
+  const auto add_up = [&](double sum) {
+    result = {below + std::log(sum), is_first && !std::isnan(sum)};
+  };
+  if (gradient == nullptr) {
+    add_up(lane_sum<C>(classes, power));
+    return result;
+  }
+  const C label_power = power(label);
+  const auto factor_of = [&](double sum) {
+    add_up(sum);
+    return static_cast<C>(static_cast<double>(scale) / sum);
+  };
+  if constexpr (std::is_same_v<T, C>) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < classes; ++i) {
+      gradient[i] = power(i);
+    }
+    const C factor = factor_of(lane_sum<C>(classes, [=](std::int64_t i) { return gradient[i]; }));
+#pragma omp simd
+    for (std::int64_t i = 0; i < classes; ++i) {
+      gradient[i] *= factor;
+    }
+    gradient[label] -= scale;
+  } else {
+    // The gradient has no room for a power that is not rounded: each is made twice.
+    const C factor = factor_of(lane_sum<C>(classes, power));
+#pragma omp simd
+    for (std::int64_t i = 0; i < classes; ++i) {
+      gradient[i] = rounded<T>(power(i) * factor);
+    }
+    gradient[label] = rounded<T>(label_power * factor - scale);
+  }
+  return result;
+}
+
+/// `gradient` may be null.
+template <typename T>
+double squared_error_row(const T* prediction, const T* target, std::int64_t outputs,
+                         Compute<T> factor, T* gradient) {
+  using C = Compute<T>;
+  const double sum = lane_sum<double>(outputs, [=](std::int64_t i) {
+    const double difference = static_cast<double>(static_cast<C>(prediction[i])) -
+                              static_cast<double>(static_cast<C>(target[i]));
+    return difference * difference;
+  });
+  if (gradient != nullptr) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < outputs; ++i) {
+      gradient[i] =
+          rounded<T>((static_cast<C>(prediction[i]) - static_cast<C>(target[i])) * factor);
+    }
+  }
+  return sum / static_cast<double>(outputs);
+}
+
+}  // namespace
+
+LossSums loss_sums_of(const ConstTensorView& sums) {
+  require_count(sums, DType::kInt64, kLossElements, "a loss's sums");
+  const std::span<const std::int64_t> from = sums.host<std::int64_t>();
+  return {.loss = std::bit_cast<double>(from[0]),
+          .correct = from[1],
+          .bad_row = from[2],
+          .bad_label = from[3]};
+}
+
+void require_labels(const LossSums& sums, std::int64_t classes) {
+  if (sums.bad_row >= 0) {
+    fail(ExitCode::kData,
+         "row {} of a microbatch has the target {}, the model has {} outputs and so takes 0 to {}; "
+         "use the data set that the model is for, or correct the size of the last layer or of the "
+         "vocabulary",
+         sums.bad_row, sums.bad_label, classes, classes - 1);
+  }
+}
+
+void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
+                   std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
+                   const TensorView& sums) {
+  const auto [rows, classes] = rows_of(logits.shape());
+  require_count(labels, DType::kInt64, rows, "cross-entropy's labels");
+  require_count(sums, DType::kInt64, kLossElements, "cross-entropy's sums");
+  require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
+  if (!dlogits.empty()) {
+    require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::cross_entropy(context, logits, labels, valid_rows, gradient_scale, dlogits,
+                                 sums);
+    }
+  }
+  const auto label = labels.host<std::int64_t>().first(static_cast<std::size_t>(valid_rows));
+  std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));
+  with_stored(logits.dtype(), [&, rows = rows, n = classes]<typename T>(T) {
+    const T* from = logits.host<T>().data();
+    T* gradient = dlogits.empty() ? nullptr : dlogits.host<T>().data();
+    const auto scale = static_cast<Compute<T>>(gradient_scale);
+    parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        T* const row_gradient = gradient == nullptr ? nullptr : gradient + row * n;
+        const auto index = static_cast<std::size_t>(row);
+        if (row < valid_rows && is_target(label[index], n)) {
+          row_losses[index] =
+              cross_entropy_row(from + row * n, n, label[index], scale, row_gradient);
+        } else if (row_gradient != nullptr) {
+          std::fill_n(row_gradient, n, T{});
+        }
+      }
+    });
+  });
+  write_sums(row_losses, label, classes, sums);
+}
+
+void mean_squared_error(Context& context, const ConstTensorView& prediction,
+                        const ConstTensorView& target, std::int64_t valid_rows,
+                        double gradient_scale, const TensorView& dprediction,
+                        const TensorView& sums) {
+  require(prediction.shape().rank() >= 1, "a squared error of a scalar");
+  require_like(target, prediction.dtype(), prediction.shape(), "squared error's target");
+  require_count(sums, DType::kInt64, kLossElements, "squared error's sums");
+  const std::int64_t rows = prediction.shape()[0];
+  require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
+  if (!dprediction.empty()) {
+    require_like(dprediction, prediction.dtype(), prediction.shape(),
+                 "squared error's dprediction");
+  }
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::mean_squared_error(context, prediction, target, valid_rows, gradient_scale,
+                                      dprediction, sums);
+    }
+  }
+  const std::int64_t n = rows == 0 ? 0 : prediction.count() / rows;
+  std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));
+  with_stored(prediction.dtype(), [&]<typename T>(T) {
+    const T* from = prediction.host<T>().data();
+    const T* wanted = target.host<T>().data();
+    T* gradient = dprediction.empty() ? nullptr : dprediction.host<T>().data();
+    const auto factor = static_cast<Compute<T>>(gradient_scale * 2.0 / static_cast<double>(n));
+    parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        T* const row_gradient = gradient == nullptr ? nullptr : gradient + row * n;
+        if (row < valid_rows) {
+          row_losses[static_cast<std::size_t>(row)].loss =
+              squared_error_row(from + row * n, wanted + row * n, n, factor, row_gradient);
+        } else if (row_gradient != nullptr) {
+          std::fill_n(row_gradient, n, T{});
+        }
+      }
+    });
+  });
+  write_sums(row_losses, {}, 0, sums);
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,212 @@
+#include "strata/ops/split_cross_entropy.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "checks.hpp"
+#include "cuda/ops.hpp"
+#include "loss/loss_rows.hpp"
+#include "simd/math.hpp"
+#include "simd/rounded.hpp"
+#include "simd/simd_reduction.hpp"
+
+namespace strata::ops {
+namespace {
+
+/// Places of a shard's values for a row in `parts`.
+constexpr std::int64_t kLargest = 0;
+constexpr std::int64_t kSum = 1;
+constexpr std::int64_t kTarget = 2;
+constexpr std::int64_t kIsFirst = 3;
+
+template <typename Stored>
+void row_parts(const Stored* logits, std::int64_t ids, std::int64_t target,
+               Compute<Stored>* parts) {
+  using T = Compute<Stored>;
+  const T largest = lane_max<T>(ids, [=](std::int64_t i) { return static_cast<T>(logits[i]); });
+  parts[kLargest] = largest;
+  parts[kSum] = static_cast<T>(lane_sum<T>(
+      ids, [=](std::int64_t i) { return fast_exp(static_cast<T>(logits[i]) - largest); }));
+  const bool has_target = is_target(target, ids);
+  parts[kTarget] = has_target ? static_cast<T>(logits[target]) : T{0};
+  const bool reaches = has_target && parts[kTarget] == largest && !std::isnan(parts[kSum]);
+  parts[kIsFirst] =
+      reaches && std::none_of(logits, logits + target,
+                              [&](const Stored& logit) { return static_cast<T>(logit) == largest; })
+          ? T{1}
+          : T{0};
+}
+
+/// dlogits may be the logits.
+template <typename Stored>
+void row_gradient(const Stored* logits, std::int64_t ids, std::int64_t target,
+                  Compute<Stored> log_sum, Compute<Stored> scale, Stored* dlogits) {
+  using T = Compute<Stored>;
+  const bool has_target = is_target(target, ids);
+  const T at_target = has_target ? static_cast<T>(logits[target]) : T{0};
+  store_terms(dlogits, 0, ids, [=](std::int64_t i) {
+    return scale * fast_exp(static_cast<T>(logits[i]) - log_sum);
+  });
+  if (has_target) {
+    dlogits[target] = rounded<Stored>(scale * (fast_exp(at_target - log_sum) - T{1}));
+  }
+}
+
+/// Element `value` of a row's part of each shard.
+template <typename T>
+class RowParts {
+ public:
+  RowParts(const T* parts, std::int64_t rows, std::int64_t row)
+      : parts_(parts), rows_(rows), row_(row) {}
+
+  [[nodiscard]] double operator()(std::int64_t shard, std::int64_t value) const {
+    return static_cast<double>(parts_[(shard * rows_ + row_) * kCrossEntropyParts + value]);
+  }
+
+ private:
+  const T* parts_;
+  std::int64_t rows_;
+  std::int64_t row_;
+};
+
+struct RowResult {
+  double log_sum = 0.0;
+  RowLoss loss;
+};
+
+/// `totals` holds an element a shard and is overwritten.
+template <typename T>
+RowResult combine_row(const RowParts<T>& parts, std::span<const FoldPair> steps,
+                      std::vector<double>& totals) {
+  const auto shards = static_cast<std::int64_t>(totals.size());
+  double largest = parts(0, kLargest);
+  double target = 0.0;
+  bool is_correct = false;
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    if (shard == 0 || parts(shard, kLargest) > largest) {
+      largest = parts(shard, kLargest);
+      is_correct = parts(shard, kIsFirst) != 0.0;
+    }
+    target += parts(shard, kTarget);  // all but one are 0
+  }
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    totals[static_cast<std::size_t>(shard)] =
+        parts(shard, kSum) * std::exp(parts(shard, kLargest) - largest);
+  }
+  for (const FoldPair& step : steps) {
+    totals[static_cast<std::size_t>(step.into)] += totals[static_cast<std::size_t>(step.from)];
+  }
+  const double below = std::log(totals[0]);
+  return {largest + below, {largest - target + below, is_correct && !std::isnan(below)}};
+}
+
+}  // namespace
+
+void cross_entropy_parts(Context& context, const ConstTensorView& logits,
+                         const ConstTensorView& targets, std::int64_t first_id,
+                         const TensorView& parts) {
+  const auto [rows, ids] = rows_of(logits.shape());
+  require(ids >= 1 && first_id >= 0, "logits of the ids [{}, {})", first_id, first_id + ids);
+  require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
+  require_count(parts, compute_dtype(logits.dtype()), rows * kCrossEntropyParts,
+                "cross-entropy's parts");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::cross_entropy_parts(context, logits, targets, first_id, parts);
+    }
+  }
+  const auto target = targets.host<std::int64_t>();
+  with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {
+    const Stored* from = logits.host<Stored>().data();
+    Compute<Stored>* to = parts.host<Compute<Stored>>().data();
+    parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        row_parts(from + row * n, n, target[static_cast<std::size_t>(row)] - first_id,
+                  to + row * kCrossEntropyParts);
+      }
+    });
+  });
+}
+
+void combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
+                           const ConstTensorView& parts, const ConstTensorView& targets,
+                           std::int64_t vocabulary, std::int64_t valid_rows,
+                           const TensorView& log_sums, const TensorView& sums) {
+  require(parts.shape().rank() == 3 && parts.shape()[0] >= 1, "cross-entropy's parts of {}",
+          parts.shape().text());
+  const std::int64_t shards = parts.shape()[0];
+  const std::int64_t rows = parts.shape()[1];
+  require_like(parts, parts.dtype(), Shape{shards, rows, kCrossEntropyParts},
+               "cross-entropy's parts");
+  require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
+  require_count(log_sums, parts.dtype(), rows, "cross-entropy's log_sums");
+  require_count(sums, DType::kInt64, kLossElements, "cross-entropy's sums");
+  require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
+  require_steps(steps, shards, "cross-entropy");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::combine_cross_entropy(context, steps, parts, targets, vocabulary, valid_rows,
+                                         log_sums, sums);
+    }
+  }
+  const auto target = targets.host<std::int64_t>().first(static_cast<std::size_t>(valid_rows));
+  std::vector<RowLoss> row_losses(target.size());
+  with_floating(parts.dtype(), [&]<typename T>(T) {
+    const T* from = parts.host<T>().data();
+    T* to = log_sums.host<T>().data();
+    // An exponential of a shard takes about as long as 32 products.
+    parallel_for(context, rows, row_grain(32 * shards), [&](std::int64_t begin, std::int64_t end) {
+      std::vector<double> totals(static_cast<std::size_t>(shards));
+      for (std::int64_t row = begin; row < end; ++row) {
+        const RowResult result = combine_row(RowParts<T>(from, rows, row), steps, totals);
+        to[row] = static_cast<T>(result.log_sum);
+        const auto index = static_cast<std::size_t>(row);
+        if (row < valid_rows && is_target(target[index], vocabulary)) {
+          row_losses[index] = result.loss;
+        }
+      }
+    });
+  });
+  write_sums(row_losses, target, vocabulary, sums);
+}
+
+void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
+                            const ConstTensorView& targets, std::int64_t first_id,
+                            const ConstTensorView& log_sums, std::int64_t valid_rows,
+                            double gradient_scale, const TensorView& dlogits) {
+  const auto [rows, ids] = rows_of(logits.shape());
+  require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
+  require_count(log_sums, compute_dtype(logits.dtype()), rows, "cross-entropy's log_sums");
+  require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
+  require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::cross_entropy_gradient(context, logits, targets, first_id, log_sums, valid_rows,
+                                          gradient_scale, dlogits);
+    }
+  }
+  const auto target = targets.host<std::int64_t>();
+  with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {
+    using T = Compute<Stored>;
+    const Stored* from = logits.host<Stored>().data();
+    const T* log_sum = log_sums.host<T>().data();
+    Stored* to = dlogits.host<Stored>().data();
+    parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        if (row < valid_rows) {
+          row_gradient(from + row * n, n, target[static_cast<std::size_t>(row)] - first_id,
+                       log_sum[row], static_cast<T>(gradient_scale), to + row * n);
+        } else {
+          std::fill_n(to + row * n, n, Stored{});
+        }
+      }
+    });
+  });
+}
+
+}  // namespace strata::ops

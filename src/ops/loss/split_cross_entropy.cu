@@ -1,0 +1,156 @@
+#include "strata/ops/split_cross_entropy.hpp"
+
+#include "checks.hpp"
+#include "cuda/ops.hpp"
+#include "cuda/rows.hpp"
+#include "loss/cuda_loss.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+/// Places of a shard's values for a row in `parts`, as the header lists them.
+constexpr std::int64_t kLargest = 0;
+constexpr std::int64_t kSum = 1;
+constexpr std::int64_t kTarget = 2;
+constexpr std::int64_t kIsFirst = 3;
+
+template <typename T>
+struct PartsOfRow {
+  const T* logits;
+  const std::int64_t* targets;
+  std::int64_t first_id;
+  std::int64_t ids;
+  Compute<T>* parts;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+    using C = Compute<T>;
+    const T* const x = logits + row * ids;
+    const std::int64_t target = targets[row] - first_id;
+    const RowPeak<C> peak = peak_of(threads, x, ids);
+    if (threads.lane == 0) {
+      const bool has_target = is_target(target, ids);
+      C* const to = parts + row * kCrossEntropyParts;
+      to[kLargest] = peak.largest;
+      to[kSum] = static_cast<C>(peak.sum);
+      to[kTarget] = has_target ? value_of(x[target]) : C{0};
+      to[kIsFirst] = has_target && peak.first == target ? C{1} : C{0};
+    }
+  }
+};
+
+/// A thread a row. `totals` has `rows` places for every shard.
+template <typename C>
+__global__ void combine_kernel(std::int64_t shards, std::int64_t rows, std::int64_t step_count,
+                               const FoldPair* steps, const C* parts, const std::int64_t* targets,
+                               std::int64_t vocabulary, double* totals, C* log_sums,
+                               RowLoss* losses) {
+  const std::int64_t row = thread_number();
+  if (row >= rows) {
+    return;
+  }
+  const auto part = [=](std::int64_t shard, std::int64_t value) {
+    return static_cast<double>(parts[(shard * rows + row) * kCrossEntropyParts + value]);
+  };
+  double largest = part(0, kLargest);
+  double target = 0.0;
+  bool is_correct = false;
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    if (shard == 0 || part(shard, kLargest) > largest) {
+      largest = part(shard, kLargest);
+      is_correct = part(shard, kIsFirst) != 0.0;
+    }
+    target += part(shard, kTarget);  // all but one are 0
+  }
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    totals[shard * rows + row] = part(shard, kSum) * exp(part(shard, kLargest) - largest);
+  }
+  for (std::int64_t step = 0; step < step_count; ++step) {
+    totals[steps[step].into * rows + row] += totals[steps[step].from * rows + row];
+  }
+  const double below = log(totals[row]);
+  log_sums[row] = static_cast<C>(largest + below);
+  if (is_target(targets[row], vocabulary)) {
+    losses[row] = {largest - target + below, is_correct && below == below ? 1 : 0};
+  } else {
+    losses[row] = {0.0, 0};
+  }
+}
+
+template <typename T>
+struct GradientOfRow {
+  const T* logits;
+  const std::int64_t* targets;
+  std::int64_t first_id;
+  std::int64_t ids;
+  const Compute<T>* log_sums;
+  std::int64_t valid_rows;
+  Compute<T> scale;
+  T* dlogits;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+    using C = Compute<T>;
+    const std::int64_t target = targets[row] - first_id;
+    const C log_sum = log_sums[row];
+    const C factor = scale;
+    const bool counts = row < valid_rows;
+    map_row(threads, logits + row * ids, dlogits + row * ids, ids, [=](int i, C logit) {
+      const C power = exponential(logit - log_sum);
+      const C term = factor * (i == target ? power - C{1} : power);
+      return counts ? term : C{0};
+    });
+  }
+};
+
+}  // namespace
+
+void cross_entropy_parts(Context& context, const ConstTensorView& logits,
+                         const ConstTensorView& targets, std::int64_t first_id,
+                         const TensorView& parts) {
+  const Rows shape = rows_of(logits.shape());
+  with_device_type(logits.dtype(), [&]<typename T>(T) {
+    for_each_logit_row<T>(context, "cross_entropy_parts", shape,
+                          PartsOfRow<T>{logits.device<T>(), targets.device<std::int64_t>(),
+                                        first_id, shape.columns, parts.device<Compute<T>>()});
+  });
+}
+
+void combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
+                           const ConstTensorView& parts, const ConstTensorView& targets,
+                           std::int64_t vocabulary, std::int64_t valid_rows,
+                           const TensorView& log_sums, const TensorView& sums) {
+  const std::int64_t shards = parts.shape()[0];
+  const std::int64_t rows = parts.shape()[1];
+  // Both have the alignment of a double.
+  const auto of_rows = rows * static_cast<std::int64_t>(sizeof(RowLoss));
+  const auto of_shards = shards * rows * static_cast<std::int64_t>(sizeof(double));
+  std::byte* const memory = scratch_of<std::byte>(context, of_rows + of_shards);
+  auto* const losses = reinterpret_cast<RowLoss*>(memory);
+  auto* const totals = reinterpret_cast<double*>(memory + of_rows);
+  const std::int64_t* const target = targets.device<std::int64_t>();
+  const FoldPair* const additions = context.cuda_state().additions(steps);
+  with_floating(parts.dtype(), [&]<typename C>(C) {
+    launch(context, "combine_cross_entropy", grid_of(rows), combine_kernel<C>, shards, rows,
+           static_cast<std::int64_t>(steps.size()), additions, parts.device<C>(), target,
+           vocabulary, totals, log_sums.device<C>(), losses);
+  });
+  write_sums(context, valid_rows, losses, target, vocabulary, sums);
+}
+
+void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
+                            const ConstTensorView& targets, std::int64_t first_id,
+                            const ConstTensorView& log_sums, std::int64_t valid_rows,
+                            double gradient_scale, const TensorView& dlogits) {
+  const Rows shape = rows_of(logits.shape());
+  with_device_type(logits.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    for_each_logit_row<T>(
+        context, "cross_entropy_gradient", shape,
+        GradientOfRow<T>{logits.device<T>(), targets.device<std::int64_t>(), first_id,
+                         shape.columns, log_sums.device<C>(), valid_rows,
+                         static_cast<C>(gradient_scale), dlogits.device<T>()});
+  });
+}
+
+}  // namespace strata::ops::cuda

@@ -1,0 +1,164 @@
+#include "strata/ops/matmul.hpp"
+
+#include "checks.hpp"
+#include "cuda/aligned.hpp"
+#include "cuda/kernel.hpp"
+#include "cuda/ops.hpp"
+#include "matmul/cublaslt_products.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+ProductLibrary& library_of(Context& context) {
+  auto& library = context.cuda_state().product_library();
+  if (library == nullptr) {
+    stream_of(context);
+    library = {new ProductLibrary(), [](ProductLibrary* made) { delete made; }};
+  }
+  return *library;
+}
+
+/// c = c + bias, or relu of it.
+template <typename T, typename Bias>
+__global__ void bias_kernel(std::int64_t count, std::int64_t columns, const Bias* bias,
+                            bool is_relu, T* c) {
+  const std::int64_t i = thread_number();
+  if (i >= count) {
+    return;
+  }
+  using C = Compute<T>;
+  const C value = value_of(c[i]) + value_of(bias[i % columns]);
+  c[i] = stored<T>(is_relu && value < C{0} ? C{0} : value);
+}
+
+/// Adds a bias, and takes relu where it is asked for, behind a product.
+void add_bias(Context& context, const MatmulOptions& options, const TensorView& c) {
+  const auto add = [&]<typename T, typename Bias>(T, Bias) {
+    launch(context, "a product's bias", grid_of(c.count()), bias_kernel<T, Bias>, c.count(),
+           c.shape()[1], options.bias.device<Bias>(), options.activation == Activation::kRelu,
+           c.device<T>());
+  };
+  with_device_type(options.bias.dtype(), [&]<typename Bias>(Bias) {
+    if (c.dtype() == options.bias.dtype()) {
+      add(Bias{}, Bias{});
+    } else if constexpr (std::is_same_v<Bias, __nv_bfloat16>) {
+      add(float{}, Bias{});
+    }
+  });
+}
+
+/// The epilogue that does most of what is asked for of those that the library has a kernel with.
+/// GELU and its gradient are an approximation whose error is documented nowhere, so they are the
+/// library's among bfloat16 alone. Its relu, a maximum with 0, does not say what becomes of a NaN.
+cublasLtEpilogue_t epilogue_of(ProductLibrary& library, LibraryProduct product,
+                               const MatmulOptions& options) {
+  const bool same_types = product.operands == product.result;
+  const bool takes_gelu = same_types && product.operands == DType::kBfloat16 &&
+                          product.n % ProductLibrary::kPreActivationMultiple == 0;
+  const bool wants_bias = !options.bias.empty();
+  const auto is_had = [&](cublasLtEpilogue_t epilogue) {
+    product.epilogue = epilogue;
+    return library.has(product);
+  };
+  if (takes_gelu && !options.gelu_gradient_of.empty() && is_had(CUBLASLT_EPILOGUE_DGELU)) {
+    return product.epilogue;
+  }
+  if (takes_gelu && options.activation == Activation::kGelu &&
+      is_had(wants_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX)) {
+    return product.epilogue;
+  }
+  if (wants_bias && same_types && product.operands != DType::kFloat64 &&
+      is_had(CUBLASLT_EPILOGUE_BIAS)) {
+    return product.epilogue;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/// The tensors of a product but for those of its options.
+struct ProductTensors {
+  const ConstTensorView& a;
+  const ConstTensorView& b;
+  const TensorView& c;
+  /// What the library makes: c, or the argument of a gelu behind it.
+  const TensorView& made;
+};
+
+/// What the library does of a product.
+void multiply(Context& context, const LibraryProduct& product, const ProductTensors& tensors,
+              const MatmulOptions& options) {
+  ProductAddresses at;
+  AlignedTensors aligned(context, "copying a product's tensor");
+  aligned.reads(tensors.a, at.a);
+  aligned.reads(tensors.b, at.b);
+  if (has_bias(product.epilogue)) {
+    aligned.reads(options.bias, at.bias);
+  }
+  if (has_pre_activation(product.epilogue)) {
+    if (options.pre_activation.empty()) {
+      aligned.reads(options.gelu_gradient_of, at.pre_activation);
+    } else {
+      aligned.writes(options.pre_activation, at.pre_activation);
+    }
+  }
+  const ConstTensorView addend =
+      options.accumulate == Accumulate::kAdd ? ConstTensorView(tensors.c) : options.addend;
+  if (addend.raw() == tensors.made.raw()) {
+    aligned.updates(tensors.made, at.c);
+  } else {
+    aligned.writes(tensors.made, at.c);
+    aligned.reads(addend, at.addend);
+  }
+  aligned.place(0);
+  if (at.addend == nullptr) {
+    at.addend = at.c;
+  }
+  library_of(context).multiply(product, at, context.cuda_state().workspace(), stream_of(context));
+  aligned.finish();
+}
+
+/// What the options ask for and the epilogue has not done; `made` holds what the product gave.
+void finish(Context& context, const MatmulOptions& options, cublasLtEpilogue_t epilogue,
+            const TensorView& made, const TensorView& c) {
+  if (!options.bias.empty() && !has_bias(epilogue)) {
+    add_bias(context, options, made);
+  } else if (options.activation == Activation::kRelu) {
+    cuda::activation_forward(context, Activation::kRelu, made, c);
+  }
+  if (has_pre_activation(epilogue)) {
+    return;
+  }
+  if (options.activation == Activation::kGelu) {
+    cuda::activation_forward(context, Activation::kGelu, made, c);
+  } else if (!options.gelu_gradient_of.empty()) {
+    cuda::activation_backward(context, Activation::kGelu, options.gelu_gradient_of, {}, c, c);
+  }
+}
+
+}  // namespace
+
+void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
+            const TensorView& c, const MatmulOptions& options) {
+  for (const ConstTensorView& tensor :
+       {a, b, options.bias, options.addend, ConstTensorView(options.pre_activation),
+        options.gelu_gradient_of, ConstTensorView(c)}) {
+    require_place(context, tensor);
+  }
+  LibraryProduct product;
+  product.m = c.shape()[0];
+  product.n = c.shape()[1];
+  product.k = a.shape()[options.transpose_a == Transpose::kYes ? 0 : 1];
+  product.operands = a.dtype();
+  product.result = c.dtype();
+  product.transpose_a = options.transpose_a;
+  product.transpose_b = options.transpose_b;
+  product.accumulate = options.addend.empty() ? options.accumulate : Accumulate::kAdd;
+  product.precision = context.cuda_state().options().float32_products;
+  product.epilogue = epilogue_of(library_of(context), product, options);
+  const bool gelu_behind =
+      options.activation == Activation::kGelu && !has_pre_activation(product.epilogue);
+  const TensorView& made = gelu_behind ? options.pre_activation : c;
+  multiply(context, product, {a, b, c, made}, options);
+  finish(context, options, product.epilogue, made, c);
+}
+
+}  // namespace strata::ops::cuda

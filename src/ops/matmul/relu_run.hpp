@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "strata/core/dtype.hpp"
+
+#include "simd/rounded.hpp"
+
+namespace strata::ops {
+
+/// elements[i] = relu(elements[i]). Done here and not by oneDNN, whose relu turns a NaN into 0.
+template <typename T>
+void relu_run(T* elements, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<Compute<T>>(elements[i]);
+    elements[i] = rounded<T>(value < Compute<T>{0} ? Compute<T>{0} : value);
+  }
+}
+
+}  // namespace strata::ops

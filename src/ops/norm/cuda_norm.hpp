@@ -1,0 +1,228 @@
+#pragma once
+
+#include <cstdint>
+
+#include "strata/core/tensor.hpp"
+#include "strata/ops/matmul.hpp"
+
+#include "checks.hpp"
+#include "cuda/chunks.hpp"
+#include "cuda/column_sums.hpp"
+#include "cuda/rows.hpp"
+
+// Layer norm and RMS norm are one frame: a row is scaled to a deviation of one, about its mean or
+// about zero. Included by .cu files alone.
+namespace strata::ops::cuda {
+
+/// What a row's elements are measured from.
+enum class Center { kMean, kZero };
+
+/// xhat, an element of a row as the norm sees it.
+template <typename C>
+struct Normalise {
+  C mean;
+  C rstd;
+
+  __device__ C operator()(C x) const { return (x - mean) * rstd; }
+};
+
+/// The rows; about zero, `means` is null.
+template <typename T, Center kCenter>
+struct Normalised {
+  using C = Compute<T>;
+
+  const T* x;
+  const C* means;
+  const C* rstds;
+  int columns;
+
+  __device__ Normalise<C> operator[](std::int64_t row) const {
+    return {kCenter == Center::kMean ? means[row] : C{0}, rstds[row]};
+  }
+};
+
+/// Elements [first, first + kWide) of gain, bias or an addend.
+template <typename T>
+__device__ Wide<T> operand_at(const T* row, int columns, int first) {
+  return chunk_at(row, columns, first, stored<T>(Compute<T>{0}));
+}
+
+/// y = xhat gain + bias. `bias` may be null; about zero, so are bias and `means`.
+template <typename T, Center kCenter>
+struct NormForward {
+  using C = Compute<T>;
+
+  const T* x;
+  const T* gain;
+  const T* bias;
+  double epsilon;
+  int columns;
+  T* y;
+  C* means;
+  C* rstds;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+    const HeldRow<kSize, T> from(threads, x + row * columns, columns);
+    const double count = static_cast<double>(columns);
+    C mean{0};
+    if constexpr (kCenter == Center::kMean) {
+      // A pass of its own: the difference of two large sums would lose the variance of a narrow
+      // row.
+      C part{0};
+      for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
+        const Wide<T> chunk = from.chunk(number, first);
+#pragma unroll
+        for (int i = 0; i < kWide<T>; ++i) {
+          part += value_of(chunk.at[i]);
+        }
+      });
+      mean = static_cast<C>(threads.sum(static_cast<double>(part)) / count);
+    }
+    C part{0};
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
+      const Wide<T> chunk = from.chunk(number, first);
+#pragma unroll
+      for (int i = 0; i < kWide<T>; ++i) {
+        const C difference = first + i < columns ? value_of(chunk.at[i]) - mean : C{0};
+        part = fused(difference, difference, part);
+      }
+    });
+    const double variance = threads.sum(static_cast<double>(part)) / count;
+    const Normalise<C> xhat{mean, static_cast<C>(1.0 / sqrt(variance + epsilon))};
+    if (threads.lane == 0) {
+      rstds[row] = xhat.rstd;
+      if constexpr (kCenter == Center::kMean) {
+        means[row] = mean;
+      }
+    }
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
+      Wide<T> chunk = from.chunk(number, first);
+      const Wide<T> gains = operand_at(gain, columns, first);
+      const Wide<T> biases = bias == nullptr ? gains : operand_at(bias, columns, first);
+#pragma unroll
+      for (int i = 0; i < kWide<T>; ++i) {
+        const C scaled = xhat(value_of(chunk.at[i])) * value_of(gains.at[i]);
+        chunk.at[i] = stored<T>(bias == nullptr ? scaled : scaled + value_of(biases.at[i]));
+      }
+      store_chunk(y + row * columns, columns, first, chunk);
+    });
+  }
+};
+
+/// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), where g = dy gain; mean(g) is left out
+/// about zero. `addend` may be null, and dx may be dy or it.
+template <typename T, Center kCenter>
+struct NormBackwardInput {
+  using C = Compute<T>;
+
+  Normalised<T, kCenter> rows;
+  const T* gain;
+  const T* dy;
+  const T* addend;
+  T* dx;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+    const int columns = rows.columns;
+    const double count = static_cast<double>(columns);
+    const HeldRow<kSize, T> x(threads, rows.x + row * columns, columns);
+    const HeldRow<kSize, T> gradient(threads, dy + row * columns, columns);
+    const Normalise<C> xhat = rows[row];
+    C part{0};
+    C part_xhat{0};
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
+      const Wide<T> values = x.chunk(number, first);
+      const Wide<T> gradients = gradient.chunk(number, first);
+      const Wide<T> gains = operand_at(gain, columns, first);
+#pragma unroll
+      for (int i = 0; i < kWide<T>; ++i) {
+        const C g = value_of(gradients.at[i]) * value_of(gains.at[i]);
+        part += g;
+        part_xhat = fused(g, xhat(value_of(values.at[i])), part_xhat);
+      }
+    });
+    C mean_g{0};
+    if constexpr (kCenter == Center::kMean) {
+      mean_g = static_cast<C>(threads.sum(static_cast<double>(part)) / count);
+    }
+    const C mean_g_xhat = static_cast<C>(threads.sum(static_cast<double>(part_xhat)) / count);
+    for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
+      const Wide<T> values = x.chunk(number, first);
+      const Wide<T> gradients = gradient.chunk(number, first);
+      const Wide<T> gains = operand_at(gain, columns, first);
+      Wide<T> to = addend == nullptr ? gains : operand_at(addend + row * columns, columns, first);
+#pragma unroll
+      for (int i = 0; i < kWide<T>; ++i) {
+        const C g = value_of(gradients.at[i]) * value_of(gains.at[i]);
+        const C result = xhat.rstd * (g - mean_g - xhat(value_of(values.at[i])) * mean_g_xhat);
+        to.at[i] = stored<T>(addend == nullptr ? result : value_of(to.at[i]) + result);
+      }
+      store_chunk(dx + row * columns, columns, first, to);
+    });
+  }
+};
+
+/// dy xhat, of which a gain's gradient is the sum over the rows.
+template <typename T, Center kCenter>
+struct GainTerm {
+  Normalised<T, kCenter> rows;
+  const T* dy;
+
+  __device__ Compute<T> operator()(std::int64_t row, std::int64_t j) const {
+    const std::int64_t i = row * rows.columns + j;
+    return value_of(dy[i]) * rows[row](value_of(rows.x[i]));
+  }
+};
+
+/// Without a mean, about zero; `bias` may be empty.
+template <Center kCenter>
+void norm_forward(Context& context, const char* name, const ConstTensorView& x,
+                  const ConstTensorView& gain, const ConstTensorView& bias, double epsilon,
+                  const TensorView& y, const TensorView& mean, const TensorView& rstd) {
+  const Rows shape = rows_of(x.shape());
+  const int columns = static_cast<int>(shape.columns);
+  with_device_type(x.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    for_each_row(
+        context, name, shape.rows, shape.columns,
+        NormForward<T, kCenter>{x.device<T>(), gain.device<T>(), device_or_null<T>(bias), epsilon,
+                                columns, y.device<T>(), device_or_null<C>(mean), rstd.device<C>()},
+        kWarpHolds<T>);
+  });
+}
+
+template <Center kCenter>
+void norm_backward_input(Context& context, const char* name, const ConstTensorView& x,
+                         const ConstTensorView& gain, const ConstTensorView& mean,
+                         const ConstTensorView& rstd, const ConstTensorView& dy,
+                         const ConstTensorView& addend, const TensorView& dx) {
+  const Rows shape = rows_of(x.shape());
+  const int columns = static_cast<int>(shape.columns);
+  with_device_type(x.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    const Normalised<T, kCenter> rows{x.device<T>(), device_or_null<C>(mean), rstd.device<C>(),
+                                      columns};
+    for_each_row(context, name, shape.rows, shape.columns,
+                 NormBackwardInput<T, kCenter>{rows, gain.device<T>(), dy.device<T>(),
+                                               device_or_null<T>(addend), dx.device<T>()},
+                 kWarpHolds<T>);
+  });
+}
+
+template <Center kCenter>
+void norm_backward_gain(Context& context, const char* name, const ConstTensorView& x,
+                        const ConstTensorView& mean, const ConstTensorView& rstd,
+                        const ConstTensorView& dy, const TensorView& dgain, Accumulate accumulate) {
+  const Rows shape = rows_of(x.shape());
+  const int columns = static_cast<int>(shape.columns);
+  with_device_type(x.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    const Normalised<T, kCenter> rows{x.device<T>(), device_or_null<C>(mean), rstd.device<C>(),
+                                      columns};
+    sum_over_rows<C>(context, name, shape.rows, shape.columns, accumulate, dgain.device<C>(),
+                     GainTerm<T, kCenter>{rows, dy.device<T>()});
+  });
+}
+
+}  // namespace strata::ops::cuda

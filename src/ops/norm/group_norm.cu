@@ -1,0 +1,226 @@
+#include "strata/ops/group_norm.hpp"
+
+#include "cuda/kernel.hpp"
+#include "cuda/ops.hpp"
+#include "cuda/rows.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+/// The elements of one group of one image, by their number in it: pixels, and the group's channels
+/// within each.
+struct Group {
+  __device__ Group(const GroupNormShape& shape, std::int64_t index)
+      : width(shape.channels / shape.groups),
+        count(shape.pixels * width),
+        channels(shape.channels),
+        first_channel(index % shape.groups * width),
+        first(index / shape.groups * shape.pixels * shape.channels + first_channel) {}
+
+  __device__ std::int64_t element(std::int64_t i) const {
+    return first + i / width * channels + i % width;
+  }
+  __device__ std::int64_t channel(std::int64_t i) const { return first_channel + i % width; }
+
+  std::int64_t width;
+  std::int64_t count;
+  std::int64_t channels;
+  std::int64_t first_channel;
+  std::int64_t first;
+};
+
+/// The "row" is a group of an image.
+template <typename T>
+struct Forward {
+  GroupNormShape shape;
+  const T* x;
+  const T* gain;
+  const T* bias;
+  double epsilon;
+  T* y;
+  Compute<T>* means;
+  Compute<T>* rstds;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t index) const {
+    using C = Compute<T>;
+    const Group group(shape, index);
+    const double count = static_cast<double>(group.count);
+    // A group may have many elements a thread.
+    double part = 0.0;
+    for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
+      part += static_cast<double>(value_of(x[group.element(i)]));
+    }
+    const C mean = static_cast<C>(threads.sum(part) / count);
+    part = 0.0;
+    for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
+      const auto difference = static_cast<double>(value_of(x[group.element(i)]) - mean);
+      part = fused(difference, difference, part);
+    }
+    const double variance = threads.sum(part) / count;
+    const C rstd = static_cast<C>(1.0 / sqrt(variance + epsilon));
+    if (threads.lane == 0) {
+      means[index] = mean;
+      rstds[index] = rstd;
+    }
+    for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
+      const std::int64_t at = group.element(i);
+      const std::int64_t channel = group.channel(i);
+      y[at] = stored<T>((value_of(x[at]) - mean) * (rstd * value_of(gain[channel])) +
+                        value_of(bias[channel]));
+    }
+  }
+};
+
+template <typename T>
+struct BackwardInput {
+  GroupNormShape shape;
+  const T* x;
+  const T* gain;
+  const Compute<T>* means;
+  const Compute<T>* rstds;
+  const T* dy;
+  T* dx;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t index) const {
+    using C = Compute<T>;
+    const Group group(shape, index);
+    const double count = static_cast<double>(group.count);
+    const C mean = means[index];
+    const C rstd = rstds[index];
+    double part = 0.0;
+    double part_xhat = 0.0;
+    for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
+      const std::int64_t at = group.element(i);
+      const C g = value_of(dy[at]) * value_of(gain[group.channel(i)]);
+      part += static_cast<double>(g);
+      part_xhat = fused(static_cast<double>(g),
+                        static_cast<double>((value_of(x[at]) - mean) * rstd), part_xhat);
+    }
+    const C level = static_cast<C>(threads.sum(part) / count);
+    const C slope = static_cast<C>(threads.sum(part_xhat) / count);
+    for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
+      const std::int64_t at = group.element(i);
+      const C g = value_of(dy[at]) * value_of(gain[group.channel(i)]);
+      const C xhat = (value_of(x[at]) - mean) * rstd;
+      dx[at] = stored<T>(rstd * (g - level - xhat * slope));
+    }
+  }
+};
+
+/// Sums of an image's channel over its pixels.
+struct ChannelSums {
+  double dgain;
+  double dbias;
+};
+
+/// Columns of a block, and threads that share the pixels of each.
+constexpr int kColumns = 32;
+constexpr int kPixelThreads = kThreads / kColumns;
+
+/// A block a tile of channels of one image: every thread adds every kPixelThreads-th pixel, and the
+/// first of a column's threads adds up the others' sums in order.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    weight_kernel(GroupNormShape shape, std::int64_t tiles, const T* x, const Compute<T>* means,
+                  const Compute<T>* rstds, const T* dy, ChannelSums* sums) {
+  using C = Compute<T>;
+  __shared__ ChannelSums of_thread[kPixelThreads][kColumns];
+  const std::int64_t image = blockIdx.x / tiles;
+  const int column = static_cast<int>(threadIdx.x) % kColumns;
+  const int first = static_cast<int>(threadIdx.x) / kColumns;
+  const std::int64_t channel = blockIdx.x % tiles * kColumns + column;
+  double dgain = 0.0;
+  double dbias = 0.0;
+  if (channel < shape.channels) {
+    const std::int64_t group = image * shape.groups + channel / (shape.channels / shape.groups);
+    const C mean = means[group];
+    const C rstd = rstds[group];
+    for (std::int64_t pixel = first; pixel < shape.pixels; pixel += kPixelThreads) {
+      const std::int64_t at = (image * shape.pixels + pixel) * shape.channels + channel;
+      const auto d = static_cast<double>(value_of(dy[at]));
+      dbias += d;
+      dgain = fused(d, static_cast<double>((value_of(x[at]) - mean) * rstd), dgain);
+    }
+  }
+  of_thread[first][column] = {dgain, dbias};
+  __syncthreads();
+  if (first == 0 && channel < shape.channels) {
+    ChannelSums sum = of_thread[0][column];
+    for (int thread = 1; thread < kPixelThreads; ++thread) {
+      sum.dgain += of_thread[thread][column].dgain;
+      sum.dbias += of_thread[thread][column].dbias;
+    }
+    sums[image * shape.channels + channel] = sum;
+  }
+}
+
+/// A thread a channel: images added in order.
+template <typename C>
+__global__ void add_images_kernel(std::int64_t images, std::int64_t channels,
+                                  const ChannelSums* sums, bool adds, C* dgain, C* dbias) {
+  const std::int64_t channel = thread_number();
+  if (channel >= channels) {
+    return;
+  }
+  ChannelSums total{0.0, 0.0};
+  for (std::int64_t image = 0; image < images; ++image) {
+    total.dgain += sums[image * channels + channel].dgain;
+    total.dbias += sums[image * channels + channel].dbias;
+  }
+  const C gain = static_cast<C>(total.dgain);
+  const C bias = static_cast<C>(total.dbias);
+  dgain[channel] = adds ? dgain[channel] + gain : gain;
+  dbias[channel] = adds ? dbias[channel] + bias : bias;
+}
+
+std::int64_t group_size(const GroupNormShape& shape) {
+  return shape.pixels * (shape.channels / shape.groups);
+}
+
+}  // namespace
+
+void group_norm_forward(Context& context, const GroupNormShape& shape, const ConstTensorView& x,
+                        const ConstTensorView& gain, const ConstTensorView& bias, double epsilon,
+                        const TensorView& y, const TensorView& mean, const TensorView& rstd) {
+  with_device_type(x.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    for_each_row(context, "group_norm_forward", shape.images * shape.groups, group_size(shape),
+                 Forward<T>{shape, x.device<T>(), gain.device<T>(), bias.device<T>(), epsilon,
+                            y.device<T>(), mean.device<C>(), rstd.device<C>()});
+  });
+}
+
+void group_norm_backward_input(Context& context, const GroupNormShape& shape,
+                               const ConstTensorView& x, const ConstTensorView& gain,
+                               const ConstTensorView& mean, const ConstTensorView& rstd,
+                               const ConstTensorView& dy, const TensorView& dx) {
+  with_device_type(x.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    for_each_row(context, "group_norm_backward_input", shape.images * shape.groups,
+                 group_size(shape),
+                 BackwardInput<T>{shape, x.device<T>(), gain.device<T>(), mean.device<C>(),
+                                  rstd.device<C>(), dy.device<T>(), dx.device<T>()});
+  });
+}
+
+void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
+                                const ConstTensorView& x, const ConstTensorView& mean,
+                                const ConstTensorView& rstd, const ConstTensorView& dy,
+                                const TensorView& dgain, const TensorView& dbias,
+                                Accumulate accumulate) {
+  const std::int64_t tiles = (shape.channels + kColumns - 1) / kColumns;
+  auto* const sums = scratch_of<ChannelSums>(context, shape.images * shape.channels);
+  with_device_type(x.dtype(), [&]<typename T>(T) {
+    using C = Compute<T>;
+    launch(context, "group_norm_backward_weight", {shape.images * tiles, kThreads, 0},
+           weight_kernel<T>, shape, tiles, x.device<T>(), mean.device<C>(), rstd.device<C>(),
+           dy.device<T>(), sums);
+    launch(context, "group norm's images", grid_of(shape.channels), add_images_kernel<C>,
+           shape.images, shape.channels, sums, accumulate == Accumulate::kAdd, dgain.device<C>(),
+           dbias.device<C>());
+  });
+}
+
+}  // namespace strata::ops::cuda

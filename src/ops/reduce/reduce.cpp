@@ -1,0 +1,94 @@
+#include "strata/ops/reduce.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
+#include "strata/ops/parallel_for.hpp"
+
+#include "checks.hpp"
+#include "cuda/ops.hpp"
+#include "simd/simd_reduction.hpp"
+
+namespace strata::ops {
+namespace {
+
+/// Memory that all parts of one chunk may take together, so that they stay in the second-level
+/// cache from their first addition to their last.
+constexpr std::int64_t kFoldBytes = 256 * 1024;
+
+template <typename T>
+void add_chunk(T* into, const T* from, std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+  for (std::int64_t i = begin; i < end; ++i) {
+    into[i] += from[i];
+  }
+}
+
+template <typename T>
+double block_sum_of_squares(const T* x, std::int64_t count) {
+  return lane_sum<double>(count, [=](std::int64_t i) {
+    const double value = static_cast<double>(x[i]);
+    return value * value;
+  });
+}
+
+}  // namespace
+
+void fold(Context& context, std::span<const TensorView> parts, std::span<const FoldPair> steps) {
+  if (parts.empty() || steps.empty()) {
+    return;
+  }
+  for (const TensorView& part : parts) {
+    require_count(part, parts[0].dtype(), parts[0].count(), "a fold's part");
+  }
+  const auto part_count = static_cast<std::int64_t>(parts.size());
+  require_steps(steps, part_count, "a fold");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::fold(context, parts, steps);
+    }
+  }
+  with_floating(parts[0].dtype(), [&]<typename T>(T) {
+    std::vector<T*> elements;
+    elements.reserve(parts.size());
+    for (const TensorView& part : parts) {
+      elements.push_back(part.host<T>().data());
+    }
+    const std::int64_t chunk = std::clamp<std::int64_t>(
+        kFoldBytes / static_cast<std::int64_t>(sizeof(T)) / part_count, 256, kElementGrain);
+    parallel_for(context, parts[0].count(), chunk, [&](std::int64_t begin, std::int64_t end) {
+      for (const FoldPair& step : steps) {
+        add_chunk<T>(elements[static_cast<std::size_t>(step.into)],
+                     elements[static_cast<std::size_t>(step.from)], begin, end);
+      }
+    });
+  });
+}
+
+void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
+                           const TensorView& out) {
+  require(block_elements >= 1, "blocks of {} elements", block_elements);
+  const std::int64_t count = x.count();
+  const std::int64_t blocks = (count + block_elements - 1) / block_elements;
+  require_count(out, DType::kFloat64, blocks, "sums of squares");
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      return cuda::sum_of_squares_blocks(context, x, block_elements, out);
+    }
+  }
+  with_floating(x.dtype(), [&]<typename T>(T) {
+    const T* from = x.host<T>().data();
+    double* const to = out.host<double>().data();
+    parallel_for(
+        context, blocks, row_grain(block_elements), [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t block = begin; block < end; ++block) {
+            const std::int64_t first = block * block_elements;
+            to[block] = block_sum_of_squares(from + first, std::min(block_elements, count - first));
+          }
+        });
+  });
+}
+
+}  // namespace strata::ops

@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "strata/ops/reduce.hpp"
+
+#include "cuda/chunks.hpp"
+#include "cuda/map.hpp"
+#include "cuda/ops.hpp"
+#include "cuda/rows.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+struct Add {
+  template <typename T>
+  __device__ void operator()(T from, T& into) const {
+    into += from;
+  }
+};
+
+/// Parts that are folded in one pass, and sums that wait for others meanwhile: a balanced tree of
+/// kMostParts has log2 of them and one.
+constexpr int kMostParts = 64;
+constexpr int kMostWaiting = 8;
+constexpr int kNowhere = -1;
+
+/// A fold as a list of what a thread does to its elements: read a part, add it to the `additions`
+/// sums that wait, the last first, and write the sum to a part, or let it wait too.
+template <typename T>
+struct FoldList {
+  struct Entry {
+    std::int8_t part;
+    std::int8_t additions;
+    std::int8_t to;
+  };
+
+  int entries;
+  T* parts[kMostParts];
+  Entry at[kMostParts];
+};
+
+/// Makes a fold's list out of its trees: every part is added once at most, and is not touched
+/// afterwards.
+class FoldOrder {
+ public:
+  FoldOrder(std::size_t parts, std::span<const FoldPair> steps)
+      : addends_(parts), is_added_(parts, false) {
+    fits_ = parts <= kMostParts;
+    for (const FoldPair& step : steps) {
+      const auto into = static_cast<std::size_t>(step.into);
+      const auto from = static_cast<std::size_t>(step.from);
+      fits_ = fits_ && !is_added_[into] && !is_added_[from];
+      addends_[into].push_back(from);
+      is_added_[from] = true;
+    }
+    for (std::size_t part = 0; fits_ && part < parts; ++part) {
+      if (!is_added_[part] && !addends_[part].empty()) {
+        visit(part, 1);
+        entries_.back().to = static_cast<std::int8_t>(part);
+      }
+    }
+  }
+
+  /// Whether the fold is such trees, of a size that a list has room for.
+  [[nodiscard]] bool fits() const { return fits_; }
+
+  template <typename T>
+  [[nodiscard]] FoldList<T> list(std::span<const TensorView> parts) const {
+    FoldList<T> list{};
+    list.entries = static_cast<int>(entries_.size());
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      list.parts[part] = parts[part].device<T>();
+    }
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      list.at[i] = {entries_[i].part, entries_[i].additions, entries_[i].to};
+    }
+    return list;
+  }
+
+ private:
+  using Entry = FoldList<float>::Entry;
+
+  /// `depth` sums wait, or are about to, once the part is read.
+  void visit(std::size_t part, int depth) {
+    fits_ = fits_ && depth <= kMostWaiting;
+    entries_.push_back({static_cast<std::int8_t>(part), 0, kNowhere});
+    for (const std::size_t addend : addends_[part]) {
+      visit(addend, depth + 1);
+      ++entries_.back().additions;
+    }
+  }
+
+  std::vector<std::vector<std::size_t>> addends_;
+  std::vector<bool> is_added_;
+  std::vector<Entry> entries_;
+  bool fits_ = true;
+};
+
+/// A thread kWidth elements. Each part is read once, and each sum written once.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads) fold_kernel(std::int64_t count, FoldList<T> list) {
+  using Elements = Chunk<T, kWidth>;
+  __shared__ Elements waiting[kMostWaiting][kThreads];
+  const std::int64_t first = thread_number() * kWidth;
+  if (first >= count) {
+    return;
+  }
+  int depth = 0;
+  for (int entry = 0; entry < list.entries; ++entry) {
+    const auto& step = list.at[entry];
+    Elements sum = *reinterpret_cast<const Elements*>(list.parts[step.part] + first);
+    for (int addition = 0; addition < step.additions; ++addition) {
+      --depth;
+      const Elements other = waiting[depth][threadIdx.x];
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        sum.at[i] = other.at[i] + sum.at[i];
+      }
+    }
+    if (step.to == kNowhere) {
+      waiting[depth][threadIdx.x] = sum;
+      ++depth;
+    } else {
+      *reinterpret_cast<Elements*>(list.parts[step.to] + first) = sum;
+    }
+  }
+}
+
+/// The "row" is a block of x; the last may be short.
+template <typename T>
+struct SumOfSquares {
+  const T* x;
+  std::int64_t count;
+  std::int64_t block_elements;
+  double* out;
+
+  template <int kSize>
+  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t block) const {
+    const std::int64_t begin = block * block_elements;
+    const std::int64_t left = count - begin;
+    const int elements = static_cast<int>(block_elements < left ? block_elements : left);
+    double part = 0.0;
+    for (int first = threads.lane * kWide<T>; first < elements; first += kSize * kWide<T>) {
+      const Wide<T> chunk = chunk_at(x + begin, elements, first, T{0});
+#pragma unroll
+      for (int i = 0; i < kWide<T>; ++i) {
+        const double value = static_cast<double>(chunk.at[i]);
+        part = fused(value, value, part);
+      }
+    }
+    const double sum = threads.sum(part);
+    if (threads.lane == 0) {
+      out[block] = sum;
+    }
+  }
+};
+
+}  // namespace
+
+void fold(Context& context, std::span<const TensorView> parts, std::span<const FoldPair> steps) {
+  const FoldOrder order(parts.size(), steps);
+  const std::int64_t count = parts[0].count();
+  with_floating(parts[0].dtype(), [&]<typename T>(T) {
+    if (order.fits()) {
+      const FoldList<T> list = order.list<T>(parts);
+      const bool is_wide =
+          count % kWide<T> == 0 && std::ranges::all_of(parts, [](const TensorView& part) {
+            return reinterpret_cast<std::uintptr_t>(part.raw()) % kChunkBytes == 0;
+          });
+      if (is_wide) {
+        launch(context, "fold", grid_of(count / kWide<T>), fold_kernel<T, kWide<T>>, count, list);
+      } else {
+        launch(context, "fold", grid_of(count), fold_kernel<T, 1>, count, list);
+      }
+      return;
+    }
+    for (const FoldPair& step : steps) {
+      map(context, "fold", count, Add{},
+          In<T>{parts[static_cast<std::size_t>(step.from)].template device<T>()},
+          InOut<T>{parts[static_cast<std::size_t>(step.into)].template device<T>()});
+    }
+  });
+}
+
+void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
+                           const TensorView& out) {
+  require(block_elements <= kLongestRow, "blocks of {} elements", block_elements);
+  const std::int64_t blocks = out.count();
+  with_floating(x.dtype(), [&]<typename T>(T) {
+    // As many threads for a short block as for a long one: the order is a function of its length.
+    launch(context, "sum_of_squares_blocks", {blocks, kThreads, 0},
+           row_kernel<kThreads, SumOfSquares<T>>, blocks,
+           SumOfSquares<T>{x.device<T>(), x.count(), block_elements, out.device<double>()});
+  });
+}
+
+}  // namespace strata::ops::cuda

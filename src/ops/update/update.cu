@@ -1,0 +1,109 @@
+#include "strata/ops/update.hpp"
+
+#include "cuda/map.hpp"
+#include "cuda/ops.hpp"
+#include "update/update_factors.hpp"
+
+namespace strata::ops::cuda {
+namespace {
+
+// The formulas of update.cpp, rounded at the same places.
+
+template <typename T>
+struct PlainSgd {
+  SgdFactors<T> factor;
+
+  __device__ void operator()(T gradient, T& w) const {
+    w -= factor.rate * (gradient * factor.scale + factor.decay * w);
+  }
+};
+
+template <typename T, Nesterov kNesterov>
+struct MomentumSgd {
+  SgdFactors<T> factor;
+
+  __device__ void operator()(T gradient, T& velocity, T& w) const {
+    const T g = gradient * factor.scale + factor.decay * w;
+    const T v = factor.momentum * velocity + g;
+    velocity = v;
+    w -= factor.rate * (kNesterov == Nesterov::kOn ? g + factor.momentum * v : v);
+  }
+};
+
+template <typename T>
+struct Adam {
+  AdamFactors<T> factor;
+
+  __device__ void operator()(T gradient, T& m, T& v, T& w) const {
+    const T g = gradient * factor.scale + factor.decay * w;
+    m = factor.beta1 * m + factor.rest1 * g;
+    v = factor.beta2 * v + factor.rest2 * (g * g);
+    w = factor.keep * w - factor.rate * (m / (sqrt(v) / factor.root + factor.epsilon));
+  }
+};
+
+template <typename T>
+struct Adagrad {
+  AdagradFactors<T> factor;
+
+  __device__ void operator()(T gradient, T& sum, T& w) const {
+    const T g = gradient * factor.scale + factor.decay * w;
+    sum += g * g;
+    w -= factor.rate * (g / (sqrt(sum) + factor.epsilon));
+  }
+};
+
+template <typename T>
+struct Average {
+  T keep;
+
+  __device__ void operator()(T term, T& w) const { w = keep * w + term; }
+};
+
+}  // namespace
+
+void sgd_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
+                const TensorView& momentum, const SgdOptions& options) {
+  with_floating(weight.dtype(), [&]<typename T>(T) {
+    const SgdFactors<T> factor(options);
+    const InOut<T> w{weight.device<T>()};
+    const In<T> g{gradient.device<T>()};
+    if (options.momentum == 0.0) {
+      map(context, "sgd_update", weight.count(), PlainSgd<T>{factor}, g, w);
+      return;
+    }
+    const InOut<T> v{momentum.device<T>()};
+    if (options.nesterov == Nesterov::kOn) {
+      map(context, "sgd_update", weight.count(), MomentumSgd<T, Nesterov::kOn>{factor}, g, v, w);
+    } else {
+      map(context, "sgd_update", weight.count(), MomentumSgd<T, Nesterov::kOff>{factor}, g, v, w);
+    }
+  });
+}
+
+void adam_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
+                 const TensorView& m, const TensorView& v, const AdamOptions& options) {
+  with_floating(weight.dtype(), [&]<typename T>(T) {
+    map(context, "adam_update", weight.count(), Adam<T>{AdamFactors<T>(options)},
+        In<T>{gradient.device<T>()}, InOut<T>{m.device<T>()}, InOut<T>{v.device<T>()},
+        InOut<T>{weight.device<T>()});
+  });
+}
+
+void adagrad_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
+                    const TensorView& sum, const AdagradOptions& options) {
+  with_floating(weight.dtype(), [&]<typename T>(T) {
+    map(context, "adagrad_update", weight.count(), Adagrad<T>{AdagradFactors<T>(options)},
+        In<T>{gradient.device<T>()}, InOut<T>{sum.device<T>()}, InOut<T>{weight.device<T>()});
+  });
+}
+
+void average_update(Context& context, const TensorView& weight, const ConstTensorView& term,
+                    double keep) {
+  with_floating(weight.dtype(), [&]<typename T>(T) {
+    map(context, "average_update", weight.count(), Average<T>{static_cast<T>(keep)},
+        In<T>{term.device<T>()}, InOut<T>{weight.device<T>()});
+  });
+}
+
+}  // namespace strata::ops::cuda

@@ -1,0 +1,88 @@
+#include "strata/plan/memory_fit.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+namespace strata::plan {
+namespace {
+
+/// Whether a rank's arenas would fit with another config of the same run.
+bool would_fit(const Plan& plan, const RunConfig& config, std::int64_t rank,
+               std::int64_t free_bytes, const VirtualGrid& stored) {
+  try {
+    const Plan other = prepare(config, plan.grid.ranks(), plan.train_data, stored, plan.device);
+    return device_bytes(rank_plan(other, rank)) <= free_bytes;
+  } catch (const Error&) {
+    return false;  // the settings do not go together
+  }
+}
+
+/// The first change of settings that lets the arenas fit, as in "train.recompute = full".
+std::optional<std::string> what_would_fit(const Plan& plan, std::int64_t rank,
+                                          std::int64_t free_bytes, const VirtualGrid& stored) {
+  for (const nn::Recompute recompute : {nn::Recompute::kSelective, nn::Recompute::kFull}) {
+    RunConfig config = plan.config;
+    config.train.recompute = recompute;
+    if (would_fit(plan, config, rank, free_bytes, stored)) {
+      return fmt::format("train.recompute = {}", name_of(recompute));
+    }
+  }
+  for (std::int64_t micro = plan.config.batch.micro / 2; micro >= 1 && stored.microbatch == 0;
+       micro /= 2) {
+    for (const nn::Recompute recompute : {plan.config.train.recompute, nn::Recompute::kFull}) {
+      RunConfig config = plan.config;
+      config.batch.micro = micro;
+      config.train.recompute = recompute;
+      if (would_fit(plan, config, rank, free_bytes, stored)) {
+        return recompute == plan.config.train.recompute
+                   ? fmt::format("batch.micro = {}", micro)
+                   : fmt::format("batch.micro = {} with train.recompute = {}", micro,
+                                 name_of(recompute));
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// The largest three, as in "activations 12.50 GiB, weights 2.00 GiB, gradients 1.00 GiB".
+std::string largest_of(std::vector<nn::MemoryItem> items) {
+  std::stable_sort(items.begin(), items.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  items.resize(std::min<std::size_t>(3, items.size()));
+  std::string text;
+  for (const nn::MemoryItem& item : items) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", item.name, bytes_text(item.bytes));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::int64_t device_bytes(const RankPlan& rank) {
+  return std::accumulate(
+      rank.memory.begin(), rank.memory.end(), std::int64_t{0},
+      [](std::int64_t sum, const nn::MemoryItem& item) { return sum + item.bytes; });
+}
+
+void require_fits_memory(const Plan& plan, std::int64_t rank, std::int64_t free_bytes,
+                         const VirtualGrid& stored) {
+  const RankPlan mine = rank_plan(plan, rank);
+  const std::int64_t needed = device_bytes(mine);
+  if (needed <= free_bytes) {
+    return;
+  }
+  const std::optional<std::string> change = what_would_fit(plan, rank, free_bytes, stored);
+  fail(ExitCode::kPeer, "stage {} needs {} of its GPU's memory ({}), and {} are free; {}",
+       mine.place.pipeline, bytes_text(needed), largest_of(mine.memory), bytes_text(free_bytes),
+       change ? fmt::format("{} would fit", *change)
+              : "neither train.recompute nor a smaller batch.micro would fit: use more ranks "
+                "(parallel.pipeline, parallel.tensor) or a smaller model");
+}
+
+}  // namespace strata::plan

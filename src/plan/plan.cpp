@@ -1,0 +1,414 @@
+#include "strata/plan/plan.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/hash.hpp"
+#include "strata/nn/convnet.hpp"
+#include "strata/optim/gradient_norm.hpp"
+#include "strata/optim/tied_exchange.hpp"
+#include "strata/pipeline/checker.hpp"
+#include "strata/pipeline/executor.hpp"
+
+#include "resolve.hpp"
+
+namespace strata::plan {
+
+std::vector<std::string> layer_lines(const RunConfig& config, const io::DatasetInfo& data) {
+  const nn::Preset preset = config.model.transformer.preset;
+  if (!config.model.layers.empty() && preset != nn::Preset::kNone) {
+    fail(ExitCode::kUsage,
+         "model.preset is {} and there are {} model.layer lines; keep one of the two",
+         name_of(preset), config.model.layers.size());
+  }
+  nn::TransformerOptions dimensions = config.model.transformer;
+  dimensions.context = 0;
+  dimensions.vocabulary = 0;
+  dimensions.preset = nn::Preset::kNone;
+  if (!nn::is_transformer(preset) && dimensions != nn::TransformerOptions{}) {
+    fail(ExitCode::kUsage,
+         "model.preset is {}, but sizes of a transformer are set (model.blocks, width, heads and "
+         "so on), which only a transformer takes; set model.preset to gpt or llama, or leave them "
+         "out",
+         name_of(preset));
+  }
+  if (nn::is_convnet(preset)) {
+    if (data.task != io::Task::kClassification || data.input_shape.rank() != 3) {
+      fail(ExitCode::kUsage,
+           "model.preset is {}, which tells classes of images apart, but {} has samples of {}; "
+           "import images with \"strata data import --format=images\", cifar10 or idx",
+           name_of(preset), data.path.string(), data.input_shape.text());
+    }
+    return nn::convnet_layers(preset, data.classes);
+  }
+  return nn::is_transformer(preset) ? nn::transformer_layers(nn::resolved(config.model.transformer))
+                                    : config.model.layers;
+}
+
+std::int64_t context_of(const RunConfig& config) {
+  if (nn::is_transformer(config.model.transformer.preset)) {
+    return nn::resolved(config.model.transformer).context;
+  }
+  if (config.model.transformer.context == 0) {
+    fail(ExitCode::kUsage,
+         "the data set is one of tokens, but model.context is 0; set it to the tokens of a sample, "
+         "such as 64");
+  }
+  return config.model.transformer.context;
+}
+
+io::DatasetInfo assumed_data(const RunConfig& config) {
+  const nn::Preset preset = config.model.transformer.preset;
+  if (nn::is_convnet(preset)) {
+    const nn::PublishedImages images = nn::published_images(preset);
+    return {.path = "(no data set)", .input_shape = images.shape, .classes = images.classes};
+  }
+  const bool named = preset != nn::Preset::kNone;
+  const std::int64_t vocabulary = named ? nn::resolved(config.model.transformer).vocabulary
+                                        : config.model.transformer.vocabulary;
+  if (vocabulary == 0) {
+    fail(ExitCode::kUsage,
+         "data.train is empty; make a data set with \"strata data import\" and name its train.h5, "
+         "or, to plan a language model without data, set model.vocabulary, or a preset");
+  }
+  const std::int64_t context = context_of(config);
+  return {.path = "(no data set)",
+          .task = io::Task::kNextToken,
+          .samples = 0,
+          .input_shape = {context},
+          .input_dtype = DType::kInt64,
+          .target_shape = {context},
+          .classes = vocabulary};
+}
+
+io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank, std::int64_t first_step) {
+  return {.order = io::Order::kShuffled,
+          .sampling = plan.config.data.sampling,
+          .seed = plan.config.run.seed,
+          .global_batch = plan.config.batch.global,
+          .microbatch = plan.config.batch.micro,
+          .offsets = rank.offsets,
+          .first_step = first_step,
+          .steps = plan.total_steps - first_step,
+          .compute_dtype = plan.config.numerics.dtype,
+          .parts = rank.parts,
+          .normalise = plan.config.data.normalise,
+          .augmentation = plan.config.data.augmentation,
+          .reader_threads = plan.config.data.reader_threads};
+}
+
+io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank, std::int64_t rounds) {
+  io::LoaderOptions options = training_loader(plan, rank, 0);
+  options.order = io::Order::kSequential;
+  options.augmentation = {};
+  options.steps = rounds;
+  return options;
+}
+
+std::int64_t device_sample_bytes(device::DeviceKind device, const io::DatasetInfo& info,
+                                 const io::LoaderOptions& options) {
+  // Where a step reads them, and where the next one's land.
+  return 2 * pinned_sample_bytes(device, info, options);
+}
+
+std::int64_t pinned_sample_bytes(device::DeviceKind device, const io::DatasetInfo& info,
+                                 const io::LoaderOptions& options) {
+  return device == device::DeviceKind::kCpu ? 0 : io::Loader::step_bytes(info, options);
+}
+
+namespace {
+
+std::unique_ptr<nn::Model> make_model(const Plan& plan) {
+  const RunConfig& c = plan.config;
+  const io::DatasetInfo& data = plan.train_data;
+  const nn::TransformerOptions& named = c.model.transformer;
+  if (nn::is_transformer(named.preset) && named.vocabulary != 0 &&
+      named.vocabulary < data.classes) {
+    fail(ExitCode::kUsage,
+         "model.preset is {} with model.vocabulary = {}, but the data set has {} token ids; set "
+         "model.vocabulary to at least {}",
+         name_of(named.preset), named.vocabulary, data.classes, data.classes);
+  }
+  const nn::ModelOptions options{
+      .layers = layer_lines(c, data),
+      .loss = decide_loss(c, data),
+      .input_shape = data.input_shape,
+      .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
+      .seed = c.run.seed,
+      .step_microbatches = c.batch.global / c.batch.micro,
+      .lanes = c.numerics.lanes,
+      .sync_batch_norm = c.model.sync_batch_norm,
+      .input_kind =
+          data.task == io::Task::kNextToken ? nn::InputKind::kTokenIds : nn::InputKind::kNumbers,
+      .shards = c.numerics.shards,
+      .token_rows =
+          c.parallel.sequence == Switch::kOn ? nn::Placement::kTokens : nn::Placement::kReplicated};
+  try {
+    return std::make_unique<nn::Model>(options);
+  } catch (const Error& error) {
+    if (named.preset == nn::Preset::kNone) {
+      throw;
+    }
+    if (nn::is_convnet(named.preset)) {
+      fail(error.code(), "model.preset is {}, made for images of {}, and those of {} are {}; {}",
+           name_of(named.preset), nn::published_images(named.preset).shape.text(),
+           data.path.string(), data.input_shape.text(), error.what());
+    }
+    // The line is none of the user's.
+    fail(error.code(),
+         "model.preset is {}, whose layers follow from model.width, model.heads, model.kv_heads "
+         "and model.hidden; {}",
+         name_of(named.preset), error.what());
+  }
+}
+
+}  // namespace
+
+Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo& train_data,
+             const VirtualGrid& stored, device::DeviceKind device) {
+  Plan plan;
+  plan.config = config;
+  plan.device = device;
+  plan.train_data = train_data;
+  if (nn::is_transformer(config.model.transformer.preset)) {
+    plan.config.model.transformer = nn::resolved(config.model.transformer);
+  }
+  plan.grid = decide_grid(config, ranks);
+  plan.config.parallel.data = plan.grid.data;
+  decide_virtual_grid(plan, stored);
+  check_optimizer(config.optimizer.options);
+  check_augmentation(config.data.augmentation, train_data);
+  plan.total_steps = decide_steps(plan.config, train_data.samples);
+  if (plan.config.schedule.decay_steps == 0 && has_end(config.schedule.kind)) {
+    plan.config.schedule.decay_steps = plan.total_steps;
+  }
+  plan.model = make_model(plan);
+  check_unused(plan);
+  if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
+    plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
+  }
+  plan.split = nn::split_model(*plan.model, plan.grid.pipeline, config.parallel.split);
+  if (plan.model->joins_lanes()) {
+    plan.together = plan.lanes.leaves() / plan.grid.data;
+  }
+  const std::int64_t turns = plan.microbatches / plan.together;
+  plan.training = pipeline::make_schedule(config.parallel.schedule, plan.grid.pipeline, turns);
+  plan.evaluation =
+      pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly, plan.grid.pipeline, turns);
+  check_stages(plan);
+  pipeline::require_sound(plan.training);
+  pipeline::require_sound(plan.evaluation);
+  return plan;
+}
+
+namespace {
+
+nn::StageSpec stage_spec(const Plan& plan, const grid::Coordinates& place) {
+  const RunConfig& c = plan.config;
+  // Fused, gradients inside the stage share their memory. What is made again is there only once, so
+  // both gradients of a layer must be computed with it.
+  const bool fused = plan.grid.pipeline == 1 || c.train.recompute != nn::Recompute::kNone;
+  return {.layers = plan.split.stages[static_cast<std::size_t>(place.pipeline)],
+          .pass = pass_shape(plan, place.tensor),
+          .slots = pipeline::slots_for(plan.training, place.pipeline),
+          .order = fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit};
+}
+
+/// The memory of samples where a loader with some options takes `bytes_of(options)`.
+template <typename Function>
+std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& rank,
+                                           const Function& bytes_of) {
+  const bool evaluates = rank.loads && !plan.config.data.test.empty();
+  return {{"samples, training", rank.loads ? bytes_of(training_loader(plan, rank, 0)) : 0},
+          {"samples, evaluation", evaluates ? bytes_of(evaluation_loader(plan, rank, 1)) : 0}};
+}
+
+/// Everything that the rank allocates on its device.
+std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
+  const RunConfig& c = plan.config;
+  std::vector<nn::MemoryItem> memory{
+      {"weights", rank.layout.weight_elements * size_bytes(c.numerics.dtype)}};
+  const auto add = [&](std::vector<nn::MemoryItem> items) {
+    std::move(items.begin(), items.end(), std::back_inserter(memory));
+  };
+  add(optim::GradientReducer::memory(plan.lanes, plan.grid.data, rank.place.data, rank.buckets,
+                                     rank.reducer_sizes));
+  add(optim::Optimizer::memory(c.optimizer.options, rank.buckets, rank.place.data,
+                               c.numerics.dtype));
+  if (const auto tie = tied_stages(plan)) {
+    add({optim::TiedExchange::memory(rank.buckets, rank.place.data, rank.place.pipeline, *tie,
+                                     c.numerics.dtype)});
+  }
+  add(nn::Stage::memory(*plan.model, rank.stage));
+  add({optim::GradientNorm::memory(rank.buckets, plan.grid.data)});
+  const std::vector<nn::MemoryItem> samples =
+      samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
+        return plan.device == device::DeviceKind::kCpu
+                   ? io::Loader::memory_bytes(plan.train_data, options)
+                   : device_sample_bytes(plan.device, plan.train_data, options);
+      });
+  memory.insert(memory.end(), samples.begin(), samples.end());
+  if (plan.device == device::DeviceKind::kCuda) {
+    memory.push_back({"cuBLASLt's workspace", ops::Context::kCudaBytes});
+    std::int64_t gpu_workspace_bytes = 0;
+    for (std::int64_t i = rank.stage.layers.begin; i < rank.stage.layers.end; ++i) {
+      gpu_workspace_bytes =
+          std::max(gpu_workspace_bytes, plan.model->layer(i).gpu_workspace_bytes(rank.stage.pass));
+    }
+    if (c.numerics.attention == ops::LibraryKernels::kLibrary && gpu_workspace_bytes > 0) {
+      memory.push_back({"cuDNN's attention, at most", gpu_workspace_bytes});
+    }
+  }
+  return memory;
+}
+
+/// What a rank with a GPU has in host memory.
+std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& rank) {
+  if (plan.device == device::DeviceKind::kCpu) {
+    return {};
+  }
+  const RunConfig& c = plan.config;
+  std::vector<nn::MemoryItem> memory =
+      samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
+        return io::Loader::memory_bytes(plan.train_data, options) +
+               pinned_sample_bytes(plan.device, plan.train_data, options);
+      });
+  // The masters, or the weights where they are the masters, and the optimizer's state.
+  const std::size_t kinds = 1 + optim::Optimizer::state_names(c.optimizer.options).size();
+  memory.push_back({"a checkpoint's copy", static_cast<std::int64_t>(kinds) *
+                                               rank.buckets.owned_elements(rank.place.data) *
+                                               size_bytes(compute_dtype(c.numerics.dtype))});
+  return memory;
+}
+
+/// Everything that the rank sends in a step of training.
+std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
+  const RunConfig& c = plan.config;
+  const auto microbatches = static_cast<double>(plan.microbatches);
+  const auto element = static_cast<double>(size_bytes(c.numerics.dtype));
+  const auto gradient = static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
+  const nn::StageSpec& stage = rank.stage;
+  Traffic neighbours{"activations and their gradients, to other stages"};
+  const auto add_crossing = [&](std::int64_t layer, bool forward) {
+    for (const std::int64_t tensor : plan.model->crossing(layer)) {
+      if (tensor == nn::kModelInput && !forward) {
+        continue;  // it has no gradient
+      }
+      const nn::Port& port = plan.model->port_of(tensor);
+      neighbours.messages += microbatches;
+      neighbours.bytes +=
+          microbatches * element * static_cast<double>(nn::local_shape(port, stage.pass).count());
+    }
+  };
+  if (rank.place.pipeline + 1 < plan.grid.pipeline) {
+    add_crossing(stage.layers.end, true);
+  }
+  if (rank.place.pipeline > 0) {
+    add_crossing(stage.layers.begin, false);
+  }
+  const nn::LayerTraffic shards = nn::Stage::traffic(*plan.model, stage);
+  const Traffic tensor{"sums over shards, in the tensor group", microbatches * shards.messages,
+                       microbatches * shards.bytes};
+  // All-to-all of the partial sums, then the gather of the weights.
+  const auto replicas = static_cast<double>(plan.grid.data);
+  const auto parts = static_cast<double>(
+      std::ssize(plan.lanes.nodes_within(grid::even_part(plan.lanes.leaves(), plan.grid.data, 0))));
+  const auto buckets = static_cast<double>(rank.buckets.buckets().size());
+  const double share = (replicas - 1.0) / replicas;
+  Traffic data{"gradients and weights, in the data group",
+               buckets * (replicas - 1.0) * (parts + 1.0),
+               share * (static_cast<double>(rank.layout.elements) * gradient * parts +
+                        static_cast<double>(rank.layout.weight_elements) * element)};
+  std::vector<Traffic> all{neighbours, tensor, data};
+  if (plan.model->joins_lanes()) {
+    const auto turns = static_cast<double>(plan.training.microbatches);
+    const nn::LayerTraffic lanes = nn::Stage::lane_traffic(*plan.model, stage, plan.grid.data);
+    all.push_back({"batch statistics of the lanes, in the data group", turns * lanes.messages,
+                   turns * lanes.bytes});
+  }
+  if (const auto tie = tied_stages(plan)) {
+    const nn::LayerTraffic tied = optim::TiedExchange::traffic(
+        rank.buckets, rank.place.data, rank.place.pipeline, *tie, c.numerics.dtype);
+    all.push_back(
+        {"a tied table's gradients or weights, to the other stage", tied.messages, tied.bytes});
+  }
+  return all;
+}
+
+}  // namespace
+
+std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
+  const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
+  const auto borrowed = std::find_if(
+      parameters.begin(), parameters.end(),
+      [](const nn::ParameterSpec& spec) { return spec.ownership == nn::Ownership::kBorrowed; });
+  if (borrowed == parameters.end()) {
+    return std::nullopt;
+  }
+  const auto owner =
+      std::find_if(parameters.begin(), parameters.end(), [&](const nn::ParameterSpec& spec) {
+        return spec.name == borrowed->name && spec.ownership == nn::Ownership::kOwned;
+      });
+  return optim::TiedExchange::Stages{.owner = plan.split.stage_of(owner->layer),
+                                     .borrower = plan.split.stage_of(borrowed->layer)};
+}
+
+RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
+  const RunConfig& c = plan.config;
+  const grid::Coordinates place = plan.grid.coordinates_of(rank);
+  const nn::StageSpec stage = stage_spec(plan, place);
+  nn::ParameterLayout layout =
+      nn::layout_of(plan.model->parameters(), stage.layers, stage.pass.shards);
+  const auto bucket_elements = std::max<std::int64_t>(
+      nn::ParameterLayout::kBlock, static_cast<std::int64_t>(c.parallel.bucket_mib * 1048576.0) /
+                                       size_bytes(compute_dtype(c.numerics.dtype)));
+  optim::BucketPlan buckets(layout, plan.grid.data, bucket_elements);
+  const bool first = place.pipeline == 0;
+  const bool last = place.pipeline + 1 == plan.grid.pipeline;
+  RankPlan result{.place = place,
+                  .stage = stage,
+                  .layout = std::move(layout),
+                  .buckets = std::move(buckets),
+                  .parts = first && last ? io::Parts::kBoth
+                           : first       ? io::Parts::kInputs
+                                         : io::Parts::kTargets,
+                  .loads = first || last};
+  result.reducer_sizes = {.elements = result.layout.elements,
+                          .microbatches_per_lane = plan.microbatches_per_lane,
+                          .dtype = c.numerics.dtype,
+                          .summation = c.numerics.mode,
+                          .joins_lanes = plan.model->joins_lanes()};
+  for (std::int64_t m = 0; m < plan.microbatches; ++m) {
+    result.offsets.push_back((place.data * plan.microbatches + m) * c.batch.micro);
+  }
+  result.memory = memory_of(plan, result);
+  result.host_memory = host_memory_of(plan, result);
+  result.traffic = traffic_of(plan, result);
+  return result;
+}
+
+std::vector<comm::PlanItem> plan_items(const Plan& plan, const std::string& config_text) {
+  std::string schedule;
+  for (const auto& actions : plan.training.stage_actions) {
+    for (const pipeline::Action& action : actions) {
+      schedule += pipeline::text_of(action) + ";";
+    }
+  }
+  std::string buckets;
+  for (std::int64_t rank = 0; rank < plan.grid.ranks(); rank += plan.grid.data * plan.grid.tensor) {
+    buckets += rank_plan(plan, rank).buckets.text();
+  }
+  std::string split;
+  for (const grid::Range& stage : plan.split.stages) {
+    split += fmt::format("{}-{};", stage.begin, stage.end);
+  }
+  return {{"config", hash_of(config_text)},
+          {"grid", hash_of(plan.grid.text() + split)},
+          {"schedule", hash_of(schedule)},
+          {"buckets", hash_of(buckets)},
+          {"length", hash_of(fmt::format("{}", plan.total_steps))}};
+}
+
+}  // namespace strata::plan

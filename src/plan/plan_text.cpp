@@ -1,0 +1,147 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/core/text.hpp"
+#include "strata/pipeline/simulator.hpp"
+#include "strata/plan/plan.hpp"
+
+namespace strata::plan {
+namespace {
+
+std::int64_t total_bytes(const std::vector<nn::MemoryItem>& items) {
+  std::int64_t total = 0;
+  for (const nn::MemoryItem& item : items) {
+    total += item.bytes;
+  }
+  return total;
+}
+
+/// The rank of a stage that needs most memory, among the first and the last replicas and tensor
+/// ranks: where lanes or shards are no power of two, ranks hold different numbers of partial sums,
+/// the last ones most, and where shards do not divide a vocabulary, the first ones hold larger
+/// slices.
+RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
+  RankPlan largest = rank_plan(plan, plan.grid.rank_of({.pipeline = stage}));
+  for (const std::int64_t d : {std::int64_t{0}, plan.grid.data / 2, plan.grid.data - 1}) {
+    for (const std::int64_t t : {std::int64_t{0}, plan.grid.tensor - 1}) {
+      RankPlan rank =
+          rank_plan(plan, plan.grid.rank_of({.data = d, .pipeline = stage, .tensor = t}));
+      if (total_bytes(rank.memory) > total_bytes(largest.memory)) {
+        largest = std::move(rank);
+      }
+    }
+  }
+  return largest;
+}
+
+std::string grid_text(const Plan& plan) {
+  std::string text = fmt::format(
+      "grid: {}; virtual grid: {} lanes x {} shards{}\n", plan.grid.text(),
+      plan.config.numerics.lanes, plan.config.numerics.shards,
+      plan.config.numerics.mode == comm::Summation::kLibrary ? ", sums by the message library"
+                                                             : "");
+  const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
+  const bool split =
+      std::any_of(parameters.begin(), parameters.end(),
+                  [](const nn::ParameterSpec& spec) { return spec.split != nn::kNotSplit; });
+  if (plan.grid.tensor > 1 && !split) {
+    text += fmt::format(
+        "warning: no layer is split, so the {} ranks of a tensor group all do the same work; set "
+        "parallel.tensor to 1, or split layers with parallel=column and parallel=row\n",
+        plan.grid.tensor);
+  }
+  return text;
+}
+
+std::string batch_text(const Plan& plan) {
+  const RunConfig& c = plan.config;
+  std::string text =
+      fmt::format("batch: {} samples = {} replica{} x {} microbatches x {} samples; {} steps",
+                  c.batch.global, plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches,
+                  c.batch.micro, plan.total_steps);
+  if (plan.together > 1) {
+    text += fmt::format(", {} lanes' microbatches together (batch statistics over all lanes)",
+                        plan.together);
+  }
+  if (plan.train_data.samples == 0) {
+    return text + " (no data set)\n";
+  }
+  text += fmt::format(" = {:.2f} epochs\n", static_cast<double>(plan.total_steps) *
+                                                static_cast<double>(c.batch.global) /
+                                                static_cast<double>(plan.train_data.samples));
+  if (plan.train_data.samples < c.batch.global) {
+    text += fmt::format(
+        "warning: a batch of {} holds samples of the {} in the data set several times\n",
+        c.batch.global, plan.train_data.samples);
+  }
+  return text;
+}
+
+std::string schedule_text(const Plan& plan) {
+  // Forward, input gradient and weight gradient take about as long as each other in dense layers.
+  const pipeline::Simulation simulation =
+      pipeline::simulate(plan.training, pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0));
+  return fmt::format("schedule: {}, {} stage{}, bubble {:.1f} % with equal stages\n",
+                     name_of(plan.training.kind), plan.grid.pipeline,
+                     plan.grid.pipeline == 1 ? "" : "s", 100.0 * simulation.bubble_fraction);
+}
+
+/// One list of memory of every stage.
+std::string memory_table(const std::string& title, const std::vector<RankPlan>& ranks,
+                         std::vector<nn::MemoryItem> RankPlan::*items) {
+  std::vector<std::vector<std::string>> rows{{title}};
+  for (const nn::MemoryItem& item : ranks.front().*items) {
+    rows.push_back({item.name});
+  }
+  rows.push_back({"total"});
+  for (std::size_t s = 0; s < ranks.size(); ++s) {
+    rows[0].push_back(fmt::format("stage {}", s));
+    for (std::size_t i = 0; i < (ranks[s].*items).size(); ++i) {
+      rows[i + 1].push_back(bytes_text((ranks[s].*items)[i].bytes));
+    }
+    rows.back().push_back(bytes_text(total_bytes(ranks[s].*items)));
+  }
+  return table_text(rows);
+}
+
+std::string memory_text(const Plan& plan, const std::vector<RankPlan>& ranks) {
+  if (plan.device == device::DeviceKind::kCpu) {
+    return memory_table("memory of a rank", ranks, &RankPlan::memory);
+  }
+  return memory_table("memory of a rank's GPU", ranks, &RankPlan::memory) + "\n" +
+         memory_table("and of its host", ranks, &RankPlan::host_memory);
+}
+
+std::string traffic_text(const std::vector<RankPlan>& ranks) {
+  std::vector<std::vector<std::string>> rows{{"a rank sends in a step"}};
+  for (std::size_t s = 0; s < ranks.size(); ++s) {
+    rows[0].push_back(fmt::format("stage {}", s));
+  }
+  for (std::size_t i = 0; i < ranks.front().traffic.size(); ++i) {
+    rows.push_back({ranks.front().traffic[i].name});
+    for (const RankPlan& rank : ranks) {
+      const Traffic& traffic = rank.traffic[i];
+      rows.back().push_back(
+          traffic.messages == 0.0
+              ? "-"
+              : fmt::format("{:.0f} messages, {}", traffic.messages,
+                            bytes_text(static_cast<std::int64_t>(traffic.bytes))));
+    }
+  }
+  return table_text(rows);
+}
+
+}  // namespace
+
+std::string plan_text(const Plan& plan) {
+  std::vector<RankPlan> ranks;
+  for (std::int64_t s = 0; s < plan.grid.pipeline; ++s) {
+    ranks.push_back(largest_rank_plan(plan, s));
+  }
+  std::string text = nn::model_table(*plan.model, plan.split) + "\n";
+  text += grid_text(plan) + batch_text(plan) + schedule_text(plan) + memory_text(plan, ranks);
+  return plan.grid.ranks() == 1 ? text : text + "\n" + traffic_text(ranks);
+}
+
+}  // namespace strata::plan

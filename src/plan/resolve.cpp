@@ -1,0 +1,301 @@
+#include "resolve.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+
+namespace strata::plan {
+
+grid::Grid decide_grid(const RunConfig& config, std::int64_t ranks) {
+  grid::Grid grid{config.parallel.data, config.parallel.pipeline, config.parallel.tensor};
+  if (ranks == 0) {
+    grid.data = std::max<std::int64_t>(1, grid.data);
+    return grid;
+  }
+  const std::int64_t model_ranks = grid.pipeline * grid.tensor;
+  if (grid.data == 0) {
+    grid.data = std::max<std::int64_t>(1, ranks / model_ranks);
+  }
+  if (grid.ranks() != ranks) {
+    fail(ExitCode::kUsage,
+         "the job has {} rank{}, but the grid {} needs {}; launch {} rank{}, or change "
+         "parallel.data, parallel.pipeline "
+         "or parallel.tensor",
+         ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), grid.ranks(),
+         grid.ranks() == 1 ? "" : "s");
+  }
+  return grid;
+}
+
+namespace {
+
+/// A stored value where the config says nothing, and no other where it does.
+std::int64_t settled(std::string_view key, std::int64_t configured, std::int64_t stored,
+                     std::int64_t otherwise) {
+  if (stored != 0 && configured != 0 && stored != configured) {
+    fail(ExitCode::kUsage,
+         "{} is {}, but the checkpoint that this run continues was made with {}; it fixes the "
+         "numbers, so leave it out "
+         "or set it to {}",
+         key, configured, stored, stored);
+  }
+  return configured != 0 ? configured : stored != 0 ? stored : otherwise;
+}
+
+/// `parts` says in words what the batch is divided into, `divisor` how many samples make one round.
+void check_batch(std::int64_t value, const std::string& parts, std::int64_t divisor) {
+  if (value % divisor == 0) {
+    return;
+  }
+  const std::int64_t below = value / divisor * divisor;
+  const std::string nearest =
+      below > 0 ? fmt::format("{} or {}", below, below + divisor) : std::to_string(divisor);
+  fail(ExitCode::kUsage, "batch.global is {}, which {} do not divide; the nearest that they do: {}",
+       value, parts, nearest);
+}
+
+/// The largest divisor of a lane's samples that keeps matrix products efficient and leaves a
+/// pipeline several microbatches.
+std::int64_t default_microbatch(std::int64_t lane_batch, const io::DatasetInfo& data) {
+  constexpr std::int64_t kLargest = 32;
+  constexpr std::int64_t kMostTokens = 4096;
+  const std::int64_t tokens = data.task == io::Task::kNextToken ? data.input_shape[0] : 1;
+  std::int64_t microbatch =
+      std::min({lane_batch, kLargest, std::max<std::int64_t>(1, kMostTokens / tokens)});
+  while (lane_batch % microbatch != 0) {
+    --microbatch;
+  }
+  return microbatch;
+}
+
+/// The library's sums leave no virtual grid to choose.
+void check_fast(const RunConfig& config, const grid::Grid& grid) {
+  const auto check = [](std::string_view key, std::int64_t value, std::string_view axis,
+                        std::int64_t ranks) {
+    if (value != 0 && value != ranks) {
+      fail(ExitCode::kUsage,
+           "{} is {} and {} is {}, but numerics.mode = fast has as many as there are ranks; set {} "
+           "to 0, or numerics.mode to invariant",
+           key, value, axis, ranks, key);
+    }
+  };
+  check("numerics.lanes", config.numerics.lanes, "parallel.data", grid.data);
+  check("numerics.shards", config.numerics.shards, "parallel.tensor", grid.tensor);
+}
+
+}  // namespace
+
+void decide_virtual_grid(Plan& plan, const VirtualGrid& stored) {
+  RunConfig& c = plan.config;
+  if (c.numerics.mode == comm::Summation::kLibrary) {
+    check_fast(c, plan.grid);
+    c.numerics.lanes = plan.grid.data;
+    c.numerics.shards = plan.grid.tensor;
+  }
+  const bool fixed = c.numerics.mode == comm::Summation::kInvariant;
+  c.numerics.lanes =
+      settled("numerics.lanes", c.numerics.lanes, fixed ? stored.lanes : 0, plan.grid.data);
+  c.numerics.shards =
+      settled("numerics.shards", c.numerics.shards, fixed ? stored.shards : 0, plan.grid.tensor);
+  if (c.numerics.lanes % plan.grid.data != 0) {
+    fail(ExitCode::kUsage,
+         "numerics.lanes is {}, which parallel.data = {} does not divide; use a number of replicas "
+         "that divides {}, or, "
+         "in a new run, other lanes",
+         c.numerics.lanes, plan.grid.data, c.numerics.lanes);
+  }
+  if (c.numerics.shards % plan.grid.tensor != 0) {
+    fail(
+        ExitCode::kUsage,
+        "numerics.shards is {}, which parallel.tensor = {} does not divide; use a number of tensor "
+        "ranks that divides {}, or, in a new run, other shards",
+        c.numerics.shards, plan.grid.tensor, c.numerics.shards);
+  }
+  check_batch(c.batch.global, fmt::format("{} lanes", c.numerics.lanes), c.numerics.lanes);
+  const std::int64_t lane_batch = c.batch.global / c.numerics.lanes;
+  c.batch.micro = settled("batch.micro", c.batch.micro, stored.microbatch,
+                          default_microbatch(lane_batch, plan.train_data));
+  check_batch(c.batch.global,
+              fmt::format("microbatches of {} samples in {} lane{}", c.batch.micro,
+                          c.numerics.lanes, c.numerics.lanes == 1 ? "" : "s"),
+              c.batch.micro * c.numerics.lanes);
+  plan.microbatches_per_lane = lane_batch / c.batch.micro;
+  plan.microbatches = plan.microbatches_per_lane * (c.numerics.lanes / plan.grid.data);
+  constexpr std::int64_t kMostMicrobatches = 1'000'000;
+  if (plan.microbatches > kMostMicrobatches) {
+    fail(
+        ExitCode::kUsage,
+        "batch.global is {}, which makes {} microbatches of {} samples on each rank, more than {}; "
+        "lower it, or set a larger batch.micro",
+        c.batch.global, plan.microbatches, c.batch.micro, kMostMicrobatches);
+  }
+  plan.lanes = grid::SumTree(c.numerics.lanes);
+}
+
+std::int64_t decide_steps(const RunConfig& config, std::int64_t samples) {
+  const auto& t = config.train;
+  if ((t.steps > 0) == (t.epochs > 0.0)) {
+    fail(ExitCode::kUsage, "{}: set one of train.steps and train.epochs above 0",
+         t.steps > 0 ? "train.steps and train.epochs are both set" : "the run has no length");
+  }
+  if (t.steps > 0) {
+    return t.steps;
+  }
+  if (samples == 0) {
+    fail(ExitCode::kUsage,
+         "train.epochs is {}, but there is no data set to count them by; name one in "
+         "data.train, or set train.steps",
+         t.epochs);
+  }
+  constexpr double kMostSteps = 1e15;
+  const double steps =
+      std::ceil(t.epochs * static_cast<double>(samples) / static_cast<double>(config.batch.global));
+  if (steps > kMostSteps) {
+    fail(ExitCode::kUsage,
+         "train.epochs is {}, which takes {:.3g} steps, more than {:.3g}; lower it", t.epochs,
+         steps, kMostSteps);
+  }
+  return static_cast<std::int64_t>(steps);
+}
+
+void check_optimizer(const optim::OptimizerOptions& options) {
+  if (options.kind == optim::OptimizerKind::kSgd && options.nesterov == ops::Nesterov::kOn &&
+      options.momentum == 0.0) {
+    fail(ExitCode::kUsage,
+         "optimizer.nesterov is on, but optimizer.momentum is 0; set a momentum, such as 0.9");
+  }
+}
+
+nn::LossKind decide_loss(const RunConfig& config, const io::DatasetInfo& data) {
+  const bool classes = data.task != io::Task::kRegression;
+  const nn::LossKind natural =
+      classes ? nn::LossKind::kCrossEntropy : nn::LossKind::kMeanSquaredError;
+  const auto asked = enum_from_name<nn::LossKind>(name_of(config.model.loss));
+  if (asked && *asked != natural) {
+    fail(ExitCode::kUsage,
+         "model.loss is {}, but the data set {} has {} as targets, which needs {}", name_of(*asked),
+         data.path.string(),
+         data.task == io::Task::kNextToken ? "tokens"
+         : classes                         ? "classes"
+                                           : "values",
+         name_of(natural));
+  }
+  return natural;
+}
+
+void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data) {
+  if (augmentation == io::Augmentation()) {
+    return;
+  }
+  if (!io::is_image(data.input_shape)) {
+    fail(ExitCode::kUsage,
+         "data.flip, data.crop_padding and data.cutout are for images (channels x height x width), "
+         "but samples of {} are {}; leave them out",
+         data.path.string(), data.input_shape.text());
+  }
+  const std::int64_t shorter = std::min(data.input_shape[1], data.input_shape[2]);
+  const auto require_within = [&](const char* key, std::int64_t pixels) {
+    if (pixels > shorter) {
+      fail(ExitCode::kUsage, "{} is {}, but the images of {} are {} x {}; give at most {}", key,
+           pixels, data.path.string(), data.input_shape[1], data.input_shape[2], shorter);
+    }
+  };
+  require_within("data.crop_padding", augmentation.crop_padding);
+  require_within("data.cutout", augmentation.cutout);
+}
+
+namespace {
+
+/// What MPI counts in an int: bytes of a message, or elements of a sum of its own.
+constexpr double kMostCounted = 2147483647.0;
+
+/// Refuses tensors between stages that are too long for a message.
+void check_neighbours(const Plan& plan, const nn::PassShape& pass) {
+  const RunConfig& c = plan.config;
+  for (std::size_t s = 0; s + 1 < plan.split.stages.size(); ++s) {
+    for (const std::int64_t tensor : plan.model->crossing(plan.split.stages[s].end)) {
+      const nn::Port& port = plan.model->port_of(tensor);
+      const auto bytes = static_cast<double>(nn::local_shape(port, pass).count()) *
+                         static_cast<double>(size_bytes(c.numerics.dtype));
+      if (bytes > kMostCounted) {
+        fail(ExitCode::kUsage,
+             "between the stages {} and {} a microbatch of {} samples is a message of {:.3g} "
+             "bytes, at most {:.0f} fit; lower batch.micro",
+             s, s + 1, c.batch.micro, bytes, kMostCounted);
+      }
+    }
+  }
+}
+
+/// Refuses a sum over the tensor ranks, of the shape at a layer's input or output, that is too long
+/// for its messages.
+void check_sum(const Plan& plan, const nn::Layer& layer, const nn::Port& port) {
+  const RunConfig& c = plan.config;
+  if (port.placement == nn::Placement::kFeatures) {
+    return;
+  }
+  const std::int64_t rows = nn::rows_at(port, c.batch.micro);
+  const auto width = static_cast<double>(port.shape.back());
+  if (c.numerics.mode == comm::Summation::kLibrary) {
+    // The library is given the whole tensor.
+    const double elements = static_cast<double>(rows) * width;
+    if (elements > kMostCounted) {
+      fail(ExitCode::kUsage,
+           "the tensor ranks' sums of layer {} have {:.3g} elements with microbatches of {} "
+           "samples, in numerics.mode = fast at most {:.0f} fit; lower batch.micro",
+           layer.name(), elements, c.batch.micro, kMostCounted);
+    }
+  }
+  const std::int64_t most_rows = grid::even_part(rows, plan.grid.tensor, 0).count();
+  const double bytes = static_cast<double>(most_rows) * width *
+                       static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
+  const bool sends_slices =
+      c.numerics.mode == comm::Summation::kInvariant || port.placement == nn::Placement::kTokens;
+  if (sends_slices && bytes > kMostCounted) {
+    fail(ExitCode::kUsage,
+         "the tensor ranks' sums of layer {} are messages of {:.3g} bytes with microbatches of {} "
+         "samples, at most {:.0f} fit; lower batch.micro",
+         layer.name(), bytes, c.batch.micro, kMostCounted);
+  }
+}
+
+}  // namespace
+
+nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {
+  const RunConfig& c = plan.config;
+  return {.microbatch = c.batch.micro,
+          .dtype = c.numerics.dtype,
+          .shards = {.count = c.numerics.shards,
+                     .own = grid::even_part(c.numerics.shards, plan.grid.tensor, tensor)},
+          .recompute = c.train.recompute,
+          .together = plan.together};
+}
+
+void check_stages(const Plan& plan) {
+  const RunConfig& c = plan.config;
+  // Of the first rank of a tensor group, which has as much as any.
+  const nn::PassShape pass = pass_shape(plan, 0);
+  check_neighbours(plan, pass);
+  for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
+    const nn::Layer& layer = plan.model->layer(i);
+    layer.check(pass);
+    if (layer.traffic(pass).messages > 0.0) {
+      check_sum(plan, layer, layer.input());
+      check_sum(plan, layer, layer.output());
+    }
+    const nn::Port& port = layer.output();
+    const std::int64_t rows = nn::rows_at(port, c.batch.micro);
+    if (port.placement == nn::Placement::kTokens && rows % c.numerics.shards != 0) {
+      fail(ExitCode::kUsage,
+           "parallel.sequence is on, but the {} tokens of a microbatch (batch.micro = {} times "
+           "model.context = {}) are not divisible by numerics.shards = {}; change one of them",
+           rows, c.batch.micro, rows / c.batch.micro, c.numerics.shards);
+    }
+  }
+}
+
+}  // namespace strata::plan

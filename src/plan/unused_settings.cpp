@@ -1,0 +1,80 @@
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+
+#include "resolve.hpp"
+
+namespace strata::plan {
+namespace {
+
+/// Refuses a setting that is `given` and not `used`.
+void check(bool given, bool used, const char* key, const std::string& because,
+           const std::string& instead) {
+  if (given && !used) {
+    fail(ExitCode::kUsage, "{} is set, but {}, so that it would do nothing; leave it out, or {}",
+         key, because, instead);
+  }
+}
+
+void check_optimisation(const RunConfig& c, const RunConfig& otherwise) {
+  const auto& options = c.optimizer.options;
+  const bool sgd = options.kind == optim::OptimizerKind::kSgd;
+  const std::string kind = fmt::format("optimizer.kind is {}", name_of(options.kind));
+  check(options.momentum != otherwise.optimizer.options.momentum, sgd, "optimizer.momentum", kind,
+        "set optimizer.kind to sgd");
+  check(options.nesterov != otherwise.optimizer.options.nesterov, sgd, "optimizer.nesterov", kind,
+        "set optimizer.kind to sgd");
+}
+
+void check_schedule(const RunConfig& c, const RunConfig& otherwise) {
+  using optim::LearningRateKind;
+  const bool steps = c.schedule.kind == LearningRateKind::kStep;
+  const bool ends = has_end(c.schedule.kind);
+  const std::string kind = fmt::format("schedule.kind is {}", name_of(c.schedule.kind));
+  const char* to_step = "set schedule.kind to step";
+  const char* to_end = "set schedule.kind to linear or cosine";
+  check(c.schedule.every_steps != otherwise.schedule.every_steps, steps, "schedule.every", kind,
+        to_step);
+  check(c.schedule.factor != otherwise.schedule.factor, steps, "schedule.factor", kind, to_step);
+  check(c.schedule.minimum != otherwise.schedule.minimum, ends, "schedule.minimum", kind, to_end);
+  check(c.schedule.decay_steps != otherwise.schedule.decay_steps, ends, "schedule.decay_steps",
+        kind, to_end);
+}
+
+void check_data(const RunConfig& c, const RunConfig& otherwise, const io::DatasetInfo& data) {
+  const bool tokens = data.task == io::Task::kNextToken;
+  const std::string kind =
+      fmt::format("the data set {} holds {}", data.path.string(), tokens ? "tokens" : "no tokens");
+  check(c.model.transformer.context != 0, tokens, "model.context", kind, "use one of tokens");
+  check(c.data.sampling != otherwise.data.sampling, tokens, "data.sampling", kind,
+        "use one of tokens");
+  check(c.parallel.sequence != otherwise.parallel.sequence, tokens, "parallel.sequence", kind,
+        "use one of tokens");
+  check(c.data.normalise != otherwise.data.normalise, !tokens, "data.normalise", kind,
+        "use one of numbers");
+}
+
+}  // namespace
+
+bool has_end(optim::LearningRateKind kind) {
+  return kind == optim::LearningRateKind::kLinear || kind == optim::LearningRateKind::kCosine;
+}
+
+void check_unused(const Plan& plan) {
+  const RunConfig& config = plan.config;
+  const RunConfig otherwise;
+  check_optimisation(config, otherwise);
+  check_schedule(config, otherwise);
+  check_data(config, otherwise, plan.train_data);
+  const bool joins = plan.model->joins_lanes() && plan.grid.data > 1;
+  check(config.run.cuda_graphs != otherwise.run.cuda_graphs, plan.grid.tensor == 1 && !joins,
+        "run.cuda_graphs",
+        joins ? "batch_norm over all lanes puts messages into every pass"
+              : fmt::format("parallel.tensor is {}, which puts messages into every pass",
+                            plan.grid.tensor),
+        joins ? "choose parallel.data = 1, or no sync for batch_norm" : "choose another grid");
+  check(config.model.sync_batch_norm != nn::SyncLanes::kNo, nn::has_batch_norm(*plan.model),
+        "model.sync_batch_norm", "the model has no batch_norm layer", "give it one");
+}
+
+}  // namespace strata::plan

@@ -1,0 +1,396 @@
+#include "strata/plan/plan.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "error_of.hpp"
+
+namespace strata::plan {
+namespace {
+
+constexpr std::int64_t kContext = 8;
+constexpr std::int64_t kVocabulary = 16;
+
+io::DatasetInfo tokens(std::int64_t context = kContext) {
+  return {.path = "train.h5",
+          .task = io::Task::kNextToken,
+          .samples = 100,
+          .input_shape = {context},
+          .input_dtype = DType::kInt64,
+          .target_shape = {context},
+          .classes = kVocabulary};
+}
+
+RunConfig gpt() {
+  RunConfig config;
+  config.model.transformer = {
+      .preset = nn::Preset::kGpt, .blocks = 1, .width = 16, .heads = 4, .context = kContext};
+  config.batch.global = 8;
+  config.batch.micro = 2;
+  config.train.steps = 3;
+  return config;
+}
+
+RunConfig gpt_on(const grid::Grid& grid) {
+  RunConfig config = gpt();
+  config.parallel.data = grid.data;
+  config.parallel.pipeline = grid.pipeline;
+  config.parallel.tensor = grid.tensor;
+  return config;
+}
+
+void expect_refusal(const RunConfig& config, std::int64_t ranks, const VirtualGrid& stored,
+                    const std::vector<std::string>& words, std::int64_t context = kContext) {
+  const std::string text =
+      test::error_of([&] { static_cast<void>(prepare(config, ranks, tokens(context), stored)); },
+                     ExitCode::kUsage);
+  for (const std::string& word : words) {
+    EXPECT_THAT(text, testing::HasSubstr(word));
+  }
+}
+
+TEST(Prepare, PlansWithoutAJob) {
+  const Plan plan = prepare(gpt_on({0, 2, 2}), 0, tokens(), {});
+  EXPECT_EQ(plan.grid, (grid::Grid{1, 2, 2}));
+  EXPECT_EQ(plan.config.numerics.lanes, 1);
+  EXPECT_EQ(plan.config.numerics.shards, 2);
+  EXPECT_EQ(plan.config.parallel.data, 1);
+  EXPECT_EQ(plan.microbatches, 4);
+  EXPECT_EQ(plan.targets_per_sample, kContext);
+  EXPECT_TRUE(is_language_model(plan));
+  EXPECT_EQ(prepare(gpt_on({4, 1, 1}), 0, tokens(), {}).config.numerics.lanes, 4);
+}
+
+TEST(Prepare, FillsTheJobWithReplicas) {
+  const Plan plan = prepare(gpt_on({0, 2, 2}), 8, tokens(), {});
+  EXPECT_EQ(plan.grid, (grid::Grid{2, 2, 2}));
+  EXPECT_EQ(plan.config.numerics.lanes, 2);
+  EXPECT_EQ(plan.microbatches, 2);
+  expect_refusal(gpt_on({0, 2, 2}), 6, {}, {"6 ranks", "needs 4", "launch 4 ranks"});
+}
+
+TEST(Prepare, RefusesAVirtualGridThatTheGridDoesNotDivide) {
+  RunConfig config = gpt_on({1, 1, 4});
+  config.numerics.shards = 2;
+  expect_refusal(config, 4, {}, {"numerics.shards is 2", "parallel.tensor = 4", "divides 2"});
+  config = gpt_on({4, 1, 1});
+  config.numerics.lanes = 2;
+  expect_refusal(config, 4, {}, {"numerics.lanes is 2", "parallel.data = 4", "divides 2"});
+  config.numerics.lanes = 3;
+  config.parallel.data = 1;
+  expect_refusal(config, 1, {}, {"batch.global is 8", "3 lanes", "6 or 9"});
+}
+
+TEST(Prepare, TakesTheStoredVirtualGrid) {
+  RunConfig config = gpt();
+  config.batch.micro = 0;
+  const Plan plan = prepare(config, 1, tokens(), {.lanes = 2, .shards = 4, .microbatch = 1});
+  EXPECT_EQ(plan.config.numerics.lanes, 2);
+  EXPECT_EQ(plan.config.numerics.shards, 4);
+  EXPECT_EQ(plan.config.batch.micro, 1);
+  EXPECT_EQ(plan.microbatches, 8);
+  config.numerics.shards = 2;
+  expect_refusal(config, 1, {.lanes = 2, .shards = 4, .microbatch = 1},
+                 {"numerics.shards is 2", "made with 4", "leave it out"});
+}
+
+TEST(Prepare, InFastModeHasAsManyLanesAndShardsAsRanks) {
+  RunConfig config = gpt_on({2, 1, 2});
+  config.numerics.mode = comm::Summation::kLibrary;
+  // What a checkpoint was made with does not matter then.
+  const Plan plan = prepare(config, 4, tokens(), {.lanes = 4, .shards = 1, .microbatch = 2});
+  EXPECT_EQ(plan.config.numerics.lanes, 2);
+  EXPECT_EQ(plan.config.numerics.shards, 2);
+  config.numerics.lanes = 2;
+  EXPECT_NO_THROW(prepare(config, 4, tokens(), {}));
+  config.numerics.lanes = 4;
+  expect_refusal(config, 4, {},
+                 {"numerics.lanes is 4", "parallel.data is 2", "numerics.mode = fast",
+                  "set numerics.lanes to 0", "invariant"});
+  config.numerics.lanes = 0;
+  config.numerics.shards = 4;
+  expect_refusal(config, 4, {},
+                 {"numerics.shards is 4", "parallel.tensor is 2", "numerics.mode = fast"});
+}
+
+TEST(Prepare, RefusesRowsThatShardsDoNotDivideUnderSequenceParallelism) {
+  RunConfig config = gpt_on({1, 1, 2});
+  config.model.transformer.context = 5;
+  config.batch.micro = 1;
+  EXPECT_NO_THROW(prepare(config, 2, tokens(5), {}));
+  config.parallel.sequence = Switch::kOn;
+  expect_refusal(config, 2, {},
+                 {"parallel.sequence is on", "5 tokens", "batch.micro = 1", "model.context = 5",
+                  "numerics.shards = 2"},
+                 5);
+  config.batch.micro = 2;
+  EXPECT_NO_THROW(prepare(config, 2, tokens(5), {}));
+}
+
+TEST(Prepare, RefusesSumsThatAreTooLongForTheirMessages) {
+  constexpr std::int64_t kWide = 1 << 20;
+  RunConfig config = gpt_on({1, 1, 4});
+  config.model.transformer.width = kWide;
+  config.model.transformer.hidden = 64;
+  config.batch.micro = 1;
+  // A rank sends 2^20 times a quarter of the rows, in float32.
+  const auto with_context = [&](std::int64_t context) {
+    config.model.transformer.context = context;
+    static_cast<void>(prepare(config, 4, tokens(context), {}));
+  };
+  EXPECT_NO_THROW(with_context(2044));
+  config.model.transformer.context = 2048;
+  expect_refusal(config, 4, {}, {"layer embedding", "messages", "2147483647", "batch.micro"}, 2048);
+  // The library's sum counts elements, of all rows.
+  config.numerics.mode = comm::Summation::kLibrary;
+  EXPECT_NO_THROW(with_context(2044));
+  config.model.transformer.context = 2048;
+  expect_refusal(config, 4, {}, {"layer embedding", "elements", "fast", "batch.micro"}, 2048);
+  config.parallel.tensor = 2;
+  config.model.transformer.context = 1024;
+  EXPECT_NO_THROW(prepare(config, 2, tokens(1024), {}));
+  config.parallel.sequence = Switch::kOn;
+  expect_refusal(config, 2, {}, {"layer embedding", "messages"}, 1024);
+}
+
+TEST(Prepare, AllowsLargeTensorsThatNoTensorRankSends) {
+  RunConfig config = gpt_on({1, 1, 2});
+  config.model.transformer = {};
+  config.model.layers = {"dense 1048576 relu", "dense 10"};
+  config.batch.global = config.batch.micro = 8192;
+  const io::DatasetInfo numbers{.path = "train.h5",
+                                .task = io::Task::kClassification,
+                                .samples = 8192,
+                                .input_shape = {10},
+                                .input_dtype = DType::kFloat32,
+                                .classes = 10};
+  EXPECT_NO_THROW(prepare(config, 2, numbers, {}));
+  config.model.layers = {"dense 64 parallel=column", "dense 1048576 parallel=row", "dense 10"};
+  EXPECT_THAT(
+      test::error_of([&] { static_cast<void>(prepare(config, 2, numbers, {})); }, ExitCode::kUsage),
+      testing::HasSubstr("layer dense2"));
+  config.parallel.tensor = 1;
+  EXPECT_NO_THROW(prepare(config, 1, numbers, {}));
+}
+
+TEST(Prepare, ChoosesAMicrobatchByItsTokens) {
+  const auto chosen = [](std::int64_t context, std::int64_t global) {
+    RunConfig config = gpt();
+    config.model.transformer.context = context;
+    config.batch.global = global;
+    config.batch.micro = 0;
+    return prepare(config, 1, tokens(context), {}).config.batch.micro;
+  };
+  EXPECT_EQ(chosen(8, 64), 32);
+  EXPECT_EQ(chosen(8, 6), 6);
+  EXPECT_EQ(chosen(1024, 64), 4);
+  EXPECT_EQ(chosen(1024, 6), 3);
+  EXPECT_EQ(chosen(8192, 64), 1);
+}
+
+TEST(Prepare, RefusesAModelThatIsSpelledTwiceOrHasNoContext) {
+  RunConfig config = gpt();
+  config.model.layers = {"embedding 8", "head"};
+  expect_refusal(config, 1, {}, {"model.preset is gpt", "2 model.layer lines", "keep one"});
+  config.model.transformer = {};
+  EXPECT_THAT(test::error_of([&] { static_cast<void>(context_of(config)); }, ExitCode::kUsage),
+              testing::HasSubstr("model.context is 0"));
+  config.model.transformer.context = 12;
+  EXPECT_EQ(context_of(config), 12);
+  EXPECT_EQ(layer_lines(config, {}), config.model.layers);
+  EXPECT_EQ(layer_lines(gpt(), {}).size(), 5U);
+}
+
+TEST(Prepare, NamesThePresetAndItsSettingsWhereALayerDoesNotFit) {
+  const auto with = [](const auto& change) {
+    RunConfig config = gpt();
+    change(config.model.transformer);
+    return config;
+  };
+  expect_refusal(with([](auto& t) { t.heads = 3; }), 1, {},
+                 {"model.preset is gpt", "model.width = 16", "model.heads = 3"});
+  expect_refusal(with([](auto& t) { t.kv_heads = 3; }), 1, {},
+                 {"model.preset is gpt", "model.heads = 4", "model.kv_heads = 3", "divides 4"});
+  expect_refusal(with([](auto& t) {
+                   t.heads = 16;
+                   t.positions = nn::PositionChoice::kRotary;
+                 }),
+                 1, {}, {"model.positions = rotary", "a head has 1", "model.heads = 16"});
+  expect_refusal(with([](auto& t) { t.vocabulary = kVocabulary - 1; }), 1, {},
+                 {"model.preset is gpt", "model.vocabulary = 15", "at least 16"});
+  RunConfig hidden = with([](auto& t) { t.hidden = 6; });
+  hidden.numerics.shards = 4;
+  expect_refusal(hidden, 1, {}, {"model.preset is gpt", "model.hidden", "6 hidden units"});
+}
+
+TEST(Prepare, RefusesSettingsThatDoNothing) {
+  const auto refused = [](const auto& change, const std::vector<std::string>& words) {
+    RunConfig config = gpt();
+    config.optimizer.options.kind = optim::OptimizerKind::kAdam;
+    change(config);
+    expect_refusal(config, 1, {}, words);
+  };
+  refused([](RunConfig& c) { c.optimizer.options.momentum = 0.9; },
+          {"optimizer.momentum is set", "optimizer.kind is adam", "sgd"});
+  refused([](RunConfig& c) { c.optimizer.options.nesterov = ops::Nesterov::kOn; },
+          {"optimizer.nesterov is set", "optimizer.kind is adam", "sgd"});
+  refused([](RunConfig& c) { c.schedule.every_steps = 7; },
+          {"schedule.every is set", "schedule.kind is constant", "to step"});
+  refused([](RunConfig& c) { c.schedule.factor = 0.7; },
+          {"schedule.factor is set", "schedule.kind is constant", "to step"});
+  refused([](RunConfig& c) { c.schedule.minimum = 0.1; },
+          {"schedule.minimum is set", "schedule.kind is constant", "linear or cosine"});
+  refused([](RunConfig& c) { c.schedule.decay_steps = 2; },
+          {"schedule.decay_steps is set", "schedule.kind is constant", "linear or cosine"});
+  refused([](RunConfig& c) { c.data.normalise = io::Normalise::kUnit; },
+          {"data.normalise is set", "train.h5 holds tokens", "leave it out"});
+}
+
+TEST(Prepare, RefusesSettingsOfTokensWhereThereAreNone) {
+  const io::DatasetInfo numbers{.path = "train.h5",
+                                .task = io::Task::kClassification,
+                                .samples = 100,
+                                .input_shape = {10},
+                                .input_dtype = DType::kFloat32,
+                                .classes = 4};
+  const auto prepared = [&](const auto& change) {
+    RunConfig config;
+    config.model.layers = {"dense 4"};
+    config.train.steps = 3;
+    change(config);
+    return prepare(config, 1, numbers, {});
+  };
+  const auto refused = [&](const auto& change, const char* key) {
+    EXPECT_THAT(
+        test::error_of([&] { static_cast<void>(prepared(change)); }, ExitCode::kUsage),
+        testing::AllOf(testing::HasSubstr(key), testing::HasSubstr("train.h5 holds no tokens")));
+  };
+  refused([](RunConfig& c) { c.model.transformer.context = 8; }, "model.context is set");
+  refused([](RunConfig& c) { c.data.sampling = io::Sampling::kWindows; }, "data.sampling is set");
+  refused([](RunConfig& c) { c.parallel.sequence = Switch::kOn; }, "parallel.sequence is set");
+  // What a plan decides can be given again.
+  const Plan plan = prepared([](RunConfig& c) { c.data.normalise = io::Normalise::kUnit; });
+  EXPECT_NO_THROW(prepare(plan.config, 1, numbers, {}));
+}
+
+TEST(AssumedData, NeedsAVocabulary) {
+  RunConfig config = gpt();
+  EXPECT_THAT(test::error_of([&] { static_cast<void>(assumed_data(config)); }, ExitCode::kUsage),
+              testing::AllOf(testing::HasSubstr("data.train is empty"),
+                             testing::HasSubstr("model.vocabulary")));
+  config.model.transformer.vocabulary = 50;
+  const io::DatasetInfo data = assumed_data(config);
+  EXPECT_EQ(data.classes, 50);
+  EXPECT_EQ(data.input_shape, Shape{kContext});
+  EXPECT_EQ(prepare(config, 0, data, {}).model->output().shape, (Shape{kContext, 50}));
+}
+
+TEST(TiedStages, AreWhereTheTableIsOwnedAndUsed) {
+  const auto stages = tied_stages(prepare(gpt_on({1, 3, 1}), 3, tokens(), {}));
+  ASSERT_TRUE(stages.has_value());
+  EXPECT_EQ(stages->owner, 0);
+  EXPECT_EQ(stages->borrower, 2);
+  const auto same = tied_stages(prepare(gpt(), 1, tokens(), {}));
+  ASSERT_TRUE(same.has_value());
+  EXPECT_EQ(same->owner, same->borrower);
+  RunConfig untied = gpt();
+  untied.model.transformer.tied = nn::Choice::kNo;
+  EXPECT_FALSE(tied_stages(prepare(untied, 1, tokens(), {})).has_value());
+}
+
+TEST(RankPlan, HasTheShardsAndTheOrderOfItsPlace) {
+  RunConfig config = gpt_on({1, 2, 2});
+  config.numerics.shards = 4;
+  const Plan plan = prepare(config, 4, tokens(), {});
+  for (std::int64_t rank = 0; rank < 4; ++rank) {
+    const RankPlan found = rank_plan(plan, rank);
+    EXPECT_EQ(found.place, plan.grid.coordinates_of(rank));
+    EXPECT_EQ(found.stage.pass.shards.count, 4);
+    EXPECT_EQ(found.stage.pass.shards.own,
+              (grid::Range{2 * found.place.tensor, 2 * found.place.tensor + 2}));
+    EXPECT_EQ(found.stage.order, nn::BackwardOrder::kSplit);
+    EXPECT_EQ(found.parts, found.place.pipeline == 0 ? io::Parts::kInputs : io::Parts::kTargets);
+  }
+  EXPECT_EQ(rank_plan(prepare(gpt(), 1, tokens(), {}), 0).stage.order, nn::BackwardOrder::kFused);
+  config.train.recompute = nn::Recompute::kSelective;
+  EXPECT_EQ(rank_plan(prepare(config, 4, tokens(), {}), 0).stage.order, nn::BackwardOrder::kFused);
+}
+
+// Two stages of two tensor ranks; 4 microbatches of 2 x 8 rows; sums and copies of rows x 16
+// floats are 1024 bytes, of which a rank sends half in one message.
+TEST(RankPlan, CountsTheMessagesOfAStep) {
+  RunConfig config = gpt_on({1, 2, 2});
+  config.parallel.split = "embedding, norm";
+  const auto traffic_of = [](const RunConfig& run, std::int64_t rank) {
+    std::vector<std::string> lines;
+    for (const Traffic& traffic : rank_plan(prepare(run, 4, tokens(), {}), rank).traffic) {
+      lines.push_back(fmt::format("{} messages, {} bytes", traffic.messages, traffic.bytes));
+    }
+    return lines;
+  };
+  constexpr int kMicrobatches = 4;
+  const auto line = [](int messages, int bytes) {
+    return fmt::format("{} messages, {} bytes", messages, bytes);
+  };
+  // The slice of the table, 8 ids of 16 floats, takes a block of 1024 elements.
+  const std::string tied = line(1, 1024 * 4);
+  const std::string nothing = line(0, 0);
+  // An all-reduce of the embedding's rows, and two of each sublayer, are two messages each.
+  EXPECT_EQ(traffic_of(config, 0),
+            (std::vector<std::string>{line(kMicrobatches, kMicrobatches * 1024),
+                                      line(kMicrobatches * 10, kMicrobatches * 10 * 512), nothing,
+                                      tied}));
+  // The all-reduce of the head's input gradient; the parts of the loss, 4 floats for each row and
+  // shard.
+  const int loss_bytes = 16 * 4 * 4;
+  EXPECT_EQ(traffic_of(config, 2),
+            (std::vector<std::string>{
+                line(kMicrobatches, kMicrobatches * 1024),
+                line(kMicrobatches * 3, kMicrobatches * (2 * 512 + loss_bytes)), nothing, tied}));
+  config.parallel.sequence = Switch::kOn;
+  // Half of the rows cross the stages. A reduce-scatter and a gather stand for every all-reduce;
+  // each sublayer gathers the gradients of its norm, 2 x 16 floats a shard.
+  const int norm_bytes = 2 * 16 * 4;
+  EXPECT_EQ(
+      traffic_of(config, 1),
+      (std::vector<std::string>{
+          line(kMicrobatches, kMicrobatches * 512),
+          line(kMicrobatches * 12, kMicrobatches * (10 * 512 + 2 * norm_bytes)), nothing, tied}));
+  EXPECT_EQ(traffic_of(config, 3),
+            (std::vector<std::string>{
+                line(kMicrobatches, kMicrobatches * 512),
+                line(kMicrobatches * 4, kMicrobatches * (2 * 512 + norm_bytes + loss_bytes)),
+                nothing, tied}));
+}
+
+TEST(PlanItems, AreEqualForEqualPlansAndNameWhatDiffers) {
+  const auto items = [](const RunConfig& config) {
+    return plan_items(prepare(config, 0, tokens(), {}), "the same text");
+  };
+  const auto differing = [&](const RunConfig& config) {
+    std::vector<std::string> names;
+    const std::vector<comm::PlanItem> a = items(gpt_on({1, 2, 2}));
+    const std::vector<comm::PlanItem> b = items(config);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      if (a[i].hash != b[i].hash) {
+        names.push_back(a[i].name);
+      }
+    }
+    return names;
+  };
+  EXPECT_TRUE(differing(gpt_on({1, 2, 2})).empty());
+  EXPECT_THAT(differing(gpt_on({1, 2, 1})), testing::Contains("grid"));
+  RunConfig gpipe = gpt_on({1, 2, 2});
+  gpipe.parallel.schedule = pipeline::ScheduleKind::kGpipe;
+  EXPECT_EQ(differing(gpipe), std::vector<std::string>{"schedule"});
+  RunConfig longer = gpt_on({1, 2, 2});
+  longer.train.steps = 4;
+  EXPECT_EQ(differing(longer), std::vector<std::string>{"length"});
+}
+
+}  // namespace
+}  // namespace strata::plan
