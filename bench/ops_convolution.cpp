@@ -107,21 +107,21 @@ void batch_norm(benchmark::State& state) {
   Values<T> x(shape);
   Values<T> y(shape);
   Values<T> dy(shape);
-  Values<T> gain({shape[1]});
+  Values<T> weight({shape[1]});
   Values<Compute<T>> mean({shape[1]});
   Values<Compute<T>> variance({shape[1]});
-  Values<Compute<T>> dgain({shape[1]});
+  Values<Compute<T>> dweight({shape[1]});
   Values<Compute<T>> dbias({shape[1]});
   for (auto _ : state) {
     if constexpr (kPass == Pass::kForward) {
       ops::column_statistics(context, x.view(), mean.view(), variance.view());
-      ops::batch_norm_forward(context, x.view(), mean.view(), variance.view(), gain.view(),
-                              gain.view(), 1e-5, ops::Activation::kRelu, y.view());
+      ops::batch_norm_forward(context, x.view(), mean.view(), variance.view(), weight.view(),
+                              weight.view(), 1e-5, ops::Activation::kRelu, y.view());
     } else {
       ops::batch_norm_backward_sums(context, x.view(), mean.view(), variance.view(), 1e-5, y.view(),
-                                    dy.view(), dgain.view(), dbias.view());
-      ops::batch_norm_backward_input(context, x.view(), mean.view(), variance.view(), gain.view(),
-                                     1e-5, y.view(), dy.view(), dgain.view(), dbias.view(),
+                                    dy.view(), dweight.view(), dbias.view());
+      ops::batch_norm_backward_input(context, x.view(), mean.view(), variance.view(), weight.view(),
+                                     1e-5, y.view(), dy.view(), dweight.view(), dbias.view(),
                                      dy.view());
     }
     benchmark::ClobberMemory();
@@ -137,19 +137,19 @@ void group_norm(benchmark::State& state) {
   ops::Context context(1);
   Values<T> x(shape.tensor());
   Values<T> y(shape.tensor());
-  Values<T> gain({shape.channels});
+  Values<T> weight({shape.channels});
   Values<Compute<T>> mean({shape.images, shape.groups});
   Values<Compute<T>> rstd({shape.images, shape.groups});
-  Values<Compute<T>> dgain({shape.channels});
+  Values<Compute<T>> dweight({shape.channels});
   Values<Compute<T>> dbias({shape.channels});
   for (auto _ : state) {
     if constexpr (kPass == Pass::kForward) {
-      ops::group_norm_forward(context, shape, x.view(), gain.view(), gain.view(), 1e-5, y.view(),
-                              mean.view(), rstd.view());
+      ops::group_norm_forward(context, shape, x.view(), weight.view(), weight.view(), 1e-5,
+                              y.view(), mean.view(), rstd.view());
     } else {
       ops::group_norm_backward_weight(context, shape, x.view(), mean.view(), rstd.view(), y.view(),
-                                      dgain.view(), dbias.view(), ops::Accumulate::kOverwrite);
-      ops::group_norm_backward_input(context, shape, x.view(), gain.view(), mean.view(),
+                                      dweight.view(), dbias.view(), ops::Accumulate::kOverwrite);
+      ops::group_norm_backward_input(context, shape, x.view(), weight.view(), mean.view(),
                                      rstd.view(), y.view(), y.view());
     }
     benchmark::ClobberMemory();

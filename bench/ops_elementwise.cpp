@@ -117,20 +117,20 @@ void layer_norm(benchmark::State& state, NormPass pass) {
   Tensor x;
   Tensor y;
   Tensor dx;
-  Tensor gain({kColumns});
+  Tensor weight({kColumns});
   Tensor bias({kColumns});
   Tensor mean({kRows});
   Tensor rstd({kRows});
   for (auto _ : state) {
     if (pass == NormPass::kForward) {
-      ops::layer_norm_forward(context, x.view(), gain.view(), bias.view(), 1e-5, y.view(),
+      ops::layer_norm_forward(context, x.view(), weight.view(), bias.view(), 1e-5, y.view(),
                               mean.view(), rstd.view());
     } else if (pass == NormPass::kInput) {
-      ops::layer_norm_backward_input(context, x.view(), gain.view(), mean.view(), rstd.view(),
+      ops::layer_norm_backward_input(context, x.view(), weight.view(), mean.view(), rstd.view(),
                                      y.view(), {}, dx.view());
     } else {
       ops::layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), y.view(),
-                                      gain.view(), bias.view(), ops::Accumulate::kOverwrite);
+                                      weight.view(), bias.view(), ops::Accumulate::kOverwrite);
     }
   }
   count_bytes(state, (pass == NormPass::kInput ? 3 : 2) * 4 * kCount);
@@ -191,7 +191,7 @@ void fold(benchmark::State& state) {
     ops::fill_zero(context, tensor.view());
     views.push_back(tensor.view());
   }
-  std::vector<ops::FoldPair> steps;
+  std::vector<ReductionStep> steps;
   for (std::int64_t stride = 1; stride < parts; stride *= 2) {
     for (std::int64_t part = 0; part + stride < parts; part += 2 * stride) {
       steps.push_back({part, part + stride});

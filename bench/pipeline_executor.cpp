@@ -70,7 +70,7 @@ struct Task {
 
 /// Training steps, without the update, on one rank that holds the whole model.
 void train(benchmark::State& state, const Task& task) {
-  comm::run_thread_ranks(1, [&](comm::Communicator& group) {
+  comm::run_in_process_ranks(1, [&](comm::Communicator& group) {
     ops::Context context(1);
     const nn::Model model(
         {.layers = task.layers, .input_shape = Shape{task.features}, .outputs = 10, .seed = 1});

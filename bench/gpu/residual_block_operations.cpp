@@ -84,36 +84,36 @@ void add_batch_norm(Operations& all, const Shape& shape, ops::Activation activat
                  }});
   all.push_back({name + ", forward", 0.0, [=](Operands& operands) -> Call {
                    const Columns o = normalised(operands, shape);
-                   const TensorView gain = operands.read(columns);
+                   const TensorView weight = operands.read(columns);
                    const TensorView bias = operands.read(columns);
                    const TensorView y = operands.written(shape);
-                   return [&context = operands.context(), o, gain, bias, y, activation] {
-                     ops::batch_norm_forward(context, o.x, o.mean, o.variance, gain, bias, kEpsilon,
-                                             activation, y);
+                   return [&context = operands.context(), o, weight, bias, y, activation] {
+                     ops::batch_norm_forward(context, o.x, o.mean, o.variance, weight, bias,
+                                             kEpsilon, activation, y);
                    };
                  }});
   all.push_back({name + ", weight gradient", 0.0, [=](Operands& operands) -> Call {
                    const Columns o = normalised(operands, shape);
                    const TensorView y = has_relu ? operands.read(shape) : TensorView();
                    const TensorView dy = operands.read(shape);
-                   const TensorView dgain = operands.written(columns, DType::kFloat32);
+                   const TensorView dweight = operands.written(columns, DType::kFloat32);
                    const TensorView dbias = operands.written(columns, DType::kFloat32);
-                   return [&context = operands.context(), o, y, dy, dgain, dbias] {
+                   return [&context = operands.context(), o, y, dy, dweight, dbias] {
                      ops::batch_norm_backward_sums(context, o.x, o.mean, o.variance, kEpsilon, y,
-                                                   dy, dgain, dbias);
+                                                   dy, dweight, dbias);
                    };
                  }});
   all.push_back({name + ", input gradient", 0.0, [=](Operands& operands) -> Call {
                    const Columns o = normalised(operands, shape);
                    const TensorView y = has_relu ? operands.read(shape) : TensorView();
                    const TensorView dy = operands.read(shape);
-                   const TensorView gain = operands.read(columns);
-                   const TensorView dgain = operands.read(columns, DType::kFloat32);
+                   const TensorView weight = operands.read(columns);
+                   const TensorView dweight = operands.read(columns, DType::kFloat32);
                    const TensorView dbias = operands.read(columns, DType::kFloat32);
                    const TensorView dx = operands.written(shape);
-                   return [&context = operands.context(), o, gain, y, dy, dgain, dbias, dx] {
-                     ops::batch_norm_backward_input(context, o.x, o.mean, o.variance, gain,
-                                                    kEpsilon, y, dy, dgain, dbias, dx);
+                   return [&context = operands.context(), o, weight, y, dy, dweight, dbias, dx] {
+                     ops::batch_norm_backward_input(context, o.x, o.mean, o.variance, weight,
+                                                    kEpsilon, y, dy, dweight, dbias, dx);
                    };
                  }});
 }

@@ -152,7 +152,7 @@ void add_attention(Operations& all, const TransformerSizes& sizes, const std::st
 void add_layer_norm(Operations& all, const Shape& shape) {
   const Shape rows{shape[0]};
   const Shape columns{shape[1]};
-  // They do not depend on the gain.
+  // They do not depend on the weight.
   const auto statistics_of = [rows, columns](Operands& operands, const TensorView& x) {
     const TensorView mean = operands.read(rows, DType::kFloat32);
     const TensorView rstd = operands.read(rows, DType::kFloat32);
@@ -162,37 +162,37 @@ void add_layer_norm(Operations& all, const Shape& shape) {
   };
   all.push_back({"layer norm, forward", 0.0, [=](Operands& operands) -> Call {
                    const TensorView x = operands.read(shape);
-                   const TensorView gain = operands.read(columns);
+                   const TensorView weight = operands.read(columns);
                    const TensorView bias = operands.read(columns);
                    const TensorView y = operands.written(shape);
                    const TensorView mean = operands.written(rows, DType::kFloat32);
                    const TensorView rstd = operands.written(rows, DType::kFloat32);
-                   return [&context = operands.context(), x, gain, bias, y, mean, rstd] {
-                     ops::layer_norm_forward(context, x, gain, bias, kEpsilon, y, mean, rstd);
+                   return [&context = operands.context(), x, weight, bias, y, mean, rstd] {
+                     ops::layer_norm_forward(context, x, weight, bias, kEpsilon, y, mean, rstd);
                    };
                  }});
   // Added to the gradient that passes the sublayer by.
   all.push_back({"layer norm, input gradient", 0.0, [=](Operands& operands) -> Call {
                    const TensorView x = operands.read(shape);
                    const auto [mean, rstd] = statistics_of(operands, x);
-                   const TensorView gain = operands.read(columns);
+                   const TensorView weight = operands.read(columns);
                    const TensorView dy = operands.read(shape);
                    const TensorView addend = operands.read(shape);
                    const TensorView dx = operands.written(shape);
-                   return [&context = operands.context(), x, gain, mean = mean, rstd = rstd, dy,
+                   return [&context = operands.context(), x, weight, mean = mean, rstd = rstd, dy,
                            addend, dx] {
-                     ops::layer_norm_backward_input(context, x, gain, mean, rstd, dy, addend, dx);
+                     ops::layer_norm_backward_input(context, x, weight, mean, rstd, dy, addend, dx);
                    };
                  }});
   all.push_back({"layer norm, weight gradient", 0.0, [=](Operands& operands) -> Call {
                    const TensorView x = operands.read(shape);
                    const auto [mean, rstd] = statistics_of(operands, x);
                    const TensorView dy = operands.read(shape);
-                   const TensorView dgain = operands.updated(columns, DType::kFloat32);
+                   const TensorView dweight = operands.updated(columns, DType::kFloat32);
                    const TensorView dbias = operands.updated(columns, DType::kFloat32);
-                   return [&context = operands.context(), x, mean = mean, rstd = rstd, dy, dgain,
+                   return [&context = operands.context(), x, mean = mean, rstd = rstd, dy, dweight,
                            dbias] {
-                     ops::layer_norm_backward_weight(context, x, mean, rstd, dy, dgain, dbias,
+                     ops::layer_norm_backward_weight(context, x, mean, rstd, dy, dweight, dbias,
                                                      ops::Accumulate::kAdd);
                    };
                  }});

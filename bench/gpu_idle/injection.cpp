@@ -49,7 +49,7 @@ bool succeeded(CUptiResult result, const char* call) {
 }
 
 /// What has been recorded so far. CUPTI's own thread adds to it.
-class Recorder {
+class GraphCache {
  public:
   void add(const CUpti_Activity& record) {
     // Only the members that these records have had since their first version.
@@ -130,8 +130,8 @@ class Recorder {
 };
 
 /// CUPTI's callbacks are told nothing of their owner. Never destroyed: they come until the end.
-Recorder& recorder() {
-  static Recorder& only = *new Recorder;
+GraphCache& recorder() {
+  static GraphCache& only = *new GraphCache;
   return only;
 }
 

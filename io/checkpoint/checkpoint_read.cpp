@@ -75,6 +75,13 @@ std::uint64_t checksum_of(const hdf5::Dataset& dataset, const SliceRecord& slice
   return hash.digest();
 }
 
+// Checkpoints of earlier versions call the weight of a layer or RMS norm its gain.
+std::string current_name(const std::string& name) {
+  constexpr std::string_view kEarlier = ".gain";
+  return name.ends_with(kEarlier) ? name.substr(0, name.size() - kEarlier.size()) + ".weight"
+                                  : name;
+}
+
 // A metadata value in one short line.
 std::string summary_of(const nlohmann::json& value) {
   constexpr std::size_t kLongest = 72;
@@ -153,6 +160,9 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   std::vector<PartRecord> parts;
   for (const std::string& record : records) {
     parts.push_back(part_record_of(record));
+    for (SliceRecord& slice : parts.back().slices) {
+      slice.tensor.name = current_name(slice.tensor.name);
+    }
     require_part_on_disk(directory, parts.back());
   }
   return {directory, step, master.json(kMetadataAttribute), std::move(parts)};
@@ -216,9 +226,9 @@ void Checkpoint::read(const std::string& name, const Shape& shape, const ShardSl
       range.begin >= 0 && range.begin <= range.end && range.end <= shape_of(shard, shape).count(),
       "elements [{}, {}) of {}, which is {}", range.begin, range.end,
       checkpoint::text_of(name, shard), shape_of(shard, shape).text());
-  require(out.place() == Place::kHost && out.count() == range.count(),
+  require(out.memory_space() == MemorySpace::kHost && out.count() == range.count(),
           "{} elements of tensor '{}' into {} of {} memory", range.count(), name, out.count(),
-          name_of(out.place()));
+          name_of(out.memory_space()));
   const ShardSlice wanted_shard = simplest(shard, shape);
   const std::vector<grid::Box> wanted = boxes_of(shape, wanted_shard, range);
   for (const Location& location : locations) {

@@ -44,7 +44,8 @@ void require_writable(const TensorSlice& slice) {
   require(slice.data.dtype() == DType::kFloat32 || slice.data.dtype() == DType::kFloat64,
           "tensor '{}' is {}, checkpoints hold float32 and float64", slice.name,
           name_of(slice.data.dtype()));
-  require(slice.data.place() == Place::kHost, "tensor '{}' is not in host memory", slice.name);
+  require(slice.data.memory_space() == MemorySpace::kHost, "tensor '{}' is not in host memory",
+          slice.name);
   require(lies_within(slice.shard, slice.global_shape), "{}, which is {}",
           text_of(slice.name, slice.shard), slice.global_shape.text());
   const Shape shape = shape_of(slice.shard, slice.global_shape);

@@ -6,7 +6,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
-#include "dataset/dataset_writer.hpp"
+#include "import/dataset_writer.hpp"
 #include "import/import_output.hpp"
 #include "import/input_statistics.hpp"
 #include "import/sample_source.hpp"

@@ -8,12 +8,12 @@
 #include "strata/core/error.hpp"
 
 #include "dataset/dataset_parts.hpp"
-#include "dataset/token_writer.hpp"
 #include "files/binary_file.hpp"
 #include "files/posix_file.hpp"
 #include "import/import_output.hpp"
 #include "import/split_text.hpp"
 #include "import/token_source.hpp"
+#include "import/token_writer.hpp"
 
 namespace strata::io {
 namespace {

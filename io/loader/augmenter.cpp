@@ -33,8 +33,8 @@ Augmenter::Augmenter(const Augmentation& augmentation, std::uint64_t seed, const
 }
 
 // Each has words of its own, so that what one of them does is the same with the others and without.
-Augmenter::Choice Augmenter::choice_at(std::int64_t place) const {
-  const auto at = static_cast<std::uint64_t>(place);
+Augmenter::Choice Augmenter::choice_at(std::int64_t position) const {
+  const auto at = static_cast<std::uint64_t>(position);
   const auto words = random_.words(at, 0);
   Choice choice;
   choice.flip = augmentation_.flip == Flip::kOn && chosen(words[0], 2) == 1;
@@ -78,8 +78,8 @@ void Augmenter::cut_out(const Choice& choice, std::byte* out) const {
   }
 }
 
-void Augmenter::apply(std::int64_t place, const std::byte* in, std::byte* out) const {
-  const Choice choice = choice_at(place);
+void Augmenter::apply(std::int64_t position, const std::byte* in, std::byte* out) const {
+  const Choice choice = choice_at(position);
   const std::int64_t row_bytes = width_ * pixel_bytes_;
   for (std::int64_t y = 0; y < height_; ++y) {
     const std::int64_t from = y - choice.down;

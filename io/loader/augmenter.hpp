@@ -20,7 +20,7 @@ class Augmenter {
   Augmenter(const Augmentation& augmentation, std::uint64_t seed, const Shape& image, DType dtype);
 
   /// Pre: `in` and `out` do not overlap.
-  void apply(std::int64_t place, const std::byte* in, std::byte* out) const;
+  void apply(std::int64_t position, const std::byte* in, std::byte* out) const;
 
  private:
   /// What is done to one image.
@@ -31,7 +31,7 @@ class Augmenter {
     std::int64_t top = 0;  ///< of the square that is set to zero, perhaps beyond the border
     std::int64_t left = 0;
   };
-  [[nodiscard]] Choice choice_at(std::int64_t place) const;
+  [[nodiscard]] Choice choice_at(std::int64_t position) const;
   void move_row(const Choice& choice, const std::byte* in, std::byte* out) const;
   void cut_out(const Choice& choice, std::byte* out) const;
 

@@ -41,20 +41,21 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
   }
 }
 
-void SampleReader::read(std::int64_t place, std::int64_t row, std::byte* microbatch) {
+void SampleReader::read(std::int64_t position, std::int64_t row, std::byte* microbatch) {
   if (dataset_.info().task == Task::kNextToken) {
-    read_context(place, row, microbatch);
+    read_context(position, row, microbatch);
   } else {
-    read_sample(place, row, microbatch);
+    read_sample(position, row, microbatch);
   }
 }
 
-void SampleReader::read_sample(std::int64_t place, std::int64_t row, std::byte* microbatch) {
-  const std::int64_t sample = upcoming_.place == place ? upcoming_.sample : sample_of(place);
-  upcoming_ = {place + 1, sample_of(place + 1)};
+void SampleReader::read_sample(std::int64_t position, std::int64_t row, std::byte* microbatch) {
+  const std::int64_t sample =
+      upcoming_.position == position ? upcoming_.sample : sample_of(position);
+  upcoming_ = {position + 1, sample_of(position + 1)};
   dataset_.prefetch(upcoming_.sample);
   if (layout_.input_bytes > 0) {
-    read_input(sample, place, microbatch + row * layout_.input_row_bytes());
+    read_input(sample, position, microbatch + row * layout_.input_row_bytes());
   }
   if (layout_.target_bytes > 0) {
     read_target(sample, microbatch + layout_.input_bytes + row * layout_.target_row_bytes());
@@ -62,13 +63,13 @@ void SampleReader::read_sample(std::int64_t place, std::int64_t row, std::byte* 
 }
 
 // Targets are the inputs moved on by one token.
-void SampleReader::read_context(std::int64_t place, std::int64_t row, std::byte* microbatch) {
+void SampleReader::read_context(std::int64_t position, std::int64_t row, std::byte* microbatch) {
   const std::int64_t context = dataset_.info().input_shape[0];
   const bool windows =
       options_.order == Order::kShuffled && options_.sampling == Sampling::kWindows;
-  const std::int64_t first = windows
-                                 ? window_at(options_.seed, dataset_.info().tokens - context, place)
-                                 : sample_of(place) * context;
+  const std::int64_t first =
+      windows ? window_at(options_.seed, dataset_.info().tokens - context, position)
+              : sample_of(position) * context;
   tokens_.resize(static_cast<std::size_t>(context) + 1);
   dataset_.read_tokens(first, tokens_);
   const auto bytes = static_cast<std::size_t>(layout_.input_row_bytes());
@@ -81,13 +82,13 @@ void SampleReader::read_context(std::int64_t place, std::int64_t row, std::byte*
   }
 }
 
-std::int64_t SampleReader::sample_of(std::int64_t place) const {
+std::int64_t SampleReader::sample_of(std::int64_t position) const {
   const std::int64_t count = dataset_.info().samples;
-  return options_.order == Order::kShuffled ? sample_at(options_.seed, count, place)
-                                            : sequential_sample_at(count, place);
+  return options_.order == Order::kShuffled ? sample_at(options_.seed, count, position)
+                                            : sequential_sample_at(count, position);
 }
 
-void SampleReader::read_input(std::int64_t sample, std::int64_t place, std::byte* out) {
+void SampleReader::read_input(std::int64_t sample, std::int64_t position, std::byte* out) {
   dataset_.check_input(sample);
   std::byte* converted = augmenter_ ? plain_.data() : out;
   if (!converter_.convert(dataset_.sample_input(sample), converted)) {
@@ -95,7 +96,7 @@ void SampleReader::read_input(std::int64_t sample, std::int64_t place, std::byte
          dataset_.sample_text(sample), name_of(options_.compute_dtype));
   }
   if (augmenter_) {
-    augmenter_->apply(place, converted, out);
+    augmenter_->apply(position, converted, out);
   }
 }
 

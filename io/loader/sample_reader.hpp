@@ -44,14 +44,14 @@ class SampleReader {
                const MicrobatchLayout& layout);
 
   /// Reads what stands at a place of the stream into a row of a microbatch.
-  void read(std::int64_t place, std::int64_t row, std::byte* microbatch);
+  void read(std::int64_t position, std::int64_t row, std::byte* microbatch);
 
  private:
-  void read_sample(std::int64_t place, std::int64_t row, std::byte* microbatch);
-  void read_context(std::int64_t place, std::int64_t row, std::byte* microbatch);
-  void read_input(std::int64_t sample, std::int64_t place, std::byte* out);
+  void read_sample(std::int64_t position, std::int64_t row, std::byte* microbatch);
+  void read_context(std::int64_t position, std::int64_t row, std::byte* microbatch);
+  void read_input(std::int64_t sample, std::int64_t position, std::byte* out);
   void read_target(std::int64_t sample, std::byte* out) const;
-  [[nodiscard]] std::int64_t sample_of(std::int64_t place) const;
+  [[nodiscard]] std::int64_t sample_of(std::int64_t position) const;
 
   const Dataset& dataset_;
   const LoaderOptions& options_;
@@ -60,7 +60,7 @@ class SampleReader {
   std::optional<Augmenter> augmenter_;
   std::vector<std::byte> plain_;  ///< a sample before it is augmented
   struct {
-    std::int64_t place = -1;
+    std::int64_t position = -1;
     std::int64_t sample = 0;
   } upcoming_;                        ///< what was prefetched
   std::vector<std::int64_t> tokens_;  ///< of one sample

@@ -63,12 +63,12 @@ void Request::wait() {
   for (std::int64_t tests = 1; !test(); ++tests) {
     std::this_thread::yield();
     if (tests % kTestsPerClockRead == 0 &&
-        std::chrono::duration<double>(Clock::now() - start).count() > patience_.seconds) {
+        std::chrono::duration<double>(Clock::now() - start).count() > timeout_.seconds) {
       fail(ExitCode::kPeer,
            "waited {:.0f} s in vain to {}; that rank or its node hangs or is gone. Submit the job "
            "again with "
-           "--run.resume=auto; run.patience sets how long ranks wait",
-           patience_.seconds, awaited());
+           "--run.resume=auto; run.timeout sets how long ranks wait",
+           timeout_.seconds, awaited());
     }
   }
 }
@@ -80,12 +80,12 @@ std::string Communicator::describe(std::string_view verb, std::int64_t peer, Tag
 
 Request Communicator::send(ConstTensorView payload, std::int64_t peer, Tag tag) {
   require(peer >= 0 && peer < size_ && peer != rank_, "a message to rank {} of {}", peer, size_);
-  return {begin_send(payload, peer, tag), describe("send to", peer, tag), patience_};
+  return {begin_send(payload, peer, tag), describe("send to", peer, tag), timeout_};
 }
 
 Request Communicator::receive(TensorView payload, std::int64_t peer, Tag tag) {
   require(peer >= 0 && peer < size_ && peer != rank_, "a message from rank {} of {}", peer, size_);
-  return {begin_receive(payload, peer, tag), describe("receive from", peer, tag), patience_};
+  return {begin_receive(payload, peer, tag), describe("receive from", peer, tag), timeout_};
 }
 
 Request Communicator::exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives,
@@ -102,7 +102,7 @@ Request Communicator::exchange(std::span<const Outgoing> sends, std::span<const 
             "a message from rank {} of {}", message.peer, size_);
   }
   return {begin_exchange(sends, receives, tag),
-          describe_collective(fmt::format("exchange of {}s", name_of(tag))), patience_};
+          describe_collective(fmt::format("exchange of {}s", name_of(tag))), timeout_};
 }
 
 std::unique_ptr<Request::Operation> Communicator::begin_exchange(std::span<const Outgoing> sends,
@@ -133,7 +133,7 @@ Request Communicator::reduce_scatter(TensorView tensor, std::span<const grid::Ra
     end = slice.end;
   }
   require(end == tensor.count(), "slices of {} elements for a tensor of {}", end, tensor.count());
-  return {begin_reduce_scatter(tensor, slices), describe_collective("reduce-scatter"), patience_};
+  return {begin_reduce_scatter(tensor, slices), describe_collective("reduce-scatter"), timeout_};
 }
 
 std::vector<std::string> Communicator::all_gather_texts(const std::string& mine) {

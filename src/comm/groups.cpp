@@ -26,7 +26,7 @@ Groups make_groups(Communicator& world, const grid::Grid& grid) {
           world.size());
   Groups groups;
   groups.grid = grid;
-  groups.place = grid.coordinates_of(world.rank());
+  groups.coordinates = grid.coordinates_of(world.rank());
   groups.world = &world;
   const auto along = [&](grid::Axis axis, std::string_view name) {
     return world.subgroup(grid.group_of(world.rank(), axis), std::string(name) + " group");

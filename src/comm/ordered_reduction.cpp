@@ -9,14 +9,14 @@ namespace {
 
 /// The same additions, arranged so that the sum ends in part `home`: a sum of two has the same bits
 /// whichever operand takes it up.
-std::vector<ops::FoldPair> homed(std::span<const grid::FoldStep> steps, std::int64_t parts,
-                                 std::int64_t home) {
+std::vector<ReductionStep> steps_ending_at(std::span<const ReductionStep> steps, std::int64_t parts,
+                                           std::int64_t home) {
   std::vector<std::int64_t> holder(static_cast<std::size_t>(parts));
   for (std::size_t i = 0; i < holder.size(); ++i) {
     holder[i] = static_cast<std::int64_t>(i);
   }
-  std::vector<ops::FoldPair> result;
-  for (const grid::FoldStep& step : steps) {
+  std::vector<ReductionStep> result;
+  for (const ReductionStep& step : steps) {
     std::int64_t into = holder[static_cast<std::size_t>(step.into)];
     std::int64_t from = holder[static_cast<std::size_t>(step.from)];
     if (from == home) {
@@ -40,14 +40,6 @@ std::int64_t received_parts(const grid::SumTree& tree, std::int64_t ranks, std::
   return parts;
 }
 
-std::vector<ops::FoldPair> fold_pairs(std::span<const grid::FoldStep> steps) {
-  std::vector<ops::FoldPair> pairs;
-  for (const grid::FoldStep& step : steps) {
-    pairs.push_back({step.into, step.from});
-  }
-  return pairs;
-}
-
 OrderedReduction::OrderedReduction(Communicator& group, const grid::SumTree& tree) : group_(group) {
   require(tree.leaves() % group.size() == 0, "{} lanes for {} ranks", tree.leaves(), group.size());
   std::vector<grid::Range> nodes;
@@ -62,7 +54,7 @@ OrderedReduction::OrderedReduction(Communicator& group, const grid::SumTree& tre
     nodes.insert(nodes.end(), own.begin(), own.end());
   }
   parts_ = static_cast<std::int64_t>(nodes.size());
-  steps_ = homed(grid::fold_steps(tree, nodes), parts_, first_own_part_);
+  steps_ = steps_ending_at(grid::reduction_steps(tree, nodes), parts_, first_own_part_);
 }
 
 OrderedReduction::Pending OrderedReduction::start(std::span<const TensorView> partials,

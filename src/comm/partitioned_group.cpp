@@ -6,26 +6,26 @@
 namespace strata::comm {
 namespace {
 
-std::vector<ops::FoldPair> leaf_steps(const grid::SumTree& tree) {
+std::vector<ReductionStep> steps_over_leaves(const grid::SumTree& tree) {
   std::vector<grid::Range> leaves;
   for (std::int64_t p = 0; p < tree.leaves(); ++p) {
     leaves.push_back({p, p + 1});
   }
-  return fold_pairs(grid::fold_steps(tree, leaves));
+  return grid::reduction_steps(tree, leaves);
 }
 
 }  // namespace
 
-PartGroup::PartGroup(Communicator& group, std::int64_t parts)
+PartitionedGroup::PartitionedGroup(Communicator& group, std::int64_t parts)
     : group_(&group),
       tree_(parts),
       own_(grid::even_part(parts, group.size(), group.rank())),
-      steps_(leaf_steps(tree_)) {}
+      steps_(steps_over_leaves(tree_)) {}
 
-PartGroup::PartGroup(std::int64_t parts)
-    : group_(nullptr), tree_(parts), own_{0, parts}, steps_(leaf_steps(tree_)) {}
+PartitionedGroup::PartitionedGroup(std::int64_t parts)
+    : group_(nullptr), tree_(parts), own_{0, parts}, steps_(steps_over_leaves(tree_)) {}
 
-void PartGroup::all_gather_parts(const ConstTensorView& mine, const TensorView& all) {
+void PartitionedGroup::all_gather_parts(const ConstTensorView& mine, const TensorView& all) {
   if (ranks() == 1) {
     require(mine.raw() == all.raw(), "parts of one rank that are not in their place");
     return;

@@ -12,18 +12,18 @@ std::int64_t row_elements(const TensorView& tensor) {
 }  // namespace
 
 ShardGroup::ShardGroup(Communicator& group, std::int64_t shards, Summation summation)
-    : PartGroup(group, shards),
+    : PartitionedGroup(group, shards),
       summation_(summation),
-      fold_(grid::running_fold(tree(), own())),
+      fold_(grid::running_reduction(tree(), own())),
       reduction_(std::in_place, group, tree()) {
   require(summation == Summation::kInvariant || shards == group.size(),
           "{} shards on {} ranks under the library's sums", shards, group.size());
 }
 
 ShardGroup::ShardGroup(std::int64_t shards)
-    : PartGroup(shards),
+    : PartitionedGroup(shards),
       summation_(Summation::kInvariant),
-      fold_(grid::running_fold(tree(), own())) {}
+      fold_(grid::running_reduction(tree(), own())) {}
 
 grid::Range ShardGroup::own_rows(std::int64_t rows) const {
   return group() == nullptr ? grid::Range{0, rows}
@@ -31,7 +31,7 @@ grid::Range ShardGroup::own_rows(std::int64_t rows) const {
 }
 
 std::int64_t ShardGroup::accumulators(std::int64_t shards, const grid::Range& own) {
-  return grid::running_fold(grid::SumTree(shards), own).accumulators;
+  return grid::running_reduction(grid::SumTree(shards), own).accumulators;
 }
 
 std::int64_t ShardGroup::receive_elements(std::int64_t shards, const grid::Range& own,
@@ -44,7 +44,7 @@ std::int64_t ShardGroup::receive_elements(std::int64_t shards, const grid::Range
 
 void ShardGroup::fold_after(ops::Context& context, std::span<const TensorView> accumulators,
                             std::size_t shard) const {
-  const std::vector<ops::FoldPair> steps = fold_pairs(fold_.after[shard]);
+  const std::vector<ReductionStep>& steps = fold_.after[shard];
   if (!steps.empty()) {
     ops::fold(context, accumulators, steps);
   }

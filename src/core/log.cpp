@@ -11,7 +11,7 @@
 namespace strata {
 
 void Log::open_file(const std::string& path) {
-  if (voice_ == Voice::kSilent) {
+  if (output_ == Output::kSilent) {
     return;
   }
   file_.reset(std::fopen(path.c_str(), "a"));

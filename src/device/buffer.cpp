@@ -62,7 +62,7 @@ void copy_bytes(const ConstTensorView& from, const TensorView& to, void* stream)
   if (from.bytes() == 0) {
     return;
   }
-  if (from.place() == Place::kHost && to.place() == Place::kHost) {
+  if (from.memory_space() == MemorySpace::kHost && to.memory_space() == MemorySpace::kHost) {
     std::memmove(to.raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
   } else {
     cuda::copy(to.raw(), from.raw(), from.bytes(), stream);
@@ -108,7 +108,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 TensorView Buffer::view(std::int64_t offset_bytes, const Shape& shape, DType dtype) const {
-  const TensorView tensor(data_ + offset_bytes, shape, dtype, device_.place());
+  const TensorView tensor(data_ + offset_bytes, shape, dtype, device_.memory_space());
   require(offset_bytes >= 0 && offset_bytes + tensor.bytes() <= bytes_,
           "a tensor of {} bytes at {} in a buffer of {} bytes", tensor.bytes(), offset_bytes,
           bytes_);

@@ -5,7 +5,7 @@
 namespace strata::device {
 
 HostCopy::HostCopy(const ConstTensorView& tensor) : tensor_(tensor), view_(tensor) {
-  if (tensor.place() == Place::kHost) {
+  if (tensor.memory_space() == MemorySpace::kHost) {
     return;
   }
   if (!tensor.empty()) {
@@ -21,7 +21,7 @@ void HostCopy::update(Stream& stream) {
 }
 
 HostView::HostView(const ConstTensorView& tensor, Stream& stream) : view_(tensor) {
-  if (tensor.place() == Place::kHost) {
+  if (tensor.memory_space() == MemorySpace::kHost) {
     return;
   }
   memory_ = Buffer(Device::cpu(), tensor.bytes());
@@ -35,7 +35,7 @@ void write_from_host(
     const TensorView& tensor,
     const std::function<void(std::int64_t first, const TensorView& piece)>& write) {
   const std::int64_t count = tensor.count();
-  if (tensor.place() == Place::kHost) {
+  if (tensor.memory_space() == MemorySpace::kHost) {
     if (count > 0) {
       write(0, tensor.reshaped(Shape{count}));
     }

@@ -11,14 +11,14 @@ namespace {
 
 double imbalance_of(std::span<const double> costs, std::span<const Range> stages) {
   double total = 0.0;
-  double dearest = 0.0;
+  double slowest = 0.0;
   for (const Range& stage : stages) {
     const double cost =
         std::accumulate(costs.begin() + stage.begin, costs.begin() + stage.end, 0.0);
     total += cost;
-    dearest = std::max(dearest, cost);
+    slowest = std::max(slowest, cost);
   }
-  return total > 0.0 ? dearest * static_cast<double>(stages.size()) / total : 1.0;
+  return total > 0.0 ? slowest * static_cast<double>(stages.size()) / total : 1.0;
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ StageSplit balanced_split(std::span<const double> costs, std::int64_t stages) {
   std::vector<double> before(costs.size() + 1, 0.0);
   std::partial_sum(costs.begin(), costs.end(), before.begin() + 1);
 
-  // best[s][n]: the cost of the dearest stage where layers [n, layers) are divided among s stages
+  // best[s][n]: the cost of the slowest stage where layers [n, layers) are divided among s stages
   // as well as can be.
   constexpr double kImpossible = std::numeric_limits<double>::infinity();
   const auto row = static_cast<std::size_t>(layers) + 1;

@@ -32,8 +32,8 @@ void SumTree::collect(const Range& node, const Range& range, std::vector<Range>&
   collect({middle, node.end}, range, nodes);
 }
 
-std::vector<FoldStep> fold_steps(const SumTree& tree, std::span<const Range> nodes) {
-  std::vector<FoldStep> steps;
+std::vector<ReductionStep> reduction_steps(const SumTree& tree, std::span<const Range> nodes) {
+  std::vector<ReductionStep> steps;
   std::size_t next = 0;  // the tree is walked from left to right, as the parts lie
   // The part that holds a node's sum once its subtree has been added up: that of its first leaf.
   const std::function<std::int64_t(const Range&)> add_up = [&](const Range& node) {
@@ -51,8 +51,8 @@ std::vector<FoldStep> fold_steps(const SumTree& tree, std::span<const Range> nod
   return steps;
 }
 
-RunningFold running_fold(const SumTree& tree, const Range& leaves) {
-  RunningFold fold;
+RunningReduction running_reduction(const SumTree& tree, const Range& leaves) {
+  RunningReduction fold;
   fold.nodes = tree.nodes_within(leaves);
   for (std::size_t n = 0; n < fold.nodes.size(); ++n) {
     // Leaves come in order, so the partial sums that wait form a stack: the left siblings on the
@@ -75,8 +75,8 @@ RunningFold running_fold(const SumTree& tree, const Range& leaves) {
   return fold;
 }
 
-RunningFold joint_fold(const SumTree& tree, const Range& leaves) {
-  RunningFold fold;
+RunningReduction joint_reduction(const SumTree& tree, const Range& leaves) {
+  RunningReduction fold;
   fold.nodes = tree.nodes_within(leaves);
   fold.accumulators = leaves.count();
   fold.after.resize(static_cast<std::size_t>(leaves.count()));

@@ -93,7 +93,7 @@ void Layer::backward_input_lanes(std::span<const LayerPass> passes,
   }
 }
 
-void Layer::remake(const LayerPass& pass) const {
+void Layer::recompute(const LayerPass& pass) const {
   forward(pass);
 }
 

@@ -14,10 +14,10 @@ namespace strata::ops {
 
 /// Throws std::logic_error unless the tensor lies in the memory of the context's device. No tensor,
 /// an empty view, lies everywhere.
-inline void require_place(const Context& context, const ConstTensorView& tensor) {
-  require(tensor.empty() || tensor.place() == context.device().place(),
+inline void require_memory_space(const Context& context, const ConstTensorView& tensor) {
+  require(tensor.empty() || tensor.memory_space() == context.device().memory_space(),
           "an operation on {} was given a tensor in {} memory", context.device().text(),
-          name_of(tensor.place()));
+          name_of(tensor.memory_space()));
 }
 
 /// Throws std::logic_error unless `tensor`, called `name`, has this dtype and shape.
@@ -49,9 +49,9 @@ inline void require_bias_residual(const ConstTensorView& sum, const ConstTensorV
 }
 
 /// Throws std::logic_error unless every addition is of one of `parts` parts to another.
-inline void require_steps(std::span<const FoldPair> steps, std::int64_t parts,
+inline void require_steps(std::span<const ReductionStep> steps, std::int64_t parts,
                           std::string_view name) {
-  for (const FoldPair& step : steps) {
+  for (const ReductionStep& step : steps) {
     require(step.into >= 0 && step.into < parts && step.from >= 0 && step.from < parts &&
                 step.into != step.from,
             "{} adds part {} to part {} of {}", name, step.from, step.into, parts);

@@ -11,12 +11,12 @@ namespace strata::ops {
 
 Context::Context(int threads) : threads_(threads), stream_(device::Device::cpu()) {
   require(threads >= 1, "a context with {} threads", threads);
-  primitives_ = std::make_unique<Primitives>(threads);
+  primitives_ = std::make_unique<PrimitiveCache>(threads);
 }
 
 Context::Context(device::Stream stream, const CudaOptions& options)
     : threads_(1), stream_(std::move(stream)) {
-  cuda_state_ = std::make_unique<CudaState>(stream_.device(), options);
+  cuda_resources_ = std::make_unique<CudaResources>(stream_.device(), options);
 }
 
 Context Context::cuda(const device::Device& device, const CudaOptions& options) {
@@ -24,20 +24,20 @@ Context Context::cuda(const device::Device& device, const CudaOptions& options) 
   return {device::Stream(device), options};
 }
 
-Primitives& Context::primitives() {
+PrimitiveCache& Context::primitives() {
   require(primitives_ != nullptr, "an operation for the CPU was given a context of {}",
           device().text());
   return *primitives_;
 }
 
-CudaState& Context::cuda_state() {
-  require(cuda_state_ != nullptr, "an operation for GPUs was given a context of {}",
+CudaResources& Context::cuda_resources() {
+  require(cuda_resources_ != nullptr, "an operation for GPUs was given a context of {}",
           device().text());
-  return *cuda_state_;
+  return *cuda_resources_;
 }
 
 std::int64_t Context::scratch_bytes() const {
-  return cuda_state_ == nullptr ? 0 : cuda_state_->scratch_bytes();
+  return cuda_resources_ == nullptr ? 0 : cuda_resources_->scratch_bytes();
 }
 
 Context::~Context() = default;

@@ -8,27 +8,28 @@
 
 namespace strata::ops {
 
-void Recorder::enable() {
+void GraphCache::enable() {
   require(context_.device().kind() == device::DeviceKind::kCuda,
           "graphs of work that is done by {}", context_.device().text());
   is_enabled_ = true;
 }
 
-std::int64_t Recorder::graphs() const {
+std::int64_t GraphCache::graphs() const {
   return std::ranges::count_if(pieces_,
                                [](const auto& entry) { return entry.second.graph.has_value(); });
 }
 
-void Recorder::run(const Key& key, const std::function<void()>& work) {
+void GraphCache::run(const Key& key, const std::function<void()>& work) {
   if (!is_enabled_) {
     work();
     return;
   }
   const auto found = pieces_.find(key);
-  if (found == pieces_.end() || found->second.scratch != context_.cuda_state().scratch_number()) {
+  if (found == pieces_.end() ||
+      found->second.scratch != context_.cuda_resources().scratch_number()) {
     // As it comes, so that libraries are opened, kernels loaded and scratch memory is large enough.
     work();
-    pieces_[key] = {.scratch = context_.cuda_state().scratch_number(), .graph = {}};
+    pieces_[key] = {.scratch = context_.cuda_resources().scratch_number(), .graph = {}};
     return;
   }
   Piece& piece = found->second;

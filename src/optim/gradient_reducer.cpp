@@ -19,13 +19,14 @@ std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_rank
 }
 
 /// How a rank adds its own lanes.
-grid::RunningFold fold_of(const grid::SumTree& lanes, std::int64_t data_ranks,
-                          std::int64_t data_rank, const GradientReducer::Sizes& sizes) {
+grid::RunningReduction fold_of(const grid::SumTree& lanes, std::int64_t data_ranks,
+                               std::int64_t data_rank, const GradientReducer::Sizes& sizes) {
   if (sizes.summation == comm::Summation::kLibrary) {
-    return grid::running_fold(grid::SumTree(1), {0, 1});
+    return grid::running_reduction(grid::SumTree(1), {0, 1});
   }
   const grid::Range own = grid::even_part(lanes.leaves(), data_ranks, data_rank);
-  return sizes.joins_lanes ? grid::joint_fold(lanes, own) : grid::running_fold(lanes, own);
+  return sizes.joins_lanes ? grid::joint_reduction(lanes, own)
+                           : grid::running_reduction(lanes, own);
 }
 
 }  // namespace
@@ -33,7 +34,7 @@ grid::RunningFold fold_of(const grid::SumTree& lanes, std::int64_t data_ranks,
 std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
                                                     std::int64_t data_ranks, std::int64_t data_rank,
                                                     const BucketPlan& plan, const Sizes& sizes) {
-  const grid::RunningFold fold = fold_of(lanes, data_ranks, data_rank, sizes);
+  const grid::RunningReduction fold = fold_of(lanes, data_ranks, data_rank, sizes);
   const std::int64_t element_bytes = size_bytes(compute_dtype(sizes.dtype));
   return {{"gradients", fold.accumulators * sizes.elements * element_bytes},
           {"received gradients",
@@ -96,8 +97,8 @@ void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
   }
   const auto lane = static_cast<std::size_t>(m / microbatches_per_lane_);
   const bool last_lane = lane + 1 == fold_.accumulator.size();
-  std::vector<ops::FoldPair> steps;
-  for (const grid::FoldStep& step : fold_.after[lane]) {
+  std::vector<ReductionStep> steps;
+  for (const ReductionStep& step : fold_.after[lane]) {
     steps.push_back({step.into, step.from});
   }
   const std::vector<Bucket>& buckets = plan_.buckets();

@@ -99,7 +99,7 @@ TiedExchange::TiedExchange(ops::Context& context, comm::Communicator& pipeline_g
 
 void TiedExchange::add(const TensorView& into, const TensorView& from) {
   const std::array<TensorView, 2> parts{into, from};
-  const std::array<ops::FoldPair, 1> steps{{{.into = 0, .from = 1}}};
+  const std::array<ReductionStep, 1> steps{{{.into = 0, .from = 1}}};
   ops::fold(context_, parts, steps);
 }
 

@@ -101,9 +101,9 @@ class Checker {
   }
 
   // That of the action's microbatch on the chunk of `place`.
-  Progress& progress_of(std::vector<Progress>& progress, const StageChunk& place,
+  Progress& progress_of(std::vector<Progress>& progress, const StageChunk& chunk_of_stage,
                         const Action& action) const {
-    return progress[static_cast<std::size_t>(place.chunk * schedule_.microbatches +
+    return progress[static_cast<std::size_t>(chunk_of_stage.chunk * schedule_.microbatches +
                                              action.microbatch)];
   }
 
@@ -114,10 +114,10 @@ class Checker {
     std::vector<std::int64_t> last_weight(static_cast<std::size_t>(schedule_.chunks), -1);
     bool reduced = false;
     for (const Action& action : actions_of(stage)) {
-      const StageChunk place{.stage = stage, .chunk = action.chunk};
-      const auto before = upstream(schedule_, place);
-      const auto after = downstream(schedule_, place);
-      Progress& seen = progress_of(progress, place, action);
+      const StageChunk chunk_of_stage{.stage = stage, .chunk = action.chunk};
+      const auto before = upstream(schedule_, chunk_of_stage);
+      const auto after = downstream(schedule_, chunk_of_stage);
+      Progress& seen = progress_of(progress, chunk_of_stage, action);
       if (reduced) {
         error(stage, action, "comes after the reduce");
       }

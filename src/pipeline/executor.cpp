@@ -70,11 +70,11 @@ class Executor::Run {
         const device::ProfileRange range(text_of(action));
         perform(action);
         // Here the host waits for what a GPU computes.
-        timed([&] { group_.pace(); });
+        timed([&] { group_.throttle(); });
       }
       if (observer_) {
         // A GPU has only been told what to do.
-        group_.settle();
+        group_.drain();
         stage_.synchronize();
       }
       const double end = now_seconds();
@@ -97,21 +97,21 @@ class Executor::Run {
     return std::vector<Messages>(static_cast<std::size_t>(microbatches));
   }
 
-  [[nodiscard]] std::int64_t turn_of(std::int64_t m, std::int64_t lane) const {
-    return m * stage_.together() + lane;
+  [[nodiscard]] std::int64_t execution_index_of(std::int64_t m, std::int64_t lane) const {
+    return m * stage_.concurrent_lanes() + lane;
   }
 
   /// The microbatches of an action: the m-th of each of the lanes that are computed together.
   [[nodiscard]] std::vector<nn::Microbatch> microbatches(std::int64_t m) {
-    std::vector<nn::Microbatch> together;
-    for (std::int64_t k = 0; k < stage_.together(); ++k) {
+    std::vector<nn::Microbatch> concurrent;
+    for (std::int64_t k = 0; k < stage_.concurrent_lanes(); ++k) {
       const std::int64_t number = k * turns_ + m;
-      together.push_back({.number = number,
-                          .turn = turn_of(m, k),
-                          .input = stage_.is_first() ? source_.inputs(number) : ConstTensorView(),
-                          .first_sample = source_.first_row(number)});
+      concurrent.push_back({.number = number,
+                            .execution_index = execution_index_of(m, k),
+                            .input = stage_.is_first() ? source_.inputs(number) : ConstTensorView(),
+                            .first_sample = source_.first_row(number)});
     }
-    return together;
+    return concurrent;
   }
 
   void perform(const Action& action) {
@@ -139,8 +139,8 @@ class Executor::Run {
         backward_input(m);
         break;
       case ActionKind::kSendGradient:
-        for (std::int64_t k = 0; k < stage_.together(); ++k) {
-          for (const TensorView& gradient : stage_.input_gradients_of(turn_of(m, k))) {
+        for (std::int64_t k = 0; k < stage_.concurrent_lanes(); ++k) {
+          for (const TensorView& gradient : stage_.input_gradients_of(execution_index_of(m, k))) {
             send(gradient, action.peer, comm::Tag::kGradient, gradient_sends_[index]);
           }
         }
@@ -212,8 +212,8 @@ class Executor::Run {
   template <typename TensorsOf>
   void receive(const Action& action, Messages& messages, comm::Tag tag,
                const TensorsOf& tensors_of) {
-    for (std::int64_t k = 0; k < stage_.together(); ++k) {
-      for (const TensorView& tensor : tensors_of(turn_of(action.microbatch, k))) {
+    for (std::int64_t k = 0; k < stage_.concurrent_lanes(); ++k) {
+      for (const TensorView& tensor : tensors_of(execution_index_of(action.microbatch, k))) {
         messages.add(group_.receive(tensor, action.peer, tag));
       }
     }
@@ -232,7 +232,7 @@ class Executor::Run {
         // What this stage sent from the slot may be a view of the input.
         wait_for_slot(activation_sends_, m, stage_.slots().inputs);
         receive(action, activation_receives_[index], comm::Tag::kActivation,
-                [&](std::int64_t turn) { return stage_.inputs_of(turn); });
+                [&](std::int64_t execution_index) { return stage_.inputs_of(execution_index); });
       } else if (action.kind == ActionKind::kReceiveGradient) {
         if (m - stage_.slots().gradients >= weights_done_) {
           return;
@@ -241,7 +241,9 @@ class Executor::Run {
           wait_for_slot(gradient_sends_, m, stage_.slots().gradients);
         }
         receive(action, gradient_receives_[index], comm::Tag::kGradient,
-                [&](std::int64_t turn) { return stage_.output_gradients_of(turn); });
+                [&](std::int64_t execution_index) {
+                  return stage_.output_gradients_of(execution_index);
+                });
       }
     }
   }
@@ -302,7 +304,7 @@ std::vector<ops::LossSums> Executor::evaluate(const Schedule& schedule, Microbat
           name_of(schedule.kind));
   static_cast<void>(
       Run(*this, schedule, source, nn::Mode::kEvaluation, 0.0, nullptr, see).finish());
-  group_.settle();
+  group_.drain();
   return stage_.losses();
 }
 

@@ -32,28 +32,29 @@ std::vector<Action> forwards_leading_by(std::int64_t lead, std::int64_t microbat
 
 // The place that an action on `place` exchanges messages with: none where the chain ends or where
 // the neighbour lies on the same stage.
-std::optional<StageChunk> remote(std::optional<StageChunk> neighbour, const StageChunk& place) {
-  return neighbour && neighbour->stage != place.stage ? neighbour : std::nullopt;
+std::optional<StageChunk> remote(std::optional<StageChunk> neighbour,
+                                 const StageChunk& chunk_of_stage) {
+  return neighbour && neighbour->stage != chunk_of_stage.stage ? neighbour : std::nullopt;
 }
 
 }  // namespace
 
-std::optional<StageChunk> upstream(const Schedule& schedule, const StageChunk& place) {
-  if (place.stage > 0) {
-    return StageChunk{.stage = place.stage - 1, .chunk = place.chunk};
+std::optional<StageChunk> upstream(const Schedule& schedule, const StageChunk& chunk_of_stage) {
+  if (chunk_of_stage.stage > 0) {
+    return StageChunk{.stage = chunk_of_stage.stage - 1, .chunk = chunk_of_stage.chunk};
   }
-  if (place.chunk > 0) {
-    return StageChunk{.stage = schedule.stages - 1, .chunk = place.chunk - 1};
+  if (chunk_of_stage.chunk > 0) {
+    return StageChunk{.stage = schedule.stages - 1, .chunk = chunk_of_stage.chunk - 1};
   }
   return std::nullopt;
 }
 
-std::optional<StageChunk> downstream(const Schedule& schedule, const StageChunk& place) {
-  if (place.stage + 1 < schedule.stages) {
-    return StageChunk{.stage = place.stage + 1, .chunk = place.chunk};
+std::optional<StageChunk> downstream(const Schedule& schedule, const StageChunk& chunk_of_stage) {
+  if (chunk_of_stage.stage + 1 < schedule.stages) {
+    return StageChunk{.stage = chunk_of_stage.stage + 1, .chunk = chunk_of_stage.chunk};
   }
-  if (place.chunk + 1 < schedule.chunks) {
-    return StageChunk{.stage = 0, .chunk = place.chunk + 1};
+  if (chunk_of_stage.chunk + 1 < schedule.chunks) {
+    return StageChunk{.stage = 0, .chunk = chunk_of_stage.chunk + 1};
   }
   return std::nullopt;
 }
@@ -93,9 +94,11 @@ Schedule insert_communication(const Schedule& computed) {
     actions.clear();
     bool has_gradients = false;
     for (const Action& action : computed.stage_actions[static_cast<std::size_t>(stage)]) {
-      const StageChunk place{.stage = stage, .chunk = action.chunk};
-      const std::optional<StageChunk> before = remote(upstream(computed, place), place);
-      const std::optional<StageChunk> after = remote(downstream(computed, place), place);
+      const StageChunk chunk_of_stage{.stage = stage, .chunk = action.chunk};
+      const std::optional<StageChunk> before =
+          remote(upstream(computed, chunk_of_stage), chunk_of_stage);
+      const std::optional<StageChunk> after =
+          remote(downstream(computed, chunk_of_stage), chunk_of_stage);
       const auto exchange = [&](ActionKind kind, const std::optional<StageChunk>& with) {
         if (with) {
           actions.push_back({.kind = kind,

@@ -79,7 +79,8 @@ void require_fits_memory(const Plan& plan, std::int64_t rank, std::int64_t free_
   }
   const std::optional<std::string> change = what_would_fit(plan, rank, free_bytes, stored);
   fail(ExitCode::kPeer, "stage {} needs {} of its GPU's memory ({}), and {} are free; {}",
-       mine.place.pipeline, bytes_text(needed), largest_of(mine.memory), bytes_text(free_bytes),
+       mine.coordinates.pipeline, bytes_text(needed), largest_of(mine.memory),
+       bytes_text(free_bytes),
        change ? fmt::format("{} would fit", *change)
               : "neither train.recompute nor a smaller batch.micro would fit: use more ranks "
                 "(parallel.pipeline, parallel.tensor) or a smaller model");

@@ -133,7 +133,7 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
   }
   const nn::ModelOptions options{
       .layers = layer_lines(c, data),
-      .loss = decide_loss(c, data),
+      .loss = resolve_loss(c, data),
       .input_shape = data.input_shape,
       .outputs = data.task == io::Task::kRegression ? data.target_shape.count() : data.classes,
       .seed = c.run.seed,
@@ -175,12 +175,12 @@ Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo&
   if (nn::is_transformer(config.model.transformer.preset)) {
     plan.config.model.transformer = nn::resolved(config.model.transformer);
   }
-  plan.grid = decide_grid(config, ranks);
+  plan.grid = resolve_grid(config, ranks);
   plan.config.parallel.data = plan.grid.data;
-  decide_virtual_grid(plan, stored);
+  resolve_virtual_grid(plan, stored);
   check_optimizer(config.optimizer.options);
   check_augmentation(config.data.augmentation, train_data);
-  plan.total_steps = decide_steps(plan.config, train_data.samples);
+  plan.total_steps = resolve_steps(plan.config, train_data.samples);
   if (plan.config.schedule.decay_steps == 0 && has_end(config.schedule.kind)) {
     plan.config.schedule.decay_steps = plan.total_steps;
   }
@@ -191,12 +191,12 @@ Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo&
   }
   plan.split = nn::split_model(*plan.model, plan.grid.pipeline, config.parallel.split);
   if (plan.model->joins_lanes()) {
-    plan.together = plan.lanes.leaves() / plan.grid.data;
+    plan.concurrent_lanes = plan.lanes.leaves() / plan.grid.data;
   }
-  const std::int64_t turns = plan.microbatches / plan.together;
-  plan.training = pipeline::make_schedule(config.parallel.schedule, plan.grid.pipeline, turns);
+  const std::int64_t executions = plan.microbatches / plan.concurrent_lanes;
+  plan.training = pipeline::make_schedule(config.parallel.schedule, plan.grid.pipeline, executions);
   plan.evaluation =
-      pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly, plan.grid.pipeline, turns);
+      pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly, plan.grid.pipeline, executions);
   check_stages(plan);
   pipeline::require_sound(plan.training);
   pipeline::require_sound(plan.evaluation);
@@ -205,14 +205,14 @@ Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo&
 
 namespace {
 
-nn::StageSpec stage_spec(const Plan& plan, const grid::Coordinates& place) {
+nn::StageSpec stage_spec(const Plan& plan, const grid::Coordinates& coordinates) {
   const RunConfig& c = plan.config;
   // Fused, gradients inside the stage share their memory. What is made again is there only once, so
   // both gradients of a layer must be computed with it.
   const bool fused = plan.grid.pipeline == 1 || c.train.recompute != nn::Recompute::kNone;
-  return {.layers = plan.split.stages[static_cast<std::size_t>(place.pipeline)],
-          .pass = pass_shape(plan, place.tensor),
-          .slots = pipeline::slots_for(plan.training, place.pipeline),
+  return {.layers = plan.split.stages[static_cast<std::size_t>(coordinates.pipeline)],
+          .pass = pass_shape(plan, coordinates.tensor),
+          .slots = pipeline::slots_for(plan.training, coordinates.pipeline),
           .order = fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit};
 }
 
@@ -233,13 +233,13 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   const auto add = [&](std::vector<nn::MemoryItem> items) {
     std::move(items.begin(), items.end(), std::back_inserter(memory));
   };
-  add(optim::GradientReducer::memory(plan.lanes, plan.grid.data, rank.place.data, rank.buckets,
-                                     rank.reducer_sizes));
-  add(optim::Optimizer::memory(c.optimizer.options, rank.buckets, rank.place.data,
+  add(optim::GradientReducer::memory(plan.lanes, plan.grid.data, rank.coordinates.data,
+                                     rank.buckets, rank.reducer_sizes));
+  add(optim::Optimizer::memory(c.optimizer.options, rank.buckets, rank.coordinates.data,
                                c.numerics.dtype));
   if (const auto tie = tied_stages(plan)) {
-    add({optim::TiedExchange::memory(rank.buckets, rank.place.data, rank.place.pipeline, *tie,
-                                     c.numerics.dtype)});
+    add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.data, rank.coordinates.pipeline,
+                                     *tie, c.numerics.dtype)});
   }
   add(nn::Stage::memory(*plan.model, rank.stage));
   add({optim::GradientNorm::memory(rank.buckets, plan.grid.data)});
@@ -278,7 +278,7 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
   // The masters, or the weights where they are the masters, and the optimizer's state.
   const std::size_t kinds = 1 + optim::Optimizer::state_names(c.optimizer.options).size();
   memory.push_back({"a checkpoint's copy", static_cast<std::int64_t>(kinds) *
-                                               rank.buckets.owned_elements(rank.place.data) *
+                                               rank.buckets.owned_elements(rank.coordinates.data) *
                                                size_bytes(compute_dtype(c.numerics.dtype))});
   return memory;
 }
@@ -302,10 +302,10 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
           microbatches * element * static_cast<double>(nn::local_shape(port, stage.pass).count());
     }
   };
-  if (rank.place.pipeline + 1 < plan.grid.pipeline) {
+  if (rank.coordinates.pipeline + 1 < plan.grid.pipeline) {
     add_crossing(stage.layers.end, true);
   }
-  if (rank.place.pipeline > 0) {
+  if (rank.coordinates.pipeline > 0) {
     add_crossing(stage.layers.begin, false);
   }
   const nn::LayerTraffic shards = nn::Stage::traffic(*plan.model, stage);
@@ -323,14 +323,14 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
                         static_cast<double>(rank.layout.weight_elements) * element)};
   std::vector<Traffic> all{neighbours, tensor, data};
   if (plan.model->joins_lanes()) {
-    const auto turns = static_cast<double>(plan.training.microbatches);
+    const auto executions = static_cast<double>(plan.training.microbatches);
     const nn::LayerTraffic lanes = nn::Stage::lane_traffic(*plan.model, stage, plan.grid.data);
-    all.push_back({"batch statistics of the lanes, in the data group", turns * lanes.messages,
-                   turns * lanes.bytes});
+    all.push_back({"batch statistics of the lanes, in the data group", executions * lanes.messages,
+                   executions * lanes.bytes});
   }
   if (const auto tie = tied_stages(plan)) {
     const nn::LayerTraffic tied = optim::TiedExchange::traffic(
-        rank.buckets, rank.place.data, rank.place.pipeline, *tie, c.numerics.dtype);
+        rank.buckets, rank.coordinates.data, rank.coordinates.pipeline, *tie, c.numerics.dtype);
     all.push_back(
         {"a tied table's gradients or weights, to the other stage", tied.messages, tied.bytes});
   }
@@ -357,17 +357,17 @@ std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
 
 RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   const RunConfig& c = plan.config;
-  const grid::Coordinates place = plan.grid.coordinates_of(rank);
-  const nn::StageSpec stage = stage_spec(plan, place);
+  const grid::Coordinates coordinates = plan.grid.coordinates_of(rank);
+  const nn::StageSpec stage = stage_spec(plan, coordinates);
   nn::ParameterLayout layout =
       nn::layout_of(plan.model->parameters(), stage.layers, stage.pass.shards);
   const auto bucket_elements = std::max<std::int64_t>(
       nn::ParameterLayout::kBlock, static_cast<std::int64_t>(c.parallel.bucket_mib * 1048576.0) /
                                        size_bytes(compute_dtype(c.numerics.dtype)));
   optim::BucketPlan buckets(layout, plan.grid.data, bucket_elements);
-  const bool first = place.pipeline == 0;
-  const bool last = place.pipeline + 1 == plan.grid.pipeline;
-  RankPlan result{.place = place,
+  const bool first = coordinates.pipeline == 0;
+  const bool last = coordinates.pipeline + 1 == plan.grid.pipeline;
+  RankPlan result{.coordinates = coordinates,
                   .stage = stage,
                   .layout = std::move(layout),
                   .buckets = std::move(buckets),
@@ -381,7 +381,7 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
                           .summation = c.numerics.mode,
                           .joins_lanes = plan.model->joins_lanes()};
   for (std::int64_t m = 0; m < plan.microbatches; ++m) {
-    result.offsets.push_back((place.data * plan.microbatches + m) * c.batch.micro);
+    result.offsets.push_back((coordinates.data * plan.microbatches + m) * c.batch.micro);
   }
   result.memory = memory_of(plan, result);
   result.host_memory = host_memory_of(plan, result);

@@ -60,9 +60,9 @@ std::string batch_text(const Plan& plan) {
       fmt::format("batch: {} samples = {} replica{} x {} microbatches x {} samples; {} steps",
                   c.batch.global, plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches,
                   c.batch.micro, plan.total_steps);
-  if (plan.together > 1) {
+  if (plan.concurrent_lanes > 1) {
     text += fmt::format(", {} lanes' microbatches together (batch statistics over all lanes)",
-                        plan.together);
+                        plan.concurrent_lanes);
   }
   if (plan.train_data.samples == 0) {
     return text + " (no data set)\n";

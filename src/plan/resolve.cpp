@@ -10,7 +10,7 @@
 
 namespace strata::plan {
 
-grid::Grid decide_grid(const RunConfig& config, std::int64_t ranks) {
+grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks) {
   grid::Grid grid{config.parallel.data, config.parallel.pipeline, config.parallel.tensor};
   if (ranks == 0) {
     grid.data = std::max<std::int64_t>(1, grid.data);
@@ -89,7 +89,7 @@ void check_fast(const RunConfig& config, const grid::Grid& grid) {
 
 }  // namespace
 
-void decide_virtual_grid(Plan& plan, const VirtualGrid& stored) {
+void resolve_virtual_grid(Plan& plan, const VirtualGrid& stored) {
   RunConfig& c = plan.config;
   if (c.numerics.mode == comm::Summation::kLibrary) {
     check_fast(c, plan.grid);
@@ -136,7 +136,7 @@ void decide_virtual_grid(Plan& plan, const VirtualGrid& stored) {
   plan.lanes = grid::SumTree(c.numerics.lanes);
 }
 
-std::int64_t decide_steps(const RunConfig& config, std::int64_t samples) {
+std::int64_t resolve_steps(const RunConfig& config, std::int64_t samples) {
   const auto& t = config.train;
   if ((t.steps > 0) == (t.epochs > 0.0)) {
     fail(ExitCode::kUsage, "{}: set one of train.steps and train.epochs above 0",
@@ -170,7 +170,7 @@ void check_optimizer(const optim::OptimizerOptions& options) {
   }
 }
 
-nn::LossKind decide_loss(const RunConfig& config, const io::DatasetInfo& data) {
+nn::LossKind resolve_loss(const RunConfig& config, const io::DatasetInfo& data) {
   const bool classes = data.task != io::Task::kRegression;
   const nn::LossKind natural =
       classes ? nn::LossKind::kCrossEntropy : nn::LossKind::kMeanSquaredError;
@@ -272,7 +272,7 @@ nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {
           .shards = {.count = c.numerics.shards,
                      .own = grid::even_part(c.numerics.shards, plan.grid.tensor, tensor)},
           .recompute = c.train.recompute,
-          .together = plan.together};
+          .concurrent_lanes = plan.concurrent_lanes};
 }
 
 void check_stages(const Plan& plan) {

@@ -9,14 +9,14 @@
 namespace strata::plan {
 
 /// The grid of `ranks` ranks; of as many as the config needs where that is 0.
-[[nodiscard]] grid::Grid decide_grid(const RunConfig& config, std::int64_t ranks);
+[[nodiscard]] grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks);
 
 /// Lanes, shards, microbatches, and what follows from them. Pre: plan.grid, plan.train_data.
-void decide_virtual_grid(Plan& plan, const VirtualGrid& stored);
+void resolve_virtual_grid(Plan& plan, const VirtualGrid& stored);
 
-[[nodiscard]] std::int64_t decide_steps(const RunConfig& config, std::int64_t samples);
+[[nodiscard]] std::int64_t resolve_steps(const RunConfig& config, std::int64_t samples);
 
-[[nodiscard]] nn::LossKind decide_loss(const RunConfig& config, const io::DatasetInfo& data);
+[[nodiscard]] nn::LossKind resolve_loss(const RunConfig& config, const io::DatasetInfo& data);
 
 void check_optimizer(const optim::OptimizerOptions& options);
 

@@ -137,19 +137,19 @@ void require_same_tokenizer(const plan::Plan& plan, const io::Checkpoint& checkp
 }
 
 /// While files are read and written, ranks with little to do wait for those with much.
-class FilePatience {
+class FileTimeout {
  public:
-  explicit FilePatience(comm::Communicator& group) : group_(group), before_(group.patience()) {
+  explicit FileTimeout(comm::Communicator& group) : group_(group), before_(group.timeout()) {
     constexpr double kTimesLonger = 10.0;
-    group.set_patience({.seconds = kTimesLonger * before_.seconds});
+    group.set_timeout({.seconds = kTimesLonger * before_.seconds});
   }
-  ~FilePatience() { group_.set_patience(before_); }
-  FilePatience(const FilePatience&) = delete;
-  FilePatience& operator=(const FilePatience&) = delete;
+  ~FileTimeout() { group_.set_timeout(before_); }
+  FileTimeout(const FileTimeout&) = delete;
+  FileTimeout& operator=(const FileTimeout&) = delete;
 
  private:
   comm::Communicator& group_;
-  comm::Patience before_;
+  comm::Timeout before_;
 };
 
 /// Writes and commits; throws AgreedError on every rank where any fails.
@@ -202,7 +202,7 @@ namespace {
 
 /// The checkpoint in one directory; every rank reads and checks a share of its files.
 io::Checkpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory) {
-  const FilePatience patience(world);
+  const FileTimeout timeout(world);
   std::optional<io::Checkpoint> checkpoint;
   comm::agree(world, [&] {
     checkpoint = io::Checkpoint::open(directory);
@@ -287,7 +287,7 @@ void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankSta
                      const std::string& config_text, std::int64_t step, Log& log) {
   comm::Communicator& world = *groups.world;
   const std::filesystem::path root = checkpoint_root(plan.config);
-  const FilePatience patience(world);
+  const FileTimeout timeout(world);
   std::error_code ignored;
   try {
     write_checkpoint(plan, world, state, config_text, step);

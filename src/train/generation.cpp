@@ -42,7 +42,7 @@ void require_finite(std::span<const float> logits) {
 plan::RankPlan generating_rank(const plan::Plan& plan) {
   plan::RankPlan rank = rank_plan(plan, 0);
   rank.stage.pass.microbatch = 1;
-  rank.stage.pass.together = 1;
+  rank.stage.pass.concurrent_lanes = 1;
   rank.stage.slots = {.activations = 1, .inputs = 0, .gradients = 0, .losses = 0};
   rank.stage.order = nn::BackwardOrder::kSplit;
   return rank;
@@ -133,7 +133,7 @@ std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) 
   const ConstTensorView ids(tokens, Shape{1, count});
   device::Buffer memory;
   ConstTensorView input = ids;
-  if (context_.device().place() != Place::kHost) {
+  if (context_.device().memory_space() != MemorySpace::kHost) {
     memory = device::Buffer(context_.device(), ids.bytes());
     const TensorView copy = memory.view(0, ids.shape(), ids.dtype());
     device::copy_tensor(ids, copy);

@@ -95,11 +95,11 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
       groups_(groups),
       stage_state_(context, plan, rank, groups),
       reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
-      optimizer_(context, plan.config.optimizer.options, rank.layout, rank.buckets, rank.place.data,
-                 stage_state_.weights()),
-      norm_(context, rank.layout, rank.buckets, rank.place.data, plan.grid.data) {
+      optimizer_(context, plan.config.optimizer.options, rank.layout, rank.buckets,
+                 rank.coordinates.data, stage_state_.weights()),
+      norm_(context, rank.layout, rank.buckets, rank.coordinates.data, plan.grid.data) {
   if (const auto tie = tied_stages(plan)) {
-    tie_.emplace(context, *groups.pipeline, rank.layout, rank.buckets, rank.place.data, *tie,
+    tie_.emplace(context, *groups.pipeline, rank.layout, rank.buckets, rank.coordinates.data, *tie,
                  plan.config.numerics.dtype);
   }
   if (has_masters()) {
@@ -183,7 +183,7 @@ std::vector<io::TensorSlice> RankState::slices() const {
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
     // What all tensor ranks hold, the first one writes.
-    if (rank_.place.tensor != 0 && placed.spec.split == nn::kNotSplit) {
+    if (rank_.coordinates.tensor != 0 && placed.spec.split == nn::kNotSplit) {
       continue;
     }
     slices.push_back({.name = "weights/" + placed.spec.name,

@@ -16,7 +16,7 @@ SampleFeed::SampleFeed(ops::Context& context, const io::Dataset& dataset,
   if (const std::int64_t bytes = plan::pinned_sample_bytes(device.kind(), dataset.info(), options);
       bytes > 0) {
     memory_ = device::Buffer(device, bytes);
-    crossing_.emplace(device, bytes);
+    staging_.emplace(device, bytes);
   }
   loader_.emplace(dataset, std::move(options));
 }
@@ -25,49 +25,49 @@ void SampleFeed::next() {
   if (!loader_) {
     return;
   }
-  if (!crossing_) {
+  if (!staging_) {
     loaded_ = &loader_->next();
     return;
   }
-  if (!crossing_->under_way) {
+  if (!staging_->under_way) {
     send();
   }
   take();
 }
 
 bool SampleFeed::ahead() {
-  if (crossing_ && !crossing_->under_way && loader_->ready()) {
+  if (staging_ && !staging_->under_way && loader_->ready()) {
     send();
   }
-  return crossing_ && crossing_->under_way;
+  return staging_ && staging_->under_way;
 }
 
 void SampleFeed::send() {
-  Crossing& crossing = *crossing_;
+  StagingBuffer& staging = *staging_;
   loaded_ = &loader_->next();
-  if (crossing.arrived.waits_due() > 0) {
-    crossing.arrived.wait_on_host();
+  if (staging.arrived.waits_due() > 0) {
+    staging.arrived.wait_on_host();
   }
   const ConstTensorView& all = loaded_->memory();
-  const TensorView pinned(crossing.pinned.raw(), all.shape(), all.dtype());
+  const TensorView pinned(staging.pinned.raw(), all.shape(), all.dtype());
   device::copy_tensor(all, pinned);
-  if (crossing.taken.waits_due() > 0) {
-    crossing.taken.wait(crossing.stream);
+  if (staging.taken.waits_due() > 0) {
+    staging.taken.wait(staging.stream);
   }
-  device::copy_tensor(pinned, crossing.landing.view(0, all.shape(), all.dtype()), crossing.stream);
-  crossing.arrived.record(crossing.stream);
-  crossing.under_way = true;
+  device::copy_tensor(pinned, staging.landing.view(0, all.shape(), all.dtype()), staging.stream);
+  staging.arrived.record(staging.stream);
+  staging.under_way = true;
 }
 
 void SampleFeed::take() {
-  Crossing& crossing = *crossing_;
+  StagingBuffer& staging = *staging_;
   const ConstTensorView& all = loaded_->memory();
-  crossing.arrived.wait(context_.stream());
+  staging.arrived.wait(context_.stream());
   // In the order of the stream: the step before has done with its samples.
-  device::copy_tensor(crossing.landing.view(0, all.shape(), all.dtype()),
+  device::copy_tensor(staging.landing.view(0, all.shape(), all.dtype()),
                       memory_.view(0, all.shape(), all.dtype()), context_.stream());
-  crossing.taken.record(context_.stream());
-  crossing.under_way = false;
+  staging.taken.record(context_.stream());
+  staging.under_way = false;
 }
 
 ConstTensorView SampleFeed::on_device(const ConstTensorView& tensor) const {

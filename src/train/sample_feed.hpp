@@ -36,8 +36,8 @@ class SampleFeed {
  private:
   /// A step's samples on their way to a GPU: to where they land, on a stream of their own, and from
   /// there to where the step reads them, on that of the computing.
-  struct Crossing {
-    Crossing(const device::Device& device, std::int64_t bytes)
+  struct StagingBuffer {
+    StagingBuffer(const device::Device& device, std::int64_t bytes)
         : pinned(bytes),
           landing(device, bytes),
           arrived(device, 2),
@@ -65,7 +65,7 @@ class SampleFeed {
   const io::LoadedStep* loaded_ = nullptr;
   // Of a GPU only.
   device::Buffer memory_;
-  std::optional<Crossing> crossing_;
+  std::optional<StagingBuffer> staging_;
 };
 
 /// One step of a feed as the executor asks for it.

@@ -62,10 +62,10 @@ double flag_of(bool stop) {
 
 }  // namespace
 
-StepSummary summarise_step(const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
+StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
                            RankState& state, StopRequest stop) {
   state.norm().begin(state.reducer().sums());
-  groups.pipeline->settle();
+  groups.pipeline->drain();
   // Waits for the squares too.
   const std::vector<ops::LossSums> losses = state.stage().losses();
   const std::span<const double> squares = state.norm().partials();

@@ -103,8 +103,9 @@ class Trainer {
     }
     if (config_.run.timeline == plan::Switch::kOn) {
       executor_.set_observer([this](const pipeline::Action& action, double from, double to) {
-        const std::string lanes =
-            plan_.together > 1 ? fmt::format(" of each of {} lanes", plan_.together) : "";
+        const std::string lanes = plan_.concurrent_lanes > 1
+                                      ? fmt::format(" of each of {} lanes", plan_.concurrent_lanes)
+                                      : "";
         timeline_.add(pipeline::text_of(action) + lanes, from, to);
       });
     }
@@ -159,7 +160,7 @@ class Trainer {
 
     const double reduced = now_seconds();
     const double tied = state_.combine_tied();
-    const StepSummary summary = summarise_step(plan_, rank_, setup_.groups, state_, stop_request());
+    const StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, stop_request());
     const double exchanged = tied + summary.communication_seconds;
     times.communication += exchanged;
     times.compute += now_seconds() - reduced - exchanged;
@@ -287,7 +288,7 @@ class Trainer {
     if (saved_step_ == step) {
       return;
     }
-    setup_.groups.world->settle();
+    setup_.groups.world->drain();
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
     save_checkpoint(plan_, setup_.groups, state_, setup_.config_text, step, setup_.log);
     saved_step_ = step;

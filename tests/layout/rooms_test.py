@@ -18,9 +18,22 @@ DESIGN = {
     "nn": "ops comm grid",
     "pipeline": "nn comm grid",
     "optim": "nn comm",
-    "plan": "pipeline nn grid",
+    "plan": "optim pipeline nn comm ops io device grid core",
     "train": "plan optim pipeline nn comm ops io device grid core",
     "app": "train plan optim pipeline nn comm ops io device grid core",
+}
+
+# The floors (sub-directories) of rooms: each and the floors of its room that it may include. "" is the room's own
+# directory; families of operations share only what lies below them.
+FLOORS = {
+    "app": {"": "commands config environment", "commands": "environment config", "environment": "config", "config": ""},
+    "nn": {"": "", "layers": ".", "model": "layers .", "stage": "model ."},
+    "comm": {"": "", "mpi": ".", "nccl": ".", "staged": ".", "in_process": "."},
+    "ops": {"": "cuda onednn simd", "simd": "", "onednn": ".", "cuda": ".", "cudnn": "cuda .",
+            **dict.fromkeys(("matmul", "attention", "convolution", "norm", "loss", "elementwise", "reduce", "embedding",
+                             "update"), "cudnn cuda onednn simd .")},
+    "io": {"hdf5": "", "files": "", "images": "files", "tokenizer": "hdf5 files", "dataset": "tokenizer hdf5 files",
+           "loader": "dataset files", "import": "dataset tokenizer images hdf5 files", "checkpoint": "hdf5"},
 }
 
 # Headers of libraries that one room keeps to itself.
@@ -67,10 +80,32 @@ def declaration_problems(rooms):
             yield f"CMakeLists.txt: {room} depends on {other}, which the design does not allow"
 
 
+def directory_of(root, room):
+    return root / "io" if room == "io" else root / "src" / room
+
+
+def floor_of(path, directory):
+    return "/".join(path.relative_to(directory).parts[:-1])
+
+
+def floor_problems(path, header, room, directory):
+    """`path` includes `header` of its own room, given from the room's directory."""
+    if not (directory / header).is_file():
+        yield f'includes "{header}", which {room} does not have'
+        return
+    floor, other = floor_of(path, directory), floor_of(directory / header, directory)
+    allowed_floors = FLOORS.get(room, {}).get(floor)
+    if allowed_floors is None:
+        if floor or other:
+            yield f'lies on the floor "{floor}", which {room} does not have'
+    elif other != floor and (other or ".") not in allowed_floors.split():
+        yield f'includes "{header}": {room}/{floor} may include of its room {allowed_floors or "nothing"}'
+
+
 def file_problems(root, rooms):
     sources = []
     for room in rooms:
-        for folder in (root / "src" / room, root / "include" / "strata" / room):
+        for folder in (directory_of(root, room), root / "include" / "strata" / room):
             if folder.is_dir():
                 sources += [(room, path) for path in sorted(folder.rglob("*")) if path.is_file()]
     known = {path for _, path in sources}
@@ -86,11 +121,12 @@ def file_problems(root, rooms):
                     yield f"{where}: includes {header}, but {other} is not in {room}'s DEPENDS"
                 if not (root / "include" / header).is_file():
                     yield f"{where}: includes {header}, which does not exist"
-            elif bracket == '"' and not (path.parent / header).is_file():
-                yield f"{where}: includes \"{header}\", which is not beside it"
+            elif bracket == '"':
+                for problem in floor_problems(path, header, room, directory_of(root, room)):
+                    yield f"{where}: {problem}"
             for pattern, owner in OWNERS.items():
                 if room != owner and re.fullmatch(pattern, header):
-                    yield f"{where}: includes {header}, which only src/{owner} may"
+                    yield f"{where}: includes {header}, which only {owner} may"
 
 
 def self_check():

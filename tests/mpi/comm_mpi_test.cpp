@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   strata::comm::MpiSession mpi(&argc, &argv);
   int status = 0;
   try {
-    mpi.world().set_patience({.seconds = 60.0});
+    mpi.world().set_timeout({.seconds = 60.0});
     status = strata::comm::test::run_all(mpi.world());
   } catch (const std::exception& error) {
     fmt::print(stderr, "rank {}: {}\n", mpi.world().rank(), error.what());

@@ -148,7 +148,7 @@ class Checkpoints(language.LanguageTest):
                                 ("blocks.1.attention.output.weight", (32, 32)),
                                 ("blocks.0.mlp.up.weight", (128, 32)),
                                 ("blocks.0.mlp.down.weight", (32, 128)),
-                                ("norm.gain", (32,))]:
+                                ("norm.weight", (32,))]:
                 array = parts[f"weights/{name}"]
                 self.assertEqual((array.shape, array.dtype), (shape, np.float32), name)
                 self.assertEqual(array[()].tobytes(), whole[f"weights/{name}"][()].tobytes(), name)

@@ -52,11 +52,11 @@ class OnGpu {
   void set(std::vector<T> values) {
     device::copy_tensor(TensorView(std::span(values), Shape{count_}), view(),
                         ranks_.context.stream());
-    ranks_.nccl.settle();
+    ranks_.nccl.drain();
   }
   [[nodiscard]] std::vector<T> values() const {
-    // With patience, for the copy below waits without.
-    ranks_.nccl.settle();
+    // With timeout, for the copy below waits without.
+    ranks_.nccl.drain();
     std::vector<T> found(static_cast<std::size_t>(count_));
     device::copy_tensor(view(), TensorView(std::span(found), Shape{count_}),
                         ranks_.context.stream());
@@ -257,13 +257,13 @@ void a_lost_message_ends_the_wait(Ranks& ranks, Findings& findings) {
   constexpr double kPatienceSeconds = 3.0;
   const std::int64_t last = ranks.size() - 1;
   if (ranks.rank() != last) {
-    ranks.nccl.set_patience({.seconds = kPatienceSeconds});
+    ranks.nccl.set_timeout({.seconds = kPatienceSeconds});
     const OnGpu<float> values(ranks, numbers<float>(ranks.rank(), 1000));
     std::string text;
     const auto begin = std::chrono::steady_clock::now();
     try {
       ranks.nccl.all_reduce(values.view());
-      ranks.nccl.settle();
+      ranks.nccl.drain();
     } catch (const Error& error) {
       findings.require_that(error.code() == ExitCode::kPeer, "exit code of a wait in vain");
       text = error.what();
@@ -339,11 +339,11 @@ int run_all(MpiSession& session) {
 }  // namespace strata::comm::test
 
 int main(int argc, char** argv) {
-  strata::comm::ask_for_hardware_queues();
+  strata::comm::request_hardware_queues();
   strata::comm::MpiSession mpi(&argc, &argv);
   int status = 0;
   try {
-    mpi.world().set_patience({.seconds = 60.0});
+    mpi.world().set_timeout({.seconds = 60.0});
     status = strata::comm::test::run_all(mpi);
   } catch (const std::exception& error) {
     fmt::print("[  FAILED  ] Nccl, rank {}: {} (0 ms)\n", mpi.world().rank(), error.what());

@@ -53,7 +53,7 @@ class Stall(harness.StrataTest):
         self.assertTrue(reports, finished.text)
         self.assertTrue(any(all(word in line for word in words) for line in reports), finished.text)
         for line in reports:
-            self.assertIn("run.patience sets", line)
+            self.assertIn("run.timeout sets", line)
 
     def test_a_replica_hangs(self):
         self.stall("replica", (2, 1), 1, ["data group"])

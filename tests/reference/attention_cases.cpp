@@ -69,7 +69,7 @@ void split_cross_entropy(Context& context) {
         .flat_slice(shard * rows * columns, rows * columns)
         .reshaped({rows, columns});
   };
-  std::vector<FoldPair> steps;
+  std::vector<ReductionStep> steps;
   for (std::int64_t shard = 0; shard < shards; ++shard) {
     cross_entropy_parts(context, shard_of(logits, shard, ids), targets.view(), shard * ids,
                         shard_of(parts, shard, kCrossEntropyParts));

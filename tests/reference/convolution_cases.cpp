@@ -93,16 +93,16 @@ template <typename T>
 void batch_norm(Context& context, Activation activation) {
   NormCase<T> c(context);
   constexpr double kEpsilon = 1e-5;
-  Tensor<T> mean(c.gain.shape());
-  Tensor<T> variance(c.gain.shape());
+  Tensor<T> mean(c.weight.shape());
+  Tensor<T> variance(c.weight.shape());
   column_statistics(context, c.x.view(), mean.view(), variance.view());
-  batch_norm_forward(context, c.x.view(), mean.view(), variance.view(), c.gain.view(),
+  batch_norm_forward(context, c.x.view(), mean.view(), variance.view(), c.weight.view(),
                      c.bias.view(), kEpsilon, activation, c.y.view());
   const ConstTensorView out = activation == Activation::kRelu ? c.y.view() : TensorView{};
   batch_norm_backward_sums(context, c.x.view(), mean.view(), variance.view(), kEpsilon, out,
-                           c.dy.view(), c.dgain.view(), c.dbias.view());
-  batch_norm_backward_input(context, c.x.view(), mean.view(), variance.view(), c.gain.view(),
-                            kEpsilon, out, c.dy.view(), c.dgain.view(), c.dbias.view(),
+                           c.dy.view(), c.dweight.view(), c.dbias.view());
+  batch_norm_backward_input(context, c.x.view(), mean.view(), variance.view(), c.weight.view(),
+                            kEpsilon, out, c.dy.view(), c.dweight.view(), c.dbias.view(),
                             c.dx.view());
   c.write_results(context);
 }
@@ -116,12 +116,12 @@ void group_norm(Context& context) {
   const Shape parts{shape.images, shape.groups};
   Tensor<T> mean(parts);
   Tensor<T> rstd(parts);
-  group_norm_forward(context, shape, c.x.view(), c.gain.view(), c.bias.view(), 1e-5, c.y.view(),
+  group_norm_forward(context, shape, c.x.view(), c.weight.view(), c.bias.view(), 1e-5, c.y.view(),
                      mean.view(), rstd.view());
-  group_norm_backward_input(context, shape, c.x.view(), c.gain.view(), mean.view(), rstd.view(),
+  group_norm_backward_input(context, shape, c.x.view(), c.weight.view(), mean.view(), rstd.view(),
                             c.dy.view(), c.dx.view());
   group_norm_backward_weight(context, shape, c.x.view(), mean.view(), rstd.view(), c.dy.view(),
-                             c.dgain.view(), c.dbias.view(), Accumulate::kOverwrite);
+                             c.dweight.view(), c.dbias.view(), Accumulate::kOverwrite);
   c.write_results(context);
 }
 

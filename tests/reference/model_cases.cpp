@@ -132,7 +132,7 @@ double pass(const Parts<T>& parts, std::int64_t m, const ConstTensorView& sample
             const ConstTensorView& targets, double scale) {
   const std::int64_t rows = sample.shape()[0];
   const std::vector<Microbatch> one{
-      {.number = m, .turn = m, .input = sample, .first_sample = m * rows}};
+      {.number = m, .execution_index = m, .input = sample, .first_sample = m * rows}};
   const auto copy_all = [](const auto& from, const auto& to) {
     for (std::size_t i = 0; i < from.size(); ++i) {
       device::copy_tensor(from[i], to[i]);

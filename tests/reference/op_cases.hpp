@@ -40,33 +40,33 @@ void write_stored(ops::Context& context, Tensor<T>& tensor) {
   }
 }
 
-/// What a normalisation with gain and bias reads, and what it writes.
+/// What a normalisation with weight and bias reads, and what it writes.
 template <typename T>
 struct NormCase {
   explicit NormCase(ops::Context& context)
       : x(read_stored<T>(context)),
-        gain(read_stored<T>(context)),
+        weight(read_stored<T>(context)),
         bias(read_stored<T>(context)),
         dy(read_stored<T>(context)),
         y(x.shape()),
         dx(x.shape()),
-        dgain(gain.shape()),
+        dweight(weight.shape()),
         dbias(bias.shape()) {}
 
   void write_results(ops::Context& context) {
     write_stored(context, y);
     write_stored(context, dx);
-    write(dgain);
+    write(dweight);
     write(dbias);
   }
 
   Tensor<T> x;
-  Tensor<T> gain;
+  Tensor<T> weight;
   Tensor<T> bias;
   Tensor<T> dy;
   Tensor<T> y;
   Tensor<T> dx;
-  Tensor<Compute<T>> dgain;
+  Tensor<Compute<T>> dweight;
   Tensor<Compute<T>> dbias;
 };
 

@@ -78,31 +78,31 @@ void layer_norm(Context& context) {
   const Shape rows{c.x.shape()[0]};
   Tensor<Compute<T>> mean(rows);
   Tensor<Compute<T>> rstd(rows);
-  layer_norm_forward(context, c.x.view(), c.gain.view(), c.bias.view(), 1e-5, c.y.view(),
+  layer_norm_forward(context, c.x.view(), c.weight.view(), c.bias.view(), 1e-5, c.y.view(),
                      mean.view(), rstd.view());
-  layer_norm_backward_input(context, c.x.view(), c.gain.view(), mean.view(), rstd.view(),
+  layer_norm_backward_input(context, c.x.view(), c.weight.view(), mean.view(), rstd.view(),
                             c.dy.view(), {}, c.dx.view());
   layer_norm_backward_weight(context, c.x.view(), mean.view(), rstd.view(), c.dy.view(),
-                             c.dgain.view(), c.dbias.view(), Accumulate::kOverwrite);
+                             c.dweight.view(), c.dbias.view(), Accumulate::kOverwrite);
   c.write_results(context);
 }
 
 template <typename T>
 void rms_norm(Context& context) {
   auto x = read_tensor<T>();
-  auto gain = read_tensor<T>();
+  auto weight = read_tensor<T>();
   auto dy = read_tensor<T>();
   Tensor<T> y(x.shape());
   Tensor<T> rstd({x.shape()[0]});
   Tensor<T> dx(x.shape());
-  Tensor<T> dgain(gain.shape());
-  rms_norm_forward(context, x.view(), gain.view(), 1e-5, y.view(), rstd.view());
-  rms_norm_backward_input(context, x.view(), gain.view(), rstd.view(), dy.view(), {}, dx.view());
-  rms_norm_backward_weight(context, x.view(), rstd.view(), dy.view(), dgain.view(),
+  Tensor<T> dweight(weight.shape());
+  rms_norm_forward(context, x.view(), weight.view(), 1e-5, y.view(), rstd.view());
+  rms_norm_backward_input(context, x.view(), weight.view(), rstd.view(), dy.view(), {}, dx.view());
+  rms_norm_backward_weight(context, x.view(), rstd.view(), dy.view(), dweight.view(),
                            Accumulate::kOverwrite);
   write(y);
   write(dx);
-  write(dgain);
+  write(dweight);
 }
 
 template <typename T>

@@ -13,7 +13,7 @@ namespace {
 using device::Buffer;
 using device::Device;
 
-class AttentionLibrary : public testing::Test {
+class CudnnAttentionPlans : public testing::Test {
  protected:
   /// Graphs that cuDNN runs for a forward and a backward pass.
   struct Graphs {
@@ -63,14 +63,14 @@ constexpr AttentionShape kPlain{.sequences = 2, .tokens = 40, .kv_heads = 3, .he
 constexpr AttentionShape kGrouped{
     .sequences = 2, .tokens = 80, .kv_heads = 3, .queries = 2, .head_size = 16};
 
-TEST_F(AttentionLibrary, DoesWhatItTakes) {
+TEST_F(CudnnAttentionPlans, DoesWhatItTakes) {
   EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{1, 1}));
   EXPECT_EQ(graphs_of(context_, kGrouped), (Graphs{2, 2})) << "one a sequence";
   // A second time from what was kept.
   EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{1, 1}));
 }
 
-TEST_F(AttentionLibrary, LeavesWhatItDoesNotTake) {
+TEST_F(CudnnAttentionPlans, LeavesWhatItDoesNotTake) {
   AttentionShape odd = kPlain;
   odd.head_size = 4;
   EXPECT_EQ(graphs_of(context_, odd), Graphs());
@@ -78,26 +78,26 @@ TEST_F(AttentionLibrary, LeavesWhatItDoesNotTake) {
   EXPECT_EQ(graphs_of(context_, kPlain, DType::kFloat64), Graphs());
 }
 
-TEST_F(AttentionLibrary, LeavesBackwardPassesWhoseWorkspaceTellsNothing) {
+TEST_F(CudnnAttentionPlans, LeavesBackwardPassesWhoseWorkspaceTellsNothing) {
   AttentionShape few = kPlain;
   few.tokens = 39;
   EXPECT_EQ(graphs_of(context_, few), (Graphs{1, 0}));
 }
 
-TEST_F(AttentionLibrary, IsNotAskedAgainForWhatItRefusedLate) {
+TEST_F(CudnnAttentionPlans, IsNotAskedAgainForWhatItRefusedLate) {
   refuse_next_();
   EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{0, 1}));
   EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{0, 1}));
 }
 
-TEST_F(AttentionLibrary, DoesNothingBackwardThatAddsInAnyOrder) {
+TEST_F(CudnnAttentionPlans, DoesNothingBackwardThatAddsInAnyOrder) {
   keep_no_weights_(true);
   EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{1, 0}));
   keep_no_weights_(false);
   EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{1, 0})) << "asked for again";
 }
 
-TEST_F(AttentionLibrary, DoesNothingWhereOwnKernelsAreAskedFor) {
+TEST_F(CudnnAttentionPlans, DoesNothingWhereOwnKernelsAreAskedFor) {
   Context own = Context::cuda(Device::cuda(0), {.attention_kernels = LibraryKernels::kOwn});
   EXPECT_EQ(graphs_of(own, kPlain), Graphs());
 }

@@ -13,7 +13,7 @@ namespace {
 using device::Buffer;
 using device::Device;
 
-class ConvolutionLibrary : public testing::Test {
+class CudnnConvolutionPlans : public testing::Test {
  protected:
   /// How many of the three passes of a shape cuDNN does.
   int passes_by_library(Context& context, const ConvolutionShape& shape, DType dtype) {
@@ -53,7 +53,7 @@ constexpr ConvolutionShape kPlain{
     .out_channels = 6,
     .groups = 2};
 
-TEST_F(ConvolutionLibrary, DoesWhatItTakes) {
+TEST_F(CudnnConvolutionPlans, DoesWhatItTakes) {
   ASSERT_NE(count_, nullptr);
   EXPECT_EQ(passes_by_library(context_, kPlain, DType::kFloat32), 3);
   EXPECT_EQ(passes_by_library(context_, kPlain, DType::kBfloat16), 3);
@@ -61,7 +61,7 @@ TEST_F(ConvolutionLibrary, DoesWhatItTakes) {
   EXPECT_EQ(passes_by_library(context_, kPlain, DType::kFloat32), 3);
 }
 
-TEST_F(ConvolutionLibrary, LeavesWhatItRefuses) {
+TEST_F(CudnnConvolutionPlans, LeavesWhatItRefuses) {
   ASSERT_NE(count_, nullptr);
   EXPECT_EQ(passes_by_library(context_, kPlain, DType::kFloat64), 0);
   EXPECT_EQ(passes_by_library(context_, kPlain, DType::kFloat64), 0);
@@ -73,14 +73,14 @@ TEST_F(ConvolutionLibrary, LeavesWhatItRefuses) {
   EXPECT_EQ(passes_by_library(context_, behind, DType::kFloat32), 0);
 }
 
-TEST_F(ConvolutionLibrary, IsNotAskedAgainForWhatItRefusedLate) {
+TEST_F(CudnnConvolutionPlans, IsNotAskedAgainForWhatItRefusedLate) {
   ASSERT_NE(refuse_next_, nullptr);
   refuse_next_();
   EXPECT_EQ(passes_by_library(context_, kPlain, DType::kFloat32), 2) << "all but forward";
   EXPECT_EQ(passes_by_library(context_, kPlain, DType::kFloat32), 2);
 }
 
-TEST_F(ConvolutionLibrary, DoesNothingWhereOwnKernelsAreAskedFor) {
+TEST_F(CudnnConvolutionPlans, DoesNothingWhereOwnKernelsAreAskedFor) {
   ASSERT_NE(count_, nullptr);
   Context own = Context::cuda(Device::cuda(0), {.convolution_kernels = LibraryKernels::kOwn});
   EXPECT_EQ(passes_by_library(own, kPlain, DType::kFloat32), 0);

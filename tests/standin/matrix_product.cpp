@@ -171,11 +171,11 @@ double scalar(const void* at, cudaDataType_t type) {
 
 bool MatrixProduct::is_allowed() const {
   const bool is_double = how.compute == CUBLAS_COMPUTE_64F;
-  const bool turned_a = how.transpose_a != CUBLAS_OP_N;
-  const bool turned_b = how.transpose_b != CUBLAS_OP_N;
-  const bool shapes = (turned_a ? a.columns : a.rows) == d.rows &&
-                      (turned_b ? b.rows : b.columns) == d.columns &&
-                      summed() == (turned_b ? b.columns : b.rows);
+  const bool transposed_a = how.transpose_a != CUBLAS_OP_N;
+  const bool transposed_b = how.transpose_b != CUBLAS_OP_N;
+  const bool shapes = (transposed_a ? a.columns : a.rows) == d.rows &&
+                      (transposed_b ? b.rows : b.columns) == d.columns &&
+                      summed() == (transposed_b ? b.columns : b.rows);
   // The library's table of types, of those that strata has.
   const bool types =
       is_double ? a.type == CUDA_R_64F && d.type == CUDA_R_64F

@@ -17,7 +17,7 @@ using device::Device;
 
 enum class Form { kPlain, kBias, kGelu, kBiasGelu, kGeluGradient };
 
-class ProductLibrary : public testing::Test {
+class CublasLtProducts : public testing::Test {
  protected:
   struct Extents {
     std::int64_t m = 8;
@@ -76,7 +76,7 @@ class ProductLibrary : public testing::Test {
   int (*const choices_)() = library_.function<int (*)()>("standin_cublas_lt_choices");
 };
 
-TEST_F(ProductLibrary, TakesBiasesAndGelu) {
+TEST_F(CublasLtProducts, TakesBiasesAndGelu) {
   ASSERT_NE(count_, nullptr);
   constexpr DType kType = DType::kBfloat16;
   EXPECT_EQ(epilogue_of(Form::kPlain, kType, {}), CUBLASLT_EPILOGUE_DEFAULT);
@@ -86,7 +86,7 @@ TEST_F(ProductLibrary, TakesBiasesAndGelu) {
   EXPECT_EQ(epilogue_of(Form::kGeluGradient, kType, {}), CUBLASLT_EPILOGUE_DGELU);
 }
 
-TEST_F(ProductLibrary, LeavesGeluToOwnKernelsOutsideBfloat16) {
+TEST_F(CublasLtProducts, LeavesGeluToOwnKernelsOutsideBfloat16) {
   ASSERT_NE(count_, nullptr);
   EXPECT_EQ(epilogue_of(Form::kBiasGelu, DType::kFloat32, {}), CUBLASLT_EPILOGUE_BIAS);
   EXPECT_EQ(epilogue_of(Form::kGeluGradient, DType::kFloat32, {}), CUBLASLT_EPILOGUE_DEFAULT);
@@ -95,14 +95,14 @@ TEST_F(ProductLibrary, LeavesGeluToOwnKernelsOutsideBfloat16) {
             CUBLASLT_EPILOGUE_DEFAULT);
 }
 
-TEST_F(ProductLibrary, LeavesGeluToOwnKernelsBesideRowsThatTheLibraryDoesNotTake) {
+TEST_F(CublasLtProducts, LeavesGeluToOwnKernelsBesideRowsThatTheLibraryDoesNotTake) {
   ASSERT_NE(count_, nullptr);
   constexpr DType kType = DType::kBfloat16;
   EXPECT_EQ(epilogue_of(Form::kBiasGelu, kType, {.n = 12}), CUBLASLT_EPILOGUE_BIAS);
   EXPECT_EQ(epilogue_of(Form::kGeluGradient, kType, {.n = 12}), CUBLASLT_EPILOGUE_DEFAULT);
 }
 
-TEST_F(ProductLibrary, DoesWithoutAnEpilogueThatItHasNoKernelWith) {
+TEST_F(CublasLtProducts, DoesWithoutAnEpilogueThatItHasNoKernelWith) {
   ASSERT_NE(count_, nullptr);
   ASSERT_NE(choices_, nullptr);
   constexpr DType kType = DType::kBfloat16;

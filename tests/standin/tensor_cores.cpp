@@ -96,7 +96,7 @@ void load_matrices(const __nv_bfloat16* row, std::uint32_t (&pairs)[4]) {
   });
 }
 
-void load_turned_matrices(const __nv_bfloat16* row, std::uint32_t (&pairs)[4]) {
+void load_transposed_matrices(const __nv_bfloat16* row, std::uint32_t (&pairs)[4]) {
   require_pieces(row);
   with_lanes(row, [&](const Rows& rows) {
     for (unsigned i = 0; i < 4; ++i) {

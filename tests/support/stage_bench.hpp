@@ -29,7 +29,8 @@ std::vector<T> numbers(std::int64_t count, std::uint64_t subject) {
 /// A microbatch that no others go with, whose number is its turn. `input` is the loader's.
 struct Alone {
   Alone(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample)
-      : microbatch{.number = m, .turn = m, .input = input, .first_sample = first_sample} {}
+      : microbatch{
+            .number = m, .execution_index = m, .input = input, .first_sample = first_sample} {}
   // NOLINTNEXTLINE(google-explicit-constructor): passes take it as a list of one.
   operator std::span<const Microbatch>() const { return {&microbatch, 1}; }
 
@@ -81,7 +82,7 @@ class StageBench {
   StageBench(const Model& model, const StageSpec& spec)
       : StageBench(model, spec, comm::ShardGroup(model.shards())) {}
   StageBench(const Model& model, const StageSpec& spec, comm::ShardGroup shards,
-             comm::PartGroup* lanes = nullptr)
+             comm::PartitionedGroup* lanes = nullptr)
       : shards_(std::move(shards)),
         spec_(with_shards(spec, shards_)),
         layout_(layout_of(model.parameters(), spec_.layers, spec_.pass.shards)),

@@ -17,7 +17,7 @@ namespace strata::comm {
 enum class Tag : int { kSetup = 1, kActivation, kGradient, kReduce, kGather };
 
 /// How long a rank waits for a peer before it gives the peer up.
-struct Patience {
+struct Timeout {
   double seconds = 300.0;
 };
 
@@ -39,13 +39,13 @@ class Request {
   };
 
   Request() = default;
-  Request(std::unique_ptr<Operation> operation, std::string what, Patience patience)
-      : operation_(std::move(operation)), what_(std::move(what)), patience_(patience) {}
+  Request(std::unique_ptr<Operation> operation, std::string what, Timeout timeout)
+      : operation_(std::move(operation)), what_(std::move(what)), timeout_(timeout) {}
 
   /// Makes progress; true once done, and for an empty request.
   bool test();
   /// Returns once done, at once for an empty request.
-  /// Throws: Error(kPeer) where patience runs out or the transport fails; the text names the
+  /// Throws: Error(kPeer) where timeout runs out or the transport fails; the text names the
   /// operation and the peer.
   void wait();
   [[nodiscard]] bool pending() const { return operation_ != nullptr; }
@@ -56,7 +56,7 @@ class Request {
  private:
   std::unique_ptr<Operation> operation_;
   std::string what_;
-  Patience patience_;
+  Timeout timeout_;
 };
 
 /// A message of an exchange to another rank, and one from another.
@@ -104,8 +104,8 @@ class Communicator {
   [[nodiscard]] std::int64_t size() const { return size_; }
   /// For messages to people, as in "data group".
   [[nodiscard]] const std::string& name() const { return name_; }
-  [[nodiscard]] Patience patience() const { return patience_; }
-  void set_patience(Patience patience) { patience_ = patience; }
+  [[nodiscard]] Timeout timeout() const { return timeout_; }
+  void set_timeout(Timeout timeout) { timeout_ = timeout; }
 
   /// Begins a message to `peer`. Messages of one tag between two ranks arrive in the order of their
   /// sends.
@@ -155,16 +155,16 @@ class Communicator {
 
   /// Waits on the host until the messages in device memory that are under way, of all groups, and
   /// the work on the compute stream are done. Unlike a wait for the stream it ends where a peer is
-  /// lost. Throws: Error(kPeer) where patience runs out or the transport fails.
-  virtual void settle() {}
+  /// lost. Throws: Error(kPeer) where timeout runs out or the transport fails.
+  virtual void drain() {}
 
-  /// What the waits of all groups until the last settle() came to, since the last call.
+  /// What the waits of all groups until the last drain() came to, since the last call.
   [[nodiscard]] virtual DeviceWaits take_device_waits() { return {}; }
 
   /// Called between actions: keeps the host no more than two actions ahead of the GPU. Further
   /// ahead it would wait in a launch, where the GPU's queue is full, and not notice that a peer is
-  /// lost. Throws as settle().
-  virtual void pace() {}
+  /// lost. Throws as drain().
+  virtual void throttle() {}
 
   /// Seconds so far that the host spent in calls of this group waiting for the device's computing
   /// and not for messages.
@@ -196,7 +196,7 @@ class Communicator {
   std::int64_t rank_;
   std::int64_t size_;
   std::string name_;
-  Patience patience_;
+  Timeout timeout_;
 };
 
 /// A tensor view over `elements` of host memory, to send or receive them.

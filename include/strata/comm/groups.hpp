@@ -12,7 +12,7 @@ namespace strata::comm {
 /// This rank's place on the grid and the communicators along its axes.
 struct Groups {
   grid::Grid grid;
-  grid::Coordinates place;
+  grid::Coordinates coordinates;
   Communicator* world = nullptr;
   /// Ranks with the same pipeline and tensor coordinates, in order of the data coordinate; and so
   /// on.

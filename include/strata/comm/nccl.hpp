@@ -16,7 +16,7 @@ namespace strata::comm {
 /// Asks CUDA for as many hardware queues as it has (CUDA_DEVICE_MAX_CONNECTIONS=32 in the
 /// environment, unless it is set): in too few, a message that waits for its peer holds up others
 /// behind it. Call it before anything asks for a GPU; later it has no effect.
-void ask_for_hardware_queues();
+void request_hardware_queues();
 
 /// The communicator of the same ranks that carries payloads in device memory through NCCL, each
 /// group's in a stream of its own, and those in host memory through `host`. Messages between two
@@ -25,16 +25,16 @@ void ask_for_hardware_queues();
 /// of equal length and else by one reduction a slice, all in one group.
 ///
 /// Waits of requests put the dependency on `compute` and return; NCCL's failures come out in
-/// settle(), progress(), barrier() and the next operation. They end all of NCCL's communicators of
+/// drain(), progress(), barrier() and the next operation. They end all of NCCL's communicators of
 /// the process, and with them what runs on the GPU for them.
 ///
 /// Destroying it ends what is under way; after a barrier() of the world nothing is. Subgroups must
 /// be destroyed before the communicator that the first of them came from; that one, `compute` and
 /// the device outlive all.
-/// Pre: ask_for_hardware_queues(); `compute` is a stream of `device`, a GPU.
+/// Pre: request_hardware_queues(); `compute` is a stream of `device`, a GPU.
 /// Communication: collective over `host`.
 /// Throws: AgreedError(kPeer) where a rank has no NCCL, or ranks share a GPU, or no way between
-/// GPUs is found within patience; AgreedError(kUsage) where the environment forbids enough hardware
+/// GPUs is found within timeout; AgreedError(kUsage) where the environment forbids enough hardware
 /// queues.
 [[nodiscard]] std::unique_ptr<Communicator> nccl(std::unique_ptr<Communicator> host,
                                                  const device::Device& device,

@@ -16,9 +16,6 @@ namespace strata::comm {
 [[nodiscard]] std::int64_t received_parts(const grid::SumTree& tree, std::int64_t ranks,
                                           std::int64_t rank);
 
-/// The additions of a sum tree as the operation that carries them out takes them.
-[[nodiscard]] std::vector<ops::FoldPair> fold_pairs(std::span<const grid::FoldStep> steps);
-
 /// Adds the ranks' partial sums in the order of the sum tree (design law 1), each rank its own
 /// slice: all-to-all, then a local fold. Every element's sum is formed by the same additions
 /// whatever the number of ranks. Communication: each rank sends and receives (size - 1) / size of
@@ -57,7 +54,7 @@ class OrderedReduction {
   std::int64_t parts_ = 0;
   std::int64_t own_parts_ = 0;
   std::int64_t first_own_part_ = 0;
-  std::vector<ops::FoldPair> steps_;
+  std::vector<ReductionStep> steps_;
 };
 
 /// Sends this rank's slice of a tensor to every rank of the group and receives theirs, in place.

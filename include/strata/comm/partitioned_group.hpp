@@ -13,18 +13,18 @@ namespace strata::comm {
 
 /// A number of parts, virtual shards or lanes, over the ranks of a group: each rank holds own() of
 /// them, consecutive ones. With one rank there are no messages.
-class PartGroup {
+class PartitionedGroup {
  public:
   /// Pre: group.size() divides parts. The group outlives the object.
-  PartGroup(Communicator& group, std::int64_t parts);
+  PartitionedGroup(Communicator& group, std::int64_t parts);
   /// All parts on one rank.
-  explicit PartGroup(std::int64_t parts);
+  explicit PartitionedGroup(std::int64_t parts);
 
   [[nodiscard]] std::int64_t parts() const { return tree_.leaves(); }
   [[nodiscard]] const grid::Range& own() const { return own_; }
   [[nodiscard]] std::int64_t ranks() const { return group_ == nullptr ? 1 : group_->size(); }
   /// The additions that bring one tensor a part together in the first.
-  [[nodiscard]] std::span<const ops::FoldPair> steps() const { return steps_; }
+  [[nodiscard]] std::span<const ReductionStep> steps() const { return steps_; }
 
   /// Gathers tensors of equal size, one a part, in order of parts.
   /// Shapes: mine own x anything, all parts x the same. With one rank they are one tensor.
@@ -50,7 +50,7 @@ class PartGroup {
   Communicator* group_;
   grid::SumTree tree_;
   grid::Range own_;
-  std::vector<ops::FoldPair> steps_;
+  std::vector<ReductionStep> steps_;
   double exposed_seconds_ = 0.0;
 };
 

@@ -15,7 +15,7 @@ namespace strata::comm {
 /// The S virtual shards over the ranks of a tensor group: each rank holds own() of them and
 /// computes them one after the other. All collectives are over the tensor group; with one rank
 /// there are no messages.
-class ShardGroup : public PartGroup {
+class ShardGroup : public PartitionedGroup {
  public:
   /// Pre: group.size() divides shards; for kLibrary shards == group.size(). The group outlives the
   /// object.
@@ -68,7 +68,7 @@ class ShardGroup : public PartGroup {
   [[nodiscard]] std::vector<grid::Range> element_slices(const TensorView& tensor) const;
 
   Summation summation_;
-  grid::RunningFold fold_;
+  grid::RunningReduction fold_;
   std::optional<OrderedReduction> reduction_;
 };
 

@@ -11,12 +11,12 @@
 namespace strata {
 
 /// Lines for people, to standard error and, once opened, to a log file. Every rank has one; only
-/// those of a speaking rank print.
+/// ranks with Output::kPrint write them.
 class Log {
  public:
-  enum class Voice { kSpeak, kSilent };
+  enum class Output { kPrint, kSilent };
 
-  explicit Log(Voice voice) : voice_(voice) {}
+  explicit Log(Output output) : output_(output) {}
 
   /// Appends all lines, those said before too, to a file, each with the time of day.
   /// Throws: Error(kUsage) where it cannot be opened.
@@ -24,13 +24,13 @@ class Log {
 
   template <typename... Args>
   void info(fmt::format_string<Args...> format, Args&&... args) {
-    if (voice_ == Voice::kSpeak) {
+    if (output_ == Output::kPrint) {
       line(fmt::format(format, std::forward<Args>(args)...));
     }
   }
   template <typename... Args>
   void warn(fmt::format_string<Args...> format, Args&&... args) {
-    if (voice_ == Voice::kSpeak) {
+    if (output_ == Output::kPrint) {
       line("warning: " + fmt::format(format, std::forward<Args>(args)...));
     }
   }
@@ -43,7 +43,7 @@ class Log {
   void line(std::string_view text);
   void write(std::string_view text);
 
-  Voice voice_;
+  Output output_;
   std::unique_ptr<std::FILE, Close> file_;
   std::vector<std::string> early_lines_;  ///< said before the file was open
 };

@@ -13,12 +13,12 @@
 namespace strata {
 
 /// Where memory lives.
-enum class Place { kHost, kCuda };
+enum class MemorySpace { kHost, kCuda };
 
 template <>
-struct EnumNames<Place> {
-  static constexpr std::array<std::pair<Place, std::string_view>, 2> kTable{
-      {{Place::kHost, "cpu"}, {Place::kCuda, "cuda"}}};
+struct EnumNames<MemorySpace> {
+  static constexpr std::array<std::pair<MemorySpace, std::string_view>, 2> kTable{
+      {{MemorySpace::kHost, "cpu"}, {MemorySpace::kCuda, "cuda"}}};
 };
 
 /// A dense row-major tensor somewhere in memory, not owned. Elements are reached through host<T>(),
@@ -27,8 +27,9 @@ template <typename Byte>
 class BasicTensorView {
  public:
   BasicTensorView() = default;
-  BasicTensorView(Byte* data, const Shape& shape, DType dtype, Place place = Place::kHost)
-      : data_(data), shape_(shape), dtype_(dtype), place_(place) {}
+  BasicTensorView(Byte* data, const Shape& shape, DType dtype,
+                  MemorySpace memory_space = MemorySpace::kHost)
+      : data_(data), shape_(shape), dtype_(dtype), memory_space_(memory_space) {}
   /// A view of host elements.
   template <typename T>
   BasicTensorView(std::span<T> elements, const Shape& shape)
@@ -40,11 +41,11 @@ class BasicTensorView {
   template <typename Other>
   requires(std::is_const_v<Byte> && !std::is_const_v<Other>)
       BasicTensorView(const BasicTensorView<Other>& other)  // NOLINT(google-explicit-constructor)
-      : BasicTensorView(other.raw(), other.shape(), other.dtype(), other.place()) {}
+      : BasicTensorView(other.raw(), other.shape(), other.dtype(), other.memory_space()) {}
 
   [[nodiscard]] const Shape& shape() const { return shape_; }
   [[nodiscard]] DType dtype() const { return dtype_; }
-  [[nodiscard]] Place place() const { return place_; }
+  [[nodiscard]] MemorySpace memory_space() const { return memory_space_; }
   [[nodiscard]] std::int64_t count() const { return shape_.count(); }
   [[nodiscard]] std::int64_t bytes() const { return count() * size_bytes(dtype_); }
   [[nodiscard]] bool empty() const { return data_ == nullptr; }
@@ -56,7 +57,8 @@ class BasicTensorView {
   template <typename T>
   [[nodiscard]] auto host() const {
     using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
-    require(place_ == Place::kHost, "host access to a tensor in {} memory", name_of(place_));
+    require(memory_space_ == MemorySpace::kHost, "host access to a tensor in {} memory",
+            name_of(memory_space_));
     require(dtype_ == kDTypeOf<T>, "a {} tensor was read as {}", name_of(dtype_),
             name_of(kDTypeOf<T>));
     return std::span<Element>(reinterpret_cast<Element*>(data_), static_cast<std::size_t>(count()));
@@ -67,7 +69,8 @@ class BasicTensorView {
   template <typename T>
   [[nodiscard]] auto device() const {
     using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
-    require(place_ == Place::kCuda, "a GPU was given a tensor in {} memory", name_of(place_));
+    require(memory_space_ == MemorySpace::kCuda, "a GPU was given a tensor in {} memory",
+            name_of(memory_space_));
     require(dtype_ == kDTypeOf<T>, "a {} tensor was read as {}", name_of(dtype_),
             name_of(kDTypeOf<T>));
     return reinterpret_cast<Element*>(data_);
@@ -76,21 +79,21 @@ class BasicTensorView {
   /// The same elements under another shape of equal count.
   [[nodiscard]] BasicTensorView reshaped(const Shape& shape) const {
     require(shape.count() == count(), "{} cannot be reshaped to {}", shape_.text(), shape.text());
-    return {data_, shape, dtype_, place_};
+    return {data_, shape, dtype_, memory_space_};
   }
 
   /// Elements [begin, begin + count) of the flattened tensor.
   [[nodiscard]] BasicTensorView flat_slice(std::int64_t begin, std::int64_t count) const {
     require(begin >= 0 && count >= 0 && begin + count <= this->count(),
             "slice [{}, {}) of {} elements", begin, begin + count, this->count());
-    return {data_ + begin * size_bytes(dtype_), Shape{count}, dtype_, place_};
+    return {data_ + begin * size_bytes(dtype_), Shape{count}, dtype_, memory_space_};
   }
 
  private:
   Byte* data_ = nullptr;
   Shape shape_;
   DType dtype_ = DType::kFloat32;
-  Place place_ = Place::kHost;
+  MemorySpace memory_space_ = MemorySpace::kHost;
 };
 
 using TensorView = BasicTensorView<std::byte>;

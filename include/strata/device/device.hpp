@@ -24,8 +24,8 @@ class Device {
   [[nodiscard]] DeviceKind kind() const { return kind_; }
   [[nodiscard]] std::int64_t index() const { return index_; }
   /// Where this device's memory lives.
-  [[nodiscard]] Place place() const {
-    return kind_ == DeviceKind::kCpu ? Place::kHost : Place::kCuda;
+  [[nodiscard]] MemorySpace memory_space() const {
+    return kind_ == DeviceKind::kCpu ? MemorySpace::kHost : MemorySpace::kCuda;
   }
   /// As in "cpu" or "cuda:1".
   [[nodiscard]] std::string text() const;

@@ -14,11 +14,11 @@ struct StageSplit {
 
   /// The stage that holds a layer. Pre: one does.
   [[nodiscard]] std::int64_t stage_of(std::int64_t layer) const;
-  /// Cost of the dearest stage over the mean cost of a stage; 1 is perfect.
+  /// Cost of the slowest stage over the mean cost of a stage; 1 is perfect.
   double imbalance = 1.0;
 };
 
-/// The split of `costs.size()` layers into `stages` non-empty runs whose dearest run is cheapest;
+/// The split of `costs.size()` layers into `stages` non-empty runs whose slowest run is cheapest;
 /// among equals, the one whose earlier stages are longest. Pre: 1 <= stages <= costs.size(), costs
 /// >= 0.
 [[nodiscard]] StageSplit balanced_split(std::span<const double> costs, std::int64_t stages);

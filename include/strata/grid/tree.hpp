@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "strata/core/reduction_step.hpp"
 #include "strata/grid/grid.hpp"
 
 namespace strata::grid {
@@ -28,34 +29,27 @@ class SumTree {
   std::int64_t leaves_;
 };
 
-/// One addition: part `into` += part `from`.
-struct FoldStep {
-  std::int64_t into = 0;
-  std::int64_t from = 0;
-
-  friend bool operator==(const FoldStep&, const FoldStep&) = default;
-};
-
 /// The additions, in order, that bring partial sums of the given tree nodes together in part 0.
 /// Pre: `nodes` are disjoint nodes of the tree, in order, and cover all its leaves.
-[[nodiscard]] std::vector<FoldStep> fold_steps(const SumTree& tree, std::span<const Range> nodes);
+[[nodiscard]] std::vector<ReductionStep> reduction_steps(const SumTree& tree,
+                                                         std::span<const Range> nodes);
 
 /// How a holder of consecutive leaves adds them as they come, one after the other, with few
 /// accumulators: leaf i is accumulated in accumulator[i]; after it, the additions after[i] are
 /// done.
-struct RunningFold {
+struct RunningReduction {
   std::vector<std::int64_t> accumulator;
-  std::vector<std::vector<FoldStep>> after;
+  std::vector<std::vector<ReductionStep>> after;
   std::int64_t accumulators = 0;
   /// The tree nodes that are left at the end; node k lies in accumulator k.
   std::vector<Range> nodes;
 };
 
-[[nodiscard]] RunningFold running_fold(const SumTree& tree, const Range& leaves);
+[[nodiscard]] RunningReduction running_reduction(const SumTree& tree, const Range& leaves);
 
 /// The same for leaves that come all at a time: each has an accumulator of its own, and all
 /// additions are done after the last.
-[[nodiscard]] RunningFold joint_fold(const SumTree& tree, const Range& leaves);
+[[nodiscard]] RunningReduction joint_reduction(const SumTree& tree, const Range& leaves);
 
 /// The sum of one value a leaf, added in the tree's order.
 [[nodiscard]] double sum_in_tree(const SumTree& tree, std::span<const double> leaves);

@@ -46,7 +46,7 @@ struct PassShape {
   Recompute recompute = Recompute::kNone;
   /// Microbatches that go through each layer together, one of each of so many lanes: the rank's
   /// lanes where a layer joins them, else 1.
-  std::int64_t together = 1;
+  std::int64_t concurrent_lanes = 1;
 };
 
 /// A tensor that a layer asks its stage for.
@@ -57,8 +57,8 @@ struct TensorSpec {
 
 /// How a tensor that backward reads gets there.
 enum class Keep {
-  kKept,   ///< it stays from forward to backward
-  kRemade  ///< forward writes it, remake() writes it again before backward
+  kKept,       ///< it stays from forward to backward
+  kRecomputed  ///< forward writes it, recompute() writes it again before backward
 };
 
 /// A tensor that forward makes for backward.
@@ -87,7 +87,7 @@ struct LayerPass {
   Mode mode = Mode::kTraining;
   Recompute recompute = Recompute::kNone;
   /// The lanes of all replicas, for layers that join them; else null.
-  comm::PartGroup* lanes = nullptr;
+  comm::PartitionedGroup* lanes = nullptr;
   /// Global index of the sample in row 0; further samples follow it.
   std::int64_t first_sample = 0;
   /// Shapes: as local_shape() says of the layer's input and output.
@@ -216,8 +216,8 @@ class Layer {
   virtual void forward(const LayerPass& pass) const;
   /// forward() of one microbatch of each own lane, in order of lanes.
   virtual void forward_lanes(std::span<const LayerPass> passes) const;
-  /// Makes again what saved() lists as kRemade.
-  virtual void remake(const LayerPass& pass) const;
+  /// Makes again what saved() lists as kRecomputed.
+  virtual void recompute(const LayerPass& pass) const;
   /// Turns the output's gradient into the input's, unless input_gradient is empty. May change
   /// output_gradient in place to the form that backward_weight wants, which follows later. A layer
   /// with two inputs leaves the gradient of the added one in output_gradient.

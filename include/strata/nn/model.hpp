@@ -77,7 +77,7 @@ class Model {
   }
   /// The tensors that are made before a layer and read by it or behind it, ascending: what a stage
   /// that begins there is sent. The model's output is read behind the last layer.
-  [[nodiscard]] std::vector<std::int64_t> crossing(std::int64_t layer) const;
+  [[nodiscard]] std::vector<std::int64_t> boundary_tensors(std::int64_t layer) const;
   /// How a tensor lies on the ranks.
   [[nodiscard]] const Port& port_of(std::int64_t tensor) const {
     return tensor == kModelInput ? layer(0).input() : layer(tensor).output();

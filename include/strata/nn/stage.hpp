@@ -56,7 +56,7 @@ struct Microbatch {
   /// Among those of the rank in a step, in order of samples.
   std::int64_t number = 0;
   /// Among those of the rank in a step, in order of time.
-  std::int64_t turn = 0;
+  std::int64_t execution_index = 0;
   /// The loader's; empty but on the first stage.
   ConstTensorView input = {};
   /// Global index of the sample in row 0.
@@ -70,7 +70,7 @@ class Stage {
   /// pass.dtype. `lanes` may be null where no layer joins them, or none is trained. Pre: the model
   /// was made for as many shards; shards.own() is pass.shards.own; lanes own pass.together.
   Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model, const StageSpec& spec,
-        const TensorView& weights, comm::PartGroup* lanes = nullptr);
+        const TensorView& weights, comm::PartitionedGroup* lanes = nullptr);
 
   /// The bytes that a Stage allocates, without allocating them.
   [[nodiscard]] static std::vector<MemoryItem> memory(const Model& model, const StageSpec& spec);
@@ -84,27 +84,28 @@ class Stage {
   [[nodiscard]] bool is_first() const { return spec_.layers.begin == 0; }
   [[nodiscard]] bool is_last() const { return spec_.layers.end == model_.layer_count(); }
   [[nodiscard]] const StageSlots& slots() const { return spec_.slots; }
-  [[nodiscard]] std::int64_t together() const { return spec_.pass.together; }
+  [[nodiscard]] std::int64_t concurrent_lanes() const { return spec_.pass.concurrent_lanes; }
   [[nodiscard]] std::int64_t microbatch() const { return spec_.pass.microbatch; }
 
   /// Where the received inputs of a microbatch go, a tensor for each that crosses the stage's
   /// begin.
-  [[nodiscard]] const std::vector<TensorView>& inputs_of(std::int64_t turn) const;
+  [[nodiscard]] const std::vector<TensorView>& inputs_of(std::int64_t execution_index) const;
   /// The tensors that cross the stage's end.
   [[nodiscard]] std::vector<ConstTensorView> outputs_of(const Microbatch& microbatch) const;
   /// Where the gradients of the outputs go, but for the model's input among them.
-  [[nodiscard]] std::vector<TensorView> output_gradients_of(std::int64_t turn) const;
+  [[nodiscard]] std::vector<TensorView> output_gradients_of(std::int64_t execution_index) const;
   /// The gradients of the inputs after backward_input, but for the model's.
-  [[nodiscard]] const std::vector<TensorView>& input_gradients_of(std::int64_t turn) const;
+  [[nodiscard]] const std::vector<TensorView>& input_gradients_of(
+      std::int64_t execution_index) const;
 
   /// Lets a GPU be given the passes of training as CUDA graphs from the third step on
-  /// (ops::Recorder), and says whether it does: not where messages are part of a pass. Pre: the
+  /// (ops::GraphCache), and says whether it does: not where messages are part of a pass. Pre: the
   /// context is a GPU's.
   bool record_passes();
   /// Pieces of passes that are kept as CUDA graphs.
-  [[nodiscard]] std::int64_t graphs() const { return recorder_.graphs(); }
+  [[nodiscard]] std::int64_t graphs() const { return graph_cache_.graphs(); }
 
-  void forward(std::span<const Microbatch> together, Mode mode);
+  void forward(std::span<const Microbatch> concurrent, Mode mode);
   /// Computes the loss of the output, which losses() tells, and for training its gradient times
   /// gradient_scale. `valid` samples count. Pre: is_last(). Communication: where the logits are
   /// split, one gather over the tensor group.
@@ -115,9 +116,9 @@ class Stage {
   /// computed. Throws: Error(kData) that names the first target which the model has no output for.
   [[nodiscard]] std::vector<ops::LossSums> losses();
   /// Under kFused hands the parameters' gradients to the sink, from the last layer to the first.
-  void backward_input(std::span<const Microbatch> together, GradientSink& sink);
+  void backward_input(std::span<const Microbatch> concurrent, GradientSink& sink);
   /// Under kSplit hands the parameters' gradients to the sink, from the last layer to the first.
-  void backward_weight(std::span<const Microbatch> together, GradientSink& sink);
+  void backward_weight(std::span<const Microbatch> concurrent, GradientSink& sink);
 
   /// Waits until the device has done all that it was given.
   void synchronize() { context_.synchronize(); }
@@ -153,22 +154,23 @@ class Stage {
     std::vector<TensorView> received;
     std::vector<TensorView> sent;
   };
-  class Carver;
+  class ArenaAllocator;
 
-  static ActivationSlot carve_activations(const Model& model, const StageSpec& spec, Carver& carver,
-                                          Carver& remade);
-  static std::vector<TensorView> carve_inputs(const Model& model, const StageSpec& spec,
-                                              Carver& carver);
-  static GradientSlot carve_gradients(const Model& model, const StageSpec& spec, Carver& carver,
-                                      Carver& shared);
-  static std::vector<std::vector<TensorView>> carve_workspace(const Model& model,
-                                                              const StageSpec& spec,
-                                                              Carver& carver);
-  static std::vector<TensorView> carve_loss(const Model& model, const StageSpec& spec,
-                                            Carver& carver);
-  static TensorView carve_losses(const Model& model, const StageSpec& spec, Carver& carver);
-  [[nodiscard]] static bool gradient_replaces_output(const Model& model, const StageSpec& spec);
-  [[nodiscard]] TensorView output_gradient(std::int64_t layer, std::int64_t turn) const;
+  static ActivationSlot allocate_activations(const Model& model, const StageSpec& spec,
+                                             ArenaAllocator& allocator, ArenaAllocator& recomputed);
+  static std::vector<TensorView> allocate_inputs(const Model& model, const StageSpec& spec,
+                                                 ArenaAllocator& allocator);
+  static GradientSlot allocate_gradients(const Model& model, const StageSpec& spec,
+                                         ArenaAllocator& allocator, ArenaAllocator& shared);
+  static std::vector<std::vector<TensorView>> allocate_workspace(const Model& model,
+                                                                 const StageSpec& spec,
+                                                                 ArenaAllocator& allocator);
+  static std::vector<TensorView> allocate_loss(const Model& model, const StageSpec& spec,
+                                               ArenaAllocator& allocator);
+  static TensorView allocate_losses(const Model& model, const StageSpec& spec,
+                                    ArenaAllocator& allocator);
+  [[nodiscard]] static bool gradient_overwrites_output(const Model& model, const StageSpec& spec);
+  [[nodiscard]] TensorView output_gradient(std::int64_t layer, std::int64_t execution_index) const;
   void place_weights(const TensorView& weights);
 
   [[nodiscard]] ConstTensorView tensor_of(std::int64_t tensor, const Microbatch& microbatch) const;
@@ -177,7 +179,7 @@ class Stage {
                            std::int64_t valid_rows, double gradient_scale,
                            const TensorView& gradient, const TensorView& sums);
   [[nodiscard]] std::vector<LayerPass> passes_of(std::int64_t layer,
-                                                 std::span<const Microbatch> together, Mode mode);
+                                                 std::span<const Microbatch> concurrent, Mode mode);
   /// The layers of a pass that may be recorded, and those before them.
   [[nodiscard]] grid::Range recorded() const {
     return {std::clamp(first_recorded_, spec_.layers.begin, spec_.layers.end), spec_.layers.end};
@@ -187,31 +189,31 @@ class Stage {
   }
   /// Does the part of a training pass that is these layers', or has it done by a graph. `key`: what
   /// it follows from beside the layers and the microbatches.
-  void run(ops::Recorder::Key key, std::span<const Microbatch> together, const grid::Range& layers,
-           const std::function<void()>& work);
-  void remake(const LayerPass& pass, std::int64_t layer);
-  void layer_backward_input(std::int64_t layer, std::span<const Microbatch> together);
+  void run(ops::GraphCache::Key key, std::span<const Microbatch> concurrent,
+           const grid::Range& layers, const std::function<void()>& work);
+  void recompute(const LayerPass& pass, std::int64_t layer);
+  void layer_backward_input(std::int64_t layer, std::span<const Microbatch> concurrent);
   /// Where a layer shares an input with others: adds up what they gave.
   void add_gradients(const LayerPass& pass, const LayerGradients& gradients);
   void layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,
                              const GradientSink::Target& target);
   /// The pass that makes weight gradients; under kFused input gradients too.
-  void backward_to_sink(std::span<const Microbatch> together, GradientSink& sink);
-  [[nodiscard]] static bool acts_after(std::span<const Microbatch> together, std::int64_t layer,
+  void backward_to_sink(std::span<const Microbatch> concurrent, GradientSink& sink);
+  [[nodiscard]] static bool acts_after(std::span<const Microbatch> concurrent, std::int64_t layer,
                                        const GradientSink& sink);
   /// Keeps messages moving, but while work is recorded.
   void progress();
   [[nodiscard]] static std::vector<GradientSink::Target> targets_of(
-      std::span<const Microbatch> together, GradientSink& sink);
+      std::span<const Microbatch> concurrent, GradientSink& sink);
   [[nodiscard]] std::size_t local(std::int64_t layer) const {
     return static_cast<std::size_t>(layer - spec_.layers.begin);
   }
-  [[nodiscard]] const ActivationSlot& slot_of(std::int64_t turn) const;
-  [[nodiscard]] const GradientSlot& gradients_of(std::int64_t turn) const;
+  [[nodiscard]] const ActivationSlot& slot_of(std::int64_t execution_index) const;
+  [[nodiscard]] const GradientSlot& gradients_of(std::int64_t execution_index) const;
 
   ops::Context& context_;
   comm::ShardGroup& shards_;
-  comm::PartGroup* lanes_;
+  comm::PartitionedGroup* lanes_;
   const Model& model_;
   StageSpec spec_;
   ParameterLayout layout_;
@@ -226,7 +228,7 @@ class Stage {
   TensorView losses_;
   device::HostCopy losses_on_host_;
   std::vector<std::vector<ParameterViews>> weights_;
-  ops::Recorder recorder_;
+  ops::GraphCache graph_cache_;
   /// Layers before it read what lies elsewhere for every microbatch.
   std::int64_t first_recorded_ = 0;
   /// Whether a layer's operations follow from which microbatch of a step it is.

@@ -19,42 +19,41 @@ void column_statistics(Context& context, const ConstTensorView& x, const TensorV
 /// added as `steps` say. Shapes: parts any number x 2 x n, means before variances; mean, variance
 /// n; all float32 or float64. Source: Chan, Golub, LeVeque, "Algorithms for computing the sample
 /// variance", 1983.
-void combine_statistics(Context& context, std::span<const FoldPair> steps,
+void combine_statistics(Context& context, std::span<const ReductionStep> steps,
                         const ConstTensorView& parts, const TensorView& mean,
                         const TensorView& variance);
 
 /// mean = the mean over the first dimension of `parts`, which are added as `steps` say.
 /// Shapes: parts any number x anything, mean the same without the first dimension; float32 or
 /// float64.
-void mean_of_parts(Context& context, std::span<const FoldPair> steps, const ConstTensorView& parts,
-                   const TensorView& mean);
+void mean_of_parts(Context& context, std::span<const ReductionStep> steps,
+                   const ConstTensorView& parts, const TensorView& mean);
 
-/// y = activation((x - mean) / sqrt(variance + epsilon) gain + bias) column by column. In place (y
-/// is x) is not allowed in training: the backward pass reads x.
-/// Shapes: x, y rows x n; mean, variance n in compute_dtype() of x, or in x's dtype; gain, bias n
-/// in x's dtype. Pre: the activation is kNone or kRelu. Source: Ioffe, Szegedy, "Batch
-/// normalization", arXiv 1502.03167.
+/// y = activation((x - mean) / sqrt(variance + epsilon) weight + bias) column by column. In place
+/// (y is x) is not allowed in training: the backward pass reads x. Shapes: x, y rows x n; mean,
+/// variance n in compute_dtype() of x, or in x's dtype; weight, bias n in x's dtype. Pre: the
+/// activation is kNone or kRelu. Source: Ioffe, Szegedy, "Batch normalization", arXiv 1502.03167.
 void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& mean,
-                        const ConstTensorView& variance, const ConstTensorView& gain,
+                        const ConstTensorView& variance, const ConstTensorView& weight,
                         const ConstTensorView& bias, double epsilon, Activation activation,
                         const TensorView& y);
 
-/// The sums over rows that both gradients need: dbias[j] = sum of g, dgain[j] = sum of g xhat, with
-/// xhat = (x - mean) / sqrt(variance + epsilon), and g = dy, or, where `y` is not empty, dy where y
-/// > 0 (the gradient through a relu behind). Summed as column_statistics() does.
-/// Shapes: x, dy, y rows x n; mean, variance, dgain, dbias n in compute_dtype() of x.
+/// The sums over rows that both gradients need: dbias[j] = sum of g, dweight[j] = sum of g xhat,
+/// with xhat = (x - mean) / sqrt(variance + epsilon), and g = dy, or, where `y` is not empty, dy
+/// where y > 0 (the gradient through a relu behind). Summed as column_statistics() does. Shapes: x,
+/// dy, y rows x n; mean, variance, dweight, dbias n in compute_dtype() of x.
 void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
                               const ConstTensorView& mean, const ConstTensorView& variance,
                               double epsilon, const ConstTensorView& y, const ConstTensorView& dy,
-                              const TensorView& dgain, const TensorView& dbias);
+                              const TensorView& dweight, const TensorView& dbias);
 
-/// dx = gain / sqrt(variance + epsilon) (g - (dbias + xhat dgain) / rows), with
-/// batch_norm_backward_ sums()'s g, dgain and dbias. In place (dx is dy) is allowed.
+/// dx = weight / sqrt(variance + epsilon) (g - (dbias + xhat dweight) / rows), with
+/// batch_norm_backward_ sums()'s g, dweight and dbias. In place (dx is dy) is allowed.
 void batch_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& mean, const ConstTensorView& variance,
-                               const ConstTensorView& gain, double epsilon,
+                               const ConstTensorView& weight, double epsilon,
                                const ConstTensorView& y, const ConstTensorView& dy,
-                               const ConstTensorView& dgain, const ConstTensorView& dbias,
+                               const ConstTensorView& dweight, const ConstTensorView& dbias,
                                const TensorView& dx);
 
 }  // namespace strata::ops

@@ -12,8 +12,8 @@
 
 namespace strata::ops {
 
-class CudaState;
-class Primitives;
+class CudaResources;
+class PrimitiveCache;
 
 /// How a GPU multiplies float32 matrices: with all 24 bits of each number, or with 11 of them, as
 /// its tensor cores do. Sums are float32 either way.
@@ -65,17 +65,17 @@ class Context {
 
   /// The cache of the CPU's library primitives; its type is known inside the room only.
   /// Throws: std::logic_error where the device is a GPU.
-  [[nodiscard]] Primitives& primitives();
+  [[nodiscard]] PrimitiveCache& primitives();
   /// The GPU's memory and libraries; its type is known inside the room only.
   /// Throws: std::logic_error where the device is the CPU.
-  [[nodiscard]] CudaState& cuda_state();
+  [[nodiscard]] CudaResources& cuda_resources();
 
  private:
   Context(device::Stream stream, const CudaOptions& options);
 
   int threads_;
-  std::unique_ptr<Primitives> primitives_;
-  std::unique_ptr<CudaState> cuda_state_;
+  std::unique_ptr<PrimitiveCache> primitives_;
+  std::unique_ptr<CudaResources> cuda_resources_;
   // Goes first: it may still have work that uses the memory above.
   device::Stream stream_;
 };

@@ -25,7 +25,7 @@ struct SampleRow {
 };
 
 /// Tells a GPU the number of a sample from which on dropout_forward counts, so that work recorded
-/// once (Recorder) drops other elements when another origin is set and the samples move with it.
+/// once (GraphCache) drops other elements when another origin is set and the samples move with it.
 /// The CPU needs none.
 void set_sample_origin(Context& context, std::int64_t sample);
 

@@ -13,14 +13,14 @@ namespace strata::ops {
 
 /// Gives work that repeats to a GPU as CUDA graphs, so that the host makes one call in place of one
 /// an operation. Results have the bits that they have without it.
-class Recorder {
+class GraphCache {
  public:
   /// All that a piece of work follows from and that is not always the same: what it does,
   /// addresses, numbers.
   using Key = std::vector<std::int64_t>;
 
   /// Does nothing of itself before enable(). The context outlives the object.
-  explicit Recorder(Context& context) : context_(context) {}
+  explicit GraphCache(Context& context) : context_(context) {}
 
   /// Pre: the context is a GPU's.
   void enable();

@@ -3,22 +3,18 @@
 #include <cstdint>
 #include <span>
 
+#include "strata/core/reduction_step.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/ops/context.hpp"
 
 namespace strata::ops {
 
-/// One addition of a fold: part `into` += part `from`.
-struct FoldPair {
-  std::int64_t into = 0;
-  std::int64_t from = 0;
-};
-
 /// Does the additions in order, element by element, over parts of equal shape and dtype. Works
 /// through the parts a cache-sized chunk at a time on a CPU, and an element at a time on a GPU, so
 /// that each is read from memory once. A part that was added to another holds anything afterwards.
 /// Pre: parts do not overlap; each pair names two different parts.
-void fold(Context& context, std::span<const TensorView> parts, std::span<const FoldPair> steps);
+void fold(Context& context, std::span<const TensorView> parts,
+          std::span<const ReductionStep> steps);
 
 /// out[b] = sum of squares of elements [b * block_elements, (b + 1) * block_elements) of x, in
 /// double and in an order that depends on the block's length alone. The last block may be short.

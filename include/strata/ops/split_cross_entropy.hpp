@@ -28,7 +28,7 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
 /// its target's is the first of the largest logits; a target outside [0, vocabulary) is a bad
 /// label. Shapes: parts shards x rows x kCrossEntropyParts, log_sums rows, of one dtype; targets
 /// (int64) rows; sums kLossElements.
-void combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
+void combine_cross_entropy(Context& context, std::span<const ReductionStep> steps,
                            const ConstTensorView& parts, const ConstTensorView& targets,
                            std::int64_t vocabulary, std::int64_t valid_rows,
                            const TensorView& log_sums, const TensorView& sums);

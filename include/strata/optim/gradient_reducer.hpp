@@ -63,7 +63,7 @@ class GradientReducer final : public nn::GradientSink {
   const BucketPlan& plan_;
   Sizes sizes_;
   std::int64_t microbatches_per_lane_ = 1;
-  grid::RunningFold fold_;
+  grid::RunningReduction fold_;
   device::Buffer gradient_memory_;
   device::Buffer receive_memory_;
   std::vector<TensorView> accumulators_;

@@ -64,11 +64,12 @@ struct StageChunk {
 };
 
 /// Where the input of `place` comes from; nothing for the first layers.
-[[nodiscard]] std::optional<StageChunk> upstream(const Schedule& schedule, const StageChunk& place);
+[[nodiscard]] std::optional<StageChunk> upstream(const Schedule& schedule,
+                                                 const StageChunk& chunk_of_stage);
 
 /// Where the output of `place` goes; nothing for the last layers.
 [[nodiscard]] std::optional<StageChunk> downstream(const Schedule& schedule,
-                                                   const StageChunk& place);
+                                                   const StageChunk& chunk_of_stage);
 
 /// The compute actions of every stage, without communication. Backward is two actions, input
 /// gradient and then weight gradient; weight gradients ascend by microbatch on every stage,

@@ -99,7 +99,7 @@ struct RunConfig {
     DeviceChoice device = DeviceChoice::kAuto;
     Transport transport = Transport::kAuto;
     Resume resume = Resume::kNever;
-    double patience_seconds = 600.0;
+    double timeout_seconds = 600.0;
     Switch timeline = Switch::kOff;
     double peak_tflops = 0.0;
     Switch cuda_graphs = Switch::kOff;

@@ -36,7 +36,7 @@ struct Plan {
   /// Of one rank in one step.
   std::int64_t microbatches = 1;
   /// Own lanes whose microbatches go through each layer together; 1 where no layer joins lanes.
-  std::int64_t together = 1;
+  std::int64_t concurrent_lanes = 1;
   /// Losses of one sample: tokens for a language model, else 1.
   std::int64_t targets_per_sample = 1;
   std::int64_t total_steps = 0;
@@ -57,7 +57,7 @@ struct Traffic {
 
 /// The part of one rank in a plan.
 struct RankPlan {
-  grid::Coordinates place;
+  grid::Coordinates coordinates;
   nn::StageSpec stage;
   nn::ParameterLayout layout;
   optim::BucketPlan buckets;

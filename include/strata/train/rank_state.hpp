@@ -43,7 +43,7 @@ class StageState {
   device::Buffer weight_memory_;
   TensorView weights_;
   comm::ShardGroup shards_;
-  comm::PartGroup lanes_;
+  comm::PartitionedGroup lanes_;
   nn::Stage stage_;
 };
 

@@ -21,7 +21,7 @@ struct StepSummary {
 /// changes (design law 1). Here the host waits for its device, once a step. Pre: the reducer has
 /// the step's gradients. Communication: one all-gather over the data group and one over the
 /// pipeline group. Throws: Error(kData) that names a target which the model has no output for.
-[[nodiscard]] StepSummary summarise_step(const plan::Plan& plan, const plan::RankPlan& rank,
+[[nodiscard]] StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank,
                                          comm::Groups& groups, RankState& state, StopRequest stop);
 
 }  // namespace strata::train

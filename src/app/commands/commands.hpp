@@ -1,17 +1,11 @@
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "strata/comm/mpi.hpp"
 #include "strata/core/error.hpp"
 
-namespace strata::app {
+#include "config/command_line.hpp"
 
-using Arguments = std::span<const std::string>;
+namespace strata::app {
 
 /// Commands that run on a grid of ranks. Throws: as the rooms below.
 ExitCode train_command(comm::MpiSession& mpi, Arguments arguments);
@@ -25,32 +19,5 @@ ExitCode doctor_command(comm::MpiSession& mpi, Arguments arguments);
 /// Commands of one process.
 ExitCode data_command(Arguments arguments);
 ExitCode checkpoint_command(Arguments arguments);
-
-/// Arguments split into positions and "--name=value" or "--name value" pairs.
-class CommandLine {
- public:
-  /// How many values a name takes: where a list, what follows without a name belongs to the name
-  /// before it, else it is a position.
-  enum class Values { kOne, kList };
-
-  /// `switches` are names without a value. Throws: Error(kUsage) for a name that is not known, with
-  /// the nearest; for one whose value is missing, and for a switch with a value.
-  CommandLine(Arguments arguments, const std::vector<std::string>& names,
-              const std::vector<std::string>& switches, Values each = Values::kList);
-
-  [[nodiscard]] const std::vector<std::string>& positions() const { return positions_; }
-  [[nodiscard]] bool has(std::string_view name) const;
-  /// All values of a name, in order.
-  [[nodiscard]] std::vector<std::string> values(std::string_view name) const;
-  /// The only value of a name, or `otherwise`. Throws: Error(kUsage) where there are several.
-  [[nodiscard]] std::string value(std::string_view name, const std::string& otherwise) const;
-  /// A name's value as a whole number in [least, most], or `otherwise`. Throws: Error(kUsage).
-  [[nodiscard]] std::int64_t count(std::string_view name, std::int64_t otherwise,
-                                   std::int64_t least, std::int64_t most) const;
-
- private:
-  std::vector<std::string> positions_;
-  std::vector<std::pair<std::string, std::string>> pairs_;
-};
 
 }  // namespace strata::app

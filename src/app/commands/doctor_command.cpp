@@ -29,7 +29,7 @@ std::string executable_hash() {
   return hash_text(hash.digest());
 }
 
-void look_at_gpus(RankFacts& facts, const GpuDeal& deal) {
+void look_at_gpus(RankFacts& facts, const GpuAssignment& assignment) {
   const device::CudaVersions versions = device::cuda_versions();
   facts.driver_version = versions.driver;
   facts.runtime_version = versions.runtime;
@@ -41,13 +41,14 @@ void look_at_gpus(RankFacts& facts, const GpuDeal& deal) {
       }
       return;
     }
-    const std::int64_t own = device::choose_gpu(deal.place, deal.ranks, std::ssize(gpus)).index;
+    const std::int64_t own =
+        device::choose_gpu(assignment.local_rank, assignment.ranks, std::ssize(gpus)).index;
     const device::GpuInfo& gpu = gpus[static_cast<std::size_t>(own)];
     facts.gpu_name = gpu.name;
     facts.gpu_bus_id = gpu.bus_id;
     facts.gpu_uuid = gpu.uuid;
     facts.gpu_memory_bytes = gpu.memory_bytes;
-    const std::int64_t used = std::min<std::int64_t>(deal.ranks, std::ssize(gpus));
+    const std::int64_t used = std::min<std::int64_t>(assignment.ranks, std::ssize(gpus));
     for (std::int64_t other = 0; other < used; ++other) {
       if (other != own && !device::has_peer_access(own, other)) {
         facts.unreachable.push_back(gpus[static_cast<std::size_t>(other)].bus_id);
@@ -72,7 +73,7 @@ RankFacts look_around(comm::MpiSession& mpi) {
   facts.versions = versions();
   facts.versions.push_back({"executable", executable_hash()});
   facts.nccl_absence = comm::nccl_absence();
-  look_at_gpus(facts, deal_gpus(mpi));
+  look_at_gpus(facts, assign_gpus(mpi));
   return facts;
 }
 
@@ -101,7 +102,7 @@ ExitCode doctor_command(comm::MpiSession& mpi, Arguments arguments) {
   for (const std::string& text : mpi.world().all_gather_texts(packed(look_around(mpi)))) {
     ranks.push_back(unpacked(text));
   }
-  const std::vector<std::string> found = complaints(ranks);
+  const std::vector<std::string> found = problems(ranks);
   if (mpi.world().rank() == 0) {
     fmt::print("{}\n{}{}\n", facts_text(ranks), gpus_text(ranks),
                versions_text(ranks.front().versions));
@@ -109,7 +110,7 @@ ExitCode doctor_command(comm::MpiSession& mpi, Arguments arguments) {
       fmt::print("- {}\n", complaint);
     }
     fmt::print("{}\n", found.empty() ? "nothing to complain about"
-                                     : fmt::format("complaints: {}", found.size()));
+                                     : fmt::format("problems: {}", found.size()));
   }
   return found.empty() ? ExitCode::kDone : ExitCode::kPeer;
 }

@@ -171,7 +171,7 @@ std::string facts_text(std::span<const RankFacts> ranks) {
   return table_text(rows);
 }
 
-std::vector<std::string> complaints(std::span<const RankFacts> ranks) {
+std::vector<std::string> problems(std::span<const RankFacts> ranks) {
   Complaints found;
   judge_gpus(ranks, found);
   judge_drivers(ranks, found);

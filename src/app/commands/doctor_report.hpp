@@ -44,7 +44,7 @@ struct RankFacts {
 
 /// What is wrong with the node or the launch and what to do about it, one text each; empty where
 /// all is well. Ranks in order.
-[[nodiscard]] std::vector<std::string> complaints(std::span<const RankFacts> ranks);
+[[nodiscard]] std::vector<std::string> problems(std::span<const RankFacts> ranks);
 
 /// Facts as one text and back, to travel between ranks.
 [[nodiscard]] std::string packed(const RankFacts& facts);

@@ -99,9 +99,9 @@ GenerateArguments arguments_of(Arguments arguments) {
 }
 
 /// The plan of the checkpoint's model on one rank.
-plan::Plan plan_alone(comm::MpiSession& mpi, Session& session) {
-  const plan::VirtualGrid stored = train::virtual_grid_of(*session.checkpoint);
-  plan::RunConfig& c = session.config;
+plan::Plan plan_alone(comm::MpiSession& mpi, RunInputs& inputs) {
+  const plan::VirtualGrid stored = train::virtual_grid_of(*inputs.checkpoint);
+  plan::RunConfig& c = inputs.config;
   c.parallel.data = c.parallel.pipeline = c.parallel.tensor = 1;
   c.parallel.split = "auto";
   c.parallel.sequence = plan::Switch::kOff;
@@ -109,7 +109,7 @@ plan::Plan plan_alone(comm::MpiSession& mpi, Session& session) {
   c.numerics.lanes = stored.lanes;
   c.numerics.shards = stored.shards;
   c.train.recompute = nn::Recompute::kNone;
-  return make_plan(mpi, session, 1);
+  return make_plan(mpi, inputs, 1);
 }
 
 std::vector<std::int64_t> prompt_ids(const GenerateArguments& given,
@@ -148,30 +148,30 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
         fmt::format("strata generate runs on one rank, this job has {}; start it without mpirun",
                     mpi.world().size()));
   }
-  Log log(voice_of(mpi));
+  Log log(log_role(mpi));
   const GenerateArguments given = arguments_of(arguments);
   if (given.wants_help) {
     fmt::print("{}", kGenerateHelp);
     return ExitCode::kDone;
   }
-  Session session =
-      open_session(mpi, given.config, given.settings, DataNeeded::kYes, Splits::kTrain);
-  if (session.train_info.task != io::Task::kNextToken) {
+  RunInputs inputs =
+      open_run_inputs(mpi, given.config, given.settings, DataNeeded::kYes, Splits::kTrain);
+  if (inputs.train_info.task != io::Task::kNextToken) {
     fail(ExitCode::kUsage,
          "{} holds no tokens; strata generate continues text with language models",
-         session.train_info.path.string());
+         inputs.train_info.path.string());
   }
-  const io::Tokenizer tokenizer = io::Tokenizer::of(session.train_info);
-  open_checkpoint(mpi, session, log);
-  const plan::Plan plan = plan_alone(mpi, session);
-  train::require_same_model(plan, *session.checkpoint);
+  const io::Tokenizer tokenizer = io::Tokenizer::of(inputs.train_info);
+  open_checkpoint(mpi, inputs, log);
+  const plan::Plan plan = plan_alone(mpi, inputs);
+  train::require_same_model(plan, *inputs.checkpoint);
   const std::vector<std::int64_t> prompt = prompt_ids(given, tokenizer);
   train::require_prompt_fits(plan, prompt);
-  Workplace workplace(mpi, session, plan, Use::kEvaluation);
-  train::Generator generator(workplace.context(), plan, workplace.groups(), *session.checkpoint);
+  ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
+  train::Generator generator(environment.context(), plan, environment.groups(), *inputs.checkpoint);
 
   train::SamplingOptions sampling = given.sampling;
-  sampling.seed = given.has_seed ? sampling.seed : session.config.run.seed;
+  sampling.seed = given.has_seed ? sampling.seed : inputs.config.run.seed;
   std::int64_t made = 0;
   const double began = now_seconds();
   for (; sampling.text < given.samples; ++sampling.text) {

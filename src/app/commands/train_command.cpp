@@ -57,7 +57,7 @@ std::int64_t mapped_file_bytes() {
 }
 
 /// What a rank took, and was given as CUDA graphs; of a GPU's numbers the ranks' largest are told.
-struct Taken {
+struct ResourceUsage {
   std::int64_t resident_bytes = 0;
   std::int64_t mapped_bytes = 0;
   std::int64_t scratch_bytes = 0;
@@ -65,13 +65,14 @@ struct Taken {
 };
 
 /// Communication: one all-gather over the world.
-void log_taken(comm::MpiSession& mpi, const plan::Plan& plan, const Taken& mine, Log& log) {
-  std::vector<Taken> all(static_cast<std::size_t>(mpi.world().size()));
+void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const ResourceUsage& mine,
+                        Log& log) {
+  std::vector<ResourceUsage> all(static_cast<std::size_t>(mpi.world().size()));
   mpi.world().all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
-  const auto largest = [&](std::int64_t Taken::*part) {
+  const auto largest = [&](std::int64_t ResourceUsage::*part) {
     return *std::ranges::max_element(all, {}, part);
   };
-  const Taken peak = largest(&Taken::resident_bytes);
+  const ResourceUsage peak = largest(&ResourceUsage::resident_bytes);
   log.info("peak memory of a rank: {}; {} of it mapped files, which the system can take back",
            bytes_text(peak.resident_bytes), bytes_text(peak.mapped_bytes));
   if (plan.device != device::DeviceKind::kCuda) {
@@ -79,59 +80,59 @@ void log_taken(comm::MpiSession& mpi, const plan::Plan& plan, const Taken& mine,
   }
   // What is beside the plan, for only the operations, and cuDNN, know it.
   log.info("operations took up to {} of a rank's GPU to work in, beside what the plan lists",
-           bytes_text(largest(&Taken::scratch_bytes).scratch_bytes));
+           bytes_text(largest(&ResourceUsage::scratch_bytes).scratch_bytes));
   if (plan.config.run.cuda_graphs == plan::Switch::kOn) {
     log.info("a rank's GPU got up to {} pieces of a step as CUDA graphs",
-             largest(&Taken::graphs).graphs);
+             largest(&ResourceUsage::graphs).graphs);
   }
 }
 
 }  // namespace
 
 ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
-  Log log(voice_of(mpi));
+  Log log(log_role(mpi));
   TrainArguments given;
   comm::agree(mpi.world(), [&] { given = take_arguments(arguments, "train"); });
-  Session session = open_session(mpi, given.config, given.settings,
-                                 given.dry_run ? DataNeeded::kNo : DataNeeded::kYes);
-  if (!given.dry_run || session.config.run.resume != plan::Resume::kNever) {
-    take_up_run_directory(mpi, session, log);
+  RunInputs inputs = open_run_inputs(mpi, given.config, given.settings,
+                                     given.dry_run ? DataNeeded::kNo : DataNeeded::kYes);
+  if (!given.dry_run || inputs.config.run.resume != plan::Resume::kNever) {
+    open_run_directory(mpi, inputs, log);
   }
   // Alone, a dry run plans for the grid that will be launched.
   const bool alone = given.dry_run && mpi.world().size() == 1;
-  const plan::Plan plan = make_plan(mpi, session, alone ? 0 : mpi.world().size());
+  const plan::Plan plan = make_plan(mpi, inputs, alone ? 0 : mpi.world().size());
   if (given.dry_run) {
     log.info("{}", plan::plan_text(plan));
     return ExitCode::kDone;
   }
   // Before anything is written: there may be no GPU.
-  Workplace workplace(mpi, session, plan, Use::kTraining);
+  ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
   make_run_directory(mpi, plan.config, log);
   log.info("{}", plan::plan_text(plan));
-  log.info("{}", workplace.text());
-  if (!workplace.warning().empty()) {
-    log.warn("{}", workplace.warning());
+  log.info("{}", environment.text());
+  if (!environment.warning().empty()) {
+    log.warn("{}", environment.warning());
   }
 
   train::install_stop_signals();
   const train::FinishedRun run =
       train::train({.plan = plan,
-                    .groups = workplace.groups(),
-                    .context = workplace.context(),
-                    .train_data = *session.train_data,
-                    .test_data = session.test_data ? &*session.test_data : nullptr,
-                    .checkpoint = session.checkpoint ? &*session.checkpoint : nullptr,
+                    .groups = environment.groups(),
+                    .context = environment.context(),
+                    .train_data = *inputs.train_data,
+                    .test_data = inputs.test_data ? &*inputs.test_data : nullptr,
+                    .checkpoint = inputs.checkpoint ? &*inputs.checkpoint : nullptr,
                     .config_text = config_text(plan.config),
-                    .peak_flops = workplace.peak_flops(),
+                    .peak_flops = environment.peak_flops(),
                     .log = log});
   // No message is under way when the groups end.
-  workplace.groups().world->barrier();
-  log_taken(mpi, plan,
-            {.resident_bytes = peak_resident_bytes(),
-             .mapped_bytes = mapped_file_bytes(),
-             .scratch_bytes = workplace.context().scratch_bytes(),
-             .graphs = run.graphs},
-            log);
+  environment.groups().world->barrier();
+  log_resource_usage(mpi, plan,
+                     {.resident_bytes = peak_resident_bytes(),
+                      .mapped_bytes = mapped_file_bytes(),
+                      .scratch_bytes = environment.context().scratch_bytes(),
+                      .graphs = run.graphs},
+                     log);
   return run.outcome == train::Outcome::kFinished ? ExitCode::kDone : ExitCode::kStoppedEarly;
 }
 
@@ -164,10 +165,10 @@ std::optional<train::ClassCounts> counts_for(const plan::Plan& plan, const Train
 }
 
 /// The result in full: numbers read back to the same bits.
-void print_result(const Session& session, const plan::Plan& plan,
+void print_result(const RunInputs& inputs, const plan::Plan& plan,
                   const train::EvaluationResult& result,
                   const std::optional<train::ClassCounts>& counts, const TrainArguments& given) {
-  const io::Dataset& data = session.test_data ? *session.test_data : *session.train_data;
+  const io::Dataset& data = inputs.test_data ? *inputs.test_data : *inputs.train_data;
   std::string text = fmt::format("loss {}", result.loss);
   if (plan::is_language_model(plan)) {
     text += fmt::format(", perplexity {:.6g}", std::exp(result.loss));
@@ -179,7 +180,7 @@ void print_result(const Session& session, const plan::Plan& plan,
     text += fmt::format(", in the first {} {:.4f} %", train::ClassCounts::kFirst,
                         100.0 * counts->accuracy_in_first());
   }
-  fmt::print("{}: {} over {} samples of {}\n", session.checkpoint->directory().string(), text,
+  fmt::print("{}: {} over {} samples of {}\n", inputs.checkpoint->directory().string(), text,
              result.samples, data.info().path.string());
   const std::vector<std::string>& names = plan.train_data.class_names;
   if (given.each_class) {
@@ -193,7 +194,7 @@ void print_result(const Session& session, const plan::Plan& plan,
 }  // namespace
 
 ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
-  Log log(voice_of(mpi));
+  Log log(log_role(mpi));
   TrainArguments given;
   comm::agree(mpi.world(), [&] {
     given = take_arguments(arguments, "evaluate");
@@ -201,27 +202,27 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
       train::require_confusion_writable(given.confusion);
     }
   });
-  Session session = open_session(mpi, given.config, given.settings);
-  const io::Dataset& data = session.test_data ? *session.test_data : *session.train_data;
-  open_checkpoint(mpi, session, log);
-  const plan::Plan plan = make_plan(mpi, session, mpi.world().size());
-  Workplace workplace(mpi, session, plan, Use::kEvaluation);
-  comm::Groups& groups = workplace.groups();
+  RunInputs inputs = open_run_inputs(mpi, given.config, given.settings);
+  const io::Dataset& data = inputs.test_data ? *inputs.test_data : *inputs.train_data;
+  open_checkpoint(mpi, inputs, log);
+  const plan::Plan plan = make_plan(mpi, inputs, mpi.world().size());
+  ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
+  comm::Groups& groups = environment.groups();
   const plan::RankPlan rank = plan::rank_plan(plan, mpi.world().rank());
   std::optional<train::StageState> state;
   std::optional<train::ClassCounts> counts;
   comm::agree(mpi.world(), [&] {
     counts = counts_for(plan, given);
-    train::require_same_model(plan, *session.checkpoint);
-    state.emplace(workplace.context(), plan, rank, groups);
-    state->load_weights(*session.checkpoint);
+    train::require_same_model(plan, *inputs.checkpoint);
+    state.emplace(environment.context(), plan, rank, groups);
+    state->load_weights(*inputs.checkpoint);
   });
   pipeline::Executor executor(state->stage(), *groups.pipeline);
   const train::EvaluationResult result = train::evaluate(
-      workplace.context(), plan, rank, groups, executor, data, counts ? &*counts : nullptr);
+      environment.context(), plan, rank, groups, executor, data, counts ? &*counts : nullptr);
   comm::agree(mpi.world(), [&] {
     if (mpi.world().rank() == 0) {
-      print_result(session, plan, result, counts, given);
+      print_result(inputs, plan, result, counts, given);
     }
   });
   return ExitCode::kDone;

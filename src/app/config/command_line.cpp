@@ -1,10 +1,11 @@
+#include "config/command_line.hpp"
+
 #include <algorithm>
 
 #include <fmt/format.h>
 
+#include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
-
-#include "commands/commands.hpp"
 
 namespace strata::app {
 

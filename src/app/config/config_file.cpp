@@ -20,12 +20,17 @@ namespace po = boost::program_options;
 
 using Settings = std::map<std::string, std::vector<std::string>>;
 
+/// The setting that configs of earlier versions call run.patience.
+constexpr const char* kTimeoutKey = "run.timeout";
+constexpr const char* kEarlierTimeoutKey = "run.patience";
+
 po::options_description known_settings() {
   po::options_description known;
   for (const Option& option : option_table()) {
     known.add_options()(option.key.c_str(), po::value<std::string>(), option.help.c_str());
   }
   known.add_options()(kLayerKey, po::value<std::vector<std::string>>()->composing(), kLayerHelp);
+  known.add_options()(kEarlierTimeoutKey, po::value<std::string>(), "");
   return known;
 }
 
@@ -50,9 +55,11 @@ Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::st
     if (option.unregistered) {
       refuse_unknown(option.string_key, where);
     }
-    std::vector<std::string>& values = settings[option.string_key];
-    if (!values.empty() && option.string_key != kLayerKey) {
-      fail(ExitCode::kUsage, "{}: {} is given twice", where, option.string_key);
+    const std::string key =
+        option.string_key == kEarlierTimeoutKey ? kTimeoutKey : option.string_key;
+    std::vector<std::string>& values = settings[key];
+    if (!values.empty() && key != kLayerKey) {
+      fail(ExitCode::kUsage, "{}: {} is given twice", where, key);
     }
     values.insert(values.end(), option.value.begin(), option.value.end());
   }

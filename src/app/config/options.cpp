@@ -281,8 +281,8 @@ std::vector<Option> running() {
              "newest good one, begin anew where there is none; must: as auto, but refuse to begin "
              "anew",
              STRATA_MEMBER(run.resume)),
-      number("run.patience", "seconds", "how long a rank waits for another before the job is ended",
-             Bound::kAboveZero, STRATA_MEMBER(run.patience_seconds)),
+      number("run.timeout", "seconds", "how long a rank waits for another before the job is ended",
+             Bound::kAboveZero, STRATA_MEMBER(run.timeout_seconds)),
       choice("run.timeline",
              "on: write timeline.json, the first 20,000 actions of each rank, for chrome://tracing "
              "or Perfetto",

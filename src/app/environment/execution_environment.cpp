@@ -27,11 +27,11 @@ namespace strata::app {
 namespace {
 
 /// This rank's GPU.
-device::Device own_gpu(const GpuDeal& deal) {
+device::Device own_gpu(const GpuAssignment& assignment) {
   const std::int64_t gpus = device::cuda_device_count();
   try {
-    return device::Device::cuda(gpus == 0 ? 0
-                                          : device::choose_gpu(deal.place, deal.ranks, gpus).index);
+    return device::Device::cuda(
+        gpus == 0 ? 0 : device::choose_gpu(assignment.local_rank, assignment.ranks, gpus).index);
   } catch (const Error& error) {
     fail(error.code(),
          "run.device is cuda, but {}; ask for GPUs (in a Slurm script: #SBATCH "
@@ -141,11 +141,11 @@ std::string against_nccl(comm::Communicator& world, std::int64_t sharing, const 
 
 }  // namespace
 
-device::DeviceKind decide_device(comm::MpiSession& mpi, plan::DeviceChoice choice) {
+device::DeviceKind resolve_device(comm::MpiSession& mpi, plan::DeviceChoice choice) {
   if (choice == plan::DeviceChoice::kCpu) {
     return device::DeviceKind::kCpu;
   }
-  comm::ask_for_hardware_queues();
+  comm::request_hardware_queues();
   if (choice == plan::DeviceChoice::kCuda) {
     return device::DeviceKind::kCuda;
   }
@@ -156,13 +156,13 @@ device::DeviceKind decide_device(comm::MpiSession& mpi, plan::DeviceChoice choic
                                                            : device::DeviceKind::kCpu;
 }
 
-Workplace::Workplace(comm::MpiSession& mpi, const Session& session, const plan::Plan& plan,
-                     Use use) {
+ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs,
+                                           const plan::Plan& plan, Use use) {
   peak_flops_ = 1e12 * plan.config.run.peak_tflops;
   text_ = fmt::format("{} on {} rank{} ({})", name_of(plan.device), mpi.world().size(),
                       mpi.world().size() == 1 ? "" : "s", comm::MpiSession::library_text());
   if (plan.device == device::DeviceKind::kCuda) {
-    take_gpu(mpi, session, plan, use);
+    take_gpu(mpi, inputs, plan, use);
   } else {
     if (const std::string trouble = device::gpu_trouble();
         !trouble.empty() && plan.config.run.device == plan::DeviceChoice::kAuto) {
@@ -171,14 +171,14 @@ Workplace::Workplace(comm::MpiSession& mpi, const Session& session, const plan::
           "more",
           trouble);
     }
-    context_.emplace(session.threads);
-    text_ += fmt::format(", {} thread{} each", session.threads, session.threads == 1 ? "" : "s");
+    context_.emplace(inputs.threads);
+    text_ += fmt::format(", {} thread{} each", inputs.threads, inputs.threads == 1 ? "" : "s");
   }
   groups_ = comm::make_groups(world_ ? *world_ : mpi.world(), plan.grid);
   connect_groups(plan, use);
 }
 
-void Workplace::connect_groups(const plan::Plan& plan, Use use) {
+void ExecutionEnvironment::connect_groups(const plan::Plan& plan, Use use) {
   // In one order on all ranks, and only what will be used: connections take memory.
   if (use == Use::kTraining) {
     groups_.data->connect(plan.config.numerics.mode);
@@ -189,14 +189,14 @@ void Workplace::connect_groups(const plan::Plan& plan, Use use) {
   groups_.tensor->connect(plan.config.numerics.mode);
 }
 
-void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const plan::Plan& plan,
-                         Use use) {
+void ExecutionEnvironment::take_gpu(comm::MpiSession& mpi, const RunInputs& inputs,
+                                    const plan::Plan& plan, Use use) {
   const bool tf32 = plan.config.numerics.tf32 == plan::Switch::kOn;
   device::GpuInfo gpu;
-  const GpuDeal deal = deal_gpus(mpi);
+  const GpuAssignment assignment = assign_gpus(mpi);
   comm::agree(mpi.world(), [&] {
     context_.emplace(ops::Context::cuda(
-        own_gpu(deal),
+        own_gpu(assignment),
         {.float32_products = tf32 ? ops::Float32Products::kTf32 : ops::Float32Products::kFull,
          .attention_kernels = plan.config.numerics.attention}));
     gpu = device::gpus()[static_cast<std::size_t>(context_->device().index())];
@@ -229,7 +229,7 @@ void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const pl
     plan::require_fits_memory(
         plan, mpi.world().rank(),
         device::free_memory_bytes(device.index()) / sharing.here + ops::Context::kCudaBytes,
-        session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : plan::VirtualGrid());
+        inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid());
   });
   choose_transport(mpi.world(), plan, sharing.here);
   if (use == Use::kTraining && plan.config.run.cuda_graphs == plan::Switch::kOn) {
@@ -237,8 +237,8 @@ void Workplace::take_gpu(comm::MpiSession& mpi, const Session& session, const pl
   }
 }
 
-void Workplace::choose_transport(comm::Communicator& world, const plan::Plan& plan,
-                                 std::int64_t sharing) {
+void ExecutionEnvironment::choose_transport(comm::Communicator& world, const plan::Plan& plan,
+                                            std::int64_t sharing) {
   if (world.size() == 1) {
     world_ = comm::staged(second_world(world), context_->stream());
     return;

@@ -12,27 +12,28 @@
 
 namespace strata::app {
 
-struct Session;
+struct RunInputs;
 
 /// What every rank computes on: the choice, where it is auto the GPUs if every rank finds one.
 /// Communication: collective over the world.
-[[nodiscard]] device::DeviceKind decide_device(comm::MpiSession& mpi, plan::DeviceChoice choice);
+[[nodiscard]] device::DeviceKind resolve_device(comm::MpiSession& mpi, plan::DeviceChoice choice);
 
 /// What a rank needs its device for.
 enum class Use { kTraining, kEvaluation };
 
 /// What a rank computes with: its device, and the groups that carry tensors in that device's
 /// memory.
-class Workplace {
+class ExecutionEnvironment {
  public:
   /// Communication: collective over the world.
   /// Throws: where the plan is for GPUs, AgreedError(kPeer) where a rank finds none, or one that is
   /// too old or too small for training; AgreedError(kUsage) where run.transport asks for NCCL and
   /// that cannot be used.
-  Workplace(comm::MpiSession& mpi, const Session& session, const plan::Plan& plan, Use use);
+  ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan,
+                       Use use);
   // Groups know the context's stream.
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
+  ExecutionEnvironment(const ExecutionEnvironment&) = delete;
+  ExecutionEnvironment& operator=(const ExecutionEnvironment&) = delete;
 
   [[nodiscard]] ops::Context& context() { return *context_; }
   [[nodiscard]] comm::Groups& groups() { return groups_; }
@@ -44,7 +45,7 @@ class Workplace {
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  void take_gpu(comm::MpiSession& mpi, const Session& session, const plan::Plan& plan, Use use);
+  void take_gpu(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan, Use use);
   void connect_groups(const plan::Plan& plan, Use use);
   void choose_transport(comm::Communicator& world, const plan::Plan& plan, std::int64_t sharing);
 

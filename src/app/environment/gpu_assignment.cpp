@@ -10,14 +10,14 @@
 
 namespace strata::app {
 
-GpuDeal deal_among(std::span<const std::string> seen, std::int64_t rank) {
+GpuAssignment assign_among(std::span<const std::string> seen, std::int64_t rank) {
   const std::string& mine = seen[static_cast<std::size_t>(rank)];
   const auto before = seen.first(static_cast<std::size_t>(rank));
-  return {.place = std::count(before.begin(), before.end(), mine),
+  return {.local_rank = std::count(before.begin(), before.end(), mine),
           .ranks = std::count(seen.begin(), seen.end(), mine)};
 }
 
-GpuDeal deal_gpus(comm::MpiSession& mpi) {
+GpuAssignment assign_gpus(comm::MpiSession& mpi) {
   std::string mine = host_name();
   try {
     for (const device::GpuInfo& gpu : device::gpus()) {
@@ -26,7 +26,7 @@ GpuDeal deal_gpus(comm::MpiSession& mpi) {
   } catch (const Error&) {
     // Told where the rank takes its GPU.
   }
-  return deal_among(mpi.world().all_gather_texts(mine), mpi.world().rank());
+  return assign_among(mpi.world().all_gather_texts(mine), mpi.world().rank());
 }
 
 }  // namespace strata::app

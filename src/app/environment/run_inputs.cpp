@@ -23,55 +23,55 @@ io::Dataset open_data(const plan::RunConfig& config, const std::string& master) 
   return data;
 }
 
-void open_training_data(Session& session, DataNeeded needed) {
-  if (!session.config.data.train.empty()) {
-    session.train_data = open_data(session.config, session.config.data.train);
-    session.train_info = session.train_data->info();
+void open_training_data(RunInputs& inputs, DataNeeded needed) {
+  if (!inputs.config.data.train.empty()) {
+    inputs.train_data = open_data(inputs.config, inputs.config.data.train);
+    inputs.train_info = inputs.train_data->info();
     return;
   }
   if (needed == DataNeeded::kYes) {
     fail(ExitCode::kUsage,
          "data.train is empty; make a data set with \"strata data import\" and name its train.h5");
   }
-  session.train_info = plan::assumed_data(session.config);
+  inputs.train_info = plan::assumed_data(inputs.config);
 }
 
 }  // namespace
 
-Session open_session(comm::MpiSession& mpi, const std::string& path, Arguments settings,
-                     DataNeeded needed, Splits splits) {
-  Session session;
+RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Arguments settings,
+                          DataNeeded needed, Splits splits) {
+  RunInputs inputs;
   comm::agree(mpi.world(), [&] {
-    session.config = read_config(path, settings);
-    open_training_data(session, needed);
-    if (splits == Splits::kTrainAndTest && !session.config.data.test.empty()) {
-      session.test_data = open_data(session.config, session.config.data.test);
+    inputs.config = read_config(path, settings);
+    open_training_data(inputs, needed);
+    if (splits == Splits::kTrainAndTest && !inputs.config.data.test.empty()) {
+      inputs.test_data = open_data(inputs.config, inputs.config.data.test);
     }
-    session.threads = session.config.run.threads > 0 ? static_cast<int>(session.config.run.threads)
-                                                     : default_threads(mpi.ranks_on_node());
+    inputs.threads = inputs.config.run.threads > 0 ? static_cast<int>(inputs.config.run.threads)
+                                                   : default_threads(mpi.ranks_on_node());
   });
-  mpi.world().set_patience({.seconds = session.config.run.patience_seconds});
+  mpi.world().set_timeout({.seconds = inputs.config.run.timeout_seconds});
   // Before anything that a setting may branch on.
-  comm::check_same_plan(
-      mpi.world(), {{"config", hash_of(config_text(session.config))},
-                    {"training data", session.train_info.checksum},
-                    {"test data", session.test_data ? session.test_data->info().checksum : 0}});
-  session.device = decide_device(mpi, session.config.run.device);
-  return session;
+  comm::check_same_plan(mpi.world(),
+                        {{"config", hash_of(config_text(inputs.config))},
+                         {"training data", inputs.train_info.checksum},
+                         {"test data", inputs.test_data ? inputs.test_data->info().checksum : 0}});
+  inputs.device = resolve_device(mpi, inputs.config.run.device);
+  return inputs;
 }
 
-void open_checkpoint(comm::MpiSession& mpi, Session& session, Log& log) {
-  const std::filesystem::path root = train::checkpoint_root(session.config);
-  session.checkpoint = train::newest_good_checkpoint(mpi.world(), root, log);
-  if (!session.checkpoint) {
+void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
+  const std::filesystem::path root = train::checkpoint_root(inputs.config);
+  inputs.checkpoint = train::newest_good_checkpoint(mpi.world(), root, log);
+  if (!inputs.checkpoint) {
     throw comm::AgreedError(
         ExitCode::kCheckpoint,
         fmt::format("there is no checkpoint in {}; train first, or set run.dir", root.string()));
   }
 }
 
-void take_up_run_directory(comm::MpiSession& mpi, Session& session, Log& log) {
-  const plan::RunConfig& config = session.config;
+void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
+  const plan::RunConfig& config = inputs.config;
   const std::filesystem::path root = train::checkpoint_root(config);
   if (config.run.resume == plan::Resume::kNever) {
     comm::agree(mpi.world(), [&] {
@@ -86,8 +86,8 @@ void take_up_run_directory(comm::MpiSession& mpi, Session& session, Log& log) {
     });
     return;
   }
-  session.checkpoint = train::newest_good_checkpoint(mpi.world(), root, log);
-  if (!session.checkpoint && config.run.resume == plan::Resume::kMust) {
+  inputs.checkpoint = train::newest_good_checkpoint(mpi.world(), root, log);
+  if (!inputs.checkpoint && config.run.resume == plan::Resume::kMust) {
     throw comm::AgreedError(
         ExitCode::kCheckpoint,
         fmt::format(
@@ -96,14 +96,14 @@ void take_up_run_directory(comm::MpiSession& mpi, Session& session, Log& log) {
   }
 }
 
-plan::Plan make_plan(comm::MpiSession& mpi, const Session& session, std::int64_t ranks) {
+plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_t ranks) {
   std::optional<plan::Plan> plan;
   comm::agree(mpi.world(), [&] {
     const plan::VirtualGrid stored =
-        session.checkpoint ? train::virtual_grid_of(*session.checkpoint) : plan::VirtualGrid();
-    plan = plan::prepare(session.config, ranks, session.train_info, stored, session.device);
-    if (session.test_data) {
-      train::require_fits(*plan, session.test_data->info());
+        inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid();
+    plan = plan::prepare(inputs.config, ranks, inputs.train_info, stored, inputs.device);
+    if (inputs.test_data) {
+      train::require_fits(*plan, inputs.test_data->info());
     }
   });
   comm::check_same_plan(mpi.world(), plan::plan_items(*plan, config_text(plan->config)));
@@ -137,8 +137,8 @@ TrainArguments take_arguments(Arguments arguments, std::string_view command) {
   return result;
 }
 
-Log::Voice voice_of(comm::MpiSession& mpi) {
-  return mpi.world().rank() == 0 ? Log::Voice::kSpeak : Log::Voice::kSilent;
+Log::Output log_role(comm::MpiSession& mpi) {
+  return mpi.world().rank() == 0 ? Log::Output::kPrint : Log::Output::kSilent;
 }
 
 }  // namespace strata::app

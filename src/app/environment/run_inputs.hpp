@@ -11,13 +11,13 @@
 #include "strata/io/dataset.hpp"
 #include "strata/plan/plan.hpp"
 
-#include "commands/commands.hpp"
+#include "config/command_line.hpp"
 
 namespace strata::app {
 
 /// What the commands that use a model begin with: the config, the data sets and the checkpoint to
 /// go on from.
-struct Session {
+struct RunInputs {
   plan::RunConfig config;
   /// Of data.train, or what a plan without data assumes.
   io::DatasetInfo train_info;
@@ -48,22 +48,22 @@ enum class DataNeeded { kNo, kYes };
 enum class Splits { kTrain, kTrainAndTest };
 
 /// Reads the config and opens the data sets, the same on every rank.
-[[nodiscard]] Session open_session(comm::MpiSession& mpi, const std::string& path,
-                                   Arguments settings, DataNeeded needed = DataNeeded::kYes,
-                                   Splits splits = Splits::kTrainAndTest);
+[[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
+                                        Arguments settings, DataNeeded needed = DataNeeded::kYes,
+                                        Splits splits = Splits::kTrainAndTest);
 
 /// Opens the newest good checkpoint of run.dir. Throws: AgreedError(kCheckpoint) where there is
 /// none.
-void open_checkpoint(comm::MpiSession& mpi, Session& session, Log& log);
+void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
 
 /// Refuses or takes up what run.dir holds.
-void take_up_run_directory(comm::MpiSession& mpi, Session& session, Log& log);
+void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
 
 /// The plan for so many ranks; for the config's grid where that is 0.
-[[nodiscard]] plan::Plan make_plan(comm::MpiSession& mpi, const Session& session,
+[[nodiscard]] plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs,
                                    std::int64_t ranks);
 
 /// Only rank 0 writes to the terminal and the log.
-[[nodiscard]] Log::Voice voice_of(comm::MpiSession& mpi);
+[[nodiscard]] Log::Output log_role(comm::MpiSession& mpi);
 
 }  // namespace strata::app

@@ -41,7 +41,7 @@ class Exchange {
     std::unique_lock lock(mutex_);
     Box& box = boxes_[address];
     if (!box.messages.contains(ticket) && !failed_) {
-      // A bounded wait, so that the caller can look at its patience.
+      // A bounded wait, so that the caller can look at its timeout.
       arrived_.wait_for(lock, std::chrono::milliseconds(1));
     }
     const auto found = box.messages.find(ticket);
@@ -157,10 +157,10 @@ class ReduceScatterOperation final : public Request::Operation {
   std::size_t received_ = 0;
 };
 
-class ThreadCommunicator final : public Communicator {
+class InProcessCommunicator final : public Communicator {
  public:
-  ThreadCommunicator(Exchange& exchange, std::uint64_t group, std::int64_t rank, std::int64_t size,
-                     std::string name)
+  InProcessCommunicator(Exchange& exchange, std::uint64_t group, std::int64_t rank,
+                        std::int64_t size, std::string name)
       : Communicator(rank, size, std::move(name)), exchange_(exchange), group_(group) {}
 
   void barrier() override {
@@ -227,9 +227,9 @@ class ThreadCommunicator final : public Communicator {
     ++subgroups_;
     const std::uint64_t id =
         (group_ * 64 + subgroups_) * 4096 + static_cast<std::uint64_t>(members.front()) + 1;
-    auto group = std::make_unique<ThreadCommunicator>(
+    auto group = std::make_unique<InProcessCommunicator>(
         exchange_, id, index, static_cast<std::int64_t>(members.size()), std::move(name));
-    group->set_patience(patience());
+    group->set_timeout(timeout());
     return group;
   }
 
@@ -277,14 +277,15 @@ class ThreadCommunicator final : public Communicator {
 
 }  // namespace
 
-void run_thread_ranks(std::int64_t ranks, const std::function<void(Communicator& world)>& body) {
+void run_in_process_ranks(std::int64_t ranks,
+                          const std::function<void(Communicator& world)>& body) {
   Exchange exchange;
   std::vector<std::thread> threads;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&exchange, &body, rank, ranks] {
       try {
-        ThreadCommunicator world(exchange, 0, rank, ranks, "world");
-        world.set_patience({.seconds = 60.0});
+        InProcessCommunicator world(exchange, 0, rank, ranks, "world");
+        world.set_timeout({.seconds = 60.0});
         body(world);
       } catch (...) {
         exchange.give_up(std::current_exception());

@@ -24,14 +24,14 @@ void check(int status, const char* call) {
 }
 
 int bytes_of(const ConstTensorView& payload) {
-  require(payload.place() == Place::kHost, "MPI carries host memory, this tensor is in {} memory",
-          name_of(payload.place()));
+  require(payload.memory_space() == MemorySpace::kHost,
+          "MPI carries host memory, this tensor is in {} memory", name_of(payload.memory_space()));
   return checked_int(payload.bytes(), "the size of a message in bytes");
 }
 
 MPI_Datatype type_of(const ConstTensorView& summand) {
-  require(summand.place() == Place::kHost, "MPI carries host memory, this tensor is in {} memory",
-          name_of(summand.place()));
+  require(summand.memory_space() == MemorySpace::kHost,
+          "MPI carries host memory, this tensor is in {} memory", name_of(summand.memory_space()));
   return with_floating(summand.dtype(), []<typename T>(T) {
     return std::is_same_v<T, float> ? MPI_FLOAT : MPI_DOUBLE;
   });
@@ -152,7 +152,7 @@ class MpiCommunicator final : public Communicator {
     check(MPI_Comm_split(communicator_, static_cast<int>(members.front()), key, &split),
           "MPI_Comm_split");
     auto group = of(split, std::move(name));
-    group->set_patience(patience());
+    group->set_timeout(timeout());
     return group;
   }
 
@@ -184,7 +184,7 @@ class MpiCommunicator final : public Communicator {
 
  private:
   void wait_for(MPI_Request request, const char* what) {
-    Request(std::make_unique<MpiOperation>(request), describe_collective(what), patience()).wait();
+    Request(std::make_unique<MpiOperation>(request), describe_collective(what), timeout()).wait();
   }
 
   MPI_Comm communicator_;

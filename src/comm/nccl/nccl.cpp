@@ -15,7 +15,7 @@ constexpr const char* kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 }  // namespace
 
-void ask_for_hardware_queues() {
+void request_hardware_queues() {
   // What CUDA has at most.
   ::setenv(kQueues, "32", 0);
 }
@@ -49,7 +49,7 @@ constexpr std::int64_t kLeastQueues = 16;
 void require_queues() {
   const char* text = std::getenv(kQueues);
   std::int64_t queues = 0;
-  require(text != nullptr, "ask_for_hardware_queues() was not called");
+  require(text != nullptr, "request_hardware_queues() was not called");
   if (!parse_int64(text, queues) || queues < kLeastQueues) {
     fail(ExitCode::kUsage,
          "{} is \"{}\" in the environment, and messages between GPUs that wait for each other need "
@@ -81,18 +81,18 @@ std::unique_ptr<Communicator> nccl(std::unique_ptr<Communicator> host, const dev
       id = engine->unique_id();
     }
   });
-  std::unique_ptr<NcclLine> line;
+  std::unique_ptr<NcclChannel> channel;
   if (!alone) {
     host->broadcast(TensorView(reinterpret_cast<std::byte*>(&id), Shape{sizeof id}, DType::kUint8),
                     0);
     agree(*host, [&] {
-      line = std::make_unique<NcclLine>(
-          *engine, engine->join(id, host->rank(), host->size(), host->patience()), host->name());
+      channel = std::make_unique<NcclChannel>(
+          *engine, engine->join(id, host->rank(), host->size(), host->timeout()), host->name());
     });
   }
   NcclEngine& shared = *engine;
   return std::make_unique<NcclCommunicator>(std::move(host), shared, std::move(engine),
-                                            std::move(line));
+                                            std::move(channel));
 }
 
 }  // namespace strata::comm

@@ -38,13 +38,13 @@ Awaited awaited_of(Tag tag) {
 }
 
 bool on_host(const ConstTensorView& payload) {
-  return payload.place() == Place::kHost;
+  return payload.memory_space() == MemorySpace::kHost;
 }
 
 /// What is under way on a line: done when the compute stream is told to wait for it.
-class OnLine final : public Request::Operation {
+class OnChannel final : public Request::Operation {
  public:
-  OnLine(NcclEngine& engine, device::Event done, Awaited awaited)
+  OnChannel(NcclEngine& engine, device::Event done, Awaited awaited)
       : engine_(engine), done_(std::move(done)), awaited_(awaited) {}
 
   bool test() override {
@@ -66,12 +66,12 @@ class OnLine final : public Request::Operation {
 class RouteReceive final : public Request::Operation {
  public:
   RouteReceive(NcclEngine& engine, OpenRoute& route, const TensorView& payload, std::string what,
-               Patience patience)
+               Timeout timeout)
       : engine_(engine),
         route_(route),
         payload_(payload),
         what_(std::move(what)),
-        patience_(patience),
+        timeout_(timeout),
         ready_(engine.mark_compute()) {
     route_.posted.push_back(this);
   }
@@ -91,8 +91,8 @@ class RouteReceive final : public Request::Operation {
 
  private:
   void begin() {
-    done_ = route_.line->issue(
-        ready_, what_, patience_, [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
+    done_ = route_.channel->issue(
+        ready_, what_, timeout_, [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
           note(engine_.functions().recv(payload_.raw(), count_of(payload_.bytes()), ncclUint8, 0,
                                         handle, stream));
         });
@@ -102,24 +102,24 @@ class RouteReceive final : public Request::Operation {
   OpenRoute& route_;
   TensorView payload_;
   std::string what_;
-  Patience patience_;
+  Timeout timeout_;
   device::Event ready_;
   std::optional<device::Event> done_;
 };
 
 NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine,
                                    std::unique_ptr<NcclEngine> own_engine,
-                                   std::unique_ptr<NcclLine> line)
+                                   std::unique_ptr<NcclChannel> channel)
     : Communicator(host->rank(), host->size(), host->name()),
       own_engine_(std::move(own_engine)),
       engine_(engine),
       host_(std::move(host)),
-      line_(std::move(line)) {
-  set_patience(host_->patience());
+      channel_(std::move(channel)) {
+  set_timeout(host_->timeout());
 }
 
 Communicator& NcclCommunicator::host() {
-  host_->set_patience(patience());
+  host_->set_timeout(timeout());
   return *host_;
 }
 
@@ -132,22 +132,23 @@ OpenRoute& NcclCommunicator::route_of(const Route& route) {
 }
 
 template <typename Calls>
-std::unique_ptr<Request::Operation> NcclCommunicator::on_line(NcclLine& line, std::string what,
-                                                              Awaited awaited, const Calls& calls) {
+std::unique_ptr<Request::Operation> NcclCommunicator::on_channel(NcclChannel& channel,
+                                                                 std::string what, Awaited awaited,
+                                                                 const Calls& calls) {
   device::Event ready = engine_.mark_compute();
-  return std::make_unique<OnLine>(engine_, line.issue(ready, std::move(what), patience(), calls),
-                                  awaited);
+  return std::make_unique<OnChannel>(
+      engine_, channel.issue(ready, std::move(what), timeout(), calls), awaited);
 }
 
 template <typename Calls>
 void NcclCommunicator::collective(std::string_view what, const Calls& calls) {
-  if (line_ != nullptr) {
-    on_line(*line_, describe_collective(what), Awaited::kGroup, calls)->test();
+  if (channel_ != nullptr) {
+    on_channel(*channel_, describe_collective(what), Awaited::kGroup, calls)->test();
   }
 }
 
 void NcclCommunicator::barrier() {
-  settle();
+  drain();
   host().barrier();
 }
 
@@ -156,12 +157,12 @@ void NcclCommunicator::progress() {
   engine_.look_for_failures();
 }
 
-void NcclCommunicator::settle() {
-  engine_.settle(patience());
+void NcclCommunicator::drain() {
+  engine_.drain(timeout());
 }
 
-void NcclCommunicator::pace() {
-  engine_.pace(patience());
+void NcclCommunicator::throttle() {
+  engine_.throttle(timeout());
 }
 
 void NcclCommunicator::broadcast(TensorView payload, std::int64_t root) {
@@ -176,8 +177,8 @@ void NcclCommunicator::broadcast(TensorView payload, std::int64_t root) {
 }
 
 void NcclCommunicator::all_gather(ConstTensorView mine, TensorView all) {
-  require(mine.place() == all.place(), "gathering from {} to {} memory", name_of(mine.place()),
-          name_of(all.place()));
+  require(mine.coordinates() == all.memory_space(), "gathering from {} to {} memory",
+          name_of(mine.coordinates()), name_of(all.memory_space()));
   if (on_host(mine)) {
     host().all_gather(mine, all);
     return;
@@ -186,8 +187,8 @@ void NcclCommunicator::all_gather(ConstTensorView mine, TensorView all) {
           all.bytes(), size(), mine.bytes());
   if (size() == 1 && mine.raw() != all.raw()) {
     const Shape bytes{mine.bytes()};
-    device::copy_tensor(ConstTensorView(mine.raw(), bytes, DType::kUint8, mine.place()),
-                        TensorView(all.raw(), bytes, DType::kUint8, all.place()),
+    device::copy_tensor(ConstTensorView(mine.raw(), bytes, DType::kUint8, mine.coordinates()),
+                        TensorView(all.raw(), bytes, DType::kUint8, all.memory_space()),
                         engine_.compute());
   }
   collective("all-gather", [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
@@ -213,11 +214,11 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView
     return std::make_unique<Forwarded>(host().send(payload, peer, tag));
   }
   OpenRoute& route = route_of({.from = rank(), .to = peer, .tag = tag});
-  return on_line(*route.line, describe("send to", peer, tag), awaited_of(tag),
-                 [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
-                   note(functions().send(payload.raw(), count_of(payload.bytes()), ncclUint8, 1,
-                                         handle, stream));
-                 });
+  return on_channel(*route.channel, describe("send to", peer, tag), awaited_of(tag),
+                    [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
+                      note(functions().send(payload.raw(), count_of(payload.bytes()), ncclUint8, 1,
+                                            handle, stream));
+                    });
 }
 
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_receive(TensorView payload,
@@ -226,7 +227,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_receive(TensorView p
     return std::make_unique<Forwarded>(host().receive(payload, peer, tag));
   }
   return std::make_unique<RouteReceive>(engine_, route_of({.from = peer, .to = rank(), .tag = tag}),
-                                        payload, describe("receive from", peer, tag), patience());
+                                        payload, describe("receive from", peer, tag), timeout());
 }
 
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
@@ -240,8 +241,8 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
   require(std::none_of(sends.begin(), sends.end(), inside) &&
               std::none_of(receives.begin(), receives.end(), inside),
           "an exchange of host and device memory");
-  return on_line(
-      *line_, describe_collective(fmt::format("exchange of {}s", name_of(tag))), Awaited::kGroup,
+  return on_channel(
+      *channel_, describe_collective(fmt::format("exchange of {}s", name_of(tag))), Awaited::kGroup,
       [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
         for (const Incoming& message : receives) {
           note(functions().recv(message.payload.raw(), count_of(message.payload.bytes()), ncclUint8,
@@ -256,7 +257,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
 
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
     TensorView tensor, std::span<const grid::Range> slices) {
-  if (on_host(tensor) || line_ == nullptr) {
+  if (on_host(tensor) || channel_ == nullptr) {
     return std::make_unique<Forwarded>(on_host(tensor) ? host().reduce_scatter(tensor, slices)
                                                        : Request());
   }
@@ -283,25 +284,25 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
       }
     }
   };
-  return on_line(*line_, describe_collective("reduce-scatter"), Awaited::kGroup, calls);
+  return on_channel(*channel_, describe_collective("reduce-scatter"), Awaited::kGroup, calls);
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::int64_t> members,
                                                          std::string name) {
   std::unique_ptr<Communicator> group = host().subgroup(members, std::move(name));
-  std::unique_ptr<NcclLine> line;
-  if (line_ != nullptr) {
+  std::unique_ptr<NcclChannel> channel;
+  if (channel_ != nullptr) {
     agree(host(), [&] {
       const std::optional<std::int64_t> color =
           members.size() > 1 ? std::optional(members.front()) : std::nullopt;
       const NcclHandle handle =
-          engine_.split(*line_, color, group->rank(), kGroupBlocks, patience());
+          engine_.split(*channel_, color, group->rank(), kGroupBlocks, timeout());
       if (handle != nullptr) {
-        line = std::make_unique<NcclLine>(engine_, handle, group->name());
+        channel = std::make_unique<NcclChannel>(engine_, handle, group->name());
       }
     });
   }
-  return std::make_unique<NcclCommunicator>(std::move(group), engine_, nullptr, std::move(line));
+  return std::make_unique<NcclCommunicator>(std::move(group), engine_, nullptr, std::move(channel));
 }
 
 void NcclCommunicator::open_routes(std::span<const Route> routes) {
@@ -336,26 +337,27 @@ void NcclCommunicator::open_round(std::span<const Route> routes) {
       color = own->from;
     }
     const bool sends = color == rank();
-    const NcclHandle handle = engine_.split(*line_, color, sends ? 0 : 1, kRouteBlocks, patience());
+    const NcclHandle handle =
+        engine_.split(*channel_, color, sends ? 0 : 1, kRouteBlocks, timeout());
     if (handle == nullptr) {
       return;
     }
     auto& open = *routes_.emplace_back(std::make_unique<OpenRoute>());
     open.route = *own;
-    open.line = std::make_unique<NcclLine>(engine_, handle, name());
+    open.channel = std::make_unique<NcclChannel>(engine_, handle, name());
     // NCCL connects two ranks at their first message, which waits on the host; so here.
     const device::Buffer memory(engine_.device(), 1);
     const TensorView payload = memory.view(0, Shape{1}, DType::kUint8);
     const Tag tag = own->tag;
     Request(sends ? begin_send(payload, own->to, tag) : begin_receive(payload, own->from, tag),
-            describe("connect to", sends ? own->to : own->from, tag), patience())
+            describe("connect to", sends ? own->to : own->from, tag), timeout())
         .wait();
-    engine_.settle(patience());
+    engine_.drain(timeout());
   });
 }
 
 void NcclCommunicator::connect(Summation sums) {
-  if (line_ == nullptr) {
+  if (channel_ == nullptr) {
     return;
   }
   agree(host(), [&] {
@@ -383,7 +385,7 @@ void NcclCommunicator::connect(Summation sums) {
         reduce_scatter(whole, slices).wait();
       }
     }
-    engine_.settle(patience());
+    engine_.drain(timeout());
   });
 }
 

@@ -18,7 +18,7 @@ class RouteReceive;
 /// A route that this rank is an end of, as a communicator of two, the sender first.
 struct OpenRoute {
   Route route;
-  std::unique_ptr<NcclLine> line;
+  std::unique_ptr<NcclChannel> channel;
   /// Receives that are posted and not yet on the line, the oldest first.
   std::deque<RouteReceive*> posted;
 };
@@ -28,7 +28,7 @@ class NcclCommunicator final : public Communicator {
  public:
   /// `line` is null in a group of one; `own_engine` in all but the first communicator.
   NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine,
-                   std::unique_ptr<NcclEngine> own_engine, std::unique_ptr<NcclLine> line);
+                   std::unique_ptr<NcclEngine> own_engine, std::unique_ptr<NcclChannel> channel);
 
   void open_routes(std::span<const Route> routes) override;
   void connect(Summation sums) override;
@@ -39,9 +39,9 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override;
   void progress() override;
-  void settle() override;
+  void drain() override;
   DeviceWaits take_device_waits() override { return engine_.take_waits(); }
-  void pace() override;
+  void throttle() override;
 
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
@@ -56,13 +56,14 @@ class NcclCommunicator final : public Communicator {
 
  private:
   [[nodiscard]] const NcclLibrary& functions() const { return engine_.functions(); }
-  /// With this communicator's patience.
+  /// With this communicator's timeout.
   [[nodiscard]] Communicator& host();
   [[nodiscard]] OpenRoute& route_of(const Route& route);
   /// Puts calls on a line, after the work that the compute stream holds now.
   template <typename Calls>
-  [[nodiscard]] std::unique_ptr<Request::Operation> on_line(NcclLine& line, std::string what,
-                                                            Awaited awaited, const Calls& calls);
+  [[nodiscard]] std::unique_ptr<Request::Operation> on_channel(NcclChannel& channel,
+                                                               std::string what, Awaited awaited,
+                                                               const Calls& calls);
   /// Orders a collective behind and before the work of the compute stream.
   template <typename Calls>
   void collective(std::string_view what, const Calls& calls);
@@ -72,7 +73,7 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<NcclEngine> own_engine_;
   NcclEngine& engine_;
   std::unique_ptr<Communicator> host_;
-  std::unique_ptr<NcclLine> line_;
+  std::unique_ptr<NcclChannel> channel_;
   std::vector<std::unique_ptr<OpenRoute>> routes_;
 };
 

@@ -16,25 +16,25 @@
 namespace strata::comm {
 namespace {
 
-/// Says when patience has run out; leaves the core to others meanwhile.
+/// Says when timeout has run out; leaves the core to others meanwhile.
 class Waiting {
  public:
-  explicit Waiting(Patience patience) : patience_(patience) {}
+  explicit Waiting(Timeout timeout) : timeout_(timeout) {}
 
-  [[nodiscard]] bool in_vain() {
+  [[nodiscard]] bool timed_out() {
     // Most calls are done at once.
     constexpr int kSpins = 64;
     if (++turns_ <= kSpins) {
       return false;
     }
     std::this_thread::yield();
-    return std::chrono::duration<double>(Clock::now() - start_).count() > patience_.seconds;
+    return std::chrono::duration<double>(Clock::now() - start_).count() > timeout_.seconds;
   }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  Patience patience_;
+  Timeout timeout_;
   Clock::time_point start_ = Clock::now();
   std::int64_t turns_ = 0;
 };
@@ -65,7 +65,7 @@ ncclUniqueId NcclEngine::unique_id() {
 }
 
 NcclHandle NcclEngine::join(const ncclUniqueId& id, std::int64_t rank, std::int64_t size,
-                            Patience patience) {
+                            Timeout timeout) {
   use_device();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -73,12 +73,12 @@ NcclHandle NcclEngine::join(const ncclUniqueId& id, std::int64_t rank, std::int6
   const ncclResult_t result =
       library_.comm_init_rank_config(&handle, checked_int(size, "the ranks of a communicator"), id,
                                      static_cast<int>(rank), &config);
-  complete(handle, result, "connect all ranks' GPUs", patience);
+  complete(handle, result, "connect all ranks' GPUs", timeout);
   return &handle;
 }
 
-NcclHandle NcclEngine::split(const NcclLine& parent, std::optional<std::int64_t> color,
-                             std::int64_t key, int blocks, Patience patience) {
+NcclHandle NcclEngine::split(const NcclChannel& parent, std::optional<std::int64_t> color,
+                             std::int64_t key, int blocks, Timeout timeout) {
   use_device();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -88,29 +88,29 @@ NcclHandle NcclEngine::split(const NcclLine& parent, std::optional<std::int64_t>
   const ncclResult_t result =
       library_.comm_split(parent.handle(), color ? static_cast<int>(*color) : NCCL_SPLIT_NOCOLOR,
                           static_cast<int>(key), &handle, &config);
-  complete(parent.handle(), result, what, patience);
+  complete(parent.handle(), result, what, timeout);
   if (!color) {
     return nullptr;
   }
   // A thread of NCCL's may write the handle a little after the parent is done.
-  Waiting waiting(patience);
+  Waiting waiting(timeout);
   const std::atomic_ref<ncclComm_t> made(handle);
   while (made.load(std::memory_order_acquire) == nullptr) {
-    if (waiting.in_vain()) {
-      lose_patience(what, patience);
+    if (waiting.timed_out()) {
+      time_out(what, timeout);
     }
   }
-  complete(handle, ncclInProgress, what, patience);
+  complete(handle, ncclInProgress, what, timeout);
   return &handle;
 }
 
-void NcclEngine::group(ncclComm_t handle, const std::string& what, Patience patience,
+void NcclEngine::group(ncclComm_t handle, const std::string& what, Timeout timeout,
                        const std::function<void(const Note& note)>& calls) {
   use_device();
   ncclResult_t worst = library_.group_start();
   calls([&](ncclResult_t result) { worst = is_failure(worst) ? worst : result; });
   const ncclResult_t end = library_.group_end();
-  complete(handle, is_failure(worst) ? worst : end, what, patience);
+  complete(handle, is_failure(worst) ? worst : end, what, timeout);
 }
 
 device::Event NcclEngine::mark_compute() {
@@ -126,12 +126,12 @@ ncclResult_t NcclEngine::state_of(ncclComm_t handle) const {
 }
 
 void NcclEngine::complete(ncclComm_t handle, ncclResult_t result, const std::string& what,
-                          Patience patience) {
-  Waiting waiting(patience);
+                          Timeout timeout) {
+  Waiting waiting(timeout);
   while (result == ncclInProgress) {
     result = state_of(handle);
-    if (result == ncclInProgress && waiting.in_vain()) {
-      lose_patience(what, patience);
+    if (result == ncclInProgress && waiting.timed_out()) {
+      time_out(what, timeout);
     }
   }
   if (result != ncclSuccess) {
@@ -140,35 +140,36 @@ void NcclEngine::complete(ncclComm_t handle, ncclResult_t result, const std::str
 }
 
 void NcclEngine::look_for_failures() {
-  for (const NcclLine* line : lines_) {
-    const ncclResult_t state = line->handle() == nullptr ? ncclSuccess : state_of(line->handle());
+  for (const NcclChannel* channel : channels_) {
+    const ncclResult_t state =
+        channel->handle() == nullptr ? ncclSuccess : state_of(channel->handle());
     if (is_failure(state)) {
-      give_up(line->handle(), state, line->latest());
+      give_up(channel->handle(), state, channel->latest());
     }
   }
 }
 
-void NcclEngine::settle(Patience patience) {
+void NcclEngine::drain(Timeout timeout) {
   use_device();
-  Waiting waiting(patience);
-  std::ptrdiff_t still = std::ssize(lines_);
+  Waiting waiting(timeout);
+  std::ptrdiff_t still = std::ssize(channels_);
   for (;;) {
-    const auto is_busy = [](NcclLine* line) { return !line->idle(); };
-    const auto busy = std::find_if(lines_.begin(), lines_.end(), is_busy);
-    if (busy == lines_.end() && compute_.idle()) {
+    const auto is_busy = [](NcclChannel* channel) { return !channel->idle(); };
+    const auto busy = std::find_if(channels_.begin(), channels_.end(), is_busy);
+    if (busy == channels_.end() && compute_.idle()) {
       count_waits();
       return;
     }
     // Each line that ends shows that its peers live.
-    const std::ptrdiff_t lines = std::count_if(busy, lines_.end(), is_busy);
-    if (lines != still) {
-      waiting = Waiting(patience);
-      still = lines;
+    const std::ptrdiff_t channels = std::count_if(busy, channels_.end(), is_busy);
+    if (channels != still) {
+      waiting = Waiting(timeout);
+      still = channels;
     }
     look_for_failures();
     // Without a message under way the GPU computes, and that takes as long as it takes.
-    if (waiting.in_vain() && busy != lines_.end()) {
-      lose_patience((*busy)->latest(), patience);
+    if (waiting.timed_out() && busy != channels_.end()) {
+      time_out((*busy)->latest(), timeout);
     }
   }
 }
@@ -193,26 +194,26 @@ void NcclEngine::count_waits() {
   waits_.clear();
 }
 
-void NcclEngine::pace(Patience patience) {
+void NcclEngine::throttle(Timeout timeout) {
   constexpr std::size_t kAhead = 2;
   marks_.push_back(mark_compute());
   if (marks_.size() <= kAhead) {
     return;
   }
-  Waiting waiting(patience);
+  Waiting waiting(timeout);
   while (!marks_.front().reached()) {
     look_for_failures();
-    const auto busy =
-        std::find_if(lines_.begin(), lines_.end(), [](NcclLine* line) { return !line->idle(); });
-    if (waiting.in_vain() && busy != lines_.end()) {
-      lose_patience((*busy)->latest(), patience);
+    const auto busy = std::find_if(channels_.begin(), channels_.end(),
+                                   [](NcclChannel* channel) { return !channel->idle(); });
+    if (waiting.timed_out() && busy != channels_.end()) {
+      time_out((*busy)->latest(), timeout);
     }
   }
   marks_.pop_front();
 }
 
-void NcclEngine::remove(const NcclLine& line) {
-  std::erase(lines_, &line);
+void NcclEngine::remove(const NcclChannel& channel) {
+  std::erase(channels_, &channel);
 }
 
 void NcclEngine::give_up(ncclComm_t handle, ncclResult_t result, const std::string& what) {
@@ -227,12 +228,12 @@ void NcclEngine::give_up(ncclComm_t handle, ncclResult_t result, const std::stri
        what, text, details.empty() ? "" : "; ", details);
 }
 
-void NcclEngine::lose_patience(const std::string& what, Patience patience) {
+void NcclEngine::time_out(const std::string& what, Timeout timeout) {
   end_all();
   fail(ExitCode::kPeer,
        "waited {:.0f} s in vain to {}; that rank, its GPU or its node hangs or is gone. Submit the "
-       "job again with --run.resume=auto; run.patience sets how long ranks wait",
-       patience.seconds, what);
+       "job again with --run.resume=auto; run.timeout sets how long ranks wait",
+       timeout.seconds, what);
 }
 
 void NcclEngine::end(NcclHandle handle) noexcept {
@@ -251,21 +252,21 @@ void NcclEngine::end_all() noexcept {
   static_cast<void>(library_.group_end());
 }
 
-NcclLine::NcclLine(NcclEngine& engine, NcclHandle handle, std::string name)
+NcclChannel::NcclChannel(NcclEngine& engine, NcclHandle handle, std::string name)
     : engine_(engine), handle_(handle), stream_(engine.device()), name_(std::move(name)) {
   engine_.add(*this);
 }
 
-NcclLine::~NcclLine() {
+NcclChannel::~NcclChannel() {
   engine_.remove(*this);
   engine_.end(handle_);
 }
 
-bool NcclLine::idle() {
+bool NcclChannel::idle() {
   return stream_.idle();
 }
 
-void NcclLine::require_open() const {
+void NcclChannel::require_open() const {
   if (*handle_ == nullptr) {
     fail(ExitCode::kPeer, "NCCL's communicators were closed after a failure");
   }

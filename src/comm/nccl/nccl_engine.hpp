@@ -19,7 +19,7 @@
 
 namespace strata::comm {
 
-class NcclLine;
+class NcclChannel;
 
 /// Where NCCL keeps a communicator's handle: it may write it after the call that asked for it, so
 /// the place stays. Null once the communicator is ended.
@@ -30,7 +30,7 @@ enum class Awaited { kStage, kGroup };
 
 /// What all NCCL communicators of a process share: the library, the GPU, the compute stream, and
 /// the list of themselves. They are made without blocking (ncclConfig_t::blocking = 0), so that
-/// every call that needs other ranks is waited for here, with patience.
+/// every call that needs other ranks is waited for here, with timeout.
 class NcclEngine {
  public:
   /// Takes the results of NCCL's calls within a group.
@@ -48,15 +48,15 @@ class NcclEngine {
   [[nodiscard]] ncclUniqueId unique_id();
   /// A communicator over all that call with the same id. Communication: collective over them.
   [[nodiscard]] NcclHandle join(const ncclUniqueId& id, std::int64_t rank, std::int64_t size,
-                                Patience patience);
+                                Timeout timeout);
   /// The communicator of those that call with the same color, in order of `key`; null where there
   /// is no color. `blocks`: most blocks of NCCL's kernels at a time. Communication: collective over
   /// the ranks of `parent`.
-  [[nodiscard]] NcclHandle split(const NcclLine& parent, std::optional<std::int64_t> color,
-                                 std::int64_t key, int blocks, Patience patience);
+  [[nodiscard]] NcclHandle split(const NcclChannel& parent, std::optional<std::int64_t> color,
+                                 std::int64_t key, int blocks, Timeout timeout);
 
   /// Makes several calls as one, `what` saying which.
-  void group(ncclComm_t handle, const std::string& what, Patience patience,
+  void group(ncclComm_t handle, const std::string& what, Timeout timeout,
              const std::function<void(const Note& note)>& calls);
 
   /// A point in the compute stream that one stream is to wait for.
@@ -64,18 +64,18 @@ class NcclEngine {
 
   /// Lets the compute stream go on only after `done`, and notes how long it stands still for that.
   void wait(device::Event& done, Awaited awaited);
-  /// What the waits until the last settle() came to, since the last call.
+  /// What the waits until the last drain() came to, since the last call.
   [[nodiscard]] DeviceWaits take_waits() { return std::exchange(waited_, {}); }
 
   /// Throws: Error(kPeer) where a communicator has failed.
   void look_for_failures();
   /// Waits on the host until the compute stream and every line are idle.
-  void settle(Patience patience);
+  void drain(Timeout timeout);
   /// Marks the compute stream, and waits on the host for the mark before the last.
-  void pace(Patience patience);
+  void throttle(Timeout timeout);
 
-  void add(NcclLine& line) { lines_.push_back(&line); }
-  void remove(const NcclLine& line);
+  void add(NcclChannel& channel) { channels_.push_back(&channel); }
+  void remove(const NcclChannel& channel);
   /// Ends a communicator and what is under way in it, without the other ranks.
   void end(NcclHandle handle) noexcept;
 
@@ -89,35 +89,35 @@ class NcclEngine {
   /// Adds up the waits. Pre: the compute stream is idle.
   void count_waits();
   /// Waits until a call is done that returned `result`.
-  void complete(ncclComm_t handle, ncclResult_t result, const std::string& what, Patience patience);
+  void complete(ncclComm_t handle, ncclResult_t result, const std::string& what, Timeout timeout);
   [[nodiscard]] ncclResult_t state_of(ncclComm_t handle) const;
   /// Ends all communicators, then throws.
   [[noreturn]] void give_up(ncclComm_t handle, ncclResult_t result, const std::string& what);
-  [[noreturn]] void lose_patience(const std::string& what, Patience patience);
+  [[noreturn]] void time_out(const std::string& what, Timeout timeout);
   void end_all() noexcept;
 
   NcclLibrary library_;
   device::Device device_;
   device::Stream& compute_;
-  std::vector<NcclLine*> lines_;
+  std::vector<NcclChannel*> channels_;
   std::deque<ncclComm_t> handles_;
   /// Points of the compute stream that the host has not waited for.
   std::deque<device::Event> marks_;
-  /// Since the last settle().
+  /// Since the last drain().
   std::vector<Wait> waits_;
   std::vector<device::Stopwatch> idle_;
   DeviceWaits waited_;
 };
 
 /// One NCCL communicator and the stream that its operations run on, in the order of their calls.
-class NcclLine {
+class NcclChannel {
  public:
   /// Takes over `handle`.
-  NcclLine(NcclEngine& engine, NcclHandle handle, std::string name);
+  NcclChannel(NcclEngine& engine, NcclHandle handle, std::string name);
   /// Ends what is under way.
-  ~NcclLine();
-  NcclLine(const NcclLine&) = delete;
-  NcclLine& operator=(const NcclLine&) = delete;
+  ~NcclChannel();
+  NcclChannel(const NcclChannel&) = delete;
+  NcclChannel& operator=(const NcclChannel&) = delete;
 
   /// Null after a failure.
   [[nodiscard]] ncclComm_t handle() const { return *handle_; }
@@ -129,12 +129,12 @@ class NcclLine {
   /// Puts operations on the stream as one, after the point `ready`.
   /// Returns: the point at which they are done, for one stream to wait for.
   template <typename Calls>
-  [[nodiscard]] device::Event issue(device::Event& ready, std::string what, Patience patience,
+  [[nodiscard]] device::Event issue(device::Event& ready, std::string what, Timeout timeout,
                                     const Calls& calls) {
     require_open();
     ready.wait(stream_);
     latest_ = std::move(what);
-    engine_.group(*handle_, latest_, patience, [&](const NcclEngine::Note& note) {
+    engine_.group(*handle_, latest_, timeout, [&](const NcclEngine::Note& note) {
       calls(note, *handle_, static_cast<cudaStream_t>(stream_.raw()));
     });
     device::Event done(engine_.device(), 1);

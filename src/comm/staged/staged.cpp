@@ -16,8 +16,9 @@ namespace strata::comm {
 namespace {
 
 /// Pinned memory of one message.
-struct Crossing {
-  Crossing(const device::Device& device, std::int64_t bytes) : memory(bytes), free(device, 1) {}
+struct StagingBuffer {
+  StagingBuffer(const device::Device& device, std::int64_t bytes)
+      : memory(bytes), free(device, 1) {}
 
   device::PinnedBuffer memory;
   /// The point of the stream after which the memory is no longer read.
@@ -31,16 +32,16 @@ class PinnedPool {
 
   [[nodiscard]] device::Stream& stream() { return stream_; }
 
-  [[nodiscard]] std::unique_ptr<Crossing> take(std::int64_t bytes) {
+  [[nodiscard]] std::unique_ptr<StagingBuffer> take(std::int64_t bytes) {
     // Sizes differ from message to message: one serves all up to its power of two.
     const auto size = static_cast<std::int64_t>(
         std::bit_ceil(static_cast<std::uint64_t>(std::max(bytes, kSmallest))));
     const auto idle = std::find_if(idle_.begin(), idle_.end(),
                                    [&](const auto& c) { return c->memory.bytes() == size; });
     if (idle == idle_.end()) {
-      return std::make_unique<Crossing>(stream_.device(), size);
+      return std::make_unique<StagingBuffer>(stream_.device(), size);
     }
-    std::unique_ptr<Crossing> taken = std::move(*idle);
+    std::unique_ptr<StagingBuffer> taken = std::move(*idle);
     idle_.erase(idle);
     if (taken->free.waits_due() > 0) {
       computing([&] { taken->free.wait_on_host(); });
@@ -54,7 +55,7 @@ class PinnedPool {
   }
   [[nodiscard]] double computing_seconds() const { return computing_seconds_; }
 
-  void give_back(std::unique_ptr<Crossing> crossing) { idle_.push_back(std::move(crossing)); }
+  void give_back(std::unique_ptr<StagingBuffer> staging) { idle_.push_back(std::move(staging)); }
 
  private:
   static constexpr std::int64_t kSmallest = 4096;
@@ -70,7 +71,7 @@ class PinnedPool {
   device::Stream& stream_;
   double computing_seconds_ = 0.0;
   // The longest idle first.
-  std::vector<std::unique_ptr<Crossing>> idle_;
+  std::vector<std::unique_ptr<StagingBuffer>> idle_;
 };
 
 /// A tensor of the GPU as it crosses host memory. Gives the memory back at its end.
@@ -78,9 +79,9 @@ class CrossingTensor {
  public:
   CrossingTensor(PinnedPool& pool, const ConstTensorView& tensor)
       : pool_(pool),
-        crossing_(pool.take(tensor.bytes())),
-        view_(crossing_->memory.raw(), tensor.shape(), tensor.dtype()) {}
-  ~CrossingTensor() { pool_.give_back(std::move(crossing_)); }
+        staging_(pool.take(tensor.bytes())),
+        view_(staging_->memory.raw(), tensor.shape(), tensor.dtype()) {}
+  ~CrossingTensor() { pool_.give_back(std::move(staging_)); }
   CrossingTensor(const CrossingTensor&) = delete;
   CrossingTensor& operator=(const CrossingTensor&) = delete;
 
@@ -94,12 +95,12 @@ class CrossingTensor {
   /// Puts the copy of this part of it to the GPU on the stream.
   void deliver(const ConstTensorView& part, const TensorView& tensor) {
     device::copy_tensor(part, tensor, pool_.stream());
-    crossing_->free.record(pool_.stream());
+    staging_->free.record(pool_.stream());
   }
 
  private:
   PinnedPool& pool_;
-  std::unique_ptr<Crossing> crossing_;
+  std::unique_ptr<StagingBuffer> staging_;
   TensorView view_;
 };
 
@@ -107,24 +108,24 @@ class StagedSend final : public Request::Operation {
  public:
   StagedSend(PinnedPool& pool, Communicator& host, const ConstTensorView& payload,
              std::int64_t peer, Tag tag)
-      : crossing_(pool, payload) {
-    crossing_.fetch(payload);
-    sent_ = host.send(crossing_.host(), peer, tag);
+      : staging_(pool, payload) {
+    staging_.fetch(payload);
+    sent_ = host.send(staging_.host(), peer, tag);
   }
 
   bool test() override { return sent_.test(); }
 
  private:
-  CrossingTensor crossing_;
+  CrossingTensor staging_;
   Request sent_;
 };
 
 /// Received, or summed, in host memory; `part` of it then goes to the GPU.
 class StagedArrival final : public Request::Operation {
  public:
-  StagedArrival(std::unique_ptr<CrossingTensor> crossing, Request arriving,
+  StagedArrival(std::unique_ptr<CrossingTensor> staging, Request arriving,
                 const ConstTensorView& part, const TensorView& target)
-      : crossing_(std::move(crossing)),
+      : staging_(std::move(staging)),
         arriving_(std::move(arriving)),
         part_(part),
         target_(target) {}
@@ -133,12 +134,12 @@ class StagedArrival final : public Request::Operation {
     if (!arriving_.test()) {
       return false;
     }
-    crossing_->deliver(part_, target_);
+    staging_->deliver(part_, target_);
     return true;
   }
 
  private:
-  std::unique_ptr<CrossingTensor> crossing_;
+  std::unique_ptr<CrossingTensor> staging_;
   Request arriving_;
   ConstTensorView part_;
   TensorView target_;
@@ -150,7 +151,7 @@ class StagedCommunicator final : public Communicator {
       : Communicator(host->rank(), host->size(), host->name()),
         host_(std::move(host)),
         pool_(stream) {
-    set_patience(host_->patience());
+    set_timeout(host_->timeout());
   }
 
   void barrier() override {
@@ -159,22 +160,22 @@ class StagedCommunicator final : public Communicator {
   }
 
   void broadcast(TensorView payload, std::int64_t root) override {
-    if (payload.place() == Place::kHost) {
+    if (payload.memory_space() == MemorySpace::kHost) {
       host().broadcast(payload, root);
       return;
     }
-    CrossingTensor crossing(pool_, payload);
+    CrossingTensor staging(pool_, payload);
     if (rank() == root) {
-      crossing.fetch(payload);
+      staging.fetch(payload);
     }
-    host().broadcast(crossing.host(), root);
+    host().broadcast(staging.host(), root);
     if (rank() != root) {
-      crossing.deliver(crossing.host(), payload);
+      staging.deliver(staging.host(), payload);
     }
   }
 
   void all_gather(ConstTensorView mine, TensorView all) override {
-    if (all.place() == Place::kHost) {
+    if (all.memory_space() == MemorySpace::kHost) {
       host().all_gather(mine, all);
       return;
     }
@@ -186,14 +187,14 @@ class StagedCommunicator final : public Communicator {
   }
 
   void all_reduce(TensorView sum) override {
-    if (sum.place() == Place::kHost) {
+    if (sum.memory_space() == MemorySpace::kHost) {
       host().all_reduce(sum);
       return;
     }
-    CrossingTensor crossing(pool_, sum);
-    crossing.fetch(sum);
-    host().all_reduce(crossing.host());
-    crossing.deliver(crossing.host(), sum);
+    CrossingTensor staging(pool_, sum);
+    staging.fetch(sum);
+    host().all_reduce(staging.host());
+    staging.deliver(staging.host(), sum);
   }
 
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
@@ -207,7 +208,7 @@ class StagedCommunicator final : public Communicator {
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
                                                  Tag tag) override {
-    if (payload.place() == Place::kHost) {
+    if (payload.memory_space() == MemorySpace::kHost) {
       return std::make_unique<Forwarded>(host().send(payload, peer, tag));
     }
     return std::make_unique<StagedSend>(pool_, host(), payload, peer, tag);
@@ -215,27 +216,27 @@ class StagedCommunicator final : public Communicator {
 
   std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
                                                     Tag tag) override {
-    if (payload.place() == Place::kHost) {
+    if (payload.memory_space() == MemorySpace::kHost) {
       return std::make_unique<Forwarded>(host().receive(payload, peer, tag));
     }
-    auto crossing = std::make_unique<CrossingTensor>(pool_, payload);
-    const TensorView arriving = crossing->host();
+    auto staging = std::make_unique<CrossingTensor>(pool_, payload);
+    const TensorView arriving = staging->host();
     Request request = host().receive(arriving, peer, tag);
-    return std::make_unique<StagedArrival>(std::move(crossing), std::move(request), arriving,
+    return std::make_unique<StagedArrival>(std::move(staging), std::move(request), arriving,
                                            payload);
   }
 
   std::unique_ptr<Request::Operation> begin_reduce_scatter(
       TensorView tensor, std::span<const grid::Range> slices) override {
-    if (tensor.place() == Place::kHost) {
+    if (tensor.memory_space() == MemorySpace::kHost) {
       return std::make_unique<Forwarded>(host().reduce_scatter(tensor, slices));
     }
-    auto crossing = std::make_unique<CrossingTensor>(pool_, tensor);
-    crossing->fetch(tensor);
-    const TensorView pinned = crossing->host();
+    auto staging = std::make_unique<CrossingTensor>(pool_, tensor);
+    staging->fetch(tensor);
+    const TensorView pinned = staging->host();
     Request request = host().reduce_scatter(pinned, slices);
     const grid::Range& own = slices[static_cast<std::size_t>(rank())];
-    return std::make_unique<StagedArrival>(std::move(crossing), std::move(request),
+    return std::make_unique<StagedArrival>(std::move(staging), std::move(request),
                                            pinned.flat_slice(own.begin, own.count()),
                                            tensor.flat_slice(own.begin, own.count()));
   }
@@ -243,7 +244,7 @@ class StagedCommunicator final : public Communicator {
  private:
   /// Waits as long as this group.
   [[nodiscard]] Communicator& host() {
-    host_->set_patience(patience());
+    host_->set_timeout(timeout());
     return *host_;
   }
 

@@ -71,7 +71,7 @@ class BatchNorm final : public Layer {
     const std::int64_t held = held_channels(pass);
     const DType dtype = compute_dtype(pass.dtype);
     return {{{lanes_, 2, held}, dtype},
-            {{pass.together == lanes_ ? 0 : pass.together, 2, held}, dtype},
+            {{pass.concurrent_lanes == lanes_ ? 0 : pass.concurrent_lanes, 2, held}, dtype},
             {{2, held}, dtype}};
   }
 
@@ -165,7 +165,7 @@ class BatchNorm final : public Layer {
       const std::int64_t rows = pass.input.count() / block.held;
       const double share = share_of(pass.first_sample, rows / rows_at(input(), 1));
       const auto count = static_cast<double>(rows * lanes_);
-      add(kGain, pass.gradients[0], 1.0);
+      add(kWeight, pass.gradients[0], 1.0);
       add(kBias, pass.gradients[1], 1.0);
       add(kRunningMean, pass.saved[0], share);
       add(kRunningVariance, pass.saved[1], share * count / std::max(1.0, count - 1.0));
@@ -173,7 +173,7 @@ class BatchNorm final : public Layer {
   }
 
  private:
-  static constexpr std::size_t kGain = 0;
+  static constexpr std::size_t kWeight = 0;
   static constexpr std::size_t kBias = 1;
   static constexpr std::size_t kRunningMean = 2;
   static constexpr std::size_t kRunningVariance = 3;
@@ -196,12 +196,12 @@ class BatchNorm final : public Layer {
       ops::batch_norm_forward(pass.context, block.of(pass.input),
                               trains ? channels(pass.saved[0], block) : weight(kRunningMean),
                               trains ? channels(pass.saved[1], block) : weight(kRunningVariance),
-                              weight(kGain), weight(kBias), options_.epsilon, options_.activation,
+                              weight(kWeight), weight(kBias), options_.epsilon, options_.activation,
                               block.of(pass.output));
     }
   }
 
-  /// The gradients of gain and bias, which are sums that the input's gradient needs too.
+  /// The gradients of weight and bias, which are sums that the input's gradient needs too.
   void make_sums(const LayerPass& pass, const TensorView& output_gradient) const {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       ops::batch_norm_backward_sums(pass.context, block.of(pass.input),
@@ -213,13 +213,13 @@ class BatchNorm final : public Layer {
   }
 
   void differentiate(const LayerPass& pass, const TensorView& output_gradient,
-                     const TensorView& gain_sums, const TensorView& bias_sums,
+                     const TensorView& weight_sums, const TensorView& bias_sums,
                      const TensorView& input_gradient) const {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       ops::batch_norm_backward_input(
           pass.context, block.of(pass.input), channels(pass.saved[0], block),
-          channels(pass.saved[1], block), pass.weights[kGain][at(block)], options_.epsilon,
-          relu_output(pass, block), block.of(output_gradient), channels(gain_sums, block),
+          channels(pass.saved[1], block), pass.weights[kWeight][at(block)], options_.epsilon,
+          relu_output(pass, block), block.of(output_gradient), channels(weight_sums, block),
           channels(bias_sums, block), block.of(input_gradient));
     }
   }

@@ -21,15 +21,15 @@ class GroupNorm final : public Layer {
 
   std::vector<ParameterSpec> parameters() const override {
     const bool split = input().placement == Placement::kFeatures;
-    ParameterSpec gain{.name = name() + ".weight",
-                       .shape = {input_shape().back()},
-                       .initializer = Initializer::kOnes,
-                       .split = split ? 0 : kNotSplit,
-                       .unit = split ? input().unit : 1};
-    ParameterSpec bias = gain;
+    ParameterSpec weight{.name = name() + ".weight",
+                         .shape = {input_shape().back()},
+                         .initializer = Initializer::kOnes,
+                         .split = split ? 0 : kNotSplit,
+                         .unit = split ? input().unit : 1};
+    ParameterSpec bias = weight;
     bias.name = name() + ".bias";
     bias.initializer = Initializer::kZeros;
-    return {gain, bias};
+    return {weight, bias};
   }
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {

@@ -26,7 +26,7 @@ class Head final : public Layer {
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {
     return {{{{is_split() ? rows_at(input(), pass.microbatch) : 0, width()}, pass.dtype},
-             pass.recompute == Recompute::kNone ? Keep::kKept : Keep::kRemade}};
+             pass.recompute == Recompute::kNone ? Keep::kKept : Keep::kRecomputed}};
   }
 
   std::vector<TensorSpec> workspace(const PassShape& pass) const override {
@@ -66,7 +66,7 @@ class Head final : public Layer {
     }
   }
 
-  void remake(const LayerPass& pass) const override { gather(pass); }
+  void recompute(const LayerPass& pass) const override { gather(pass); }
 
   void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                       const TensorView& input_gradient) const override {

@@ -39,7 +39,7 @@ class Mlp final : public Sublayer {
   ops::Activation product_activation() const override {
     return kind_ == MlpKind::kGelu ? activation() : ops::Activation::kNone;
   }
-  Keep result_under_selective() const override { return Keep::kRemade; }
+  Keep result_under_selective() const override { return Keep::kRecomputed; }
 
   void inner_forward(const Inner& inner) const override {
     if (kind_ == MlpKind::kSwiglu) {

@@ -27,7 +27,7 @@ std::vector<ParameterSpec> NormPart::parameters(const std::string& prefix) const
   std::vector<ParameterSpec> specs;
   if (kind_ != NormKind::kNone) {
     specs.push_back(
-        {.name = prefix + ".gain", .shape = {width_}, .initializer = Initializer::kOnes});
+        {.name = prefix + ".weight", .shape = {width_}, .initializer = Initializer::kOnes});
   }
   if (parameter_count() == 2) {
     specs.push_back(
@@ -83,13 +83,13 @@ void NormPart::backward_input(ops::Context& context, std::span<const ParameterVi
 
 void NormPart::weight_gradients(ops::Context& context, const ConstTensorView& x,
                                 std::span<const TensorView> statistics, const ConstTensorView& dy,
-                                const TensorView& gain, const TensorView& bias,
+                                const TensorView& weight, const TensorView& bias,
                                 ops::Accumulate accumulate) const {
   if (kind_ == NormKind::kLayerNorm) {
-    ops::layer_norm_backward_weight(context, x, statistics[0], statistics[1], dy, gain, bias,
+    ops::layer_norm_backward_weight(context, x, statistics[0], statistics[1], dy, weight, bias,
                                     accumulate);
   } else {
-    ops::rms_norm_backward_weight(context, x, statistics[1], dy, gain, accumulate);
+    ops::rms_norm_backward_weight(context, x, statistics[1], dy, weight, accumulate);
   }
 }
 

@@ -23,7 +23,7 @@ class NormPart {
       : kind_(kind), width_(width), epsilon_(epsilon), bias_(bias) {}
 
   [[nodiscard]] NormKind kind() const { return kind_; }
-  /// gain, and for layer norms with one bias; named prefix + ".gain" and so on.
+  /// weight, and for layer norms with one bias; named prefix + ".weight" and so on.
   [[nodiscard]] std::vector<ParameterSpec> parameters(const std::string& prefix) const;
   /// Mean and reciprocal deviation of every row.
   [[nodiscard]] std::vector<TensorSpec> statistics(std::int64_t rows, DType dtype) const;
@@ -52,7 +52,7 @@ class NormPart {
   [[nodiscard]] std::int64_t parameter_count() const;
   void weight_gradients(ops::Context& context, const ConstTensorView& x,
                         std::span<const TensorView> statistics, const ConstTensorView& dy,
-                        const TensorView& gain, const TensorView& bias,
+                        const TensorView& weight, const TensorView& bias,
                         ops::Accumulate accumulate) const;
 
   NormKind kind_;

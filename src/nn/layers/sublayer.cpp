@@ -87,7 +87,7 @@ std::vector<SavedSpec> Sublayer::saved(const PassShape& pass) const {
   const std::int64_t rows = local_rows(input(), pass);
   const std::int64_t whole = whole_rows(pass);
   const auto keep_unless = [&](Recompute least) {
-    return pass.recompute >= least ? Keep::kRemade : Keep::kKept;
+    return pass.recompute >= least ? Keep::kRecomputed : Keep::kKept;
   };
   std::vector<SavedSpec> specs;
   for (const TensorSpec& spec : norm_.statistics(rows, pass.dtype)) {

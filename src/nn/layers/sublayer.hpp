@@ -48,7 +48,7 @@ class Sublayer : public Layer {
   [[nodiscard]] LayerTraffic traffic(const PassShape& pass) const final;
 
   void forward(const LayerPass& pass) const final;
-  void remake(const LayerPass& pass) const final;
+  void recompute(const LayerPass& pass) const final;
   void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                       const TensorView& input_gradient) const final;
   void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
@@ -139,7 +139,7 @@ class Sublayer : public Layer {
                                    std::size_t local) const;
 
   [[nodiscard]] std::vector<TensorView> statistics(const LayerPass& pass) const;
-  [[nodiscard]] ConstTensorView normed(const LayerPass& pass) const;
+  [[nodiscard]] ConstTensorView normalized(const LayerPass& pass) const;
   [[nodiscard]] Inner inner_of(const LayerPass& pass, std::int64_t shard) const;
   [[nodiscard]] std::vector<TensorView> product_gradients(const LayerPass& pass,
                                                           std::int64_t shard) const;

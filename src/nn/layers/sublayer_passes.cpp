@@ -25,7 +25,7 @@ std::vector<TensorView> Sublayer::statistics(const LayerPass& pass) const {
   return views;
 }
 
-ConstTensorView Sublayer::normed(const LayerPass& pass) const {
+ConstTensorView Sublayer::normalized(const LayerPass& pass) const {
   const TensorView& made = pass.saved[SavedIndex::kNormed];
   const std::int64_t rows = whole_rows(pass);
   return made.empty()
@@ -89,7 +89,7 @@ void Sublayer::make_normed(const LayerPass& pass) const {
 }
 
 void Sublayer::make_products(const LayerPass& pass) const {
-  const ConstTensorView x = normed(pass);
+  const ConstTensorView x = normalized(pass);
   // Selective recompute makes `result` again from the products, so forward does it so too: a
   // product that takes GELU with it may round once where the two operations round twice.
   const bool makes_result = applies_gelu() && pass.recompute != Recompute::kSelective;
@@ -153,13 +153,13 @@ void Sublayer::forward(const LayerPass& pass) const {
   make_output(pass);
 }
 
-void Sublayer::remake(const LayerPass& pass) const {
+void Sublayer::recompute(const LayerPass& pass) const {
   make_normed(pass);
   if (pass.recompute == Recompute::kFull) {
     make_products(pass);
     return;
   }
-  if (result_under_selective() == Keep::kRemade) {
+  if (result_under_selective() == Keep::kRecomputed) {
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
       inner_forward(inner_of(pass, s));
     }
@@ -248,7 +248,7 @@ void Sublayer::backward_weight(const LayerPass& pass, const TensorView& output_g
                                std::span<const ParameterViews> weight_gradients,
                                ops::Accumulate accumulate) const {
   const ConstTensorView dy = whole_gradient(pass, output_gradient);
-  const ConstTensorView x = normed(pass);
+  const ConstTensorView x = normalized(pass);
   const grid::Range& own = pass.shards.own();
   const std::size_t output_weight = output_parameters();
   const auto weight_gradient = [&](const ConstTensorView& upper, const ConstTensorView& lower,

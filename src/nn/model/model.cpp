@@ -58,7 +58,7 @@ std::int64_t Model::root_of(std::int64_t tensor) const {
   return tensor;
 }
 
-std::vector<std::int64_t> Model::crossing(std::int64_t layer) const {
+std::vector<std::int64_t> Model::boundary_tensors(std::int64_t layer) const {
   std::set<std::int64_t> tensors;
   const auto reads = [&](std::int64_t tensor) {
     if (tensor < layer) {
@@ -226,7 +226,7 @@ std::string model_table(const Model& model, const grid::StageSplit& split) {
                     count_text(count), std::to_string(stage)});
   }
   return table_text(rows) +
-         fmt::format("{} parameters; input {}; {} stage{}, the dearest at {:.2f} x the mean cost",
+         fmt::format("{} parameters; input {}; {} stage{}, the slowest at {:.2f} x the mean cost",
                      count_text(model.parameter_count()), model.input_shape().text(),
                      split.stages.size(), split.stages.size() == 1 ? "" : "s", split.imbalance);
 }

@@ -52,7 +52,7 @@ class Planner {
 
   GradientPlan plan() {
     const bool ends = spec_.layers.end == model_.layer_count();
-    for (const std::int64_t tensor : model_.crossing(spec_.layers.end)) {
+    for (const std::int64_t tensor : model_.boundary_tensors(spec_.layers.end)) {
       if (tensor == kModelInput && !ends) {
         continue;
       }
@@ -66,7 +66,7 @@ class Planner {
         visit(layer);
       }
     }
-    for (const std::int64_t tensor : model_.crossing(spec_.layers.begin)) {
+    for (const std::int64_t tensor : model_.boundary_tensors(spec_.layers.begin)) {
       if (tensor != kModelInput) {
         plan_.sent.push_back(sums_.at(tensor));
       }

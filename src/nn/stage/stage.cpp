@@ -7,16 +7,16 @@
 namespace strata::nn {
 
 Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model,
-             const StageSpec& spec, const TensorView& weights, comm::PartGroup* lanes)
+             const StageSpec& spec, const TensorView& weights, comm::PartitionedGroup* lanes)
     : context_(context),
       shards_(shards),
       lanes_(lanes),
       model_(model),
       spec_(spec),
       layout_(layout_of(model.parameters(), spec.layers, spec.pass.shards)),
-      input_tensors_(model.crossing(spec.layers.begin)),
-      output_tensors_(model.crossing(spec.layers.end)),
-      recorder_(context) {
+      input_tensors_(model.boundary_tensors(spec.layers.begin)),
+      output_tensors_(model.boundary_tensors(spec.layers.end)),
+      graph_cache_(context) {
   require(weights.count() == layout_.weight_elements && weights.dtype() == spec.pass.dtype,
           "{} weights of {} where {} of {} are laid out", weights.count(), name_of(weights.dtype()),
           layout_.weight_elements, name_of(spec.pass.dtype));
@@ -25,37 +25,39 @@ Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model
           "a stage for {} shards in a group of {} with a model of {}", spec.pass.shards.count,
           shards.shards(), model.shards());
   require(!model.joins_lanes() || spec.slots.gradients == 0 ||
-              (lanes != nullptr && lanes->own().count() == spec.pass.together),
-          "a stage for {} lanes together that knows of no others", spec.pass.together);
+              (lanes != nullptr && lanes->own().count() == spec.pass.concurrent_lanes),
+          "a stage for {} lanes together that knows of no others", spec.pass.concurrent_lanes);
   for (const MemoryItem& item : memory(model, spec)) {
     memory_.emplace_back(context.device(), item.bytes);
   }
   // In the order of memory().
-  Carver activations(&memory_[0]);
-  Carver remade(&memory_[1]);
-  Carver inputs(&memory_[2]);
-  Carver gradients(&memory_[3]);
-  Carver shared(&memory_[4]);
-  Carver workspace(&memory_[5]);
-  Carver losses(&memory_[6]);
+  ArenaAllocator activations(&memory_[0]);
+  ArenaAllocator recomputed(&memory_[1]);
+  ArenaAllocator inputs(&memory_[2]);
+  ArenaAllocator gradients(&memory_[3]);
+  ArenaAllocator shared(&memory_[4]);
+  ArenaAllocator workspace(&memory_[5]);
+  ArenaAllocator losses(&memory_[6]);
   // What passes share, those that run together have each for itself.
-  const auto own_part = [&](Carver& carver, const device::Buffer& memory, std::int64_t slot) {
-    carver.set_base(slot % spec.pass.together * (memory.bytes() / spec.pass.together));
+  const auto own_part = [&](ArenaAllocator& allocator, const device::Buffer& memory,
+                            std::int64_t slot) {
+    allocator.set_base(slot % spec.pass.concurrent_lanes *
+                       (memory.bytes() / spec.pass.concurrent_lanes));
   };
-  for (std::int64_t s = 0; s < spec.slots.activations * spec.pass.together; ++s) {
-    own_part(remade, memory_[1], s);
-    activation_slots_.push_back(carve_activations(model, spec, activations, remade));
+  for (std::int64_t s = 0; s < spec.slots.activations * spec.pass.concurrent_lanes; ++s) {
+    own_part(recomputed, memory_[1], s);
+    activation_slots_.push_back(allocate_activations(model, spec, activations, recomputed));
   }
-  for (std::int64_t s = 0; s < spec.slots.inputs * spec.pass.together; ++s) {
-    input_slots_.push_back(carve_inputs(model, spec, inputs));
+  for (std::int64_t s = 0; s < spec.slots.inputs * spec.pass.concurrent_lanes; ++s) {
+    input_slots_.push_back(allocate_inputs(model, spec, inputs));
   }
-  for (std::int64_t s = 0; s < spec.slots.gradients * spec.pass.together; ++s) {
+  for (std::int64_t s = 0; s < spec.slots.gradients * spec.pass.concurrent_lanes; ++s) {
     own_part(shared, memory_[4], s);
-    gradient_slots_.push_back(carve_gradients(model, spec, gradients, shared));
+    gradient_slots_.push_back(allocate_gradients(model, spec, gradients, shared));
   }
-  workspace_ = carve_workspace(model, spec, workspace);
-  loss_workspace_ = carve_loss(model, spec, workspace);
-  losses_ = carve_losses(model, spec, losses);
+  workspace_ = allocate_workspace(model, spec, workspace);
+  loss_workspace_ = allocate_loss(model, spec, workspace);
+  losses_ = allocate_losses(model, spec, losses);
   losses_on_host_ = device::HostCopy(losses_);
   place_weights(weights);
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
@@ -87,16 +89,16 @@ void Stage::place_weights(const TensorView& weights) {
   }
 }
 
-const Stage::ActivationSlot& Stage::slot_of(std::int64_t turn) const {
-  return activation_slots_[static_cast<std::size_t>(turn) % activation_slots_.size()];
+const Stage::ActivationSlot& Stage::slot_of(std::int64_t execution_index) const {
+  return activation_slots_[static_cast<std::size_t>(execution_index) % activation_slots_.size()];
 }
 
-const Stage::GradientSlot& Stage::gradients_of(std::int64_t turn) const {
-  return gradient_slots_[static_cast<std::size_t>(turn) % gradient_slots_.size()];
+const Stage::GradientSlot& Stage::gradients_of(std::int64_t execution_index) const {
+  return gradient_slots_[static_cast<std::size_t>(execution_index) % gradient_slots_.size()];
 }
 
-const std::vector<TensorView>& Stage::inputs_of(std::int64_t turn) const {
-  return input_slots_[static_cast<std::size_t>(turn) % input_slots_.size()];
+const std::vector<TensorView>& Stage::inputs_of(std::int64_t execution_index) const {
+  return input_slots_[static_cast<std::size_t>(execution_index) % input_slots_.size()];
 }
 
 std::vector<ConstTensorView> Stage::outputs_of(const Microbatch& microbatch) const {
@@ -110,35 +112,37 @@ std::vector<ConstTensorView> Stage::outputs_of(const Microbatch& microbatch) con
   return outputs;
 }
 
-TensorView Stage::output_gradient(std::int64_t layer, std::int64_t turn) const {
-  if (layer + 1 == spec_.layers.end && gradient_replaces_output(model_, spec_)) {
-    return slot_of(turn).outputs.back();
+TensorView Stage::output_gradient(std::int64_t layer, std::int64_t execution_index) const {
+  if (layer + 1 == spec_.layers.end && gradient_overwrites_output(model_, spec_)) {
+    return slot_of(execution_index).outputs.back();
   }
-  return gradients_of(turn).layers[local(layer)].output;
+  return gradients_of(execution_index).layers[local(layer)].output;
 }
 
-std::vector<TensorView> Stage::output_gradients_of(std::int64_t turn) const {
-  return gradient_replaces_output(model_, spec_) ? std::vector{slot_of(turn).outputs.back()}
-                                                 : gradients_of(turn).received;
+std::vector<TensorView> Stage::output_gradients_of(std::int64_t execution_index) const {
+  return gradient_overwrites_output(model_, spec_)
+             ? std::vector{slot_of(execution_index).outputs.back()}
+             : gradients_of(execution_index).received;
 }
 
-const std::vector<TensorView>& Stage::input_gradients_of(std::int64_t turn) const {
-  return gradients_of(turn).sent;
+const std::vector<TensorView>& Stage::input_gradients_of(std::int64_t execution_index) const {
+  return gradients_of(execution_index).sent;
 }
 
 ConstTensorView Stage::tensor_of(std::int64_t tensor, const Microbatch& microbatch) const {
   if (tensor >= spec_.layers.begin) {
-    return slot_of(microbatch.turn).outputs[local(tensor)];
+    return slot_of(microbatch.execution_index).outputs[local(tensor)];
   }
   if (is_first()) {
     return microbatch.input;
   }
   const auto at = std::find(input_tensors_.begin(), input_tensors_.end(), tensor);
-  return inputs_of(microbatch.turn)[static_cast<std::size_t>(at - input_tensors_.begin())];
+  return inputs_of(
+      microbatch.execution_index)[static_cast<std::size_t>(at - input_tensors_.begin())];
 }
 
 LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode mode) {
-  const ActivationSlot& slot = slot_of(microbatch.turn);
+  const ActivationSlot& slot = slot_of(microbatch.execution_index);
   const Port& port = model_.layer(layer).input();
   const LayerSources& sources = model_.sources(layer);
   const auto read = [&](std::int64_t tensor) {
@@ -159,15 +163,15 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
           .saved = slot.saved[local(layer)],
           .gradients = gradient_slots_.empty()
                            ? std::span<const TensorView>()
-                           : gradients_of(microbatch.turn).layers[local(layer)].inner,
+                           : gradients_of(microbatch.execution_index).layers[local(layer)].inner,
           .workspace = workspace_[local(layer)],
           .weights = weights_[local(layer)]};
 }
 
-std::vector<LayerPass> Stage::passes_of(std::int64_t layer, std::span<const Microbatch> together,
+std::vector<LayerPass> Stage::passes_of(std::int64_t layer, std::span<const Microbatch> concurrent,
                                         Mode mode) {
   std::vector<LayerPass> passes;
-  for (const Microbatch& microbatch : together) {
+  for (const Microbatch& microbatch : concurrent) {
     passes.push_back(pass_of(layer, microbatch, mode));
   }
   return passes;

@@ -18,50 +18,53 @@ std::int64_t logit_rows(const Model& model, const StageSpec& spec) {
 
 }  // namespace
 
-bool Stage::gradient_replaces_output(const Model& model, const StageSpec& spec) {
+bool Stage::gradient_overwrites_output(const Model& model, const StageSpec& spec) {
   const std::int64_t i = model.layer_count() - 1;
   const Layer& last = model.layer(i);
   return holds_last(model, spec) && !last.is_view() && !last.backward_reads_output() &&
          !model.sources(i).added;
 }
 
-Stage::ActivationSlot Stage::carve_activations(const Model& model, const StageSpec& spec,
-                                               Carver& carver, Carver& remade) {
+Stage::ActivationSlot Stage::allocate_activations(const Model& model, const StageSpec& spec,
+                                                  ArenaAllocator& allocator,
+                                                  ArenaAllocator& recomputed) {
   ActivationSlot slot;
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     const Layer& layer = model.layer(i);
     // A view's output is its input; the pass resolves it.
     slot.outputs.push_back(
         layer.is_view() ? TensorView()
-                        : carver.take(local_shape(layer.output(), spec.pass), spec.pass.dtype));
+                        : allocator.take(local_shape(layer.output(), spec.pass), spec.pass.dtype));
     slot.saved.emplace_back();
-    remade.rewind();
+    recomputed.rewind();
     for (const SavedSpec& saved : layer.saved(spec.pass)) {
-      Carver& from = saved.keep == Keep::kKept ? carver : remade;
+      ArenaAllocator& from = saved.keep == Keep::kKept ? allocator : recomputed;
       slot.saved.back().push_back(from.take(saved.tensor));
     }
   }
   return slot;
 }
 
-std::vector<TensorView> Stage::carve_inputs(const Model& model, const StageSpec& spec,
-                                            Carver& carver) {
+std::vector<TensorView> Stage::allocate_inputs(const Model& model, const StageSpec& spec,
+                                               ArenaAllocator& allocator) {
   std::vector<TensorView> inputs;
-  for (const std::int64_t tensor : model.crossing(spec.layers.begin)) {
-    inputs.push_back(carver.take(local_shape(model.port_of(tensor), spec.pass), spec.pass.dtype));
+  for (const std::int64_t tensor : model.boundary_tensors(spec.layers.begin)) {
+    inputs.push_back(
+        allocator.take(local_shape(model.port_of(tensor), spec.pass), spec.pass.dtype));
   }
   return inputs;
 }
 
-Stage::GradientSlot Stage::carve_gradients(const Model& model, const StageSpec& spec,
-                                           Carver& carver, Carver& shared) {
+Stage::GradientSlot Stage::allocate_gradients(const Model& model, const StageSpec& spec,
+                                              ArenaAllocator& allocator, ArenaAllocator& shared) {
   const GradientPlan plan = plan_gradients(model, spec);
   std::vector<Interval> intervals;
   for (const GradientPlan::Piece& piece : plan.pieces) {
     if (piece.home == GradientPlan::Home::kShared) {
-      intervals.push_back({.bytes = Carver::bytes_of(piece.tensor.shape, piece.tensor.dtype),
-                           .begin = piece.begin,
-                           .end = piece.end});
+      intervals.push_back(
+          {.bytes = ArenaAllocator::bytes_of(piece.tensor.shape, piece.tensor.dtype),
+           .begin = piece.begin,
+           .end = piece.end});
     }
   }
   const std::vector<std::int64_t> offsets = place_intervals(intervals);
@@ -73,8 +76,8 @@ Stage::GradientSlot Stage::carve_gradients(const Model& model, const StageSpec& 
       shared.move_to(*offset++);
       views.push_back(shared.take(piece.tensor));
     } else {
-      const bool replaces = gradient_replaces_output(model, spec) && i == plan.received.front();
-      views.push_back(replaces ? TensorView() : carver.take(piece.tensor));
+      const bool replaces = gradient_overwrites_output(model, spec) && i == plan.received.front();
+      views.push_back(replaces ? TensorView() : allocator.take(piece.tensor));
     }
   }
 
@@ -104,37 +107,40 @@ Stage::GradientSlot Stage::carve_gradients(const Model& model, const StageSpec& 
   return slot;
 }
 
-std::vector<std::vector<TensorView>> Stage::carve_workspace(const Model& model,
-                                                            const StageSpec& spec, Carver& carver) {
+std::vector<std::vector<TensorView>> Stage::allocate_workspace(const Model& model,
+                                                               const StageSpec& spec,
+                                                               ArenaAllocator& allocator) {
   std::vector<std::vector<TensorView>> workspace;
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
-    carver.rewind();
+    allocator.rewind();
     workspace.emplace_back();
     for (const TensorSpec& needed : model.layer(i).workspace(spec.pass)) {
-      workspace.back().push_back(carver.take(needed));
+      workspace.back().push_back(allocator.take(needed));
     }
   }
   return workspace;
 }
 
 /// The parts of all shards, those of the own, and the sums.
-std::vector<TensorView> Stage::carve_loss(const Model& model, const StageSpec& spec,
-                                          Carver& carver) {
-  carver.rewind();
+std::vector<TensorView> Stage::allocate_loss(const Model& model, const StageSpec& spec,
+                                             ArenaAllocator& allocator) {
+  allocator.rewind();
   if (!holds_last(model, spec) || model.output().placement != Placement::kFeatures) {
     return {};
   }
   const std::int64_t rows = logit_rows(model, spec);
   const DType dtype = compute_dtype(spec.pass.dtype);
-  return {carver.take(Shape{spec.pass.shards.count, rows, ops::kCrossEntropyParts}, dtype),
-          carver.take(Shape{spec.pass.shards.own.count(), rows, ops::kCrossEntropyParts}, dtype),
-          carver.take(Shape{rows}, dtype)};
+  return {allocator.take(Shape{spec.pass.shards.count, rows, ops::kCrossEntropyParts}, dtype),
+          allocator.take(Shape{spec.pass.shards.own.count(), rows, ops::kCrossEntropyParts}, dtype),
+          allocator.take(Shape{rows}, dtype)};
 }
 
 /// An entry for every slot of every lane.
-TensorView Stage::carve_losses(const Model& model, const StageSpec& spec, Carver& carver) {
-  const std::int64_t slots = holds_last(model, spec) ? spec.slots.losses * spec.pass.together : 0;
-  return carver.take(Shape{slots, ops::kLossElements}, DType::kInt64);
+TensorView Stage::allocate_losses(const Model& model, const StageSpec& spec,
+                                  ArenaAllocator& allocator) {
+  const std::int64_t slots =
+      holds_last(model, spec) ? spec.slots.losses * spec.pass.concurrent_lanes : 0;
+  return allocator.take(Shape{slots, ops::kLossElements}, DType::kInt64);
 }
 
 LayerTraffic Stage::traffic(const Model& model, const StageSpec& spec) {
@@ -158,7 +164,7 @@ LayerTraffic Stage::lane_traffic(const Model& model, const StageSpec& spec, std:
       // Forward, and backward where the input has a gradient.
       const std::int64_t gathers = model.sources(i).input == kModelInput ? 1 : 2;
       traffic.messages += static_cast<double>(gathers * (replicas - 1));
-      traffic.bytes += static_cast<double>(gathers * (replicas - 1) * spec.pass.together *
+      traffic.bytes += static_cast<double>(gathers * (replicas - 1) * spec.pass.concurrent_lanes *
                                            model.layer(i).lane_bytes(spec.pass));
     }
   }
@@ -166,22 +172,22 @@ LayerTraffic Stage::lane_traffic(const Model& model, const StageSpec& spec, std:
 }
 
 std::vector<MemoryItem> Stage::memory(const Model& model, const StageSpec& spec) {
-  Carver activations(nullptr);
-  Carver remade(nullptr);
-  Carver inputs(nullptr);
-  Carver gradients(nullptr);
-  Carver shared(nullptr);
-  Carver workspace(nullptr);
-  Carver losses(nullptr);
-  carve_activations(model, spec, activations, remade);
-  carve_inputs(model, spec, inputs);
-  carve_gradients(model, spec, gradients, shared);
-  carve_workspace(model, spec, workspace);
-  carve_loss(model, spec, workspace);
-  carve_losses(model, spec, losses);
-  const std::int64_t lanes = spec.pass.together;
+  ArenaAllocator activations(nullptr);
+  ArenaAllocator recomputed(nullptr);
+  ArenaAllocator inputs(nullptr);
+  ArenaAllocator gradients(nullptr);
+  ArenaAllocator shared(nullptr);
+  ArenaAllocator workspace(nullptr);
+  ArenaAllocator losses(nullptr);
+  allocate_activations(model, spec, activations, recomputed);
+  allocate_inputs(model, spec, inputs);
+  allocate_gradients(model, spec, gradients, shared);
+  allocate_workspace(model, spec, workspace);
+  allocate_loss(model, spec, workspace);
+  allocate_losses(model, spec, losses);
+  const std::int64_t lanes = spec.pass.concurrent_lanes;
   return {{"activations", lanes * spec.slots.activations * activations.bytes()},
-          {"activations made again", lanes * remade.bytes()},
+          {"activations made again", lanes * recomputed.bytes()},
           {"received activations", lanes * spec.slots.inputs * inputs.bytes()},
           {"activation gradients", lanes * spec.slots.gradients * gradients.bytes()},
           {"shared gradients", lanes * shared.bytes()},

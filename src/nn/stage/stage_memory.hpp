@@ -9,9 +9,9 @@
 namespace strata::nn {
 
 /// Deals out pieces of one arena, or only counts their bytes where it has no memory.
-class Stage::Carver {
+class Stage::ArenaAllocator {
  public:
-  explicit Carver(const device::Buffer* memory) : memory_(memory) {}
+  explicit ArenaAllocator(const device::Buffer* memory) : memory_(memory) {}
 
   /// Nothing for a tensor without elements.
   TensorView take(const Shape& shape, DType dtype) {

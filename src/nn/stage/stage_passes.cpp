@@ -18,7 +18,7 @@ bool Stage::record_passes() {
   if (shards_.ranks() > 1 || joins) {
     return false;
   }
-  recorder_.enable();
+  graph_cache_.enable();
   // The loader's samples lie elsewhere for every microbatch; received ones lie in slots.
   first_recorded_ = spec_.layers.begin;
   for (std::int64_t i = spec_.layers.begin; is_first() && i < spec_.layers.end; ++i) {
@@ -31,45 +31,45 @@ bool Stage::record_passes() {
 }
 
 void Stage::progress() {
-  if (!recorder_.is_recording()) {
+  if (!graph_cache_.is_recording()) {
     shards_.progress();
   }
 }
 
-void Stage::run(ops::Recorder::Key key, std::span<const Microbatch> together,
+void Stage::run(ops::GraphCache::Key key, std::span<const Microbatch> concurrent,
                 const grid::Range& layers, const std::function<void()>& work) {
   if (layers.count() == 0) {
     return;
   }
-  if (!recorder_.is_enabled() || layers.begin < first_recorded_) {
+  if (!graph_cache_.is_enabled() || layers.begin < first_recorded_) {
     work();
     return;
   }
   // All that the pass follows from, beside the stage. Dropout counts from the first sample.
-  const std::int64_t first_sample = together.front().first_sample;
-  const auto slot_in = [](std::int64_t turn, std::int64_t slots) {
-    return slots == 0 ? 0 : turn % slots;
+  const std::int64_t first_sample = concurrent.front().first_sample;
+  const auto slot_in = [](std::int64_t execution_index, std::int64_t slots) {
+    return slots == 0 ? 0 : execution_index % slots;
   };
   key.insert(key.end(), {layers.begin, layers.end});
-  for (const Microbatch& microbatch : together) {
-    key.insert(key.end(), {slot_in(microbatch.turn, std::ssize(activation_slots_)),
-                           slot_in(microbatch.turn, std::ssize(input_slots_)),
-                           slot_in(microbatch.turn, std::ssize(gradient_slots_)),
+  for (const Microbatch& microbatch : concurrent) {
+    key.insert(key.end(), {slot_in(microbatch.execution_index, std::ssize(activation_slots_)),
+                           slot_in(microbatch.execution_index, std::ssize(input_slots_)),
+                           slot_in(microbatch.execution_index, std::ssize(gradient_slots_)),
                            microbatch.first_sample - first_sample});
     if (counts_microbatches_) {
       key.push_back(microbatch.number);
     }
   }
   ops::set_sample_origin(context_, first_sample);
-  recorder_.run(key, work);
+  graph_cache_.run(key, work);
   progress();
 }
 
-void Stage::forward(std::span<const Microbatch> together, Mode mode) {
+void Stage::forward(std::span<const Microbatch> concurrent, Mode mode) {
   const auto pass = [&](const grid::Range& layers) {
     for (std::int64_t i = layers.begin; i < layers.end; ++i) {
       if (!model_.layer(i).is_view()) {
-        model_.layer(i).forward_lanes(passes_of(i, together, mode));
+        model_.layer(i).forward_lanes(passes_of(i, concurrent, mode));
         progress();
       }
     }
@@ -79,7 +79,7 @@ void Stage::forward(std::span<const Microbatch> together, Mode mode) {
     return;
   }
   for (const grid::Range& layers : {before_recorded(), recorded()}) {
-    run({static_cast<std::int64_t>(PassKind::kForward)}, together, layers, [&] { pass(layers); });
+    run({static_cast<std::int64_t>(PassKind::kForward)}, concurrent, layers, [&] { pass(layers); });
   }
 }
 
@@ -92,7 +92,7 @@ void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, s
   const ConstTensorView output = outputs_of(microbatch).front();
   const TensorView gradient =
       mode == Mode::kTraining
-          ? output_gradients_of(microbatch.turn).front().reshaped(output.shape())
+          ? output_gradients_of(microbatch.execution_index).front().reshaped(output.shape())
           : TensorView();
   if (model_.loss() == LossKind::kMeanSquaredError) {
     ops::mean_squared_error(context_, output, targets.reshaped(output.shape()), valid,
@@ -151,21 +151,21 @@ void Stage::split_cross_entropy(const ConstTensorView& logits, const ConstTensor
   }
 }
 
-void Stage::remake(const LayerPass& pass, std::int64_t layer) {
+void Stage::recompute(const LayerPass& pass, std::int64_t layer) {
   if (spec_.pass.recompute == Recompute::kNone) {
     return;
   }
   const std::vector<SavedSpec> saved = model_.layer(layer).saved(spec_.pass);
   if (std::any_of(saved.begin(), saved.end(),
-                  [](const SavedSpec& spec) { return spec.keep == Keep::kRemade; })) {
-    model_.layer(layer).remake(pass);
+                  [](const SavedSpec& spec) { return spec.keep == Keep::kRecomputed; })) {
+    model_.layer(layer).recompute(pass);
   }
 }
 
-std::vector<GradientSink::Target> Stage::targets_of(std::span<const Microbatch> together,
+std::vector<GradientSink::Target> Stage::targets_of(std::span<const Microbatch> concurrent,
                                                     GradientSink& sink) {
   std::vector<GradientSink::Target> targets;
-  for (const Microbatch& microbatch : together) {
+  for (const Microbatch& microbatch : concurrent) {
     targets.push_back(sink.target(microbatch.number));
   }
   return targets;
@@ -203,55 +203,55 @@ void Stage::layer_backward_weight(std::int64_t layer, const Microbatch& microbat
   }
   if (!gradients.empty()) {
     model_.layer(layer).backward_weight(pass_of(layer, microbatch, Mode::kTraining),
-                                        output_gradient(layer, microbatch.turn), gradients,
-                                        target.accumulate);
+                                        output_gradient(layer, microbatch.execution_index),
+                                        gradients, target.accumulate);
     progress();
   }
 }
 
-void Stage::layer_backward_input(std::int64_t layer, std::span<const Microbatch> together) {
+void Stage::layer_backward_input(std::int64_t layer, std::span<const Microbatch> concurrent) {
   if (model_.layer(layer).is_view()) {
     return;
   }
-  const std::vector<LayerPass> passes = passes_of(layer, together, Mode::kTraining);
+  const std::vector<LayerPass> passes = passes_of(layer, concurrent, Mode::kTraining);
   std::vector<TensorView> outputs;
   std::vector<TensorView> inputs;
-  for (std::size_t k = 0; k < together.size(); ++k) {
-    remake(passes[k], layer);
-    outputs.push_back(output_gradient(layer, together[k].turn));
-    inputs.push_back(gradients_of(together[k].turn).layers[local(layer)].input);
+  for (std::size_t k = 0; k < concurrent.size(); ++k) {
+    recompute(passes[k], layer);
+    outputs.push_back(output_gradient(layer, concurrent[k].execution_index));
+    inputs.push_back(gradients_of(concurrent[k].execution_index).layers[local(layer)].input);
   }
   model_.layer(layer).backward_input_lanes(passes, outputs, inputs);
-  for (std::size_t k = 0; k < together.size(); ++k) {
-    add_gradients(passes[k], gradients_of(together[k].turn).layers[local(layer)]);
+  for (std::size_t k = 0; k < concurrent.size(); ++k) {
+    add_gradients(passes[k], gradients_of(concurrent[k].execution_index).layers[local(layer)]);
   }
   progress();
 }
 
-void Stage::backward_input(std::span<const Microbatch> together, GradientSink& sink) {
+void Stage::backward_input(std::span<const Microbatch> concurrent, GradientSink& sink) {
   if (spec_.order == BackwardOrder::kFused) {
-    backward_to_sink(together, sink);
+    backward_to_sink(concurrent, sink);
     return;
   }
   for (const grid::Range& layers : {recorded(), before_recorded()}) {
-    run({static_cast<std::int64_t>(PassKind::kBackwardInput)}, together, layers, [&] {
+    run({static_cast<std::int64_t>(PassKind::kBackwardInput)}, concurrent, layers, [&] {
       for (std::int64_t i = layers.end; i-- > layers.begin;) {
-        layer_backward_input(i, together);
+        layer_backward_input(i, concurrent);
       }
     });
   }
 }
 
-void Stage::backward_weight(std::span<const Microbatch> together, GradientSink& sink) {
+void Stage::backward_weight(std::span<const Microbatch> concurrent, GradientSink& sink) {
   if (spec_.order == BackwardOrder::kSplit) {
-    backward_to_sink(together, sink);
+    backward_to_sink(concurrent, sink);
   }
 }
 
-void Stage::backward_to_sink(std::span<const Microbatch> together, GradientSink& sink) {
-  const std::vector<GradientSink::Target> targets = targets_of(together, sink);
+void Stage::backward_to_sink(std::span<const Microbatch> concurrent, GradientSink& sink) {
+  const std::vector<GradientSink::Target> targets = targets_of(concurrent, sink);
   const bool fused = spec_.order == BackwardOrder::kFused;
-  ops::Recorder::Key key{static_cast<std::int64_t>(PassKind::kBackwardWeight)};
+  ops::GraphCache::Key key{static_cast<std::int64_t>(PassKind::kBackwardWeight)};
   for (const GradientSink::Target& target : targets) {
     key.insert(key.end(), {reinterpret_cast<std::intptr_t>(target.gradients.raw()),
                            static_cast<std::int64_t>(target.accumulate)});
@@ -260,21 +260,21 @@ void Stage::backward_to_sink(std::span<const Microbatch> together, GradientSink&
   for (std::int64_t end = spec_.layers.end; end > spec_.layers.begin;) {
     std::int64_t begin = end - 1;
     while (begin > spec_.layers.begin && begin != recorded().begin &&
-           !acts_after(together, begin, sink)) {
+           !acts_after(concurrent, begin, sink)) {
       --begin;
     }
-    run(key, together, {begin, end}, [&] {
+    run(key, concurrent, {begin, end}, [&] {
       for (std::int64_t i = end; i-- > begin;) {
         if (fused) {
-          layer_backward_input(i, together);
+          layer_backward_input(i, concurrent);
         }
-        for (std::size_t k = 0; k < together.size(); ++k) {
-          layer_backward_weight(i, together[k], targets[k]);
+        for (std::size_t k = 0; k < concurrent.size(); ++k) {
+          layer_backward_weight(i, concurrent[k], targets[k]);
         }
       }
     });
     for (std::int64_t i = end; i-- > begin;) {
-      for (const Microbatch& microbatch : together) {
+      for (const Microbatch& microbatch : concurrent) {
         sink.layer_done(microbatch.number, i);
       }
     }
@@ -282,9 +282,9 @@ void Stage::backward_to_sink(std::span<const Microbatch> together, GradientSink&
   }
 }
 
-bool Stage::acts_after(std::span<const Microbatch> together, std::int64_t layer,
+bool Stage::acts_after(std::span<const Microbatch> concurrent, std::int64_t layer,
                        const GradientSink& sink) {
-  return std::ranges::any_of(together, [&](const Microbatch& microbatch) {
+  return std::ranges::any_of(concurrent, [&](const Microbatch& microbatch) {
     return sink.acts_on(microbatch.number, layer);
   });
 }

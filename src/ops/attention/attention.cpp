@@ -172,7 +172,7 @@ void forward_queries(const QueryHead<T, Stored>& head, const ForwardScratch<T>& 
 template <typename T, typename Stored>
 void gather_keys(const HeadRows<const Stored>& keys, const HeadRows<const Stored>& values,
                  std::int64_t count, std::int64_t head_size, const ForwardScratch<T>& scratch) {
-  gather_turned(keys, count, head_size, scratch.keys_turned);
+  gather_transposed(keys, count, head_size, scratch.keys_turned);
   gather_rows(values, count, head_size, T{1}, scratch.values, padded(head_size));
 }
 

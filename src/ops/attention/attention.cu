@@ -118,7 +118,7 @@ void forward(Context& context, const char* name, const AttentionShape& shape,
   using C = Compute<Stored>;
   if constexpr (std::is_same_v<Stored, __nv_bfloat16>) {
     if (is_for_tensor_cores(shape.head_size)) {
-      matrix_attention_forward(context, name, shape, tensors);
+      tensor_core_attention_forward(context, name, shape, tensors);
       return;
     }
   }
@@ -154,7 +154,7 @@ __global__ void append_kernel(std::int64_t count, AttentionShape shape, const St
 void causal_attention_forward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const TensorView& y,
                               const TensorView& log_sums) {
-  if (library_attention_forward(context, shape, qkv, y, log_sums)) {
+  if (cudnn_attention_forward(context, shape, qkv, y, log_sums)) {
     return;
   }
   with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {

@@ -160,8 +160,8 @@ void backward_kv_head(const AttentionShape& shape, const BackwardTensors<Stored>
   const auto keys = qkv_head(shape, tensors.qkv, sequence, kv_head, shape.queries);
   const auto values = qkv_head(shape, tensors.qkv, sequence, kv_head, shape.queries + 1);
   gather_rows(keys, tokens, size, T{1}, scratch.keys, width);
-  gather_turned(keys, tokens, size, scratch.keys_turned);
-  gather_turned(values, tokens, size, scratch.values_turned);
+  gather_transposed(keys, tokens, size, scratch.keys_turned);
+  gather_transposed(values, tokens, size, scratch.values_turned);
   std::fill_n(scratch.dkeys, tokens * width, T{0});
   std::fill_n(scratch.dvalues, tokens * width, T{0});
   for (std::int64_t query = 0; query < shape.queries; ++query) {

@@ -184,7 +184,7 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
                                const ConstTensorView& qkv, const ConstTensorView& y,
                                const ConstTensorView& log_sums, const ConstTensorView& dy,
                                const TensorView& dqkv) {
-  if (library_attention_backward(context, shape, qkv, y, log_sums, dy, dqkv)) {
+  if (cudnn_attention_backward(context, shape, qkv, y, log_sums, dy, dqkv)) {
     return;
   }
   const std::int64_t rows = shape.sequences * shape.heads() * shape.tokens;
@@ -199,7 +199,7 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
            corrections_kernel<Stored>, rows, shape, tensors);
     if constexpr (std::is_same_v<Stored, __nv_bfloat16>) {
       if (is_for_tensor_cores(shape.head_size)) {
-        matrix_attention_backward(context, shape, tensors);
+        tensor_core_attention_backward(context, shape, tensors);
         return;
       }
     }

@@ -121,7 +121,7 @@ __device__ void finish(const AttentionShape& shape, const ForwardTensors<Stored>
 
 /// A block a tile of queries of one head. Scores are scaled within the exponent.
 template <int kHead>
-__global__ void __launch_bounds__(kMatrixThreads)
+__global__ void __launch_bounds__(kTensorCoreThreads)
     forward_kernel(AttentionShape shape, std::int64_t tiles, float scale,
                    ForwardTensors<Stored> tensors, bool aligned) {
   const std::int64_t heads = shape.kv_heads * shape.queries;
@@ -171,14 +171,14 @@ void forward(Context& context, const char* name, const AttentionShape& shape,
   const std::int64_t tiles = tiles_of(shape.tokens, kSide);
   const bool aligned = begin_at_pieces({tensors.qkv, tensors.keys, tensors.values, tensors.y});
   constexpr std::int64_t kBytes = (1 + kStages * 2) * kTile<kHead> * sizeof(Stored);
-  launch(context, name, {shape.sequences * shape.heads() * tiles, kMatrixThreads, kBytes},
+  launch(context, name, {shape.sequences * shape.heads() * tiles, kTensorCoreThreads, kBytes},
          forward_kernel<kHead>, shape, tiles, score_scale<float>(shape), tensors, aligned);
 }
 
 }  // namespace
 
-void matrix_attention_forward(Context& context, const char* name, const AttentionShape& shape,
-                              const ForwardTensors<Stored>& tensors) {
+void tensor_core_attention_forward(Context& context, const char* name, const AttentionShape& shape,
+                                   const ForwardTensors<Stored>& tensors) {
   if (shape.head_size == 64) {
     forward<64>(context, name, shape, tensors);
   } else {

@@ -74,7 +74,7 @@ __device__ void load_queries(const AttentionShape& shape, const BackwardTensors<
   const std::int64_t row = (sequence * heads + head) * shape.tokens + from + thread % kSide;
   const bool exists = from + thread % kSide < shape.tokens;
   // Half of the threads for each.
-  static_assert(kMatrixThreads == 2 * kSide);
+  static_assert(kTensorCoreThreads == 2 * kSide);
   const float* const source = thread < kSide ? tensors.log_sums : tensors.corrections;
   copy_async<sizeof(float)>(stage.log_sums + thread, exists ? source + row : source, exists);
 }
@@ -112,7 +112,7 @@ __device__ void add_key_gradients(const Stored* keys, const Stored* values,
 
 /// A block a tile of keys of one key-value head.
 template <int kHead>
-__global__ void __launch_bounds__(kMatrixThreads)
+__global__ void __launch_bounds__(kTensorCoreThreads)
     keys_kernel(AttentionShape shape, std::int64_t tiles, Scales scales,
                 BackwardTensors<Stored> tensors, bool aligned) {
   // The first tiles are seen by the most queries.
@@ -205,7 +205,7 @@ __device__ void add_query_gradients(const Stored* queries, const Stored* dy, con
 
 /// A block a tile of queries of one head.
 template <int kHead>
-__global__ void __launch_bounds__(kMatrixThreads)
+__global__ void __launch_bounds__(kTensorCoreThreads)
     queries_kernel(AttentionShape shape, std::int64_t tiles, Scales scales,
                    BackwardTensors<Stored> tensors, bool aligned) {
   const std::int64_t heads = shape.kv_heads * shape.queries;
@@ -275,18 +275,19 @@ void backward(Context& context, const AttentionShape& shape,
            static_cast<std::int64_t>(sizeof(Stored));
   };
   launch(context, "attention's gradient of keys",
-         {shape.sequences * shape.kv_heads * tiles, kMatrixThreads,
+         {shape.sequences * shape.kv_heads * tiles, kTensorCoreThreads,
           bytes_with(QueryStage<kHead>::kElements)},
          keys_kernel<kHead>, shape, tiles, scales, tensors, aligned);
-  launch(context, "attention's gradient of queries",
-         {shape.sequences * shape.heads() * tiles, kMatrixThreads, bytes_with(2 * kTile<kHead>)},
-         queries_kernel<kHead>, shape, tiles, scales, tensors, aligned);
+  launch(
+      context, "attention's gradient of queries",
+      {shape.sequences * shape.heads() * tiles, kTensorCoreThreads, bytes_with(2 * kTile<kHead>)},
+      queries_kernel<kHead>, shape, tiles, scales, tensors, aligned);
 }
 
 }  // namespace
 
-void matrix_attention_backward(Context& context, const AttentionShape& shape,
-                               const BackwardTensors<Stored>& tensors) {
+void tensor_core_attention_backward(Context& context, const AttentionShape& shape,
+                                    const BackwardTensors<Stored>& tensors) {
   if (shape.head_size == 64) {
     backward<64>(context, shape, tensors);
   } else {

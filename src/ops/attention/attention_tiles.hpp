@@ -101,15 +101,15 @@ void scatter_rows(const T* from, std::int64_t stride, std::int64_t rows, std::in
 /// Turns rows into tiles of columns x kTile, one after the other. Columns of the last tile beyond
 /// the rows are left as they are.
 template <typename T, typename Stored>
-void gather_turned(const HeadRows<const Stored>& from, std::int64_t rows, std::int64_t columns,
-                   T* to) {
-  for (std::int64_t row = 0; row < rows; row += kTurnBlock) {
+void gather_transposed(const HeadRows<const Stored>& from, std::int64_t rows, std::int64_t columns,
+                       T* to) {
+  for (std::int64_t row = 0; row < rows; row += kTransposeBlock) {
     T* const tile = to + row / kTile * kTile * columns + row % kTile;
-    const std::int64_t block_rows = std::min(kTurnBlock, rows - row);
-    for (std::int64_t c = 0; c < columns; c += kTurnBlock) {
-      const std::int64_t block_columns = std::min(kTurnBlock, columns - c);
-      if (block_rows == kTurnBlock && block_columns == kTurnBlock) {
-        turn_block(from.data + row * from.stride + c, from.stride, tile + c * kTile, kTile);
+    const std::int64_t block_rows = std::min(kTransposeBlock, rows - row);
+    for (std::int64_t c = 0; c < columns; c += kTransposeBlock) {
+      const std::int64_t block_columns = std::min(kTransposeBlock, columns - c);
+      if (block_rows == kTransposeBlock && block_columns == kTransposeBlock) {
+        transpose_block(from.data + row * from.stride + c, from.stride, tile + c * kTile, kTile);
         continue;
       }
       for (std::int64_t i = 0; i < block_rows; ++i) {

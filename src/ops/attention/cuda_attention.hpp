@@ -226,10 +226,10 @@ inline bool is_for_tensor_cores(std::int64_t head_size) {
 }
 
 /// Attention on tensor cores. Pre: is_for_tensor_cores(shape.head_size).
-void matrix_attention_forward(Context& context, const char* name, const AttentionShape& shape,
-                              const ForwardTensors<__nv_bfloat16>& tensors);
+void tensor_core_attention_forward(Context& context, const char* name, const AttentionShape& shape,
+                                   const ForwardTensors<__nv_bfloat16>& tensors);
 /// Pre: the corrections are there.
-void matrix_attention_backward(Context& context, const AttentionShape& shape,
-                               const BackwardTensors<__nv_bfloat16>& tensors);
+void tensor_core_attention_backward(Context& context, const AttentionShape& shape,
+                                    const BackwardTensors<__nv_bfloat16>& tensors);
 
 }  // namespace strata::ops::cuda

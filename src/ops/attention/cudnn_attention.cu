@@ -13,11 +13,11 @@
 namespace strata::ops::cuda {
 namespace {
 
-AttentionLibrary& library_of(Context& context) {
-  auto& library = context.cuda_state().attention_library();
+CudnnAttentionPlans& library_of(Context& context) {
+  auto& library = context.cuda_resources().cudnn_attention_plans();
   if (library == nullptr) {
-    library = {new AttentionLibrary(cudnn_of(context)),
-               [](AttentionLibrary* made) { delete made; }};
+    library = {new CudnnAttentionPlans(cudnn_of(context)),
+               [](CudnnAttentionPlans* made) { delete made; }};
   }
   return *library;
 }
@@ -32,19 +32,19 @@ class LibraryPass {
 
   using Address = std::byte* AttentionAddresses::*;
   void reads(const ConstTensorView& tensor, Address at) {
-    require_place(context_, tensor);
+    require_memory_space(context_, tensor);
     tensors_.reads(tensor, at_.*at);
   }
   void writes(const TensorView& tensor, Address at) {
-    require_place(context_, tensor);
+    require_memory_space(context_, tensor);
     tensors_.writes(tensor, at_.*at);
   }
   /// Whether cuDNN did it.
   [[nodiscard]] bool run() {
-    if (context_.cuda_state().options().attention_kernels == LibraryKernels::kOwn) {
+    if (context_.cuda_resources().options().attention_kernels == LibraryKernels::kOwn) {
       return false;
     }
-    AttentionLibrary& library = library_of(context_);
+    CudnnAttentionPlans& library = library_of(context_);
     const std::optional<std::int64_t> workspace_bytes = library.workspace_bytes(attention_);
     if (!workspace_bytes) {
       return false;
@@ -59,16 +59,16 @@ class LibraryPass {
 
  private:
   Context& context_;
-  LibraryAttention attention_;
+  CudnnAttention attention_;
   AttentionAddresses at_;
   AlignedTensors tensors_;
 };
 
 }  // namespace
 
-bool library_attention_forward(Context& context, const AttentionShape& shape,
-                               const ConstTensorView& qkv, const TensorView& y,
-                               const TensorView& log_sums) {
+bool cudnn_attention_forward(Context& context, const AttentionShape& shape,
+                             const ConstTensorView& qkv, const TensorView& y,
+                             const TensorView& log_sums) {
   if (qkv.dtype() != DType::kBfloat16) {
     return false;
   }
@@ -79,10 +79,10 @@ bool library_attention_forward(Context& context, const AttentionShape& shape,
   return pass.run();
 }
 
-bool library_attention_backward(Context& context, const AttentionShape& shape,
-                                const ConstTensorView& qkv, const ConstTensorView& y,
-                                const ConstTensorView& log_sums, const ConstTensorView& dy,
-                                const TensorView& dqkv) {
+bool cudnn_attention_backward(Context& context, const AttentionShape& shape,
+                              const ConstTensorView& qkv, const ConstTensorView& y,
+                              const ConstTensorView& log_sums, const ConstTensorView& dy,
+                              const TensorView& dqkv) {
   if (qkv.dtype() != DType::kBfloat16) {
     return false;
   }
@@ -101,14 +101,14 @@ bool library_attention_backward(Context& context, const AttentionShape& shape,
 
 namespace strata::ops::cuda {
 
-bool library_attention_forward(Context&, const AttentionShape&, const ConstTensorView&,
-                               const TensorView&, const TensorView&) {
+bool cudnn_attention_forward(Context&, const AttentionShape&, const ConstTensorView&,
+                             const TensorView&, const TensorView&) {
   return false;
 }
 
-bool library_attention_backward(Context&, const AttentionShape&, const ConstTensorView&,
-                                const ConstTensorView&, const ConstTensorView&,
-                                const ConstTensorView&, const TensorView&) {
+bool cudnn_attention_backward(Context&, const AttentionShape&, const ConstTensorView&,
+                              const ConstTensorView&, const ConstTensorView&,
+                              const ConstTensorView&, const TensorView&) {
   return false;
 }
 

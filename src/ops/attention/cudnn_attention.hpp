@@ -9,12 +9,12 @@ namespace strata::ops::cuda {
 
 /// As the functions of these names without library_. False, with nothing written, where cuDNN is
 /// not there, or is not to be used, or does not take the shape and dtype.
-[[nodiscard]] bool library_attention_forward(Context& context, const AttentionShape& shape,
-                                             const ConstTensorView& qkv, const TensorView& y,
-                                             const TensorView& log_sums);
-[[nodiscard]] bool library_attention_backward(Context& context, const AttentionShape& shape,
-                                              const ConstTensorView& qkv, const ConstTensorView& y,
-                                              const ConstTensorView& log_sums,
-                                              const ConstTensorView& dy, const TensorView& dqkv);
+[[nodiscard]] bool cudnn_attention_forward(Context& context, const AttentionShape& shape,
+                                           const ConstTensorView& qkv, const TensorView& y,
+                                           const TensorView& log_sums);
+[[nodiscard]] bool cudnn_attention_backward(Context& context, const AttentionShape& shape,
+                                            const ConstTensorView& qkv, const ConstTensorView& y,
+                                            const ConstTensorView& log_sums,
+                                            const ConstTensorView& dy, const TensorView& dqkv);
 
 }  // namespace strata::ops::cuda

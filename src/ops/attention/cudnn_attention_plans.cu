@@ -25,7 +25,7 @@ constexpr std::int64_t kElementsAtOnce = 8;
 constexpr std::int64_t kFirstOfAnyTokens = 91501;
 constexpr std::int64_t kTileTokens = 128;
 
-bool is_for_library(const LibraryAttention& attention, std::int64_t version) {
+bool is_for_library(const CudnnAttention& attention, std::int64_t version) {
   const AttentionShape& shape = attention.shape;
   return shape.rows() > 0 && shape.heads() > 0 && shape.head_size > 0 &&
          shape.head_size % kElementsAtOnce == 0 &&
@@ -37,8 +37,8 @@ bool is_for_library(const LibraryAttention& attention, std::int64_t version) {
 
 }  // namespace
 
-std::optional<AttentionLibrary::Prepared> AttentionLibrary::prepare(
-    const LibraryAttention& attention) const {
+std::optional<CudnnAttentionPlans::Prepared> CudnnAttentionPlans::prepare(
+    const CudnnAttention& attention) const {
   const CudnnLibrary& cudnn = library_.cudnn();
   if (!cudnn.loaded() || !is_for_library(attention, cudnn.version())) {
     return std::nullopt;
@@ -60,21 +60,21 @@ std::optional<AttentionLibrary::Prepared> AttentionLibrary::prepare(
   return Prepared{part, tensors, std::move(*plan), is_backward ? line_bytes(bytes) : 0};
 }
 
-std::optional<AttentionLibrary::Prepared>& AttentionLibrary::prepared(
-    const LibraryAttention& attention) {
+std::optional<CudnnAttentionPlans::Prepared>& CudnnAttentionPlans::prepared(
+    const CudnnAttention& attention) {
   const auto found = prepared_.find(attention);
   return found != prepared_.end() ? found->second
                                   : prepared_.emplace(attention, prepare(attention)).first->second;
 }
 
-std::optional<std::int64_t> AttentionLibrary::workspace_bytes(const LibraryAttention& attention) {
+std::optional<std::int64_t> CudnnAttentionPlans::workspace_bytes(const CudnnAttention& attention) {
   const std::optional<Prepared>& parts = prepared(attention);
   return parts ? std::optional(parts->corrections_bytes + parts->plan.workspace_bytes)
                : std::nullopt;
 }
 
-bool AttentionLibrary::run_part(const Prepared& parts, std::int64_t part,
-                                const AttentionAddresses& at) const {
+bool CudnnAttentionPlans::run_part(const Prepared& parts, std::int64_t part,
+                                   const AttentionAddresses& at) const {
   const AttentionPart& layout = parts.part;
   const AttentionTensors& tensors = parts.tensors;
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(layout.head_size)));
@@ -104,7 +104,7 @@ bool AttentionLibrary::run_part(const Prepared& parts, std::int64_t part,
   return cuda::run(library_, parts.plan, arguments, at.workspace + parts.corrections_bytes);
 }
 
-bool AttentionLibrary::run(const LibraryAttention& attention, const AttentionAddresses& at) {
+bool CudnnAttentionPlans::run(const CudnnAttention& attention, const AttentionAddresses& at) {
   std::optional<Prepared>& parts = prepared(attention);
   require(parts.has_value(), "cuDNN does not take this attention");
   for (std::int64_t part = 0; part < parts->part.parts(); ++part) {

@@ -16,12 +16,12 @@ namespace strata::ops::cuda {
 
 /// What cuDNN's kernel, and with it the bits of the result, follows from. All tensors are bfloat16
 /// but log_sums.
-struct LibraryAttention {
+struct CudnnAttention {
   AttentionPass pass = AttentionPass::kForward;
   AttentionShape shape;
 
   // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
-  friend auto operator<=>(const LibraryAttention&, const LibraryAttention&) = default;
+  friend auto operator<=>(const CudnnAttention&, const CudnnAttention&) = default;
 };
 
 /// Where attention's tensors lie, all at multiples of kLibraryAlignmentBytes. Shapes: as
@@ -39,20 +39,20 @@ struct AttentionAddresses {
 
 /// The attention that cuDNN, which outlives this, was asked for so far. Its kernels are made when a
 /// shape first comes.
-class AttentionLibrary {
+class CudnnAttentionPlans {
  public:
   /// Throws: Error(kPeer) where the library was found but lacks a function.
-  explicit AttentionLibrary(const CudnnLibrary& cudnn) : library_(cudnn) {}
-  AttentionLibrary(const AttentionLibrary&) = delete;
-  AttentionLibrary& operator=(const AttentionLibrary&) = delete;
+  explicit CudnnAttentionPlans(const CudnnLibrary& cudnn) : library_(cudnn) {}
+  CudnnAttentionPlans(const CudnnAttentionPlans&) = delete;
+  CudnnAttentionPlans& operator=(const CudnnAttentionPlans&) = delete;
 
   /// Memory that a pass works in; none where the library is not found or does not take it.
   /// Throws: Error(kPeer) where the library fails.
-  [[nodiscard]] std::optional<std::int64_t> workspace_bytes(const LibraryAttention& attention);
+  [[nodiscard]] std::optional<std::int64_t> workspace_bytes(const CudnnAttention& attention);
   /// Puts a pass that has workspace_bytes() on the stream. False where the library refuses it after
   /// all: then nothing was put there, and it has no workspace_bytes() from here on.
   /// Throws: Error(kPeer) where the library fails.
-  [[nodiscard]] bool run(const LibraryAttention& attention, const AttentionAddresses& at);
+  [[nodiscard]] bool run(const CudnnAttention& attention, const AttentionAddresses& at);
 
  private:
   struct Prepared {
@@ -63,14 +63,14 @@ class AttentionLibrary {
     std::int64_t corrections_bytes = 0;
   };
 
-  [[nodiscard]] std::optional<Prepared>& prepared(const LibraryAttention& attention);
-  [[nodiscard]] std::optional<Prepared> prepare(const LibraryAttention& attention) const;
+  [[nodiscard]] std::optional<Prepared>& prepared(const CudnnAttention& attention);
+  [[nodiscard]] std::optional<Prepared> prepare(const CudnnAttention& attention) const;
   [[nodiscard]] bool run_part(const Prepared& parts, std::int64_t part,
                               const AttentionAddresses& at) const;
 
   GraphLibrary library_;
   /// Nothing for what the library does not take.
-  std::map<LibraryAttention, std::optional<Prepared>> prepared_;
+  std::map<CudnnAttention, std::optional<Prepared>> prepared_;
 };
 
 }  // namespace strata::ops::cuda

@@ -8,14 +8,14 @@
 #include "cuda/mma.hpp"
 
 // Attention's tiles for tensor cores: kSide rows of one head as bfloat16 in shared memory, and
-// products with them. A block of kMatrixThreads threads works on a tile, each of its warps on 16
-// rows of it, against tiles of the other side (queries against keys, or keys against queries). Sums
-// are those of tensor cores, in float32; what is summed over comes 16 at a time, in order. Included
-// by .cu files alone.
+// products with them. A block of kTensorCoreThreads threads works on a tile, each of its warps on
+// 16 rows of it, against tiles of the other side (queries against keys, or keys against queries).
+// Sums are those of tensor cores, in float32; what is summed over comes 16 at a time, in order.
+// Included by .cu files alone.
 namespace strata::ops::cuda {
 
 inline constexpr int kMatrixWarps = 4;
-inline constexpr int kMatrixThreads = kMatrixWarps * kWarp;
+inline constexpr int kTensorCoreThreads = kMatrixWarps * kWarp;
 /// Rows of a left factor and columns of two right ones, and what they are summed over.
 inline constexpr int kMatrixRows = 16;
 inline constexpr int kSide = kMatrixWarps * kMatrixRows;
@@ -43,7 +43,7 @@ __device__ void load_rows(const HeadRows<const __nv_bfloat16>& rows, std::int64_
                           std::int64_t end, bool aligned, __nv_bfloat16* tile) {
   constexpr int kPieces = kHead / kPiece;
   // A thread has the same piece of every kStep-th row, at the same place of it.
-  constexpr int kStep = kMatrixThreads / kPieces;
+  constexpr int kStep = kTensorCoreThreads / kPieces;
   static_assert(kStep % 8 == 0);
   const int row = static_cast<int>(threadIdx.x) / kPieces;
   const int piece = static_cast<int>(threadIdx.x) % kPieces;
@@ -96,11 +96,11 @@ __device__ void load_rights(const __nv_bfloat16* tile, int row, int column,
 /// Two right factors: their rows are a tile's rows [row, row + 16), the columns of the first are
 /// the tile's [column, column + 8), those of the second the next 8.
 template <int kHead>
-__device__ void load_turned_rights(const __nv_bfloat16* tile, int row, int column,
-                                   RightMatrix (&rights)[2]) {
+__device__ void load_transposed_rights(const __nv_bfloat16* tile, int row, int column,
+                                       RightMatrix (&rights)[2]) {
   const int lane = lane_number();
   std::uint32_t pairs[4];
-  load_turned_matrices(
+  load_transposed_matrices(
       tile + place_in_tile<kHead>(row + lane % kMatrixRows, column / kPiece + lane / kMatrixRows),
       pairs);
   rights[0] = {{pairs[0], pairs[1]}};
@@ -134,7 +134,7 @@ __device__ void add_weighted(const SumMatrix (&weights)[kCount], const __nv_bflo
 #pragma unroll
     for (int j = 0; j < kHead / kSumColumns; j += 2) {
       RightMatrix rights[2];
-      load_turned_rights<kHead>(tile, k * kMatrixRows, j * kSumColumns, rights);
+      load_transposed_rights<kHead>(tile, k * kMatrixRows, j * kSumColumns, rights);
       multiply_add(left, rights[0], sums[j]);
       multiply_add(left, rights[1], sums[j + 1]);
     }

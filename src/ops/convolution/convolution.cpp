@@ -12,11 +12,11 @@
 
 #include "checks.hpp"
 #include "convolution/double_convolution.hpp"
-#include "convolution/windows.hpp"
 #include "cuda/ops.hpp"
-#include "matmul/relu_run.hpp"
 #include "onednn/primitive_cache.hpp"
+#include "simd/relu_run.hpp"
 #include "simd/simd_reduction.hpp"
+#include "windows.hpp"
 
 namespace strata::ops {
 namespace {
@@ -67,18 +67,18 @@ struct ImagePass {
 };
 
 void run_images(Context& context, ConvolutionKey key, const ImagePass& pass) {
-  Primitives& primitives = context.primitives();
+  PrimitiveCache& primitives = context.primitives();
   const std::int64_t images = key.shape.images;
   const std::int64_t grain = images_a_call(key.shape);
   key.packed_images = grain;
   key.shape.images = grain;
   key.has_bias = pass.bias != nullptr;
   key.step = pass.pack;
-  Kernel& pack = primitives.kernel(key);
+  Primitive& pack = primitives.primitive(key);
   key.step = pass.step;
-  Kernel& whole = primitives.kernel(key);
+  Primitive& whole = primitives.primitive(key);
   key.shape.images = images % grain == 0 ? grain : images % grain;
-  Kernel& last = primitives.kernel(key);
+  Primitive& last = primitives.primitive(key);
   std::byte* const packed = primitives.shared(pack.operand_bytes(1));
   primitives.run(pack, 0, std::array{pass.weight, packed});
   const std::int64_t to_bytes = pass.to_elements * size_bytes(key.result);
@@ -110,23 +110,23 @@ std::int64_t images_a_sum(const ConvolutionShape& shape) {
 class WeightSum {
  public:
   WeightSum(Context& context, ConvolutionKey key) : context_(context), images_(key.shape.images) {
-    Primitives& primitives = context.primitives();
+    PrimitiveCache& primitives = context.primitives();
     grain_ = images_a_sum(key.shape);
     groups_ = (images_ + grain_ - 1) / grain_;
     key.packed_images = grain_;
     key.shape.images = grain_;
     key.step = ConvolutionStep::kUnpackWeight;
-    unpack_ = &primitives.kernel(key);
+    unpack_ = &primitives.primitive(key);
     key.step = ConvolutionStep::kBackwardWeight;
-    whole_ = &primitives.kernel(key);
+    whole_ = &primitives.primitive(key);
     key.shape.images = images_ - (groups_ - 1) * grain_;
-    last_ = &primitives.kernel(key);
+    last_ = &primitives.primitive(key);
     x_bytes_ = key.shape.input().tail().count() * size_bytes(key.operands);
     dy_bytes_ = key.shape.output().tail().count() * size_bytes(key.operands);
   }
 
   void run(std::byte* x, std::byte* dy, float* dw, Accumulate accumulate) {
-    Primitives& primitives = context_.primitives();
+    PrimitiveCache& primitives = context_.primitives();
     const std::int64_t part_bytes = rounded_up(unpack_->operand_bytes(0));
     const std::int64_t stored_bytes =
         accumulate == Accumulate::kAdd ? unpack_->operand_bytes(1) : 0;
@@ -192,9 +192,9 @@ class WeightSum {
   std::int64_t groups_;
   std::int64_t x_bytes_;
   std::int64_t dy_bytes_;
-  Kernel* unpack_;
-  Kernel* whole_;
-  Kernel* last_;
+  Primitive* unpack_;
+  Primitive* whole_;
+  Primitive* last_;
 };
 
 }  // namespace
@@ -218,7 +218,7 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
   require(result == dtype || plain, "a convolution to float32 with a bias or {}",
           name_of(options.activation));
   for (const ConstTensorView& tensor : {x, w, ConstTensorView(y), options.bias}) {
-    require_place(context, tensor);
+    require_memory_space(context, tensor);
   }
   if (shape.images == 0) {
     return;
@@ -258,7 +258,7 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
   require_count(w, dtype, shape.weight().count(), "a convolution's weight");
   require_count(dx, result, shape.input().count(), "a convolution's dx");
   for (const ConstTensorView& tensor : {dy, w, ConstTensorView(dx)}) {
-    require_place(context, tensor);
+    require_memory_space(context, tensor);
   }
   if (shape.images == 0) {
     return;
@@ -299,7 +299,7 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
     }
   }
   for (const ConstTensorView& tensor : {x, dy, ConstTensorView(dw)}) {
-    require_place(context, tensor);
+    require_memory_space(context, tensor);
   }
   if (dtype == DType::kFloat64) {
     double_backward_weight(context, shape, x.host<double>().data(), dy.host<double>().data(),

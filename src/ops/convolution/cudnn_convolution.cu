@@ -16,11 +16,11 @@
 namespace strata::ops::cuda {
 namespace {
 
-ConvolutionLibrary& library_of(Context& context) {
-  auto& library = context.cuda_state().convolution_library();
+CudnnConvolutionPlans& library_of(Context& context) {
+  auto& library = context.cuda_resources().cudnn_convolution_plans();
   if (library == nullptr) {
-    library = {new ConvolutionLibrary(cudnn_of(context)),
-               [](ConvolutionLibrary* made) { delete made; }};
+    library = {new CudnnConvolutionPlans(cudnn_of(context)),
+               [](CudnnConvolutionPlans* made) { delete made; }};
   }
   return *library;
 }
@@ -74,21 +74,21 @@ class LibraryPass {
         .shape = shape,
         .dtype = result,
         .values = operands == result ? ConvolutionValues::kOwn : ConvolutionValues::kOfBfloat16,
-        .precision = context.cuda_state().options().float32_products};
+        .precision = context.cuda_resources().options().float32_products};
   }
 
   using Address = std::byte* ConvolutionAddresses::*;
   void reads(const ConstTensorView& images, Address at) {
-    require_place(context_, images);
+    require_memory_space(context_, images);
     tensors_.reads_as(convolution_.dtype, images, at_.*at);
   }
   void writes(const TensorView& images, Address at) {
-    require_place(context_, images);
+    require_memory_space(context_, images);
     tensors_.writes(images, at_.*at);
   }
   /// Whether cuDNN takes it; then memory is taken from the scratch.
   [[nodiscard]] bool begin() {
-    if (context_.cuda_state().options().convolution_kernels == LibraryKernels::kOwn) {
+    if (context_.cuda_resources().options().convolution_kernels == LibraryKernels::kOwn) {
       return false;
     }
     const std::optional<std::int64_t> workspace_bytes =
@@ -137,7 +137,7 @@ class LibraryPass {
 
  private:
   Context& context_;
-  LibraryConvolution convolution_;
+  CudnnConvolution convolution_;
   ConvolutionAddresses at_;
   AlignedTensors tensors_;
 };
@@ -172,7 +172,7 @@ bool library_backward_input(Context& context, const ConvolutionShape& shape,
 bool library_backward_weight(Context& context, const ConvolutionShape& shape,
                              const ConstTensorView& x, const ConstTensorView& dy,
                              const TensorView& dw, Accumulate accumulate) {
-  require_place(context, dw);
+  require_memory_space(context, dw);
   LibraryPass pass(context, ConvolutionPass::kBackwardWeight, shape, dy.dtype(), dw.dtype());
   pass.reads(x, &ConvolutionAddresses::x);
   pass.reads(dy, &ConvolutionAddresses::y);

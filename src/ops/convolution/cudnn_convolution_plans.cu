@@ -38,7 +38,7 @@ cudnnDataType_t library_type(DType dtype) {
 }
 
 /// The units that may multiply.
-cudnnMathType_t library_math(const LibraryConvolution& convolution) {
+cudnnMathType_t library_math(const CudnnConvolution& convolution) {
   if (convolution.dtype == DType::kBfloat16) {
     return CUDNN_TENSOR_OP_MATH;
   }
@@ -72,7 +72,7 @@ bool can_be_described(const ConvolutionShape& shape) {
 }
 
 /// What an error names.
-std::string text_of(const LibraryConvolution& convolution) {
+std::string text_of(const CudnnConvolution& convolution) {
   constexpr std::array kPasses{"forward", "input gradient", "weight gradient"};
   const ConvolutionShape& shape = convolution.shape;
   return fmt::format(
@@ -84,7 +84,7 @@ std::string text_of(const LibraryConvolution& convolution) {
 
 }  // namespace
 
-ConvolutionLibrary::ConvolutionLibrary(const CudnnLibrary& cudnn) : cudnn_(cudnn) {
+CudnnConvolutionPlans::CudnnConvolutionPlans(const CudnnLibrary& cudnn) : cudnn_(cudnn) {
   if (!cudnn.loaded()) {
     return;
   }
@@ -108,15 +108,15 @@ ConvolutionLibrary::ConvolutionLibrary(const CudnnLibrary& cudnn) : cudnn_(cudnn
 }
 
 template <typename Handle>
-ConvolutionLibrary::Owned<Handle> ConvolutionLibrary::made(cudnnStatus_t (*create)(Handle*),
-                                                           cudnnStatus_t (*destroy)(Handle)) const {
+CudnnConvolutionPlans::Owned<Handle> CudnnConvolutionPlans::made(
+    cudnnStatus_t (*create)(Handle*), cudnnStatus_t (*destroy)(Handle)) const {
   Handle raw = nullptr;
   cudnn_.check(create(&raw), "describing a convolution");
   return {raw, destroy};
 }
 
-std::optional<ConvolutionLibrary::Prepared> ConvolutionLibrary::prepare(
-    const LibraryConvolution& convolution) const {
+std::optional<CudnnConvolutionPlans::Prepared> CudnnConvolutionPlans::prepare(
+    const CudnnConvolution& convolution) const {
   const ConvolutionShape& shape = convolution.shape;
   if (!cudnn_.loaded() || !can_be_described(shape)) {
     return std::nullopt;
@@ -160,7 +160,7 @@ std::optional<ConvolutionLibrary::Prepared> ConvolutionLibrary::prepare(
   return parts;
 }
 
-cudnnStatus_t ConvolutionLibrary::find_workspace(ConvolutionPass pass, Prepared& parts) const {
+cudnnStatus_t CudnnConvolutionPlans::find_workspace(ConvolutionPass pass, Prepared& parts) const {
   std::size_t* const bytes = &parts.workspace_bytes;
   switch (pass) {
     case ConvolutionPass::kForward:
@@ -176,22 +176,22 @@ cudnnStatus_t ConvolutionLibrary::find_workspace(ConvolutionPass pass, Prepared&
                                  parts.w.get(), kWeightAlgorithm, bytes);
 }
 
-std::optional<ConvolutionLibrary::Prepared>& ConvolutionLibrary::prepared(
-    const LibraryConvolution& convolution) {
+std::optional<CudnnConvolutionPlans::Prepared>& CudnnConvolutionPlans::prepared(
+    const CudnnConvolution& convolution) {
   const auto found = prepared_.find(convolution);
   return found != prepared_.end()
              ? found->second
              : prepared_.emplace(convolution, prepare(convolution)).first->second;
 }
 
-std::optional<std::int64_t> ConvolutionLibrary::workspace_bytes(
-    const LibraryConvolution& convolution) {
+std::optional<std::int64_t> CudnnConvolutionPlans::workspace_bytes(
+    const CudnnConvolution& convolution) {
   const std::optional<Prepared>& parts = prepared(convolution);
   return parts ? std::optional(static_cast<std::int64_t>(parts->workspace_bytes)) : std::nullopt;
 }
 
-bool ConvolutionLibrary::run(const LibraryConvolution& convolution,
-                             const ConvolutionAddresses& at) {
+bool CudnnConvolutionPlans::run(const CudnnConvolution& convolution,
+                                const ConvolutionAddresses& at) {
   std::optional<Prepared>& kept = prepared(convolution);
   require(kept.has_value(), "{} was not taken by cuDNN", text_of(convolution));
   const Prepared& parts = *kept;

@@ -29,7 +29,7 @@ enum class ConvolutionValues {
 
 /// What follows from a convolution's shape and options; cuDNN's algorithm, and with it the bits of
 /// the result, follows from this alone.
-struct LibraryConvolution {
+struct CudnnConvolution {
   ConvolutionPass pass = ConvolutionPass::kForward;
   ConvolutionShape shape;
   /// Of all tensors.
@@ -39,7 +39,7 @@ struct LibraryConvolution {
   Float32Products precision = Float32Products::kFull;
 
   // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
-  friend auto operator<=>(const LibraryConvolution&, const LibraryConvolution&) = default;
+  friend auto operator<=>(const CudnnConvolution&, const CudnnConvolution&) = default;
 };
 
 /// Where a convolution's tensors lie, all at multiples of kLibraryAlignmentBytes: two
@@ -57,20 +57,20 @@ struct ConvolutionAddresses {
 /// The convolutions that cuDNN, which outlives this, was asked for so far. Its algorithms are fixed
 /// ones that give the same bits on every run; none is looked for by time. Source: cuDNN's
 /// reference, cudnnConvolutionForward, ...BackwardData and ...BackwardFilter.
-class ConvolutionLibrary {
+class CudnnConvolutionPlans {
  public:
   /// Throws: Error(kPeer) where the library was found but lacks a function.
-  explicit ConvolutionLibrary(const CudnnLibrary& cudnn);
-  ConvolutionLibrary(const ConvolutionLibrary&) = delete;
-  ConvolutionLibrary& operator=(const ConvolutionLibrary&) = delete;
+  explicit CudnnConvolutionPlans(const CudnnLibrary& cudnn);
+  CudnnConvolutionPlans(const CudnnConvolutionPlans&) = delete;
+  CudnnConvolutionPlans& operator=(const CudnnConvolutionPlans&) = delete;
 
   /// Memory that a convolution works in; none where the library is not found or does not take it.
   /// Throws: Error(kPeer) where the library fails.
-  [[nodiscard]] std::optional<std::int64_t> workspace_bytes(const LibraryConvolution& convolution);
+  [[nodiscard]] std::optional<std::int64_t> workspace_bytes(const CudnnConvolution& convolution);
   /// Puts a convolution that has workspace_bytes() on the stream. False where the library refuses
   /// it after all: then nothing was put there, and it has no workspace_bytes() from here on.
   /// Throws: Error(kPeer) where the library fails.
-  [[nodiscard]] bool run(const LibraryConvolution& convolution, const ConvolutionAddresses& at);
+  [[nodiscard]] bool run(const CudnnConvolution& convolution, const ConvolutionAddresses& at);
 
  private:
   /// The library's functions that are called here.
@@ -107,14 +107,14 @@ class ConvolutionLibrary {
   template <typename Handle>
   [[nodiscard]] Owned<Handle> made(cudnnStatus_t (*create)(Handle*),
                                    cudnnStatus_t (*destroy)(Handle)) const;
-  [[nodiscard]] std::optional<Prepared>& prepared(const LibraryConvolution& convolution);
-  [[nodiscard]] std::optional<Prepared> prepare(const LibraryConvolution& convolution) const;
+  [[nodiscard]] std::optional<Prepared>& prepared(const CudnnConvolution& convolution);
+  [[nodiscard]] std::optional<Prepared> prepare(const CudnnConvolution& convolution) const;
   [[nodiscard]] cudnnStatus_t find_workspace(ConvolutionPass pass, Prepared& parts) const;
 
   const CudnnLibrary& cudnn_;
   Functions functions_;
   /// Nothing for what the library does not take.
-  std::map<LibraryConvolution, std::optional<Prepared>> prepared_;
+  std::map<CudnnConvolution, std::optional<Prepared>> prepared_;
 };
 
 }  // namespace strata::ops::cuda

@@ -5,7 +5,7 @@
 
 #include "strata/ops/parallel_for.hpp"
 
-#include "convolution/windows.hpp"
+#include "windows.hpp"
 
 namespace strata::ops {
 namespace {

@@ -71,7 +71,7 @@ void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::i
       return cuda::swap_inner(context, images, rows, columns, x, y);
     }
   }
-  require_place(context, x);
+  require_memory_space(context, x);
   const std::int64_t bytes = rows * columns * size_bytes(x.dtype());
   parallel_for(context, images, 1, [&](std::int64_t image, std::int64_t) {
     const std::byte* from = x.raw() + image * bytes;
@@ -97,7 +97,7 @@ void add_border(Context& context, const BorderShape& shape, const ConstTensorVie
       return cuda::add_border(context, shape, x, y);
     }
   }
-  require_place(context, x);
+  require_memory_space(context, x);
   const BorderBytes bytes(shape, x.dtype());
   parallel_for(context, shape.images, 1, [&](std::int64_t image, std::int64_t) {
     const std::byte* from = x.raw() + image * shape.height * bytes.inner;
@@ -120,7 +120,7 @@ void remove_border(Context& context, const BorderShape& shape, const ConstTensor
       return cuda::remove_border(context, shape, y, x);
     }
   }
-  require_place(context, x);
+  require_memory_space(context, x);
   const BorderBytes bytes(shape, x.dtype());
   parallel_for(context, shape.images, 1, [&](std::int64_t image, std::int64_t) {
     const std::byte* from = y.raw() + image * (shape.height + 2 * shape.border) * bytes.outer +

@@ -120,8 +120,8 @@ auto raw(const View& view) {
 
 void fit_rows(Context& context, const char* name, const ConstTensorView& from,
               const TensorView& to) {
-  require_place(context, from);
-  require_place(context, to);
+  require_memory_space(context, from);
+  require_memory_space(context, to);
   with_raw_type(from.dtype(), [&]<typename T>(T) {
     launch(context, name, grid_of(to.count()), fit_rows_kernel<T>, to.count(),
            rows_of(from.shape()).columns, rows_of(to.shape()).columns, raw<T>(from), raw<T>(to));
@@ -132,8 +132,8 @@ void fit_rows(Context& context, const char* name, const ConstTensorView& from,
 
 void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::int64_t columns,
                 const ConstTensorView& x, const TensorView& y) {
-  require_place(context, x);
-  require_place(context, y);
+  require_memory_space(context, x);
+  require_memory_space(context, y);
   const std::int64_t down = (rows + kTile - 1) / kTile;
   const std::int64_t across = (columns + kTile - 1) / kTile;
   with_raw_type(x.dtype(), [&]<typename T>(T) {
@@ -144,8 +144,8 @@ void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::i
 
 void add_border(Context& context, const BorderShape& shape, const ConstTensorView& x,
                 const TensorView& y) {
-  require_place(context, x);
-  require_place(context, y);
+  require_memory_space(context, x);
+  require_memory_space(context, y);
   with_raw_type(x.dtype(), [&]<typename T>(T) {
     launch(context, "add_border", grid_of(y.count()), add_border_kernel<T>, y.count(), Frame(shape),
            raw<T>(x), raw<T>(y));
@@ -154,8 +154,8 @@ void add_border(Context& context, const BorderShape& shape, const ConstTensorVie
 
 void remove_border(Context& context, const BorderShape& shape, const ConstTensorView& y,
                    const TensorView& x) {
-  require_place(context, x);
-  require_place(context, y);
+  require_memory_space(context, x);
+  require_memory_space(context, y);
   with_raw_type(x.dtype(), [&]<typename T>(T) {
     launch(context, "remove_border", grid_of(x.count()), remove_border_kernel<T>, x.count(),
            Frame(shape), raw<T>(y), raw<T>(x));

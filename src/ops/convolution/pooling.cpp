@@ -10,10 +10,10 @@
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
-#include "convolution/windows.hpp"
 #include "cuda/ops.hpp"
 #include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "windows.hpp"
 
 namespace strata::ops {
 namespace {

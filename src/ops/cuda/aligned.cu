@@ -52,9 +52,9 @@ std::byte* AlignedTensors::place(std::int64_t bytes) {
     if (operand.tensor.dtype() == operand.dtype) {
       copy(*operand.at, operand.tensor);
     } else {
-      cuda::convert(
-          context_, operand.tensor,
-          TensorView(*operand.at, operand.tensor.shape(), operand.dtype, operand.tensor.place()));
+      cuda::convert(context_, operand.tensor,
+                    TensorView(*operand.at, operand.tensor.shape(), operand.dtype,
+                               operand.tensor.memory_space()));
     }
   }
   return free;
@@ -65,7 +65,7 @@ void AlignedTensors::finish() const {
     if (!operand.result.empty() && !operand.is_ready()) {
       const TensorView& result = operand.result;
       copy(result.raw(),
-           ConstTensorView(*operand.at, result.shape(), result.dtype(), result.place()));
+           ConstTensorView(*operand.at, result.shape(), result.dtype(), result.memory_space()));
     }
   }
 }

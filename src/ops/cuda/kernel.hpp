@@ -120,7 +120,7 @@ template <typename T>
 T* scratch_of(Context& context, std::int64_t count) {
   stream_of(context);
   return reinterpret_cast<T*>(
-      context.cuda_state().scratch(count * static_cast<std::int64_t>(sizeof(T))));
+      context.cuda_resources().scratch(count * static_cast<std::int64_t>(sizeof(T))));
 }
 
 /// An element in the type that it is computed in.

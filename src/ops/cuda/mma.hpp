@@ -37,7 +37,7 @@ __device__ void multiply_add(const LeftMatrix& left, const RightMatrix& right, S
 __device__ void load_matrices(const __nv_bfloat16* row, std::uint32_t (&pairs)[4]);
 
 /// The same of the matrices turned: elements g of rows 2 t and 2 t + 1.
-__device__ void load_turned_matrices(const __nv_bfloat16* row, std::uint32_t (&pairs)[4]);
+__device__ void load_transposed_matrices(const __nv_bfloat16* row, std::uint32_t (&pairs)[4]);
 
 /// Begins a copy of 4 or 16 bytes to shared memory, zeros where the source does not `exist`. Both
 /// addresses are multiples of kBytes.
@@ -70,7 +70,8 @@ __device__ inline void load_matrices(const __nv_bfloat16* row, std::uint32_t (&p
                : "memory");
 }
 
-__device__ inline void load_turned_matrices(const __nv_bfloat16* row, std::uint32_t (&pairs)[4]) {
+__device__ inline void load_transposed_matrices(const __nv_bfloat16* row,
+                                                std::uint32_t (&pairs)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
                : "r"(shared_address(row))

@@ -64,27 +64,27 @@ void bias_dropout_residual(Context& context, const ConstTensorView& sum,
 void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTensorView& mask,
                       double probability, const TensorView& dx);
 
-void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& gain,
+void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
                         const ConstTensorView& bias, double epsilon, const TensorView& y,
                         const TensorView& mean, const TensorView& rstd);
 void layer_norm_backward_input(Context& context, const ConstTensorView& x,
-                               const ConstTensorView& gain, const ConstTensorView& mean,
+                               const ConstTensorView& weight, const ConstTensorView& mean,
                                const ConstTensorView& rstd, const ConstTensorView& dy,
                                const ConstTensorView& addend, const TensorView& dx);
 void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                 const ConstTensorView& mean, const ConstTensorView& rstd,
-                                const ConstTensorView& dy, const TensorView& dgain,
+                                const ConstTensorView& dy, const TensorView& dweight,
                                 const TensorView& dbias, Accumulate accumulate);
 
-void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& gain,
+void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
                       double epsilon, const TensorView& y, const TensorView& rstd);
 void rms_norm_backward_input(Context& context, const ConstTensorView& x,
-                             const ConstTensorView& gain, const ConstTensorView& rstd,
+                             const ConstTensorView& weight, const ConstTensorView& rstd,
                              const ConstTensorView& dy, const ConstTensorView& addend,
                              const TensorView& dx);
 void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
                               const ConstTensorView& rstd, const ConstTensorView& dy,
-                              const TensorView& dgain, Accumulate accumulate);
+                              const TensorView& dweight, Accumulate accumulate);
 
 void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
                    std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
@@ -97,7 +97,7 @@ void mean_squared_error(Context& context, const ConstTensorView& prediction,
 void cross_entropy_parts(Context& context, const ConstTensorView& logits,
                          const ConstTensorView& targets, std::int64_t first_id,
                          const TensorView& parts);
-void combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
+void combine_cross_entropy(Context& context, std::span<const ReductionStep> steps,
                            const ConstTensorView& parts, const ConstTensorView& targets,
                            std::int64_t vocabulary, std::int64_t valid_rows,
                            const TensorView& log_sums, const TensorView& sums);
@@ -115,7 +115,8 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
 void positions_backward(Context& context, const ConstTensorView& dy, std::int64_t tokens,
                         const TensorView& dtable, Accumulate accumulate);
 
-void fold(Context& context, std::span<const TensorView> parts, std::span<const FoldPair> steps);
+void fold(Context& context, std::span<const TensorView> parts,
+          std::span<const ReductionStep> steps);
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
                            const TensorView& out);
 
@@ -162,38 +163,38 @@ void average_pool_backward(Context& context, const PoolingShape& shape, const Co
                            const TensorView& dx);
 
 void group_norm_forward(Context& context, const GroupNormShape& shape, const ConstTensorView& x,
-                        const ConstTensorView& gain, const ConstTensorView& bias, double epsilon,
+                        const ConstTensorView& weight, const ConstTensorView& bias, double epsilon,
                         const TensorView& y, const TensorView& mean, const TensorView& rstd);
 void group_norm_backward_input(Context& context, const GroupNormShape& shape,
-                               const ConstTensorView& x, const ConstTensorView& gain,
+                               const ConstTensorView& x, const ConstTensorView& weight,
                                const ConstTensorView& mean, const ConstTensorView& rstd,
                                const ConstTensorView& dy, const TensorView& dx);
 void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
                                 const ConstTensorView& x, const ConstTensorView& mean,
                                 const ConstTensorView& rstd, const ConstTensorView& dy,
-                                const TensorView& dgain, const TensorView& dbias,
+                                const TensorView& dweight, const TensorView& dbias,
                                 Accumulate accumulate);
 
 void column_statistics(Context& context, const ConstTensorView& x, const TensorView& mean,
                        const TensorView& variance);
-void combine_statistics(Context& context, std::span<const FoldPair> steps,
+void combine_statistics(Context& context, std::span<const ReductionStep> steps,
                         const ConstTensorView& parts, const TensorView& mean,
                         const TensorView& variance);
-void mean_of_parts(Context& context, std::span<const FoldPair> steps, const ConstTensorView& parts,
-                   const TensorView& mean);
+void mean_of_parts(Context& context, std::span<const ReductionStep> steps,
+                   const ConstTensorView& parts, const TensorView& mean);
 void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& mean,
-                        const ConstTensorView& variance, const ConstTensorView& gain,
+                        const ConstTensorView& variance, const ConstTensorView& weight,
                         const ConstTensorView& bias, double epsilon, Activation activation,
                         const TensorView& y);
 void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
                               const ConstTensorView& mean, const ConstTensorView& variance,
                               double epsilon, const ConstTensorView& y, const ConstTensorView& dy,
-                              const TensorView& dgain, const TensorView& dbias);
+                              const TensorView& dweight, const TensorView& dbias);
 void batch_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& mean, const ConstTensorView& variance,
-                               const ConstTensorView& gain, double epsilon,
+                               const ConstTensorView& weight, double epsilon,
                                const ConstTensorView& y, const ConstTensorView& dy,
-                               const ConstTensorView& dgain, const ConstTensorView& dbias,
+                               const ConstTensorView& dweight, const ConstTensorView& dbias,
                                const TensorView& dx);
 
 void convolution_forward(Context& context, const ConvolutionShape& shape, const ConstTensorView& x,

@@ -18,23 +18,23 @@ namespace strata::ops {
 
 namespace cuda {
 /// cuBLASLt and the products that it was asked for; known where products are made.
-class ProductLibrary;
+class CublasLtProducts;
 /// cuDNN; known where it is used.
 class CudnnLibrary;
 /// The convolutions that cuDNN was asked for; known where convolutions are made.
-class ConvolutionLibrary;
+class CudnnConvolutionPlans;
 /// The attention that cuDNN was asked for; known where attention is made.
-class AttentionLibrary;
+class CudnnAttentionPlans;
 }  // namespace cuda
 
 /// The GPU side of a Context: memory that operations work in, and libraries. Operations are done in
 /// the order of one stream, so they share the memory.
-class CudaState {
+class CudaResources {
  public:
   /// Memory that cuBLASLt's kernels may work in. Fixed, for the choice of a kernel follows from it.
   static constexpr std::int64_t kWorkspaceBytes = Context::kCudaBytes;
 
-  CudaState(const device::Device& device, const CudaOptions& options)
+  CudaResources(const device::Device& device, const CudaOptions& options)
       : device_(device),
         options_(options),
         workspace_(device, kWorkspaceBytes),
@@ -63,11 +63,11 @@ class CudaState {
   void set_origin(std::int64_t sample) { sample_origin_ = sample; }
   /// The additions in device memory, where they stay: an operation is given the same ones again and
   /// again, and to copy them behind other work may wait for it.
-  [[nodiscard]] const FoldPair* additions(std::span<const FoldPair> steps) {
+  [[nodiscard]] const ReductionStep* additions(std::span<const ReductionStep> steps) {
     const auto bytes = std::as_bytes(steps);
     for (const auto& [known, memory] : additions_) {
       if (std::ranges::equal(known, bytes)) {
-        return reinterpret_cast<const FoldPair*>(memory.raw());
+        return reinterpret_cast<const ReductionStep*>(memory.raw());
       }
     }
     const Shape shape{static_cast<std::int64_t>(bytes.size())};
@@ -75,18 +75,18 @@ class CudaState {
     device::copy_tensor(ConstTensorView(bytes.data(), shape, DType::kUint8),
                         memory.view(0, shape, DType::kUint8));
     additions_.emplace_back(std::vector(bytes.begin(), bytes.end()), std::move(memory));
-    return reinterpret_cast<const FoldPair*>(additions_.back().second.raw());
+    return reinterpret_cast<const ReductionStep*>(additions_.back().second.raw());
   }
   [[nodiscard]] std::byte* workspace() const { return workspace_.raw(); }
   /// Made when it is first used. Known to src/ops/matmul.cu.
-  [[nodiscard]] auto& product_library() { return product_library_; }
+  [[nodiscard]] auto& cublaslt_products() { return product_library_; }
   [[nodiscard]] const CudaOptions& options() const { return options_; }
   /// Made when it is first used. Known to src/ops/cuda_cudnn_library.cu.
   [[nodiscard]] auto& cudnn_library() { return cudnn_library_; }
   /// Made when it is first used. Known to src/ops/cuda_library_convolution.cu.
-  [[nodiscard]] auto& convolution_library() { return convolution_library_; }
+  [[nodiscard]] auto& cudnn_convolution_plans() { return convolution_library_; }
   /// Made when it is first used. Known to src/ops/cuda_library_attention.cu.
-  [[nodiscard]] auto& attention_library() { return attention_library_; }
+  [[nodiscard]] auto& cudnn_attention_plans() { return attention_library_; }
 
  private:
   device::Device device_;
@@ -97,15 +97,15 @@ class CudaState {
   device::Buffer origin_;
   std::int64_t sample_origin_ = 0;
   std::vector<std::pair<std::vector<std::byte>, device::Buffer>> additions_;
-  std::unique_ptr<cuda::ProductLibrary, void (*)(cuda::ProductLibrary*)> product_library_{
-      nullptr, [](cuda::ProductLibrary*) {}};
+  std::unique_ptr<cuda::CublasLtProducts, void (*)(cuda::CublasLtProducts*)> product_library_{
+      nullptr, [](cuda::CublasLtProducts*) {}};
   std::unique_ptr<cuda::CudnnLibrary, void (*)(cuda::CudnnLibrary*)> cudnn_library_{
       nullptr, [](cuda::CudnnLibrary*) {}};
   // They use the one above, which outlives them.
-  std::unique_ptr<cuda::ConvolutionLibrary, void (*)(cuda::ConvolutionLibrary*)>
-      convolution_library_{nullptr, [](cuda::ConvolutionLibrary*) {}};
-  std::unique_ptr<cuda::AttentionLibrary, void (*)(cuda::AttentionLibrary*)> attention_library_{
-      nullptr, [](cuda::AttentionLibrary*) {}};
+  std::unique_ptr<cuda::CudnnConvolutionPlans, void (*)(cuda::CudnnConvolutionPlans*)>
+      convolution_library_{nullptr, [](cuda::CudnnConvolutionPlans*) {}};
+  std::unique_ptr<cuda::CudnnAttentionPlans, void (*)(cuda::CudnnAttentionPlans*)>
+      attention_library_{nullptr, [](cuda::CudnnAttentionPlans*) {}};
 };
 
 }  // namespace strata::ops

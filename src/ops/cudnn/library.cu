@@ -53,7 +53,7 @@ bool CudnnLibrary::takes(cudnnStatus_t status, const std::string& what) const {
 }
 
 const CudnnLibrary& cudnn_of(Context& context) {
-  auto& library = context.cuda_state().cudnn_library();
+  auto& library = context.cuda_resources().cudnn_library();
   if (library == nullptr) {
     library = {new CudnnLibrary(stream_of(context)), [](CudnnLibrary* made) { delete made; }};
   }

@@ -150,7 +150,7 @@ struct Backward {
 template <typename From, typename T>
 void launch_forward(Context& context, const char* name, Runs runs, const SampleRow& first,
                     const RandomStream& stream, double probability, Operands<From, T> operands) {
-  const CudaState& state = context.cuda_state();
+  const CudaResources& state = context.cuda_resources();
   runs.first_row = first;
   runs.first_row.sample -= state.sample_origin();
   operands.threshold = dropout_threshold(probability);
@@ -174,9 +174,9 @@ void launch_forward(Context& context, const char* name, Runs runs, const SampleR
 }  // namespace
 
 void set_sample_origin(Context& context, std::int64_t sample) {
-  context.cuda_state().set_origin(sample);
+  context.cuda_resources().set_origin(sample);
   launch(context, "set_sample_origin", {1, 1}, origin_kernel, sample,
-         context.cuda_state().origin());
+         context.cuda_resources().origin());
 }
 
 void dropout_forward(Context& context, const ConstTensorView& x, double probability,

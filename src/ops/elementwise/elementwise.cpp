@@ -111,7 +111,7 @@ void fill_zero(Context& context, const TensorView& x) {
       return cuda::fill_zero(context, x);
     }
   }
-  require_place(context, x);
+  require_memory_space(context, x);
   parallel_for(context, x.bytes(), kByteGrain, [&](std::int64_t begin, std::int64_t end) {
     std::memset(x.raw() + begin, 0, static_cast<std::size_t>(end - begin));
   });
@@ -124,8 +124,8 @@ void copy(Context& context, const ConstTensorView& x, const TensorView& y) {
       return cuda::copy(context, x, y);
     }
   }
-  require_place(context, x);
-  require_place(context, y);
+  require_memory_space(context, x);
+  require_memory_space(context, y);
   if (x.raw() == y.raw()) {
     return;
   }

@@ -78,7 +78,7 @@ __global__ void bias_residual_kernel(std::int64_t count, std::int64_t columns, c
 }  // namespace
 
 void fill_zero(Context& context, const TensorView& x) {
-  require_place(context, x);
+  require_memory_space(context, x);
   if (x.bytes() > 0) {
     check(cudaMemsetAsync(x.raw(), 0, static_cast<std::size_t>(x.bytes()), stream_of(context)),
           "fill_zero");
@@ -86,8 +86,8 @@ void fill_zero(Context& context, const TensorView& x) {
 }
 
 void copy(Context& context, const ConstTensorView& x, const TensorView& y) {
-  require_place(context, x);
-  require_place(context, y);
+  require_memory_space(context, x);
+  require_memory_space(context, y);
   if (x.raw() != y.raw() && x.bytes() > 0) {
     check(cudaMemcpyAsync(y.raw(), x.raw(), static_cast<std::size_t>(x.bytes()),
                           cudaMemcpyDeviceToDevice, stream_of(context)),

@@ -16,21 +16,21 @@ namespace {
 template <typename T>
 void softmax_row(const T* x, std::int64_t n, T* y) {
   using C = Compute<T>;
-  const C largest = lane_max<C>(n, [=](std::int64_t i) { return static_cast<C>(x[i]); });
+  const C largest = simd_max<C>(n, [=](std::int64_t i) { return static_cast<C>(x[i]); });
   const auto power = [=](std::int64_t i) { return fast_exp(static_cast<C>(x[i]) - largest); };
   if constexpr (std::is_same_v<T, C>) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
       y[i] = power(i);
     }
-    const C inverse = static_cast<C>(1.0 / lane_sum<C>(n, [=](std::int64_t i) { return y[i]; }));
+    const C inverse = static_cast<C>(1.0 / simd_sum<C>(n, [=](std::int64_t i) { return y[i]; }));
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
       y[i] *= inverse;
     }
   } else {
     // y has no room for a power that is not rounded: each is made twice.
-    const C inverse = static_cast<C>(1.0 / lane_sum<C>(n, power));
+    const C inverse = static_cast<C>(1.0 / simd_sum<C>(n, power));
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
       y[i] = rounded<T>(power(i) * inverse);
@@ -42,7 +42,7 @@ template <typename T>
 void softmax_backward_row(const T* y, const T* dy, std::int64_t n, T* dx) {
   using C = Compute<T>;
   const C dot = static_cast<C>(
-      lane_sum<C>(n, [=](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(y[i]); }));
+      simd_sum<C>(n, [=](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(y[i]); }));
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     dx[i] = rounded<T>(static_cast<C>(y[i]) * (static_cast<C>(dy[i]) - dot));

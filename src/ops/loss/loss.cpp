@@ -36,7 +36,7 @@ RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t la
                           Compute<T> scale, T* gradient) {
   using C = Compute<T>;
   const auto logit = [=](std::int64_t i) { return static_cast<C>(logits[i]); };
-  const C largest = lane_max<C>(classes, logit);
+  const C largest = simd_max<C>(classes, logit);
   const auto power = [=](std::int64_t i) { return fast_exp(logit(i) - largest); };
   const double below = static_cast<double>(largest) - static_cast<double>(logit(label));
   const bool is_first = first_equal(logits, classes, largest) == label;
@@ -45,7 +45,7 @@ RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t la
     result = {below + std::log(sum), is_first && !std::isnan(sum)};
   };
   if (gradient == nullptr) {
-    add_up(lane_sum<C>(classes, power));
+    add_up(simd_sum<C>(classes, power));
     return result;
   }
   const C label_power = power(label);
@@ -58,7 +58,7 @@ RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t la
     for (std::int64_t i = 0; i < classes; ++i) {
       gradient[i] = power(i);
     }
-    const C factor = factor_of(lane_sum<C>(classes, [=](std::int64_t i) { return gradient[i]; }));
+    const C factor = factor_of(simd_sum<C>(classes, [=](std::int64_t i) { return gradient[i]; }));
 #pragma omp simd
     for (std::int64_t i = 0; i < classes; ++i) {
       gradient[i] *= factor;
@@ -66,7 +66,7 @@ RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t la
     gradient[label] -= scale;
   } else {
     // The gradient has no room for a power that is not rounded: each is made twice.
-    const C factor = factor_of(lane_sum<C>(classes, power));
+    const C factor = factor_of(simd_sum<C>(classes, power));
 #pragma omp simd
     for (std::int64_t i = 0; i < classes; ++i) {
       gradient[i] = rounded<T>(power(i) * factor);
@@ -81,7 +81,7 @@ template <typename T>
 double squared_error_row(const T* prediction, const T* target, std::int64_t outputs,
                          Compute<T> factor, T* gradient) {
   using C = Compute<T>;
-  const double sum = lane_sum<double>(outputs, [=](std::int64_t i) {
+  const double sum = simd_sum<double>(outputs, [=](std::int64_t i) {
     const double difference = static_cast<double>(static_cast<C>(prediction[i])) -
                               static_cast<double>(static_cast<C>(target[i]));
     return difference * difference;

@@ -28,9 +28,9 @@ template <typename Stored>
 void row_parts(const Stored* logits, std::int64_t ids, std::int64_t target,
                Compute<Stored>* parts) {
   using T = Compute<Stored>;
-  const T largest = lane_max<T>(ids, [=](std::int64_t i) { return static_cast<T>(logits[i]); });
+  const T largest = simd_max<T>(ids, [=](std::int64_t i) { return static_cast<T>(logits[i]); });
   parts[kLargest] = largest;
-  parts[kSum] = static_cast<T>(lane_sum<T>(
+  parts[kSum] = static_cast<T>(simd_sum<T>(
       ids, [=](std::int64_t i) { return fast_exp(static_cast<T>(logits[i]) - largest); }));
   const bool has_target = is_target(target, ids);
   parts[kTarget] = has_target ? static_cast<T>(logits[target]) : T{0};
@@ -81,7 +81,7 @@ struct RowResult {
 
 /// `totals` holds an element a shard and is overwritten.
 template <typename T>
-RowResult combine_row(const RowParts<T>& parts, std::span<const FoldPair> steps,
+RowResult combine_row(const RowParts<T>& parts, std::span<const ReductionStep> steps,
                       std::vector<double>& totals) {
   const auto shards = static_cast<std::int64_t>(totals.size());
   double largest = parts(0, kLargest);
@@ -98,7 +98,7 @@ RowResult combine_row(const RowParts<T>& parts, std::span<const FoldPair> steps,
     totals[static_cast<std::size_t>(shard)] =
         parts(shard, kSum) * std::exp(parts(shard, kLargest) - largest);
   }
-  for (const FoldPair& step : steps) {
+  for (const ReductionStep& step : steps) {
     totals[static_cast<std::size_t>(step.into)] += totals[static_cast<std::size_t>(step.from)];
   }
   const double below = std::log(totals[0]);
@@ -133,7 +133,7 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
   });
 }
 
-void combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
+void combine_cross_entropy(Context& context, std::span<const ReductionStep> steps,
                            const ConstTensorView& parts, const ConstTensorView& targets,
                            std::int64_t vocabulary, std::int64_t valid_rows,
                            const TensorView& log_sums, const TensorView& sums) {

@@ -42,9 +42,9 @@ struct PartsOfRow {
 /// A thread a row. `totals` has `rows` places for every shard.
 template <typename C>
 __global__ void combine_kernel(std::int64_t shards, std::int64_t rows, std::int64_t step_count,
-                               const FoldPair* steps, const C* parts, const std::int64_t* targets,
-                               std::int64_t vocabulary, double* totals, C* log_sums,
-                               RowLoss* losses) {
+                               const ReductionStep* steps, const C* parts,
+                               const std::int64_t* targets, std::int64_t vocabulary, double* totals,
+                               C* log_sums, RowLoss* losses) {
   const std::int64_t row = thread_number();
   if (row >= rows) {
     return;
@@ -116,7 +116,7 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
   });
 }
 
-void combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
+void combine_cross_entropy(Context& context, std::span<const ReductionStep> steps,
                            const ConstTensorView& parts, const ConstTensorView& targets,
                            std::int64_t vocabulary, std::int64_t valid_rows,
                            const TensorView& log_sums, const TensorView& sums) {
@@ -129,7 +129,7 @@ void combine_cross_entropy(Context& context, std::span<const FoldPair> steps,
   auto* const losses = reinterpret_cast<RowLoss*>(memory);
   auto* const totals = reinterpret_cast<double*>(memory + of_rows);
   const std::int64_t* const target = targets.device<std::int64_t>();
-  const FoldPair* const additions = context.cuda_state().additions(steps);
+  const ReductionStep* const additions = context.cuda_resources().additions(steps);
   with_floating(parts.dtype(), [&]<typename C>(C) {
     launch(context, "combine_cross_entropy", grid_of(rows), combine_kernel<C>, shards, rows,
            static_cast<std::int64_t>(steps.size()), additions, parts.device<C>(), target,

@@ -40,7 +40,7 @@ std::string name_of(cublasLtEpilogue_t epilogue) {
   return fmt::format("{}{}", bias, gelu);
 }
 
-std::string choosing(const LibraryProduct& product) {
+std::string choosing(const CublasLtProduct& product) {
   return fmt::format("choosing a kernel for a product of {} x {} x {} in {}, {} out{}", product.m,
                      product.k, product.n, strata::name_of(product.operands),
                      strata::name_of(product.result), name_of(product.epilogue));
@@ -57,7 +57,7 @@ bool has_bias(cublasLtEpilogue_t epilogue) {
   return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
-ProductLibrary::ProductLibrary()
+CublasLtProducts::CublasLtProducts()
     : library_("libcublasLt.so." + std::to_string(CUDART_VERSION / 1000)) {
   library_.find("cublasLtCreate", functions_.create);
   library_.find("cublasLtDestroy", functions_.destroy);
@@ -75,18 +75,18 @@ ProductLibrary::ProductLibrary()
   check(functions_.create(&handle_), "starting cuBLASLt");
 }
 
-ProductLibrary::~ProductLibrary() {
+CublasLtProducts::~CublasLtProducts() {
   static_cast<void>(functions_.destroy(handle_));
 }
 
-void ProductLibrary::check(cublasStatus_t status, const char* what) const {
+void CublasLtProducts::check(cublasStatus_t status, const char* what) const {
   if (status != CUBLAS_STATUS_SUCCESS) {
     device::cuda_failed(what, functions_.status_string(status));
   }
 }
 
-ProductLibrary::Owned<cublasLtMatmulDesc_t> ProductLibrary::desc_of(
-    const LibraryProduct& product) const {
+CublasLtProducts::Owned<cublasLtMatmulDesc_t> CublasLtProducts::desc_of(
+    const CublasLtProduct& product) const {
   constexpr const char* kWhat = "describing a product";
   const bool is_double = product.operands == DType::kFloat64;
   const bool is_tf32 =
@@ -115,7 +115,7 @@ ProductLibrary::Owned<cublasLtMatmulDesc_t> ProductLibrary::desc_of(
   return desc;
 }
 
-ProductLibrary::Owned<cublasLtMatrixLayout_t> ProductLibrary::layout_of(
+CublasLtProducts::Owned<cublasLtMatrixLayout_t> CublasLtProducts::layout_of(
     DType dtype, std::int64_t rows, std::int64_t columns) const {
   cublasLtMatrixLayout_t raw = nullptr;
   check(functions_.layout_create(&raw, library_type(dtype), static_cast<std::uint64_t>(columns),
@@ -124,8 +124,8 @@ ProductLibrary::Owned<cublasLtMatrixLayout_t> ProductLibrary::layout_of(
   return {raw, functions_.layout_destroy};
 }
 
-std::optional<cublasLtMatmulAlgo_t> ProductLibrary::algorithm_of(const LibraryProduct& product,
-                                                                 const Prepared& parts) const {
+std::optional<cublasLtMatmulAlgo_t> CublasLtProducts::algorithm_of(const CublasLtProduct& product,
+                                                                   const Prepared& parts) const {
   const std::string what = choosing(product);
   const char* const text = what.c_str();
   cublasLtMatmulPreference_t raw = nullptr;
@@ -134,7 +134,7 @@ std::optional<cublasLtMatmulAlgo_t> ProductLibrary::algorithm_of(const LibraryPr
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     check(functions_.preference_set(raw, attribute, &value, sizeof(value)), text);
   };
-  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaState::kWorkspaceBytes});
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaResources::kWorkspaceBytes});
   // The sum over k is not split.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kLibraryAlignmentBytes);
@@ -162,30 +162,30 @@ std::optional<cublasLtMatmulAlgo_t> ProductLibrary::algorithm_of(const LibraryPr
   return result.algo;
 }
 
-const ProductLibrary::Prepared& ProductLibrary::prepared(const LibraryProduct& product) {
+const CublasLtProducts::Prepared& CublasLtProducts::prepared(const CublasLtProduct& product) {
   const auto found = prepared_.find(product);
   if (found != prepared_.end()) {
     return found->second;
   }
-  const bool turned_a = product.transpose_a == Transpose::kYes;
-  const bool turned_b = product.transpose_b == Transpose::kYes;
+  const bool transposed_a = product.transpose_a == Transpose::kYes;
+  const bool transposed_b = product.transpose_b == Transpose::kYes;
   Prepared parts{desc_of(product),
-                 layout_of(product.operands, turned_b ? product.n : product.k,
-                           turned_b ? product.k : product.n),
-                 layout_of(product.operands, turned_a ? product.k : product.m,
-                           turned_a ? product.m : product.k),
+                 layout_of(product.operands, transposed_b ? product.n : product.k,
+                           transposed_b ? product.k : product.n),
+                 layout_of(product.operands, transposed_a ? product.k : product.m,
+                           transposed_a ? product.m : product.k),
                  layout_of(product.result, product.m, product.n),
                  {}};
   parts.algorithm = algorithm_of(product, parts);
   return prepared_.emplace(product, std::move(parts)).first->second;
 }
 
-bool ProductLibrary::has(const LibraryProduct& product) {
+bool CublasLtProducts::has(const CublasLtProduct& product) {
   return prepared(product).algorithm.has_value();
 }
 
-void ProductLibrary::multiply(const LibraryProduct& product, const ProductAddresses& at,
-                              std::byte* workspace, cudaStream_t stream) {
+void CublasLtProducts::multiply(const CublasLtProduct& product, const ProductAddresses& at,
+                                std::byte* workspace, cudaStream_t stream) {
   const Prepared& parts = prepared(product);
   if (!parts.algorithm) {
     check(CUBLAS_STATUS_NOT_SUPPORTED, choosing(product).c_str());
@@ -210,7 +210,7 @@ void ProductLibrary::multiply(const LibraryProduct& product, const ProductAddres
   const void* const beta_at = is_double ? static_cast<const void*>(&double_beta) : &beta;
   check(functions_.matmul(handle_, parts.desc.get(), alpha_at, at.b, parts.b.get(), at.a,
                           parts.a.get(), beta_at, at.addend, parts.c.get(), at.c, parts.c.get(),
-                          &*parts.algorithm, workspace, CudaState::kWorkspaceBytes, stream),
+                          &*parts.algorithm, workspace, CudaResources::kWorkspaceBytes, stream),
         "a product");
 }
 

@@ -20,7 +20,7 @@ namespace strata::ops::cuda {
 
 /// What follows from a product's shapes and options; the choice of cuBLASLt's kernel, and with it
 /// the bits of the result, follows from this alone.
-struct LibraryProduct {
+struct CublasLtProduct {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
@@ -33,7 +33,7 @@ struct LibraryProduct {
   /// Of float32 operands.
   Float32Products precision = Float32Products::kFull;
 
-  friend auto operator<=>(const LibraryProduct&, const LibraryProduct&) = default;
+  friend auto operator<=>(const CublasLtProduct&, const CublasLtProduct&) = default;
 };
 
 /// Where a product's row-major tensors lie, all at multiples of kLibraryAlignmentBytes.
@@ -54,25 +54,25 @@ struct ProductAddresses {
 [[nodiscard]] bool has_bias(cublasLtEpilogue_t epilogue);
 
 /// cuBLASLt, opened when it is first used, and the products that it was asked for so far.
-class ProductLibrary {
+class CublasLtProducts {
  public:
   /// What the rows of a pre-activation are a multiple of, in elements.
   static constexpr std::int64_t kPreActivationMultiple = 8;
 
   /// For the device that the calling thread works on. Throws: Error(kPeer) where the library is not
   /// found or fails.
-  ProductLibrary();
-  ~ProductLibrary();
-  ProductLibrary(const ProductLibrary&) = delete;
-  ProductLibrary& operator=(const ProductLibrary&) = delete;
+  CublasLtProducts();
+  ~CublasLtProducts();
+  CublasLtProducts(const CublasLtProducts&) = delete;
+  CublasLtProducts& operator=(const CublasLtProducts&) = delete;
 
   /// Whether the library has a kernel for a product; it is asked once.
-  [[nodiscard]] bool has(const LibraryProduct& product);
+  [[nodiscard]] bool has(const CublasLtProduct& product);
 
   /// Puts c = epilogue(op(a) op(b)), or epilogue(op(a) op(b) + addend), on the stream. `workspace`
-  /// has CudaState::kWorkspaceBytes. Throws: Error(kPeer) where the library has no kernel for it or
-  /// fails.
-  void multiply(const LibraryProduct& product, const ProductAddresses& at, std::byte* workspace,
+  /// has CudaResources::kWorkspaceBytes. Throws: Error(kPeer) where the library has no kernel for
+  /// it or fails.
+  void multiply(const CublasLtProduct& product, const ProductAddresses& at, std::byte* workspace,
                 cudaStream_t stream);
 
  private:
@@ -106,18 +106,18 @@ class ProductLibrary {
   };
 
   void check(cublasStatus_t status, const char* what) const;
-  [[nodiscard]] const Prepared& prepared(const LibraryProduct& product);
-  [[nodiscard]] Owned<cublasLtMatmulDesc_t> desc_of(const LibraryProduct& product) const;
+  [[nodiscard]] const Prepared& prepared(const CublasLtProduct& product);
+  [[nodiscard]] Owned<cublasLtMatmulDesc_t> desc_of(const CublasLtProduct& product) const;
   /// A stored matrix of row-major `rows` x `columns`.
   [[nodiscard]] Owned<cublasLtMatrixLayout_t> layout_of(DType dtype, std::int64_t rows,
                                                         std::int64_t columns) const;
-  [[nodiscard]] std::optional<cublasLtMatmulAlgo_t> algorithm_of(const LibraryProduct& product,
+  [[nodiscard]] std::optional<cublasLtMatmulAlgo_t> algorithm_of(const CublasLtProduct& product,
                                                                  const Prepared& parts) const;
 
   device::SharedLibrary library_;
   Functions functions_;
   cublasLtHandle_t handle_ = nullptr;
-  std::map<LibraryProduct, Prepared> prepared_;
+  std::map<CublasLtProduct, Prepared> prepared_;
 };
 
 }  // namespace strata::ops::cuda

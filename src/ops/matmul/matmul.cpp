@@ -16,8 +16,8 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "matmul/double_product.hpp"
-#include "matmul/relu_run.hpp"
 #include "onednn/primitive_cache.hpp"
+#include "simd/relu_run.hpp"
 #include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
 
@@ -87,11 +87,11 @@ Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const Con
                    const MatmulOptions& options) {
   require(a.shape().rank() == 2 && b.shape().rank() == 2, "a product of tensors of {} and {}",
           a.shape().text(), b.shape().text());
-  const bool turned_a = options.transpose_a == Transpose::kYes;
-  const bool turned_b = options.transpose_b == Transpose::kYes;
-  const Extents extents{a.shape()[turned_a ? 1 : 0], b.shape()[turned_b ? 0 : 1],
-                        a.shape()[turned_a ? 0 : 1], a.shape()[1]};
-  require(b.shape()[turned_b ? 1 : 0] == extents.k && extents.k >= 1,
+  const bool transposed_a = options.transpose_a == Transpose::kYes;
+  const bool transposed_b = options.transpose_b == Transpose::kYes;
+  const Extents extents{a.shape()[transposed_a ? 1 : 0], b.shape()[transposed_b ? 0 : 1],
+                        a.shape()[transposed_a ? 0 : 1], a.shape()[1]};
+  require(b.shape()[transposed_b ? 1 : 0] == extents.k && extents.k >= 1,
           "a product of tensors of {} and {} that sums over {}", a.shape().text(), b.shape().text(),
           extents.k);
   require(b.dtype() == a.dtype(), "a product of {} and {}", name_of(a.dtype()), name_of(b.dtype()));
@@ -180,15 +180,15 @@ class TiledProduct {
   }
 
   void run(Context& context) const {
-    Primitives& primitives = context.primitives();
+    PrimitiveCache& primitives = context.primitives();
     primitives.reserve_staging(staged_a_bytes() + staged_c_bytes());
-    std::vector<Kernel*> products;
+    std::vector<Primitive*> products;
     products.reserve(static_cast<std::size_t>(tiles_.count()));
     for (std::int64_t tile = 0; tile < tiles_.count(); ++tile) {
       ProductKey key = key_;
       key.m = tiles_.rows(tile);
       key.n = tiles_.columns(tile);
-      products.push_back(&primitives.kernel(key));
+      products.push_back(&primitives.primitive(key));
     }
     parallel_for(context, tiles_.count(), 1, [&](std::int64_t tile, std::int64_t) {
       run_tile(primitives, *products[static_cast<std::size_t>(tile)], tile);
@@ -206,7 +206,7 @@ class TiledProduct {
     return stage_c_ ? tiles_.most_rows() * tiles_.most_columns() * size_bytes(key_.result) : 0;
   }
 
-  void run_tile(Primitives& primitives, Kernel& product, std::int64_t tile) const {
+  void run_tile(PrimitiveCache& primitives, Primitive& product, std::int64_t tile) const {
     const int thread = omp_get_thread_num();
     std::byte* const staging = primitives.staging(thread);
     const std::int64_t rows = tiles_.rows(tile);
@@ -328,12 +328,12 @@ void deep_product(Context& context, const Extents& extents, DType operands, DTyp
 
 void double_matmul(Context& context, const Extents& extents, const ConstTensorView& a,
                    const ConstTensorView& b, const TensorView& c, const MatmulOptions& options) {
-  const bool turned_a = options.transpose_a == Transpose::kYes;
-  const bool turned_b = options.transpose_b == Transpose::kYes;
-  const StridedMatrix left{a.host<double>().data(), turned_a ? 1 : extents.k,
-                           turned_a ? extents.m : 1};
-  const StridedMatrix right{b.host<double>().data(), turned_b ? 1 : extents.n,
-                            turned_b ? extents.k : 1};
+  const bool transposed_a = options.transpose_a == Transpose::kYes;
+  const bool transposed_b = options.transpose_b == Transpose::kYes;
+  const StridedMatrix left{a.host<double>().data(), transposed_a ? 1 : extents.k,
+                           transposed_a ? extents.m : 1};
+  const StridedMatrix right{b.host<double>().data(), transposed_b ? 1 : extents.n,
+                            transposed_b ? extents.k : 1};
   const double* bias = options.bias.empty() ? nullptr : options.bias.host<double>().data();
   double_product(context, {extents.m, extents.n, extents.k, left, right, bias,
                            c.host<double>().data(), options.accumulate, options.activation});
@@ -348,7 +348,7 @@ void host_product(Context& context, const Extents& extents, const ConstTensorVie
     return;
   }
   for (const ConstTensorView& tensor : {a, b, options.bias, ConstTensorView(c)}) {
-    require_place(context, tensor);
+    require_memory_space(context, tensor);
   }
   const ProductOperands at{a.raw(), b.raw(), options.bias.raw(), c.raw()};
   const bool plain = options.transpose_a == Transpose::kNo && options.transpose_b == Transpose::kNo;

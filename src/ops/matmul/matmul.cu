@@ -9,11 +9,11 @@
 namespace strata::ops::cuda {
 namespace {
 
-ProductLibrary& library_of(Context& context) {
-  auto& library = context.cuda_state().product_library();
+CublasLtProducts& library_of(Context& context) {
+  auto& library = context.cuda_resources().cublaslt_products();
   if (library == nullptr) {
     stream_of(context);
-    library = {new ProductLibrary(), [](ProductLibrary* made) { delete made; }};
+    library = {new CublasLtProducts(), [](CublasLtProducts* made) { delete made; }};
   }
   return *library;
 }
@@ -50,11 +50,11 @@ void add_bias(Context& context, const MatmulOptions& options, const TensorView& 
 /// The epilogue that does most of what is asked for of those that the library has a kernel with.
 /// GELU and its gradient are an approximation whose error is documented nowhere, so they are the
 /// library's among bfloat16 alone. Its relu, a maximum with 0, does not say what becomes of a NaN.
-cublasLtEpilogue_t epilogue_of(ProductLibrary& library, LibraryProduct product,
+cublasLtEpilogue_t epilogue_of(CublasLtProducts& library, CublasLtProduct product,
                                const MatmulOptions& options) {
   const bool same_types = product.operands == product.result;
   const bool takes_gelu = same_types && product.operands == DType::kBfloat16 &&
-                          product.n % ProductLibrary::kPreActivationMultiple == 0;
+                          product.n % CublasLtProducts::kPreActivationMultiple == 0;
   const bool wants_bias = !options.bias.empty();
   const auto is_had = [&](cublasLtEpilogue_t epilogue) {
     product.epilogue = epilogue;
@@ -84,7 +84,7 @@ struct ProductTensors {
 };
 
 /// What the library does of a product.
-void multiply(Context& context, const LibraryProduct& product, const ProductTensors& tensors,
+void multiply(Context& context, const CublasLtProduct& product, const ProductTensors& tensors,
               const MatmulOptions& options) {
   ProductAddresses at;
   AlignedTensors aligned(context, "copying a product's tensor");
@@ -112,7 +112,8 @@ void multiply(Context& context, const LibraryProduct& product, const ProductTens
   if (at.addend == nullptr) {
     at.addend = at.c;
   }
-  library_of(context).multiply(product, at, context.cuda_state().workspace(), stream_of(context));
+  library_of(context).multiply(product, at, context.cuda_resources().workspace(),
+                               stream_of(context));
   aligned.finish();
 }
 
@@ -141,9 +142,9 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   for (const ConstTensorView& tensor :
        {a, b, options.bias, options.addend, ConstTensorView(options.pre_activation),
         options.gelu_gradient_of, ConstTensorView(c)}) {
-    require_place(context, tensor);
+    require_memory_space(context, tensor);
   }
-  LibraryProduct product;
+  CublasLtProduct product;
   product.m = c.shape()[0];
   product.n = c.shape()[1];
   product.k = a.shape()[options.transpose_a == Transpose::kYes ? 0 : 1];
@@ -152,7 +153,7 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   product.transpose_a = options.transpose_a;
   product.transpose_b = options.transpose_b;
   product.accumulate = options.addend.empty() ? options.accumulate : Accumulate::kAdd;
-  product.precision = context.cuda_state().options().float32_products;
+  product.precision = context.cuda_resources().options().float32_products;
   product.epilogue = epilogue_of(library_of(context), product, options);
   const bool gelu_behind =
       options.activation == Activation::kGelu && !has_pre_activation(product.epilogue);

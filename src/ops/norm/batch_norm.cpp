@@ -134,8 +134,8 @@ void require_gradient(const ConstTensorView& x, const ConstTensorView& y,
 
 /// The mean of the values, added as `steps` say, which spends them.
 template <typename T>
-T folded_mean(std::span<T> values, std::span<const FoldPair> steps) {
-  for (const FoldPair& step : steps) {
+T folded_mean(std::span<T> values, std::span<const ReductionStep> steps) {
+  for (const ReductionStep& step : steps) {
     values[static_cast<std::size_t>(step.into)] += values[static_cast<std::size_t>(step.from)];
   }
   return values.front() / static_cast<T>(values.size());
@@ -143,7 +143,7 @@ T folded_mean(std::span<T> values, std::span<const FoldPair> steps) {
 
 }  // namespace
 
-void combine_statistics(Context& context, std::span<const FoldPair> steps,
+void combine_statistics(Context& context, std::span<const ReductionStep> steps,
                         const ConstTensorView& parts, const TensorView& mean,
                         const TensorView& variance) {
   const std::int64_t n = mean.count();
@@ -177,8 +177,8 @@ void combine_statistics(Context& context, std::span<const FoldPair> steps,
   });
 }
 
-void mean_of_parts(Context& context, std::span<const FoldPair> steps, const ConstTensorView& parts,
-                   const TensorView& mean) {
+void mean_of_parts(Context& context, std::span<const ReductionStep> steps,
+                   const ConstTensorView& parts, const TensorView& mean) {
   const std::int64_t n = mean.count();
   require_count(parts, mean.dtype(), parts.shape()[0] * n, "parts of a mean");
   require(parts.shape()[0] >= 1, "a mean of no parts");
@@ -246,19 +246,19 @@ void column_statistics(Context& context, const ConstTensorView& x, const TensorV
 }
 
 void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& mean,
-                        const ConstTensorView& variance, const ConstTensorView& gain,
+                        const ConstTensorView& variance, const ConstTensorView& weight,
                         const ConstTensorView& bias, double epsilon, Activation activation,
                         const TensorView& y) {
   const auto [rows, n] = rows_of(x.shape());
   require_statistics(x, mean, variance);
-  require_count(gain, x.dtype(), n, "batch norm's gain");
+  require_count(weight, x.dtype(), n, "batch norm's weight");
   require_count(bias, x.dtype(), n, "batch norm's bias");
   require_count(y, x.dtype(), x.count(), "batch norm's y");
   require(activation == Activation::kNone || activation == Activation::kRelu, "batch norm with {}",
           name_of(activation));
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::batch_norm_forward(context, x, mean, variance, gain, bias, epsilon, activation,
+      return cuda::batch_norm_forward(context, x, mean, variance, weight, bias, epsilon, activation,
                                       y);
     }
   }
@@ -266,9 +266,9 @@ void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstT
     using C = Compute<T>;
     const Columns<C> columns(mean, variance, epsilon);
     std::vector<C> scale(columns.rstd);
-    const std::span<const T> gains = gain.host<T>();
+    const std::span<const T> weights = weight.host<T>();
     for (std::size_t j = 0; j < scale.size(); ++j) {
-      scale[j] *= static_cast<C>(gains[j]);
+      scale[j] *= static_cast<C>(weights[j]);
     }
     const T* const from = x.host<T>().data();
     const C* const m = columns.mean.data();
@@ -298,15 +298,15 @@ void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstT
 void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
                               const ConstTensorView& mean, const ConstTensorView& variance,
                               double epsilon, const ConstTensorView& y, const ConstTensorView& dy,
-                              const TensorView& dgain, const TensorView& dbias) {
+                              const TensorView& dweight, const TensorView& dbias) {
   const auto [rows, n] = rows_of(x.shape());
   require_statistics(x, mean, variance);
   require_gradient(x, y, dy);
-  require_count(dgain, compute_dtype(x.dtype()), n, "batch norm's dgain");
+  require_count(dweight, compute_dtype(x.dtype()), n, "batch norm's dweight");
   require_count(dbias, compute_dtype(x.dtype()), n, "batch norm's dbias");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::batch_norm_backward_sums(context, x, mean, variance, epsilon, y, dy, dgain,
+      return cuda::batch_norm_backward_sums(context, x, mean, variance, epsilon, y, dy, dweight,
                                             dbias);
     }
   }
@@ -328,7 +328,7 @@ void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
         });
       });
     });
-    const std::span<C> gains = dgain.host<C>();
+    const std::span<C> weights = dweight.host<C>();
     const std::span<C> biases = dbias.host<C>();
     for (std::int64_t j = 0; j < n; ++j) {
       double sum = 0.0;
@@ -338,28 +338,28 @@ void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
         sum_xhat += parts.second(block)[j];
       }
       biases[static_cast<std::size_t>(j)] = static_cast<C>(sum);
-      gains[static_cast<std::size_t>(j)] = static_cast<C>(sum_xhat);
+      weights[static_cast<std::size_t>(j)] = static_cast<C>(sum_xhat);
     }
   });
 }
 
 void batch_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& mean, const ConstTensorView& variance,
-                               const ConstTensorView& gain, double epsilon,
+                               const ConstTensorView& weight, double epsilon,
                                const ConstTensorView& y, const ConstTensorView& dy,
-                               const ConstTensorView& dgain, const ConstTensorView& dbias,
+                               const ConstTensorView& dweight, const ConstTensorView& dbias,
                                const TensorView& dx) {
   const auto [rows, n] = rows_of(x.shape());
   require_statistics(x, mean, variance);
   require_gradient(x, y, dy);
-  require_count(gain, x.dtype(), n, "batch norm's gain");
-  require_count(dgain, compute_dtype(x.dtype()), n, "batch norm's dgain");
+  require_count(weight, x.dtype(), n, "batch norm's weight");
+  require_count(dweight, compute_dtype(x.dtype()), n, "batch norm's dweight");
   require_count(dbias, compute_dtype(x.dtype()), n, "batch norm's dbias");
   require_count(dx, x.dtype(), x.count(), "batch norm's dx");
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::batch_norm_backward_input(context, x, mean, variance, gain, epsilon, y, dy,
-                                             dgain, dbias, dx);
+      return cuda::batch_norm_backward_input(context, x, mean, variance, weight, epsilon, y, dy,
+                                             dweight, dbias, dx);
     }
   }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
@@ -370,9 +370,9 @@ void batch_norm_backward_input(Context& context, const ConstTensorView& x,
     std::vector<C> slope(columns.rstd);
     const auto count = static_cast<double>(rows);
     for (std::size_t j = 0; j < scale.size(); ++j) {
-      scale[j] *= static_cast<C>(gain.host<T>()[j]);
+      scale[j] *= static_cast<C>(weight.host<T>()[j]);
       level[j] = static_cast<C>(static_cast<double>(dbias.host<C>()[j]) / count);
-      slope[j] = static_cast<C>(static_cast<double>(dgain.host<C>()[j]) / count *
+      slope[j] = static_cast<C>(static_cast<double>(dweight.host<C>()[j]) / count *
                                 static_cast<double>(columns.rstd[j]));
     }
     const T* const from = x.host<T>().data();

@@ -145,19 +145,19 @@ template <typename T>
 struct Forward {
   const T* x;
   Columns<T> with;
-  const T* gain;
+  const T* weight;
   const T* bias;
   bool relu;
 
   /// The function of an element's place that gives what is made of it in column j.
   __device__ auto of_column(std::int64_t j) const {
     using C = Compute<T>;
-    return
-        [from = x, rectifies = relu, mean = with.mean[j], scale = with.rstd(j) * value_of(gain[j]),
-         offset = value_of(bias[j])](std::int64_t i) -> C {
-          const C value = (value_of(from[i]) - mean) * scale + offset;
-          return rectifies && value < C{0} ? C{0} : value;
-        };
+    return [from = x, rectifies = relu, mean = with.mean[j],
+            scale = with.rstd(j) * value_of(weight[j]),
+            offset = value_of(bias[j])](std::int64_t i) -> C {
+      const C value = (value_of(from[i]) - mean) * scale + offset;
+      return rectifies && value < C{0} ? C{0} : value;
+    };
   }
 };
 
@@ -165,18 +165,18 @@ template <typename T>
 struct BackwardInput {
   const T* x;
   Columns<T> with;
-  const T* gain;
+  const T* weight;
   Gradient<T> gradient;
-  const Compute<T>* dgain;
+  const Compute<T>* dweight;
   const Compute<T>* dbias;
   double rows;
 
   __device__ auto of_column(std::int64_t j) const {
     using C = Compute<T>;
     const C rstd = with.rstd(j);
-    return [from = x, g = gradient, mean = with.mean[j], scale = rstd * value_of(gain[j]),
+    return [from = x, g = gradient, mean = with.mean[j], scale = rstd * value_of(weight[j]),
             level = static_cast<C>(static_cast<double>(dbias[j]) / rows),
-            slope = static_cast<C>(static_cast<double>(dgain[j]) / rows *
+            slope = static_cast<C>(static_cast<double>(dweight[j]) / rows *
                                    static_cast<double>(rstd))](std::int64_t i) -> C {
       const C centred = value_of(from[i]) - mean;
       return scale * (g[i] - level - centred * slope);
@@ -219,12 +219,12 @@ void map_columns(Context& context, const char* name, const Rows& shape, const Fu
 /// Means over parts, and memory for what is added.
 template <typename C>
 struct PartMeans {
-  PartMeans(Context& context, std::span<const FoldPair> additions, std::int64_t part_count,
+  PartMeans(Context& context, std::span<const ReductionStep> additions, std::int64_t part_count,
             std::int64_t column_count)
       : parts(part_count),
         columns(column_count),
         step_count(static_cast<std::int64_t>(additions.size())) {
-    steps = context.cuda_state().additions(additions);
+    steps = context.cuda_resources().additions(additions);
     values = scratch_of<C>(context, parts * columns);
   }
 
@@ -243,7 +243,7 @@ struct PartMeans {
   std::int64_t parts;
   std::int64_t columns;
   std::int64_t step_count;
-  const FoldPair* steps;
+  const ReductionStep* steps;
   C* values;  ///< parts x columns
 };
 
@@ -289,7 +289,7 @@ void column_statistics(Context& context, const ConstTensorView& x, const TensorV
   });
 }
 
-void combine_statistics(Context& context, std::span<const FoldPair> steps,
+void combine_statistics(Context& context, std::span<const ReductionStep> steps,
                         const ConstTensorView& parts, const TensorView& mean,
                         const TensorView& variance) {
   with_floating(mean.dtype(), [&]<typename C>(C) {
@@ -299,8 +299,8 @@ void combine_statistics(Context& context, std::span<const FoldPair> steps,
   });
 }
 
-void mean_of_parts(Context& context, std::span<const FoldPair> steps, const ConstTensorView& parts,
-                   const TensorView& mean) {
+void mean_of_parts(Context& context, std::span<const ReductionStep> steps,
+                   const ConstTensorView& parts, const TensorView& mean) {
   with_floating(mean.dtype(), [&]<typename C>(C) {
     const PartMeans<C> mean_of(context, steps, parts.shape()[0], mean.count());
     launch(context, "mean_of_parts", grid_of(mean.count()), mean_kernel<C>, mean_of,
@@ -309,13 +309,13 @@ void mean_of_parts(Context& context, std::span<const FoldPair> steps, const Cons
 }
 
 void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& mean,
-                        const ConstTensorView& variance, const ConstTensorView& gain,
+                        const ConstTensorView& variance, const ConstTensorView& weight,
                         const ConstTensorView& bias, double epsilon, Activation activation,
                         const TensorView& y) {
   with_device_type(x.dtype(), [&]<typename T>(T) {
     const Columns<T> with{Statistic<T>(mean), Statistic<T>(variance), epsilon};
     map_columns(context, "batch_norm_forward", rows_of(x.shape()),
-                Forward<T>{x.device<T>(), with, gain.device<T>(), bias.device<T>(),
+                Forward<T>{x.device<T>(), with, weight.device<T>(), bias.device<T>(),
                            activation == Activation::kRelu},
                 y.device<T>());
   });
@@ -324,7 +324,7 @@ void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstT
 void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
                               const ConstTensorView& mean, const ConstTensorView& variance,
                               double epsilon, const ConstTensorView& y, const ConstTensorView& dy,
-                              const TensorView& dgain, const TensorView& dbias) {
+                              const TensorView& dweight, const TensorView& dbias) {
   const Rows shape = rows_of(x.shape());
   const std::int64_t parts = count_of(shape.rows, kPartRows);
   auto* const sums = scratch_of<Sums<double>>(context, parts * shape.columns);
@@ -335,25 +335,26 @@ void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
                              x.device<T>(), with, Gradient<T>{device_or_null<T>(y), dy.device<T>()},
                              sums);
     launch(context, "adding batch norm's sums", grid_of(shape.columns), add_sums_kernel<C>, parts,
-           shape.columns, sums, dbias.device<C>(), dgain.device<C>());
+           shape.columns, sums, dbias.device<C>(), dweight.device<C>());
   });
 }
 
 void batch_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& mean, const ConstTensorView& variance,
-                               const ConstTensorView& gain, double epsilon,
+                               const ConstTensorView& weight, double epsilon,
                                const ConstTensorView& y, const ConstTensorView& dy,
-                               const ConstTensorView& dgain, const ConstTensorView& dbias,
+                               const ConstTensorView& dweight, const ConstTensorView& dbias,
                                const TensorView& dx) {
   const Rows shape = rows_of(x.shape());
   with_device_type(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const Columns<T> with{Statistic<T>(mean), Statistic<T>(variance), epsilon};
     const Gradient<T> gradient{device_or_null<T>(y), dy.device<T>()};
-    map_columns(context, "batch_norm_backward_input", shape,
-                BackwardInput<T>{x.device<T>(), with, gain.device<T>(), gradient, dgain.device<C>(),
-                                 dbias.device<C>(), static_cast<double>(shape.rows)},
-                dx.device<T>());
+    map_columns(
+        context, "batch_norm_backward_input", shape,
+        BackwardInput<T>{x.device<T>(), with, weight.device<T>(), gradient, dweight.device<C>(),
+                         dbias.device<C>(), static_cast<double>(shape.rows)},
+        dx.device<T>());
   });
 }
 

@@ -41,19 +41,19 @@ struct Normalised {
   }
 };
 
-/// Elements [first, first + kWide) of gain, bias or an addend.
+/// Elements [first, first + kWide) of weight, bias or an addend.
 template <typename T>
 __device__ Wide<T> operand_at(const T* row, int columns, int first) {
   return chunk_at(row, columns, first, stored<T>(Compute<T>{0}));
 }
 
-/// y = xhat gain + bias. `bias` may be null; about zero, so are bias and `means`.
+/// y = xhat weight + bias. `bias` may be null; about zero, so are bias and `means`.
 template <typename T, Center kCenter>
 struct NormForward {
   using C = Compute<T>;
 
   const T* x;
-  const T* gain;
+  const T* weight;
   const T* bias;
   double epsilon;
   int columns;
@@ -98,11 +98,11 @@ struct NormForward {
     }
     for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
       Wide<T> chunk = from.chunk(number, first);
-      const Wide<T> gains = operand_at(gain, columns, first);
-      const Wide<T> biases = bias == nullptr ? gains : operand_at(bias, columns, first);
+      const Wide<T> weights = operand_at(weight, columns, first);
+      const Wide<T> biases = bias == nullptr ? weights : operand_at(bias, columns, first);
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
-        const C scaled = xhat(value_of(chunk.at[i])) * value_of(gains.at[i]);
+        const C scaled = xhat(value_of(chunk.at[i])) * value_of(weights.at[i]);
         chunk.at[i] = stored<T>(bias == nullptr ? scaled : scaled + value_of(biases.at[i]));
       }
       store_chunk(y + row * columns, columns, first, chunk);
@@ -110,14 +110,14 @@ struct NormForward {
   }
 };
 
-/// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), where g = dy gain; mean(g) is left out
+/// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), where g = dy weight; mean(g) is left out
 /// about zero. `addend` may be null, and dx may be dy or it.
 template <typename T, Center kCenter>
 struct NormBackwardInput {
   using C = Compute<T>;
 
   Normalised<T, kCenter> rows;
-  const T* gain;
+  const T* weight;
   const T* dy;
   const T* addend;
   T* dx;
@@ -134,10 +134,10 @@ struct NormBackwardInput {
     for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
       const Wide<T> values = x.chunk(number, first);
       const Wide<T> gradients = gradient.chunk(number, first);
-      const Wide<T> gains = operand_at(gain, columns, first);
+      const Wide<T> weights = operand_at(weight, columns, first);
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
-        const C g = value_of(gradients.at[i]) * value_of(gains.at[i]);
+        const C g = value_of(gradients.at[i]) * value_of(weights.at[i]);
         part += g;
         part_xhat = fused(g, xhat(value_of(values.at[i])), part_xhat);
       }
@@ -150,11 +150,11 @@ struct NormBackwardInput {
     for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
       const Wide<T> values = x.chunk(number, first);
       const Wide<T> gradients = gradient.chunk(number, first);
-      const Wide<T> gains = operand_at(gain, columns, first);
-      Wide<T> to = addend == nullptr ? gains : operand_at(addend + row * columns, columns, first);
+      const Wide<T> weights = operand_at(weight, columns, first);
+      Wide<T> to = addend == nullptr ? weights : operand_at(addend + row * columns, columns, first);
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
-        const C g = value_of(gradients.at[i]) * value_of(gains.at[i]);
+        const C g = value_of(gradients.at[i]) * value_of(weights.at[i]);
         const C result = xhat.rstd * (g - mean_g - xhat(value_of(values.at[i])) * mean_g_xhat);
         to.at[i] = stored<T>(addend == nullptr ? result : value_of(to.at[i]) + result);
       }
@@ -163,9 +163,9 @@ struct NormBackwardInput {
   }
 };
 
-/// dy xhat, of which a gain's gradient is the sum over the rows.
+/// dy xhat, of which a weight's gradient is the sum over the rows.
 template <typename T, Center kCenter>
-struct GainTerm {
+struct WeightTerm {
   Normalised<T, kCenter> rows;
   const T* dy;
 
@@ -178,7 +178,7 @@ struct GainTerm {
 /// Without a mean, about zero; `bias` may be empty.
 template <Center kCenter>
 void norm_forward(Context& context, const char* name, const ConstTensorView& x,
-                  const ConstTensorView& gain, const ConstTensorView& bias, double epsilon,
+                  const ConstTensorView& weight, const ConstTensorView& bias, double epsilon,
                   const TensorView& y, const TensorView& mean, const TensorView& rstd) {
   const Rows shape = rows_of(x.shape());
   const int columns = static_cast<int>(shape.columns);
@@ -186,7 +186,7 @@ void norm_forward(Context& context, const char* name, const ConstTensorView& x,
     using C = Compute<T>;
     for_each_row(
         context, name, shape.rows, shape.columns,
-        NormForward<T, kCenter>{x.device<T>(), gain.device<T>(), device_or_null<T>(bias), epsilon,
+        NormForward<T, kCenter>{x.device<T>(), weight.device<T>(), device_or_null<T>(bias), epsilon,
                                 columns, y.device<T>(), device_or_null<C>(mean), rstd.device<C>()},
         kWarpHolds<T>);
   });
@@ -194,7 +194,7 @@ void norm_forward(Context& context, const char* name, const ConstTensorView& x,
 
 template <Center kCenter>
 void norm_backward_input(Context& context, const char* name, const ConstTensorView& x,
-                         const ConstTensorView& gain, const ConstTensorView& mean,
+                         const ConstTensorView& weight, const ConstTensorView& mean,
                          const ConstTensorView& rstd, const ConstTensorView& dy,
                          const ConstTensorView& addend, const TensorView& dx) {
   const Rows shape = rows_of(x.shape());
@@ -204,24 +204,25 @@ void norm_backward_input(Context& context, const char* name, const ConstTensorVi
     const Normalised<T, kCenter> rows{x.device<T>(), device_or_null<C>(mean), rstd.device<C>(),
                                       columns};
     for_each_row(context, name, shape.rows, shape.columns,
-                 NormBackwardInput<T, kCenter>{rows, gain.device<T>(), dy.device<T>(),
+                 NormBackwardInput<T, kCenter>{rows, weight.device<T>(), dy.device<T>(),
                                                device_or_null<T>(addend), dx.device<T>()},
                  kWarpHolds<T>);
   });
 }
 
 template <Center kCenter>
-void norm_backward_gain(Context& context, const char* name, const ConstTensorView& x,
-                        const ConstTensorView& mean, const ConstTensorView& rstd,
-                        const ConstTensorView& dy, const TensorView& dgain, Accumulate accumulate) {
+void norm_backward_weight(Context& context, const char* name, const ConstTensorView& x,
+                          const ConstTensorView& mean, const ConstTensorView& rstd,
+                          const ConstTensorView& dy, const TensorView& dweight,
+                          Accumulate accumulate) {
   const Rows shape = rows_of(x.shape());
   const int columns = static_cast<int>(shape.columns);
   with_device_type(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const Normalised<T, kCenter> rows{x.device<T>(), device_or_null<C>(mean), rstd.device<C>(),
                                       columns};
-    sum_over_rows<C>(context, name, shape.rows, shape.columns, accumulate, dgain.device<C>(),
-                     GainTerm<T, kCenter>{rows, dy.device<T>()});
+    sum_over_rows<C>(context, name, shape.rows, shape.columns, accumulate, dweight.device<C>(),
+                     WeightTerm<T, kCenter>{rows, dy.device<T>()});
   });
 }
 

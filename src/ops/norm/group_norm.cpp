@@ -58,7 +58,7 @@ void store_image(const GroupNormShape& shape, T* to, const Function& term) {
 }
 
 template <typename T, typename C>
-void forward_image(const GroupNormShape& shape, const T* x, const T* gain, const T* bias,
+void forward_image(const GroupNormShape& shape, const T* x, const T* weight, const T* bias,
                    double epsilon, T* y, C* mean, C* rstd) {
   const std::int64_t channels = shape.channels;
   std::vector<double> sums(static_cast<std::size_t>(channels));
@@ -82,7 +82,7 @@ void forward_image(const GroupNormShape& shape, const T* x, const T* gain, const
   }
   std::vector<C> scale = of_channels<C>(shape, rstd);
   for (std::int64_t c = 0; c < channels; ++c) {
-    scale[static_cast<std::size_t>(c)] *= static_cast<C>(gain[c]);
+    scale[static_cast<std::size_t>(c)] *= static_cast<C>(weight[c]);
   }
   const C* const s = scale.data();
   store_image(shape, y, [=](std::int64_t i, std::int64_t c) {
@@ -105,7 +105,7 @@ void add_image_sums(const GroupNormShape& shape, const T* x, const C* m, const C
 }
 
 template <typename T, typename C>
-void backward_image(const GroupNormShape& shape, const T* x, const T* gain, const C* mean,
+void backward_image(const GroupNormShape& shape, const T* x, const T* weight, const C* mean,
                     const C* rstd, const T* dy, T* dx) {
   const std::vector<C> centres = of_channels<C>(shape, mean);
   const std::vector<C> rstds = of_channels<C>(shape, rstd);
@@ -115,8 +115,8 @@ void backward_image(const GroupNormShape& shape, const T* x, const T* gain, cons
   std::vector<double> sums_xhat(sums.size());
   add_image_sums(shape, x, m, r, dy, sums.data(), sums_xhat.data());
   for (std::size_t c = 0; c < sums.size(); ++c) {
-    sums[c] *= static_cast<double>(static_cast<C>(gain[c]));
-    sums_xhat[c] *= static_cast<double>(static_cast<C>(gain[c]));
+    sums[c] *= static_cast<double>(static_cast<C>(weight[c]));
+    sums_xhat[c] *= static_cast<double>(static_cast<C>(weight[c]));
   }
   const std::vector<C> levels = of_channels<C>(shape, group_means(shape, sums).data());
   const std::vector<C> slopes = of_channels<C>(shape, group_means(shape, sums_xhat).data());
@@ -124,7 +124,7 @@ void backward_image(const GroupNormShape& shape, const T* x, const T* gain, cons
   const C* const k = slopes.data();
   store_image(shape, dx, [=](std::int64_t i, std::int64_t c) {
     const C xhat = (static_cast<C>(x[i]) - m[c]) * r[c];
-    return r[c] * (static_cast<C>(dy[i]) * static_cast<C>(gain[c]) - l[c] - xhat * k[c]);
+    return r[c] * (static_cast<C>(dy[i]) * static_cast<C>(weight[c]) - l[c] - xhat * k[c]);
   });
 }
 
@@ -137,24 +137,24 @@ void require_statistics(const GroupNormShape& shape, DType dtype, const ConstTen
 }  // namespace
 
 void group_norm_forward(Context& context, const GroupNormShape& shape, const ConstTensorView& x,
-                        const ConstTensorView& gain, const ConstTensorView& bias, double epsilon,
+                        const ConstTensorView& weight, const ConstTensorView& bias, double epsilon,
                         const TensorView& y, const TensorView& mean, const TensorView& rstd) {
   require_shape(shape);
   require_count(x, x.dtype(), shape.tensor().count(), "group norm's x");
-  require_count(gain, x.dtype(), shape.channels, "group norm's gain");
+  require_count(weight, x.dtype(), shape.channels, "group norm's weight");
   require_count(bias, x.dtype(), shape.channels, "group norm's bias");
   require_count(y, x.dtype(), x.count(), "group norm's y");
   require(x.empty() || x.raw() != y.raw(), "group norm in place");
   require_statistics(shape, x.dtype(), mean, rstd);
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::group_norm_forward(context, shape, x, gain, bias, epsilon, y, mean, rstd);
+      return cuda::group_norm_forward(context, shape, x, weight, bias, epsilon, y, mean, rstd);
     }
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = x.host<T>().data();
-    const T* const g = gain.host<T>().data();
+    const T* const g = weight.host<T>().data();
     const T* const b = bias.host<T>().data();
     T* const to = y.host<T>().data();
     C* const means = mean.host<C>().data();
@@ -168,24 +168,24 @@ void group_norm_forward(Context& context, const GroupNormShape& shape, const Con
 }
 
 void group_norm_backward_input(Context& context, const GroupNormShape& shape,
-                               const ConstTensorView& x, const ConstTensorView& gain,
+                               const ConstTensorView& x, const ConstTensorView& weight,
                                const ConstTensorView& mean, const ConstTensorView& rstd,
                                const ConstTensorView& dy, const TensorView& dx) {
   require_shape(shape);
   require_count(x, x.dtype(), shape.tensor().count(), "group norm's x");
-  require_count(gain, x.dtype(), shape.channels, "group norm's gain");
+  require_count(weight, x.dtype(), shape.channels, "group norm's weight");
   require_count(dy, x.dtype(), x.count(), "group norm's dy");
   require_count(dx, x.dtype(), x.count(), "group norm's dx");
   require_statistics(shape, x.dtype(), mean, rstd);
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::group_norm_backward_input(context, shape, x, gain, mean, rstd, dy, dx);
+      return cuda::group_norm_backward_input(context, shape, x, weight, mean, rstd, dy, dx);
     }
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const T* const from = x.host<T>().data();
-    const T* const g = gain.host<T>().data();
+    const T* const g = weight.host<T>().data();
     const T* const incoming = dy.host<T>().data();
     T* const to = dx.host<T>().data();
     const C* const means = mean.host<C>().data();
@@ -201,17 +201,17 @@ void group_norm_backward_input(Context& context, const GroupNormShape& shape,
 void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
                                 const ConstTensorView& x, const ConstTensorView& mean,
                                 const ConstTensorView& rstd, const ConstTensorView& dy,
-                                const TensorView& dgain, const TensorView& dbias,
+                                const TensorView& dweight, const TensorView& dbias,
                                 Accumulate accumulate) {
   require_shape(shape);
   require_count(x, x.dtype(), shape.tensor().count(), "group norm's x");
   require_count(dy, x.dtype(), x.count(), "group norm's dy");
-  require_count(dgain, compute_dtype(x.dtype()), shape.channels, "group norm's dgain");
+  require_count(dweight, compute_dtype(x.dtype()), shape.channels, "group norm's dweight");
   require_count(dbias, compute_dtype(x.dtype()), shape.channels, "group norm's dbias");
   require_statistics(shape, x.dtype(), mean, rstd);
   if constexpr (kHasCuda) {
     if (on_gpu(context)) {
-      return cuda::group_norm_backward_weight(context, shape, x, mean, rstd, dy, dgain, dbias,
+      return cuda::group_norm_backward_weight(context, shape, x, mean, rstd, dy, dweight, dbias,
                                               accumulate);
     }
   }
@@ -245,7 +245,7 @@ void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
       }
     };
     finish(sums, dbias.host<C>().data());
-    finish(sums + channels, dgain.host<C>().data());
+    finish(sums + channels, dweight.host<C>().data());
   });
 }
 

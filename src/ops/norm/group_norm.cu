@@ -34,7 +34,7 @@ template <typename T>
 struct Forward {
   GroupNormShape shape;
   const T* x;
-  const T* gain;
+  const T* weight;
   const T* bias;
   double epsilon;
   T* y;
@@ -66,7 +66,7 @@ struct Forward {
     for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
       const std::int64_t at = group.element(i);
       const std::int64_t channel = group.channel(i);
-      y[at] = stored<T>((value_of(x[at]) - mean) * (rstd * value_of(gain[channel])) +
+      y[at] = stored<T>((value_of(x[at]) - mean) * (rstd * value_of(weight[channel])) +
                         value_of(bias[channel]));
     }
   }
@@ -76,7 +76,7 @@ template <typename T>
 struct BackwardInput {
   GroupNormShape shape;
   const T* x;
-  const T* gain;
+  const T* weight;
   const Compute<T>* means;
   const Compute<T>* rstds;
   const T* dy;
@@ -93,7 +93,7 @@ struct BackwardInput {
     double part_xhat = 0.0;
     for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
       const std::int64_t at = group.element(i);
-      const C g = value_of(dy[at]) * value_of(gain[group.channel(i)]);
+      const C g = value_of(dy[at]) * value_of(weight[group.channel(i)]);
       part += static_cast<double>(g);
       part_xhat = fused(static_cast<double>(g),
                         static_cast<double>((value_of(x[at]) - mean) * rstd), part_xhat);
@@ -102,7 +102,7 @@ struct BackwardInput {
     const C slope = static_cast<C>(threads.sum(part_xhat) / count);
     for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
       const std::int64_t at = group.element(i);
-      const C g = value_of(dy[at]) * value_of(gain[group.channel(i)]);
+      const C g = value_of(dy[at]) * value_of(weight[group.channel(i)]);
       const C xhat = (value_of(x[at]) - mean) * rstd;
       dx[at] = stored<T>(rstd * (g - level - xhat * slope));
     }
@@ -111,7 +111,7 @@ struct BackwardInput {
 
 /// Sums of an image's channel over its pixels.
 struct ChannelSums {
-  double dgain;
+  double dweight;
   double dbias;
 };
 
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads)
   const int column = static_cast<int>(threadIdx.x) % kColumns;
   const int first = static_cast<int>(threadIdx.x) / kColumns;
   const std::int64_t channel = blockIdx.x % tiles * kColumns + column;
-  double dgain = 0.0;
+  double dweight = 0.0;
   double dbias = 0.0;
   if (channel < shape.channels) {
     const std::int64_t group = image * shape.groups + channel / (shape.channels / shape.groups);
@@ -141,15 +141,15 @@ __global__ void __launch_bounds__(kThreads)
       const std::int64_t at = (image * shape.pixels + pixel) * shape.channels + channel;
       const auto d = static_cast<double>(value_of(dy[at]));
       dbias += d;
-      dgain = fused(d, static_cast<double>((value_of(x[at]) - mean) * rstd), dgain);
+      dweight = fused(d, static_cast<double>((value_of(x[at]) - mean) * rstd), dweight);
     }
   }
-  of_thread[first][column] = {dgain, dbias};
+  of_thread[first][column] = {dweight, dbias};
   __syncthreads();
   if (first == 0 && channel < shape.channels) {
     ChannelSums sum = of_thread[0][column];
     for (int thread = 1; thread < kPixelThreads; ++thread) {
-      sum.dgain += of_thread[thread][column].dgain;
+      sum.dweight += of_thread[thread][column].dweight;
       sum.dbias += of_thread[thread][column].dbias;
     }
     sums[image * shape.channels + channel] = sum;
@@ -159,19 +159,19 @@ __global__ void __launch_bounds__(kThreads)
 /// A thread a channel: images added in order.
 template <typename C>
 __global__ void add_images_kernel(std::int64_t images, std::int64_t channels,
-                                  const ChannelSums* sums, bool adds, C* dgain, C* dbias) {
+                                  const ChannelSums* sums, bool adds, C* dweight, C* dbias) {
   const std::int64_t channel = thread_number();
   if (channel >= channels) {
     return;
   }
   ChannelSums total{0.0, 0.0};
   for (std::int64_t image = 0; image < images; ++image) {
-    total.dgain += sums[image * channels + channel].dgain;
+    total.dweight += sums[image * channels + channel].dweight;
     total.dbias += sums[image * channels + channel].dbias;
   }
-  const C gain = static_cast<C>(total.dgain);
+  const C weight = static_cast<C>(total.dweight);
   const C bias = static_cast<C>(total.dbias);
-  dgain[channel] = adds ? dgain[channel] + gain : gain;
+  dweight[channel] = adds ? dweight[channel] + weight : weight;
   dbias[channel] = adds ? dbias[channel] + bias : bias;
 }
 
@@ -182,25 +182,25 @@ std::int64_t group_size(const GroupNormShape& shape) {
 }  // namespace
 
 void group_norm_forward(Context& context, const GroupNormShape& shape, const ConstTensorView& x,
-                        const ConstTensorView& gain, const ConstTensorView& bias, double epsilon,
+                        const ConstTensorView& weight, const ConstTensorView& bias, double epsilon,
                         const TensorView& y, const TensorView& mean, const TensorView& rstd) {
   with_device_type(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     for_each_row(context, "group_norm_forward", shape.images * shape.groups, group_size(shape),
-                 Forward<T>{shape, x.device<T>(), gain.device<T>(), bias.device<T>(), epsilon,
+                 Forward<T>{shape, x.device<T>(), weight.device<T>(), bias.device<T>(), epsilon,
                             y.device<T>(), mean.device<C>(), rstd.device<C>()});
   });
 }
 
 void group_norm_backward_input(Context& context, const GroupNormShape& shape,
-                               const ConstTensorView& x, const ConstTensorView& gain,
+                               const ConstTensorView& x, const ConstTensorView& weight,
                                const ConstTensorView& mean, const ConstTensorView& rstd,
                                const ConstTensorView& dy, const TensorView& dx) {
   with_device_type(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     for_each_row(context, "group_norm_backward_input", shape.images * shape.groups,
                  group_size(shape),
-                 BackwardInput<T>{shape, x.device<T>(), gain.device<T>(), mean.device<C>(),
+                 BackwardInput<T>{shape, x.device<T>(), weight.device<T>(), mean.device<C>(),
                                   rstd.device<C>(), dy.device<T>(), dx.device<T>()});
   });
 }
@@ -208,7 +208,7 @@ void group_norm_backward_input(Context& context, const GroupNormShape& shape,
 void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
                                 const ConstTensorView& x, const ConstTensorView& mean,
                                 const ConstTensorView& rstd, const ConstTensorView& dy,
-                                const TensorView& dgain, const TensorView& dbias,
+                                const TensorView& dweight, const TensorView& dbias,
                                 Accumulate accumulate) {
   const std::int64_t tiles = (shape.channels + kColumns - 1) / kColumns;
   auto* const sums = scratch_of<ChannelSums>(context, shape.images * shape.channels);
@@ -218,7 +218,7 @@ void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
            weight_kernel<T>, shape, tiles, x.device<T>(), mean.device<C>(), rstd.device<C>(),
            dy.device<T>(), sums);
     launch(context, "group norm's images", grid_of(shape.channels), add_images_kernel<C>,
-           shape.images, shape.channels, sums, accumulate == Accumulate::kAdd, dgain.device<C>(),
+           shape.images, shape.channels, sums, accumulate == Accumulate::kAdd, dweight.device<C>(),
            dbias.device<C>());
   });
 }

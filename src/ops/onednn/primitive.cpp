@@ -10,23 +10,24 @@ dnnl::memory::data_type library_type(DType dtype) {
   return dtype == DType::kFloat32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
 }
 
-dnnl::primitive_attr kernel_attributes() {
+dnnl::primitive_attr primitive_attributes() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return attributes;
 }
 
-Kernel::Kernel(const dnnl::engine& engine, int threads, const KernelDescription& description)
+Primitive::Primitive(const dnnl::engine& engine, int threads,
+                     const PrimitiveDescription& description)
     : primitive_(description.primitive),
       scratch_bytes_(static_cast<std::int64_t>(description.scratch.get_size())) {
-  std::vector<KernelArgument> arguments = description.arguments;
-  for (const KernelArgument& argument : arguments) {
+  std::vector<PrimitiveArgument> arguments = description.arguments;
+  for (const PrimitiveArgument& argument : arguments) {
     operand_bytes_.push_back(static_cast<std::int64_t>(argument.desc.get_size()));
   }
   arguments.push_back({DNNL_ARG_SCRATCHPAD, description.scratch});
   for (int thread = 0; thread < threads; ++thread) {
     Operands operands;
-    for (const KernelArgument& argument : arguments) {
+    for (const PrimitiveArgument& argument : arguments) {
       operands.memories.push_back(dnnl::memory(argument.desc, engine, DNNL_MEMORY_NONE));
       operands.arguments.push_back({argument.name, operands.memories.back().get()});
       operands.placed.push_back(nullptr);
@@ -35,8 +36,8 @@ Kernel::Kernel(const dnnl::engine& engine, int threads, const KernelDescription&
   }
 }
 
-dnnl_status_t Kernel::run(int thread, const dnnl::stream& stream, std::byte* scratch,
-                          std::span<std::byte* const> operands) noexcept {
+dnnl_status_t Primitive::run(int thread, const dnnl::stream& stream, std::byte* scratch,
+                             std::span<std::byte* const> operands) noexcept {
   Operands& own = of_thread_[static_cast<std::size_t>(thread)];
   const std::size_t last = own.memories.size() - 1;
   for (std::size_t i = 0; i <= last; ++i) {

@@ -14,25 +14,25 @@ namespace strata::ops {
 [[nodiscard]] dnnl::memory::data_type library_type(DType dtype);
 
 /// What every kernel of ours is made with: scratch memory is the caller's.
-[[nodiscard]] dnnl::primitive_attr kernel_attributes();
+[[nodiscard]] dnnl::primitive_attr primitive_attributes();
 
 /// One tensor that a kernel reads or writes.
-struct KernelArgument {
+struct PrimitiveArgument {
   int name = 0;  ///< one of DNNL_ARG_...
   dnnl::memory::desc desc;
 };
 
 /// A primitive as the library made it.
-struct KernelDescription {
+struct PrimitiveDescription {
   dnnl::primitive primitive;
-  std::vector<KernelArgument> arguments;
+  std::vector<PrimitiveArgument> arguments;
   dnnl::memory::desc scratch;
 };
 
 /// One oneDNN primitive, made to run on the calling thread alone.
-class Kernel {
+class Primitive {
  public:
-  Kernel(const dnnl::engine& engine, int threads, const KernelDescription& description);
+  Primitive(const dnnl::engine& engine, int threads, const PrimitiveDescription& description);
 
   [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_bytes_; }
   /// Size of the operand that the description lists at `index`.

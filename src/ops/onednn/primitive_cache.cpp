@@ -15,7 +15,8 @@ void grow(std::span<device::Buffer> buffers, std::int64_t bytes) {
 
 }  // namespace
 
-Primitives::Primitives(int threads) : threads_(threads), engine_(dnnl::engine::kind::cpu, 0) {
+PrimitiveCache::PrimitiveCache(int threads)
+    : threads_(threads), engine_(dnnl::engine::kind::cpu, 0) {
   for (int thread = 0; thread < threads; ++thread) {
     streams_.emplace_back(engine_);
   }
@@ -23,40 +24,42 @@ Primitives::Primitives(int threads) : threads_(threads), engine_(dnnl::engine::k
   staging_.resize(static_cast<std::size_t>(threads));
 }
 
-void Primitives::reserve_staging(std::int64_t bytes) {
+void PrimitiveCache::reserve_staging(std::int64_t bytes) {
   grow(staging_, bytes);
 }
 
-Kernel& Primitives::kernel(const std::variant<ProductKey, ConvolutionKey>& key) {
-  std::unique_ptr<Kernel>& slot = kernels_[key];
+Primitive& PrimitiveCache::primitive(const std::variant<ProductKey, ConvolutionKey>& key) {
+  std::unique_ptr<Primitive>& slot = primitives_[key];
   if (slot == nullptr) {
     // Threads are ours: a primitive that never splits its work has the same bits whatever their
     // number. oneDNN reads the number when a primitive is made.
     omp_set_num_threads(1);
-    slot = std::make_unique<Kernel>(
+    slot = std::make_unique<Primitive>(
         engine_, threads_, std::visit([&](const auto& of) { return describe(engine_, of); }, key));
     grow(scratch_, slot->scratch_bytes());
   }
   return *slot;
 }
 
-std::byte* Primitives::shared(std::int64_t bytes) {
+std::byte* PrimitiveCache::shared(std::int64_t bytes) {
   grow(std::span(&shared_, 1), bytes);
   return shared_.raw();
 }
 
-void Primitives::run(Kernel& kernel, int thread, std::span<std::byte* const> operands) noexcept {
+void PrimitiveCache::run(Primitive& primitive, int thread,
+                         std::span<std::byte* const> operands) noexcept {
   // Some of oneDNN's implementations read the number at each run.
   omp_set_num_threads(1);
   const auto index = static_cast<std::size_t>(thread);
-  const dnnl_status_t status = kernel.run(thread, streams_[index], scratch_[index].raw(), operands);
+  const dnnl_status_t status =
+      primitive.run(thread, streams_[index], scratch_[index].raw(), operands);
   dnnl_status_t none = dnnl_success;
   if (status != dnnl_success) {
     status_.compare_exchange_strong(none, status);
   }
 }
 
-void Primitives::check() {
+void PrimitiveCache::check() {
   dnnl::error::wrap_c_api(status_.exchange(dnnl_success), "a library kernel failed");
 }
 

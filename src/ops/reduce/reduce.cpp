@@ -28,7 +28,7 @@ void add_chunk(T* into, const T* from, std::int64_t begin, std::int64_t end) {
 
 template <typename T>
 double block_sum_of_squares(const T* x, std::int64_t count) {
-  return lane_sum<double>(count, [=](std::int64_t i) {
+  return simd_sum<double>(count, [=](std::int64_t i) {
     const double value = static_cast<double>(x[i]);
     return value * value;
   });
@@ -36,7 +36,8 @@ double block_sum_of_squares(const T* x, std::int64_t count) {
 
 }  // namespace
 
-void fold(Context& context, std::span<const TensorView> parts, std::span<const FoldPair> steps) {
+void fold(Context& context, std::span<const TensorView> parts,
+          std::span<const ReductionStep> steps) {
   if (parts.empty() || steps.empty()) {
     return;
   }
@@ -59,7 +60,7 @@ void fold(Context& context, std::span<const TensorView> parts, std::span<const F
     const std::int64_t chunk = std::clamp<std::int64_t>(
         kFoldBytes / static_cast<std::int64_t>(sizeof(T)) / part_count, 256, kElementGrain);
     parallel_for(context, parts[0].count(), chunk, [&](std::int64_t begin, std::int64_t end) {
-      for (const FoldPair& step : steps) {
+      for (const ReductionStep& step : steps) {
         add_chunk<T>(elements[static_cast<std::size_t>(step.into)],
                      elements[static_cast<std::size_t>(step.from)], begin, end);
       }

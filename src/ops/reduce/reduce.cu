@@ -44,10 +44,10 @@ struct FoldList {
 /// afterwards.
 class FoldOrder {
  public:
-  FoldOrder(std::size_t parts, std::span<const FoldPair> steps)
+  FoldOrder(std::size_t parts, std::span<const ReductionStep> steps)
       : addends_(parts), is_added_(parts, false) {
     fits_ = parts <= kMostParts;
-    for (const FoldPair& step : steps) {
+    for (const ReductionStep& step : steps) {
       const auto into = static_cast<std::size_t>(step.into);
       const auto from = static_cast<std::size_t>(step.from);
       fits_ = fits_ && !is_added_[into] && !is_added_[from];
@@ -158,7 +158,8 @@ struct SumOfSquares {
 
 }  // namespace
 
-void fold(Context& context, std::span<const TensorView> parts, std::span<const FoldPair> steps) {
+void fold(Context& context, std::span<const TensorView> parts,
+          std::span<const ReductionStep> steps) {
   const FoldOrder order(parts.size(), steps);
   const std::int64_t count = parts[0].count();
   with_floating(parts[0].dtype(), [&]<typename T>(T) {
@@ -175,7 +176,7 @@ void fold(Context& context, std::span<const TensorView> parts, std::span<const F
       }
       return;
     }
-    for (const FoldPair& step : steps) {
+    for (const ReductionStep& step : steps) {
       map(context, "fold", count, Add{},
           In<T>{parts[static_cast<std::size_t>(step.from)].template device<T>()},
           InOut<T>{parts[static_cast<std::size_t>(step.into)].template device<T>()});

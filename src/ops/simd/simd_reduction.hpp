@@ -33,7 +33,7 @@ T folded(std::array<T, kAll>& lanes, const Combine& combine) {
 /// Sum of term(0) ... term(count - 1), each of type Term: sixteen interleaved partial sums a run of
 /// 1024 terms, runs added in double. The order is a function of `count` alone.
 template <typename Term, typename Function>
-double lane_sum(std::int64_t count, const Function& term) {
+double simd_sum(std::int64_t count, const Function& term) {
   constexpr std::int64_t kLanes = 16;
   constexpr std::int64_t kRun = 1024;
   double total = 0.0;
@@ -57,7 +57,7 @@ double lane_sum(std::int64_t count, const Function& term) {
 
 /// The largest of term(0) ... term(count - 1); a NaN among them is passed over. Pre: count >= 1.
 template <typename Term, typename Function>
-Term lane_max(std::int64_t count, const Function& term) {
+Term simd_max(std::int64_t count, const Function& term) {
   constexpr std::int64_t kLanes = 16;
   std::array<Term, kLanes> lanes;
   lanes.fill(term(0));

@@ -7,8 +7,8 @@
 
 namespace strata::ops {
 
-/// Rows and columns of a block that turn_block() turns.
-inline constexpr std::int64_t kTurnBlock = 8;
+/// Rows and columns of a block that transpose_block() turns.
+inline constexpr std::int64_t kTransposeBlock = 8;
 
 using EightFloats [[gnu::vector_size(32)]] = float;
 
@@ -26,11 +26,12 @@ inline void load_floats(EightFloats& vector, const BFloat16* from) {
   std::memcpy(&vector, &words, sizeof(vector));
 }
 
-/// to[c * to_stride + r] = from[r * from_stride + c] for a square of kTurnBlock: pairs, fours and
-/// halves of its rows change places.
+/// to[c * to_stride + r] = from[r * from_stride + c] for a square of kTransposeBlock: pairs, fours
+/// and halves of its rows change places.
 template <typename Stored>
-void turn_block(const Stored* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
-  constexpr int kRows = static_cast<int>(kTurnBlock);
+void transpose_block(const Stored* from, std::int64_t from_stride, float* to,
+                     std::int64_t to_stride) {
+  constexpr int kRows = static_cast<int>(kTransposeBlock);
   EightFloats row[kRows];
   EightFloats pair[kRows];
   for (int i = 0; i < kRows; ++i) {
@@ -58,10 +59,10 @@ void turn_block(const Stored* from, std::int64_t from_stride, float* to, std::in
   }
 }
 
-inline void turn_block(const double* from, std::int64_t from_stride, double* to,
-                       std::int64_t to_stride) {
-  for (std::int64_t row = 0; row < kTurnBlock; ++row) {
-    for (std::int64_t c = 0; c < kTurnBlock; ++c) {
+inline void transpose_block(const double* from, std::int64_t from_stride, double* to,
+                            std::int64_t to_stride) {
+  for (std::int64_t row = 0; row < kTransposeBlock; ++row) {
+    for (std::int64_t c = 0; c < kTransposeBlock; ++c) {
       to[c * to_stride + row] = from[row * from_stride + c];
     }
   }

@@ -295,7 +295,7 @@ void add_empty_cases(std::vector<Case>& cases) {
                        mean_squared_error(context, t[0], t[1], 0, 0.125, t[2], sums);
                      });
                    }});
-  const std::array<FoldPair, 1> steps{{{0, 1}}};
+  const std::array<ReductionStep, 1> steps{{{0, 1}}};
   cases.push_back({"combine_cross_entropy_of_nothing",
                    {computed(Role::kRead, {2, 0, kCrossEntropyParts}), ids(rows, 0, 70),
                     computed(Role::kWritten, rows)},

@@ -7,7 +7,7 @@ namespace {
 using Stored = __nv_bfloat16;
 
 template <int kColumns>
-__global__ void __launch_bounds__(kMatrixThreads)
+__global__ void __launch_bounds__(kTensorCoreThreads)
     products_kernel(HeadRows<const Stored> a, HeadRows<const Stored> b, float* dots,
                     HeadRows<Stored> weighted, bool aligned) {
   Stored* const a_tile = shared_memory<Stored>();
@@ -40,8 +40,9 @@ void run(Context& context, const ConstTensorView& a, const ConstTensorView& b,
   const HeadRows<const Stored> b_rows{b.device<Stored>(), kColumns};
   const HeadRows<Stored> to{weighted.device<Stored>(), kColumns};
   constexpr std::int64_t kBytes = 2 * kSide * kColumns * sizeof(Stored);
-  launch(context, "matrix products", {1, kMatrixThreads, kBytes}, products_kernel<kColumns>, a_rows,
-         b_rows, dots.device<float>(), to, begin_at_pieces({a_rows.data, b_rows.data, to.data}));
+  launch(context, "matrix products", {1, kTensorCoreThreads, kBytes}, products_kernel<kColumns>,
+         a_rows, b_rows, dots.device<float>(), to,
+         begin_at_pieces({a_rows.data, b_rows.data, to.data}));
 }
 
 }  // namespace

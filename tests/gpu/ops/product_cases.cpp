@@ -23,12 +23,12 @@ std::string name_of_product(const std::string& what, const Product& product) {
 void add_transposes(std::vector<Case>& cases, const Product& p) {
   for (const Transpose a : {Transpose::kNo, Transpose::kYes}) {
     for (const Transpose b : {Transpose::kNo, Transpose::kYes}) {
-      const bool turned_a = a == Transpose::kYes;
-      const bool turned_b = b == Transpose::kYes;
-      const std::string form = std::string(turned_a ? "t" : "n") + (turned_b ? "t" : "n");
+      const bool transposed_a = a == Transpose::kYes;
+      const bool transposed_b = b == Transpose::kYes;
+      const std::string form = std::string(transposed_a ? "t" : "n") + (transposed_b ? "t" : "n");
       add_case(cases, name_of_product("matmul_" + form, p),
-               {read(turned_a ? Shape{p.k, p.m} : Shape{p.m, p.k}),
-                read(turned_b ? Shape{p.n, p.k} : Shape{p.k, p.n}), written({p.m, p.n})},
+               {read(transposed_a ? Shape{p.k, p.m} : Shape{p.m, p.k}),
+                read(transposed_b ? Shape{p.n, p.k} : Shape{p.k, p.n}), written({p.m, p.n})},
                [=](Context& context, const Tensors& t) {
                  matmul(context, t[0], t[1], t[2], {.transpose_a = a, .transpose_b = b});
                });

@@ -59,7 +59,7 @@ TEST(CudaRecorder, RecordedDropoutMovesWithItsOrigin) {
   const Buffer mask_memory(context.device(), kRows * kWidth);
   const TensorView x = memory.view(0, {kRows, kWidth}, DType::kFloat32);
   const TensorView mask = mask_memory.view(0, {kRows, kWidth}, DType::kUint8);
-  Recorder recorder(context);
+  GraphCache recorder(context);
   recorder.enable();
   std::int64_t calls = 0;
   for (std::int64_t step = 0; step < 5; ++step) {
@@ -93,7 +93,7 @@ TEST(CudaRecorder, RecordsAnewWhenScratchMemoryHasMoved) {
   };
   std::vector<float> ones(1 << 20, 1.0F);
   device::copy_tensor(view_of(ones, x.shape()), x);
-  Recorder recorder(context);
+  GraphCache recorder(context);
   recorder.enable();
   std::int64_t calls = 0;
   const auto run = [&] {
@@ -121,7 +121,7 @@ TEST(CudaRecorder, DoesOtherWorkUnderOtherKeysAndNothingOfItselfBeforeItIsEnable
     GTEST_SKIP() << "no GPU";
   }
   Context context = Context::cuda(Device::cuda(0));
-  Recorder recorder(context);
+  GraphCache recorder(context);
   std::int64_t calls = 0;
   for (int i = 0; i < 3; ++i) {
     recorder.run({0}, [&] { ++calls; });
@@ -134,7 +134,7 @@ TEST(CudaRecorder, DoesOtherWorkUnderOtherKeysAndNothingOfItselfBeforeItIsEnable
   EXPECT_EQ(calls, 6);
   EXPECT_EQ(recorder.graphs(), 0);
   Context cpu(1);
-  EXPECT_THROW(Recorder(cpu).enable(), std::logic_error);
+  EXPECT_THROW(GraphCache(cpu).enable(), std::logic_error);
 }
 
 TEST(CudaRecorder, SaysWhatToDoWhereWorkCannotBeRecorded) {
@@ -142,7 +142,7 @@ TEST(CudaRecorder, SaysWhatToDoWhereWorkCannotBeRecorded) {
     GTEST_SKIP() << "no GPU";
   }
   Context context = Context::cuda(Device::cuda(0));
-  Recorder recorder(context);
+  GraphCache recorder(context);
   recorder.enable();
   const auto run = [&](std::int64_t key, const std::function<void()>& work) {
     recorder.run({key}, [] {});

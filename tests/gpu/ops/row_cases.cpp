@@ -144,7 +144,7 @@ void add_batch_norms(std::vector<Case>& cases, const Shape& shape, const std::st
 }
 
 void add_joined_statistics(std::vector<Case>& cases) {
-  const std::array<FoldPair, 4> steps{{{0, 1}, {2, 3}, {0, 2}, {0, 4}}};
+  const std::array<ReductionStep, 4> steps{{{0, 1}, {2, 3}, {0, 2}, {0, 4}}};
   add_case(
       cases, "combine_statistics", {read({5, 2, 300}), written({300}), written({300})},
       [=](Context& context, const Tensors& t) {
@@ -162,7 +162,7 @@ void add_joined_statistics(std::vector<Case>& cases) {
 }
 
 /// The additions of a balanced tree over parts [begin, end).
-void add_tree(std::int64_t begin, std::int64_t end, std::vector<FoldPair>& steps) {
+void add_tree(std::int64_t begin, std::int64_t end, std::vector<ReductionStep>& steps) {
   if (end - begin > 1) {
     const std::int64_t middle = begin + (end - begin) / 2;
     add_tree(begin, middle, steps);
@@ -173,7 +173,7 @@ void add_tree(std::int64_t begin, std::int64_t end, std::vector<FoldPair>& steps
 
 /// Folds of the matrices of t[0]; t[1] gets those that hold sums, `results`.
 void add_fold(std::vector<Case>& cases, const std::string& name, const Shape& parts,
-              const std::vector<FoldPair>& steps, const std::vector<std::int64_t>& results) {
+              const std::vector<ReductionStep>& steps, const std::vector<std::int64_t>& results) {
   const std::int64_t part = parts.count() / parts[0];
   add_case(
       cases, "fold_" + name, {updated(parts), written({std::ssize(results), part})},
@@ -199,7 +199,7 @@ void add_fold(std::vector<Case>& cases, const std::string& name, const Shape& pa
 void add_folds(std::vector<Case>& cases) {
   // Of parts of 1004 elements all begin at multiples of 16 bytes, of 1007 few.
   for (const std::int64_t count : {2, 3, 5, 8, 64}) {
-    std::vector<FoldPair> tree;
+    std::vector<ReductionStep> tree;
     add_tree(0, count, tree);
     for (const std::int64_t part : {1004, 1007}) {
       add_fold(cases, "tree_of_" + std::to_string(count) + "_of_" + std::to_string(part),
@@ -210,10 +210,10 @@ void add_folds(std::vector<Case>& cases) {
   add_fold(cases, "elsewhere", {4, 1007}, {{0, 1}, {3, 2}, {3, 0}}, {3});
   add_fold(cases, "several_trees", {6, 1004}, {{0, 1}, {2, 3}, {5, 2}}, {0, 4, 5});
   // More parts than a pass takes, a deeper tree, and a part that is added twice.
-  std::vector<FoldPair> tree;
+  std::vector<ReductionStep> tree;
   add_tree(0, 70, tree);
   add_fold(cases, "tree_of_70", {70, 1004}, tree, {0});
-  std::vector<FoldPair> chain;
+  std::vector<ReductionStep> chain;
   for (std::int64_t i = 11; i > 0; --i) {
     chain.push_back({i - 1, i});
   }
@@ -309,7 +309,7 @@ void add_shards(std::vector<Case>& cases, const std::string& name, const Operand
        {logits, ids({rows}, 0, vocabulary), computed(Role::kWritten, {3, rows, kCrossEntropyParts}),
         computed(Role::kWritten, {rows})},
        [=](Context& context, const Tensors& t) {
-         const std::array<FoldPair, 2> steps{{{1, 2}, {0, 1}}};
+         const std::array<ReductionStep, 2> steps{{{1, 2}, {0, 1}}};
          const auto shard_of = [=](const TensorView& all, std::int64_t s, std::int64_t columns) {
            return all.flat_slice(s * rows * columns, rows * columns).reshaped({rows, columns});
          };
@@ -382,7 +382,7 @@ void add_loss_cases(std::vector<Case>& cases) {
     // All logits of all shards are the largest: the first of the first shard counts.
     add_shards(cases, "equals" + of, {.shape = {3, 60, columns}, .low = 1.0, .high = 1.0});
   }
-  const std::array<FoldPair, 2> steps{{{0, 1}, {0, 2}}};
+  const std::array<ReductionStep, 2> steps{{{0, 1}, {0, 2}}};
   cases.push_back({"combine_cross_entropy",
                    {positive({3, 300, kCrossEntropyParts}), ids({300}, -1, 31),
                     computed(Role::kWritten, {300})},

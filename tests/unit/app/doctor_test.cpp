@@ -39,7 +39,7 @@ std::vector<RankFacts> good_launch() {
 }
 
 TEST(Doctor, HasNothingToSayOfAGoodLaunch) {
-  EXPECT_THAT(complaints(good_launch()), IsEmpty());
+  EXPECT_THAT(problems(good_launch()), IsEmpty());
 }
 
 TEST(Doctor, IsContentWithCpusAlone) {
@@ -50,16 +50,16 @@ TEST(Doctor, IsContentWithCpusAlone) {
     facts.nccl_absence = "libnccl.so.2 was not found on this node";
     facts.versions.front().version = "built for, but not found on this node";
   }
-  EXPECT_THAT(complaints(ranks), IsEmpty());
+  EXPECT_THAT(problems(ranks), IsEmpty());
 }
 
 TEST(Doctor, NamesRanksThatShareAGpuOfOneNode) {
   std::vector<RankFacts> ranks = good_launch();
   ranks[3].gpu_bus_id = ranks[2].gpu_bus_id;
   // Two slices of a card.
-  EXPECT_THAT(complaints(ranks), IsEmpty());
+  EXPECT_THAT(problems(ranks), IsEmpty());
   ranks[3].gpu_uuid = ranks[2].gpu_uuid;
-  EXPECT_THAT(complaints(ranks),
+  EXPECT_THAT(problems(ranks),
               ElementsAre(HasSubstr("ranks 2 and 3 share the GPU 0000:00:00.0 of node2")));
 }
 
@@ -67,22 +67,22 @@ TEST(Doctor, NamesRanksWithoutAGpuWhereOthersHaveOne) {
   std::vector<RankFacts> ranks = good_launch();
   ranks[2].gpu_bus_id = "";
   ranks[3].gpu_bus_id = "";
-  EXPECT_THAT(complaints(ranks), ElementsAre(AllOf(HasSubstr("ranks 2 and 3 see no GPU"),
-                                                   HasSubstr("node2"), HasSubstr("run.device"))));
+  EXPECT_THAT(problems(ranks), ElementsAre(AllOf(HasSubstr("ranks 2 and 3 see no GPU"),
+                                                 HasSubstr("node2"), HasSubstr("run.device"))));
 }
 
 TEST(Doctor, NamesGpusThatDoNotReachEachOther) {
   std::vector<RankFacts> ranks = good_launch();
   ranks[1].unreachable = {"0000:00:00.0"};
   EXPECT_THAT(
-      complaints(ranks),
+      problems(ranks),
       ElementsAre(HasSubstr("0000:01:00.0 of rank 1 on node1 does not reach 0000:00:00.0")));
 }
 
 TEST(Doctor, NamesAGpuThatDoesNotAnswer) {
   std::vector<RankFacts> ranks = good_launch();
   ranks[1].gpu_failure = "asking for its memory failed";
-  EXPECT_THAT(complaints(ranks), ElementsAre("rank 1 on node1: asking for its memory failed"));
+  EXPECT_THAT(problems(ranks), ElementsAre("rank 1 on node1: asking for its memory failed"));
 }
 
 TEST(Doctor, WantsADriverOfTheRuntimesMajorVersion) {
@@ -90,10 +90,10 @@ TEST(Doctor, WantsADriverOfTheRuntimesMajorVersion) {
   for (RankFacts& facts : ranks) {
     facts.runtime_version = 13010;
   }
-  EXPECT_THAT(complaints(ranks), IsEmpty());
+  EXPECT_THAT(problems(ranks), IsEmpty());
   ranks[2].driver_version = ranks[3].driver_version = 12040;
-  EXPECT_THAT(complaints(ranks), ElementsAre(AllOf(HasSubstr("driver of node2 serves CUDA 12.4"),
-                                                   HasSubstr("built with 13.1"))));
+  EXPECT_THAT(problems(ranks), ElementsAre(AllOf(HasSubstr("driver of node2 serves CUDA 12.4"),
+                                                 HasSubstr("built with 13.1"))));
 }
 
 TEST(Doctor, NamesALibraryThatIsMissingOnANodeOnce) {
@@ -101,7 +101,7 @@ TEST(Doctor, NamesALibraryThatIsMissingOnANodeOnce) {
   for (RankFacts& facts : ranks) {
     facts.versions.front() = {"cuDNN", "built for, but not found on this node"};
   }
-  EXPECT_THAT(complaints(ranks),
+  EXPECT_THAT(problems(ranks),
               ElementsAre(AllOf(HasSubstr("cuDNN is"), HasSubstr("on node1: install it")),
                           AllOf(HasSubstr("cuDNN is"), HasSubstr("on node2: install it"))));
 }
@@ -110,7 +110,7 @@ TEST(Doctor, NamesARankWithAnotherBuildOrLibrary) {
   std::vector<RankFacts> ranks = good_launch();
   ranks[3].versions = {{"NCCL", "2.27.0"}, {"executable", "34cd"}};
   EXPECT_THAT(
-      complaints(ranks),
+      problems(ranks),
       ElementsAre(HasSubstr("rank 3 on node2 has NCCL 2.27.0 and rank 0 on node1 2.28.9"),
                   HasSubstr("rank 3 on node2 has executable 34cd and rank 0 on node1 12ab")));
 }
@@ -119,7 +119,7 @@ TEST(Doctor, CountsThreadsOnSharedCores) {
   std::vector<RankFacts> ranks = good_launch();
   ranks[1].cores = "0-3";
   ranks[1].threads = 2;
-  EXPECT_THAT(complaints(ranks),
+  EXPECT_THAT(problems(ranks),
               ElementsAre(HasSubstr("ranks 0 and 1 have 6 threads on 4 cores of node1 (0-3)")));
 }
 

@@ -186,9 +186,10 @@ void groups_follow_the_grid(Communicator& world, Findings& findings) {
     }
     const grid::Grid grid{.data = data, .pipeline = world.size() / data};
     const Groups groups = make_groups(world, grid);
-    findings.require_that(groups.place == grid.coordinates_of(world.rank()), "place on the grid");
-    findings.require_equal(groups.data->rank(), groups.place.data, "rank in the data group");
-    findings.require_equal(groups.pipeline->rank(), groups.place.pipeline, "pipeline rank");
+    findings.require_that(groups.coordinates == grid.coordinates_of(world.rank()),
+                          "place on the grid");
+    findings.require_equal(groups.data->rank(), groups.coordinates.data, "rank in the data group");
+    findings.require_equal(groups.pipeline->rank(), groups.coordinates.pipeline, "pipeline rank");
     findings.require_equal(groups.tensor->size(), 1, "size of the tensor group");
     findings.require_equal(groups.data->name(), "data group", "name");
     const auto members_of = [&](Communicator& group) {
@@ -310,10 +311,10 @@ void patience_ends_a_wait_in_vain(Communicator& world, Findings& findings) {
   Values received{0};
   Request receive;
   if (world.rank() == last) {
-    const Patience usual = world.patience();
-    world.set_patience({.seconds = kPatienceSeconds});
+    const Timeout usual = world.timeout();
+    world.set_timeout({.seconds = kPatienceSeconds});
     receive = world.receive(writable(received), 0, Tag::kGradient);
-    world.set_patience(usual);
+    world.set_timeout(usual);
     const double begin = seconds();
     std::string text;
     try {

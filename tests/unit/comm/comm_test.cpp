@@ -20,7 +20,7 @@ class ThreadRanks : public testing::TestWithParam<std::tuple<CommCase, std::int6
 
 TEST_P(ThreadRanks, Pass) {
   const auto& [comm_case, ranks] = GetParam();
-  run_thread_ranks(ranks, [&, &body = comm_case](Communicator& world) {
+  run_in_process_ranks(ranks, [&, &body = comm_case](Communicator& world) {
     const std::string report = run_case(body, world);
     if (world.rank() == 0) {
       EXPECT_EQ(report, "");
@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, ThreadRanks,
 TEST(RunThreadRanks, ThrowsTheErrorOfTheRankThatFailedFirstAndEndsTheOthersWaits) {
   const std::string text = strata::test::error_of(
       [] {
-        run_thread_ranks(3, [](Communicator& world) {
+        run_in_process_ranks(3, [](Communicator& world) {
           if (world.rank() == 1) {
             fail(ExitCode::kData, "the disk is gone");
           }
@@ -51,7 +51,7 @@ TEST(RunThreadRanks, ThrowsTheErrorOfTheRankThatFailedFirstAndEndsTheOthersWaits
 }
 
 TEST(Communicator, RefusesMessagesToNobodyAndToItself) {
-  run_thread_ranks(2, [](Communicator& world) {
+  run_in_process_ranks(2, [](Communicator& world) {
     std::int64_t value = 0;
     const auto payload = payload_of(std::span(&value, 1));
     EXPECT_THROW(static_cast<void>(world.send(payload, world.rank(), Tag::kSetup)),

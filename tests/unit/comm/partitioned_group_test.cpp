@@ -12,9 +12,9 @@
 namespace strata::comm::test {
 namespace {
 
-TEST(PartGroup, CountsMessagesWithoutWhatIsComputedMeanwhile) {
+TEST(PartitionedGroup, CountsMessagesWithoutWhatIsComputedMeanwhile) {
   SlowGroup slow(0.02);
-  PartGroup group(slow, 2);
+  PartitionedGroup group(slow, 2);
   std::vector<float> mine(1);
   std::vector<float> all(2);
   const double begin = now_seconds();

@@ -94,7 +94,7 @@ void for_each_group(const Body& body) {
       if (shards % ranks != 0) {
         continue;
       }
-      run_thread_ranks(ranks, [&](Communicator& world) {
+      run_in_process_ranks(ranks, [&](Communicator& world) {
         for (const std::int64_t rows : {12, 7, 3}) {
           SCOPED_TRACE(
               fmt::format("rank {} of {}, {} shards, {} rows", world.rank(), ranks, shards, rows));
@@ -107,7 +107,7 @@ void for_each_group(const Body& body) {
 }
 
 TEST(ShardGroup, DealsShardsAndRowsInOrder) {
-  run_thread_ranks(4, [](Communicator& world) {
+  run_in_process_ranks(4, [](Communicator& world) {
     const ShardGroup group(world, 8, Summation::kInvariant);
     EXPECT_EQ(group.shards(), 8);
     EXPECT_EQ(group.ranks(), 4);
@@ -203,7 +203,7 @@ TEST(ShardGroup, StepsAddOnePartAShardInTheSameOrder) {
     for (std::int64_t s = 0; s < shards; ++s) {
       parts.push_back(static_cast<float>(element(s, 4)));
     }
-    for (const ops::FoldPair& step : group.steps()) {
+    for (const ReductionStep& step : group.steps()) {
       parts[static_cast<std::size_t>(step.into)] += parts[static_cast<std::size_t>(step.from)];
     }
     EXPECT_EQ(parts.front(), sum_over<float>({0, shards}, 4));
@@ -212,7 +212,7 @@ TEST(ShardGroup, StepsAddOnePartAShardInTheSameOrder) {
 
 TEST(ShardGroup, LetsTheLibraryAddInFastMode) {
   for (const std::int64_t ranks : {1, 2, 4}) {
-    run_thread_ranks(ranks, [&](Communicator& world) {
+    run_in_process_ranks(ranks, [&](Communicator& world) {
       constexpr std::int64_t kRows = 7;
       ops::Context context(1);
       ShardGroup group(world, ranks, Summation::kLibrary);
@@ -229,13 +229,13 @@ TEST(ShardGroup, LetsTheLibraryAddInFastMode) {
       }
     });
   }
-  run_thread_ranks(2, [](Communicator& world) {
+  run_in_process_ranks(2, [](Communicator& world) {
     EXPECT_THROW(ShardGroup(world, 4, Summation::kLibrary), std::logic_error);
   });
 }
 
 TEST(ShardGroup, CountsTheSecondsOfItsMessages) {
-  run_thread_ranks(2, [](Communicator& world) {
+  run_in_process_ranks(2, [](Communicator& world) {
     ops::Context context(1);
     ShardGroup group(world, 4, Summation::kInvariant);
     Memory<float> memory(group, 12);
@@ -249,7 +249,7 @@ TEST(ShardGroup, CountsTheSecondsOfItsMessages) {
 }
 
 TEST(ShardGroup, RefusesShardsThatItsRanksDoNotDivide) {
-  run_thread_ranks(2, [](Communicator& world) {
+  run_in_process_ranks(2, [](Communicator& world) {
     EXPECT_THROW(ShardGroup(world, 3, Summation::kInvariant), std::logic_error);
   });
 }

@@ -24,7 +24,7 @@ TEST(CudaStaged, WaitsForTheGpuAreComputingAndThoseForMessagesAreNot) {
   auto host = std::make_unique<SlowGroup>(0.0);
   const SlowGroup& slow = *host;
   const std::unique_ptr<Communicator> group = staged(std::move(host), stream);
-  PartGroup parts(*group, 2);
+  PartitionedGroup parts(*group, 2);
   constexpr std::int64_t kBytes = std::int64_t{16} << 20;
   const device::Buffer from(device, kBytes);
   const device::Buffer to(device, kBytes);

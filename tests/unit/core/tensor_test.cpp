@@ -55,7 +55,7 @@ TEST(TensorView, GivesItsElementsAsTheirTypeOnly) {
   EXPECT_EQ(tensor.bytes(), 24);
   EXPECT_EQ(tensor.host<float>()[4], 5.0F);
   EXPECT_THROW(static_cast<void>(tensor.host<double>()), std::logic_error);
-  const TensorView elsewhere(tensor.raw(), tensor.shape(), tensor.dtype(), Place::kCuda);
+  const TensorView elsewhere(tensor.raw(), tensor.shape(), tensor.dtype(), MemorySpace::kCuda);
   EXPECT_THROW(static_cast<void>(elsewhere.host<float>()), std::logic_error);
   EXPECT_EQ(static_cast<void*>(elsewhere.device<float>()), static_cast<void*>(values.data()));
   EXPECT_THROW(static_cast<void>(elsewhere.device<double>()), std::logic_error);

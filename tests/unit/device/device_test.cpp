@@ -21,7 +21,7 @@ namespace {
 
 TEST(Device, KnowsItsPlaceAndName) {
   EXPECT_EQ(Device::cpu().kind(), DeviceKind::kCpu);
-  EXPECT_EQ(Device::cpu().place(), Place::kHost);
+  EXPECT_EQ(Device::cpu().memory_space(), MemorySpace::kHost);
   EXPECT_EQ(Device::cpu().text(), "cpu");
   EXPECT_EQ(enum_from_name<DeviceKind>("cuda"), DeviceKind::kCuda);
 }
@@ -53,7 +53,7 @@ TEST(Buffer, ViewsLieWithinIt) {
   const Buffer buffer(Device::cpu(), 100);
   const TensorView view = buffer.view(16, {3, 7}, DType::kFloat32);
   EXPECT_EQ(view.raw(), buffer.raw() + 16);
-  EXPECT_EQ(view.place(), Place::kHost);
+  EXPECT_EQ(view.memory_space(), MemorySpace::kHost);
   EXPECT_THROW(static_cast<void>(buffer.view(20, {3, 7}, DType::kFloat32)), std::logic_error);
   EXPECT_THROW(static_cast<void>(buffer.view(-4, {1}, DType::kFloat32)), std::logic_error);
   EXPECT_THROW(static_cast<void>(buffer.view(4, {1}, DType::kFloat64)), std::logic_error);

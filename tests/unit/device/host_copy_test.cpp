@@ -23,7 +23,7 @@ TEST(HostCopy, OfNothingIsNothing) {
   HostCopy none;
   none.update(stream);
   EXPECT_TRUE(none.view().empty());
-  HostCopy empty(TensorView(nullptr, Shape{0}, DType::kFloat64, Place::kCuda));
+  HostCopy empty(TensorView(nullptr, Shape{0}, DType::kFloat64, MemorySpace::kCuda));
   empty.update(stream);
   EXPECT_TRUE(empty.view().host<double>().empty());
 }

@@ -15,12 +15,12 @@ namespace strata::grid {
 namespace {
 
 double dearest_of(const std::vector<double>& costs, const std::vector<Range>& stages) {
-  double dearest = 0.0;
+  double slowest = 0.0;
   for (const Range& stage : stages) {
-    dearest = std::max(
-        dearest, std::accumulate(costs.begin() + stage.begin, costs.begin() + stage.end, 0.0));
+    slowest = std::max(
+        slowest, std::accumulate(costs.begin() + stage.begin, costs.begin() + stage.end, 0.0));
   }
-  return dearest;
+  return slowest;
 }
 
 /// Every split into non-empty runs, those with longer earlier stages first.

@@ -19,7 +19,7 @@ std::string expression(std::int64_t begin, std::int64_t end) {
   return "(" + expression(begin, middle) + "+" + expression(middle, end) + ")";
 }
 
-void add(std::vector<std::string>& parts, const FoldStep& step) {
+void add(std::vector<std::string>& parts, const ReductionStep& step) {
   std::string& into = parts.at(static_cast<std::size_t>(step.into));
   std::string& from = parts.at(static_cast<std::size_t>(step.from));
   ASSERT_FALSE(into.empty());
@@ -29,14 +29,14 @@ void add(std::vector<std::string>& parts, const FoldStep& step) {
 }
 
 /// What a holder of `leaves` has in its accumulators after the last of them.
-std::vector<std::string> run(const RunningFold& fold, const Range& leaves) {
+std::vector<std::string> run(const RunningReduction& fold, const Range& leaves) {
   std::vector<std::string> accumulators(static_cast<std::size_t>(fold.accumulators));
   for (std::int64_t i = 0; i < leaves.count(); ++i) {
     std::string& slot =
         accumulators.at(static_cast<std::size_t>(fold.accumulator.at(static_cast<std::size_t>(i))));
     EXPECT_TRUE(slot.empty()) << "leaf " << i << " overwrites " << slot;
     slot = std::to_string(leaves.begin + i);
-    for (const FoldStep& step : fold.after.at(static_cast<std::size_t>(i))) {
+    for (const ReductionStep& step : fold.after.at(static_cast<std::size_t>(i))) {
       add(accumulators, step);
     }
   }
@@ -56,7 +56,7 @@ void expect_one_expression(const FoldOf& fold_of) {
       std::vector<std::string> parts;
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
         const Range own = even_part(lanes, ranks, rank);
-        const RunningFold fold = fold_of(tree, own);
+        const RunningReduction fold = fold_of(tree, own);
         const std::vector<std::string> accumulators = run(fold, own);
         for (std::size_t n = 0; n < accumulators.size(); ++n) {
           if (n < fold.nodes.size()) {
@@ -69,7 +69,7 @@ void expect_one_expression(const FoldOf& fold_of) {
         EXPECT_EQ(fold.nodes, tree.nodes_within(own));
         nodes.insert(nodes.end(), fold.nodes.begin(), fold.nodes.end());
       }
-      for (const FoldStep& step : fold_steps(tree, nodes)) {
+      for (const ReductionStep& step : reduction_steps(tree, nodes)) {
         add(parts, step);
       }
       EXPECT_EQ(parts.front(), expression(0, lanes)) << lanes << " lanes on " << ranks << " ranks";
@@ -78,11 +78,11 @@ void expect_one_expression(const FoldOf& fold_of) {
 }
 
 TEST(SumTree, IsOneExpressionForEveryNumberOfRanks) {
-  expect_one_expression(running_fold);
+  expect_one_expression(running_reduction);
 }
 
 TEST(SumTree, IsTheSameWhereLeavesComeAllAtATime) {
-  expect_one_expression(joint_fold);
+  expect_one_expression(joint_reduction);
 }
 
 TEST(SumTree, NodesWithinAnyRangeCoverItAndAreAsFewAsCanBe) {
@@ -106,10 +106,10 @@ TEST(SumTree, NodesWithinAnyRangeCoverItAndAreAsFewAsCanBe) {
   }
 }
 
-TEST(RunningFold, NeedsAboutTheLogarithmOfTheLeaves) {
+TEST(RunningReduction, NeedsAboutTheLogarithmOfTheLeaves) {
   const std::vector<std::int64_t> expected{1, 2, 3, 3, 4, 4, 4, 4, 5};
   for (std::int64_t leaves = 1; leaves <= 9; ++leaves) {
-    EXPECT_EQ(running_fold(SumTree(leaves), {0, leaves}).accumulators,
+    EXPECT_EQ(running_reduction(SumTree(leaves), {0, leaves}).accumulators,
               expected[static_cast<std::size_t>(leaves) - 1])
         << leaves;
   }
@@ -121,10 +121,10 @@ TEST(SumTree, FoldsAsManyLeavesAsASettingAllows) {
   for (std::int64_t leaf = 0; leaf < kLeaves; ++leaf) {
     leaves.push_back({leaf, leaf + 1});
   }
-  const std::vector<FoldStep> steps = fold_steps(SumTree(kLeaves), leaves);
+  const std::vector<ReductionStep> steps = reduction_steps(SumTree(kLeaves), leaves);
   ASSERT_EQ(steps.size(), leaves.size() - 1);
-  EXPECT_EQ(steps.front(), (FoldStep{0, 1}));
-  EXPECT_EQ(steps.back(), (FoldStep{0, kLeaves / 2}));
+  EXPECT_EQ(steps.front(), (ReductionStep{0, 1}));
+  EXPECT_EQ(steps.back(), (ReductionStep{0, kLeaves / 2}));
 }
 
 TEST(SumInTree, AddsAsTheTreeDoes) {
@@ -142,7 +142,7 @@ TEST(SumTree, RefusesWhatIsNoSum) {
   const SumTree tree(4);
   EXPECT_THROW(static_cast<void>(tree.nodes_within({0, 5})), std::logic_error);
   EXPECT_THROW(static_cast<void>(tree.nodes_within({2, 2})), std::logic_error);
-  EXPECT_THROW(static_cast<void>(fold_steps(tree, std::vector<Range>{{0, 2}, {3, 4}})),
+  EXPECT_THROW(static_cast<void>(reduction_steps(tree, std::vector<Range>{{0, 2}, {3, 4}})),
                std::logic_error);
 }
 

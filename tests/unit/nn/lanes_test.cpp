@@ -30,24 +30,26 @@ class Bench {
         bench(model, spec_for(model, lanes, rows, order), comm::ShardGroup(1), &group),
         sink(bench.layout().elements) {
     for (std::int64_t k = 0; k < lanes; ++k) {
-      together.push_back({.number = k, .turn = k, .first_sample = k * rows});
+      concurrent.push_back({.number = k, .execution_index = k, .first_sample = k * rows});
     }
   }
 
   static StageSpec spec_for(const Model& model, std::int64_t lanes, std::int64_t rows,
                             BackwardOrder order) {
     StageSpec spec = spec_of<double>({1, model.layer_count()}, rows);
-    spec.pass.together = lanes;
+    spec.pass.concurrent_lanes = lanes;
     spec.order = order;
     return spec;
   }
 
   /// Values of all lanes, one after the other.
   std::vector<double> forward(const std::vector<double>& input) {
-    scatter(input, [&](std::int64_t turn) { return bench.stage().inputs_of(turn).front(); });
-    bench.stage().forward(together, Mode::kTraining);
+    scatter(input, [&](std::int64_t execution_index) {
+      return bench.stage().inputs_of(execution_index).front();
+    });
+    bench.stage().forward(concurrent, Mode::kTraining);
     std::vector<double> outputs;
-    for (const Microbatch& microbatch : together) {
+    for (const Microbatch& microbatch : concurrent) {
       const std::span<const double> values =
           bench.stage().outputs_of(microbatch).front().host<double>();
       outputs.insert(outputs.end(), values.begin(), values.end());
@@ -57,31 +59,32 @@ class Bench {
 
   /// The input's gradient; the weights' are in the sink.
   std::vector<double> backward(const std::vector<double>& output_gradient) {
-    scatter(output_gradient,
-            [&](std::int64_t turn) { return bench.stage().output_gradients_of(turn).front(); });
-    bench.stage().backward_input(together, sink);
-    bench.stage().backward_weight(together, sink);
+    scatter(output_gradient, [&](std::int64_t execution_index) {
+      return bench.stage().output_gradients_of(execution_index).front();
+    });
+    bench.stage().backward_input(concurrent, sink);
+    bench.stage().backward_weight(concurrent, sink);
     std::vector<double> gradient;
-    for (const Microbatch& microbatch : together) {
+    for (const Microbatch& microbatch : concurrent) {
       const std::span<const double> values =
-          bench.stage().input_gradients_of(microbatch.turn).front().host<double>();
+          bench.stage().input_gradients_of(microbatch.execution_index).front().host<double>();
       gradient.insert(gradient.end(), values.begin(), values.end());
     }
     return gradient;
   }
 
   Model model;
-  comm::PartGroup group;
+  comm::PartitionedGroup group;
   StageBench<double> bench;
   ArenaSink<double> sink;
-  std::vector<Microbatch> together;
+  std::vector<Microbatch> concurrent;
 
  private:
   template <typename PlaceOf>
   void scatter(const std::vector<double>& values, const PlaceOf& place_of) {
     auto from = values.begin();
-    for (const Microbatch& microbatch : together) {
-      const std::span<double> place = place_of(microbatch.turn).template host<double>();
+    for (const Microbatch& microbatch : concurrent) {
+      const std::span<double> place = place_of(microbatch.execution_index).template host<double>();
       std::copy(from, from + std::ssize(place), place.begin());
       from += std::ssize(place);
     }

@@ -161,7 +161,7 @@ TEST(ModelErrors, OfNames) {
                {"\"mlp 12 name=a\"", "the name \"a\" is taken", "name="});
   // A sublayer's norm has parameters of its own.
   expect_words(tokens({"embedding 8", "layer_norm name=b.norm", "mlp 12 name=b", "head"}),
-               {"\"b.norm.gain\"", "another name", "name="});
+               {"\"b.norm.weight\"", "another name", "name="});
 }
 
 TEST(ModelErrors, AllowWhatOnlyLooksWrong) {

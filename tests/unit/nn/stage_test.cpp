@@ -180,15 +180,15 @@ TEST(Stage, SendsWhatAShortcutNeedsAlong) {
                      .outputs = kOutputs,
                      .seed = 8});
   using Tensors = std::vector<std::int64_t>;
-  EXPECT_EQ(model.crossing(0), (Tensors{kModelInput}));
-  EXPECT_EQ(model.crossing(1), (Tensors{0}));
-  EXPECT_EQ(model.crossing(2), (Tensors{0, 1}));
-  EXPECT_EQ(model.crossing(3), (Tensors{0, 2}));
-  EXPECT_EQ(model.crossing(4), (Tensors{2, 3}));
-  EXPECT_EQ(model.crossing(5), (Tensors{4}));
+  EXPECT_EQ(model.boundary_tensors(0), (Tensors{kModelInput}));
+  EXPECT_EQ(model.boundary_tensors(1), (Tensors{0}));
+  EXPECT_EQ(model.boundary_tensors(2), (Tensors{0, 1}));
+  EXPECT_EQ(model.boundary_tensors(3), (Tensors{0, 2}));
+  EXPECT_EQ(model.boundary_tensors(4), (Tensors{2, 3}));
+  EXPECT_EQ(model.boundary_tensors(5), (Tensors{4}));
   // A view is what it is a view of.
-  EXPECT_EQ(model.crossing(6), (Tensors{4}));
-  EXPECT_EQ(model.crossing(7), (Tensors{6}));
+  EXPECT_EQ(model.boundary_tensors(6), (Tensors{4}));
+  EXPECT_EQ(model.boundary_tensors(7), (Tensors{6}));
 }
 
 TEST(Stage, AddsTheGradientsOfLaterMicrobatches) {
@@ -274,7 +274,7 @@ TEST(Stage, MemoryIsWhatTheTensorsTake) {
   EXPECT_EQ(bytes_of(first, "losses of a step"), 0);
   StageSpec last = spec_of<float>({5, 7}, m);
   last.slots.losses = 5;
-  last.pass.together = 3;
+  last.pass.concurrent_lanes = 3;
   EXPECT_EQ(bytes_of(last, "losses of a step"), line(15 * 8 * ops::kLossElements));
 }
 

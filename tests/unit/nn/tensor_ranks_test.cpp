@@ -54,7 +54,7 @@ template <typename T, typename Check>
 void on_ranks(const Model& model, const StageSpec& spec, const Samples& samples, std::int64_t ranks,
               const Check& check) {
   std::mutex mutex;
-  comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
+  comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
     StageBench<T> bench(model, spec, comm::ShardGroup(world, kShards, comm::Summation::kInvariant));
     const Trained found = train(model, bench, samples);
     const std::scoped_lock lock(mutex);

@@ -41,7 +41,7 @@ void expect_traffic(const Case& c, Placement rows, std::int64_t shards, std::int
                      .shards = shards,
                      .token_rows = rows});
   const Samples samples = language_samples(1, kMicrobatch * kContext, kVocabulary);
-  comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
+  comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
     SCOPED_TRACE(fmt::format("rank {} of {}, {} shards, rows {}, {}", world.rank(), ranks, shards,
                              name_of(rows), name_of(kDTypeOf<T>)));
     CountingCommunicator counting(world);
@@ -98,9 +98,9 @@ constexpr std::int64_t kClasses = 3;
 
 /// Puts numbers where a stage that is not the first gets its inputs.
 template <typename T>
-void receive_inputs(const Stage& stage, std::int64_t turn) {
-  for (std::size_t i = 0; !stage.is_first() && i < stage.inputs_of(turn).size(); ++i) {
-    const std::span<T> place = stage.inputs_of(turn)[i].template host<T>();
+void receive_inputs(const Stage& stage, std::int64_t execution_index) {
+  for (std::size_t i = 0; !stage.is_first() && i < stage.inputs_of(execution_index).size(); ++i) {
+    const std::span<T> place = stage.inputs_of(execution_index)[i].template host<T>();
     const std::vector<T> values = numbers<T>(std::ssize(place), i);
     std::copy(values.begin(), values.end(), place.begin());
   }
@@ -117,34 +117,34 @@ void expect_lane_traffic(const std::vector<std::string>& layers, std::int64_t be
                      .seed = 3,
                      .step_microbatches = lanes,
                      .lanes = lanes});
-  comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
+  comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
     SCOPED_TRACE(fmt::format("{} lanes, rank {} of {}, {}", lanes, world.rank(), ranks,
                              name_of(kDTypeOf<T>)));
     CountingCommunicator counting(world);
-    comm::PartGroup group(counting, lanes);
+    comm::PartitionedGroup group(counting, lanes);
     StageSpec spec = spec_of<T>({begin, model.layer_count()}, kMicrobatch);
-    spec.pass.together = group.own().count();
+    spec.pass.concurrent_lanes = group.own().count();
     StageBench<T> bench(model, spec, comm::ShardGroup(1), &group);
     Stage& stage = bench.stage();
     const std::vector<T> values = numbers<T>(kMicrobatch * model.input_shape().count(), 5);
     const ConstTensorView input{std::span(values), local_shape(model.layer(0).input(), spec.pass)};
-    std::vector<Microbatch> together;
-    for (std::int64_t k = 0; k < spec.pass.together; ++k) {
-      together.push_back({.number = k,
-                          .turn = k,
-                          .input = stage.is_first() ? input : ConstTensorView(),
-                          .first_sample = (group.own().begin + k) * kMicrobatch});
+    std::vector<Microbatch> concurrent;
+    for (std::int64_t k = 0; k < spec.pass.concurrent_lanes; ++k) {
+      concurrent.push_back({.number = k,
+                            .execution_index = k,
+                            .input = stage.is_first() ? input : ConstTensorView(),
+                            .first_sample = (group.own().begin + k) * kMicrobatch});
       receive_inputs<T>(stage, k);
     }
-    stage.forward(together, Mode::kTraining);
+    stage.forward(concurrent, Mode::kTraining);
     const std::vector<std::int64_t> labels{2, 0};
-    for (const Microbatch& microbatch : together) {
+    for (const Microbatch& microbatch : concurrent) {
       stage.loss(microbatch, {std::span(labels), Shape{kMicrobatch}}, kMicrobatch, 0.25,
                  Mode::kTraining);
     }
     ArenaSink<Compute<T>> sink(bench.layout().elements);
-    stage.backward_input(together, sink);
-    stage.backward_weight(together, sink);
+    stage.backward_input(concurrent, sink);
+    stage.backward_weight(concurrent, sink);
     const LayerTraffic planned = Stage::lane_traffic(model, bench.spec(), ranks);
     EXPECT_EQ(counting.sent().messages, planned.messages);
     EXPECT_EQ(counting.sent().bytes, planned.bytes);

@@ -153,12 +153,12 @@ TEST(TransformerLayers, NameTheirParameters) {
     names.push_back(fmt::format("{} {} {}", spec.name, spec.shape.text(), spec.split));
   }
   EXPECT_EQ(names, (std::vector<std::string>{
-                       "embedding.tokens.weight 50 x 32 0", "blocks.0.attention.norm.gain 32 -1",
+                       "embedding.tokens.weight 50 x 32 0", "blocks.0.attention.norm.weight 32 -1",
                        "blocks.0.attention.qkv.weight 64 x 32 0",
-                       "blocks.0.attention.output.weight 32 x 32 1", "blocks.0.mlp.norm.gain 32 -1",
-                       "blocks.0.mlp.up.weight 128 x 32 0", "blocks.0.mlp.gate.weight 128 x 32 0",
-                       "blocks.0.mlp.down.weight 32 x 128 1", "norm.gain 32 -1",
-                       "head.weight 50 x 32 0"}));
+                       "blocks.0.attention.output.weight 32 x 32 1",
+                       "blocks.0.mlp.norm.weight 32 -1", "blocks.0.mlp.up.weight 128 x 32 0",
+                       "blocks.0.mlp.gate.weight 128 x 32 0", "blocks.0.mlp.down.weight 32 x 128 1",
+                       "norm.weight 32 -1", "head.weight 50 x 32 0"}));
 }
 
 }  // namespace

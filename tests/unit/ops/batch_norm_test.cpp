@@ -19,7 +19,7 @@ struct BatchNorm {
   Activation activation = Activation::kNone;
 
   [[nodiscard]] Shape input() const { return {rows, columns}; }
-  [[nodiscard]] Shape gain() const { return {columns}; }
+  [[nodiscard]] Shape weight() const { return {columns}; }
   [[nodiscard]] Shape bias() const { return {columns}; }
   [[nodiscard]] Shape mean() const { return {columns}; }
   [[nodiscard]] Shape spread() const { return {columns}; }
@@ -27,16 +27,16 @@ struct BatchNorm {
   template <typename L>
   void forward(Context& context, L& l) const {
     column_statistics(context, l.x.view(), l.mean.view(), l.spread.view());
-    batch_norm_forward(context, l.x.view(), l.mean.view(), l.spread.view(), l.gain.view(),
+    batch_norm_forward(context, l.x.view(), l.mean.view(), l.spread.view(), l.weight.view(),
                        l.bias.view(), kEpsilon, activation, l.y.view());
   }
   template <typename L>
   void backward(Context& context, L& l) const {
     const ConstTensorView out = activation == Activation::kRelu ? l.y.view() : ConstTensorView{};
     batch_norm_backward_sums(context, l.x.view(), l.mean.view(), l.spread.view(), kEpsilon, out,
-                             l.dy.view(), l.dgain.view(), l.dbias.view());
-    batch_norm_backward_input(context, l.x.view(), l.mean.view(), l.spread.view(), l.gain.view(),
-                              kEpsilon, out, l.dy.view(), l.dgain.view(), l.dbias.view(),
+                             l.dy.view(), l.dweight.view(), l.dbias.view());
+    batch_norm_backward_input(context, l.x.view(), l.mean.view(), l.spread.view(), l.weight.view(),
+                              kEpsilon, out, l.dy.view(), l.dweight.view(), l.dbias.view(),
                               l.dx.view());
   }
 };
@@ -104,8 +104,8 @@ TYPED_TEST(BatchNormTyped, GradientsMayReplaceWhatTheyComeFrom) {
   layer.backward(context);
   const auto apart = layer.dx.values();
   batch_norm_backward_input(context, layer.x.view(), layer.mean.view(), layer.spread.view(),
-                            layer.gain.view(), kEpsilon, layer.y.view(), layer.dy.view(),
-                            layer.dgain.view(), layer.dbias.view(), layer.dy.view());
+                            layer.weight.view(), kEpsilon, layer.y.view(), layer.dy.view(),
+                            layer.dweight.view(), layer.dbias.view(), layer.dy.view());
   EXPECT_TRUE(apart == layer.dy.values());
 }
 
@@ -124,7 +124,7 @@ TEST(BatchNorm, GradientsOfBfloat16AreThoseOfItsNumbers) {
                    as_double<BFloat16>);
   };
   copy(narrow.x, wide.x);
-  copy(narrow.gain, wide.gain);
+  copy(narrow.weight, wide.weight);
   copy(narrow.bias, wide.bias);
   copy(narrow.dy, wide.dy);
   for (auto run : {0, 1}) {
@@ -132,7 +132,8 @@ TEST(BatchNorm, GradientsOfBfloat16AreThoseOfItsNumbers) {
     run == 0 ? wide.forward(context) : wide.backward(context);
   }
   EXPECT_LT((relative_error<BFloat16, double>(narrow.dx.elements(), wide.dx.elements())), 4e-3);
-  EXPECT_LT((relative_error<float, double>(narrow.dgain.elements(), wide.dgain.elements())), 2e-6);
+  EXPECT_LT((relative_error<float, double>(narrow.dweight.elements(), wide.dweight.elements())),
+            2e-6);
   EXPECT_LT((relative_error<float, double>(narrow.dbias.elements(), wide.dbias.elements())), 2e-6);
 }
 
@@ -148,9 +149,9 @@ TEST(BatchNorm, StatisticsMayHaveTheDtypeOfTheInput) {
   }
   Tensor<BFloat16> y({9, 7});
   batch_norm_forward(context, layer.x.view(), layer.mean.view(), layer.spread.view(),
-                     layer.gain.view(), layer.bias.view(), kEpsilon, Activation::kNone,
+                     layer.weight.view(), layer.bias.view(), kEpsilon, Activation::kNone,
                      layer.y.view());
-  batch_norm_forward(context, layer.x.view(), mean.view(), variance.view(), layer.gain.view(),
+  batch_norm_forward(context, layer.x.view(), mean.view(), variance.view(), layer.weight.view(),
                      layer.bias.view(), kEpsilon, Activation::kNone, y.view());
   EXPECT_TRUE(layer.y.values() == y.values());
 }

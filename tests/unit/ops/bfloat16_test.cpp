@@ -117,11 +117,11 @@ TEST(Bfloat16, LayerNormRoundsOnce) {
   const std::int64_t rows = kShape[0];
   const std::int64_t n = kShape[1];
   const auto x = randoms<BFloat16>(kShape, 1, 2.0);
-  const auto gain = randoms<BFloat16>({n}, 2);
+  const auto weight = randoms<BFloat16>({n}, 2);
   const auto bias = randoms<BFloat16>({n}, 3);
   const auto dy = randoms<BFloat16>(kShape, 4);
   const auto wide_x = widened(x);
-  const auto wide_gain = widened(gain);
+  const auto wide_weight = widened(weight);
   const auto wide_bias = widened(bias);
   const auto wide_dy = widened(dy);
   with_threads([&](Context& context) {
@@ -129,30 +129,30 @@ TEST(Bfloat16, LayerNormRoundsOnce) {
     Tensor<float> rstd({rows});
     Tensor<BFloat16> y(kShape);
     Tensor<float> wide_y(kShape);
-    layer_norm_forward(context, x.view(), gain.view(), bias.view(), 1e-5, y.view(), mean.view(),
+    layer_norm_forward(context, x.view(), weight.view(), bias.view(), 1e-5, y.view(), mean.view(),
                        rstd.view());
-    layer_norm_forward(context, wide_x.view(), wide_gain.view(), wide_bias.view(), 1e-5,
+    layer_norm_forward(context, wide_x.view(), wide_weight.view(), wide_bias.view(), 1e-5,
                        wide_y.view(), mean.view(), rstd.view());
     expect_rounded(y, wide_y);
     for (const auto accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
       const bool adds = accumulate == Accumulate::kAdd;
       auto dx = randoms<BFloat16>(kShape, 5);
       auto wide_dx = widened(dx);
-      layer_norm_backward_input(context, x.view(), gain.view(), mean.view(), rstd.view(), dy.view(),
-                                adds ? dx.view() : TensorView(), dx.view());
-      layer_norm_backward_input(context, wide_x.view(), wide_gain.view(), mean.view(), rstd.view(),
-                                wide_dy.view(), adds ? wide_dx.view() : TensorView(),
+      layer_norm_backward_input(context, x.view(), weight.view(), mean.view(), rstd.view(),
+                                dy.view(), adds ? dx.view() : TensorView(), dx.view());
+      layer_norm_backward_input(context, wide_x.view(), wide_weight.view(), mean.view(),
+                                rstd.view(), wide_dy.view(), adds ? wide_dx.view() : TensorView(),
                                 wide_dx.view());
       expect_rounded(dx, wide_dx);
-      auto dgain = randoms<float>({n}, 6);
+      auto dweight = randoms<float>({n}, 6);
       auto dbias = randoms<float>({n}, 7);
-      auto wide_dgain = randoms<float>({n}, 6);
+      auto wide_dweight = randoms<float>({n}, 6);
       auto wide_dbias = randoms<float>({n}, 7);
       layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), dy.view(),
-                                 dgain.view(), dbias.view(), accumulate);
+                                 dweight.view(), dbias.view(), accumulate);
       layer_norm_backward_weight(context, wide_x.view(), mean.view(), rstd.view(), wide_dy.view(),
-                                 wide_dgain.view(), wide_dbias.view(), accumulate);
-      EXPECT_TRUE(dgain.values() == wide_dgain.values());
+                                 wide_dweight.view(), wide_dbias.view(), accumulate);
+      EXPECT_TRUE(dweight.values() == wide_dweight.values());
       EXPECT_TRUE(dbias.values() == wide_dbias.values());
     }
   });

@@ -43,7 +43,7 @@ TEST(Context, NeedsAThread) {
 TEST(Context, OfTheCpuHasNothingOfAGpu) {
   Context context(1);
   EXPECT_EQ(context.device(), device::Device::cpu());
-  EXPECT_THROW(static_cast<void>(context.cuda_state()), std::logic_error);
+  EXPECT_THROW(static_cast<void>(context.cuda_resources()), std::logic_error);
   EXPECT_THROW(static_cast<void>(Context::cuda(device::Device::cpu())), std::logic_error);
   EXPECT_NO_THROW(context.synchronize());
 }

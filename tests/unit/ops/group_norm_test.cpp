@@ -9,22 +9,22 @@ struct GroupNorm {
   GroupNormShape shape;
 
   [[nodiscard]] Shape input() const { return shape.tensor(); }
-  [[nodiscard]] Shape gain() const { return {shape.channels}; }
+  [[nodiscard]] Shape weight() const { return {shape.channels}; }
   [[nodiscard]] Shape bias() const { return {shape.channels}; }
   [[nodiscard]] Shape mean() const { return {shape.images, shape.groups}; }
   [[nodiscard]] Shape spread() const { return {shape.images, shape.groups}; }
 
   template <typename L>
   void forward(Context& context, L& l) const {
-    group_norm_forward(context, shape, l.x.view(), l.gain.view(), l.bias.view(), test::kEpsilon,
+    group_norm_forward(context, shape, l.x.view(), l.weight.view(), l.bias.view(), test::kEpsilon,
                        l.y.view(), l.mean.view(), l.spread.view());
   }
   template <typename L>
   void backward(Context& context, L& l, Accumulate accumulate = Accumulate::kOverwrite) const {
-    group_norm_backward_input(context, shape, l.x.view(), l.gain.view(), l.mean.view(),
+    group_norm_backward_input(context, shape, l.x.view(), l.weight.view(), l.mean.view(),
                               l.spread.view(), l.dy.view(), l.dx.view());
     group_norm_backward_weight(context, shape, l.x.view(), l.mean.view(), l.spread.view(),
-                               l.dy.view(), l.dgain.view(), l.dbias.view(), accumulate);
+                               l.dy.view(), l.dweight.view(), l.dbias.view(), accumulate);
   }
 };
 
@@ -70,7 +70,7 @@ TYPED_TEST(GroupNormTyped, GradientsMayReplaceWhatTheyComeFrom) {
   Layer<TypeParam> layer(GroupNorm{{3, 20, 16, 4}});
   layer.forward(context);
   layer.backward(context);
-  group_norm_backward_input(context, layer.norm.shape, layer.x.view(), layer.gain.view(),
+  group_norm_backward_input(context, layer.norm.shape, layer.x.view(), layer.weight.view(),
                             layer.mean.view(), layer.spread.view(), layer.dy.view(),
                             layer.dy.view());
   EXPECT_TRUE(layer.dx.values() == layer.dy.values());

@@ -15,7 +15,7 @@ using test::Tensor;
 constexpr std::int64_t kParts = 3;
 constexpr std::int64_t kRows = 5;
 constexpr std::int64_t kColumns = 7;
-const std::vector<FoldPair> kSteps{{1, 2}, {0, 1}};
+const std::vector<ReductionStep> kSteps{{1, 2}, {0, 1}};
 
 TEST(JoinedStatistics, AreThoseOfAllRows) {
   Context context(1);
@@ -63,7 +63,7 @@ TEST(JoinedStatistics, MeansAreAddedAsTheStepsSay) {
   mean_of_parts(context, kSteps, parts.view(), mean.view());
   EXPECT_EQ(mean.elements()[0], 16777218.0F / 3.0F);
   EXPECT_EQ(mean.elements()[1], 6.0F);
-  const std::vector<FoldPair> others{{0, 1}, {0, 2}};
+  const std::vector<ReductionStep> others{{0, 1}, {0, 2}};
   mean_of_parts(context, others, parts.view(), mean.view());
   EXPECT_EQ(mean.elements()[0], 16777216.0F / 3.0F);
 }
@@ -73,9 +73,10 @@ TEST(JoinedStatistics, AdditionsOfPartsThatAreNotThereAreRefused) {
   Tensor<float> parts({kParts, 2, kColumns});
   Tensor<float> mean({kColumns});
   Tensor<float> variance({kColumns});
-  for (const FoldPair& wrong : {FoldPair{0, kParts}, FoldPair{kParts, 0}, FoldPair{-1, 0},
-                                FoldPair{0, -1}, FoldPair{1, 1}}) {
-    const std::vector<FoldPair> steps{{0, 1}, wrong};
+  for (const ReductionStep& wrong :
+       {ReductionStep{0, kParts}, ReductionStep{kParts, 0}, ReductionStep{-1, 0},
+        ReductionStep{0, -1}, ReductionStep{1, 1}}) {
+    const std::vector<ReductionStep> steps{{0, 1}, wrong};
     EXPECT_THROW(combine_statistics(context, steps, parts.view(), mean.view(), variance.view()),
                  std::logic_error)
         << wrong.from << " to " << wrong.into;

@@ -13,22 +13,22 @@ struct LayerNorm {
   std::int64_t columns;
 
   [[nodiscard]] Shape input() const { return {rows, columns}; }
-  [[nodiscard]] Shape gain() const { return {columns}; }
+  [[nodiscard]] Shape weight() const { return {columns}; }
   [[nodiscard]] Shape bias() const { return {columns}; }
   [[nodiscard]] Shape mean() const { return {rows}; }
   [[nodiscard]] Shape spread() const { return {rows}; }
 
   template <typename L>
   void forward(Context& context, L& l) const {
-    layer_norm_forward(context, l.x.view(), l.gain.view(), l.bias.view(), kEpsilon, l.y.view(),
+    layer_norm_forward(context, l.x.view(), l.weight.view(), l.bias.view(), kEpsilon, l.y.view(),
                        l.mean.view(), l.spread.view());
   }
   template <typename L>
   void backward(Context& context, L& l, Accumulate accumulate = Accumulate::kOverwrite) const {
-    layer_norm_backward_input(context, l.x.view(), l.gain.view(), l.mean.view(), l.spread.view(),
+    layer_norm_backward_input(context, l.x.view(), l.weight.view(), l.mean.view(), l.spread.view(),
                               l.dy.view(), {}, l.dx.view());
     layer_norm_backward_weight(context, l.x.view(), l.mean.view(), l.spread.view(), l.dy.view(),
-                               l.dgain.view(), l.dbias.view(), accumulate);
+                               l.dweight.view(), l.dbias.view(), accumulate);
   }
 };
 
@@ -60,13 +60,13 @@ TEST(LayerNorm, WorksWithoutBias) {
   std::fill(with.bias.elements().begin(), with.bias.elements().end(), 0.0F);
   with.forward(context);
   Layer<float> without({5, 40});
-  layer_norm_forward(context, without.x.view(), without.gain.view(), {}, kEpsilon, without.y.view(),
-                     without.mean.view(), without.spread.view());
+  layer_norm_forward(context, without.x.view(), without.weight.view(), {}, kEpsilon,
+                     without.y.view(), without.mean.view(), without.spread.view());
   EXPECT_TRUE(with.y.values() == without.y.values());
   with.backward(context);
   layer_norm_backward_weight(context, without.x.view(), without.mean.view(), without.spread.view(),
-                             without.dy.view(), without.dgain.view(), {}, Accumulate::kOverwrite);
-  EXPECT_TRUE(with.dgain.values() == without.dgain.values());
+                             without.dy.view(), without.dweight.view(), {}, Accumulate::kOverwrite);
+  EXPECT_TRUE(with.dweight.values() == without.dweight.values());
 }
 
 TYPED_TEST(LayerNormTyped, WeightGradientsAreAdded) {
@@ -82,12 +82,12 @@ TYPED_TEST(LayerNormTyped, InputGradientsAreAdded) {
     layer.backward(context);
     auto added = randoms<T>({7, 1033}, 9);
     const auto before = added.values();
-    layer_norm_backward_input(context, layer.x.view(), layer.gain.view(), layer.mean.view(),
+    layer_norm_backward_input(context, layer.x.view(), layer.weight.view(), layer.mean.view(),
                               layer.spread.view(), layer.dy.view(), added.view(), added.view());
     test::Tensor<T> sum({7, 1033});
     std::copy(layer.dy.elements().begin(), layer.dy.elements().end(), sum.elements().begin());
     const auto addend = randoms<T>({7, 1033}, 9);
-    layer_norm_backward_input(context, layer.x.view(), layer.gain.view(), layer.mean.view(),
+    layer_norm_backward_input(context, layer.x.view(), layer.weight.view(), layer.mean.view(),
                               layer.spread.view(), sum.view(), addend.view(), sum.view());
     for (std::int64_t i = 0; i < 7 * 1033; ++i) {
       ASSERT_EQ(added[i], before[static_cast<std::size_t>(i)] + layer.dx[i]);

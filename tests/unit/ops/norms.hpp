@@ -37,7 +37,7 @@ Statistics statistics_of(const Tensor<T>& x, std::int64_t count, const At& at) {
 }
 
 /// What a normalisation is given and makes; what it makes is NaN until it is computed. A Norm has
-/// the shapes input(), gain(), bias(), mean() and spread(), of no elements where it has no such
+/// the shapes input(), weight(), bias(), mean() and spread(), of no elements where it has no such
 /// tensor, and forward(context, layer) and backward(context, layer, further arguments).
 template <typename T, typename Norm>
 struct NormLayer {
@@ -47,14 +47,14 @@ struct NormLayer {
   explicit NormLayer(const Norm& of, std::size_t misalignment = 0)
       : norm(of),
         x(randoms<T>(of.input(), 1, 2.0, misalignment)),
-        gain(randoms<T>(of.gain(), 2, 1.0, misalignment)),
+        weight(randoms<T>(of.weight(), 2, 1.0, misalignment)),
         bias(randoms<T>(of.bias(), 3, 1.0, misalignment)),
         dy(randoms<T>(of.input(), 4, 1.0, misalignment)),
         y(poisoned<T>(of.input(), misalignment)),
         mean(poisoned<C>(of.mean())),
         spread(poisoned<C>(of.spread())),
         dx(poisoned<T>(of.input(), misalignment)),
-        dgain(poisoned<C>(of.gain())),
+        dweight(poisoned<C>(of.weight())),
         dbias(poisoned<C>(of.bias())) {}
 
   void forward(Context& context) { norm.forward(context, *this); }
@@ -66,30 +66,30 @@ struct NormLayer {
   void start_gradients() {
     const Tensor<T> start = randoms<T>(norm.input(), 5);
     std::copy(start.elements().begin(), start.elements().end(), dx.elements().begin());
-    std::fill(dgain.elements().begin(), dgain.elements().end(), C{0});
+    std::fill(dweight.elements().begin(), dweight.elements().end(), C{0});
     std::fill(dbias.elements().begin(), dbias.elements().end(), C{0});
   }
 
   Norm norm;
   Tensor<T> x;
-  Tensor<T> gain;
+  Tensor<T> weight;
   Tensor<T> bias;
   Tensor<T> dy;
   Tensor<T> y;
   Tensor<C> mean;
   Tensor<C> spread;  ///< the variance, or one over the deviation
   Tensor<T> dx;
-  Tensor<C> dgain;
+  Tensor<C> dweight;
   Tensor<C> dbias;
 };
 
-/// Holds y to (x - mean) / sqrt(variance + epsilon) times gain plus bias, where the elements
+/// Holds y to (x - mean) / sqrt(variance + epsilon) times weight plus bias, where the elements
 /// at(part, 0) to at(part, count - 1) of each part are normalised together.
 template <typename Layer, typename At>
 void expect_normalised(const Layer& layer, std::int64_t parts, std::int64_t count, const At& at,
                        Activation activation = Activation::kNone) {
   using T = typename Layer::Element;
-  const std::int64_t channels = layer.gain.view().count();
+  const std::int64_t channels = layer.weight.view().count();
   std::vector<double> expected(layer.y.elements().size());
   for (std::int64_t part = 0; part < parts; ++part) {
     const Statistics s = statistics_of(layer.x, count, [&](std::int64_t i) { return at(part, i); });
@@ -97,7 +97,7 @@ void expect_normalised(const Layer& layer, std::int64_t parts, std::int64_t coun
       const std::int64_t element = at(part, i);
       const double value = (as_double(layer.x[element]) - s.mean) /
                                std::sqrt(s.variance + kEpsilon) *
-                               as_double(layer.gain[element % channels]) +
+                               as_double(layer.weight[element % channels]) +
                            as_double(layer.bias[element % channels]);
       expected[static_cast<std::size_t>(element)] =
           activation == Activation::kRelu ? std::max(value, 0.0) : value;
@@ -135,7 +135,7 @@ void expect_same_bits(const Norm& norm, Further... further) {
       EXPECT_TRUE(first.spread.values() == layer.spread.values());
       EXPECT_TRUE(first.y.values() == layer.y.values());
       EXPECT_TRUE(first.dx.values() == layer.dx.values());
-      EXPECT_TRUE(first.dgain.values() == layer.dgain.values());
+      EXPECT_TRUE(first.dweight.values() == layer.dweight.values());
       EXPECT_TRUE(first.dbias.values() == layer.dbias.values());
     }
   }
@@ -153,22 +153,22 @@ void expect_norm_gradients(const Norm& norm) {
     return dot(layer.dy, layer.y);
   };
   expect_gradient(loss, layer.x.elements(), layer.dx.values());
-  expect_gradient(loss, layer.gain.elements(), layer.dgain.values());
+  expect_gradient(loss, layer.weight.elements(), layer.dweight.values());
   expect_gradient(loss, layer.bias.elements(), layer.dbias.values());
 }
 
-/// Gradients of gain and bias, added to themselves, double.
+/// Gradients of weight and bias, added to themselves, double.
 template <typename T, typename Norm>
 void expect_weight_gradients_added(const Norm& norm) {
   Context context(2);
   NormLayer<T, Norm> layer(norm);
   layer.forward(context);
   layer.backward(context);
-  const auto once = layer.dgain.values();
+  const auto once = layer.dweight.values();
   const auto once_bias = layer.dbias.values();
   layer.backward(context, Accumulate::kAdd);
   for (std::size_t i = 0; i < once.size(); ++i) {
-    EXPECT_EQ(layer.dgain.elements()[i], once[i] + once[i]);
+    EXPECT_EQ(layer.dweight.elements()[i], once[i] + once[i]);
   }
   for (std::size_t i = 0; i < once_bias.size(); ++i) {
     EXPECT_EQ(layer.dbias.elements()[i], once_bias[i] + once_bias[i]);

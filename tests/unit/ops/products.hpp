@@ -51,14 +51,14 @@ template <typename T, typename C>
 std::vector<double> plain_product(const ProductSize& size, const Operands<T, C>& operands,
                                   const MatmulOptions& options) {
   std::vector<double> result;
-  const bool turned_a = options.transpose_a == Transpose::kYes;
-  const bool turned_b = options.transpose_b == Transpose::kYes;
+  const bool transposed_a = options.transpose_a == Transpose::kYes;
+  const bool transposed_b = options.transpose_b == Transpose::kYes;
   for (std::int64_t i = 0; i < size.m; ++i) {
     for (std::int64_t j = 0; j < size.n; ++j) {
       double sum = options.bias.empty() ? 0.0 : as_double(operands.bias[j]);
       for (std::int64_t p = 0; p < size.k; ++p) {
-        sum += as_double(operands.a[turned_a ? p * size.m + i : i * size.k + p]) *
-               as_double(operands.b[turned_b ? j * size.k + p : p * size.n + j]);
+        sum += as_double(operands.a[transposed_a ? p * size.m + i : i * size.k + p]) *
+               as_double(operands.b[transposed_b ? j * size.k + p : p * size.n + j]);
       }
       if (options.accumulate == Accumulate::kAdd) {
         sum += as_double(operands.c[i * size.n + j]);

@@ -17,12 +17,13 @@ TYPED_TEST(ReduceTyped, FoldDoesItsAdditionsInOrder) {
   using T = TypeParam;
   constexpr std::int64_t kCount = 70001;
   // The additions of eight leaves, and a part that is used twice.
-  const std::vector<FoldPair> steps{{0, 1}, {2, 3}, {0, 2}, {4, 5}, {6, 7}, {4, 6}, {0, 4}, {0, 3}};
+  const std::vector<ReductionStep> steps{{0, 1}, {2, 3}, {0, 2}, {4, 5},
+                                         {6, 7}, {4, 6}, {0, 4}, {0, 3}};
   std::vector<Tensor<T>> expected;
   for (std::uint64_t part = 0; part < 8; ++part) {
     expected.push_back(randoms<T>({kCount}, part));
   }
-  for (const FoldPair& step : steps) {
+  for (const ReductionStep& step : steps) {
     for (std::int64_t i = 0; i < kCount; ++i) {
       expected[static_cast<std::size_t>(step.into)][i] +=
           expected[static_cast<std::size_t>(step.from)][i];
@@ -53,7 +54,7 @@ TEST(Fold, OfASliceIsTheSliceOfTheFold) {
   auto c = randoms<float>({kCount}, 3);
   auto whole_a = randoms<float>({kCount}, 1);
   auto whole_c = randoms<float>({kCount}, 3);
-  const std::vector<FoldPair> steps{{0, 1}, {2, 0}};
+  const std::vector<ReductionStep> steps{{0, 1}, {2, 0}};
   fold(context, std::vector<TensorView>{whole_a.view(), b.view(), whole_c.view()}, steps);
   for (const auto& [begin, count] :
        {std::pair<std::int64_t, std::int64_t>{0, 777}, {777, 9000}, {9777, kCount - 9777}}) {
@@ -70,7 +71,7 @@ TEST(Fold, RefusesPartsThatAreNotThere) {
   Context context(1);
   auto a = randoms<float>({4}, 1);
   auto b = randoms<float>({5}, 1);
-  const std::vector<FoldPair> one{{0, 1}};
+  const std::vector<ReductionStep> one{{0, 1}};
   EXPECT_THROW(fold(context, std::vector<TensorView>{a.view()}, one), std::logic_error);
   EXPECT_THROW(fold(context, std::vector<TensorView>{a.view(), b.view()}, one), std::logic_error);
 }

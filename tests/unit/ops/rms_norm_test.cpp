@@ -16,21 +16,21 @@ struct RmsNorm {
   std::int64_t columns;
 
   [[nodiscard]] Shape input() const { return {rows, columns}; }
-  [[nodiscard]] Shape gain() const { return {columns}; }
+  [[nodiscard]] Shape weight() const { return {columns}; }
   [[nodiscard]] Shape bias() const { return {0}; }
   [[nodiscard]] Shape mean() const { return {0}; }
   [[nodiscard]] Shape spread() const { return {rows}; }
 
   template <typename L>
   void forward(Context& context, L& l) const {
-    rms_norm_forward(context, l.x.view(), l.gain.view(), kEpsilon, l.y.view(), l.spread.view());
+    rms_norm_forward(context, l.x.view(), l.weight.view(), kEpsilon, l.y.view(), l.spread.view());
   }
   template <typename L>
   void backward(Context& context, L& l, Accumulate accumulate = Accumulate::kOverwrite) const {
-    rms_norm_backward_input(context, l.x.view(), l.gain.view(), l.spread.view(), l.dy.view(),
+    rms_norm_backward_input(context, l.x.view(), l.weight.view(), l.spread.view(), l.dy.view(),
                             accumulate == Accumulate::kAdd ? l.dx.view() : TensorView(),
                             l.dx.view());
-    rms_norm_backward_weight(context, l.x.view(), l.spread.view(), l.dy.view(), l.dgain.view(),
+    rms_norm_backward_weight(context, l.x.view(), l.spread.view(), l.dy.view(), l.dweight.view(),
                              accumulate);
   }
 };
@@ -57,7 +57,7 @@ TYPED_TEST(RmsNormTyped, AgreesWithItsFormula) {
       }
       for (std::int64_t i = 0; i < n; ++i) {
         expected.push_back(as_double(layer.x[row * n + i]) / std::sqrt(squares + kEpsilon) *
-                           as_double(layer.gain[i]));
+                           as_double(layer.weight[i]));
       }
     }
     EXPECT_LT((relative_error<T, double>(layer.y.elements(), expected)), kStoredTolerance<T>) << n;
@@ -83,7 +83,7 @@ TYPED_TEST(RmsNormTyped, GradientsAreAddedToNumbers) {
   added.forward(context);
   const auto before = added.dx.values();
   added.backward(context, Accumulate::kAdd);
-  EXPECT_TRUE(once.dgain.values() == added.dgain.values());
+  EXPECT_TRUE(once.dweight.values() == added.dweight.values());
   for (std::int64_t i = 0; i < 6 * 33; ++i) {
     const double start = as_double(before[static_cast<std::size_t>(i)]);
     const double sum = as_double(once.dx[i]) + start;
@@ -103,11 +103,11 @@ TEST(RmsNorm, ChecksWhatItIsGiven) {
   Context context(1);
   Layer<BFloat16> layer({3, 8});
   Tensor<BFloat16> narrow({3});
-  EXPECT_THROW(rms_norm_forward(context, layer.x.view(), layer.gain.view(), kEpsilon,
+  EXPECT_THROW(rms_norm_forward(context, layer.x.view(), layer.weight.view(), kEpsilon,
                                 layer.y.view(), narrow.view()),
                std::logic_error);
-  Tensor<float> gain({8});
-  EXPECT_THROW(rms_norm_forward(context, layer.x.view(), gain.view(), kEpsilon, layer.y.view(),
+  Tensor<float> weight({8});
+  EXPECT_THROW(rms_norm_forward(context, layer.x.view(), weight.view(), kEpsilon, layer.y.view(),
                                 layer.spread.view()),
                std::logic_error);
 }

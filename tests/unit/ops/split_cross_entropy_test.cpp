@@ -36,7 +36,7 @@ class Split {
     }
   }
 
-  LossSums losses(Context& context, std::int64_t valid_rows, std::span<const FoldPair> steps) {
+  LossSums losses(Context& context, std::int64_t valid_rows, std::span<const ReductionStep> steps) {
     for (std::int64_t shard = 0; shard < shards(); ++shard) {
       cross_entropy_parts(
           context, of(shard).view(), targets_.view(), first(shard),
@@ -94,7 +94,7 @@ Tensor<std::int64_t> targets_of(std::int64_t rows, std::int64_t vocabulary) {
 
 struct Cut {
   std::vector<std::int64_t> cuts;
-  std::vector<FoldPair> steps;
+  std::vector<ReductionStep> steps;
 };
 
 std::vector<Cut> cuts_of(std::int64_t vocabulary) {
@@ -180,7 +180,7 @@ TYPED_TEST(SplitCrossEntropyTyped, BitsDependOnNeitherThreadsNorValidRows) {
   using T = TypeParam;
   const auto logits = randoms<T>({61, 1003}, 1, 2.0);
   const auto targets = targets_of(61, 1003);
-  const std::vector<FoldPair> steps{{0, 1}};
+  const std::vector<ReductionStep> steps{{0, 1}};
   Context single(1);
   Split<T> first(logits, targets, {0, 500, 1003});
   const double loss = first.losses(single, 60, steps).loss;
@@ -202,7 +202,7 @@ TEST(SplitCrossEntropy, BackwardAgreesWithFiniteDifferences) {
   Context context(1);
   auto logits = randoms<double>({4, 11}, 1);
   const auto targets = targets_of(4, 11);
-  const std::vector<FoldPair> steps{{1, 2}, {0, 1}};
+  const std::vector<ReductionStep> steps{{1, 2}, {0, 1}};
   Split<double> split(logits, targets, {0, 3, 4, 11});
   static_cast<void>(split.losses(context, 3, steps));
   const std::vector<double> gradient = split.gradient(context, 3, 0.5).values();
@@ -215,7 +215,7 @@ TEST(SplitCrossEntropy, BackwardAgreesWithFiniteDifferences) {
 
 TEST(SplitCrossEntropy, TellsTheFirstRowWhoseTargetIsOutOfRange) {
   Context context(1);
-  const std::vector<FoldPair> steps{{0, 1}};
+  const std::vector<ReductionStep> steps{{0, 1}};
   const auto logits = randoms<float>({5, 20}, 1);
   auto targets = targets_of(5, 20);
   EXPECT_EQ(Split<float>(logits, targets, {0, 10, 20}).losses(context, 5, steps).bad_row, -1);
@@ -239,7 +239,7 @@ TEST(SplitCrossEntropy, NoRowsGiveNoLoss) {
   const Tensor<float> parts({2, 0, kCrossEntropyParts});
   const Tensor<std::int64_t> targets({0});
   Tensor<float> log_sums({0});
-  const std::vector<FoldPair> steps{{0, 1}};
+  const std::vector<ReductionStep> steps{{0, 1}};
   const LossSums sums = test::sums_of([&](const TensorView& into) {
     combine_cross_entropy(context, steps, parts.view(), targets.view(), 20, 0, log_sums.view(),
                           into);
@@ -251,7 +251,7 @@ TEST(SplitCrossEntropy, NoRowsGiveNoLoss) {
 
 TEST(SplitCrossEntropy, TheFirstOfEqualLogitsIsRightAndANotANumberReachesTheLoss) {
   Context context(1);
-  const std::vector<FoldPair> steps{{0, 1}};
+  const std::vector<ReductionStep> steps{{0, 1}};
   for (std::int64_t target = 0; target < 20; ++target) {
     Tensor<float> logits({1, 20});
     Tensor<std::int64_t> label({1});

@@ -124,7 +124,7 @@ void expect_tree_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucke
   const GradientReducer::Sizes sizes{.elements = layout.elements,
                                      .microbatches_per_lane = kMicrobatchesPerLane,
                                      .joins_lanes = order == Order::kLanesTogether};
-  comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
+  comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
     ops::Context context(1);
     GradientReducer reducer(context, world, tree, plan, sizes);
     reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()), order);
@@ -182,7 +182,7 @@ void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bu
       }
     }
   }
-  comm::run_thread_ranks(ranks, [&](comm::Communicator& world) {
+  comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
     ops::Context context(1);
     GradientReducer reducer(context, world, tree, plan, sizes);
     reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()), order);

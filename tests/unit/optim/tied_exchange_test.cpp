@@ -75,7 +75,7 @@ struct Rank {
   std::vector<float> weights;
   std::vector<float> gradients;
 
-  Rank(const grid::Grid& grid, const grid::Coordinates& place, const nn::Shards& shards)
+  Rank(const grid::Grid& grid, const grid::Coordinates& coordinates, const nn::Shards& shards)
       : layout(nn::layout_of(tied_model(), layers_of(place.pipeline, grid.pipeline), shards)),
         plan(layout, grid.data, kBucket),
         weights(static_cast<std::size_t>(layout.weight_elements), 0.0F),
@@ -91,9 +91,9 @@ struct Rank {
   void step(const comm::Groups& groups) {
     ops::Context context(1);
     const TiedExchange::Stages stages{.owner = 0, .borrower = groups.grid.pipeline - 1};
-    TiedExchange exchange(context, *groups.pipeline, layout, plan, groups.place.data, stages,
+    TiedExchange exchange(context, *groups.pipeline, layout, plan, groups.coordinates.data, stages,
                           DType::kFloat32);
-    Optimizer optimizer(context, {}, layout, plan, groups.place.data, view_of(weights));
+    Optimizer optimizer(context, {}, layout, plan, groups.coordinates.data, view_of(weights));
     exchange.combine(view_of(gradients));
     for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
       optimizer.update(b, view_of(gradients), kRate, 1.0, 1);
@@ -139,9 +139,9 @@ std::vector<float> expected_weights(const nn::PlacedParameter& placed) {
 std::int64_t stepped_slices(const grid::Grid& grid, const nn::Shards& shards) {
   std::mutex mutex;
   std::int64_t slices = 0;
-  comm::run_thread_ranks(grid.ranks(), [&](comm::Communicator& world) {
+  comm::run_in_process_ranks(grid.ranks(), [&](comm::Communicator& world) {
     const comm::Groups groups = comm::make_groups(world, grid);
-    Rank rank(grid, groups.place, shards);
+    Rank rank(grid, groups.coordinates, shards);
     rank.step(groups);
     const std::lock_guard lock(mutex);
     for (const nn::PlacedParameter& placed : rank.layout.parameters) {
@@ -171,13 +171,14 @@ TEST(TiedExchange, GivesTheSameBitsOnEveryNumberOfStagesAndDataRanks) {
 TEST(TiedExchange, AddsBorrowedGradientsToTheOwnSlicesOfLentOnesOnly) {
   for (const std::int64_t stages : {1, 2}) {
     const grid::Grid grid{.data = 2, .pipeline = stages};
-    comm::run_thread_ranks(grid.ranks(), [&](comm::Communicator& world) {
+    comm::run_in_process_ranks(grid.ranks(), [&](comm::Communicator& world) {
       const comm::Groups groups = comm::make_groups(world, grid);
-      Rank rank(grid, groups.place, {});
+      Rank rank(grid, groups.coordinates, {});
       const std::vector<float> before = rank.gradients;
       ops::Context context(1);
-      TiedExchange exchange(context, *groups.pipeline, rank.layout, rank.plan, groups.place.data,
-                            {.owner = 0, .borrower = stages - 1}, DType::kFloat32);
+      TiedExchange exchange(context, *groups.pipeline, rank.layout, rank.plan,
+                            groups.coordinates.data, {.owner = 0, .borrower = stages - 1},
+                            DType::kFloat32);
       exchange.combine(view_of(rank.gradients));
       const nn::PlacedParameter borrowed = nn::layout_of(tied_model(), {3, 4}).parameters.back();
       const std::vector<float> added = numbers_of(borrowed, kBorrowedGradients);
@@ -212,7 +213,7 @@ TEST(TiedExchange, PlansMemoryForArrivingGradientsOnTheOwnerOfTwoStages) {
 }
 
 TEST(TiedExchange, RefusesStagesThatDoNotLendOrBorrow) {
-  comm::run_thread_ranks(1, [](comm::Communicator& world) {
+  comm::run_in_process_ranks(1, [](comm::Communicator& world) {
     const nn::ParameterLayout layout = nn::layout_of(tied_model(), {0, 2});
     const BucketPlan plan(layout, 1, kBucket);
     ops::Context context(1);

@@ -41,10 +41,10 @@ struct StageQueue {
 };
 
 /// What Executor puts on a stage's streams for a schedule.
-class Recorder {
+class GraphCache {
  public:
-  Recorder(const Schedule& schedule, std::int64_t stage, const nn::StageSlots& slots,
-           const Rules& rules)
+  GraphCache(const Schedule& schedule, std::int64_t stage, const nn::StageSlots& slots,
+             const Rules& rules)
       : schedule_(schedule), stage_(stage), slots_(slots), rules_(rules) {}
 
   StageQueue record() {
@@ -218,7 +218,7 @@ class Streams {
 bool ends(const Schedule& schedule, const Schedule& memory, const Rules& rules) {
   std::vector<StageQueue> stages;
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
-    stages.push_back(Recorder(schedule, stage, slots_for(memory, stage), rules).record());
+    stages.push_back(GraphCache(schedule, stage, slots_for(memory, stage), rules).record());
   }
   const std::int64_t messages = schedule.stages * schedule.stages * 2 * schedule.microbatches;
   return Streams(std::move(stages), static_cast<std::size_t>(messages)).run_to_end();

@@ -87,7 +87,7 @@ void expect_crossings(const std::vector<Cut>& cuts, ScheduleKind kind, std::int6
   const nn::Model model = model_with(lanes);
   const auto stages = std::ssize(cuts) + 1;
   const Schedule schedule = make_schedule(kind, stages, kMicrobatches);
-  comm::run_thread_ranks(stages, [&](comm::Communicator& world) {
+  comm::run_in_process_ranks(stages, [&](comm::Communicator& world) {
     SCOPED_TRACE(fmt::format("stage {} of {}, the first cut before layer {}, {}, {} lanes",
                              world.rank(), stages, cuts.front().layer, name_of(kind), lanes));
     const Cut* before =
@@ -95,13 +95,13 @@ void expect_crossings(const std::vector<Cut>& cuts, ScheduleKind kind, std::int6
     const Cut* behind =
         world.rank() + 1 == stages ? nullptr : &cuts[static_cast<std::size_t>(world.rank())];
     nn::test::CountingCommunicator counting(world);
-    comm::PartGroup group(lanes);
+    comm::PartitionedGroup group(lanes);
     nn::StageSpec spec =
         nn::test::spec_of<float>({before == nullptr ? 0 : before->layer,
                                   behind == nullptr ? model.layer_count() : behind->layer},
                                  kRows);
     spec.slots = slots_for(schedule, world.rank());
-    spec.pass.together = lanes;
+    spec.pass.concurrent_lanes = lanes;
     nn::test::StageBench<float> bench(model, spec, comm::ShardGroup(1), &group);
     nn::test::ArenaSink<float> sink(bench.layout().elements);
     Samples samples(model.layer(0).input().shape);
@@ -122,7 +122,7 @@ TEST(StagesTraffic, IsWhatCrossesTheModel) {
   for (const Cut& cut : kCuts) {
     Sent activations;
     Sent gradients;
-    for (const std::int64_t tensor : model.crossing(cut.layer)) {
+    for (const std::int64_t tensor : model.boundary_tensors(cut.layer)) {
       const std::int64_t elements = model.port_of(tensor).shape.count();
       activations.tensors += 1;
       activations.elements += elements;

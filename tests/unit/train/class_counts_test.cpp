@@ -63,7 +63,7 @@ TEST(ClassCounts, TakeTheFirstOfEqualLogits) {
 }
 
 TEST(ClassCounts, AddUpOverRanks) {
-  comm::run_thread_ranks(3, [](comm::Communicator& group) {
+  comm::run_in_process_ranks(3, [](comm::Communicator& group) {
     ClassCounts counts(kClasses);
     const std::int64_t label = group.rank();
     add(counts, {{label, 3, 4, 5, 6}, {1, 0, 2, 3, 4, 5, 6}}, {label, 2}, 2);

@@ -85,7 +85,7 @@ inline io::Dataset open_data(const plan::RunConfig& config, const std::string& m
 /// Trains on one rank of a world as the train command does on a process, into run.dir; goes on from
 /// what that directory holds where run.resume says so. Returns: the last step.
 inline std::int64_t train_in(comm::Communicator& world, const plan::RunConfig& config) {
-  Log log(Log::Voice::kSilent);
+  Log log(Log::Output::kSilent);
   const io::Dataset train_data = open_data(config, config.data.train);
   const io::Dataset test_data = open_data(config, config.data.test);
   std::optional<io::Checkpoint> checkpoint;
@@ -116,7 +116,7 @@ inline RunResult run_on(plan::RunConfig config, const grid::Grid& grid) {
   config.parallel.tensor = grid.tensor;
   std::filesystem::create_directories(checkpoint_root(config));
   std::int64_t last_step = 0;
-  comm::run_thread_ranks(grid.ranks(), [&](comm::Communicator& world) {
+  comm::run_in_process_ranks(grid.ranks(), [&](comm::Communicator& world) {
     const std::int64_t step = train_in(world, config);
     if (world.rank() == 0) {
       last_step = step;

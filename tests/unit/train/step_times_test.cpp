@@ -59,7 +59,7 @@ TEST(StepTimes, NothingIsMovedWhereThereIsNothingToMove) {
   EXPECT_DOUBLE_EQ(times.bubble, 0.5);
 }
 
-/// What a pace() and a settle() take at least, and what of a settle() the stream stood still for.
+/// What a throttle() and a drain() take at least, and what of a drain() the stream stood still for.
 constexpr double kPaceSeconds = 0.002;
 constexpr double kSettleSeconds = 0.02;
 constexpr comm::DeviceWaits kWaits{.stage_seconds = 0.012, .group_seconds = 0.006};
@@ -67,9 +67,9 @@ constexpr comm::DeviceWaits kWaits{.stage_seconds = 0.012, .group_seconds = 0.00
 /// What the groups of a rank share, as those of NCCL do.
 struct Engine {
   comm::DeviceWaits waited;
-  /// What take_device_waits() gave, call by call, in multiples of a settle().
+  /// What take_device_waits() gave, call by call, in multiples of a drain().
   std::vector<std::int64_t> taken;
-  /// What pace() and settle() took since the call before, call by call.
+  /// What throttle() and drain() took since the call before, call by call.
   std::vector<double> waited_on_host;
   double waiting_seconds = 0.0;
 
@@ -80,7 +80,7 @@ struct Engine {
   }
 };
 
-/// The only rank of its groups, whose compute stream stands still before each settle().
+/// The only rank of its groups, whose compute stream stands still before each drain().
 class StandingStill final : public comm::Communicator {
  public:
   StandingStill(Engine& engine, std::string name)
@@ -96,12 +96,12 @@ class StandingStill final : public comm::Communicator {
                                          std::string name) override {
     return std::make_unique<StandingStill>(engine_, std::move(name));
   }
-  void settle() override {
+  void drain() override {
     engine_.wait(kSettleSeconds);
     engine_.waited.stage_seconds += kWaits.stage_seconds;
     engine_.waited.group_seconds += kWaits.group_seconds;
   }
-  void pace() override { engine_.wait(kPaceSeconds); }
+  void throttle() override { engine_.wait(kPaceSeconds); }
   comm::DeviceWaits take_device_waits() override {
     engine_.waited_on_host.push_back(std::exchange(engine_.waiting_seconds, 0.0));
     engine_.taken.push_back(std::llround(engine_.waited.stage_seconds / kWaits.stage_seconds));

@@ -28,6 +28,6 @@ struct ProductKey {
 };
 
 /// Operands: a, b, c and, where there is one, the bias.
-[[nodiscard]] KernelDescription describe(const dnnl::engine& engine, const ProductKey& key);
+[[nodiscard]] PrimitiveDescription describe(const dnnl::engine& engine, const ProductKey& key);
 
 }  // namespace strata::ops

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "dataset/split_files.hpp"
 #include "import/sample_source.hpp"
+#include "import/split_files.hpp"
 
 namespace strata::io {
 

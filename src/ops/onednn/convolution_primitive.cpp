@@ -1,8 +1,8 @@
-#include "convolution/convolution_primitive.hpp"
+#include "onednn/convolution_primitive.hpp"
 
 #include <algorithm>
 
-#include "convolution/windows.hpp"
+#include "windows.hpp"
 
 namespace strata::ops {
 namespace {
@@ -69,7 +69,7 @@ dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine, co
                                                  of.strides, of.dilations, of.before, of.after)
                : dnnl::convolution_forward::desc(kind, kAlgorithm, of.x, weight, of.y, of.strides,
                                                  of.dilations, of.before, of.after);
-  return {operation, kernel_attributes(), engine};
+  return {operation, primitive_attributes(), engine};
 }
 
 /// The forward pass that descriptions of backward passes ask for.
@@ -86,7 +86,7 @@ dnnl::convolution_backward_data::primitive_desc backward_input(const dnnl::engin
                                                                const Desc& weight) {
   const dnnl::convolution_backward_data::desc operation(kAlgorithm, of.x, weight, of.y, of.strides,
                                                         of.dilations, of.before, of.after);
-  return {operation, kernel_attributes(), engine, hint(engine, key, of.x.dims()[0])};
+  return {operation, primitive_attributes(), engine, hint(engine, key, of.x.dims()[0])};
 }
 
 dnnl::convolution_backward_weights::primitive_desc backward_weight(const dnnl::engine& engine,
@@ -95,7 +95,7 @@ dnnl::convolution_backward_weights::primitive_desc backward_weight(const dnnl::e
                                                                    const Desc& weight) {
   const dnnl::convolution_backward_weights::desc operation(
       kAlgorithm, of.x, weight, of.y, of.strides, of.dilations, of.before, of.after);
-  return {operation, kernel_attributes(), engine, hint(engine, key, of.x.dims()[0])};
+  return {operation, primitive_attributes(), engine, hint(engine, key, of.x.dims()[0])};
 }
 
 /// How the library wants weights for the key's packed_images.
@@ -115,14 +115,14 @@ Desc packed_weight(const dnnl::engine& engine, const ConvolutionKey& key) {
   return backward_weight(engine, key, of, of.packed()).diff_weights_desc();
 }
 
-KernelDescription reorder(const dnnl::engine& engine, const Desc& from, const Desc& to) {
-  const dnnl::reorder::primitive_desc made(engine, from, engine, to, kernel_attributes());
+PrimitiveDescription reorder(const dnnl::engine& engine, const Desc& from, const Desc& to) {
+  const dnnl::reorder::primitive_desc made(engine, from, engine, to, primitive_attributes());
   return {dnnl::reorder(made), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, made.scratchpad_desc()};
 }
 
 }  // namespace
 
-KernelDescription describe(const dnnl::engine& engine, const ConvolutionKey& key) {
+PrimitiveDescription describe(const dnnl::engine& engine, const ConvolutionKey& key) {
   const Problem of(key, key.shape.images);
   const Desc packed = packed_weight(engine, key);
   switch (key.step) {
@@ -133,7 +133,7 @@ KernelDescription describe(const dnnl::engine& engine, const ConvolutionKey& key
       return reorder(engine, packed, of.stored());
     case ConvolutionStep::kForward: {
       const auto made = forward(engine, of, packed, key.has_bias);
-      KernelDescription description{
+      PrimitiveDescription description{
           dnnl::convolution_forward(made),
           {{DNNL_ARG_SRC, of.x}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, of.y}},
           made.scratchpad_desc()};

@@ -35,6 +35,6 @@ struct ConvolutionKey {
   friend auto operator<=>(const ConvolutionKey&, const ConvolutionKey&) = default;
 };
 
-[[nodiscard]] KernelDescription describe(const dnnl::engine& engine, const ConvolutionKey& key);
+[[nodiscard]] PrimitiveDescription describe(const dnnl::engine& engine, const ConvolutionKey& key);
 
 }  // namespace strata::ops

@@ -1,4 +1,4 @@
-#include "dataset/dataset_writer.hpp"
+#include "import/dataset_writer.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "dataset/split_files.hpp"
+#include "import/split_files.hpp"
 
 #include <utility>
 

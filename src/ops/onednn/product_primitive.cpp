@@ -1,4 +1,4 @@
-#include "matmul/product_primitive.hpp"
+#include "onednn/product_primitive.hpp"
 
 namespace strata::ops {
 namespace {
@@ -12,12 +12,12 @@ dnnl::memory::desc matrix(DType dtype, std::int64_t rows, std::int64_t columns,
 
 }  // namespace
 
-KernelDescription describe(const dnnl::engine& engine, const ProductKey& key) {
+PrimitiveDescription describe(const dnnl::engine& engine, const ProductKey& key) {
   const auto a = matrix(key.operands, key.m, key.k, key.transpose_a);
   const auto b = matrix(key.operands, key.k, key.n, key.transpose_b);
   const auto c = matrix(key.result, key.m, key.n);
   const auto bias = matrix(key.operands, 1, key.n);
-  dnnl::primitive_attr attributes = kernel_attributes();
+  dnnl::primitive_attr attributes = primitive_attributes();
   if (key.accumulate == Accumulate::kAdd) {
     dnnl::post_ops sum;
     sum.append_sum(1.0F);
@@ -26,9 +26,9 @@ KernelDescription describe(const dnnl::engine& engine, const ProductKey& key) {
   const auto operation =
       key.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
   const dnnl::matmul::primitive_desc made(operation, attributes, engine);
-  KernelDescription description{dnnl::matmul(made),
-                                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}},
-                                made.scratchpad_desc()};
+  PrimitiveDescription description{dnnl::matmul(made),
+                                   {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}},
+                                   made.scratchpad_desc()};
   if (key.has_bias) {
     description.arguments.push_back({DNNL_ARG_BIAS, bias});
   }

@@ -1,4 +1,4 @@
-#include "dataset/token_writer.hpp"
+#include "import/token_writer.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -8,7 +8,7 @@
 
 #include "strata/io/tokenizer.hpp"
 
-#include "dataset/split_files.hpp"
+#include "import/split_files.hpp"
 
 namespace strata::io {
 
