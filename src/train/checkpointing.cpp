@@ -9,12 +9,15 @@
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
+#include "strata/ops/instruction_set.hpp"
 
 namespace strata::train {
 namespace {
 
 /// The name in a checkpoint's metadata of the checksum of its data set's tokenizer.
 constexpr const char* kTokenizer = "tokenizer_checksum";
+/// And of the instruction set that a CPU's numbers were computed under.
+constexpr const char* kInstructionSet = "instruction_set";
 
 /// The lines of a model as they are compared: words with one blank between them.
 std::vector<std::string> model_lines(const plan::Plan& plan) {
@@ -188,6 +191,9 @@ void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const R
     if (plan.train_data.task == io::Task::kNextToken) {
       metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
     }
+    if (plan.device == device::DeviceKind::kCpu) {
+      metadata[kInstructionSet] = name_of(ops::used_instruction_set());
+    }
     io::commit_checkpoint(root, step, parts, metadata);
   });
 }
@@ -281,6 +287,23 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
     }
   }
   require_same_tensors(plan, checkpoint, "optimizer/");
+}
+
+std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  const std::string stored = checkpoint.metadata().value(kInstructionSet, std::string());
+  if (stored.empty() || plan.device != device::DeviceKind::kCpu) {
+    return "";
+  }
+  const DType dtype = plan.config.numerics.dtype;
+  const ops::InstructionSet here = ops::used_instruction_set();
+  const auto there = enum_from_name<ops::InstructionSet>(stored);
+  if (there && ops::same_bits(*there, here, dtype)) {
+    return "";
+  }
+  return fmt::format(
+      "{} was made under numerics.isa = {} and the run goes on under {}, which gives other bits in "
+      "{}: from here on its numbers are not those of a run that stays under {}",
+      checkpoint.directory().string(), stored, name_of(here), name_of(dtype), stored);
 }
 
 void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,

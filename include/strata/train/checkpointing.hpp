@@ -35,6 +35,12 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 /// Error(kUsage) for another seed, batch or data set, naming the setting.
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
+/// What to tell where the checkpoint was made under an instruction set whose bits in the plan's
+/// dtype are others than those of this process; empty: nothing, as on GPUs and for checkpoints that
+/// do not say. Pre: on CPUs the process's instruction set is settled.
+[[nodiscard]] std::string instruction_set_change(const plan::Plan& plan,
+                                                 const io::Checkpoint& checkpoint);
+
 /// Writes a checkpoint and deletes those that are too old; where that fails it only warns.
 /// Communication: collective over the world. Throws: AgreedError(kCheckpoint) where it cannot be
 /// written; earlier ones stay.

@@ -193,6 +193,10 @@ std::vector<Option> parallel_and_numerics() {
           "and it takes the shape; own: strata's kernels; other numbers, the same on every grid. "
           "CPUs know own kernels only",
           STRATA_MEMBER(numerics.attention)),
+      choice("numerics.isa",
+             "highest instruction set of oneDNN, which fixes the numbers of a CPU; native: the "
+             "highest that every rank's CPU has. Refused where a rank lacks it. GPUs do not use it",
+             STRATA_MEMBER(numerics.isa)),
   };
 }
 
