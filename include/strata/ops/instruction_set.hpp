@@ -11,8 +11,8 @@
 namespace strata::ops {
 
 /// Classes of the instruction sets by which oneDNN chooses its kernels, each above the one before.
-/// On one version of oneDNN a class gives one set of bits (docs/numerics.md). Own code is the same
-/// under all of them.
+/// With one version of oneDNN a class gives one set of bits; docs/numerics.md says where the sizes
+/// of the caches matter too. Own code is the same under all classes.
 enum class InstructionSet {
   kNative,      ///< what the CPU has; on CPUs other than x86-64 the only one
   kAvx2,        ///< oneDNN has no bfloat16 here

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <set>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "strata/core/error.hpp"
@@ -73,6 +74,19 @@ TEST(LibraryCheck, NamesACaseWithOtherBits) {
 
 TEST(InstructionSet, UsedIsTheNativeOne) {
   EXPECT_EQ(used_instruction_set(), native_instruction_set());
+}
+
+TEST(InstructionSet, ACapThatComesTooLateIsAnError) {
+  const InstructionSet used = used_instruction_set();
+  const InstructionSet other =
+      used == InstructionSet::kAvx2 ? InstructionSet::kAmx : InstructionSet::kAvx2;
+  try {
+    cap_instruction_set(other);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kPeer);
+    EXPECT_THAT(error.what(), HasSubstr(fmt::format("set numerics.isa to {}", name_of(used))));
+  }
 }
 
 TEST(InstructionSet, BitsDifferByDtype) {
