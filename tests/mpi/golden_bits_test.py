@@ -6,6 +6,7 @@ With --record the file is written anew, for the classes of the CPU at hand; thos
 import hashlib
 import json
 import pathlib
+import re
 import sys
 
 import numpy as np
@@ -151,7 +152,9 @@ class GoldenBits(harness.StrataTest):
         if RECORD.exists() and (old := json.loads(RECORD.read_text()))["oneDNN"] == self.version:
             runs = {run: {**old["runs"].get(run, {}), **of_class} for run, of_class in runs.items()}
         golden = {"oneDNN": self.version, "own code": self.own_code, "runs": runs}
-        RECORD.write_text(json.dumps(golden, indent=1) + "\n")
+        # A class a line.
+        text = re.sub(r"(?<=[\[\],\"])\s+(?=[\[\]]|\"[0-9])", "", json.dumps(golden, indent=1))
+        RECORD.write_text(text + "\n")
 
 
 if __name__ == "__main__":
