@@ -21,8 +21,8 @@
 #include "strata/train/checkpointing.hpp"
 
 #include "environment/gpu_assignment.hpp"
+#include "environment/instruction_sets.hpp"
 #include "environment/run_inputs.hpp"
-#include "instruction_sets.hpp"
 
 namespace strata::app {
 namespace {

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "../../../src/app/commands/doctor_report.hpp"
+#include "commands/doctor_report.hpp"
 
 namespace strata::app {
 namespace {

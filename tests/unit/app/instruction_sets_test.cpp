@@ -1,4 +1,4 @@
-#include "../../../src/app/instruction_sets.hpp"
+#include "instruction_sets.hpp"
 
 #include <string>
 #include <vector>
