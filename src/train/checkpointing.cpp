@@ -19,12 +19,23 @@ constexpr const char* kTokenizer = "tokenizer_checksum";
 /// And of the instruction set that a CPU's numbers were computed under.
 constexpr const char* kInstructionSet = "instruction_set";
 
-/// The lines of a model as they are compared: words with one blank between them.
-std::vector<std::string> model_lines(const plan::Plan& plan) {
-  std::vector<std::string> lines;
-  for (const std::string& line : layer_lines(plan.config, plan.train_data)) {
-    lines.push_back(fmt::format("{}", fmt::join(split_words(line), " ")));
+/// A line of a model as it is compared: words with one blank between them, switches in today's
+/// spelling.
+std::string comparable(const std::string& line) {
+  std::vector<std::string> words = split_words(line);
+  for (std::string& word : words) {
+    const std::size_t value = word.find('=') + 1;
+    if (value > 0) {
+      word = word.substr(0, value) +
+             std::string(switch_spelling(std::string_view(word).substr(value)));
+    }
   }
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+std::vector<std::string> model_lines(const plan::Plan& plan) {
+  std::vector<std::string> lines = layer_lines(plan.config, plan.train_data);
+  std::ranges::transform(lines, lines.begin(), comparable);
   return lines;
 }
 
@@ -117,7 +128,7 @@ void require_same_layers(const plan::Plan& plan, const io::Checkpoint& checkpoin
   const auto stored = checkpoint.metadata().value("layers", std::vector<std::string>());
   for (std::size_t i = 0; i < std::max(lines.size(), stored.size()); ++i) {
     const std::string here = i < lines.size() ? lines[i] : "nothing";
-    const std::string there = i < stored.size() ? stored[i] : "nothing";
+    const std::string there = i < stored.size() ? comparable(stored[i]) : "nothing";
     if (here != there) {
       refuse_model(checkpoint, fmt::format("its layer {} is \"{}\" where the config has \"{}\"", i,
                                            there, here));
@@ -278,12 +289,15 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
   const nlohmann::json stored = checkpoint.metadata().value("identity", nlohmann::json::object());
   const nlohmann::ordered_json identity = identity_of(plan);
   for (const auto& [key, value] : identity.items()) {
-    if (stored.value(key, nlohmann::json()) != nlohmann::json(value)) {
+    nlohmann::json there = stored.value(key, nlohmann::json());
+    if (there.is_string()) {
+      there = switch_spelling(there.get<std::string>());
+    }
+    if (there != nlohmann::json(value)) {
       fail(ExitCode::kUsage,
            "{} holds another run: there {} is {}, here it is {}; set it back, or choose another "
            "run.dir",
-           checkpoint.directory().string(), key, stored.value(key, nlohmann::json()).dump(),
-           value.dump());
+           checkpoint.directory().string(), key, there.dump(), value.dump());
     }
   }
   require_same_tensors(plan, checkpoint, "optimizer/");
