@@ -65,6 +65,15 @@ TEST(Prepare, PlansWithoutAJob) {
   EXPECT_EQ(prepare(gpt_on({4, 1, 1}), 0, tokens(), {}).config.numerics.lanes, 4);
 }
 
+TEST(PlanText, LeavesOutMemoryThatNoStageTakes) {
+  const Plan plan = prepare(gpt_on({1, 2, 1}), 2, tokens(), {});
+  const std::string text = plan_text(plan);
+  const std::string table = text.substr(text.find("memory of a rank"));
+  EXPECT_THAT(table, testing::HasSubstr("\nreceived activations    0 B"));  // of the first stage
+  EXPECT_THAT(table, testing::Not(testing::ContainsRegex("  0 B +0 B\n")));
+  EXPECT_THAT(table, testing::HasSubstr("\ntotal "));
+}
+
 TEST(Prepare, FillsTheJobWithReplicas) {
   const Plan plan = prepare(gpt_on({0, 2, 2}), 8, tokens(), {});
   EXPECT_EQ(plan.grid, (grid::Grid{2, 2, 2}));
