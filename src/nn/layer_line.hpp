@@ -10,6 +10,7 @@
 
 #include "strata/core/enum_names.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 #include "strata/ops/activation.hpp"
 
 namespace strata::nn {

@@ -19,6 +19,46 @@ constexpr const char* kTokenizer = "tokenizer_checksum";
 /// And of the instruction set that a CPU's numbers were computed under.
 constexpr const char* kInstructionSet = "instruction_set";
 
+/// The name there of what evaluation and generation need to know of the training data.
+constexpr const char* kData = "data";
+
+nlohmann::json json_of(const Shape& shape) {
+  return std::vector<std::int64_t>(shape.extents().begin(), shape.extents().end());
+}
+
+nlohmann::json json_of(const io::DatasetInfo& info) {
+  return {{"task", name_of(info.task)},
+          {"samples", info.samples},
+          {"input_shape", json_of(info.input_shape)},
+          {"input_dtype", name_of(info.input_dtype)},
+          {"target_shape", json_of(info.target_shape)},
+          {"target_dtype", name_of(info.target_dtype)},
+          {"classes", info.classes},
+          {"class_names", info.class_names},
+          {"mean", info.mean},
+          {"deviation", info.deviation},
+          {"tokenizer", name_of(info.tokenizer)},
+          {"checksum", hash_text(info.checksum)}};
+}
+
+template <typename Enum>
+Enum enum_at(const nlohmann::json& json, const char* key) {
+  const auto value = enum_from_name<Enum>(json.at(key).get<std::string>());
+  if (!value) {
+    fail(ExitCode::kCheckpoint, "its {} is {}, known are {}", key, json.at(key).dump(),
+         joined_names<Enum>());
+  }
+  return *value;
+}
+
+Shape shape_at(const nlohmann::json& json, const char* key) {
+  return Shape(json.at(key).get<std::vector<std::int64_t>>());
+}
+
+std::uint64_t hash_from(const nlohmann::json& text) {
+  return std::stoull(text.get<std::string>(), nullptr, 16);
+}
+
 /// A line of a model as it is compared: words with one blank between them, switches in today's
 /// spelling.
 std::string comparable(const std::string& line) {
@@ -168,7 +208,7 @@ class FileTimeout {
 
 /// Writes and commits; throws AgreedError on every rank where any fails.
 void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const RankState& state,
-                      const std::string& config_text, std::int64_t step) {
+                      const RunRecord& run, std::int64_t step) {
   const std::filesystem::path root = checkpoint_root(plan.config);
   comm::agree(world, [&] {
     if (world.rank() == 0) {
@@ -198,14 +238,15 @@ void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const R
                               {"microbatch", plan.config.batch.micro}}},
                             {"layers", model_lines(plan)},
                             {"identity", identity_of(plan)},
-                            {"config", config_text}};
+                            {kData, json_of(plan.train_data)},
+                            {"config", run.config_text}};
     if (plan.train_data.task == io::Task::kNextToken) {
       metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
     }
     if (plan.device == device::DeviceKind::kCpu) {
       metadata[kInstructionSet] = name_of(ops::used_instruction_set());
     }
-    io::commit_checkpoint(root, step, parts, metadata);
+    io::commit_checkpoint(root, step, parts, metadata, run.tokenizer);
   });
 }
 
@@ -278,6 +319,36 @@ plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   }
 }
 
+std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint) {
+  const nlohmann::json& metadata = checkpoint.metadata();
+  if (!metadata.contains(kData)) {
+    return std::nullopt;
+  }
+  try {
+    const nlohmann::json& data = metadata.at(kData);
+    io::DatasetInfo info{.path = checkpoint.master(),
+                         .task = enum_at<io::Task>(data, "task"),
+                         .samples = data.at("samples"),
+                         .input_shape = shape_at(data, "input_shape"),
+                         .input_dtype = enum_at<DType>(data, "input_dtype"),
+                         .target_shape = shape_at(data, "target_shape"),
+                         .target_dtype = enum_at<DType>(data, "target_dtype"),
+                         .classes = data.at("classes"),
+                         .class_names = data.at("class_names"),
+                         .tokenizer = enum_at<io::TokenizerKind>(data, "tokenizer"),
+                         .mean = data.at("mean"),
+                         .deviation = data.at("deviation"),
+                         .checksum = hash_from(data.at("checksum"))};
+    if (metadata.contains(kTokenizer)) {
+      info.tokenizer_checksum = hash_from(metadata.at(kTokenizer));
+    }
+    return info;
+  } catch (const std::exception& error) {
+    fail(ExitCode::kCheckpoint, "{} does not say what data its model is for: {}",
+         checkpoint.directory().string(), error.what());
+  }
+}
+
 void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_tensors(plan, checkpoint, "weights/");
   require_same_layers(plan, checkpoint);
@@ -321,13 +392,13 @@ std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint&
 }
 
 void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,
-                     const std::string& config_text, std::int64_t step, Log& log) {
+                     const RunRecord& record, std::int64_t step, Log& log) {
   comm::Communicator& world = *groups.world;
   const std::filesystem::path root = checkpoint_root(plan.config);
   const FileTimeout timeout(world);
   std::error_code ignored;
   try {
-    write_checkpoint(plan, world, state, config_text, step);
+    write_checkpoint(plan, world, state, record, step);
   } catch (const comm::AgreedError&) {
     if (world.rank() == 0) {
       std::filesystem::remove_all(io::partial_directory(root, step), ignored);
