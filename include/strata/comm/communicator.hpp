@@ -49,9 +49,11 @@ class Request {
   /// operation and the peer.
   void wait();
   [[nodiscard]] bool pending() const { return operation_ != nullptr; }
-  /// What a wait would wait for, as in "receive from rank 1 of the data group (as its rank 0):
-  /// gradient slice".
+  /// What wait() waits for, as in "receive from rank 1 of the data group (as its rank 0): gradient
+  /// slice".
   [[nodiscard]] std::string awaited() const;
+  /// Gives up the operation, for a request of another group; null for an empty request.
+  [[nodiscard]] std::unique_ptr<Operation> release() { return std::move(operation_); }
 
  private:
   std::unique_ptr<Operation> operation_;
@@ -76,13 +78,6 @@ struct Route {
   Tag tag = Tag::kActivation;
 
   friend bool operator==(const Route&, const Route&) = default;
-};
-
-/// How long the compute stream stood still for messages in device memory, which the host does not
-/// wait for.
-struct DeviceWaits {
-  double stage_seconds = 0.0;  ///< for activations and their gradients
-  double group_seconds = 0.0;  ///< for all else
 };
 
 /// A group of ranks that exchange messages. Every rank of the group makes the same collective calls
@@ -147,28 +142,6 @@ class Communicator {
   /// Communication: collective over this group; the groups asked for in one call are disjoint.
   [[nodiscard]] virtual std::unique_ptr<Communicator> subgroup(
       std::span<const std::int64_t> members, std::string name) = 0;
-
-  /// Keeps what is under way in every group moving, also what peers still need of messages that are
-  /// done here. MPI moves messages in its own calls only: a rank that computes for long calls this
-  /// between its operations, or others wait for it.
-  virtual void progress() {}
-
-  /// Waits on the host until the messages in device memory that are under way, of all groups, and
-  /// the work on the compute stream are done. Unlike a wait for the stream it ends where a peer is
-  /// lost. Throws: Error(kPeer) where timeout runs out or the transport fails.
-  virtual void drain() {}
-
-  /// What the waits of all groups until the last drain() came to, since the last call.
-  [[nodiscard]] virtual DeviceWaits take_device_waits() { return {}; }
-
-  /// Called between actions: keeps the host no more than two actions ahead of the GPU. Further
-  /// ahead it would wait in a launch, where the GPU's queue is full, and not notice that a peer is
-  /// lost. Throws as drain().
-  virtual void throttle() {}
-
-  /// Seconds so far that the host spent in calls of this group waiting for the device's computing
-  /// and not for messages.
-  [[nodiscard]] virtual double computing_seconds() const { return 0.0; }
 
   /// Gathers texts of any length, in rank order.
   [[nodiscard]] std::vector<std::string> all_gather_texts(const std::string& mine);

@@ -5,15 +5,18 @@
 #include <vector>
 
 #include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 #include "strata/grid/grid.hpp"
 
 namespace strata::comm {
 
-/// This rank's place on the grid and the communicators along its axes.
+/// This rank's coordinates on the grid, the communicators along its axes, and the engine of their
+/// transport.
 struct Groups {
   grid::Grid grid;
   grid::Coordinates coordinates;
   Communicator* world = nullptr;
+  ProgressEngine* engine = nullptr;
   /// Ranks with the same pipeline and tensor coordinates, in order of the data coordinate; and so
   /// on.
   std::unique_ptr<Communicator> data;
@@ -30,6 +33,7 @@ struct Groups {
 
 /// Splits the world along the axes of the grid.
 /// Pre: grid.ranks() == world.size(). Communication: collective over the world.
-[[nodiscard]] Groups make_groups(Communicator& world, const grid::Grid& grid);
+[[nodiscard]] Groups make_groups(Communicator& world, ProgressEngine& engine,
+                                 const grid::Grid& grid);
 
 }  // namespace strata::comm

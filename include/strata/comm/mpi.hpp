@@ -5,6 +5,7 @@
 #include <string>
 
 #include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 
 namespace strata::comm {
 
@@ -19,6 +20,7 @@ class MpiSession {
 
   /// All ranks. Lives as long as the session.
   [[nodiscard]] Communicator& world() { return *world_; }
+  [[nodiscard]] ProgressEngine& engine() { return *engine_; }
   /// Ranks of this job on this node. Communication: collective over the world, at construction.
   [[nodiscard]] std::int64_t ranks_on_node() const { return ranks_on_node_; }
   /// This rank's number among them, in order of the world's ranks.
@@ -34,6 +36,7 @@ class MpiSession {
 
  private:
   std::unique_ptr<Communicator> world_;
+  std::unique_ptr<ProgressEngine> engine_;
   std::int64_t ranks_on_node_ = 1;
   std::int64_t rank_on_node_ = 0;
 };

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 #include "strata/device/device.hpp"
 #include "strata/device/stream.hpp"
 
@@ -36,8 +36,7 @@ void request_hardware_queues();
 /// Throws: AgreedError(kPeer) where a rank has no NCCL, or ranks share a GPU, or no way between
 /// GPUs is found within timeout; AgreedError(kUsage) where the environment forbids enough hardware
 /// queues.
-[[nodiscard]] std::unique_ptr<Communicator> nccl(std::unique_ptr<Communicator> host,
-                                                 const device::Device& device,
-                                                 device::Stream& compute);
+[[nodiscard]] DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
+                               const device::Device& device, device::Stream& compute);
 
 }  // namespace strata::comm

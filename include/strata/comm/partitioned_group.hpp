@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/grid/tree.hpp"
 #include "strata/ops/reduce.hpp"
@@ -15,8 +15,8 @@ namespace strata::comm {
 /// them, consecutive ones. With one rank there are no messages.
 class PartitionedGroup {
  public:
-  /// Pre: group.size() divides parts. The group outlives the object.
-  PartitionedGroup(Communicator& group, std::int64_t parts);
+  /// `engine`: of the group's transport. Pre: group.size() divides parts; both outlive the object.
+  PartitionedGroup(Communicator& group, const ProgressEngine& engine, std::int64_t parts);
   /// All parts on one rank.
   explicit PartitionedGroup(std::int64_t parts);
 
@@ -37,17 +37,18 @@ class PartitionedGroup {
  protected:
   [[nodiscard]] Communicator* group() const { return group_; }
   [[nodiscard]] const grid::SumTree& tree() const { return tree_; }
-  /// Counts the time that `exchange` takes, but for what the device computes meanwhile. Pre:
-  /// ranks() > 1.
+  /// Counts the time that `exchange` takes, less its waits for the device's computation.
+  /// Pre: ranks() > 1.
   template <typename Exchange>
   void timed(const Exchange& exchange) {
-    const double begin = now_seconds() - group_->computing_seconds();
+    const double begin = now_seconds() - engine_->computing_seconds();
     exchange();
-    exposed_seconds_ += now_seconds() - group_->computing_seconds() - begin;
+    exposed_seconds_ += now_seconds() - engine_->computing_seconds() - begin;
   }
 
  private:
   Communicator* group_;
+  const ProgressEngine* engine_;
   grid::SumTree tree_;
   grid::Range own_;
   std::vector<ReductionStep> steps_;

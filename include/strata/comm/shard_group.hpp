@@ -17,9 +17,10 @@ namespace strata::comm {
 /// there are no messages.
 class ShardGroup : public PartitionedGroup {
  public:
-  /// Pre: group.size() divides shards; for kLibrary shards == group.size(). The group outlives the
-  /// object.
-  ShardGroup(Communicator& group, std::int64_t shards, Summation summation);
+  /// Pre: group.size() divides shards; for kLibrary shards == group.size(). Group and engine
+  /// outlive the object.
+  ShardGroup(Communicator& group, const ProgressEngine& engine, std::int64_t shards,
+             Summation summation);
   /// All shards on one rank.
   explicit ShardGroup(std::int64_t shards);
 
@@ -55,12 +56,6 @@ class ShardGroup : public PartitionedGroup {
                   const TensorView& received);
   /// Fills all rows of a tensor from the ranks' own rows, in place.
   void all_gather_rows(const TensorView& tensor);
-  /// Keeps the messages of every group moving (Communicator::progress).
-  void progress() const {
-    if (group() != nullptr) {
-      group()->progress();
-    }
-  }
 
  private:
   void fold_after(ops::Context& context, std::span<const TensorView> accumulators,

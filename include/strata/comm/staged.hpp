@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 #include "strata/device/stream.hpp"
 
 namespace strata::comm {
@@ -15,7 +15,7 @@ namespace strata::comm {
 /// after. Messages' pinned memory is kept for later ones, at most as much as was in flight at a
 /// time.
 /// Pre: `stream` outlives the group.
-[[nodiscard]] std::unique_ptr<Communicator> staged(std::unique_ptr<Communicator> host,
-                                                   device::Stream& stream);
+[[nodiscard]] DeviceWorld staged(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
+                                 device::Stream& stream);
 
 }  // namespace strata::comm

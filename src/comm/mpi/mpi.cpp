@@ -136,12 +136,6 @@ class MpiCommunicator final : public Communicator {
     wait_for(request, "all-reduce");
   }
 
-  void progress() override {
-    int arrived = 0;
-    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, communicator_, &arrived, MPI_STATUS_IGNORE),
-          "MPI_Iprobe");
-  }
-
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override {
     int key = 0;
@@ -190,6 +184,15 @@ class MpiCommunicator final : public Communicator {
   MPI_Comm communicator_;
 };
 
+class MpiProgress final : public ProgressEngine {
+ public:
+  void progress() override {
+    int arrived = 0;
+    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &arrived, MPI_STATUS_IGNORE),
+          "MPI_Iprobe");
+  }
+};
+
 }  // namespace
 
 MpiSession::MpiSession(int* argc, char*** argv) {
@@ -199,6 +202,7 @@ MpiSession::MpiSession(int* argc, char*** argv) {
     fail(ExitCode::kPeer, "the MPI library does not support threads (MPI_THREAD_FUNNELED)");
   }
   world_ = MpiCommunicator::of(MPI_COMM_WORLD, "world");
+  engine_ = std::make_unique<MpiProgress>();
   MPI_Comm node = MPI_COMM_NULL;
   check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
         "MPI_Comm_split_type");

@@ -30,8 +30,8 @@ std::string nccl_absence() {
   return "this executable was built without NCCL: build it where nvcc and nccl.h are found";
 }
 
-std::unique_ptr<Communicator> nccl(std::unique_ptr<Communicator> /*host*/,
-                                   const device::Device& /*device*/, device::Stream& /*compute*/) {
+DeviceWorld nccl(std::unique_ptr<Communicator> /*host*/, ProgressEngine& /*host_engine*/,
+                 const device::Device& /*device*/, device::Stream& /*compute*/) {
   throw AgreedError(ExitCode::kPeer,
                     "NCCL was asked for, but " + nccl_absence() + ", or set run.transport = mpi");
 }
@@ -69,14 +69,14 @@ std::string nccl_absence() {
   return {};
 }
 
-std::unique_ptr<Communicator> nccl(std::unique_ptr<Communicator> host, const device::Device& device,
-                                   device::Stream& compute) {
+DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
+                 const device::Device& device, device::Stream& compute) {
   std::unique_ptr<NcclEngine> engine;
   ncclUniqueId id{};
   const bool alone = host->size() == 1;
   agree(*host, [&] {
     require_queues();
-    engine = std::make_unique<NcclEngine>(device, compute);
+    engine = std::make_unique<NcclEngine>(host_engine, device, compute, host->timeout());
     if (host->rank() == 0 && !alone) {
       id = engine->unique_id();
     }
@@ -90,9 +90,8 @@ std::unique_ptr<Communicator> nccl(std::unique_ptr<Communicator> host, const dev
           *engine, engine->join(id, host->rank(), host->size(), host->timeout()), host->name());
     });
   }
-  NcclEngine& shared = *engine;
-  return std::make_unique<NcclCommunicator>(std::move(host), shared, std::move(engine),
-                                            std::move(channel));
+  auto ranks = std::make_unique<NcclCommunicator>(std::move(host), *engine, std::move(channel));
+  return {.engine = std::move(engine), .ranks = std::move(ranks)};
 }
 
 }  // namespace strata::comm

@@ -10,8 +10,6 @@
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 
-#include "forwarded.hpp"
-
 namespace strata::comm {
 namespace {
 
@@ -108,10 +106,8 @@ class RouteReceive final : public Request::Operation {
 };
 
 NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine,
-                                   std::unique_ptr<NcclEngine> own_engine,
                                    std::unique_ptr<NcclChannel> channel)
     : Communicator(host->rank(), host->size(), host->name()),
-      own_engine_(std::move(own_engine)),
       engine_(engine),
       host_(std::move(host)),
       channel_(std::move(channel)) {
@@ -148,21 +144,8 @@ void NcclCommunicator::collective(std::string_view what, const Calls& calls) {
 }
 
 void NcclCommunicator::barrier() {
-  drain();
+  engine_.drain_within(timeout());
   host().barrier();
-}
-
-void NcclCommunicator::progress() {
-  host().progress();
-  engine_.look_for_failures();
-}
-
-void NcclCommunicator::drain() {
-  engine_.drain(timeout());
-}
-
-void NcclCommunicator::throttle() {
-  engine_.throttle(timeout());
 }
 
 void NcclCommunicator::broadcast(TensorView payload, std::int64_t root) {
@@ -177,8 +160,8 @@ void NcclCommunicator::broadcast(TensorView payload, std::int64_t root) {
 }
 
 void NcclCommunicator::all_gather(ConstTensorView mine, TensorView all) {
-  require(mine.coordinates() == all.memory_space(), "gathering from {} to {} memory",
-          name_of(mine.coordinates()), name_of(all.memory_space()));
+  require(mine.memory_space() == all.memory_space(), "gathering from {} to {} memory",
+          name_of(mine.memory_space()), name_of(all.memory_space()));
   if (on_host(mine)) {
     host().all_gather(mine, all);
     return;
@@ -187,7 +170,7 @@ void NcclCommunicator::all_gather(ConstTensorView mine, TensorView all) {
           all.bytes(), size(), mine.bytes());
   if (size() == 1 && mine.raw() != all.raw()) {
     const Shape bytes{mine.bytes()};
-    device::copy_tensor(ConstTensorView(mine.raw(), bytes, DType::kUint8, mine.coordinates()),
+    device::copy_tensor(ConstTensorView(mine.raw(), bytes, DType::kUint8, mine.memory_space()),
                         TensorView(all.raw(), bytes, DType::kUint8, all.memory_space()),
                         engine_.compute());
   }
@@ -211,7 +194,7 @@ void NcclCommunicator::all_reduce(TensorView sum) {
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView payload,
                                                                  std::int64_t peer, Tag tag) {
   if (on_host(payload)) {
-    return std::make_unique<Forwarded>(host().send(payload, peer, tag));
+    return host().send(payload, peer, tag).release();
   }
   OpenRoute& route = route_of({.from = rank(), .to = peer, .tag = tag});
   return on_channel(*route.channel, describe("send to", peer, tag), awaited_of(tag),
@@ -224,7 +207,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_receive(TensorView payload,
                                                                     std::int64_t peer, Tag tag) {
   if (on_host(payload)) {
-    return std::make_unique<Forwarded>(host().receive(payload, peer, tag));
+    return host().receive(payload, peer, tag).release();
   }
   return std::make_unique<RouteReceive>(engine_, route_of({.from = peer, .to = rank(), .tag = tag}),
                                         payload, describe("receive from", peer, tag), timeout());
@@ -236,7 +219,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
   const auto inside = [](const auto& message) { return on_host(message.payload); };
   if (std::none_of(sends.begin(), sends.end(), outside) &&
       std::none_of(receives.begin(), receives.end(), outside)) {
-    return std::make_unique<Forwarded>(host().exchange(sends, receives, tag));
+    return host().exchange(sends, receives, tag).release();
   }
   require(std::none_of(sends.begin(), sends.end(), inside) &&
               std::none_of(receives.begin(), receives.end(), inside),
@@ -257,9 +240,11 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
 
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
     TensorView tensor, std::span<const grid::Range> slices) {
-  if (on_host(tensor) || channel_ == nullptr) {
-    return std::make_unique<Forwarded>(on_host(tensor) ? host().reduce_scatter(tensor, slices)
-                                                       : Request());
+  if (on_host(tensor)) {
+    return host().reduce_scatter(tensor, slices).release();
+  }
+  if (channel_ == nullptr) {
+    return nullptr;  // the sums of one rank are its own
   }
   const auto slice_of = [&](std::int64_t r) {
     const grid::Range& slice = slices[static_cast<std::size_t>(r)];
@@ -302,7 +287,7 @@ std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::in
       }
     });
   }
-  return std::make_unique<NcclCommunicator>(std::move(group), engine_, nullptr, std::move(channel));
+  return std::make_unique<NcclCommunicator>(std::move(group), engine_, std::move(channel));
 }
 
 void NcclCommunicator::open_routes(std::span<const Route> routes) {
@@ -352,7 +337,7 @@ void NcclCommunicator::open_round(std::span<const Route> routes) {
     Request(sends ? begin_send(payload, own->to, tag) : begin_receive(payload, own->from, tag),
             describe("connect to", sends ? own->to : own->from, tag), timeout())
         .wait();
-    engine_.drain(timeout());
+    engine_.drain_within(timeout());
   });
 }
 
@@ -385,7 +370,7 @@ void NcclCommunicator::connect(Summation sums) {
         reduce_scatter(whole, slices).wait();
       }
     }
-    engine_.drain(timeout());
+    engine_.drain_within(timeout());
   });
 }
 

@@ -26,9 +26,9 @@ struct OpenRoute {
 /// One group of ranks, in NCCL and in the host's transport (strata/comm/nccl.hpp).
 class NcclCommunicator final : public Communicator {
  public:
-  /// `line` is null in a group of one; `own_engine` in all but the first communicator.
+  /// `channel` is null in a group of one.
   NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine,
-                   std::unique_ptr<NcclEngine> own_engine, std::unique_ptr<NcclChannel> channel);
+                   std::unique_ptr<NcclChannel> channel);
 
   void open_routes(std::span<const Route> routes) override;
   void connect(Summation sums) override;
@@ -38,10 +38,6 @@ class NcclCommunicator final : public Communicator {
   void all_reduce(TensorView sum) override;
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override;
-  void progress() override;
-  void drain() override;
-  DeviceWaits take_device_waits() override { return engine_.take_waits(); }
-  void throttle() override;
 
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
@@ -70,7 +66,6 @@ class NcclCommunicator final : public Communicator {
   /// Opens routes of which no two share a rank.
   void open_round(std::span<const Route> routes);
 
-  std::unique_ptr<NcclEngine> own_engine_;
   NcclEngine& engine_;
   std::unique_ptr<Communicator> host_;
   std::unique_ptr<NcclChannel> channel_;

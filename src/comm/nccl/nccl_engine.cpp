@@ -45,8 +45,14 @@ bool is_failure(ncclResult_t result) {
 
 }  // namespace
 
-NcclEngine::NcclEngine(const device::Device& device, device::Stream& compute)
-    : device_(device), compute_(compute) {}
+NcclEngine::NcclEngine(ProgressEngine& host, const device::Device& device, device::Stream& compute,
+                       Timeout timeout)
+    : host_(host), timeout_(timeout), device_(device), compute_(compute) {}
+
+void NcclEngine::progress() {
+  host_.progress();
+  look_for_failures();
+}
 
 void NcclEngine::use_device() const {
   const cudaError_t status = cudaSetDevice(static_cast<int>(device_.index()));
@@ -149,7 +155,7 @@ void NcclEngine::look_for_failures() {
   }
 }
 
-void NcclEngine::drain(Timeout timeout) {
+void NcclEngine::drain_within(Timeout timeout) {
   use_device();
   Waiting waiting(timeout);
   std::ptrdiff_t still = std::ssize(channels_);
@@ -194,19 +200,19 @@ void NcclEngine::count_waits() {
   waits_.clear();
 }
 
-void NcclEngine::throttle(Timeout timeout) {
+void NcclEngine::throttle() {
   constexpr std::size_t kAhead = 2;
   marks_.push_back(mark_compute());
   if (marks_.size() <= kAhead) {
     return;
   }
-  Waiting waiting(timeout);
+  Waiting waiting(timeout_);
   while (!marks_.front().reached()) {
     look_for_failures();
     const auto busy = std::find_if(channels_.begin(), channels_.end(),
                                    [](NcclChannel* channel) { return !channel->idle(); });
     if (waiting.timed_out() && busy != channels_.end()) {
-      time_out((*busy)->latest(), timeout);
+      time_out((*busy)->latest(), timeout_);
     }
   }
   marks_.pop_front();

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 #include "strata/device/device.hpp"
 #include "strata/device/stopwatch.hpp"
 #include "strata/device/stream.hpp"
@@ -31,15 +31,19 @@ enum class Awaited { kStage, kGroup };
 /// What all NCCL communicators of a process share: the library, the GPU, the compute stream, and
 /// the list of themselves. They are made without blocking (ncclConfig_t::blocking = 0), so that
 /// every call that needs other ranks is waited for here, with timeout.
-class NcclEngine {
+class NcclEngine final : public ProgressEngine {
  public:
   /// Takes the results of NCCL's calls within a group.
   using Note = std::function<void(ncclResult_t)>;
 
   /// Throws: Error(kPeer) where NCCL is missing.
-  NcclEngine(const device::Device& device, device::Stream& compute);
-  NcclEngine(const NcclEngine&) = delete;
-  NcclEngine& operator=(const NcclEngine&) = delete;
+  NcclEngine(ProgressEngine& host, const device::Device& device, device::Stream& compute,
+             Timeout timeout);
+
+  void progress() override;
+  void drain() override { drain_within(timeout_); }
+  void throttle() override;
+  [[nodiscard]] DeviceWaits take_device_waits() override { return std::exchange(waited_, {}); }
 
   [[nodiscard]] const NcclLibrary& functions() const { return library_; }
   [[nodiscard]] const device::Device& device() const { return device_; }
@@ -64,15 +68,9 @@ class NcclEngine {
 
   /// Lets the compute stream go on only after `done`, and notes how long it stands still for that.
   void wait(device::Event& done, Awaited awaited);
-  /// What the waits until the last drain() came to, since the last call.
-  [[nodiscard]] DeviceWaits take_waits() { return std::exchange(waited_, {}); }
-
-  /// Throws: Error(kPeer) where a communicator has failed.
-  void look_for_failures();
-  /// Waits on the host until the compute stream and every line are idle.
-  void drain(Timeout timeout);
-  /// Marks the compute stream, and waits on the host for the mark before the last.
-  void throttle(Timeout timeout);
+  /// drain() with another timeout: blocks the host until the compute stream and every channel are
+  /// idle.
+  void drain_within(Timeout timeout);
 
   void add(NcclChannel& channel) { channels_.push_back(&channel); }
   void remove(const NcclChannel& channel);
@@ -86,6 +84,8 @@ class NcclEngine {
   };
 
   void use_device() const;
+  /// Throws: Error(kPeer) where a communicator has failed.
+  void look_for_failures();
   /// Adds up the waits. Pre: the compute stream is idle.
   void count_waits();
   /// Waits until a call is done that returned `result`.
@@ -96,6 +96,8 @@ class NcclEngine {
   [[noreturn]] void time_out(const std::string& what, Timeout timeout);
   void end_all() noexcept;
 
+  ProgressEngine& host_;
+  Timeout timeout_;
   NcclLibrary library_;
   device::Device device_;
   device::Stream& compute_;

@@ -10,8 +10,6 @@
 #include "strata/device/buffer.hpp"
 #include "strata/device/pinned_buffer.hpp"
 
-#include "forwarded.hpp"
-
 namespace strata::comm {
 namespace {
 
@@ -25,10 +23,14 @@ struct StagingBuffer {
   device::Event free;
 };
 
-/// Pinned memory that is lent to messages, shared by all that a group has under way.
-class PinnedPool {
+/// The staging buffers that the messages of all groups share, beside the engine of the host's
+/// transport.
+class StagingEngine final : public ProgressEngine {
  public:
-  explicit PinnedPool(device::Stream& stream) : stream_(stream) {}
+  StagingEngine(ProgressEngine& host, device::Stream& stream) : host_(host), stream_(stream) {}
+
+  void progress() override { host_.progress(); }
+  [[nodiscard]] double computing_seconds() const override { return computing_seconds_; }
 
   [[nodiscard]] device::Stream& stream() { return stream_; }
 
@@ -53,7 +55,6 @@ class PinnedPool {
   void wait_for_computing() {
     computing([&] { stream_.synchronize(); });
   }
-  [[nodiscard]] double computing_seconds() const { return computing_seconds_; }
 
   void give_back(std::unique_ptr<StagingBuffer> staging) { idle_.push_back(std::move(staging)); }
 
@@ -68,6 +69,7 @@ class PinnedPool {
     computing_seconds_ += now_seconds() - begin;
   }
 
+  ProgressEngine& host_;
   device::Stream& stream_;
   double computing_seconds_ = 0.0;
   // The longest idle first.
@@ -77,38 +79,38 @@ class PinnedPool {
 /// A tensor of the GPU as it crosses host memory. Gives the memory back at its end.
 class CrossingTensor {
  public:
-  CrossingTensor(PinnedPool& pool, const ConstTensorView& tensor)
-      : pool_(pool),
-        staging_(pool.take(tensor.bytes())),
+  CrossingTensor(StagingEngine& engine, const ConstTensorView& tensor)
+      : engine_(engine),
+        staging_(engine.take(tensor.bytes())),
         view_(staging_->memory.raw(), tensor.shape(), tensor.dtype()) {}
-  ~CrossingTensor() { pool_.give_back(std::move(staging_)); }
+  ~CrossingTensor() { engine_.give_back(std::move(staging_)); }
   CrossingTensor(const CrossingTensor&) = delete;
   CrossingTensor& operator=(const CrossingTensor&) = delete;
 
   [[nodiscard]] const TensorView& host() const { return view_; }
   /// Copies from the GPU what the work on the stream so far gives, and waits for it.
   void fetch(const ConstTensorView& tensor) {
-    pool_.wait_for_computing();
-    device::copy_tensor(tensor, view_, pool_.stream());
-    pool_.stream().synchronize();
+    engine_.wait_for_computing();
+    device::copy_tensor(tensor, view_, engine_.stream());
+    engine_.stream().synchronize();
   }
   /// Puts the copy of this part of it to the GPU on the stream.
   void deliver(const ConstTensorView& part, const TensorView& tensor) {
-    device::copy_tensor(part, tensor, pool_.stream());
-    staging_->free.record(pool_.stream());
+    device::copy_tensor(part, tensor, engine_.stream());
+    staging_->free.record(engine_.stream());
   }
 
  private:
-  PinnedPool& pool_;
+  StagingEngine& engine_;
   std::unique_ptr<StagingBuffer> staging_;
   TensorView view_;
 };
 
 class StagedSend final : public Request::Operation {
  public:
-  StagedSend(PinnedPool& pool, Communicator& host, const ConstTensorView& payload,
+  StagedSend(StagingEngine& engine, Communicator& host, const ConstTensorView& payload,
              std::int64_t peer, Tag tag)
-      : staging_(pool, payload) {
+      : staging_(engine, payload) {
     staging_.fetch(payload);
     sent_ = host.send(staging_.host(), peer, tag);
   }
@@ -147,15 +149,15 @@ class StagedArrival final : public Request::Operation {
 
 class StagedCommunicator final : public Communicator {
  public:
-  StagedCommunicator(std::unique_ptr<Communicator> host, device::Stream& stream)
+  StagedCommunicator(std::unique_ptr<Communicator> host, StagingEngine& engine)
       : Communicator(host->rank(), host->size(), host->name()),
         host_(std::move(host)),
-        pool_(stream) {
+        engine_(engine) {
     set_timeout(host_->timeout());
   }
 
   void barrier() override {
-    pool_.stream().synchronize();
+    engine_.stream().synchronize();
     host().barrier();
   }
 
@@ -164,7 +166,7 @@ class StagedCommunicator final : public Communicator {
       host().broadcast(payload, root);
       return;
     }
-    CrossingTensor staging(pool_, payload);
+    CrossingTensor staging(engine_, payload);
     if (rank() == root) {
       staging.fetch(payload);
     }
@@ -179,9 +181,9 @@ class StagedCommunicator final : public Communicator {
       host().all_gather(mine, all);
       return;
     }
-    CrossingTensor own(pool_, mine);
+    CrossingTensor own(engine_, mine);
     own.fetch(mine);
-    CrossingTensor gathered(pool_, all);
+    CrossingTensor gathered(engine_, all);
     host().all_gather(own.host(), gathered.host());
     gathered.deliver(gathered.host(), all);
   }
@@ -191,7 +193,7 @@ class StagedCommunicator final : public Communicator {
       host().all_reduce(sum);
       return;
     }
-    CrossingTensor staging(pool_, sum);
+    CrossingTensor staging(engine_, sum);
     staging.fetch(sum);
     host().all_reduce(staging.host());
     staging.deliver(staging.host(), sum);
@@ -199,27 +201,24 @@ class StagedCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override {
-    return staged(host().subgroup(members, std::move(name)), pool_.stream());
+    return std::make_unique<StagedCommunicator>(host().subgroup(members, std::move(name)), engine_);
   }
-
-  void progress() override { host().progress(); }
-  [[nodiscard]] double computing_seconds() const override { return pool_.computing_seconds(); }
 
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
                                                  Tag tag) override {
     if (payload.memory_space() == MemorySpace::kHost) {
-      return std::make_unique<Forwarded>(host().send(payload, peer, tag));
+      return host().send(payload, peer, tag).release();
     }
-    return std::make_unique<StagedSend>(pool_, host(), payload, peer, tag);
+    return std::make_unique<StagedSend>(engine_, host(), payload, peer, tag);
   }
 
   std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
                                                     Tag tag) override {
     if (payload.memory_space() == MemorySpace::kHost) {
-      return std::make_unique<Forwarded>(host().receive(payload, peer, tag));
+      return host().receive(payload, peer, tag).release();
     }
-    auto staging = std::make_unique<CrossingTensor>(pool_, payload);
+    auto staging = std::make_unique<CrossingTensor>(engine_, payload);
     const TensorView arriving = staging->host();
     Request request = host().receive(arriving, peer, tag);
     return std::make_unique<StagedArrival>(std::move(staging), std::move(request), arriving,
@@ -229,9 +228,9 @@ class StagedCommunicator final : public Communicator {
   std::unique_ptr<Request::Operation> begin_reduce_scatter(
       TensorView tensor, std::span<const grid::Range> slices) override {
     if (tensor.memory_space() == MemorySpace::kHost) {
-      return std::make_unique<Forwarded>(host().reduce_scatter(tensor, slices));
+      return host().reduce_scatter(tensor, slices).release();
     }
-    auto staging = std::make_unique<CrossingTensor>(pool_, tensor);
+    auto staging = std::make_unique<CrossingTensor>(engine_, tensor);
     staging->fetch(tensor);
     const TensorView pinned = staging->host();
     Request request = host().reduce_scatter(pinned, slices);
@@ -249,15 +248,18 @@ class StagedCommunicator final : public Communicator {
   }
 
   std::unique_ptr<Communicator> host_;
-  PinnedPool pool_;
+  StagingEngine& engine_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> staged(std::unique_ptr<Communicator> host, device::Stream& stream) {
+DeviceWorld staged(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
+                   device::Stream& stream) {
   require(stream.device().kind() == device::DeviceKind::kCuda,
           "messages staged for the memory of {}", stream.device().text());
-  return std::make_unique<StagedCommunicator>(std::move(host), stream);
+  auto engine = std::make_unique<StagingEngine>(host_engine, stream);
+  auto ranks = std::make_unique<StagedCommunicator>(std::move(host), *engine);
+  return {.engine = std::move(engine), .ranks = std::move(ranks)};
 }
 
 }  // namespace strata::comm

@@ -185,7 +185,8 @@ void groups_follow_the_grid(Communicator& world, Findings& findings) {
       continue;
     }
     const grid::Grid grid{.data = data, .pipeline = world.size() / data};
-    const Groups groups = make_groups(world, grid);
+    ProgressEngine engine;
+    const Groups groups = make_groups(world, engine, grid);
     findings.require_that(groups.coordinates == grid.coordinates_of(world.rank()),
                           "place on the grid");
     findings.require_equal(groups.data->rank(), groups.coordinates.data, "rank in the data group");
