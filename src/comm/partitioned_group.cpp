@@ -33,7 +33,7 @@ PartitionedGroup::PartitionedGroup(std::int64_t parts)
 
 void PartitionedGroup::all_gather_parts(const ConstTensorView& mine, const TensorView& all) {
   if (ranks() == 1) {
-    require(mine.raw() == all.raw(), "parts of one rank that are not in their place");
+    require(mine.raw() == all.raw(), "the parts of a single rank are not in the gathered tensor");
     return;
   }
   timed([&] { group_->all_gather(mine, all); });

@@ -1,5 +1,5 @@
-// NCCL's communicator held to MPI's, between ranks that may share a GPU. Without a GPU it is
-// skipped, with a line. Prints what any rank found wrong; ends with 1 then.
+// Compares NCCL's communicator with MPI's; ranks may share a GPU. Skipped, with a line, without a
+// GPU. Prints the findings of all ranks and exits with 1 if there are any.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -26,7 +26,7 @@
 namespace strata::comm::test {
 namespace {
 
-/// The same ranks in both kinds, and the GPU.
+/// The same ranks over both transports, and the GPU.
 struct Ranks {
   Communicator& mpi;
   Communicator& nccl;
@@ -255,12 +255,12 @@ void groups_work_at_once(Ranks& ranks, Findings& findings) {
   groups.world->barrier();
 }
 
-/// The last case: it ends NCCL's communicators.
+/// The last case: it aborts NCCL's communicators.
 void a_lost_message_ends_the_wait(Ranks& ranks, Findings& findings) {
-  constexpr double kPatienceSeconds = 3.0;
+  constexpr double kTimeoutSeconds = 3.0;
   const std::int64_t last = ranks.size() - 1;
   if (ranks.rank() != last) {
-    ranks.nccl.set_timeout({.seconds = kPatienceSeconds});
+    ranks.nccl.set_timeout({.seconds = kTimeoutSeconds});
     const OnGpu<float> values(ranks, numbers<float>(ranks.rank(), 1000));
     std::string text;
     const auto begin = std::chrono::steady_clock::now();
@@ -268,14 +268,14 @@ void a_lost_message_ends_the_wait(Ranks& ranks, Findings& findings) {
       ranks.nccl.all_reduce(values.view());
       ranks.nccl.barrier();
     } catch (const Error& error) {
-      findings.require_that(error.code() == ExitCode::kPeer, "exit code of a wait in vain");
+      findings.require_that(error.code() == ExitCode::kPeer, "exit code of a timeout");
       text = error.what();
     }
     const double waited =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    findings.require_that(text.find("in vain to get through the all-reduce") != std::string::npos,
+    findings.require_that(text.find("waiting to complete the all-reduce") != std::string::npos,
                           "the error says \"" + text + "\"");
-    findings.require_that(waited < kPatienceSeconds + 30.0, fmt::format("{} s", waited));
+    findings.require_that(waited < kTimeoutSeconds + 30.0, fmt::format("{} s", waited));
   }
   ranks.mpi.barrier();
 }

@@ -17,18 +17,18 @@ struct Groups {
   grid::Coordinates coordinates;
   Communicator* world = nullptr;
   ProgressEngine* engine = nullptr;
-  /// Ranks with the same pipeline and tensor coordinates, in order of the data coordinate; and so
-  /// on.
+  /// Ranks with the same pipeline and tensor coordinates, in order of the data coordinate; the
+  /// other groups likewise.
   std::unique_ptr<Communicator> data;
-  /// The same ranks as data, for what they exchange while the gradients are under way there.
+  /// The ranks of `data`, for messages that overlap with the gradients in flight there.
   std::unique_ptr<Communicator> lanes;
   std::unique_ptr<Communicator> pipeline;
   std::unique_ptr<Communicator> tensor;
 };
 
-/// What stages send each other: activations and gradients between neighbours, and a tied table's
-/// gradients and weights between the last stage and the first. Routes that share no rank stand one
-/// after the other.
+/// The routes between stages: activations and gradients between neighbours, and a tied table's
+/// gradients and weights between the last stage and the first. Routes without a common rank are
+/// consecutive.
 [[nodiscard]] std::vector<Route> pipeline_routes(std::int64_t stages);
 
 /// Splits the world along the axes of the grid.

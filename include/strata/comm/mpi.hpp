@@ -9,26 +9,26 @@
 
 namespace strata::comm {
 
-/// The process's MPI library, from start to end. One a process; all calls come from one thread.
+/// MPI from initialization to finalization. One per process; all calls come from one thread.
 class MpiSession {
  public:
-  /// Throws: Error(kPeer) where MPI does not start.
+  /// Communication: collective over the world. Throws: Error(kPeer) where MPI does not start.
   MpiSession(int* argc, char*** argv);
   ~MpiSession() = default;
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
-  /// All ranks. Lives as long as the session.
+  /// All ranks. Valid as long as the session.
   [[nodiscard]] Communicator& world() { return *world_; }
   [[nodiscard]] ProgressEngine& engine() { return *engine_; }
-  /// Ranks of this job on this node. Communication: collective over the world, at construction.
+  /// Number of this job's ranks on this node.
   [[nodiscard]] std::int64_t ranks_on_node() const { return ranks_on_node_; }
-  /// This rank's number among them, in order of the world's ranks.
+  /// This rank's index among them, in order of world ranks.
   [[nodiscard]] std::int64_t rank_on_node() const { return rank_on_node_; }
 
-  /// Ends MPI in order. Communication: collective over the world.
+  /// Finalizes MPI. Communication: collective over the world.
   void finalize();
-  /// Ends the whole job at once with this exit code.
+  /// Aborts the whole job with this exit code.
   [[noreturn]] static void abort(int exit_code);
 
   /// The library's name and version, as in "Open MPI v4.1.4".

@@ -11,8 +11,8 @@
 
 namespace strata::comm {
 
-/// A number of parts, virtual shards or lanes, over the ranks of a group: each rank holds own() of
-/// them, consecutive ones. With one rank there are no messages.
+/// Parts (virtual shards or lanes) distributed over the ranks of a group: each rank owns the
+/// consecutive parts own(). With one rank there are no messages.
 class PartitionedGroup {
  public:
   /// `engine`: of the group's transport. Pre: group.size() divides parts; both outlive the object.
@@ -23,11 +23,11 @@ class PartitionedGroup {
   [[nodiscard]] std::int64_t parts() const { return tree_.leaves(); }
   [[nodiscard]] const grid::Range& own() const { return own_; }
   [[nodiscard]] std::int64_t ranks() const { return group_ == nullptr ? 1 : group_->size(); }
-  /// The additions that bring one tensor a part together in the first.
+  /// The additions that reduce one tensor per part into the first.
   [[nodiscard]] std::span<const ReductionStep> steps() const { return steps_; }
 
-  /// Gathers tensors of equal size, one a part, in order of parts.
-  /// Shapes: mine own x anything, all parts x the same. With one rank they are one tensor.
+  /// Gathers tensors of equal size, one per part, in order of parts.
+  /// Shapes: mine own x anything, all parts x the same. With one rank both are the same tensor.
   void all_gather_parts(const ConstTensorView& mine, const TensorView& all);
 
   /// Seconds spent in messages since the last reset.

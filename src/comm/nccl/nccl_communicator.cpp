@@ -15,9 +15,9 @@ namespace {
 
 using Note = NcclEngine::Note;
 
-/// Most blocks of NCCL's kernels at a time: in a group, and in a route. All of a rank's together,
-/// 3 groups and 4 routes, find a place beside each other on a GPU of 64 multiprocessors, so that
-/// none that waits for a peer keeps another out.
+/// The limit of thread blocks of NCCL's kernels per group and per route. The kernels of a rank's 3
+/// groups and 4 routes are resident together on a GPU of 64 multiprocessors, so no kernel that
+/// waits for a peer keeps another from starting.
 constexpr int kGroupBlocks = 16;
 constexpr int kRouteBlocks = 4;
 
@@ -39,10 +39,10 @@ bool on_host(const ConstTensorView& payload) {
   return payload.memory_space() == MemorySpace::kHost;
 }
 
-/// What is under way on a line: done when the compute stream is told to wait for it.
-class OnChannel final : public Request::Operation {
+/// An operation on a channel; complete once the compute stream has been made to wait for it.
+class ChannelOperation final : public Request::Operation {
  public:
-  OnChannel(NcclEngine& engine, device::Event done, Awaited awaited)
+  ChannelOperation(NcclEngine& engine, device::Event done, Awaited awaited)
       : engine_(engine), done_(std::move(done)), awaited_(awaited) {}
 
   bool test() override {
@@ -58,9 +58,9 @@ class OnChannel final : public Request::Operation {
 
 }  // namespace
 
-/// A receive comes onto the line when it is waited for, after what was on the compute stream when
-/// it was posted. On the line earlier it would wait for what this rank has yet to send, and
-/// whatever waits for the whole GPU, as giving back memory does, would wait for ever.
+/// A receive is issued when it is waited for, ordered after the work that was on the compute stream
+/// when it was posted. Issued at once, it could wait for a message that this rank has yet to send,
+/// and any call that synchronizes the whole GPU, such as freeing memory, would deadlock.
 class RouteReceive final : public Request::Operation {
  public:
   RouteReceive(NcclEngine& engine, OpenRoute& route, const TensorView& payload, std::string what,
@@ -122,7 +122,7 @@ Communicator& NcclCommunicator::host() {
 OpenRoute& NcclCommunicator::route_of(const Route& route) {
   const auto found = std::find_if(routes_.begin(), routes_.end(),
                                   [&](const auto& open) { return open->route == route; });
-  require(found != routes_.end(), "no route was opened from rank {} to rank {} of the {} for {}s",
+  require(found != routes_.end(), "no open route from rank {} to rank {} of the {} for {}s",
           route.from, route.to, name(), name_of(route.tag));
   return **found;
 }
@@ -132,7 +132,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::on_channel(NcclChannel& ch
                                                                  std::string what, Awaited awaited,
                                                                  const Calls& calls) {
   device::Event ready = engine_.mark_compute();
-  return std::make_unique<OnChannel>(
+  return std::make_unique<ChannelOperation>(
       engine_, channel.issue(ready, std::move(what), timeout(), calls), awaited);
 }
 
@@ -160,7 +160,7 @@ void NcclCommunicator::broadcast(TensorView payload, std::int64_t root) {
 }
 
 void NcclCommunicator::all_gather(ConstTensorView mine, TensorView all) {
-  require(mine.memory_space() == all.memory_space(), "gathering from {} to {} memory",
+  require(mine.memory_space() == all.memory_space(), "an all-gather from {} to {} memory",
           name_of(mine.memory_space()), name_of(all.memory_space()));
   if (on_host(mine)) {
     host().all_gather(mine, all);
@@ -223,7 +223,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
   }
   require(std::none_of(sends.begin(), sends.end(), inside) &&
               std::none_of(receives.begin(), receives.end(), inside),
-          "an exchange of host and device memory");
+          "an exchange mixes host and device memory");
   return on_channel(
       *channel_, describe_collective(fmt::format("exchange of {}s", name_of(tag))), Awaited::kGroup,
       [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
@@ -291,7 +291,7 @@ std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::in
 }
 
 void NcclCommunicator::open_routes(std::span<const Route> routes) {
-  // Routes that follow each other and share no rank are opened together.
+  // Consecutive routes without a common rank are opened together.
   std::size_t begin = 0;
   while (begin < routes.size()) {
     std::vector<bool> taken(static_cast<std::size_t>(size()), false);
@@ -330,7 +330,8 @@ void NcclCommunicator::open_round(std::span<const Route> routes) {
     auto& open = *routes_.emplace_back(std::make_unique<OpenRoute>());
     open.route = *own;
     open.channel = std::make_unique<NcclChannel>(engine_, handle, name());
-    // NCCL connects two ranks at their first message, which waits on the host; so here.
+    // NCCL connects two ranks at their first message, which blocks the host; better here than in a
+    // step.
     const device::Buffer memory(engine_.device(), 1);
     const TensorView payload = memory.view(0, Shape{1}, DType::kUint8);
     const Tag tag = own->tag;
@@ -346,8 +347,8 @@ void NcclCommunicator::connect(Summation sums) {
     return;
   }
   agree(host(), [&] {
-    // NCCL connects ranks where they first meet in an exchange, and for each kind of collective and
-    // the algorithm that it takes for so many bytes anew.
+    // NCCL connects ranks at their first exchange, and again for each collective and each
+    // algorithm, which depends on the size.
     constexpr std::int64_t kLarge = std::int64_t{1} << 20;
     const device::Buffer memory(engine_.device(), kLarge * size_bytes(DType::kFloat32));
     for (const std::int64_t elements : {std::int64_t{1}, kLarge / size()}) {
