@@ -80,7 +80,7 @@ void Layer::forward(const LayerPass& /*pass*/) const {
 void Layer::forward_lanes(std::span<const LayerPass> passes) const {
   for (const LayerPass& pass : passes) {
     forward(pass);
-    pass.shards.progress();
+    pass.engine.progress();
   }
 }
 
@@ -89,7 +89,7 @@ void Layer::backward_input_lanes(std::span<const LayerPass> passes,
                                  std::span<const TensorView> input_gradients) const {
   for (std::size_t i = 0; i < passes.size(); ++i) {
     backward_input(passes[i], output_gradients[i], input_gradients[i]);
-    passes[i].shards.progress();
+    passes[i].engine.progress();
   }
 }
 

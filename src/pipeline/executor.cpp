@@ -45,6 +45,7 @@ class Executor::Run {
       double gradient_scale, nn::GradientSink* sink, const OutputObserver& see)
       : stage_(executor.stage_),
         group_(executor.group_),
+        engine_(executor.engine_),
         observer_(executor.observer_),
         source_(source),
         mode_(mode),
@@ -70,11 +71,11 @@ class Executor::Run {
         const device::ProfileRange range(text_of(action));
         perform(action);
         // Here the host waits for what a GPU computes.
-        timed([&] { group_.throttle(); });
+        timed([&] { engine_.throttle(); });
       }
       if (observer_) {
         // A GPU has only been told what to do.
-        group_.drain();
+        engine_.drain();
         stage_.synchronize();
       }
       const double end = now_seconds();
@@ -156,9 +157,9 @@ class Executor::Run {
   }
 
   void send(const ConstTensorView& tensor, std::int64_t peer, comm::Tag tag, Messages& sends) {
-    const double computed = group_.computing_seconds();
+    const double computed = engine_.computing_seconds();
     sends.add(group_.send(tensor, peer, tag));
-    times_.compute += group_.computing_seconds() - computed;
+    times_.compute += engine_.computing_seconds() - computed;
   }
 
   void forward(std::int64_t m) {
@@ -269,6 +270,7 @@ class Executor::Run {
 
   nn::Stage& stage_;
   comm::Communicator& group_;
+  comm::ProgressEngine& engine_;
   const ActionObserver& observer_;
   MicrobatchSource& source_;
   nn::Mode mode_;
@@ -290,8 +292,9 @@ class Executor::Run {
   ExecutionTimes times_;
 };
 
-Executor::Executor(nn::Stage& stage, comm::Communicator& pipeline_group)
-    : stage_(stage), group_(pipeline_group) {}
+Executor::Executor(nn::Stage& stage, comm::Communicator& pipeline_group,
+                   comm::ProgressEngine& engine)
+    : stage_(stage), group_(pipeline_group), engine_(engine) {}
 
 ExecutionTimes Executor::train(const Schedule& schedule, MicrobatchSource& source,
                                double gradient_scale, nn::GradientSink& sink) {
@@ -304,7 +307,7 @@ std::vector<ops::LossSums> Executor::evaluate(const Schedule& schedule, Microbat
           name_of(schedule.kind));
   static_cast<void>(
       Run(*this, schedule, source, nn::Mode::kEvaluation, 0.0, nullptr, see).finish());
-  group_.drain();
+  engine_.drain();
   return stage_.losses();
 }
 

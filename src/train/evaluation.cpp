@@ -149,7 +149,7 @@ EvaluationResult evaluate(ops::Context& context, const plan::Plan& plan, const p
   if (counts != nullptr) {
     see = [counts, &context, &groups](const ConstTensorView& outputs,
                                       const ConstTensorView& targets, std::int64_t valid) {
-      groups.pipeline->drain();
+      groups.engine->drain();
       counts->add(device::HostView(outputs, context.stream()).view(),
                   device::HostView(targets, context.stream()).view(), valid);
     };

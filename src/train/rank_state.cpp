@@ -62,9 +62,10 @@ StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan
                      rank.layout.weight_elements * size_bytes(plan.config.numerics.dtype)),
       weights_(
           weight_memory_.view(0, Shape{rank.layout.weight_elements}, plan.config.numerics.dtype)),
-      shards_(*groups.tensor, plan.config.numerics.shards, plan.config.numerics.mode),
-      lanes_(*groups.lanes, plan.lanes.leaves()),
-      stage_(context, shards_, *plan.model, rank.stage, weights_, &lanes_) {
+      shards_(*groups.tensor, *groups.engine, plan.config.numerics.shards,
+              plan.config.numerics.mode),
+      lanes_(*groups.lanes, *groups.engine, plan.lanes.leaves()),
+      stage_(context, *groups.engine, shards_, *plan.model, rank.stage, weights_, &lanes_) {
   for (const nn::PlacedParameter& placed : rank.layout.parameters) {
     if (has_weights(placed, rank.layout)) {
       nn::initialise(placed, plan.config.run.seed, 0,

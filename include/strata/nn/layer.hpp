@@ -83,6 +83,7 @@ using ParameterViews = std::vector<TensorView>;
 /// What a layer computes with in one microbatch.
 struct LayerPass {
   ops::Context& context;
+  comm::ProgressEngine& engine;
   comm::ShardGroup& shards;
   Mode mode = Mode::kTraining;
   Recompute recompute = Recompute::kNone;

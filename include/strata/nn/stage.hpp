@@ -69,8 +69,9 @@ class Stage {
   /// `weights` holds the weight_elements of layout_of(model.parameters(), layers, shards), in
   /// pass.dtype. `lanes` may be null where no layer joins them, or none is trained. Pre: the model
   /// was made for as many shards; shards.own() is pass.shards.own; lanes own pass.together.
-  Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model, const StageSpec& spec,
-        const TensorView& weights, comm::PartitionedGroup* lanes = nullptr);
+  Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGroup& shards,
+        const Model& model, const StageSpec& spec, const TensorView& weights,
+        comm::PartitionedGroup* lanes = nullptr);
 
   /// The bytes that a Stage allocates, without allocating them.
   [[nodiscard]] static std::vector<MemoryItem> memory(const Model& model, const StageSpec& spec);
@@ -212,6 +213,7 @@ class Stage {
   [[nodiscard]] const GradientSlot& gradients_of(std::int64_t execution_index) const;
 
   ops::Context& context_;
+  comm::ProgressEngine& engine_;
   comm::ShardGroup& shards_;
   comm::PartitionedGroup* lanes_;
   const Model& model_;

@@ -272,7 +272,7 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
     state.emplace(environment.context(), plan, rank, groups);
     state->load_weights(*inputs.checkpoint);
   });
-  pipeline::Executor executor(state->stage(), *groups.pipeline);
+  pipeline::Executor executor(state->stage(), *groups.pipeline, *groups.engine);
   const train::EvaluationResult result = train::evaluate(
       environment.context(), plan, rank, groups, executor, data, counts ? &*counts : nullptr);
   comm::agree(mpi.world(), [&] {

@@ -6,9 +6,11 @@
 
 namespace strata::nn {
 
-Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model,
-             const StageSpec& spec, const TensorView& weights, comm::PartitionedGroup* lanes)
+Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGroup& shards,
+             const Model& model, const StageSpec& spec, const TensorView& weights,
+             comm::PartitionedGroup* lanes)
     : context_(context),
+      engine_(engine),
       shards_(shards),
       lanes_(lanes),
       model_(model),
@@ -152,6 +154,7 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
                : view.reshaped(local_shape(port, spec_.pass));
   };
   return {.context = context_,
+          .engine = engine_,
           .shards = shards_,
           .mode = mode,
           .recompute = spec_.pass.recompute,

@@ -32,7 +32,7 @@ bool Stage::record_passes() {
 
 void Stage::progress() {
   if (!graph_cache_.is_recording()) {
-    shards_.progress();
+    engine_.progress();
   }
 }
 

@@ -348,10 +348,11 @@ TEST(Stage, SlotsLieApartAndComeRound) {
 TEST(Stage, RefusesWeightsOfAnotherSizeOrDtypeAndOtherShards) {
   const Model model = small_model();
   ops::Context context(1);
+  comm::ProgressEngine engine;
   comm::ShardGroup alone(1);
   const StageSpec spec = spec_of<float>({0, 2}, kMicrobatch);
   const auto make = [&](comm::ShardGroup& shards, const TensorView& weights) {
-    const Stage stage(context, shards, model, spec, weights);
+    const Stage stage(context, engine, shards, model, spec, weights);
   };
   std::vector<float> few(1024);
   std::vector<float> weights(2048);
