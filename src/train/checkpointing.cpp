@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"

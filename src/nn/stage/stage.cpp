@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "strata/core/error.hpp"
+
 #include "stage/stage_memory.hpp"
 
 namespace strata::nn {

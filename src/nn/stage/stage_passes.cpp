@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "strata/core/error.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"

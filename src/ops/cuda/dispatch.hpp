@@ -1,8 +1,8 @@
 #pragma once
 
-#include "strata/ops/context.hpp"
-
 namespace strata::ops {
+
+class Context;
 
 /// Whether operations on GPUs are built. In other builds their calls stand in discarded statements
 /// and need no definition.
@@ -12,8 +12,6 @@ inline constexpr bool kHasCuda = true;
 inline constexpr bool kHasCuda = false;
 #endif
 
-[[nodiscard]] inline bool on_gpu(const Context& context) {
-  return context.device().kind() == device::DeviceKind::kCuda;
-}
+[[nodiscard]] bool on_gpu(const Context& context);
 
 }  // namespace strata::ops
