@@ -9,6 +9,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
+#include "strata/train/checkpoint_names.hpp"
 
 namespace strata::train {
 namespace {
@@ -61,10 +62,9 @@ std::vector<io::TensorInfo> tensors_of(const plan::Plan& plan) {
     if (spec.ownership == nn::Ownership::kBorrowed) {
       continue;
     }
-    tensors.push_back({"weights/" + spec.name, spec.shape, dtype});
-    for (const std::string& state :
-         optim::Optimizer::state_names(plan.config.optimizer.options, spec.rule)) {
-      tensors.push_back({"optimizer/" + state + "/" + spec.name, spec.shape, dtype});
+    tensors.push_back({weight_name(spec), spec.shape, dtype});
+    for (const std::string& state : state_names(spec, plan.config.optimizer.options)) {
+      tensors.push_back({state, spec.shape, dtype});
     }
   }
   return tensors;
@@ -83,7 +83,7 @@ std::string text_of(const io::TensorInfo& tensor) {
 
 /// Compares the tensors whose names begin with `prefix`.
 void require_same_tensors(const plan::Plan& plan, const io::Checkpoint& checkpoint,
-                          const std::string& prefix) {
+                          std::string_view prefix) {
   const std::vector<io::TensorInfo> expected = tensors_of(plan);
   for (const io::TensorInfo& tensor : expected) {
     if (!tensor.name.starts_with(prefix)) {
@@ -262,7 +262,7 @@ plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
 }
 
 void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  require_same_tensors(plan, checkpoint, "weights/");
+  require_same_tensors(plan, checkpoint, kWeightPrefix);
   require_same_layers(plan, checkpoint);
   require_same_tokenizer(plan, checkpoint);
 }
@@ -280,7 +280,7 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
            value.dump());
     }
   }
-  require_same_tensors(plan, checkpoint, "optimizer/");
+  require_same_tensors(plan, checkpoint, kStatePrefix);
 }
 
 void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,
