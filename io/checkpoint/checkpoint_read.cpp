@@ -168,6 +168,10 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   return {directory, step, master.json(kMetadataAttribute), std::move(parts)};
 }
 
+fs::path Checkpoint::master() const {
+  return directory_ / kMasterFile;
+}
+
 void Checkpoint::verify_part(std::int64_t part) const {
   require(part >= 0 && part < part_count(), "part {} of {}", part, part_count());
   const PartRecord& record = parts_[static_cast<std::size_t>(part)];

@@ -12,6 +12,7 @@
 #include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
 #include "strata/core/text.hpp"
+#include "strata/ops/instruction_set.hpp"
 
 #include "commands/commands.hpp"
 #include "environment/versions.hpp"
@@ -128,7 +129,8 @@ int run(int argc, char** argv) {
                         [&](comm::MpiSession& mpi) { return doctor_command(mpi, rest); });
   }
   if (command == "--version") {
-    fmt::print("{}", versions_text(versions()));
+    fmt::print("{}instruction set: {}\n", versions_text(versions()),
+               name_of(ops::native_instruction_set()));
     return 0;
   }
   if (command == "help" && !rest.empty() && rest.front() == "reference") {

@@ -292,7 +292,7 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   const nn::StageSpec& stage = rank.stage;
   Traffic neighbours{"activations and their gradients, to other stages"};
   const auto add_crossing = [&](std::int64_t layer, bool forward) {
-    for (const std::int64_t tensor : plan.model->crossing(layer)) {
+    for (const std::int64_t tensor : plan.model->boundary_tensors(layer)) {
       if (tensor == nn::kModelInput && !forward) {
         continue;  // it has no gradient
       }

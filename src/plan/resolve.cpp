@@ -217,7 +217,7 @@ constexpr double kMostCounted = 2147483647.0;
 void check_neighbours(const Plan& plan, const nn::PassShape& pass) {
   const RunConfig& c = plan.config;
   for (std::size_t s = 0; s + 1 < plan.split.stages.size(); ++s) {
-    for (const std::int64_t tensor : plan.model->crossing(plan.split.stages[s].end)) {
+    for (const std::int64_t tensor : plan.model->boundary_tensors(plan.split.stages[s].end)) {
       const nn::Port& port = plan.model->port_of(tensor);
       const auto bytes = static_cast<double>(nn::local_shape(port, pass).count()) *
                          static_cast<double>(size_bytes(c.numerics.dtype));

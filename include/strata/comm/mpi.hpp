@@ -24,6 +24,10 @@ class MpiSession {
   /// This rank's number among them, in order of the world's ranks.
   [[nodiscard]] std::int64_t rank_on_node() const { return rank_on_node_; }
 
+  /// Makes every rank a world of its own, in which it has the number 0; MPI still ends when all do.
+  /// Communication: collective over the world.
+  void separate();
+
   /// Ends MPI in order. Communication: collective over the world.
   void finalize();
   /// Ends the whole job at once with this exit code.

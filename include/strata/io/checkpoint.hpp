@@ -19,6 +19,8 @@
 /// shown whole by a master file, committed by one rename. Format: docs/formats.md.
 namespace strata::io {
 
+class Tokenizer;
+
 /// The part of a tensor that one shard holds: those elements whose index of `dimension` is one of
 /// [first, first + count). The whole tensor where the dimension is kNotSplit.
 struct ShardSlice {
@@ -98,15 +100,17 @@ PartRecord write_part(const std::filesystem::path& directory, std::int64_t part_
                       std::span<const TensorSlice> slices);
 
 /// Writes the master of the parts in partial_directory(root, step) and makes the checkpoint visible
-/// by one rename, in place of an earlier one of the same step; everything is on disk on return. One
-/// caller, after all write_part.
+/// by one rename, in place of an earlier one of the same step; everything is on disk on return. The
+/// master holds `tokenizer`, where given, as the master of a data set does. One caller, after all
+/// write_part.
 /// Returns: the checkpoint's directory.
 /// Throws: Error(kCheckpoint) where a part is missing, where a tensor is not covered exactly once
 /// (by shards that divide one dimension without gaps, and by ranges within each) or where it cannot
 /// be written; earlier checkpoints stay.
 std::filesystem::path commit_checkpoint(const std::filesystem::path& root, std::int64_t step,
                                         std::span<const PartRecord> records,
-                                        const nlohmann::json& metadata);
+                                        const nlohmann::json& metadata,
+                                        const Tokenizer* tokenizer = nullptr);
 
 /// A committed checkpoint on disk.
 struct CheckpointEntry {
@@ -141,6 +145,7 @@ class Checkpoint {
   Checkpoint& operator=(Checkpoint&&) noexcept;
 
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
+  [[nodiscard]] std::filesystem::path master() const;
   [[nodiscard]] std::int64_t step() const { return step_; }
   /// What commit_checkpoint was given.
   [[nodiscard]] const nlohmann::json& metadata() const { return metadata_; }

@@ -255,7 +255,7 @@ struct EnumNames<nn::Placement> {
 template <>
 struct EnumNames<nn::SyncLanes> {
   static constexpr std::array<std::pair<nn::SyncLanes, std::string_view>, 2> kTable{
-      {{nn::SyncLanes::kNo, "no"}, {nn::SyncLanes::kYes, "yes"}}};
+      {{nn::SyncLanes::kNo, "off"}, {nn::SyncLanes::kYes, "on"}}};
 };
 template <>
 struct EnumNames<nn::Recompute> {

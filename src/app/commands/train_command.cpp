@@ -113,6 +113,11 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   if (!environment.warning().empty()) {
     log.warn("{}", environment.warning());
   }
+  const std::string other_bits =
+      inputs.checkpoint ? train::instruction_set_change(plan, *inputs.checkpoint) : "";
+  if (!other_bits.empty()) {
+    log.warn("{}", other_bits);
+  }
 
   train::install_stop_signals();
   const train::FinishedRun run =

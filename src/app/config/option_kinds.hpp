@@ -111,7 +111,7 @@ Option choice(const std::string& key, const std::string& help, const Member& mem
           .help = help,
           .set =
               [=](RunConfig& config, const std::string& text) {
-                const auto value = enum_from_name<Enum>(text);
+                const auto value = enum_from_name<Enum>(switch_spelling(text));
                 if (!value) {
                   refuse(key, text, "one of " + joined_names<Enum>());
                 }

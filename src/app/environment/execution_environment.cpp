@@ -21,6 +21,7 @@
 #include "strata/train/checkpointing.hpp"
 
 #include "environment/gpu_assignment.hpp"
+#include "environment/instruction_sets.hpp"
 #include "environment/run_inputs.hpp"
 
 namespace strata::app {
@@ -171,8 +172,11 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
           "more",
           trouble);
     }
+    const auto& numerics = plan.config.numerics;
+    const std::string isa = settle_instruction_set(mpi, numerics.isa, numerics.dtype);
     context_.emplace(inputs.threads);
-    text_ += fmt::format(", {} thread{} each", inputs.threads, inputs.threads == 1 ? "" : "s");
+    text_ +=
+        fmt::format(", {} thread{} each, {}", inputs.threads, inputs.threads == 1 ? "" : "s", isa);
   }
   groups_ = comm::make_groups(world_ ? *world_ : mpi.world(), plan.grid);
   connect_groups(plan, use);

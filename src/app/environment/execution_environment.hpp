@@ -28,7 +28,7 @@ class ExecutionEnvironment {
   /// Communication: collective over the world.
   /// Throws: where the plan is for GPUs, AgreedError(kPeer) where a rank finds none, or one that is
   /// too old or too small for training; AgreedError(kUsage) where run.transport asks for NCCL and
-  /// that cannot be used.
+  /// that cannot be used; where it is for CPUs, as settle_instruction_set().
   ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan,
                        Use use);
   // Groups know the context's stream.
@@ -41,7 +41,7 @@ class ExecutionEnvironment {
   [[nodiscard]] double peak_flops() const { return peak_flops_; }
   /// What is to be told to the user before the run; empty: nothing.
   [[nodiscard]] const std::string& warning() const { return warning_; }
-  /// As in "cpu on 4 ranks (Open MPI v4.1.4), 2 threads each".
+  /// As in "cpu on 4 ranks (Open MPI v4.1.4), 2 threads each, amx".
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:

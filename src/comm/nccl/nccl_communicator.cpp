@@ -177,8 +177,8 @@ void NcclCommunicator::broadcast(TensorView payload, std::int64_t root) {
 }
 
 void NcclCommunicator::all_gather(ConstTensorView mine, TensorView all) {
-  require(mine.coordinates() == all.memory_space(), "gathering from {} to {} memory",
-          name_of(mine.coordinates()), name_of(all.memory_space()));
+  require(mine.memory_space() == all.memory_space(), "gathering from {} to {} memory",
+          name_of(mine.memory_space()), name_of(all.memory_space()));
   if (on_host(mine)) {
     host().all_gather(mine, all);
     return;
@@ -187,7 +187,7 @@ void NcclCommunicator::all_gather(ConstTensorView mine, TensorView all) {
           all.bytes(), size(), mine.bytes());
   if (size() == 1 && mine.raw() != all.raw()) {
     const Shape bytes{mine.bytes()};
-    device::copy_tensor(ConstTensorView(mine.raw(), bytes, DType::kUint8, mine.coordinates()),
+    device::copy_tensor(ConstTensorView(mine.raw(), bytes, DType::kUint8, mine.memory_space()),
                         TensorView(all.raw(), bytes, DType::kUint8, all.memory_space()),
                         engine_.compute());
   }

@@ -144,7 +144,7 @@ enum class Tied { kNo, kYes };
 template <>
 struct strata::EnumNames<strata::nn::Tied> {
   static constexpr std::array<std::pair<nn::Tied, std::string_view>, 2> kTable{
-      {{nn::Tied::kNo, "no"}, {nn::Tied::kYes, "yes"}}};
+      {{nn::Tied::kNo, "off"}, {nn::Tied::kYes, "on"}}};
 };
 
 namespace strata::nn {
@@ -156,12 +156,12 @@ std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site) {
     if (site.table == nullptr) {
       line.refuse(
           "there is no embedding before it to be tied to, or another head is tied to it already; "
-          "give tied=no");
+          "give tied=off");
     }
     if (site.table->shape[1] != width) {
       line.refuse(
           fmt::format("it is tied to a table of {}, but its input has the width {}; make the "
-                      "widths equal, or give tied=no",
+                      "widths equal, or give tied=off",
                       site.table->shape.text(), width));
     }
     ParameterSpec borrowed = *site.table;

@@ -77,5 +77,5 @@ struct strata::EnumNames<strata::nn::NormKind> {
 template <>
 struct strata::EnumNames<strata::nn::Bias> {
   static constexpr std::array<std::pair<nn::Bias, std::string_view>, 2> kTable{
-      {{nn::Bias::kNo, "no"}, {nn::Bias::kYes, "yes"}}};
+      {{nn::Bias::kNo, "off"}, {nn::Bias::kYes, "on"}}};
 };

@@ -168,5 +168,5 @@ class Sublayer : public Layer {
 template <>
 struct strata::EnumNames<strata::nn::Residual> {
   static constexpr std::array<std::pair<nn::Residual, std::string_view>, 2> kTable{
-      {{nn::Residual::kNo, "no"}, {nn::Residual::kYes, "yes"}}};
+      {{nn::Residual::kNo, "off"}, {nn::Residual::kYes, "on"}}};
 };

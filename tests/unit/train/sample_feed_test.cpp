@@ -1,4 +1,4 @@
-#include "../../../src/train/sample_feed.hpp"
+#include "sample_feed.hpp"
 
 #include <cstdint>
 #include <set>
