@@ -31,6 +31,12 @@ void require_bias_residual(const ConstTensorView& sum, const ConstTensorView& bi
 /// Throws std::logic_error unless every addition is of one of `parts` parts to another.
 void require_steps(std::span<const ReductionStep> steps, std::int64_t parts, std::string_view name);
 
+/// The address of a tensor's elements in host memory, or null where there is no tensor.
+template <typename T, typename View>
+auto host_or_null(const View& view) {
+  return view.empty() ? nullptr : view.template host<T>().data();
+}
+
 /// How a tensor reads as a matrix: leading dimensions are rows, the last is columns.
 struct Rows {
   std::int64_t rows = 0;

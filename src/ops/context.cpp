@@ -6,8 +6,8 @@
 #include "strata/core/error.hpp"
 
 #include "cuda/dispatch.hpp"
+#include "cuda/launch_context.hpp"
 #include "cuda/resources.hpp"
-#include "cuda_context.hpp"
 #include "onednn/primitive_cache.hpp"
 
 namespace strata::ops {

@@ -20,10 +20,12 @@ struct AttentionShape {
   std::int64_t queries = 1;  ///< query heads of one key-value head
   std::int64_t head_size = 1;
 
-  [[nodiscard]] std::int64_t rows() const { return sequences * tokens; }
-  [[nodiscard]] std::int64_t heads() const { return kv_heads * queries; }
-  [[nodiscard]] std::int64_t qkv_width() const { return kv_heads * (queries + 2) * head_size; }
-  [[nodiscard]] std::int64_t width() const { return heads() * head_size; }
+  [[nodiscard]] constexpr std::int64_t rows() const { return sequences * tokens; }
+  [[nodiscard]] constexpr std::int64_t heads() const { return kv_heads * queries; }
+  [[nodiscard]] constexpr std::int64_t qkv_width() const {
+    return kv_heads * (queries + 2) * head_size;
+  }
+  [[nodiscard]] constexpr std::int64_t width() const { return heads() * head_size; }
 
   // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
   friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;

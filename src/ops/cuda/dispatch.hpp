@@ -4,8 +4,7 @@ namespace strata::ops {
 
 class Context;
 
-/// Whether operations on GPUs are built. In other builds their calls stand in discarded statements
-/// and need no definition.
+/// Whether this build has operations on GPUs. A build without them defines no function of cuda::.
 #ifdef STRATA_HAVE_CUDA
 inline constexpr bool kHasCuda = true;
 #else
@@ -13,5 +12,18 @@ inline constexpr bool kHasCuda = false;
 #endif
 
 [[nodiscard]] bool on_gpu(const Context& context);
+
+/// Enqueues kOperation, a function of cuda::, where the context's device is a GPU. Returns whether
+/// it did.
+template <auto kOperation, typename... Arguments>
+[[nodiscard]] bool run_on_gpu(Context& context, const Arguments&... arguments) {
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      kOperation(context, arguments...);
+      return true;
+    }
+  }
+  return false;
+}
 
 }  // namespace strata::ops

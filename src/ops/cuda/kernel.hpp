@@ -11,7 +11,7 @@
 #include "strata/core/tensor.hpp"
 #include "strata/device/failure.hpp"
 
-#include "cuda_context.hpp"
+#include "cuda/launch_context.hpp"
 
 // What every kernel of the room is written and launched with. Included by .cu files alone. They are
 // compiled so that products and sums are contracted only where fused() says so.

@@ -9,19 +9,10 @@
 #include "cuda/chunks.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/rows.hpp"
+#include "loss/row_loss.hpp"
 
 // What operations that give a loss share. Included by .cu files alone.
 namespace strata::ops::cuda {
-
-/// What a row gives to LossSums.
-struct RowLoss {
-  double loss;
-  std::int64_t correct;
-};
-
-__device__ inline bool is_target(std::int64_t target, std::int64_t classes) {
-  return target >= 0 && target < classes;
-}
 
 /// What a row's softmax follows from, the same in all of its threads.
 template <typename C>

@@ -368,10 +368,8 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
     return;
   }
   require_options(c, options);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::matmul(context, a, b, c, options);
-    }
+  if (run_on_gpu<cuda::matmul>(context, a, b, c, options)) {
+    return;
   }
   MatmulOptions product = options;
   if (!options.addend.empty()) {

@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <span>
 
+#include "strata/core/reduction_step.hpp"
+
 namespace strata::ops {
 
 class Context;
-struct ReductionStep;
 
 }  // namespace strata::ops
 
