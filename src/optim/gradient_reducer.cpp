@@ -8,7 +8,7 @@
 namespace strata::optim {
 namespace {
 
-/// Elements of receive memory for one bucket.
+/// Elements of the receive buffer for one bucket.
 std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_ranks,
                               std::int64_t data_rank, const BucketPlan& plan,
                               comm::Summation summation) {
@@ -18,7 +18,7 @@ std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_rank
   return comm::received_parts(lanes, data_ranks, data_rank) * plan.largest_slice();
 }
 
-/// How a rank adds its own lanes.
+/// The reduction of a rank's own lanes.
 grid::RunningReduction fold_of(const grid::SumTree& lanes, std::int64_t data_ranks,
                                std::int64_t data_rank, const GradientReducer::Sizes& sizes) {
   if (sizes.summation == comm::Summation::kLibrary) {
@@ -37,7 +37,7 @@ std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
   const grid::RunningReduction fold = fold_of(lanes, data_ranks, data_rank, sizes);
   const std::int64_t element_bytes = size_bytes(compute_dtype(sizes.dtype));
   return {{"gradients", fold.accumulators * sizes.elements * element_bytes},
-          {"received gradients",
+          {"gradient receive buffers",
            kInFlight * receive_elements(lanes, data_ranks, data_rank, plan, sizes.summation) *
                element_bytes}};
 }

@@ -51,7 +51,7 @@ RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Argume
                                                    : default_threads(mpi.ranks_on_node());
   });
   mpi.world().set_timeout({.seconds = inputs.config.run.timeout_seconds});
-  // Before anything that a setting may branch on.
+  // Before any branch on a setting.
   comm::check_same_plan(mpi.world(),
                         {{"config", hash_of(config_text(inputs.config))},
                          {"training data", inputs.train_info.checksum},
@@ -88,11 +88,10 @@ void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
   }
   inputs.checkpoint = train::newest_good_checkpoint(mpi.world(), root, log);
   if (!inputs.checkpoint && config.run.resume == plan::Resume::kMust) {
-    throw comm::AgreedError(
-        ExitCode::kCheckpoint,
-        fmt::format(
-            "there is no checkpoint in {}, and run.resume is must; set it to auto to begin anew",
-            root.string()));
+    throw comm::AgreedError(ExitCode::kCheckpoint,
+                            fmt::format("there is no checkpoint in {}, and run.resume is must; set "
+                                        "it to auto to start a new run",
+                                        root.string()));
   }
 }
 

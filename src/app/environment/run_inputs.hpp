@@ -15,21 +15,21 @@
 
 namespace strata::app {
 
-/// What the commands that use a model begin with: the config, the data sets and the checkpoint to
-/// go on from.
+/// The inputs of commands that use a model: the config, the data sets and the checkpoint.
 struct RunInputs {
+  /// As given; plan::Plan holds the resolved one.
   plan::RunConfig config;
-  /// Of data.train, or what a plan without data assumes.
+  /// Of data.train, or plan::assumed_data().
   io::DatasetInfo train_info;
   std::optional<io::Dataset> train_data;
   std::optional<io::Dataset> test_data;
   std::optional<io::Checkpoint> checkpoint;
   int threads = 1;
-  /// What every rank computes on.
+  /// The same on all ranks.
   device::DeviceKind device = device::DeviceKind::kCpu;
 };
 
-/// The config file's name and the settings, without what is the command's own.
+/// The config file's name, the settings, and the options of the command.
 struct TrainArguments {
   std::string config;
   std::vector<std::string> settings;
@@ -41,7 +41,7 @@ struct TrainArguments {
 /// Throws: Error(kUsage) where there is no config file.
 [[nodiscard]] TrainArguments take_arguments(Arguments arguments, std::string_view command);
 
-/// Whether a plan can do without the data set that it is for.
+/// Whether a command needs the training data set.
 enum class DataNeeded { kNo, kYes };
 
 /// The data sets that a command opens.
@@ -56,14 +56,14 @@ enum class Splits { kTrain, kTrainAndTest };
 /// none.
 void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
 
-/// Refuses or takes up what run.dir holds.
+/// Rejects an existing run in run.dir, or opens its newest checkpoint, as run.resume says.
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
 
-/// The plan for so many ranks; for the config's grid where that is 0.
+/// The plan for `ranks` ranks; 0: for the config's grid.
 [[nodiscard]] plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs,
                                    std::int64_t ranks);
 
-/// Only rank 0 writes to the terminal and the log.
+/// Only rank 0 prints and writes the log.
 [[nodiscard]] Log::Output log_role(comm::MpiSession& mpi);
 
 }  // namespace strata::app

@@ -68,19 +68,19 @@ TEST_F(Feed, OfAGpuGivesTheCpusSamplesAtOnePlaceWhetherTheyWereSentAheadOrNot) {
     // read.
     const bool is_early = step % 3 == 1;
     const auto send_ahead = [&] {
-      while (step + 1 < kSteps && !given.ahead()) {
+      while (step + 1 < kSteps && !given.prefetch()) {
         std::this_thread::yield();
       }
     };
     if (is_early) {
-      send_ahead();
+      send_early();
     }
     const auto found = samples(given, gpu);
     EXPECT_EQ(found, samples(expected, cpu)) << "step " << step;
     steps.insert(found);
     places.insert(given.inputs(0).raw());
     if (step % 3 == 2) {
-      send_ahead();
+      send_early();
     }
   }
   EXPECT_EQ(steps.size(), static_cast<std::size_t>(kSteps)) << "each step has its own samples";
@@ -91,7 +91,7 @@ TEST_F(Feed, OfTheCpuSendsNothing) {
   ops::Context cpu(1);
   SampleFeed all = feed(cpu);
   all.next();
-  EXPECT_FALSE(all.ahead());
+  EXPECT_FALSE(all.prefetch());
 }
 
 }  // namespace
