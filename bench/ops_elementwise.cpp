@@ -7,6 +7,7 @@
 #include <benchmark/benchmark.h>
 
 #include "strata/ops/activation.hpp"
+#include "strata/ops/context.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/layer_norm.hpp"

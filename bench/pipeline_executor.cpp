@@ -23,7 +23,7 @@ class Arena final : public nn::GradientSink {
       : memory_(device::Device::cpu(), elements * 4),
         gradients_(memory_.view(0, Shape{elements}, DType::kFloat32)) {}
 
-  Target target(std::int64_t m) override {
+  Target begin_microbatch(std::int64_t m) override {
     return {gradients_, m == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd};
   }
   bool acts_on(std::int64_t /*m*/, std::int64_t /*layer*/) const override { return false; }

@@ -28,6 +28,8 @@ inline constexpr const char* kBeginAttribute = "begin";
 inline constexpr const char* kShardAttribute = "shard";
 /// The master's data set with one record a part; no tensor may have this name.
 inline constexpr const char* kPartsDataset = "parts";
+/// The group of a tokenizer's tables, as in the master of a data set; of no tensor either.
+inline constexpr const char* kTokenizerGroup = "text";
 
 /// What can stand in a checkpoint root beside other things.
 enum class DirectoryState {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <nlohmann/json.hpp>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "checkpoint/checkpoint_format.hpp"
 #include "checkpoint/checkpoint_slices.hpp"
 #include "hdf5/hdf5_file.hpp"
+#include "tokenizer/tokenizer_contents.hpp"
 
 namespace strata::io {
 namespace {
@@ -36,7 +38,8 @@ std::string dumped(const nlohmann::json& value) {
 bool is_tensor_name(const std::string& name) {
   return !name.empty() && name != kPartsDataset && name.front() != '/' && name.back() != '/' &&
          name.find("//") == std::string::npos && name.find('\0') == std::string::npos &&
-         !name.starts_with(std::string(kPartsDataset) + '/');
+         !name.starts_with(std::string(kPartsDataset) + '/') &&
+         !name.starts_with(std::string(kTokenizerGroup) + '/');
 }
 
 void require_writable(const TensorSlice& slice) {
@@ -203,7 +206,8 @@ PartRecord write_part(const fs::path& directory, std::int64_t part_index,
 }
 
 fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
-                           std::span<const PartRecord> records, const nlohmann::json& metadata) {
+                           std::span<const PartRecord> records, const nlohmann::json& metadata,
+                           const Tokenizer* tokenizer) {
   require(!records.empty(), "a checkpoint without parts");
   const fs::path directory = partial_directory(root, step);
   require_parts_present(directory, records);
@@ -219,7 +223,8 @@ fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
   }
   const std::int64_t needed_bytes =
       static_cast<std::int64_t>(metadata_text.size() + longest * records.size()) +
-      kFileOverheadBytes + static_cast<std::int64_t>(slices) * kSliceOverheadBytes;
+      kFileOverheadBytes + static_cast<std::int64_t>(slices) * kSliceOverheadBytes +
+      (tokenizer == nullptr ? 0 : stored_bytes(*tokenizer));
   const fs::path path = directory / kMasterFile;
   write_file(path, needed_bytes, [&] {
     hdf5::File master = hdf5::File::create(path, ExitCode::kCheckpoint);
@@ -231,6 +236,9 @@ fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
     master.write_texts(kPartsDataset, record_texts);
     for (const TensorParts& parts : tensors) {
       write_virtual(master, parts);
+    }
+    if (tokenizer != nullptr) {
+      write_tokenizer(master, *tokenizer);
     }
     master.finish();
   });

@@ -101,6 +101,18 @@ std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer) {
                      contents.pairs ? &contents.pairs->tables() : nullptr);
 }
 
+std::int64_t stored_bytes(const Tokenizer& tokenizer) {
+  constexpr std::int64_t kTableOverheadBytes = 4 * 1024;
+  const TokenizerContents& contents = tokenizer.contents();
+  std::int64_t bytes = kTableOverheadBytes + std::ssize(contents.characters) * 4;
+  if (contents.pairs) {
+    const BytePairTables& tables = contents.pairs->tables();
+    const JoinedTokens joined(tables.tokens);
+    bytes += std::ssize(joined.bytes) + std::ssize(joined.ends) * 8 + std::ssize(tables.merges) * 8;
+  }
+  return bytes;
+}
+
 void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer) {
   const TokenizerContents& contents = tokenizer.contents();
   if (contents.kind == TokenizerKind::kChars) {

@@ -184,7 +184,7 @@ std::string joined_file_names(const std::vector<std::filesystem::path>& files) {
 std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options) {
   if (options.separator == Separator::kYes && options.tokenizer != TokenizerKind::kGpt2) {
     fail(ExitCode::kUsage,
-         "--separator=yes needs a token to put between documents; --tokenizer={} has none",
+         "--separator=on needs a token to put between documents; --tokenizer={} has none",
          name_of(options.tokenizer));
   }
   switch (options.tokenizer) {
@@ -198,7 +198,7 @@ std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options) {
       const bool separate = options.separator != Separator::kNo;
       if (separate && tokenizer.separator() < 0 && options.inputs.size() > 1) {
         fail(ExitCode::kData,
-             "{} has no <|endoftext|> to put between documents; give --separator=no",
+             "{} has no <|endoftext|> to put between documents; give --separator=off",
              options.encoder.string());
       }
       const std::int64_t separator = separate ? tokenizer.separator() : -1;

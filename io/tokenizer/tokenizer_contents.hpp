@@ -23,6 +23,9 @@ struct TokenizerContents {
 /// XXH3 over everything that tells two tokenizers apart.
 [[nodiscard]] std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer);
 
+/// What write_tokenizer() adds to a master.
+[[nodiscard]] std::int64_t stored_bytes(const Tokenizer& tokenizer);
+
 /// Writes a tokenizer's tables into a master.
 void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer);
 

@@ -5,10 +5,39 @@
 #include <cstring>
 
 #include <fmt/chrono.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "strata/core/error.hpp"
 
 namespace strata {
+namespace {
+
+/// Returns to the line's begin and erases it.
+constexpr const char* kErase = "\r\x1b[K";
+
+/// What a line of the terminal takes without a break.
+std::size_t columns() {
+  constexpr std::size_t kUnknown = 80;
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1
+                                                                         : kUnknown - 1;
+}
+
+}  // namespace
+
+void print_error(std::string_view text) {
+  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stderr));
+}
+
+Log::Log(Output output)
+    : output_(output), screen_(isatty(STDERR_FILENO) == 1 ? Screen::kTerminal : Screen::kNone) {}
+
+Log::~Log() {
+  if (!progress_.empty()) {
+    print_error("\n");
+  }
+}
 
 void Log::open_file(const std::string& path) {
   if (output_ == Output::kSilent) {
@@ -26,7 +55,28 @@ void Log::open_file(const std::string& path) {
 }
 
 void Log::line(std::string_view text) {
-  fmt::print(stderr, "{}\n", text);
+  print_error(fmt::format("{}{}\n", progress_.empty() ? "" : kErase, text));
+  show_progress();
+  keep(text);
+}
+
+void Log::progress_line(const std::string& text) {
+  if (screen_ == Screen::kNone) {
+    line(text);
+    return;
+  }
+  progress_ = text;
+  show_progress();
+  keep(text);
+}
+
+void Log::show_progress() const {
+  if (!progress_.empty()) {
+    print_error(kErase + progress_.substr(0, columns()));
+  }
+}
+
+void Log::keep(std::string_view text) {
   if (file_) {
     write(text);
   } else {

@@ -1,5 +1,7 @@
 #include "strata/nn/layer.hpp"
 
+#include "strata/core/error.hpp"
+
 namespace strata::nn {
 
 std::string shape_text(const Port& port) {

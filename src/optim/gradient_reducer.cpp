@@ -73,7 +73,7 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
   }
 }
 
-nn::GradientSink::Target GradientReducer::target(std::int64_t m) {
+nn::GradientSink::Target GradientReducer::begin_microbatch(std::int64_t m) {
   next_bucket_ = 0;
   const auto lane = static_cast<std::size_t>(m / microbatches_per_lane_);
   return {.gradients = accumulators_[static_cast<std::size_t>(fold_.accumulator[lane])],

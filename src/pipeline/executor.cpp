@@ -53,12 +53,15 @@ class Executor::Run {
         sink_(sink),
         see_(see),
         actions_(schedule.stage_actions[static_cast<std::size_t>(group_.rank())]),
-        per_lane_(schedule.microbatches),
+        lane_microbatches_(schedule.microbatches),
         forwards_gradients_(sink != nullptr && forwards_gradients()),
         activation_receives_(of(schedule.microbatches)),
         gradient_receives_(of(schedule.microbatches)),
         activation_sends_(of(schedule.microbatches)),
-        gradient_sends_(of(schedule.microbatches)) {}
+        gradient_sends_(of(schedule.microbatches)) {
+    require(schedule.chunks == 1, "a schedule of {} chunks a stage; a stage runs one chunk",
+            schedule.chunks);
+  }
 
   ExecutionTimes finish() {
     for (std::size_t position = 0; position < actions_.size(); ++position) {
@@ -106,7 +109,7 @@ class Executor::Run {
   [[nodiscard]] std::vector<nn::Microbatch> microbatches(std::int64_t m) {
     std::vector<nn::Microbatch> concurrent;
     for (std::int64_t k = 0; k < stage_.concurrent_lanes(); ++k) {
-      const std::int64_t number = k * per_lane_ + m;
+      const std::int64_t number = k * lane_microbatches_ + m;
       concurrent.push_back({.number = number,
                             .execution_index = execution_index_of(m, k),
                             .input = stage_.is_first() ? source_.inputs(number) : ConstTensorView(),
@@ -278,8 +281,8 @@ class Executor::Run {
   nn::GradientSink* sink_;
   const OutputObserver& see_;
   const std::vector<Action>& actions_;
-  /// Microbatches of each concurrent lane; without concurrent lanes all microbatches.
-  std::int64_t per_lane_;
+  /// Microbatches of each concurrent lane; all microbatches where lanes run one after the other.
+  std::int64_t lane_microbatches_;
   bool forwards_gradients_;
   std::vector<Messages> activation_receives_;
   std::vector<Messages> gradient_receives_;

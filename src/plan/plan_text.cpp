@@ -87,20 +87,39 @@ std::string schedule_text(const Plan& plan) {
                      plan.grid.pipeline == 1 ? "" : "s", 100.0 * simulation.bubble_fraction);
 }
 
-/// One memory list of each stage, as a table.
+/// The bytes of the item `name`; 0 where it is not in the list.
+std::int64_t bytes_of(const std::vector<nn::MemoryItem>& items, const std::string& name) {
+  const auto found = std::ranges::find(items, name, &nn::MemoryItem::name);
+  return found == items.end() ? 0 : found->bytes;
+}
+
+/// One memory list of each stage as a table, without items that no stage has.
 std::string memory_table(const std::string& title, const std::vector<RankPlan>& ranks,
                          std::vector<nn::MemoryItem> RankPlan::*items) {
   std::vector<std::vector<std::string>> rows{{title}};
-  for (const nn::MemoryItem& item : ranks.front().*items) {
-    rows.push_back({item.name});
-  }
-  rows.push_back({"total"});
+  std::vector<std::string> names;
   for (std::size_t s = 0; s < ranks.size(); ++s) {
     rows[0].push_back(fmt::format("stage {}", s));
-    for (std::size_t i = 0; i < (ranks[s].*items).size(); ++i) {
-      rows[i + 1].push_back(bytes_text((ranks[s].*items)[i].bytes));
+    for (const nn::MemoryItem& item : ranks[s].*items) {
+      if (std::ranges::find(names, item.name) == names.end()) {
+        names.push_back(item.name);
+      }
     }
-    rows.back().push_back(bytes_text(total_bytes(ranks[s].*items)));
+  }
+  for (const std::string& name : names) {
+    std::vector<std::string> row{name};
+    std::int64_t most = 0;
+    for (const RankPlan& rank : ranks) {
+      row.push_back(bytes_text(bytes_of(rank.*items, name)));
+      most = std::max(most, bytes_of(rank.*items, name));
+    }
+    if (most > 0) {
+      rows.push_back(std::move(row));
+    }
+  }
+  rows.push_back({"total"});
+  for (const RankPlan& rank : ranks) {
+    rows.back().push_back(bytes_text(total_bytes(rank.*items)));
   }
   return table_text(rows);
 }

@@ -4,24 +4,80 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
+#include "strata/ops/instruction_set.hpp"
+#include "strata/train/checkpoint_names.hpp"
 
 namespace strata::train {
 namespace {
 
 /// The metadata key of the checksum of the data set's tokenizer.
 constexpr const char* kTokenizer = "tokenizer_checksum";
+/// And of the instruction set that a CPU's numbers were computed under.
+constexpr const char* kInstructionSet = "instruction_set";
 
-/// The lines of a model as they are compared: words with one blank between them.
-std::vector<std::string> model_lines(const plan::Plan& plan) {
-  std::vector<std::string> lines;
-  for (const std::string& line : layer_lines(plan.config, plan.train_data)) {
-    lines.push_back(fmt::format("{}", fmt::join(split_words(line), " ")));
+/// The name there of what evaluation and generation need to know of the training data.
+constexpr const char* kData = "data";
+
+nlohmann::json json_of(const Shape& shape) {
+  return std::vector<std::int64_t>(shape.extents().begin(), shape.extents().end());
+}
+
+nlohmann::json json_of(const io::DatasetInfo& info) {
+  return {{"task", name_of(info.task)},
+          {"samples", info.samples},
+          {"input_shape", json_of(info.input_shape)},
+          {"input_dtype", name_of(info.input_dtype)},
+          {"target_shape", json_of(info.target_shape)},
+          {"target_dtype", name_of(info.target_dtype)},
+          {"classes", info.classes},
+          {"class_names", info.class_names},
+          {"mean", info.mean},
+          {"deviation", info.deviation},
+          {"tokenizer", name_of(info.tokenizer)},
+          {"checksum", hash_text(info.checksum)}};
+}
+
+template <typename Enum>
+Enum enum_at(const nlohmann::json& json, const char* key) {
+  const auto value = enum_from_name<Enum>(json.at(key).get<std::string>());
+  if (!value) {
+    fail(ExitCode::kCheckpoint, "its {} is {}, known are {}", key, json.at(key).dump(),
+         joined_names<Enum>());
   }
+  return *value;
+}
+
+Shape shape_at(const nlohmann::json& json, const char* key) {
+  return Shape(json.at(key).get<std::vector<std::int64_t>>());
+}
+
+std::uint64_t hash_from(const nlohmann::json& text) {
+  return std::stoull(text.get<std::string>(), nullptr, 16);
+}
+
+/// A line of a model as it is compared: words with one blank between them, switches in today's
+/// spelling.
+std::string comparable(const std::string& line) {
+  std::vector<std::string> words = split_words(line);
+  for (std::string& word : words) {
+    const std::size_t value = word.find('=') + 1;
+    if (value > 0) {
+      word = word.substr(0, value) +
+             std::string(switch_spelling(std::string_view(word).substr(value)));
+    }
+  }
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+std::vector<std::string> model_lines(const plan::Plan& plan) {
+  std::vector<std::string> lines = layer_lines(plan.config, plan.train_data);
+  std::ranges::transform(lines, lines.begin(), comparable);
   return lines;
 }
 
@@ -62,10 +118,9 @@ std::vector<io::TensorInfo> tensors_of(const plan::Plan& plan) {
     if (spec.ownership == nn::Ownership::kBorrowed) {
       continue;
     }
-    tensors.push_back({"weights/" + spec.name, spec.shape, dtype});
-    for (const std::string& state :
-         optim::Optimizer::state_names(plan.config.optimizer.options, spec.rule)) {
-      tensors.push_back({"optimizer/" + state + "/" + spec.name, spec.shape, dtype});
+    tensors.push_back({weight_name(spec), spec.shape, dtype});
+    for (const std::string& state : state_names(spec, plan.config.optimizer.options)) {
+      tensors.push_back({state, spec.shape, dtype});
     }
   }
   return tensors;
@@ -84,7 +139,7 @@ std::string text_of(const io::TensorInfo& tensor) {
 
 /// Compares the tensors whose names begin with `prefix`.
 void require_same_tensors(const plan::Plan& plan, const io::Checkpoint& checkpoint,
-                          const std::string& prefix) {
+                          std::string_view prefix) {
   const std::vector<io::TensorInfo> expected = tensors_of(plan);
   for (const io::TensorInfo& tensor : expected) {
     if (!tensor.name.starts_with(prefix)) {
@@ -115,7 +170,7 @@ void require_same_layers(const plan::Plan& plan, const io::Checkpoint& checkpoin
   const auto stored = checkpoint.metadata().value("layers", std::vector<std::string>());
   for (std::size_t i = 0; i < std::max(lines.size(), stored.size()); ++i) {
     const std::string here = i < lines.size() ? lines[i] : "nothing";
-    const std::string there = i < stored.size() ? stored[i] : "nothing";
+    const std::string there = i < stored.size() ? comparable(stored[i]) : "nothing";
     if (here != there) {
       refuse_model(checkpoint, fmt::format("its layer {} is \"{}\" where the config has \"{}\"", i,
                                            there, here));
@@ -155,7 +210,7 @@ class FileTimeout {
 
 /// Writes and commits. Throws AgreedError on all ranks where one fails.
 void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const RankState& state,
-                      const std::string& config_text, std::int64_t step) {
+                      const RunRecord& run, std::int64_t step) {
   const std::filesystem::path root = checkpoint_root(plan.config);
   comm::agree(world, [&] {
     if (world.rank() == 0) {
@@ -185,11 +240,15 @@ void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const R
                               {"microbatch", plan.config.batch.micro}}},
                             {"layers", model_lines(plan)},
                             {"identity", identity_of(plan)},
-                            {"config", config_text}};
+                            {kData, json_of(plan.train_data)},
+                            {"config", run.config_text}};
     if (plan.train_data.task == io::Task::kNextToken) {
       metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
     }
-    io::commit_checkpoint(root, step, parts, metadata);
+    if (plan.device == device::DeviceKind::kCpu) {
+      metadata[kInstructionSet] = name_of(ops::used_instruction_set());
+    }
+    io::commit_checkpoint(root, step, parts, metadata, run.tokenizer);
   });
 }
 
@@ -262,8 +321,38 @@ plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   }
 }
 
+std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint) {
+  const nlohmann::json& metadata = checkpoint.metadata();
+  if (!metadata.contains(kData)) {
+    return std::nullopt;
+  }
+  try {
+    const nlohmann::json& data = metadata.at(kData);
+    io::DatasetInfo info{.path = checkpoint.master(),
+                         .task = enum_at<io::Task>(data, "task"),
+                         .samples = data.at("samples"),
+                         .input_shape = shape_at(data, "input_shape"),
+                         .input_dtype = enum_at<DType>(data, "input_dtype"),
+                         .target_shape = shape_at(data, "target_shape"),
+                         .target_dtype = enum_at<DType>(data, "target_dtype"),
+                         .classes = data.at("classes"),
+                         .class_names = data.at("class_names"),
+                         .tokenizer = enum_at<io::TokenizerKind>(data, "tokenizer"),
+                         .mean = data.at("mean"),
+                         .deviation = data.at("deviation"),
+                         .checksum = hash_from(data.at("checksum"))};
+    if (metadata.contains(kTokenizer)) {
+      info.tokenizer_checksum = hash_from(metadata.at(kTokenizer));
+    }
+    return info;
+  } catch (const std::exception& error) {
+    fail(ExitCode::kCheckpoint, "{} does not say what data its model is for: {}",
+         checkpoint.directory().string(), error.what());
+  }
+}
+
 void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  require_same_tensors(plan, checkpoint, "weights/");
+  require_same_tensors(plan, checkpoint, kWeightPrefix);
   require_same_layers(plan, checkpoint);
   require_same_tokenizer(plan, checkpoint);
 }
@@ -273,25 +362,45 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
   const nlohmann::json stored = checkpoint.metadata().value("identity", nlohmann::json::object());
   const nlohmann::ordered_json identity = identity_of(plan);
   for (const auto& [key, value] : identity.items()) {
-    if (stored.value(key, nlohmann::json()) != nlohmann::json(value)) {
+    nlohmann::json there = stored.value(key, nlohmann::json());
+    if (there.is_string()) {
+      there = switch_spelling(there.get<std::string>());
+    }
+    if (there != nlohmann::json(value)) {
       fail(ExitCode::kUsage,
            "{} holds another run: there {} is {}, here it is {}; set it back, or choose another "
            "run.dir",
-           checkpoint.directory().string(), key, stored.value(key, nlohmann::json()).dump(),
-           value.dump());
+           checkpoint.directory().string(), key, there.dump(), value.dump());
     }
   }
-  require_same_tensors(plan, checkpoint, "optimizer/");
+  require_same_tensors(plan, checkpoint, kStatePrefix);
+}
+
+std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  const std::string stored = checkpoint.metadata().value(kInstructionSet, std::string());
+  if (stored.empty() || plan.device != device::DeviceKind::kCpu) {
+    return "";
+  }
+  const DType dtype = plan.config.numerics.dtype;
+  const ops::InstructionSet here = ops::used_instruction_set();
+  const auto there = enum_from_name<ops::InstructionSet>(stored);
+  if (there && ops::same_bits(*there, here, dtype)) {
+    return "";
+  }
+  return fmt::format(
+      "{} was made under numerics.isa = {} and the run goes on under {}, which gives other bits in "
+      "{}: from here on its numbers are not those of a run that stays under {}",
+      checkpoint.directory().string(), stored, name_of(here), name_of(dtype), stored);
 }
 
 void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,
-                     const std::string& config_text, std::int64_t step, Log& log) {
+                     const RunRecord& record, std::int64_t step, Log& log) {
   comm::Communicator& world = *groups.world;
   const std::filesystem::path root = checkpoint_root(plan.config);
   const FileTimeout timeout(world);
   std::error_code ignored;
   try {
-    write_checkpoint(plan, world, state, config_text, step);
+    write_checkpoint(plan, world, state, record, step);
   } catch (const comm::AgreedError&) {
     if (world.rank() == 0) {
       std::filesystem::remove_all(io::partial_directory(root, step), ignored);

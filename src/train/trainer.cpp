@@ -81,6 +81,9 @@ class Trainer {
         first_step_ = setup_.checkpoint->step();
       }
       if (setup_.groups.world->rank() == 0) {
+        if (plan_.train_data.tokenizer != io::TokenizerKind::kNone) {
+          tokenizer_.emplace(io::Tokenizer::of(plan_.train_data));
+        }
         const std::filesystem::path dir(config_.run.dir);
         write_atomically(dir / "config.ini", setup_.config_text);
         // Where all steps are done already, the final evaluation is repeated.
@@ -229,7 +232,7 @@ class Trainer {
     const double rate_shown =
         window * static_cast<double>(config_.batch.global) * (language ? tokens : 1.0);
     const std::optional<double> mfu = mfu_of(window_seconds_ / window);
-    setup_.log.info(
+    setup_.log.progress(
         "step {}/{}  loss {:.4f}  {} {}/s{}  data wait {:.1f} %  ETA {}", step, plan_.total_steps,
         summary.loss, count_text(std::llround(rate_shown / window_seconds_)),
         language ? "tokens" : "samples", mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
@@ -291,7 +294,10 @@ class Trainer {
     }
     setup_.groups.engine->drain();
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
-    save_checkpoint(plan_, setup_.groups, state_, setup_.config_text, step, setup_.log);
+    save_checkpoint(
+        plan_, setup_.groups, state_,
+        {.config_text = setup_.config_text, .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr}, step,
+        setup_.log);
     saved_step_ = step;
     discard_waits();
   }
@@ -304,6 +310,8 @@ class Trainer {
   pipeline::Executor executor_;
   std::optional<SampleFeed> feed_;
   std::optional<MetricsFile> metrics_;
+  /// Rank 0's, for its checkpoints: the data set may be gone by then.
+  std::optional<io::Tokenizer> tokenizer_;
   Timeline timeline_;
   bool metrics_warned_ = false;
   std::int64_t first_step_ = 0;

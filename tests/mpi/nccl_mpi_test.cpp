@@ -17,6 +17,7 @@
 #include "strata/comm/mpi.hpp"
 #include "strata/comm/nccl.hpp"
 #include "strata/comm/ordered_reduction.hpp"
+#include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/device/gpu_info.hpp"
 #include "strata/ops/context.hpp"

@@ -68,7 +68,7 @@ class Sum final : public GradientSink {
  public:
   explicit Sum(std::int64_t elements) : gradients_(Shape{elements}) {}
 
-  Target target(std::int64_t m) override {
+  Target begin_microbatch(std::int64_t m) override {
     return {.gradients = gradients_.view(),
             .accumulate = m == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd};
   }

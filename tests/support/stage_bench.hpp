@@ -44,7 +44,7 @@ class ArenaSink final : public GradientSink {
   explicit ArenaSink(std::int64_t elements)
       : gradients_(static_cast<std::size_t>(elements), T{-77}) {}
 
-  Target target(std::int64_t m) override {
+  Target begin_microbatch(std::int64_t m) override {
     const auto accumulate = m == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd;
     return {.gradients = view(), .accumulate = accumulate};
   }

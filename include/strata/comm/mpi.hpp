@@ -26,6 +26,10 @@ class MpiSession {
   /// This rank's index among them, in order of world ranks.
   [[nodiscard]] std::int64_t rank_on_node() const { return rank_on_node_; }
 
+  /// Makes every rank a world of its own with rank 0; MPI still ends for all ranks together.
+  /// Communication: collective over the world.
+  void separate();
+
   /// Finalizes MPI. Communication: collective over the world.
   void finalize();
   /// Aborts the whole job with this exit code.

@@ -10,13 +10,20 @@
 
 namespace strata {
 
+/// Prints to standard error. A failure is dropped: nobody may be reading any more.
+void print_error(std::string_view text);
+
 /// Lines for people, to standard error and, once opened, to a log file. Every rank has one; only
-/// ranks with Output::kPrint write them.
+/// ranks with Output::kPrint write them. A line that cannot be written is dropped.
 class Log {
  public:
   enum class Output { kPrint, kSilent };
 
-  explicit Log(Output output) : output_(output) {}
+  explicit Log(Output output);
+  /// Ends the progress line.
+  ~Log();
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
 
   /// Appends all lines, those said before too, to a file, each with the time of day.
   /// Throws: Error(kUsage) where it cannot be opened.
@@ -35,15 +42,32 @@ class Log {
     }
   }
 
+  /// A line that the next one of its kind replaces on a terminal; elsewhere a line as any other.
+  template <typename... Args>
+  void progress(fmt::format_string<Args...> format, Args&&... args) {
+    if (output_ == Output::kPrint) {
+      progress_line(fmt::format(format, std::forward<Args>(args)...));
+    }
+  }
+
  private:
+  /// What standard error is.
+  enum class Screen { kNone, kTerminal };
+
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
 
   void line(std::string_view text);
+  void progress_line(const std::string& text);
+  void show_progress() const;
+  /// To the log file, or to be written there once it is open.
+  void keep(std::string_view text);
   void write(std::string_view text);
 
   Output output_;
+  Screen screen_ = Screen::kNone;
+  std::string progress_;  ///< on the terminal now
   std::unique_ptr<std::FILE, Close> file_;
   std::vector<std::string> early_lines_;  ///< said before the file was open
 };

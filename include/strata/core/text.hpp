@@ -6,7 +6,20 @@
 #include <string_view>
 #include <vector>
 
+#include "strata/core/enum_names.hpp"
+
 namespace strata {
+
+/// All names of an enum joined by `separator`, for help and error texts.
+template <typename Enum>
+[[nodiscard]] std::string joined_names(std::string_view separator = ", ") {
+  std::string joined;
+  for (const auto& [enumerator, name] : EnumNames<Enum>::kTable) {
+    joined += joined.empty() ? "" : separator;
+    joined += name;
+  }
+  return joined;
+}
 
 /// Edits (insertions, deletions, replacements) that turn one text into the other.
 /// Source: V. I. Levenshtein, "Binary codes capable of correcting deletions, insertions, and
@@ -31,6 +44,9 @@ namespace strata {
 
 /// Text without white space at either end.
 [[nodiscard]] std::string_view trimmed(std::string_view text);
+
+/// "on" for "yes" and "off" for "no", as earlier versions spelt switches; any other text as it is.
+[[nodiscard]] std::string_view switch_spelling(std::string_view text);
 
 /// The whole text as a number; nothing where any of it is not.
 [[nodiscard]] bool parse_int64(std::string_view text, std::int64_t& value);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/shape.hpp"
@@ -18,6 +18,8 @@
 /// Checkpoints: tensors with global names and shapes, stored as flat slices in one file a writer,
 /// shown whole by a master file, committed by one rename. Format: docs/formats.md.
 namespace strata::io {
+
+class Tokenizer;
 
 /// The part of a tensor that one shard holds: those elements whose index of `dimension` is one of
 /// [first, first + count). The whole tensor where the dimension is kNotSplit.
@@ -98,15 +100,17 @@ PartRecord write_part(const std::filesystem::path& directory, std::int64_t part_
                       std::span<const TensorSlice> slices);
 
 /// Writes the master of the parts in partial_directory(root, step) and makes the checkpoint visible
-/// by one rename, in place of an earlier one of the same step; everything is on disk on return. One
-/// caller, after all write_part.
+/// by one rename, in place of an earlier one of the same step; everything is on disk on return. The
+/// master holds `tokenizer`, where given, as the master of a data set does. One caller, after all
+/// write_part.
 /// Returns: the checkpoint's directory.
 /// Throws: Error(kCheckpoint) where a part is missing, where a tensor is not covered exactly once
 /// (by shards that divide one dimension without gaps, and by ranges within each) or where it cannot
 /// be written; earlier checkpoints stay.
 std::filesystem::path commit_checkpoint(const std::filesystem::path& root, std::int64_t step,
                                         std::span<const PartRecord> records,
-                                        const nlohmann::json& metadata);
+                                        const nlohmann::json& metadata,
+                                        const Tokenizer* tokenizer = nullptr);
 
 /// A committed checkpoint on disk.
 struct CheckpointEntry {
@@ -141,9 +145,10 @@ class Checkpoint {
   Checkpoint& operator=(Checkpoint&&) noexcept;
 
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
+  [[nodiscard]] std::filesystem::path master() const;
   [[nodiscard]] std::int64_t step() const { return step_; }
   /// What commit_checkpoint was given.
-  [[nodiscard]] const nlohmann::json& metadata() const { return metadata_; }
+  [[nodiscard]] const nlohmann::json& metadata() const { return *metadata_; }
   /// In order of name.
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return tensors_; }
   [[nodiscard]] std::int64_t part_count() const { return static_cast<std::int64_t>(parts_.size()); }
@@ -183,7 +188,7 @@ class Checkpoint {
 
   std::filesystem::path directory_;
   std::int64_t step_ = 0;
-  nlohmann::json metadata_;
+  std::unique_ptr<nlohmann::json> metadata_;
   std::vector<PartRecord> parts_;
   std::vector<TensorInfo> tensors_;
   // By tensor, in order of shard and range.

@@ -144,7 +144,7 @@ struct EnumNames<io::ImportFormat> {
 template <>
 struct EnumNames<io::Separator> {
   static constexpr std::array<std::pair<io::Separator, std::string_view>, 3> kTable{
-      {{io::Separator::kAuto, "auto"}, {io::Separator::kYes, "yes"}, {io::Separator::kNo, "no"}}};
+      {{io::Separator::kAuto, "auto"}, {io::Separator::kYes, "on"}, {io::Separator::kNo, "off"}}};
 };
 template <>
 struct EnumNames<io::TaskChoice> {

@@ -33,7 +33,7 @@ enum class Markers {
 /// once.
 class Tokenizer {
  public:
-  /// The one that a token data set was made with, from its master file.
+  /// The one that a token data set was made with, from its master file or from a checkpoint's.
   /// Throws: Error(kData) where the data set does not know its tokenizer, or it is damaged.
   [[nodiscard]] static Tokenizer of(const DatasetInfo& info);
 

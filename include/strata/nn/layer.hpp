@@ -12,6 +12,7 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/nn/parameter.hpp"
+#include "strata/nn/slots.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
@@ -97,9 +98,9 @@ struct LayerPass {
   ConstTensorView added = {};
   TensorView output;
   /// As listed by saved(), gradients() and workspace().
-  std::span<const TensorView> saved;
-  std::span<const TensorView> gradients;
-  std::span<const TensorView> workspace;
+  TensorSlots saved;
+  TensorSlots gradients;
+  TensorSlots workspace;
   /// The layer's parameters, in the order of parameters().
   std::span<const ParameterViews> weights;
   /// Null except while generating; then the input is one sequence's new tokens, and nothing is
@@ -256,7 +257,7 @@ struct EnumNames<nn::Placement> {
 template <>
 struct EnumNames<nn::SyncLanes> {
   static constexpr std::array<std::pair<nn::SyncLanes, std::string_view>, 2> kTable{
-      {{nn::SyncLanes::kNo, "no"}, {nn::SyncLanes::kYes, "yes"}}};
+      {{nn::SyncLanes::kNo, "off"}, {nn::SyncLanes::kYes, "on"}}};
 };
 template <>
 struct EnumNames<nn::Recompute> {

@@ -80,6 +80,6 @@ struct EnumNames<nn::PositionChoice> {
 template <>
 struct EnumNames<nn::Choice> {
   static constexpr std::array<std::pair<nn::Choice, std::string_view>, 3> kTable{
-      {{nn::Choice::kAuto, "auto"}, {nn::Choice::kNo, "no"}, {nn::Choice::kYes, "yes"}}};
+      {{nn::Choice::kAuto, "auto"}, {nn::Choice::kNo, "off"}, {nn::Choice::kYes, "on"}}};
 };
 }  // namespace strata

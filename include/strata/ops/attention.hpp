@@ -5,9 +5,10 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// The heads of a causal self-attention and the sequences that it acts on. A row of the fused qkv
 /// tensor holds, for every key-value head in order: its queries, one key, one value, each of
@@ -19,10 +20,12 @@ struct AttentionShape {
   std::int64_t queries = 1;  ///< query heads of one key-value head
   std::int64_t head_size = 1;
 
-  [[nodiscard]] std::int64_t rows() const { return sequences * tokens; }
-  [[nodiscard]] std::int64_t heads() const { return kv_heads * queries; }
-  [[nodiscard]] std::int64_t qkv_width() const { return kv_heads * (queries + 2) * head_size; }
-  [[nodiscard]] std::int64_t width() const { return heads() * head_size; }
+  [[nodiscard]] constexpr std::int64_t rows() const { return sequences * tokens; }
+  [[nodiscard]] constexpr std::int64_t heads() const { return kv_heads * queries; }
+  [[nodiscard]] constexpr std::int64_t qkv_width() const {
+    return kv_heads * (queries + 2) * head_size;
+  }
+  [[nodiscard]] constexpr std::int64_t width() const { return heads() * head_size; }
 
   // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm in the defaulted comparison.
   friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;

@@ -2,11 +2,12 @@
 
 #include "strata/core/tensor.hpp"
 #include "strata/ops/activation.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 #include "strata/ops/reduce.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// The mean and the variance (biased) of each column. Sums go over fixed blocks of rows, whose sums
 /// are added in order: the bits depend on the shape alone.

@@ -3,10 +3,11 @@
 #include <cstdint>
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Looks token ids up in the rows [first_id, first_id + rows of table) of a vocabulary's table:
 /// y[r] = table[ids[r] - first_id] + 0 where the table has that row (so that -0 reads as +0, as in

@@ -3,9 +3,10 @@
 #include <cstdint>
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// y[n, c, r] = x[n, r, c]: pixels of channels become channels of pixels, and back.
 /// Shapes: x images x rows x columns, y images x columns x rows; equal dtypes, any.

@@ -3,9 +3,10 @@
 #include <cstdint>
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// What a loss comes to over the valid rows of a microbatch. An operation writes it to `sums`, a
 /// tensor of kLossElements int64 in the memory of its context's device, so that nobody waits for

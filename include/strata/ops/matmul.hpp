@@ -2,9 +2,10 @@
 
 #include "strata/core/tensor.hpp"
 #include "strata/ops/activation.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Whether a stored matrix is read as its transpose.
 enum class Transpose { kNo, kYes };

@@ -5,9 +5,10 @@
 
 #include "strata/core/reduction_step.hpp"
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Does the additions in order, element by element, over parts of equal shape and dtype. Works
 /// through the parts a cache-sized chunk at a time on a CPU, and an element at a time on a GPU, so

@@ -4,11 +4,12 @@
 #include <span>
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/reduce.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Values that one shard of the vocabulary gives for a row: its largest logit, the sum of
 /// exp(logit - largest), the target's logit, or 0 where the target lies in another shard, and 1

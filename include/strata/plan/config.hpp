@@ -14,6 +14,7 @@
 #include "strata/nn/model.hpp"
 #include "strata/nn/transformer.hpp"
 #include "strata/ops/context.hpp"
+#include "strata/ops/instruction_set.hpp"
 #include "strata/optim/learning_rate.hpp"
 #include "strata/optim/optimizer.hpp"
 #include "strata/pipeline/schedule.hpp"
@@ -74,6 +75,7 @@ struct RunConfig {
     comm::Summation mode = comm::Summation::kInvariant;
     Switch tf32 = Switch::kOff;
     ops::LibraryKernels attention = ops::LibraryKernels::kLibrary;
+    ops::InstructionSet isa = ops::InstructionSet::kNative;
   } numerics;
   struct {
     optim::OptimizerOptions options;

@@ -25,6 +25,17 @@ namespace strata::train {
 /// The virtual grid of the run that wrote a checkpoint.
 [[nodiscard]] plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint);
 
+/// The checkpoint's record of its training data, so that evaluation and generation need no data
+/// set; nothing for a checkpoint of an earlier version. The path is that of the checkpoint's master
+/// file, which holds the tokenizer. Throws: Error(kCheckpoint) where the record is incomplete.
+[[nodiscard]] std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint);
+
+/// The contents of a checkpoint beside the state, for use after the run.
+struct RunRecord {
+  std::string config_text;
+  const io::Tokenizer* tokenizer = nullptr;  ///< null: none, or not known
+};
+
 /// Rejects a checkpoint of another model; ignores optimizer state.
 /// Throws: Error(kCheckpoint) naming the first tensor or layer that differs; Error(kData) where a
 /// language model was trained with another tokenizer than the plan's training data.
@@ -35,11 +46,17 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 /// Error(kUsage) for another seed, batch or data set, naming the setting.
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
+/// A warning where the checkpoint was written under an instruction set that gives other bits in the
+/// plan's dtype than this process's; empty where the bits agree, on GPUs, and for checkpoints
+/// without the record. Pre: on CPUs the process's instruction set is chosen.
+[[nodiscard]] std::string instruction_set_change(const plan::Plan& plan,
+                                                 const io::Checkpoint& checkpoint);
+
 /// Writes a checkpoint, then deletes expired ones; a failed deletion is a warning.
 /// Communication: collective over the world. Throws: AgreedError(kCheckpoint) where the checkpoint
 /// cannot be written; earlier ones remain.
 void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,
-                     const std::string& config_text, std::int64_t step, Log& log);
+                     const RunRecord& record, std::int64_t step, Log& log);
 
 /// Deletes, on rank 0, expired checkpoints before `step` and partial ones of killed runs; a failed
 /// deletion is a warning.

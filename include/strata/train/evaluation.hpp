@@ -21,6 +21,14 @@ struct EvaluationResult {
 /// The result on one line, as in "loss 0.1234, accuracy 96.10 % over 2,000 samples".
 [[nodiscard]] std::string text_of(const plan::Plan& plan, const EvaluationResult& result);
 
+/// The config with a grid on which `ranks` ranks evaluate a checkpoint of the virtual grid
+/// `stored`: with the config's pipeline and tensor ranks where they divide `ranks`, else with the
+/// most replicas that the virtual grid allows. The results are the same on each grid. Throws:
+/// Error(kUsage) that names valid numbers of ranks.
+[[nodiscard]] plan::RunConfig evaluation_config(const plan::RunConfig& config, std::int64_t ranks,
+                                                const io::DatasetInfo& data,
+                                                const plan::VirtualGrid& stored);
+
 /// Throws Error(kData) where the samples of a data set do not match the data set that the model is
 /// trained on.
 void require_fits(const plan::Plan& plan, const io::DatasetInfo& info);

@@ -7,6 +7,7 @@
 #include "strata/comm/nccl.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/device/gpu_info.hpp"
+#include "strata/ops/instruction_set.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/doctor_report.hpp"
@@ -70,6 +71,7 @@ RankFacts look_around(comm::MpiSession& mpi) {
   facts.cores = cores.text;
   facts.core_count = cores.count;
   facts.threads = default_threads(facts.ranks_on_node);
+  facts.instruction_set = name_of(ops::native_instruction_set());
   facts.versions = versions();
   facts.versions.push_back({"executable", executable_hash()});
   facts.nccl_absence = comm::nccl_absence();

@@ -157,12 +157,13 @@ void judge_threads(std::span<const RankFacts> ranks, Complaints& found) {
 
 std::string facts_text(std::span<const RankFacts> ranks) {
   std::vector<std::vector<std::string>> rows{
-      {"rank", "host", "on node", "cores", "threads", "GPU", "bus", "memory free"}};
+      {"rank", "host", "on node", "cores", "threads", "isa", "GPU", "bus", "memory free"}};
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const RankFacts& facts = ranks[r];
     rows.push_back({fmt::format("{}", r), facts.host,
                     fmt::format("{} of {}", facts.rank_on_node, facts.ranks_on_node), facts.cores,
-                    fmt::format("{}", facts.threads), has_gpu(facts) ? facts.gpu_name : "none",
+                    fmt::format("{}", facts.threads), facts.instruction_set,
+                    has_gpu(facts) ? facts.gpu_name : "none",
                     has_gpu(facts) ? facts.gpu_bus_id : "-",
                     has_gpu(facts) ? fmt::format("{} of {}", bytes_text(facts.gpu_free_bytes),
                                                  bytes_text(facts.gpu_memory_bytes))
@@ -191,6 +192,7 @@ std::string packed(const RankFacts& facts) {
                         {"cores", facts.cores},
                         {"core_count", facts.core_count},
                         {"threads", facts.threads},
+                        {"instruction_set", facts.instruction_set},
                         {"gpu_name", facts.gpu_name},
                         {"gpu_bus_id", facts.gpu_bus_id},
                         {"gpu_uuid", facts.gpu_uuid},
@@ -214,6 +216,7 @@ RankFacts unpacked(const std::string& text) {
   json.at("cores").get_to(facts.cores);
   json.at("core_count").get_to(facts.core_count);
   json.at("threads").get_to(facts.threads);
+  json.at("instruction_set").get_to(facts.instruction_set);
   json.at("gpu_name").get_to(facts.gpu_name);
   json.at("gpu_bus_id").get_to(facts.gpu_bus_id);
   json.at("gpu_uuid").get_to(facts.gpu_uuid);

@@ -19,6 +19,8 @@ struct RankFacts {
   std::string cores;
   std::int64_t core_count = 0;
   std::int64_t threads = 1;
+  /// The highest that numerics.isa may name, as in "amx".
+  std::string instruction_set;
   /// Of the GPU that the rank would take; empty where it sees none.
   std::string gpu_name;
   std::string gpu_bus_id;

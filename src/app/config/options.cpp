@@ -41,9 +41,9 @@ Option dtype_option() {
 }
 
 // Each entry gives the member that it is about; the table is read far more often than it is made.
-#define STRATA_MEMBER(path)    \
-  [](RunConfig & c) -> auto& { \
-    return c.path;             \
+#define STRATA_MEMBER(path)     \
+  +[](RunConfig & c) -> auto& { \
+    return c.path;              \
   }
 
 std::vector<Option> transformer() {
@@ -96,8 +96,8 @@ std::vector<Option> model_and_data() {
              "what is minimised; auto: cross_entropy for classes, mean_squared_error for values",
              STRATA_MEMBER(model.loss)),
       choice("model.sync_batch_norm",
-             "of batch_norm layers without sync=: yes: statistics of the microbatches that all "
-             "lanes compute together; no: of each microbatch by itself",
+             "of batch_norm layers without sync=: on: statistics of the microbatches that all "
+             "lanes compute together; off: of each microbatch by itself",
              STRATA_MEMBER(model.sync_batch_norm)),
       text("data.train", "file", "master file of the training split", STRATA_MEMBER(data.train)),
       text("data.test", "file, or empty", "master file of the test split; empty: no evaluation",
@@ -193,6 +193,10 @@ std::vector<Option> parallel_and_numerics() {
           "and it takes the shape; own: strata's kernels; other numbers, the same on every grid. "
           "CPUs know own kernels only",
           STRATA_MEMBER(numerics.attention)),
+      choice("numerics.isa",
+             "highest instruction set of oneDNN, which fixes the numbers of a CPU; native: the "
+             "highest that every rank's CPU has. Refused where a rank lacks it. GPUs do not use it",
+             STRATA_MEMBER(numerics.isa)),
   };
 }
 

@@ -19,6 +19,7 @@
 #include "strata/train/checkpointing.hpp"
 
 #include "environment/gpu_assignment.hpp"
+#include "environment/instruction_sets.hpp"
 #include "environment/run_inputs.hpp"
 
 namespace strata::app {
@@ -151,8 +152,11 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
           "shows details",
           trouble);
     }
+    const auto& numerics = plan.config.numerics;
+    const std::string isa = choose_instruction_set(mpi, numerics.isa, numerics.dtype);
     context_.emplace(inputs.threads);
-    text_ += fmt::format(", {} thread{} each", inputs.threads, inputs.threads == 1 ? "" : "s");
+    text_ +=
+        fmt::format(", {} thread{} each, {}", inputs.threads, inputs.threads == 1 ? "" : "s", isa);
   }
   groups_ = comm::make_groups(world_.ranks ? *world_.ranks : mpi.world(),
                               world_.engine ? *world_.engine : mpi.engine(), plan.grid);

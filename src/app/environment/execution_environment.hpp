@@ -27,7 +27,7 @@ class ExecutionEnvironment {
   /// Communication: collective over the world.
   /// Throws: for a GPU plan, AgreedError(kPeer) where a rank finds no GPU, or one that is too old
   /// or has too little memory to train; AgreedError(kUsage) where run.transport is nccl but NCCL
-  /// cannot be used.
+  /// cannot be used. For a CPU plan, as choose_instruction_set().
   ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan,
                        Use use);
   // Groups refer to the context's stream.
@@ -40,7 +40,7 @@ class ExecutionEnvironment {
   [[nodiscard]] double peak_flops() const { return peak_flops_; }
   /// A warning to log before the run; empty: none.
   [[nodiscard]] const std::string& warning() const { return warning_; }
-  /// As in "cpu on 4 ranks (Open MPI v4.1.4), 2 threads each".
+  /// As in "cpu on 4 ranks (Open MPI v4.1.4), 2 threads each, amx".
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:

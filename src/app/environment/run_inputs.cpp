@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -36,30 +35,26 @@ void open_training_data(RunInputs& inputs, DataNeeded needed) {
   inputs.train_info = plan::assumed_data(inputs.config);
 }
 
-}  // namespace
+/// Reads the config and resolves the number of threads.
+void read_inputs(comm::MpiSession& mpi, RunInputs& inputs, const std::string& path,
+                 Arguments settings) {
+  GivenConfig given = read_config(path, settings);
+  inputs.config = std::move(given.config);
+  inputs.origins = std::move(given.origins);
+  inputs.threads = inputs.config.run.threads > 0 ? static_cast<int>(inputs.config.run.threads)
+                                                 : default_threads(mpi.ranks_on_node());
+}
 
-RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Arguments settings,
-                          DataNeeded needed, Splits splits) {
-  RunInputs inputs;
-  comm::agree(mpi.world(), [&] {
-    inputs.config = read_config(path, settings);
-    open_training_data(inputs, needed);
-    if (splits == Splits::kTrainAndTest && !inputs.config.data.test.empty()) {
-      inputs.test_data = open_data(inputs.config, inputs.config.data.test);
-    }
-    inputs.threads = inputs.config.run.threads > 0 ? static_cast<int>(inputs.config.run.threads)
-                                                   : default_threads(mpi.ranks_on_node());
-  });
+/// Runs before any branch on a setting.
+void check_same_inputs(comm::MpiSession& mpi, const RunInputs& inputs) {
   mpi.world().set_timeout({.seconds = inputs.config.run.timeout_seconds});
-  // Before any branch on a setting.
   comm::check_same_plan(mpi.world(),
                         {{"config", hash_of(config_text(inputs.config))},
                          {"training data", inputs.train_info.checksum},
                          {"test data", inputs.test_data ? inputs.test_data->info().checksum : 0}});
-  inputs.device = resolve_device(mpi, inputs.config.run.device);
-  return inputs;
 }
 
+/// Opens the newest valid checkpoint of run.dir.
 void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
   const std::filesystem::path root = train::checkpoint_root(inputs.config);
   inputs.checkpoint = train::newest_good_checkpoint(mpi.world(), root, log);
@@ -68,6 +63,77 @@ void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
         ExitCode::kCheckpoint,
         fmt::format("there is no checkpoint in {}; train first, or set run.dir", root.string()));
   }
+}
+
+/// Takes the checkpoint's record of its training data; a checkpoint of an earlier version has none,
+/// so the data set itself is opened.
+void open_data_of_checkpoint(RunInputs& inputs) {
+  std::optional<io::DatasetInfo> info = train::data_of(*inputs.checkpoint);
+  if (!info) {
+    open_training_data(inputs, DataNeeded::kYes);
+    return;
+  }
+  if (info->task == io::Task::kNextToken) {
+    info->input_shape = info->target_shape = {plan::context_of(inputs.config)};
+  }
+  inputs.train_info = std::move(*info);
+}
+
+/// Opens the data set to evaluate: data.test, else data.train.
+void open_evaluated_data(RunInputs& inputs) {
+  const plan::RunConfig& config = inputs.config;
+  if (config.data.test.empty() && config.data.train.empty()) {
+    fail(ExitCode::kUsage,
+         "data.test and data.train are empty; name a data set, as in --data.test=DIR/test.h5");
+  }
+  inputs.test_data =
+      open_data(config, config.data.test.empty() ? config.data.train : config.data.test);
+}
+
+}  // namespace
+
+RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Arguments settings,
+                          DataNeeded needed) {
+  RunInputs inputs;
+  comm::agree(mpi.world(), [&] {
+    read_inputs(mpi, inputs, path, settings);
+    open_training_data(inputs, needed);
+    if (!inputs.config.data.test.empty()) {
+      inputs.test_data = open_data(inputs.config, inputs.config.data.test);
+    }
+  });
+  check_same_inputs(mpi, inputs);
+  inputs.device = resolve_device(mpi, inputs.config.run.device);
+  return inputs;
+}
+
+RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments settings,
+                       Evaluates evaluates, Log& log) {
+  RunInputs inputs;
+  comm::agree(mpi.world(), [&] {
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) {
+      read_inputs(mpi, inputs, path, settings);
+      return;
+    }
+    // It may have been moved since its config was written.
+    std::vector<std::string> all{"--run.dir=" + path};
+    all.insert(all.end(), settings.begin(), settings.end());
+    read_inputs(mpi, inputs, (std::filesystem::path(path) / "config.ini").string(), all);
+  });
+  check_same_inputs(mpi, inputs);
+  open_checkpoint(mpi, inputs, log);
+  comm::agree(mpi.world(), [&] {
+    open_data_of_checkpoint(inputs);
+    if (evaluates == Evaluates::kYes) {
+      open_evaluated_data(inputs);
+    }
+    inputs.config = train::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info,
+                                             train::virtual_grid_of(*inputs.checkpoint));
+  });
+  check_same_inputs(mpi, inputs);
+  inputs.device = resolve_device(mpi, inputs.config.run.device);
+  return inputs;
 }
 
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
@@ -130,8 +196,8 @@ TrainArguments take_arguments(Arguments arguments, std::string_view command) {
   }
   if (result.config.empty()) {
     fail(ExitCode::kUsage,
-         "strata {} needs a config file: strata {} CONFIG.ini [--section.key=value ...]", command,
-         command);
+         "strata {} needs a config file{}: strata {} CONFIG.ini [--section.key=value ...]", command,
+         command == "evaluate" ? " or a run's directory" : "", command);
   }
   return result;
 }

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "strata/app/config_file.hpp"
 #include "strata/comm/mpi.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
@@ -19,10 +21,12 @@ namespace strata::app {
 struct RunInputs {
   /// As given; plan::Plan holds the resolved one.
   plan::RunConfig config;
+  /// The origin of each setting.
+  std::map<std::string, Origin> origins;
   /// Of data.train, or plan::assumed_data().
   io::DatasetInfo train_info;
   std::optional<io::Dataset> train_data;
-  std::optional<io::Dataset> test_data;
+  std::optional<io::Dataset> test_data;  ///< or another data set that a command evaluates
   std::optional<io::Checkpoint> checkpoint;
   int threads = 1;
   /// The same on all ranks.
@@ -44,17 +48,19 @@ struct TrainArguments {
 /// Whether a command needs the training data set.
 enum class DataNeeded { kNo, kYes };
 
-/// The data sets that a command opens.
-enum class Splits { kTrain, kTrainAndTest };
-
 /// Reads the config and opens the data sets, the same on every rank.
 [[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
-                                        Arguments settings, DataNeeded needed = DataNeeded::kYes,
-                                        Splits splits = Splits::kTrainAndTest);
+                                        Arguments settings, DataNeeded needed);
 
-/// Opens the newest good checkpoint of run.dir. Throws: AgreedError(kCheckpoint) where there is
-/// none.
-void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
+/// Whether a command reads a test data set.
+enum class Evaluates { kNo, kYes };
+
+/// Reads the config of a trained model, in a file or a run's directory, and opens the newest good
+/// checkpoint of run.dir, with a grid for all ranks. The training data are opened only where the
+/// checkpoint does not describe them. Throws: AgreedError(kCheckpoint) where there is no
+/// checkpoint.
+[[nodiscard]] RunInputs open_trained(comm::MpiSession& mpi, const std::string& path,
+                                     Arguments settings, Evaluates evaluates, Log& log);
 
 /// Rejects an existing run in run.dir, or opens its newest checkpoint, as run.resume says.
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log);

@@ -4,12 +4,14 @@
 
 #include "strata/comm/mpi.hpp"
 #include "strata/device/build_info.hpp"
+#include "strata/ops/instruction_set.hpp"
 
 namespace strata::app {
 
 std::vector<VersionFact> versions() {
   std::vector<VersionFact> facts{{"strata", STRATA_VERSION},
-                                 {"MPI", comm::MpiSession::library_text()}};
+                                 {"MPI", comm::MpiSession::library_text()},
+                                 {"oneDNN", ops::onednn_version()}};
   const std::vector<device::LibraryVersion> libraries = device::cuda_libraries();
   if (libraries.empty()) {
     facts.push_back({"CUDA", "not built in"});

@@ -215,6 +215,11 @@ MpiSession::MpiSession(int* argc, char*** argv) {
   check(MPI_Comm_free(&node), "MPI_Comm_free");
 }
 
+void MpiSession::separate() {
+  const std::int64_t own = world_->rank();
+  world_ = world_->subgroup(std::span(&own, 1), "world");
+}
+
 void MpiSession::finalize() {
   check(MPI_Finalize(), "MPI_Finalize");
 }

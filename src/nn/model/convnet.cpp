@@ -18,7 +18,7 @@ class Lines {
   /// Without a bias, since the normalisation behind it has one.
   void convolve_and_norm(std::int64_t channels, std::int64_t window, std::int64_t stride,
                          const char* activation) {
-    add("conv {} {} stride={} padding={} bias=no init=he", channels, window, stride,
+    add("conv {} {} stride={} padding={} bias=off init=he", channels, window, stride,
         (window - 1) / 2);
     add("batch_norm{}", activation);
   }

@@ -148,7 +148,7 @@ class Reader {
     if (site_.vocabulary > 0) {
       line.refuse(
           "residual blocks are for samples that are no text; attention and mlp add their input "
-          "themselves (residual=yes)");
+          "themselves (residual=on)");
     }
     line.finish();
     const Port input = site_.input;

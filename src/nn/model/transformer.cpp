@@ -161,7 +161,7 @@ TransformerOptions resolved(const TransformerOptions& options) {
 std::vector<std::string> transformer_layers(const TransformerOptions& o) {
   constexpr double kDeviation = 0.02;
   const bool rms = o.norm == NormChoice::kRmsNorm;
-  const std::string bias = o.bias == Choice::kNo ? " bias=no" : "";
+  const std::string bias = o.bias == Choice::kNo ? " bias=off" : "";
   const std::string dropout = o.dropout > 0.0 ? fmt::format(" dropout={}", o.dropout) : "";
   const std::string common =
       fmt::format("{}{}{} output_deviation={:.6g}", rms ? " norm=rms_norm" : "", bias, dropout,
@@ -181,7 +181,7 @@ std::vector<std::string> transformer_layers(const TransformerOptions& o) {
         fmt::format("mlp {} {}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp), common, block));
   }
   lines.push_back(fmt::format("{}{} name=norm", rms ? "rms_norm" : "layer_norm", rms ? "" : bias));
-  lines.push_back(fmt::format("head{} name=head", o.tied == Choice::kNo ? " tied=no" : ""));
+  lines.push_back(fmt::format("head{} name=head", o.tied == Choice::kNo ? " tied=off" : ""));
   return lines;
 }
 

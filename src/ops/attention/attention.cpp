@@ -238,10 +238,8 @@ void causal_attention_forward(Context& context, const AttentionShape& shape,
   require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
   require_like(log_sums, compute_dtype(qkv.dtype()),
                Shape{shape.sequences, shape.heads(), shape.tokens}, "attention's log_sums");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::causal_attention_forward(context, shape, qkv, y, log_sums);
-    }
+  if (run_on_gpu<cuda::causal_attention_forward>(context, shape, qkv, y, log_sums)) {
+    return;
   }
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
     forward(context, shape, qkv.host<Stored>().data(), y.host<Stored>().data(),
@@ -256,10 +254,8 @@ void cached_attention(Context& context, const AttentionShape& shape, const Const
   require_like(y, qkv.dtype(), Shape{shape.rows(), shape.width()}, "attention's y");
   const std::int64_t capacity = require_cache(shape, qkv, past, keys);
   require_like(values, keys.dtype(), keys.shape(), "attention's values");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::cached_attention(context, shape, qkv, keys, values, past, y);
-    }
+  if (run_on_gpu<cuda::cached_attention>(context, shape, qkv, keys, values, past, y)) {
+    return;
   }
   const std::int64_t size = shape.head_size;
   const std::int64_t total = past + shape.tokens;
@@ -289,10 +285,8 @@ void append_to_cache(Context& context, const AttentionShape& shape, const ConstT
   require_qkv(shape, qkv);
   const std::int64_t capacity = require_cache(shape, qkv, past, keys);
   require_like(values, keys.dtype(), keys.shape(), "attention's values");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::append_to_cache(context, shape, qkv, past, keys, values);
-    }
+  if (run_on_gpu<cuda::append_to_cache>(context, shape, qkv, past, keys, values)) {
+    return;
   }
   const std::int64_t size = shape.head_size;
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {

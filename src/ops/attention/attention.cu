@@ -59,23 +59,19 @@ __global__ void __launch_bounds__(kThreads)
     forward_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
                    ForwardTensors<Stored> tensors) {
   using C = Compute<Stored>;
-  const std::int64_t heads = shape.kv_heads * shape.queries;
-  // The last tiles see the most keys, so they go first.
-  const std::int64_t first = (tiles - 1 - blockIdx.x % tiles) * kTileRows;
-  const std::int64_t head = blockIdx.x / tiles % heads;
-  const std::int64_t sequence = blockIdx.x / tiles / heads;
-  const std::int64_t kv_head = head / shape.queries;
-  const SeenRows<Stored> seen = seen_rows(shape, tensors, sequence, kv_head);
+  const QueryTile tile(shape, tiles, kTileRows);
+  const SeenRows<Stored> seen = seen_rows(shape, tensors, tile.sequence, tile.kv_head);
   constexpr int kTile = kTileRows * kTileStride<kChunks>;
   C* const query_tile = shared_memory<C>();
   C* const key_tile = query_tile + kTile;
   C* const value_tile = key_tile + kTile;
-  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, head % shape.queries),
-                             first, shape.tokens, shape.head_size, scale, query_tile);
+  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, tile.query), tile.first,
+                             shape.tokens, shape.head_size, scale, query_tile);
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t queries = first + kTileRows < shape.tokens ? first + kTileRows : shape.tokens;
+  const std::int64_t queries =
+      tile.first + kTileRows < shape.tokens ? tile.first + kTileRows : shape.tokens;
   const std::int64_t key_count = tensors.past + queries;
   RunningSoftmax<kChunks, C> softmax;
   for (std::int64_t key = 0; key < key_count; key += kTileRows) {
@@ -88,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
     dot_rows<kChunks>(query_tile, key_tile, weights);
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
-      const std::int64_t query = tensors.past + first + warp * kRowsOfWarp + r;
+      const std::int64_t query = tensors.past + tile.first + warp * kRowsOfWarp + r;
       const bool counts = key + lane <= query && key + lane < key_count;
       weights[r] = softmax.weigh(r, counts ? weights[r] : -static_cast<C>(INFINITY));
     }
@@ -102,14 +98,14 @@ __global__ void __launch_bounds__(kThreads)
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       softmax.sums[r][chunk] *= inverse;
     }
-    const std::int64_t query = first + warp * kRowsOfWarp + r;
+    const std::int64_t query = tile.first + warp * kRowsOfWarp + r;
     if (tensors.log_sums != nullptr && lane == 0 && query < shape.tokens) {
-      tensors.log_sums[(sequence * heads + head) * shape.tokens + query] =
+      tensors.log_sums[row_index(shape, tile.sequence, tile.head, query)] =
           softmax.largest[r] + log(softmax.total[r]);
     }
   }
-  store_rows<kChunks, Stored>(output_rows(shape, tensors.y, sequence, head), first, shape.tokens,
-                              shape.head_size, C{1}, softmax.sums);
+  store_rows<kChunks, Stored>(output_rows(shape, tensors.y, tile.sequence, tile.head), tile.first,
+                              shape.tokens, shape.head_size, C{1}, softmax.sums);
 }
 
 template <typename Stored>

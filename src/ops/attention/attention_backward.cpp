@@ -193,10 +193,8 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
   require_like(dqkv, qkv.dtype(), qkv.shape(), "attention's dqkv");
   require_like(log_sums, compute_dtype(qkv.dtype()),
                Shape{shape.sequences, shape.heads(), shape.tokens}, "attention's log_sums");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::causal_attention_backward(context, shape, qkv, y, log_sums, dy, dqkv);
-    }
+  if (run_on_gpu<cuda::causal_attention_backward>(context, shape, qkv, y, log_sums, dy, dqkv)) {
+    return;
   }
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
     using T = Compute<Stored>;

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
   if (index >= count) {
     return;
   }
-  const std::int64_t heads = shape.kv_heads * shape.queries;
+  const std::int64_t heads = shape.heads();
   const std::int64_t token = index % shape.tokens;
   const std::int64_t head = index / shape.tokens % heads;
   const std::int64_t sequence = index / shape.tokens / heads;
@@ -60,37 +60,34 @@ __global__ void __launch_bounds__(kThreads)
     keys_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
                 BackwardTensors<Stored> tensors) {
   using C = Compute<Stored>;
-  const std::int64_t heads = shape.kv_heads * shape.queries;
   const std::int64_t tokens = shape.tokens;
   const std::int64_t size = shape.head_size;
-  const std::int64_t first = blockIdx.x % tiles * kTileRows;
-  const std::int64_t kv_head = blockIdx.x / tiles % shape.kv_heads;
-  const std::int64_t sequence = blockIdx.x / tiles / shape.kv_heads;
+  const KeyTile tile(shape, tiles, kTileRows);
   constexpr int kTile = kTileRows * kTileStride<kChunks>;
   C* const key_tile = shared_memory<C>();
   C* const value_tile = key_tile + kTile;
   C* const query_tile = value_tile + kTile;
   C* const dy_tile = query_tile + kTile;
-  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries), first,
-                             tokens, size, C{1}, key_tile);
-  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries + 1),
-                             first, tokens, size, C{1}, value_tile);
+  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries), tile.first, tokens,
+                             size, C{1}, key_tile);
+  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1), tile.first,
+                             tokens, size, C{1}, value_tile);
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   C dkeys[kRowsOfWarp][kChunks] = {};
   C dvalues[kRowsOfWarp][kChunks] = {};
   for (std::int64_t query = 0; query < shape.queries; ++query) {
-    const std::int64_t head = kv_head * shape.queries + query;
-    const std::int64_t sums = (sequence * heads + head) * tokens;
-    for (std::int64_t from = first; from < tokens; from += kTileRows) {
+    const std::int64_t head = tile.kv_head * shape.queries + query;
+    const std::int64_t sums = row_index(shape, tile.sequence, head, 0);
+    for (std::int64_t from = tile.first; from < tokens; from += kTileRows) {
       // All have read the last tiles.
       __syncthreads();
       // With scaled queries the scores and the gradient of the keys are scaled too.
-      load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, query), from,
-                                 tokens, size, scale, query_tile);
-      load_tile<kChunks, Stored>(output_rows(shape, tensors.dy, sequence, head), from, tokens, size,
-                                 C{1}, dy_tile);
+      load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, query), from, tokens, size,
+                                 scale, query_tile);
+      load_tile<kChunks, Stored>(output_rows(shape, tensors.dy, tile.sequence, head), from, tokens,
+                                 size, C{1}, dy_tile);
       __syncthreads();
       C weights[kRowsOfWarp];
       C dscores[kRowsOfWarp];
@@ -102,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
       const C correction = exists ? tensors.corrections[sums + token] : C{0};
 #pragma unroll
       for (int r = 0; r < kRowsOfWarp; ++r) {
-        const bool seen = exists && first + warp * kRowsOfWarp + r <= token;
+        const bool seen = exists && tile.first + warp * kRowsOfWarp + r <= token;
         const Weight<C> both = weight_of(seen, weights[r], dscores[r], log_sum, correction);
         weights[r] = both.weight;
         dscores[r] = both.dscore;
@@ -111,10 +108,10 @@ __global__ void __launch_bounds__(kThreads)
       add_weighted_rows<kChunks>(dscores, query_tile, dkeys);
     }
   }
-  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, sequence, kv_head, shape.queries),
-                              first, tokens, size, C{1}, dkeys);
-  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, sequence, kv_head, shape.queries + 1),
-                              first, tokens, size, C{1}, dvalues);
+  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, tile, shape.queries), tile.first,
+                              tokens, size, C{1}, dkeys);
+  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, tile, shape.queries + 1), tile.first,
+                              tokens, size, C{1}, dvalues);
 }
 
 /// A block a tile of queries of one head: its rows are queries, its lanes keys.
@@ -123,44 +120,38 @@ __global__ void __launch_bounds__(kThreads)
     queries_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
                    BackwardTensors<Stored> tensors) {
   using C = Compute<Stored>;
-  const std::int64_t heads = shape.kv_heads * shape.queries;
   const std::int64_t tokens = shape.tokens;
   const std::int64_t size = shape.head_size;
-  // The last tiles see the most keys, so they go first.
-  const std::int64_t first = (tiles - 1 - blockIdx.x % tiles) * kTileRows;
-  const std::int64_t head = blockIdx.x / tiles % heads;
-  const std::int64_t sequence = blockIdx.x / tiles / heads;
-  const std::int64_t kv_head = head / shape.queries;
-  const std::int64_t query = head % shape.queries;
+  const QueryTile tile(shape, tiles, kTileRows);
   constexpr int kTile = kTileRows * kTileStride<kChunks>;
   C* const query_tile = shared_memory<C>();
   C* const dy_tile = query_tile + kTile;
   C* const key_tile = dy_tile + kTile;
   C* const value_tile = key_tile + kTile;
-  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, query), first, tokens,
+  load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, tile.query), tile.first, tokens,
                              size, scale, query_tile);
-  load_tile<kChunks, Stored>(output_rows(shape, tensors.dy, sequence, head), first, tokens, size,
-                             C{1}, dy_tile);
+  load_tile<kChunks, Stored>(output_rows(shape, tensors.dy, tile.sequence, tile.head), tile.first,
+                             tokens, size, C{1}, dy_tile);
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t sums = (sequence * heads + head) * tokens;
+  const std::int64_t sums = row_index(shape, tile.sequence, tile.head, 0);
   C log_sums[kRowsOfWarp];
   C corrections[kRowsOfWarp];
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r) {
-    const std::int64_t token = first + warp * kRowsOfWarp + r;
+    const std::int64_t token = tile.first + warp * kRowsOfWarp + r;
     log_sums[r] = token < tokens ? tensors.log_sums[sums + token] : C{0};
     corrections[r] = token < tokens ? tensors.corrections[sums + token] : C{0};
   }
   C dqueries[kRowsOfWarp][kChunks] = {};
-  for (std::int64_t key = 0; key <= first; key += kTileRows) {
+  for (std::int64_t key = 0; key <= tile.first; key += kTileRows) {
     // All have read the last tiles.
     __syncthreads();
-    load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries), key,
-                               tokens, size, C{1}, key_tile);
-    load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries + 1),
-                               key, tokens, size, C{1}, value_tile);
+    load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries), key, tokens, size,
+                               C{1}, key_tile);
+    load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1), key, tokens,
+                               size, C{1}, value_tile);
     __syncthreads();
     C scores[kRowsOfWarp];
     C dscores[kRowsOfWarp];
@@ -168,14 +159,14 @@ __global__ void __launch_bounds__(kThreads)
     dot_rows<kChunks>(dy_tile, value_tile, dscores);
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
-      const std::int64_t token = first + warp * kRowsOfWarp + r;
+      const std::int64_t token = tile.first + warp * kRowsOfWarp + r;
       const bool seen = token < tokens && key + lane <= token;
       dscores[r] = weight_of(seen, scores[r], dscores[r], log_sums[r], corrections[r]).dscore;
     }
     add_weighted_rows<kChunks>(dscores, key_tile, dqueries);
   }
-  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, sequence, kv_head, query), first,
-                              tokens, size, scale, dqueries);
+  store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, tile, tile.query), tile.first, tokens,
+                              size, scale, dqueries);
 }
 
 }  // namespace

@@ -110,8 +110,7 @@ __device__ void finish(const AttentionShape& shape, const ForwardTensors<Stored>
     inverses[half] = 1.0F / total;
     const std::int64_t query = first + lane / 4 + half * 8;
     if (tensors.log_sums != nullptr && lane % 4 == 0 && query < shape.tokens) {
-      const std::int64_t heads = shape.kv_heads * shape.queries;
-      tensors.log_sums[(sequence * heads + head) * shape.tokens + query] =
+      tensors.log_sums[row_index(shape, sequence, head, query)] =
           fused(state.largest[half], scale, logf(total));
     }
   }
@@ -124,14 +123,9 @@ template <int kHead>
 __global__ void __launch_bounds__(kTensorCoreThreads)
     forward_kernel(AttentionShape shape, std::int64_t tiles, float scale,
                    ForwardTensors<Stored> tensors, bool aligned) {
-  const std::int64_t heads = shape.kv_heads * shape.queries;
-  // The last tiles see the most keys, so they go first.
-  const std::int64_t first = (tiles - 1 - blockIdx.x % tiles) * kSide;
-  const std::int64_t head = blockIdx.x / tiles % heads;
-  const std::int64_t sequence = blockIdx.x / tiles / heads;
-  const std::int64_t kv_head = head / shape.queries;
-  const SeenRows<Stored> seen = seen_rows(shape, tensors, sequence, kv_head);
-  const std::int64_t end = first + kSide < shape.tokens ? first + kSide : shape.tokens;
+  const QueryTile tile(shape, tiles, kSide);
+  const SeenRows<Stored> seen = seen_rows(shape, tensors, tile.sequence, tile.kv_head);
+  const std::int64_t end = tile.first + kSide < shape.tokens ? tile.first + kSide : shape.tokens;
   const std::int64_t key_count = tensors.past + end;
 
   Stored* const query_tile = shared_memory<Stored>();
@@ -142,16 +136,15 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
     load_rows<kHead>(seen.keys, key, key_count, aligned, keys);
     load_rows<kHead>(seen.values, key, key_count, aligned, keys + kTile<kHead>);
   };
-  load_rows<kHead>(
-      qkv_rows<const Stored>(shape, tensors.qkv, sequence, kv_head, head % shape.queries), first,
-      shape.tokens, aligned, query_tile);
+  load_rows<kHead>(qkv_rows<const Stored>(shape, tensors.qkv, tile, tile.query), tile.first,
+                   shape.tokens, aligned, query_tile);
   load(0, 0);
   wait_for_copies();
   __syncthreads();
 
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kMatrixRows;
   const auto queries = [&](int k) { return left_of<kHead>(query_tile, warp_row, k * kMatrixRows); };
-  const std::int64_t first_of_warp = tensors.past + first + warp_row;
+  const std::int64_t first_of_warp = tensors.past + tile.first + warp_row;
   const float factor = scale * static_cast<float>(M_LOG2E);
   RowState state;
   SumMatrix sums[kHead / kSumColumns] = {};
@@ -161,8 +154,8 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
     attend<kHead>(static_cast<int>(behind < kSide ? behind : kSide), factor, queries, keys,
                   keys + kTile<kHead>, state, sums);
   });
-  finish<kHead>(shape, tensors, sequence, head, first + warp_row, scale, aligned, state, sums,
-                query_tile + warp_row * kHead);
+  finish<kHead>(shape, tensors, tile.sequence, tile.head, tile.first + warp_row, scale, aligned,
+                state, sums, query_tile + warp_row * kHead);
 }
 
 template <int kHead>

@@ -62,16 +62,15 @@ struct QueryStage {
 /// Begins to load queries [from, from + kSide) of query head `query` of a key-value head.
 template <int kHead>
 __device__ void load_queries(const AttentionShape& shape, const BackwardTensors<Stored>& tensors,
-                             std::int64_t sequence, std::int64_t kv_head, std::int64_t query,
-                             std::int64_t from, bool aligned, const QueryStage<kHead>& stage) {
-  const std::int64_t head = kv_head * shape.queries + query;
-  load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, query), from, shape.tokens,
-                   aligned, stage.queries);
-  load_rows<kHead>(output_rows(shape, tensors.dy, sequence, head), from, shape.tokens, aligned,
+                             const KeyTile& keys, std::int64_t query, std::int64_t from,
+                             bool aligned, const QueryStage<kHead>& stage) {
+  const std::int64_t head = keys.kv_head * shape.queries + query;
+  load_rows<kHead>(qkv_rows(shape, tensors.qkv, keys, query), from, shape.tokens, aligned,
+                   stage.queries);
+  load_rows<kHead>(output_rows(shape, tensors.dy, keys.sequence, head), from, shape.tokens, aligned,
                    stage.dy);
   const int thread = static_cast<int>(threadIdx.x);
-  const std::int64_t heads = shape.kv_heads * shape.queries;
-  const std::int64_t row = (sequence * heads + head) * shape.tokens + from + thread % kSide;
+  const std::int64_t row = row_index(shape, keys.sequence, head, from + thread % kSide);
   const bool exists = from + thread % kSide < shape.tokens;
   // Half of the threads for each.
   static_assert(kTensorCoreThreads == 2 * kSide);
@@ -115,26 +114,22 @@ template <int kHead>
 __global__ void __launch_bounds__(kTensorCoreThreads)
     keys_kernel(AttentionShape shape, std::int64_t tiles, Scales scales,
                 BackwardTensors<Stored> tensors, bool aligned) {
-  // The first tiles are seen by the most queries.
-  const int key_tile = static_cast<int>(blockIdx.x % tiles);
-  const std::int64_t first = static_cast<std::int64_t>(key_tile) * kSide;
-  const std::int64_t kv_head = blockIdx.x / tiles % shape.kv_heads;
-  const std::int64_t sequence = blockIdx.x / tiles / shape.kv_heads;
+  const KeyTile tile(shape, tiles, kSide);
   Stored* const keys = shared_memory<Stored>();
   Stored* const values = keys + kTile<kHead>;
   Stored* const stages = values + kTile<kHead>;
-  load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries), first,
-                   shape.tokens, aligned, keys);
-  load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries + 1), first,
-                   shape.tokens, aligned, values);
+  load_rows<kHead>(qkv_rows(shape, tensors.qkv, tile, shape.queries), tile.first, shape.tokens,
+                   aligned, keys);
+  load_rows<kHead>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1), tile.first, shape.tokens,
+                   aligned, values);
   // Of each query head in order, the tiles from the keys' own on.
-  const int tiles_of_head = static_cast<int>(tiles) - key_tile;
+  const int tiles_of_head = static_cast<int>(tiles - tile.number);
   const auto stage_of = [&](int stage) {
     return QueryStage<kHead>(stages + stage * QueryStage<kHead>::kElements);
   };
   const auto load = [&](int i, int stage) {
-    load_queries<kHead>(shape, tensors, sequence, kv_head, i / tiles_of_head,
-                        first + static_cast<std::int64_t>(i % tiles_of_head) * kSide, aligned,
+    load_queries<kHead>(shape, tensors, tile, i / tiles_of_head,
+                        tile.first + static_cast<std::int64_t>(i % tiles_of_head) * kSide, aligned,
                         stage_of(stage));
   };
   load(0, 0);
@@ -162,11 +157,11 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
 
   // Each warp has its own rows of the tiles.
   store_sums<kHead>(dkeys, {scales.scale, scales.scale}, keys + warp_row * kHead,
-                    qkv_rows(shape, tensors.dqkv, sequence, kv_head, shape.queries),
-                    first + warp_row, shape.tokens, aligned);
+                    qkv_rows(shape, tensors.dqkv, tile, shape.queries), tile.first + warp_row,
+                    shape.tokens, aligned);
   store_sums<kHead>(dvalues, {1.0F, 1.0F}, values + warp_row * kHead,
-                    qkv_rows(shape, tensors.dqkv, sequence, kv_head, shape.queries + 1),
-                    first + warp_row, shape.tokens, aligned);
+                    qkv_rows(shape, tensors.dqkv, tile, shape.queries + 1), tile.first + warp_row,
+                    shape.tokens, aligned);
 }
 
 /// A lane's rows g and g + 8 of 16.
@@ -208,35 +203,30 @@ template <int kHead>
 __global__ void __launch_bounds__(kTensorCoreThreads)
     queries_kernel(AttentionShape shape, std::int64_t tiles, Scales scales,
                    BackwardTensors<Stored> tensors, bool aligned) {
-  const std::int64_t heads = shape.kv_heads * shape.queries;
-  // The last tiles see the most keys, so they go first.
-  const int query_tile = static_cast<int>(tiles - 1 - blockIdx.x % tiles);
-  const std::int64_t first = static_cast<std::int64_t>(query_tile) * kSide;
-  const std::int64_t head = blockIdx.x / tiles % heads;
-  const std::int64_t sequence = blockIdx.x / tiles / heads;
-  const std::int64_t kv_head = head / shape.queries;
+  const QueryTile tile(shape, tiles, kSide);
+  const int query_tile = static_cast<int>(tile.number);
   Stored* const queries = shared_memory<Stored>();
   Stored* const dy = queries + kTile<kHead>;
   Stored* const stages = dy + kTile<kHead>;
-  load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, head % shape.queries), first,
-                   shape.tokens, aligned, queries);
-  load_rows<kHead>(output_rows(shape, tensors.dy, sequence, head), first, shape.tokens, aligned,
-                   dy);
+  load_rows<kHead>(qkv_rows(shape, tensors.qkv, tile, tile.query), tile.first, shape.tokens,
+                   aligned, queries);
+  load_rows<kHead>(output_rows(shape, tensors.dy, tile.sequence, tile.head), tile.first,
+                   shape.tokens, aligned, dy);
   const auto load = [&](int i, int stage) {
     const std::int64_t key = static_cast<std::int64_t>(i) * kSide;
     Stored* const keys = stages + stage * 2 * kTile<kHead>;
-    load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries), key,
-                     shape.tokens, aligned, keys);
-    load_rows<kHead>(qkv_rows(shape, tensors.qkv, sequence, kv_head, shape.queries + 1), key,
-                     shape.tokens, aligned, keys + kTile<kHead>);
+    load_rows<kHead>(qkv_rows(shape, tensors.qkv, tile, shape.queries), key, shape.tokens, aligned,
+                     keys);
+    load_rows<kHead>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1), key, shape.tokens,
+                     aligned, keys + kTile<kHead>);
   };
   load(0, 0);
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * kMatrixRows;
   RowSums rows;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const std::int64_t token = first + warp_row + lane_number() / 4 + half * 8;
-    const std::int64_t row = (sequence * heads + head) * shape.tokens + token;
+    const std::int64_t token = tile.first + warp_row + lane_number() / 4 + half * 8;
+    const std::int64_t row = row_index(shape, tile.sequence, tile.head, token);
     rows.log_sums[half] = token < shape.tokens ? tensors.log_sums[row] : 0.0F;
     rows.corrections[half] = token < shape.tokens ? tensors.corrections[row] : 0.0F;
   }
@@ -259,8 +249,8 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
     }
   });
   store_sums<kHead>(dqueries, {scales.scale, scales.scale}, queries + warp_row * kHead,
-                    qkv_rows(shape, tensors.dqkv, sequence, kv_head, head % shape.queries),
-                    first + warp_row, shape.tokens, aligned);
+                    qkv_rows(shape, tensors.dqkv, tile, tile.query), tile.first + warp_row,
+                    shape.tokens, aligned);
 }
 
 template <int kHead>

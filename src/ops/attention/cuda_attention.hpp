@@ -51,16 +51,56 @@ struct BackwardTensors {
   Compute<Stored>* corrections;
 };
 
+/// The tile of queries that a block works on. Blocks count tiles of one head, then heads, then
+/// sequences, from the last tile on: it sees the most keys.
+struct QueryTile {
+  __device__ QueryTile(const AttentionShape& shape, std::int64_t tiles, int rows_of_tile)
+      : number(tiles - 1 - blockIdx.x % tiles),
+        first(number * rows_of_tile),
+        head(blockIdx.x / tiles % shape.heads()),
+        sequence(blockIdx.x / tiles / shape.heads()),
+        kv_head(head / shape.queries),
+        query(head % shape.queries) {}
+
+  std::int64_t number;
+  std::int64_t first;
+  std::int64_t head;
+  std::int64_t sequence;
+  std::int64_t kv_head;
+  std::int64_t query;  ///< of the key-value head
+};
+
+/// The tile of keys that a block works on. The first tiles, which the most queries see, come first.
+struct KeyTile {
+  __device__ KeyTile(const AttentionShape& shape, std::int64_t tiles, int rows_of_tile)
+      : number(blockIdx.x % tiles),
+        first(number * rows_of_tile),
+        kv_head(blockIdx.x / tiles % shape.kv_heads),
+        sequence(blockIdx.x / tiles / shape.kv_heads) {}
+
+  std::int64_t number;
+  std::int64_t first;
+  std::int64_t kv_head;
+  std::int64_t sequence;
+};
+
 /// A head's rows of the fused tensor: query `index` of a key-value head, its key (index ==
 /// queries), or its value (index == queries + 1).
 template <typename Stored>
 __device__ HeadRows<Stored> qkv_rows(const AttentionShape& shape, Stored* qkv,
                                      std::int64_t sequence, std::int64_t kv_head,
                                      std::int64_t index) {
-  const std::int64_t width = shape.kv_heads * (shape.queries + 2) * shape.head_size;
+  const std::int64_t width = shape.qkv_width();
   return {qkv + sequence * shape.tokens * width +
               (kv_head * (shape.queries + 2) + index) * shape.head_size,
           width};
+}
+
+/// The same of the key-value head that a block's tile belongs to.
+template <typename Stored, typename Tile>
+__device__ HeadRows<Stored> qkv_rows(const AttentionShape& shape, Stored* qkv, const Tile& tile,
+                                     std::int64_t index) {
+  return qkv_rows(shape, qkv, tile.sequence, tile.kv_head, index);
 }
 
 /// A key-value head's rows of keys and of values.
@@ -86,8 +126,14 @@ __device__ SeenRows<Stored> seen_rows(const AttentionShape& shape,
 template <typename Stored>
 __device__ HeadRows<Stored> output_rows(const AttentionShape& shape, Stored* y,
                                         std::int64_t sequence, std::int64_t head) {
-  const std::int64_t width = shape.kv_heads * shape.queries * shape.head_size;
+  const std::int64_t width = shape.width();
   return {y + sequence * shape.tokens * width + head * shape.head_size, width};
+}
+
+/// Index of a token's row in log_sums and corrections.
+__device__ inline std::int64_t row_index(const AttentionShape& shape, std::int64_t sequence,
+                                         std::int64_t head, std::int64_t token) {
+  return (sequence * shape.heads() + head) * shape.tokens + token;
 }
 
 /// The block's shared memory, whose size was given at launch.
@@ -206,10 +252,7 @@ template <typename Function>
 void with_chunks(std::int64_t head_size, const Function& function) {
   constexpr std::int64_t kLargest = 128;
   if (head_size > kLargest) {
-    fail(ExitCode::kUsage,
-         "attention on a GPU has heads of at most {} elements, these have {}; use more heads, or "
-         "run.device = cpu",
-         kLargest, head_size);
+    refuse_head(kLargest, head_size);
   }
   if (head_size <= kWarp) {
     function(std::integral_constant<int, 1>());

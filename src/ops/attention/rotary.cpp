@@ -73,10 +73,8 @@ void rotary(Context& context, const AttentionShape& shape, double theta, std::in
   require_qkv(shape, qkv);
   require(shape.head_size % 2 == 0, "a rotation of heads of {}", shape.head_size);
   require(theta > 0.0 && offset >= 0, "a rotation with theta {} from position {}", theta, offset);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::rotary(context, shape, theta, offset, rotation, qkv);
-    }
+  if (run_on_gpu<cuda::rotary>(context, shape, theta, offset, rotation, qkv)) {
+    return;
   }
   const std::int64_t half = shape.head_size / 2;
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {

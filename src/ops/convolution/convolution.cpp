@@ -223,15 +223,13 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
   if (shape.images == 0) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::convolution_forward(context, shape, x, w, y, options);
-    }
+  if (run_on_gpu<cuda::convolution_forward>(context, shape, x, w, y, options)) {
+    return;
   }
   if (dtype == DType::kFloat64) {
     double* const to = y.host<double>().data();
     double_forward(context, shape, x.host<double>().data(), w.host<double>().data(),
-                   options.bias.empty() ? nullptr : options.bias.host<double>().data(), to);
+                   host_or_null<double>(options.bias), to);
     if (options.activation == Activation::kRelu) {
       relu_run(to, y.count());
     }
@@ -263,10 +261,8 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
   if (shape.images == 0) {
     return;
   }
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::convolution_backward_input(context, shape, dy, w, dx);
-    }
+  if (run_on_gpu<cuda::convolution_backward_input>(context, shape, dy, w, dx)) {
+    return;
   }
   if (dtype == DType::kFloat64) {
     double_backward_input(context, shape, dy.host<double>().data(), w.host<double>().data(),
@@ -293,10 +289,8 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
   require_count(x, dtype, shape.input().count(), "a convolution's x");
   require_count(dy, dtype, shape.output().count(), "a convolution's dy");
   require_count(dw, compute_dtype(dtype), shape.weight().count(), "a convolution's dw");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::convolution_backward_weight(context, shape, x, dy, dw, accumulate);
-    }
+  if (run_on_gpu<cuda::convolution_backward_weight>(context, shape, x, dy, dw, accumulate)) {
+    return;
   }
   for (const ConstTensorView& tensor : {x, dy, ConstTensorView(dw)}) {
     require_memory_space(context, tensor);

@@ -2,6 +2,7 @@
 
 #include "convolution/cuda_windows.hpp"
 #include "convolution/cudnn_convolution.hpp"
+#include "cuda/column_sums.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
 #include "cuda/tile_product.hpp"
@@ -136,21 +137,6 @@ struct BackwardWeight {
   }
 };
 
-/// dw = (or +=) the pieces' gradients, added in order.
-template <typename C>
-__global__ void add_pieces_kernel(std::int64_t count, std::int64_t pieces, const C* parts,
-                                  bool adds, C* dw) {
-  const std::int64_t i = thread_number();
-  if (i >= count) {
-    return;
-  }
-  C sum{0};
-  for (std::int64_t piece = 0; piece < pieces; ++piece) {
-    sum += parts[piece * count + i];
-  }
-  dw[i] = adds ? dw[i] + sum : sum;
-}
-
 /// y = relu(y + bias), either of which may be left out; bias may be null.
 template <typename T>
 __global__ void finish_kernel(std::int64_t count, std::int64_t channels, const T* bias,
@@ -248,8 +234,8 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
     C* const parts = scratch_of<C>(context, pieces * dw.count());
     tile_product<C>(context, "convolution_backward_weight", product,
                     BackwardWeight<T>{images, x.device<T>(), dy.device<T>(), parts});
-    launch(context, "a convolution's pieces", grid_of(dw.count()), add_pieces_kernel<C>, dw.count(),
-           pieces, parts, accumulate == Accumulate::kAdd, dw.device<C>());
+    launch(context, "a convolution's pieces", grid_of(dw.count()), sum_parts_kernel<C, C>, pieces,
+           dw.count(), parts, accumulate == Accumulate::kAdd, dw.device<C>());
   });
 }
 

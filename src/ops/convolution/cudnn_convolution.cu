@@ -9,6 +9,7 @@
 #include "convolution/cudnn_convolution_plans.hpp"
 #include "cuda/aligned.hpp"
 #include "cuda/kernel.hpp"
+#include "cuda/resources.hpp"
 
 // cuDNN wants weights channels last beside such images, and results of the operands' dtype.
 // Weights, small beside the images, are put in its order on each call; the gradient goes back in

@@ -66,10 +66,8 @@ void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::i
                 const ConstTensorView& x, const TensorView& y) {
   require_count(x, x.dtype(), images * rows * columns, "swap_inner's x");
   require_count(y, x.dtype(), x.count(), "swap_inner's y");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::swap_inner(context, images, rows, columns, x, y);
-    }
+  if (run_on_gpu<cuda::swap_inner>(context, images, rows, columns, x, y)) {
+    return;
   }
   require_memory_space(context, x);
   const std::int64_t bytes = rows * columns * size_bytes(x.dtype());
@@ -92,10 +90,8 @@ void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::i
 void add_border(Context& context, const BorderShape& shape, const ConstTensorView& x,
                 const TensorView& y) {
   require_border(shape, x, y);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::add_border(context, shape, x, y);
-    }
+  if (run_on_gpu<cuda::add_border>(context, shape, x, y)) {
+    return;
   }
   require_memory_space(context, x);
   const BorderBytes bytes(shape, x.dtype());
@@ -115,10 +111,8 @@ void add_border(Context& context, const BorderShape& shape, const ConstTensorVie
 void remove_border(Context& context, const BorderShape& shape, const ConstTensorView& y,
                    const TensorView& x) {
   require_border(shape, x, y);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::remove_border(context, shape, y, x);
-    }
+  if (run_on_gpu<cuda::remove_border>(context, shape, y, x)) {
+    return;
   }
   require_memory_space(context, x);
   const BorderBytes bytes(shape, x.dtype());
@@ -137,10 +131,8 @@ void widen_rows(Context& context, const ConstTensorView& x, const TensorView& y)
   const std::int64_t wide = rows_of(y.shape()).columns;
   require(wide >= narrow, "rows of {} do not go into rows of {}", narrow, wide);
   require_like(y, x.dtype(), Shape{rows, wide}, "widen_rows' y");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::widen_rows(context, x, y);
-    }
+  if (run_on_gpu<cuda::widen_rows>(context, x, y)) {
+    return;
   }
   const std::int64_t from_bytes = narrow * size_bytes(x.dtype());
   const std::int64_t to_bytes = wide * size_bytes(x.dtype());
@@ -157,10 +149,8 @@ void narrow_rows(Context& context, const ConstTensorView& y, const TensorView& x
   const std::int64_t narrow = rows_of(x.shape()).columns;
   require(wide >= narrow, "rows of {} do not come from rows of {}", narrow, wide);
   require_like(x, y.dtype(), Shape{rows, narrow}, "narrow_rows' x");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::narrow_rows(context, y, x);
-    }
+  if (run_on_gpu<cuda::narrow_rows>(context, y, x)) {
+    return;
   }
   const std::int64_t from_bytes = wide * size_bytes(y.dtype());
   const std::int64_t to_bytes = narrow * size_bytes(y.dtype());

@@ -192,10 +192,8 @@ void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTe
   require_count(x, x.dtype(), shape.input().count(), "max pooling's x");
   require_count(y, x.dtype(), shape.output().count(), "max pooling's y");
   require_count(at, DType::kUint8, shape.output().count(), "max pooling's places");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::max_pool_forward(context, shape, x, y, at);
-    }
+  if (run_on_gpu<cuda::max_pool_forward>(context, shape, x, y, at)) {
+    return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
@@ -235,10 +233,8 @@ void max_pool_backward(Context& context, const PoolingShape& shape, const ConstT
   require_count(dy, dy.dtype(), shape.output().count(), "max pooling's dy");
   require_count(at, DType::kUint8, shape.output().count(), "max pooling's places");
   require_count(dx, dy.dtype(), shape.input().count(), "max pooling's dx");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::max_pool_backward(context, shape, dy, at, dx);
-    }
+  if (run_on_gpu<cuda::max_pool_backward>(context, shape, dy, at, dx)) {
+    return;
   }
   with_stored(dy.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
@@ -262,10 +258,8 @@ void average_pool_forward(Context& context, const PoolingShape& shape, const Con
   require_shape(shape);
   require_count(x, x.dtype(), shape.input().count(), "average pooling's x");
   require_count(y, x.dtype(), shape.output().count(), "average pooling's y");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::average_pool_forward(context, shape, x, y);
-    }
+  if (run_on_gpu<cuda::average_pool_forward>(context, shape, x, y)) {
+    return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
@@ -298,10 +292,8 @@ void average_pool_backward(Context& context, const PoolingShape& shape, const Co
   require_shape(shape);
   require_count(dy, dy.dtype(), shape.output().count(), "average pooling's dy");
   require_count(dx, dy.dtype(), shape.input().count(), "average pooling's dx");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::average_pool_backward(context, shape, dy, dx);
-    }
+  if (run_on_gpu<cuda::average_pool_backward>(context, shape, dy, dx)) {
+    return;
   }
   with_stored(dy.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;

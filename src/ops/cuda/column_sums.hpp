@@ -35,15 +35,16 @@ __global__ void sum_blocks_kernel(std::int64_t rows, std::int64_t columns, std::
   parts[block * columns + j] = static_cast<double>(sum);
 }
 
-/// out[j] = (or +=) the sum of a column's parts.
-template <typename C>
-__global__ void sum_parts_kernel(std::int64_t blocks, std::int64_t columns, const double* parts,
+/// out[j] = (or +=) the sum over blocks of parts[block, j], added in order in the type of the
+/// parts.
+template <typename P, typename C>
+__global__ void sum_parts_kernel(std::int64_t blocks, std::int64_t columns, const P* parts,
                                  bool adds, C* out) {
   const std::int64_t j = thread_number();
   if (j >= columns) {
     return;
   }
-  double sum = 0.0;
+  P sum{0};
   for (std::int64_t block = 0; block < blocks; ++block) {
     sum += parts[block * columns + j];
   }
@@ -60,7 +61,7 @@ void sum_over_rows(Context& context, const char* name, std::int64_t rows, std::i
   double* const parts = scratch_of<double>(context, blocks * columns);
   launch(context, name, {blocks * tiles, kSumThreads, 0}, sum_blocks_kernel<C, Term>, rows, columns,
          tiles, term, parts);
-  launch(context, name, grid_of(columns), sum_parts_kernel<C>, blocks, columns, parts,
+  launch(context, name, grid_of(columns), sum_parts_kernel<double, C>, blocks, columns, parts,
          accumulate == Accumulate::kAdd, out);
 }
 

@@ -1,19 +1,29 @@
 #pragma once
 
-#include "strata/ops/context.hpp"
-
 namespace strata::ops {
 
-/// Whether operations on GPUs are built. In other builds their calls stand in discarded statements
-/// and need no definition.
+class Context;
+
+/// Whether this build has operations on GPUs. A build without them defines no function of cuda::.
 #ifdef STRATA_HAVE_CUDA
 inline constexpr bool kHasCuda = true;
 #else
 inline constexpr bool kHasCuda = false;
 #endif
 
-[[nodiscard]] inline bool on_gpu(const Context& context) {
-  return context.device().kind() == device::DeviceKind::kCuda;
+[[nodiscard]] bool on_gpu(const Context& context);
+
+/// Enqueues kOperation, a function of cuda::, where the context's device is a GPU. Returns whether
+/// it did.
+template <auto kOperation, typename... Arguments>
+[[nodiscard]] bool run_on_gpu(Context& context, const Arguments&... arguments) {
+  if constexpr (kHasCuda) {
+    if (on_gpu(context)) {
+      kOperation(context, arguments...);
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace strata::ops

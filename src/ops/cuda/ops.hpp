@@ -3,7 +3,6 @@
 #include "strata/ops/activation.hpp"
 #include "strata/ops/attention.hpp"
 #include "strata/ops/batch_norm.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/convert.hpp"
 #include "strata/ops/convolution.hpp"
 #include "strata/ops/dropout.hpp"
@@ -22,189 +21,92 @@
 
 #include "cuda/dispatch.hpp"
 
-// What the operations do on a GPU, each in src/ops/<operation>.cu. The public functions have
-// checked shapes and dtypes; tensors' places are checked where their addresses are taken.
+// The operations on GPUs: one function for each public one, with its signature, defined in the
+// operation's .cu file. The public function checks shapes and dtypes; a GPU function checks the
+// memory space of a tensor where it takes the tensor's address.
 namespace strata::ops::cuda {
 
-void fill_zero(Context& context, const TensorView& x);
-void copy(Context& context, const ConstTensorView& x, const TensorView& y);
-void add(Context& context, const ConstTensorView& x, const TensorView& y);
-void scaled(Context& context, double factor, const ConstTensorView& x, const TensorView& y,
-            Accumulate accumulate);
-void add_bias_residual(Context& context, const ConstTensorView& sum, const ConstTensorView& bias,
-                       const ConstTensorView& residual, const TensorView& y);
+decltype(ops::fill_zero) fill_zero;
+decltype(ops::copy) copy;
+decltype(ops::add) add;
+decltype(ops::scaled) scaled;
+decltype(ops::add_bias_residual) add_bias_residual;
 
-void convert(Context& context, const ConstTensorView& x, const TensorView& y);
+decltype(ops::convert) convert;
 
-void activation_forward(Context& context, Activation activation, const ConstTensorView& x,
-                        const TensorView& y);
-void activation_backward(Context& context, Activation activation, const ConstTensorView& x,
-                         const ConstTensorView& y, const ConstTensorView& dy, const TensorView& dx);
-void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
-                    const TensorView& y);
-void swiglu_backward(Context& context, const ConstTensorView& gate, const ConstTensorView& up,
-                     const ConstTensorView& dy, const TensorView& dgate, const TensorView& dup);
-void softmax_forward(Context& context, const ConstTensorView& x, const TensorView& y);
-void softmax_backward(Context& context, const ConstTensorView& y, const ConstTensorView& dy,
-                      const TensorView& dx);
+decltype(ops::activation_forward) activation_forward;
+decltype(ops::activation_backward) activation_backward;
+decltype(ops::swiglu_forward) swiglu_forward;
+decltype(ops::swiglu_backward) swiglu_backward;
+decltype(ops::softmax_forward) softmax_forward;
+decltype(ops::softmax_backward) softmax_backward;
 
-void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
-            const TensorView& c, const MatmulOptions& options);
-void column_sum(Context& context, const ConstTensorView& x, const TensorView& sum,
-                Accumulate accumulate);
+decltype(ops::matmul) matmul;
+decltype(ops::column_sum) column_sum;
 
-void set_sample_origin(Context& context, std::int64_t sample);
-void dropout_forward(Context& context, const ConstTensorView& x, double probability,
-                     const RandomStream& stream, const SampleRow& first, const TensorView& y,
-                     const TensorView& mask, const ColumnSlice& columns);
-void bias_dropout_residual(Context& context, const ConstTensorView& sum,
-                           const ConstTensorView& bias, const ConstTensorView& residual,
-                           double probability, const RandomStream& stream, const SampleRow& first,
-                           const TensorView& y, const TensorView& mask);
-void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTensorView& mask,
-                      double probability, const TensorView& dx);
+decltype(ops::set_sample_origin) set_sample_origin;
+decltype(ops::dropout_forward) dropout_forward;
+decltype(ops::bias_dropout_residual) bias_dropout_residual;
+decltype(ops::dropout_backward) dropout_backward;
 
-void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
-                        const ConstTensorView& bias, double epsilon, const TensorView& y,
-                        const TensorView& mean, const TensorView& rstd);
-void layer_norm_backward_input(Context& context, const ConstTensorView& x,
-                               const ConstTensorView& weight, const ConstTensorView& mean,
-                               const ConstTensorView& rstd, const ConstTensorView& dy,
-                               const ConstTensorView& addend, const TensorView& dx);
-void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
-                                const ConstTensorView& mean, const ConstTensorView& rstd,
-                                const ConstTensorView& dy, const TensorView& dweight,
-                                const TensorView& dbias, Accumulate accumulate);
+decltype(ops::layer_norm_forward) layer_norm_forward;
+decltype(ops::layer_norm_backward_input) layer_norm_backward_input;
+decltype(ops::layer_norm_backward_weight) layer_norm_backward_weight;
 
-void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
-                      double epsilon, const TensorView& y, const TensorView& rstd);
-void rms_norm_backward_input(Context& context, const ConstTensorView& x,
-                             const ConstTensorView& weight, const ConstTensorView& rstd,
-                             const ConstTensorView& dy, const ConstTensorView& addend,
-                             const TensorView& dx);
-void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
-                              const ConstTensorView& rstd, const ConstTensorView& dy,
-                              const TensorView& dweight, Accumulate accumulate);
+decltype(ops::rms_norm_forward) rms_norm_forward;
+decltype(ops::rms_norm_backward_input) rms_norm_backward_input;
+decltype(ops::rms_norm_backward_weight) rms_norm_backward_weight;
 
-void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
-                   std::int64_t valid_rows, double gradient_scale, const TensorView& dlogits,
-                   const TensorView& sums);
-void mean_squared_error(Context& context, const ConstTensorView& prediction,
-                        const ConstTensorView& target, std::int64_t valid_rows,
-                        double gradient_scale, const TensorView& dprediction,
-                        const TensorView& sums);
+decltype(ops::cross_entropy) cross_entropy;
+decltype(ops::mean_squared_error) mean_squared_error;
 
-void cross_entropy_parts(Context& context, const ConstTensorView& logits,
-                         const ConstTensorView& targets, std::int64_t first_id,
-                         const TensorView& parts);
-void combine_cross_entropy(Context& context, std::span<const ReductionStep> steps,
-                           const ConstTensorView& parts, const ConstTensorView& targets,
-                           std::int64_t vocabulary, std::int64_t valid_rows,
-                           const TensorView& log_sums, const TensorView& sums);
-void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
-                            const ConstTensorView& targets, std::int64_t first_id,
-                            const ConstTensorView& log_sums, std::int64_t valid_rows,
-                            double gradient_scale, const TensorView& dlogits);
+decltype(ops::cross_entropy_parts) cross_entropy_parts;
+decltype(ops::combine_cross_entropy) combine_cross_entropy;
+decltype(ops::cross_entropy_gradient) cross_entropy_gradient;
 
-void embedding_forward(Context& context, const ConstTensorView& ids, const ConstTensorView& table,
-                       std::int64_t first_id, const TensorView& y, Accumulate accumulate);
-void embedding_backward(Context& context, const ConstTensorView& ids, const ConstTensorView& dy,
-                        std::int64_t first_id, const TensorView& dtable, Accumulate accumulate);
-void add_positions(Context& context, const ConstTensorView& x, const ConstTensorView& table,
-                   const PositionRows& rows, const TensorView& y);
-void positions_backward(Context& context, const ConstTensorView& dy, std::int64_t tokens,
-                        const TensorView& dtable, Accumulate accumulate);
+decltype(ops::embedding_forward) embedding_forward;
+decltype(ops::embedding_backward) embedding_backward;
+decltype(ops::add_positions) add_positions;
+decltype(ops::positions_backward) positions_backward;
 
-void fold(Context& context, std::span<const TensorView> parts,
-          std::span<const ReductionStep> steps);
-void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
-                           const TensorView& out);
+decltype(ops::fold) fold;
+decltype(ops::sum_of_squares_blocks) sum_of_squares_blocks;
 
-void sgd_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
-                const TensorView& momentum, const SgdOptions& options);
-void adam_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
-                 const TensorView& m, const TensorView& v, const AdamOptions& options);
-void adagrad_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
-                    const TensorView& sum, const AdagradOptions& options);
-void average_update(Context& context, const TensorView& weight, const ConstTensorView& term,
-                    double keep);
+decltype(ops::sgd_update) sgd_update;
+decltype(ops::adam_update) adam_update;
+decltype(ops::adagrad_update) adagrad_update;
+decltype(ops::average_update) average_update;
 
-void causal_attention_forward(Context& context, const AttentionShape& shape,
-                              const ConstTensorView& qkv, const TensorView& y,
-                              const TensorView& log_sums);
-void causal_attention_backward(Context& context, const AttentionShape& shape,
-                               const ConstTensorView& qkv, const ConstTensorView& y,
-                               const ConstTensorView& log_sums, const ConstTensorView& dy,
-                               const TensorView& dqkv);
-void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
-                      const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
-                      const TensorView& y);
-void append_to_cache(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
-                     std::int64_t past, const TensorView& keys, const TensorView& values);
-void rotary(Context& context, const AttentionShape& shape, double theta, std::int64_t offset,
-            Rotation rotation, const TensorView& qkv);
+decltype(ops::causal_attention_forward) causal_attention_forward;
+decltype(ops::causal_attention_backward) causal_attention_backward;
+decltype(ops::cached_attention) cached_attention;
+decltype(ops::append_to_cache) append_to_cache;
+decltype(ops::rotary) rotary;
 
-void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::int64_t columns,
-                const ConstTensorView& x, const TensorView& y);
-void add_border(Context& context, const BorderShape& shape, const ConstTensorView& x,
-                const TensorView& y);
-void remove_border(Context& context, const BorderShape& shape, const ConstTensorView& y,
-                   const TensorView& x);
-void widen_rows(Context& context, const ConstTensorView& x, const TensorView& y);
-void narrow_rows(Context& context, const ConstTensorView& y, const TensorView& x);
+decltype(ops::swap_inner) swap_inner;
+decltype(ops::add_border) add_border;
+decltype(ops::remove_border) remove_border;
+decltype(ops::widen_rows) widen_rows;
+decltype(ops::narrow_rows) narrow_rows;
 
-void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTensorView& x,
-                      const TensorView& y, const TensorView& at);
-void max_pool_backward(Context& context, const PoolingShape& shape, const ConstTensorView& dy,
-                       const ConstTensorView& at, const TensorView& dx);
-void average_pool_forward(Context& context, const PoolingShape& shape, const ConstTensorView& x,
-                          const TensorView& y);
-void average_pool_backward(Context& context, const PoolingShape& shape, const ConstTensorView& dy,
-                           const TensorView& dx);
+decltype(ops::max_pool_forward) max_pool_forward;
+decltype(ops::max_pool_backward) max_pool_backward;
+decltype(ops::average_pool_forward) average_pool_forward;
+decltype(ops::average_pool_backward) average_pool_backward;
 
-void group_norm_forward(Context& context, const GroupNormShape& shape, const ConstTensorView& x,
-                        const ConstTensorView& weight, const ConstTensorView& bias, double epsilon,
-                        const TensorView& y, const TensorView& mean, const TensorView& rstd);
-void group_norm_backward_input(Context& context, const GroupNormShape& shape,
-                               const ConstTensorView& x, const ConstTensorView& weight,
-                               const ConstTensorView& mean, const ConstTensorView& rstd,
-                               const ConstTensorView& dy, const TensorView& dx);
-void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
-                                const ConstTensorView& x, const ConstTensorView& mean,
-                                const ConstTensorView& rstd, const ConstTensorView& dy,
-                                const TensorView& dweight, const TensorView& dbias,
-                                Accumulate accumulate);
+decltype(ops::group_norm_forward) group_norm_forward;
+decltype(ops::group_norm_backward_input) group_norm_backward_input;
+decltype(ops::group_norm_backward_weight) group_norm_backward_weight;
 
-void column_statistics(Context& context, const ConstTensorView& x, const TensorView& mean,
-                       const TensorView& variance);
-void combine_statistics(Context& context, std::span<const ReductionStep> steps,
-                        const ConstTensorView& parts, const TensorView& mean,
-                        const TensorView& variance);
-void mean_of_parts(Context& context, std::span<const ReductionStep> steps,
-                   const ConstTensorView& parts, const TensorView& mean);
-void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& mean,
-                        const ConstTensorView& variance, const ConstTensorView& weight,
-                        const ConstTensorView& bias, double epsilon, Activation activation,
-                        const TensorView& y);
-void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
-                              const ConstTensorView& mean, const ConstTensorView& variance,
-                              double epsilon, const ConstTensorView& y, const ConstTensorView& dy,
-                              const TensorView& dweight, const TensorView& dbias);
-void batch_norm_backward_input(Context& context, const ConstTensorView& x,
-                               const ConstTensorView& mean, const ConstTensorView& variance,
-                               const ConstTensorView& weight, double epsilon,
-                               const ConstTensorView& y, const ConstTensorView& dy,
-                               const ConstTensorView& dweight, const ConstTensorView& dbias,
-                               const TensorView& dx);
+decltype(ops::column_statistics) column_statistics;
+decltype(ops::combine_statistics) combine_statistics;
+decltype(ops::mean_of_parts) mean_of_parts;
+decltype(ops::batch_norm_forward) batch_norm_forward;
+decltype(ops::batch_norm_backward_sums) batch_norm_backward_sums;
+decltype(ops::batch_norm_backward_input) batch_norm_backward_input;
 
-void convolution_forward(Context& context, const ConvolutionShape& shape, const ConstTensorView& x,
-                         const ConstTensorView& w, const TensorView& y,
-                         const ConvolutionOptions& options);
-void convolution_backward_input(Context& context, const ConvolutionShape& shape,
-                                const ConstTensorView& dy, const ConstTensorView& w,
-                                const TensorView& dx);
-void convolution_backward_weight(Context& context, const ConvolutionShape& shape,
-                                 const ConstTensorView& x, const ConstTensorView& dy,
-                                 const TensorView& dw, Accumulate accumulate);
+decltype(ops::convolution_forward) convolution_forward;
+decltype(ops::convolution_backward_input) convolution_backward_input;
+decltype(ops::convolution_backward_weight) convolution_backward_weight;
 
 }  // namespace strata::ops::cuda

@@ -39,37 +39,20 @@ class GraphLibrary {
   const CudnnLibrary& cudnn_;
 };
 
-/// What cuDNN calls the type of an attribute's value.
-constexpr cudnnBackendAttributeType_t attribute_type(cudnnHandle_t) {
-  return CUDNN_TYPE_HANDLE;
-}
-constexpr cudnnBackendAttributeType_t attribute_type(cudnnDataType_t) {
-  return CUDNN_TYPE_DATA_TYPE;
-}
-constexpr cudnnBackendAttributeType_t attribute_type(bool) {
-  return CUDNN_TYPE_BOOLEAN;
-}
-constexpr cudnnBackendAttributeType_t attribute_type(char) {
-  return CUDNN_TYPE_CHAR;
-}
-constexpr cudnnBackendAttributeType_t attribute_type(std::int64_t) {
-  return CUDNN_TYPE_INT64;
-}
-constexpr cudnnBackendAttributeType_t attribute_type(void*) {
-  return CUDNN_TYPE_VOID_PTR;
-}
-constexpr cudnnBackendAttributeType_t attribute_type(cudnnBackendHeurMode_t) {
-  return CUDNN_TYPE_HEUR_MODE;
-}
-constexpr cudnnBackendAttributeType_t attribute_type(cudnnBackendNumericalNote_t) {
-  return CUDNN_TYPE_NUMERICAL_NOTE;
-}
-constexpr cudnnBackendAttributeType_t attribute_type(cudnnPointwiseMode_t) {
-  return CUDNN_TYPE_POINTWISE_MODE;
-}
-constexpr cudnnBackendAttributeType_t attribute_type(cudnnReduceTensorOp_t) {
-  return CUDNN_TYPE_REDUCTION_OPERATOR_TYPE;
-}
+/// cuDNN's name for the type of an attribute's value.
+struct AttributeType {
+  using Name = cudnnBackendAttributeType_t;
+  static constexpr Name of(cudnnHandle_t) { return CUDNN_TYPE_HANDLE; }
+  static constexpr Name of(cudnnDataType_t) { return CUDNN_TYPE_DATA_TYPE; }
+  static constexpr Name of(bool) { return CUDNN_TYPE_BOOLEAN; }
+  static constexpr Name of(char) { return CUDNN_TYPE_CHAR; }
+  static constexpr Name of(std::int64_t) { return CUDNN_TYPE_INT64; }
+  static constexpr Name of(void*) { return CUDNN_TYPE_VOID_PTR; }
+  static constexpr Name of(cudnnBackendHeurMode_t) { return CUDNN_TYPE_HEUR_MODE; }
+  static constexpr Name of(cudnnBackendNumericalNote_t) { return CUDNN_TYPE_NUMERICAL_NOTE; }
+  static constexpr Name of(cudnnPointwiseMode_t) { return CUDNN_TYPE_POINTWISE_MODE; }
+  static constexpr Name of(cudnnReduceTensorOp_t) { return CUDNN_TYPE_REDUCTION_OPERATOR_TYPE; }
+};
 
 /// A descriptor of cuDNN's: what it describes, as attributes by name. The library outlives it.
 class GraphDescriptor {
@@ -79,7 +62,7 @@ class GraphDescriptor {
   [[nodiscard]] cudnnBackendDescriptor_t raw() const { return raw_.get(); }
   template <typename T>
   void set(cudnnBackendAttributeName_t name, std::span<const T> values) const {
-    set_raw(name, attribute_type(T{}), static_cast<std::int64_t>(values.size()), values.data());
+    set_raw(name, AttributeType::of(T{}), static_cast<std::int64_t>(values.size()), values.data());
   }
   template <typename T>
   void set(cudnnBackendAttributeName_t name, const T& value) const {
@@ -92,7 +75,7 @@ class GraphDescriptor {
   [[nodiscard]] std::vector<T> get(cudnnBackendAttributeName_t name, std::int64_t most) const {
     std::vector<T> values(static_cast<std::size_t>(most));
     values.resize(
-        static_cast<std::size_t>(get_raw(name, attribute_type(T{}), most, values.data())));
+        static_cast<std::size_t>(get_raw(name, AttributeType::of(T{}), most, values.data())));
     return values;
   }
   /// The descriptors of this type that the attribute holds, at most `most` of them.

@@ -82,10 +82,8 @@ void activation_forward(Context& context, Activation activation, const ConstTens
     copy(context, x, y);
     return;
   }
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::activation_forward(context, activation, x, y);
-    }
+  if (run_on_gpu<cuda::activation_forward>(context, activation, x, y)) {
+    return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
@@ -118,10 +116,8 @@ void activation_backward(Context& context, Activation activation, const ConstTen
   }
   const ConstTensorView& read = activation == Activation::kGelu ? x : y;
   require_like(read, dy.dtype(), dy.shape(), "what an activation's gradient reads");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::activation_backward(context, activation, x, y, dy, dx);
-    }
+  if (run_on_gpu<cuda::activation_backward>(context, activation, x, y, dy, dx)) {
+    return;
   }
   with_stored(dy.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;

@@ -57,11 +57,8 @@ void require_probability(double probability) {
 }  // namespace
 
 void set_sample_origin(Context& context, std::int64_t sample) {
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      cuda::set_sample_origin(context, sample);
-    }
-  }
+  // On the CPU every call is given its samples' numbers.
+  static_cast<void>(run_on_gpu<cuda::set_sample_origin>(context, sample));
 }
 
 void dropout_forward(Context& context, const ConstTensorView& x, double probability,
@@ -79,10 +76,8 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
   const std::int64_t run = columns.of == 0 ? n : x.shape().back();
   require(columns.first >= 0 && (columns.of == 0 || columns.first + run <= columns.of),
           "dropout of columns [{}, {}) of {}", columns.first, columns.first + run, columns.of);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::dropout_forward(context, x, probability, stream, first, y, mask, columns);
-    }
+  if (run_on_gpu<cuda::dropout_forward>(context, x, probability, stream, first, y, mask, columns)) {
+    return;
   }
   const Choice choice{stream, dropout_threshold(probability)};
   const std::int64_t first_row = first.number();
@@ -106,15 +101,13 @@ void bias_dropout_residual(Context& context, const ConstTensorView& sum,
                            const ConstTensorView& bias, const ConstTensorView& residual,
                            double probability, const RandomStream& stream, const SampleRow& first,
                            const TensorView& y, const TensorView& mask) {
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      require_probability(probability);
-      require_bias_residual(sum, bias, residual, y);
-      require(y.shape().rank() == 2, "dropout behind a bias of {}", y.shape().text());
-      require_like(mask, DType::kUint8, y.shape(), "dropout's mask");
-      return cuda::bias_dropout_residual(context, sum, bias, residual, probability, stream, first,
-                                         y, mask);
-    }
+  require_probability(probability);
+  require_bias_residual(sum, bias, residual, y);
+  require(y.shape().rank() == 2, "dropout behind a bias of {}", y.shape().text());
+  require_like(mask, DType::kUint8, y.shape(), "dropout's mask");
+  if (run_on_gpu<cuda::bias_dropout_residual>(context, sum, bias, residual, probability, stream,
+                                              first, y, mask)) {
+    return;
   }
   add_bias_residual(context, sum, bias, {}, y);
   dropout_forward(context, y, probability, stream, first, y, mask);
@@ -128,10 +121,8 @@ void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTe
   require_probability(probability);
   require_like(mask, DType::kUint8, dy.shape(), "dropout's mask");
   require_like(dx, dy.dtype(), dy.shape(), "dropout's dx");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::dropout_backward(context, dy, mask, probability, dx);
-    }
+  if (run_on_gpu<cuda::dropout_backward>(context, dy, mask, probability, dx)) {
+    return;
   }
   with_stored(dy.dtype(), [&]<typename T>(T) {
     const auto scale = static_cast<Compute<T>>(1.0 / (1.0 - probability));

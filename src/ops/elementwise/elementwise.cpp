@@ -106,10 +106,8 @@ struct BiasResidualRow {
 }  // namespace
 
 void fill_zero(Context& context, const TensorView& x) {
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::fill_zero(context, x);
-    }
+  if (run_on_gpu<cuda::fill_zero>(context, x)) {
+    return;
   }
   require_memory_space(context, x);
   parallel_for(context, x.bytes(), kByteGrain, [&](std::int64_t begin, std::int64_t end) {
@@ -119,10 +117,8 @@ void fill_zero(Context& context, const TensorView& x) {
 
 void copy(Context& context, const ConstTensorView& x, const TensorView& y) {
   require_count(y, x.dtype(), x.count(), "copy's y");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::copy(context, x, y);
-    }
+  if (run_on_gpu<cuda::copy>(context, x, y)) {
+    return;
   }
   require_memory_space(context, x);
   require_memory_space(context, y);
@@ -136,10 +132,8 @@ void copy(Context& context, const ConstTensorView& x, const TensorView& y) {
 
 void add(Context& context, const ConstTensorView& x, const TensorView& y) {
   require_count(y, x.dtype(), x.count(), "add's y");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::add(context, x, y);
-    }
+  if (run_on_gpu<cuda::add>(context, x, y)) {
+    return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) { add_elements<T>(context, x, y); });
 }
@@ -147,10 +141,8 @@ void add(Context& context, const ConstTensorView& x, const TensorView& y) {
 void scaled(Context& context, double factor, const ConstTensorView& x, const TensorView& y,
             Accumulate accumulate) {
   require_count(y, x.dtype(), x.count(), "scaled's y");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::scaled(context, factor, x, y, accumulate);
-    }
+  if (run_on_gpu<cuda::scaled>(context, factor, x, y, accumulate)) {
+    return;
   }
   const bool adds = accumulate == Accumulate::kAdd;
   with_floating(x.dtype(), [&]<typename T>(T) {
@@ -172,10 +164,8 @@ void convert(Context& context, const ConstTensorView& x, const TensorView& y) {
     copy(context, x, y);
     return;
   }
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::convert(context, x, y);
-    }
+  if (run_on_gpu<cuda::convert>(context, x, y)) {
+    return;
   }
   with_stored(x.dtype(), [&]<typename From>(From) {
     with_stored(y.dtype(), [&]<typename To>(To) { convert_elements<From, To>(context, x, y); });
@@ -186,14 +176,12 @@ void add_bias_residual(Context& context, const ConstTensorView& sum, const Const
                        const ConstTensorView& residual, const TensorView& y) {
   const auto [rows, n] = rows_of(y.shape());
   require_bias_residual(sum, bias, residual, y);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::add_bias_residual(context, sum, bias, residual, y);
-    }
+  if (run_on_gpu<cuda::add_bias_residual>(context, sum, bias, residual, y)) {
+    return;
   }
   with_stored(y.dtype(), [&, rows = rows, n = n]<typename T>(T) {
-    const T* b = bias.empty() ? nullptr : bias.host<T>().data();
-    const T* r = residual.empty() ? nullptr : residual.host<T>().data();
+    const T* b = host_or_null<T>(bias);
+    const T* r = host_or_null<T>(residual);
     T* to = y.host<T>().data();
     const auto run = [&]<typename From>(const From* from) {
       parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {

@@ -53,10 +53,8 @@ void softmax_backward_row(const T* y, const T* dy, std::int64_t n, T* dx) {
 
 void softmax_forward(Context& context, const ConstTensorView& x, const TensorView& y) {
   require_like(y, x.dtype(), x.shape(), "softmax's y");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::softmax_forward(context, x, y);
-    }
+  if (run_on_gpu<cuda::softmax_forward>(context, x, y)) {
+    return;
   }
   const Rows shape = rows_of(x.shape());
   const std::int64_t rows = shape.rows;
@@ -76,10 +74,8 @@ void softmax_backward(Context& context, const ConstTensorView& y, const ConstTen
                       const TensorView& dx) {
   require_like(dy, y.dtype(), y.shape(), "softmax's dy");
   require_like(dx, y.dtype(), y.shape(), "softmax's dx");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::softmax_backward(context, y, dy, dx);
-    }
+  if (run_on_gpu<cuda::softmax_backward>(context, y, dy, dx)) {
+    return;
   }
   const Rows shape = rows_of(y.shape());
   const std::int64_t rows = shape.rows;

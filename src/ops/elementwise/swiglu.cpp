@@ -14,10 +14,8 @@ void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTe
                     const TensorView& y) {
   require_like(up, gate.dtype(), gate.shape(), "swiglu's up");
   require_like(y, gate.dtype(), gate.shape(), "swiglu's y");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::swiglu_forward(context, gate, up, y);
-    }
+  if (run_on_gpu<cuda::swiglu_forward>(context, gate, up, y)) {
+    return;
   }
   with_stored(gate.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
@@ -40,10 +38,8 @@ void swiglu_backward(Context& context, const ConstTensorView& gate, const ConstT
   require_like(dy, gate.dtype(), gate.shape(), "swiglu's dy");
   require_like(dgate, gate.dtype(), gate.shape(), "swiglu's dgate");
   require_like(dup, gate.dtype(), gate.shape(), "swiglu's dup");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::swiglu_backward(context, gate, up, dy, dgate, dup);
-    }
+  if (run_on_gpu<cuda::swiglu_backward>(context, gate, up, dy, dgate, dup)) {
+    return;
   }
   with_stored(gate.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;

@@ -114,10 +114,8 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
   const bool same = y.dtype() == table.dtype();
   require(same || y.dtype() == compute_dtype(table.dtype()), "an embedding of {} into {}",
           name_of(table.dtype()), name_of(y.dtype()));
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::embedding_forward(context, ids, table, first_id, y, accumulate);
-    }
+  if (run_on_gpu<cuda::embedding_forward>(context, ids, table, first_id, y, accumulate)) {
+    return;
   }
   const std::int64_t table_rows = table.shape()[0];
   const std::int64_t* id = ids.host<std::int64_t>().data();
@@ -149,10 +147,8 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
   if (accumulate == Accumulate::kOverwrite) {
     fill_zero(context, dtable);
   }
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::embedding_backward(context, ids, dy, first_id, dtable, accumulate);
-    }
+  if (run_on_gpu<cuda::embedding_backward>(context, ids, dy, first_id, dtable, accumulate)) {
+    return;
   }
   const std::vector<TableRow> sorted =
       rows_by_id(ids.host<std::int64_t>(), first_id, dtable.shape()[0]);
@@ -184,10 +180,8 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
               positions_reached(positions, rows) <= table.shape()[0],
           "{} rows of sequences of {} tokens from position {} on and a table of {}", rows,
           positions.tokens, positions.offset, table.shape().text());
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::add_positions(context, x, table, positions, y);
-    }
+  if (run_on_gpu<cuda::add_positions>(context, x, table, positions, y)) {
+    return;
   }
   with_stored(y.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
@@ -224,10 +218,8 @@ void positions_backward(Context& context, const ConstTensorView& dy, std::int64_
   if (accumulate == Accumulate::kOverwrite) {
     fill_zero(context, dtable.flat_slice(tokens * n, dtable.count() - tokens * n));
   }
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::positions_backward(context, dy, tokens, dtable, accumulate);
-    }
+  if (run_on_gpu<cuda::positions_backward>(context, dy, tokens, dtable, accumulate)) {
+    return;
   }
   with_stored(dy.dtype(), [&, sequences = rows / tokens, n = n]<typename T>(T) {
     const T* from = dy.host<T>().data();

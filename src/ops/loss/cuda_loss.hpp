@@ -3,26 +3,16 @@
 #include <cmath>
 #include <cstdint>
 
-#include "strata/core/error.hpp"
 #include "strata/ops/loss.hpp"
 
 #include "checks.hpp"
 #include "cuda/chunks.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/rows.hpp"
+#include "loss/row_loss.hpp"
 
 // What operations that give a loss share. Included by .cu files alone.
 namespace strata::ops::cuda {
-
-/// What a row gives to LossSums.
-struct RowLoss {
-  double loss;
-  std::int64_t correct;
-};
-
-__device__ inline bool is_target(std::int64_t target, std::int64_t classes) {
-  return target >= 0 && target < classes;
-}
 
 /// What a row's softmax follows from, the same in all of its threads.
 template <typename C>
@@ -112,7 +102,7 @@ inline constexpr int kLongRowThreads = sizeof(T) == sizeof(double) ? 512 : 1024;
 template <typename T, typename Function>
 void for_each_logit_row(Context& context, const char* name, const Rows& shape,
                         const Function& function) {
-  require(shape.columns <= kLongestRow, "{} of rows of {} elements", name, shape.columns);
+  require_rows(name, shape.columns, kLongestRow);
   if (shape.columns * static_cast<std::int64_t>(sizeof(T)) <= kLongRowBytes) {
     for_each_row(context, name, shape.rows, shape.columns, function);
   } else {

@@ -42,7 +42,7 @@ RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t la
   const bool is_first = first_equal(logits, classes, largest) == label;
   RowLoss result;
   const auto add_up = [&](double sum) {
-    result = {below + std::log(sum), is_first && !std::isnan(sum)};
+    result = {below + std::log(sum), is_first && !std::isnan(sum) ? 1 : 0};
   };
   if (gradient == nullptr) {
     add_up(simd_sum<C>(classes, power));
@@ -127,17 +127,15 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
   if (!dlogits.empty()) {
     require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
   }
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::cross_entropy(context, logits, labels, valid_rows, gradient_scale, dlogits,
-                                 sums);
-    }
+  if (run_on_gpu<cuda::cross_entropy>(context, logits, labels, valid_rows, gradient_scale, dlogits,
+                                      sums)) {
+    return;
   }
   const auto label = labels.host<std::int64_t>().first(static_cast<std::size_t>(valid_rows));
   std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));
   with_stored(logits.dtype(), [&, rows = rows, n = classes]<typename T>(T) {
     const T* from = logits.host<T>().data();
-    T* gradient = dlogits.empty() ? nullptr : dlogits.host<T>().data();
+    T* gradient = host_or_null<T>(dlogits);
     const auto scale = static_cast<Compute<T>>(gradient_scale);
     parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
@@ -168,18 +166,16 @@ void mean_squared_error(Context& context, const ConstTensorView& prediction,
     require_like(dprediction, prediction.dtype(), prediction.shape(),
                  "squared error's dprediction");
   }
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::mean_squared_error(context, prediction, target, valid_rows, gradient_scale,
-                                      dprediction, sums);
-    }
+  if (run_on_gpu<cuda::mean_squared_error>(context, prediction, target, valid_rows, gradient_scale,
+                                           dprediction, sums)) {
+    return;
   }
   const std::int64_t n = rows == 0 ? 0 : prediction.count() / rows;
   std::vector<RowLoss> row_losses(static_cast<std::size_t>(rows));
   with_stored(prediction.dtype(), [&]<typename T>(T) {
     const T* from = prediction.host<T>().data();
     const T* wanted = target.host<T>().data();
-    T* gradient = dprediction.empty() ? nullptr : dprediction.host<T>().data();
+    T* gradient = host_or_null<T>(dprediction);
     const auto factor = static_cast<Compute<T>>(gradient_scale * 2.0 / static_cast<double>(n));
     parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {

@@ -7,18 +7,10 @@
 #include "strata/core/tensor.hpp"
 #include "strata/ops/loss.hpp"
 
+#include "loss/row_loss.hpp"
+
 // What operations that give a loss share on a CPU.
 namespace strata::ops {
-
-/// What a row gives to LossSums.
-struct RowLoss {
-  double loss = 0.0;
-  bool is_correct = false;
-};
-
-[[nodiscard]] inline bool is_target(std::int64_t target, std::int64_t classes) {
-  return target >= 0 && target < classes;
-}
 
 /// Adds what the rows gave, in their order, and finds the first that has a target outside
 /// [0, classes); no targets: empty.
@@ -27,7 +19,7 @@ inline void write_sums(std::span<const RowLoss> rows, std::span<const std::int64
   LossSums result;
   for (const RowLoss& row : rows) {
     result.loss += row.loss;
-    result.correct += row.is_correct ? 1 : 0;
+    result.correct += row.correct;
   }
   for (std::size_t row = 0; row < targets.size(); ++row) {
     if (!is_target(targets[row], classes)) {

@@ -18,12 +18,6 @@
 namespace strata::ops {
 namespace {
 
-/// Places of a shard's values for a row in `parts`.
-constexpr std::int64_t kLargest = 0;
-constexpr std::int64_t kSum = 1;
-constexpr std::int64_t kTarget = 2;
-constexpr std::int64_t kIsFirst = 3;
-
 template <typename Stored>
 void row_parts(const Stored* logits, std::int64_t ids, std::int64_t target,
                Compute<Stored>* parts) {
@@ -57,54 +51,6 @@ void row_gradient(const Stored* logits, std::int64_t ids, std::int64_t target,
   }
 }
 
-/// Element `value` of a row's part of each shard.
-template <typename T>
-class RowParts {
- public:
-  RowParts(const T* parts, std::int64_t rows, std::int64_t row)
-      : parts_(parts), rows_(rows), row_(row) {}
-
-  [[nodiscard]] double operator()(std::int64_t shard, std::int64_t value) const {
-    return static_cast<double>(parts_[(shard * rows_ + row_) * kCrossEntropyParts + value]);
-  }
-
- private:
-  const T* parts_;
-  std::int64_t rows_;
-  std::int64_t row_;
-};
-
-struct RowResult {
-  double log_sum = 0.0;
-  RowLoss loss;
-};
-
-/// `totals` holds an element a shard and is overwritten.
-template <typename T>
-RowResult combine_row(const RowParts<T>& parts, std::span<const ReductionStep> steps,
-                      std::vector<double>& totals) {
-  const auto shards = static_cast<std::int64_t>(totals.size());
-  double largest = parts(0, kLargest);
-  double target = 0.0;
-  bool is_correct = false;
-  for (std::int64_t shard = 0; shard < shards; ++shard) {
-    if (shard == 0 || parts(shard, kLargest) > largest) {
-      largest = parts(shard, kLargest);
-      is_correct = parts(shard, kIsFirst) != 0.0;
-    }
-    target += parts(shard, kTarget);  // all but one are 0
-  }
-  for (std::int64_t shard = 0; shard < shards; ++shard) {
-    totals[static_cast<std::size_t>(shard)] =
-        parts(shard, kSum) * std::exp(parts(shard, kLargest) - largest);
-  }
-  for (const ReductionStep& step : steps) {
-    totals[static_cast<std::size_t>(step.into)] += totals[static_cast<std::size_t>(step.from)];
-  }
-  const double below = std::log(totals[0]);
-  return {largest + below, {largest - target + below, is_correct && !std::isnan(below)}};
-}
-
 }  // namespace
 
 void cross_entropy_parts(Context& context, const ConstTensorView& logits,
@@ -115,10 +61,8 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
   require_count(parts, compute_dtype(logits.dtype()), rows * kCrossEntropyParts,
                 "cross-entropy's parts");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::cross_entropy_parts(context, logits, targets, first_id, parts);
-    }
+  if (run_on_gpu<cuda::cross_entropy_parts>(context, logits, targets, first_id, parts)) {
+    return;
   }
   const auto target = targets.host<std::int64_t>();
   with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {
@@ -148,11 +92,9 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
   require_count(sums, DType::kInt64, kLossElements, "cross-entropy's sums");
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
   require_steps(steps, shards, "cross-entropy");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::combine_cross_entropy(context, steps, parts, targets, vocabulary, valid_rows,
-                                         log_sums, sums);
-    }
+  if (run_on_gpu<cuda::combine_cross_entropy>(context, steps, parts, targets, vocabulary,
+                                              valid_rows, log_sums, sums)) {
+    return;
   }
   const auto target = targets.host<std::int64_t>().first(static_cast<std::size_t>(valid_rows));
   std::vector<RowLoss> row_losses(target.size());
@@ -163,7 +105,14 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
     parallel_for(context, rows, row_grain(32 * shards), [&](std::int64_t begin, std::int64_t end) {
       std::vector<double> totals(static_cast<std::size_t>(shards));
       for (std::int64_t row = begin; row < end; ++row) {
-        const RowResult result = combine_row(RowParts<T>(from, rows, row), steps, totals);
+        const auto part = [=](std::int64_t shard, std::int64_t value) {
+          return static_cast<double>(from[(shard * rows + row) * kCrossEntropyParts + value]);
+        };
+        const auto total = [&](std::int64_t shard) -> double& {
+          return totals[static_cast<std::size_t>(shard)];
+        };
+        const CombinedRow result =
+            combine_row(shards, steps.data(), static_cast<std::int64_t>(steps.size()), part, total);
         to[row] = static_cast<T>(result.log_sum);
         const auto index = static_cast<std::size_t>(row);
         if (row < valid_rows && is_target(target[index], vocabulary)) {
@@ -184,11 +133,9 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
   require_count(log_sums, compute_dtype(logits.dtype()), rows, "cross-entropy's log_sums");
   require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::cross_entropy_gradient(context, logits, targets, first_id, log_sums, valid_rows,
-                                          gradient_scale, dlogits);
-    }
+  if (run_on_gpu<cuda::cross_entropy_gradient>(context, logits, targets, first_id, log_sums,
+                                               valid_rows, gradient_scale, dlogits)) {
+    return;
   }
   const auto target = targets.host<std::int64_t>();
   with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {

@@ -8,12 +8,6 @@
 namespace strata::ops::cuda {
 namespace {
 
-/// Places of a shard's values for a row in `parts`, as the header lists them.
-constexpr std::int64_t kLargest = 0;
-constexpr std::int64_t kSum = 1;
-constexpr std::int64_t kTarget = 2;
-constexpr std::int64_t kIsFirst = 3;
-
 template <typename T>
 struct PartsOfRow {
   const T* logits;
@@ -39,7 +33,7 @@ struct PartsOfRow {
   }
 };
 
-/// A thread a row. `totals` has `rows` places for every shard.
+/// One thread for each row. `totals` has `rows` elements for each shard.
 template <typename C>
 __global__ void combine_kernel(std::int64_t shards, std::int64_t rows, std::int64_t step_count,
                                const ReductionStep* steps, const C* parts,
@@ -52,29 +46,10 @@ __global__ void combine_kernel(std::int64_t shards, std::int64_t rows, std::int6
   const auto part = [=](std::int64_t shard, std::int64_t value) {
     return static_cast<double>(parts[(shard * rows + row) * kCrossEntropyParts + value]);
   };
-  double largest = part(0, kLargest);
-  double target = 0.0;
-  bool is_correct = false;
-  for (std::int64_t shard = 0; shard < shards; ++shard) {
-    if (shard == 0 || part(shard, kLargest) > largest) {
-      largest = part(shard, kLargest);
-      is_correct = part(shard, kIsFirst) != 0.0;
-    }
-    target += part(shard, kTarget);  // all but one are 0
-  }
-  for (std::int64_t shard = 0; shard < shards; ++shard) {
-    totals[shard * rows + row] = part(shard, kSum) * exp(part(shard, kLargest) - largest);
-  }
-  for (std::int64_t step = 0; step < step_count; ++step) {
-    totals[steps[step].into * rows + row] += totals[steps[step].from * rows + row];
-  }
-  const double below = log(totals[row]);
-  log_sums[row] = static_cast<C>(largest + below);
-  if (is_target(targets[row], vocabulary)) {
-    losses[row] = {largest - target + below, is_correct && below == below ? 1 : 0};
-  } else {
-    losses[row] = {0.0, 0};
-  }
+  const auto total = [=](std::int64_t shard) -> double& { return totals[shard * rows + row]; };
+  const CombinedRow result = combine_row(shards, steps, step_count, part, total);
+  log_sums[row] = static_cast<C>(result.log_sum);
+  losses[row] = is_target(targets[row], vocabulary) ? result.loss : RowLoss{};
 }
 
 template <typename T>
@@ -129,7 +104,7 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
   auto* const losses = reinterpret_cast<RowLoss*>(memory);
   auto* const totals = reinterpret_cast<double*>(memory + of_rows);
   const std::int64_t* const target = targets.device<std::int64_t>();
-  const ReductionStep* const additions = context.cuda_resources().additions(steps);
+  const ReductionStep* const additions = additions_of(context, steps);
   with_floating(parts.dtype(), [&]<typename C>(C) {
     launch(context, "combine_cross_entropy", grid_of(rows), combine_kernel<C>, shards, rows,
            static_cast<std::int64_t>(steps.size()), additions, parts.device<C>(), target,

@@ -11,10 +11,8 @@ void column_sum(Context& context, const ConstTensorView& x, const TensorView& su
                 Accumulate accumulate) {
   const auto [rows, n] = rows_of(x.shape());
   require_count(sum, compute_dtype(x.dtype()), n, "column_sum's sum");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::column_sum(context, x, sum, accumulate);
-    }
+  if (run_on_gpu<cuda::column_sum>(context, x, sum, accumulate)) {
+    return;
   }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;

@@ -41,8 +41,8 @@ std::int64_t piece(std::int64_t count, std::int64_t largest) {
 }
 
 /// The tiles of c that are computed one at a time, each by one thread. They follow from the extents
-/// and the options alone (design law 1). A sum over k is not cut here, so that a tile has the bits
-/// that any other tile around its elements would give them. The sizes are a measured balance.
+/// and the options alone (design law 1), for an element's bits depend on the shape of its tile:
+/// oneDNN may cut a sum over k by the tile's rows and columns. The sizes are a measured balance.
 class Tiles {
  public:
   Tiles(const Extents& extents, Transpose transpose_b) : extents_(extents) {
@@ -368,10 +368,8 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
     return;
   }
   require_options(c, options);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::matmul(context, a, b, c, options);
-    }
+  if (run_on_gpu<cuda::matmul>(context, a, b, c, options)) {
+    return;
   }
   MatmulOptions product = options;
   if (!options.addend.empty()) {

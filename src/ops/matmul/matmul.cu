@@ -4,6 +4,7 @@
 #include "cuda/aligned.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
+#include "cuda/resources.hpp"
 #include "matmul/cublaslt_products.hpp"
 
 namespace strata::ops::cuda {

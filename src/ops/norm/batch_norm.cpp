@@ -151,10 +151,8 @@ void combine_statistics(Context& context, std::span<const ReductionStep> steps,
   require_like(parts, mean.dtype(), {parts.shape()[0], 2, n}, "statistics of parts");
   require(parts.shape()[0] >= 1, "statistics of no parts");
   require_steps(steps, parts.shape()[0], "a sum of statistics");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::combine_statistics(context, steps, parts, mean, variance);
-    }
+  if (run_on_gpu<cuda::combine_statistics>(context, steps, parts, mean, variance)) {
+    return;
   }
   with_floating(mean.dtype(), [&]<typename T>(T) {
     const std::span<const T> from = parts.host<T>();
@@ -183,10 +181,8 @@ void mean_of_parts(Context& context, std::span<const ReductionStep> steps,
   require_count(parts, mean.dtype(), parts.shape()[0] * n, "parts of a mean");
   require(parts.shape()[0] >= 1, "a mean of no parts");
   require_steps(steps, parts.shape()[0], "a mean of parts");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::mean_of_parts(context, steps, parts, mean);
-    }
+  if (run_on_gpu<cuda::mean_of_parts>(context, steps, parts, mean)) {
+    return;
   }
   with_floating(mean.dtype(), [&]<typename T>(T) {
     const std::span<const T> from = parts.host<T>();
@@ -206,10 +202,8 @@ void column_statistics(Context& context, const ConstTensorView& x, const TensorV
   require(rows >= 1, "statistics of {} rows", rows);
   require_count(mean, compute_dtype(x.dtype()), n, "column_statistics' mean");
   require_count(variance, compute_dtype(x.dtype()), n, "column_statistics' variance");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::column_statistics(context, x, mean, variance);
-    }
+  if (run_on_gpu<cuda::column_statistics>(context, x, mean, variance)) {
+    return;
   }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
@@ -256,11 +250,9 @@ void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstT
   require_count(y, x.dtype(), x.count(), "batch norm's y");
   require(activation == Activation::kNone || activation == Activation::kRelu, "batch norm with {}",
           name_of(activation));
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::batch_norm_forward(context, x, mean, variance, weight, bias, epsilon, activation,
-                                      y);
-    }
+  if (run_on_gpu<cuda::batch_norm_forward>(context, x, mean, variance, weight, bias, epsilon,
+                                           activation, y)) {
+    return;
   }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
@@ -304,11 +296,9 @@ void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
   require_gradient(x, y, dy);
   require_count(dweight, compute_dtype(x.dtype()), n, "batch norm's dweight");
   require_count(dbias, compute_dtype(x.dtype()), n, "batch norm's dbias");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::batch_norm_backward_sums(context, x, mean, variance, epsilon, y, dy, dweight,
-                                            dbias);
-    }
+  if (run_on_gpu<cuda::batch_norm_backward_sums>(context, x, mean, variance, epsilon, y, dy,
+                                                 dweight, dbias)) {
+    return;
   }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;
@@ -356,11 +346,9 @@ void batch_norm_backward_input(Context& context, const ConstTensorView& x,
   require_count(dweight, compute_dtype(x.dtype()), n, "batch norm's dweight");
   require_count(dbias, compute_dtype(x.dtype()), n, "batch norm's dbias");
   require_count(dx, x.dtype(), x.count(), "batch norm's dx");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::batch_norm_backward_input(context, x, mean, variance, weight, epsilon, y, dy,
-                                             dweight, dbias, dx);
-    }
+  if (run_on_gpu<cuda::batch_norm_backward_input>(context, x, mean, variance, weight, epsilon, y,
+                                                  dy, dweight, dbias, dx)) {
+    return;
   }
   with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     using C = Compute<T>;

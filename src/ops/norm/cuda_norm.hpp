@@ -9,13 +9,11 @@
 #include "cuda/chunks.hpp"
 #include "cuda/column_sums.hpp"
 #include "cuda/rows.hpp"
+#include "norm/center.hpp"
 
 // Layer norm and RMS norm are one frame: a row is scaled to a deviation of one, about its mean or
 // about zero. Included by .cu files alone.
 namespace strata::ops::cuda {
-
-/// What a row's elements are measured from.
-enum class Center { kMean, kZero };
 
 /// xhat, an element of a row as the norm sees it.
 template <typename C>

@@ -146,10 +146,9 @@ void group_norm_forward(Context& context, const GroupNormShape& shape, const Con
   require_count(y, x.dtype(), x.count(), "group norm's y");
   require(x.empty() || x.raw() != y.raw(), "group norm in place");
   require_statistics(shape, x.dtype(), mean, rstd);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::group_norm_forward(context, shape, x, weight, bias, epsilon, y, mean, rstd);
-    }
+  if (run_on_gpu<cuda::group_norm_forward>(context, shape, x, weight, bias, epsilon, y, mean,
+                                           rstd)) {
+    return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
@@ -177,10 +176,8 @@ void group_norm_backward_input(Context& context, const GroupNormShape& shape,
   require_count(dy, x.dtype(), x.count(), "group norm's dy");
   require_count(dx, x.dtype(), x.count(), "group norm's dx");
   require_statistics(shape, x.dtype(), mean, rstd);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::group_norm_backward_input(context, shape, x, weight, mean, rstd, dy, dx);
-    }
+  if (run_on_gpu<cuda::group_norm_backward_input>(context, shape, x, weight, mean, rstd, dy, dx)) {
+    return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
@@ -209,11 +206,9 @@ void group_norm_backward_weight(Context& context, const GroupNormShape& shape,
   require_count(dweight, compute_dtype(x.dtype()), shape.channels, "group norm's dweight");
   require_count(dbias, compute_dtype(x.dtype()), shape.channels, "group norm's dbias");
   require_statistics(shape, x.dtype(), mean, rstd);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::group_norm_backward_weight(context, shape, x, mean, rstd, dy, dweight, dbias,
-                                              accumulate);
-    }
+  if (run_on_gpu<cuda::group_norm_backward_weight>(context, shape, x, mean, rstd, dy, dweight,
+                                                   dbias, accumulate)) {
+    return;
   }
   with_stored(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;

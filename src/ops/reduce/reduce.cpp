@@ -46,10 +46,8 @@ void fold(Context& context, std::span<const TensorView> parts,
   }
   const auto part_count = static_cast<std::int64_t>(parts.size());
   require_steps(steps, part_count, "a fold");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::fold(context, parts, steps);
-    }
+  if (run_on_gpu<cuda::fold>(context, parts, steps)) {
+    return;
   }
   with_floating(parts[0].dtype(), [&]<typename T>(T) {
     std::vector<T*> elements;
@@ -74,10 +72,8 @@ void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int6
   const std::int64_t count = x.count();
   const std::int64_t blocks = (count + block_elements - 1) / block_elements;
   require_count(out, DType::kFloat64, blocks, "sums of squares");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::sum_of_squares_blocks(context, x, block_elements, out);
-    }
+  if (run_on_gpu<cuda::sum_of_squares_blocks>(context, x, block_elements, out)) {
+    return;
   }
   with_floating(x.dtype(), [&]<typename T>(T) {
     const T* from = x.host<T>().data();

@@ -61,10 +61,8 @@ void sgd_update(Context& context, const TensorView& weight, const ConstTensorVie
   } else {
     require(options.nesterov == Nesterov::kOff, "Nesterov's form without momentum");
   }
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::sgd_update(context, weight, gradient, momentum, options);
-    }
+  if (run_on_gpu<cuda::sgd_update>(context, weight, gradient, momentum, options)) {
+    return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
     const SgdFactors<T> factor(options);
@@ -89,10 +87,8 @@ void adam_update(Context& context, const TensorView& weight, const ConstTensorVi
   require_count(m, weight.dtype(), weight.count(), "adam's m");
   require_count(v, weight.dtype(), weight.count(), "adam's v");
   require(options.step >= 1, "adam's step {}; 1 is the first", options.step);
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::adam_update(context, weight, gradient, m, v, options);
-    }
+  if (run_on_gpu<cuda::adam_update>(context, weight, gradient, m, v, options)) {
+    return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
     const AdamFactors<T> factor(options);
@@ -110,10 +106,8 @@ void adagrad_update(Context& context, const TensorView& weight, const ConstTenso
                     const TensorView& sum, const AdagradOptions& options) {
   require_count(gradient, weight.dtype(), weight.count(), "adagrad's gradient");
   require_count(sum, weight.dtype(), weight.count(), "adagrad's sum");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::adagrad_update(context, weight, gradient, sum, options);
-    }
+  if (run_on_gpu<cuda::adagrad_update>(context, weight, gradient, sum, options)) {
+    return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
     T* w = weight.host<T>().data();
@@ -135,10 +129,8 @@ void adagrad_update(Context& context, const TensorView& weight, const ConstTenso
 void average_update(Context& context, const TensorView& weight, const ConstTensorView& term,
                     double keep) {
   require_count(term, weight.dtype(), weight.count(), "a running average's term");
-  if constexpr (kHasCuda) {
-    if (on_gpu(context)) {
-      return cuda::average_update(context, weight, term, keep);
-    }
+  if (run_on_gpu<cuda::average_update>(context, weight, term, keep)) {
+    return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
     T* w = weight.host<T>().data();

@@ -4,21 +4,29 @@
 
 #include "strata/ops/update.hpp"
 
-// What the updates of every device multiply with, in the type that they compute in.
+// The factors of the updates on every device, in the type that an update computes in.
 namespace strata::ops {
 
+/// The factors of every update without decoupled weight decay.
 template <typename T>
-struct SgdFactors {
-  explicit SgdFactors(const SgdOptions& options)
+struct GradientFactors {
+  template <typename Options>
+  explicit GradientFactors(const Options& options)
       : rate(static_cast<T>(options.learning_rate)),
-        momentum(static_cast<T>(options.momentum)),
         decay(static_cast<T>(options.weight_decay)),
         scale(static_cast<T>(options.gradient_scale)) {}
 
   T rate;
-  T momentum;
   T decay;
   T scale;
+};
+
+template <typename T>
+struct SgdFactors : GradientFactors<T> {
+  explicit SgdFactors(const SgdOptions& options)
+      : GradientFactors<T>(options), momentum(static_cast<T>(options.momentum)) {}
+
+  T momentum;
 };
 
 template <typename T>
@@ -44,27 +52,21 @@ struct AdamFactors {
   T rest2;
   T epsilon;
   T scale;
-  /// The learning rate with m's bias correction in it.
+  /// Learning rate times m's bias correction.
   T rate;
-  /// The root of v's bias correction.
+  /// Square root of v's bias correction.
   T root;
   T decay;
-  /// What decoupled weight decay leaves of a weight.
+  /// Factor of a weight under decoupled weight decay.
   T keep;
 };
 
 template <typename T>
-struct AdagradFactors {
+struct AdagradFactors : GradientFactors<T> {
   explicit AdagradFactors(const AdagradOptions& options)
-      : rate(static_cast<T>(options.learning_rate)),
-        epsilon(static_cast<T>(options.epsilon)),
-        decay(static_cast<T>(options.weight_decay)),
-        scale(static_cast<T>(options.gradient_scale)) {}
+      : GradientFactors<T>(options), epsilon(static_cast<T>(options.epsilon)) {}
 
-  T rate;
   T epsilon;
-  T decay;
-  T scale;
 };
 
 }  // namespace strata::ops

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "../../../src/app/commands/doctor_report.hpp"
+#include "commands/doctor_report.hpp"
 
 namespace strata::app {
 namespace {
@@ -26,6 +26,7 @@ std::vector<RankFacts> good_launch() {
     facts.cores = r % 2 == 0 ? "0-3" : "4-7";
     facts.core_count = 4;
     facts.threads = 4;
+    facts.instruction_set = "amx";
     facts.gpu_name = "H200";
     facts.gpu_bus_id = fmt::format("0000:0{}:00.0", r % 2);
     facts.gpu_uuid = fmt::format("GPU-{}", r);
@@ -136,6 +137,7 @@ TEST(Doctor, ShowsARowForEachRank) {
   ranks[3].gpu_bus_id = "";
   const std::string text = facts_text(ranks);
   EXPECT_THAT(text, HasSubstr("H200"));
+  EXPECT_THAT(text, HasSubstr("amx"));
   EXPECT_THAT(text, HasSubstr("64.00 GiB of 128.00 GiB"));
   EXPECT_THAT(text, HasSubstr("none"));
   EXPECT_THAT(text, HasSubstr("1 of 2"));

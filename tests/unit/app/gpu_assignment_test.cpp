@@ -1,4 +1,4 @@
-#include "../../../src/app/environment/gpu_assignment.hpp"
+#include "environment/gpu_assignment.hpp"
 
 #include <cstdint>
 #include <string>

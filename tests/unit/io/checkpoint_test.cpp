@@ -256,7 +256,7 @@ TEST(CheckpointWrite, RefusesSlicesThatAreNone) {
     (void)write_part(scratch.path(), 0, slices);
   };
   EXPECT_NO_THROW(write([](TensorSlice&) {}));
-  for (const char* name : {"", "parts", "parts/x", "/a", "a/", "a//b"}) {
+  for (const char* name : {"", "parts", "parts/x", "text/x", "/a", "a/", "a//b"}) {
     EXPECT_THROW(write([&](TensorSlice& slice) { slice.name = name; }), std::logic_error) << name;
   }
   EXPECT_THROW(write([](TensorSlice& slice) { slice.range.end = 10; }), std::logic_error);

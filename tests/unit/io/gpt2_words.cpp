@@ -1,4 +1,4 @@
-#include "../../../io/tokenizer/gpt2_words.hpp"
+#include "tokenizer/gpt2_words.hpp"
 
 #include <random>
 #include <string>

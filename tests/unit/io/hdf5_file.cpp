@@ -1,4 +1,4 @@
-#include "../../../io/hdf5/hdf5_file.hpp"
+#include "hdf5/hdf5_file.hpp"
 
 #include <numeric>
 #include <thread>

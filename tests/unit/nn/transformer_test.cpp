@@ -134,10 +134,10 @@ TEST(TransformerLayers, SpellTheBlocks) {
                                                                       .vocabulary = 50}));
   EXPECT_EQ(llama[0], "embedding 32 vocabulary=50 name=embedding");
   EXPECT_EQ(llama[1],
-            "attention 4 kv_heads=2 rotary=10000 norm=rms_norm bias=no output_deviation=0.01 "
+            "attention 4 kv_heads=2 rotary=10000 norm=rms_norm bias=off output_deviation=0.01 "
             "name=blocks.0.attention");
   EXPECT_EQ(llama[5], "rms_norm name=norm");
-  EXPECT_EQ(llama[6], "head tied=no name=head");
+  EXPECT_EQ(llama[6], "head tied=off name=head");
 }
 
 TEST(TransformerLayers, NameTheirParameters) {

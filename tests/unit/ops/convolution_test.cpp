@@ -165,22 +165,20 @@ TYPED_TEST(ConvolutionTyped, AnImageKnowsNothingOfTheOthers) {
     Layer<T> first(shape);
     first.forward(context);
     first.backward(context);
-    // The same image in the last place, behind images of NaN.
+    // The same last image behind images of NaN.
     Layer<T> second(shape);
     const auto poison = poisoned<T>(shape.input());
     const auto poison_y = poisoned<T>(shape.output());
     const std::int64_t in = shape.input().tail().count();
     const std::int64_t out = shape.output().tail().count();
-    std::copy_n(poison.elements().begin(), second.x.elements().size(), second.x.elements().begin());
-    std::copy_n(poison_y.elements().begin(), second.dy.elements().size(),
-                second.dy.elements().begin());
-    std::copy_n(first.x.elements().begin(), in, second.x.elements().end() - in);
-    std::copy_n(first.dy.elements().begin(), out, second.dy.elements().end() - out);
+    std::copy(poison.elements().begin(), poison.elements().end() - in, second.x.elements().begin());
+    std::copy(poison_y.elements().begin(), poison_y.elements().end() - out,
+              second.dy.elements().begin());
     second.forward(context);
     convolution_backward_input(context, shape, second.dy.view(), second.w.view(), second.dx.view());
-    EXPECT_TRUE(std::equal(first.y.elements().begin(), first.y.elements().begin() + out,
+    EXPECT_TRUE(std::equal(first.y.elements().end() - out, first.y.elements().end(),
                            second.y.elements().end() - out));
-    EXPECT_TRUE(std::equal(first.dx.elements().begin(), first.dx.elements().begin() + in,
+    EXPECT_TRUE(std::equal(first.dx.elements().end() - in, first.dx.elements().end(),
                            second.dx.elements().end() - in));
   }
 }

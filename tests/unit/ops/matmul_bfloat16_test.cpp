@@ -4,11 +4,9 @@ namespace strata::ops {
 namespace {
 
 using test::expect_rounded;
-using test::kTransposes;
 using test::Operands;
 using test::ProductSize;
 using test::randoms;
-using test::stored;
 using test::Tensor;
 
 template <typename C>
@@ -40,20 +38,6 @@ TYPED_TEST(MatmulBfloat16, BitsDependOnNeitherThreadsNorAlignment) {
                                                       {1, 3});
 }
 
-/// The rows, or columns, [begin, begin + count) of a stored matrix.
-template <typename T>
-Tensor<T> part_of(const Tensor<T>& whole, const Shape& shape, std::int64_t dimension,
-                  std::int64_t begin, std::int64_t count) {
-  Tensor<T> part(dimension == 0 ? Shape{count, shape[1]} : Shape{shape[0], count});
-  const std::int64_t columns = dimension == 0 ? shape[1] : count;
-  for (std::int64_t i = 0; i < part.view().count(); ++i) {
-    const std::int64_t row = i / columns + (dimension == 0 ? begin : 0);
-    const std::int64_t column = i % columns + (dimension == 1 ? begin : 0);
-    part[i] = whole[row * shape[1] + column];
-  }
-  return part;
-}
-
 template <typename T, typename C>
 struct Dtypes {
   using Operand = T;
@@ -61,47 +45,30 @@ struct Dtypes {
 };
 
 template <typename Pair>
-class MatmulBlocks : public testing::Test {};
+class MatmulShards : public testing::Test {};
 using Pairs =
     testing::Types<Dtypes<float, float>, Dtypes<BFloat16, float>, Dtypes<BFloat16, BFloat16>>;
-TYPED_TEST_SUITE(MatmulBlocks, Pairs);
+TYPED_TEST_SUITE(MatmulShards, Pairs);
 
-// What lets a product be cut by columns of b or rows of a among ranks (design law 1).
-TYPED_TEST(MatmulBlocks, ABlockAloneHasTheBitsThatItHasInTheWhole) {
-  using T = typename TypeParam::Operand;
-  using C = typename TypeParam::Result;
-  Context context(1);
-  // Widths and depths in the proportions of GPT-2's layers, a sixth of their size, and of a small
-  // character model.
-  for (const ProductSize& size :
-       {ProductSize{64, 384, 128}, ProductSize{64, 128, 128}, ProductSize{64, 512, 128},
-        ProductSize{64, 128, 512}, ProductSize{768, 384, 128}, ProductSize{384, 128, 768},
-        ProductSize{64, 8376, 128}, ProductSize{256, 768, 768}, ProductSize{256, 64, 8376}}) {
-    for (const Transpose transpose_a : kTransposes) {
-      for (const Transpose transpose_b : kTransposes) {
-        Operands<T, C> whole(size, transpose_a, transpose_b);
-        const MatmulOptions options{transpose_a, transpose_b, Accumulate::kAdd};
-        const Tensor<C> before = randoms<C>({size.m, size.n}, 4);
-        matmul(context, whole.a.view(), whole.b.view(), whole.c.view(), options);
-        for (const std::int64_t pieces : {2, 4}) {
-          const std::int64_t n = size.n / pieces;
-          const std::int64_t m = size.m / pieces;
-          const auto b = part_of(whole.b, stored(size.k, size.n, transpose_b),
-                                 transpose_b == Transpose::kYes ? 0 : 1, size.n - n, n);
-          auto c = part_of(before, {size.m, size.n}, 1, size.n - n, n);
-          matmul(context, whole.a.view(), b.view(), c.view(), options);
-          ASSERT_TRUE(part_of(whole.c, {size.m, size.n}, 1, size.n - n, n).values() == c.values())
-              << size << " in " << pieces << " blocks of columns";
-          const auto a = part_of(whole.a, stored(size.m, size.k, transpose_a),
-                                 transpose_a == Transpose::kYes ? 1 : 0, size.m - m, m);
-          c = part_of(before, {size.m, size.n}, 0, size.m - m, m);
-          matmul(context, a.view(), whole.b.view(), c.view(), options);
-          ASSERT_TRUE(part_of(whole.c, {size.m, size.n}, 0, size.m - m, m).values() == c.values())
-              << size << " in " << pieces << " blocks of rows";
-        }
-      }
-    }
-  }
+// Design law 1 needs no more of the library: every grid computes a shard by a product of the
+// shard's own shape, but on other ranks, by other threads and at other addresses. Widths and depths
+// in the proportions of GPT-2's layers, a sixth of their size, and of a small character model, in 1
+// shard and in 4.
+TYPED_TEST(MatmulShards, BitsDependOnNeitherThreadsNorAlignment) {
+  test::expect_same_product_bits<typename TypeParam::Operand, typename TypeParam::Result>(
+      {{64, 384, 128},
+       {64, 96, 128},
+       {64, 128, 32},
+       {64, 512, 128},
+       {64, 128, 512},
+       {768, 96, 128},
+       {96, 128, 768},
+       {64, 8376, 128},
+       {64, 2094, 128},
+       {256, 768, 768},
+       {256, 64, 8376},
+       {256, 64, 2094}},
+      {1, 2});
 }
 
 TEST(MatmulBfloat16Errors, ChecksDtypes) {

@@ -76,10 +76,10 @@ struct Rank {
   std::vector<float> gradients;
 
   Rank(const grid::Grid& grid, const grid::Coordinates& coordinates, const nn::Shards& shards)
-      : layout(nn::layout_of(tied_model(), layers_of(place.pipeline, grid.pipeline), shards)),
+      : layout(nn::layout_of(tied_model(), layers_of(coordinates.pipeline, grid.pipeline), shards)),
         plan(layout, grid.data, kBucket),
         weights(static_cast<std::size_t>(layout.weight_elements), 0.0F),
-        gradients(reduced_gradients(layout, plan, place.data)) {
+        gradients(reduced_gradients(layout, plan, coordinates.data)) {
     for (const nn::PlacedParameter& placed : layout.parameters) {
       if (placed.offset < layout.weight_elements) {
         const std::vector<float> numbers = numbers_of(placed, kWeights);

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/train/evaluation.hpp"
+
 #include "error_of.hpp"
 
 namespace strata::plan {
@@ -64,6 +66,39 @@ TEST(Prepare, PlansWithoutAJob) {
   EXPECT_EQ(plan.targets_per_sample, kContext);
   EXPECT_TRUE(is_language_model(plan));
   EXPECT_EQ(prepare(gpt_on({4, 1, 1}), 0, tokens(), {}).config.numerics.lanes, 4);
+}
+
+TEST(EvaluationConfig, HasAGridForEveryNumberOfRanksThatDividesTheModel) {
+  const VirtualGrid stored{.lanes = 4, .shards = 2, .microbatch = 2};
+  const auto plan_for = [&](const grid::Grid& trained, std::int64_t ranks) {
+    const RunConfig config = evaluation_config(gpt_on(trained), ranks, tokens(), stored);
+    return prepare(config, ranks, tokens(), stored);
+  };
+  for (const std::int64_t ranks : {1, 2, 3, 4, 5, 6, 8, 12, 20, 40}) {
+    const Plan plan = plan_for({2, 1, 1}, ranks);
+    EXPECT_EQ(plan.grid.ranks(), ranks);
+    EXPECT_EQ(plan.config.numerics.lanes, 4);
+    EXPECT_EQ(plan.config.numerics.shards, 2);
+  }
+  EXPECT_EQ(plan_for({4, 2, 2}, 8).grid, (grid::Grid{2, 2, 2}));
+  EXPECT_EQ(plan_for({4, 2, 2}, 2).grid, (grid::Grid{2, 1, 1}));
+  EXPECT_THAT(
+      test::error_of(
+          [&] {
+            static_cast<void>(plan_for({2, 1, 1}, 7));
+          },
+          ExitCode::kUsage),
+      testing::HasSubstr("7 ranks, which do not divide a model of 5 layers in 4 lanes and 2 "
+                         "shards; launch 1 or 2 or 3 or 4 or 5 or 6 or 8"));
+}
+
+TEST(PlanText, LeavesOutMemoryThatNoStageTakes) {
+  const Plan plan = prepare(gpt_on({1, 2, 1}), 2, tokens(), {});
+  const std::string text = plan_text(plan);
+  const std::string table = text.substr(text.find("memory of a rank"));
+  EXPECT_THAT(table, testing::HasSubstr("\nreceived activations    0 B"));  // of the first stage
+  EXPECT_THAT(table, testing::Not(testing::ContainsRegex("  0 B +0 B\n")));
+  EXPECT_THAT(table, testing::HasSubstr("\ntotal "));
 }
 
 TEST(Prepare, FillsTheJobWithReplicas) {
@@ -314,7 +349,8 @@ TEST(RankPlan, HasTheShardsAndTheOrderOfItsPlace) {
     EXPECT_EQ(found.stage.pass.shards.own,
               (grid::Range{2 * found.coordinates.tensor, 2 * found.coordinates.tensor + 2}));
     EXPECT_EQ(found.stage.order, nn::BackwardOrder::kSplit);
-    EXPECT_EQ(found.parts, found.coordinates.pipeline == 0 ? io::Parts::kInputs : io::Parts::kTargets);
+    EXPECT_EQ(found.parts,
+              found.coordinates.pipeline == 0 ? io::Parts::kInputs : io::Parts::kTargets);
   }
   EXPECT_EQ(rank_plan(prepare(gpt(), 1, tokens(), {}), 0).stage.order, nn::BackwardOrder::kFused);
   config.train.recompute = nn::Recompute::kSelective;

@@ -1,4 +1,4 @@
-#include "../../../src/train/sample_feed.hpp"
+#include "sample_feed.hpp"
 
 #include <cstdint>
 #include <set>
@@ -73,14 +73,14 @@ TEST_F(Feed, OfAGpuGivesTheCpusSamplesAtOnePlaceWhetherTheyWereSentAheadOrNot) {
       }
     };
     if (is_early) {
-      send_early();
+      send_ahead();
     }
     const auto found = samples(given, gpu);
     EXPECT_EQ(found, samples(expected, cpu)) << "step " << step;
     steps.insert(found);
     places.insert(given.inputs(0).raw());
     if (step % 3 == 2) {
-      send_early();
+      send_ahead();
     }
   }
   EXPECT_EQ(steps.size(), static_cast<std::size_t>(kSteps)) << "each step has its own samples";

@@ -147,5 +147,29 @@ TEST_F(SmallRun, AccountsForEveryStepsTime) {
   }
 }
 
+TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
+  const io::test::TemporaryDirectory directory;
+  plan::RunConfig config;
+  config.model.layers = {"dense 3 bias=off"};
+  config.batch.global = 4;
+  config.train.steps = 1;
+  const io::DatasetInfo data{
+      .samples = 10, .input_shape = {5}, .input_dtype = DType::kFloat32, .classes = 3};
+  const plan::Plan plan = prepare(config, 1, data, {});
+  const std::vector<float> weights(15);
+  const std::filesystem::path root = directory / "checkpoints";
+  const std::vector<io::TensorSlice> slices{
+      {.name = "weights/dense1.weight",
+       .global_shape = {3, 5},
+       .range = {0, 15},
+       .data = ConstTensorView(std::span<const float>(weights), Shape{15})}};
+  const std::vector<io::PartRecord> parts{io::write_part(io::begin_checkpoint(root, 1), 0, slices)};
+  const nlohmann::json metadata{{"layers", {"dense 3 bias=no"}}};
+  const io::Checkpoint checkpoint =
+      io::Checkpoint::open(io::commit_checkpoint(root, 1, parts, metadata));
+  EXPECT_NO_THROW(require_same_model(plan, checkpoint));
+  EXPECT_FALSE(data_of(checkpoint));
+}
+
 }  // namespace
 }  // namespace strata::train::test

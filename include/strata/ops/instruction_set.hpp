@@ -1,0 +1,55 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "strata/core/dtype.hpp"
+#include "strata/core/enum_names.hpp"
+
+namespace strata::ops {
+
+/// Classes of the instruction sets by which oneDNN chooses its kernels, each above the one before.
+/// With one version of oneDNN a class gives one set of bits; docs/numerics.md says where the sizes
+/// of the caches matter too. Own code is the same under all classes.
+enum class InstructionSet {
+  kNative,      ///< what the CPU has; on CPUs other than x86-64 the only one
+  kAvx2,        ///< oneDNN has no bfloat16 here
+  kAvx512,      ///< with BW, DQ and VL
+  kAvx512Bf16,  ///< and with products of bfloat16
+  kAmx          ///< and with tiles
+};
+
+/// The highest class that the CPU and the operating system have, or that ONEDNN_MAX_CPU_ISA allows
+/// where that is lower. Leaves oneDNN untouched.
+[[nodiscard]] InstructionSet native_instruction_set();
+
+/// Caps oneDNN's instruction sets at `set`; under kNative nothing is capped.
+/// Pre: this process has made no Context, and calls it once.
+/// Throws: Error(kPeer) where oneDNN then uses another class.
+void cap_instruction_set(InstructionSet set);
+
+/// The class that oneDNN uses in this process.
+[[nodiscard]] InstructionSet used_instruction_set();
+
+/// Whether `a` and `b` give the same bits in `dtype`: float64 has own kernels, and float32 the same
+/// ones of oneDNN from kAvx512 on.
+[[nodiscard]] bool same_bits(InstructionSet a, InstructionSet b, DType dtype);
+
+/// As in "2.6.3".
+[[nodiscard]] std::string onednn_version();
+
+}  // namespace strata::ops
+
+namespace strata {
+template <>
+struct EnumNames<ops::InstructionSet> {
+  static constexpr std::array<std::pair<ops::InstructionSet, std::string_view>, 5> kTable{
+      {{ops::InstructionSet::kNative, "native"},
+       {ops::InstructionSet::kAvx2, "avx2"},
+       {ops::InstructionSet::kAvx512, "avx512"},
+       {ops::InstructionSet::kAvx512Bf16, "avx512_bf16"},
+       {ops::InstructionSet::kAmx, "amx"}}};
+};
+}  // namespace strata

@@ -1,0 +1,166 @@
+"""Short runs give the digits that golden_bits.json records for each class of instruction sets.
+
+With --record the file is written anew, for the classes of the CPU at hand; those of others are kept.
+"""
+
+import hashlib
+import json
+import pathlib
+import re
+import sys
+
+import numpy as np
+
+import harness
+import language
+
+RECORD = pathlib.Path(__file__).with_name("golden_bits.json")
+
+GPT = """
+[model]
+preset = gpt
+blocks = 2
+width = 128
+heads = 4
+context = 64
+dropout = 0.1
+
+[data]
+train = text/train.h5
+
+[batch]
+global = 16
+micro = 4
+
+[numerics]
+lanes = 2
+shards = 2
+
+[optimizer]
+kind = adamw
+learning_rate = 0.003
+clip_norm = 1
+
+[train]
+steps = 4
+
+[run]
+threads = 1
+device = cpu
+"""
+
+CONVNET = """
+[model]
+layer = conv 32 3 relu padding=same
+layer = batch_norm
+layer = conv 64 3 relu stride=2
+layer = max_pool 2
+layer = flatten
+layer = dense 10
+
+[data]
+train = images/train.h5
+
+[batch]
+global = 32
+micro = 8
+
+[numerics]
+lanes = 2
+shards = 1
+
+[optimizer]
+kind = sgd
+learning_rate = 0.05
+momentum = 0.9
+
+[train]
+steps = 4
+
+[run]
+threads = 1
+device = cpu
+"""
+
+CLASSES = ["avx2", "avx512", "avx512_bf16", "amx"]
+RUNS = [(model, dtype) for model in ("gpt", "convnet") for dtype in ("float32", "bfloat16")]
+
+
+def stream(name, count):
+    """Bytes that no version of Python or NumPy changes."""
+    return hashlib.shake_256(name.encode()).digest(count)
+
+
+class GoldenBits(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        test = cls()
+        words = [language.WORDS[(step + 3 * before) % len(language.WORDS)]
+                 for before, step in zip(stream("order", 3000), stream("choice", 3000))]
+        (cls.directory / "text.txt").write_text(" ".join([*language.WORDS, *words]))
+        test.import_data("--format=text", "--tokenizer=chars", "--files=text.txt",
+                         "--output=text")
+        samples = 128
+        images = np.frombuffer(stream("images", samples * 16 * 16 * 3), np.uint8)
+        test.import_arrays("images", images.reshape(samples, 3, 16, 16),
+                           np.frombuffer(stream("labels", samples), np.uint8).astype(np.int64) % 10,
+                           f"{samples - 28},28", "--classes=10")
+        cls.configs = {"gpt": test.write_config("gpt.ini", GPT),
+                       "convnet": test.write_config("convnet.ini", CONVNET)}
+        facts = dict(line.split(": ", 1) for line in test.alone("--version").text.splitlines()
+                     if ": " in line)
+        cls.version, cls.own_code = facts["oneDNN"], facts["own code"]
+        cls.classes = CLASSES[:CLASSES.index(facts["instruction set"]) + 1]
+
+    def digits(self, model, dtype, isa):
+        """Loss and gradient norm of each step, as they stand in the metrics."""
+        run = f"{model}-{dtype}-{isa}"
+        finished = self.alone("train", self.configs[model], f"--run.dir={run}",
+                              f"--numerics.dtype={dtype}", f"--numerics.isa={isa}")
+        self.assertEqual(finished.code, harness.DONE, finished.text)
+        return [[row["loss"], row["grad_norm"]] for row in self.records(run, "train")]
+
+    def all_digits(self):
+        return {f"{model} {dtype}": {isa: self.digits(model, dtype, isa) for isa in self.classes
+                                     if (dtype, isa) != ("bfloat16", "avx2")}
+                for model, dtype in RUNS}
+
+    def test_digits(self):
+        golden = json.loads(RECORD.read_text())
+        if golden["oneDNN"] != self.version:
+            self.skipTest(f"the digits are recorded with oneDNN {golden['oneDNN']}, this is "
+                          f"{self.version}; --record writes them anew")
+        for run, of_class in self.all_digits().items():
+            for isa, digits in of_class.items():
+                with self.subTest(run=run, isa=isa):
+                    self.assertEqual(digits, golden["runs"][run][isa],
+                                     f"recorded with {golden['own code']}, this is {self.own_code}")
+
+    def test_classes_have_bits_of_their_own(self):
+        runs = json.loads(RECORD.read_text())["runs"]
+        for run in ("gpt float32", "convnet float32"):
+            of_class = runs[run]
+            self.assertEqual(of_class["avx512"], of_class["avx512_bf16"], run)
+            self.assertEqual(of_class["avx512"], of_class["amx"], run)
+            self.assertNotEqual(of_class["avx512"], of_class["avx2"], run)
+        digits = [json.dumps(one) for one in runs["convnet bfloat16"].values()]
+        self.assertEqual(len(set(digits)), len(CLASSES) - 1)
+
+    def record(self):
+        runs = self.all_digits()
+        if RECORD.exists() and (old := json.loads(RECORD.read_text()))["oneDNN"] == self.version:
+            runs = {run: {**old["runs"].get(run, {}), **of_class} for run, of_class in runs.items()}
+        golden = {"oneDNN": self.version, "own code": self.own_code, "runs": runs}
+        # A class a line.
+        text = re.sub(r"(?<=[\[\],\"])\s+(?=[\[\]]|\"[0-9])", "", json.dumps(golden, indent=1))
+        RECORD.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--record"]:
+        GoldenBits.setUpClass()
+        GoldenBits().record()
+        GoldenBits.doClassCleanups()
+    else:
+        harness.main()

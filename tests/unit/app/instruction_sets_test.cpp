@@ -1,0 +1,64 @@
+#include "environment/instruction_sets.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/comm/agree.hpp"
+
+namespace strata::app {
+namespace {
+
+using ops::InstructionSet;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const std::vector<RankInstructionSet> kMixed{{"node1", InstructionSet::kAmx},
+                                             {"node2", InstructionSet::kAvx512},
+                                             {"node3", InstructionSet::kAvx512Bf16}};
+const std::vector<RankInstructionSet> kOld{{"node4", InstructionSet::kAvx2}};
+
+std::string refusal(const std::vector<RankInstructionSet>& ranks, InstructionSet asked,
+                    DType dtype) {
+  try {
+    (void)common_instruction_set(ranks, asked, dtype);
+  } catch (const comm::AgreedError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(InstructionSets, NativeIsTheLowestOfTheRanks) {
+  const auto native = [](const std::vector<RankInstructionSet>& ranks) {
+    return common_instruction_set(ranks, InstructionSet::kNative, DType::kFloat32);
+  };
+  EXPECT_EQ(native(kMixed).set, InstructionSet::kAvx512);
+  EXPECT_EQ(native(kMixed).text, "avx512 (rank 1 on node2 has no more)");
+  EXPECT_EQ(native(kOld).set, InstructionSet::kAvx2);
+  EXPECT_EQ(native(kOld).text, "avx2");
+}
+
+TEST(InstructionSets, WhatIsAskedForIsTakenWhereEveryRankHasIt) {
+  for (const InstructionSet set : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    const CommonInstructionSet common = common_instruction_set(kMixed, set, DType::kFloat32);
+    EXPECT_EQ(common.set, set);
+    EXPECT_EQ(common.text, name_of(set));
+  }
+  EXPECT_THAT(refusal(kMixed, InstructionSet::kAvx512Bf16, DType::kFloat32),
+              AllOf(HasSubstr("numerics.isa is avx512_bf16"), HasSubstr("rank 1 on node2"),
+                    HasSubstr("set it to avx512 or to native")));
+}
+
+TEST(InstructionSets, Bfloat16NeedsAvx512) {
+  EXPECT_THAT(refusal(kOld, InstructionSet::kNative, DType::kBfloat16),
+              AllOf(HasSubstr("bfloat16"), HasSubstr("rank 0 on node4 has avx2")));
+  EXPECT_THAT(refusal(kMixed, InstructionSet::kAvx2, DType::kBfloat16),
+              HasSubstr("numerics.isa is avx2"));
+  EXPECT_EQ(refusal(kMixed, InstructionSet::kNative, DType::kBfloat16), "");
+}
+
+}  // namespace
+}  // namespace strata::app
