@@ -21,7 +21,7 @@ constexpr const char* kTokenizer = "tokenizer_checksum";
 /// And of the instruction set that a CPU's numbers were computed under.
 constexpr const char* kInstructionSet = "instruction_set";
 
-/// The name there of what evaluation and generation need to know of the training data.
+/// The metadata key of the record of the training data, which evaluation and generation use.
 constexpr const char* kData = "data";
 
 nlohmann::json json_of(const Shape& shape) {

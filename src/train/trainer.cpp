@@ -310,7 +310,7 @@ class Trainer {
   pipeline::Executor executor_;
   std::optional<SampleFeed> feed_;
   std::optional<MetricsFile> metrics_;
-  /// Rank 0's, for its checkpoints: the data set may be gone by then.
+  /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   Timeline timeline_;
   bool metrics_warned_ = false;
