@@ -32,7 +32,8 @@ TEST(Executor, RefusesSchedulesOfChunks) {
                                       comm::ShardGroup(1));
     nn::test::ArenaSink<float> sink(bench.layout().elements);
     NoSamples samples;
-    Executor executor(bench.stage(), world);
+    comm::ProgressEngine engine;
+    Executor executor(bench.stage(), world, engine);
     Schedule train = make_schedule(ScheduleKind::k1f1b, 1, 2);
     Schedule evaluate = make_schedule(ScheduleKind::kForwardOnly, 1, 2);
     train.chunks = 2;
