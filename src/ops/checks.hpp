@@ -5,12 +5,12 @@
 #include <string_view>
 
 #include "strata/core/dtype.hpp"
+#include "strata/core/reduction_step.hpp"
 #include "strata/core/tensor.hpp"
 
 namespace strata::ops {
 
 class Context;
-struct ReductionStep;
 
 /// Throws std::logic_error unless the tensor lies in the memory of the context's device. No tensor,
 /// an empty view, lies everywhere.

@@ -102,6 +102,13 @@ struct VirtualGrid {
                            const io::DatasetInfo& train_data, const VirtualGrid& stored,
                            device::DeviceKind device = device::DeviceKind::kCpu);
 
+/// The config with a grid on which `ranks` ranks evaluate a checkpoint of the virtual grid
+/// `stored`: the config's own pipeline and tensor ranks where they divide, else as many replicas as
+/// do. The numbers are the same on each. Throws: Error(kUsage) that names numbers of ranks which
+/// would do.
+[[nodiscard]] RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
+                                          const io::DatasetInfo& data, const VirtualGrid& stored);
+
 /// The stages that own and use a tied table; nothing where no parameter is tied.
 [[nodiscard]] std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan);
 

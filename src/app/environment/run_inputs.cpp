@@ -127,8 +127,8 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
     if (evaluates == Evaluates::kYes) {
       open_evaluated_data(inputs);
     }
-    inputs.config = train::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info,
-                                             train::virtual_grid_of(*inputs.checkpoint));
+    inputs.config = plan::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info,
+                                            train::virtual_grid_of(*inputs.checkpoint));
   });
   check_same_session(mpi, inputs);
   inputs.device = resolve_device(mpi, inputs.config.run.device);
