@@ -22,7 +22,7 @@ struct ForwardScratch {
   ForwardScratch(T* memory, std::int64_t keys, std::int64_t head_size) {
     ScratchCursor<T> cursor(memory);
     const std::int64_t width = padded(head_size);
-    keys_turned = cursor.take(tiles_of(keys) * kTile * head_size);
+    transposed_keys = cursor.take(tiles_of(keys) * kTile * head_size);
     values = cursor.take(keys * width);
     queries = cursor.take(kTile * width);
     sums = cursor.take(kTile * width);
@@ -37,7 +37,7 @@ struct ForwardScratch {
            kTile * kTile + 3 * kTile;
   }
 
-  T* keys_turned;
+  T* transposed_keys;
   T* values;
   T* queries;
   T* sums;
@@ -77,7 +77,7 @@ T largest_of(const T* x, std::int64_t count) {
       largest = larger(largest, x[i + lane]);
     }
   }
-  return folded<kTileColumns>(lanes, larger<T>);
+  return tree_reduce<kTileColumns>(lanes, larger<T>);
 }
 
 /// x = exp(x - largest), and their sum.
@@ -101,14 +101,15 @@ template <typename T>
 void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_t columns,
                   std::int64_t offset) {
   // Of keys behind the query's, none.
-  const auto seen_by = [=](std::int64_t row) {
+  const auto visible_keys = [=](std::int64_t row) {
     return std::clamp<std::int64_t>(row + offset + 1, 0, columns);
   };
   for (std::int64_t row = 0; row < rows; ++row) {
     T* const scores = scratch.scores + row * kTile;
-    mask_last(scores, seen_by(row), -std::numeric_limits<T>::infinity());
+    mask_last(scores, visible_keys(row), -std::numeric_limits<T>::infinity());
     scratch.factors[row] = scratch.largest[row];
-    scratch.largest[row] = larger(scratch.largest[row], largest_of(scores, padded(seen_by(row))));
+    scratch.largest[row] =
+        larger(scratch.largest[row], largest_of(scores, padded(visible_keys(row))));
   }
 #pragma omp simd
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -116,7 +117,7 @@ void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int6
   }
   for (std::int64_t row = 0; row < rows; ++row) {
     T* const scores = scratch.scores + row * kTile;
-    const std::int64_t count = padded(seen_by(row));
+    const std::int64_t count = padded(visible_keys(row));
     const T sum = exponentials(scores, count, scratch.largest[row]);
     scratch.total[row] = scratch.total[row] * scratch.factors[row] + sum;
     clear_rest(scores, count);
@@ -152,13 +153,14 @@ void forward_queries(const QueryHead<T, Stored>& head, const ForwardScratch<T>& 
     const std::int64_t offset = head.past + first - key;
     tile_product<TileForm::kScores, T>(
         {rows, padded(columns), head.head_size, offset, scratch.queries, width,
-         scratch.keys_turned + key * head.head_size, kTile, scratch.scores, kTile});
+         scratch.transposed_keys + key * head.head_size, kTile, scratch.scores, kTile});
     softmax_tile(scratch, rows, columns, offset);
     if (key > 0) {
       scale_sums(scratch, rows, width);
     }
-    tile_product<TileForm::kOfKeys, T>({rows, width, columns, offset, scratch.scores, kTile,
-                                        scratch.values + key * width, width, scratch.sums, width});
+    tile_product<TileForm::kWeighted, T>({rows, width, columns, offset, scratch.scores, kTile,
+                                          scratch.values + key * width, width, scratch.sums,
+                                          width});
   }
   for (std::int64_t row = 0; row < rows; ++row) {
     scatter_rows(scratch.sums + row * width, width, 1, head.head_size, T{1} / scratch.total[row],
@@ -172,7 +174,7 @@ void forward_queries(const QueryHead<T, Stored>& head, const ForwardScratch<T>& 
 template <typename T, typename Stored>
 void gather_keys(const HeadRows<const Stored>& keys, const HeadRows<const Stored>& values,
                  std::int64_t count, std::int64_t head_size, const ForwardScratch<T>& scratch) {
-  gather_transposed(keys, count, head_size, scratch.keys_turned);
+  gather_transposed(keys, count, head_size, scratch.transposed_keys);
   gather_rows(values, count, head_size, T{1}, scratch.values, padded(head_size));
 }
 
@@ -223,11 +225,11 @@ std::int64_t require_cache(const AttentionShape& shape, const ConstTensorView& q
 
 std::int64_t library_attention_bytes(const AttentionShape& shape, DType dtype) {
   const std::int64_t of_head = shape.tokens * shape.tokens;
-  if (dtype != DType::kBfloat16 || !shows_its_order(shape) ||
-      shape.queries * of_head > kMostLibraryWeights) {
+  if (dtype != DType::kBfloat16 || !is_order_recognisable(shape) ||
+      shape.queries * of_head > kMaxLibraryWeights) {
     return 0;
   }
-  return std::min(shape.sequences * shape.heads() * of_head, kMostLibraryWeights) *
+  return std::min(shape.sequences * shape.heads() * of_head, kMaxLibraryWeights) *
          size_bytes(dtype);
 }
 

@@ -28,8 +28,8 @@ struct RowState {
 /// Turns 16 rows of scores into weights, which are 2^(factor (score - largest)), and brings what
 /// was summed up so far to a larger largest score.
 template <int kCount, int kSums>
-__device__ void weigh(float factor, SumMatrix (&scores)[kCount], RowState& state,
-                      SumMatrix (&sums)[kSums]) {
+__device__ void online_softmax(float factor, SumMatrix (&scores)[kCount], RowState& state,
+                               SumMatrix (&sums)[kSums]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float most = -INFINITY;
@@ -65,7 +65,7 @@ __device__ void weigh(float factor, SumMatrix (&scores)[kCount], RowState& state
 /// Takes out the scores of keys behind a row's query. The rows of a lane's sums begin at query
 /// `behind` more than the first key, in the order of both.
 template <int kCount>
-__device__ void hide_keys(int behind, SumMatrix (&scores)[kCount]) {
+__device__ void mask_keys(int behind, SumMatrix (&scores)[kCount]) {
   const int lane = lane_number();
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
@@ -80,7 +80,7 @@ __device__ void hide_keys(int behind, SumMatrix (&scores)[kCount]) {
 }
 
 /// A warp's rows, queries(k) of columns [16 k, 16 k + 16), against a tile of keys and values.
-/// `behind`: of the warp's first query, as in hide_keys().
+/// `behind`: of the warp's first query, as in mask_keys().
 template <int kHead, typename Queries>
 __device__ void attend(int behind, float factor, const Queries& queries, const Stored* keys,
                        const Stored* values, RowState& state,
@@ -88,9 +88,9 @@ __device__ void attend(int behind, float factor, const Queries& queries, const S
   SumMatrix scores[kSide / kSumColumns] = {};
   add_dots<kHead>(queries, keys, scores);
   if (behind < kSide - 1) {
-    hide_keys(behind, scores);
+    mask_keys(behind, scores);
   }
-  weigh(factor, scores, state, sums);
+  online_softmax(factor, scores, state, sums);
   add_weighted<kHead>(scores, values, sums);
 }
 
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
     forward_kernel(AttentionShape shape, std::int64_t tiles, float scale,
                    ForwardTensors<Stored> tensors, bool aligned) {
   const QueryTile tile(shape, tiles, kSide);
-  const SeenRows<Stored> seen = seen_rows(shape, tensors, tile.sequence, tile.kv_head);
+  const KeyValueRows<Stored> seen = key_value_rows(shape, tensors, tile.sequence, tile.kv_head);
   const std::int64_t end = tile.first + kSide < shape.tokens ? tile.first + kSide : shape.tokens;
   const std::int64_t key_count = tensors.past + end;
 

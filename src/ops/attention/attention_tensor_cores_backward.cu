@@ -37,8 +37,8 @@ struct Scales {
 
 /// Turns a score into a query's weight of a key, and the gradient of the weight into the score's.
 /// Both are 0 where the query does not see the key.
-__device__ inline void weigh(bool seen, float factor, float log_sum, float correction, float& score,
-                             float& gradient) {
+__device__ inline void softmax_backward(bool seen, float factor, float log_sum, float correction,
+                                        float& score, float& gradient) {
   score = seen ? exp2f(fused(score, factor, -log_sum * kLog2OfE)) : 0.0F;
   gradient = seen ? score * (gradient - correction) : 0.0F;
 }
@@ -101,8 +101,8 @@ __device__ void add_key_gradients(const Stored* keys, const Stored* values,
     for (int i = 0; i < 4; ++i) {
       const int query = j * kSumColumns + lane % 4 * 2 + i % 2;
       const bool seen = lane / 4 + i / 2 * 8 <= query + ahead;
-      weigh(seen, factor, stage.log_sums[part + query], stage.corrections[part + query],
-            weights[j].sums[i], dscores[j].sums[i]);
+      softmax_backward(seen, factor, stage.log_sums[part + query], stage.corrections[part + query],
+                       weights[j].sums[i], dscores[j].sums[i]);
     }
   }
   add_weighted<kHead>(weights, dy, dvalues);
@@ -191,8 +191,8 @@ __device__ void add_query_gradients(const Stored* queries, const Stored* dy, con
     for (int i = 0; i < 4; ++i) {
       const int key = j * kSumColumns + lane % 4 * 2 + i % 2;
       const bool seen = key <= behind + lane / 4 + i / 2 * 8;
-      weigh(seen, factor, rows.log_sums[i / 2], rows.corrections[i / 2], scores[j].sums[i],
-            dscores[j].sums[i]);
+      softmax_backward(seen, factor, rows.log_sums[i / 2], rows.corrections[i / 2],
+                       scores[j].sums[i], dscores[j].sums[i]);
     }
   }
   add_weighted<kHead>(dscores, keys, dqueries);

@@ -13,9 +13,9 @@
 
 #include "checks.hpp"
 #include "simd/math.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/tile_product.hpp"
+#include "simd/to_storage.hpp"
 #include "simd/transpose_block.hpp"
 
 // What the forward and the backward pass of attention share: scores exist as tiles of kTile queries
@@ -93,7 +93,7 @@ void scatter_rows(const T* from, std::int64_t stride, std::int64_t rows, std::in
     Stored* const target = to.data + row * to.stride;
 #pragma omp simd
     for (std::int64_t c = 0; c < columns; ++c) {
-      target[c] = rounded<Stored>(scale * source[c]);
+      target[c] = to_storage<Stored>(scale * source[c]);
     }
   }
 }
@@ -146,7 +146,7 @@ void clear_rest(T* row, std::int64_t begin) {
 
 template <typename T>
 T sum_of(std::array<T, kTileColumns>& lanes) {
-  return folded<kTileColumns>(lanes, [](T a, T b) { return a + b; });
+  return tree_reduce<kTileColumns>(lanes, [](T a, T b) { return a + b; });
 }
 
 /// Memory of each of a context's threads, zero at first. A thread's share follows from an

@@ -105,15 +105,15 @@ __device__ HeadRows<Stored> qkv_rows(const AttentionShape& shape, Stored* qkv, c
 
 /// A key-value head's rows of keys and of values.
 template <typename Stored>
-struct SeenRows {
+struct KeyValueRows {
   HeadRows<const Stored> keys;
   HeadRows<const Stored> values;
 };
 
 template <typename Stored>
-__device__ SeenRows<Stored> seen_rows(const AttentionShape& shape,
-                                      const ForwardTensors<Stored>& tensors, std::int64_t sequence,
-                                      std::int64_t kv_head) {
+__device__ KeyValueRows<Stored> key_value_rows(const AttentionShape& shape,
+                                               const ForwardTensors<Stored>& tensors,
+                                               std::int64_t sequence, std::int64_t kv_head) {
   if (tensors.keys != nullptr) {
     const std::int64_t begin = kv_head * tensors.capacity * shape.head_size;
     return {{tensors.keys + begin, shape.head_size}, {tensors.values + begin, shape.head_size}};
@@ -230,7 +230,7 @@ __device__ void store_rows(const HeadRows<Stored>& rows, std::int64_t first, std
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       const int column = chunk * kWarp + lane;
       if (row < end && column < head_size) {
-        rows.data[row * rows.stride + column] = stored<Stored>(sums[r][chunk] * scale);
+        rows.data[row * rows.stride + column] = to_storage<Stored>(sums[r][chunk] * scale);
       }
     }
   }

@@ -20,9 +20,9 @@ enum class AttentionPass { kForward, kBackward };
 /// them. Where a key-value head has one query head, batches are sequences and heads the key-value
 /// heads; else batches are key-value heads of one sequence, and heads their query heads.
 /// cuDNN's backward pass keeps the gradients of a part's weights, all at a time, in bfloat16; it
-/// is given so large a part that they are at most kMostWeights.
+/// is given so large a part that they are at most kMaxWeights.
 struct AttentionPart {
-  static constexpr std::int64_t kMostWeights = kMostLibraryWeights;
+  static constexpr std::int64_t kMaxWeights = kMaxLibraryWeights;
 
   AttentionPart(AttentionPass pass, const AttentionShape& shape);
 
@@ -75,7 +75,7 @@ struct AttentionTensors {
   OperationGraph::Tensor corrections = 0;
   /// Values: 1 / sqrt(head_size), what a score is that is not seen, and 1.
   OperationGraph::Tensor scale = 0;
-  OperationGraph::Tensor hidden = 0;
+  OperationGraph::Tensor masked = 0;
   OperationGraph::Tensor one = 0;
 };
 

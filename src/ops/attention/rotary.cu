@@ -30,8 +30,8 @@ __global__ void rotary_kernel(std::int64_t count, AttentionShape shape, double t
     for (std::int64_t index = 0; index <= shape.queries; ++index, head += shape.head_size) {
       const C first = value_of(head[0]);
       const C second = value_of(head[half]);
-      head[0] = stored<Stored>(first * cosine - second * sine);
-      head[half] = stored<Stored>(second * cosine + first * sine);
+      head[0] = to_storage<Stored>(first * cosine - second * sine);
+      head[half] = to_storage<Stored>(second * cosine + first * sine);
     }
   }
 }

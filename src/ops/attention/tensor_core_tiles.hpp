@@ -27,7 +27,7 @@ inline constexpr int kPiece = 8;
 /// Where a piece of a row begins in a tile of rows of kHead elements. Of 8 rows one below the
 /// other, the same piece lies in different banks.
 template <int kHead>
-__device__ int place_in_tile(int row, int piece) {
+__device__ int tile_offset(int row, int piece) {
   return row * kHead + (piece ^ row % 8) * kPiece;
 }
 
@@ -49,7 +49,7 @@ __device__ void load_rows(const HeadRows<const __nv_bfloat16>& rows, std::int64_
   const int piece = static_cast<int>(threadIdx.x) % kPieces;
   const int count = static_cast<int>(end - first < kSide ? end - first : kSide);
   const __nv_bfloat16* source = rows.data + (first + row) * rows.stride + piece * kPiece;
-  __nv_bfloat16* const target = tile + place_in_tile<kHead>(row, piece);
+  __nv_bfloat16* const target = tile + tile_offset<kHead>(row, piece);
   if (aligned) {
 #pragma unroll 2
     for (int i = 0; i < kSide; i += kStep) {
@@ -62,7 +62,7 @@ __device__ void load_rows(const HeadRows<const __nv_bfloat16>& rows, std::int64_
   }
   for (int i = 0; i < kSide; i += kStep) {
     for (int e = 0; e < kPiece; ++e) {
-      target[i * kHead + e] = row + i < count ? source[e] : stored<__nv_bfloat16>(0.0F);
+      target[i * kHead + e] = row + i < count ? source[e] : to_storage<__nv_bfloat16>(0.0F);
     }
     source += kStep * rows.stride;
   }
@@ -74,7 +74,7 @@ __device__ LeftMatrix left_of(const __nv_bfloat16* tile, int row, int column) {
   const int lane = lane_number();
   LeftMatrix left;
   load_matrices(
-      tile + place_in_tile<kHead>(row + lane % kMatrixRows, column / kPiece + lane / kMatrixRows),
+      tile + tile_offset<kHead>(row + lane % kMatrixRows, column / kPiece + lane / kMatrixRows),
       left.pairs);
   return left;
 }
@@ -87,7 +87,7 @@ __device__ void load_rights(const __nv_bfloat16* tile, int row, int column,
   const int lane = lane_number();
   std::uint32_t pairs[4];
   load_matrices(
-      tile + place_in_tile<kHead>(row + lane % 8 + lane / 16 * 8, column / kPiece + lane / 8 % 2),
+      tile + tile_offset<kHead>(row + lane % 8 + lane / 16 * 8, column / kPiece + lane / 8 % 2),
       pairs);
   rights[0] = {{pairs[0], pairs[1]}};
   rights[1] = {{pairs[2], pairs[3]}};
@@ -101,7 +101,7 @@ __device__ void load_transposed_rights(const __nv_bfloat16* tile, int row, int c
   const int lane = lane_number();
   std::uint32_t pairs[4];
   load_transposed_matrices(
-      tile + place_in_tile<kHead>(row + lane % kMatrixRows, column / kPiece + lane / kMatrixRows),
+      tile + tile_offset<kHead>(row + lane % kMatrixRows, column / kPiece + lane / kMatrixRows),
       pairs);
   rights[0] = {{pairs[0], pairs[1]}};
   rights[1] = {{pairs[2], pairs[3]}};
@@ -156,7 +156,7 @@ __device__ void store_sums(const SumMatrix (&sums)[kHead / kSumColumns], const f
     for (int half = 0; half < 2; ++half) {
       const std::uint32_t pair = rounded_pair(sums[j].sums[2 * half] * scales[half],
                                               sums[j].sums[2 * half + 1] * scales[half]);
-      *reinterpret_cast<std::uint32_t*>(tile + place_in_tile<kHead>(lane / 4 + half * 8, j) +
+      *reinterpret_cast<std::uint32_t*>(tile + tile_offset<kHead>(lane / 4 + half * 8, j) +
                                         lane % 4 * 2) = pair;
     }
   }
@@ -166,7 +166,7 @@ __device__ void store_sums(const SumMatrix (&sums)[kHead / kSumColumns], const f
     const int row = i / kPieces;
     const int piece = i % kPieces;
     if (first + row < end) {
-      const __nv_bfloat16* const source = tile + place_in_tile<kHead>(row, piece);
+      const __nv_bfloat16* const source = tile + tile_offset<kHead>(row, piece);
       __nv_bfloat16* const target = rows.data + (first + row) * rows.stride + piece * kPiece;
       if (aligned) {
         *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);

@@ -2,6 +2,7 @@
 
 #include "convolution/cuda_windows.hpp"
 #include "convolution/cudnn_convolution.hpp"
+#include "cuda/bias.hpp"
 #include "cuda/column_sums.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
@@ -29,10 +30,10 @@ struct Images {
   /// The first channel of the input pixel that place `tap` of an output pixel's window sees; -1 in
   /// the padding.
   __device__ std::int64_t input_at(std::int64_t out_pixel, std::int64_t tap) const {
-    const std::int64_t row = seen_by(shape.height, out_pixel / shape.width.out % shape.height.out,
-                                     tap / shape.width.window);
+    const std::int64_t row = visible_keys(
+        shape.height, out_pixel / shape.width.out % shape.height.out, tap / shape.width.window);
     const std::int64_t column =
-        seen_by(shape.width, out_pixel % shape.width.out, tap % shape.width.window);
+        visible_keys(shape.width, out_pixel % shape.width.out, tap % shape.width.window);
     if (!is_within(shape.height, row) || !is_within(shape.width, column)) {
       return -1;
     }
@@ -84,7 +85,8 @@ struct Forward {
     if (bias != nullptr) {
       sum += value_of(bias[channel]);
     }
-    y[pixel * images.shape.out_channels + channel] = stored<To>(is_relu && sum < C{0} ? C{0} : sum);
+    y[pixel * images.shape.out_channels + channel] =
+        to_storage<To>(is_relu && sum < C{0} ? C{0} : sum);
   }
 };
 
@@ -107,7 +109,7 @@ struct BackwardInput {
   }
   __device__ void store(std::int64_t group, std::int64_t, std::int64_t pixel, std::int64_t in,
                         C sum) const {
-    dx[pixel * images.shape.in_channels + group * images.in_channels + in] = stored<To>(sum);
+    dx[pixel * images.shape.in_channels + group * images.in_channels + in] = to_storage<To>(sum);
   }
 };
 
@@ -137,21 +139,6 @@ struct BackwardWeight {
   }
 };
 
-/// y = relu(y + bias), either of which may be left out; bias may be null.
-template <typename T>
-__global__ void finish_kernel(std::int64_t count, std::int64_t channels, const T* bias,
-                              bool is_relu, T* y) {
-  const std::int64_t i = thread_number();
-  if (i >= count) {
-    return;
-  }
-  Compute<T> value = value_of(y[i]);
-  if (bias != nullptr) {
-    value += value_of(bias[i % channels]);
-  }
-  y[i] = stored<T>(is_relu && value < Compute<T>{0} ? Compute<T>{0} : value);
-}
-
 /// Calls function(To{}) with the type of a result: T, or what T is computed in.
 template <typename T, typename Function>
 void with_result_type(const TensorView& result, const Function& function) {
@@ -168,11 +155,10 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
                          const ConstTensorView& w, const TensorView& y,
                          const ConvolutionOptions& options) {
   if (library_forward(context, shape, x, w, y)) {
-    const bool is_relu = options.activation == Activation::kRelu;
-    if (is_relu || !options.bias.empty()) {
+    if (options.activation == Activation::kRelu || !options.bias.empty()) {
       with_device_type(y.dtype(), [&]<typename T>(T) {
-        launch(context, "a convolution's bias", grid_of(y.count()), finish_kernel<T>, y.count(),
-               shape.out_channels, device_or_null<T>(options.bias), is_relu, y.device<T>());
+        add_bias<T>(context, "a convolution's bias", y, shape.out_channels,
+                    device_or_null<T>(options.bias), options.activation);
       });
     }
     return;
@@ -225,8 +211,8 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
                       .summed = shape.images * shape.height.out * shape.width.out};
   // Few elements, each a long sum: it is cut, at places that follow from the shape.
   constexpr std::int64_t kPiece = 1024;
-  constexpr std::int64_t kMostPieces = 128;
-  const std::int64_t least = (product.summed + kMostPieces - 1) / kMostPieces;
+  constexpr std::int64_t kMaxPieces = 128;
+  const std::int64_t least = (product.summed + kMaxPieces - 1) / kMaxPieces;
   product.piece = least > kPiece ? least : kPiece;
   const std::int64_t pieces = product.pieces();
   with_device_type(x.dtype(), [&]<typename T>(T) {

@@ -9,8 +9,8 @@ namespace strata::ops::cuda {
 
 /// Where element `place` of window `out` stands along an axis; outside of [0, axis.in) in the
 /// padding.
-__device__ inline std::int64_t seen_by(const WindowAxis& axis, std::int64_t out,
-                                       std::int64_t place) {
+__device__ inline std::int64_t visible_keys(const WindowAxis& axis, std::int64_t out,
+                                            std::int64_t place) {
   return out * axis.stride - axis.padding + place * axis.dilation;
 }
 
@@ -33,7 +33,7 @@ __device__ inline std::int64_t window_at(const WindowAxis& axis, std::int64_t at
 __device__ inline std::int64_t elements_within(const WindowAxis& axis, std::int64_t out) {
   std::int64_t count = 0;
   for (std::int64_t place = 0; place < axis.window; ++place) {
-    count += is_within(axis, seen_by(axis, out, place)) ? 1 : 0;
+    count += is_within(axis, visible_keys(axis, out, place)) ? 1 : 0;
   }
   return count;
 }

@@ -49,7 +49,7 @@ template <typename From, typename To>
 __global__ void order_weight_kernel(WeightOrder order, const From* w, To* ordered) {
   const std::int64_t i = thread_number();
   if (i < order.count) {
-    ordered[i] = stored<To>(value_of(w[order.own(i)]));
+    ordered[i] = to_storage<To>(value_of(w[order.own(i)]));
   }
 }
 

@@ -26,9 +26,9 @@ template <typename Function>
 __device__ void for_each_seen(const PoolingShape& shape, const Element& out,
                               const Function& function) {
   for (std::int64_t i = 0; i < shape.height.window; ++i) {
-    const std::int64_t row = seen_by(shape.height, out.row, i);
+    const std::int64_t row = visible_keys(shape.height, out.row, i);
     for (std::int64_t j = 0; j < shape.width.window; ++j) {
-      const std::int64_t column = seen_by(shape.width, out.column, j);
+      const std::int64_t column = visible_keys(shape.width, out.column, j);
       if (is_within(shape.height, row) && is_within(shape.width, column)) {
         function(i * shape.width.window + j,
                  ((out.image * shape.height.in + row) * shape.width.in + column) * shape.channels +
@@ -59,7 +59,7 @@ __global__ void max_forward_kernel(std::int64_t count, PoolingShape shape, const
                   }
                   begun = true;
                 });
-  y[i] = stored<T>(largest);
+  y[i] = to_storage<T>(largest);
   at[i] = static_cast<std::uint8_t>(found);
 }
 
@@ -77,7 +77,7 @@ __global__ void average_forward_kernel(std::int64_t count, PoolingShape shape, c
                   sum += value_of(x[from]);
                   ++elements;
                 });
-  y[i] = stored<T>(sum / static_cast<C>(elements));
+  y[i] = to_storage<T>(sum / static_cast<C>(elements));
 }
 
 /// dy where the element was the window's largest.
@@ -128,7 +128,7 @@ __global__ void backward_kernel(std::int64_t count, PoolingShape shape, Term ter
       }
     }
   }
-  dx[index] = stored<T>(sum);
+  dx[index] = to_storage<T>(sum);
 }
 
 template <typename T, typename Term>

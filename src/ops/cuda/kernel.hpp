@@ -136,7 +136,7 @@ __device__ inline float value_of(__nv_bfloat16 x) {
 
 /// A number as it is stored as T: rounded to nearest, ties to even.
 template <typename T>
-__device__ inline T stored(Compute<T> value) {
+__device__ inline T to_storage(Compute<T> value) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     return __float2bfloat16_rn(value);
   } else {

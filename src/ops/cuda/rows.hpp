@@ -59,54 +59,54 @@ struct RowThreads {
 };
 
 /// Chunks of a row that a thread keeps in registers.
-inline constexpr int kHeldChunks = 4;
+inline constexpr int kRegisterChunks = 4;
 /// The longest row that the registers of a warp keep.
 template <typename T>
-inline constexpr std::int64_t kWarpHolds = std::int64_t{kHeldChunks} * kWarp* kWide<T>;
+inline constexpr std::int64_t kWarpRegisterRow = std::int64_t{kRegisterChunks} * kWarp* kWide<T>;
 
 /// function(number, first) for this thread's chunks of a row, which begin at `first`: every
-/// kSize-th, whatever the row's address. Chunks from number kHeldChunks on have that number.
+/// kSize-th, whatever the row's address. Chunks from number kRegisterChunks on have that number.
 template <int kSize, typename T, typename Function>
 __device__ void for_each_chunk(const RowThreads<kSize>& threads, int columns,
                                const Function& function) {
   int first = threads.lane * kWide<T>;
 #pragma unroll
-  for (int number = 0; number < kHeldChunks; ++number) {
+  for (int number = 0; number < kRegisterChunks; ++number) {
     if (first < columns) {
       function(number, first);
     }
     first += kSize * kWide<T>;
   }
   for (; first < columns; first += kSize * kWide<T>) {
-    function(kHeldChunks, first);
+    function(kRegisterChunks, first);
   }
 }
 
 /// A row that is read once for several passes over it: a thread's first chunks are kept, others
 /// are read again. Behind the row's end are zeros.
 template <int kSize, typename T>
-class HeldRow {
+class RegisterRow {
  public:
-  __device__ HeldRow(const RowThreads<kSize>& threads, const T* row, int columns)
+  __device__ RegisterRow(const RowThreads<kSize>& threads, const T* row, int columns)
       : row_(row), columns_(columns) {
 #pragma unroll
-    for (int number = 0; number < kHeldChunks; ++number) {
+    for (int number = 0; number < kRegisterChunks; ++number) {
       const int first = (number * kSize + threads.lane) * kWide<T>;
       if (first < columns) {
-        held_[number] = chunk_at(row, columns, first, stored<T>(Compute<T>{0}));
+        chunks_[number] = chunk_at(row, columns, first, to_storage<T>(Compute<T>{0}));
       }
     }
   }
   /// What for_each_chunk() gives for `number` has to be a constant.
   __device__ Wide<T> chunk(int number, int first) const {
-    return number < kHeldChunks ? held_[number]
-                                : chunk_at(row_, columns_, first, stored<T>(Compute<T>{0}));
+    return number < kRegisterChunks ? chunks_[number]
+                                    : chunk_at(row_, columns_, first, to_storage<T>(Compute<T>{0}));
   }
 
  private:
   const T* row_;
   int columns_;
-  Wide<T> held_[kHeldChunks];
+  Wide<T> chunks_[kRegisterChunks];
 };
 
 /// Threads of a block of rows that kSize threads share.

@@ -101,9 +101,9 @@ class GraphDescriptor {
 };
 
 /// Where a tensor of a graph is.
-enum class GraphPlace {
-  kMemory,   ///< in device memory, at an address that each run gives
-  kBetween,  ///< nowhere: it goes from one operation to the next
+enum class GraphStorage {
+  kDevice,   ///< in device memory, at an address that each run gives
+  kVirtual,  ///< nowhere: it goes from one operation to the next
   kValue     ///< one number in host memory, which each run gives
 };
 
@@ -112,7 +112,7 @@ struct GraphTensor {
   std::array<std::int64_t, 4> sizes{1, 1, 1, 1};
   std::array<std::int64_t, 4> strides{1, 1, 1, 1};
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  GraphPlace place = GraphPlace::kBetween;
+  GraphStorage place = GraphStorage::kVirtual;
 };
 
 /// What is run: a kernel for a whole graph.

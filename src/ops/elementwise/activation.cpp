@@ -9,8 +9,8 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "simd/math.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {

@@ -73,7 +73,7 @@ template <typename Formula>
 struct Forward {
   template <typename T>
   __device__ void operator()(T x, T& y) const {
-    y = stored<T>(Formula::forward(value_of(x)));
+    y = to_storage<T>(Formula::forward(value_of(x)));
   }
 };
 
@@ -81,7 +81,7 @@ template <typename Formula>
 struct Backward {
   template <typename T>
   __device__ void operator()(T read, T dy, T& dx) const {
-    dx = stored<T>(Formula::backward(value_of(read), value_of(dy)));
+    dx = to_storage<T>(Formula::backward(value_of(read), value_of(dy)));
   }
 };
 

@@ -13,8 +13,8 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "elementwise/dropout_threshold.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -45,7 +45,7 @@ void drop_run(const Choice& choice, std::int64_t row, std::int64_t element, std:
       const bool kept = word[i] >= choice.threshold;
       mask[begin + i] = kept ? std::uint8_t{1} : std::uint8_t{0};
       const Compute<T> scaled = static_cast<Compute<T>>(x[begin + i]) * scale;
-      y[begin + i] = rounded<T>(kept ? scaled : Compute<T>{0});
+      y[begin + i] = to_storage<T>(kept ? scaled : Compute<T>{0});
     }
   }
 }
@@ -133,7 +133,7 @@ void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTe
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
         const Compute<T> scaled = static_cast<Compute<T>>(incoming[i]) * scale;
-        outgoing[i] = rounded<T>(kept[i] != 0 ? scaled : Compute<T>{0});
+        outgoing[i] = to_storage<T>(kept[i] != 0 ? scaled : Compute<T>{0});
       }
     });
   });

@@ -92,13 +92,13 @@ struct Operands {
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
       kept.at[k] = words[k] >= threshold ? 1 : 0;
-      to.at[k] = stored<T>(kept.at[k] != 0 ? value_of(stored<T>(values[k])) * scale : C{0});
+      to.at[k] = to_storage<T>(kept.at[k] != 0 ? value_of(to_storage<T>(values[k])) * scale : C{0});
     }
     if (residual != nullptr) {
       const Chunk<T, kWidth> residuals = elements_at<kWidth>(residual + i);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
-        to.at[k] = stored<T>(value_of(to.at[k]) + value_of(residuals.at[k]));
+        to.at[k] = to_storage<T>(value_of(to.at[k]) + value_of(residuals.at[k]));
       }
     }
     store_elements(mask + i, kept);
@@ -142,7 +142,7 @@ struct Backward {
 
   template <typename T>
   __device__ void operator()(T dy, std::uint8_t kept, T& dx) const {
-    dx = stored<T>(kept != 0 ? value_of(dy) * scale : C{0});
+    dx = to_storage<T>(kept != 0 ? value_of(dy) * scale : C{0});
   }
 };
 

@@ -13,8 +13,8 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -28,7 +28,7 @@ void add_elements(Context& context, const ConstTensorView& x, const TensorView& 
   parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      into[i] = rounded<T>(static_cast<Compute<T>>(into[i]) + static_cast<Compute<T>>(from[i]));
+      into[i] = to_storage<T>(static_cast<Compute<T>>(into[i]) + static_cast<Compute<T>>(from[i]));
     }
   });
 }
@@ -86,18 +86,18 @@ struct BiasResidualRow {
     if (b != nullptr && r != nullptr) {
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) {
-        to[i] = rounded<T>(static_cast<C>(s[i]) + static_cast<C>(b[i]) + static_cast<C>(r[i]));
+        to[i] = to_storage<T>(static_cast<C>(s[i]) + static_cast<C>(b[i]) + static_cast<C>(r[i]));
       }
     } else if (b != nullptr || r != nullptr) {
       const T* const other = b != nullptr ? b : r;
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) {
-        to[i] = rounded<T>(static_cast<C>(s[i]) + static_cast<C>(other[i]));
+        to[i] = to_storage<T>(static_cast<C>(s[i]) + static_cast<C>(other[i]));
       }
     } else {
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) {
-        to[i] = rounded<T>(static_cast<C>(s[i]));
+        to[i] = to_storage<T>(static_cast<C>(s[i]));
       }
     }
   }

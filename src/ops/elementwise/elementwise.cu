@@ -11,7 +11,7 @@ namespace {
 struct Add {
   template <typename T>
   __device__ void operator()(T x, T& y) const {
-    y = stored<T>(value_of(y) + value_of(x));
+    y = to_storage<T>(value_of(y) + value_of(x));
   }
 };
 
@@ -34,7 +34,7 @@ struct Convert {
       // At once: rounded to float first, a number next to a tie would become one.
       y = __double2bfloat16(x);
     } else {
-      y = stored<To>(static_cast<Compute<To>>(value_of(x)));
+      y = to_storage<To>(static_cast<Compute<To>>(value_of(x)));
     }
   }
 };
@@ -70,7 +70,7 @@ __global__ void bias_residual_kernel(std::int64_t count, std::int64_t columns, c
   Chunk<T, kWidth> to;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    to.at[i] = stored<T>(values[i]);
+    to.at[i] = to_storage<T>(values[i]);
   }
   store_elements(y + first, to);
 }

@@ -15,8 +15,8 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "simd/column_sums.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -29,12 +29,12 @@ void look_up_row(const T* from, std::int64_t n, Accumulate accumulate, To* to) {
   if (accumulate == Accumulate::kAdd) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
-      to[i] = rounded<To>(static_cast<C>(to[i]) + static_cast<C>(from[i]));
+      to[i] = to_storage<To>(static_cast<C>(to[i]) + static_cast<C>(from[i]));
     }
   } else {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
-      to[i] = rounded<To>(static_cast<C>(from[i]) + C{0});
+      to[i] = to_storage<To>(static_cast<C>(from[i]) + C{0});
     }
   }
 }
@@ -196,7 +196,7 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
           T* out = to + row * n;
 #pragma omp simd
           for (std::int64_t i = 0; i < n; ++i) {
-            out[i] = rounded<T>(static_cast<C>(in[i]) + static_cast<C>(position[i]));
+            out[i] = to_storage<T>(static_cast<C>(in[i]) + static_cast<C>(position[i]));
           }
         }
       });

@@ -33,7 +33,7 @@ __global__ void forward_kernel(std::int64_t count, std::int64_t columns, const s
   }
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    to.at[i] = stored<To>((adds ? value_of(to.at[i]) : C{0}) + value_of(values.at[i]));
+    to.at[i] = to_storage<To>((adds ? value_of(to.at[i]) : C{0}) + value_of(values.at[i]));
   }
   store_elements(y + first, to);
 }
@@ -53,7 +53,7 @@ __global__ void positions_kernel(std::int64_t count, std::int64_t columns, const
   Chunk<T, kWidth> to;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    to.at[i] = stored<T>(value_of(from.at[i]) + value_of(values.at[i]));
+    to.at[i] = to_storage<T>(value_of(from.at[i]) + value_of(values.at[i]));
   }
   store_elements(y + first, to);
 }

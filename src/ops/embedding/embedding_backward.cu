@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kSumThreads)
       const Key key = next + k < rows ? keys[next + k] : ~Key{0};
       belongs[k] = table_row_of(key) == table_row;
       if (belongs[k]) {
-        terms[k] = chunk_at(dy + dy_row_of(key) * columns, columns, column, stored<T>(C{0}));
+        terms[k] = chunk_at(dy + dy_row_of(key) * columns, columns, column, to_storage<T>(C{0}));
       }
     }
 #pragma unroll

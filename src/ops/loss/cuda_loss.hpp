@@ -38,7 +38,7 @@ __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T
   const int length = static_cast<int>(columns);
   int at = length;
   for (int first = threads.lane * kWide<T>; first < length; first += kSize * kWide<T>) {
-    const Wide<T> chunk = joined_chunk_at(x, length, first, stored<T>(least));
+    const Wide<T> chunk = joined_chunk_at(x, length, first, to_storage<T>(least));
     C highest = value_of(chunk.at[0]);
 #pragma unroll
     for (int i = 1; i < kWide<T>; ++i) {
@@ -79,14 +79,14 @@ __device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std
   const int inside = chunks * kWide<T>;
   for (int i = threads.lane; i < length - inside; i += kSize) {
     const int at = i < head ? i : i + inside;
-    to[at] = stored<T>(value(at, value_of(x[at])));
+    to[at] = to_storage<T>(value(at, value_of(x[at])));
   }
   for (int number = chunks - 1 - threads.lane; number >= 0; number -= kSize) {
     const int first = head + number * kWide<T>;
-    Wide<T> chunk = joined_chunk_at(x, length, first, stored<T>(Compute<T>{0}));
+    Wide<T> chunk = joined_chunk_at(x, length, first, to_storage<T>(Compute<T>{0}));
 #pragma unroll
     for (int i = 0; i < kWide<T>; ++i) {
-      chunk.at[i] = stored<T>(value(first + i, value_of(chunk.at[i])));
+      chunk.at[i] = to_storage<T>(value(first + i, value_of(chunk.at[i])));
     }
     *reinterpret_cast<Wide<T>*>(to + first) = chunk;
   }

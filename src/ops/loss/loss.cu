@@ -82,7 +82,7 @@ struct SquaredError {
     }
     for (std::int64_t i = threads.lane; gradient != nullptr && i < outputs; i += kSize) {
       const C difference = value_of(prediction[first + i]) - value_of(target[first + i]);
-      gradient[first + i] = stored<T>(counts ? difference * factor : C{0});
+      gradient[first + i] = to_storage<T>(counts ? difference * factor : C{0});
     }
   }
 };

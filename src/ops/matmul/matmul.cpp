@@ -18,8 +18,8 @@
 #include "matmul/double_product.hpp"
 #include "onednn/primitive_cache.hpp"
 #include "simd/relu_run.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -283,12 +283,12 @@ void finish_sum(Context& context, const float* sum, std::int64_t count, Accumula
     if (accumulate == Accumulate::kAdd) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        c[i] = rounded<BFloat16>(static_cast<float>(c[i]) + sum[i]);
+        c[i] = to_storage<BFloat16>(static_cast<float>(c[i]) + sum[i]);
       }
     } else {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        c[i] = rounded<BFloat16>(sum[i]);
+        c[i] = to_storage<BFloat16>(sum[i]);
       }
     }
   });

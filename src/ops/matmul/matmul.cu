@@ -2,6 +2,7 @@
 
 #include "checks.hpp"
 #include "cuda/aligned.hpp"
+#include "cuda/bias.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
 #include "matmul/cublaslt_products.hpp"
@@ -18,31 +19,15 @@ CublasLtProducts& library_of(Context& context) {
   return *library;
 }
 
-/// c = c + bias, or relu of it.
-template <typename T, typename Bias>
-__global__ void bias_kernel(std::int64_t count, std::int64_t columns, const Bias* bias,
-                            bool is_relu, T* c) {
-  const std::int64_t i = thread_number();
-  if (i >= count) {
-    return;
-  }
-  using C = Compute<T>;
-  const C value = value_of(c[i]) + value_of(bias[i % columns]);
-  c[i] = stored<T>(is_relu && value < C{0} ? C{0} : value);
-}
-
 /// Adds a bias, and takes relu where it is asked for, behind a product.
 void add_bias(Context& context, const MatmulOptions& options, const TensorView& c) {
-  const auto add = [&]<typename T, typename Bias>(T, Bias) {
-    launch(context, "a product's bias", grid_of(c.count()), bias_kernel<T, Bias>, c.count(),
-           c.shape()[1], options.bias.device<Bias>(), options.activation == Activation::kRelu,
-           c.device<T>());
-  };
+  constexpr const char* kName = "a product's bias";
   with_device_type(options.bias.dtype(), [&]<typename Bias>(Bias) {
+    const Bias* const bias = options.bias.device<Bias>();
     if (c.dtype() == options.bias.dtype()) {
-      add(Bias{}, Bias{});
+      add_bias<Bias>(context, kName, c, c.shape()[1], bias, options.activation);
     } else if constexpr (std::is_same_v<Bias, __nv_bfloat16>) {
-      add(float{}, Bias{});
+      add_bias<float>(context, kName, c, c.shape()[1], bias, options.activation);
     }
   });
 }

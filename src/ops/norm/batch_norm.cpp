@@ -11,9 +11,9 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "onednn/primitive_cache.hpp"
-#include "simd/rounded.hpp"
 #include "simd/run_sums.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {

@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kRunRows; ++i) {
     if (at.first + i < at.end) {
-      to[(at.first + i) * columns + at.column] = stored<T>(values[i]);
+      to[(at.first + i) * columns + at.column] = to_storage<T>(values[i]);
     }
   }
 }

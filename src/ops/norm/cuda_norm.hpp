@@ -42,7 +42,7 @@ struct Normalised {
 /// Elements [first, first + kWide) of weight, bias or an addend.
 template <typename T>
 __device__ Wide<T> operand_at(const T* row, int columns, int first) {
-  return chunk_at(row, columns, first, stored<T>(Compute<T>{0}));
+  return chunk_at(row, columns, first, to_storage<T>(Compute<T>{0}));
 }
 
 /// y = xhat weight + bias. `bias` may be null; about zero, so are bias and `means`.
@@ -61,7 +61,7 @@ struct NormForward {
 
   template <int kSize>
   __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
-    const HeldRow<kSize, T> from(threads, x + row * columns, columns);
+    const RegisterRow<kSize, T> from(threads, x + row * columns, columns);
     const double count = static_cast<double>(columns);
     C mean{0};
     if constexpr (kCenter == Center::kMean) {
@@ -101,7 +101,7 @@ struct NormForward {
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
         const C scaled = xhat(value_of(chunk.at[i])) * value_of(weights.at[i]);
-        chunk.at[i] = stored<T>(bias == nullptr ? scaled : scaled + value_of(biases.at[i]));
+        chunk.at[i] = to_storage<T>(bias == nullptr ? scaled : scaled + value_of(biases.at[i]));
       }
       store_chunk(y + row * columns, columns, first, chunk);
     });
@@ -124,8 +124,8 @@ struct NormBackwardInput {
   __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
     const int columns = rows.columns;
     const double count = static_cast<double>(columns);
-    const HeldRow<kSize, T> x(threads, rows.x + row * columns, columns);
-    const HeldRow<kSize, T> gradient(threads, dy + row * columns, columns);
+    const RegisterRow<kSize, T> x(threads, rows.x + row * columns, columns);
+    const RegisterRow<kSize, T> gradient(threads, dy + row * columns, columns);
     const Normalise<C> xhat = rows[row];
     C part{0};
     C part_xhat{0};
@@ -154,7 +154,7 @@ struct NormBackwardInput {
       for (int i = 0; i < kWide<T>; ++i) {
         const C g = value_of(gradients.at[i]) * value_of(weights.at[i]);
         const C result = xhat.rstd * (g - mean_g - xhat(value_of(values.at[i])) * mean_g_xhat);
-        to.at[i] = stored<T>(addend == nullptr ? result : value_of(to.at[i]) + result);
+        to.at[i] = to_storage<T>(addend == nullptr ? result : value_of(to.at[i]) + result);
       }
       store_chunk(dx + row * columns, columns, first, to);
     });
@@ -186,7 +186,7 @@ void norm_forward(Context& context, const char* name, const ConstTensorView& x,
         context, name, shape.rows, shape.columns,
         NormForward<T, kCenter>{x.device<T>(), weight.device<T>(), device_or_null<T>(bias), epsilon,
                                 columns, y.device<T>(), device_or_null<C>(mean), rstd.device<C>()},
-        kWarpHolds<T>);
+        kWarpRegisterRow<T>);
   });
 }
 
@@ -204,7 +204,7 @@ void norm_backward_input(Context& context, const char* name, const ConstTensorVi
     for_each_row(context, name, shape.rows, shape.columns,
                  NormBackwardInput<T, kCenter>{rows, weight.device<T>(), dy.device<T>(),
                                                device_or_null<T>(addend), dx.device<T>()},
-                 kWarpHolds<T>);
+                 kWarpRegisterRow<T>);
   });
 }
 

@@ -11,8 +11,8 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "onednn/primitive_cache.hpp"
-#include "simd/rounded.hpp"
 #include "simd/run_sums.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {

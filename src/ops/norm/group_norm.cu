@@ -66,8 +66,8 @@ struct Forward {
     for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
       const std::int64_t at = group.element(i);
       const std::int64_t channel = group.channel(i);
-      y[at] = stored<T>((value_of(x[at]) - mean) * (rstd * value_of(weight[channel])) +
-                        value_of(bias[channel]));
+      y[at] = to_storage<T>((value_of(x[at]) - mean) * (rstd * value_of(weight[channel])) +
+                            value_of(bias[channel]));
     }
   }
 };
@@ -104,7 +104,7 @@ struct BackwardInput {
       const std::int64_t at = group.element(i);
       const C g = value_of(dy[at]) * value_of(weight[group.channel(i)]);
       const C xhat = (value_of(x[at]) - mean) * rstd;
-      dx[at] = stored<T>(rstd * (g - level - xhat * slope));
+      dx[at] = to_storage<T>(rstd * (g - level - xhat * slope));
     }
   }
 };

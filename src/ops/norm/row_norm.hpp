@@ -10,8 +10,8 @@
 #include "checks.hpp"
 #include "norm/center.hpp"
 #include "simd/column_sums.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 // Layer norm and RMS norm on the CPU; cuda_norm.hpp is the same frame for GPUs. With Center::kZero
 // there is no mean: the functions are given an empty tensor or a null pointer and do not read it.

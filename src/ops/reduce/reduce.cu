@@ -20,9 +20,9 @@ struct Add {
 };
 
 /// Parts that are folded in one pass, and sums that wait for others meanwhile: a balanced tree of
-/// kMostParts has log2 of them and one.
-constexpr int kMostParts = 64;
-constexpr int kMostWaiting = 8;
+/// kMaxParts has log2 of them and one.
+constexpr int kMaxParts = 64;
+constexpr int kMaxWaiting = 8;
 constexpr int kNowhere = -1;
 
 /// A fold as a list of what a thread does to its elements: read a part, add it to the `additions`
@@ -36,8 +36,8 @@ struct FoldList {
   };
 
   int entries;
-  T* parts[kMostParts];
-  Entry at[kMostParts];
+  T* parts[kMaxParts];
+  Entry at[kMaxParts];
 };
 
 /// Makes a fold's list out of its trees: every part is added once at most, and is not touched
@@ -46,7 +46,7 @@ class FoldOrder {
  public:
   FoldOrder(std::size_t parts, std::span<const ReductionStep> steps)
       : addends_(parts), is_added_(parts, false) {
-    fits_ = parts <= kMostParts;
+    fits_ = parts <= kMaxParts;
     for (const ReductionStep& step : steps) {
       const auto into = static_cast<std::size_t>(step.into);
       const auto from = static_cast<std::size_t>(step.from);
@@ -83,7 +83,7 @@ class FoldOrder {
 
   /// `depth` sums wait, or are about to, once the part is read.
   void visit(std::size_t part, int depth) {
-    fits_ = fits_ && depth <= kMostWaiting;
+    fits_ = fits_ && depth <= kMaxWaiting;
     entries_.push_back({static_cast<std::int8_t>(part), 0, kNowhere});
     for (const std::size_t addend : addends_[part]) {
       visit(addend, depth + 1);
@@ -101,7 +101,7 @@ class FoldOrder {
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) fold_kernel(std::int64_t count, FoldList<T> list) {
   using Elements = Chunk<T, kWidth>;
-  __shared__ Elements waiting[kMostWaiting][kThreads];
+  __shared__ Elements waiting[kMaxWaiting][kThreads];
   const std::int64_t first = thread_number() * kWidth;
   if (first >= count) {
     return;

@@ -17,7 +17,7 @@ inline std::int64_t row_grain(std::int64_t columns) {
 
 /// combine() of the first kLanes lanes, halves with halves.
 template <std::size_t kLanes, typename T, std::size_t kAll, typename Combine>
-T folded(std::array<T, kAll>& lanes, const Combine& combine) {
+T tree_reduce(std::array<T, kAll>& lanes, const Combine& combine) {
   if constexpr (kLanes == 1) {
     return lanes[0];
   } else {
@@ -26,7 +26,7 @@ T folded(std::array<T, kAll>& lanes, const Combine& combine) {
     for (std::size_t lane = 0; lane < kHalf; ++lane) {
       lanes[lane] = combine(lanes[lane], lanes[lane + kHalf]);
     }
-    return folded<kHalf>(lanes, combine);
+    return tree_reduce<kHalf>(lanes, combine);
   }
 }
 
@@ -50,7 +50,7 @@ double simd_sum(std::int64_t count, const Function& term) {
     for (std::int64_t i = whole_end; i < end; ++i) {
       lanes[static_cast<std::size_t>(i - whole_end)] += term(i);
     }
-    total += static_cast<double>(folded<kLanes>(lanes, [](Term a, Term b) { return a + b; }));
+    total += static_cast<double>(tree_reduce<kLanes>(lanes, [](Term a, Term b) { return a + b; }));
   }
   return total;
 }

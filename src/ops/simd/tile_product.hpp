@@ -24,9 +24,9 @@ inline std::int64_t padded(std::int64_t columns) {
 
 /// Query i of a tile sees its keys [0, i + offset]; what that leaves out of a product is skipped.
 enum class TileForm {
-  kScores,       ///< c = a b, c being scores of queries x keys; a is m x k
-  kOfKeys,       ///< c += a b, a being scores of queries x keys
-  kOfKeysTurned  ///< c += a^T b, a being scores of queries x keys and so c's rows keys
+  kScores,             ///< c = a b, c being scores of queries x keys; a is m x k
+  kWeighted,           ///< c += a b, a being scores of queries x keys
+  kWeightedTransposed  ///< c += a^T b, a being scores of queries x keys and so c's rows keys
 };
 
 /// c[m, n] from a and b[k, n], each with the elements from one row to the next. Elements of c in
@@ -48,11 +48,11 @@ struct TileProduct {
 #if defined(__AVX512F__)
 inline constexpr int kVectorBytes = 64;
 /// Twelve rows of one vector hide the length of a multiplication.
-inline constexpr int kMostRows = 12;
+inline constexpr int kMaxRows = 12;
 #else
 inline constexpr int kVectorBytes = 32;
 /// Six rows of two vectors and their operands fill the sixteen registers.
-inline constexpr int kMostRows = 6;
+inline constexpr int kMaxRows = 6;
 #endif
 
 /// Operands go by reference, since how a call passes a vector depends on the instruction set.
@@ -114,9 +114,9 @@ void product_block(const TileProduct<T>& product, std::int64_t row, std::int64_t
       }
     }
   }
-  constexpr bool kTurned = kForm == TileForm::kOfKeysTurned;
-  const std::int64_t next_row = kTurned ? 1 : product.row_a;
-  const std::int64_t next_term = kTurned ? product.row_a : 1;
+  constexpr bool kTransposed = kForm == TileForm::kWeightedTransposed;
+  const std::int64_t next_row = kTransposed ? 1 : product.row_a;
+  const std::int64_t next_term = kTransposed ? product.row_a : 1;
   const T* a = product.a + row * next_row + begin * next_term;
   const T* b = product.b + begin * product.row_b + column;
   for (std::int64_t term = begin; term < end; ++term) {
@@ -146,8 +146,8 @@ void product_rows(const TileProduct<T>& product, std::int64_t row) {
   const std::int64_t columns =
       kForm == TileForm::kScores ? std::min(product.n, padded(seen)) : product.n;
   const std::int64_t begin =
-      kForm == TileForm::kOfKeysTurned ? std::max<std::int64_t>(0, row - product.offset) : 0;
-  const std::int64_t end = kForm == TileForm::kOfKeys ? std::min(product.k, seen) : product.k;
+      kForm == TileForm::kWeightedTransposed ? std::max<std::int64_t>(0, row - product.offset) : 0;
+  const std::int64_t end = kForm == TileForm::kWeighted ? std::min(product.k, seen) : product.k;
   for (std::int64_t column = 0; column < columns; column += kTileColumns) {
     product_block<T, kForm, kRows>(product, row, column, begin, end);
   }
@@ -157,8 +157,8 @@ void product_rows(const TileProduct<T>& product, std::int64_t row) {
 template <TileForm kForm, typename T>
 void tile_product(const TileProduct<T>& product) {
   std::int64_t row = 0;
-  for (; row + kMostRows <= product.m; row += kMostRows) {
-    product_rows<T, kForm, kMostRows>(product, row);
+  for (; row + kMaxRows <= product.m; row += kMaxRows) {
+    product_rows<T, kForm, kMaxRows>(product, row);
   }
   for (; row + 4 <= product.m; row += 4) {
     product_rows<T, kForm, 4>(product, row);

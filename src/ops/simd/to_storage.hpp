@@ -12,7 +12,7 @@ namespace strata::ops {
 /// `value` as it is stored. A function of its own, for GCC 12 makes no vector code of a loop that
 /// has an object of a class in its body.
 template <typename T>
-T rounded(Compute<T> value) {
+T to_storage(Compute<T> value) {
   return static_cast<T>(value);
 }
 
@@ -39,7 +39,7 @@ void store_terms(T* to, std::int64_t begin, std::int64_t end, const Function& te
       }
 #pragma omp simd
       for (std::int64_t i = 0; i < count; ++i) {
-        into[i] = rounded<T>(values[i]);
+        into[i] = to_storage<T>(values[i]);
       }
     }
   }
