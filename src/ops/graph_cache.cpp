@@ -27,7 +27,7 @@ void GraphCache::run(const Key& key, const std::function<void()>& work) {
   const auto found = pieces_.find(key);
   if (found == pieces_.end() ||
       found->second.scratch != context_.cuda_resources().scratch_number()) {
-    // As it comes, so that libraries are opened, kernels loaded and scratch memory is large enough.
+    // Eagerly, so that libraries are opened, kernels loaded and scratch memory is large enough.
     work();
     pieces_[key] = {.scratch = context_.cuda_resources().scratch_number(), .graph = {}};
     return;

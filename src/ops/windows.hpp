@@ -9,12 +9,12 @@
 
 namespace strata::ops {
 
-/// Zeros behind the last element; negative where a stride leaves elements there unread.
+/// Padding after the last element; negative where a stride leaves elements unread.
 inline std::int64_t padding_behind(const WindowAxis& axis) {
   return (axis.out - 1) * axis.stride + axis.reach() - axis.in - axis.padding;
 }
 
-/// Throws std::logic_error unless the windows of `name` lie as they can.
+/// Throws std::logic_error unless the window geometry of `name` is valid.
 inline void require_axis(const WindowAxis& axis, std::string_view name) {
   require(axis.in >= 1 && axis.out >= 1 && axis.window >= 1 && axis.stride >= 1 &&
               axis.dilation >= 1 && axis.padding >= 0,

@@ -14,9 +14,9 @@
 namespace strata::ops {
 namespace {
 
-/// A thread's memory: all keys (as tiles of columns x keys) and values of a key-value head, and the
-/// queries of one tile with their scores, sums of values, largest score and sum of exponentials
-/// so far, and what a tile of keys brings the sums down by.
+/// A thread's scratch: all keys (as transposed tiles) and values of a key-value head; one tile of
+/// queries with its scores; and the state of the online softmax: accumulators, row maxima, row
+/// totals and the factors that rescale them.
 template <typename T>
 struct ForwardScratch {
   ForwardScratch(T* memory, std::int64_t keys, std::int64_t head_size) {
@@ -47,8 +47,7 @@ struct ForwardScratch {
   T* factors;
 };
 
-/// The queries of one head: query i stands behind `past` tokens and i queries. log_sums may be
-/// null.
+/// The queries of one head: query i follows `past` tokens and i queries. log_sums may be null.
 template <typename T, typename Stored>
 struct QueryHead {
   HeadRows<const Stored> queries;
@@ -95,12 +94,12 @@ T exponentials(T* x, std::int64_t count, T largest) {
   return sum_of(lanes);
 }
 
-/// Turns the scores of a tile of `rows` queries into exponentials below the largest score that each
-/// has met, and adds them up; what was summed before is brought down to it.
+/// Online softmax of a tile of `rows` queries: updates the row maxima, turns scores into
+/// exponentials relative to them, and updates the rescaled row totals.
 template <typename T>
 void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_t columns,
                   std::int64_t offset) {
-  // Of keys behind the query's, none.
+  // The causal mask: keys after the query are not visible.
   const auto visible_keys = [=](std::int64_t row) {
     return std::clamp<std::int64_t>(row + offset + 1, 0, columns);
   };
@@ -124,7 +123,7 @@ void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int6
   }
 }
 
-/// Brings sums of values down to a larger largest score.
+/// Rescales the accumulators after the row maxima grew.
 template <typename T>
 void scale_sums(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_t width) {
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -137,7 +136,7 @@ void scale_sums(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_
   }
 }
 
-/// One tile of queries from `first` on, over all tiles of keys that they see.
+/// Attends one tile of queries, from `first` on, to all visible tiles of keys.
 template <typename T, typename Stored>
 void forward_queries(const QueryHead<T, Stored>& head, const ForwardScratch<T>& scratch,
                      std::int64_t first) {
@@ -208,7 +207,7 @@ void forward(Context& context, const AttentionShape& shape, const Stored* qkv, S
   });
 }
 
-/// The capacity of a cache of keys or values. Pre: it has room for the new tokens.
+/// Returns the capacity of a key or value cache. Pre: the new tokens fit.
 std::int64_t require_cache(const AttentionShape& shape, const ConstTensorView& qkv,
                            std::int64_t past, const ConstTensorView& cache) {
   require(shape.sequences == 1, "a cache for {} sequences", shape.sequences);

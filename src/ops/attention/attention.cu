@@ -7,8 +7,7 @@
 namespace strata::ops::cuda {
 namespace {
 
-/// Brings a warp's rows to a larger largest score: weights become exponentials below it, sums and
-/// totals what they are below it.
+/// Online softmax of a warp's rows: the maximum and the total of each row, and its accumulators.
 template <int kChunks, typename C>
 struct OnlineSoftmax {
   C largest[kRowsOfWarp];
@@ -27,8 +26,9 @@ struct OnlineSoftmax {
     }
   }
 
-  /// This lane's score of row r, minus infinity where it is not seen. The first tile's first key is
-  /// seen by every row, so that the largest is a number from then on.
+  /// Takes this lane's score of row r (minus infinity where masked) and returns its weight;
+  /// rescales the accumulators when the row maximum grows. Every row sees the first key, so the
+  /// maximum is finite from the first tile on.
   __device__ C update(int r, C score) {
     C most = score;
 #pragma unroll
@@ -53,7 +53,7 @@ struct OnlineSoftmax {
   }
 };
 
-/// A block a tile of queries of one head.
+/// One block for each tile of queries of one head.
 template <int kChunks, typename Stored>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t key_count = tensors.past + queries;
   OnlineSoftmax<kChunks, C> softmax;
   for (std::int64_t key = 0; key < key_count; key += kTileRows) {
-    // All have read the last tiles.
+    // All threads have read the previous tiles.
     __syncthreads();
     load_tile<kChunks, Stored>(seen.keys, key, key_count, shape.head_size, C{1}, key_tile);
     load_tile<kChunks, Stored>(seen.values, key, key_count, shape.head_size, C{1}, value_tile);
@@ -126,7 +126,7 @@ void forward(Context& context, const char* name, const AttentionShape& shape,
   });
 }
 
-/// A thread an element of a new key and the value beside it.
+/// One thread for each element of a new key and its value.
 template <typename Stored>
 __global__ void append_kernel(std::int64_t count, AttentionShape shape, const Stored* qkv,
                               std::int64_t past, std::int64_t capacity, Stored* keys,

@@ -8,8 +8,8 @@
 namespace strata::ops {
 namespace {
 
-/// A thread's memory: all of a key-value head (keys and values as tiles of columns x keys, keys as
-/// rows too) with the gradients of keys and values, and what one tile of queries needs.
+/// A thread's scratch: a key-value head (transposed tiles of keys and values, and the keys by rows)
+/// with the gradients of its keys and values, and one tile of queries.
 template <typename T>
 struct BackwardScratch {
   BackwardScratch(T* memory, std::int64_t tokens, std::int64_t head_size) {
@@ -74,8 +74,8 @@ T row_dot(const T* a, const T* b, std::int64_t count) {
   return sum_of(lanes);
 }
 
-/// Turns a query's scores into weights, and the gradient of its weights into that of its scores,
-/// of which it sees the first `seen`.
+/// Softmax backward for one query: turns scores into weights, and gradients of weights into
+/// gradients of scores. The query sees the first `seen` keys; the rest becomes 0.
 template <typename T>
 void softmax_backward_row(T* weights, T* dscores, std::int64_t seen, T log_sum, T correction) {
   const std::int64_t count = padded(seen);
@@ -90,7 +90,7 @@ void softmax_backward_row(T* weights, T* dscores, std::int64_t seen, T log_sum, 
   clear_rest(dscores, count);
 }
 
-/// The tile of `rows` queries from `first` on by the keys from `key` on.
+/// The gradients of one tile of scores: `rows` queries from `first` on by the keys from `key` on.
 template <typename T, typename Stored>
 void backward_tile(const BackwardHead<T, Stored>& head, const BackwardScratch<T>& scratch,
                    std::int64_t first, std::int64_t rows, std::int64_t key) {
@@ -126,7 +126,7 @@ void backward_head(const BackwardHead<T, Stored>& head, const BackwardScratch<T>
   const std::int64_t width = padded(size);
   for (std::int64_t first = 0; first < head.tokens; first += kTile) {
     const std::int64_t rows = std::min(kTile, head.tokens - first);
-    // With scaled queries the scores and the gradient of the keys are scaled too.
+    // Scaling the queries also scales the scores and the gradient of the keys.
     gather_rows(head.queries.from(first), rows, size, head.scale, scratch.queries, width);
     gather_rows(head.y.from(first), rows, size, T{1}, scratch.y, width);
     gather_rows(head.dy.from(first), rows, size, T{1}, scratch.dy, width);

@@ -39,7 +39,7 @@ class LibraryPass {
     require_memory_space(context_, tensor);
     tensors_.writes(tensor, at_.*at);
   }
-  /// Whether cuDNN did it.
+  /// Whether cuDNN runs the pass.
   [[nodiscard]] bool run() {
     if (context_.cuda_resources().options().attention_kernels == LibraryKernels::kOwn) {
       return false;

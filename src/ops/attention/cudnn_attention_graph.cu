@@ -11,7 +11,7 @@ namespace {
 using Tensor = OperationGraph::Tensor;
 using Strides = std::array<std::int64_t, 3>;
 
-/// The tensors of one part's graph, by what they are.
+/// Builds the tensors of one part's graph.
 class Builder {
  public:
   Builder(const AttentionPart& part, OperationGraph& graph) : part_(part), graph_(graph) {}
@@ -52,7 +52,7 @@ class Builder {
     graph_.pointwise(how, x, b, y);
     return y;
   }
-  /// Scores of keys behind a query become `masked`.
+  /// Replaces the scores of keys after a query by `masked`.
   Tensor causal_mask(Tensor score, Tensor masked) {
     const Tensor query = scores(CUDNN_DATA_INT32);
     graph_.index(score, 2, query);
@@ -143,7 +143,7 @@ AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) 
   all.masked = build.value();
   all.one = build.value();
 
-  // Another kernel makes the corrections first: they are in memory.
+  // Another kernel computes the corrections first, so they are in memory.
   const std::int64_t size = part.head_size;
   const Tensor products_of_y =
       graph.tensor({{part.batches, part.heads, part.tokens, size},
@@ -155,7 +155,7 @@ AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) 
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products_of_y, sums_of_y);
   graph.pointwise(CUDNN_POINTWISE_MUL, sums_of_y, all.one, all.corrections);
 
-  // The weights again.
+  // Recompute the weights.
   const Tensor products = build.scores();
   graph.matmul(all.queries, all.keys, products);
   const Tensor scaled = build.scored(CUDNN_POINTWISE_MUL, products, all.scale);
@@ -164,7 +164,7 @@ AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) 
   const Tensor weights = build.scored(CUDNN_POINTWISE_EXP, below, std::nullopt);
   build.into_kv(build.turned(weights), all.dy, all.dvalues);
 
-  // Through the softmax.
+  // The gradient of the softmax.
   const Tensor dweights = build.scores();
   graph.matmul(all.dy, all.values, dweights);
   const Tensor corrected = build.scored(CUDNN_POINTWISE_SUB, dweights, all.corrections);
@@ -227,8 +227,9 @@ AttentionTensors add_attention(AttentionPass pass, const AttentionPart& part,
 
 std::optional<GraphPlan> plan_attention(AttentionPass pass, const AttentionPart& part,
                                         OperationGraph& graph, const GraphTarget& target) {
-  // A kernel that does not keep the gradients of weights adds up those of queries in any order, of
-  // which cuDNN's notes say nothing.
+  // A kernel without a buffer for the gradients of weights accumulates those of queries with
+  // atomics, in any order; cuDNN's determinism note is not reliable. We recognise the others by
+  // their workspace size.
   return graph.plan(target, [&](const GraphPlan& plan) {
     return pass == AttentionPass::kForward || plan.workspace_bytes >= part.weights() * 2;
   });

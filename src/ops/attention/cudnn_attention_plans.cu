@@ -109,7 +109,7 @@ bool CudnnAttentionPlans::run(const CudnnAttention& attention, const AttentionAd
   require(parts.has_value(), "cuDNN does not take this attention");
   for (std::int64_t part = 0; part < parts->part.parts(); ++part) {
     if (!run_part(*parts, part, at)) {
-      // What it takes once it takes again: the parts differ in their addresses alone.
+      // Parts differ only in addresses, so cuDNN supports all or none.
       require(part == 0, "cuDNN refused part {} of an attention", part);
       parts.reset();
       return false;

@@ -29,7 +29,7 @@ class RotationTable {
           std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(shape.head_size));
     }
     const double sign = rotation == Rotation::kForward ? 1.0 : -1.0;
-    // A sine and a cosine take about as long as 64 products.
+    // A sine and a cosine cost about 64 products.
     parallel_for(
         context, shape.tokens, row_grain(64 * half_), [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t token = begin; token < end; ++token) {

@@ -6,7 +6,8 @@
 namespace strata::ops::cuda {
 namespace {
 
-/// A thread a pair of elements' angle in one row, which it turns in all heads' queries and keys.
+/// One thread for each angle of one row; it rotates that pair of elements in the queries and keys
+/// of all heads.
 template <typename Stored>
 __global__ void rotary_kernel(std::int64_t count, AttentionShape shape, double theta,
                               std::int64_t offset, double sign, Stored* qkv) {

@@ -8,13 +8,13 @@
 #include "cuda/ops.hpp"
 #include "cuda/tile_product.hpp"
 
-// What cuDNN does not take. Every pass is a product of matrices that are not stored: their elements
-// are looked up in the images. A group of channels is a product of its own. Sums go over the
-// window's places in order, and over channels within each.
+// Convolutions that cuDNN does not support, as implicit GEMM: each pass is a matrix product whose
+// operands are gathered from the images, one product for each group of channels. Sums go over the
+// taps of the window in order, and over channels within each tap.
 namespace strata::ops::cuda {
 namespace {
 
-/// What the passes look up with.
+/// Index arithmetic of the passes.
 struct Images {
   explicit Images(const ConvolutionShape& whole)
       : shape(whole),
@@ -27,8 +27,7 @@ struct Images {
   std::int64_t out_channels;  ///< of a group
   std::int64_t taps;
 
-  /// The first channel of the input pixel that place `tap` of an output pixel's window sees; -1 in
-  /// the padding.
+  /// Offset of the input pixel under tap `tap` of an output pixel's window; -1 in the padding.
   __device__ std::int64_t input_at(std::int64_t out_pixel, std::int64_t tap) const {
     const std::int64_t row = visible_keys(
         shape.height, out_pixel / shape.width.out % shape.height.out, tap / shape.width.window);
@@ -40,8 +39,8 @@ struct Images {
     const std::int64_t image = out_pixel / shape.width.out / shape.height.out;
     return ((image * shape.height.in + row) * shape.width.in + column) * shape.in_channels;
   }
-  /// The first channel of the output pixel whose window has an input pixel at place `tap`; -1 where
-  /// there is none.
+  /// Offset of the output pixel whose window has an input pixel at tap `tap`; -1 where there is
+  /// none.
   __device__ std::int64_t output_at(std::int64_t in_pixel, std::int64_t tap) const {
     const std::int64_t row = window_at(shape.height, in_pixel / shape.width.in % shape.height.in,
                                        tap / shape.width.window);
@@ -60,7 +59,7 @@ struct Images {
   }
 };
 
-/// Output pixels by output channels; summed: places, then input channels. bias may be null.
+/// Output pixels x output channels, summed over taps, then input channels. bias may be null.
 template <typename T, typename To>
 struct Forward {
   Images images;
@@ -90,7 +89,7 @@ struct Forward {
   }
 };
 
-/// Input pixels by input channels; summed: places, then output channels.
+/// Input pixels x input channels, summed over taps, then output channels.
 template <typename T, typename To>
 struct BackwardInput {
   Images images;
@@ -113,13 +112,13 @@ struct BackwardInput {
   }
 };
 
-/// Output channels by places and input channels; summed: a piece of the output pixels.
+/// Output channels x (taps, input channels), summed over a piece of the output pixels.
 template <typename T>
 struct BackwardWeight {
   Images images;
   const T* x;
   const T* dy;
-  /// A gradient for each piece.
+  /// One gradient for each piece.
   Compute<T>* parts;
 
   using C = Compute<T>;
@@ -139,7 +138,7 @@ struct BackwardWeight {
   }
 };
 
-/// Calls function(To{}) with the type of a result: T, or what T is computed in.
+/// Calls function(To{}) with the type of a result: T or its compute type.
 template <typename T, typename Function>
 void with_result_type(const TensorView& result, const Function& function) {
   if (result.dtype() == kDTypeOf<T>) {
@@ -209,7 +208,7 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
                       .rows = images.out_channels,
                       .columns = images.taps * images.in_channels,
                       .summed = shape.images * shape.height.out * shape.width.out};
-  // Few elements, each a long sum: it is cut, at places that follow from the shape.
+  // Split-k: few elements with long sums. The splits depend only on the shape.
   constexpr std::int64_t kPiece = 1024;
   constexpr std::int64_t kMaxPieces = 128;
   const std::int64_t least = (product.summed + kMaxPieces - 1) / kMaxPieces;

@@ -14,7 +14,7 @@
 namespace strata::ops {
 namespace {
 
-/// Rows and columns that are swapped at a time, so that both sides stay in the cache.
+/// Rows and columns of a transposed tile; both sides stay in the cache.
 constexpr std::int64_t kBlock = 32;
 
 constexpr std::int64_t kRowGrain = 4096;

@@ -18,10 +18,10 @@
 namespace strata::ops {
 namespace {
 
-/// Channels whose results are held at once while a window's elements pass by.
+/// Channels whose results stay in registers over a window's taps.
 constexpr std::int64_t kChannels = 128;
 
-/// An integer as wide as T, so that places and values fill as many vectors.
+/// An integer as wide as T, so that indices and values use equal SIMD vectors.
 template <typename T>
 using Place = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
 
@@ -37,13 +37,13 @@ void require_shape(const PoolingShape& shape) {
   }
 }
 
-/// The windows along one axis that see an element, and where in them it stands.
+/// A window along one axis that covers an element, and the element's index in it.
 struct CoveringWindow {
   std::int64_t out = 0;
   std::int64_t place = 0;
 };
 
-/// For every element of an axis, in the order of the windows.
+/// The covering windows of every element of an axis, in order.
 std::vector<std::vector<CoveringWindow>> covering_windows(const WindowAxis& axis) {
   std::vector<std::vector<CoveringWindow>> result(static_cast<std::size_t>(axis.in));
   for (std::int64_t out = 0; out < axis.out; ++out) {
@@ -72,7 +72,7 @@ void for_each_run(Context& context, std::int64_t rows, std::int64_t columns, std
                });
 }
 
-/// What the windows along one axis see.
+/// The in-image part of every window along one axis.
 std::vector<WindowPart> parts_of(const WindowAxis& axis) {
   std::vector<WindowPart> parts;
   for (std::int64_t out = 0; out < axis.out; ++out) {
@@ -81,7 +81,7 @@ std::vector<WindowPart> parts_of(const WindowAxis& axis) {
   return parts;
 }
 
-/// The parts of images that windows see.
+/// The in-image parts of all windows.
 class Windows {
  public:
   explicit Windows(const PoolingShape& shape)
@@ -136,15 +136,15 @@ void take_larger(const T* x, std::int64_t place, std::int64_t count, Largest<C>&
   for (std::int64_t c = 0; c < count; ++c) {
     const C value = static_cast<C>(x[c]);
     const C before = values[c];
-    // A NaN is larger than any number, and the first NaN stays.
+    // NaNs propagate: the first NaN is the maximum.
     const bool larger = !(value <= before) & (before == before);
     values[c] = larger ? value : before;
     places[c] = larger ? here : places[c];
   }
 }
 
-/// dx[pixel] = the sum, in the order of the windows that see it, of what term_of(offset in dy,
-/// place along both axes) gives for each channel behind that offset.
+/// dx[pixel] = the sum over its covering windows, in order, of term_of(offset in dy, windows along
+/// both axes), which gives the term of each channel from that offset on.
 template <typename T, typename Function>
 void sum_over_windows(Context& context, const PoolingShape& shape, T* dx, const Function& term_of) {
   using C = Compute<T>;

@@ -60,7 +60,7 @@ std::vector<GraphDescriptor> GraphDescriptor::get(cudnnBackendAttributeName_t na
 bool GraphDescriptor::finish_as_candidate() const {
   const bool is_good = library_->finalize(raw()) == CUDNN_STATUS_SUCCESS;
   if (!is_good) {
-    // Else the next launch would be taken for what failed in the library.
+    // Clears the sticky error, which the next launch would report.
     static_cast<void>(cudaGetLastError());
   }
   return is_good;

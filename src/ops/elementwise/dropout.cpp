@@ -19,7 +19,7 @@
 namespace strata::ops {
 namespace {
 
-// Words are made this many at a time; a multiple of a Philox block's four.
+// Random words that are generated at a time; a multiple of a Philox block's four.
 constexpr std::int64_t kWords = 1024;
 constexpr std::int64_t kBlock = 4;
 
@@ -28,7 +28,7 @@ struct Choice {
   std::uint32_t threshold;
 };
 
-/// Consecutive elements of one row: the first has the number `element`.
+/// Consecutive elements of one row, numbered from `element`.
 template <typename T>
 void drop_run(const Choice& choice, std::int64_t row, std::int64_t element, std::int64_t length,
               Compute<T> scale, const T* x, T* y, std::uint8_t* mask) {
@@ -57,7 +57,7 @@ void require_probability(double probability) {
 }  // namespace
 
 void set_sample_origin(Context& context, std::int64_t sample) {
-  // On the CPU every call is given its samples' numbers.
+  // On the CPU every call gets its sample numbers as arguments.
   static_cast<void>(run_on_gpu<cuda::set_sample_origin>(context, sample));
 }
 
@@ -72,7 +72,7 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
   }
   const std::int64_t rows = x.shape().rank() == 0 ? 1 : x.shape()[0];
   const std::int64_t n = x.count() / rows;
-  // What lies side by side in the whole: a row, or where columns are cut its part of each.
+  // A run of elements that are contiguous in the full tensor: a row, or the slice's part of it.
   const std::int64_t run = columns.of == 0 ? n : x.shape().back();
   require(columns.first >= 0 && (columns.of == 0 || columns.first + run <= columns.of),
           "dropout of columns [{}, {}) of {}", columns.first, columns.first + run, columns.of);

@@ -33,14 +33,14 @@ void add_elements(Context& context, const ConstTensorView& x, const TensorView& 
   });
 }
 
-/// The float towards zero, its last bit set where something was cut off: what comes of it when it
-/// is rounded once more is as if the double had been.
+/// Rounds to odd: truncates, and sets the last bit if inexact, so that a second rounding gives the
+/// double's correctly rounded value.
 float rounded_to_odd(double value) {
   const auto near = static_cast<float>(value);
   const auto exact = static_cast<double>(near);
   const auto bits = std::bit_cast<std::uint32_t>(near);
   const std::uint32_t cut = bits - (std::fabs(exact) > std::fabs(value) ? 1U : 0U);
-  // A NaN equals nothing, and stays as it is.
+  // NaNs compare unequal and stay as they are.
   const bool inexact = exact < value || exact > value;
   return std::bit_cast<float>(inexact ? cut | 1U : bits);
 }
@@ -68,7 +68,7 @@ void convert_elements(Context& context, const ConstTensorView& x, const TensorVi
   });
 }
 
-/// What a row of add_bias_residual() reads; bias and residual may be null.
+/// Inputs of a row of add_bias_residual(); bias and residual may be null.
 template <typename From, typename T>
 struct BiasResidualRow {
   const From* sum = nullptr;

@@ -31,7 +31,7 @@ struct Convert {
   template <typename From, typename To>
   __device__ void operator()(From x, To& y) const {
     if constexpr (std::is_same_v<From, double> && std::is_same_v<To, __nv_bfloat16>) {
-      // At once: rounded to float first, a number next to a tie would become one.
+      // Directly: rounding to float first would double-round.
       y = __double2bfloat16(x);
     } else {
       y = to_storage<To>(static_cast<Compute<To>>(value_of(x)));
@@ -39,7 +39,7 @@ struct Convert {
   }
 };
 
-/// A thread kWidth elements of a row. bias and residual may be null.
+/// One thread for kWidth elements of a row. bias and residual may be null.
 template <int kWidth, typename From, typename T>
 __global__ void bias_residual_kernel(std::int64_t count, std::int64_t columns, const From* sum,
                                      const T* bias, const T* residual, T* y) {

@@ -29,7 +29,7 @@ void softmax_row(const T* x, std::int64_t n, T* y) {
       y[i] *= inverse;
     }
   } else {
-    // y has no room for a power that is not rounded: each is made twice.
+    // y cannot hold unrounded exponentials, so each is computed twice.
     const C inverse = static_cast<C>(1.0 / simd_sum<C>(n, power));
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {

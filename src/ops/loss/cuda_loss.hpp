@@ -12,22 +12,21 @@
 #include "cuda/rows.hpp"
 #include "loss/row_loss.hpp"
 
-// What operations that give a loss share. Included by .cu files alone.
+// Shared by the losses' GPU kernels. Included by .cu files alone.
 namespace strata::ops::cuda {
 
-/// What a row's softmax follows from, the same in all of its threads.
+/// Softmax statistics of a row, the same in all threads.
 template <typename C>
 struct RowPeak {
   C largest;
   /// Of exp(element - largest); NaN where the row has one.
   double sum;
-  /// The first element that is the largest; among NaNs none, which is the row's length.
+  /// Index of the first maximum; the row's length with NaNs.
   std::int64_t first;
 };
 
-/// Reads the row once: a thread carries the largest of its elements so far and its sum, which is
-/// scaled anew where a larger one comes. Source: Milakov, Gimelshein, "Online normalizer
-/// calculation for softmax", arXiv 1805.02867.
+/// Online softmax: reads the row once; a thread rescales its sum when its maximum grows. Source:
+/// Milakov, Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
 template <int kSize, typename T>
 __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T* x,
                                        std::int64_t columns) {
@@ -52,7 +51,7 @@ __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T
         at = value_of(chunk.at[i]) == highest ? first + i : at;
       }
     }
-    // The difference of two infinities would not be a number.
+    // Avoids inf - inf.
     const C from = largest == least ? C{0} : largest;
 #pragma unroll
     for (int i = 0; i < kWide<T>; ++i) {
@@ -66,8 +65,8 @@ __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T
 }
 
 /// to[i] = value(i, x[i]) for a row, with 16-byte stores from the first multiple of 16 in `to` on.
-/// `to` may be x. From the last elements to the first: the last ones were read last, and are the
-/// likeliest to be in the cache still.
+/// `to` may be x. Goes from the last elements to the first: the last are the likeliest to be in the
+/// cache.
 template <int kSize, typename T, typename Function>
 __device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std::int64_t columns,
                         const Function& value) {
@@ -92,8 +91,8 @@ __device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std
   }
 }
 
-/// Rows of more bytes are given to blocks of kLongRowThreads: the fewer rows are worked on at the
-/// same time, the surer one is still in the cache when it is read again.
+/// Longer rows take blocks of kLongRowThreads: with fewer rows in flight, a row is likelier to be
+/// in the cache when it is read again.
 inline constexpr std::int64_t kLongRowBytes = 16 * 1024;
 /// A thread of the largest blocks has too few registers for float64.
 template <typename T>
@@ -112,8 +111,8 @@ void for_each_logit_row(Context& context, const char* name, const Rows& shape,
   }
 }
 
-/// The rows' losses, each thread every kThreads-th and then in a tree, and the first bad label; no
-/// targets: null. One block.
+/// Sums the rows' losses (each thread every kThreads-th row, then a tree) and finds the first bad
+/// label; targets may be null. One block.
 __global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losses,
                                          const std::int64_t* targets, std::int64_t classes,
                                          LossSums* sums) {
@@ -129,7 +128,7 @@ __global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losse
     }
   }
   loss = threads.sum(loss);
-  // Whole numbers, which a double holds exactly.
+  // A double holds these integers exactly.
   correct = static_cast<std::int64_t>(threads.sum(static_cast<double>(correct)));
   bad = threads.smallest(bad);
   if (threadIdx.x == 0) {
@@ -140,7 +139,8 @@ __global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losse
 
 static_assert(sizeof(LossSums) == kLossElements * sizeof(std::int64_t));
 
-/// Adds up what the rows gave; `losses` and `targets`, which may be null, are device memory.
+/// Writes `sums` from the rows' losses; `losses` and `targets`, which may be null, are device
+/// memory.
 inline void write_sums(Context& context, std::int64_t rows, const RowLoss* losses,
                        const std::int64_t* targets, std::int64_t classes, const TensorView& sums) {
   launch(context, "adding losses", {1, kThreads, 0}, write_sums_kernel, rows, losses, targets,

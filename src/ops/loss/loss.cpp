@@ -65,7 +65,7 @@ RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t la
     }
     gradient[label] -= scale;
   } else {
-    // The gradient has no room for a power that is not rounded: each is made twice.
+    // The gradient cannot hold unrounded exponentials, so each is computed twice.
     const C factor = factor_of(simd_sum<C>(classes, power));
 #pragma omp simd
     for (std::int64_t i = 0; i < classes; ++i) {

@@ -40,9 +40,9 @@ std::int64_t piece(std::int64_t count, std::int64_t largest) {
   return std::min(count, (even + kWidth - 1) / kWidth * kWidth);
 }
 
-/// The tiles of c that are computed one at a time, each by one thread. They follow from the extents
-/// and the options alone (design law 1), for an element's bits depend on the shape of its tile:
-/// oneDNN may cut a sum over k by the tile's rows and columns. The sizes are a measured balance.
+/// The tiles of c, each computed by one thread. They depend only on the extents and options (design
+/// law 1), because an element's bits depend on the shape of its tile: oneDNN may block a sum over k
+/// by the tile's rows and columns. The sizes are a measured compromise.
 class Tiles {
  public:
   Tiles(const Extents& extents, Transpose transpose_b) : extents_(extents) {
@@ -104,7 +104,7 @@ Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const Con
   return extents;
 }
 
-/// A tensor that is given beside a product's c: empty, or like it.
+/// An optional tensor of a product with c's dtype and shape.
 void require_beside(const ConstTensorView& tensor, const ConstTensorView& c, const char* what) {
   if (!tensor.empty()) {
     require_like(tensor, c.dtype(), c.shape(), what);
@@ -134,7 +134,7 @@ void require_options(const ConstTensorView& c, const MatmulOptions& options) {
           "a product in the place of what its activation is applied to");
 }
 
-/// A block of a stored matrix, with the bytes from one of its rows to the next.
+/// A block of a stored matrix with its row stride in bytes.
 template <typename Byte>
 struct Block {
   Byte* data = nullptr;
@@ -150,7 +150,7 @@ void copy_block(const Block<Byte>& from, const Block<std::byte>& to, std::int64_
   }
 }
 
-/// Where a product's operands lie, of the key's dtypes; bias may be null.
+/// Addresses of a product's operands, of the key's dtypes; bias may be null.
 struct ProductOperands {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
@@ -158,7 +158,7 @@ struct ProductOperands {
   std::byte* c = nullptr;
 };
 
-/// A product that oneDNN does, tile by tile.
+/// A product by oneDNN, tile by tile.
 class TiledProduct {
  public:
   TiledProduct(const Extents& extents, DType operands, DType result, const ProductOperands& at,
@@ -217,7 +217,7 @@ class TiledProduct {
       copy_block(c, staged_c, rows, row_bytes);
     }
     std::byte* const result = stage_c_ ? staged_c.data : c.data;
-    // The library has one type of address for what it reads and what it writes.
+    // oneDNN takes non-const pointers for inputs too.
     const std::array<std::byte*, 4> part{const_cast<std::byte*>(a_of(tile, staging)),
                                          const_cast<std::byte*>(b_of(tile)), result,
                                          const_cast<std::byte*>(bias_of(tile))};
@@ -232,7 +232,7 @@ class TiledProduct {
     }
   }
 
-  /// Rows of op(a), brought together in `staging` where they have gaps.
+  /// Rows of op(a), packed into `staging` where they have gaps.
   [[nodiscard]] const std::byte* a_of(std::int64_t tile, std::byte* staging) const {
     const std::int64_t bytes = size_bytes(key_.operands);
     const bool turned = key_.transpose_a == Transpose::kYes;

@@ -19,7 +19,7 @@ CublasLtProducts& library_of(Context& context) {
   return *library;
 }
 
-/// Adds a bias, and takes relu where it is asked for, behind a product.
+/// Adds the options' bias, and applies their ReLU, after a product.
 void add_bias(Context& context, const MatmulOptions& options, const TensorView& c) {
   constexpr const char* kName = "a product's bias";
   with_device_type(options.bias.dtype(), [&]<typename Bias>(Bias) {
@@ -32,9 +32,9 @@ void add_bias(Context& context, const MatmulOptions& options, const TensorView& 
   });
 }
 
-/// The epilogue that does most of what is asked for of those that the library has a kernel with.
-/// GELU and its gradient are an approximation whose error is documented nowhere, so they are the
-/// library's among bfloat16 alone. Its relu, a maximum with 0, does not say what becomes of a NaN.
+/// The most complete epilogue for which the library has a kernel. The library's GELU and its
+/// gradient are approximations of undocumented error, so only bfloat16 products use them. Its ReLU,
+/// a maximum with 0, does not specify NaNs and is not used.
 cublasLtEpilogue_t epilogue_of(CublasLtProducts& library, CublasLtProduct product,
                                const MatmulOptions& options) {
   const bool same_types = product.operands == product.result;
@@ -64,11 +64,11 @@ struct ProductTensors {
   const ConstTensorView& a;
   const ConstTensorView& b;
   const TensorView& c;
-  /// What the library makes: c, or the argument of a gelu behind it.
+  /// The library's output: c, or the argument of a separate GELU.
   const TensorView& made;
 };
 
-/// What the library does of a product.
+/// The part of a product that the library computes.
 void multiply(Context& context, const CublasLtProduct& product, const ProductTensors& tensors,
               const MatmulOptions& options) {
   ProductAddresses at;
@@ -102,7 +102,7 @@ void multiply(Context& context, const CublasLtProduct& product, const ProductTen
   aligned.finish();
 }
 
-/// What the options ask for and the epilogue has not done; `made` holds what the product gave.
+/// The options that the epilogue does not cover; `made` holds the product.
 void finish(Context& context, const MatmulOptions& options, cublasLtEpilogue_t epilogue,
             const TensorView& made, const TensorView& c) {
   if (!options.bias.empty() && !has_bias(epilogue)) {

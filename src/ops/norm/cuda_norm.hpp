@@ -11,11 +11,12 @@
 #include "cuda/rows.hpp"
 #include "norm/center.hpp"
 
-// Layer norm and RMS norm are one frame: a row is scaled to a deviation of one, about its mean or
-// about zero. Included by .cu files alone.
+// Layer norm and RMS norm on GPUs: both scale a row to unit deviation, measured from its mean or
+// from zero; row_norm.hpp does the same on the CPU. With Center::kZero `means` is null and not
+// read. Included by .cu files alone.
 namespace strata::ops::cuda {
 
-/// xhat, an element of a row as the norm sees it.
+/// The normalised element xhat.
 template <typename C>
 struct Normalise {
   C mean;
@@ -24,7 +25,7 @@ struct Normalise {
   __device__ C operator()(C x) const { return (x - mean) * rstd; }
 };
 
-/// The rows; about zero, `means` is null.
+/// The normalised rows.
 template <typename T, Center kCenter>
 struct Normalised {
   using C = Compute<T>;
@@ -45,7 +46,7 @@ __device__ Wide<T> operand_at(const T* row, int columns, int first) {
   return chunk_at(row, columns, first, to_storage<T>(Compute<T>{0}));
 }
 
-/// y = xhat weight + bias. `bias` may be null; about zero, so are bias and `means`.
+/// y = xhat weight + bias. `bias` may be null.
 template <typename T, Center kCenter>
 struct NormForward {
   using C = Compute<T>;
@@ -65,8 +66,7 @@ struct NormForward {
     const double count = static_cast<double>(columns);
     C mean{0};
     if constexpr (kCenter == Center::kMean) {
-      // A pass of its own: the difference of two large sums would lose the variance of a narrow
-      // row.
+      // A second pass: the difference of two large sums would lose the variance of a narrow row.
       C part{0};
       for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
         const Wide<T> chunk = from.chunk(number, first);
@@ -108,8 +108,8 @@ struct NormForward {
   }
 };
 
-/// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), where g = dy weight; mean(g) is left out
-/// about zero. `addend` may be null, and dx may be dy or it.
+/// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), where g = dy weight; Center::kZero leaves
+/// mean(g) out. `addend` may be null; dx may be dy or `addend`.
 template <typename T, Center kCenter>
 struct NormBackwardInput {
   using C = Compute<T>;
@@ -161,7 +161,7 @@ struct NormBackwardInput {
   }
 };
 
-/// dy xhat, of which a weight's gradient is the sum over the rows.
+/// dy xhat, whose sum over rows is the gradient of the weight.
 template <typename T, Center kCenter>
 struct WeightTerm {
   Normalised<T, kCenter> rows;
@@ -173,7 +173,7 @@ struct WeightTerm {
   }
 };
 
-/// Without a mean, about zero; `bias` may be empty.
+/// `bias` may be empty.
 template <Center kCenter>
 void norm_forward(Context& context, const char* name, const ConstTensorView& x,
                   const ConstTensorView& weight, const ConstTensorView& bias, double epsilon,

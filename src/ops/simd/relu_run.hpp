@@ -8,7 +8,7 @@
 
 namespace strata::ops {
 
-/// elements[i] = relu(elements[i]). Done here and not by oneDNN, whose relu turns a NaN into 0.
+/// elements[i] = relu(elements[i]). Not oneDNN's ReLU, which turns NaNs into 0.
 template <typename T>
 void relu_run(T* elements, std::int64_t count) {
 #pragma omp simd
