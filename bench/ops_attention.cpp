@@ -6,6 +6,7 @@
 #include <benchmark/benchmark.h>
 
 #include "strata/ops/attention.hpp"
+#include "strata/ops/context.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
 
 namespace {

@@ -6,6 +6,7 @@
 
 #include "strata/device/buffer.hpp"
 #include "strata/ops/batch_norm.hpp"
+#include "strata/ops/context.hpp"
 #include "strata/ops/convolution.hpp"
 #include "strata/ops/group_norm.hpp"
 #include "strata/ops/pooling.hpp"

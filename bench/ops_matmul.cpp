@@ -5,6 +5,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
 namespace {

@@ -23,7 +23,7 @@ class Arena final : public nn::GradientSink {
       : memory_(device::Device::cpu(), elements * 4),
         gradients_(memory_.view(0, Shape{elements}, DType::kFloat32)) {}
 
-  Target target(std::int64_t m) override {
+  Target begin_microbatch(std::int64_t m) override {
     return {gradients_, m == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd};
   }
   bool acts_on(std::int64_t /*m*/, std::int64_t /*layer*/) const override { return false; }
@@ -83,14 +83,15 @@ void train(benchmark::State& state, const Task& task) {
     }
     const pipeline::Schedule schedule =
         pipeline::make_schedule(pipeline::ScheduleKind::k1f1b, 1, task.microbatches);
+    comm::ProgressEngine engine;
     comm::ShardGroup shards(1);
-    nn::Stage stage(context, shards, model,
+    nn::Stage stage(context, engine, shards, model,
                     {.layers = all,
                      .pass = {.microbatch = task.microbatch},
                      .slots = pipeline::slots_for(schedule, 0),
                      .order = nn::BackwardOrder::kFused},
                     weights);
-    pipeline::Executor executor(stage, group);
+    pipeline::Executor executor(stage, group, engine);
     Arena arena(layout.elements);
     Samples samples(task.microbatch, task.features);
     for (auto _ : state) {

@@ -1,4 +1,4 @@
-# Libraries from the distribution. jobs/install-packages.sh lists their Debian packages.
+# Libraries from the distribution. jobs/setup/install-packages.sh lists their Debian packages.
 find_package(PkgConfig REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
 find_package(OpenMP REQUIRED COMPONENTS CXX)

@@ -9,6 +9,20 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
+# Compilers are called through ccache where it is installed. -DCMAKE_CXX_COMPILER_LAUNCHER= leaves it out, for nvcc too.
+find_program(STRATA_CCACHE ccache)
+if(STRATA_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${STRATA_CCACHE})
+endif()
+if(NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+endif()
+if(CMAKE_CXX_COMPILER_LAUNCHER)
+  message(STATUS "Compiler cache: ${CMAKE_CXX_COMPILER_LAUNCHER}")
+else()
+  message(STATUS "Compiler cache: none")
+endif()
+
 # -Wrestrict: GCC 12 warns falsely inside std::string (its bug 105651).
 add_library(strata_options INTERFACE)
 target_compile_options(strata_options INTERFACE

@@ -25,7 +25,7 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
 step="installing packages"
 say "1/4 packages"
-jobs/install-packages.sh
+jobs/setup/install-packages.sh
 
 step="building"
 say "2/4 build, into build/release"
@@ -89,7 +89,7 @@ if [ ${#files[@]} -eq 2 ]; then
   "$strata" data import --format=idx --images "${files[0]}" --labels "${files[1]}" --split=0.8,0.2 --output="$data" --overwrite |
     tee data/import.txt
 else
-  jobs/file-kinds.pl >data/file-kinds.csv
+  jobs/setup/file-kinds.pl >data/file-kinds.csv
   "$strata" data import --format=csv --files data/file-kinds.csv --label=kind --split=0.8,0.2 --output="$data" --overwrite
 fi
 "$strata" data inspect "$data/train.h5"

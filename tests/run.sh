@@ -4,7 +4,11 @@
 #                           UndefinedBehaviorSanitizer, and under ThreadSanitizer; operations built
 #                           for AVX-512, where the CPU has it; clang-format
 #   tests/run.sh --quick    the release build's tests alone
-#   tests/run.sh --tidy     all that the first does, and clang-tidy on the sources
+#   tests/run.sh --tidy     clang-tidy on the sources too
+#   tests/run.sh --no-install
+#                           installs no packages and says which are missing
+# Options are combined as in "tests/run.sh --quick --no-install". The summary says how long each build and each set of
+# tests took. Where ccache is installed, compilers are called through it.
 # STRATA_DATA_DIR names a directory with data sets (mnist-10k/t10k-images-idx3-ubyte.gz, ...); tests that need one are
 # skipped, with a line, where it is not set. STRATA_TEST_JOBS: processes that build and test; default: the cores.
 set -uo pipefail
@@ -12,12 +16,15 @@ cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.." || exit 1
 
 quick=no
 tidy=no
-case "${1:-}" in
-  "") ;;
-  --quick) quick=yes ;;
-  --tidy) tidy=yes ;;
-  *) echo "run.sh: there is no option \"$1\"; give nothing, --quick or --tidy" >&2; exit 2 ;;
-esac
+list=()
+for option in "$@"; do
+  case "$option" in
+    --quick) quick=yes ;;
+    --tidy) tidy=yes ;;
+    --no-install) list=(--list) ;;
+    *) echo "run.sh: there is no option \"$option\"; give any of --quick, --tidy and --no-install" >&2; exit 2 ;;
+  esac
+done
 jobs=${STRATA_TEST_JOBS:-$(nproc)}
 passed=0
 failed=0
@@ -26,12 +33,16 @@ summary=()
 failures=()
 wrap=()  # what builds and tests run under
 
-say() { printf '\n== %s\n' "$*"; }
+# say PART...: begins a part.
+say() {
+  printf '\n== %s\n' "$*"
+  began=$SECONDS
+}
 count() {  # count NAME PASSED FAILED SKIPPED
   passed=$((passed + $2))
   failed=$((failed + $3))
   skipped=$((skipped + $4))
-  summary+=("$(printf '%-28s %5d passed %4d failed %4d skipped  at %d s' "$1" "$2" "$3" "$4" $SECONDS)")
+  summary+=("$(printf '%-28s %5d passed %4d failed %4d skipped  %5d s' "$1" "$2" "$3" "$4" $((SECONDS - began)))")
 }
 
 # build PRESET [CMAKE ARGUMENT...] -- [TARGET...]
@@ -48,7 +59,8 @@ build() {
   cmake --preset "$preset" "${settings[@]}" >"build/$preset.log" 2>&1 || { tail -n 20 "build/$preset.log"; return 1; }
   local targets=()
   [ $# -eq 0 ] || targets=(--target "$@")
-  "${wrap[@]}" cmake --build "build/$preset" --parallel "$jobs" "${targets[@]}"
+  "${wrap[@]}" cmake --build "build/$preset" --parallel "$jobs" "${targets[@]}" || return 1
+  summary+=("$(printf '%-28s %44d s' "build $preset" $((SECONDS - began)))")
 }
 
 # run_ctest NAME PRESET [CTEST ARGUMENT...]: runs ctest and counts what its report says.
@@ -88,7 +100,7 @@ check() {
 }
 
 say "packages"
-jobs/install-packages.sh tests || exit 1
+jobs/setup/install-packages.sh "${list[@]}" tests || exit 1
 mkdir -p build
 
 # MPI tests start more ranks than this machine may have cores.
@@ -160,8 +172,8 @@ if [ $quick = no ]; then
   wrap=()
   avx512
   check clang-format formatted
-  [ $tidy = no ] || check clang-tidy tidied
 fi
+[ $tidy = no ] || check clang-tidy tidied
 
 say "summary"
 printf '%s\n' "${summary[@]}"

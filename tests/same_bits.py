@@ -131,7 +131,7 @@ def gather_sources(directory):
     subprocess.run(["tar", "-xf", data / "cifar10-images/cifar10-jpg.tar.xz", "-C", directory, "--wildcards",
                     "*/00[0-3]?.jpg"], check=True)
     with open(directory / "file-kinds.csv", "wb") as table:
-        subprocess.run([JOBS / "file-kinds.pl"], check=True, stdout=table, stderr=subprocess.DEVNULL)
+        subprocess.run([JOBS / "setup" / "file-kinds.pl"], check=True, stdout=table, stderr=subprocess.DEVNULL)
     chance = random.Random(1)
     rows = ["a,b,y"]
     for _ in range(2000):

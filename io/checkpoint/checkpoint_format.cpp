@@ -6,8 +6,11 @@
 #include <tuple>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
+#include "strata/core/text.hpp"
 
 #include "checkpoint/checkpoint_slices.hpp"
 

@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
@@ -105,7 +107,7 @@ Checkpoint::Checkpoint(fs::path directory, std::int64_t step, nlohmann::json met
                        std::vector<PartRecord> parts)
     : directory_(std::move(directory)),
       step_(step),
-      metadata_(std::move(metadata)),
+      metadata_(std::make_unique<nlohmann::json>(std::move(metadata))),
       parts_(std::move(parts)),
       open_parts_(std::make_unique<OpenParts>()) {
   for (TensorParts& tensor : covered_tensors(parts_)) {
@@ -256,8 +258,8 @@ std::string Checkpoint::describe() const {
   }
   std::string text = fmt::format("checkpoint {}\nstep {}\npart files {}, {}\n", directory_.string(),
                                  step_, parts_.size(), bytes_text(file_bytes));
-  if (metadata_.is_object()) {
-    for (const auto& [key, value] : metadata_.items()) {
+  if (metadata_->is_object()) {
+    for (const auto& [key, value] : metadata_->items()) {
       text += fmt::format("{} = {}\n", key, summary_of(value));
     }
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <nlohmann/json.hpp>
 #include <sys/statvfs.h>
 #include <unistd.h>
 

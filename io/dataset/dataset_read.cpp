@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/hash.hpp"
+#include "strata/core/text.hpp"
 
 #include "dataset/dataset_format.hpp"
 

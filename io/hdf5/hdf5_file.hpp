@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <hdf5.h>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"

@@ -2,6 +2,10 @@
 #include <array>
 #include <cstring>
 
+#include <nlohmann/json.hpp>
+
+#include "strata/core/text.hpp"
+
 #include "hdf5/hdf5_internal.hpp"
 
 namespace strata::io::hdf5 {

@@ -11,6 +11,7 @@
 
 #include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
+#include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
 #include "strata/ops/instruction_set.hpp"
 
@@ -24,25 +25,110 @@ constexpr const char* kUsage =
     R"(strata trains neural networks on grids of MPI ranks.
 
   strata train CONFIG.ini [--section.key=value ...] [--dry-run]   train; --run.resume=auto continues
-  strata evaluate CONFIG.ini [--section.key=value ...]            loss and accuracy of the newest checkpoint; --classes: of
-                                                                  each class, --confusion=FILE.csv: who is taken for whom
-  strata generate CONFIG.ini [--prompt=TEXT ...]                  text from a language model (--help lists the options)
-  strata data import --format=FORMAT ... --output=DIR             make a data set (--help lists the options)
-  strata data inspect DIR/train.h5 [--verify]                     show a data set; read and check every byte;
-                                                                  --contact-sheet=FILE.png: a picture of 64 of its images,
-                                                                  or of --samples=N
+  strata evaluate RUN|CONFIG.ini [--section.key=value ...]        loss and accuracy of the newest checkpoint
+  strata generate RUN|CONFIG.ini [--prompt=TEXT ...]              text from a language model
+  strata data import --format=FORMAT ... --output=DIR             make a data set
+  strata data inspect DIR/train.h5 [--verify]                     show a data set, or check every byte
   strata checkpoint inspect DIR                                   list what a checkpoint holds
   strata checkpoint verify DIR                                    read and check every byte
   strata doctor                                                   check the node and, under mpirun or srun, the launch
-  strata train --help                                             every setting with its default
+  strata help [COMMAND]                                           this text, or that of a command
   strata --version
+
+Each command explains its options: strata COMMAND --help. strata train --help lists every setting.
 
 Exit codes: 0 done; 2 wrong use or config; 3 bad or missing data; 4 bad checkpoint; 5 a peer or device failed;
 6 diverged; 75 stopped on request with a checkpoint written, submit again to go on.
 )";
 
+constexpr const char* kTrainHelp =
+    R"(strata train CONFIG.ini [--section.key=value ...] [--dry-run]
+
+Trains on as many ranks as mpirun or srun started, and writes config.ini, log.txt, metrics.jsonl and checkpoints into
+run.dir. A setting of the command line wins over the file's; of one given twice, the last wins.
+
+  --run.resume=auto    continues from the newest good checkpoint, on any grid
+  --dry-run            prints the plan without training; alone, for the grid that the settings name
+)";
+
+constexpr const char* kEvaluateHelp =
+    R"(strata evaluate RUN|CONFIG.ini [--classes] [--confusion=FILE.csv] [--section.key=value ...]
+
+Prints loss and accuracy of the newest good checkpoint on data.test, or on data.train where data.test is empty. RUN is a
+run's directory. Runs on any number of ranks that the checkpoint's lanes, layers and shards allow, with the same numbers.
+
+  --data.test=FILE       the data set to evaluate on
+  --classes              accuracy of each class, and what it is taken most for
+  --confusion=FILE.csv   who is taken for whom
+)";
+
+constexpr const char* kDataInspectHelp =
+    R"(strata data inspect FILE.h5 ... [--verify] [--contact-sheet=FILE.png [--samples=N]]
+
+Shows what data sets hold.
+
+  --verify                  reads every byte and compares it with its checksum
+  --contact-sheet=FILE.png  a picture of a data set's first images
+  --samples=N               how many (default 64)
+)";
+
+constexpr const char* kCheckpointInspectHelp =
+    R"(strata checkpoint inspect DIR
+
+Lists the metadata and the tensors of a checkpoint; of a run's directory, of its newest one.
+)";
+
+constexpr const char* kCheckpointVerifyHelp =
+    R"(strata checkpoint verify DIR
+
+Reads every byte of a checkpoint, or of a run's newest one, and compares it with its checksum.
+)";
+
+constexpr const char* kDoctorHelp =
+    R"(strata doctor
+
+Checks the node and, under mpirun or srun, the launch: cores, GPUs, libraries, executables. Ends with exit code 5 where
+something is wrong.
+)";
+
+constexpr const char* kHelpHelp =
+    R"(strata help [COMMAND]      what the program does, or a command
+strata help reference      the page docs/configuration.md
+)";
+
+struct Help {
+  std::string command;
+  std::string text;
+};
+
+/// What "--help" prints: the text of the command that the arguments name, of all below a name that
+/// several share, else the program's.
+std::string help_of(Arguments arguments) {
+  const std::vector<Help> all{{"train", kTrainHelp + config_help()},
+                              {"evaluate", kEvaluateHelp},
+                              {"generate", generate_help()},
+                              {"data import", import_help()},
+                              {"data inspect", kDataInspectHelp},
+                              {"checkpoint inspect", kCheckpointInspectHelp},
+                              {"checkpoint verify", kCheckpointVerifyHelp},
+                              {"doctor", kDoctorHelp},
+                              {"help", kHelpHelp}};
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  const std::string both = arguments.size() < 2 ? first : first + " " + arguments[1];
+  std::string text;
+  for (const Help& help : all) {
+    if (help.command == both) {
+      return help.text;
+    }
+    if (help.command == first || help.command.starts_with(first + " ")) {
+      text += (text.empty() ? "" : "\n") + help.text;
+    }
+  }
+  return text.empty() ? kUsage : text;
+}
+
 void report(const std::string& message) {
-  fmt::print(stderr, "strata: {}\n", message);
+  print_error(fmt::format("strata: {}\n", message));
 }
 
 /// Runs a command of one process.
@@ -101,22 +187,33 @@ int run(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const std::string command = arguments.empty() ? "" : arguments.front();
   const Arguments rest = Arguments(arguments).subspan(arguments.empty() ? 0 : 1);
-  const bool wants_help = std::find(rest.begin(), rest.end(), "--help") != rest.end();
-
+  if (command == "help" && !rest.empty() && rest.front() == "reference") {
+    fmt::print("{}", config_reference());
+    return 0;
+  }
+  if (std::any_of(arguments.begin(), arguments.end(),
+                  [](const auto& word) { return word == "--help" || word == "-h"; })) {
+    fmt::print("{}", help_of(arguments));
+    return 0;
+  }
+  if (command == "help") {
+    fmt::print("{}", help_of(rest));
+    return 0;
+  }
+  if (command == "--version") {
+    fmt::print("{}instruction set: {}\n", versions_text(versions()),
+               name_of(ops::native_instruction_set()));
+    return 0;
+  }
+  if (command == "train" || (command == "data" && !rest.empty() && rest.front() == "import")) {
+    // They write files, and go on where nobody reads what they print. Other commands end.
+    std::signal(SIGPIPE, SIG_IGN);
+  }
   if (command == "train" || command == "evaluate" || command == "generate") {
-    if (wants_help && command != "generate") {
-      fmt::print("{}{}", kUsage, config_help());
-      return 0;
-    }
     const auto on_ranks = command == "train"      ? train_command
                           : command == "evaluate" ? evaluate_command
                                                   : generate_command;
     return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi) { return on_ranks(mpi, rest); });
-  }
-  const bool own_help = command == "data" && !rest.empty() && rest.front() == "import";
-  if (command == "--help" || command == "-h" || (wants_help && !own_help)) {
-    fmt::print("{}", kUsage);
-    return 0;
   }
   if (command == "data") {
     return run_alone([&] { return data_command(rest); });
@@ -127,19 +224,6 @@ int run(int argc, char** argv) {
   if (command == "doctor") {
     return run_on_ranks(argc, argv,
                         [&](comm::MpiSession& mpi) { return doctor_command(mpi, rest); });
-  }
-  if (command == "--version") {
-    fmt::print("{}instruction set: {}\n", versions_text(versions()),
-               name_of(ops::native_instruction_set()));
-    return 0;
-  }
-  if (command == "help" && !rest.empty() && rest.front() == "reference") {
-    fmt::print("{}", config_reference());
-    return 0;
-  }
-  if (command == "help") {
-    fmt::print("{}", kUsage);
-    return 0;
   }
   return run_alone([&]() -> ExitCode {
     const std::vector<std::string> known{"train", "evaluate",   "generate",

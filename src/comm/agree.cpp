@@ -7,12 +7,12 @@
 namespace strata::comm {
 
 void agree(Communicator& group, const std::function<void()>& step) {
-  // One character of exit code, then the text; empty where all went well.
+  // One character of exit code, then the text; empty on success.
   std::string mine;
   try {
     step();
   } catch (const AgreedError&) {
-    throw;  // all ranks hold it already
+    throw;  // all ranks throw it
   } catch (const Error& error) {
     mine = static_cast<char>(error.code());
     mine += error.what();

@@ -12,7 +12,7 @@
 namespace strata::comm {
 namespace {
 
-/// Several messages that are done when all are.
+/// Several messages; complete when all are.
 class Messages final : public Request::Operation {
  public:
   explicit Messages(std::vector<Request> requests) : requests_(std::move(requests)) {}
@@ -50,8 +50,8 @@ std::string Request::awaited() const {
 
 void Request::wait() {
   using Clock = std::chrono::steady_clock;
-  // A short spin serves messages that are about to arrive; then the core is left to others, which
-  // matters where ranks outnumber cores. The clock is read only now and then.
+  // A short spin catches messages that are about to arrive; after it the rank yields its core,
+  // which matters where ranks outnumber cores. Reading the clock on every test would be slower.
   constexpr int kSpins = 64;
   constexpr int kTestsPerClockRead = 256;
   for (int i = 0; i < kSpins; ++i) {
@@ -65,16 +65,15 @@ void Request::wait() {
     if (tests % kTestsPerClockRead == 0 &&
         std::chrono::duration<double>(Clock::now() - start).count() > timeout_.seconds) {
       fail(ExitCode::kPeer,
-           "waited {:.0f} s in vain to {}; that rank or its node hangs or is gone. Submit the job "
-           "again with "
-           "--run.resume=auto; run.timeout sets how long ranks wait",
+           "timed out after {:.0f} s waiting to {}; that rank or its node hangs or is gone. Submit "
+           "the job again with --run.resume=auto; run.timeout sets the limit",
            timeout_.seconds, awaited());
     }
   }
 }
 
 std::string Communicator::describe(std::string_view verb, std::int64_t peer, Tag tag) const {
-  return fmt::format("{} rank {} of the {} (as its rank {}): {}", verb, peer, name_, rank_,
+  return fmt::format("{} rank {} of the {} (this rank is {} there): {}", verb, peer, name_, rank_,
                      name_of(tag));
 }
 
@@ -120,7 +119,7 @@ std::unique_ptr<Request::Operation> Communicator::begin_exchange(std::span<const
 }
 
 std::string Communicator::describe_collective(std::string_view what) const {
-  return fmt::format("get through the {} with all ranks of the {}", what, name_);
+  return fmt::format("complete the {} with all ranks of the {}", what, name_);
 }
 
 Request Communicator::reduce_scatter(TensorView tensor, std::span<const grid::Range> slices) {

@@ -21,13 +21,14 @@ std::vector<Route> pipeline_routes(std::int64_t stages) {
   return routes;
 }
 
-Groups make_groups(Communicator& world, const grid::Grid& grid) {
+Groups make_groups(Communicator& world, ProgressEngine& engine, const grid::Grid& grid) {
   require(grid.ranks() == world.size(), "a grid of {} ranks over {} processes", grid.ranks(),
           world.size());
   Groups groups;
   groups.grid = grid;
   groups.coordinates = grid.coordinates_of(world.rank());
   groups.world = &world;
+  groups.engine = &engine;
   const auto along = [&](grid::Axis axis, std::string_view name) {
     return world.subgroup(grid.group_of(world.rank(), axis), std::string(name) + " group");
   };

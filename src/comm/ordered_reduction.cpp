@@ -7,8 +7,8 @@
 namespace strata::comm {
 namespace {
 
-/// The same additions, arranged so that the sum ends in part `home`: a sum of two has the same bits
-/// whichever operand takes it up.
+/// The same additions with the result in part `home`. Swapping the two operands of an addition does
+/// not change its bits.
 std::vector<ReductionStep> steps_ending_at(std::span<const ReductionStep> steps, std::int64_t parts,
                                            std::int64_t home) {
   std::vector<std::int64_t> holder(static_cast<std::size_t>(parts));
@@ -61,7 +61,7 @@ OrderedReduction::Pending OrderedReduction::start(std::span<const TensorView> pa
                                                   std::span<const grid::Range> slices,
                                                   TensorView received) {
   require(static_cast<std::int64_t>(partials.size()) == own_parts_,
-          "{} partial sums where {} tree nodes are held", partials.size(), own_parts_);
+          "{} partial sums for {} tree nodes", partials.size(), own_parts_);
   require(static_cast<std::int64_t>(slices.size()) == group_.size(), "{} slices for {} ranks",
           slices.size(), group_.size());
   const grid::Range mine = slices[static_cast<std::size_t>(group_.rank())];
@@ -82,7 +82,7 @@ OrderedReduction::Pending OrderedReduction::start(std::span<const TensorView> pa
       }
     }
   }
-  // Each rank begins with its right neighbour, so that not all send to rank 0 at once.
+  // Each rank starts with its right neighbour, to avoid that all send to rank 0 first.
   std::vector<Outgoing> sends;
   for (std::int64_t step = 1; step < group_.size(); ++step) {
     const std::int64_t peer = (group_.rank() + step) % group_.size();

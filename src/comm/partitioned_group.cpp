@@ -16,18 +16,24 @@ std::vector<ReductionStep> steps_over_leaves(const grid::SumTree& tree) {
 
 }  // namespace
 
-PartitionedGroup::PartitionedGroup(Communicator& group, std::int64_t parts)
+PartitionedGroup::PartitionedGroup(Communicator& group, const ProgressEngine& engine,
+                                   std::int64_t parts)
     : group_(&group),
+      engine_(&engine),
       tree_(parts),
       own_(grid::even_part(parts, group.size(), group.rank())),
       steps_(steps_over_leaves(tree_)) {}
 
 PartitionedGroup::PartitionedGroup(std::int64_t parts)
-    : group_(nullptr), tree_(parts), own_{0, parts}, steps_(steps_over_leaves(tree_)) {}
+    : group_(nullptr),
+      engine_(nullptr),
+      tree_(parts),
+      own_{0, parts},
+      steps_(steps_over_leaves(tree_)) {}
 
 void PartitionedGroup::all_gather_parts(const ConstTensorView& mine, const TensorView& all) {
   if (ranks() == 1) {
-    require(mine.raw() == all.raw(), "parts of one rank that are not in their place");
+    require(mine.raw() == all.raw(), "the parts of a single rank are not in the gathered tensor");
     return;
   }
   timed([&] { group_->all_gather(mine, all); });

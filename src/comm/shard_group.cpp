@@ -11,8 +11,9 @@ std::int64_t row_elements(const TensorView& tensor) {
 
 }  // namespace
 
-ShardGroup::ShardGroup(Communicator& group, std::int64_t shards, Summation summation)
-    : PartitionedGroup(group, shards),
+ShardGroup::ShardGroup(Communicator& group, const ProgressEngine& engine, std::int64_t shards,
+                       Summation summation)
+    : PartitionedGroup(group, engine, shards),
       summation_(summation),
       fold_(grid::running_reduction(tree(), own())),
       reduction_(std::in_place, group, tree()) {

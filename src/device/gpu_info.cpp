@@ -1,5 +1,9 @@
 #include "strata/device/gpu_info.hpp"
 
+#include <array>
+#include <string_view>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
@@ -7,6 +11,24 @@
 #include "cuda_calls.hpp"
 
 namespace strata::device {
+
+std::optional<PeakFlops> published_peak(const GpuInfo& gpu) {
+  constexpr std::array<std::pair<std::string_view, PeakFlops>, 4> kPeaks{
+      {{"H200", {989.5e12, 494.7e12, 67e12, 67e12}},
+       {"H100 PCIe", {756e12, 378e12, 51e12, 51e12}},
+       {"H100", {989.5e12, 494.7e12, 67e12, 67e12}},
+       {"A100", {312e12, 156e12, 19.5e12, 19.5e12}}}};
+  // NVL boards have other peaks.
+  if (gpu.name.find("NVL") != std::string::npos) {
+    return std::nullopt;
+  }
+  for (const auto& [name, peak] : kPeaks) {
+    if (gpu.name.find(name) != std::string::npos) {
+      return peak;
+    }
+  }
+  return std::nullopt;
+}
 
 std::vector<GpuInfo> gpus() {
   std::vector<GpuInfo> found;

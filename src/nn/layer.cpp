@@ -1,5 +1,7 @@
 #include "strata/nn/layer.hpp"
 
+#include "strata/core/error.hpp"
+
 namespace strata::nn {
 
 std::string shape_text(const Port& port) {
@@ -80,7 +82,7 @@ void Layer::forward(const LayerPass& /*pass*/) const {
 void Layer::forward_lanes(std::span<const LayerPass> passes) const {
   for (const LayerPass& pass : passes) {
     forward(pass);
-    pass.shards.progress();
+    pass.engine.progress();
   }
 }
 
@@ -89,7 +91,7 @@ void Layer::backward_input_lanes(std::span<const LayerPass> passes,
                                  std::span<const TensorView> input_gradients) const {
   for (std::size_t i = 0; i < passes.size(); ++i) {
     backward_input(passes[i], output_gradients[i], input_gradients[i]);
-    passes[i].shards.progress();
+    passes[i].engine.progress();
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "strata/core/error.hpp"
 #include "strata/core/random.hpp"
 #include "strata/device/host_copy.hpp"
 

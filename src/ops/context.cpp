@@ -1,9 +1,12 @@
 #include "strata/ops/context.hpp"
 
+#include <limits>
 #include <utility>
 
 #include "strata/core/error.hpp"
 
+#include "cuda/dispatch.hpp"
+#include "cuda/launch_context.hpp"
 #include "cuda/resources.hpp"
 #include "onednn/primitive_cache.hpp"
 
@@ -43,5 +46,41 @@ std::int64_t Context::scratch_bytes() const {
 Context::~Context() = default;
 Context::Context(Context&& other) noexcept = default;
 Context& Context::operator=(Context&& other) noexcept = default;
+
+bool on_gpu(const Context& context) {
+  return context.device().kind() == device::DeviceKind::kCuda;
+}
+
+namespace cuda {
+
+Queue queue_of(Context& context) {
+  return {static_cast<int>(context.device().index()), context.stream().raw()};
+}
+
+std::byte* scratch_bytes_of(Context& context, std::int64_t bytes) {
+  return context.cuda_resources().scratch(bytes);
+}
+
+const ReductionStep* additions_of(Context& context, std::span<const ReductionStep> steps) {
+  return context.cuda_resources().additions(steps);
+}
+
+void require_blocks(const char* name, std::int64_t blocks) {
+  require(blocks > 0 && blocks <= std::numeric_limits<std::int32_t>::max(), "{} on {} blocks", name,
+          blocks);
+}
+
+void require_rows(const char* name, std::int64_t columns, std::int64_t longest) {
+  require(columns <= longest, "{} of rows of {} elements", name, columns);
+}
+
+void refuse_head(std::int64_t largest, std::int64_t elements) {
+  fail(ExitCode::kUsage,
+       "attention on a GPU has heads of at most {} elements, these have {}; use more heads, or "
+       "run.device = cpu",
+       largest, elements);
+}
+
+}  // namespace cuda
 
 }  // namespace strata::ops

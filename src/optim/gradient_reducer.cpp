@@ -37,7 +37,7 @@ std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
   const grid::RunningReduction fold = fold_of(lanes, data_ranks, data_rank, sizes);
   const std::int64_t element_bytes = size_bytes(compute_dtype(sizes.dtype));
   return {{"gradients", fold.accumulators * sizes.elements * element_bytes},
-          {"received gradients",
+          {"gradient receive buffers",
            kInFlight * receive_elements(lanes, data_ranks, data_rank, plan, sizes.summation) *
                element_bytes}};
 }
@@ -73,7 +73,7 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
   }
 }
 
-nn::GradientSink::Target GradientReducer::target(std::int64_t m) {
+nn::GradientSink::Target GradientReducer::begin_microbatch(std::int64_t m) {
   next_bucket_ = 0;
   const auto lane = static_cast<std::size_t>(m / microbatches_per_lane_);
   return {.gradients = accumulators_[static_cast<std::size_t>(fold_.accumulator[lane])],

@@ -45,6 +45,7 @@ class Executor::Run {
       double gradient_scale, nn::GradientSink* sink, const OutputObserver& see)
       : stage_(executor.stage_),
         group_(executor.group_),
+        engine_(executor.engine_),
         observer_(executor.observer_),
         source_(source),
         mode_(mode),
@@ -52,12 +53,15 @@ class Executor::Run {
         sink_(sink),
         see_(see),
         actions_(schedule.stage_actions[static_cast<std::size_t>(group_.rank())]),
-        turns_(schedule.microbatches),
+        lane_microbatches_(schedule.microbatches),
         passes_gradients_on_(sink != nullptr && passes_gradients_on()),
         activation_receives_(of(schedule.microbatches)),
         gradient_receives_(of(schedule.microbatches)),
         activation_sends_(of(schedule.microbatches)),
-        gradient_sends_(of(schedule.microbatches)) {}
+        gradient_sends_(of(schedule.microbatches)) {
+    require(schedule.chunks == 1, "a schedule of {} chunks a stage; a stage runs one chunk",
+            schedule.chunks);
+  }
 
   ExecutionTimes finish() {
     for (std::size_t position = 0; position < actions_.size(); ++position) {
@@ -70,11 +74,11 @@ class Executor::Run {
         const device::ProfileRange range(text_of(action));
         perform(action);
         // Here the host waits for what a GPU computes.
-        timed([&] { group_.throttle(); });
+        timed([&] { engine_.throttle(); });
       }
       if (observer_) {
         // A GPU has only been told what to do.
-        group_.drain();
+        engine_.drain();
         stage_.synchronize();
       }
       const double end = now_seconds();
@@ -105,7 +109,7 @@ class Executor::Run {
   [[nodiscard]] std::vector<nn::Microbatch> microbatches(std::int64_t m) {
     std::vector<nn::Microbatch> concurrent;
     for (std::int64_t k = 0; k < stage_.concurrent_lanes(); ++k) {
-      const std::int64_t number = k * turns_ + m;
+      const std::int64_t number = k * lane_microbatches_ + m;
       concurrent.push_back({.number = number,
                             .execution_index = execution_index_of(m, k),
                             .input = stage_.is_first() ? source_.inputs(number) : ConstTensorView(),
@@ -156,9 +160,9 @@ class Executor::Run {
   }
 
   void send(const ConstTensorView& tensor, std::int64_t peer, comm::Tag tag, Messages& sends) {
-    const double computed = group_.computing_seconds();
+    const double computed = engine_.computing_seconds();
     sends.add(group_.send(tensor, peer, tag));
-    times_.compute += group_.computing_seconds() - computed;
+    times_.compute += engine_.computing_seconds() - computed;
   }
 
   void forward(std::int64_t m) {
@@ -269,6 +273,7 @@ class Executor::Run {
 
   nn::Stage& stage_;
   comm::Communicator& group_;
+  comm::ProgressEngine& engine_;
   const ActionObserver& observer_;
   MicrobatchSource& source_;
   nn::Mode mode_;
@@ -276,8 +281,8 @@ class Executor::Run {
   nn::GradientSink* sink_;
   const OutputObserver& see_;
   const std::vector<Action>& actions_;
-  /// Microbatches of each lane that is computed together with others; else all.
-  std::int64_t turns_;
+  /// Microbatches of each concurrent lane; all microbatches where lanes run one after the other.
+  std::int64_t lane_microbatches_;
   bool passes_gradients_on_;
   std::vector<Messages> activation_receives_;
   std::vector<Messages> gradient_receives_;
@@ -290,8 +295,9 @@ class Executor::Run {
   ExecutionTimes times_;
 };
 
-Executor::Executor(nn::Stage& stage, comm::Communicator& pipeline_group)
-    : stage_(stage), group_(pipeline_group) {}
+Executor::Executor(nn::Stage& stage, comm::Communicator& pipeline_group,
+                   comm::ProgressEngine& engine)
+    : stage_(stage), group_(pipeline_group), engine_(engine) {}
 
 ExecutionTimes Executor::train(const Schedule& schedule, MicrobatchSource& source,
                                double gradient_scale, nn::GradientSink& sink) {
@@ -304,7 +310,7 @@ std::vector<ops::LossSums> Executor::evaluate(const Schedule& schedule, Microbat
           name_of(schedule.kind));
   static_cast<void>(
       Run(*this, schedule, source, nn::Mode::kEvaluation, 0.0, nullptr, see).finish());
-  group_.drain();
+  engine_.drain();
   return stage_.losses();
 }
 

@@ -166,35 +166,31 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
 
 }  // namespace
 
-Plan prepare(const RunConfig& config, std::int64_t ranks, const io::DatasetInfo& train_data,
+Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& train_data,
              const VirtualGrid& stored, device::DeviceKind device) {
+  check_optimizer(given.optimizer.options);
+  check_augmentation(given.data.augmentation, train_data);
   Plan plan;
-  plan.config = config;
   plan.device = device;
   plan.train_data = train_data;
-  if (nn::is_transformer(config.model.transformer.preset)) {
-    plan.config.model.transformer = nn::resolved(config.model.transformer);
-  }
-  plan.grid = resolve_grid(config, ranks);
-  plan.config.parallel.data = plan.grid.data;
-  resolve_virtual_grid(plan, stored);
-  check_optimizer(config.optimizer.options);
-  check_augmentation(config.data.augmentation, train_data);
-  plan.total_steps = resolve_steps(plan.config, train_data.samples);
-  if (plan.config.schedule.decay_steps == 0 && has_end(config.schedule.kind)) {
-    plan.config.schedule.decay_steps = plan.total_steps;
-  }
+  plan.grid = resolve_grid(given, ranks);
+  plan.total_steps = resolve_steps(given, train_data.samples);
+  plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps);
+  plan.lanes = grid::SumTree(plan.config.numerics.lanes);
+  const std::int64_t step_microbatches = plan.config.batch.global / plan.config.batch.micro;
+  plan.microbatches_per_lane = step_microbatches / plan.lanes.leaves();
+  plan.microbatches = step_microbatches / plan.grid.data;
   plan.model = make_model(plan);
-  check_unused(plan);
+  check_unused(given, plan);
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
   }
-  plan.split = nn::split_model(*plan.model, plan.grid.pipeline, config.parallel.split);
+  plan.split = nn::split_model(*plan.model, plan.grid.pipeline, given.parallel.split);
   if (plan.model->joins_lanes()) {
     plan.concurrent_lanes = plan.lanes.leaves() / plan.grid.data;
   }
   const std::int64_t executions = plan.microbatches / plan.concurrent_lanes;
-  plan.training = pipeline::make_schedule(config.parallel.schedule, plan.grid.pipeline, executions);
+  plan.training = pipeline::make_schedule(given.parallel.schedule, plan.grid.pipeline, executions);
   plan.evaluation =
       pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly, plan.grid.pipeline, executions);
   check_stages(plan);

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 
 namespace strata::plan {
 
@@ -34,8 +37,8 @@ grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks) {
 namespace {
 
 /// A stored value where the config says nothing, and no other where it does.
-std::int64_t settled(std::string_view key, std::int64_t configured, std::int64_t stored,
-                     std::int64_t otherwise) {
+std::int64_t resolve_value(std::string_view key, std::int64_t configured, std::int64_t stored,
+                           std::int64_t otherwise) {
   if (stored != 0 && configured != 0 && stored != configured) {
     fail(ExitCode::kUsage,
          "{} is {}, but the checkpoint that this run continues was made with {}; it fixes the "
@@ -87,53 +90,72 @@ void check_fast(const RunConfig& config, const grid::Grid& grid) {
   check("numerics.shards", config.numerics.shards, "parallel.tensor", grid.tensor);
 }
 
-}  // namespace
-
-void resolve_virtual_grid(Plan& plan, const VirtualGrid& stored) {
-  RunConfig& c = plan.config;
-  if (c.numerics.mode == comm::Summation::kLibrary) {
-    check_fast(c, plan.grid);
-    c.numerics.lanes = plan.grid.data;
-    c.numerics.shards = plan.grid.tensor;
+/// Lanes, shards and the samples of a microbatch.
+VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
+                                 const io::DatasetInfo& data, const VirtualGrid& stored) {
+  const bool fast = given.numerics.mode == comm::Summation::kLibrary;
+  if (fast) {
+    check_fast(given, grid);
   }
-  const bool fixed = c.numerics.mode == comm::Summation::kInvariant;
-  c.numerics.lanes =
-      settled("numerics.lanes", c.numerics.lanes, fixed ? stored.lanes : 0, plan.grid.data);
-  c.numerics.shards =
-      settled("numerics.shards", c.numerics.shards, fixed ? stored.shards : 0, plan.grid.tensor);
-  if (c.numerics.lanes % plan.grid.data != 0) {
+  const std::int64_t lanes =
+      resolve_value("numerics.lanes", given.numerics.lanes, fast ? 0 : stored.lanes, grid.data);
+  const std::int64_t shards = resolve_value("numerics.shards", given.numerics.shards,
+                                            fast ? 0 : stored.shards, grid.tensor);
+  if (lanes % grid.data != 0) {
     fail(ExitCode::kUsage,
          "numerics.lanes is {}, which parallel.data = {} does not divide; use a number of replicas "
-         "that divides {}, or, "
-         "in a new run, other lanes",
-         c.numerics.lanes, plan.grid.data, c.numerics.lanes);
+         "that divides {}, or, in a new run, other lanes",
+         lanes, grid.data, lanes);
   }
-  if (c.numerics.shards % plan.grid.tensor != 0) {
+  if (shards % grid.tensor != 0) {
     fail(
         ExitCode::kUsage,
         "numerics.shards is {}, which parallel.tensor = {} does not divide; use a number of tensor "
         "ranks that divides {}, or, in a new run, other shards",
-        c.numerics.shards, plan.grid.tensor, c.numerics.shards);
+        shards, grid.tensor, shards);
   }
-  check_batch(c.batch.global, fmt::format("{} lanes", c.numerics.lanes), c.numerics.lanes);
-  const std::int64_t lane_batch = c.batch.global / c.numerics.lanes;
-  c.batch.micro = settled("batch.micro", c.batch.micro, stored.microbatch,
-                          default_microbatch(lane_batch, plan.train_data));
-  check_batch(c.batch.global,
-              fmt::format("microbatches of {} samples in {} lane{}", c.batch.micro,
-                          c.numerics.lanes, c.numerics.lanes == 1 ? "" : "s"),
-              c.batch.micro * c.numerics.lanes);
-  plan.microbatches_per_lane = lane_batch / c.batch.micro;
-  plan.microbatches = plan.microbatches_per_lane * (c.numerics.lanes / plan.grid.data);
+  check_batch(given.batch.global, fmt::format("{} lanes", lanes), lanes);
+  const std::int64_t microbatch =
+      resolve_value("batch.micro", given.batch.micro, stored.microbatch,
+                    default_microbatch(given.batch.global / lanes, data));
+  check_batch(given.batch.global,
+              fmt::format("microbatches of {} samples in {} lane{}", microbatch, lanes,
+                          lanes == 1 ? "" : "s"),
+              microbatch * lanes);
   constexpr std::int64_t kMostMicrobatches = 1'000'000;
-  if (plan.microbatches > kMostMicrobatches) {
+  const std::int64_t microbatches = given.batch.global / microbatch / grid.data;
+  if (microbatches > kMostMicrobatches) {
     fail(
         ExitCode::kUsage,
         "batch.global is {}, which makes {} microbatches of {} samples on each rank, more than {}; "
         "lower it, or set a larger batch.micro",
-        c.batch.global, plan.microbatches, c.batch.micro, kMostMicrobatches);
+        given.batch.global, microbatches, microbatch, kMostMicrobatches);
   }
-  plan.lanes = grid::SumTree(c.numerics.lanes);
+  return {.lanes = lanes, .shards = shards, .microbatch = microbatch};
+}
+
+}  // namespace
+
+RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
+                         const io::DatasetInfo& data, const VirtualGrid& stored,
+                         std::int64_t total_steps) {
+  RunConfig config = given;
+  if (nn::is_transformer(given.model.transformer.preset)) {
+    config.model.transformer = nn::resolved(given.model.transformer);
+  }
+  config.model.loss = *enum_from_name<LossChoice>(name_of(resolve_loss(given, data)));
+  if (data.task != io::Task::kNextToken) {
+    config.data.normalise = io::resolved(given.data.normalise, data.input_dtype);
+  }
+  config.parallel.data = grid.data;
+  const VirtualGrid virtual_grid = resolve_virtual_grid(given, grid, data, stored);
+  config.numerics.lanes = virtual_grid.lanes;
+  config.numerics.shards = virtual_grid.shards;
+  config.batch.micro = virtual_grid.microbatch;
+  if (given.schedule.decay_steps == 0 && has_end(given.schedule.kind)) {
+    config.schedule.decay_steps = total_steps;
+  }
+  return config;
 }
 
 std::int64_t resolve_steps(const RunConfig& config, std::int64_t samples) {
@@ -296,6 +318,63 @@ void check_stages(const Plan& plan) {
            rows, c.batch.micro, rows / c.batch.micro, c.numerics.shards);
     }
   }
+}
+
+RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
+                            const io::DatasetInfo& data, const VirtualGrid& stored) {
+  RunConfig result = config;
+  const auto set_grid = [&](const grid::Grid& grid) {
+    result.parallel.data = grid.data;
+    result.parallel.pipeline = grid.pipeline;
+    result.parallel.tensor = grid.tensor;
+  };
+  set_grid({});
+  result.parallel.split = "auto";
+  result.parallel.sequence = Switch::kOff;
+  result.numerics.mode = comm::Summation::kInvariant;
+  result.numerics.lanes = stored.lanes;
+  result.numerics.shards = stored.shards;
+  result.run.cuda_graphs = Switch::kOff;
+  const std::int64_t layers = prepare(result, 1, data, stored).model->layer_count();
+  const auto grid_of = [&](std::int64_t count) -> std::optional<grid::Grid> {
+    const auto fits = [&](const grid::Grid& grid) {
+      return grid.ranks() == count && stored.lanes % grid.data == 0 && grid.pipeline <= layers &&
+             stored.shards % grid.tensor == 0;
+    };
+    const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
+    const grid::Grid own{std::max<std::int64_t>(1, count / model_ranks), config.parallel.pipeline,
+                         config.parallel.tensor};
+    if (fits(own)) {
+      return own;
+    }
+    for (std::int64_t replicas = std::min(count, stored.lanes); replicas >= 1; --replicas) {
+      for (std::int64_t tensor = 1; tensor <= stored.shards; ++tensor) {
+        const grid::Grid grid{replicas, count / (replicas * tensor), tensor};
+        if (fits(grid)) {
+          return grid;
+        }
+      }
+    }
+    return std::nullopt;
+  };
+  if (const auto grid = grid_of(ranks)) {
+    set_grid(*grid);
+    return result;
+  }
+  std::vector<std::int64_t> counts;
+  const std::int64_t most = stored.lanes * layers * stored.shards;
+  for (std::int64_t count = 1; count <= most && (counts.empty() || counts.back() < ranks);
+       ++count) {
+    if (grid_of(count)) {
+      counts.push_back(count);
+    }
+  }
+  constexpr std::ptrdiff_t kMostNamed = 8;
+  fail(ExitCode::kUsage,
+       "the job has {} ranks, which do not divide a model of {} layers in {} lanes and {} shards; "
+       "launch {}",
+       ranks, layers, stored.lanes, stored.shards,
+       fmt::join(counts.end() - std::min(kMostNamed, std::ssize(counts)), counts.end(), " or "));
 }
 
 }  // namespace strata::plan

@@ -4,15 +4,16 @@
 
 #include "strata/plan/plan.hpp"
 
-// The decisions that prepare() takes one after the other. Each throws Error(kUsage) that names the
-// setting and a value that would do.
+// The steps of prepare(). Each throws Error(kUsage) that names the setting and a valid value.
 namespace strata::plan {
 
 /// The grid of `ranks` ranks; of as many as the config needs where that is 0.
 [[nodiscard]] grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks);
 
-/// Lanes, shards, microbatches, and what follows from them. Pre: plan.grid, plan.train_data.
-void resolve_virtual_grid(Plan& plan, const VirtualGrid& stored);
+/// The config with a derived value in place of each 0 and "auto" that prepare() decides.
+[[nodiscard]] RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
+                                       const io::DatasetInfo& data, const VirtualGrid& stored,
+                                       std::int64_t total_steps);
 
 [[nodiscard]] std::int64_t resolve_steps(const RunConfig& config, std::int64_t samples);
 
@@ -23,9 +24,9 @@ void check_optimizer(const optim::OptimizerOptions& options);
 /// Whether a learning rate of this kind reaches its minimum at a step of its own.
 [[nodiscard]] bool has_end(optim::LearningRateKind kind);
 
-/// Refuses settings that differ from their defaults but do nothing beside the others.
-/// Pre: plan.model, plan.train_data.
-void check_unused(const Plan& plan);
+/// Rejects given settings that differ from their defaults but have no effect under the others.
+/// Pre: plan.model, plan.train_data, plan.grid.
+void check_unused(const RunConfig& given, const Plan& plan);
 
 /// Refuses changes of images where samples are none, or smaller than what is changed.
 void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data);

@@ -60,8 +60,7 @@ bool has_end(optim::LearningRateKind kind) {
   return kind == optim::LearningRateKind::kLinear || kind == optim::LearningRateKind::kCosine;
 }
 
-void check_unused(const Plan& plan) {
-  const RunConfig& config = plan.config;
+void check_unused(const RunConfig& config, const Plan& plan) {
   const RunConfig otherwise;
   check_optimisation(config, otherwise);
   check_schedule(config, otherwise);

@@ -4,12 +4,14 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
 #include "strata/ops/instruction_set.hpp"
+#include "strata/train/checkpoint_names.hpp"
 
 namespace strata::train {
 namespace {
@@ -115,10 +117,9 @@ std::vector<io::TensorInfo> tensors_of(const plan::Plan& plan) {
     if (spec.ownership == nn::Ownership::kBorrowed) {
       continue;
     }
-    tensors.push_back({"weights/" + spec.name, spec.shape, dtype});
-    for (const std::string& state :
-         optim::Optimizer::state_names(plan.config.optimizer.options, spec.rule)) {
-      tensors.push_back({"optimizer/" + state + "/" + spec.name, spec.shape, dtype});
+    tensors.push_back({weight_name(spec), spec.shape, dtype});
+    for (const std::string& state : state_names(spec, plan.config.optimizer.options)) {
+      tensors.push_back({state, spec.shape, dtype});
     }
   }
   return tensors;
@@ -137,7 +138,7 @@ std::string text_of(const io::TensorInfo& tensor) {
 
 /// Compares the tensors whose names begin with `prefix`.
 void require_same_tensors(const plan::Plan& plan, const io::Checkpoint& checkpoint,
-                          const std::string& prefix) {
+                          std::string_view prefix) {
   const std::vector<io::TensorInfo> expected = tensors_of(plan);
   for (const io::TensorInfo& tensor : expected) {
     if (!tensor.name.starts_with(prefix)) {
@@ -350,7 +351,7 @@ std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint) {
 }
 
 void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  require_same_tensors(plan, checkpoint, "weights/");
+  require_same_tensors(plan, checkpoint, kWeightPrefix);
   require_same_layers(plan, checkpoint);
   require_same_tokenizer(plan, checkpoint);
 }
@@ -371,7 +372,7 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
            checkpoint.directory().string(), key, there.dump(), value.dump());
     }
   }
-  require_same_tensors(plan, checkpoint, "optimizer/");
+  require_same_tensors(plan, checkpoint, kStatePrefix);
 }
 
 std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {

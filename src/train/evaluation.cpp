@@ -29,63 +29,6 @@ std::string targets_text(const io::DatasetInfo& info) {
 
 }  // namespace
 
-plan::RunConfig evaluation_config(const plan::RunConfig& config, std::int64_t ranks,
-                                  const io::DatasetInfo& data, const plan::VirtualGrid& stored) {
-  plan::RunConfig result = config;
-  const auto set_grid = [&](const grid::Grid& grid) {
-    result.parallel.data = grid.data;
-    result.parallel.pipeline = grid.pipeline;
-    result.parallel.tensor = grid.tensor;
-  };
-  set_grid({});
-  result.parallel.split = "auto";
-  result.parallel.sequence = plan::Switch::kOff;
-  result.numerics.mode = comm::Summation::kInvariant;
-  result.numerics.lanes = stored.lanes;
-  result.numerics.shards = stored.shards;
-  result.run.cuda_graphs = plan::Switch::kOff;
-  const std::int64_t layers = prepare(result, 1, data, stored).model->layer_count();
-  const auto grid_of = [&](std::int64_t count) -> std::optional<grid::Grid> {
-    const auto fits = [&](const grid::Grid& grid) {
-      return grid.ranks() == count && stored.lanes % grid.data == 0 && grid.pipeline <= layers &&
-             stored.shards % grid.tensor == 0;
-    };
-    const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
-    const grid::Grid own{std::max<std::int64_t>(1, count / model_ranks), config.parallel.pipeline,
-                         config.parallel.tensor};
-    if (fits(own)) {
-      return own;
-    }
-    for (std::int64_t replicas = std::min(count, stored.lanes); replicas >= 1; --replicas) {
-      for (std::int64_t tensor = 1; tensor <= stored.shards; ++tensor) {
-        const grid::Grid grid{replicas, count / (replicas * tensor), tensor};
-        if (fits(grid)) {
-          return grid;
-        }
-      }
-    }
-    return std::nullopt;
-  };
-  if (const auto grid = grid_of(ranks)) {
-    set_grid(*grid);
-    return result;
-  }
-  std::vector<std::int64_t> counts;
-  const std::int64_t most = stored.lanes * layers * stored.shards;
-  for (std::int64_t count = 1; count <= most && (counts.empty() || counts.back() < ranks);
-       ++count) {
-    if (grid_of(count)) {
-      counts.push_back(count);
-    }
-  }
-  constexpr std::ptrdiff_t kMostNamed = 8;
-  fail(ExitCode::kUsage,
-       "the job has {} ranks, which do not divide a model of {} layers in {} lanes and {} shards; "
-       "launch {}",
-       ranks, layers, stored.lanes, stored.shards,
-       fmt::join(counts.end() - std::min(kMostNamed, std::ssize(counts)), counts.end(), " or "));
-}
-
 std::string text_of(const plan::Plan& plan, const EvaluationResult& result) {
   std::string text = fmt::format("loss {:.4f}", result.loss);
   if (is_language_model(plan)) {
@@ -149,7 +92,7 @@ EvaluationResult evaluate(ops::Context& context, const plan::Plan& plan, const p
   if (counts != nullptr) {
     see = [counts, &context, &groups](const ConstTensorView& outputs,
                                       const ConstTensorView& targets, std::int64_t valid) {
-      groups.pipeline->drain();
+      groups.engine->drain();
       counts->add(device::HostView(outputs, context.stream()).view(),
                   device::HostView(targets, context.stream()).view(), valid);
     };

@@ -6,6 +6,7 @@
 #include "strata/core/clock.hpp"
 #include "strata/ops/convert.hpp"
 #include "strata/ops/reduce.hpp"
+#include "strata/train/checkpoint_names.hpp"
 
 namespace strata::train {
 namespace {
@@ -25,15 +26,16 @@ bool has_weights(const nn::PlacedParameter& placed, const nn::ParameterLayout& l
   return placed.offset < layout.weight_elements;
 }
 
-/// Reads elements of a placed slice, from its element `begin` on, into memory of any device.
-/// Checkpoints hold masters; what is computed with may be their rounded values.
-void read_slice(const io::Checkpoint& checkpoint, const std::string& prefix,
+/// Reads elements of a placed slice, from its element `begin` on, out of the checkpoint's tensor
+/// `name` into memory of any device. Checkpoints hold master weights; `into` may have a dtype that
+/// rounds them.
+void read_slice(const io::Checkpoint& checkpoint, const std::string& name,
                 const nn::PlacedParameter& placed, std::int64_t begin, const TensorView& into) {
   constexpr std::int64_t kMostElements = 1 << 20;
   const nn::ParameterSpec& spec = placed.spec;
   const DType stored = compute_dtype(into.dtype());
   const auto read = [&](std::int64_t first, const TensorView& tensor) {
-    checkpoint.read(prefix + spec.name, spec.shape, shard_of(placed),
+    checkpoint.read(name, spec.shape, shard_of(placed),
                     {begin + first, begin + first + tensor.count()}, tensor);
   };
   device::write_from_host(into, [&](std::int64_t first, const TensorView& piece) {
@@ -62,9 +64,10 @@ StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan
                      rank.layout.weight_elements * size_bytes(plan.config.numerics.dtype)),
       weights_(
           weight_memory_.view(0, Shape{rank.layout.weight_elements}, plan.config.numerics.dtype)),
-      shards_(*groups.tensor, plan.config.numerics.shards, plan.config.numerics.mode),
-      lanes_(*groups.lanes, plan.lanes.leaves()),
-      stage_(context, shards_, *plan.model, rank.stage, weights_, &lanes_) {
+      shards_(*groups.tensor, *groups.engine, plan.config.numerics.shards,
+              plan.config.numerics.mode),
+      lanes_(*groups.lanes, *groups.engine, plan.lanes.leaves()),
+      stage_(context, *groups.engine, shards_, *plan.model, rank.stage, weights_, &lanes_) {
   for (const nn::PlacedParameter& placed : rank.layout.parameters) {
     if (has_weights(placed, rank.layout)) {
       nn::initialise(placed, plan.config.run.seed, 0,
@@ -81,7 +84,7 @@ void StageState::reset_clock() {
 void StageState::load_weights(const io::Checkpoint& checkpoint) {
   for (const nn::PlacedParameter& placed : rank_.layout.parameters) {
     if (has_weights(placed, rank_.layout)) {
-      read_slice(checkpoint, "weights/", placed, 0,
+      read_slice(checkpoint, weight_name(placed.spec), placed, 0,
                  weights_.flat_slice(placed.offset, placed.shape.count()));
     }
   }
@@ -186,15 +189,15 @@ std::vector<io::TensorSlice> RankState::slices() const {
     if (rank_.coordinates.tensor != 0 && placed.spec.split == nn::kNotSplit) {
       continue;
     }
-    slices.push_back({.name = "weights/" + placed.spec.name,
+    slices.push_back({.name = weight_name(placed.spec),
                       .global_shape = placed.spec.shape,
                       .range = piece.range,
                       .data = optimizer_.master(piece),
                       .shard = shard_of(placed)});
     const std::vector<std::string> states =
-        optim::Optimizer::state_names(plan_.config.optimizer.options, placed.spec.rule);
+        state_names(placed.spec, plan_.config.optimizer.options);
     for (std::size_t i = 0; i < states.size(); ++i) {
-      slices.push_back({.name = "optimizer/" + states[i] + "/" + placed.spec.name,
+      slices.push_back({.name = states[i],
                         .global_shape = placed.spec.shape,
                         .range = piece.range,
                         .data = optimizer_.state(i, piece),
@@ -208,16 +211,16 @@ void RankState::load(const io::Checkpoint& checkpoint) {
   stage_state_.load_weights(checkpoint);
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
-    const auto read = [&](const std::string& prefix, const TensorView& into) {
-      read_slice(checkpoint, prefix, placed, piece.range.begin, into);
+    const auto read = [&](const std::string& name, const TensorView& into) {
+      read_slice(checkpoint, name, placed, piece.range.begin, into);
     };
     if (has_masters()) {
-      read("weights/", optimizer_.master(piece));
+      read(weight_name(placed.spec), optimizer_.master(piece));
     }
     const std::vector<std::string> states =
-        optim::Optimizer::state_names(plan_.config.optimizer.options, placed.spec.rule);
+        state_names(placed.spec, plan_.config.optimizer.options);
     for (std::size_t i = 0; i < states.size(); ++i) {
-      read("optimizer/" + states[i] + "/", optimizer_.state(i, piece));
+      read(states[i], optimizer_.state(i, piece));
     }
   }
 }

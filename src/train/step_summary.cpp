@@ -65,7 +65,7 @@ double flag_of(bool stop) {
 StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
                            RankState& state, StopRequest stop) {
   state.norm().begin(state.reducer().sums());
-  groups.pipeline->drain();
+  groups.engine->drain();
   // Waits for the squares too.
   const std::vector<ops::LossSums> losses = state.stage().losses();
   const std::span<const double> squares = state.norm().partials();

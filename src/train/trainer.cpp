@@ -50,7 +50,7 @@ class Trainer {
         config_(setup.plan.config),
         rank_(rank_plan(setup.plan, setup.groups.world->rank())),
         state_(setup.context, setup.plan, rank_, setup.groups),
-        executor_(state_.stage(), *setup.groups.pipeline) {}
+        executor_(state_.stage(), *setup.groups.pipeline, *setup.groups.engine) {}
 
   FinishedRun run() {
     begin();
@@ -141,7 +141,7 @@ class Trainer {
   }
 
   /// Those so far are no step's.
-  void forget_waits() { static_cast<void>(setup_.groups.pipeline->take_device_waits()); }
+  void forget_waits() { static_cast<void>(setup_.groups.engine->take_device_waits()); }
 
   StepSummary train_step(std::int64_t step) {
     StepTimes times;
@@ -169,7 +169,7 @@ class Trainer {
     times.compute += now_seconds() - reduced - exchanged;
     // On a GPU the host has waited for these as a part of the work, and for those of the last
     // update, which it did not wait for then.
-    count_device_waits(times, setup_.groups.pipeline->take_device_waits());
+    count_device_waits(times, setup_.groups.engine->take_device_waits());
     if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) {
       throw comm::AgreedError(ExitCode::kDiverged,
                               fmt::format("the run diverged: at step {} the loss is {} and the "
@@ -291,7 +291,7 @@ class Trainer {
     if (saved_step_ == step) {
       return;
     }
-    setup_.groups.world->drain();
+    setup_.groups.engine->drain();
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
     save_checkpoint(
         plan_, setup_.groups, state_,

@@ -38,7 +38,7 @@ for program in "${programs[@]}"; do
     exit 2
   fi
 done
-tool() { command -v "$1" || { echo "bundle.sh: $1 is not installed; jobs/install-packages.sh installs it" >&2; exit 2; }; }
+tool() { command -v "$1" || { echo "bundle.sh: $1 is not installed; jobs/setup/install-packages.sh installs it" >&2; exit 2; }; }
 mpirun=$(realpath "$(tool mpirun)")
 orted=$(realpath "$(tool orted)")
 plugins=$(ompi_info --path pkglibdir --parsable | sed 's/.*://')

@@ -8,7 +8,7 @@ foreach(ranks 2 3 4 6)
   add_test(NAME mpi.comm_${ranks}
     COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:comm_mpi_test>)
   # Ranks may outnumber the cores, so they give way while they wait, and no two such tests run at once.
-  set_tests_properties(mpi.comm_${ranks} PROPERTIES TIMEOUT 900 LABELS mpi RESOURCE_LOCK mpi
+  set_tests_properties(mpi.comm_${ranks} PROPERTIES TIMEOUT 900 LABELS mpi.comm RESOURCE_LOCK mpi
     ENVIRONMENT "${strata_mpi_environment}")
 endforeach()
 
@@ -19,7 +19,7 @@ if(STRATA_HAVE_NCCL)
   foreach(ranks 2 4)
     add_test(NAME gpu.comm_${ranks}
       COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:gpu_comm>)
-    set_tests_properties(gpu.comm_${ranks} PROPERTIES TIMEOUT 300 LABELS gpu RESOURCE_LOCK mpi
+    set_tests_properties(gpu.comm_${ranks} PROPERTIES TIMEOUT 300 LABELS gpu.comm RESOURCE_LOCK mpi
       SKIP_REGULAR_EXPRESSION "SKIPPED" ENVIRONMENT "${strata_mpi_environment}")
   endforeach()
 endif()

@@ -2,8 +2,11 @@
 
 import gzip
 import os
+import pty
+import re
 import shutil
 import struct
+import subprocess
 
 import h5py
 import numpy as np
@@ -87,7 +90,9 @@ class Settings(Errors):
                 ("[modle]\nlayer = dense 4\n", ["typo.ini", 'nearest is "model.layer"']),
                 ("layer = dense 4\n", ["typo.ini", '"layer"']),
                 ("[model]\nlayer dense 4\n", ["typo.ini", "invalid line", "key = value"]),
-                ("[train]\nsteps = 1\nsteps = 2\n", ["typo.ini", "train.steps is given twice"])]:
+                ("[train]\nsteps = 1\nsteps = 2\n", ["typo.ini", "train.steps is given twice"]),
+                (NETWORK.replace("steps = 6", "steps = 6\nepochs = 2"),
+                 ["train.steps and train.epochs are both set"])]:
             self.refused(USAGE, *words, config=self.write_config("typo.ini", text))
 
     def test_values_out_of_range(self):
@@ -104,7 +109,6 @@ class Settings(Errors):
                 ("run.seed=-1", ["run.seed", "from 0"]),
                 ("run.device=gpu", ['run.device = "gpu"', "auto, cpu, cuda"]),
                 ("schedule.factor=0", ["schedule.factor", "above 0"]),
-                ("train.epochs=2", ["train.steps and train.epochs are both set"]),
                 ("train.steps=0", ["the run has no length"]),
                 ("batch.global=1000000000", ["microbatches", "larger batch.micro"]),
                 ("batch.global=1000000000000", ["batch.global", "from 1 to 1073741824"]),
@@ -122,8 +126,55 @@ class Settings(Errors):
                      settings=["--train.steps=0", "--train.epochs=1e300"])
         self.refused(USAGE, '"batch.global=3" is not understood', "--section.key=value",
                      settings=["batch.global=3"])
-        self.refused(USAGE, "batch.global is given twice",
-                     settings=["--batch.global=8", "--batch.global=16"])
+        self.refused(USAGE, "train.steps and train.epochs are both set",
+                     settings=["--train.steps=3", "--train.epochs=2"])
+
+    def planned(self, *settings, config=None):
+        finished = self.alone("train", config or self.config, *settings, "--dry-run")
+        self.assertEqual(finished.code, DONE, finished.text)
+        return finished.text
+
+    def test_the_command_line_wins(self):
+        self.assertIn("batch: 12 samples", self.planned("--batch.global=8", "--batch.global=12"))
+        self.assertIn("10 steps = 2.00 epochs", self.planned("--train.epochs=2"))
+        epochs = self.write_config("epochs.ini", NETWORK.replace("steps = 6", "epochs = 3"))
+        self.assertIn("15 steps = 3.00 epochs", self.planned(config=epochs))
+        self.assertIn("4 steps = 0.80 epochs", self.planned("--train.steps=4", config=epochs))
+
+    def test_switches_in_both_spellings(self):
+        self.refused(USAGE, "model.sync_batch_norm", "one of off, on",
+                     settings=["--model.sync_batch_norm=maybe"])
+        run = self.fresh_run()
+        for steps, switch in [(2, "no"), (4, "off")]:
+            self.train(self.config, (1, 1), run, "--run.resume=auto", f"--train.steps={steps}",
+                       f"--model.layer=batch_norm sync={switch}",
+                       f"--model.layer=dense 4 bias={switch}", f"--model.sync_batch_norm={switch}")
+        written = (self.directory / run / "config.ini").read_text()
+        self.assertIn("sync_batch_norm = off", written)
+        self.assertIn("layer = dense 4 bias=off", written)
+
+    def test_every_command_explains_itself(self):
+        commands = ["train", "evaluate", "generate", "data import", "data inspect",
+                    "checkpoint inspect", "checkpoint verify", "doctor", "help"]
+        for command in commands:
+            helped = self.alone(*command.split(), "--help")
+            self.assertEqual(helped.code, DONE, helped.text)
+            self.assertTrue(helped.text.startswith(f"strata {command} "
+                                                   if command != "doctor" else "strata doctor\n"), helped.text)
+            self.assertEqual(helped.text, self.alone("help", *command.split()).text)
+        for command in ("data", "checkpoint"):
+            self.assertEqual(self.alone(command, "--help").text.count(f"\nstrata {command} "), 1)
+        usage = self.alone("--help").text
+        for command in commands:
+            self.assertIn(f"  strata {command} ", usage)
+        settings = self.alone("train", "--help").text
+        common = settings[settings.index("Common settings"):settings.index("[model]")]
+        for key in ("model.layer", "data.train", "batch.global", "run.dir", "train.steps"):
+            self.assertIn(f"\n  {key} ", common)
+            self.assertEqual(settings.count(f"\n  {key} "), 1)
+        reference = self.alone("help", "reference").text
+        self.assertEqual(len(re.findall(r"^\| `", reference, re.MULTILINE)),
+                         len(re.findall(r"^  [a-z]+\.[a-z0-9_]+ ", settings, re.MULTILINE)))
 
     def test_no_gpu(self):
         for ranks in (1, 2):
@@ -182,6 +233,30 @@ class Settings(Errors):
         self.refused(USAGE, "cannot make the directory a-file", "another run.dir", run="a-file",
                      ranks=2)
 
+    def test_evaluation_on_any_ranks(self):
+        run = self.fresh_run()
+        self.train(self.config, (2, 1), run, "--numerics.lanes=2")
+        evaluated = self.alone("evaluate", run, "--classes")
+        self.assertEqual(evaluated.code, DONE, evaluated.text)
+        for ranks in (2, 3, 4, 6):
+            self.assertEqual(self.launch(ranks, "evaluate", f"{run}/config.ini", "--classes").text, evaluated.text)
+        self.assert_refused(self.launch(5, "evaluate", run), USAGE, "the job has 5 ranks", "3 layers in 2 lanes",
+                            "launch 1 or 2 or 3 or 4 or 6")
+        self.assert_refused(self.alone("evaluate", run, "--data.test=", "--data.train="), USAGE,
+                            "data.test and data.train are empty")
+
+    def test_a_checkpoint_names_its_classes(self):
+        rows = [f"{i % 7},{i % 3},{('ash', 'birch', 'cedar')[i % 3]}" for i in range(60)]
+        (self.directory / "trees.csv").write_text("\n".join(["a,b,tree", *rows]))
+        self.import_data("--format=csv", "--files=trees.csv", "--label=tree", "--split=40,20", "--output=trees")
+        run = self.fresh_run()
+        self.train(self.config, (1, 1), run, "--data.train=trees/train.h5", "--data.test=trees/test.h5",
+                   "--model.layer=dense 3", "--data.normalise=standard", "--batch.global=4", "--batch.micro=2")
+        evaluated = self.alone("evaluate", run, "--classes")
+        self.assertIn("\nbirch ", evaluated.text)
+        (self.directory / "trees/train.h5").unlink()
+        self.assertEqual(self.alone("evaluate", run, "--classes").text, evaluated.text)
+
     def test_a_confusion_matrix_that_cannot_be_written(self):
         # Before the checkpoint is looked for: there is none.
         evaluate = ["evaluate", self.config, "--run.dir=nothing"]
@@ -196,6 +271,69 @@ class Settings(Errors):
                                 "there is no checkpoint")
         self.assertEqual(kept.read_text(), "of yesterday")
         self.assertFalse((self.directory / "new.csv").exists())
+
+
+class Terminals(Errors):
+    """What a run prints, and to whom."""
+
+    def test_a_terminal_gets_one_progress_line(self):
+        run = self.fresh_run()
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [harness.STRATA, "train", str(self.config), f"--run.dir={run}", "--train.log_every=1"],
+            cwd=self.directory, stdin=subprocess.DEVNULL, stderr=theirs, close_fds=True,
+            env={**os.environ, **harness.LAUNCH_ENVIRONMENT})
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # the terminal's other end is closed
+                break
+            if not piece:
+                break
+            shown += piece
+        os.close(ours)
+        self.assertEqual(process.wait(60), DONE, shown)
+        # What stays of a line is what was printed after the last return to its begin.
+        lines = [line.split("\r\x1b[K")[-1] for line in shown.decode().replace("\r\n", "\n").split("\n")]
+        self.assertEqual([line for line in lines if re.match(r"step \d/6 ", line)], lines[-2:-1])
+        self.assertTrue(lines[-2].startswith("step 6/6 "), lines)
+        self.assertEqual([line[:17] for line in lines if "test" in line],
+                         [f"step {step}: test loss" for step in (2, 4, 6)])
+        log = (self.directory / run / "log.txt").read_text()
+        self.assertEqual(re.findall(r"step (\d)/6 ", log), list("123456"))
+        self.assertNotIn("\x1b", log)
+        self.assertNotIn("\r", self.alone("train", self.config, f"--run.dir={self.fresh_run()}").text)
+
+    def with_a_closed_pipe(self, *arguments, errors):
+        """Runs the executable, and reads one line of what it prints."""
+        process = subprocess.Popen([harness.STRATA, *map(str, arguments)], cwd=self.directory,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+                                   env={**os.environ, **harness.LAUNCH_ENVIRONMENT})
+        process.stdout.readline()
+        process.stdout.close()
+        said = b""
+        if process.stderr:
+            with process.stderr as stream:
+                said = stream.read()
+        return process.wait(60), said.decode()
+
+    def test_a_run_goes_on_where_nobody_reads(self):
+        run = self.fresh_run()
+        code, _ = self.with_a_closed_pipe("train", self.config, f"--run.dir={run}", "--train.log_every=1",
+                                          errors=subprocess.STDOUT)
+        self.assertEqual(code, DONE)
+        log = (self.directory / run / "log.txt").read_text()
+        self.assertEqual(re.findall(r"step (\d)/6 ", log), list("123456"))
+        self.assertIn("peak memory", log.splitlines()[-1])
+        self.assertEqual(harness.checkpoints(self.directory / run)[-1].name, "step-00000006")
+
+    def test_other_commands_end_where_nobody_reads(self):
+        code, said = self.with_a_closed_pipe("data", "inspect", *["classes/train.h5"] * 2000,
+                                             errors=subprocess.PIPE)
+        self.assertNotEqual(code, DONE)
+        self.assertEqual(said, "")
 
 
 class Data(Errors):

@@ -197,8 +197,8 @@ class Errors(language.LanguageTest):
                      settings=[*again, "--model.heads=8"], run="done")
         for code, words, settings in [
                 (CHECKPOINT, ["another model", "attention 8"], ["--model.heads=8"]),
-                (DATA, ["done/checkpoints/step-00000001", "swapped/train.h5", "another tokenizer"],
-                 ["--data.train=swapped/train.h5", "--data.test=swapped/test.h5"])]:
+                (DATA, ["swapped/test.h5 and done/checkpoints/step-00000001/master.h5", "different tokenizers"],
+                 ["--data.test=swapped/test.h5"])]:
             refused = self.alone("evaluate", self.config, "--run.dir=done", *settings)
             self.assert_refused(refused, code, *words)
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 
 import h5py
@@ -112,7 +113,7 @@ class FastMode(language.LanguageTest):
                 "--numerics.shards=0"]
         self.train(self.config, (2, 1, 2), "fast", *fast, "--train.steps=2")
         text = (self.directory / "fast" / "config.ini").read_text()
-        self.assertRegex(text, r"\nlanes = 2\n(.+\n)*shards = 2\n")
+        self.assertRegex(text, r"\nlanes = 0  # derived: 2\n(.+\n)*shards = 0  # derived: 2\n")
         self.train(self.config, (1, 2, 2), "fast", *fast, "--train.steps=4", "--run.resume=must")
         for kind in ("train", "evaluate"):
             invariant, near = (self.records(run, kind) for run in ("invariant", "fast"))
@@ -153,6 +154,38 @@ class Checkpoints(language.LanguageTest):
                 self.assertEqual((array.shape, array.dtype), (shape, np.float32), name)
                 self.assertEqual(array[()].tobytes(), whole[f"weights/{name}"][()].tobytes(), name)
                 self.assertTrue(np.all(np.isfinite(array[()])), name)
+
+    def test_a_checkpoint_is_all_that_is_needed(self):
+        shutil.copytree(self.directory / "parts", self.directory / "moved")
+        shutil.copytree(self.directory / "text", self.directory / "kept")
+        prompt = ["--prompt=amber ", "--tokens=20"]
+
+        def text_in(finished):  # of both outputs, in whatever order they came
+            return re.sub(r"20 tokens, [\d,]+ tokens/s\n", "", finished.text)
+
+        spoken = self.alone("generate", "moved", *prompt)
+        self.assertEqual(spoken.code, harness.DONE, spoken.text)
+        evaluated = self.alone("evaluate", "moved", "--data.test=kept/test.h5")
+        (self.directory / "text").rename(self.directory / "away")
+        try:
+            with h5py.File(self.checkpoint / "master.h5") as master:
+                self.assertEqual("".join(map(chr, master["text/characters"])), "".join(
+                    sorted(set(language.text(3200)))))
+            for run in ("moved", "moved/config.ini"):
+                # More ranks wait; the text is the same, and its data set is not there.
+                for ranks in (1, 3):
+                    told = self.launch(ranks, "generate", run, "--run.dir=moved", *prompt)
+                    self.assertEqual(told.code, harness.DONE, told.text)
+                    self.assertEqual(text_in(told), text_in(spoken))
+            for ranks in (1, 2, 3, 4, 5):
+                told = self.launch(ranks, "evaluate", "moved", "--data.test=kept/test.h5")
+                self.assertEqual((told.code, told.text), (harness.DONE, evaluated.text))
+        finally:
+            (self.directory / "away").rename(self.directory / "text")
+        with h5py.File(harness.checkpoints(self.directory / "moved")[-1] / "master.h5", "r+") as master:
+            master["text/characters"][3] += 1
+        for command in (["checkpoint", "verify", "moved"], ["generate", "moved", *prompt]):
+            self.assert_refused(self.alone(*command), harness.DATA, "the tokenizer in moved", "damaged")
 
     def test_evaluation_is_the_same_on_two_grids(self):
         lines = []

@@ -106,7 +106,7 @@ class Resume(harness.StrataTest):
             harness.differing_tensors(*(harness.tensors(harness.checkpoints(self.directory / run)[-1])
                                         for run in ("kept-whole", "kept"))), [])
         text = (self.directory / "kept" / "config.ini").read_text()
-        self.assertIn("lanes = 4\n", text)
+        self.assertIn("\nlanes = 4  # derived\n", text)
 
     def test_resolved_config_continues_the_run(self):
         self.train(self.config, (2, 1), "resolved", "--train.steps=6")
@@ -115,9 +115,28 @@ class Resume(harness.StrataTest):
         self.assertEqual(finished.code, harness.DONE, finished.text)
         self.assert_same_run("short", "resolved")
 
+    def test_resolved_config_tells_who_decided(self):
+        self.launch(2, "train", self.config, "--run.dir=told", "--train.steps=6",
+                    "--checkpoint.keep=3")
+        path = self.directory / "told" / "config.ini"
+        first = path.read_text()
+        for line in ["steps = 6", "data = 0  # derived: 2", "pipeline = 1  # default",
+                     "keep = 3", "dtype = float32  # default", "loss = cross_entropy  # derived",
+                     "device = auto  # derived: cpu"]:
+            self.assertIn(f"\n{line}\n", first)
+        # On another number of ranks, and all that was derived is still told apart.
+        finished = self.launch(1, "train", path, "--run.resume=auto", "--train.steps=12")
+        self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.assert_same_run("short", "told")
+        changed = {"data = 0  # derived: 2": "data = 0  # derived: 1", "steps = 6": "steps = 12"}
+        expected = [changed.get(line, line) for line in first.splitlines()]
+        ignored = ("epochs = ", "resume = ", "threads = ")
+        self.assertEqual([line for line in path.read_text().splitlines() if not line.startswith(ignored)],
+                         [line for line in expected if not line.startswith(ignored)])
+
     def test_decay_ends_at_the_last_step(self):
         self.train(self.config, (1, 1), "decay", "--schedule.decay_steps=0")
-        self.assertIn("decay_steps = 12\n", (self.directory / "decay" / "config.ini").read_text())
+        self.assertIn("\ndecay_steps = 12  # derived\n", (self.directory / "decay" / "config.ini").read_text())
         without = self.write_config("without.ini", NETWORK.replace("decay_steps = 3000", ""))
         self.train(without, (1, 1), "without")
         self.assert_same_run("decay", "without")

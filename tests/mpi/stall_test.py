@@ -49,7 +49,7 @@ class Stall(harness.StrataTest):
         finished = job.wait(40)
         self.assertEqual(finished.code, harness.PEER, finished.text)
         self.assertLess(time.monotonic() - stopped, 20)
-        reports = [line for line in finished.reports() if "waited 3 s in vain to" in line]
+        reports = [line for line in finished.reports() if "timed out after 3 s waiting to" in line]
         self.assertTrue(reports, finished.text)
         self.assertTrue(any(all(word in line for word in words) for line in reports), finished.text)
         for line in reports:

@@ -217,7 +217,7 @@ class Refusals(TextTest):
                      encoder="encoder.json")
         self.refused(USAGE, "--tokenizer=gpt2 and --encoder", format="text", tokenizer="chars", files="fine.txt",
                      encoder="encoder.json")
-        self.refused_text(USAGE, "--separator=yes", "--tokenizer=chars has none", files="fine.txt", separator="yes")
+        self.refused_text(USAGE, "--separator=on", "--tokenizer=chars has none", files="fine.txt", separator="yes")
         self.refused_text(USAGE, "--vocabulary is for token files", files="fine.txt", vocabulary=9)
         self.refused(USAGE, "--tokenizer is for text and tokens", format="csv", files="fine.txt", label="a",
                      tokenizer="chars")

@@ -8,6 +8,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/ops/attention.hpp"
+#include "strata/ops/context.hpp"
 #include "strata/ops/split_cross_entropy.hpp"
 
 #include "streams.hpp"

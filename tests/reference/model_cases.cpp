@@ -68,7 +68,7 @@ class Sum final : public GradientSink {
  public:
   explicit Sum(std::int64_t elements) : gradients_(Shape{elements}) {}
 
-  Target target(std::int64_t m) override {
+  Target begin_microbatch(std::int64_t m) override {
     return {.gradients = gradients_.view(),
             .accumulate = m == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd};
   }
@@ -99,7 +99,7 @@ struct Part {
         layout(layout_of(model.parameters(), layers, shards)),
         weights(Shape{layout.weight_elements}),
         sum(layout.elements),
-        stage(context, group, model,
+        stage(context, engine, group, model,
               {.layers = layers,
                .pass = {.microbatch = microbatch, .dtype = kDTypeOf<T>, .shards = shards},
                .slots = {.activations = 1, .inputs = layers.begin == 0 ? 0 : 1, .gradients = 1}},
@@ -120,6 +120,7 @@ struct Part {
   ParameterLayout layout;
   Tensor<T> weights;
   Sum<T> sum;
+  comm::ProgressEngine engine;
   Stage stage;
 };
 

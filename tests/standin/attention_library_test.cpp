@@ -5,6 +5,7 @@
 #include "strata/device/buffer.hpp"
 #include "strata/device/shared_library.hpp"
 #include "strata/ops/attention.hpp"
+#include "strata/ops/context.hpp"
 
 // Which attention cuDNN does, as the stand-in for it counts its graphs.
 namespace strata::ops {

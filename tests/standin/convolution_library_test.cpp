@@ -4,6 +4,7 @@
 
 #include "strata/device/buffer.hpp"
 #include "strata/device/shared_library.hpp"
+#include "strata/ops/context.hpp"
 #include "strata/ops/convolution.hpp"
 
 // Which convolutions cuDNN does, as the stand-in for it counts them.

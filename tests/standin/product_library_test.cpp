@@ -6,6 +6,7 @@
 
 #include "strata/device/buffer.hpp"
 #include "strata/device/shared_library.hpp"
+#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
 // What cuBLASLt does behind a product, as the stand-in for it counts.

@@ -13,28 +13,28 @@
 
 namespace strata::comm {
 
-/// What a message is for; part of its match, so that unlike messages never meet.
+/// The purpose of a message. Sends match only receives with the same tag.
 enum class Tag : int { kSetup = 1, kActivation, kGradient, kReduce, kGather };
 
-/// How long a rank waits for a peer before it gives the peer up.
+/// The time limit of one communication operation.
 struct Timeout {
   double seconds = 300.0;
 };
 
-/// A message in flight; the memory it reads or writes must stay until it is done. Destroying an
-/// unfinished one is a logic error of the caller except while an exception unwinds.
+/// A message in flight. Its buffers must stay valid until it completes; destroying it earlier is a
+/// logic error, except during stack unwinding.
 class Request {
  public:
-  /// One operation of a communicator's kind.
+  /// The transport's part of a request.
   class Operation {
    public:
     Operation() = default;
     virtual ~Operation() = default;
     Operation(const Operation&) = delete;
     Operation& operator=(const Operation&) = delete;
-    /// Makes progress; true once done.
+    /// Makes progress; true once complete.
     virtual bool test() = 0;
-    /// What is still waited for, where one operation stands for several messages; else empty.
+    /// The pending message, where one operation stands for several messages; else empty.
     [[nodiscard]] virtual std::string awaited() const { return {}; }
   };
 
@@ -42,16 +42,18 @@ class Request {
   Request(std::unique_ptr<Operation> operation, std::string what, Timeout timeout)
       : operation_(std::move(operation)), what_(std::move(what)), timeout_(timeout) {}
 
-  /// Makes progress; true once done, and for an empty request.
+  /// Makes progress; true once complete, and for an empty request.
   bool test();
-  /// Returns once done, at once for an empty request.
-  /// Throws: Error(kPeer) where timeout runs out or the transport fails; the text names the
+  /// Blocks until complete; returns immediately for an empty request.
+  /// Throws: Error(kPeer) where the timeout expires or the transport fails; the text names the
   /// operation and the peer.
   void wait();
   [[nodiscard]] bool pending() const { return operation_ != nullptr; }
-  /// What a wait would wait for, as in "receive from rank 1 of the data group (as its rank 0):
+  /// What wait() waits for, as in "receive from rank 1 of the data group (this rank is 0 there):
   /// gradient slice".
   [[nodiscard]] std::string awaited() const;
+  /// Moves the operation out, into the request of another group; null for an empty request.
+  [[nodiscard]] std::unique_ptr<Operation> release() { return std::move(operation_); }
 
  private:
   std::unique_ptr<Operation> operation_;
@@ -59,7 +61,7 @@ class Request {
   Timeout timeout_;
 };
 
-/// A message of an exchange to another rank, and one from another.
+/// One send and one receive of an exchange.
 struct Outgoing {
   ConstTensorView payload;
   std::int64_t peer = 0;
@@ -69,7 +71,7 @@ struct Incoming {
   std::int64_t peer = 0;
 };
 
-/// One direction of messages of one tag between two ranks of a group.
+/// The messages of one tag from one rank of a group to another.
 struct Route {
   std::int64_t from = 0;
   std::int64_t to = 0;
@@ -78,22 +80,14 @@ struct Route {
   friend bool operator==(const Route&, const Route&) = default;
 };
 
-/// How long the compute stream stood still for messages in device memory, which the host does not
-/// wait for.
-struct DeviceWaits {
-  double stage_seconds = 0.0;  ///< for activations and their gradients
-  double group_seconds = 0.0;  ///< for all else
-};
-
-/// A group of ranks that exchange messages. Every rank of the group makes the same collective calls
-/// in the same order (design law 3). Payloads are tensors in host memory, for the MPI kind at most
-/// 2 GiB a message; other kinds take device memory too.
+/// A group of ranks: messages and collectives. Every rank of the group makes the same collective
+/// calls in the same order (design law 3). Payloads are tensors in host memory, with MPI at most
+/// 2 GiB per message; other transports also take device memory.
 ///
-/// A payload in device memory is read and written in the order of the kind's compute stream: after
-/// the work that is on it at the call, and before the work that is put on it after wait(), or after
-/// a test() that says done; the host waits for neither. A collective without a request is ordered
-/// like one that is waited for at once. The payloads of one call are all on one device or all on
-/// the host.
+/// A payload in device memory is read and written in the order of the compute stream: after the
+/// work enqueued before the call, and before the work enqueued after wait() or a successful test().
+/// The host waits for neither. A collective that returns no request is ordered as if waited for
+/// immediately. The payloads of one call are all on one device or all on the host.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -102,73 +96,51 @@ class Communicator {
 
   [[nodiscard]] std::int64_t rank() const { return rank_; }
   [[nodiscard]] std::int64_t size() const { return size_; }
-  /// For messages to people, as in "data group".
+  /// For error texts, as in "data group".
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Timeout timeout() const { return timeout_; }
   void set_timeout(Timeout timeout) { timeout_ = timeout; }
 
-  /// Begins a message to `peer`. Messages of one tag between two ranks arrive in the order of their
-  /// sends.
+  /// Starts a send to `peer`. Messages of one tag between two ranks arrive in the order sent.
   [[nodiscard]] Request send(ConstTensorView payload, std::int64_t peer, Tag tag);
-  /// Begins to receive a message of exactly the payload's size.
+  /// Posts a receive of exactly the payload's size.
   [[nodiscard]] Request receive(TensorView payload, std::int64_t peer, Tag tag);
-  /// Begins several messages as one request: receives first, then sends, each in the order given.
-  /// Pre: the ranks of the group that take part call it in one order (where there is nothing for a
-  /// rank to send or receive, it may leave a call out), and send in it all that others receive.
+  /// Starts several messages as one request: receives first, then sends, each in the given order.
+  /// Pre: the participating ranks call it in the same order, and every receive has a matching send
+  /// in the same call. A rank with nothing to send or receive may skip the call.
   [[nodiscard]] Request exchange(std::span<const Outgoing> sends,
                                  std::span<const Incoming> receives, Tag tag);
 
-  /// Makes ready what send() and receive() of device memory need; between host memory they need
-  /// nothing. A rank waits for the receives of a route in the order in which it posts them.
+  /// Sets up send() and receive() of device memory; host memory needs no setup. A rank waits for
+  /// the receives of a route in the order in which it posts them.
   /// Communication: collective over the group; all ranks list the same routes in the same order.
   virtual void open_routes(std::span<const Route> /*routes*/) {}
 
-  /// Makes ready what exchange() of device memory needs, and with Summation::kLibrary sums; else
-  /// the first of them waits on the host for all ranks of the group. Between host memory they need
-  /// nothing. Communication: collective over the group.
+  /// Connects the ranks for exchange() of device memory and, with Summation::kLibrary, for sums;
+  /// without it the first such call blocks the host until all ranks of the group have made it. Host
+  /// memory needs no setup. Communication: collective over the group.
   virtual void connect(Summation /*sums*/) {}
 
-  /// Returns when every rank of the group has called and its messages in device memory are done.
+  /// Returns once every rank of the group has entered and has completed its messages in device
+  /// memory.
   virtual void barrier() = 0;
   /// Copies root's payload to every rank.
   virtual void broadcast(TensorView payload, std::int64_t root) = 0;
   /// Gathers equal payloads of all ranks, in rank order.
   /// Shapes: all.bytes() == size() * mine.bytes().
   virtual void all_gather(ConstTensorView mine, TensorView all) = 0;
-  /// Adds the tensors of all ranks in place, float32 or float64, in whatever order the kind's
-  /// library does: the bits of the sums depend on the number of ranks.
+  /// Sums the tensors of all ranks in place, float32 or float64, in the library's order: the bits
+  /// of the sums depend on the number of ranks.
   virtual void all_reduce(TensorView sum) = 0;
-  /// Begins to add the tensors of all ranks, float32 or float64; once done, elements slices[rank()]
-  /// of each rank's tensor hold the sums, in the library's order, and its others are as they were.
-  /// Takes memory of the own slice's size until it is done. Pre: slices lie one after the other and
+  /// Starts a sum of the tensors of all ranks, float32 or float64, in the library's order. On
+  /// completion, elements slices[rank()] of each rank's tensor hold the sums and the others are
+  /// unchanged. Allocates a buffer of this rank's slice until then. Pre: slices are consecutive and
   /// cover the tensor.
   [[nodiscard]] Request reduce_scatter(TensorView tensor, std::span<const grid::Range> slices);
   /// The communicator of `members` (ranks of this group, in order), of which this rank is one.
-  /// Communication: collective over this group; the groups asked for in one call are disjoint.
+  /// Communication: collective over this group; the groups of one call are disjoint.
   [[nodiscard]] virtual std::unique_ptr<Communicator> subgroup(
       std::span<const std::int64_t> members, std::string name) = 0;
-
-  /// Keeps what is under way in every group moving, also what peers still need of messages that are
-  /// done here. MPI moves messages in its own calls only: a rank that computes for long calls this
-  /// between its operations, or others wait for it.
-  virtual void progress() {}
-
-  /// Waits on the host until the messages in device memory that are under way, of all groups, and
-  /// the work on the compute stream are done. Unlike a wait for the stream it ends where a peer is
-  /// lost. Throws: Error(kPeer) where timeout runs out or the transport fails.
-  virtual void drain() {}
-
-  /// What the waits of all groups until the last drain() came to, since the last call.
-  [[nodiscard]] virtual DeviceWaits take_device_waits() { return {}; }
-
-  /// Called between actions: keeps the host no more than two actions ahead of the GPU. Further
-  /// ahead it would wait in a launch, where the GPU's queue is full, and not notice that a peer is
-  /// lost. Throws as drain().
-  virtual void throttle() {}
-
-  /// Seconds so far that the host spent in calls of this group waiting for the device's computing
-  /// and not for messages.
-  [[nodiscard]] virtual double computing_seconds() const { return 0.0; }
 
   /// Gathers texts of any length, in rank order.
   [[nodiscard]] std::vector<std::string> all_gather_texts(const std::string& mine);
@@ -183,13 +155,13 @@ class Communicator {
                                                             Tag tag) = 0;
   virtual std::unique_ptr<Request::Operation> begin_reduce_scatter(
       TensorView tensor, std::span<const grid::Range> slices) = 0;
-  /// Message by message; a kind whose library takes them as one does so.
+  /// The default starts message by message; NCCL overrides it with one group call.
   virtual std::unique_ptr<Request::Operation> begin_exchange(std::span<const Outgoing> sends,
                                                              std::span<const Incoming> receives,
                                                              Tag tag);
-  /// As in "get through the barrier with all ranks of the data group".
+  /// As in "complete the barrier with all ranks of the data group".
   [[nodiscard]] std::string describe_collective(std::string_view what) const;
-  /// As in "receive from rank 1 of the data group (as its rank 0): gradient slice".
+  /// As in "receive from rank 1 of the data group (this rank is 0 there): gradient slice".
   [[nodiscard]] std::string describe(std::string_view verb, std::int64_t peer, Tag tag) const;
 
  private:
@@ -199,7 +171,7 @@ class Communicator {
   Timeout timeout_;
 };
 
-/// A tensor view over `elements` of host memory, to send or receive them.
+/// A tensor view of host memory, to send or receive.
 template <typename T>
 [[nodiscard]] auto payload_of(std::span<T> elements) {
   using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;

@@ -11,23 +11,24 @@
 
 namespace strata::comm {
 
-/// Partial sums that a rank receives in a reduction: one for each tree node that other ranks hold.
+/// Number of partial sums that a rank receives in a reduction: one per tree node of other ranks.
 /// Pre: ranks divides the number of leaves.
 [[nodiscard]] std::int64_t received_parts(const grid::SumTree& tree, std::int64_t ranks,
                                           std::int64_t rank);
 
-/// Adds the ranks' partial sums in the order of the sum tree (design law 1), each rank its own
-/// slice: all-to-all, then a local fold. Every element's sum is formed by the same additions
-/// whatever the number of ranks. Communication: each rank sends and receives (size - 1) / size of
-/// the bytes, times its tree nodes.
+/// Reduce-scatter in the order of the sum tree (design law 1): an all-to-all of partial sums, then
+/// a local fold of this rank's slice. Every element is summed by the same additions on any number
+/// of ranks. Communication: each rank sends and receives (size - 1) / size of the bytes, times its
+/// tree nodes.
 class OrderedReduction {
  public:
-  /// Lanes are dealt evenly to the ranks of the group. Pre: tree.leaves() % group.size() == 0.
+  /// Lanes are distributed evenly over the ranks of the group. Pre: tree.leaves() % group.size() ==
+  /// 0.
   OrderedReduction(Communicator& group, const grid::SumTree& tree);
 
-  /// Partial sums that this rank contributes: one for each tree node that its lanes make up.
+  /// Number of partial sums that this rank contributes: one per tree node that its lanes complete.
   [[nodiscard]] std::int64_t own_parts() const { return own_parts_; }
-  /// Elements of receive memory for slices of at most `slice_elements`.
+  /// Elements of the receive buffer for slices of at most `slice_elements`.
   [[nodiscard]] std::int64_t receive_elements(std::int64_t slice_elements) const {
     return (parts_ - own_parts_) * slice_elements;
   }
@@ -38,14 +39,15 @@ class OrderedReduction {
     std::vector<TensorView> parts;
   };
 
-  /// Begins to add `partials` (own_parts() views of equal shape, one a node, in order), rank r
-  /// receiving elements slices[r]. Shapes: received holds receive_elements(own slice).
+  /// Starts the all-to-all of `partials` (own_parts() views of equal shape, one per node, in
+  /// order); rank r receives elements slices[r]. Shapes: received holds receive_elements(own
+  /// slice).
   [[nodiscard]] Pending start(std::span<const TensorView> partials,
                               std::span<const grid::Range> slices, TensorView received);
-  /// Ends its messages.
+  /// Waits for its messages.
   static void wait(Pending& pending);
-  /// Adds, after wait(): the sum of the own slice stands in partials[0]'s elements of that slice.
-  /// The other partial sums and the received ones are spent.
+  /// Sums after wait(): elements slices[rank] of partials[0] hold the result. Overwrites the other
+  /// partial sums and the received ones.
   void fold(ops::Context& context, const Pending& pending) const;
 
  private:
@@ -57,7 +59,7 @@ class OrderedReduction {
   std::vector<ReductionStep> steps_;
 };
 
-/// Sends this rank's slice of a tensor to every rank of the group and receives theirs, in place.
+/// Starts an in-place all-gather of a tensor whose slices the ranks of the group hold.
 [[nodiscard]] Request begin_all_gather_slices(Communicator& group, TensorView tensor,
                                               std::span<const grid::Range> slices);
 

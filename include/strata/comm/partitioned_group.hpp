@@ -4,30 +4,30 @@
 #include <span>
 #include <vector>
 
-#include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/grid/tree.hpp"
 #include "strata/ops/reduce.hpp"
 
 namespace strata::comm {
 
-/// A number of parts, virtual shards or lanes, over the ranks of a group: each rank holds own() of
-/// them, consecutive ones. With one rank there are no messages.
+/// Parts (virtual shards or lanes) distributed over the ranks of a group: each rank owns the
+/// consecutive parts own(). With one rank there are no messages.
 class PartitionedGroup {
  public:
-  /// Pre: group.size() divides parts. The group outlives the object.
-  PartitionedGroup(Communicator& group, std::int64_t parts);
+  /// `engine`: of the group's transport. Pre: group.size() divides parts; both outlive the object.
+  PartitionedGroup(Communicator& group, const ProgressEngine& engine, std::int64_t parts);
   /// All parts on one rank.
   explicit PartitionedGroup(std::int64_t parts);
 
   [[nodiscard]] std::int64_t parts() const { return tree_.leaves(); }
   [[nodiscard]] const grid::Range& own() const { return own_; }
   [[nodiscard]] std::int64_t ranks() const { return group_ == nullptr ? 1 : group_->size(); }
-  /// The additions that bring one tensor a part together in the first.
+  /// The additions that reduce one tensor per part into the first.
   [[nodiscard]] std::span<const ReductionStep> steps() const { return steps_; }
 
-  /// Gathers tensors of equal size, one a part, in order of parts.
-  /// Shapes: mine own x anything, all parts x the same. With one rank they are one tensor.
+  /// Gathers tensors of equal size, one per part, in order of parts.
+  /// Shapes: mine own x anything, all parts x the same. With one rank both are the same tensor.
   void all_gather_parts(const ConstTensorView& mine, const TensorView& all);
 
   /// Seconds spent in messages since the last reset.
@@ -37,17 +37,18 @@ class PartitionedGroup {
  protected:
   [[nodiscard]] Communicator* group() const { return group_; }
   [[nodiscard]] const grid::SumTree& tree() const { return tree_; }
-  /// Counts the time that `exchange` takes, but for what the device computes meanwhile. Pre:
-  /// ranks() > 1.
+  /// Counts the time that `exchange` takes, less its waits for the device's computation.
+  /// Pre: ranks() > 1.
   template <typename Exchange>
   void timed(const Exchange& exchange) {
-    const double begin = now_seconds() - group_->computing_seconds();
+    const double begin = now_seconds() - engine_->computing_seconds();
     exchange();
-    exposed_seconds_ += now_seconds() - group_->computing_seconds() - begin;
+    exposed_seconds_ += now_seconds() - engine_->computing_seconds() - begin;
   }
 
  private:
   Communicator* group_;
+  const ProgressEngine* engine_;
   grid::SumTree tree_;
   grid::Range own_;
   std::vector<ReductionStep> steps_;

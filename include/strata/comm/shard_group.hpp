@@ -12,30 +12,31 @@
 
 namespace strata::comm {
 
-/// The S virtual shards over the ranks of a tensor group: each rank holds own() of them and
-/// computes them one after the other. All collectives are over the tensor group; with one rank
+/// The virtual shards distributed over the ranks of a tensor group: each rank owns the shards own()
+/// and computes them one after the other. All collectives are over the tensor group; with one rank
 /// there are no messages.
 class ShardGroup : public PartitionedGroup {
  public:
-  /// Pre: group.size() divides shards; for kLibrary shards == group.size(). The group outlives the
-  /// object.
-  ShardGroup(Communicator& group, std::int64_t shards, Summation summation);
+  /// Pre: group.size() divides shards; for kLibrary shards == group.size(). Group and engine
+  /// outlive the object.
+  ShardGroup(Communicator& group, const ProgressEngine& engine, std::int64_t shards,
+             Summation summation);
   /// All shards on one rank.
   explicit ShardGroup(std::int64_t shards);
 
   [[nodiscard]] std::int64_t shards() const { return parts(); }
 
-  /// The rows of a tensor of `rows` that this rank holds under sequence parallelism.
+  /// The rows of a tensor of `rows` that this rank owns under sequence parallelism.
   [[nodiscard]] grid::Range own_rows(std::int64_t rows) const;
 
-  /// Accumulators that partial_sums needs, for a rank with `own` of `shards` shards.
+  /// Number of accumulators that partial_sums() needs on a rank with `own` of `shards` shards.
   [[nodiscard]] static std::int64_t accumulators(std::int64_t shards, const grid::Range& own);
-  /// Elements of receive memory that reduce() needs for tensors of rows x columns on any rank.
+  /// Elements of the receive buffer that a reduction of rows x columns tensors needs on any rank.
   [[nodiscard]] static std::int64_t receive_elements(std::int64_t shards, const grid::Range& own,
                                                      std::int64_t rows, std::int64_t columns);
 
-  /// Calls make(shard, accumulator) for each own shard in order; it overwrites the accumulator with
-  /// the shard's partial result. Adds them up as far as the own shards go.
+  /// Calls make(shard, accumulator) for each own shard in order, which overwrites the accumulator
+  /// with the shard's partial result, and reduces the tree nodes that the own shards complete.
   template <typename Make>
   void partial_sums(ops::Context& context, std::span<const TensorView> accumulators,
                     const Make& make) const {
@@ -46,8 +47,8 @@ class ShardGroup : public PartitionedGroup {
     }
   }
 
-  /// After partial_sums: the sum over all shards stands in the own rows of accumulators[0]. The
-  /// others and `received` are spent. Shapes: accumulators rows x n.
+  /// After partial_sums(): writes the sum over all shards to the own rows of accumulators[0].
+  /// Overwrites the other accumulators and `received`. Shapes: accumulators rows x n.
   void reduce_scatter(ops::Context& context, std::span<const TensorView> accumulators,
                       const TensorView& received);
   /// The same for all rows.
@@ -55,12 +56,6 @@ class ShardGroup : public PartitionedGroup {
                   const TensorView& received);
   /// Fills all rows of a tensor from the ranks' own rows, in place.
   void all_gather_rows(const TensorView& tensor);
-  /// Keeps the messages of every group moving (Communicator::progress).
-  void progress() const {
-    if (group() != nullptr) {
-      group()->progress();
-    }
-  }
 
  private:
   void fold_after(ops::Context& context, std::span<const TensorView> accumulators,

@@ -2,20 +2,19 @@
 
 #include <memory>
 
-#include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 #include "strata/device/stream.hpp"
 
 namespace strata::comm {
 
-/// A group whose messages may also hold tensors in a GPU's memory, for a `host` kind that carries
-/// host memory alone: they go through pinned host memory. Host tensors go straight to `host`.
+/// Extends a transport for host memory to GPU tensors, which it stages through pinned host memory.
+/// Host tensors go straight to `host`.
 ///
-/// Tensors of the GPU are read and written in the order of `stream`, the one that computes: a send
-/// waits for the work that is on it, as does a sum; what was received is there for work that comes
-/// after. Messages' pinned memory is kept for later ones, at most as much as was in flight at a
-/// time.
-/// Pre: `stream` outlives the group.
-[[nodiscard]] std::unique_ptr<Communicator> staged(std::unique_ptr<Communicator> host,
-                                                   device::Stream& stream);
+/// GPU tensors are read and written in the order of the compute stream: sends and sums wait on the
+/// host for the work already on `stream`, and a received tensor is ready for work enqueued after
+/// the wait. Each group keeps its staging buffers for reuse, as many as were in flight at once.
+/// Pre: `stream` and `host_engine` outlive the result.
+[[nodiscard]] DeviceWorld staged(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
+                                 device::Stream& stream);
 
 }  // namespace strata::comm

@@ -8,10 +8,10 @@
 
 namespace strata::comm {
 
-/// Who forms sums over shards and lanes.
+/// Who sums over shards and lanes.
 enum class Summation {
-  kInvariant,  ///< strata, in the order of a tree that no grid changes (design law 1)
-  kLibrary     ///< the message library, in its own order
+  kInvariant,  ///< strata, in the order of a fixed tree, the same on every grid (design law 1)
+  kLibrary     ///< the communication library, in its own order
 };
 
 }  // namespace strata::comm

@@ -8,7 +8,6 @@
 
 #include "strata/core/bfloat16.hpp"
 #include "strata/core/enum_names.hpp"
-#include "strata/core/error.hpp"
 
 namespace strata {
 
@@ -83,6 +82,9 @@ using Compute = typename ComputeOf<T>::Type;
   return dtype == DType::kBfloat16 ? DType::kFloat32 : dtype;
 }
 
+/// Throws std::logic_error: `dtype` is no floating-point type.
+[[noreturn]] void refuse_dtype(DType dtype);
+
 /// Calls `function(T{})` with T the C++ type of a floating-point `dtype`, bfloat16 among them.
 template <typename Function>
 decltype(auto) with_stored(DType dtype, Function&& function) {
@@ -94,10 +96,8 @@ decltype(auto) with_stored(DType dtype, Function&& function) {
     case DType::kBfloat16:
       return std::forward<Function>(function)(BFloat16{});
     default:
-      break;
+      refuse_dtype(dtype);
   }
-  require(false, "a floating-point tensor was expected, this one is {}", name_of(dtype));
-  return std::forward<Function>(function)(float{});
 }
 
 /// Calls `function(T{})` with T the C++ type of a compute `dtype`: float or double.
@@ -109,10 +109,8 @@ decltype(auto) with_floating(DType dtype, Function&& function) {
     case DType::kFloat64:
       return std::forward<Function>(function)(double{});
     default:
-      break;
+      refuse_dtype(dtype);
   }
-  require(false, "a floating-point tensor was expected, this one is {}", name_of(dtype));
-  return std::forward<Function>(function)(float{});
 }
 
 }  // namespace strata

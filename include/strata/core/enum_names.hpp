@@ -2,7 +2,6 @@
 
 #include <array>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -33,17 +32,6 @@ template <typename Enum>
     }
   }
   return std::nullopt;
-}
-
-/// All names joined by `separator`, for help and error texts.
-template <typename Enum>
-[[nodiscard]] std::string joined_names(std::string_view separator = ", ") {
-  std::string joined;
-  for (const auto& [enumerator, name] : EnumNames<Enum>::kTable) {
-    joined += joined.empty() ? "" : separator;
-    joined += name;
-  }
-  return joined;
 }
 
 }  // namespace strata

@@ -2,7 +2,6 @@
 
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include <fmt/core.h>
 
@@ -31,17 +30,20 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+[[noreturn]] void vfail(ExitCode code, fmt::string_view format, fmt::format_args args);
+[[noreturn]] void vfail_precondition(fmt::string_view format, fmt::format_args args);
+
 /// Throws Error with a formatted message.
 template <typename... Args>
 [[noreturn]] void fail(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(code, fmt::format(format, std::forward<Args>(args)...));
+  vfail(code, format, fmt::make_format_args(args...));
 }
 
 /// Throws std::logic_error where an internal precondition, not a user's, does not hold.
 template <typename... Args>
 void require(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) {
-    throw std::logic_error(fmt::format(format, std::forward<Args>(args)...));
+    vfail_precondition(format, fmt::make_format_args(args...));
   }
 }
 

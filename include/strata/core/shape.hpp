@@ -1,14 +1,11 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <span>
-#include <string>
-
-#include "strata/core/error.hpp"
 
 namespace strata {
 
@@ -20,10 +17,10 @@ class Shape {
   Shape() = default;
   Shape(std::initializer_list<std::int64_t> extents)
       : Shape(std::span<const std::int64_t>(extents.begin(), extents.size())) {}
-  explicit Shape(std::span<const std::int64_t> extents) : rank_(extents.size()) {
-    require(rank_ <= kMaxRank, "a tensor has {} dimensions, at most {} are supported", rank_,
-            kMaxRank);
-    std::copy(extents.begin(), extents.end(), extents_.begin());
+  explicit Shape(std::span<const std::int64_t> extents) {
+    for (const std::int64_t extent : extents) {
+      append(extent);
+    }
   }
 
   [[nodiscard]] std::size_t rank() const { return rank_; }
@@ -41,28 +38,37 @@ class Shape {
 
   /// This shape with `extent` put before its first dimension.
   [[nodiscard]] Shape prepended(std::int64_t extent) const {
-    Shape result;
-    result.rank_ = rank_ + 1;
-    require(result.rank_ <= kMaxRank, "a tensor has more than {} dimensions", kMaxRank);
-    result.extents_[0] = extent;
-    std::copy_n(extents_.begin(), rank_, result.extents_.begin() + 1);
+    Shape result{extent};
+    for (const std::int64_t inner : extents()) {
+      result.append(inner);
+    }
     return result;
   }
   /// This shape without its first dimension.
   [[nodiscard]] Shape tail() const {
-    require(rank_ > 0, "a scalar has no first dimension to drop");
+    if (rank_ == 0) {
+      refuse_tail();
+    }
     return Shape(extents().subspan(1));
   }
 
-  friend bool operator==(const Shape& a, const Shape& b) {
-    return std::equal(a.extents().begin(), a.extents().end(), b.extents().begin(),
-                      b.extents().end());
-  }
+  friend bool operator==(const Shape&, const Shape&) = default;
 
   /// As in "32 x 28 x 28"; "scalar" without dimensions.
   [[nodiscard]] std::string text() const;
 
  private:
+  [[noreturn]] static void refuse_dimension();
+  [[noreturn]] static void refuse_tail();
+
+  void append(std::int64_t extent) {
+    if (rank_ == kMaxRank) {
+      refuse_dimension();
+    }
+    extents_[rank_++] = extent;
+  }
+
+  // Zero from rank_ on.
   std::array<std::int64_t, kMaxRank> extents_{};
   std::size_t rank_ = 0;
 };

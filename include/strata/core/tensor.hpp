@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "strata/core/dtype.hpp"
@@ -21,6 +22,13 @@ struct EnumNames<MemorySpace> {
       {{MemorySpace::kHost, "cpu"}, {MemorySpace::kCuda, "cuda"}}};
 };
 
+/// Throw std::logic_error where a view is used against its preconditions.
+[[noreturn]] void refuse_elements(std::size_t elements, const Shape& shape);
+[[noreturn]] void refuse_access(MemorySpace expected, MemorySpace memory_space,
+                                DType expected_dtype, DType dtype);
+[[noreturn]] void refuse_reshape(const Shape& from, const Shape& to);
+[[noreturn]] void refuse_slice(std::int64_t begin, std::int64_t count, std::int64_t elements);
+
 /// A dense row-major tensor somewhere in memory, not owned. Elements are reached through host<T>(),
 /// which refuses another dtype and memory that the host cannot read.
 template <typename Byte>
@@ -34,8 +42,9 @@ class BasicTensorView {
   template <typename T>
   BasicTensorView(std::span<T> elements, const Shape& shape)
       : BasicTensorView(reinterpret_cast<Byte*>(elements.data()), shape, kDTypeOf<T>) {
-    require(static_cast<std::int64_t>(elements.size()) == shape.count(),
-            "{} elements do not make a tensor of {}", elements.size(), shape.text());
+    if (static_cast<std::int64_t>(elements.size()) != shape.count()) {
+      refuse_elements(elements.size(), shape);
+    }
   }
   /// A mutable view reads as a constant one.
   template <typename Other>
@@ -56,40 +65,42 @@ class BasicTensorView {
   /// Throws: std::logic_error where T is not the dtype or the memory is a device's.
   template <typename T>
   [[nodiscard]] auto host() const {
-    using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
-    require(memory_space_ == MemorySpace::kHost, "host access to a tensor in {} memory",
-            name_of(memory_space_));
-    require(dtype_ == kDTypeOf<T>, "a {} tensor was read as {}", name_of(dtype_),
-            name_of(kDTypeOf<T>));
-    return std::span<Element>(reinterpret_cast<Element*>(data_), static_cast<std::size_t>(count()));
+    return std::span(elements_in<T>(MemorySpace::kHost), static_cast<std::size_t>(count()));
   }
 
   /// The address of the elements in a device's memory, for launches only.
   /// Throws: std::logic_error where T is not the dtype or the memory is the host's.
   template <typename T>
   [[nodiscard]] auto device() const {
-    using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
-    require(memory_space_ == MemorySpace::kCuda, "a GPU was given a tensor in {} memory",
-            name_of(memory_space_));
-    require(dtype_ == kDTypeOf<T>, "a {} tensor was read as {}", name_of(dtype_),
-            name_of(kDTypeOf<T>));
-    return reinterpret_cast<Element*>(data_);
+    return elements_in<T>(MemorySpace::kCuda);
   }
 
   /// The same elements under another shape of equal count.
   [[nodiscard]] BasicTensorView reshaped(const Shape& shape) const {
-    require(shape.count() == count(), "{} cannot be reshaped to {}", shape_.text(), shape.text());
+    if (shape.count() != count()) {
+      refuse_reshape(shape_, shape);
+    }
     return {data_, shape, dtype_, memory_space_};
   }
 
   /// Elements [begin, begin + count) of the flattened tensor.
   [[nodiscard]] BasicTensorView flat_slice(std::int64_t begin, std::int64_t count) const {
-    require(begin >= 0 && count >= 0 && begin + count <= this->count(),
-            "slice [{}, {}) of {} elements", begin, begin + count, this->count());
+    if (begin < 0 || count < 0 || begin + count > this->count()) {
+      refuse_slice(begin, count, this->count());
+    }
     return {data_ + begin * size_bytes(dtype_), Shape{count}, dtype_, memory_space_};
   }
 
  private:
+  template <typename T>
+  [[nodiscard]] auto elements_in(MemorySpace memory_space) const {
+    using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
+    if (memory_space_ != memory_space || dtype_ != kDTypeOf<T>) {
+      refuse_access(memory_space, memory_space_, kDTypeOf<T>, dtype_);
+    }
+    return reinterpret_cast<Element*>(data_);
+  }
+
   Byte* data_ = nullptr;
   Shape shape_;
   DType dtype_ = DType::kFloat32;

@@ -6,7 +6,20 @@
 #include <string_view>
 #include <vector>
 
+#include "strata/core/enum_names.hpp"
+
 namespace strata {
+
+/// All names of an enum joined by `separator`, for help and error texts.
+template <typename Enum>
+[[nodiscard]] std::string joined_names(std::string_view separator = ", ") {
+  std::string joined;
+  for (const auto& [enumerator, name] : EnumNames<Enum>::kTable) {
+    joined += joined.empty() ? "" : separator;
+    joined += name;
+  }
+  return joined;
+}
 
 /// Edits (insertions, deletions, replacements) that turn one text into the other.
 /// Source: V. I. Levenshtein, "Binary codes capable of correcting deletions, insertions, and

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,18 @@ struct GpuInfo {
   /// Compute capability, as in "9.0".
   std::string capability;
 };
+
+/// Peak rates of dense matrix products, in FLOP/s.
+struct PeakFlops {
+  double bfloat16 = 0.0;
+  double tf32 = 0.0;
+  double float32 = 0.0;
+  double float64 = 0.0;
+};
+
+/// The published peaks of a GPU; nothing for a GPU that is not in the table. Source: NVIDIA's data
+/// sheets of A100 (2020), H100 and H200 (2023).
+[[nodiscard]] std::optional<PeakFlops> published_peak(const GpuInfo& gpu);
 
 /// The GPUs that this process can use, in the order of their indices; CUDA_VISIBLE_DEVICES chooses
 /// them. Empty in a build without CUDA and on a node without a driver.

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/shape.hpp"
@@ -148,7 +148,7 @@ class Checkpoint {
   [[nodiscard]] std::filesystem::path master() const;
   [[nodiscard]] std::int64_t step() const { return step_; }
   /// What commit_checkpoint was given.
-  [[nodiscard]] const nlohmann::json& metadata() const { return metadata_; }
+  [[nodiscard]] const nlohmann::json& metadata() const { return *metadata_; }
   /// In order of name.
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return tensors_; }
   [[nodiscard]] std::int64_t part_count() const { return static_cast<std::int64_t>(parts_.size()); }
@@ -188,7 +188,7 @@ class Checkpoint {
 
   std::filesystem::path directory_;
   std::int64_t step_ = 0;
-  nlohmann::json metadata_;
+  std::unique_ptr<nlohmann::json> metadata_;
   std::vector<PartRecord> parts_;
   std::vector<TensorInfo> tensors_;
   // By tensor, in order of shard and range.

@@ -7,7 +7,7 @@
 
 namespace strata::nn {
 
-/// Takes the weight gradients of a stage, microbatch by microbatch in ascending order.
+/// Collects the weight gradients of a stage, microbatch by microbatch in ascending order.
 class GradientSink {
  public:
   GradientSink() = default;
@@ -15,20 +15,21 @@ class GradientSink {
   GradientSink(const GradientSink&) = delete;
   GradientSink& operator=(const GradientSink&) = delete;
 
-  /// Where microbatch m's gradients go, in the stage's parameter layout, and whether they are
-  /// added.
+  /// Where a stage writes the gradients of one microbatch, in its parameter layout, and whether it
+  /// adds them to what is there.
   struct Target {
     TensorView gradients;
     ops::Accumulate accumulate = ops::Accumulate::kOverwrite;
   };
-  [[nodiscard]] virtual Target target(std::int64_t m) = 0;
-  /// Whether layer_done() with the same would put work on the device, or begin a message; asked
-  /// before the layer's gradients are made.
+  /// Begins microbatch m; layer_done() follows for each layer, from the last to the first.
+  [[nodiscard]] virtual Target begin_microbatch(std::int64_t m) = 0;
+  /// Whether layer_done() with the same arguments would launch device work or begin a message. The
+  /// stage asks before it computes the layer's gradients.
   [[nodiscard]] virtual bool acts_on(std::int64_t m, std::int64_t layer) const = 0;
-  /// Says that the gradients of `layer` (of the whole model's numbering) for microbatch m are
-  /// complete, and so are those of all later layers.
+  /// Reports that microbatch m's gradients of `layer` (its index in the whole model) and of all
+  /// later layers are complete.
   virtual void layer_done(std::int64_t m, std::int64_t layer) = 0;
-  /// Ends the step's reduction.
+  /// Finishes the step's reduction.
   virtual void finish() = 0;
 };
 

@@ -12,6 +12,7 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/nn/parameter.hpp"
+#include "strata/nn/slots.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
@@ -83,6 +84,7 @@ using ParameterViews = std::vector<TensorView>;
 /// What a layer computes with in one microbatch.
 struct LayerPass {
   ops::Context& context;
+  comm::ProgressEngine& engine;
   comm::ShardGroup& shards;
   Mode mode = Mode::kTraining;
   Recompute recompute = Recompute::kNone;
@@ -96,9 +98,9 @@ struct LayerPass {
   ConstTensorView added = {};
   TensorView output;
   /// As listed by saved(), gradients() and workspace().
-  std::span<const TensorView> saved;
-  std::span<const TensorView> gradients;
-  std::span<const TensorView> workspace;
+  TensorSlots saved;
+  TensorSlots gradients;
+  TensorSlots workspace;
   /// The layer's parameters, in the order of parameters().
   std::span<const ParameterViews> weights;
   /// Null except while generating; then the input is one sequence's new tokens, and nothing is

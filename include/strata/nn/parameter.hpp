@@ -37,6 +37,11 @@ enum class ParameterRule {
 /// The split of a replicated parameter.
 inline constexpr std::int64_t kNotSplit = -1;
 
+/// The name of a layer's parameter, as in parameter_name("dense1", "weight") = "dense1.weight".
+[[nodiscard]] inline std::string parameter_name(std::string_view layer, std::string_view part) {
+  return std::string(layer).append(".").append(part);
+}
+
 /// One weight tensor of a model: its global name and shape, the same on every grid.
 struct ParameterSpec {
   std::string name;

@@ -69,8 +69,9 @@ class Stage {
   /// `weights` holds the weight_elements of layout_of(model.parameters(), layers, shards), in
   /// pass.dtype. `lanes` may be null where no layer joins them, or none is trained. Pre: the model
   /// was made for as many shards; shards.own() is pass.shards.own; lanes own pass.together.
-  Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model, const StageSpec& spec,
-        const TensorView& weights, comm::PartitionedGroup* lanes = nullptr);
+  Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGroup& shards,
+        const Model& model, const StageSpec& spec, const TensorView& weights,
+        comm::PartitionedGroup* lanes = nullptr);
 
   /// The bytes that a Stage allocates, without allocating them.
   [[nodiscard]] static std::vector<MemoryItem> memory(const Model& model, const StageSpec& spec);
@@ -154,6 +155,22 @@ class Stage {
     std::vector<TensorView> received;
     std::vector<TensorView> sent;
   };
+  /// One slice of a parameter in the arenas of weights and of gradients.
+  struct ParameterSlice {
+    Shape shape;
+    std::int64_t weight_offset = 0;
+    std::int64_t gradient_offset = 0;
+  };
+  /// The slices of each parameter of one layer, in the order of Layer::parameters().
+  using LayerParameters = std::vector<std::vector<ParameterSlice>>;
+  /// What split_cross_entropy() computes in, rows x kCrossEntropyParts each shard.
+  struct LossWorkspace {
+    TensorView all_shards;
+    TensorView own_shards;
+    TensorView log_sums;  ///< rows
+  };
+  /// The arenas of a stage, in the order of memory().
+  enum class Arena { kActivations, kRecomputed, kInputs, kGradients, kShared, kWorkspace, kLosses };
   class ArenaAllocator;
 
   static ActivationSlot allocate_activations(const Model& model, const StageSpec& spec,
@@ -165,13 +182,18 @@ class Stage {
   static std::vector<std::vector<TensorView>> allocate_workspace(const Model& model,
                                                                  const StageSpec& spec,
                                                                  ArenaAllocator& allocator);
-  static std::vector<TensorView> allocate_loss(const Model& model, const StageSpec& spec,
-                                               ArenaAllocator& allocator);
+  static LossWorkspace allocate_loss(const Model& model, const StageSpec& spec,
+                                     ArenaAllocator& allocator);
   static TensorView allocate_losses(const Model& model, const StageSpec& spec,
                                     ArenaAllocator& allocator);
   [[nodiscard]] static bool gradient_overwrites_output(const Model& model, const StageSpec& spec);
   [[nodiscard]] TensorView output_gradient(std::int64_t layer, std::int64_t execution_index) const;
-  void place_weights(const TensorView& weights);
+  [[nodiscard]] static std::vector<LayerParameters> group_parameters(const ParameterLayout& layout,
+                                                                     const grid::Range& layers);
+  /// One layer's parameters in an arena, at the offsets that `offset` names.
+  [[nodiscard]] static std::vector<ParameterViews> views_of(const LayerParameters& parameters,
+                                                            const TensorView& arena,
+                                                            std::int64_t ParameterSlice::*offset);
 
   [[nodiscard]] ConstTensorView tensor_of(std::int64_t tensor, const Microbatch& microbatch) const;
   [[nodiscard]] LayerPass pass_of(std::int64_t layer, const Microbatch& microbatch, Mode mode);
@@ -203,8 +225,6 @@ class Stage {
                                        const GradientSink& sink);
   /// Keeps messages moving, but while work is recorded.
   void progress();
-  [[nodiscard]] static std::vector<GradientSink::Target> targets_of(
-      std::span<const Microbatch> concurrent, GradientSink& sink);
   [[nodiscard]] std::size_t local(std::int64_t layer) const {
     return static_cast<std::size_t>(layer - spec_.layers.begin);
   }
@@ -212,11 +232,12 @@ class Stage {
   [[nodiscard]] const GradientSlot& gradients_of(std::int64_t execution_index) const;
 
   ops::Context& context_;
+  comm::ProgressEngine& engine_;
   comm::ShardGroup& shards_;
   comm::PartitionedGroup* lanes_;
   const Model& model_;
   StageSpec spec_;
-  ParameterLayout layout_;
+  std::vector<LayerParameters> parameters_;
   std::vector<device::Buffer> memory_;
   std::vector<ActivationSlot> activation_slots_;
   std::vector<std::int64_t> input_tensors_;
@@ -224,7 +245,7 @@ class Stage {
   std::vector<std::vector<TensorView>> input_slots_;
   std::vector<GradientSlot> gradient_slots_;
   std::vector<std::vector<TensorView>> workspace_;
-  std::vector<TensorView> loss_workspace_;
+  LossWorkspace loss_workspace_;
   TensorView losses_;
   device::HostCopy losses_on_host_;
   std::vector<std::vector<ParameterViews>> weights_;

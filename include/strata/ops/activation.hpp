@@ -6,9 +6,10 @@
 
 #include "strata/core/enum_names.hpp"
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Elementwise functions between layers.
 enum class Activation { kNone, kRelu, kGelu, kTanh, kSigmoid };

@@ -5,9 +5,10 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// The heads and sequences of a causal self-attention. A row of the fused qkv tensor holds, for
 /// every key-value head in order, its queries, one key and one value, each of head_size elements. A

@@ -2,11 +2,12 @@
 
 #include "strata/core/tensor.hpp"
 #include "strata/ops/activation.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 #include "strata/ops/reduce.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// The mean and (biased) variance of each column. Sums fixed blocks of rows, then the block sums in
 /// order: bits depend only on the shape.

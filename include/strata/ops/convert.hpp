@@ -1,9 +1,10 @@
 #pragma once
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// y = x in y's dtype, rounded to nearest, ties to even.
 /// Shapes: equal counts; each float32, float64 or bfloat16.

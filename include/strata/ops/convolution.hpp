@@ -5,10 +5,11 @@
 
 #include "strata/core/tensor.hpp"
 #include "strata/ops/activation.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// A window's geometry along one dimension of an image.
 struct WindowAxis {

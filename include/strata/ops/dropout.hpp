@@ -4,9 +4,10 @@
 
 #include "strata/core/random.hpp"
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// The columns of a full tensor that a slice holds.
 struct ColumnSlice {

@@ -1,10 +1,11 @@
 #pragma once
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Sets every element to 0. Any dtype.
 void fill_zero(Context& context, const TensorView& x);

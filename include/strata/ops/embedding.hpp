@@ -3,10 +3,11 @@
 #include <cstdint>
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Looks up token ids in a shard of the vocabulary, the ids [first_id, first_id + rows of table):
 /// y[r] = table[ids[r] - first_id] + 0 (-0 becomes +0, as in a sum over shards) where the table has

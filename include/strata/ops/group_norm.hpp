@@ -3,10 +3,11 @@
 #include <cstdint>
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Images whose channels are normalised in groups. Pre: groups divide channels.
 struct GroupNormShape {

@@ -3,9 +3,10 @@
 #include <cstdint>
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// y[n, c, r] = x[n, r, c]: converts channels-last images to channels-first and back.
 /// Shapes: x images x rows x columns, y images x columns x rows; equal dtypes, any.

@@ -1,10 +1,11 @@
 #pragma once
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// y = (x - mean) rstd weight + bias over the last dimension, with rstd = 1 / sqrt(variance +
 /// epsilon). In place (y is x) is not allowed: the backward pass reads x.

@@ -3,9 +3,10 @@
 #include <cstdint>
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// The loss of a microbatch's valid rows. An operation writes it to `sums`, kLossElements int64 in
 /// device memory, so that the host need not wait: the bits of `loss`, then the other fields in this

@@ -2,9 +2,10 @@
 
 #include "strata/core/tensor.hpp"
 #include "strata/ops/activation.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Whether a product reads a matrix transposed.
 enum class Transpose { kNo, kYes };

@@ -3,10 +3,11 @@
 #include <cstdint>
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/convolution.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Pooling windows over channels-last images. Pre: every window covers at least one element, so
 /// padding is less than the window.

@@ -5,9 +5,10 @@
 
 #include "strata/core/reduction_step.hpp"
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Performs the additions in order, element by element, over parts of equal shape and dtype. Reads
 /// each part from memory once: by cache-sized chunks on a CPU, by elements on a GPU. A part that

@@ -1,10 +1,11 @@
 #pragma once
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// y = x rstd weight over the last dimension, with rstd = 1 / sqrt(mean(x^2) + epsilon).
 /// Shapes: x, y rows x n (any leading dimensions count as rows); weight n in x's dtype; rstd rows

@@ -4,11 +4,12 @@
 #include <span>
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/reduce.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 /// Values of one vocabulary shard for a row: the maximum logit; the sum of exp(logit - maximum);
 /// the target's logit, or 0 where another shard has the target; and 1 where the target is the first

@@ -7,9 +7,10 @@
 
 #include "strata/core/enum_names.hpp"
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
 
 namespace strata::ops {
+
+class Context;
 
 enum class Nesterov { kOff, kOn };
 

@@ -39,7 +39,7 @@ class GradientReducer final : public nn::GradientSink {
                                                           const BucketPlan& plan,
                                                           const Sizes& sizes);
 
-  [[nodiscard]] Target target(std::int64_t m) override;
+  [[nodiscard]] Target begin_microbatch(std::int64_t m) override;
   [[nodiscard]] bool acts_on(std::int64_t m, std::int64_t layer) const override;
   void layer_done(std::int64_t m, std::int64_t layer) override;
   void finish() override;

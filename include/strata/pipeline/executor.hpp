@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 #include "strata/nn/gradient_sink.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/pipeline/schedule.hpp"
@@ -52,7 +52,7 @@ using OutputObserver = std::function<void(const ConstTensorView& outputs,
 class Executor {
  public:
   /// Pre: the rank in `pipeline_group` is the stage's number.
-  Executor(nn::Stage& stage, comm::Communicator& pipeline_group);
+  Executor(nn::Stage& stage, comm::Communicator& pipeline_group, comm::ProgressEngine& engine);
 
   void set_observer(ActionObserver observer) { observer_ = std::move(observer); }
 
@@ -71,6 +71,7 @@ class Executor {
 
   nn::Stage& stage_;
   comm::Communicator& group_;
+  comm::ProgressEngine& engine_;
   ActionObserver observer_;
 };
 

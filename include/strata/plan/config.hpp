@@ -38,8 +38,8 @@ enum class Transport {
 };
 enum class Switch { kOff, kOn };
 
-/// Everything that a config file and the command line can say, resolved. 0 and "auto" stand for
-/// what prepare() decides.
+/// All settings of the config file and the command line. 0 and "auto" leave a value to prepare(),
+/// which returns the resolved config in its Plan.
 struct RunConfig {
   struct {
     std::vector<std::string> layers;

@@ -21,11 +21,12 @@
 
 namespace strata::plan {
 
-/// The config and grid of a run with everything decided that follows from them. The same on every
-/// rank; holds no tensors and makes no messages.
+/// Everything that follows from the config, the data set and the number of ranks. The same on every
+/// rank; holds no tensors and sends no messages.
 struct Plan {
+  /// Resolved; the config that the user gave is the caller's.
   RunConfig config;
-  /// What stages compute on and their memory is of.
+  /// Where stages compute and allocate.
   device::DeviceKind device = device::DeviceKind::kCpu;
   grid::Grid grid;
   io::DatasetInfo train_data;
@@ -93,13 +94,20 @@ struct VirtualGrid {
 /// its data are made. Throws: Error(kUsage) where the config does not give the model's vocabulary.
 [[nodiscard]] io::DatasetInfo assumed_data(const RunConfig& config);
 
-/// Decides everything. `ranks` is 0 where no job has been launched: then as many as the grid has.
-/// `stored` is the virtual grid of the checkpoint that the run continues, if
-/// any; `device` is what all ranks compute on. Throws: Error(kUsage) that names the setting and a
-/// value that would do.
-[[nodiscard]] Plan prepare(const RunConfig& config, std::int64_t ranks,
+/// Resolves the config and derives the plan. `ranks`: of the job; 0 before a launch, for as many as
+/// the grid needs. `stored`: the virtual grid of the checkpoint that the run continues, if any.
+/// `device`: what all ranks compute on.
+/// Throws: Error(kUsage) that names the setting and a valid value.
+[[nodiscard]] Plan prepare(const RunConfig& given, std::int64_t ranks,
                            const io::DatasetInfo& train_data, const VirtualGrid& stored,
                            device::DeviceKind device = device::DeviceKind::kCpu);
+
+/// The config with a grid on which `ranks` ranks evaluate a checkpoint of the virtual grid
+/// `stored`: the config's own pipeline and tensor ranks where they divide, else as many replicas as
+/// do. The numbers are the same on each. Throws: Error(kUsage) that names numbers of ranks which
+/// would do.
+[[nodiscard]] RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
+                                          const io::DatasetInfo& data, const VirtualGrid& stored);
 
 /// The stages that own and use a tied table; nothing where no parameter is tied.
 [[nodiscard]] std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan);

@@ -21,14 +21,6 @@ struct EvaluationResult {
 /// The result in a line, as in "loss 0.1234, accuracy 96.10 % over 2,000 samples".
 [[nodiscard]] std::string text_of(const plan::Plan& plan, const EvaluationResult& result);
 
-/// The config with a grid on which `ranks` ranks evaluate a checkpoint of the virtual grid
-/// `stored`: the config's own pipeline and tensor ranks where they divide, else as many replicas as
-/// do. The numbers are the same on each. Throws: Error(kUsage) that names numbers of ranks which
-/// would do.
-[[nodiscard]] plan::RunConfig evaluation_config(const plan::RunConfig& config, std::int64_t ranks,
-                                                const io::DatasetInfo& data,
-                                                const plan::VirtualGrid& stored);
-
 /// Throws Error(kData) where the samples of a data set do not fit a model that is trained on
 /// another.
 void require_fits(const plan::Plan& plan, const io::DatasetInfo& info);

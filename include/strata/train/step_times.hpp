@@ -1,6 +1,6 @@
 #pragma once
 
-#include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 
 namespace strata::train {
 

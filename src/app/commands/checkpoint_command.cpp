@@ -1,8 +1,10 @@
 #include <filesystem>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "strata/io/checkpoint.hpp"
+#include "strata/train/checkpointing.hpp"
 
 #include "commands/commands.hpp"
 
@@ -44,6 +46,10 @@ ExitCode checkpoint_command(Arguments arguments) {
   }
   for (std::int64_t part = 0; part < checkpoint.part_count(); ++part) {
     checkpoint.verify_part(part);
+  }
+  const std::optional<io::DatasetInfo> data = train::data_of(checkpoint);
+  if (data && data->tokenizer != io::TokenizerKind::kNone) {
+    static_cast<void>(io::Tokenizer::of(*data));  // compares it with its checksum
   }
   fmt::print("{}: {} tensors in {} parts, all bytes as they were written\n",
              checkpoint.directory().string(), checkpoint.tensors().size(), checkpoint.part_count());

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "strata/comm/mpi.hpp"
 #include "strata/core/error.hpp"
 
@@ -19,5 +21,9 @@ ExitCode doctor_command(comm::MpiSession& mpi, Arguments arguments);
 /// Commands of one process.
 ExitCode data_command(Arguments arguments);
 ExitCode checkpoint_command(Arguments arguments);
+
+/// What --help prints of the commands with options of their own.
+[[nodiscard]] std::string import_help();
+[[nodiscard]] std::string generate_help();
 
 }  // namespace strata::app

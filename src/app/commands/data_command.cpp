@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/clock.hpp"
+#include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/contact_sheet.hpp"
 #include "strata/io/dataset.hpp"
@@ -25,7 +26,7 @@ constexpr std::int64_t kMostShown = 4096;
 template <typename Enum>
 Enum enum_argument(const CommandLine& line, const std::string& name, Enum otherwise) {
   const std::string text = line.value(name, std::string(name_of(otherwise)));
-  const auto value = enum_from_name<Enum>(text);
+  const auto value = enum_from_name<Enum>(switch_spelling(text));
   if (!value) {
     fail(ExitCode::kUsage, "--{}={} is not allowed; give one of {}", name, text,
          joined_names<Enum>());
@@ -65,13 +66,14 @@ class ProgressLine {
     shown_ = true;
     const double seconds = std::chrono::duration<double>(now - start_).count();
     const std::string of = total > 0 ? fmt::format(" of {}", count_text(total)) : "";
-    fmt::print(stderr, "\r{} {}{}{}, {}/s   ", verb_, count_text(done), of, unit_,
-               count_text(static_cast<std::int64_t>(static_cast<double>(done) / seconds)));
+    print_error(
+        fmt::format("\r{} {}{}{}, {}/s   ", verb_, count_text(done), of, unit_,
+                    count_text(static_cast<std::int64_t>(static_cast<double>(done) / seconds))));
   }
 
   void finish() {
     if (shown_) {
-      fmt::print(stderr, "\n");
+      print_error("\n");
     }
   }
 
@@ -84,7 +86,10 @@ class ProgressLine {
 };
 
 constexpr const char* kImportHelp =
-    R"(strata data import --format=FORMAT ... --output=DIR   makes DIR/train.h5 and DIR/test.h5
+    R"(strata data import --format=FORMAT ... --output=DIR
+
+Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.
+
   --format=idx --images=FILE... --labels=FILE...       IDX files, plain or gzip
   --format=csv --files=FILE... --label=COLUMN          a header line, then one sample a line
   --format=npy --inputs=FILE... --targets=FILE...      NumPy arrays, the first dimension is the samples
@@ -97,7 +102,7 @@ constexpr const char* kImportHelp =
     --threads=N        threads that decode (default: the cores)
   --format=text --tokenizer=bytes|chars --files=FILE...     UTF-8 text, a token a byte or character
   --format=text --tokenizer=gpt2 --encoder=encoder.json --merges=vocab.bpe --files=FILE...
-                                 byte pairs; with <|endoftext|> between files, unless --separator=no
+                                 byte pairs; with <|endoftext|> between files, unless --separator=off
   --format=tokens-nanogpt --vocabulary=N --files=FILE...    uint16 tokens
   --format=tokens-llmc --vocabulary=N --files=FILE...       llm.c's header, then tokens
   --format=tokens-megatron --vocabulary=N --files=FILE...   .bin files with their .idx beside them
@@ -250,11 +255,7 @@ ExitCode import_command(Arguments arguments) {
       {"format",  "output",    "images",     "labels",  "files",     "label",     "inputs",
        "targets", "split",     "task",       "classes", "shard-mib", "tokenizer", "encoder",
        "merges",  "separator", "vocabulary", "resize",  "crop",      "channels",  "threads"},
-      {"overwrite", "skip-bad", "help"});
-  if (line.has("help")) {
-    fmt::print("{}", kImportHelp);
-    return ExitCode::kDone;
-  }
+      {"overwrite", "skip-bad"});
   const io::ImportOptions options = import_options(line);
   const bool tokens = io::holds_tokens(options.format);
   const std::string unit = tokens ? "tokens" : "samples";
@@ -267,7 +268,7 @@ ExitCode import_command(Arguments arguments) {
   checking.finish();
   progress.finish();
   for (const std::string& file : report.skipped) {
-    fmt::print(stderr, "left out: {}\n", file);
+    print_error(fmt::format("left out: {}\n", file));
   }
   fmt::print("{}: {} training {}", report.train.string(), count_text(report.train_samples), unit);
   if (!report.test.empty()) {
@@ -334,6 +335,10 @@ ExitCode inspect_command(Arguments arguments) {
 }
 
 }  // namespace
+
+std::string import_help() {
+  return kImportHelp;
+}
 
 ExitCode data_command(Arguments arguments) {
   const std::string what = arguments.empty() ? "" : arguments.front();

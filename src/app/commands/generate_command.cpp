@@ -19,9 +19,10 @@ namespace strata::app {
 namespace {
 
 constexpr const char* kGenerateHelp =
-    R"(strata generate CONFIG.ini [options] [--section.key=value ...]
+    R"(strata generate RUN|CONFIG.ini [options] [--section.key=value ...]
 
-Continues text with the newest good checkpoint of run.dir. Runs on one rank, whatever grid trained.
+Continues text with the newest good checkpoint of run.dir; RUN is a run's directory. Runs on one rank, whatever grid
+trained; where there are more, they wait.
 
   --prompt=TEXT        what the text begins with (default: the separator of documents, else a line feed)
   --tokens=N           tokens to make (default 200)
@@ -40,7 +41,6 @@ struct GenerateArguments {
   std::int64_t samples = 1;
   train::SamplingOptions sampling;
   bool has_seed = false;
-  bool wants_help = false;
 };
 
 double number_of(const CommandLine& line, const char* name, double least, double most) {
@@ -67,13 +67,10 @@ GenerateArguments arguments_of(Arguments arguments) {
   }
   const CommandLine line(own,
                          {"prompt", "tokens", "samples", "temperature", "top-k", "top-p", "seed"},
-                         {"help"}, CommandLine::Values::kOne);
-  if (line.has("help")) {
-    result.wants_help = true;
-    return result;
-  }
+                         {}, CommandLine::Values::kOne);
   if (line.positions().size() != 1) {
-    fail(ExitCode::kUsage, "strata generate needs one config file\n{}", kGenerateHelp);
+    fail(ExitCode::kUsage, "strata generate needs one config file or run's directory\n{}",
+         kGenerateHelp);
   }
   result.config = line.positions().front();
   if (line.has("prompt")) {
@@ -96,20 +93,6 @@ GenerateArguments arguments_of(Arguments arguments) {
   result.sampling.seed = static_cast<std::uint64_t>(
       line.count("seed", 0, 0, std::numeric_limits<std::int64_t>::max()));
   return result;
-}
-
-/// The plan of the checkpoint's model on one rank.
-plan::Plan plan_alone(comm::MpiSession& mpi, RunInputs& inputs) {
-  const plan::VirtualGrid stored = train::virtual_grid_of(*inputs.checkpoint);
-  plan::RunConfig& c = inputs.config;
-  c.parallel.data = c.parallel.pipeline = c.parallel.tensor = 1;
-  c.parallel.split = "auto";
-  c.parallel.sequence = plan::Switch::kOff;
-  c.numerics.mode = comm::Summation::kInvariant;
-  c.numerics.lanes = stored.lanes;
-  c.numerics.shards = stored.shards;
-  c.train.recompute = nn::Recompute::kNone;
-  return make_plan(mpi, inputs, 1);
 }
 
 std::vector<std::int64_t> prompt_ids(const GenerateArguments& given,
@@ -141,29 +124,27 @@ void write_text(const std::string& text) {
 
 }  // namespace
 
+std::string generate_help() {
+  return kGenerateHelp;
+}
+
 ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
-  if (mpi.world().size() != 1) {
-    throw comm::AgreedError(
-        ExitCode::kUsage,
-        fmt::format("strata generate runs on one rank, this job has {}; start it without mpirun",
-                    mpi.world().size()));
+  const bool generates = mpi.world().rank() == 0;
+  mpi.separate();
+  if (!generates) {
+    return ExitCode::kDone;  // waits where MPI ends
   }
   Log log(log_role(mpi));
   const GenerateArguments given = arguments_of(arguments);
-  if (given.wants_help) {
-    fmt::print("{}", kGenerateHelp);
-    return ExitCode::kDone;
-  }
-  RunInputs inputs =
-      open_run_inputs(mpi, given.config, given.settings, DataNeeded::kYes, Splits::kTrain);
+  RunInputs inputs = open_trained(mpi, given.config, given.settings, Evaluates::kNo, log);
   if (inputs.train_info.task != io::Task::kNextToken) {
     fail(ExitCode::kUsage,
-         "{} holds no tokens; strata generate continues text with language models",
-         inputs.train_info.path.string());
+         "{} is of a model of no tokens; strata generate continues text with language models",
+         inputs.checkpoint->directory().string());
   }
   const io::Tokenizer tokenizer = io::Tokenizer::of(inputs.train_info);
-  open_checkpoint(mpi, inputs, log);
-  const plan::Plan plan = plan_alone(mpi, inputs);
+  inputs.config.train.recompute = nn::Recompute::kNone;
+  const plan::Plan plan = make_plan(mpi, inputs, 1);
   train::require_same_model(plan, *inputs.checkpoint);
   const std::vector<std::int64_t> prompt = prompt_ids(given, tokenizer);
   train::require_prompt_fits(plan, prompt);
@@ -186,8 +167,9 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
     });
     write_text(sampling.text + 1 < given.samples ? "\n---\n" : "\n");
   }
-  fmt::print(stderr, "{} tokens, {} tokens/s\n", count_text(made),
-             count_text(std::llround(static_cast<double>(made) / (now_seconds() - began))));
+  print_error(
+      fmt::format("{} tokens, {} tokens/s\n", count_text(made),
+                  count_text(std::llround(static_cast<double>(made) / (now_seconds() - began)))));
   return ExitCode::kDone;
 }
 

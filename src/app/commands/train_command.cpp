@@ -4,6 +4,7 @@
 #include <fstream>
 #include <optional>
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include "strata/app/config_file.hpp"
@@ -34,6 +35,56 @@ void make_run_directory(comm::MpiSession& mpi, const plan::RunConfig& config, Lo
     }
     log.open_file((std::filesystem::path(config.run.dir) / "log.txt").string());
   });
+}
+
+/// The text of the run's config.ini: what fixes its numbers as it was decided, what depends on the
+/// launch as it was given.
+std::string run_config_text(const RunInputs& inputs, const plan::Plan& plan,
+                            const ExecutionEnvironment& environment) {
+  const plan::RunConfig& given = inputs.config;
+  plan::RunConfig resolved = plan.config;
+  resolved.model.loss = *enum_from_name<plan::LossChoice>(name_of(plan.model->loss()));
+  if (!plan::is_language_model(plan)) {
+    resolved.data.normalise = io::resolved(given.data.normalise, plan.train_data.input_dtype);
+  }
+  std::map<std::string, std::string> launch;
+  if (given.parallel.data == 0) {
+    resolved.parallel.data = 0;
+    launch["parallel.data"] = std::to_string(plan.grid.data);
+  }
+  if (plan.config.numerics.mode == comm::Summation::kLibrary) {
+    resolved.numerics.lanes = given.numerics.lanes;
+    resolved.numerics.shards = given.numerics.shards;
+    launch["numerics.lanes"] = std::to_string(plan.config.numerics.lanes);
+    launch["numerics.shards"] = std::to_string(plan.config.numerics.shards);
+  }
+  if (given.parallel.split == "auto") {
+    std::vector<std::int64_t> first_layers;
+    for (const grid::Range& stage : plan.split.stages) {
+      first_layers.push_back(stage.begin);
+    }
+    launch["parallel.split"] = fmt::format("{}", fmt::join(first_layers, ","));
+  }
+  if (given.train.steps == 0) {
+    launch["train.steps"] = std::to_string(plan.total_steps);
+  } else {
+    launch["train.epochs"] = fmt::format(
+        "{:.2f}", static_cast<double>(plan.total_steps) * static_cast<double>(given.batch.global) /
+                      static_cast<double>(plan.train_data.samples));
+  }
+  if (plan::is_language_model(plan) && resolved.model.transformer.vocabulary == 0) {
+    launch["model.vocabulary"] = std::to_string(plan.train_data.classes);
+  }
+  if (given.run.threads == 0) {
+    launch["run.threads"] = std::to_string(inputs.threads);
+  }
+  if (given.run.device == plan::DeviceChoice::kAuto) {
+    launch["run.device"] = name_of(plan.device);
+  }
+  if (given.run.peak_tflops == 0.0 && environment.peak_flops() > 0.0) {
+    launch["run.peak_tflops"] = fmt::format("{}", environment.peak_flops() / 1e12);
+  }
+  return resolved_config_text({.config = given, .origins = inputs.origins}, resolved, launch);
 }
 
 std::int64_t peak_resident_bytes() {
@@ -127,7 +178,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
                     .train_data = *inputs.train_data,
                     .test_data = inputs.test_data ? &*inputs.test_data : nullptr,
                     .checkpoint = inputs.checkpoint ? &*inputs.checkpoint : nullptr,
-                    .config_text = config_text(plan.config),
+                    .config_text = run_config_text(inputs, plan, environment),
                     .peak_flops = environment.peak_flops(),
                     .log = log});
   // No message is under way when the groups end.
@@ -173,7 +224,7 @@ std::optional<train::ClassCounts> counts_for(const plan::Plan& plan, const Train
 void print_result(const RunInputs& inputs, const plan::Plan& plan,
                   const train::EvaluationResult& result,
                   const std::optional<train::ClassCounts>& counts, const TrainArguments& given) {
-  const io::Dataset& data = inputs.test_data ? *inputs.test_data : *inputs.train_data;
+  const io::Dataset& data = *inputs.test_data;
   std::string text = fmt::format("loss {}", result.loss);
   if (plan::is_language_model(plan)) {
     text += fmt::format(", perplexity {:.6g}", std::exp(result.loss));
@@ -207,9 +258,8 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
       train::require_confusion_writable(given.confusion);
     }
   });
-  RunInputs inputs = open_run_inputs(mpi, given.config, given.settings);
-  const io::Dataset& data = inputs.test_data ? *inputs.test_data : *inputs.train_data;
-  open_checkpoint(mpi, inputs, log);
+  const RunInputs inputs = open_trained(mpi, given.config, given.settings, Evaluates::kYes, log);
+  const io::Dataset& data = *inputs.test_data;
   const plan::Plan plan = make_plan(mpi, inputs, mpi.world().size());
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
   comm::Groups& groups = environment.groups();
@@ -222,7 +272,7 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
     state.emplace(environment.context(), plan, rank, groups);
     state->load_weights(*inputs.checkpoint);
   });
-  pipeline::Executor executor(state->stage(), *groups.pipeline);
+  pipeline::Executor executor(state->stage(), *groups.pipeline, *groups.engine);
   const train::EvaluationResult result = train::evaluate(
       environment.context(), plan, rank, groups, executor, data, counts ? &*counts : nullptr);
   comm::agree(mpi.world(), [&] {

@@ -47,6 +47,9 @@ CommandLine::CommandLine(Arguments arguments, const std::vector<std::string>& na
            nearest(name, all));
     }
     open = name;
+    if (each == Values::kOne) {
+      std::erase_if(pairs_, [&](const auto& pair) { return pair.first == name; });
+    }
     if (equals != std::string::npos) {
       pairs_.emplace_back(name, argument.substr(equals + 1));
     }

@@ -15,7 +15,7 @@ using Arguments = std::span<const std::string>;
 class CommandLine {
  public:
   /// How many values a name takes: where a list, what follows without a name belongs to the name
-  /// before it, else it is a position.
+  /// before it, else it is a position, and of a name given twice the last value counts.
   enum class Values { kOne, kList };
 
   /// `switches` are names without a value. Throws: Error(kUsage) for a name that is not known, with

@@ -1,10 +1,13 @@
 #include "strata/app/config_file.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <string_view>
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
@@ -44,8 +47,12 @@ po::options_description known_settings() {
        where, key, nearest(key, keys));
 }
 
-/// The settings of one source; a key given twice is an error, but for layers.
-Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::string& where) {
+/// What a key given twice in one source means, layers aside.
+enum class Twice { kRefused, kLastWins };
+
+/// The settings of one source.
+Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::string& where,
+                     Twice twice) {
   Settings settings;
   for (const po::option& option : parsed.options) {
     if (option.string_key.empty()) {
@@ -59,14 +66,43 @@ Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::st
         option.string_key == kEarlierTimeoutKey ? kTimeoutKey : option.string_key;
     std::vector<std::string>& values = settings[key];
     if (!values.empty() && key != kLayerKey) {
-      fail(ExitCode::kUsage, "{}: {} is given twice", where, key);
+      if (twice == Twice::kRefused) {
+        fail(ExitCode::kUsage, "{}: {} is given twice; keep one", where, key);
+      }
+      values.clear();
     }
     values.insert(values.end(), option.value.begin(), option.value.end());
   }
   return settings;
 }
 
-Settings file_settings(const std::string& path) {
+// What resolved_config_text() writes behind values.
+constexpr std::string_view kDefault = "default";
+constexpr std::string_view kDerived = "derived";
+
+/// Whose the settings of a config file are, by the comments behind their values.
+std::map<std::string, Origin> origins_in(std::istream& in) {
+  std::map<std::string, Origin> origins;
+  std::string section;
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t hash = line.find('#');
+    const std::string_view setting = trimmed(std::string_view(line).substr(0, hash));
+    const std::string_view comment =
+        hash == std::string::npos ? "" : trimmed(std::string_view(line).substr(hash + 1));
+    const std::size_t equals = setting.find('=');
+    if (setting.starts_with('[')) {
+      section = setting.substr(1, setting.find(']') - 1);
+    } else if (equals != std::string_view::npos && comment != kDefault) {
+      const bool derived = comment == kDerived || comment.starts_with(std::string(kDerived) + ": ");
+      origins[fmt::format("{}.{}", section, trimmed(setting.substr(0, equals)))] =
+          derived ? Origin::kDerived : Origin::kGiven;
+    }
+  }
+  return origins;
+}
+
+/// Opens a config file.
+std::ifstream opened(const std::string& path) {
   std::ifstream in(path);
   if (std::error_code error; std::filesystem::is_directory(path, error)) {
     fail(ExitCode::kUsage, "cannot read the config file {}: it is a directory", path);
@@ -74,8 +110,13 @@ Settings file_settings(const std::string& path) {
   if (!in) {
     fail(ExitCode::kUsage, "cannot read the config file {}: {}", path, std::strerror(errno));
   }
+  return in;
+}
+
+Settings file_settings(const std::string& path) {
+  std::ifstream in = opened(path);
   try {
-    return settings_of(po::parse_config_file(in, known_settings(), true), path);
+    return settings_of(po::parse_config_file(in, known_settings(), true), path, Twice::kRefused);
   } catch (const po::error& error) {
     fail(ExitCode::kUsage, "{}: {}; a config file has [section] lines and key = value lines", path,
          error.what());
@@ -96,7 +137,18 @@ Settings argument_settings(std::span<const std::string> arguments) {
     option.unregistered = known_settings().find_nothrow(key, false) == nullptr;
     parsed.options.push_back(std::move(option));
   }
-  return settings_of(parsed, where);
+  return settings_of(parsed, where, Twice::kLastWins);
+}
+
+/// Where a later source gives the run's length in one unit, an earlier source's in the other goes.
+void replace_length(const Settings& settings, plan::RunConfig& config) {
+  const bool steps = settings.contains("train.steps");
+  const bool epochs = settings.contains("train.epochs");
+  if (steps && !epochs && config.train.steps > 0) {
+    config.train.epochs = 0.0;
+  } else if (epochs && !steps && config.train.epochs > 0.0) {
+    config.train.steps = 0;
+  }
 }
 
 void apply_settings(const Settings& settings, plan::RunConfig& config) {
@@ -117,6 +169,7 @@ void apply_settings(const Settings& settings, plan::RunConfig& config) {
       }
     }
   }
+  replace_length(settings, config);
 }
 
 std::string section_of(const std::string& key) {
@@ -133,14 +186,24 @@ std::string default_of(const Option& option) {
 
 }  // namespace
 
-plan::RunConfig read_config(const std::string& path, std::span<const std::string> arguments) {
-  plan::RunConfig config;
-  apply_settings(file_settings(path), config);
-  apply_settings(argument_settings(arguments), config);
-  return config;
+GivenConfig read_config(const std::string& path, std::span<const std::string> arguments) {
+  GivenConfig given;
+  apply_settings(file_settings(path), given.config);
+  std::ifstream in = opened(path);
+  given.origins = origins_in(in);
+  const Settings settings = argument_settings(arguments);
+  apply_settings(settings, given.config);
+  for (const auto& [key, values] : settings) {
+    given.origins[key] = Origin::kGiven;
+  }
+  return given;
 }
 
-std::string config_text(const plan::RunConfig& config) {
+namespace {
+
+/// A config file with a line for each setting; `behind(option)` is what stands behind its value.
+template <typename Behind>
+std::string config_lines(const plan::RunConfig& config, const Behind& behind) {
   std::string text;
   for (const Section& section : section_table()) {
     text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section.name);
@@ -151,29 +214,85 @@ std::string config_text(const plan::RunConfig& config) {
     }
     for (const Option& option : option_table()) {
       if (section_of(option.key) == section.name) {
-        text += fmt::format("{} = {}\n", name_in_section(option.key), option.get(config));
+        text += fmt::format("{} = {}{}\n", name_in_section(option.key), option.get(config),
+                            behind(option));
       }
     }
   }
   return text;
 }
 
-std::string config_help() {
+}  // namespace
+
+std::string config_text(const plan::RunConfig& config) {
+  return config_lines(config, [](const Option&) { return ""; });
+}
+
+std::string resolved_config_text(const GivenConfig& given, const plan::RunConfig& resolved,
+                                 const std::map<std::string, std::string>& launch) {
+  const auto behind = [&](const Option& option) -> std::string {
+    const auto now = launch.find(option.key);
+    if (now != launch.end()) {
+      return fmt::format("  # {}: {}", kDerived, now->second);
+    }
+    const auto origin = given.origins.find(option.key);
+    const bool changed = option.get(given.config) != option.get(resolved);
+    if (changed || (origin != given.origins.end() && origin->second == Origin::kDerived)) {
+      return fmt::format("  # {}", kDerived);
+    }
+    return origin == given.origins.end() ? fmt::format("  # {}", kDefault) : "";
+  };
+  return "# Every setting of the run. Those without a comment were given; the others are defaults, "
+         "or "
+         "derived from the rest.\n"
+         "# What depends on the launch is derived anew where this file is used again; the comment "
+         "has its last value.\n\n" +
+         config_lines(resolved, behind);
+}
+
+namespace {
+
+/// What most runs set.
+constexpr std::array<std::string_view, 20> kCommon{
+    "model.layer",     "model.preset",   "data.train",           "data.test",
+    "batch.global",    "batch.micro",    "parallel.data",        "parallel.pipeline",
+    "parallel.tensor", "numerics.dtype", "optimizer.kind",       "optimizer.learning_rate",
+    "train.steps",     "train.epochs",   "train.evaluate_every", "checkpoint.every",
+    "run.dir",         "run.seed",       "run.device",           "run.resume"};
+
+/// Whether most runs set it.
+enum class Often { kNo, kYes };
+
+/// Of a section, the settings that most runs set or the others, a line each.
+std::string help_lines(const Section& section, Often often) {
   std::string text;
-  for (const Section& section : section_table()) {
-    text += fmt::format("\n[{}]  {}\n", section.name, section.about);
-    if (section.name == section_of(kLayerKey)) {
-      text += fmt::format("  {:<26} {}\n", kLayerKey, kLayerHelp);
+  const auto add = [&](const std::string& key, const std::string& help) {
+    if (section_of(key) == section.name &&
+        (std::ranges::count(kCommon, key) > 0) == (often == Often::kYes)) {
+      text += fmt::format("  {:<26} {}\n", key, help);
     }
-    for (const Option& option : option_table()) {
-      if (section_of(option.key) == section.name) {
-        text += fmt::format("  {:<26} {} ({}{}{}; default {})\n", option.key, option.help,
-                            option.values, option.unit.empty() ? "" : ", in ", option.unit,
-                            default_of(option));
-      }
-    }
+  };
+  add(kLayerKey, kLayerHelp);
+  for (const Option& option : option_table()) {
+    add(option.key,
+        fmt::format("{} ({}{}{}; default {})", option.help, option.values,
+                    option.unit.empty() ? "" : ", in ", option.unit, default_of(option)));
   }
   return text;
+}
+
+}  // namespace
+
+std::string config_help() {
+  std::string first = "\nCommon settings\n";
+  std::string others;
+  for (const Section& section : section_table()) {
+    first += help_lines(section, Often::kYes);
+    const std::string lines = help_lines(section, Often::kNo);
+    others +=
+        lines.empty() ? "" : fmt::format("\n[{}]  {}\n{}", section.name, section.about, lines);
+  }
+  return first + others;
 }
 
 std::string config_reference() {
@@ -181,9 +300,8 @@ std::string config_reference() {
       "# Configuration\n\n"
       "A config file has `[section]` lines and `key = value` lines; `#` begins a comment. Every "
       "setting can also be "
-      "given on\nthe command line as `--section.key=value`, which wins over the file. The file "
-      "`config.ini` in a run's "
-      "directory is the\nresolved, complete config.\n\n"
+      "given on\nthe command line as `--section.key=value`, which wins over the file; of one given "
+      "twice there, the last wins.\n\n"
       "This page is generated from the program's option table (`strata help reference`); a test "
       "holds it up to date.\n";
   for (const Section& section : section_table()) {

@@ -21,10 +21,14 @@ using plan::RunConfig;
 
 inline constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
-/// A whole number in [least, most]; `member` gives a reference into the config.
-template <typename Member>
+/// A reference to one setting of the config.
+template <typename T>
+using Member = T& (*)(RunConfig&);
+
+/// A whole number in [least, most].
+template <typename Integer>
 Option whole(const std::string& key, const std::string& unit, const std::string& help,
-             std::int64_t least, const Member& member, std::int64_t most = kLargest) {
+             std::int64_t least, Member<Integer> member, std::int64_t most = kLargest) {
   const std::string values = most == kLargest
                                  ? fmt::format("whole number from {}", least)
                                  : fmt::format("whole number from {} to {}", least, most);
@@ -38,7 +42,7 @@ Option whole(const std::string& key, const std::string& unit, const std::string&
                 if (!parse_int64(text, value) || value < least || value > most) {
                   refuse(key, text, "a " + values);
                 }
-                member(config) = static_cast<std::decay_t<decltype(member(config))>>(value);
+                member(config) = static_cast<Integer>(value);
               },
           .get =
               [=](const RunConfig& config) {
@@ -80,9 +84,8 @@ inline std::string text_of(Bound bound) {
   return {};
 }
 
-template <typename Member>
-Option number(const std::string& key, const std::string& unit, const std::string& help, Bound bound,
-              const Member& member) {
+inline Option number(const std::string& key, const std::string& unit, const std::string& help,
+                     Bound bound, Member<double> member) {
   const std::string values = text_of(bound);
   return {.key = key,
           .values = values,
@@ -102,9 +105,8 @@ Option number(const std::string& key, const std::string& unit, const std::string
               }};
 }
 
-template <typename Member>
-Option choice(const std::string& key, const std::string& help, const Member& member) {
-  using Enum = std::decay_t<decltype(member(std::declval<RunConfig&>()))>;
+template <typename Enum>
+Option choice(const std::string& key, const std::string& help, Member<Enum> member) {
   return {.key = key,
           .values = joined_names<Enum>(),
           .unit = {},
@@ -125,9 +127,8 @@ Option choice(const std::string& key, const std::string& help, const Member& mem
 
 enum class Empty { kAllowed, kRefused };
 
-template <typename Member>
-Option text(const std::string& key, const std::string& values, const std::string& help,
-            const Member& member, Empty empty = Empty::kAllowed) {
+inline Option text(const std::string& key, const std::string& values, const std::string& help,
+                   Member<std::string> member, Empty empty = Empty::kAllowed) {
   return {.key = key,
           .values = values,
           .unit = {},

@@ -41,9 +41,9 @@ Option dtype_option() {
 }
 
 // Each entry gives the member that it is about; the table is read far more often than it is made.
-#define STRATA_MEMBER(path)    \
-  [](RunConfig & c) -> auto& { \
-    return c.path;             \
+#define STRATA_MEMBER(path)     \
+  +[](RunConfig & c) -> auto& { \
+    return c.path;              \
   }
 
 std::vector<Option> transformer() {

@@ -1,10 +1,8 @@
 #include "environment/execution_environment.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <numeric>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -76,35 +74,17 @@ Sharing sharing_of(comm::Communicator& world, const std::string& uuid) {
                                       [&](const std::string& gpu) { return ranks_on(gpu) > 1; })};
 }
 
-/// The published peak of matrix products on a GPU, in FLOP/s; 0 where it is not known. Dense, of
-/// NVIDIA's data sheets of A100 (2020), H100 and H200 (2023).
-double published_peak(const std::string& gpu, DType dtype, bool tf32) {
-  struct Peak {
-    std::string_view name;
-    double bfloat16;
-    double tf32;
-    double float32;
-    double float64;
-  };
-  constexpr std::array<Peak, 4> kPeaks{{{"H200", 989.5e12, 494.7e12, 67e12, 67e12},
-                                        {"H100 PCIe", 756e12, 378e12, 51e12, 51e12},
-                                        {"H100", 989.5e12, 494.7e12, 67e12, 67e12},
-                                        {"A100", 312e12, 156e12, 19.5e12, 19.5e12}}};
-  for (const Peak& peak : kPeaks) {
-    // The NVL boards are others.
-    if (gpu.find(peak.name) == std::string::npos || gpu.find("NVL") != std::string::npos) {
-      continue;
-    }
-    switch (dtype) {
-      case DType::kBfloat16:
-        return peak.bfloat16;
-      case DType::kFloat64:
-        return peak.float64;
-      default:
-        return tf32 ? peak.tf32 : peak.float32;
-    }
+/// The published peak of this run's matrix products, in FLOP/s; 0 where it is not known.
+double peak_flops_of(const device::GpuInfo& gpu, const plan::RunConfig& config) {
+  const device::PeakFlops peak = device::published_peak(gpu).value_or(device::PeakFlops());
+  switch (config.numerics.dtype) {
+    case DType::kBfloat16:
+      return peak.bfloat16;
+    case DType::kFloat64:
+      return peak.float64;
+    default:
+      return config.numerics.tf32 == plan::Switch::kOn ? peak.tf32 : peak.float32;
   }
-  return 0.0;
 }
 
 /// Whether ranks compute on unlike GPUs or with unlike libraries. Communication: collective.
@@ -178,7 +158,8 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
     text_ +=
         fmt::format(", {} thread{} each, {}", inputs.threads, inputs.threads == 1 ? "" : "s", isa);
   }
-  groups_ = comm::make_groups(world_ ? *world_ : mpi.world(), plan.grid);
+  groups_ = comm::make_groups(world_.ranks ? *world_.ranks : mpi.world(),
+                              world_.engine ? *world_.engine : mpi.engine(), plan.grid);
   connect_groups(plan, use);
 }
 
@@ -213,7 +194,7 @@ void ExecutionEnvironment::take_gpu(comm::MpiSession& mpi, const RunInputs& inpu
   });
   const device::Device& device = context_->device();
   if (peak_flops_ == 0.0) {
-    peak_flops_ = published_peak(gpu.name, plan.config.numerics.dtype, tf32);
+    peak_flops_ = peak_flops_of(gpu, plan.config);
   }
   const Sharing sharing = sharing_of(mpi.world(), gpu.uuid);
   if (sharing.everywhere > 0) {
@@ -235,16 +216,17 @@ void ExecutionEnvironment::take_gpu(comm::MpiSession& mpi, const RunInputs& inpu
         device::free_memory_bytes(device.index()) / sharing.here + ops::Context::kCudaBytes,
         inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid());
   });
-  choose_transport(mpi.world(), plan, sharing.here);
+  choose_transport(mpi, plan, sharing.here);
   if (use == Use::kTraining && plan.config.run.cuda_graphs == plan::Switch::kOn) {
     text_ += ", passes as CUDA graphs";
   }
 }
 
-void ExecutionEnvironment::choose_transport(comm::Communicator& world, const plan::Plan& plan,
+void ExecutionEnvironment::choose_transport(comm::MpiSession& mpi, const plan::Plan& plan,
                                             std::int64_t sharing) {
+  comm::Communicator& world = mpi.world();
   if (world.size() == 1) {
-    world_ = comm::staged(second_world(world), context_->stream());
+    world_ = comm::staged(second_world(world), mpi.engine(), context_->stream());
     return;
   }
   const plan::Transport transport = plan.config.run.transport;
@@ -258,10 +240,10 @@ void ExecutionEnvironment::choose_transport(comm::Communicator& world, const pla
   }
   std::unique_ptr<comm::Communicator> host = second_world(world);
   if (reason.empty()) {
-    world_ = comm::nccl(std::move(host), context_->device(), context_->stream());
+    world_ = comm::nccl(std::move(host), mpi.engine(), context_->device(), context_->stream());
     text_ += ", messages by NCCL";
   } else {
-    world_ = comm::staged(std::move(host), context_->stream());
+    world_ = comm::staged(std::move(host), mpi.engine(), context_->stream());
     text_ += fmt::format(", messages through pinned host memory ({})", reason);
   }
 }

@@ -47,11 +47,11 @@ class ExecutionEnvironment {
  private:
   void take_gpu(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan, Use use);
   void connect_groups(const plan::Plan& plan, Use use);
-  void choose_transport(comm::Communicator& world, const plan::Plan& plan, std::int64_t sharing);
+  void choose_transport(comm::MpiSession& mpi, const plan::Plan& plan, std::int64_t sharing);
 
   std::optional<ops::Context> context_;
-  // Outlives the groups that are split off it.
-  std::unique_ptr<comm::Communicator> world_;
+  /// Empty where this rank computes on a CPU. Outlives the groups, which are split from it.
+  comm::DeviceWorld world_;
   comm::Groups groups_;
   double peak_flops_ = 0.0;
   std::string text_;

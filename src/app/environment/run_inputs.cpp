@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -36,30 +35,26 @@ void open_training_data(RunInputs& inputs, DataNeeded needed) {
   inputs.train_info = plan::assumed_data(inputs.config);
 }
 
-}  // namespace
+/// What the program decides of a config before it is planned.
+void begin_session(comm::MpiSession& mpi, RunInputs& inputs, const std::string& path,
+                   Arguments settings) {
+  GivenConfig given = read_config(path, settings);
+  inputs.config = std::move(given.config);
+  inputs.origins = std::move(given.origins);
+  inputs.threads = inputs.config.run.threads > 0 ? static_cast<int>(inputs.config.run.threads)
+                                                 : default_threads(mpi.ranks_on_node());
+}
 
-RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Arguments settings,
-                          DataNeeded needed, Splits splits) {
-  RunInputs inputs;
-  comm::agree(mpi.world(), [&] {
-    inputs.config = read_config(path, settings);
-    open_training_data(inputs, needed);
-    if (splits == Splits::kTrainAndTest && !inputs.config.data.test.empty()) {
-      inputs.test_data = open_data(inputs.config, inputs.config.data.test);
-    }
-    inputs.threads = inputs.config.run.threads > 0 ? static_cast<int>(inputs.config.run.threads)
-                                                   : default_threads(mpi.ranks_on_node());
-  });
+/// Before anything that a setting may branch on.
+void check_same_session(comm::MpiSession& mpi, const RunInputs& inputs) {
   mpi.world().set_timeout({.seconds = inputs.config.run.timeout_seconds});
-  // Before anything that a setting may branch on.
   comm::check_same_plan(mpi.world(),
                         {{"config", hash_of(config_text(inputs.config))},
                          {"training data", inputs.train_info.checksum},
                          {"test data", inputs.test_data ? inputs.test_data->info().checksum : 0}});
-  inputs.device = resolve_device(mpi, inputs.config.run.device);
-  return inputs;
 }
 
+/// Opens the newest good checkpoint of run.dir.
 void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
   const std::filesystem::path root = train::checkpoint_root(inputs.config);
   inputs.checkpoint = train::newest_good_checkpoint(mpi.world(), root, log);
@@ -68,6 +63,76 @@ void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
         ExitCode::kCheckpoint,
         fmt::format("there is no checkpoint in {}; train first, or set run.dir", root.string()));
   }
+}
+
+/// What the checkpoint says of its training data, or, of an earlier version, they themselves.
+void open_data_of_checkpoint(RunInputs& inputs) {
+  std::optional<io::DatasetInfo> info = train::data_of(*inputs.checkpoint);
+  if (!info) {
+    open_training_data(inputs, DataNeeded::kYes);
+    return;
+  }
+  if (info->task == io::Task::kNextToken) {
+    info->input_shape = info->target_shape = {plan::context_of(inputs.config)};
+  }
+  inputs.train_info = std::move(*info);
+}
+
+/// What there is to evaluate on: data.test, else data.train.
+void open_evaluated_data(RunInputs& inputs) {
+  const plan::RunConfig& config = inputs.config;
+  if (config.data.test.empty() && config.data.train.empty()) {
+    fail(ExitCode::kUsage,
+         "data.test and data.train are empty; name a data set, as in --data.test=DIR/test.h5");
+  }
+  inputs.test_data =
+      open_data(config, config.data.test.empty() ? config.data.train : config.data.test);
+}
+
+}  // namespace
+
+RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Arguments settings,
+                          DataNeeded needed) {
+  RunInputs inputs;
+  comm::agree(mpi.world(), [&] {
+    begin_session(mpi, inputs, path, settings);
+    open_training_data(inputs, needed);
+    if (!inputs.config.data.test.empty()) {
+      inputs.test_data = open_data(inputs.config, inputs.config.data.test);
+    }
+  });
+  check_same_session(mpi, inputs);
+  inputs.device = resolve_device(mpi, inputs.config.run.device);
+  return inputs;
+}
+
+RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments settings,
+                       Evaluates evaluates, Log& log) {
+  RunInputs inputs;
+  comm::agree(mpi.world(), [&] {
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) {
+      begin_session(mpi, inputs, path, settings);
+      return;
+    }
+    // It may have been moved since its config was written.
+    std::vector<std::string> all{"--run.dir=" + path};
+    all.insert(all.end(), settings.begin(), settings.end());
+    begin_session(mpi, inputs, (std::filesystem::path(path) / "config.ini").string(), all);
+  });
+  check_same_session(mpi, inputs);
+  open_checkpoint(mpi, inputs, log);
+  comm::agree(mpi.world(), [&] {
+    open_data_of_checkpoint(inputs);
+    if (evaluates == Evaluates::kYes) {
+      open_evaluated_data(inputs);
+    }
+    inputs.config = plan::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info,
+                                            train::virtual_grid_of(*inputs.checkpoint));
+  });
+  check_same_session(mpi, inputs);
+  inputs.device = resolve_device(mpi, inputs.config.run.device);
+  return inputs;
 }
 
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
@@ -131,8 +196,8 @@ TrainArguments take_arguments(Arguments arguments, std::string_view command) {
   }
   if (result.config.empty()) {
     fail(ExitCode::kUsage,
-         "strata {} needs a config file: strata {} CONFIG.ini [--section.key=value ...]", command,
-         command);
+         "strata {} needs a config file{}: strata {} CONFIG.ini [--section.key=value ...]", command,
+         command == "evaluate" ? " or a run's directory" : "", command);
   }
   return result;
 }

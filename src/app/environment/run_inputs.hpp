@@ -1,10 +1,12 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "strata/app/config_file.hpp"
 #include "strata/comm/mpi.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
@@ -19,10 +21,12 @@ namespace strata::app {
 /// go on from.
 struct RunInputs {
   plan::RunConfig config;
+  /// Who decided its settings.
+  std::map<std::string, Origin> origins;
   /// Of data.train, or what a plan without data assumes.
   io::DatasetInfo train_info;
   std::optional<io::Dataset> train_data;
-  std::optional<io::Dataset> test_data;
+  std::optional<io::Dataset> test_data;  ///< or what else a command evaluates on
   std::optional<io::Checkpoint> checkpoint;
   int threads = 1;
   /// What every rank computes on.
@@ -44,17 +48,19 @@ struct TrainArguments {
 /// Whether a plan can do without the data set that it is for.
 enum class DataNeeded { kNo, kYes };
 
-/// The data sets that a command opens.
-enum class Splits { kTrain, kTrainAndTest };
-
 /// Reads the config and opens the data sets, the same on every rank.
 [[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
-                                        Arguments settings, DataNeeded needed = DataNeeded::kYes,
-                                        Splits splits = Splits::kTrainAndTest);
+                                        Arguments settings, DataNeeded needed);
 
-/// Opens the newest good checkpoint of run.dir. Throws: AgreedError(kCheckpoint) where there is
-/// none.
-void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
+/// Whether a command reads a data set that the model did not need to learn from.
+enum class Evaluates { kNo, kYes };
+
+/// Reads the config of a trained model, in a file or a run's directory, and opens the newest good
+/// checkpoint of run.dir, with a grid for all ranks. The training data are opened only where the
+/// checkpoint does not describe them. Throws: AgreedError(kCheckpoint) where there is no
+/// checkpoint.
+[[nodiscard]] RunInputs open_trained(comm::MpiSession& mpi, const std::string& path,
+                                     Arguments settings, Evaluates evaluates, Log& log);
 
 /// Refuses or takes up what run.dir holds.
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log);

@@ -16,7 +16,7 @@
 namespace strata::comm {
 namespace {
 
-/// The mailboxes that all ranks share.
+/// The mailboxes shared by all ranks.
 class Exchange {
  public:
   using Message = std::vector<std::byte>;
@@ -30,8 +30,7 @@ class Exchange {
     arrived_.notify_all();
   }
 
-  /// The place in line of a receive that is posted now: messages match receives in the order of
-  /// posting.
+  /// The ticket of a receive posted now. Messages match receives in the order of posting.
   std::int64_t post_receive(const Address& address) {
     const std::lock_guard lock(mutex_);
     return boxes_[address].posted++;
@@ -41,7 +40,7 @@ class Exchange {
     std::unique_lock lock(mutex_);
     Box& box = boxes_[address];
     if (!box.messages.contains(ticket) && !failed_) {
-      // A bounded wait, so that the caller can look at its timeout.
+      // Bounded, so that the caller can check its timeout.
       arrived_.wait_for(lock, std::chrono::milliseconds(1));
     }
     const auto found = box.messages.find(ticket);
@@ -57,7 +56,7 @@ class Exchange {
   }
 
   /// Keeps the first failure and ends every wait.
-  void give_up(std::exception_ptr error) {
+  void abort(std::exception_ptr error) {
     const std::lock_guard lock(mutex_);
     if (!failed_) {
       failed_ = true;
@@ -87,7 +86,7 @@ class Exchange {
   std::exception_ptr error_;
 };
 
-/// A send is done at once: the message is a copy.
+/// A send completes immediately: the message is a copy.
 class DoneOperation final : public Request::Operation {
  public:
   bool test() override { return true; }
@@ -119,11 +118,11 @@ class ReceiveOperation final : public Request::Operation {
   TensorView payload_;
 };
 
-/// Adds the ranks' tensors in order of rank: what each has sent of this rank's slice.
+/// Sums the slices that the ranks have sent, in order of ranks.
 class ReduceScatterOperation final : public Request::Operation {
  public:
   struct Part {
-    std::unique_ptr<Request::Operation> receive;  ///< null where the part is the own one
+    std::unique_ptr<Request::Operation> receive;  ///< null for this rank's own part
     std::vector<std::byte> memory;
   };
 
@@ -222,8 +221,8 @@ class InProcessCommunicator final : public Communicator {
     while (members[static_cast<std::size_t>(index)] != rank()) {
       ++index;
     }
-    // Every rank counts its calls alike, so the same number falls to all members and to no other
-    // group.
+    // All members have made the same number of calls, so they agree on an id that no other group
+    // has.
     ++subgroups_;
     const std::uint64_t id =
         (group_ * 64 + subgroups_) * 4096 + static_cast<std::uint64_t>(members.front()) + 1;
@@ -288,7 +287,7 @@ void run_in_process_ranks(std::int64_t ranks,
         world.set_timeout({.seconds = 60.0});
         body(world);
       } catch (...) {
-        exchange.give_up(std::current_exception());
+        exchange.abort(std::current_exception());
       }
     });
   }

@@ -25,13 +25,13 @@ void check(int status, const char* call) {
 
 int bytes_of(const ConstTensorView& payload) {
   require(payload.memory_space() == MemorySpace::kHost,
-          "MPI carries host memory, this tensor is in {} memory", name_of(payload.memory_space()));
+          "MPI sends host memory, this tensor is in {} memory", name_of(payload.memory_space()));
   return checked_int(payload.bytes(), "the size of a message in bytes");
 }
 
 MPI_Datatype type_of(const ConstTensorView& summand) {
   require(summand.memory_space() == MemorySpace::kHost,
-          "MPI carries host memory, this tensor is in {} memory", name_of(summand.memory_space()));
+          "MPI sends host memory, this tensor is in {} memory", name_of(summand.memory_space()));
   return with_floating(summand.dtype(), []<typename T>(T) {
     return std::is_same_v<T, float> ? MPI_FLOAT : MPI_DOUBLE;
   });
@@ -51,8 +51,8 @@ class MpiOperation final : public Request::Operation {
   MPI_Request request_;
 };
 
-/// A reduce-scatter whose own sums go to memory of their own first: in place, MPI would leave them
-/// at the tensor's beginning, over elements that must stay.
+/// A reduce-scatter into a separate buffer. In place, MPI would write the sums to the start of the
+/// tensor, over elements that must not change.
 class MpiReduceScatter final : public Request::Operation {
  public:
   MpiReduceScatter(MPI_Comm communicator, const TensorView& tensor,
@@ -78,7 +78,7 @@ class MpiReduceScatter final : public Request::Operation {
  private:
   TensorView own_;
   std::vector<std::byte> sums_;
-  // Must stay until the operation is done.
+  // MPI reads them until the operation completes.
   std::vector<int> counts_;
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
@@ -98,8 +98,8 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiCommunicator>(communicator, rank, size, std::move(name));
   }
 
-  // Freeing a communicator is collective, and a destructor does not communicate: the handles of the
-  // few groups of a run are left to MPI_Finalize.
+  // Freeing a communicator is collective, and destructors do not communicate. MPI_Finalize frees
+  // the handles of the few groups of a run.
   ~MpiCommunicator() override = default;
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
@@ -134,12 +134,6 @@ class MpiCommunicator final : public Communicator {
                          type_of(sum), MPI_SUM, communicator_, &request),
           "MPI_Iallreduce");
     wait_for(request, "all-reduce");
-  }
-
-  void progress() override {
-    int arrived = 0;
-    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, communicator_, &arrived, MPI_STATUS_IGNORE),
-          "MPI_Iprobe");
   }
 
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
@@ -190,6 +184,15 @@ class MpiCommunicator final : public Communicator {
   MPI_Comm communicator_;
 };
 
+class MpiProgress final : public ProgressEngine {
+ public:
+  void progress() override {
+    int arrived = 0;
+    check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &arrived, MPI_STATUS_IGNORE),
+          "MPI_Iprobe");
+  }
+};
+
 }  // namespace
 
 MpiSession::MpiSession(int* argc, char*** argv) {
@@ -199,6 +202,7 @@ MpiSession::MpiSession(int* argc, char*** argv) {
     fail(ExitCode::kPeer, "the MPI library does not support threads (MPI_THREAD_FUNNELED)");
   }
   world_ = MpiCommunicator::of(MPI_COMM_WORLD, "world");
+  engine_ = std::make_unique<MpiProgress>();
   MPI_Comm node = MPI_COMM_NULL;
   check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
         "MPI_Comm_split_type");

@@ -16,7 +16,7 @@ constexpr const char* kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
 }  // namespace
 
 void request_hardware_queues() {
-  // What CUDA has at most.
+  // The maximum that CUDA supports.
   ::setenv(kQueues, "32", 0);
 }
 
@@ -27,13 +27,13 @@ void request_hardware_queues() {
 namespace strata::comm {
 
 std::string nccl_absence() {
-  return "this executable was built without NCCL: build it where nvcc and nccl.h are found";
+  return "this executable was built without NCCL; build it where nvcc and nccl.h are found";
 }
 
-std::unique_ptr<Communicator> nccl(std::unique_ptr<Communicator> /*host*/,
-                                   const device::Device& /*device*/, device::Stream& /*compute*/) {
-  throw AgreedError(ExitCode::kPeer,
-                    "NCCL was asked for, but " + nccl_absence() + ", or set run.transport = mpi");
+DeviceWorld nccl(std::unique_ptr<Communicator> /*host*/, ProgressEngine& /*host_engine*/,
+                 const device::Device& /*device*/, device::Stream& /*compute*/) {
+  throw AgreedError(ExitCode::kPeer, "run.transport is nccl, but " + nccl_absence() +
+                                         ", or set run.transport = mpi");
 }
 
 }  // namespace strata::comm
@@ -44,17 +44,19 @@ namespace strata::comm {
 namespace {
 
 /// Hardware queues for the streams that wait for peers (a stage's four routes, the data, lane and
-/// tensor groups), that computes and that copies, and for those of NCCL's own.
+/// tensor groups), for computing and copying, and for NCCL's own streams.
 constexpr std::int64_t kLeastQueues = 16;
+
 void require_queues() {
   const char* text = std::getenv(kQueues);
   std::int64_t queues = 0;
   require(text != nullptr, "request_hardware_queues() was not called");
   if (!parse_int64(text, queues) || queues < kLeastQueues) {
-    fail(ExitCode::kUsage,
-         "{} is \"{}\" in the environment, and messages between GPUs that wait for each other need "
-         "from {} to 32: unset it, or set run.transport = mpi",
-         kQueues, text, kLeastQueues);
+    fail(
+        ExitCode::kUsage,
+        "{} is \"{}\" in the environment, but NCCL's messages need {} to 32 hardware queues; unset "
+        "it, or set run.transport = mpi",
+        kQueues, text, kLeastQueues);
   }
 }
 
@@ -69,14 +71,14 @@ std::string nccl_absence() {
   return {};
 }
 
-std::unique_ptr<Communicator> nccl(std::unique_ptr<Communicator> host, const device::Device& device,
-                                   device::Stream& compute) {
+DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
+                 const device::Device& device, device::Stream& compute) {
   std::unique_ptr<NcclEngine> engine;
   ncclUniqueId id{};
   const bool alone = host->size() == 1;
   agree(*host, [&] {
     require_queues();
-    engine = std::make_unique<NcclEngine>(device, compute);
+    engine = std::make_unique<NcclEngine>(host_engine, device, compute, host->timeout());
     if (host->rank() == 0 && !alone) {
       id = engine->unique_id();
     }
@@ -90,9 +92,8 @@ std::unique_ptr<Communicator> nccl(std::unique_ptr<Communicator> host, const dev
           *engine, engine->join(id, host->rank(), host->size(), host->timeout()), host->name());
     });
   }
-  NcclEngine& shared = *engine;
-  return std::make_unique<NcclCommunicator>(std::move(host), shared, std::move(engine),
-                                            std::move(channel));
+  auto ranks = std::make_unique<NcclCommunicator>(std::move(host), *engine, std::move(channel));
+  return {.engine = std::move(engine), .ranks = std::move(ranks)};
 }
 
 }  // namespace strata::comm

@@ -10,16 +10,14 @@
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 
-#include "forwarded.hpp"
-
 namespace strata::comm {
 namespace {
 
 using Note = NcclEngine::Note;
 
-/// Most blocks of NCCL's kernels at a time: in a group, and in a route. All of a rank's together,
-/// 3 groups and 4 routes, find a place beside each other on a GPU of 64 multiprocessors, so that
-/// none that waits for a peer keeps another out.
+/// The limit of thread blocks of NCCL's kernels per group and per route. The kernels of a rank's 3
+/// groups and 4 routes are resident together on a GPU of 64 multiprocessors, so no kernel that
+/// waits for a peer keeps another from starting.
 constexpr int kGroupBlocks = 16;
 constexpr int kRouteBlocks = 4;
 
@@ -41,10 +39,10 @@ bool on_host(const ConstTensorView& payload) {
   return payload.memory_space() == MemorySpace::kHost;
 }
 
-/// What is under way on a line: done when the compute stream is told to wait for it.
-class OnChannel final : public Request::Operation {
+/// An operation on a channel; complete once the compute stream has been made to wait for it.
+class ChannelOperation final : public Request::Operation {
  public:
-  OnChannel(NcclEngine& engine, device::Event done, Awaited awaited)
+  ChannelOperation(NcclEngine& engine, device::Event done, Awaited awaited)
       : engine_(engine), done_(std::move(done)), awaited_(awaited) {}
 
   bool test() override {
@@ -60,9 +58,9 @@ class OnChannel final : public Request::Operation {
 
 }  // namespace
 
-/// A receive comes onto the line when it is waited for, after what was on the compute stream when
-/// it was posted. On the line earlier it would wait for what this rank has yet to send, and
-/// whatever waits for the whole GPU, as giving back memory does, would wait for ever.
+/// A receive is issued when it is waited for, ordered after the work that was on the compute stream
+/// when it was posted. Issued at once, it could wait for a message that this rank has yet to send,
+/// and any call that synchronizes the whole GPU, such as freeing memory, would deadlock.
 class RouteReceive final : public Request::Operation {
  public:
   RouteReceive(NcclEngine& engine, OpenRoute& route, const TensorView& payload, std::string what,
@@ -108,10 +106,8 @@ class RouteReceive final : public Request::Operation {
 };
 
 NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine,
-                                   std::unique_ptr<NcclEngine> own_engine,
                                    std::unique_ptr<NcclChannel> channel)
     : Communicator(host->rank(), host->size(), host->name()),
-      own_engine_(std::move(own_engine)),
       engine_(engine),
       host_(std::move(host)),
       channel_(std::move(channel)) {
@@ -126,7 +122,7 @@ Communicator& NcclCommunicator::host() {
 OpenRoute& NcclCommunicator::route_of(const Route& route) {
   const auto found = std::find_if(routes_.begin(), routes_.end(),
                                   [&](const auto& open) { return open->route == route; });
-  require(found != routes_.end(), "no route was opened from rank {} to rank {} of the {} for {}s",
+  require(found != routes_.end(), "no open route from rank {} to rank {} of the {} for {}s",
           route.from, route.to, name(), name_of(route.tag));
   return **found;
 }
@@ -136,7 +132,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::on_channel(NcclChannel& ch
                                                                  std::string what, Awaited awaited,
                                                                  const Calls& calls) {
   device::Event ready = engine_.mark_compute();
-  return std::make_unique<OnChannel>(
+  return std::make_unique<ChannelOperation>(
       engine_, channel.issue(ready, std::move(what), timeout(), calls), awaited);
 }
 
@@ -148,21 +144,8 @@ void NcclCommunicator::collective(std::string_view what, const Calls& calls) {
 }
 
 void NcclCommunicator::barrier() {
-  drain();
+  engine_.drain_within(timeout());
   host().barrier();
-}
-
-void NcclCommunicator::progress() {
-  host().progress();
-  engine_.look_for_failures();
-}
-
-void NcclCommunicator::drain() {
-  engine_.drain(timeout());
-}
-
-void NcclCommunicator::throttle() {
-  engine_.throttle(timeout());
 }
 
 void NcclCommunicator::broadcast(TensorView payload, std::int64_t root) {
@@ -177,7 +160,7 @@ void NcclCommunicator::broadcast(TensorView payload, std::int64_t root) {
 }
 
 void NcclCommunicator::all_gather(ConstTensorView mine, TensorView all) {
-  require(mine.memory_space() == all.memory_space(), "gathering from {} to {} memory",
+  require(mine.memory_space() == all.memory_space(), "an all-gather from {} to {} memory",
           name_of(mine.memory_space()), name_of(all.memory_space()));
   if (on_host(mine)) {
     host().all_gather(mine, all);
@@ -211,7 +194,7 @@ void NcclCommunicator::all_reduce(TensorView sum) {
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView payload,
                                                                  std::int64_t peer, Tag tag) {
   if (on_host(payload)) {
-    return std::make_unique<Forwarded>(host().send(payload, peer, tag));
+    return host().send(payload, peer, tag).release();
   }
   OpenRoute& route = route_of({.from = rank(), .to = peer, .tag = tag});
   return on_channel(*route.channel, describe("send to", peer, tag), awaited_of(tag),
@@ -224,7 +207,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_receive(TensorView payload,
                                                                     std::int64_t peer, Tag tag) {
   if (on_host(payload)) {
-    return std::make_unique<Forwarded>(host().receive(payload, peer, tag));
+    return host().receive(payload, peer, tag).release();
   }
   return std::make_unique<RouteReceive>(engine_, route_of({.from = peer, .to = rank(), .tag = tag}),
                                         payload, describe("receive from", peer, tag), timeout());
@@ -236,11 +219,11 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
   const auto inside = [](const auto& message) { return on_host(message.payload); };
   if (std::none_of(sends.begin(), sends.end(), outside) &&
       std::none_of(receives.begin(), receives.end(), outside)) {
-    return std::make_unique<Forwarded>(host().exchange(sends, receives, tag));
+    return host().exchange(sends, receives, tag).release();
   }
   require(std::none_of(sends.begin(), sends.end(), inside) &&
               std::none_of(receives.begin(), receives.end(), inside),
-          "an exchange of host and device memory");
+          "an exchange mixes host and device memory");
   return on_channel(
       *channel_, describe_collective(fmt::format("exchange of {}s", name_of(tag))), Awaited::kGroup,
       [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
@@ -257,9 +240,11 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
 
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
     TensorView tensor, std::span<const grid::Range> slices) {
-  if (on_host(tensor) || channel_ == nullptr) {
-    return std::make_unique<Forwarded>(on_host(tensor) ? host().reduce_scatter(tensor, slices)
-                                                       : Request());
+  if (on_host(tensor)) {
+    return host().reduce_scatter(tensor, slices).release();
+  }
+  if (channel_ == nullptr) {
+    return nullptr;  // the sums of one rank are its own
   }
   const auto slice_of = [&](std::int64_t r) {
     const grid::Range& slice = slices[static_cast<std::size_t>(r)];
@@ -302,11 +287,11 @@ std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::in
       }
     });
   }
-  return std::make_unique<NcclCommunicator>(std::move(group), engine_, nullptr, std::move(channel));
+  return std::make_unique<NcclCommunicator>(std::move(group), engine_, std::move(channel));
 }
 
 void NcclCommunicator::open_routes(std::span<const Route> routes) {
-  // Routes that follow each other and share no rank are opened together.
+  // Consecutive routes without a common rank are opened together.
   std::size_t begin = 0;
   while (begin < routes.size()) {
     std::vector<bool> taken(static_cast<std::size_t>(size()), false);
@@ -345,14 +330,15 @@ void NcclCommunicator::open_round(std::span<const Route> routes) {
     auto& open = *routes_.emplace_back(std::make_unique<OpenRoute>());
     open.route = *own;
     open.channel = std::make_unique<NcclChannel>(engine_, handle, name());
-    // NCCL connects two ranks at their first message, which waits on the host; so here.
+    // NCCL connects two ranks at their first message, which blocks the host; better here than in a
+    // step.
     const device::Buffer memory(engine_.device(), 1);
     const TensorView payload = memory.view(0, Shape{1}, DType::kUint8);
     const Tag tag = own->tag;
     Request(sends ? begin_send(payload, own->to, tag) : begin_receive(payload, own->from, tag),
             describe("connect to", sends ? own->to : own->from, tag), timeout())
         .wait();
-    engine_.drain(timeout());
+    engine_.drain_within(timeout());
   });
 }
 
@@ -361,8 +347,8 @@ void NcclCommunicator::connect(Summation sums) {
     return;
   }
   agree(host(), [&] {
-    // NCCL connects ranks where they first meet in an exchange, and for each kind of collective and
-    // the algorithm that it takes for so many bytes anew.
+    // NCCL connects ranks at their first exchange, and again for each collective and each
+    // algorithm, which depends on the size.
     constexpr std::int64_t kLarge = std::int64_t{1} << 20;
     const device::Buffer memory(engine_.device(), kLarge * size_bytes(DType::kFloat32));
     for (const std::int64_t elements : {std::int64_t{1}, kLarge / size()}) {
@@ -385,7 +371,7 @@ void NcclCommunicator::connect(Summation sums) {
         reduce_scatter(whole, slices).wait();
       }
     }
-    engine_.drain(timeout());
+    engine_.drain_within(timeout());
   });
 }
 

@@ -15,20 +15,20 @@ namespace strata::comm {
 
 class RouteReceive;
 
-/// A route that this rank is an end of, as a communicator of two, the sender first.
+/// A route from or to this rank: a communicator of two ranks, the sender first.
 struct OpenRoute {
   Route route;
   std::unique_ptr<NcclChannel> channel;
-  /// Receives that are posted and not yet on the line, the oldest first.
+  /// Receives that are posted but not yet issued, the oldest first.
   std::deque<RouteReceive*> posted;
 };
 
-/// One group of ranks, in NCCL and in the host's transport (strata/comm/nccl.hpp).
+/// One group of ranks, over NCCL and the host's transport (strata/comm/nccl.hpp).
 class NcclCommunicator final : public Communicator {
  public:
-  /// `line` is null in a group of one; `own_engine` in all but the first communicator.
+  /// `channel` is null in a group of one.
   NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngine& engine,
-                   std::unique_ptr<NcclEngine> own_engine, std::unique_ptr<NcclChannel> channel);
+                   std::unique_ptr<NcclChannel> channel);
 
   void open_routes(std::span<const Route> routes) override;
   void connect(Summation sums) override;
@@ -38,10 +38,6 @@ class NcclCommunicator final : public Communicator {
   void all_reduce(TensorView sum) override;
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override;
-  void progress() override;
-  void drain() override;
-  DeviceWaits take_device_waits() override { return engine_.take_waits(); }
-  void throttle() override;
 
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
@@ -56,21 +52,20 @@ class NcclCommunicator final : public Communicator {
 
  private:
   [[nodiscard]] const NcclLibrary& functions() const { return engine_.functions(); }
-  /// With this communicator's timeout.
+  /// With this group's timeout.
   [[nodiscard]] Communicator& host();
   [[nodiscard]] OpenRoute& route_of(const Route& route);
-  /// Puts calls on a line, after the work that the compute stream holds now.
+  /// Issues calls on a channel, after the work enqueued on the compute stream so far.
   template <typename Calls>
   [[nodiscard]] std::unique_ptr<Request::Operation> on_channel(NcclChannel& channel,
                                                                std::string what, Awaited awaited,
                                                                const Calls& calls);
-  /// Orders a collective behind and before the work of the compute stream.
+  /// Issues a collective in the order of the compute stream.
   template <typename Calls>
   void collective(std::string_view what, const Calls& calls);
-  /// Opens routes of which no two share a rank.
+  /// Opens routes that have no rank in common.
   void open_round(std::span<const Route> routes);
 
-  std::unique_ptr<NcclEngine> own_engine_;
   NcclEngine& engine_;
   std::unique_ptr<Communicator> host_;
   std::unique_ptr<NcclChannel> channel_;

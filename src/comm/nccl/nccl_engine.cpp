@@ -16,15 +16,15 @@
 namespace strata::comm {
 namespace {
 
-/// Says when timeout has run out; leaves the core to others meanwhile.
+/// Detects that a timeout has expired; yields the core between checks.
 class Waiting {
  public:
   explicit Waiting(Timeout timeout) : timeout_(timeout) {}
 
   [[nodiscard]] bool timed_out() {
-    // Most calls are done at once.
+    // Most calls complete immediately.
     constexpr int kSpins = 64;
-    if (++turns_ <= kSpins) {
+    if (++checks_ <= kSpins) {
       return false;
     }
     std::this_thread::yield();
@@ -36,7 +36,7 @@ class Waiting {
 
   Timeout timeout_;
   Clock::time_point start_ = Clock::now();
-  std::int64_t turns_ = 0;
+  std::int64_t checks_ = 0;
 };
 
 bool is_failure(ncclResult_t result) {
@@ -45,8 +45,14 @@ bool is_failure(ncclResult_t result) {
 
 }  // namespace
 
-NcclEngine::NcclEngine(const device::Device& device, device::Stream& compute)
-    : device_(device), compute_(compute) {}
+NcclEngine::NcclEngine(ProgressEngine& host, const device::Device& device, device::Stream& compute,
+                       Timeout timeout)
+    : host_(host), timeout_(timeout), device_(device), compute_(compute) {}
+
+void NcclEngine::progress() {
+  host_.progress();
+  look_for_failures();
+}
 
 void NcclEngine::use_device() const {
   const cudaError_t status = cudaSetDevice(static_cast<int>(device_.index()));
@@ -59,7 +65,7 @@ ncclUniqueId NcclEngine::unique_id() {
   ncclUniqueId id{};
   const ncclResult_t result = library_.get_unique_id(&id);
   if (result != ncclSuccess) {
-    give_up(nullptr, result, "open a port for the other ranks");
+    fail_with(nullptr, result, "create the id that connects the ranks");
   }
   return id;
 }
@@ -92,7 +98,7 @@ NcclHandle NcclEngine::split(const NcclChannel& parent, std::optional<std::int64
   if (!color) {
     return nullptr;
   }
-  // A thread of NCCL's may write the handle a little after the parent is done.
+  // A thread of NCCL may write the handle shortly after the call on the parent completes.
   Waiting waiting(timeout);
   const std::atomic_ref<ncclComm_t> made(handle);
   while (made.load(std::memory_order_acquire) == nullptr) {
@@ -135,7 +141,7 @@ void NcclEngine::complete(ncclComm_t handle, ncclResult_t result, const std::str
     }
   }
   if (result != ncclSuccess) {
-    give_up(handle, result, what);
+    fail_with(handle, result, what);
   }
 }
 
@@ -144,15 +150,15 @@ void NcclEngine::look_for_failures() {
     const ncclResult_t state =
         channel->handle() == nullptr ? ncclSuccess : state_of(channel->handle());
     if (is_failure(state)) {
-      give_up(channel->handle(), state, channel->latest());
+      fail_with(channel->handle(), state, channel->latest());
     }
   }
 }
 
-void NcclEngine::drain(Timeout timeout) {
+void NcclEngine::drain_within(Timeout timeout) {
   use_device();
   Waiting waiting(timeout);
-  std::ptrdiff_t still = std::ssize(channels_);
+  std::ptrdiff_t busy_before = std::ssize(channels_);
   for (;;) {
     const auto is_busy = [](NcclChannel* channel) { return !channel->idle(); };
     const auto busy = std::find_if(channels_.begin(), channels_.end(), is_busy);
@@ -160,14 +166,14 @@ void NcclEngine::drain(Timeout timeout) {
       count_waits();
       return;
     }
-    // Each line that ends shows that its peers live.
+    // A channel that becomes idle proves that its peers are alive.
     const std::ptrdiff_t channels = std::count_if(busy, channels_.end(), is_busy);
-    if (channels != still) {
+    if (channels != busy_before) {
       waiting = Waiting(timeout);
-      still = channels;
+      busy_before = channels;
     }
     look_for_failures();
-    // Without a message under way the GPU computes, and that takes as long as it takes.
+    // Without pending messages the GPU only computes, which has no time limit.
     if (waiting.timed_out() && busy != channels_.end()) {
       time_out((*busy)->latest(), timeout);
     }
@@ -194,19 +200,19 @@ void NcclEngine::count_waits() {
   waits_.clear();
 }
 
-void NcclEngine::throttle(Timeout timeout) {
+void NcclEngine::throttle() {
   constexpr std::size_t kAhead = 2;
   marks_.push_back(mark_compute());
   if (marks_.size() <= kAhead) {
     return;
   }
-  Waiting waiting(timeout);
+  Waiting waiting(timeout_);
   while (!marks_.front().reached()) {
     look_for_failures();
     const auto busy = std::find_if(channels_.begin(), channels_.end(),
                                    [](NcclChannel* channel) { return !channel->idle(); });
     if (waiting.timed_out() && busy != channels_.end()) {
-      time_out((*busy)->latest(), timeout);
+      time_out((*busy)->latest(), timeout_);
     }
   }
   marks_.pop_front();
@@ -216,38 +222,39 @@ void NcclEngine::remove(const NcclChannel& channel) {
   std::erase(channels_, &channel);
 }
 
-void NcclEngine::give_up(ncclComm_t handle, ncclResult_t result, const std::string& what) {
-  // Before the communicators end, and its text with them.
+void NcclEngine::fail_with(ncclComm_t handle, ncclResult_t result, const std::string& what) {
+  // Before the communicators and their error texts are gone.
   const std::string text = library_.get_error_string(result);
   const char* last = library_.get_last_error(handle);
   const std::string details = last == nullptr ? "" : last;
-  end_all();
+  abort_all();
   fail(ExitCode::kPeer,
-       "NCCL failed to {}: {}{}{}. Where no other rank says more, NCCL_DEBUG=WARN in the "
-       "environment does; run.transport = mpi does without NCCL",
+       "NCCL failed to {}: {}{}{}. If no other rank reports a cause, set NCCL_DEBUG=WARN in the "
+       "environment; run.transport = mpi avoids NCCL",
        what, text, details.empty() ? "" : "; ", details);
 }
 
 void NcclEngine::time_out(const std::string& what, Timeout timeout) {
-  end_all();
+  abort_all();
   fail(ExitCode::kPeer,
-       "waited {:.0f} s in vain to {}; that rank, its GPU or its node hangs or is gone. Submit the "
-       "job again with --run.resume=auto; run.timeout sets how long ranks wait",
+       "timed out after {:.0f} s waiting to {}; that rank, its GPU or its node hangs or is gone. "
+       "Submit the job again with --run.resume=auto; run.timeout sets the limit",
        timeout.seconds, what);
 }
 
-void NcclEngine::end(NcclHandle handle) noexcept {
+void NcclEngine::abort(NcclHandle handle) noexcept {
   if (*handle != nullptr) {
     static_cast<void>(library_.comm_abort(*handle));
     *handle = nullptr;
   }
 }
 
-void NcclEngine::end_all() noexcept {
-  // As one: ending a communicator may wait for the GPU, where the others' kernels wait for peers.
+void NcclEngine::abort_all() noexcept {
+  // In one group: an abort may wait for the GPU, where kernels of other communicators wait for
+  // peers.
   static_cast<void>(library_.group_start());
   for (ncclComm_t& handle : handles_) {
-    end(&handle);
+    abort(&handle);
   }
   static_cast<void>(library_.group_end());
 }
@@ -259,7 +266,7 @@ NcclChannel::NcclChannel(NcclEngine& engine, NcclHandle handle, std::string name
 
 NcclChannel::~NcclChannel() {
   engine_.remove(*this);
-  engine_.end(handle_);
+  engine_.abort(handle_);
 }
 
 bool NcclChannel::idle() {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 #include "strata/device/device.hpp"
 #include "strata/device/stopwatch.hpp"
 #include "strata/device/stream.hpp"
@@ -21,63 +21,61 @@ namespace strata::comm {
 
 class NcclChannel;
 
-/// Where NCCL keeps a communicator's handle: it may write it after the call that asked for it, so
-/// the place stays. Null once the communicator is ended.
+/// The address of a communicator's handle. It is stable, because NCCL may write the handle after
+/// the call that creates it. The handle is null once the communicator is aborted.
 using NcclHandle = ncclComm_t*;
 
-/// What the compute stream waits for: a neighbouring stage, or the ranks of a group.
+/// What the compute stream waits for: a neighbouring stage or the ranks of a group.
 enum class Awaited { kStage, kGroup };
 
-/// What all NCCL communicators of a process share: the library, the GPU, the compute stream, and
-/// the list of themselves. They are made without blocking (ncclConfig_t::blocking = 0), so that
-/// every call that needs other ranks is waited for here, with timeout.
-class NcclEngine {
+/// The library, the GPU, the compute stream and the list of channels that all NCCL communicators of
+/// a process share. The communicators are non-blocking (ncclConfig_t::blocking = 0): the engine
+/// waits, with a timeout, for every call that needs other ranks.
+class NcclEngine final : public ProgressEngine {
  public:
-  /// Takes the results of NCCL's calls within a group.
+  /// Collects the results of NCCL's calls within a group.
   using Note = std::function<void(ncclResult_t)>;
 
   /// Throws: Error(kPeer) where NCCL is missing.
-  NcclEngine(const device::Device& device, device::Stream& compute);
-  NcclEngine(const NcclEngine&) = delete;
-  NcclEngine& operator=(const NcclEngine&) = delete;
+  NcclEngine(ProgressEngine& host, const device::Device& device, device::Stream& compute,
+             Timeout timeout);
+
+  void progress() override;
+  void drain() override { drain_within(timeout_); }
+  void throttle() override;
+  [[nodiscard]] DeviceWaits take_device_waits() override { return std::exchange(waited_, {}); }
 
   [[nodiscard]] const NcclLibrary& functions() const { return library_; }
   [[nodiscard]] const device::Device& device() const { return device_; }
   [[nodiscard]] device::Stream& compute() { return compute_; }
 
   [[nodiscard]] ncclUniqueId unique_id();
-  /// A communicator over all that call with the same id. Communication: collective over them.
+  /// A communicator of all ranks that call with the same id. Communication: collective over them.
   [[nodiscard]] NcclHandle join(const ncclUniqueId& id, std::int64_t rank, std::int64_t size,
                                 Timeout timeout);
-  /// The communicator of those that call with the same color, in order of `key`; null where there
-  /// is no color. `blocks`: most blocks of NCCL's kernels at a time. Communication: collective over
-  /// the ranks of `parent`.
+  /// The communicator of the ranks with the same color, in order of `key`; null without a color.
+  /// `blocks`: the limit of thread blocks of NCCL's kernels. Communication: collective over the
+  /// ranks of `parent`.
   [[nodiscard]] NcclHandle split(const NcclChannel& parent, std::optional<std::int64_t> color,
                                  std::int64_t key, int blocks, Timeout timeout);
 
-  /// Makes several calls as one, `what` saying which.
+  /// Makes several calls in one NCCL group; `what` names them in errors.
   void group(ncclComm_t handle, const std::string& what, Timeout timeout,
              const std::function<void(const Note& note)>& calls);
 
-  /// A point in the compute stream that one stream is to wait for.
+  /// An event at the current end of the compute stream, for one stream to wait for.
   [[nodiscard]] device::Event mark_compute();
 
-  /// Lets the compute stream go on only after `done`, and notes how long it stands still for that.
+  /// Makes the compute stream wait for `done`, and measures how long it stalls.
   void wait(device::Event& done, Awaited awaited);
-  /// What the waits until the last drain() came to, since the last call.
-  [[nodiscard]] DeviceWaits take_waits() { return std::exchange(waited_, {}); }
-
-  /// Throws: Error(kPeer) where a communicator has failed.
-  void look_for_failures();
-  /// Waits on the host until the compute stream and every line are idle.
-  void drain(Timeout timeout);
-  /// Marks the compute stream, and waits on the host for the mark before the last.
-  void throttle(Timeout timeout);
+  /// drain() with another timeout: blocks the host until the compute stream and every channel are
+  /// idle.
+  void drain_within(Timeout timeout);
 
   void add(NcclChannel& channel) { channels_.push_back(&channel); }
   void remove(const NcclChannel& channel);
-  /// Ends a communicator and what is under way in it, without the other ranks.
-  void end(NcclHandle handle) noexcept;
+  /// Aborts a communicator and its pending operations, without the other ranks.
+  void abort(NcclHandle handle) noexcept;
 
  private:
   struct Wait {
@@ -86,22 +84,26 @@ class NcclEngine {
   };
 
   void use_device() const;
-  /// Adds up the waits. Pre: the compute stream is idle.
+  /// Throws: Error(kPeer) where a communicator has failed.
+  void look_for_failures();
+  /// Adds up the measured stalls. Pre: the compute stream is idle.
   void count_waits();
-  /// Waits until a call is done that returned `result`.
+  /// Waits until the call that returned `result` is complete.
   void complete(ncclComm_t handle, ncclResult_t result, const std::string& what, Timeout timeout);
   [[nodiscard]] ncclResult_t state_of(ncclComm_t handle) const;
-  /// Ends all communicators, then throws.
-  [[noreturn]] void give_up(ncclComm_t handle, ncclResult_t result, const std::string& what);
+  /// Aborts all communicators, then throws.
+  [[noreturn]] void fail_with(ncclComm_t handle, ncclResult_t result, const std::string& what);
   [[noreturn]] void time_out(const std::string& what, Timeout timeout);
-  void end_all() noexcept;
+  void abort_all() noexcept;
 
+  ProgressEngine& host_;
+  Timeout timeout_;
   NcclLibrary library_;
   device::Device device_;
   device::Stream& compute_;
   std::vector<NcclChannel*> channels_;
   std::deque<ncclComm_t> handles_;
-  /// Points of the compute stream that the host has not waited for.
+  /// Events of throttle() that the host has not waited for.
   std::deque<device::Event> marks_;
   /// Since the last drain().
   std::vector<Wait> waits_;
@@ -112,9 +114,9 @@ class NcclEngine {
 /// One NCCL communicator and the stream that its operations run on, in the order of their calls.
 class NcclChannel {
  public:
-  /// Takes over `handle`.
+  /// Takes ownership of `handle`.
   NcclChannel(NcclEngine& engine, NcclHandle handle, std::string name);
-  /// Ends what is under way.
+  /// Aborts pending operations.
   ~NcclChannel();
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;
@@ -122,12 +124,13 @@ class NcclChannel {
   /// Null after a failure.
   [[nodiscard]] ncclComm_t handle() const { return *handle_; }
   [[nodiscard]] const std::string& name() const { return name_; }
-  /// What was begun last, as in "receive from rank 1 of the pipeline group: activation".
+  /// The operation issued last, as in "receive from rank 1 of the pipeline group (this rank is 0
+  /// there): activation".
   [[nodiscard]] const std::string& latest() const { return latest_; }
   [[nodiscard]] bool idle();
 
-  /// Puts operations on the stream as one, after the point `ready`.
-  /// Returns: the point at which they are done, for one stream to wait for.
+  /// Enqueues operations on the stream as one NCCL group, after the event `ready`.
+  /// Returns: the event of their completion, for one stream to wait for.
   template <typename Calls>
   [[nodiscard]] device::Event issue(device::Event& ready, std::string what, Timeout timeout,
                                     const Calls& calls) {

@@ -22,8 +22,7 @@ NcclLibrary::NcclLibrary() : file_("libnccl.so." + std::to_string(NCCL_MAJOR), k
   file_.find("ncclGetVersion", get_version);
   int version = 0;
   if (get_version(&version) != ncclSuccess || version < NCCL_VERSION_CODE) {
-    fail(ExitCode::kPeer,
-         "NCCL {} was found on this node, and this executable was built for {} or newer; {}",
+    fail(ExitCode::kPeer, "this node has NCCL {}, but this executable needs {} or newer; {}",
          version_text(version), version_text(NCCL_VERSION_CODE), kRemedy);
   }
   file_.find("ncclGetUniqueId", get_unique_id);

@@ -13,11 +13,11 @@ namespace strata::comm {
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0),
               "NCCL 2.18 or newer is needed, for ncclCommSplit");
 
-/// NCCL's functions, from the library that is opened when the first of them is made
+/// NCCL's functions, loaded from the shared library at construction
 /// (docs/decisions/0001-cuda-libraries-on-demand.md).
 class NcclLibrary {
  public:
-  /// Throws: Error(kPeer) where the library is missing or older than what this was built for.
+  /// Throws: Error(kPeer) where the library is missing or older than the build requires.
   NcclLibrary();
 
   decltype(&ncclGetVersion) get_version = nullptr;

@@ -10,8 +10,6 @@
 #include "strata/device/buffer.hpp"
 #include "strata/device/pinned_buffer.hpp"
 
-#include "forwarded.hpp"
-
 namespace strata::comm {
 namespace {
 
@@ -21,45 +19,19 @@ struct StagingBuffer {
       : memory(bytes), free(device, 1) {}
 
   device::PinnedBuffer memory;
-  /// The point of the stream after which the memory is no longer read.
+  /// Recorded after the last read of the memory.
   device::Event free;
 };
 
-/// Pinned memory that is lent to messages, shared by all that a group has under way.
-class PinnedPool {
+/// The engine of the host's transport, and the compute stream that staged messages wait for.
+class StagingEngine final : public ProgressEngine {
  public:
-  explicit PinnedPool(device::Stream& stream) : stream_(stream) {}
+  StagingEngine(ProgressEngine& host, device::Stream& stream) : host_(host), stream_(stream) {}
+
+  void progress() override { host_.progress(); }
+  [[nodiscard]] double computing_seconds() const override { return computing_seconds_; }
 
   [[nodiscard]] device::Stream& stream() { return stream_; }
-
-  [[nodiscard]] std::unique_ptr<StagingBuffer> take(std::int64_t bytes) {
-    // Sizes differ from message to message: one serves all up to its power of two.
-    const auto size = static_cast<std::int64_t>(
-        std::bit_ceil(static_cast<std::uint64_t>(std::max(bytes, kSmallest))));
-    const auto idle = std::find_if(idle_.begin(), idle_.end(),
-                                   [&](const auto& c) { return c->memory.bytes() == size; });
-    if (idle == idle_.end()) {
-      return std::make_unique<StagingBuffer>(stream_.device(), size);
-    }
-    std::unique_ptr<StagingBuffer> taken = std::move(*idle);
-    idle_.erase(idle);
-    if (taken->free.waits_due() > 0) {
-      computing([&] { taken->free.wait_on_host(); });
-    }
-    return taken;
-  }
-
-  /// Waits for the work on the stream.
-  void wait_for_computing() {
-    computing([&] { stream_.synchronize(); });
-  }
-  [[nodiscard]] double computing_seconds() const { return computing_seconds_; }
-
-  void give_back(std::unique_ptr<StagingBuffer> staging) { idle_.push_back(std::move(staging)); }
-
- private:
-  static constexpr std::int64_t kSmallest = 4096;
-
   /// Counts a wait for work on the stream.
   template <typename Wait>
   void computing(const Wait& wait) {
@@ -68,31 +40,71 @@ class PinnedPool {
     computing_seconds_ += now_seconds() - begin;
   }
 
+ private:
+  ProgressEngine& host_;
   device::Stream& stream_;
   double computing_seconds_ = 0.0;
+};
+
+/// The staging buffers of one group, reused from message to message.
+class PinnedPool {
+ public:
+  explicit PinnedPool(StagingEngine& engine) : engine_(engine) {}
+
+  [[nodiscard]] StagingEngine& engine() { return engine_; }
+  [[nodiscard]] device::Stream& stream() { return engine_.stream(); }
+
+  [[nodiscard]] std::unique_ptr<StagingBuffer> take(std::int64_t bytes) {
+    // Message sizes vary; a buffer serves all sizes up to its power of two.
+    const auto size = static_cast<std::int64_t>(
+        std::bit_ceil(static_cast<std::uint64_t>(std::max(bytes, kSmallest))));
+    const auto idle = std::find_if(idle_.begin(), idle_.end(),
+                                   [&](const auto& c) { return c->memory.bytes() == size; });
+    if (idle == idle_.end()) {
+      return std::make_unique<StagingBuffer>(stream().device(), size);
+    }
+    std::unique_ptr<StagingBuffer> taken = std::move(*idle);
+    idle_.erase(idle);
+    if (taken->free.waits_due() > 0) {
+      engine_.computing([&] { taken->free.wait_on_host(); });
+    }
+    return taken;
+  }
+
+  /// Waits for the work on the stream.
+  void wait_for_computing() {
+    engine_.computing([&] { stream().synchronize(); });
+  }
+
+  void give_back(std::unique_ptr<StagingBuffer> staging) { idle_.push_back(std::move(staging)); }
+
+ private:
+  static constexpr std::int64_t kSmallest = 4096;
+
+  StagingEngine& engine_;
   // The longest idle first.
   std::vector<std::unique_ptr<StagingBuffer>> idle_;
 };
 
-/// A tensor of the GPU as it crosses host memory. Gives the memory back at its end.
-class CrossingTensor {
+/// The host copy of a GPU tensor, in a staging buffer that returns to the pool on destruction.
+class StagedTensor {
  public:
-  CrossingTensor(PinnedPool& pool, const ConstTensorView& tensor)
+  StagedTensor(PinnedPool& pool, const ConstTensorView& tensor)
       : pool_(pool),
         staging_(pool.take(tensor.bytes())),
         view_(staging_->memory.raw(), tensor.shape(), tensor.dtype()) {}
-  ~CrossingTensor() { pool_.give_back(std::move(staging_)); }
-  CrossingTensor(const CrossingTensor&) = delete;
-  CrossingTensor& operator=(const CrossingTensor&) = delete;
+  ~StagedTensor() { pool_.give_back(std::move(staging_)); }
+  StagedTensor(const StagedTensor&) = delete;
+  StagedTensor& operator=(const StagedTensor&) = delete;
 
   [[nodiscard]] const TensorView& host() const { return view_; }
-  /// Copies from the GPU what the work on the stream so far gives, and waits for it.
+  /// Copies the tensor from the GPU after the work on the stream so far, and waits for the copy.
   void fetch(const ConstTensorView& tensor) {
     pool_.wait_for_computing();
     device::copy_tensor(tensor, view_, pool_.stream());
     pool_.stream().synchronize();
   }
-  /// Puts the copy of this part of it to the GPU on the stream.
+  /// Enqueues the copy of `part` to the GPU.
   void deliver(const ConstTensorView& part, const TensorView& tensor) {
     device::copy_tensor(part, tensor, pool_.stream());
     staging_->free.record(pool_.stream());
@@ -116,14 +128,14 @@ class StagedSend final : public Request::Operation {
   bool test() override { return sent_.test(); }
 
  private:
-  CrossingTensor staging_;
+  StagedTensor staging_;
   Request sent_;
 };
 
-/// Received, or summed, in host memory; `part` of it then goes to the GPU.
+/// A tensor that is received or summed in host memory; `part` is then copied to the GPU.
 class StagedArrival final : public Request::Operation {
  public:
-  StagedArrival(std::unique_ptr<CrossingTensor> staging, Request arriving,
+  StagedArrival(std::unique_ptr<StagedTensor> staging, Request arriving,
                 const ConstTensorView& part, const TensorView& target)
       : staging_(std::move(staging)),
         arriving_(std::move(arriving)),
@@ -139,7 +151,7 @@ class StagedArrival final : public Request::Operation {
   }
 
  private:
-  std::unique_ptr<CrossingTensor> staging_;
+  std::unique_ptr<StagedTensor> staging_;
   Request arriving_;
   ConstTensorView part_;
   TensorView target_;
@@ -147,10 +159,10 @@ class StagedArrival final : public Request::Operation {
 
 class StagedCommunicator final : public Communicator {
  public:
-  StagedCommunicator(std::unique_ptr<Communicator> host, device::Stream& stream)
+  StagedCommunicator(std::unique_ptr<Communicator> host, StagingEngine& engine)
       : Communicator(host->rank(), host->size(), host->name()),
         host_(std::move(host)),
-        pool_(stream) {
+        pool_(engine) {
     set_timeout(host_->timeout());
   }
 
@@ -164,7 +176,7 @@ class StagedCommunicator final : public Communicator {
       host().broadcast(payload, root);
       return;
     }
-    CrossingTensor staging(pool_, payload);
+    StagedTensor staging(pool_, payload);
     if (rank() == root) {
       staging.fetch(payload);
     }
@@ -179,9 +191,9 @@ class StagedCommunicator final : public Communicator {
       host().all_gather(mine, all);
       return;
     }
-    CrossingTensor own(pool_, mine);
+    StagedTensor own(pool_, mine);
     own.fetch(mine);
-    CrossingTensor gathered(pool_, all);
+    StagedTensor gathered(pool_, all);
     host().all_gather(own.host(), gathered.host());
     gathered.deliver(gathered.host(), all);
   }
@@ -191,7 +203,7 @@ class StagedCommunicator final : public Communicator {
       host().all_reduce(sum);
       return;
     }
-    CrossingTensor staging(pool_, sum);
+    StagedTensor staging(pool_, sum);
     staging.fetch(sum);
     host().all_reduce(staging.host());
     staging.deliver(staging.host(), sum);
@@ -199,17 +211,15 @@ class StagedCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> members,
                                          std::string name) override {
-    return staged(host().subgroup(members, std::move(name)), pool_.stream());
+    return std::make_unique<StagedCommunicator>(host().subgroup(members, std::move(name)),
+                                                pool_.engine());
   }
-
-  void progress() override { host().progress(); }
-  [[nodiscard]] double computing_seconds() const override { return pool_.computing_seconds(); }
 
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
                                                  Tag tag) override {
     if (payload.memory_space() == MemorySpace::kHost) {
-      return std::make_unique<Forwarded>(host().send(payload, peer, tag));
+      return host().send(payload, peer, tag).release();
     }
     return std::make_unique<StagedSend>(pool_, host(), payload, peer, tag);
   }
@@ -217,9 +227,9 @@ class StagedCommunicator final : public Communicator {
   std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
                                                     Tag tag) override {
     if (payload.memory_space() == MemorySpace::kHost) {
-      return std::make_unique<Forwarded>(host().receive(payload, peer, tag));
+      return host().receive(payload, peer, tag).release();
     }
-    auto staging = std::make_unique<CrossingTensor>(pool_, payload);
+    auto staging = std::make_unique<StagedTensor>(pool_, payload);
     const TensorView arriving = staging->host();
     Request request = host().receive(arriving, peer, tag);
     return std::make_unique<StagedArrival>(std::move(staging), std::move(request), arriving,
@@ -229,9 +239,9 @@ class StagedCommunicator final : public Communicator {
   std::unique_ptr<Request::Operation> begin_reduce_scatter(
       TensorView tensor, std::span<const grid::Range> slices) override {
     if (tensor.memory_space() == MemorySpace::kHost) {
-      return std::make_unique<Forwarded>(host().reduce_scatter(tensor, slices));
+      return host().reduce_scatter(tensor, slices).release();
     }
-    auto staging = std::make_unique<CrossingTensor>(pool_, tensor);
+    auto staging = std::make_unique<StagedTensor>(pool_, tensor);
     staging->fetch(tensor);
     const TensorView pinned = staging->host();
     Request request = host().reduce_scatter(pinned, slices);
@@ -242,7 +252,7 @@ class StagedCommunicator final : public Communicator {
   }
 
  private:
-  /// Waits as long as this group.
+  /// With this group's timeout.
   [[nodiscard]] Communicator& host() {
     host_->set_timeout(timeout());
     return *host_;
@@ -254,10 +264,13 @@ class StagedCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> staged(std::unique_ptr<Communicator> host, device::Stream& stream) {
-  require(stream.device().kind() == device::DeviceKind::kCuda,
-          "messages staged for the memory of {}", stream.device().text());
-  return std::make_unique<StagedCommunicator>(std::move(host), stream);
+DeviceWorld staged(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
+                   device::Stream& stream) {
+  require(stream.device().kind() == device::DeviceKind::kCuda, "staging for {}, which is not a GPU",
+          stream.device().text());
+  auto engine = std::make_unique<StagingEngine>(host_engine, stream);
+  auto ranks = std::make_unique<StagedCommunicator>(std::move(host), *engine);
+  return {.engine = std::move(engine), .ranks = std::move(ranks)};
 }
 
 }  // namespace strata::comm

@@ -42,9 +42,9 @@ class Attention final : public Sublayer {
 
  protected:
   std::vector<TensorSpec> extras(const PassShape& pass, std::int64_t shard) const override {
-    // What the backward pass makes the softmax from again.
-    return {{{pass.microbatch, kv_heads_of(pass.shards.count, shard) * attention_.queries, tokens_},
-             compute_dtype(pass.dtype)}};
+    const std::int64_t heads = kv_heads_of(pass.shards.count, shard) * attention_.queries;
+    return slot_list<Extra, TensorSpec>(
+        {{Extra::kLogSums, {{pass.microbatch, heads, tokens_}, compute_dtype(pass.dtype)}}});
   }
 
   Keep result_under_selective() const override { return Keep::kKept; }
@@ -52,13 +52,14 @@ class Attention final : public Sublayer {
   void inner_forward(const Inner& inner) const override {
     const ops::AttentionShape shape = shape_of(inner);
     const Decoding* decoding = inner.pass.decoding;
-    const TensorView& qkv = inner.products[0];
+    const TensorView& qkv = inner.product(Product::kQkv);
     if (attention_.rotary > 0.0) {
       ops::rotary(inner.pass.context, shape, attention_.rotary,
                   decoding != nullptr ? decoding->past : 0, ops::Rotation::kForward, qkv);
     }
     if (decoding == nullptr) {
-      ops::causal_attention_forward(inner.pass.context, shape, qkv, inner.result, inner.extras[0]);
+      ops::causal_attention_forward(inner.pass.context, shape, qkv, inner.result,
+                                    inner.extras.at(Extra::kLogSums));
       return;
     }
     const auto local = static_cast<std::size_t>(inner.shard - inner.pass.shards.own().begin);
@@ -69,13 +70,14 @@ class Attention final : public Sublayer {
   }
 
   void inner_backward(const Inner& inner, const TensorView& result_gradient,
-                      std::span<const TensorView> product_gradients) const override {
+                      const TensorSlots& product_gradients) const override {
     const ops::AttentionShape shape = shape_of(inner);
-    ops::causal_attention_backward(inner.pass.context, shape, inner.products[0], inner.result,
-                                   inner.extras[0], result_gradient, product_gradients[0]);
+    ops::causal_attention_backward(inner.pass.context, shape, inner.product(Product::kQkv),
+                                   inner.result, inner.extras.at(Extra::kLogSums), result_gradient,
+                                   product_gradients.at(Product::kQkv));
     if (attention_.rotary > 0.0) {
       ops::rotary(inner.pass.context, shape, attention_.rotary, 0, ops::Rotation::kBackward,
-                  product_gradients[0]);
+                  product_gradients.at(Product::kQkv));
     }
   }
 
@@ -107,6 +109,10 @@ class Attention final : public Sublayer {
   }
 
  private:
+  enum class Product { kQkv };
+  /// kLogSums: the logarithm of each score row's sum, from which backward recomputes the softmax.
+  enum class Extra { kLogSums };
+
   std::int64_t kv_heads_of(std::int64_t shards, std::int64_t shard) const {
     return grid::even_part(attention_.kv_heads, shards, shard).count();
   }

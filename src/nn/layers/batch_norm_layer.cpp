@@ -37,7 +37,7 @@ class BatchNorm final : public Layer {
 
   std::vector<ParameterSpec> parameters() const override {
     const auto vector = [&](const char* part, Initializer initializer) {
-      return ParameterSpec{.name = name() + "." + part,
+      return ParameterSpec{.name = parameter_name(name(), part),
                            .shape = {input_shape().back()},
                            .initializer = initializer,
                            .split = input().placement == Placement::kFeatures ? 0 : kNotSplit,
@@ -54,25 +54,25 @@ class BatchNorm final : public Layer {
   }
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {
-    const TensorSpec statistic = channels_spec(pass);
-    return {{statistic}, {statistic}};
+    return slot_list<Saved, SavedSpec>(
+        {{Saved::kMean, {channels_spec(pass)}}, {Saved::kVariance, {channels_spec(pass)}}});
   }
 
   std::vector<TensorSpec> gradients(const PassShape& pass) const override {
-    return {channels_spec(pass), channels_spec(pass)};
+    return slot_list<Gradient, TensorSpec>(
+        {{Gradient::kWeight, channels_spec(pass)}, {Gradient::kBias, channels_spec(pass)}});
   }
 
-  /// Of lanes that are joined: what all of them give, what the own ones give where there are
-  /// others, and the means.
   std::vector<TensorSpec> workspace(const PassShape& pass) const override {
     if (!joins_lanes()) {
       return {};
     }
     const std::int64_t held = held_channels(pass);
     const DType dtype = compute_dtype(pass.dtype);
-    return {{{lanes_, 2, held}, dtype},
-            {{pass.concurrent_lanes == lanes_ ? 0 : pass.concurrent_lanes, 2, held}, dtype},
-            {{2, held}, dtype}};
+    const std::int64_t own = pass.concurrent_lanes == lanes_ ? 0 : pass.concurrent_lanes;
+    return slot_list<Workspace, TensorSpec>({{Workspace::kAllLanes, {{lanes_, 2, held}, dtype}},
+                                             {Workspace::kOwnLanes, {{own, 2, held}, dtype}},
+                                             {Workspace::kMeans, {{2, held}, dtype}}});
   }
 
   bool backward_reads_output() const override { return has_relu(); }
@@ -93,7 +93,7 @@ class BatchNorm final : public Layer {
 
   void forward(const LayerPass& pass) const override {
     if (pass.mode == Mode::kTraining) {
-      make_statistics(pass, pass.saved[0], pass.saved[1]);
+      make_statistics(pass, pass.saved.at(Saved::kMean), pass.saved.at(Saved::kVariance));
     }
     normalise(pass);
   }
@@ -105,14 +105,16 @@ class BatchNorm final : public Layer {
     }
     const LayerPass& first = passes.front();
     for (std::size_t k = 0; k < passes.size(); ++k) {
-      make_statistics(passes[k], own_part(first, k, 0), own_part(first, k, 1));
+      const auto& [mean, variance] = own_vectors(first, k);
+      make_statistics(passes[k], mean, variance);
     }
     exchange(first);
-    ops::combine_statistics(first.context, first.lanes->steps(), first.workspace[0], first.saved[0],
-                            first.saved[1]);
+    ops::combine_statistics(first.context, first.lanes->steps(),
+                            first.workspace.at(Workspace::kAllLanes), first.saved.at(Saved::kMean),
+                            first.saved.at(Saved::kVariance));
     for (const LayerPass& pass : passes) {
-      for (std::size_t i = 0; i < 2; ++i) {
-        ops::copy(pass.context, first.saved[i], pass.saved[i]);
+      for (const Saved statistic : {Saved::kMean, Saved::kVariance}) {
+        ops::copy(pass.context, first.saved.at(statistic), pass.saved.at(statistic));
       }
       normalise(pass);
     }
@@ -122,7 +124,9 @@ class BatchNorm final : public Layer {
                       const TensorView& input_gradient) const override {
     make_sums(pass, output_gradient);
     if (!input_gradient.empty()) {
-      differentiate(pass, output_gradient, pass.gradients[0], pass.gradients[1], input_gradient);
+      differentiate(pass, output_gradient,
+                    {pass.gradients.at(Gradient::kWeight), pass.gradients.at(Gradient::kBias)},
+                    input_gradient);
     }
   }
 
@@ -136,21 +140,21 @@ class BatchNorm final : public Layer {
     const LayerPass& first = passes.front();
     for (std::size_t k = 0; k < passes.size(); ++k) {
       make_sums(passes[k], output_gradients[k]);
-      for (std::size_t i = 0; i < 2; ++i) {
-        ops::copy(first.context, passes[k].gradients[i], own_part(first, k, i));
-      }
+      const auto& [weight, bias] = own_vectors(first, k);
+      ops::copy(first.context, passes[k].gradients.at(Gradient::kWeight), weight);
+      ops::copy(first.context, passes[k].gradients.at(Gradient::kBias), bias);
     }
     if (input_gradients.front().empty()) {
       return;
     }
     exchange(first);
-    // The mean of the lanes' sums is to a lane's rows what their sum is to all rows.
-    const TensorView& means = first.workspace[2];
-    ops::mean_of_parts(first.context, first.lanes->steps(), first.workspace[0], means);
-    const std::int64_t held = means.count() / 2;
+    // Each lane divides by its own rows: the mean of the lanes' sums over the rows of one lane
+    // equals their sum over the rows of all lanes.
+    const TensorView& means = first.workspace.at(Workspace::kMeans);
+    ops::mean_of_parts(first.context, first.lanes->steps(),
+                       first.workspace.at(Workspace::kAllLanes), means);
     for (std::size_t k = 0; k < passes.size(); ++k) {
-      differentiate(passes[k], output_gradients[k], means.flat_slice(0, held),
-                    means.flat_slice(held, held), input_gradients[k]);
+      differentiate(passes[k], output_gradients[k], vectors_of(means), input_gradients[k]);
     }
   }
 
@@ -165,14 +169,28 @@ class BatchNorm final : public Layer {
       const std::int64_t rows = pass.input.count() / block.held;
       const double share = share_of(pass.first_sample, rows / rows_at(input(), 1));
       const auto count = static_cast<double>(rows * lanes_);
-      add(kWeight, pass.gradients[0], 1.0);
-      add(kBias, pass.gradients[1], 1.0);
-      add(kRunningMean, pass.saved[0], share);
-      add(kRunningVariance, pass.saved[1], share * count / std::max(1.0, count - 1.0));
+      add(kWeight, pass.gradients.at(Gradient::kWeight), 1.0);
+      add(kBias, pass.gradients.at(Gradient::kBias), 1.0);
+      add(kRunningMean, pass.saved.at(Saved::kMean), share);
+      add(kRunningVariance, pass.saved.at(Saved::kVariance),
+          share * count / std::max(1.0, count - 1.0));
     }
   }
 
  private:
+  enum class Saved { kMean, kVariance };
+  /// Sums over the rows of a microbatch.
+  enum class Gradient { kWeight, kBias };
+  /// For joined lanes, two vectors a lane: of all lanes; of the own ones where there are others;
+  /// the mean over the lanes.
+  enum class Workspace { kAllLanes, kOwnLanes, kMeans };
+  /// Mean and variance, or the gradients of weight and bias; a number for each channel held.
+  struct Vectors {
+    TensorView first;
+    TensorView second;
+  };
+
+  // The parameters.
   static constexpr std::size_t kWeight = 0;
   static constexpr std::size_t kBias = 1;
   static constexpr std::size_t kRunningMean = 2;
@@ -193,34 +211,35 @@ class BatchNorm final : public Layer {
     const bool trains = pass.mode == Mode::kTraining;
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       const auto weight = [&](std::size_t i) { return pass.weights[i][at(block)]; };
-      ops::batch_norm_forward(pass.context, block.of(pass.input),
-                              trains ? channels(pass.saved[0], block) : weight(kRunningMean),
-                              trains ? channels(pass.saved[1], block) : weight(kRunningVariance),
-                              weight(kWeight), weight(kBias), options_.epsilon, options_.activation,
-                              block.of(pass.output));
+      ops::batch_norm_forward(
+          pass.context, block.of(pass.input),
+          trains ? channels(pass.saved.at(Saved::kMean), block) : weight(kRunningMean),
+          trains ? channels(pass.saved.at(Saved::kVariance), block) : weight(kRunningVariance),
+          weight(kWeight), weight(kBias), options_.epsilon, options_.activation,
+          block.of(pass.output));
     }
   }
 
   /// The gradients of weight and bias, which are sums that the input's gradient needs too.
   void make_sums(const LayerPass& pass, const TensorView& output_gradient) const {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      ops::batch_norm_backward_sums(pass.context, block.of(pass.input),
-                                    channels(pass.saved[0], block), channels(pass.saved[1], block),
-                                    options_.epsilon, relu_output(pass, block),
-                                    block.of(output_gradient), channels(pass.gradients[0], block),
-                                    channels(pass.gradients[1], block));
+      ops::batch_norm_backward_sums(
+          pass.context, block.of(pass.input), channels(pass.saved.at(Saved::kMean), block),
+          channels(pass.saved.at(Saved::kVariance), block), options_.epsilon,
+          relu_output(pass, block), block.of(output_gradient),
+          channels(pass.gradients.at(Gradient::kWeight), block),
+          channels(pass.gradients.at(Gradient::kBias), block));
     }
   }
 
-  void differentiate(const LayerPass& pass, const TensorView& output_gradient,
-                     const TensorView& weight_sums, const TensorView& bias_sums,
+  void differentiate(const LayerPass& pass, const TensorView& output_gradient, const Vectors& sums,
                      const TensorView& input_gradient) const {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       ops::batch_norm_backward_input(
-          pass.context, block.of(pass.input), channels(pass.saved[0], block),
-          channels(pass.saved[1], block), pass.weights[kWeight][at(block)], options_.epsilon,
-          relu_output(pass, block), block.of(output_gradient), channels(weight_sums, block),
-          channels(bias_sums, block), block.of(input_gradient));
+          pass.context, block.of(pass.input), channels(pass.saved.at(Saved::kMean), block),
+          channels(pass.saved.at(Saved::kVariance), block), pass.weights[kWeight][at(block)],
+          options_.epsilon, relu_output(pass, block), block.of(output_gradient),
+          channels(sums.first, block), channels(sums.second, block), block.of(input_gradient));
     }
   }
 
@@ -228,19 +247,24 @@ class BatchNorm final : public Layer {
     return has_relu() ? block.of(pass.output) : TensorView();
   }
 
-  /// What the own lanes give the others.
-  [[nodiscard]] static TensorView own_parts(const LayerPass& pass) {
-    return pass.workspace[1].empty() ? pass.workspace[0] : pass.workspace[1];
+  [[nodiscard]] static const TensorView& own_lanes(const LayerPass& pass) {
+    const TensorView& own = pass.workspace.at(Workspace::kOwnLanes);
+    return own.empty() ? pass.workspace.at(Workspace::kAllLanes) : own;
   }
 
-  /// One of the two vectors of the k-th own lane.
-  [[nodiscard]] static TensorView own_part(const LayerPass& pass, std::size_t k, std::size_t i) {
-    const std::int64_t held = pass.workspace[2].count() / 2;
-    return own_parts(pass).flat_slice(static_cast<std::int64_t>(2 * k + i) * held, held);
+  [[nodiscard]] static Vectors vectors_of(const TensorView& lane) {
+    const std::int64_t held = lane.count() / 2;
+    return {lane.flat_slice(0, held), lane.flat_slice(held, held)};
+  }
+
+  /// The vectors of the k-th own lane.
+  [[nodiscard]] static Vectors own_vectors(const LayerPass& pass, std::size_t k) {
+    const std::int64_t count = pass.workspace.at(Workspace::kMeans).count();
+    return vectors_of(own_lanes(pass).flat_slice(static_cast<std::int64_t>(k) * count, count));
   }
 
   static void exchange(const LayerPass& pass) {
-    pass.lanes->all_gather_parts(own_parts(pass), pass.workspace[0]);
+    pass.lanes->all_gather_parts(own_lanes(pass), pass.workspace.at(Workspace::kAllLanes));
   }
 
   [[nodiscard]] std::int64_t held_channels(const PassShape& pass) const {

@@ -22,7 +22,8 @@ class Dropout final : public Layer {
   std::string text() const override { return fmt::format("dropout {}", probability_); }
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {
-    return {{{local_shape(input(), pass), DType::kUint8}}};
+    return slot_list<Saved, SavedSpec>(
+        {{Saved::kMask, {{local_shape(input(), pass), DType::kUint8}}}});
   }
 
   bool backward_reads_output() const override { return false; }
@@ -40,7 +41,7 @@ class Dropout final : public Layer {
         const std::int64_t first =
             shard_part(width, input().unit, pass.shards.shards(), shard).begin;
         ops::dropout_forward(pass.context, block.of(pass.input), probability_, stream_, first_row,
-                             block.of(pass.output), block.of(pass.saved[0]),
+                             block.of(pass.output), block.of(pass.saved.at(Saved::kMask)),
                              {.first = first, .of = width});
       }
       return;
@@ -50,7 +51,7 @@ class Dropout final : public Layer {
       first_row.offset = pass.shards.own_rows(shape[0] * pass.shards.ranks()).begin;
     }
     ops::dropout_forward(pass.context, pass.input.reshaped(shape), probability_, stream_, first_row,
-                         pass.output.reshaped(shape), pass.saved[0].reshaped(shape));
+                         pass.output.reshaped(shape), pass.saved.at(Saved::kMask).reshaped(shape));
   }
 
   void backward_input(const LayerPass& pass, const TensorView& output_gradient,
@@ -58,12 +59,14 @@ class Dropout final : public Layer {
     if (!input_gradient.empty()) {
       const Shape shape{1, output_gradient.count()};
       ops::dropout_backward(pass.context, output_gradient.reshaped(shape),
-                            pass.saved[0].reshaped(shape), probability_,
+                            pass.saved.at(Saved::kMask).reshaped(shape), probability_,
                             input_gradient.reshaped(shape));
     }
   }
 
  private:
+  enum class Saved { kMask };
+
   double probability_;
   RandomStream stream_;
 };

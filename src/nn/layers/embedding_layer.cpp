@@ -34,13 +34,13 @@ class Embedding final : public Layer {
   std::string text() const override { return fmt::format("embedding {}", options_.width); }
 
   std::vector<ParameterSpec> parameters() const override {
-    std::vector<ParameterSpec> specs{{.name = name() + ".tokens.weight",
+    std::vector<ParameterSpec> specs{{.name = parameter_name(name(), "tokens.weight"),
                                       .shape = {options_.vocabulary, options_.width},
                                       .initializer = Initializer::kNormal,
                                       .deviation = options_.deviation,
                                       .split = 0}};
     if (options_.positions > 0) {
-      specs.push_back({.name = name() + ".positions.weight",
+      specs.push_back({.name = parameter_name(name(), "positions.weight"),
                        .shape = {options_.positions, options_.width},
                        .initializer = Initializer::kNormal,
                        .deviation = options_.deviation});
@@ -49,12 +49,14 @@ class Embedding final : public Layer {
   }
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {
-    return {{{{drops() ? local_rows(output(), pass) : 0, options_.width}, DType::kUint8}}};
+    const std::int64_t rows = drops() ? local_rows(output(), pass) : 0;
+    return slot_list<Saved, SavedSpec>({{Saved::kMask, {{{rows, options_.width}, DType::kUint8}}}});
   }
 
   std::vector<TensorSpec> gradients(const PassShape& pass) const override {
-    const bool copies = drops() || is_split();
-    return {{{copies ? rows_at(output(), pass.microbatch) : 0, options_.width}, pass.dtype}};
+    const std::int64_t rows = drops() || is_split() ? rows_at(output(), pass.microbatch) : 0;
+    return slot_list<Gradient, TensorSpec>(
+        {{Gradient::kWhole, {{rows, options_.width}, pass.dtype}}});
   }
 
   std::vector<TensorSpec> workspace(const PassShape& pass) const override {
@@ -91,25 +93,26 @@ class Embedding final : public Layer {
     }
     if (drops() && pass.mode == Mode::kTraining) {
       ops::dropout_forward(pass.context, y, options_.dropout, dropout_stream_,
-                           {pass.first_sample, input_shape()[0], first}, y, pass.saved[0]);
+                           {pass.first_sample, input_shape()[0], first}, y,
+                           pass.saved.at(Saved::kMask));
     }
   }
 
   void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                       const TensorView& /*input_gradient*/) const override {
-    const TensorView& whole = pass.gradients[0];
+    const TensorView& whole = pass.gradients.at(Gradient::kWhole);
     if (whole.empty()) {
       return;
     }
     const Shape shape{output_gradient.count() / options_.width, options_.width};
     make_whole_gradient(pass, output().placement, output_gradient.reshaped(shape), options_.dropout,
-                        pass.saved[0], whole);
+                        pass.saved.at(Saved::kMask), whole);
   }
 
   void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
                        std::span<const ParameterViews> weight_gradients,
                        ops::Accumulate accumulate) const override {
-    const TensorView& whole = pass.gradients[0];
+    const TensorView& whole = pass.gradients.at(Gradient::kWhole);
     const TensorView dy = (whole.empty() ? output_gradient : whole)
                               .reshaped(Shape{pass.input.count(), options_.width});
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
@@ -124,6 +127,10 @@ class Embedding final : public Layer {
   }
 
  private:
+  enum class Saved { kMask };
+  /// The gradient of all rows, where it is not the output's.
+  enum class Gradient { kWhole };
+
   bool drops() const { return options_.dropout > 0.0; }
   bool is_split() const { return output().placement == Placement::kTokens; }
 

@@ -21,24 +21,21 @@ class GroupNorm final : public Layer {
 
   std::vector<ParameterSpec> parameters() const override {
     const bool split = input().placement == Placement::kFeatures;
-    ParameterSpec weight{.name = name() + ".weight",
+    ParameterSpec weight{.name = parameter_name(name(), "weight"),
                          .shape = {input_shape().back()},
                          .initializer = Initializer::kOnes,
                          .split = split ? 0 : kNotSplit,
                          .unit = split ? input().unit : 1};
     ParameterSpec bias = weight;
-    bias.name = name() + ".bias";
+    bias.name = parameter_name(name(), "bias");
     bias.initializer = Initializer::kZeros;
     return {weight, bias};
   }
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {
-    std::vector<SavedSpec> specs;
-    for (const ChannelBlock& block : channel_blocks(input(), pass.shards)) {
-      const TensorSpec statistic{{pass.microbatch, groups_of(block)}, compute_dtype(pass.dtype)};
-      specs.insert(specs.end(), 2, {statistic});
-    }
-    return specs;
+    const std::int64_t channels = channel_blocks(input(), pass.shards).front().held;
+    const TensorSpec statistic{{pass.microbatch, groups_of(channels)}, compute_dtype(pass.dtype)};
+    return slot_list<Saved, SavedSpec>({{Saved::kMean, {statistic}}, {Saved::kRstd, {statistic}}});
   }
 
   bool backward_reads_output() const override { return false; }
@@ -49,7 +46,8 @@ class GroupNorm final : public Layer {
       const ops::GroupNormShape shape = shape_of(x, block);
       ops::group_norm_forward(pass.context, shape, x, pass.weights[0][at(block)],
                               pass.weights[1][at(block)], epsilon_, block.of(pass.output),
-                              statistic(pass, block, shape, 0), statistic(pass, block, shape, 1));
+                              statistic(pass, Saved::kMean, block),
+                              statistic(pass, Saved::kRstd, block));
     }
   }
 
@@ -61,9 +59,10 @@ class GroupNorm final : public Layer {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       const ConstTensorView x = block.of(pass.input);
       const ops::GroupNormShape shape = shape_of(x, block);
-      ops::group_norm_backward_input(
-          pass.context, shape, x, pass.weights[0][at(block)], statistic(pass, block, shape, 0),
-          statistic(pass, block, shape, 1), block.of(output_gradient), block.of(input_gradient));
+      ops::group_norm_backward_input(pass.context, shape, x, pass.weights[0][at(block)],
+                                     statistic(pass, Saved::kMean, block),
+                                     statistic(pass, Saved::kRstd, block),
+                                     block.of(output_gradient), block.of(input_gradient));
     }
   }
 
@@ -73,20 +72,23 @@ class GroupNorm final : public Layer {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       const ConstTensorView x = block.of(pass.input);
       const ops::GroupNormShape shape = shape_of(x, block);
-      ops::group_norm_backward_weight(pass.context, shape, x, statistic(pass, block, shape, 0),
-                                      statistic(pass, block, shape, 1), block.of(output_gradient),
-                                      weight_gradients[0][at(block)],
+      ops::group_norm_backward_weight(pass.context, shape, x, statistic(pass, Saved::kMean, block),
+                                      statistic(pass, Saved::kRstd, block),
+                                      block.of(output_gradient), weight_gradients[0][at(block)],
                                       weight_gradients[1][at(block)], accumulate);
     }
   }
 
  private:
+  /// The mean and the reciprocal standard deviation, images x groups for each channel block.
+  enum class Saved { kMean, kRstd };
+
   [[nodiscard]] static std::size_t at(const ChannelBlock& block) {
     return static_cast<std::size_t>(block.local);
   }
 
-  [[nodiscard]] std::int64_t groups_of(const ChannelBlock& block) const {
-    return groups_ * block.channels / input_shape().back();
+  [[nodiscard]] std::int64_t groups_of(std::int64_t channels) const {
+    return groups_ * channels / input_shape().back();
   }
 
   [[nodiscard]] ops::GroupNormShape shape_of(const ConstTensorView& x,
@@ -95,12 +97,14 @@ class GroupNorm final : public Layer {
     return {.images = x.shape()[0] / pixels,
             .pixels = pixels,
             .channels = block.channels,
-            .groups = groups_of(block)};
+            .groups = groups_of(block.channels)};
   }
 
-  [[nodiscard]] static TensorView statistic(const LayerPass& pass, const ChannelBlock& block,
-                                            const ops::GroupNormShape& shape, std::size_t which) {
-    return pass.saved[2 * at(block) + which].flat_slice(0, shape.images * shape.groups);
+  [[nodiscard]] TensorView statistic(const LayerPass& pass, Saved which,
+                                     const ChannelBlock& block) const {
+    const std::int64_t images = pass.input.count() / (rows_at(input(), 1) * block.held);
+    return pass.saved.at(which).flat_slice(images * groups_of(block.first),
+                                           images * groups_of(block.channels));
   }
 
   std::int64_t groups_;

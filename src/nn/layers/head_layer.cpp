@@ -25,8 +25,9 @@ class Head final : public Layer {
   std::vector<ParameterSpec> parameters() const override { return {table_}; }
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {
-    return {{{{is_split() ? rows_at(input(), pass.microbatch) : 0, width()}, pass.dtype},
-             pass.recompute == Recompute::kNone ? Keep::kKept : Keep::kRecomputed}};
+    const std::int64_t rows = is_split() ? rows_at(input(), pass.microbatch) : 0;
+    const Keep keep = pass.recompute == Recompute::kNone ? Keep::kKept : Keep::kRecomputed;
+    return slot_list<Saved, SavedSpec>({{Saved::kGathered, {{{rows, width()}, pass.dtype}, keep}}});
   }
 
   std::vector<TensorSpec> workspace(const PassShape& pass) const override {
@@ -101,12 +102,16 @@ class Head final : public Layer {
   }
 
  private:
+  /// The input's rows of all ranks, where they are split.
+  enum class Saved { kGathered };
+
   std::int64_t width() const { return input_shape().back(); }
   std::int64_t vocabulary() const { return table_.shape[0]; }
   bool is_split() const { return input().placement == Placement::kTokens; }
 
   std::int64_t whole_rows(const LayerPass& pass) const {
-    return is_split() ? pass.saved[0].count() / width() : pass.input.count() / width();
+    return is_split() ? pass.saved.at(Saved::kGathered).count() / width()
+                      : pass.input.count() / width();
   }
 
   void gather(const LayerPass& pass) const {
@@ -114,13 +119,14 @@ class Head final : public Layer {
       return;
     }
     const grid::Range own = pass.shards.own_rows(whole_rows(pass));
-    ops::convert(pass.context, pass.input,
-                 pass.saved[0].flat_slice(own.begin * width(), own.count() * width()));
-    pass.shards.all_gather_rows(pass.saved[0]);
+    ops::convert(
+        pass.context, pass.input,
+        pass.saved.at(Saved::kGathered).flat_slice(own.begin * width(), own.count() * width()));
+    pass.shards.all_gather_rows(pass.saved.at(Saved::kGathered));
   }
 
   ConstTensorView whole_input(const LayerPass& pass) const {
-    return is_split() ? ConstTensorView(pass.saved[0])
+    return is_split() ? ConstTensorView(pass.saved.at(Saved::kGathered))
                       : pass.input.reshaped(Shape{whole_rows(pass), width()});
   }
 
@@ -172,7 +178,7 @@ std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site) {
       "vocabulary", site.table != nullptr ? site.table->shape[0] : site.vocabulary);
   site.check_vocabulary(line, vocabulary);
   return std::make_unique<Head>(
-      site, ParameterSpec{.name = site.name + ".weight",
+      site, ParameterSpec{.name = parameter_name(site.name, "weight"),
                           .shape = {vocabulary, width},
                           .initializer = Initializer::kNormal,
                           .deviation = line.take_option_number("deviation", 0.02),

@@ -58,7 +58,7 @@ std::string LinearLayer::options_text() const {
 
 std::vector<ParameterSpec> LinearLayer::parameters() const {
   const std::int64_t window = sizes_.weight.count() / (sizes_.weight[0] * sizes_.weight[1]);
-  ParameterSpec weight{.name = name() + ".weight",
+  ParameterSpec weight{.name = parameter_name(name(), "weight"),
                        .shape = sizes_.weight,
                        .initializer = options_.initializer,
                        .fan_in = sizes_.weight[1] * window,
@@ -71,7 +71,7 @@ std::vector<ParameterSpec> LinearLayer::parameters() const {
   if (options_.bias == Bias::kYes) {
     const Initializer initializer =
         options_.initializer == Initializer::kFanIn ? Initializer::kFanIn : Initializer::kZeros;
-    specs.push_back({.name = name() + ".bias",
+    specs.push_back({.name = parameter_name(name(), "bias"),
                      .shape = {sizes_.outputs},
                      .initializer = initializer,
                      .fan_in = weight.fan_in,

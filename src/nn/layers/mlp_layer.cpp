@@ -43,26 +43,33 @@ class Mlp final : public Sublayer {
 
   void inner_forward(const Inner& inner) const override {
     if (kind_ == MlpKind::kSwiglu) {
-      ops::swiglu_forward(inner.pass.context, inner.products[1], inner.products[0], inner.result);
+      ops::swiglu_forward(inner.pass.context, inner.product(Product::kGate),
+                          inner.product(Product::kUp), inner.result);
     } else {
-      ops::activation_forward(inner.pass.context, activation(), inner.products[0], inner.result);
+      ops::activation_forward(inner.pass.context, activation(), inner.product(Product::kUp),
+                              inner.result);
     }
   }
 
   void inner_backward(const Inner& inner, const TensorView& result_gradient,
-                      std::span<const TensorView> product_gradients) const override {
+                      const TensorSlots& product_gradients) const override {
     if (kind_ == MlpKind::kSwiglu) {
-      ops::swiglu_backward(inner.pass.context, inner.products[1], inner.products[0],
-                           result_gradient, product_gradients[1], product_gradients[0]);
+      ops::swiglu_backward(inner.pass.context, inner.product(Product::kGate),
+                           inner.product(Product::kUp), result_gradient,
+                           product_gradients.at(Product::kGate),
+                           product_gradients.at(Product::kUp));
     } else {
       ops::activation_backward(inner.pass.context, activation(), {}, inner.result, result_gradient,
-                               product_gradients[0]);
+                               product_gradients.at(Product::kUp));
     }
   }
 
   double inner_flops() const override { return 0.0; }
 
  private:
+  /// kGate: of swiglu only.
+  enum class Product { kUp, kGate };
+
   /// Between the two layers; swiglu is none.
   ops::Activation activation() const {
     switch (kind_) {
@@ -76,11 +83,10 @@ class Mlp final : public Sublayer {
     return ops::Activation::kNone;
   }
   static std::vector<InnerProduct> products_of(std::int64_t hidden, MlpKind kind) {
-    std::vector<InnerProduct> products{{"up", hidden}};
-    if (kind == MlpKind::kSwiglu) {
-      products.push_back({"gate", hidden});
-    }
-    return products;
+    const InnerProduct up{"up", hidden};
+    return kind != MlpKind::kSwiglu ? slot_list<Product, InnerProduct>({{Product::kUp, up}})
+                                    : slot_list<Product, InnerProduct>(
+                                          {{Product::kUp, up}, {Product::kGate, {"gate", hidden}}});
   }
 
   MlpKind kind_;

@@ -17,15 +17,14 @@ class NormLayer final : public Layer {
   std::vector<ParameterSpec> parameters() const override { return norm_.parameters(name()); }
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {
-    std::vector<SavedSpec> specs;
-    for (const TensorSpec& spec : norm_.statistics(local_rows(input(), pass), pass.dtype)) {
-      specs.push_back({spec});
-    }
-    return specs;
+    const auto [mean, rstd] = norm_.statistics(local_rows(input(), pass), pass.dtype);
+    return slot_list<Saved, SavedSpec>({{Saved::kMean, {mean}}, {Saved::kRstd, {rstd}}});
   }
 
   std::vector<TensorSpec> workspace(const PassShape& pass) const override {
-    return norm_.workspace(pass);
+    const auto [all_shards, own_shards] = norm_.workspace(pass);
+    return slot_list<Workspace, TensorSpec>(
+        {{Workspace::kAllShards, all_shards}, {Workspace::kOwnShards, own_shards}});
   }
 
   bool backward_reads_output() const override { return false; }
@@ -41,27 +40,28 @@ class NormLayer final : public Layer {
   void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                       const TensorView& input_gradient) const override {
     if (!input_gradient.empty()) {
-      norm_.backward_input(pass.context, pass.weights, pass.input, pass.saved, output_gradient, {},
-                           input_gradient);
+      norm_.backward_input(pass.context, pass.weights, pass.input, statistics(pass),
+                           output_gradient, {}, input_gradient);
     }
   }
 
   void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
                        std::span<const ParameterViews> weight_gradients,
                        ops::Accumulate accumulate) const override {
-    norm_.backward_weight(pass, input().placement, pass.input, pass.saved, output_gradient,
-                          pass.workspace, weight_gradients, accumulate);
+    norm_.backward_weight(pass, input().placement, pass.input, statistics(pass), output_gradient,
+                          {.all_shards = pass.workspace.at(Workspace::kAllShards),
+                           .own_shards = pass.workspace.at(Workspace::kOwnShards)},
+                          weight_gradients, accumulate);
   }
 
  private:
+  enum class Saved { kMean, kRstd };
+  enum class Workspace { kAllShards, kOwnShards };
+
   /// Of as many rows as the pass has.
-  std::vector<TensorView> statistics(const LayerPass& pass) const {
-    const std::int64_t rows = pass.input.count() / input_shape().back();
-    std::vector<TensorView> views;
-    for (const TensorView& statistic : pass.saved) {
-      views.push_back(statistic.empty() ? statistic : statistic.flat_slice(0, rows));
-    }
-    return views;
+  NormStatistics<TensorView> statistics(const LayerPass& pass) const {
+    return rows_at({.mean = pass.saved.at(Saved::kMean), .rstd = pass.saved.at(Saved::kRstd)},
+                   {0, pass.input.count() / input_shape().back()});
   }
 
   NormPart norm_;

@@ -17,6 +17,14 @@ ConstTensorView rows_at(const ConstTensorView& matrix, std::int64_t width,
 
 }  // namespace
 
+NormStatistics<TensorView> rows_at(const NormStatistics<TensorView>& statistics,
+                                   const grid::Range& range) {
+  const auto slice = [&](const TensorView& statistic) {
+    return statistic.empty() ? statistic : statistic.flat_slice(range.begin, range.count());
+  };
+  return {.mean = slice(statistics.mean), .rstd = slice(statistics.rstd)};
+}
+
 std::int64_t NormPart::parameter_count() const {
   return kind_ == NormKind::kNone                               ? 0
          : kind_ == NormKind::kLayerNorm && bias_ == Bias::kYes ? 2
@@ -26,27 +34,29 @@ std::int64_t NormPart::parameter_count() const {
 std::vector<ParameterSpec> NormPart::parameters(const std::string& prefix) const {
   std::vector<ParameterSpec> specs;
   if (kind_ != NormKind::kNone) {
-    specs.push_back(
-        {.name = prefix + ".weight", .shape = {width_}, .initializer = Initializer::kOnes});
+    specs.push_back({.name = parameter_name(prefix, "weight"),
+                     .shape = {width_},
+                     .initializer = Initializer::kOnes});
   }
   if (parameter_count() == 2) {
-    specs.push_back(
-        {.name = prefix + ".bias", .shape = {width_}, .initializer = Initializer::kZeros});
+    specs.push_back({.name = parameter_name(prefix, "bias"),
+                     .shape = {width_},
+                     .initializer = Initializer::kZeros});
   }
   return specs;
 }
 
-std::vector<TensorSpec> NormPart::statistics(std::int64_t rows, DType dtype) const {
+NormStatistics<TensorSpec> NormPart::statistics(std::int64_t rows, DType dtype) const {
   const DType statistic = compute_dtype(dtype);
-  return {{{kind_ == NormKind::kLayerNorm ? rows : 0}, statistic},
-          {{kind_ != NormKind::kNone ? rows : 0}, statistic}};
+  return {.mean = {{kind_ == NormKind::kLayerNorm ? rows : 0}, statistic},
+          .rstd = {{kind_ != NormKind::kNone ? rows : 0}, statistic}};
 }
 
-std::vector<TensorSpec> NormPart::workspace(const PassShape& pass) const {
-  // Parts of all shards, and those that this rank makes.
+NormWorkspace<TensorSpec> NormPart::workspace(const PassShape& pass) const {
   const std::int64_t part = pass.shards.count == 1 ? 0 : parameter_count() * width_;
   const DType dtype = compute_dtype(pass.dtype);
-  return {{{pass.shards.count, part}, dtype}, {{pass.shards.own.count(), part}, dtype}};
+  return {.all_shards = {{pass.shards.count, part}, dtype},
+          .own_shards = {{pass.shards.own.count(), part}, dtype}};
 }
 
 LayerTraffic NormPart::traffic(const PassShape& pass, Placement placement) const {
@@ -59,43 +69,45 @@ LayerTraffic NormPart::traffic(const PassShape& pass, Placement placement) const
 
 void NormPart::forward(ops::Context& context, std::span<const ParameterViews> weights,
                        const ConstTensorView& x, const TensorView& y,
-                       std::span<const TensorView> statistics) const {
+                       const NormStatistics<TensorView>& statistics) const {
   if (kind_ == NormKind::kLayerNorm) {
     ops::layer_norm_forward(context, x, weights[0][0],
                             bias_ == Bias::kYes ? weights[1][0] : TensorView(), epsilon_, y,
-                            statistics[0], statistics[1]);
+                            statistics.mean, statistics.rstd);
   } else {
-    ops::rms_norm_forward(context, x, weights[0][0], epsilon_, y, statistics[1]);
+    ops::rms_norm_forward(context, x, weights[0][0], epsilon_, y, statistics.rstd);
   }
 }
 
 void NormPart::backward_input(ops::Context& context, std::span<const ParameterViews> weights,
-                              const ConstTensorView& x, std::span<const TensorView> statistics,
+                              const ConstTensorView& x,
+                              const NormStatistics<TensorView>& statistics,
                               const ConstTensorView& dy, const ConstTensorView& addend,
                               const TensorView& dx) const {
   if (kind_ == NormKind::kLayerNorm) {
-    ops::layer_norm_backward_input(context, x, weights[0][0], statistics[0], statistics[1], dy,
+    ops::layer_norm_backward_input(context, x, weights[0][0], statistics.mean, statistics.rstd, dy,
                                    addend, dx);
   } else {
-    ops::rms_norm_backward_input(context, x, weights[0][0], statistics[1], dy, addend, dx);
+    ops::rms_norm_backward_input(context, x, weights[0][0], statistics.rstd, dy, addend, dx);
   }
 }
 
 void NormPart::weight_gradients(ops::Context& context, const ConstTensorView& x,
-                                std::span<const TensorView> statistics, const ConstTensorView& dy,
-                                const TensorView& weight, const TensorView& bias,
-                                ops::Accumulate accumulate) const {
+                                const NormStatistics<TensorView>& statistics,
+                                const ConstTensorView& dy, const TensorView& weight,
+                                const TensorView& bias, ops::Accumulate accumulate) const {
   if (kind_ == NormKind::kLayerNorm) {
-    ops::layer_norm_backward_weight(context, x, statistics[0], statistics[1], dy, weight, bias,
+    ops::layer_norm_backward_weight(context, x, statistics.mean, statistics.rstd, dy, weight, bias,
                                     accumulate);
   } else {
-    ops::rms_norm_backward_weight(context, x, statistics[1], dy, weight, accumulate);
+    ops::rms_norm_backward_weight(context, x, statistics.rstd, dy, weight, accumulate);
   }
 }
 
 void NormPart::backward_weight(const LayerPass& pass, Placement placement, const ConstTensorView& x,
-                               std::span<const TensorView> statistics, const ConstTensorView& dy,
-                               std::span<const TensorView> workspace,
+                               const NormStatistics<TensorView>& statistics,
+                               const ConstTensorView& dy,
+                               const NormWorkspace<TensorView>& workspace,
                                std::span<const ParameterViews> gradients,
                                ops::Accumulate accumulate) const {
   const std::int64_t count = parameter_count();
@@ -106,28 +118,22 @@ void NormPart::backward_weight(const LayerPass& pass, Placement placement, const
   }
   const bool gathers = placement == Placement::kTokens && pass.shards.ranks() > 1;
   const std::int64_t blocks = gathers ? pass.shards.own().count() : pass.shards.shards();
-  const TensorView& all = workspace[0];
-  const TensorView& made = gathers ? workspace[1] : workspace[0];
+  const TensorView& made = gathers ? workspace.own_shards : workspace.all_shards;
   const std::int64_t rows = x.count() / width_;
   for (std::int64_t b = 0; b < blocks; ++b) {
     const grid::Range range = grid::even_part(rows, blocks, b);
-    std::vector<TensorView> own;
-    for (const TensorView& statistic : statistics) {
-      own.push_back(statistic.empty() ? statistic
-                                      : statistic.flat_slice(range.begin, range.count()));
-    }
     const TensorView part = made.flat_slice(b * count * width_, count * width_);
-    weight_gradients(pass.context, rows_at(x, width_, range), own, rows_at(dy, width_, range),
-                     part.flat_slice(0, width_),
+    weight_gradients(pass.context, rows_at(x, width_, range), rows_at(statistics, range),
+                     rows_at(dy, width_, range), part.flat_slice(0, width_),
                      count == 2 ? part.flat_slice(width_, width_) : TensorView(),
                      ops::Accumulate::kOverwrite);
   }
   if (gathers) {
-    pass.shards.all_gather_parts(made, all);
+    pass.shards.all_gather_parts(made, workspace.all_shards);
   }
   std::vector<TensorView> parts;
   for (std::int64_t s = 0; s < pass.shards.shards(); ++s) {
-    parts.push_back(all.flat_slice(s * count * width_, count * width_));
+    parts.push_back(workspace.all_shards.flat_slice(s * count * width_, count * width_));
   }
   ops::fold(pass.context, parts, pass.shards.steps());
   for (std::int64_t p = 0; p < count; ++p) {

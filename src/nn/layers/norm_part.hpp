@@ -16,6 +16,24 @@ enum class NormKind { kNone, kLayerNorm, kRmsNorm };
 /// Whether an affine map has an offset.
 enum class Bias { kNo, kYes };
 
+/// Mean and reciprocal standard deviation of every row; empty where a kind of norm has none.
+template <typename Tensor>
+struct NormStatistics {
+  Tensor mean;
+  Tensor rstd;
+};
+
+/// Gradients of the parameters from one block of rows each, where shards add them up.
+template <typename Tensor>
+struct NormWorkspace {
+  Tensor all_shards;
+  Tensor own_shards;
+};
+
+/// The statistics of rows [range).
+[[nodiscard]] NormStatistics<TensorView> rows_at(const NormStatistics<TensorView>& statistics,
+                                                 const grid::Range& range);
+
 /// A normalisation of the last dimension, alone or at the beginning of a sublayer.
 class NormPart {
  public:
@@ -25,33 +43,32 @@ class NormPart {
   [[nodiscard]] NormKind kind() const { return kind_; }
   /// weight, and for layer norms with one bias; named prefix + ".weight" and so on.
   [[nodiscard]] std::vector<ParameterSpec> parameters(const std::string& prefix) const;
-  /// Mean and reciprocal deviation of every row.
-  [[nodiscard]] std::vector<TensorSpec> statistics(std::int64_t rows, DType dtype) const;
+  [[nodiscard]] NormStatistics<TensorSpec> statistics(std::int64_t rows, DType dtype) const;
   /// Memory for backward_weight.
-  [[nodiscard]] std::vector<TensorSpec> workspace(const PassShape& pass) const;
+  [[nodiscard]] NormWorkspace<TensorSpec> workspace(const PassShape& pass) const;
   /// What backward_weight sends.
   [[nodiscard]] LayerTraffic traffic(const PassShape& pass, Placement placement) const;
 
   /// Shapes: x, y rows x width. `weights` begins with this part's parameters.
   void forward(ops::Context& context, std::span<const ParameterViews> weights,
                const ConstTensorView& x, const TensorView& y,
-               std::span<const TensorView> statistics) const;
+               const NormStatistics<TensorView>& statistics) const;
   /// dx = addend + the gradient; an empty addend is none.
   void backward_input(ops::Context& context, std::span<const ParameterViews> weights,
-                      const ConstTensorView& x, std::span<const TensorView> statistics,
+                      const ConstTensorView& x, const NormStatistics<TensorView>& statistics,
                       const ConstTensorView& dy, const ConstTensorView& addend,
                       const TensorView& dx) const;
   /// The gradient of each shard's share of the rows, added over the shards. With kTokens x and dy
   /// hold the own shards' rows. Communication: with kTokens one gather over the tensor group.
   void backward_weight(const LayerPass& pass, Placement placement, const ConstTensorView& x,
-                       std::span<const TensorView> statistics, const ConstTensorView& dy,
-                       std::span<const TensorView> workspace,
+                       const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
+                       const NormWorkspace<TensorView>& workspace,
                        std::span<const ParameterViews> gradients, ops::Accumulate accumulate) const;
 
  private:
   [[nodiscard]] std::int64_t parameter_count() const;
   void weight_gradients(ops::Context& context, const ConstTensorView& x,
-                        std::span<const TensorView> statistics, const ConstTensorView& dy,
+                        const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
                         const TensorView& weight, const TensorView& bias,
                         ops::Accumulate accumulate) const;
 

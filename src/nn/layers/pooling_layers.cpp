@@ -39,14 +39,15 @@ class MaxPooling final : public Pooling {
   bool backward_reads_output() const override { return false; }
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {
-    return {{{local_shape(output(), pass), DType::kUint8}}};
+    return slot_list<Saved, SavedSpec>(
+        {{Saved::kArgmax, {{local_shape(output(), pass), DType::kUint8}}}});
   }
 
   void forward(const LayerPass& pass) const override {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       const TensorView y = block.of(pass.output);
       ops::max_pool_forward(pass.context, shape_of(y, block.channels), block.of(pass.input), y,
-                            block.of(pass.saved[0]));
+                            block.of(pass.saved.at(Saved::kArgmax)));
     }
   }
 
@@ -58,9 +59,13 @@ class MaxPooling final : public Pooling {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       const TensorView dy = block.of(output_gradient);
       ops::max_pool_backward(pass.context, shape_of(dy, block.channels), dy,
-                             block.of(pass.saved[0]), block.of(input_gradient));
+                             block.of(pass.saved.at(Saved::kArgmax)), block.of(input_gradient));
     }
   }
+
+ private:
+  /// The place of the largest element in its window.
+  enum class Saved { kArgmax };
 };
 
 class AveragePooling final : public Pooling {

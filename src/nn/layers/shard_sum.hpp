@@ -8,34 +8,36 @@
 
 namespace strata::nn {
 
-/// A matrix that is the sum of one contribution a shard, in the memory that workspace() lists.
+/// A matrix that is the sum of one contribution for each shard, in the memory that workspace()
+/// lists.
 class ShardSum {
  public:
-  /// Memory for a sum of rows x columns; none for no rows.
+  /// Memory for a sum of rows x columns; empty tensors for no rows.
   [[nodiscard]] static std::vector<TensorSpec> workspace(const PassShape& pass, std::int64_t rows,
                                                          std::int64_t columns) {
     const DType dtype = compute_dtype(pass.dtype);
-    std::vector<TensorSpec> specs{
-        {{comm::ShardGroup::receive_elements(pass.shards.count, pass.shards.own, rows, columns)},
-         dtype}};
+    std::vector<TensorSpec> specs = slot_list<Workspace, TensorSpec>(
+        {{Workspace::kReceived,
+          {{comm::ShardGroup::receive_elements(pass.shards.count, pass.shards.own, rows, columns)},
+           dtype}}});
     const std::int64_t count = comm::ShardGroup::accumulators(pass.shards.count, pass.shards.own);
     specs.insert(specs.end(), static_cast<std::size_t>(count), {{rows, columns}, dtype});
     return specs;
   }
 
-  /// `workspace` is as listed for at least as many rows.
-  ShardSum(const LayerPass& pass, std::span<const TensorView> workspace, std::int64_t rows,
+  /// Pre: `workspace` is as listed for at least as many rows.
+  ShardSum(const LayerPass& pass, const TensorSlots& workspace, std::int64_t rows,
            std::int64_t columns)
-      : pass_(pass), received_(workspace[0]), rows_(rows), columns_(columns) {
-    for (const TensorView& accumulator : workspace.subspan(1)) {
+      : pass_(pass), received_(workspace.at(Workspace::kReceived)), rows_(rows), columns_(columns) {
+    for (const TensorView& accumulator : workspace.from(Workspace::kAccumulators)) {
       accumulators_.push_back(
           accumulator.flat_slice(0, rows * columns).reshaped(Shape{rows, columns}));
     }
   }
 
-  /// Adds what make(shard, into) writes for each shard, and gives the rows that a rank holds under
-  /// `placement`. Communication: over the tensor group a reduce-scatter, and but for kTokens a
-  /// gather.
+  /// Sums what make(shard, into) writes for each shard and returns the rows that a rank holds under
+  /// `placement`. Communication: one reduce-scatter over the tensor group, and except for kTokens
+  /// one all-gather.
   template <typename Make>
   [[nodiscard]] TensorView rows(Placement placement, const Make& make) {
     pass_.shards.partial_sums(pass_.context, accumulators_, make);
@@ -51,6 +53,8 @@ class ShardSum {
   }
 
  private:
+  enum class Workspace { kReceived, kAccumulators };
+
   const LayerPass& pass_;
   TensorView received_;
   std::int64_t rows_;

@@ -1,7 +1,5 @@
 #include "layers/sublayer.hpp"
 
-#include "layers/shard_sum.hpp"
-
 namespace strata::nn {
 
 SublayerOptions take_sublayer_options(LayerLine& line) {
@@ -29,15 +27,16 @@ Sublayer::Sublayer(const LayerSite& site, const SublayerOptions& options,
       dropout_stream_(site.seed, RandomPurpose::kDropout, subject_of(site.name)) {}
 
 std::vector<ParameterSpec> Sublayer::parameters() const {
-  std::vector<ParameterSpec> specs = norm_.parameters(name() + ".norm");
+  std::vector<ParameterSpec> specs = norm_.parameters(parameter_name(name(), "norm"));
   const auto add = [&](const std::string& part, const ParameterSpec& weight) {
+    const std::string product = parameter_name(name(), part);
     specs.push_back(weight);
-    specs.back().name = name() + "." + part + ".weight";
+    specs.back().name = parameter_name(product, "weight");
     specs.back().initializer = Initializer::kNormal;
     specs.back().fan_in = weight.shape[1];
     specs.back().fan_out = weight.shape[0];
     if (options_.bias == Bias::kYes) {
-      specs.push_back({.name = name() + "." + part + ".bias",
+      specs.push_back({.name = parameter_name(product, "bias"),
                        .shape = {weight.shape[0]},
                        .initializer = Initializer::kZeros,
                        // A sum over shards has one bias, which is whole.
@@ -89,22 +88,23 @@ std::vector<SavedSpec> Sublayer::saved(const PassShape& pass) const {
   const auto keep_unless = [&](Recompute least) {
     return pass.recompute >= least ? Keep::kRecomputed : Keep::kKept;
   };
-  std::vector<SavedSpec> specs;
-  for (const TensorSpec& spec : norm_.statistics(rows, pass.dtype)) {
-    specs.push_back({spec, keep_unless(Recompute::kFull)});
-  }
-  const bool copies = norm_.kind() != NormKind::kNone || is_split_by_tokens();
-  specs.push_back(
-      {{{copies ? whole : 0, width()}, pass.dtype}, keep_unless(Recompute::kSelective)});
-  // A byte an element, and dear to make again.
-  specs.push_back({{{options_.dropout > 0.0 ? rows : 0, width()}, DType::kUint8}, Keep::kKept});
   const auto split = [&](std::int64_t columns, std::int64_t unit) {
     const Port port{{whole / pass.microbatch, columns}, Placement::kFeatures, unit};
     return TensorSpec{local_shape(port, pass), pass.dtype};
   };
   const Keep result = pass.recompute == Recompute::kSelective ? result_under_selective()
                                                               : keep_unless(Recompute::kFull);
-  specs.push_back({split(inner_width_, inner_unit_), result});
+  const auto [mean, rstd] = norm_.statistics(rows, pass.dtype);
+  const bool copies = norm_.kind() != NormKind::kNone || is_split_by_tokens();
+  const TensorSpec normed{{copies ? whole : 0, width()}, pass.dtype};
+  // The mask is kept: it takes one byte an element and is slow to recompute.
+  const TensorSpec mask{{options_.dropout > 0.0 ? rows : 0, width()}, DType::kUint8};
+  std::vector<SavedSpec> specs =
+      slot_list<Saved, SavedSpec>({{Saved::kMean, {mean, keep_unless(Recompute::kFull)}},
+                                   {Saved::kRstd, {rstd, keep_unless(Recompute::kFull)}},
+                                   {Saved::kNormed, {normed, keep_unless(Recompute::kSelective)}},
+                                   {Saved::kMask, {mask, Keep::kKept}},
+                                   {Saved::kResult, {split(inner_width_, inner_unit_), result}}});
   for (const InnerProduct& product : products_) {
     specs.push_back({split(product.columns, product.unit), keep_unless(Recompute::kFull)});
   }
@@ -118,8 +118,9 @@ std::vector<SavedSpec> Sublayer::saved(const PassShape& pass) const {
 
 std::vector<TensorSpec> Sublayer::gradients(const PassShape& pass) const {
   const bool copies = is_split_by_tokens() || options_.dropout > 0.0;
-  std::vector<TensorSpec> specs{{{copies ? whole_rows(pass) : 0, width()}, pass.dtype},
-                                {{local_rows(input(), pass), width()}, pass.dtype}};
+  std::vector<TensorSpec> specs = slot_list<Gradient, TensorSpec>(
+      {{Gradient::kWhole, {{copies ? whole_rows(pass) : 0, width()}, pass.dtype}},
+       {Gradient::kNormed, {{local_rows(input(), pass), width()}, pass.dtype}}});
   for (const InnerProduct& product : products_) {
     const Port port{
         {whole_rows(pass) / pass.microbatch, product.columns}, Placement::kFeatures, product.unit};
@@ -133,11 +134,15 @@ bool Sublayer::sums_shards(const PassShape& pass) const {
 }
 
 std::vector<TensorSpec> Sublayer::workspace(const PassShape& pass) const {
-  std::vector<TensorSpec> specs = norm_.workspace(pass);
+  const auto [all_shards, own_shards] = norm_.workspace(pass);
   const std::int64_t whole = whole_rows(pass);
   const Port result{{whole / pass.microbatch, inner_width_}, Placement::kFeatures, inner_unit_};
-  // A product that takes GELU's gradient gives the gradient of the product before it at once.
-  specs.push_back({applies_gelu() ? Shape{0} : local_shape(result, pass), pass.dtype});
+  // A product that applies GELU's gradient writes the gradient of the product before it directly.
+  const Shape result_gradient = applies_gelu() ? Shape{0} : local_shape(result, pass);
+  std::vector<TensorSpec> specs = slot_list<Workspace, TensorSpec>(
+      {{Workspace::kNormAllShards, all_shards},
+       {Workspace::kNormOwnShards, own_shards},
+       {Workspace::kResultGradient, {result_gradient, pass.dtype}}});
   const std::vector<TensorSpec> sum =
       ShardSum::workspace(pass, sums_shards(pass) ? whole : 0, width());
   specs.insert(specs.end(), sum.begin(), sum.end());
@@ -153,7 +158,7 @@ LayerCost Sublayer::cost() const {
   const double products = 2.0 * static_cast<double>(width()) * static_cast<double>(columns);
   LayerCost cost;
   cost.forward_flops = rows * (products + inner_flops());
-  // The inner part's backward pass does its forward work again, and then the two gradients.
+  // The inner part's backward pass recomputes its forward pass, then computes two gradients.
   cost.backward_flops = rows * (2.0 * products + 2.5 * inner_flops());
   cost.elements_moved =
       rows * (10.0 * static_cast<double>(width()) + 4.0 * static_cast<double>(columns));

@@ -11,6 +11,7 @@
 
 #include "layers/layer_kinds.hpp"
 #include "layers/norm_part.hpp"
+#include "layers/shard_sum.hpp"
 
 namespace strata::nn {
 
@@ -77,8 +78,13 @@ class Sublayer : public Layer {
     std::vector<TensorView> products;
     /// The input of the output projection.
     TensorView result;
-    /// Of extras().
-    std::vector<TensorView> extras;
+    /// As listed by extras().
+    TensorSlots extras;
+
+    template <typename Slot>
+    [[nodiscard]] const TensorView& product(Slot slot) const {
+      return products[index_of(slot)];
+    }
   };
 
   /// Further tensors of one shard; they are kept as products are. As many for every shard.
@@ -96,7 +102,7 @@ class Sublayer : public Layer {
   /// From the gradient of `result` to those of the products; may overwrite result_gradient. Not
   /// called where products apply product_activation().
   virtual void inner_backward(const Inner& inner, const TensorView& result_gradient,
-                              std::span<const TensorView> product_gradients) const = 0;
+                              const TensorSlots& product_gradients) const = 0;
   /// Operations of the inner part beside products, for one row, forward.
   [[nodiscard]] virtual double inner_flops() const = 0;
 
@@ -104,27 +110,12 @@ class Sublayer : public Layer {
   [[nodiscard]] std::int64_t inner_width() const { return inner_width_; }
 
  private:
-  // Where saved() lists what. The products' results follow, then the extras, each for all own
-  // shards.
-  struct SavedIndex {
-    static constexpr std::size_t kStatistics = 0;
-    static constexpr std::size_t kNormed = 2;
-    static constexpr std::size_t kMask = 3;
-    static constexpr std::size_t kResult = 4;
-    static constexpr std::size_t kProducts = 5;
-  };
-  // Where gradients() lists what. The products' follow.
-  struct GradientIndex {
-    static constexpr std::size_t kWhole = 0;
-    static constexpr std::size_t kNormed = 1;
-    static constexpr std::size_t kProducts = 2;
-  };
-  // Where workspace() lists what.
-  struct WorkspaceIndex {
-    static constexpr std::size_t kNorm = 0;
-    static constexpr std::size_t kResultGradient = 2;
-    static constexpr std::size_t kSum = 3;
-  };
+  /// kProducts: the products' results, then the extras of each own shard.
+  enum class Saved { kMean, kRstd, kNormed, kMask, kResult, kProducts };
+  /// kWhole: all rows of the output's gradient before dropout, where it is not the output's.
+  enum class Gradient { kWhole, kNormed, kProducts };
+  /// kSum: a ShardSum.
+  enum class Workspace { kNormAllShards, kNormOwnShards, kResultGradient, kSum };
 
   [[nodiscard]] std::int64_t whole_rows(const PassShape& pass) const;
   [[nodiscard]] std::int64_t rows_of(const LayerPass& pass) const;
@@ -138,7 +129,8 @@ class Sublayer : public Layer {
   [[nodiscard]] TensorView bias_of(std::span<const ParameterViews> views, std::size_t weight,
                                    std::size_t local) const;
 
-  [[nodiscard]] std::vector<TensorView> statistics(const LayerPass& pass) const;
+  [[nodiscard]] NormStatistics<TensorView> statistics(const LayerPass& pass) const;
+  [[nodiscard]] ShardSum shard_sum(const LayerPass& pass) const;
   [[nodiscard]] ConstTensorView normalized(const LayerPass& pass) const;
   [[nodiscard]] Inner inner_of(const LayerPass& pass, std::int64_t shard) const;
   [[nodiscard]] std::vector<TensorView> product_gradients(const LayerPass& pass,

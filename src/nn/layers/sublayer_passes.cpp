@@ -2,7 +2,6 @@
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
 
-#include "layers/shard_sum.hpp"
 #include "layers/sublayer.hpp"
 #include "layers/whole_gradient.hpp"
 
@@ -13,20 +12,20 @@ std::int64_t Sublayer::rows_of(const LayerPass& pass) const {
 }
 
 std::int64_t Sublayer::whole_rows(const LayerPass& pass) const {
-  return is_split_by_tokens() ? pass.saved[SavedIndex::kNormed].count() / width() : rows_of(pass);
+  return is_split_by_tokens() ? pass.saved.at(Saved::kNormed).count() / width() : rows_of(pass);
 }
 
-std::vector<TensorView> Sublayer::statistics(const LayerPass& pass) const {
-  std::vector<TensorView> views;
-  for (std::size_t i = 0; i < SavedIndex::kNormed; ++i) {
-    const TensorView& statistic = pass.saved[SavedIndex::kStatistics + i];
-    views.push_back(statistic.empty() ? statistic : statistic.flat_slice(0, rows_of(pass)));
-  }
-  return views;
+NormStatistics<TensorView> Sublayer::statistics(const LayerPass& pass) const {
+  return rows_at({.mean = pass.saved.at(Saved::kMean), .rstd = pass.saved.at(Saved::kRstd)},
+                 {0, rows_of(pass)});
+}
+
+ShardSum Sublayer::shard_sum(const LayerPass& pass) const {
+  return {pass, TensorSlots(pass.workspace.from(Workspace::kSum)), whole_rows(pass), width()};
 }
 
 ConstTensorView Sublayer::normalized(const LayerPass& pass) const {
-  const TensorView& made = pass.saved[SavedIndex::kNormed];
+  const TensorView& made = pass.saved.at(Saved::kNormed);
   const std::int64_t rows = whole_rows(pass);
   return made.empty()
              ? pass.input.reshaped(Shape{rows, width()})
@@ -42,33 +41,31 @@ Sublayer::Inner Sublayer::inner_of(const LayerPass& pass, std::int64_t shard) co
   Inner inner{.pass = pass,
               .rows = rows,
               .shard = shard,
-              .result = block(pass.saved[SavedIndex::kResult], inner_width_, inner_unit_)};
+              .result = block(pass.saved.at(Saved::kResult), inner_width_, inner_unit_)};
+  const std::span<const TensorView> products = pass.saved.from(Saved::kProducts);
   for (std::size_t p = 0; p < products_.size(); ++p) {
-    inner.products.push_back(
-        block(pass.saved[SavedIndex::kProducts + p], products_[p].columns, products_[p].unit));
+    inner.products.push_back(block(products[p], products_[p].columns, products_[p].unit));
   }
-  const std::size_t first = SavedIndex::kProducts + products_.size();
-  const std::size_t count = (pass.saved.size() - first) / static_cast<std::size_t>(own.count());
-  for (std::size_t e = 0; e < count; ++e) {
-    inner.extras.push_back(
-        pass.saved[first + static_cast<std::size_t>(shard - own.begin) * count + e]);
-  }
+  const std::span<const TensorView> extras = products.subspan(products_.size());
+  const std::size_t count = extras.size() / static_cast<std::size_t>(own.count());
+  inner.extras =
+      TensorSlots(extras.subspan(static_cast<std::size_t>(shard - own.begin) * count, count));
   return inner;
 }
 
 std::vector<TensorView> Sublayer::product_gradients(const LayerPass& pass,
                                                     std::int64_t shard) const {
+  const std::span<const TensorView> gradients = pass.gradients.from(Gradient::kProducts);
   std::vector<TensorView> views;
   for (std::size_t p = 0; p < products_.size(); ++p) {
-    views.push_back(shard_block(pass.gradients[GradientIndex::kProducts + p], whole_rows(pass),
-                                products_[p].columns, pass.shards.shards(), pass.shards.own(),
-                                shard, products_[p].unit));
+    views.push_back(shard_block(gradients[p], whole_rows(pass), products_[p].columns,
+                                pass.shards.shards(), pass.shards.own(), shard, products_[p].unit));
   }
   return views;
 }
 
 void Sublayer::make_normed(const LayerPass& pass) const {
-  const TensorView& made = pass.saved[SavedIndex::kNormed];
+  const TensorView& made = pass.saved.at(Saved::kNormed);
   if (made.empty()) {
     return;
   }
@@ -130,7 +127,7 @@ void Sublayer::make_output(const LayerPass& pass) const {
                  .addend = adds ? x : ConstTensorView()});
     return;
   }
-  ShardSum sums(pass, pass.workspace.subspan(WorkspaceIndex::kSum), whole_rows(pass), width());
+  ShardSum sums = shard_sum(pass);
   const TensorView sum = sums.rows(input().placement, [&](std::int64_t s, const TensorView& into) {
     const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
     ops::matmul(pass.context, inner_of(pass, s).result, pass.weights[weight][local], into,
@@ -144,7 +141,7 @@ void Sublayer::make_output(const LayerPass& pass) const {
       is_split_by_tokens() ? pass.shards.own_rows(whole_rows(pass)).begin : 0;
   ops::bias_dropout_residual(
       pass.context, sum, bias, adds ? x : ConstTensorView(), options_.dropout, dropout_stream_,
-      {pass.first_sample, rows_at(input(), 1), first_row}, y, pass.saved[SavedIndex::kMask]);
+      {pass.first_sample, rows_at(input(), 1), first_row}, y, pass.saved.at(Saved::kMask));
 }
 
 void Sublayer::forward(const LayerPass& pass) const {
@@ -168,7 +165,7 @@ void Sublayer::recompute(const LayerPass& pass) const {
 
 ConstTensorView Sublayer::whole_gradient(const LayerPass& pass,
                                          const ConstTensorView& output_gradient) const {
-  const TensorView& whole = pass.gradients[GradientIndex::kWhole];
+  const TensorView& whole = pass.gradients.at(Gradient::kWhole);
   return whole.empty() ? output_gradient.reshaped(Shape{rows_of(pass), width()})
                        : ConstTensorView(whole);
 }
@@ -177,13 +174,13 @@ void Sublayer::backward_input(const LayerPass& pass, const TensorView& output_gr
                               const TensorView& input_gradient) const {
   const std::int64_t rows = rows_of(pass);
   const TensorView dy = output_gradient.reshaped(Shape{rows, width()});
-  const TensorView& whole = pass.gradients[GradientIndex::kWhole];
+  const TensorView& whole = pass.gradients.at(Gradient::kWhole);
   if (!whole.empty()) {
-    make_whole_gradient(pass, input().placement, dy, options_.dropout,
-                        pass.saved[SavedIndex::kMask], whole);
+    make_whole_gradient(pass, input().placement, dy, options_.dropout, pass.saved.at(Saved::kMask),
+                        whole);
   }
   normed_gradient_of_products(pass, whole_gradient(pass, dy));
-  const TensorView& d_normed = pass.gradients[GradientIndex::kNormed];
+  const TensorView& d_normed = pass.gradients.at(Gradient::kNormed);
   if (input_gradient.empty()) {
     return;
   }
@@ -210,10 +207,10 @@ void Sublayer::gradients_of_products(const LayerPass& pass, const ConstTensorVie
     return;
   }
   const TensorView d_result =
-      shard_block(pass.workspace[WorkspaceIndex::kResultGradient], whole_rows(pass), inner_width_,
+      shard_block(pass.workspace.at(Workspace::kResultGradient), whole_rows(pass), inner_width_,
                   pass.shards.shards(), own, shard, inner_unit_);
   ops::matmul(pass.context, dy, weight, d_result);
-  inner_backward(inner, d_result, gradients);
+  inner_backward(inner, d_result, TensorSlots(gradients));
 }
 
 void Sublayer::normed_gradient_of_products(const LayerPass& pass, const ConstTensorView& dy) const {
@@ -227,12 +224,12 @@ void Sublayer::normed_gradient_of_products(const LayerPass& pass, const ConstTen
     ops::matmul(pass.context, product_gradients(pass, s)[p], pass.weights[parameters_of(p)][local],
                 into, {.accumulate = accumulate});
   };
-  const TensorView& d_normed = pass.gradients[GradientIndex::kNormed];
+  const TensorView& d_normed = pass.gradients.at(Gradient::kNormed);
   if (pass.shards.shards() == 1 && products_.size() == 1) {
     product(0, 0, d_normed, ops::Accumulate::kOverwrite);
     return;
   }
-  ShardSum sums(pass, pass.workspace.subspan(WorkspaceIndex::kSum), whole_rows(pass), width());
+  ShardSum sums = shard_sum(pass);
   ops::convert(pass.context,
                sums.rows(input().placement,
                          [&](std::int64_t s, const TensorView& into) {
@@ -272,10 +269,12 @@ void Sublayer::backward_weight(const LayerPass& pass, const TensorView& output_g
     ops::column_sum(pass.context, dy, weight_gradients[output_weight + 1][0], accumulate);
   }
   if (norm_.kind() != NormKind::kNone) {
-    norm_.backward_weight(
-        pass, input().placement, pass.input.reshaped(Shape{rows_of(pass), width()}),
-        statistics(pass), pass.gradients[GradientIndex::kNormed],
-        pass.workspace.subspan(WorkspaceIndex::kNorm, 2), weight_gradients, accumulate);
+    norm_.backward_weight(pass, input().placement,
+                          pass.input.reshaped(Shape{rows_of(pass), width()}), statistics(pass),
+                          pass.gradients.at(Gradient::kNormed),
+                          {.all_shards = pass.workspace.at(Workspace::kNormAllShards),
+                           .own_shards = pass.workspace.at(Workspace::kNormOwnShards)},
+                          weight_gradients, accumulate);
   }
 }
 

@@ -2,91 +2,113 @@
 
 #include <algorithm>
 
+#include "strata/core/error.hpp"
+
 #include "stage/stage_memory.hpp"
 
 namespace strata::nn {
 
-Stage::Stage(ops::Context& context, comm::ShardGroup& shards, const Model& model,
-             const StageSpec& spec, const TensorView& weights, comm::PartitionedGroup* lanes)
+Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGroup& shards,
+             const Model& model, const StageSpec& spec, const TensorView& weights,
+             comm::PartitionedGroup* lanes)
     : context_(context),
+      engine_(engine),
       shards_(shards),
       lanes_(lanes),
       model_(model),
       spec_(spec),
-      layout_(layout_of(model.parameters(), spec.layers, spec.pass.shards)),
       input_tensors_(model.boundary_tensors(spec.layers.begin)),
       output_tensors_(model.boundary_tensors(spec.layers.end)),
       graph_cache_(context) {
-  require(weights.count() == layout_.weight_elements && weights.dtype() == spec.pass.dtype,
-          "{} weights of {} where {} of {} are laid out", weights.count(), name_of(weights.dtype()),
-          layout_.weight_elements, name_of(spec.pass.dtype));
+  const ParameterLayout layout = layout_of(model.parameters(), spec.layers, spec.pass.shards);
+  require(weights.count() == layout.weight_elements && weights.dtype() == spec.pass.dtype,
+          "the arena holds {} {} weights, the stage's layout has {} of {}", weights.count(),
+          name_of(weights.dtype()), layout.weight_elements, name_of(spec.pass.dtype));
   require(shards.shards() == spec.pass.shards.count && shards.own() == spec.pass.shards.own &&
               model.shards() == spec.pass.shards.count,
-          "a stage for {} shards in a group of {} with a model of {}", spec.pass.shards.count,
+          "a stage of {} shards, a tensor group of {} and a model of {}", spec.pass.shards.count,
           shards.shards(), model.shards());
   require(!model.joins_lanes() || spec.slots.gradients == 0 ||
               (lanes != nullptr && lanes->own().count() == spec.pass.concurrent_lanes),
-          "a stage for {} lanes together that knows of no others", spec.pass.concurrent_lanes);
+          "a stage with {} concurrent lanes needs the group of all lanes",
+          spec.pass.concurrent_lanes);
   for (const MemoryItem& item : memory(model, spec)) {
     memory_.emplace_back(context.device(), item.bytes);
   }
-  // In the order of memory().
-  ArenaAllocator activations(&memory_[0]);
-  ArenaAllocator recomputed(&memory_[1]);
-  ArenaAllocator inputs(&memory_[2]);
-  ArenaAllocator gradients(&memory_[3]);
-  ArenaAllocator shared(&memory_[4]);
-  ArenaAllocator workspace(&memory_[5]);
-  ArenaAllocator losses(&memory_[6]);
-  // What passes share, those that run together have each for itself.
-  const auto own_part = [&](ArenaAllocator& allocator, const device::Buffer& memory,
-                            std::int64_t slot) {
-    allocator.set_base(slot % spec.pass.concurrent_lanes *
-                       (memory.bytes() / spec.pass.concurrent_lanes));
-  };
-  for (std::int64_t s = 0; s < spec.slots.activations * spec.pass.concurrent_lanes; ++s) {
-    own_part(recomputed, memory_[1], s);
+  const auto arena = [&](Arena which) { return ArenaAllocator(&memory_[index_of(which)]); };
+  ArenaAllocator activations = arena(Arena::kActivations);
+  ArenaAllocator recomputed = arena(Arena::kRecomputed);
+  ArenaAllocator inputs = arena(Arena::kInputs);
+  ArenaAllocator gradients = arena(Arena::kGradients);
+  ArenaAllocator shared = arena(Arena::kShared);
+  ArenaAllocator workspace = arena(Arena::kWorkspace);
+  ArenaAllocator losses = arena(Arena::kLosses);
+  // Passes of different microbatches share memory, concurrent lanes do not: each has its own part.
+  const std::int64_t concurrent = spec.pass.concurrent_lanes;
+  for (std::int64_t s = 0; s < spec.slots.activations * concurrent; ++s) {
+    recomputed.select_part(s % concurrent, concurrent);
     activation_slots_.push_back(allocate_activations(model, spec, activations, recomputed));
   }
-  for (std::int64_t s = 0; s < spec.slots.inputs * spec.pass.concurrent_lanes; ++s) {
+  for (std::int64_t s = 0; s < spec.slots.inputs * concurrent; ++s) {
     input_slots_.push_back(allocate_inputs(model, spec, inputs));
   }
-  for (std::int64_t s = 0; s < spec.slots.gradients * spec.pass.concurrent_lanes; ++s) {
-    own_part(shared, memory_[4], s);
+  for (std::int64_t s = 0; s < spec.slots.gradients * concurrent; ++s) {
+    shared.select_part(s % concurrent, concurrent);
     gradient_slots_.push_back(allocate_gradients(model, spec, gradients, shared));
   }
   workspace_ = allocate_workspace(model, spec, workspace);
   loss_workspace_ = allocate_loss(model, spec, workspace);
   losses_ = allocate_losses(model, spec, losses);
   losses_on_host_ = device::HostCopy(losses_);
-  place_weights(weights);
+  parameters_ = group_parameters(layout, spec.layers);
+  for (const LayerParameters& parameters : parameters_) {
+    weights_.push_back(views_of(parameters, weights, &ParameterSlice::weight_offset));
+  }
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     counts_microbatches_ = counts_microbatches_ || model.layer(i).counts_microbatches();
   }
 }
 
-void Stage::place_weights(const TensorView& weights) {
-  weights_.resize(static_cast<std::size_t>(spec_.layers.count()));
-  const auto same_parameter = [](const PlacedParameter& a, const PlacedParameter& b) {
-    return a.spec.name == b.spec.name && a.shard == b.shard;
+std::vector<Stage::LayerParameters> Stage::group_parameters(const ParameterLayout& layout,
+                                                            const grid::Range& layers) {
+  std::vector<LayerParameters> groups(static_cast<std::size_t>(layers.count()));
+  // A borrowed parameter without weights of its own uses the owner's, on this very stage.
+  const auto weight_offset = [&](const PlacedParameter& placed) {
+    if (placed.offset < layout.weight_elements) {
+      return placed.offset;
+    }
+    return std::find_if(layout.parameters.begin(), layout.parameters.end(),
+                        [&](const PlacedParameter& other) {
+                          return other.spec.name == placed.spec.name && other.shard == placed.shard;
+                        })
+        ->offset;
   };
-  std::vector<std::vector<std::string>> placed_names(weights_.size());
-  for (const PlacedParameter& placed : layout_.parameters) {
-    const PlacedParameter* source = &placed;
-    if (placed.offset >= layout_.weight_elements) {
-      // Borrowed from this very stage.
-      source = &*std::find_if(
-          layout_.parameters.begin(), layout_.parameters.end(),
-          [&](const PlacedParameter& other) { return same_parameter(placed, other); });
+  std::int64_t last_index = -1;
+  for (const PlacedParameter& placed : layout.parameters) {
+    LayerParameters& layer = groups[static_cast<std::size_t>(placed.spec.layer - layers.begin)];
+    if (placed.index != last_index) {
+      layer.emplace_back();
+      last_index = placed.index;
     }
-    const std::size_t layer = local(placed.spec.layer);
-    if (placed_names[layer].empty() || placed_names[layer].back() != placed.spec.name) {
-      placed_names[layer].push_back(placed.spec.name);
-      weights_[layer].emplace_back();
-    }
-    weights_[layer].back().push_back(
-        weights.flat_slice(source->offset, placed.shape.count()).reshaped(placed.shape));
+    layer.back().push_back({.shape = placed.shape,
+                            .weight_offset = weight_offset(placed),
+                            .gradient_offset = placed.offset});
   }
+  return groups;
+}
+
+std::vector<ParameterViews> Stage::views_of(const LayerParameters& parameters,
+                                            const TensorView& arena,
+                                            std::int64_t ParameterSlice::*offset) {
+  std::vector<ParameterViews> views;
+  for (const std::vector<ParameterSlice>& slices : parameters) {
+    views.emplace_back();
+    for (const ParameterSlice& slice : slices) {
+      views.back().push_back(
+          arena.flat_slice(slice.*offset, slice.shape.count()).reshaped(slice.shape));
+    }
+  }
+  return views;
 }
 
 const Stage::ActivationSlot& Stage::slot_of(std::int64_t execution_index) const {
@@ -151,21 +173,24 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
                ? view
                : view.reshaped(local_shape(port, spec_.pass));
   };
-  return {.context = context_,
-          .shards = shards_,
-          .mode = mode,
-          .recompute = spec_.pass.recompute,
-          .lanes = lanes_,
-          .first_sample = microbatch.first_sample,
-          .input = read(sources.input),
-          .added = sources.added ? read(*sources.added) : ConstTensorView(),
-          .output = slot.outputs[local(layer)],
-          .saved = slot.saved[local(layer)],
-          .gradients = gradient_slots_.empty()
-                           ? std::span<const TensorView>()
-                           : gradients_of(microbatch.execution_index).layers[local(layer)].inner,
-          .workspace = workspace_[local(layer)],
-          .weights = weights_[local(layer)]};
+  return {
+      .context = context_,
+      .engine = engine_,
+      .shards = shards_,
+      .mode = mode,
+      .recompute = spec_.pass.recompute,
+      .lanes = lanes_,
+      .first_sample = microbatch.first_sample,
+      .input = read(sources.input),
+      .added = sources.added ? read(*sources.added) : ConstTensorView(),
+      .output = slot.outputs[local(layer)],
+      .saved = TensorSlots(slot.saved[local(layer)]),
+      .gradients =
+          gradient_slots_.empty()
+              ? TensorSlots()
+              : TensorSlots(gradients_of(microbatch.execution_index).layers[local(layer)].inner),
+      .workspace = TensorSlots(workspace_[local(layer)]),
+      .weights = weights_[local(layer)]};
 }
 
 std::vector<LayerPass> Stage::passes_of(std::int64_t layer, std::span<const Microbatch> concurrent,

@@ -121,18 +121,20 @@ std::vector<std::vector<TensorView>> Stage::allocate_workspace(const Model& mode
   return workspace;
 }
 
-/// The parts of all shards, those of the own, and the sums.
-std::vector<TensorView> Stage::allocate_loss(const Model& model, const StageSpec& spec,
-                                             ArenaAllocator& allocator) {
+Stage::LossWorkspace Stage::allocate_loss(const Model& model, const StageSpec& spec,
+                                          ArenaAllocator& allocator) {
   allocator.rewind();
   if (!holds_last(model, spec) || model.output().placement != Placement::kFeatures) {
     return {};
   }
   const std::int64_t rows = logit_rows(model, spec);
   const DType dtype = compute_dtype(spec.pass.dtype);
-  return {allocator.take(Shape{spec.pass.shards.count, rows, ops::kCrossEntropyParts}, dtype),
-          allocator.take(Shape{spec.pass.shards.own.count(), rows, ops::kCrossEntropyParts}, dtype),
-          allocator.take(Shape{rows}, dtype)};
+  const auto parts_of = [&](std::int64_t shards) {
+    return allocator.take(Shape{shards, rows, ops::kCrossEntropyParts}, dtype);
+  };
+  return {.all_shards = parts_of(spec.pass.shards.count),
+          .own_shards = parts_of(spec.pass.shards.own.count()),
+          .log_sums = allocator.take(Shape{rows}, dtype)};
 }
 
 /// An entry for every slot of every lane.
@@ -172,13 +174,13 @@ LayerTraffic Stage::lane_traffic(const Model& model, const StageSpec& spec, std:
 }
 
 std::vector<MemoryItem> Stage::memory(const Model& model, const StageSpec& spec) {
-  ArenaAllocator activations(nullptr);
-  ArenaAllocator recomputed(nullptr);
-  ArenaAllocator inputs(nullptr);
-  ArenaAllocator gradients(nullptr);
-  ArenaAllocator shared(nullptr);
-  ArenaAllocator workspace(nullptr);
-  ArenaAllocator losses(nullptr);
+  ArenaAllocator activations;
+  ArenaAllocator recomputed;
+  ArenaAllocator inputs;
+  ArenaAllocator gradients;
+  ArenaAllocator shared;
+  ArenaAllocator workspace;
+  ArenaAllocator losses;
   allocate_activations(model, spec, activations, recomputed);
   allocate_inputs(model, spec, inputs);
   allocate_gradients(model, spec, gradients, shared);
@@ -186,13 +188,15 @@ std::vector<MemoryItem> Stage::memory(const Model& model, const StageSpec& spec)
   allocate_loss(model, spec, workspace);
   allocate_losses(model, spec, losses);
   const std::int64_t lanes = spec.pass.concurrent_lanes;
-  return {{"activations", lanes * spec.slots.activations * activations.bytes()},
-          {"activations made again", lanes * recomputed.bytes()},
-          {"received activations", lanes * spec.slots.inputs * inputs.bytes()},
-          {"activation gradients", lanes * spec.slots.gradients * gradients.bytes()},
-          {"shared gradients", lanes * shared.bytes()},
-          {"workspace", workspace.bytes()},
-          {"losses of a step", losses.bytes()}};
+  return slot_list<Arena, MemoryItem>(
+      {{Arena::kActivations, {"activations", lanes * spec.slots.activations * activations.bytes()}},
+       {Arena::kRecomputed, {"recomputed activations", lanes * recomputed.bytes()}},
+       {Arena::kInputs, {"activation receive buffers", lanes * spec.slots.inputs * inputs.bytes()}},
+       {Arena::kGradients,
+        {"activation gradients", lanes * spec.slots.gradients * gradients.bytes()}},
+       {Arena::kShared, {"shared gradient buffers", lanes * shared.bytes()}},
+       {Arena::kWorkspace, {"workspace", workspace.bytes()}},
+       {Arena::kLosses, {"per-step losses", losses.bytes()}}});
 }
 
 }  // namespace strata::nn

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "strata/core/error.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
@@ -32,7 +33,7 @@ bool Stage::record_passes() {
 
 void Stage::progress() {
   if (!graph_cache_.is_recording()) {
-    shards_.progress();
+    engine_.progress();
   }
 }
 
@@ -133,17 +134,16 @@ void Stage::split_cross_entropy(const ConstTensorView& logits, const ConstTensor
   const auto first_id = [&](std::int64_t s) {
     return grid::even_part(vocabulary, shards_.shards(), s).begin;
   };
-  const TensorView& all = loss_workspace_[0];
-  const TensorView& mine = shards_.ranks() == 1 ? all : loss_workspace_[1];
-  const TensorView& log_sums = loss_workspace_[2];
+  const auto& [all_shards, own_shards, log_sums] = loss_workspace_;
+  const TensorView& made = shards_.ranks() == 1 ? all_shards : own_shards;
   const std::int64_t part = rows * ops::kCrossEntropyParts;
   for (std::int64_t s = own.begin; s < own.end; ++s) {
     ops::cross_entropy_parts(
         context_, block(logits, s), targets, first_id(s),
-        mine.flat_slice((s - own.begin) * part, part).reshaped({rows, ops::kCrossEntropyParts}));
+        made.flat_slice((s - own.begin) * part, part).reshaped({rows, ops::kCrossEntropyParts}));
   }
-  shards_.all_gather_parts(mine, all);
-  ops::combine_cross_entropy(context_, shards_.steps(), all, targets, vocabulary, valid_rows,
+  shards_.all_gather_parts(made, all_shards);
+  ops::combine_cross_entropy(context_, shards_.steps(), all_shards, targets, vocabulary, valid_rows,
                              log_sums, sums);
   for (std::int64_t s = own.begin; s < own.end && !gradient.empty(); ++s) {
     ops::cross_entropy_gradient(context_, block(logits, s), targets, first_id(s), log_sums,
@@ -160,15 +160,6 @@ void Stage::recompute(const LayerPass& pass, std::int64_t layer) {
                   [](const SavedSpec& spec) { return spec.keep == Keep::kRecomputed; })) {
     model_.layer(layer).recompute(pass);
   }
-}
-
-std::vector<GradientSink::Target> Stage::targets_of(std::span<const Microbatch> concurrent,
-                                                    GradientSink& sink) {
-  std::vector<GradientSink::Target> targets;
-  for (const Microbatch& microbatch : concurrent) {
-    targets.push_back(sink.target(microbatch.number));
-  }
-  return targets;
 }
 
 void Stage::add_gradients(const LayerPass& pass, const LayerGradients& gradients) {
@@ -188,19 +179,8 @@ void Stage::add_gradients(const LayerPass& pass, const LayerGradients& gradients
 
 void Stage::layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,
                                   const GradientSink::Target& target) {
-  std::vector<ParameterViews> gradients;
-  const std::string* name = nullptr;
-  for (const PlacedParameter& placed : layout_.parameters) {
-    if (placed.spec.layer != layer) {
-      continue;
-    }
-    if (name == nullptr || *name != placed.spec.name) {
-      gradients.emplace_back();
-      name = &placed.spec.name;
-    }
-    gradients.back().push_back(
-        target.gradients.flat_slice(placed.offset, placed.shape.count()).reshaped(placed.shape));
-  }
+  const std::vector<ParameterViews> gradients =
+      views_of(parameters_[local(layer)], target.gradients, &ParameterSlice::gradient_offset);
   if (!gradients.empty()) {
     model_.layer(layer).backward_weight(pass_of(layer, microbatch, Mode::kTraining),
                                         output_gradient(layer, microbatch.execution_index),
@@ -249,10 +229,12 @@ void Stage::backward_weight(std::span<const Microbatch> concurrent, GradientSink
 }
 
 void Stage::backward_to_sink(std::span<const Microbatch> concurrent, GradientSink& sink) {
-  const std::vector<GradientSink::Target> targets = targets_of(concurrent, sink);
   const bool fused = spec_.order == BackwardOrder::kFused;
+  std::vector<GradientSink::Target> targets;
   ops::GraphCache::Key key{static_cast<std::int64_t>(PassKind::kBackwardWeight)};
-  for (const GradientSink::Target& target : targets) {
+  for (const Microbatch& microbatch : concurrent) {
+    const GradientSink::Target& target =
+        targets.emplace_back(sink.begin_microbatch(microbatch.number));
     key.insert(key.end(), {reinterpret_cast<std::intptr_t>(target.gradients.raw()),
                            static_cast<std::int64_t>(target.accumulate)});
   }

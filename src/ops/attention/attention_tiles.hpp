@@ -8,8 +8,10 @@
 
 #include <omp.h>
 
+#include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/ops/attention.hpp"
+#include "strata/ops/context.hpp"
 
 #include "checks.hpp"
 #include "simd/math.hpp"

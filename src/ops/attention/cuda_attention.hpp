@@ -251,10 +251,7 @@ template <typename Function>
 void with_chunks(std::int64_t head_size, const Function& function) {
   constexpr std::int64_t kLargest = 128;
   if (head_size > kLargest) {
-    fail(ExitCode::kUsage,
-         "attention on a GPU has heads of at most {} elements, these have {}; use more heads, or "
-         "run.device = cpu",
-         kLargest, head_size);
+    refuse_head(kLargest, head_size);
   }
   if (head_size <= kWarp) {
     function(std::integral_constant<int, 1>());

@@ -9,6 +9,7 @@
 #include "checks.hpp"
 #include "cuda/aligned.hpp"
 #include "cuda/kernel.hpp"
+#include "cuda/resources.hpp"
 
 namespace strata::ops::cuda {
 namespace {

@@ -9,6 +9,7 @@
 #include "convolution/cudnn_convolution_plans.hpp"
 #include "cuda/aligned.hpp"
 #include "cuda/kernel.hpp"
+#include "cuda/resources.hpp"
 
 // For channels-last images cuDNN wants channels-last weights and results in the operands' dtype.
 // Each call reorders the weights, which are small compared with the images, and reorders the

@@ -5,7 +5,10 @@
 #include <vector>
 
 #include "strata/core/tensor.hpp"
-#include "strata/ops/context.hpp"
+
+namespace strata::ops {
+class Context;
+}  // namespace strata::ops
 
 // Included by .cu files alone.
 namespace strata::ops::cuda {

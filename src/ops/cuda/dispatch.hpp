@@ -1,8 +1,8 @@
 #pragma once
 
-#include "strata/ops/context.hpp"
-
 namespace strata::ops {
+
+class Context;
 
 /// Whether this build has operations on GPUs. A build without them defines no function of cuda::.
 #ifdef STRATA_HAVE_CUDA
@@ -11,12 +11,14 @@ inline constexpr bool kHasCuda = true;
 inline constexpr bool kHasCuda = false;
 #endif
 
+[[nodiscard]] bool on_gpu(const Context& context);
+
 /// Enqueues kOperation, a function of cuda::, where the context's device is a GPU. Returns whether
 /// it did.
 template <auto kOperation, typename... Arguments>
 [[nodiscard]] bool run_on_gpu(Context& context, const Arguments&... arguments) {
   if constexpr (kHasCuda) {
-    if (context.device().kind() == device::DeviceKind::kCuda) {
+    if (on_gpu(context)) {
       kOperation(context, arguments...);
       return true;
     }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -9,12 +8,10 @@
 #include <cuda_runtime.h>
 
 #include "strata/core/dtype.hpp"
-#include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/device/failure.hpp"
-#include "strata/ops/context.hpp"
 
-#include "cuda/resources.hpp"
+#include "cuda/launch_context.hpp"
 
 // Common to all kernels: launches, types and arithmetic. Included by .cu files alone, which are
 // compiled without contraction: only fused() is an FMA.
@@ -48,7 +45,7 @@ void with_device_type(DType dtype, const Function& function) {
     case DType::kBfloat16:
       return function(__nv_bfloat16{});
     default:
-      require(false, "a floating-point tensor was expected, this one is {}", name_of(dtype));
+      refuse_dtype(dtype);
   }
 }
 
@@ -68,8 +65,9 @@ inline void check(cudaError_t status, const char* what) {
 
 /// The context's stream. Makes its GPU the calling thread's current device.
 inline cudaStream_t stream_of(Context& context) {
-  check(cudaSetDevice(static_cast<int>(context.device().index())), "choosing the device");
-  return static_cast<cudaStream_t>(context.stream().raw());
+  const Queue queue = queue_of(context);
+  check(cudaSetDevice(queue.device), "choosing the device");
+  return static_cast<cudaStream_t>(queue.stream);
 }
 
 /// Launch configuration: blocks, threads of a block and dynamic shared memory.
@@ -87,8 +85,7 @@ void launch(Context& context, const char* name, const Grid& grid, void (*kernel)
   if (grid.blocks == 0) {
     return;
   }
-  require(grid.blocks > 0 && grid.blocks <= std::numeric_limits<std::int32_t>::max(),
-          "{} on {} blocks", name, grid.blocks);
+  require_blocks(name, grid.blocks);
   const cudaStream_t stream = stream_of(context);
   constexpr std::int64_t kAlwaysGiven = 48 * 1024;
   if (grid.shared_bytes > kAlwaysGiven) {
@@ -119,7 +116,7 @@ template <typename T>
 T* scratch_of(Context& context, std::int64_t count) {
   stream_of(context);
   return reinterpret_cast<T*>(
-      context.cuda_resources().scratch(count * static_cast<std::int64_t>(sizeof(T))));
+      scratch_bytes_of(context, count * static_cast<std::int64_t>(sizeof(T))));
 }
 
 /// Converts a stored element to its compute type.

@@ -3,7 +3,6 @@
 #include "strata/ops/activation.hpp"
 #include "strata/ops/attention.hpp"
 #include "strata/ops/batch_norm.hpp"
-#include "strata/ops/context.hpp"
 #include "strata/ops/convert.hpp"
 #include "strata/ops/convolution.hpp"
 #include "strata/ops/dropout.hpp"

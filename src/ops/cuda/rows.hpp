@@ -2,8 +2,6 @@
 
 #include <cstdint>
 
-#include "strata/core/error.hpp"
-
 #include "cuda/chunks.hpp"
 #include "cuda/kernel.hpp"
 
@@ -130,7 +128,7 @@ __global__ void __launch_bounds__(kRowBlock<kSize>, 1)
 template <typename Function>
 void for_each_row(Context& context, const char* name, std::int64_t rows, std::int64_t columns,
                   const Function& function, std::int64_t warp_row = kWarpRow) {
-  require(columns <= kLongestRow, "{} of rows of {} elements", name, columns);
+  require_rows(name, columns, kLongestRow);
   if (columns <= warp_row) {
     constexpr std::int64_t kRows = kThreads / kWarp;
     launch(context, name, {(rows + kRows - 1) / kRows, kThreads, 0}, row_kernel<kWarp, Function>,

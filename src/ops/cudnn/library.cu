@@ -3,6 +3,7 @@
 #include "strata/device/failure.hpp"
 
 #include "cuda/kernel.hpp"
+#include "cuda/resources.hpp"
 #include "cudnn/library.hpp"
 
 namespace strata::ops::cuda {

@@ -4,6 +4,7 @@
 #include "cuda/chunks.hpp"
 #include "cuda/map.hpp"
 #include "cuda/ops.hpp"
+#include "cuda/resources.hpp"
 #include "elementwise/dropout_threshold.hpp"
 
 namespace strata::ops::cuda {

@@ -1,3 +1,4 @@
+#include "strata/core/error.hpp"
 #include "strata/ops/embedding.hpp"
 
 #include "checks.hpp"
@@ -154,7 +155,7 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
                         std::int64_t first_id, const TensorView& dtable, Accumulate accumulate) {
   const auto [rows, columns] = rows_of(dy.shape());
   const std::int64_t table_rows = dtable.shape()[0];
-  require(columns <= kLongestRow, "a table's rows of {} elements", columns);
+  require_rows("embedding_backward", columns, kLongestRow);
   require(rows < (std::int64_t{1} << kRowBits) && table_rows < (std::int64_t{1} << kRowBits),
           "the gradient of a table of {} rows from {} rows", table_rows, rows);
   Key* const sorted = scratch_of<Key>(context, 2 * rows);

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "strata/core/error.hpp"
 #include "strata/ops/loss.hpp"
 
 #include "checks.hpp"
@@ -102,7 +101,7 @@ inline constexpr int kLongRowThreads = sizeof(T) == sizeof(double) ? 512 : 1024;
 template <typename T, typename Function>
 void for_each_logit_row(Context& context, const char* name, const Rows& shape,
                         const Function& function) {
-  require(shape.columns <= kLongestRow, "{} of rows of {} elements", name, shape.columns);
+  require_rows(name, shape.columns, kLongestRow);
   if (shape.columns * static_cast<std::int64_t>(sizeof(T)) <= kLongRowBytes) {
     for_each_row(context, name, shape.rows, shape.columns, function);
   } else {

@@ -104,7 +104,7 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
   auto* const losses = reinterpret_cast<RowLoss*>(memory);
   auto* const totals = reinterpret_cast<double*>(memory + of_rows);
   const std::int64_t* const target = targets.device<std::int64_t>();
-  const ReductionStep* const additions = context.cuda_resources().additions(steps);
+  const ReductionStep* const additions = additions_of(context, steps);
   with_floating(parts.dtype(), [&]<typename C>(C) {
     launch(context, "combine_cross_entropy", grid_of(rows), combine_kernel<C>, shards, rows,
            static_cast<std::int64_t>(steps.size()), additions, parts.device<C>(), target,

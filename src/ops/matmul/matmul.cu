@@ -5,6 +5,7 @@
 #include "cuda/bias.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
+#include "cuda/resources.hpp"
 #include "matmul/cublaslt_products.hpp"
 
 namespace strata::ops::cuda {

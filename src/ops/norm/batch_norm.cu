@@ -224,7 +224,7 @@ struct PartMeans {
       : parts(part_count),
         columns(column_count),
         step_count(static_cast<std::int64_t>(additions.size())) {
-    steps = context.cuda_resources().additions(additions);
+    steps = additions_of(context, additions);
     values = scratch_of<C>(context, parts * columns);
   }
 

@@ -186,7 +186,7 @@ void fold(Context& context, std::span<const TensorView> parts,
 
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
                            const TensorView& out) {
-  require(block_elements <= kLongestRow, "blocks of {} elements", block_elements);
+  require_rows("sum_of_squares_blocks", block_elements, kLongestRow);
   const std::int64_t blocks = out.count();
   with_floating(x.dtype(), [&]<typename T>(T) {
     // The same number of threads for short and long blocks: the order is a function of the block's

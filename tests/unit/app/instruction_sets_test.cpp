@@ -1,4 +1,4 @@
-#include "instruction_sets.hpp"
+#include "environment/instruction_sets.hpp"
 
 #include <string>
 #include <vector>

@@ -185,9 +185,10 @@ void groups_follow_the_grid(Communicator& world, Findings& findings) {
       continue;
     }
     const grid::Grid grid{.data = data, .pipeline = world.size() / data};
-    const Groups groups = make_groups(world, grid);
+    ProgressEngine engine;
+    const Groups groups = make_groups(world, engine, grid);
     findings.require_that(groups.coordinates == grid.coordinates_of(world.rank()),
-                          "place on the grid");
+                          "coordinates on the grid");
     findings.require_equal(groups.data->rank(), groups.coordinates.data, "rank in the data group");
     findings.require_equal(groups.pipeline->rank(), groups.coordinates.pipeline, "pipeline rank");
     findings.require_equal(groups.tensor->size(), 1, "size of the tensor group");
@@ -301,18 +302,18 @@ void unequal_plans_are_named(Communicator& world, Findings& findings) {
   findings.require_that(text.find(expected) == 0, text);
 }
 
-void patience_ends_a_wait_in_vain(Communicator& world, Findings& findings) {
+void a_wait_times_out(Communicator& world, Findings& findings) {
   if (world.size() == 1) {
     return;
   }
-  constexpr double kPatienceSeconds = 0.3;
+  constexpr double kTimeoutSeconds = 0.3;
   const std::int64_t last = world.size() - 1;
   const Values sent{42};
   Values received{0};
   Request receive;
   if (world.rank() == last) {
     const Timeout usual = world.timeout();
-    world.set_timeout({.seconds = kPatienceSeconds});
+    world.set_timeout({.seconds = kTimeoutSeconds});
     receive = world.receive(writable(received), 0, Tag::kGradient);
     world.set_timeout(usual);
     const double begin = seconds();
@@ -320,14 +321,14 @@ void patience_ends_a_wait_in_vain(Communicator& world, Findings& findings) {
     try {
       receive.wait();
     } catch (const Error& error) {
-      findings.require_that(error.code() == ExitCode::kPeer, "exit code of a wait in vain");
+      findings.require_that(error.code() == ExitCode::kPeer, "exit code of a timeout");
       text = error.what();
     }
     const double waited = seconds() - begin;
-    findings.require_that(waited >= kPatienceSeconds && waited < kPatienceSeconds + 5.0,
-                          fmt::format("gave up after {} s", waited));
+    findings.require_that(waited >= kTimeoutSeconds && waited < kTimeoutSeconds + 5.0,
+                          fmt::format("timed out after {} s", waited));
     findings.require_that(
-        text.find(fmt::format("receive from rank 0 of the world (as its rank {}): gradient",
+        text.find(fmt::format("receive from rank 0 of the world (this rank is {} there): gradient",
                               last)) != std::string::npos,
         text);
   }
@@ -355,7 +356,7 @@ const std::vector<CommCase>& comm_cases() {
       {"sums_have_the_same_bits_on_every_number_of_ranks",
        sums_have_the_same_bits_on_every_number_of_ranks},
       {"the_library_sums", the_library_sums},
-      {"patience_ends_a_wait_in_vain", patience_ends_a_wait_in_vain}};
+      {"a_wait_times_out", a_wait_times_out}};
   return kCases;
 }
 

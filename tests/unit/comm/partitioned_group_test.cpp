@@ -14,7 +14,7 @@ namespace {
 
 TEST(PartitionedGroup, CountsMessagesWithoutWhatIsComputedMeanwhile) {
   SlowGroup slow(0.02);
-  PartitionedGroup group(slow, 2);
+  PartitionedGroup group(slow, slow, 2);
   std::vector<float> mine(1);
   std::vector<float> all(2);
   const double begin = now_seconds();

@@ -98,7 +98,8 @@ void for_each_group(const Body& body) {
         for (const std::int64_t rows : {12, 7, 3}) {
           SCOPED_TRACE(
               fmt::format("rank {} of {}, {} shards, {} rows", world.rank(), ranks, shards, rows));
-          ShardGroup group(world, shards, Summation::kInvariant);
+          const ProgressEngine engine;
+          ShardGroup group(world, engine, shards, Summation::kInvariant);
           body(group, rows);
         }
       });
@@ -108,7 +109,8 @@ void for_each_group(const Body& body) {
 
 TEST(ShardGroup, DealsShardsAndRowsInOrder) {
   run_in_process_ranks(4, [](Communicator& world) {
-    const ShardGroup group(world, 8, Summation::kInvariant);
+    const ProgressEngine engine;
+    const ShardGroup group(world, engine, 8, Summation::kInvariant);
     EXPECT_EQ(group.shards(), 8);
     EXPECT_EQ(group.ranks(), 4);
     EXPECT_EQ(group.own(), (grid::Range{2 * world.rank(), 2 * world.rank() + 2}));
@@ -215,7 +217,8 @@ TEST(ShardGroup, LetsTheLibraryAddInFastMode) {
     run_in_process_ranks(ranks, [&](Communicator& world) {
       constexpr std::int64_t kRows = 7;
       ops::Context context(1);
-      ShardGroup group(world, ranks, Summation::kLibrary);
+      const ProgressEngine engine;
+      ShardGroup group(world, engine, ranks, Summation::kLibrary);
       Memory<double> memory(group, kRows);
       make_partial_sums(context, group, memory);
       group.all_reduce(context, memory.accumulators(), memory.received());
@@ -230,14 +233,15 @@ TEST(ShardGroup, LetsTheLibraryAddInFastMode) {
     });
   }
   run_in_process_ranks(2, [](Communicator& world) {
-    EXPECT_THROW(ShardGroup(world, 4, Summation::kLibrary), std::logic_error);
+    EXPECT_THROW(ShardGroup(world, ProgressEngine(), 4, Summation::kLibrary), std::logic_error);
   });
 }
 
 TEST(ShardGroup, CountsTheSecondsOfItsMessages) {
   run_in_process_ranks(2, [](Communicator& world) {
     ops::Context context(1);
-    ShardGroup group(world, 4, Summation::kInvariant);
+    const ProgressEngine engine;
+    ShardGroup group(world, engine, 4, Summation::kInvariant);
     Memory<float> memory(group, 12);
     make_partial_sums(context, group, memory);
     EXPECT_EQ(group.exposed_seconds(), 0.0);
@@ -250,7 +254,7 @@ TEST(ShardGroup, CountsTheSecondsOfItsMessages) {
 
 TEST(ShardGroup, RefusesShardsThatItsRanksDoNotDivide) {
   run_in_process_ranks(2, [](Communicator& world) {
-    EXPECT_THROW(ShardGroup(world, 3, Summation::kInvariant), std::logic_error);
+    EXPECT_THROW(ShardGroup(world, ProgressEngine(), 3, Summation::kInvariant), std::logic_error);
   });
 }
 

@@ -7,14 +7,14 @@
 #include <string>
 #include <thread>
 
-#include "strata/comm/communicator.hpp"
+#include "strata/comm/progress_engine.hpp"
 #include "strata/core/clock.hpp"
 
 namespace strata::comm::test {
 
-/// The first of two ranks, whose gathers take their time: some for computing, then some for the
-/// message. It says how long both took. What it gathers means nothing.
-class SlowGroup : public Communicator {
+/// The first of two ranks, and the engine of its transport. A gather first waits for computation,
+/// then for the message; both times are measured. It gathers no data.
+class SlowGroup : public Communicator, public ProgressEngine {
  public:
   explicit SlowGroup(double computing) : Communicator(0, 2, "slow group"), computing_(computing) {}
 
@@ -35,7 +35,7 @@ class SlowGroup : public Communicator {
   }
 
  private:
-  /// Sleeps for so many seconds. Returns: how many it came to.
+  /// Sleeps for so many seconds. Returns: the measured seconds.
   static double slept(double seconds) {
     const double begin = now_seconds();
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));

@@ -23,8 +23,9 @@ TEST(CudaStaged, WaitsForTheGpuAreComputingAndThoseForMessagesAreNot) {
   device::Stream stream(device);
   auto host = std::make_unique<SlowGroup>(0.0);
   const SlowGroup& slow = *host;
-  const std::unique_ptr<Communicator> group = staged(std::move(host), stream);
-  PartitionedGroup parts(*group, 2);
+  ProgressEngine host_engine;
+  const DeviceWorld world = staged(std::move(host), host_engine, stream);
+  PartitionedGroup parts(*world.ranks, *world.engine, 2);
   constexpr std::int64_t kBytes = std::int64_t{16} << 20;
   const device::Buffer from(device, kBytes);
   const device::Buffer to(device, kBytes);
@@ -32,7 +33,7 @@ TEST(CudaStaged, WaitsForTheGpuAreComputingAndThoseForMessagesAreNot) {
   parts.all_gather_parts(from.view(0, {8}, DType::kUint8), to.view(0, {16}, DType::kUint8));
   stream.synchronize();
   parts.reset_clock();
-  const double computed = group->computing_seconds();
+  const double computed = world.engine->computing_seconds();
   const double sent = slow.message_seconds();
 
   for (int i = 0; i < 20; ++i) {
@@ -42,7 +43,7 @@ TEST(CudaStaged, WaitsForTheGpuAreComputingAndThoseForMessagesAreNot) {
   const double begin = now_seconds();
   parts.all_gather_parts(from.view(0, {8}, DType::kUint8), to.view(0, {16}, DType::kUint8));
   const double seconds = now_seconds() - begin;
-  const double computing = group->computing_seconds() - computed;
+  const double computing = world.engine->computing_seconds() - computed;
   const double message = slow.message_seconds() - sent;
   EXPECT_GT(computing, 0.0);
   EXPECT_LE(computing, seconds - message);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -278,6 +279,19 @@ TEST(GpuInfo, VersionsAreWrittenAsPeopleDo) {
   EXPECT_EQ(cuda_version_text(13000), "13.0");
   EXPECT_EQ(cuda_version_text(12040), "12.4");
   EXPECT_EQ(cuda_version_text(0), "none");
+}
+
+TEST(GpuInfo, PublishedPeaksAreFoundByName) {
+  const auto bfloat16_of = [](const char* name) {
+    const std::optional<PeakFlops> peak = published_peak({.name = name});
+    return peak ? peak->bfloat16 : 0.0;
+  };
+  EXPECT_EQ(bfloat16_of("NVIDIA A100-SXM4-80GB"), 312e12);
+  EXPECT_EQ(bfloat16_of("NVIDIA H100 80GB HBM3"), 989.5e12);
+  EXPECT_EQ(bfloat16_of("NVIDIA H100 PCIe"), 756e12);
+  EXPECT_EQ(bfloat16_of("NVIDIA H200"), 989.5e12);
+  EXPECT_EQ(bfloat16_of("NVIDIA H200 NVL"), 0.0);
+  EXPECT_EQ(bfloat16_of("NVIDIA L40S"), 0.0);
 }
 
 TEST(GpuInfo, IsEmptyWithoutAGpu) {

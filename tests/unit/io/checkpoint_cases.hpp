@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
 #include "strata/core/shape.hpp"

@@ -139,7 +139,7 @@ TEST(StageMemory, OfASublayerIsWhatItsTensorsTake) {
     spec.pass.recompute = recompute;
     return bytes_of(model, spec, "activations");
   };
-  const auto again = [&] { return bytes_of(model, spec, "activations made again"); };
+  const auto again = [&] { return bytes_of(model, spec, "recomputed activations"); };
   // Of both sublayers the output, statistics and the normalised rows; then attention's mask,
   // result, qkv and sums, and the MLP's result and two products.
   EXPECT_EQ(activations(Recompute::kNone),

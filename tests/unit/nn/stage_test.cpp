@@ -258,24 +258,24 @@ TEST(Stage, MemoryIsWhatTheTensorsTake) {
     return std::int64_t{0};
   };
   EXPECT_EQ(bytes_of(spec, "activations"), 3 * activations);
-  EXPECT_EQ(bytes_of(spec, "activations made again"), 0);
-  EXPECT_EQ(bytes_of(spec, "received activations"), 2 * line(m * 9 * 4));
+  EXPECT_EQ(bytes_of(spec, "recomputed activations"), 0);
+  EXPECT_EQ(bytes_of(spec, "activation receive buffers"), 2 * line(m * 9 * 4));
   EXPECT_EQ(bytes_of(spec, "activation gradients"), 2 * gradients);
-  EXPECT_EQ(bytes_of(spec, "shared gradients"), 0);
+  EXPECT_EQ(bytes_of(spec, "shared gradient buffers"), 0);
   // Fused, only what crosses the stage's ends has a place for each slot.
   spec.order = BackwardOrder::kFused;
   EXPECT_EQ(bytes_of(spec, "activation gradients"), 2 * (line(m * 9 * 4) + line(m * 5 * 4)));
-  EXPECT_EQ(bytes_of(spec, "shared gradients"), 2 * line(m * 9 * 4));
+  EXPECT_EQ(bytes_of(spec, "shared gradient buffers"), 2 * line(m * 9 * 4));
   // Views take no memory of their own; nothing leads gradients back beyond the first stage.
   const StageSpec first = spec_of<double>({0, 2}, m);
   EXPECT_EQ(bytes_of(first, "activations"), line(m * 9 * 8));
   EXPECT_EQ(bytes_of(first, "activation gradients"), line(m * 9 * 8));
   // Losses are the last stage's, for every slot of every lane.
-  EXPECT_EQ(bytes_of(first, "losses of a step"), 0);
+  EXPECT_EQ(bytes_of(first, "per-step losses"), 0);
   StageSpec last = spec_of<float>({5, 7}, m);
   last.slots.losses = 5;
   last.pass.concurrent_lanes = 3;
-  EXPECT_EQ(bytes_of(last, "losses of a step"), line(15 * 8 * ops::kLossElements));
+  EXPECT_EQ(bytes_of(last, "per-step losses"), line(15 * 8 * ops::kLossElements));
 }
 
 TEST(Stage, TellsTheLossesOfAStepInOrderOfTheirNumbers) {
@@ -348,10 +348,11 @@ TEST(Stage, SlotsLieApartAndComeRound) {
 TEST(Stage, RefusesWeightsOfAnotherSizeOrDtypeAndOtherShards) {
   const Model model = small_model();
   ops::Context context(1);
+  comm::ProgressEngine engine;
   comm::ShardGroup alone(1);
   const StageSpec spec = spec_of<float>({0, 2}, kMicrobatch);
   const auto make = [&](comm::ShardGroup& shards, const TensorView& weights) {
-    const Stage stage(context, shards, model, spec, weights);
+    const Stage stage(context, engine, shards, model, spec, weights);
   };
   std::vector<float> few(1024);
   std::vector<float> weights(2048);

@@ -55,7 +55,9 @@ void on_ranks(const Model& model, const StageSpec& spec, const Samples& samples,
               const Check& check) {
   std::mutex mutex;
   comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
-    StageBench<T> bench(model, spec, comm::ShardGroup(world, kShards, comm::Summation::kInvariant));
+    const comm::ProgressEngine engine;
+    StageBench<T> bench(model, spec,
+                        comm::ShardGroup(world, engine, kShards, comm::Summation::kInvariant));
     const Trained found = train(model, bench, samples);
     const std::scoped_lock lock(mutex);
     check(found);

@@ -45,11 +45,12 @@ void expect_traffic(const Case& c, Placement rows, std::int64_t shards, std::int
     SCOPED_TRACE(fmt::format("rank {} of {}, {} shards, rows {}, {}", world.rank(), ranks, shards,
                              name_of(rows), name_of(kDTypeOf<T>)));
     CountingCommunicator counting(world);
+    const comm::ProgressEngine engine;
     StageSpec spec = spec_of<T>({0, model.layer_count()}, kMicrobatch);
     spec.pass.recompute = c.recompute;
     spec.order = BackwardOrder::kFused;
     StageBench<T> bench(model, spec,
-                        comm::ShardGroup(counting, shards, comm::Summation::kInvariant));
+                        comm::ShardGroup(counting, engine, shards, comm::Summation::kInvariant));
     train(model, bench, samples);
     const LayerTraffic planned = Stage::traffic(model, bench.spec());
     EXPECT_EQ(counting.sent().messages, planned.messages);
@@ -121,7 +122,8 @@ void expect_lane_traffic(const std::vector<std::string>& layers, std::int64_t be
     SCOPED_TRACE(fmt::format("{} lanes, rank {} of {}, {}", lanes, world.rank(), ranks,
                              name_of(kDTypeOf<T>)));
     CountingCommunicator counting(world);
-    comm::PartitionedGroup group(counting, lanes);
+    const comm::ProgressEngine engine;
+    comm::PartitionedGroup group(counting, engine, lanes);
     StageSpec spec = spec_of<T>({begin, model.layer_count()}, kMicrobatch);
     spec.pass.concurrent_lanes = group.own().count();
     StageBench<T> bench(model, spec, comm::ShardGroup(1), &group);

@@ -85,7 +85,7 @@ void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
   std::vector<nn::GradientSink::Target> targets;
   std::vector<std::vector<float>> gradients;
   for (const std::int64_t m : together) {
-    targets.push_back(reducer.target(m));
+    targets.push_back(reducer.begin_microbatch(m));
     gradients.push_back(gradient_of_rank(layout, lanes, m));
   }
   const std::int64_t layers = layout.parameters.back().spec.layer + 1;

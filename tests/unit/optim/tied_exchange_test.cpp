@@ -76,10 +76,10 @@ struct Rank {
   std::vector<float> gradients;
 
   Rank(const grid::Grid& grid, const grid::Coordinates& coordinates, const nn::Shards& shards)
-      : layout(nn::layout_of(tied_model(), layers_of(place.pipeline, grid.pipeline), shards)),
+      : layout(nn::layout_of(tied_model(), layers_of(coordinates.pipeline, grid.pipeline), shards)),
         plan(layout, grid.data, kBucket),
         weights(static_cast<std::size_t>(layout.weight_elements), 0.0F),
-        gradients(reduced_gradients(layout, plan, place.data)) {
+        gradients(reduced_gradients(layout, plan, coordinates.data)) {
     for (const nn::PlacedParameter& placed : layout.parameters) {
       if (placed.offset < layout.weight_elements) {
         const std::vector<float> numbers = numbers_of(placed, kWeights);
@@ -140,7 +140,8 @@ std::int64_t stepped_slices(const grid::Grid& grid, const nn::Shards& shards) {
   std::mutex mutex;
   std::int64_t slices = 0;
   comm::run_in_process_ranks(grid.ranks(), [&](comm::Communicator& world) {
-    const comm::Groups groups = comm::make_groups(world, grid);
+    comm::ProgressEngine engine;
+    const comm::Groups groups = comm::make_groups(world, engine, grid);
     Rank rank(grid, groups.coordinates, shards);
     rank.step(groups);
     const std::lock_guard lock(mutex);
@@ -172,7 +173,8 @@ TEST(TiedExchange, AddsBorrowedGradientsToTheOwnSlicesOfLentOnesOnly) {
   for (const std::int64_t stages : {1, 2}) {
     const grid::Grid grid{.data = 2, .pipeline = stages};
     comm::run_in_process_ranks(grid.ranks(), [&](comm::Communicator& world) {
-      const comm::Groups groups = comm::make_groups(world, grid);
+      comm::ProgressEngine engine;
+      const comm::Groups groups = comm::make_groups(world, engine, grid);
       Rank rank(grid, groups.coordinates, {});
       const std::vector<float> before = rank.gradients;
       ops::Context context(1);

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "strata/core/text.hpp"
+
 namespace strata::pipeline {
 namespace {
 

@@ -61,6 +61,7 @@ TEST(Prepare, PlansWithoutAJob) {
   EXPECT_EQ(plan.config.numerics.lanes, 1);
   EXPECT_EQ(plan.config.numerics.shards, 2);
   EXPECT_EQ(plan.config.parallel.data, 1);
+  EXPECT_EQ(plan.config.model.loss, LossChoice::kCrossEntropy);
   EXPECT_EQ(plan.microbatches, 4);
   EXPECT_EQ(plan.targets_per_sample, kContext);
   EXPECT_TRUE(is_language_model(plan));
@@ -343,12 +344,13 @@ TEST(RankPlan, HasTheShardsAndTheOrderOfItsPlace) {
   const Plan plan = prepare(config, 4, tokens(), {});
   for (std::int64_t rank = 0; rank < 4; ++rank) {
     const RankPlan found = rank_plan(plan, rank);
-    EXPECT_EQ(found.place, plan.grid.coordinates_of(rank));
+    EXPECT_EQ(found.coordinates, plan.grid.coordinates_of(rank));
     EXPECT_EQ(found.stage.pass.shards.count, 4);
     EXPECT_EQ(found.stage.pass.shards.own,
-              (grid::Range{2 * found.place.tensor, 2 * found.place.tensor + 2}));
+              (grid::Range{2 * found.coordinates.tensor, 2 * found.coordinates.tensor + 2}));
     EXPECT_EQ(found.stage.order, nn::BackwardOrder::kSplit);
-    EXPECT_EQ(found.parts, found.place.pipeline == 0 ? io::Parts::kInputs : io::Parts::kTargets);
+    EXPECT_EQ(found.parts,
+              found.coordinates.pipeline == 0 ? io::Parts::kInputs : io::Parts::kTargets);
   }
   EXPECT_EQ(rank_plan(prepare(gpt(), 1, tokens(), {}), 0).stage.order, nn::BackwardOrder::kFused);
   config.train.recompute = nn::Recompute::kSelective;

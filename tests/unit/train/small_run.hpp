@@ -84,7 +84,8 @@ inline io::Dataset open_data(const plan::RunConfig& config, const std::string& m
 
 /// Trains on one rank of a world as the train command does on a process, into run.dir; goes on from
 /// what that directory holds where run.resume says so. Returns: the last step.
-inline std::int64_t train_in(comm::Communicator& world, const plan::RunConfig& config) {
+inline std::int64_t train_in(comm::Communicator& world, comm::ProgressEngine& engine,
+                             const plan::RunConfig& config) {
   Log log(Log::Output::kSilent);
   const io::Dataset train_data = open_data(config, config.data.train);
   const io::Dataset test_data = open_data(config, config.data.test);
@@ -96,7 +97,7 @@ inline std::int64_t train_in(comm::Communicator& world, const plan::RunConfig& c
                                   checkpoint ? virtual_grid_of(*checkpoint) : plan::VirtualGrid());
   comm::check_same_plan(world, plan_items(plan, "the same"));
   ops::Context context(1);
-  comm::Groups groups = comm::make_groups(world, plan.grid);
+  comm::Groups groups = comm::make_groups(world, engine, plan.grid);
   const auto run = train({.plan = plan,
                           .groups = groups,
                           .context = context,
@@ -117,7 +118,8 @@ inline RunResult run_on(plan::RunConfig config, const grid::Grid& grid) {
   std::filesystem::create_directories(checkpoint_root(config));
   std::int64_t last_step = 0;
   comm::run_in_process_ranks(grid.ranks(), [&](comm::Communicator& world) {
-    const std::int64_t step = train_in(world, config);
+    comm::ProgressEngine engine;
+    const std::int64_t step = train_in(world, engine, config);
     if (world.rank() == 0) {
       last_step = step;
     }

@@ -59,32 +59,46 @@ TEST(StepTimes, NothingIsMovedWhereThereIsNothingToMove) {
   EXPECT_DOUBLE_EQ(times.bubble, 0.5);
 }
 
-/// What a throttle() and a drain() take at least, and what of a drain() the stream stood still for.
-constexpr double kPaceSeconds = 0.002;
-constexpr double kSettleSeconds = 0.02;
+/// The least duration of a throttle() and of a drain(), and the stalls that a drain() measures.
+constexpr double kThrottleSeconds = 0.002;
+constexpr double kDrainSeconds = 0.02;
 constexpr comm::DeviceWaits kWaits{.stage_seconds = 0.012, .group_seconds = 0.006};
 
-/// What the groups of a rank share, as those of NCCL do.
-struct Engine {
-  comm::DeviceWaits waited;
-  /// What take_device_waits() gave, call by call, in multiples of a drain().
-  std::vector<std::int64_t> taken;
-  /// What throttle() and drain() took since the call before, call by call.
-  std::vector<double> waited_on_host;
-  double waiting_seconds = 0.0;
+/// An engine whose compute stream stalls before each drain().
+class StallingEngine final : public comm::ProgressEngine {
+ public:
+  void drain() override {
+    wait(kDrainSeconds);
+    waits_.stage_seconds += kWaits.stage_seconds;
+    waits_.group_seconds += kWaits.group_seconds;
+  }
+  void throttle() override { wait(kThrottleSeconds); }
+  comm::DeviceWaits take_device_waits() override {
+    waited_on_host.push_back(std::exchange(waiting_seconds_, 0.0));
+    taken.push_back(std::llround(waits_.stage_seconds / kWaits.stage_seconds));
+    return std::exchange(waits_, {});
+  }
 
+  /// What each take_device_waits() returned, in multiples of a drain().
+  std::vector<std::int64_t> taken;
+  /// The seconds of throttle() and drain() before each take_device_waits() and after the last.
+  std::vector<double> waited_on_host;
+
+ private:
   void wait(double seconds) {
     const double begin = now_seconds();
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-    waiting_seconds += now_seconds() - begin;
+    waiting_seconds_ += now_seconds() - begin;
   }
+
+  comm::DeviceWaits waits_;
+  double waiting_seconds_ = 0.0;
 };
 
-/// The only rank of its groups, whose compute stream stands still before each drain().
-class StandingStill final : public comm::Communicator {
+/// The only rank of its groups.
+class LoneRank final : public comm::Communicator {
  public:
-  StandingStill(Engine& engine, std::string name)
-      : Communicator(0, 1, std::move(name)), engine_(engine) {}
+  explicit LoneRank(std::string name) : Communicator(0, 1, std::move(name)) {}
 
   void barrier() override {}
   void broadcast(TensorView /*payload*/, std::int64_t /*root*/) override {}
@@ -94,18 +108,7 @@ class StandingStill final : public comm::Communicator {
   void all_reduce(TensorView /*sum*/) override {}
   std::unique_ptr<Communicator> subgroup(std::span<const std::int64_t> /*members*/,
                                          std::string name) override {
-    return std::make_unique<StandingStill>(engine_, std::move(name));
-  }
-  void drain() override {
-    engine_.wait(kSettleSeconds);
-    engine_.waited.stage_seconds += kWaits.stage_seconds;
-    engine_.waited.group_seconds += kWaits.group_seconds;
-  }
-  void throttle() override { engine_.wait(kPaceSeconds); }
-  comm::DeviceWaits take_device_waits() override {
-    engine_.waited_on_host.push_back(std::exchange(engine_.waiting_seconds, 0.0));
-    engine_.taken.push_back(std::llround(engine_.waited.stage_seconds / kWaits.stage_seconds));
-    return std::exchange(engine_.waited, {});
+    return std::make_unique<LoneRank>(std::move(name));
   }
 
  private:
@@ -123,8 +126,6 @@ class StandingStill final : public comm::Communicator {
       TensorView /*tensor*/, std::span<const grid::Range> /*slices*/) override {
     return nullptr;
   }
-
-  Engine& engine_;
 };
 
 class DeviceWaits : public testing::Test, protected RunsInADirectory {
@@ -142,13 +143,13 @@ class DeviceWaits : public testing::Test, protected RunsInADirectory {
     base_.checkpoint.every = 1;
   }
 
-  Engine engine_;
+  StallingEngine engine_;
 };
 
 TEST_F(DeviceWaits, OfAStepAreItsOwnAndOfCheckpointsAndEvaluationsNoSteps) {
-  StandingStill world(engine_, "world");
+  LoneRank world("world");
   std::filesystem::create_directories(checkpoint_root(base_));
-  const RunResult result = result_of(base_, train_in(world, base_));
+  const RunResult result = result_of(base_, train_in(world, engine_, base_));
   // Before the first step; then step, checkpoint; step, evaluation, checkpoint; and the end's.
   using testing::Ge;
   ASSERT_THAT(engine_.taken, testing::ElementsAre(0, 1, Ge(1), 1, Ge(1), Ge(1), 1, Ge(1), Ge(1)));

@@ -1,17 +1,24 @@
 #!/bin/bash
 # Installs the Debian packages that strata is built from; skips what is there, safe to run twice.
-#   jobs/install-packages.sh           to build and run
-#   jobs/install-packages.sh tests     also what tests/run.sh uses
+#   jobs/setup/install-packages.sh           to build and run
+#   jobs/setup/install-packages.sh tests     also what tests/run.sh uses
+#   jobs/setup/install-packages.sh --list [tests]
+#                                            says which are missing and installs none
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev zlib1g-dev libdnnl-dev
   librandom123-dev libxxhash-dev libfmt-dev nlohmann-json3-dev libboost-program-options-dev libhwloc-dev libutf8proc-dev
   libturbojpeg0-dev libpng-dev)
+install=yes
+if [ "${1:-}" = --list ]; then
+  install=no
+  shift
+fi
 if [ "${1:-}" = tests ]; then
   packages+=(git libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-numpy
     python3-h5py python3-torch python3-regex)
 elif [ $# -gt 0 ]; then
-  echo "install-packages.sh: \"$1\" is not a list of packages; give nothing, or tests" >&2
+  echo "install-packages.sh: \"$1\" is not a list of packages; give [--list] [tests]" >&2
   exit 2
 fi
 
@@ -25,6 +32,11 @@ if [ ${#missing[@]} -eq 0 ]; then
   exit 0
 fi
 
+if [ $install = no ]; then
+  echo "packages: missing: ${missing[*]}; none is installed"
+  exit 0
+fi
+
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   if ! command -v sudo >/dev/null; then
@@ -34,7 +46,7 @@ if [ "$(id -u)" -ne 0 ]; then
   fi
   as_root=(sudo)
 fi
-echo "packages: installing ${missing[*]}"
+echo "packages: installing with ${as_root[*]:+sudo }apt-get: ${missing[*]}"
 apt_get=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
 "${apt_get[@]}" update >/dev/null || echo "packages: apt-get update failed; going on with the lists at hand" >&2
 if ! log=$("${apt_get[@]}" install -y --no-install-recommends "${missing[@]}" 2>&1); then

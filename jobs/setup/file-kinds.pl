@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Makes a CSV of statistics of this machine's own files: how often each byte value occurs in a block of 1024
 # bytes, and what kind of file the block is from. The same files give the same table.
-#   jobs/file-kinds.pl > file-kinds.csv
+#   jobs/setup/file-kinds.pl > file-kinds.csv
 use strict;
 use warnings;
 
@@ -57,7 +57,7 @@ for my $kind (@kinds) {
         }
     }
     if ($taken < 500) {
-        die "file-kinds.pl: only $taken blocks of $name found below $root; is jobs/install-packages.sh done?\n";
+        die "file-kinds.pl: only $taken blocks of $name found below $root; is jobs/setup/install-packages.sh done?\n";
     }
     print STDERR "$name: $taken blocks from $root\n";
 }
