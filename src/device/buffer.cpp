@@ -79,8 +79,8 @@ Buffer::Buffer(const Device& device, std::int64_t bytes) : device_(device), byte
   data_ = allocate(device, bytes);
   if (data_ == nullptr) {
     fail(ExitCode::kPeer,
-         "{} of memory on {} were asked for and it has not that much left{}; use more ranks, a "
-         "smaller batch.micro, train.recompute or a smaller model",
+         "cannot allocate {} on {}{}; use more ranks, a smaller batch.micro, train.recompute or a "
+         "smaller model",
          bytes_text(bytes), device.text(),
          device.kind() == DeviceKind::kCuda
              ? ": " + bytes_text(cuda::free_memory_bytes(device.index())) + " are free"

@@ -20,8 +20,8 @@ inline void require_axis(const WindowAxis& axis, std::string_view name) {
               axis.dilation >= 1 && axis.padding >= 0,
           "{} of {} to {} by windows of {}, stride {}, dilation {}, padding {}", name, axis.in,
           axis.out, axis.window, axis.stride, axis.dilation, axis.padding);
-  require(padding_behind(axis) > -axis.stride, "{} of {} to {} leaves out windows that lie within",
-          name, axis.in, axis.out);
+  require(padding_behind(axis) > -axis.stride, "{} of {} to {} omits windows that fit", name,
+          axis.in, axis.out);
 }
 
 /// Elements [begin, end) of one window that lie within the image; element i of the window is

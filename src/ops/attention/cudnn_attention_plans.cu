@@ -106,7 +106,7 @@ bool CudnnAttentionPlans::run_part(const Prepared& parts, std::int64_t part,
 
 bool CudnnAttentionPlans::run(const CudnnAttention& attention, const AttentionAddresses& at) {
   std::optional<Prepared>& parts = prepared(attention);
-  require(parts.has_value(), "cuDNN does not take this attention");
+  require(parts.has_value(), "cuDNN does not support this attention");
   for (std::int64_t part = 0; part < parts->part.parts(); ++part) {
     if (!run_part(*parts, part, at)) {
       // Parts differ only in addresses, so cuDNN supports all or none.

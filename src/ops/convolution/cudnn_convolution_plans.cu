@@ -192,7 +192,7 @@ std::optional<std::int64_t> CudnnConvolutionPlans::workspace_bytes(
 bool CudnnConvolutionPlans::run(const CudnnConvolution& convolution,
                                 const ConvolutionAddresses& at) {
   std::optional<Prepared>& kept = prepared(convolution);
-  require(kept.has_value(), "{} was not taken by cuDNN", text_of(convolution));
+  require(kept.has_value(), "cuDNN does not support {}", text_of(convolution));
   const Prepared& parts = *kept;
   // Beta 0: the result is not read, so it may be uninitialised.
   const std::array floats{1.0F, 0.0F};

@@ -105,7 +105,7 @@ Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const Con
 }
 
 /// An optional tensor of a product with c's dtype and shape.
-void require_beside(const ConstTensorView& tensor, const ConstTensorView& c, const char* what) {
+void require_optional(const ConstTensorView& tensor, const ConstTensorView& c, const char* what) {
   if (!tensor.empty()) {
     require_like(tensor, c.dtype(), c.shape(), what);
   }
@@ -118,20 +118,20 @@ void require_options(const ConstTensorView& c, const MatmulOptions& options) {
               activation == Activation::kGelu,
           "a product with {}", name_of(activation));
   require(activation == Activation::kNone || (overwrites && options.addend.empty()),
-          "a product that is added and then goes through {}", name_of(activation));
-  require(overwrites || options.addend.empty(), "a product that is added, and an addend");
-  require_beside(options.addend, c, "a product's addend");
+          "a product with an addend or kAdd and the activation {}", name_of(activation));
+  require(overwrites || options.addend.empty(), "a product with kAdd and an addend");
+  require_optional(options.addend, c, "a product's addend");
   require((activation == Activation::kGelu) == !options.pre_activation.empty(),
-          "a product with {} that {} what it is applied to", name_of(activation),
-          options.pre_activation.empty() ? "does not keep" : "keeps");
-  require_beside(options.pre_activation, c, "what a product's activation is applied to");
+          "a product with {} {} a pre_activation", name_of(activation),
+          options.pre_activation.empty() ? "without" : "and");
+  require_optional(options.pre_activation, c, "a product's pre_activation");
   const ConstTensorView& at = options.gelu_gradient_of;
   require(at.empty() || (overwrites && activation == Activation::kNone && options.bias.empty() &&
                          options.addend.empty()),
-          "a product that is multiplied by gelu's slope, and more");
-  require_beside(at, c, "what a product takes gelu's slope of");
+          "a product with gelu_gradient_of and other options");
+  require_optional(at, c, "a product's gelu_gradient_of");
   require(options.pre_activation.raw() != c.raw() && at.raw() != c.raw(),
-          "a product in the place of what its activation is applied to");
+          "a product whose c is its pre_activation or gelu_gradient_of");
 }
 
 /// A block of a stored matrix with its row stride in bytes.
