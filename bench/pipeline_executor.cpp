@@ -5,7 +5,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "strata/comm/in_process.hpp"
+#include "in_process.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/nn/model.hpp"
 #include "strata/nn/stage.hpp"

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "strata/comm/groups.hpp"
-#include "strata/comm/in_process.hpp"
+#include "in_process.hpp"
 #include "strata/core/error.hpp"
 
 #include "comm_cases.hpp"

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
+#include "in_process.hpp"
 #include "strata/core/random.hpp"
 
 namespace strata::comm::test {

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
+#include "in_process.hpp"
 
 #include "counting_communicator.hpp"
 #include "language_bench.hpp"

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
+#include "in_process.hpp"
 
 #include "layouts.hpp"
 

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "strata/comm/groups.hpp"
-#include "strata/comm/in_process.hpp"
+#include "in_process.hpp"
 #include "strata/comm/ordered_reduction.hpp"
 #include "strata/optim/optimizer.hpp"
 

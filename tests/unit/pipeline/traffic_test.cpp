@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
+#include "in_process.hpp"
 #include "strata/pipeline/executor.hpp"
 
 #include "counting_communicator.hpp"

@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
+#include "in_process.hpp"
 
 #include "../io/data_files.hpp"
 #include "error_of.hpp"

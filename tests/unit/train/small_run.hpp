@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "strata/comm/in_process.hpp"
+#include "in_process.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/trainer.hpp"
