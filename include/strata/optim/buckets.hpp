@@ -13,7 +13,7 @@ struct Bucket {
   /// What its parameters are to the stage.
   enum class Use {
     kOwn,      ///< used here alone
-    kLent,     ///< owned here; another layer's use of them adds to their gradients
+    kShared,   ///< owned here; another layer borrows them and adds to their gradients
     kBorrowed  ///< owned by another layer: gradients are reduced here, and updated there
   };
 
@@ -27,7 +27,7 @@ struct Bucket {
 };
 
 /// The buckets of a stage and how the data ranks share them (ZeRO stage 1). Buckets are listed in
-/// the order in which the backward pass completes them: from the arena's end. The lent and the
+/// the order in which the backward pass completes them: from the arena's end. The shared and the
 /// borrowed part of the arena are cut by themselves, each from its end, so that the buckets of the
 /// one are those of the other wherever both lie.
 class BucketPlan {

@@ -25,7 +25,7 @@ class GradientReducer final : public nn::GradientSink {
     /// Of the weights; gradients are in its compute_dtype.
     DType dtype = DType::kFloat32;
     comm::Summation summation = comm::Summation::kInvariant;
-    /// Whether the k-th microbatches of all own lanes come together, before the next of any.
+    /// Whether the own lanes run concurrently: the k-th microbatch of each before the next of any.
     bool joins_lanes = false;
   };
 
@@ -51,7 +51,7 @@ class GradientReducer final : public nn::GradientSink {
   void reset_clock() { exposed_seconds_ = 0.0; }
 
  private:
-  /// Buckets in flight at once; each has its own receive memory.
+  /// Buckets in flight at once; each has its own receive buffer.
   static constexpr std::int64_t kInFlight = 4;
 
   void start_bucket(std::size_t bucket);

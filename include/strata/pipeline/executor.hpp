@@ -11,8 +11,7 @@
 
 namespace strata::pipeline {
 
-/// Where a stage gets its samples from; only the first stage asks for inputs, only the last for
-/// targets.
+/// Where a stage reads its samples; only the first stage reads inputs, only the last one targets.
 class MicrobatchSource {
  public:
   MicrobatchSource() = default;
@@ -24,28 +23,28 @@ class MicrobatchSource {
   [[nodiscard]] virtual ConstTensorView targets(std::int64_t m) = 0;
   /// Global index of the sample in row 0 of microbatch m.
   [[nodiscard]] virtual std::int64_t first_row(std::int64_t m) = 0;
-  /// Rows that count; the others are padding.
+  /// Rows of microbatch m that are samples; the rest is padding.
   [[nodiscard]] virtual std::int64_t valid_rows(std::int64_t m) = 0;
 };
 
-/// Where the time of a run went, in seconds.
+/// Time of one run. Units: seconds.
 struct ExecutionTimes {
   double compute = 0.0;
-  /// Waiting for a neighbouring stage: for its message, or for it to take one.
+  /// Waiting for a neighbouring stage to send or to receive.
   double pipeline_wait = 0.0;
 };
 
-/// Is told of each action and when it ran, in seconds of the steady clock.
+/// Called after each action with its begin and end. Units: seconds of the steady clock.
 using ActionObserver = std::function<void(const Action&, double begin, double end)>;
 
-/// Is told of each microbatch's outputs on the last stage, of which the first `valid` rows count,
-/// with their targets, before its loss is computed.
+/// Called on the last stage, before each microbatch's loss, with its outputs and targets, of which
+/// the first `valid` rows are samples.
 using OutputObserver = std::function<void(const ConstTensorView& outputs,
                                           const ConstTensorView& targets, std::int64_t valid)>;
 
-/// The memory that a stage needs to run a training schedule, and with it any evaluation. Received
-/// activations have one slot more than are live, and gradients two, so that receives can be posted
-/// ahead.
+/// The slots that a stage needs for a training schedule; they suffice for evaluation. There is one
+/// more receive buffer for activations than live microbatches, and two for gradients, so that
+/// receives are posted ahead.
 [[nodiscard]] nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage);
 
 /// Runs the list of actions of one stage (design law 2).
@@ -56,12 +55,12 @@ class Executor {
 
   void set_observer(ActionObserver observer) { observer_ = std::move(observer); }
 
-  /// Forward and backward of every microbatch of a sound schedule; each row's gradient is
-  /// multiplied by gradient_scale. The losses are the stage's to tell: a GPU may still be at work.
+  /// Forward and backward of every microbatch; each row's gradient is multiplied by gradient_scale.
+  /// A GPU may still be computing on return; read the losses from the stage. Pre: the schedule is
+  /// sound (check). Throws: std::logic_error for a schedule of more than one chunk a stage.
   [[nodiscard]] ExecutionTimes train(const Schedule& schedule, MicrobatchSource& source,
                                      double gradient_scale, nn::GradientSink& sink);
-  /// Forward only. `see` may be empty. Returns the losses of all microbatches on the last stage,
-  /// else nothing, as nn::Stage::losses() does.
+  /// Forward only. `see` may be empty. Returns: nn::Stage::losses(). Throws: as train().
   [[nodiscard]] std::vector<ops::LossSums> evaluate(const Schedule& schedule,
                                                     MicrobatchSource& source,
                                                     const OutputObserver& see = {});
