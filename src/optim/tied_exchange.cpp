@@ -150,7 +150,7 @@ double TiedExchange::receive_and_add(const TensorView& gradients) {
   return waited;
 }
 
-double TiedExchange::hand_back(const TensorView& weights) {
+double TiedExchange::return_weights(const TensorView& weights) {
   std::vector<comm::Request> requests;
   if (spans_stages() && owns()) {
     for (const grid::Range& slice : shared_) {

@@ -36,9 +36,9 @@ class Messages {
 
 }  // namespace
 
-/// One run of a stage's list. An action's microbatch m stands for one microbatch of each concurrent
-/// lane. Microbatches begin and end in ascending order, so m can use slot m % slots once m - slots
-/// is done with it.
+/// One pass through the list. An action's microbatch stands for one microbatch of each concurrent
+/// lane. Actions start and end in ascending order, so microbatch m may use slot m % slots once
+/// microbatch m - slots no longer needs it.
 class Executor::Run {
  public:
   Run(Executor& executor, const Schedule& schedule, MicrobatchSource& source, nn::Mode mode,
@@ -68,16 +68,16 @@ class Executor::Run {
       const Action& action = actions_[position];
       post_receives();
       require(!is_receive(action.kind) || next_receive_ > position,
-              "{} is due while its receive buffer is in use", text_of(action));
+              "{} is due before its receive was posted", text_of(action));
       const double begin = now_seconds();
       {
         const device::ProfileRange range(text_of(action));
         perform(action);
-        // The host waits here for the GPU.
+        // Waits for the GPU's computation.
         timed([&] { engine_.throttle(); });
       }
       if (observer_) {
-        // The launches are asynchronous; wait until the action has executed.
+        // The launches are asynchronous; wait for the action itself.
         engine_.drain();
         stage_.synchronize();
       }
@@ -195,7 +195,7 @@ class Executor::Run {
     });
   }
 
-  /// Microbatches whose received input is no longer read, except by sends in flight.
+  /// Microbatches whose received input is no longer needed, apart from pending sends.
   [[nodiscard]] std::int64_t inputs_done() const {
     if (mode_ == nn::Mode::kTraining) {
       return weights_done_;
@@ -203,7 +203,7 @@ class Executor::Run {
     return stage_.is_last() ? forwards_done_ : outputs_sent_;
   }
 
-  /// Whether the stage forwards a received gradient because none of its layers reads the tensor.
+  /// Whether the stage forwards a received gradient, because none of its layers reads the tensor.
   [[nodiscard]] bool forwards_gradients() const {
     const std::vector<TensorView> received = stage_.output_gradients_of(0);
     const std::vector<TensorView>& sent = stage_.input_gradients_of(0);
@@ -223,7 +223,7 @@ class Executor::Run {
     }
   }
 
-  /// Posts the next receives, in order, until one has no free slot.
+  /// Posts the next receives, in order, while their slots are free.
   void post_receives() {
     for (; next_receive_ < actions_.size(); ++next_receive_) {
       const Action& action = actions_[next_receive_];
@@ -233,7 +233,7 @@ class Executor::Run {
         if (m - stage_.slots().inputs >= inputs_done()) {
           return;
         }
-        // A send from this slot may read a view of the input.
+        // A pending send may read a view of the slot's input.
         wait_for_slot(activation_sends_, m, stage_.slots().inputs);
         receive(action, activation_receives_[index], comm::Tag::kActivation,
                 [&](std::int64_t execution_index) { return stage_.inputs_of(execution_index); });
@@ -306,8 +306,8 @@ ExecutionTimes Executor::train(const Schedule& schedule, MicrobatchSource& sourc
 
 std::vector<ops::LossSums> Executor::evaluate(const Schedule& schedule, MicrobatchSource& source,
                                               const OutputObserver& see) {
-  require(schedule.kind == ScheduleKind::kForwardOnly,
-          "evaluation needs a forward schedule, not {}", name_of(schedule.kind));
+  require(schedule.kind == ScheduleKind::kForwardOnly, "evaluation with the schedule {}",
+          name_of(schedule.kind));
   static_cast<void>(
       Run(*this, schedule, source, nn::Mode::kEvaluation, 0.0, nullptr, see).finish());
   engine_.drain();

@@ -14,15 +14,15 @@
 
 namespace strata::optim {
 
-/// Adds up a stage's gradients: microbatches within a lane in order, lanes by the sum tree, first
-/// those of this rank, then over the data group, bucket by bucket while the backward pass still
-/// runs (design law 1). With comm::Summation::kLibrary all lanes of a rank are one.
+/// Reduces a stage's gradients: microbatches of a lane in order, then lanes by the sum tree, first
+/// this rank's lanes, then over the data group, bucket by bucket, overlapped with the backward pass
+/// (design law 1). With comm::Summation::kLibrary all lanes of a rank are one.
 class GradientReducer final : public nn::GradientSink {
  public:
   struct Sizes {
     std::int64_t elements = 0;
     std::int64_t microbatches_per_lane = 1;
-    /// Of the weights; gradients are in its compute_dtype.
+    /// The weights' dtype; gradients are in its compute_dtype.
     DType dtype = DType::kFloat32;
     comm::Summation summation = comm::Summation::kInvariant;
     /// Whether the own lanes run concurrently: the k-th microbatch of each before the next of any.
@@ -46,7 +46,7 @@ class GradientReducer final : public nn::GradientSink {
 
   /// After finish(): the arena whose own slices hold the sums over all lanes.
   [[nodiscard]] TensorView sums() const { return accumulators_.front(); }
-  /// Time spent in this step waiting for messages that were not there yet.
+  /// Seconds since the last reset that the step waited for messages.
   [[nodiscard]] double exposed_seconds() const { return exposed_seconds_; }
   void reset_clock() { exposed_seconds_ = 0.0; }
 

@@ -307,11 +307,12 @@ TEST(CheckpointShards, FormatVersionsWithoutThemAreRefused) {
 }
 
 TEST(CheckpointRecord, KeepsShards) {
-  const Shape shape{4, 6};
-  const SliceRecord slice{.tensor = {.name = "w", .shape = shape},
-                          .shard = {.dimension = 1, .first = 2, .count = 3},
-                          .range = {.begin = 0, .end = 12},
-                          .dataset = "slice-00000"};
+  SliceRecord slice;
+  slice.tensor.name = "w";
+  slice.tensor.shape = {4, 6};
+  slice.shard = {.dimension = 1, .first = 2, .count = 3};
+  slice.range = {.begin = 0, .end = 12};
+  slice.dataset = "slice-00000";
   const PartRecord record{.file = "part-00000.h5", .bytes = 10, .slices = {slice}};
   const std::string text = text_of(record);
   EXPECT_EQ(part_record_of(text), record);
