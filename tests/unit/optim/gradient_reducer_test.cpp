@@ -50,26 +50,26 @@ std::vector<float> expected_sum(const nn::ParameterLayout& layout, std::int64_t 
 /// In which order a rank's microbatches come.
 enum class Order {
   kLaneAfterLane,
-  kLanesTogether  ///< the k-th of all own lanes, before the next of any
+  kConcurrentLanes  ///< the k-th of all own lanes, before the next of any
 };
 
 void PrintTo(Order order, std::ostream* out) {
-  *out << (order == Order::kLaneAfterLane ? "lane_after_lane" : "lanes_together");
+  *out << (order == Order::kLaneAfterLane ? "lane_after_lane" : "concurrent_lanes");
 }
 
-/// A rank's microbatches, by number, those that go through the layers together in a list.
-std::vector<std::vector<std::int64_t>> turns_of(std::int64_t lanes, Order order) {
-  const std::int64_t together = order == Order::kLanesTogether ? lanes : 1;
-  std::vector<std::vector<std::int64_t>> turns;
-  for (std::int64_t first = 0; first < lanes; first += together) {
+/// A rank's microbatches, by number; concurrent ones share a list.
+std::vector<std::vector<std::int64_t>> executions_of(std::int64_t lanes, Order order) {
+  const std::int64_t concurrent = order == Order::kConcurrentLanes ? lanes : 1;
+  std::vector<std::vector<std::int64_t>> executions;
+  for (std::int64_t first = 0; first < lanes; first += concurrent) {
     for (std::int64_t m = 0; m < kMicrobatchesPerLane; ++m) {
-      turns.emplace_back();
-      for (std::int64_t lane = first; lane < first + together; ++lane) {
-        turns.back().push_back(lane * kMicrobatchesPerLane + m);
+      executions.emplace_back();
+      for (std::int64_t lane = first; lane < first + concurrent; ++lane) {
+        executions.back().push_back(lane * kMicrobatchesPerLane + m);
       }
     }
   }
-  return turns;
+  return executions;
 }
 
 /// The gradient of microbatch m of a rank.
@@ -78,19 +78,18 @@ std::vector<float> gradient_of_rank(const nn::ParameterLayout& layout, const gri
   return gradient_of(layout, lanes.begin + m / kMicrobatchesPerLane, m % kMicrobatchesPerLane);
 }
 
-/// Hands the gradients of microbatches that came together to the reducer, layer by layer, as a
-/// stage does.
+/// Gives the gradients of concurrent microbatches to the reducer, layer by layer, as a stage does.
 void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
-               const grid::Range& lanes, const std::vector<std::int64_t>& together) {
+               const grid::Range& lanes, const std::vector<std::int64_t>& concurrent) {
   std::vector<nn::GradientSink::Target> targets;
   std::vector<std::vector<float>> gradients;
-  for (const std::int64_t m : together) {
+  for (const std::int64_t m : concurrent) {
     targets.push_back(reducer.begin_microbatch(m));
     gradients.push_back(gradient_of_rank(layout, lanes, m));
   }
   const std::int64_t layers = layout.parameters.back().spec.layer + 1;
   for (std::int64_t layer = layers; layer-- > 0;) {
-    for (std::size_t k = 0; k < together.size(); ++k) {
+    for (std::size_t k = 0; k < concurrent.size(); ++k) {
       const bool adds = targets[k].accumulate == ops::Accumulate::kAdd;
       const std::span<float> out = targets[k].gradients.host<float>();
       for (const nn::PlacedParameter& placed : layout.parameters) {
@@ -99,7 +98,7 @@ void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
           out[at] = adds ? out[at] + gradients[k][at] : gradients[k][at];
         }
       }
-      reducer.layer_done(together[k], layer);
+      reducer.layer_done(concurrent[k], layer);
     }
   }
 }
@@ -109,8 +108,8 @@ void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
 void reduce_twice(GradientReducer& reducer, const nn::ParameterLayout& layout,
                   const grid::Range& lanes, Order order) {
   for (int step = 0; step < 2; ++step) {
-    for (const std::vector<std::int64_t>& together : turns_of(lanes.count(), order)) {
-      hand_over(reducer, layout, lanes, together);
+    for (const std::vector<std::int64_t>& concurrent : executions_of(lanes.count(), order)) {
+      hand_over(reducer, layout, lanes, concurrent);
     }
     reducer.finish();
   }
@@ -123,7 +122,7 @@ void expect_tree_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucke
   const grid::SumTree tree(lanes);
   const GradientReducer::Sizes sizes{.elements = layout.elements,
                                      .microbatches_per_lane = kMicrobatchesPerLane,
-                                     .joins_lanes = order == Order::kLanesTogether};
+                                     .joins_lanes = order == Order::kConcurrentLanes};
   comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
     ops::Context context(1);
     GradientReducer reducer(context, world, tree, plan, sizes);
@@ -144,7 +143,7 @@ void expect_tree_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucke
 class GradientReducerOrders : public testing::TestWithParam<Order> {};
 
 INSTANTIATE_TEST_SUITE_P(Orders, GradientReducerOrders,
-                         testing::Values(Order::kLaneAfterLane, Order::kLanesTogether),
+                         testing::Values(Order::kLaneAfterLane, Order::kConcurrentLanes),
                          testing::PrintToStringParamName());
 
 TEST_P(GradientReducerOrders, GiveTheBitsOfTheTreeOnEveryNumberOfRanks) {
@@ -168,12 +167,12 @@ void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bu
   const GradientReducer::Sizes sizes{.elements = layout.elements,
                                      .microbatches_per_lane = kMicrobatchesPerLane,
                                      .summation = comm::Summation::kLibrary,
-                                     .joins_lanes = order == Order::kLanesTogether};
+                                     .joins_lanes = order == Order::kConcurrentLanes};
   std::vector<double> expected(static_cast<std::size_t>(layout.elements), 0.0);
   std::vector<double> magnitude(expected.size(), 0.0);
   std::vector<float> in_order(expected.size(), 0.0F);
-  for (const std::vector<std::int64_t>& together : turns_of(lanes, order)) {
-    for (const std::int64_t m : together) {
+  for (const std::vector<std::int64_t>& concurrent : executions_of(lanes, order)) {
+    for (const std::int64_t m : concurrent) {
       const std::vector<float> gradient = gradient_of_rank(layout, {0, lanes}, m);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         expected[i] += static_cast<double>(gradient[i]);

@@ -87,19 +87,20 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EverySchedule,
 TEST(Checker, CatchesADroppedReceive) {
   Schedule schedule = make_schedule(ScheduleKind::k1f1b, 3, 4);
   erase(schedule, 1, ActionKind::kReceiveActivation, 2);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 1: forward of microbatch 2: comes without the receive-activation "
-                          "that it needs before it",
-                          "from stage 0 to stage 1: the activation of microbatch 2 is sent and "
-                          "never received"));
+  EXPECT_THAT(
+      check(schedule).errors,
+      ElementsAre(
+          "stage 1: forward of microbatch 2: needs a receive-activation before it",
+          "from stage 0 to stage 1: the activation of microbatch 2 is sent and never received"));
 }
 
 TEST(Checker, CatchesADroppedSend) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 2);
   erase(schedule, 1, ActionKind::kSendGradient, 1);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("from stage 1 to stage 0: the gradient of microbatch 1 is received and "
-                          "never sent"));
+  EXPECT_THAT(
+      check(schedule).errors,
+      ElementsAre(
+          "from stage 1 to stage 0: the gradient of microbatch 1 is received and never sent"));
 }
 
 TEST(Checker, CatchesSwappedSends) {
@@ -115,7 +116,7 @@ TEST(Checker, CatchesADuplicateAction) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 2);
   std::vector<Action>& list = list_of(schedule, 0);
   list.insert(list.begin() + 1, list[0]);
-  EXPECT_THAT(check(schedule).errors, Contains("stage 0: forward of microbatch 0: comes twice"));
+  EXPECT_THAT(check(schedule).errors, Contains("stage 0: forward of microbatch 0: appears twice"));
 }
 
 TEST(Checker, CatchesADuplicateMessage) {
@@ -123,7 +124,7 @@ TEST(Checker, CatchesADuplicateMessage) {
   std::vector<Action>& list = list_of(schedule, 0);
   list.insert(list.begin() + 1, list[1]);
   EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: send-activation of microbatch 0 to stage 1: comes twice",
+              ElementsAre("stage 0: send-activation of microbatch 0 to stage 1: appears twice",
                           "from stage 0 to stage 1: 3 messages are sent, 2 are received"));
 }
 
@@ -155,75 +156,75 @@ TEST(Checker, CatchesTooManyLiveActivations) {
   schedule.kind = ScheduleKind::k1f1b;
   const CheckReport report = check(schedule);
   EXPECT_THAT(report.peak_live, ElementsAre(4, 4));
-  EXPECT_THAT(report.errors,
-              ElementsAre("stage 0: forward of microbatch 3: holds activations of 4 microbatches, "
-                          "2 are allowed",
-                          "stage 1: forward of microbatch 3: holds activations of 4 microbatches, "
-                          "1 are allowed"));
+  EXPECT_THAT(
+      report.errors,
+      ElementsAre(
+          "stage 0: forward of microbatch 3: holds activations of 4 microbatches, the limit is 2",
+          "stage 1: forward of microbatch 3: holds activations of 4 microbatches, the limit is 1"));
 }
 
 TEST(Checker, CatchesAMissingBackward) {
   Schedule schedule = make_schedule(ScheduleKind::k1f1b, 2, 3);
   erase(schedule, 1, ActionKind::kBackwardWeight, 1);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 1: backward-weight of microbatch 1: is missing",
-                          "stage 1: forward of microbatch 2: holds activations of 2 microbatches, "
-                          "1 are allowed"));
+  EXPECT_THAT(
+      check(schedule).errors,
+      ElementsAre(
+          "stage 1: backward-weight of microbatch 1: is missing",
+          "stage 1: forward of microbatch 2: holds activations of 2 microbatches, the limit is 1"));
 }
 
 TEST(Checker, CatchesWeightsOutOfOrder) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 3);
   move_before(schedule, 0, ActionKind::kBackwardWeight, 0, ActionKind::kBackwardInput, 2);
   EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: backward-weight of microbatch 0: comes after that of "
-                          "microbatch 1; weights must ascend"));
+              ElementsAre("stage 0: backward-weight of microbatch 0: follows that of microbatch 1; "
+                          "weight gradients must ascend"));
 }
 
 TEST(Checker, CatchesABackwardBeforeItsForward) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 2);
   move_before(schedule, 0, ActionKind::kBackwardInput, 1, ActionKind::kForward, 1);
   EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: backward-input of microbatch 1: comes without the forward that "
-                          "it needs before it"));
+              ElementsAre("stage 0: backward-input of microbatch 1: needs a forward before it"));
 }
 
 TEST(Checker, CatchesAWeightGradientBeforeItsInputGradient) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 1);
   std::swap(schedule.stage_actions[0][1], schedule.stage_actions[0][2]);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: backward-weight of microbatch 0: comes without the "
-                          "backward-input that it needs before it"));
+  EXPECT_THAT(
+      check(schedule).errors,
+      ElementsAre("stage 0: backward-weight of microbatch 0: needs a backward-input before it"));
 }
 
 TEST(Checker, CatchesASendBeforeItsResult) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 1);
   move_before(schedule, 0, ActionKind::kSendActivation, 0, ActionKind::kForward, 0);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: send-activation of microbatch 0 to stage 1: comes without the "
-                          "forward that it needs before it"));
+  EXPECT_THAT(
+      check(schedule).errors,
+      ElementsAre(
+          "stage 0: send-activation of microbatch 0 to stage 1: needs a forward before it"));
 }
 
 TEST(Checker, CatchesAWrongPeer) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, 3, 1);
   list_of(schedule, 0)[find(schedule, 0, ActionKind::kSendActivation, 0)].peer = 2;
-  EXPECT_THAT(check(schedule).errors,
-              Contains("stage 0: send-activation of microbatch 0 to stage 2: its peer must be "
-                       "stage 1"));
+  EXPECT_THAT(
+      check(schedule).errors,
+      Contains("stage 0: send-activation of microbatch 0 to stage 2: its peer must be stage 1"));
 }
 
 TEST(Checker, CatchesAMessageThatTheLastStageCannotSend) {
   Schedule schedule = make_schedule(ScheduleKind::kForwardOnly, 2, 1);
   list_of(schedule, 1).push_back({.kind = ActionKind::kSendActivation, .peer = 0});
-  EXPECT_THAT(check(schedule).errors,
-              Contains("stage 1: send-activation of microbatch 0 to stage 0: this place exchanges "
-                       "no such message"));
+  EXPECT_THAT(check(schedule).errors, Contains("stage 1: send-activation of microbatch 0 to stage "
+                                               "0: this chunk exchanges no such message"));
 }
 
 TEST(Checker, CatchesAReduceThatIsEarlyOrMissing) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 1);
   move_before(schedule, 0, ActionKind::kReduce, 0, ActionKind::kBackwardWeight, 0);
   EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: backward-weight of microbatch 0: comes after the reduce"));
+              ElementsAre("stage 0: backward-weight of microbatch 0: follows the reduce"));
   erase(schedule, 0, ActionKind::kReduce, 0);
   EXPECT_THAT(check(schedule).errors, ElementsAre("stage 0: reduce: is missing"));
 }
@@ -231,9 +232,9 @@ TEST(Checker, CatchesAReduceThatIsEarlyOrMissing) {
 TEST(Checker, CatchesIndicesOutOfRangeAndMissingLists) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 2);
   list_of(schedule, 0)[0].microbatch = 2;
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: forward of microbatch 2: there are 2 microbatches and 1 "
-                          "chunks"));
+  EXPECT_THAT(
+      check(schedule).errors,
+      ElementsAre("stage 0: forward of microbatch 2: there are 2 microbatches and 1 chunks"));
   schedule.stage_actions.pop_back();
   EXPECT_THAT(check(schedule).errors, ElementsAre("1 lists of actions for 2 stages"));
 }
@@ -241,9 +242,8 @@ TEST(Checker, CatchesIndicesOutOfRangeAndMissingLists) {
 TEST(Checker, CatchesGradientsInAForwardOnlySchedule) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 1);
   schedule.kind = ScheduleKind::kForwardOnly;
-  EXPECT_THAT(check(schedule).errors,
-              Contains("stage 0: backward-input of microbatch 0: has no place in a schedule of "
-                       "kind forward"));
+  EXPECT_THAT(check(schedule).errors, Contains("stage 0: backward-input of microbatch 0: does not "
+                                               "belong into a schedule of kind forward"));
 }
 
 TEST(Checker, CatchesChunksOfOneStageOutOfOrder) {
@@ -252,8 +252,7 @@ TEST(Checker, CatchesChunksOfOneStageOutOfOrder) {
   schedule.stage_actions = {
       {{.kind = ActionKind::kForward, .chunk = 1}, {.kind = ActionKind::kForward, .chunk = 0}}};
   EXPECT_THAT(check(schedule).errors,
-              Contains("stage 0: forward of microbatch 0 (chunk 1): comes without the forward that "
-                       "it needs before it"));
+              Contains("stage 0: forward of microbatch 0 (chunk 1): needs a forward before it"));
 }
 
 TEST(Checker, RequireSoundThrowsTheFirstError) {
@@ -264,8 +263,9 @@ TEST(Checker, RequireSoundThrowsTheFirstError) {
     require_sound(schedule);
     FAIL() << "an unsound schedule was accepted";
   } catch (const std::logic_error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("unsound gpipe schedule: stage 0: send-activation of "
-                                        "microbatch 1 to stage 1"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("unsound gpipe schedule: stage 0: send-activation of microbatch 1 to stage 1"));
   }
 }
 
