@@ -1,7 +1,9 @@
 // Everything that memory bounds; bytes are those read and written once.
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -44,46 +46,42 @@ void count_bytes(benchmark::State& state, std::int64_t bytes) {
   state.SetBytesProcessed(state.iterations() * bytes);
 }
 
-void activation_forward(benchmark::State& state, ops::Activation activation) {
+/// Times operation(context, views) on kTensors tensors, `moved` of which it reads or writes; the
+/// last `zeroed` begin at zero.
+template <std::size_t kTensors, typename Operation>
+void measure(benchmark::State& state, std::int64_t moved, const Operation& operation,
+             std::size_t zeroed = 0) {
   ops::Context context(1);
-  Tensor x;
-  Tensor y;
-  for (auto _ : state) {
-    ops::activation_forward(context, activation, x.view(), y.view());
+  std::array<Tensor, kTensors> tensors;
+  for (std::size_t i = kTensors - zeroed; i < kTensors; ++i) {
+    ops::fill_zero(context, tensors[i].view());
   }
-  count_bytes(state, 2 * 4 * kCount);
+  for (auto _ : state) {
+    std::apply([&](auto&... tensor) { operation(context, tensor.view()...); }, tensors);
+  }
+  count_bytes(state, moved * 4 * kCount);
+}
+
+void activation_forward(benchmark::State& state, ops::Activation activation) {
+  measure<2>(state, 2, [&](ops::Context& context, const TensorView& x, const TensorView& y) {
+    ops::activation_forward(context, activation, x, y);
+  });
 }
 
 void activation_backward(benchmark::State& state, ops::Activation activation) {
-  ops::Context context(1);
-  Tensor x;
-  Tensor dy;
-  Tensor dx;
-  for (auto _ : state) {
-    ops::activation_backward(context, activation, x.view(), x.view(), dy.view(), dx.view());
-  }
-  count_bytes(state, 3 * 4 * kCount);
+  measure<3>(
+      state, 3,
+      [&](ops::Context& context, const TensorView& x, const TensorView& dy, const TensorView& dx) {
+        ops::activation_backward(context, activation, x, x, dy, dx);
+      });
 }
 
 void softmax(benchmark::State& state) {
-  ops::Context context(1);
-  Tensor x;
-  Tensor y;
-  for (auto _ : state) {
-    ops::softmax_forward(context, x.view(), y.view());
-  }
-  count_bytes(state, 2 * 4 * kCount);
+  measure<2>(state, 2, ops::softmax_forward);
 }
 
 void softmax_backward(benchmark::State& state) {
-  ops::Context context(1);
-  Tensor y;
-  Tensor dy;
-  Tensor dx;
-  for (auto _ : state) {
-    ops::softmax_backward(context, y.view(), dy.view(), dx.view());
-  }
-  count_bytes(state, 3 * 4 * kCount);
+  measure<3>(state, 3, ops::softmax_backward);
 }
 
 void dropout(benchmark::State& state) {
@@ -216,53 +214,42 @@ void sum_of_squares(benchmark::State& state) {
 }
 
 void add(benchmark::State& state) {
-  ops::Context context(1);
-  Tensor x;
-  Tensor y;
-  ops::fill_zero(context, x.view());
-  for (auto _ : state) {
-    ops::add(context, x.view(), y.view());
-  }
-  count_bytes(state, 3 * 4 * kCount);
+  // The sum comes first.
+  measure<2>(
+      state, 3,
+      [](ops::Context& context, const TensorView& y, const TensorView& x) {
+        ops::add(context, x, y);
+      },
+      1);
 }
 
 void sgd(benchmark::State& state) {
-  ops::Context context(1);
-  Tensor weight;
-  Tensor gradient;
-  Tensor momentum;
-  for (auto _ : state) {
-    ops::sgd_update(context, weight.view(), gradient.view(), momentum.view(),
-                    {.learning_rate = 1e-6, .momentum = 0.9});
-  }
-  count_bytes(state, 5 * 4 * kCount);
+  measure<3>(state, 5,
+             [](ops::Context& context, const TensorView& weight, const TensorView& gradient,
+                const TensorView& momentum) {
+               ops::sgd_update(context, weight, gradient, momentum,
+                               {.learning_rate = 1e-6, .momentum = 0.9});
+             });
 }
 
 void adam(benchmark::State& state) {
-  ops::Context context(1);
-  Tensor weight;
-  Tensor gradient;
-  Tensor m;
-  Tensor v;
-  ops::fill_zero(context, v.view());
-  for (auto _ : state) {
-    ops::adam_update(context, weight.view(), gradient.view(), m.view(), v.view(),
-                     {.learning_rate = 1e-6});
-  }
-  count_bytes(state, 7 * 4 * kCount);
+  measure<4>(
+      state, 7,
+      [](ops::Context& context, const TensorView& weight, const TensorView& gradient,
+         const TensorView& m, const TensorView& v) {
+        ops::adam_update(context, weight, gradient, m, v, {.learning_rate = 1e-6});
+      },
+      1);
 }
 
 void adagrad(benchmark::State& state) {
-  ops::Context context(1);
-  Tensor weight;
-  Tensor gradient;
-  Tensor sum;
-  ops::fill_zero(context, sum.view());
-  for (auto _ : state) {
-    ops::adagrad_update(context, weight.view(), gradient.view(), sum.view(),
-                        {.learning_rate = 1e-6});
-  }
-  count_bytes(state, 5 * 4 * kCount);
+  measure<3>(
+      state, 5,
+      [](ops::Context& context, const TensorView& weight, const TensorView& gradient,
+         const TensorView& sum) {
+        ops::adagrad_update(context, weight, gradient, sum, {.learning_rate = 1e-6});
+      },
+      1);
 }
 
 BENCHMARK_CAPTURE(activation_forward, relu, ops::Activation::kRelu);
