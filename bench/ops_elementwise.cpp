@@ -1,9 +1,7 @@
 // Everything that memory bounds; bytes are those read and written once.
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -42,46 +40,47 @@ class Tensor {
   std::vector<float> elements_;
 };
 
-void count_bytes(benchmark::State& state, std::int64_t bytes) {
+/// Times operation(), which reads and writes `bytes`.
+template <typename Operation>
+void measure(benchmark::State& state, std::int64_t bytes, const Operation& operation) {
+  for (auto _ : state) {
+    operation();
+  }
   state.SetBytesProcessed(state.iterations() * bytes);
 }
 
-/// Times operation(context, views) on kTensors tensors, `moved` of which it reads or writes; the
-/// last `zeroed` begin at zero.
-template <std::size_t kTensors, typename Operation>
-void measure(benchmark::State& state, std::int64_t moved, const Operation& operation,
-             std::size_t zeroed = 0) {
-  ops::Context context(1);
-  std::array<Tensor, kTensors> tensors;
-  for (std::size_t i = kTensors - zeroed; i < kTensors; ++i) {
-    ops::fill_zero(context, tensors[i].view());
-  }
-  for (auto _ : state) {
-    std::apply([&](auto&... tensor) { operation(context, tensor.view()...); }, tensors);
-  }
-  count_bytes(state, moved * 4 * kCount);
-}
-
 void activation_forward(benchmark::State& state, ops::Activation activation) {
-  measure<2>(state, 2, [&](ops::Context& context, const TensorView& x, const TensorView& y) {
-    ops::activation_forward(context, activation, x, y);
-  });
+  ops::Context context(1);
+  Tensor x;
+  Tensor y;
+  measure(state, 2 * 4 * kCount,
+          [&] { ops::activation_forward(context, activation, x.view(), y.view()); });
 }
 
 void activation_backward(benchmark::State& state, ops::Activation activation) {
-  measure<3>(
-      state, 3,
-      [&](ops::Context& context, const TensorView& x, const TensorView& dy, const TensorView& dx) {
-        ops::activation_backward(context, activation, x, x, dy, dx);
-      });
+  ops::Context context(1);
+  Tensor x;
+  Tensor dy;
+  Tensor dx;
+  measure(state, 3 * 4 * kCount, [&] {
+    ops::activation_backward(context, activation, x.view(), x.view(), dy.view(), dx.view());
+  });
 }
 
 void softmax(benchmark::State& state) {
-  measure<2>(state, 2, ops::softmax_forward);
+  ops::Context context(1);
+  Tensor x;
+  Tensor y;
+  measure(state, 2 * 4 * kCount, [&] { ops::softmax_forward(context, x.view(), y.view()); });
 }
 
 void softmax_backward(benchmark::State& state) {
-  measure<3>(state, 3, ops::softmax_backward);
+  ops::Context context(1);
+  Tensor y;
+  Tensor dy;
+  Tensor dx;
+  measure(state, 3 * 4 * kCount,
+          [&] { ops::softmax_backward(context, y.view(), dy.view(), dx.view()); });
 }
 
 void dropout(benchmark::State& state) {
@@ -90,11 +89,10 @@ void dropout(benchmark::State& state) {
   Tensor x;
   Tensor y;
   std::vector<std::uint8_t> mask(static_cast<std::size_t>(kCount));
-  for (auto _ : state) {
+  measure(state, 9 * kCount, [&] {
     ops::dropout_forward(context, x.view(), 0.2, stream, {0}, y.view(),
                          TensorView(std::span(mask), {kRows, kColumns}));
-  }
-  count_bytes(state, 9 * kCount);
+  });
 }
 
 void dropout_backward(benchmark::State& state) {
@@ -102,11 +100,10 @@ void dropout_backward(benchmark::State& state) {
   Tensor dy;
   Tensor dx;
   std::vector<std::uint8_t> mask(static_cast<std::size_t>(kCount), 1);
-  for (auto _ : state) {
+  measure(state, 9 * kCount, [&] {
     ops::dropout_backward(context, dy.view(), TensorView(std::span(mask), {kRows, kColumns}), 0.2,
                           dx.view());
-  }
-  count_bytes(state, 9 * kCount);
+  });
 }
 
 enum class NormPass { kForward, kInput, kWeight };
@@ -120,7 +117,7 @@ void layer_norm(benchmark::State& state, NormPass pass) {
   Tensor bias({kColumns});
   Tensor mean({kRows});
   Tensor rstd({kRows});
-  for (auto _ : state) {
+  measure(state, (pass == NormPass::kInput ? 3 : 2) * 4 * kCount, [&] {
     if (pass == NormPass::kForward) {
       ops::layer_norm_forward(context, x.view(), weight.view(), bias.view(), 1e-5, y.view(),
                               mean.view(), rstd.view());
@@ -131,8 +128,7 @@ void layer_norm(benchmark::State& state, NormPass pass) {
       ops::layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), y.view(),
                                       weight.view(), bias.view(), ops::Accumulate::kOverwrite);
     }
-  }
-  count_bytes(state, (pass == NormPass::kInput ? 3 : 2) * 4 * kCount);
+  });
 }
 
 void cross_entropy(benchmark::State& state) {
@@ -144,12 +140,11 @@ void cross_entropy(benchmark::State& state) {
   std::vector<std::int64_t> labels(static_cast<std::size_t>(rows), 3);
   std::array<std::int64_t, ops::kLossElements> numbers{};
   const TensorView sums(std::span<std::int64_t>(numbers), {ops::kLossElements});
-  for (auto _ : state) {
+  measure(state, 2 * 4 * rows * classes, [&] {
     ops::cross_entropy(context, logits.view(), TensorView(std::span(labels), {rows}), rows, 1.0,
                        gradient.view(), sums);
     benchmark::ClobberMemory();
-  }
-  count_bytes(state, 2 * 4 * rows * classes);
+  });
 }
 
 void mean_squared_error(benchmark::State& state) {
@@ -159,22 +154,19 @@ void mean_squared_error(benchmark::State& state) {
   Tensor gradient;
   std::array<std::int64_t, ops::kLossElements> numbers{};
   const TensorView sums(std::span<std::int64_t>(numbers), {ops::kLossElements});
-  for (auto _ : state) {
+  measure(state, 3 * 4 * kCount, [&] {
     ops::mean_squared_error(context, prediction.view(), target.view(), kRows, 1.0, gradient.view(),
                             sums);
     benchmark::ClobberMemory();
-  }
-  count_bytes(state, 3 * 4 * kCount);
+  });
 }
 
 void column_sum(benchmark::State& state) {
   ops::Context context(1);
   Tensor x;
   Tensor sum({kColumns});
-  for (auto _ : state) {
-    ops::column_sum(context, x.view(), sum.view(), ops::Accumulate::kOverwrite);
-  }
-  count_bytes(state, 4 * kCount);
+  measure(state, 4 * kCount,
+          [&] { ops::column_sum(context, x.view(), sum.view(), ops::Accumulate::kOverwrite); });
 }
 
 void fold(benchmark::State& state) {
@@ -196,60 +188,61 @@ void fold(benchmark::State& state) {
       steps.push_back({part, part + stride});
     }
   }
-  for (auto _ : state) {
-    ops::fold(context, views, steps);
-  }
-  count_bytes(state, parts * count * 4);
+  measure(state, parts * count * 4, [&] { ops::fold(context, views, steps); });
 }
 
 void sum_of_squares(benchmark::State& state) {
   ops::Context context(1);
   Tensor x;
   std::vector<double> sums(static_cast<std::size_t>(kCount / 4096));
-  for (auto _ : state) {
+  measure(state, 4 * kCount, [&] {
     ops::sum_of_squares_blocks(context, x.view(), 4096, {std::span(sums), Shape{std::ssize(sums)}});
     benchmark::ClobberMemory();
-  }
-  count_bytes(state, 4 * kCount);
+  });
 }
 
 void add(benchmark::State& state) {
-  // The sum comes first.
-  measure<2>(
-      state, 3,
-      [](ops::Context& context, const TensorView& y, const TensorView& x) {
-        ops::add(context, x, y);
-      },
-      1);
+  ops::Context context(1);
+  Tensor x;
+  Tensor y;
+  ops::fill_zero(context, x.view());
+  measure(state, 3 * 4 * kCount, [&] { ops::add(context, x.view(), y.view()); });
 }
 
 void sgd(benchmark::State& state) {
-  measure<3>(state, 5,
-             [](ops::Context& context, const TensorView& weight, const TensorView& gradient,
-                const TensorView& momentum) {
-               ops::sgd_update(context, weight, gradient, momentum,
-                               {.learning_rate = 1e-6, .momentum = 0.9});
-             });
+  ops::Context context(1);
+  Tensor weight;
+  Tensor gradient;
+  Tensor momentum;
+  measure(state, 5 * 4 * kCount, [&] {
+    ops::sgd_update(context, weight.view(), gradient.view(), momentum.view(),
+                    {.learning_rate = 1e-6, .momentum = 0.9});
+  });
 }
 
 void adam(benchmark::State& state) {
-  measure<4>(
-      state, 7,
-      [](ops::Context& context, const TensorView& weight, const TensorView& gradient,
-         const TensorView& m, const TensorView& v) {
-        ops::adam_update(context, weight, gradient, m, v, {.learning_rate = 1e-6});
-      },
-      1);
+  ops::Context context(1);
+  Tensor weight;
+  Tensor gradient;
+  Tensor m;
+  Tensor v;
+  ops::fill_zero(context, v.view());
+  measure(state, 7 * 4 * kCount, [&] {
+    ops::adam_update(context, weight.view(), gradient.view(), m.view(), v.view(),
+                     {.learning_rate = 1e-6});
+  });
 }
 
 void adagrad(benchmark::State& state) {
-  measure<3>(
-      state, 5,
-      [](ops::Context& context, const TensorView& weight, const TensorView& gradient,
-         const TensorView& sum) {
-        ops::adagrad_update(context, weight, gradient, sum, {.learning_rate = 1e-6});
-      },
-      1);
+  ops::Context context(1);
+  Tensor weight;
+  Tensor gradient;
+  Tensor sum;
+  ops::fill_zero(context, sum.view());
+  measure(state, 5 * 4 * kCount, [&] {
+    ops::adagrad_update(context, weight.view(), gradient.view(), sum.view(),
+                        {.learning_rate = 1e-6});
+  });
 }
 
 BENCHMARK_CAPTURE(activation_forward, relu, ops::Activation::kRelu);
