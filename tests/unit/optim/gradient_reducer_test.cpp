@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "in_process.hpp"
+#include "strata/comm/in_process.hpp"
 
 #include "layouts.hpp"
 
@@ -18,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kMicrobatchesPerLane = 3;
 
-/// The gradient of one microbatch, known by its lane and place in it.
+/// The gradient of one microbatch, a function of its lane and its number there.
 std::vector<float> gradient_of(const nn::ParameterLayout& layout, std::int64_t lane,
                                std::int64_t microbatch) {
   return arena_numbers(layout, static_cast<std::uint64_t>(100 + 10 * lane + microbatch));
@@ -57,7 +59,7 @@ void PrintTo(Order order, std::ostream* out) {
   *out << (order == Order::kLaneAfterLane ? "lane_after_lane" : "concurrent_lanes");
 }
 
-/// A rank's microbatches, by number; concurrent ones share a list.
+/// A rank's microbatches, by number, those of one execution in a list.
 std::vector<std::vector<std::int64_t>> executions_of(std::int64_t lanes, Order order) {
   const std::int64_t concurrent = order == Order::kConcurrentLanes ? lanes : 1;
   std::vector<std::vector<std::int64_t>> executions;
@@ -78,7 +80,7 @@ std::vector<float> gradient_of_rank(const nn::ParameterLayout& layout, const gri
   return gradient_of(layout, lanes.begin + m / kMicrobatchesPerLane, m % kMicrobatchesPerLane);
 }
 
-/// Gives the gradients of concurrent microbatches to the reducer, layer by layer, as a stage does.
+/// Hands the gradients of concurrent microbatches to the reducer, layer by layer, as a stage does.
 void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
                const grid::Range& lanes, const std::vector<std::int64_t>& concurrent) {
   std::vector<nn::GradientSink::Target> targets;
@@ -115,29 +117,48 @@ void reduce_twice(GradientReducer& reducer, const nn::ParameterLayout& layout,
   }
 }
 
-void expect_tree_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucket, Order order) {
-  const nn::ParameterLayout layout = layout_with(kMixed);
-  const std::vector<float> expected = expected_sum(layout, 0, lanes);
-  const BucketPlan plan(layout, ranks, bucket);
-  const grid::SumTree tree(lanes);
+struct Reduction {
+  std::int64_t lanes;
+  std::int64_t ranks;
+  std::int64_t bucket;
+  Order order;
+};
+
+/// Reduces the lanes' gradients on threads. wrong(sums, owned) counts a rank's wrong elements,
+/// `owned` the indices that it holds the sums of.
+template <typename Wrong>
+void expect_sums(const nn::ParameterLayout& layout, const Reduction& of, comm::Summation summation,
+                 const Wrong& wrong) {
+  const BucketPlan plan(layout, of.ranks, of.bucket);
+  const grid::SumTree tree(of.lanes);
   const GradientReducer::Sizes sizes{.elements = layout.elements,
                                      .microbatches_per_lane = kMicrobatchesPerLane,
-                                     .joins_lanes = order == Order::kConcurrentLanes};
-  comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
+                                     .summation = summation,
+                                     .joins_lanes = of.order == Order::kConcurrentLanes};
+  comm::run_in_process_ranks(of.ranks, [&](comm::Communicator& world) {
     ops::Context context(1);
     GradientReducer reducer(context, world, tree, plan, sizes);
-    reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()), order);
-    const std::span<const float> sums = reducer.sums().host<float>();
-    std::int64_t wrong = 0;
+    reduce_twice(reducer, layout, grid::even_part(of.lanes, of.ranks, world.rank()), of.order);
+    std::vector<std::size_t> owned;
     for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {
       for (std::int64_t i = 0; i < piece.range.count(); ++i) {
-        const auto at = static_cast<std::size_t>(piece.arena_offset + i);
-        wrong += sums[at] == expected[at] ? 0 : 1;
+        owned.push_back(static_cast<std::size_t>(piece.arena_offset + i));
       }
     }
-    EXPECT_EQ(wrong, 0) << lanes << " lanes, rank " << world.rank() << " of " << ranks
-                        << ", buckets of " << bucket;
+    EXPECT_EQ(wrong(reducer.sums().host<float>(), owned), 0)
+        << of.lanes << " lanes, rank " << world.rank() << " of " << of.ranks << ", buckets of "
+        << of.bucket;
   });
+}
+
+void expect_tree_sums(const Reduction& of) {
+  const nn::ParameterLayout layout = layout_with(kMixed);
+  const std::vector<float> expected = expected_sum(layout, 0, of.lanes);
+  expect_sums(layout, of, comm::Summation::kInvariant,
+              [&](std::span<const float> sums, const std::vector<std::size_t>& owned) {
+                return std::count_if(owned.begin(), owned.end(),
+                                     [&](std::size_t at) { return sums[at] != expected[at]; });
+              });
 }
 
 class GradientReducerOrders : public testing::TestWithParam<Order> {};
@@ -152,7 +173,7 @@ TEST_P(GradientReducerOrders, GiveTheBitsOfTheTreeOnEveryNumberOfRanks) {
     for (std::int64_t lanes = 1; lanes <= 6; ++lanes) {
       for (std::int64_t ranks = 1; ranks <= lanes; ++ranks) {
         if (lanes % ranks == 0) {
-          expect_tree_sums(lanes, ranks, bucket, GetParam());
+          expect_tree_sums({lanes, ranks, bucket, GetParam()});
         }
       }
     }
@@ -160,20 +181,14 @@ TEST_P(GradientReducerOrders, GiveTheBitsOfTheTreeOnEveryNumberOfRanks) {
 }
 
 /// The sums of the library: within a rank microbatches in order, over ranks in any.
-void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucket, Order order) {
+void expect_library_sums(const Reduction& of) {
   const nn::ParameterLayout layout = layout_with(kMixed);
-  const BucketPlan plan(layout, ranks, bucket);
-  const grid::SumTree tree(lanes);
-  const GradientReducer::Sizes sizes{.elements = layout.elements,
-                                     .microbatches_per_lane = kMicrobatchesPerLane,
-                                     .summation = comm::Summation::kLibrary,
-                                     .joins_lanes = order == Order::kConcurrentLanes};
   std::vector<double> expected(static_cast<std::size_t>(layout.elements), 0.0);
   std::vector<double> magnitude(expected.size(), 0.0);
   std::vector<float> in_order(expected.size(), 0.0F);
-  for (const std::vector<std::int64_t>& concurrent : executions_of(lanes, order)) {
+  for (const std::vector<std::int64_t>& concurrent : executions_of(of.lanes, of.order)) {
     for (const std::int64_t m : concurrent) {
-      const std::vector<float> gradient = gradient_of_rank(layout, {0, lanes}, m);
+      const std::vector<float> gradient = gradient_of_rank(layout, {0, of.lanes}, m);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         expected[i] += static_cast<double>(gradient[i]);
         magnitude[i] += std::fabs(static_cast<double>(gradient[i]));
@@ -181,41 +196,35 @@ void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bu
       }
     }
   }
-  comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
-    ops::Context context(1);
-    GradientReducer reducer(context, world, tree, plan, sizes);
-    reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()), order);
-    const std::span<const float> sums = reducer.sums().host<float>();
-    std::int64_t wrong = 0;
-    for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {
-      for (std::int64_t i = 0; i < piece.range.count(); ++i) {
-        const auto at = static_cast<std::size_t>(piece.arena_offset + i);
-        // A rounding of at most 2^-24 of a partial sum in each addition.
-        const double bound =
-            static_cast<double>(lanes * kMicrobatchesPerLane) * 0x1p-24 * magnitude[at];
-        wrong += std::fabs(static_cast<double>(sums[at]) - expected[at]) <= bound ? 0 : 1;
-        wrong += ranks > 1 || sums[at] == in_order[at] ? 0 : 1;
-      }
-    }
-    // Norms are sums over whole blocks: what lies between parameters must stay zero.
-    std::vector<bool> in_gap(sums.size(), true);
-    for (const nn::PlacedParameter& placed : layout.parameters) {
-      std::fill_n(in_gap.begin() + placed.offset, placed.shape.count(), false);
-    }
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      wrong += in_gap[i] && sums[i] != 0.0F ? 1 : 0;
-    }
-    EXPECT_EQ(wrong, 0) << lanes << " lanes, rank " << world.rank() << " of " << ranks;
-  });
+  // Norms are sums over whole blocks: what lies between parameters must stay zero.
+  std::vector<bool> in_gap(expected.size(), true);
+  for (const nn::PlacedParameter& placed : layout.parameters) {
+    std::fill_n(in_gap.begin() + placed.offset, placed.shape.count(), false);
+  }
+  expect_sums(layout, of, comm::Summation::kLibrary,
+              [&](std::span<const float> sums, const std::vector<std::size_t>& owned) {
+                std::int64_t wrong = 0;
+                for (const std::size_t at : owned) {
+                  // A rounding of at most 2^-24 of a partial sum in each addition.
+                  const double bound = static_cast<double>(of.lanes * kMicrobatchesPerLane) *
+                                       0x1p-24 * magnitude[at];
+                  wrong += std::fabs(static_cast<double>(sums[at]) - expected[at]) <= bound ? 0 : 1;
+                  wrong += of.ranks > 1 || sums[at] == in_order[at] ? 0 : 1;
+                }
+                for (std::size_t i = 0; i < sums.size(); ++i) {
+                  wrong += in_gap[i] && sums[i] != 0.0F ? 1 : 0;
+                }
+                return wrong;
+              });
 }
 
-TEST_P(GradientReducerOrders, AreLeftToTheLibraryInFastMode) {
+TEST_P(GradientReducerOrders, UseTheLibrarysSumsInFastMode) {
   for (const std::int64_t bucket : {1024, 4096, 1 << 20}) {
     for (const std::int64_t ranks : {1, 2, 3, 4}) {
-      expect_library_sums(ranks, ranks, bucket, GetParam());
+      expect_library_sums({ranks, ranks, bucket, GetParam()});
     }
-    expect_library_sums(4, 2, bucket, GetParam());
-    expect_library_sums(3, 1, bucket, GetParam());
+    expect_library_sums({4, 2, bucket, GetParam()});
+    expect_library_sums({3, 1, bucket, GetParam()});
   }
 }
 
@@ -229,7 +238,7 @@ TEST(GradientReducer, FastModeNeedsOneAccumulatorAndNoReceiveMemory) {
   EXPECT_EQ(items[1].bytes, 0);
 }
 
-TEST(GradientReducer, MemoryIsAnAccumulatorALaneWhereLanesComeTogether) {
+TEST(GradientReducer, MemoryIsAnAccumulatorALaneOfConcurrentLanes) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   for (std::int64_t lanes = 1; lanes <= 6; ++lanes) {
     for (std::int64_t ranks = 1; ranks <= lanes; ++ranks) {
@@ -243,7 +252,7 @@ TEST(GradientReducer, MemoryIsAnAccumulatorALaneWhereLanesComeTogether) {
   }
 }
 
-TEST(GradientReducer, MemoryFollowsTheFold) {
+TEST(GradientReducer, MemoryFollowsTheReductionSteps) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const GradientReducer::Sizes sizes{.elements = layout.elements};
   const grid::SumTree tree(4);
