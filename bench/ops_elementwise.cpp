@@ -40,7 +40,12 @@ class Tensor {
   std::vector<float> elements_;
 };
 
-void count_bytes(benchmark::State& state, std::int64_t bytes) {
+/// Times operation(), which reads and writes `bytes`.
+template <typename Operation>
+void measure(benchmark::State& state, std::int64_t bytes, const Operation& operation) {
+  for (auto _ : state) {
+    operation();
+  }
   state.SetBytesProcessed(state.iterations() * bytes);
 }
 
@@ -48,10 +53,8 @@ void activation_forward(benchmark::State& state, ops::Activation activation) {
   ops::Context context(1);
   Tensor x;
   Tensor y;
-  for (auto _ : state) {
-    ops::activation_forward(context, activation, x.view(), y.view());
-  }
-  count_bytes(state, 2 * 4 * kCount);
+  measure(state, 2 * 4 * kCount,
+          [&] { ops::activation_forward(context, activation, x.view(), y.view()); });
 }
 
 void activation_backward(benchmark::State& state, ops::Activation activation) {
@@ -59,20 +62,16 @@ void activation_backward(benchmark::State& state, ops::Activation activation) {
   Tensor x;
   Tensor dy;
   Tensor dx;
-  for (auto _ : state) {
+  measure(state, 3 * 4 * kCount, [&] {
     ops::activation_backward(context, activation, x.view(), x.view(), dy.view(), dx.view());
-  }
-  count_bytes(state, 3 * 4 * kCount);
+  });
 }
 
 void softmax(benchmark::State& state) {
   ops::Context context(1);
   Tensor x;
   Tensor y;
-  for (auto _ : state) {
-    ops::softmax_forward(context, x.view(), y.view());
-  }
-  count_bytes(state, 2 * 4 * kCount);
+  measure(state, 2 * 4 * kCount, [&] { ops::softmax_forward(context, x.view(), y.view()); });
 }
 
 void softmax_backward(benchmark::State& state) {
@@ -80,10 +79,8 @@ void softmax_backward(benchmark::State& state) {
   Tensor y;
   Tensor dy;
   Tensor dx;
-  for (auto _ : state) {
-    ops::softmax_backward(context, y.view(), dy.view(), dx.view());
-  }
-  count_bytes(state, 3 * 4 * kCount);
+  measure(state, 3 * 4 * kCount,
+          [&] { ops::softmax_backward(context, y.view(), dy.view(), dx.view()); });
 }
 
 void dropout(benchmark::State& state) {
@@ -92,11 +89,10 @@ void dropout(benchmark::State& state) {
   Tensor x;
   Tensor y;
   std::vector<std::uint8_t> mask(static_cast<std::size_t>(kCount));
-  for (auto _ : state) {
+  measure(state, 9 * kCount, [&] {
     ops::dropout_forward(context, x.view(), 0.2, stream, {0}, y.view(),
                          TensorView(std::span(mask), {kRows, kColumns}));
-  }
-  count_bytes(state, 9 * kCount);
+  });
 }
 
 void dropout_backward(benchmark::State& state) {
@@ -104,11 +100,10 @@ void dropout_backward(benchmark::State& state) {
   Tensor dy;
   Tensor dx;
   std::vector<std::uint8_t> mask(static_cast<std::size_t>(kCount), 1);
-  for (auto _ : state) {
+  measure(state, 9 * kCount, [&] {
     ops::dropout_backward(context, dy.view(), TensorView(std::span(mask), {kRows, kColumns}), 0.2,
                           dx.view());
-  }
-  count_bytes(state, 9 * kCount);
+  });
 }
 
 enum class NormPass { kForward, kInput, kWeight };
@@ -122,7 +117,7 @@ void layer_norm(benchmark::State& state, NormPass pass) {
   Tensor bias({kColumns});
   Tensor mean({kRows});
   Tensor rstd({kRows});
-  for (auto _ : state) {
+  measure(state, (pass == NormPass::kInput ? 3 : 2) * 4 * kCount, [&] {
     if (pass == NormPass::kForward) {
       ops::layer_norm_forward(context, x.view(), weight.view(), bias.view(), 1e-5, y.view(),
                               mean.view(), rstd.view());
@@ -133,8 +128,7 @@ void layer_norm(benchmark::State& state, NormPass pass) {
       ops::layer_norm_backward_weight(context, x.view(), mean.view(), rstd.view(), y.view(),
                                       weight.view(), bias.view(), ops::Accumulate::kOverwrite);
     }
-  }
-  count_bytes(state, (pass == NormPass::kInput ? 3 : 2) * 4 * kCount);
+  });
 }
 
 void cross_entropy(benchmark::State& state) {
@@ -146,12 +140,11 @@ void cross_entropy(benchmark::State& state) {
   std::vector<std::int64_t> labels(static_cast<std::size_t>(rows), 3);
   std::array<std::int64_t, ops::kLossElements> numbers{};
   const TensorView sums(std::span<std::int64_t>(numbers), {ops::kLossElements});
-  for (auto _ : state) {
+  measure(state, 2 * 4 * rows * classes, [&] {
     ops::cross_entropy(context, logits.view(), TensorView(std::span(labels), {rows}), rows, 1.0,
                        gradient.view(), sums);
     benchmark::ClobberMemory();
-  }
-  count_bytes(state, 2 * 4 * rows * classes);
+  });
 }
 
 void mean_squared_error(benchmark::State& state) {
@@ -161,22 +154,19 @@ void mean_squared_error(benchmark::State& state) {
   Tensor gradient;
   std::array<std::int64_t, ops::kLossElements> numbers{};
   const TensorView sums(std::span<std::int64_t>(numbers), {ops::kLossElements});
-  for (auto _ : state) {
+  measure(state, 3 * 4 * kCount, [&] {
     ops::mean_squared_error(context, prediction.view(), target.view(), kRows, 1.0, gradient.view(),
                             sums);
     benchmark::ClobberMemory();
-  }
-  count_bytes(state, 3 * 4 * kCount);
+  });
 }
 
 void column_sum(benchmark::State& state) {
   ops::Context context(1);
   Tensor x;
   Tensor sum({kColumns});
-  for (auto _ : state) {
-    ops::column_sum(context, x.view(), sum.view(), ops::Accumulate::kOverwrite);
-  }
-  count_bytes(state, 4 * kCount);
+  measure(state, 4 * kCount,
+          [&] { ops::column_sum(context, x.view(), sum.view(), ops::Accumulate::kOverwrite); });
 }
 
 void fold(benchmark::State& state) {
@@ -198,21 +188,17 @@ void fold(benchmark::State& state) {
       steps.push_back({part, part + stride});
     }
   }
-  for (auto _ : state) {
-    ops::fold(context, views, steps);
-  }
-  count_bytes(state, parts * count * 4);
+  measure(state, parts * count * 4, [&] { ops::fold(context, views, steps); });
 }
 
 void sum_of_squares(benchmark::State& state) {
   ops::Context context(1);
   Tensor x;
   std::vector<double> sums(static_cast<std::size_t>(kCount / 4096));
-  for (auto _ : state) {
+  measure(state, 4 * kCount, [&] {
     ops::sum_of_squares_blocks(context, x.view(), 4096, {std::span(sums), Shape{std::ssize(sums)}});
     benchmark::ClobberMemory();
-  }
-  count_bytes(state, 4 * kCount);
+  });
 }
 
 void add(benchmark::State& state) {
@@ -220,10 +206,7 @@ void add(benchmark::State& state) {
   Tensor x;
   Tensor y;
   ops::fill_zero(context, x.view());
-  for (auto _ : state) {
-    ops::add(context, x.view(), y.view());
-  }
-  count_bytes(state, 3 * 4 * kCount);
+  measure(state, 3 * 4 * kCount, [&] { ops::add(context, x.view(), y.view()); });
 }
 
 void sgd(benchmark::State& state) {
@@ -231,11 +214,10 @@ void sgd(benchmark::State& state) {
   Tensor weight;
   Tensor gradient;
   Tensor momentum;
-  for (auto _ : state) {
+  measure(state, 5 * 4 * kCount, [&] {
     ops::sgd_update(context, weight.view(), gradient.view(), momentum.view(),
                     {.learning_rate = 1e-6, .momentum = 0.9});
-  }
-  count_bytes(state, 5 * 4 * kCount);
+  });
 }
 
 void adam(benchmark::State& state) {
@@ -245,11 +227,10 @@ void adam(benchmark::State& state) {
   Tensor m;
   Tensor v;
   ops::fill_zero(context, v.view());
-  for (auto _ : state) {
+  measure(state, 7 * 4 * kCount, [&] {
     ops::adam_update(context, weight.view(), gradient.view(), m.view(), v.view(),
                      {.learning_rate = 1e-6});
-  }
-  count_bytes(state, 7 * 4 * kCount);
+  });
 }
 
 void adagrad(benchmark::State& state) {
@@ -258,11 +239,10 @@ void adagrad(benchmark::State& state) {
   Tensor gradient;
   Tensor sum;
   ops::fill_zero(context, sum.view());
-  for (auto _ : state) {
+  measure(state, 5 * 4 * kCount, [&] {
     ops::adagrad_update(context, weight.view(), gradient.view(), sum.view(),
                         {.learning_rate = 1e-6});
-  }
-  count_bytes(state, 5 * 4 * kCount);
+  });
 }
 
 BENCHMARK_CAPTURE(activation_forward, relu, ops::Activation::kRelu);

@@ -24,7 +24,7 @@ done
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
 
 step="installing packages"
-say "1/4 packages"
+say "1/4 packages, those of jobs/setup/install-packages.sh that are missing"
 jobs/setup/install-packages.sh
 
 step="building"

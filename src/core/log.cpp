@@ -16,7 +16,7 @@ namespace {
 /// Returns to the line's begin and erases it.
 constexpr const char* kErase = "\r\x1b[K";
 
-/// What a line of the terminal takes without a break.
+/// Width of a terminal line.
 std::size_t columns() {
   constexpr std::size_t kUnknown = 80;
   winsize size{};
@@ -86,7 +86,7 @@ void Log::keep(std::string_view text) {
 
 void Log::write(std::string_view text) {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  // A full disk must not end a run for want of a line.
+  // A full disk must not end a run because of a log line.
   std::fputs(fmt::format("{:%Y-%m-%d %H:%M:%S} {}\n", fmt::localtime(now), text).c_str(),
              file_.get());
   std::fflush(file_.get());

@@ -62,8 +62,8 @@ std::array<std::uint32_t, 4> RandomStream::words(std::uint64_t low, std::uint64_
 
 void RandomStream::fill(std::uint64_t first_block, std::uint64_t high,
                         std::span<std::uint32_t> out) const {
-  // Eight counters at a time. Each word of a counter has a 64-bit lane of its own, of which only
-  // the low half counts: a product leaves its high half where the next round takes it from.
+  // Eight counters at a time. Each word of a counter has its own 64-bit SIMD lane, of which only
+  // the low half counts: a product leaves its high half where the next round reads it.
   constexpr std::size_t kGroups = 2;
   constexpr std::size_t kGroupWords = 16;
   constexpr std::size_t kWords = kGroups * kGroupWords;

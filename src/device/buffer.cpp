@@ -22,9 +22,9 @@ std::align_val_t alignment_of(std::int64_t bytes) {
                                                               : kHugePageBytes);
 }
 
-/// Asks for huge pages where they fit whole: passes over the arenas then miss the address cache
-/// less, and messages between processes of one node are copied with fewer page look-ups. The
-/// kernel may refuse; nothing but speed depends on it.
+/// Requests huge pages for the aligned part: fewer TLB misses in passes over the arenas, and fewer
+/// page look-ups when processes of a node copy messages. The kernel may refuse; only speed depends
+/// on it.
 void advise_huge_pages(void* memory, std::int64_t bytes) {
   const std::int64_t whole = bytes / kHugePageBytes * kHugePageBytes;
   if (whole > 0) {
@@ -79,8 +79,8 @@ Buffer::Buffer(const Device& device, std::int64_t bytes) : device_(device), byte
   data_ = allocate(device, bytes);
   if (data_ == nullptr) {
     fail(ExitCode::kPeer,
-         "{} of memory on {} were asked for and it has not that much left{}; use more ranks, a "
-         "smaller batch.micro, train.recompute or a smaller model",
+         "cannot allocate {} on {}{}; use more ranks, a smaller batch.micro, train.recompute or a "
+         "smaller model",
          bytes_text(bytes), device.text(),
          device.kind() == DeviceKind::kCuda
              ? ": " + bytes_text(cuda::free_memory_bytes(device.index())) + " are free"

@@ -22,7 +22,7 @@ namespace {
 
 void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) {
-    // Else the next launch would be taken for the one that failed.
+    // Clears the sticky error, which the next launch would report.
     static_cast<void>(cudaGetLastError());
     cuda_failed(what, cudaGetErrorString(status));
   }
@@ -31,7 +31,7 @@ void check(cudaError_t status, const char* what) {
 /// Of a query, which does not wait.
 bool is_done(cudaError_t status, const char* what) {
   if (status == cudaErrorNotReady) {
-    // No error, but it stays as the last one.
+    // Not an error, but CUDA keeps it as the last error.
     static_cast<void>(cudaGetLastError());
     return false;
   }
@@ -180,7 +180,7 @@ bool is_reached(std::int64_t device, void* event) {
 
 void begin_recording(std::int64_t device, void* stream) {
   use(device);
-  // Other threads, a library's among them, may go on as they like.
+  // Thread-local capture mode: other threads, such as a library's, are not restricted.
   check(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeThreadLocal),
         "beginning to record work");
 }
@@ -202,13 +202,13 @@ void drop_recording(std::int64_t device, void* stream) noexcept {
   if (cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded) == cudaSuccess) {
     static_cast<void>(cudaGraphDestroy(recorded));
   }
-  // A recording that failed stays as the last error.
+  // A failed capture stays as the last error.
   static_cast<void>(cudaGetLastError());
 }
 
 void destroy_graph(std::int64_t device, void* graph) noexcept {
   static_cast<void>(cudaSetDevice(static_cast<int>(device)));
-  // Where it is under way, it goes when it is done.
+  // A running graph is destroyed after it completes.
   static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
 }
 
@@ -260,8 +260,7 @@ std::vector<LibraryVersion> libraries() {
   const auto cudnn_version = cudnn.function<decltype(&cudnnGetVersion)>("cudnnGetVersion");
   found.push_back(
       {"cuDNN", cudnn_version == nullptr ? kMissing : dotted(cudnn_version(), 10000, 100)});
-  // cuDNN compiles kernels with it; where it is missing own kernels take their place, with other
-  // bits.
+  // cuDNN compiles kernels with it; without it own kernels run instead, with other bits.
   const SharedLibrary nvrtc("libnvrtc.so." + std::to_string(CUDART_VERSION / 1000));
   const auto nvrtc_version = nvrtc.function<int (*)(int*, int*)>("nvrtcVersion");
   int major = 0;

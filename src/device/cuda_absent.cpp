@@ -6,7 +6,7 @@ namespace strata::device::cuda {
 namespace {
 
 [[noreturn]] void refuse() {
-  fail(ExitCode::kPeer, "a GPU was asked for, but {}", absence_reason());
+  fail(ExitCode::kPeer, "a GPU was requested, but {}", absence_reason());
 }
 
 }  // namespace

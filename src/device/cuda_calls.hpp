@@ -6,19 +6,19 @@
 #include "strata/device/build_info.hpp"
 #include "strata/device/gpu_info.hpp"
 
-// The CUDA side of the room as plain functions: cuda.cu does them, cuda_absent.cpp stands in where
-// CUDA is not built. All but the noexcept ones throw Error(kPeer) where the device fails.
+// The CUDA calls of `device` as plain functions, implemented in cuda.cu, and in cuda_absent.cpp for
+// builds without CUDA. All except the noexcept ones throw Error(kPeer) where the device fails.
 namespace strata::device::cuda {
 
 [[nodiscard]] std::int64_t device_count() noexcept;
-/// Why there is no GPU, for an error's text.
+/// The reason why there is no GPU, for error texts.
 [[nodiscard]] const char* absence_reason() noexcept;
-/// Why GPUs that may be there cannot be counted; empty where they can, or there is no driver.
+/// The reason why GPUs cannot be counted; empty where they can, or without a driver.
 [[nodiscard]] const char* trouble() noexcept;
-/// Zeroed device memory, or null where there is not enough left.
+/// Zeroed device memory, or null when out of memory.
 [[nodiscard]] void* allocate(std::int64_t device, std::int64_t bytes);
 void release(std::int64_t device, void* memory) noexcept;
-/// Host memory that the GPU can copy to while the host goes on.
+/// Pinned host memory.
 [[nodiscard]] void* allocate_pinned(std::int64_t bytes);
 void release_pinned(void* memory) noexcept;
 
@@ -38,9 +38,9 @@ void host_waits_for(std::int64_t device, void* event);
 /// Pre: both are timed and reached.
 [[nodiscard]] double seconds_between(std::int64_t device, void* first, void* second);
 
-/// What the calling thread puts on the stream from here on is recorded, and not done.
+/// Begins stream capture: work that the calling thread enqueues is recorded, not executed.
 void begin_recording(std::int64_t device, void* stream);
-/// What was recorded, ready to be launched: a cudaGraphExec_t.
+/// Ends the capture and returns the instantiated cudaGraphExec_t.
 [[nodiscard]] void* end_recording(std::int64_t device, void* stream);
 /// Ends a recording that is not wanted.
 void drop_recording(std::int64_t device, void* stream) noexcept;

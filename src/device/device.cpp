@@ -11,14 +11,14 @@
 namespace strata::device {
 
 void cuda_failed(const char* what, std::string_view reason) {
-  fail(ExitCode::kPeer, "{} failed on the GPU: {}; nvidia-smi and the node's log tell more", what,
+  fail(ExitCode::kPeer, "{} failed on the GPU: {}; see nvidia-smi and the node's log", what,
        reason);
 }
 
 Device Device::cuda(std::int64_t index) {
   const std::int64_t count = cuda_device_count();
   if (index < 0 || index >= count) {
-    fail(ExitCode::kPeer, "GPU {} was asked for and {} can be used: {}", index, count,
+    fail(ExitCode::kPeer, "GPU {} was requested, and this process can use {}: {}", index, count,
          cuda::absence_reason());
   }
   return {DeviceKind::kCuda, index};

@@ -9,7 +9,7 @@
 namespace strata::device {
 
 Graph::Graph(Stream& stream, const std::function<void()>& work) : device_(stream.device()) {
-  require(device_.kind() == DeviceKind::kCuda, "work of {} was to be recorded", device_.text());
+  require(device_.kind() == DeviceKind::kCuda, "a CUDA graph of work on {}", device_.text());
   cuda::begin_recording(device_.index(), stream.raw());
   try {
     work();
@@ -37,7 +37,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
 
 void Graph::launch(Stream& stream) const {
   require(raw_ != nullptr && stream.device() == device_,
-          "work recorded on {} was to be launched on {}", device_.text(), stream.device().text());
+          "a graph captured on {} was launched on {}", device_.text(), stream.device().text());
   cuda::launch_graph(device_.index(), raw_, stream.raw());
 }
 

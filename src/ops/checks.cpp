@@ -8,7 +8,7 @@ namespace strata::ops {
 
 void require_memory_space(const Context& context, const ConstTensorView& tensor) {
   require(tensor.empty() || tensor.memory_space() == context.device().memory_space(),
-          "an operation on {} was given a tensor in {} memory", context.device().text(),
+          "an operation on {} got a tensor in {} memory", context.device().text(),
           name_of(tensor.memory_space()));
 }
 

@@ -12,8 +12,8 @@ namespace strata::ops {
 
 class Context;
 
-/// Throws std::logic_error unless the tensor lies in the memory of the context's device. No tensor,
-/// an empty view, lies everywhere.
+/// Throws std::logic_error unless the tensor is in the memory of the context's device. An empty
+/// view passes.
 void require_memory_space(const Context& context, const ConstTensorView& tensor);
 
 /// Throws std::logic_error unless `tensor`, called `name`, has this dtype and shape.
@@ -24,20 +24,20 @@ void require_like(const ConstTensorView& tensor, DType dtype, const Shape& shape
 void require_count(const ConstTensorView& tensor, DType dtype, std::int64_t count,
                    std::string_view name);
 
-/// Throws std::logic_error unless add_bias_residual() takes the operands.
+/// Throws std::logic_error unless the operands fit add_bias_residual().
 void require_bias_residual(const ConstTensorView& sum, const ConstTensorView& bias,
                            const ConstTensorView& residual, const TensorView& y);
 
-/// Throws std::logic_error unless every addition is of one of `parts` parts to another.
+/// Throws std::logic_error unless every step adds one of `parts` parts to another.
 void require_steps(std::span<const ReductionStep> steps, std::int64_t parts, std::string_view name);
 
-/// The address of a tensor's elements in host memory, or null where there is no tensor.
+/// The address of a tensor's elements in host memory, or null for an empty view.
 template <typename T, typename View>
 auto host_or_null(const View& view) {
   return view.empty() ? nullptr : view.template host<T>().data();
 }
 
-/// How a tensor reads as a matrix: leading dimensions are rows, the last is columns.
+/// A tensor as a matrix: the last dimension is the columns, all others are rows.
 struct Rows {
   std::int64_t rows = 0;
   std::int64_t columns = 0;

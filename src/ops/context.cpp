@@ -28,14 +28,12 @@ Context Context::cuda(const device::Device& device, const CudaOptions& options) 
 }
 
 PrimitiveCache& Context::primitives() {
-  require(primitives_ != nullptr, "an operation for the CPU was given a context of {}",
-          device().text());
+  require(primitives_ != nullptr, "a CPU operation got a context of {}", device().text());
   return *primitives_;
 }
 
 CudaResources& Context::cuda_resources() {
-  require(cuda_resources_ != nullptr, "an operation for GPUs was given a context of {}",
-          device().text());
+  require(cuda_resources_ != nullptr, "a GPU operation got a context of {}", device().text());
   return *cuda_resources_;
 }
 

@@ -9,8 +9,8 @@
 namespace strata::ops {
 
 void GraphCache::enable() {
-  require(context_.device().kind() == device::DeviceKind::kCuda,
-          "graphs of work that is done by {}", context_.device().text());
+  require(context_.device().kind() == device::DeviceKind::kCuda, "CUDA graphs on {}",
+          context_.device().text());
   is_enabled_ = true;
 }
 
@@ -27,7 +27,7 @@ void GraphCache::run(const Key& key, const std::function<void()>& work) {
   const auto found = pieces_.find(key);
   if (found == pieces_.end() ||
       found->second.scratch != context_.cuda_resources().scratch_number()) {
-    // As it comes, so that libraries are opened, kernels loaded and scratch memory is large enough.
+    // Eagerly, so that libraries are opened, kernels loaded and scratch memory is large enough.
     work();
     pieces_[key] = {.scratch = context_.cuda_resources().scratch_number(), .graph = {}};
     return;
@@ -42,7 +42,8 @@ void GraphCache::run(const Key& key, const std::function<void()>& work) {
       if (error.code() != ExitCode::kPeer) {
         throw;
       }
-      fail(error.code(), "{}; a pass could not be made a CUDA graph, set run.cuda_graphs to off",
+      fail(error.code(),
+           "{}; a pass could not be captured as a CUDA graph, set run.cuda_graphs = off",
            error.what());
     } catch (...) {
       is_recording_ = false;

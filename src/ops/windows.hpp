@@ -9,19 +9,19 @@
 
 namespace strata::ops {
 
-/// Zeros behind the last element; negative where a stride leaves elements there unread.
+/// Padding after the last element; negative where a stride leaves elements unread.
 inline std::int64_t padding_behind(const WindowAxis& axis) {
   return (axis.out - 1) * axis.stride + axis.reach() - axis.in - axis.padding;
 }
 
-/// Throws std::logic_error unless the windows of `name` lie as they can.
+/// Throws std::logic_error unless the window geometry of `name` is valid.
 inline void require_axis(const WindowAxis& axis, std::string_view name) {
   require(axis.in >= 1 && axis.out >= 1 && axis.window >= 1 && axis.stride >= 1 &&
               axis.dilation >= 1 && axis.padding >= 0,
           "{} of {} to {} by windows of {}, stride {}, dilation {}, padding {}", name, axis.in,
           axis.out, axis.window, axis.stride, axis.dilation, axis.padding);
-  require(padding_behind(axis) > -axis.stride, "{} of {} to {} leaves out windows that lie within",
-          name, axis.in, axis.out);
+  require(padding_behind(axis) > -axis.stride, "{} of {} to {} omits windows that fit", name,
+          axis.in, axis.out);
 }
 
 /// Elements [begin, end) of one window that lie within the image; element i of the window is

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kBlock = nn::ParameterLayout::kBlock;
 
-/// A part of the arena that buckets do not cross.
+/// A part of the arena whose boundaries no bucket crosses.
 struct Region {
   grid::Range elements;
   Bucket::Use use = Bucket::Use::kOwn;
@@ -43,7 +43,7 @@ std::vector<Region> regions_of(const nn::ParameterLayout& layout) {
   return regions;
 }
 
-/// The layer of the parameter that lies at this place of the arena.
+/// The layer of the parameter at this offset of the arena.
 std::int64_t layer_at(const nn::ParameterLayout& layout, std::int64_t element) {
   const auto after =
       std::upper_bound(layout.parameters.begin(), layout.parameters.end(), element,
@@ -51,7 +51,7 @@ std::int64_t layer_at(const nn::ParameterLayout& layout, std::int64_t element) {
   return std::prev(after)->spec.layer;
 }
 
-/// What of a bucket each data rank sums: whole blocks.
+/// The slice of a bucket that each data rank reduces: whole blocks.
 std::vector<grid::Range> slices_of(const grid::Range& elements, std::int64_t data_ranks) {
   std::vector<grid::Range> slices;
   for (std::int64_t r = 0; r < data_ranks; ++r) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kBlock = nn::ParameterLayout::kBlock;
 
-/// Blocks of the data rank that owns most.
+/// The number of blocks of the data rank that owns the most.
 std::int64_t most_blocks(const BucketPlan& plan, std::int64_t data_ranks) {
   std::int64_t most = 0;
   for (std::int64_t r = 0; r < data_ranks; ++r) {

@@ -8,7 +8,7 @@
 namespace strata::optim {
 namespace {
 
-/// Elements of receive memory for one bucket.
+/// Elements of the receive buffer for one bucket.
 std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_ranks,
                               std::int64_t data_rank, const BucketPlan& plan,
                               comm::Summation summation) {
@@ -18,7 +18,7 @@ std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_rank
   return comm::received_parts(lanes, data_ranks, data_rank) * plan.largest_slice();
 }
 
-/// How a rank adds its own lanes.
+/// The reduction of a rank's own lanes.
 grid::RunningReduction fold_of(const grid::SumTree& lanes, std::int64_t data_ranks,
                                std::int64_t data_rank, const GradientReducer::Sizes& sizes) {
   if (sizes.summation == comm::Summation::kLibrary) {

@@ -51,7 +51,7 @@ nn::MemoryItem TiedExchange::memory(const BucketPlan& plan, std::int64_t data_ra
   const bool receives = stages.owner != stages.borrower && pipeline_rank == stages.owner;
   const std::int64_t elements =
       receives ? longest(own_slices(plan, Bucket::Use::kLent, data_rank)) : 0;
-  return {"received tied gradients",
+  return {"tied gradient receive buffers",
           kInFlight * elements * size_bytes(compute_dtype(weights_dtype))};
 }
 
@@ -87,8 +87,9 @@ TiedExchange::TiedExchange(ops::Context& context, comm::Communicator& pipeline_g
       receive_memory_(context.device(),
                       memory(plan, data_rank, pipeline_group.rank(), stages, weights_dtype).bytes) {
   require((layout.lent.count() > 0) == owns() && (layout.borrowed.count() > 0) == borrows(),
-          "stage {} lends {} elements and borrows {}, where {} owns and {} borrows", group_.rank(),
-          layout.lent.count(), layout.borrowed.count(), stages.owner, stages.borrower);
+          "stage {} lends {} elements and borrows {}, but stage {} owns and {} borrows",
+          group_.rank(), layout.lent.count(), layout.borrowed.count(), stages.owner,
+          stages.borrower);
   const DType dtype = compute_dtype(weights_dtype);
   const std::int64_t slot = longest(lent_);
   for (std::int64_t s = 0; owns() && is_shared() && s < kInFlight; ++s) {
@@ -149,7 +150,7 @@ double TiedExchange::receive_and_add(const TensorView& gradients) {
   return waited;
 }
 
-double TiedExchange::hand_back(const TensorView& weights) {
+double TiedExchange::return_weights(const TensorView& weights) {
   std::vector<comm::Request> requests;
   if (is_shared() && owns()) {
     for (const grid::Range& slice : lent_) {

@@ -36,9 +36,9 @@ class Messages {
 
 }  // namespace
 
-/// One pass through the list. An action's microbatch stands for as many as the stage computes
-/// together. They are begun and ended in ascending order, so slot m % slots is free for those of m
-/// once those of m - slots are done with it.
+/// One pass through the list. An action's microbatch stands for one microbatch of each concurrent
+/// lane. Actions start and end in ascending order, so microbatch m may use slot m % slots once
+/// microbatch m - slots no longer needs it.
 class Executor::Run {
  public:
   Run(Executor& executor, const Schedule& schedule, MicrobatchSource& source, nn::Mode mode,
@@ -54,7 +54,7 @@ class Executor::Run {
         see_(see),
         actions_(schedule.stage_actions[static_cast<std::size_t>(group_.rank())]),
         lane_microbatches_(schedule.microbatches),
-        passes_gradients_on_(sink != nullptr && passes_gradients_on()),
+        forwards_gradients_(sink != nullptr && forwards_gradients()),
         activation_receives_(of(schedule.microbatches)),
         gradient_receives_(of(schedule.microbatches)),
         activation_sends_(of(schedule.microbatches)),
@@ -68,16 +68,16 @@ class Executor::Run {
       const Action& action = actions_[position];
       post_receives();
       require(!is_receive(action.kind) || next_receive_ > position,
-              "{} is due before its memory is free", text_of(action));
+              "{} is due before its receive was posted", text_of(action));
       const double begin = now_seconds();
       {
         const device::ProfileRange range(text_of(action));
         perform(action);
-        // Here the host waits for what a GPU computes.
+        // Waits for the GPU's computation.
         timed([&] { engine_.throttle(); });
       }
       if (observer_) {
-        // A GPU has only been told what to do.
+        // The launches are asynchronous; wait for the action itself.
         engine_.drain();
         stage_.synchronize();
       }
@@ -105,7 +105,7 @@ class Executor::Run {
     return m * stage_.concurrent_lanes() + lane;
   }
 
-  /// The microbatches of an action: the m-th of each of the lanes that are computed together.
+  /// The microbatches of an action: the m-th of each concurrent lane.
   [[nodiscard]] std::vector<nn::Microbatch> microbatches(std::int64_t m) {
     std::vector<nn::Microbatch> concurrent;
     for (std::int64_t k = 0; k < stage_.concurrent_lanes(); ++k) {
@@ -195,7 +195,7 @@ class Executor::Run {
     });
   }
 
-  /// Microbatches whose received input is no longer needed, but for sends that are under way.
+  /// Microbatches whose received input is no longer needed, apart from pending sends.
   [[nodiscard]] std::int64_t inputs_done() const {
     if (mode_ == nn::Mode::kTraining) {
       return weights_done_;
@@ -203,8 +203,8 @@ class Executor::Run {
     return stage_.is_last() ? forwards_done_ : outputs_sent_;
   }
 
-  /// Whether the stage sends a gradient that it received, for none of its layers reads the tensor.
-  [[nodiscard]] bool passes_gradients_on() const {
+  /// Whether the stage forwards a received gradient, because none of its layers reads the tensor.
+  [[nodiscard]] bool forwards_gradients() const {
     const std::vector<TensorView> received = stage_.output_gradients_of(0);
     const std::vector<TensorView>& sent = stage_.input_gradients_of(0);
     return std::any_of(sent.begin(), sent.end(), [&](const TensorView& gradient) {
@@ -223,7 +223,7 @@ class Executor::Run {
     }
   }
 
-  /// Posts the receives that follow, in order, as far as their slots are free.
+  /// Posts the next receives, in order, while their slots are free.
   void post_receives() {
     for (; next_receive_ < actions_.size(); ++next_receive_) {
       const Action& action = actions_[next_receive_];
@@ -233,7 +233,7 @@ class Executor::Run {
         if (m - stage_.slots().inputs >= inputs_done()) {
           return;
         }
-        // What this stage sent from the slot may be a view of the input.
+        // A pending send may read a view of the slot's input.
         wait_for_slot(activation_sends_, m, stage_.slots().inputs);
         receive(action, activation_receives_[index], comm::Tag::kActivation,
                 [&](std::int64_t execution_index) { return stage_.inputs_of(execution_index); });
@@ -241,7 +241,7 @@ class Executor::Run {
         if (m - stage_.slots().gradients >= weights_done_) {
           return;
         }
-        if (passes_gradients_on_) {
+        if (forwards_gradients_) {
           wait_for_slot(gradient_sends_, m, stage_.slots().gradients);
         }
         receive(action, gradient_receives_[index], comm::Tag::kGradient,
@@ -283,7 +283,7 @@ class Executor::Run {
   const std::vector<Action>& actions_;
   /// Microbatches of each concurrent lane; all microbatches where lanes run one after the other.
   std::int64_t lane_microbatches_;
-  bool passes_gradients_on_;
+  bool forwards_gradients_;
   std::vector<Messages> activation_receives_;
   std::vector<Messages> gradient_receives_;
   std::vector<Messages> activation_sends_;
@@ -306,7 +306,7 @@ ExecutionTimes Executor::train(const Schedule& schedule, MicrobatchSource& sourc
 
 std::vector<ops::LossSums> Executor::evaluate(const Schedule& schedule, MicrobatchSource& source,
                                               const OutputObserver& see) {
-  require(schedule.kind == ScheduleKind::kForwardOnly, "evaluation by the schedule {}",
+  require(schedule.kind == ScheduleKind::kForwardOnly, "evaluation with the schedule {}",
           name_of(schedule.kind));
   static_cast<void>(
       Run(*this, schedule, source, nn::Mode::kEvaluation, 0.0, nullptr, see).finish());

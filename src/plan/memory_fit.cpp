@@ -12,18 +12,18 @@
 namespace strata::plan {
 namespace {
 
-/// Whether a rank's arenas would fit with another config of the same run.
+/// Whether a rank's arenas fit under another config of the same run.
 bool would_fit(const Plan& plan, const RunConfig& config, std::int64_t rank,
                std::int64_t free_bytes, const VirtualGrid& stored) {
   try {
     const Plan other = prepare(config, plan.grid.ranks(), plan.train_data, stored, plan.device);
     return device_bytes(rank_plan(other, rank)) <= free_bytes;
   } catch (const Error&) {
-    return false;  // the settings do not go together
+    return false;  // the settings contradict each other
   }
 }
 
-/// The first change of settings that lets the arenas fit, as in "train.recompute = full".
+/// The first change of settings under which the arenas fit, as in "train.recompute = full".
 std::optional<std::string> what_would_fit(const Plan& plan, std::int64_t rank,
                                           std::int64_t free_bytes, const VirtualGrid& stored) {
   for (const nn::Recompute recompute : {nn::Recompute::kSelective, nn::Recompute::kFull}) {
@@ -50,7 +50,7 @@ std::optional<std::string> what_would_fit(const Plan& plan, std::int64_t rank,
   return std::nullopt;
 }
 
-/// The largest three, as in "activations 12.50 GiB, weights 2.00 GiB, gradients 1.00 GiB".
+/// The three largest, as in "activations 12.50 GiB, weights 2.00 GiB, gradients 1.00 GiB".
 std::string largest_of(std::vector<nn::MemoryItem> items) {
   std::stable_sort(items.begin(), items.end(),
                    [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
@@ -78,7 +78,7 @@ void require_fits_memory(const Plan& plan, std::int64_t rank, std::int64_t free_
     return;
   }
   const std::optional<std::string> change = what_would_fit(plan, rank, free_bytes, stored);
-  fail(ExitCode::kPeer, "stage {} needs {} of its GPU's memory ({}), and {} are free; {}",
+  fail(ExitCode::kPeer, "stage {} needs {} of its GPU's memory ({}), but {} are free; {}",
        mine.coordinates.pipeline, bytes_text(needed), largest_of(mine.memory),
        bytes_text(free_bytes),
        change ? fmt::format("{} would fit", *change)

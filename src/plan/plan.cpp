@@ -109,7 +109,7 @@ io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank, std:
 
 std::int64_t device_sample_bytes(device::DeviceKind device, const io::DatasetInfo& info,
                                  const io::LoaderOptions& options) {
-  // Where a step reads them, and where the next one's land.
+  // One buffer that a step reads, one that receives the next step's samples.
   return 2 * pinned_sample_bytes(device, info, options);
 }
 
@@ -156,7 +156,7 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
            name_of(named.preset), nn::published_images(named.preset).shape.text(),
            data.path.string(), data.input_shape.text(), error.what());
     }
-    // The line is none of the user's.
+    // The user did not write the line.
     fail(error.code(),
          "model.preset is {}, whose layers follow from model.width, model.heads, model.kv_heads "
          "and model.hidden; {}",
@@ -203,8 +203,8 @@ namespace {
 
 nn::StageSpec stage_spec(const Plan& plan, const grid::Coordinates& coordinates) {
   const RunConfig& c = plan.config;
-  // Fused, gradients inside the stage share their memory. What is made again is there only once, so
-  // both gradients of a layer must be computed with it.
+  // The fused order shares one gradient buffer inside the stage. Recomputed activations exist only
+  // once, so both gradients of a layer must be computed while they are valid.
   const bool fused = plan.grid.pipeline == 1 || c.train.recompute != nn::Recompute::kNone;
   return {.layers = plan.split.stages[static_cast<std::size_t>(coordinates.pipeline)],
           .pass = pass_shape(plan, coordinates.tensor),
@@ -212,7 +212,7 @@ nn::StageSpec stage_spec(const Plan& plan, const grid::Coordinates& coordinates)
           .order = fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit};
 }
 
-/// The memory of samples where a loader with some options takes `bytes_of(options)`.
+/// The memory of samples; bytes_of(options) is that of one loader.
 template <typename Function>
 std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& rank,
                                            const Function& bytes_of) {
@@ -221,7 +221,7 @@ std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& ran
           {"samples, evaluation", evaluates ? bytes_of(evaluation_loader(plan, rank, 1)) : 0}};
 }
 
-/// Everything that the rank allocates on its device.
+/// All allocations of the rank on its device.
 std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   const RunConfig& c = plan.config;
   std::vector<nn::MemoryItem> memory{
@@ -260,7 +260,7 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   return memory;
 }
 
-/// What a rank with a GPU has in host memory.
+/// All allocations in host memory of a rank with a GPU.
 std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& rank) {
   if (plan.device == device::DeviceKind::kCpu) {
     return {};
@@ -271,7 +271,7 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
         return io::Loader::memory_bytes(plan.train_data, options) +
                pinned_sample_bytes(plan.device, plan.train_data, options);
       });
-  // The masters, or the weights where they are the masters, and the optimizer's state.
+  // The master weights (the weights themselves in full precision) and the optimizer's state.
   const std::size_t kinds = 1 + optim::Optimizer::state_names(c.optimizer.options).size();
   memory.push_back({"a checkpoint's copy", static_cast<std::int64_t>(kinds) *
                                                rank.buckets.owned_elements(rank.coordinates.data) *
@@ -279,18 +279,18 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
   return memory;
 }
 
-/// Everything that the rank sends in a step of training.
+/// All messages that the rank sends in a training step.
 std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   const RunConfig& c = plan.config;
   const auto microbatches = static_cast<double>(plan.microbatches);
   const auto element = static_cast<double>(size_bytes(c.numerics.dtype));
   const auto gradient = static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
   const nn::StageSpec& stage = rank.stage;
-  Traffic neighbours{"activations and their gradients, to other stages"};
+  Traffic neighbours{"activations and their gradients, between stages"};
   const auto add_crossing = [&](std::int64_t layer, bool forward) {
     for (const std::int64_t tensor : plan.model->boundary_tensors(layer)) {
       if (tensor == nn::kModelInput && !forward) {
-        continue;  // it has no gradient
+        continue;  // the model's input has no gradient
       }
       const nn::Port& port = plan.model->port_of(tensor);
       neighbours.messages += microbatches;
@@ -305,7 +305,7 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
     add_crossing(stage.layers.begin, false);
   }
   const nn::LayerTraffic shards = nn::Stage::traffic(*plan.model, stage);
-  const Traffic tensor{"sums over shards, in the tensor group", microbatches * shards.messages,
+  const Traffic tensor{"tensor-parallel reductions", microbatches * shards.messages,
                        microbatches * shards.bytes};
   // All-to-all of the partial sums, then the gather of the weights.
   const auto replicas = static_cast<double>(plan.grid.data);
@@ -313,7 +313,7 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
       std::ssize(plan.lanes.nodes_within(grid::even_part(plan.lanes.leaves(), plan.grid.data, 0))));
   const auto buckets = static_cast<double>(rank.buckets.buckets().size());
   const double share = (replicas - 1.0) / replicas;
-  Traffic data{"gradients and weights, in the data group",
+  Traffic data{"gradients and weights, between replicas",
                buckets * (replicas - 1.0) * (parts + 1.0),
                share * (static_cast<double>(rank.layout.elements) * gradient * parts +
                         static_cast<double>(rank.layout.weight_elements) * element)};
@@ -321,14 +321,13 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   if (plan.model->joins_lanes()) {
     const auto executions = static_cast<double>(plan.training.microbatches);
     const nn::LayerTraffic lanes = nn::Stage::lane_traffic(*plan.model, stage, plan.grid.data);
-    all.push_back({"batch statistics of the lanes, in the data group", executions * lanes.messages,
+    all.push_back({"batch statistics, between replicas", executions * lanes.messages,
                    executions * lanes.bytes});
   }
   if (const auto tie = tied_stages(plan)) {
     const nn::LayerTraffic tied = optim::TiedExchange::traffic(
         rank.buckets, rank.coordinates.data, rank.coordinates.pipeline, *tie, c.numerics.dtype);
-    all.push_back(
-        {"a tied table's gradients or weights, to the other stage", tied.messages, tied.bytes});
+    all.push_back({"gradients or weights of a tied table", tied.messages, tied.bytes});
   }
   return all;
 }

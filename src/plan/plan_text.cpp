@@ -17,9 +17,9 @@ std::int64_t total_bytes(const std::vector<nn::MemoryItem>& items) {
   return total;
 }
 
-/// The rank of a stage that needs most memory, among the first and the last replicas and tensor
-/// ranks: where lanes or shards are no power of two, ranks hold different numbers of partial sums,
-/// the last ones most, and where shards do not divide a vocabulary, the first ones hold larger
+/// The rank of a stage with the largest memory, among the first, middle and last replicas and the
+/// first and last tensor ranks. Where lanes or shards are not a power of two, the last ranks hold
+/// the most partial sums; where shards do not divide a vocabulary, the first ranks hold larger
 /// slices.
 RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
   RankPlan largest = rank_plan(plan, plan.grid.rank_of({.pipeline = stage}));
@@ -39,7 +39,7 @@ std::string grid_text(const Plan& plan) {
   std::string text = fmt::format(
       "grid: {}; virtual grid: {} lanes x {} shards{}\n", plan.grid.text(),
       plan.config.numerics.lanes, plan.config.numerics.shards,
-      plan.config.numerics.mode == comm::Summation::kLibrary ? ", sums by the message library"
+      plan.config.numerics.mode == comm::Summation::kLibrary ? ", sums by the communication library"
                                                              : "");
   const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
   const bool split =
@@ -47,7 +47,7 @@ std::string grid_text(const Plan& plan) {
                   [](const nn::ParameterSpec& spec) { return spec.split != nn::kNotSplit; });
   if (plan.grid.tensor > 1 && !split) {
     text += fmt::format(
-        "warning: no layer is split, so the {} ranks of a tensor group all do the same work; set "
+        "warning: no layer is split, so all {} ranks of a tensor group do the same work; set "
         "parallel.tensor to 1, or split layers with parallel=column and parallel=row\n",
         plan.grid.tensor);
   }
@@ -61,7 +61,7 @@ std::string batch_text(const Plan& plan) {
                   c.batch.global, plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches,
                   c.batch.micro, plan.total_steps);
   if (plan.concurrent_lanes > 1) {
-    text += fmt::format(", {} lanes' microbatches together (batch statistics over all lanes)",
+    text += fmt::format(", microbatches of {} lanes together (batch statistics over all lanes)",
                         plan.concurrent_lanes);
   }
   if (plan.train_data.samples == 0) {
@@ -71,15 +71,15 @@ std::string batch_text(const Plan& plan) {
                                                 static_cast<double>(c.batch.global) /
                                                 static_cast<double>(plan.train_data.samples));
   if (plan.train_data.samples < c.batch.global) {
-    text += fmt::format(
-        "warning: a batch of {} holds samples of the {} in the data set several times\n",
-        c.batch.global, plan.train_data.samples);
+    text +=
+        fmt::format("warning: a batch of {} repeats samples, because the data set has only {}\n",
+                    c.batch.global, plan.train_data.samples);
   }
   return text;
 }
 
 std::string schedule_text(const Plan& plan) {
-  // Forward, input gradient and weight gradient take about as long as each other in dense layers.
+  // In dense layers forward, input gradient and weight gradient have about equal costs.
   const pipeline::Simulation simulation =
       pipeline::simulate(plan.training, pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0));
   return fmt::format("schedule: {}, {} stage{}, bubble {:.1f} % with equal stages\n",
@@ -87,13 +87,13 @@ std::string schedule_text(const Plan& plan) {
                      plan.grid.pipeline == 1 ? "" : "s", 100.0 * simulation.bubble_fraction);
 }
 
-/// What a list of memory has of a name, which need not be there.
+/// The bytes of the item `name`; 0 where it is not in the list.
 std::int64_t bytes_of(const std::vector<nn::MemoryItem>& items, const std::string& name) {
   const auto found = std::ranges::find(items, name, &nn::MemoryItem::name);
   return found == items.end() ? 0 : found->bytes;
 }
 
-/// One list of memory of every stage, without what no stage has.
+/// One memory list of each stage as a table, without items that no stage has.
 std::string memory_table(const std::string& title, const std::vector<RankPlan>& ranks,
                          std::vector<nn::MemoryItem> RankPlan::*items) {
   std::vector<std::vector<std::string>> rows{{title}};
@@ -126,14 +126,14 @@ std::string memory_table(const std::string& title, const std::vector<RankPlan>& 
 
 std::string memory_text(const Plan& plan, const std::vector<RankPlan>& ranks) {
   if (plan.device == device::DeviceKind::kCpu) {
-    return memory_table("memory of a rank", ranks, &RankPlan::memory);
+    return memory_table("memory per rank", ranks, &RankPlan::memory);
   }
-  return memory_table("memory of a rank's GPU", ranks, &RankPlan::memory) + "\n" +
-         memory_table("and of its host", ranks, &RankPlan::host_memory);
+  return memory_table("GPU memory per rank", ranks, &RankPlan::memory) + "\n" +
+         memory_table("host memory per rank", ranks, &RankPlan::host_memory);
 }
 
 std::string traffic_text(const std::vector<RankPlan>& ranks) {
-  std::vector<std::vector<std::string>> rows{{"a rank sends in a step"}};
+  std::vector<std::vector<std::string>> rows{{"traffic per rank and step"}};
   for (std::size_t s = 0; s < ranks.size(); ++s) {
     rows[0].push_back(fmt::format("stage {}", s));
   }

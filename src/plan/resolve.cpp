@@ -36,20 +36,19 @@ grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks) {
 
 namespace {
 
-/// A stored value where the config says nothing, and no other where it does.
+/// The given value, or the checkpoint's, or `otherwise`; a given value must equal the checkpoint's.
 std::int64_t resolve_value(std::string_view key, std::int64_t configured, std::int64_t stored,
                            std::int64_t otherwise) {
   if (stored != 0 && configured != 0 && stored != configured) {
     fail(ExitCode::kUsage,
-         "{} is {}, but the checkpoint that this run continues was made with {}; it fixes the "
-         "numbers, so leave it out "
-         "or set it to {}",
+         "{} is {}, but the checkpoint that this run continues was made with {}; it determines the "
+         "results, so leave it out or set it to {}",
          key, configured, stored, stored);
   }
   return configured != 0 ? configured : stored != 0 ? stored : otherwise;
 }
 
-/// `parts` says in words what the batch is divided into, `divisor` how many samples make one round.
+/// `parts` describes what the batch is divided into; `divisor` must divide it.
 void check_batch(std::int64_t value, const std::string& parts, std::int64_t divisor) {
   if (value % divisor == 0) {
     return;
@@ -57,7 +56,7 @@ void check_batch(std::int64_t value, const std::string& parts, std::int64_t divi
   const std::int64_t below = value / divisor * divisor;
   const std::string nearest =
       below > 0 ? fmt::format("{} or {}", below, below + divisor) : std::to_string(divisor);
-  fail(ExitCode::kUsage, "batch.global is {}, which {} do not divide; the nearest that they do: {}",
+  fail(ExitCode::kUsage, "batch.global is {}, which {} do not divide; the nearest valid values: {}",
        value, parts, nearest);
 }
 
@@ -75,7 +74,7 @@ std::int64_t default_microbatch(std::int64_t lane_batch, const io::DatasetInfo& 
   return microbatch;
 }
 
-/// The library's sums leave no virtual grid to choose.
+/// In fast mode the virtual grid is the grid.
 void check_fast(const RunConfig& config, const grid::Grid& grid) {
   const auto check = [](std::string_view key, std::int64_t value, std::string_view axis,
                         std::int64_t ranks) {
@@ -232,10 +231,10 @@ void check_augmentation(const io::Augmentation& augmentation, const io::DatasetI
 
 namespace {
 
-/// What MPI counts in an int: bytes of a message, or elements of a sum of its own.
+/// The limit of MPI's int counts: bytes of a message, or elements of a reduction.
 constexpr double kMostCounted = 2147483647.0;
 
-/// Refuses tensors between stages that are too long for a message.
+/// Rejects tensors between stages that are too long for one message.
 void check_neighbours(const Plan& plan, const nn::PassShape& pass) {
   const RunConfig& c = plan.config;
   for (std::size_t s = 0; s + 1 < plan.split.stages.size(); ++s) {
@@ -245,16 +244,16 @@ void check_neighbours(const Plan& plan, const nn::PassShape& pass) {
                          static_cast<double>(size_bytes(c.numerics.dtype));
       if (bytes > kMostCounted) {
         fail(ExitCode::kUsage,
-             "between the stages {} and {} a microbatch of {} samples is a message of {:.3g} "
-             "bytes, at most {:.0f} fit; lower batch.micro",
+             "between stages {} and {} a microbatch of {} samples is a message of {:.3g} bytes, "
+             "more than the limit of {:.0f}; lower batch.micro",
              s, s + 1, c.batch.micro, bytes, kMostCounted);
       }
     }
   }
 }
 
-/// Refuses a sum over the tensor ranks, of the shape at a layer's input or output, that is too long
-/// for its messages.
+/// Rejects a reduction over the tensor ranks, of the shape at a layer's input or output, that is
+/// too long for its messages.
 void check_sum(const Plan& plan, const nn::Layer& layer, const nn::Port& port) {
   const RunConfig& c = plan.config;
   if (port.placement == nn::Placement::kFeatures) {
@@ -263,12 +262,12 @@ void check_sum(const Plan& plan, const nn::Layer& layer, const nn::Port& port) {
   const std::int64_t rows = nn::rows_at(port, c.batch.micro);
   const auto width = static_cast<double>(port.shape.back());
   if (c.numerics.mode == comm::Summation::kLibrary) {
-    // The library is given the whole tensor.
+    // The library reduces the whole tensor.
     const double elements = static_cast<double>(rows) * width;
     if (elements > kMostCounted) {
       fail(ExitCode::kUsage,
            "the tensor ranks' sums of layer {} have {:.3g} elements with microbatches of {} "
-           "samples, in numerics.mode = fast at most {:.0f} fit; lower batch.micro",
+           "samples, more than the limit of {:.0f} in numerics.mode = fast; lower batch.micro",
            layer.name(), elements, c.batch.micro, kMostCounted);
     }
   }
@@ -280,7 +279,7 @@ void check_sum(const Plan& plan, const nn::Layer& layer, const nn::Port& port) {
   if (sends_slices && bytes > kMostCounted) {
     fail(ExitCode::kUsage,
          "the tensor ranks' sums of layer {} are messages of {:.3g} bytes with microbatches of {} "
-         "samples, at most {:.0f} fit; lower batch.micro",
+         "samples, more than the limit of {:.0f}; lower batch.micro",
          layer.name(), bytes, c.batch.micro, kMostCounted);
   }
 }
@@ -299,7 +298,7 @@ nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {
 
 void check_stages(const Plan& plan) {
   const RunConfig& c = plan.config;
-  // Of the first rank of a tensor group, which has as much as any.
+  // The first rank of a tensor group has the largest share.
   const nn::PassShape pass = pass_shape(plan, 0);
   check_neighbours(plan, pass);
   for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {

@@ -7,7 +7,7 @@
 // The steps of prepare(). Each throws Error(kUsage) that names the setting and a valid value.
 namespace strata::plan {
 
-/// The grid of `ranks` ranks; of as many as the config needs where that is 0.
+/// The grid of `ranks` ranks; with 0 ranks, the grid that the config describes.
 [[nodiscard]] grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks);
 
 /// The config with a derived value in place of each 0 and "auto" that prepare() decides.
@@ -21,21 +21,21 @@ namespace strata::plan {
 
 void check_optimizer(const optim::OptimizerOptions& options);
 
-/// Whether a learning rate of this kind reaches its minimum at a step of its own.
+/// Whether a learning rate of this kind has a last step, at which it reaches its minimum.
 [[nodiscard]] bool has_end(optim::LearningRateKind kind);
 
 /// Rejects given settings that differ from their defaults but have no effect under the others.
 /// Pre: plan.model, plan.train_data, plan.grid.
 void check_unused(const RunConfig& given, const Plan& plan);
 
-/// Refuses changes of images where samples are none, or smaller than what is changed.
+/// Rejects augmentation of samples that are not images or are smaller than its crops.
 void check_augmentation(const io::Augmentation& augmentation, const io::DatasetInfo& data);
 
-/// What the passes of a rank at a tensor coordinate are made for.
+/// The shape of the passes of a rank at a tensor coordinate.
 [[nodiscard]] nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor);
 
-/// Refuses messages that are too long for MPI, which counts their bytes in 32 bits, rows of tokens
-/// that sequence parallelism does not divide, and microbatches that a layer cannot take.
+/// Rejects messages too long for MPI, which counts bytes in 32 bits, token rows that sequence
+/// parallelism does not divide, and microbatches that a layer does not support.
 void check_stages(const Plan& plan);
 
 }  // namespace strata::plan

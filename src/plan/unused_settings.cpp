@@ -7,12 +7,12 @@
 namespace strata::plan {
 namespace {
 
-/// Refuses a setting that is `given` and not `used`.
+/// Rejects a setting that is `given` but not `used`.
 void check(bool given, bool used, const char* key, const std::string& because,
            const std::string& instead) {
   if (given && !used) {
-    fail(ExitCode::kUsage, "{} is set, but {}, so that it would do nothing; leave it out, or {}",
-         key, because, instead);
+    fail(ExitCode::kUsage, "{} is set, but {}, so it has no effect; leave it out, or {}", key,
+         because, instead);
   }
 }
 

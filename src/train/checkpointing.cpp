@@ -16,12 +16,12 @@
 namespace strata::train {
 namespace {
 
-/// The name in a checkpoint's metadata of the checksum of its data set's tokenizer.
+/// The metadata key of the checksum of the data set's tokenizer.
 constexpr const char* kTokenizer = "tokenizer_checksum";
 /// And of the instruction set that a CPU's numbers were computed under.
 constexpr const char* kInstructionSet = "instruction_set";
 
-/// The name there of what evaluation and generation need to know of the training data.
+/// The metadata key of the record of the training data, which evaluation and generation use.
 constexpr const char* kData = "data";
 
 nlohmann::json json_of(const Shape& shape) {
@@ -81,8 +81,8 @@ std::vector<std::string> model_lines(const plan::Plan& plan) {
   return lines;
 }
 
-/// The settings that decide the numbers of a run, beside its model: they must not change when it is
-/// continued.
+/// The settings, beside the model, that determine a run's results; they are fixed when a checkpoint
+/// continues it.
 nlohmann::ordered_json identity_of(const plan::Plan& plan) {
   const plan::RunConfig& c = plan.config;
   nlohmann::ordered_json identity{
@@ -92,7 +92,8 @@ nlohmann::ordered_json identity_of(const plan::Plan& plan) {
       {"numerics.mode", name_of(c.numerics.mode)},
       {"optimizer.kind", name_of(c.optimizer.options.kind)},
       {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))}};
-  // The number of samples follows from the context: the first difference is the one reported.
+  // The first difference is reported, so the context precedes the number of samples, which depends
+  // on it.
   if (plan.train_data.task == io::Task::kNextToken) {
     identity["model.context"] = plan.train_data.input_shape[0];
     identity["data.sampling"] = name_of(c.data.sampling);
@@ -163,7 +164,7 @@ void require_same_tensors(const plan::Plan& plan, const io::Checkpoint& checkpoi
   }
 }
 
-/// Compares what tensors do not show, as activations.
+/// Compares layer properties that the tensors do not show, such as activations.
 void require_same_layers(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const std::vector<std::string> lines = model_lines(plan);
   const auto stored = checkpoint.metadata().value("layers", std::vector<std::string>());
@@ -177,7 +178,7 @@ void require_same_layers(const plan::Plan& plan, const io::Checkpoint& checkpoin
   }
 }
 
-/// Compares what a language model's token ids stand for.
+/// Compares the tokenizers of a language model.
 void require_same_tokenizer(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   if (plan.train_data.task != io::Task::kNextToken) {
     return;
@@ -191,7 +192,7 @@ void require_same_tokenizer(const plan::Plan& plan, const io::Checkpoint& checkp
   }
 }
 
-/// While files are read and written, ranks with little to do wait for those with much.
+/// A longer timeout while files are read and written: ranks with few files wait for others.
 class FileTimeout {
  public:
   explicit FileTimeout(comm::Communicator& group) : group_(group), before_(group.timeout()) {
@@ -207,7 +208,7 @@ class FileTimeout {
   comm::Timeout before_;
 };
 
-/// Writes and commits; throws AgreedError on every rank where any fails.
+/// Writes and commits. Throws AgreedError on all ranks where one fails.
 void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const RankState& state,
                       const RunRecord& run, std::int64_t step) {
   const std::filesystem::path root = checkpoint_root(plan.config);
@@ -259,7 +260,7 @@ std::filesystem::path checkpoint_root(const plan::RunConfig& config) {
 
 namespace {
 
-/// The checkpoint in one directory; every rank reads and checks a share of its files.
+/// Opens a checkpoint; every rank verifies a share of its files.
 io::Checkpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory) {
   const FileTimeout timeout(world);
   std::optional<io::Checkpoint> checkpoint;
@@ -276,7 +277,7 @@ io::Checkpoint open_verified(comm::Communicator& world, const std::filesystem::p
 
 std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
                                                      const std::filesystem::path& root, Log& log) {
-  // Rank 0's list is everyone's, should a shared file system show ranks different states.
+  // All ranks use rank 0's list, because ranks may see different states of a shared file system.
   std::string mine;
   comm::agree(world, [&] {
     if (world.rank() == 0) {
@@ -417,7 +418,7 @@ void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::in
   try {
     io::prune_checkpoints(checkpoint_root(plan.config), step, plan.config.checkpoint.keep);
   } catch (const Error& error) {
-    log.warn("an old checkpoint stays: {}", error.what());
+    log.warn("an expired checkpoint could not be deleted: {}", error.what());
   }
 }
 

@@ -19,7 +19,7 @@ std::string name_of_class(std::span<const std::string> names, std::int64_t numbe
   return index < names.size() ? names[index] : std::to_string(number);
 }
 
-/// As CSV has it: in quotes where it holds a comma, a quote or a line's end.
+/// Quotes a CSV field that contains a comma, a quote or a line break.
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) {
     return text;
@@ -31,7 +31,7 @@ std::string csv_field(const std::string& text) {
   return quoted + '"';
 }
 
-/// Share in percent, of nothing 0.
+/// The share in percent; 0 where `whole` is 0.
 double percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -73,7 +73,7 @@ void ClassCounts::add(const ConstTensorView& logits, const ConstTensorView& labe
 }
 
 void ClassCounts::add_up(comm::Communicator& group) {
-  // A class at a time, so that memory does not grow with ranks times classes squared.
+  // One class at a time: memory does not grow with ranks times classes squared.
   const auto width = static_cast<std::size_t>(classes_ + 1);
   std::vector<std::int64_t> all(width * static_cast<std::size_t>(group.size()));
   for (std::int64_t label = 0; label < classes_; ++label) {
@@ -114,7 +114,7 @@ double ClassCounts::accuracy_in_first() const {
 
 std::string class_table(const ClassCounts& counts, std::span<const std::string> names) {
   std::vector<std::vector<std::string>> rows{
-      {"class", "samples", "accuracy", "taken most for", "of its samples"}};
+      {"class", "samples", "accuracy", "mostly confused with", "share"}};
   for (std::int64_t label = 0; label < counts.classes(); ++label) {
     const std::int64_t samples = counts.samples(label);
     std::int64_t other = label == 0 ? 1 : 0;
@@ -136,7 +136,7 @@ std::string class_table(const ClassCounts& counts, std::span<const std::string> 
 void require_confusion_writable(const std::filesystem::path& file) {
   std::error_code error;
   if (std::filesystem::is_other(file, error)) {
-    return;  // the reader of a pipe would take it for the end
+    return;  // closing a pipe would end it for its reader
   }
   const bool absent = !std::filesystem::exists(std::filesystem::symlink_status(file, error));
   if (!std::ofstream(file, std::ios::app)) {

@@ -64,7 +64,7 @@ void require_fits(const plan::Plan& plan, const io::DatasetInfo& info) {
     }
     return;
   }
-  // Inputs are normalised by the type and the statistics of their own data set.
+  // Each data set is normalised by its own type and statistics.
   const bool standard = plan.config.data.normalise == io::Normalise::kStandard;
   if (info.input_dtype != trained.input_dtype ||
       (standard && (info.mean != trained.mean || info.deviation != trained.deviation))) {
@@ -88,7 +88,7 @@ EvaluationResult evaluate(ops::Context& context, const plan::Plan& plan, const p
   SampleFeed feed(context, dataset, rank, evaluation_loader(plan, rank, rounds));
 
   pipeline::OutputObserver see;
-  // Ranks of a tensor group see the same outputs.
+  // All ranks of a tensor group have the same outputs.
   if (counts != nullptr) {
     see = [counts, &context, &groups](const ConstTensorView& outputs,
                                       const ConstTensorView& targets, std::int64_t valid) {
@@ -98,8 +98,7 @@ EvaluationResult evaluate(ops::Context& context, const plan::Plan& plan, const p
     };
   }
 
-  // Sum of losses, then number of right answers. Microbatches are added in the order of their
-  // samples.
+  // The sum of losses and the number of correct predictions, added in the order of samples.
   std::vector<double> totals(2, 0.0);
   const auto width = static_cast<std::size_t>(2 * plan.microbatches);
   for (std::int64_t round = 0; round < rounds; ++round) {

@@ -11,7 +11,7 @@
 namespace strata::train {
 namespace {
 
-/// Ids from the likeliest to the least likely; of equal ones, the smaller first.
+/// Ids in order of descending logits; of equal logits the smaller id first.
 std::vector<std::int64_t> ranked(std::span<const float> logits, std::int64_t vocabulary,
                                  std::int64_t most) {
   std::vector<std::int64_t> ids(static_cast<std::size_t>(vocabulary));
@@ -31,10 +31,11 @@ void require_finite(std::span<const float> logits) {
   const auto bad =
       std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
   if (bad != logits.end()) {
-    fail(ExitCode::kDiverged,
-         "the model's logit of token {} is {}, it must be finite: the training diverged; use an "
-         "earlier checkpoint, or train with a smaller learning rate",
-         bad - logits.begin(), *bad);
+    fail(
+        ExitCode::kDiverged,
+        "the model's logit of token {} is {}, but it must be finite; the training diverged. Use an "
+        "earlier checkpoint, or train with a smaller learning rate",
+        bad - logits.begin(), *bad);
   }
 }
 
@@ -66,7 +67,7 @@ std::int64_t sample_token(std::span<const float> logits, std::int64_t vocabulary
   std::vector<double> reached;
   double total = 0.0;
   for (const std::int64_t id : ids) {
-    // The difference first: a logit over a tiny temperature is not finite.
+    // Subtract first: a logit divided by a tiny temperature overflows.
     total += std::exp((logit(id) - largest) / options.temperature);
     reached.push_back(total);
   }
@@ -86,7 +87,7 @@ void require_prompt_fits(const plan::Plan& plan, std::span<const std::int64_t> p
   const std::int64_t context = plan.model->input_shape()[0];
   if (prompt.empty() || std::ssize(prompt) > context) {
     fail(ExitCode::kUsage,
-         "the prompt has {} tokens, it must have 1 to {}, the model's context; {} it",
+         "the prompt has {} tokens, but it must have 1 to {}, the model's context; {} it",
          prompt.size(), context, prompt.empty() ? "lengthen" : "shorten");
   }
 }
@@ -99,7 +100,7 @@ Generator::Generator(ops::Context& context, const plan::Plan& plan, comm::Groups
       state_(context, plan, rank_, groups) {
   require(plan.grid.ranks() == 1 && is_language_model(plan),
           "generation by {} ranks of a model that is {}", plan.grid.ranks(),
-          is_language_model(plan) ? "one of language" : "none of language");
+          is_language_model(plan) ? "a language model" : "not a language model");
   state_.load_weights(checkpoint);
   const std::int64_t capacity = plan.model->input_shape()[0];
   constexpr std::int64_t kAlignment = device::Buffer::kAlignmentBytes;
@@ -175,7 +176,7 @@ void Generator::generate(std::span<const std::int64_t> prompt, std::int64_t coun
       return;
     }
     if (past_ == context) {
-      // Positions begin anew with the latter half of the text in view.
+      // Restart the positions with the second half of the text.
       const std::int64_t kept = std::max<std::int64_t>(1, context / 2);
       past_ = 0;
       logits = next_logits(std::span(text).last(static_cast<std::size_t>(kept)));

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kEvaluateKind = "evaluate";
 
-/// The lines of complete JSON objects of steps that are kept.
+/// The complete lines of the steps that are kept.
 std::string kept_lines(const std::filesystem::path& path, const MetricsKept& keep) {
   std::ifstream in(path);
   std::string kept;

@@ -11,7 +11,7 @@
 namespace strata::train {
 namespace {
 
-/// Which part of the whole tensor a placed slice is.
+/// The part of the whole tensor that a placed slice is.
 io::ShardSlice shard_of(const nn::PlacedParameter& placed) {
   if (!placed.is_slice()) {
     return {};
@@ -21,7 +21,7 @@ io::ShardSlice shard_of(const nn::PlacedParameter& placed) {
           .count = placed.shape[static_cast<std::size_t>(placed.spec.split)]};
 }
 
-/// Borrowed parameters without weights of their own have none in the arena.
+/// False for borrowed parameters that use the owner's weights in place.
 bool has_weights(const nn::PlacedParameter& placed, const nn::ParameterLayout& layout) {
   return placed.offset < layout.weight_elements;
 }
@@ -139,7 +139,7 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
   }
   double waited = 0.0;
   if (tie_) {
-    waited += tie_->hand_back(weights);
+    waited += tie_->return_weights(weights);
     for (const optim::Bucket& bucket : buckets) {
       if (bucket.use == optim::Bucket::Use::kBorrowed &&
           bucket.elements.begin < rank_.layout.weight_elements) {
@@ -165,8 +165,8 @@ void RankState::require_finite() const {
     const std::span<const double> sums = on_host.view().host<double>();
     if (!std::all_of(sums.begin(), sums.end(), [](double s) { return std::isfinite(s); })) {
       fail(ExitCode::kDiverged,
-           "the run diverged: {} holds numbers that are not finite after the last update; no "
-           "checkpoint is made of them, the last good one is kept. Lower optimizer.learning_rate, "
+           "the run diverged: after the last update {} holds numbers that are not finite; no "
+           "checkpoint is written, and the last good one is kept. Lower optimizer.learning_rate, "
            "set optimizer.clip_norm or lengthen schedule.warmup_steps",
            rank_.layout.parameters[piece.parameter].spec.name);
     }
@@ -185,7 +185,7 @@ std::vector<io::TensorSlice> RankState::slices() const {
   std::vector<io::TensorSlice> slices;
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
-    // What all tensor ranks hold, the first one writes.
+    // The first tensor rank writes replicated parameters.
     if (rank_.coordinates.tensor != 0 && placed.spec.split == nn::kNotSplit) {
       continue;
     }

@@ -35,7 +35,7 @@ void SampleFeed::next() {
   take();
 }
 
-bool SampleFeed::ahead() {
+bool SampleFeed::prefetch() {
   if (staging_ && !staging_->under_way && loader_->ready()) {
     send();
   }
@@ -63,7 +63,7 @@ void SampleFeed::take() {
   StagingBuffer& staging = *staging_;
   const ConstTensorView& all = loaded_->memory();
   staging.arrived.wait(context_.stream());
-  // In the order of the stream: the step before has done with its samples.
+  // In stream order, so the previous step no longer reads its samples.
   device::copy_tensor(staging.landing.view(0, all.shape(), all.dtype()),
                       memory_.view(0, all.shape(), all.dtype()), context_.stream());
   staging.taken.record(context_.stream());
@@ -78,12 +78,12 @@ ConstTensorView SampleFeed::on_device(const ConstTensorView& tensor) const {
 }
 
 ConstTensorView SampleFeed::inputs(std::int64_t m) const {
-  require(loaded_ != nullptr, "inputs of microbatch {} on a rank that loads none", m);
+  require(loaded_ != nullptr, "inputs of microbatch {} on a rank that loads no samples", m);
   return on_device(loaded_->inputs(m));
 }
 
 ConstTensorView SampleFeed::targets(std::int64_t m) const {
-  require(loaded_ != nullptr, "targets of microbatch {} on a rank that loads none", m);
+  require(loaded_ != nullptr, "targets of microbatch {} on a rank that loads no samples", m);
   return on_device(loaded_->targets(m));
 }
 

@@ -15,27 +15,26 @@
 
 namespace strata::train {
 
-/// This rank's samples, step after step, in the memory of the device that computes. Stages between
-/// the first and the last have none.
+/// This rank's samples, step by step, in device memory. Stages between the first and the last have
+/// none.
 class SampleFeed {
  public:
-  /// Begins to read where the rank loads at all. Pre: `dataset` outlives the feed.
+  /// Starts to read, if the rank loads samples. Pre: `dataset` outlives the feed.
   SampleFeed(ops::Context& context, const io::Dataset& dataset, const plan::RankPlan& rank,
              io::LoaderOptions options);
 
-  /// Goes to the next step, waiting for its samples. What inputs() and targets() gave is void.
+  /// Waits for the samples of the next step. Invalidates earlier views of inputs() and targets().
   void next();
-  /// Begins to bring the samples of the step after this one to a GPU, beside the computing, where
-  /// they are read already; does not wait for them. Returns: whether they are on their way.
-  /// Pre: next() was called.
-  bool ahead();
-  /// At the same addresses in every step where the device is a GPU.
+  /// Enqueues the copy of the following step's samples to the GPU, overlapped with computation, if
+  /// the loader has read them. Returns: whether the copy is enqueued. Pre: next() was called.
+  bool prefetch();
+  /// On a GPU, at the same addresses in every step.
   [[nodiscard]] ConstTensorView inputs(std::int64_t m) const;
   [[nodiscard]] ConstTensorView targets(std::int64_t m) const;
 
  private:
-  /// A step's samples on their way to a GPU: to where they land, on a stream of their own, and from
-  /// there to where the step reads them, on that of the computing.
+  /// The copy of a step's samples to a GPU: to `landing` on a separate stream, and from there to
+  /// the step's buffer on the compute stream.
   struct StagingBuffer {
     StagingBuffer(const device::Device& device, std::int64_t bytes)
         : pinned(bytes),
@@ -46,12 +45,13 @@ class SampleFeed {
 
     device::PinnedBuffer pinned;
     device::Buffer landing;
-    /// They have landed: the computing waits for it, and the host before it uses `pinned` again.
+    /// The samples are in `landing`. The compute stream waits for it, and so does the host before
+    /// it writes to `pinned` again.
     device::Event arrived;
-    /// They are where the step reads them.
+    /// The samples are in the step's buffer.
     device::Event taken;
     bool under_way = false;
-    // Goes first: it may still have work that uses the memory above.
+    // Destroyed first: its work may still use the memory above.
     device::Stream stream;
   };
 
@@ -61,14 +61,14 @@ class SampleFeed {
 
   ops::Context& context_;
   std::optional<io::Loader> loader_;
-  // All steps have one layout, so that the newest tells where a tensor is.
+  // All steps have the same layout, so the newest gives the offsets.
   const io::LoadedStep* loaded_ = nullptr;
-  // Of a GPU only.
+  // For a GPU only.
   device::Buffer memory_;
   std::optional<StagingBuffer> staging_;
 };
 
-/// One step of a feed as the executor asks for it.
+/// One step of a feed as the executor's source.
 class BatchSource final : public pipeline::MicrobatchSource {
  public:
   /// Rows whose global sample index is `limit` or more are padding.

@@ -13,7 +13,7 @@ namespace {
 /// Equal rows of doubles from every rank of a group.
 class Gathered {
  public:
-  /// Adds the time that the exchange took to `seconds`.
+  /// Adds the duration of the all-gather to `seconds`.
   Gathered(comm::Communicator& group, const std::vector<double>& mine, double& seconds)
       : width_(mine.size()), all_(mine.size() * static_cast<std::size_t>(group.size())) {
     const double start = now_seconds();
@@ -30,10 +30,10 @@ class Gathered {
   std::vector<double> all_;
 };
 
-/// Before the squares stand the stop request and the loss.
+/// The stop request and the loss precede the squares.
 constexpr std::size_t kSquaresAt = 2;
 
-/// A place for every slice of every parameter, in canonical order.
+/// The index of every slice of every parameter, in canonical order.
 class NormSlots {
  public:
   explicit NormSlots(const plan::Plan& plan) {
@@ -66,7 +66,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
                            RankState& state, StopRequest stop) {
   state.norm().begin(state.reducer().sums());
   groups.engine->drain();
-  // Waits for the squares too.
+  // Also synchronizes the squares.
   const std::vector<ops::LossSums> losses = state.stage().losses();
   const std::span<const double> squares = state.norm().partials();
 
@@ -109,8 +109,8 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
     }
   }
   const Gathered tensors(*groups.tensor, model, summary.communication_seconds);
-  // A replicated parameter's square is the same everywhere, and so is the loss; of the slices each
-  // rank has others, and 0 for the rest.
+  // The loss and the squares of replicated parameters are equal on all tensor ranks. The squares of
+  // slices are 0 except on the rank that owns the slice.
   for (std::size_t i = 0; i < model.size(); ++i) {
     const bool split = i == 0 || (i >= kSquaresAt && slots.is_split(i - kSquaresAt));
     model[i] = tensors.row(0)[i];

@@ -5,15 +5,15 @@
 namespace strata::train {
 
 void count_device_waits(StepTimes& times, const comm::DeviceWaits& waits) {
-  const double stood_still = waits.stage_seconds + waits.group_seconds;
-  if (stood_still <= 0.0) {
+  const double stalled = waits.stage_seconds + waits.group_seconds;
+  if (stalled <= 0.0) {
     return;
   }
-  const double taken = std::min(stood_still, std::max(times.compute, 0.0));
-  const double bubble = taken * (waits.stage_seconds / stood_still);
+  const double moved = std::min(stalled, std::max(times.compute, 0.0));
+  const double bubble = moved * (waits.stage_seconds / stalled);
   times.bubble += bubble;
-  times.communication += taken - bubble;
-  times.compute -= taken;
+  times.communication += moved - bubble;
+  times.compute -= moved;
 }
 
 }  // namespace strata::train

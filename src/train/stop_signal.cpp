@@ -5,7 +5,7 @@
 namespace strata::train {
 namespace {
 
-// A signal handler can reach nothing but a global flag.
+// A signal handler can only access global state.
 volatile std::sig_atomic_t stop_flag = 0;
 
 extern "C" void on_stop_signal(int signal) {

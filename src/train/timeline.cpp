@@ -35,8 +35,7 @@ void Timeline::write(comm::Communicator& world, const std::filesystem::path& pat
     for (const std::string& events : all) {
       out << events;
     }
-    // The format allows no comma after the last event, so one that only names the process ends the
-    // list.
+    // JSON allows no trailing comma, so a last event that only names the process ends the list.
     out << "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"rank "
            "0\"}}\n]}\n";
     if (!out.flush()) {

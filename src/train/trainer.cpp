@@ -25,8 +25,8 @@
 namespace strata::train {
 namespace {
 
-/// Replaces a file at once, so that a kill leaves the old text or the new one.
-void write_whole(const std::filesystem::path& path, const std::string& text) {
+/// Replaces a file atomically: a killed process leaves the old text or the new one.
+void write_atomically(const std::filesystem::path& path, const std::string& text) {
   const std::filesystem::path fresh = path.string() + ".new";
   std::ofstream out(fresh, std::ios::trunc);
   out << text;
@@ -85,8 +85,8 @@ class Trainer {
           tokenizer_.emplace(io::Tokenizer::of(plan_.train_data));
         }
         const std::filesystem::path dir(config_.run.dir);
-        write_whole(dir / "config.ini", setup_.config_text);
-        // The evaluation at the end is made again where all steps are done already.
+        write_atomically(dir / "config.ini", setup_.config_text);
+        // Where all steps are done already, the final evaluation is repeated.
         const bool evaluates_again =
             first_step_ >= plan_.total_steps && setup_.test_data != nullptr;
         metrics_.emplace(
@@ -102,7 +102,7 @@ class Trainer {
       tidy_checkpoints(plan_, *setup_.groups.world, first_step_, setup_.log);
     }
     if (config_.run.cuda_graphs == plan::Switch::kOn && plan_.device == device::DeviceKind::kCuda) {
-      require(state_.stage().record_passes(), "passes with messages in them were to be recorded");
+      require(state_.stage().record_passes(), "passes that contain messages cannot be recorded");
     }
     if (config_.run.timeline == plan::Switch::kOn) {
       executor_.set_observer([this](const pipeline::Action& action, double from, double to) {
@@ -117,7 +117,7 @@ class Trainer {
   Outcome train_steps() {
     feed_.emplace(setup_.context, setup_.train_data, rank_,
                   training_loader(plan_, rank_, first_step_));
-    forget_waits();
+    discard_waits();
     began_ = now_seconds();
     for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
       const StepSummary summary = train_step(step);
@@ -140,8 +140,8 @@ class Trainer {
     return Outcome::kFinished;
   }
 
-  /// Those so far are no step's.
-  void forget_waits() { static_cast<void>(setup_.groups.engine->take_device_waits()); }
+  /// Stalls outside steps do not count.
+  void discard_waits() { static_cast<void>(setup_.groups.engine->take_device_waits()); }
 
   StepSummary train_step(std::int64_t step) {
     StepTimes times;
@@ -156,7 +156,7 @@ class Trainer {
         executor_.train(plan_.training, source,
                         1.0 / static_cast<double>(config_.batch.global * plan_.targets_per_sample),
                         state_.reducer());
-    feed_->ahead();
+    feed_->prefetch();
     times.bubble = execution.pipeline_wait;
     times.communication = state_.exposed_seconds();
     times.compute = execution.compute - times.communication;
@@ -167,8 +167,8 @@ class Trainer {
     const double exchanged = tied + summary.communication_seconds;
     times.communication += exchanged;
     times.compute += now_seconds() - reduced - exchanged;
-    // On a GPU the host has waited for these as a part of the work, and for those of the last
-    // update, which it did not wait for then.
+    // On a GPU the host counted these stalls as compute. They include the stalls of the last
+    // update, for which the host did not wait.
     count_device_waits(times, setup_.groups.engine->take_device_waits());
     if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) {
       throw comm::AgreedError(ExitCode::kDiverged,
@@ -214,7 +214,8 @@ class Trainer {
     if (metrics_->failed() && !metrics_warned_) {
       metrics_warned_ = true;
       setup_.log.warn(
-          "metrics.jsonl cannot be written and lacks lines from step {} on; is the disk full?",
+          "metrics.jsonl cannot be written, so lines from step {} on are missing; check the disk's "
+          "free space",
           step);
     }
     window_seconds_ += times.step;
@@ -242,7 +243,7 @@ class Trainer {
     last_line_ = now_seconds();
   }
 
-  /// The share of the ranks' peak that a step of so many seconds is.
+  /// Model FLOP/s utilization of a step of `step_seconds`.
   [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const {
     if (setup_.peak_flops == 0.0) {
       return std::nullopt;
@@ -267,7 +268,7 @@ class Trainer {
     const EvaluationResult result =
         train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_, *setup_.test_data);
     evaluated_step_ = step;
-    forget_waits();
+    discard_waits();
     if (!std::isfinite(result.loss)) {
       throw comm::AgreedError(
           ExitCode::kDiverged,
@@ -298,7 +299,7 @@ class Trainer {
         {.config_text = setup_.config_text, .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr}, step,
         setup_.log);
     saved_step_ = step;
-    forget_waits();
+    discard_waits();
   }
 
   const TrainerSetup& setup_;
@@ -309,7 +310,7 @@ class Trainer {
   pipeline::Executor executor_;
   std::optional<SampleFeed> feed_;
   std::optional<MetricsFile> metrics_;
-  /// Rank 0's, for its checkpoints: the data set may be gone by then.
+  /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   Timeline timeline_;
   bool metrics_warned_ = false;

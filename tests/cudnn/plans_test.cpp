@@ -137,7 +137,7 @@ TEST(AttentionParts, CoverEveryHead) {
     const AttentionPart backward(AttentionPass::kBackward, expected.shape);
     EXPECT_EQ(backward.sequence_parts, expected.sequence_parts);
     EXPECT_EQ(backward.head_parts, expected.head_parts);
-    EXPECT_LE(backward.weights(), AttentionPart::kMostWeights);
+    EXPECT_LE(backward.weights(), AttentionPart::kMaxWeights);
     EXPECT_EQ(places_of_parts(backward), places_of(expected.shape));
     const AttentionPart forward(AttentionPass::kForward, expected.shape);
     EXPECT_EQ(forward.parts(), expected.shape.queries == 1 ? 1 : expected.shape.sequences);

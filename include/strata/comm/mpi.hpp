@@ -26,7 +26,7 @@ class MpiSession {
   /// This rank's index among them, in order of world ranks.
   [[nodiscard]] std::int64_t rank_on_node() const { return rank_on_node_; }
 
-  /// Makes every rank a world of its own with rank 0; MPI still ends for all ranks together.
+  /// Makes each rank its own world of one rank; MPI is still finalized collectively.
   /// Communication: collective over the world.
   void separate();
 

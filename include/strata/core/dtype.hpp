@@ -65,7 +65,7 @@ struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::kInt64> {};
 template <typename T>
 inline constexpr DType kDTypeOf = DTypeOf<std::remove_const_t<T>>::value;
 
-/// The type that elements stored as T are computed in.
+/// The compute type of elements stored as T.
 template <typename T>
 struct ComputeOf {
   using Type = T;
@@ -77,7 +77,7 @@ struct ComputeOf<BFloat16> {
 template <typename T>
 using Compute = typename ComputeOf<T>::Type;
 
-/// The dtype that elements of `dtype` are computed, accumulated and reduced in.
+/// The dtype in which elements of `dtype` are computed, accumulated and reduced.
 [[nodiscard]] constexpr DType compute_dtype(DType dtype) {
   return dtype == DType::kBfloat16 ? DType::kFloat32 : dtype;
 }
@@ -100,7 +100,7 @@ decltype(auto) with_stored(DType dtype, Function&& function) {
   }
 }
 
-/// Calls `function(T{})` with T the C++ type of a `dtype` that is computed in: float or double.
+/// Calls `function(T{})` with T the C++ type of a compute `dtype`: float or double.
 template <typename Function>
 decltype(auto) with_floating(DType dtype, Function&& function) {
   switch (dtype) {

@@ -39,7 +39,7 @@ template <typename... Args>
   vfail(code, format, fmt::make_format_args(args...));
 }
 
-/// Throws std::logic_error where a precondition of ours, not of a user's, does not hold.
+/// Throws std::logic_error where an internal precondition, not a user's, does not hold.
 template <typename... Args>
 void require(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) {

@@ -25,7 +25,7 @@ class Log {
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
 
-  /// Appends all lines, those said before too, to a file, each with the time of day.
+  /// Appends all lines, including earlier ones, to a file, each with the time of day.
   /// Throws: Error(kUsage) where it cannot be opened.
   void open_file(const std::string& path);
 
@@ -61,7 +61,7 @@ class Log {
   void line(std::string_view text);
   void progress_line(const std::string& text);
   void show_progress() const;
-  /// To the log file, or to be written there once it is open.
+  /// Writes to the log file, or keeps the line until the file is open.
   void keep(std::string_view text);
   void write(std::string_view text);
 

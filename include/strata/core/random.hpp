@@ -7,7 +7,7 @@
 
 namespace strata {
 
-/// What a random number is for; part of its key, so that no two purposes share a stream.
+/// Purpose of a random number; part of the key, so that no two purposes share a stream.
 enum class RandomPurpose : std::uint32_t {
   kInitialise = 1,
   kDropout = 2,
@@ -26,7 +26,7 @@ class RandomStream {
   /// an epoch.
   RandomStream(std::uint64_t seed, RandomPurpose purpose, std::uint64_t subject);
 
-  /// What Philox's rounds begin with, for code that makes the words on another device.
+  /// The Philox key, for device code that generates the same words.
   [[nodiscard]] const std::array<std::uint32_t, 2>& key() const { return key_; }
 
   /// Four 32-bit words at a 128-bit counter (low, high).

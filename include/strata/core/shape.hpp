@@ -73,8 +73,8 @@ class Shape {
   std::size_t rank_ = 0;
 };
 
-/// The shape of a sample as it is computed with: an image, which data sets store as channels x
-/// height x width, has its channels last.
+/// The shape of a sample in computation: images, which data sets store as channels x height x
+/// width, become channels-last.
 [[nodiscard]] inline Shape channels_last(const Shape& sample) {
   return sample.rank() == 3 ? Shape{sample[1], sample[2], sample[0]} : sample;
 }

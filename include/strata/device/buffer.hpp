@@ -14,7 +14,7 @@ namespace strata::device {
 /// The owner of a contiguous run of zero-initialised memory on one device.
 class Buffer {
  public:
-  /// Every buffer begins at a multiple of this, in bytes.
+  /// Alignment of every buffer in bytes.
   static constexpr std::int64_t kAlignmentBytes = 64;
 
   /// Owns nothing.
@@ -43,7 +43,7 @@ class Buffer {
   std::int64_t bytes_ = 0;
 };
 
-/// Copies the elements of one tensor to another, on any devices, and waits until they are there.
+/// Copies the elements of one tensor to another, on any devices, and waits for the copy.
 /// Pre: equal dtype and count. Throws: Error(kPeer) where a device fails.
 void copy_tensor(const ConstTensorView& from, const TensorView& to);
 

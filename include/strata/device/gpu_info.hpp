@@ -10,9 +10,9 @@ namespace strata::device {
 /// What a GPU is.
 struct GpuInfo {
   std::string name;
-  /// Of this GPU in this node, as in "0000:3b:00.0".
+  /// The GPU's PCI bus id, as in "0000:3b:00.0".
   std::string bus_id;
-  /// Of this GPU in the world, as in "GPU-6cbf...". A part of a GPU has one of its own.
+  /// The GPU's UUID, as in "GPU-6cbf...". A MIG instance has its own.
   std::string uuid;
   std::int64_t memory_bytes = 0;
   /// Compute capability, as in "9.0".
@@ -36,23 +36,23 @@ struct PeakFlops {
 /// Throws: Error(kPeer) where a GPU does not answer.
 [[nodiscard]] std::vector<GpuInfo> gpus();
 
-/// Why the node's GPUs do not answer though it has their driver, as after a fault of one; empty
-/// where they answer, or there are none.
+/// The reason why the node's GPUs do not answer despite a driver, as after a fault; empty where
+/// they answer or there are none.
 [[nodiscard]] std::string gpu_trouble();
 
-/// Memory of GPU `index` that nobody uses. Makes a context there, which takes some itself.
+/// Free memory of GPU `index`. Creates a CUDA context there, which uses some memory itself.
 /// Throws: Error(kPeer) where there is no such GPU.
 [[nodiscard]] std::int64_t free_memory_bytes(std::int64_t index);
 
-/// Whether GPU `index` reads and writes the memory of GPU `other` without the host.
+/// Whether GPU `index` has peer access to GPU `other`.
 /// Throws: Error(kPeer) where there are no such GPUs.
 [[nodiscard]] bool has_peer_access(std::int64_t index, std::int64_t other);
 
-/// Versions as CUDA counts them: 1000 x major + 10 x minor; 0 where there is none.
+/// Versions in CUDA's encoding, 1000 x major + 10 x minor; 0 where there is none.
 struct CudaVersions {
-  /// The newest that the node's driver serves.
+  /// The newest version that the node's driver supports.
   std::int64_t driver = 0;
-  /// That this executable was linked with.
+  /// The version that this executable was linked with.
   std::int64_t runtime = 0;
 };
 [[nodiscard]] CudaVersions cuda_versions();
@@ -63,13 +63,13 @@ struct CudaVersions {
 /// A rank's GPU on its node.
 struct GpuChoice {
   std::int64_t index = 0;
-  /// Ranks of the node that choose the same, this one included. More than 1 is to be warned of.
+  /// Ranks of the node that share this GPU, including this one. More than 1 deserves a warning.
   std::int64_t ranks = 1;
 };
 
-/// The GPU of the local_rank-th of a node's local_ranks: its own where there are enough, else
-/// consecutive ranks share one, as evenly as it goes. With one visible GPU, as launchers bind them,
-/// that one. Pre: 0 <= local_rank < local_ranks, gpus >= 1.
+/// The GPU of rank local_rank of a node's local_ranks: one each where there are enough, otherwise
+/// consecutive ranks share a GPU, as evenly as possible. With one visible GPU, as under launchers
+/// that bind them, that one. Pre: 0 <= local_rank < local_ranks, gpus >= 1.
 [[nodiscard]] GpuChoice choose_gpu(std::int64_t local_rank, std::int64_t local_ranks,
                                    std::int64_t gpus);
 

@@ -11,11 +11,10 @@ namespace strata::device {
 /// call (a CUDA graph).
 class Graph {
  public:
-  /// Records what `work` puts on the stream in place of doing it. In it nobody may wait for the
-  /// stream, take or give back device memory, or copy from or to host memory that is not pinned;
-  /// what it puts there must stay right as long as the graph is launched: addresses and numbers are
-  /// recorded as they are now. Pre: `stream` is a GPU's.
-  /// Throws: Error(kPeer) where something of it cannot be recorded; what `work` throws.
+  /// Captures the work that `work` enqueues on the stream, without executing it. `work` must not
+  /// wait for the stream, allocate or free device memory, or copy from or to pageable host memory.
+  /// The graph keeps the addresses and numbers of the capture. Pre: `stream` is a GPU's.
+  /// Throws: Error(kPeer) where the capture fails; what `work` throws.
   Graph(Stream& stream, const std::function<void()>& work);
   ~Graph();
   Graph(const Graph&) = delete;
@@ -23,7 +22,7 @@ class Graph {
   Graph(Graph&& other) noexcept;
   Graph& operator=(Graph&& other) noexcept;
 
-  /// Puts the recorded work on the stream that it was recorded from. Throws: Error(kPeer).
+  /// Launches the graph on the stream that it was captured from. Throws: Error(kPeer).
   void launch(Stream& stream) const;
 
  private:

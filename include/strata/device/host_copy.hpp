@@ -11,8 +11,8 @@
 
 namespace strata::device {
 
-/// The host's copy of a small tensor of results. Several are copied behind the work that writes
-/// them, and the host then waits once for all. Host memory is not copied but read where it is.
+/// A host copy of a small result tensor. Several copies are enqueued after the work that writes the
+/// tensors, and the host waits once for all. A tensor in host memory is read in place.
 class HostCopy {
  public:
   /// Of nothing.
@@ -20,7 +20,7 @@ class HostCopy {
   /// Throws: Error(kPeer) where there is not enough memory.
   explicit HostCopy(const ConstTensorView& tensor);
 
-  /// Copies the tensor as it is after the work that `stream` holds now, without waiting.
+  /// Enqueues the copy after the work that is on `stream` now; does not wait.
   void update(Stream& stream);
   /// The copy, in host memory. Pre: `stream` has been waited for since the last update().
   [[nodiscard]] const ConstTensorView& view() const { return view_; }
@@ -31,8 +31,7 @@ class HostCopy {
   ConstTensorView view_;
 };
 
-/// A tensor's elements where the host can read them: themselves where they lie in host memory, else
-/// a copy of their own.
+/// A tensor's elements in host memory: in place where possible, else a copy of their own.
 class HostView {
  public:
   /// Waits for the work on `stream`, which wrote the tensor, where a copy is made.
@@ -45,9 +44,9 @@ class HostView {
   ConstTensorView view_;
 };
 
-/// Writes a tensor in any memory from the host: `write` is given its elements piece by piece, in
-/// order, each piece as host memory with the index of its first element. A tensor in host memory is
-/// one piece; else a piece takes at most 16 MiB. Returns when all is there.
+/// Writes a tensor in any memory from the host: calls `write` for consecutive pieces, each with
+/// host memory and the index of its first element. A tensor in host memory is one piece; otherwise
+/// a piece has at most 16 MiB. Returns after all copies have arrived.
 /// Pre: no work under way uses the tensor.
 void write_from_host(const TensorView& tensor,
                      const std::function<void(std::int64_t first, const TensorView& piece)>& write);

@@ -5,8 +5,8 @@
 
 namespace strata::device {
 
-/// The owner of host memory that a GPU reads and writes by itself, so that a copy need not wait for
-/// the host. For small things only: it cannot be moved out to disk.
+/// An owner of pinned host memory, which a GPU copies to and from asynchronously. For small buffers
+/// only: it cannot be swapped out.
 class PinnedBuffer {
  public:
   /// Throws: Error(kPeer) where there is no GPU or not enough memory.

@@ -4,8 +4,8 @@
 
 namespace strata::device {
 
-/// A named range of this thread's work in NVIDIA's profilers (NVTX), for as long as the object
-/// lives. Nothing where CUDA is not built or no profiler runs.
+/// An NVTX range of the calling thread for the object's lifetime. No effect without CUDA or a
+/// profiler.
 class ProfileRange {
  public:
   explicit ProfileRange(const std::string& name);

@@ -5,16 +5,16 @@
 
 namespace strata::device {
 
-/// A library that is loaded when it is first used: the CUDA libraries cost a process 150 MB as soon
-/// as they are mapped, and a run on CPU cores never calls them
-/// (docs/decisions/0001-cuda-libraries-on-demand.md). Stays loaded.
+/// A library that is loaded at first use: the CUDA libraries cost a process 150 MB once mapped, and
+/// a run on CPU cores never calls them (docs/decisions/0001-cuda-libraries-on-demand.md). Stays
+/// loaded.
 class SharedLibrary {
  public:
-  /// What a user can do where a library is missing.
+  /// Advice for a user whose library is missing.
   static constexpr std::string_view kRemedy =
       "put its directory into LD_LIBRARY_PATH on every node";
 
-  /// Looks where the system's loader looks, then in the directories where the build found it.
+  /// Searches the system loader's paths, then the directories where the build found the library.
   /// `remedy` is what find() tells to do.
   explicit SharedLibrary(const std::string& file, std::string_view remedy = kRemedy);
 
@@ -25,7 +25,7 @@ class SharedLibrary {
   [[nodiscard]] Function function(const char* name) const {
     return reinterpret_cast<Function>(address(name));
   }
-  /// Looks up a function that must be there.
+  /// Looks up a required function.
   /// Throws: Error(kPeer) where the library was not found or does not have it.
   template <typename Function>
   void find(const char* name, Function& found) const {

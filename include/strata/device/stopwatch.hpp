@@ -5,7 +5,7 @@
 
 namespace strata::device {
 
-/// The time between two points of a GPU's stream. The host waits for neither.
+/// Measures the time between two points of a GPU's stream without host waits.
 class Stopwatch {
  public:
   /// Pre: `device` is a GPU.
@@ -16,11 +16,11 @@ class Stopwatch {
   Stopwatch(Stopwatch&& other) noexcept;
   Stopwatch& operator=(Stopwatch&& other) noexcept;
 
-  /// Marks the end of the work that `stream` holds now as the beginning.
+  /// Starts after the work that is on `stream` now.
   void start(Stream& stream);
   /// The same as the end.
   void stop(Stream& stream);
-  /// Pre: the stream has come to the end. Throws: Error(kPeer) where it has not, or the GPU fails.
+  /// Pre: the stream has reached the end. Throws: Error(kPeer) where it has not, or the GPU fails.
   [[nodiscard]] double seconds() const;
 
  private:

@@ -6,7 +6,7 @@
 
 namespace strata::device {
 
-/// A queue of work on one device, done in order. On the CPU work is done when it is given.
+/// An in-order queue of work on one device. On the CPU work runs synchronously.
 class Stream {
  public:
   explicit Stream(const Device& device);
@@ -17,9 +17,9 @@ class Stream {
   Stream& operator=(Stream&& other) noexcept;
 
   [[nodiscard]] const Device& device() const { return device_; }
-  /// Waits until all work given so far is done. Throws: Error(kPeer) where any of it failed.
+  /// Waits for all enqueued work. Throws: Error(kPeer) where any of it failed.
   void synchronize();
-  /// Whether all work given so far is done. Throws as synchronize().
+  /// Whether all enqueued work has completed. Throws as synchronize().
   [[nodiscard]] bool idle() const;
   /// The cudaStream_t, for libraries and launches only; null on the CPU.
   [[nodiscard]] void* raw() const { return raw_; }
@@ -29,7 +29,7 @@ class Stream {
   void* raw_ = nullptr;
 };
 
-/// A point in a stream that other streams, or the host, wait for. It knows how many waits follow
+/// A point in a stream that other streams or the host wait for. It counts the expected waits of
 /// each recording, so that a missed or doubled wait is an error and not a race.
 class Event {
  public:
@@ -41,17 +41,17 @@ class Event {
   Event(Event&& other) noexcept;
   Event& operator=(Event&& other) noexcept;
 
-  /// Marks the end of the work that `stream` holds now.
+  /// Records the point after the work that is on `stream` now.
   /// Throws: std::logic_error where a consumer of the last recording has not waited.
   void record(Stream& stream);
-  /// Lets later work on `stream` begin only after the recorded point; counts as one consumer.
+  /// Makes later work on `stream` wait for the recorded point; counts as one consumer.
   /// Throws: std::logic_error where nothing is recorded or every consumer has waited already.
   void wait(Stream& stream);
   /// As wait(), for the host.
   void wait_on_host();
 
-  /// Whether the recorded point is reached; no wait. Throws: Error(kPeer) where the work before it
-  /// failed.
+  /// Whether the recorded point is reached; does not wait. Throws: Error(kPeer) where the work
+  /// before it failed.
   [[nodiscard]] bool reached() const;
 
   /// Waits still due for the last recording.

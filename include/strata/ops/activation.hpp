@@ -20,8 +20,8 @@ enum class Activation { kNone, kRelu, kGelu, kTanh, kSigmoid };
 void activation_forward(Context& context, Activation activation, const ConstTensorView& x,
                         const TensorView& y);
 
-/// dx = f'(x) dy, element by element. In place (dx is dy) is allowed. gelu reads x, the others read
-/// y; what is not read may be empty.
+/// dx = f'(x) dy, element by element. In place (dx is dy) is allowed. GELU reads x, the others read
+/// y; the unread tensor may be empty.
 /// Shapes: x, y, dy, dx equal.
 void activation_backward(Context& context, Activation activation, const ConstTensorView& x,
                          const ConstTensorView& y, const ConstTensorView& dy, const TensorView& dx);

@@ -10,9 +10,9 @@ namespace strata::ops {
 
 class Context;
 
-/// The heads of a causal self-attention and the sequences that it acts on. A row of the fused qkv
-/// tensor holds, for every key-value head in order: its queries, one key, one value, each of
-/// head_size elements. A row of the attention's output holds the query heads in the same order.
+/// The heads and sequences of a causal self-attention. A row of the fused qkv tensor holds, for
+/// every key-value head in order, its queries, one key and one value, each of head_size elements. A
+/// row of the output holds the query heads in the same order.
 struct AttentionShape {
   std::int64_t sequences = 1;
   std::int64_t tokens = 1;  ///< in each sequence
@@ -31,50 +31,49 @@ struct AttentionShape {
   friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 };
 
-/// For each head y = softmax(q k^T / sqrt(head_size)) v, a token seeing itself and those before it.
-/// The scores of all heads never exist at once; the softmax is computed in compute_dtype(). The
-/// bits of a head depend on its own q, k, v and the shape alone; by own kernels, on the shape's
-/// tokens and head_size alone. Shapes: qkv
-/// rows x qkv_width, y rows x width, of one dtype; log_sums (of each row's exponentials, with the
-/// largest score put back) sequences x heads x tokens in compute_dtype(). Source: Vaswani et al.,
-/// "Attention is all you need", arXiv 1706.03762; Ainslie et al., "GQA", arXiv 2305.13245; Dao et
-/// al., "FlashAttention", arXiv 2205.14135.
+/// For each head y = softmax(q k^T / sqrt(head_size)) v with a causal mask: a token attends to
+/// itself and the tokens before it. Fused: the score matrix is never stored; the softmax is
+/// computed in compute_dtype(). A head's bits depend only on its q, k, v and the shape; with own
+/// kernels only on q, k, v, tokens and head_size. Shapes: qkv rows x qkv_width, y rows x width, of
+/// one dtype; log_sums (log-sum-exp of each row's scores) sequences x heads x tokens in
+/// compute_dtype(). Source: Vaswani et al., "Attention is all you need", arXiv 1706.03762; Ainslie
+/// et al., "GQA", arXiv 2305.13245; Dao et al., "FlashAttention", arXiv 2205.14135.
 void causal_attention_forward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& qkv, const TensorView& y,
                               const TensorView& log_sums);
 
-/// The gradient of qkv. Scores are computed again from qkv and log_sums.
+/// The gradient of qkv. Recomputes the scores from qkv and log_sums.
 /// Shapes: as forward; dy as y; dqkv as qkv.
 void causal_attention_backward(Context& context, const AttentionShape& shape,
                                const ConstTensorView& qkv, const ConstTensorView& y,
                                const ConstTensorView& log_sums, const ConstTensorView& dy,
                                const TensorView& dqkv);
 
-/// Bytes that a GPU's library works in for causal_attention_backward(), but for small things, where
-/// it takes the shape and its kernels are wanted (CudaOptions); 0 where own kernels do it.
+/// Bytes of cuDNN's workspace for causal_attention_backward(), apart from small buffers; 0 for
+/// shapes and dtypes that own kernels run.
 [[nodiscard]] std::int64_t library_attention_bytes(const AttentionShape& shape, DType dtype);
 
-/// Attention of new tokens of one sequence over the tokens before them and themselves, for
-/// generation. Pre: shape.sequences == 1; shape.tokens new tokens follow `past` ones; the new
-/// tokens' keys and values stand in the caches already.
+/// Causal attention of one sequence's new tokens over a key-value cache, for generation. Pre:
+/// shape.sequences == 1; shape.tokens new tokens follow `past` cached ones; append_to_cache() has
+/// stored the new tokens' keys and values.
 /// Shapes: qkv new x qkv_width; keys, values kv_heads x capacity x head_size; y new x width.
 void cached_attention(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
                       const ConstTensorView& keys, const ConstTensorView& values, std::int64_t past,
                       const TensorView& y);
 
-/// Copies the new tokens' keys and values behind the `past` ones in the caches. Shapes: as
+/// Appends the new tokens' keys and values to the caches after the `past` ones. Shapes: as
 /// cached_attention.
 void append_to_cache(Context& context, const AttentionShape& shape, const ConstTensorView& qkv,
                      std::int64_t past, const TensorView& keys, const TensorView& values);
 
-/// Which way rotary() turns.
+/// Direction of rotary().
 enum class Rotation { kForward, kBackward };
 
-/// Turns the queries and keys in qkv, in place: elements i and i + head_size / 2 of a head by the
-/// angle position theta^(-2 i / head_size), position = offset + row % tokens. kBackward turns back,
-/// which takes a gradient through the turn.
-/// Pre: head_size is even. Source: Su et al., "RoFormer", arXiv 2104.09864, in the halves layout of
-/// GPT-NeoX and Llama.
+/// Applies rotary position embedding to the queries and keys in qkv, in place: rotates elements i
+/// and i + head_size / 2 of a head by the angle position theta^(-2 i / head_size), position =
+/// offset + row % tokens. kBackward applies the inverse rotation, which is the gradient.
+/// Pre: head_size is even. Source: Su et al., "RoFormer", arXiv 2104.09864, with the half-split
+/// layout of GPT-NeoX and Llama.
 void rotary(Context& context, const AttentionShape& shape, double theta, std::int64_t offset,
             Rotation rotation, const TensorView& qkv);
 

@@ -15,36 +15,36 @@ namespace strata::ops {
 class CudaResources;
 class PrimitiveCache;
 
-/// How a GPU multiplies float32 matrices: with all 24 bits of each number, or with 11 of them, as
-/// its tensor cores do. Sums are float32 either way.
+/// Precision of a GPU's float32 matrix products: full (24-bit significand), or TF32 (11 bits) on
+/// tensor cores. Both accumulate in float32.
 enum class Float32Products { kFull, kTf32 };
 
-/// Whose kernels do an operation on a GPU that cuDNN has kernels for. Bits differ between the two.
+/// Which kernels run an operation that cuDNN implements. The two give different bits.
 enum class LibraryKernels {
   kLibrary,  ///< cuDNN's, for the shapes that it takes, where it is found; else own ones
   kOwn       ///< own ones, which take every shape
 };
 
-/// What a GPU's operations may choose, with other bits.
+/// Choices for a GPU's operations; each changes bits.
 struct CudaOptions {
   Float32Products float32_products = Float32Products::kFull;
   LibraryKernels convolution_kernels = LibraryKernels::kLibrary;
-  /// Of attention in bfloat16, forward and backward.
+  /// For attention in bfloat16, forward and backward.
   LibraryKernels attention_kernels = LibraryKernels::kLibrary;
 };
 
-/// What operations run with: a device, and the library primitives made so far. One a rank;
-/// operations that share a Context must not run at the same time, operations with different ones
-/// may. Tensors given to an operation lie in the memory of its Context's device.
+/// The state that operations share: a device and stream, scratch memory and cached library
+/// primitives. A rank has one. Operations of one Context must not run concurrently; operations of
+/// different Contexts may. An operation's tensors are in the memory of its Context's device.
 class Context {
  public:
   /// A CPU context. Pre: threads >= 1.
   explicit Context(int threads);
-  /// A context of a GPU: operations are put on its stream, in order, and most return before they
-  /// are done (docs/cuda.md lists those that wait).
+  /// A context of a GPU. Operations are enqueued on its stream in order; most return before the GPU
+  /// has executed them (docs/cuda.md lists those that wait).
   /// Throws: Error(kPeer) where the GPU fails. Pre: `device` is a GPU.
   [[nodiscard]] static Context cuda(const device::Device& device, const CudaOptions& options = {});
-  /// What a GPU's context takes of its memory from the beginning: cuBLASLt's workspace.
+  /// Device memory that a GPU's context allocates at construction: cuBLASLt's workspace.
   static constexpr std::int64_t kCudaBytes = std::int64_t{32} << 20;
   ~Context();
   Context(const Context&) = delete;
@@ -55,18 +55,18 @@ class Context {
   [[nodiscard]] const device::Device& device() const { return stream_.device(); }
   /// Threads on the CPU; 1 where the device is a GPU.
   [[nodiscard]] int threads() const { return threads_; }
-  /// What operations are put on.
+  /// The stream on which operations are enqueued.
   [[nodiscard]] device::Stream& stream() { return stream_; }
-  /// Waits until all operations given so far are done. Throws: Error(kPeer) where one failed.
+  /// Waits for all enqueued operations. Throws: Error(kPeer) where one failed.
   void synchronize() { stream_.synchronize(); }
 
-  /// What operations have taken of a GPU's memory by now, to work in; 0 on the CPU.
+  /// Device memory allocated for scratch so far; 0 on the CPU.
   [[nodiscard]] std::int64_t scratch_bytes() const;
 
-  /// The cache of the CPU's library primitives; its type is known inside the room only.
+  /// The CPU's cache of oneDNN primitives; the type is internal to ops.
   /// Throws: std::logic_error where the device is a GPU.
   [[nodiscard]] PrimitiveCache& primitives();
-  /// The GPU's memory and libraries; its type is known inside the room only.
+  /// The GPU's scratch memory and libraries; the type is internal to ops.
   /// Throws: std::logic_error where the device is the CPU.
   [[nodiscard]] CudaResources& cuda_resources();
 
@@ -76,7 +76,7 @@ class Context {
   int threads_;
   std::unique_ptr<PrimitiveCache> primitives_;
   std::unique_ptr<CudaResources> cuda_resources_;
-  // Goes first: it may still have work that uses the memory above.
+  // Destroyed first: its pending work may use the memory above.
   device::Stream stream_;
 };
 

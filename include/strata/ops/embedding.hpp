@@ -9,16 +9,15 @@ namespace strata::ops {
 
 class Context;
 
-/// Looks token ids up in the rows [first_id, first_id + rows of table) of a vocabulary's table:
-/// y[r] = table[ids[r] - first_id] + 0 where the table has that row (so that -0 reads as +0, as in
-/// a sum over slices), else 0, or is left as it is where the result is added. Shapes: ids (int64)
-/// rows; table ids x n; y rows x n (any leading dimensions count as rows), the dtype of table or
-/// its compute_dtype().
+/// Looks up token ids in a shard of the vocabulary, the ids [first_id, first_id + rows of table):
+/// y[r] = table[ids[r] - first_id] + 0 (-0 becomes +0, as in a sum over shards) where the table has
+/// that row; other rows are 0, or unchanged with kAdd. Shapes: ids (int64) rows; table ids x n; y
+/// rows x n (any leading dimensions count as rows), the dtype of table or its compute_dtype().
 void embedding_forward(Context& context, const ConstTensorView& ids, const ConstTensorView& table,
                        std::int64_t first_id, const TensorView& y, Accumulate accumulate);
 
-/// dtable[id - first_id] = (or +=) the sum of dy[r] over the rows r that hold the id, in order of
-/// rows. Ids outside the table give nothing.
+/// dtable[id - first_id] = (or +=) the sum of dy[r] over the rows r that hold the id, rows in
+/// order. Ids outside the table add nothing.
 /// Shapes: ids (int64) rows; dy rows x n; dtable ids x n in compute_dtype() of dy.
 void embedding_backward(Context& context, const ConstTensorView& ids, const ConstTensorView& dy,
                         std::int64_t first_id, const TensorView& dtable, Accumulate accumulate);

@@ -11,36 +11,33 @@
 
 namespace strata::ops {
 
-/// Gives work that repeats to a GPU as CUDA graphs, so that the host makes one call in place of one
-/// an operation. Results have the bits that they have without it.
+/// Captures repeated work as CUDA graphs and replays them, so that the host makes one launch
+/// instead of one per operation. Bits are the same as without capture.
 class GraphCache {
  public:
-  /// All that a piece of work follows from and that is not always the same: what it does,
-  /// addresses, numbers.
+  /// Everything that varies between pieces of work: operation, addresses, numbers.
   using Key = std::vector<std::int64_t>;
 
-  /// Does nothing of itself before enable(). The context outlives the object.
+  /// Runs work directly until enable(). The context outlives the object.
   explicit GraphCache(Context& context) : context_(context) {}
 
   /// Pre: the context is a GPU's.
   void enable();
   [[nodiscard]] bool is_enabled() const { return is_enabled_; }
-  /// Whether run() is recording at the moment: then nothing may be given to the GPU that is not
-  /// part of the work.
+  /// Whether run() is capturing: nothing else may be enqueued on the GPU meanwhile.
   [[nodiscard]] bool is_recording() const { return is_recording_; }
-  /// Pieces of work that are kept as graphs.
+  /// Number of captured graphs.
   [[nodiscard]] std::int64_t graphs() const;
 
-  /// Does the work: the first time under a key it is called, the second time recorded, from then on
-  /// what was recorded is given again and `work` is not called. Pre: what work() puts on the
-  /// context's stream follows from the key alone; it waits for nothing.
-  /// Throws: what work() throws; Error(kPeer) that names run.cuda_graphs where it cannot be
-  /// recorded.
+  /// Runs work(): the first call with a key runs it eagerly, the second captures and launches it,
+  /// later calls replay the graph without calling `work`. Pre: what work() enqueues on the
+  /// context's stream depends only on the key; it does not wait.
+  /// Throws: what work() throws; Error(kPeer) that names run.cuda_graphs where capture fails.
   void run(const Key& key, const std::function<void()>& work);
 
  private:
   struct Piece {
-    /// The context's scratch memory when it was last done; recorded work uses that.
+    /// The context's scratch memory at capture, which the graph uses.
     std::int64_t scratch = 0;
     std::optional<device::Graph> graph;
   };

@@ -8,12 +8,12 @@ namespace strata::ops {
 
 class Context;
 
-/// y[n, c, r] = x[n, r, c]: pixels of channels become channels of pixels, and back.
+/// y[n, c, r] = x[n, r, c]: converts channels-last images to channels-first and back.
 /// Shapes: x images x rows x columns, y images x columns x rows; equal dtypes, any.
 void swap_inner(Context& context, std::int64_t images, std::int64_t rows, std::int64_t columns,
                 const ConstTensorView& x, const TensorView& y);
 
-/// Zeros around images that lie channels last.
+/// Zero padding around channels-last images.
 struct BorderShape {
   std::int64_t images = 1;
   std::int64_t height = 1;
@@ -31,7 +31,8 @@ void add_border(Context& context, const BorderShape& shape, const ConstTensorVie
 void remove_border(Context& context, const BorderShape& shape, const ConstTensorView& y,
                    const TensorView& x);
 
-/// y = x with zeros behind each row. Shapes: x rows x n, y rows x m; n <= m; equal dtypes, any.
+/// y = x with zeros appended to each row. Shapes: x rows x n, y rows x m; n <= m; equal dtypes,
+/// any.
 void widen_rows(Context& context, const ConstTensorView& x, const TensorView& y);
 
 /// x = the first n of each row of y, the gradient of widen_rows(). Shapes: as there.

@@ -10,14 +10,14 @@ class Context;
 /// y = (x - mean) rstd weight + bias over the last dimension, with rstd = 1 / sqrt(variance +
 /// epsilon). In place (y is x) is not allowed: the backward pass reads x.
 /// Shapes: x, y rows x n (any leading dimensions count as rows); weight, bias n; mean, rstd rows in
-/// compute_dtype() of x. An empty bias is none. Source: Ba, Kiros, Hinton, "Layer normalization",
+/// compute_dtype() of x. The bias may be empty. Source: Ba, Kiros, Hinton, "Layer normalization",
 /// arXiv 1607.06450.
 void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
                         const ConstTensorView& bias, double epsilon, const TensorView& y,
                         const TensorView& mean, const TensorView& rstd);
 
 /// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)) with g = dy weight and xhat = (x - mean)
-/// rstd. An empty addend is none: nothing is added. In place (dx is dy or addend) is allowed.
+/// rstd. The addend may be empty. In place (dx is dy or addend) is allowed.
 /// Shapes: x, dy, addend, dx rows x n; weight n; mean, rstd rows.
 void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& weight, const ConstTensorView& mean,

@@ -8,16 +8,15 @@ namespace strata::ops {
 
 class Context;
 
-/// What a loss comes to over the valid rows of a microbatch. An operation writes it to `sums`, a
-/// tensor of kLossElements int64 in the memory of its context's device, so that nobody waits for
-/// it: the bits of the loss, then the others, in this order.
+/// The loss of a microbatch's valid rows. An operation writes it to `sums`, kLossElements int64 in
+/// device memory, so that the host need not wait: the bits of `loss`, then the other fields in this
+/// order.
 struct LossSums {
-  /// Sum of the rows' losses, added in an order that follows from their number.
+  /// Sum of the rows' losses; the order of the sum depends only on the number of rows.
   double loss = 0.0;
   /// Rows whose largest logit (the first among equals, none among NaNs) is the label's.
   std::int64_t correct = 0;
-  /// The first row whose label the logits have no place for, -1 where there is none. Such rows give
-  /// no loss.
+  /// The first row whose label is not in [0, classes), or -1. Such rows have no loss.
   std::int64_t bad_row = -1;
   /// That row's label.
   std::int64_t bad_label = 0;
@@ -25,7 +24,7 @@ struct LossSums {
 
 inline constexpr std::int64_t kLossElements = 4;
 
-/// What an operation wrote. Pre: `sums` is host memory.
+/// Decodes `sums`. Pre: `sums` is host memory.
 [[nodiscard]] LossSums loss_sums_of(const ConstTensorView& sums);
 
 /// Throws Error(kData) that names the bad row, if any, and its label, which is outside
@@ -33,8 +32,9 @@ inline constexpr std::int64_t kLossElements = 4;
 void require_labels(const LossSums& sums, std::int64_t classes);
 
 /// The loss -log(softmax(logits)[label]) of each row, and dlogits = gradient_scale (softmax(logits)
-/// - onehot(label)). Rows from valid_rows on, and those of bad labels, give no loss and a zero
-/// gradient. An empty dlogits is not computed; in place (dlogits is logits) is allowed.
+/// - onehot(label)). Rows from valid_rows on and rows with bad labels have no loss and a zero
+/// gradient. With an empty dlogits only the loss is computed; in place (dlogits is logits) is
+/// allowed.
 /// Shapes: logits, dlogits rows x classes (any leading dimensions count as rows), labels (int64)
 /// rows, sums kLossElements. Pre: 0 <= valid_rows <= rows.
 void cross_entropy(Context& context, const ConstTensorView& logits, const ConstTensorView& labels,
@@ -42,9 +42,9 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
                    const TensorView& sums);
 
 /// The mean over a row's outputs of (prediction - target)^2, and dprediction = gradient_scale 2
-/// (prediction - target) / outputs. Rows from valid_rows on give no loss and a zero gradient. An
-/// empty dprediction is not computed; in place (dprediction is prediction) is allowed. Counts
-/// nothing as correct.
+/// (prediction - target) / outputs. Rows from valid_rows on have no loss and a zero gradient. With
+/// an empty dprediction only the loss is computed; in place (dprediction is prediction) is allowed.
+/// `correct` stays 0.
 /// Shapes: prediction, target, dprediction equal, rows x outputs (the first dimension is the rows);
 /// sums kLossElements.
 void mean_squared_error(Context& context, const ConstTensorView& prediction,

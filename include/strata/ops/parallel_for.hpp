@@ -8,8 +8,8 @@
 
 namespace strata::ops {
 
-/// Whether chunks may be dealt to OpenMP's threads. ThreadSanitizer does not see the barriers of
-/// GCC's OpenMP library and would call every result that crosses one a race.
+/// Whether parallel_for() uses OpenMP threads. ThreadSanitizer does not see the barriers of GCC's
+/// OpenMP library and would report every result that crosses one as a race.
 #ifdef __SANITIZE_THREAD__
 inline constexpr bool kUseThreads = false;
 #else
@@ -17,7 +17,7 @@ inline constexpr bool kUseThreads = true;
 #endif
 
 /// Calls function(begin, end) for the chunks [0, grain), [grain, 2 grain), ... of [0, count), on
-/// the context's threads. Chunks never depend on the number of threads, so neither do bits.
+/// the context's threads. The chunks, and so the bits, do not depend on the number of threads.
 /// Pre: grain >= 1; calls do not depend on one another and do not throw.
 template <typename Function>
 void parallel_for(Context& context, std::int64_t count, std::int64_t grain,

@@ -9,7 +9,7 @@ namespace strata::ops {
 
 class Context;
 
-/// Windows over images that lie channels last. Pre: every window covers at least one element, so
+/// Pooling windows over channels-last images. Pre: every window covers at least one element, so
 /// padding is less than the window.
 struct PoolingShape {
   std::int64_t images = 1;
@@ -21,14 +21,14 @@ struct PoolingShape {
   [[nodiscard]] Shape output() const { return {images, height.out, width.out, channels}; }
 };
 
-/// y = the largest element of each window, the first of equal ones; `at` says where in its window
-/// it stands. A NaN in a window is its largest. Padding is never the largest.
+/// y = the maximum of each window, the first of equal ones; `at` is its index in the window. NaNs
+/// propagate; padding is never the maximum.
 /// Shapes: x shape.input(), y and at (uint8) shape.output(), or as many elements. Pre: a window has
 /// at most 256 elements.
 void max_pool_forward(Context& context, const PoolingShape& shape, const ConstTensorView& x,
                       const TensorView& y, const TensorView& at);
 
-/// dx = dy where an element was the largest, windows that share it added in order.
+/// dx = dy at each window's maximum; windows that share an element are added in order.
 void max_pool_backward(Context& context, const PoolingShape& shape, const ConstTensorView& dy,
                        const ConstTensorView& at, const TensorView& dx);
 

@@ -10,15 +10,15 @@ namespace strata::ops {
 
 class Context;
 
-/// Does the additions in order, element by element, over parts of equal shape and dtype. Works
-/// through the parts a cache-sized chunk at a time on a CPU, and an element at a time on a GPU, so
-/// that each is read from memory once. A part that was added to another holds anything afterwards.
+/// Performs the additions in order, element by element, over parts of equal shape and dtype. Reads
+/// each part from memory once: by cache-sized chunks on a CPU, by elements on a GPU. A part that
+/// was added to another is undefined afterwards.
 /// Pre: parts do not overlap; each pair names two different parts.
 void fold(Context& context, std::span<const TensorView> parts,
           std::span<const ReductionStep> steps);
 
 /// out[b] = sum of squares of elements [b * block_elements, (b + 1) * block_elements) of x, in
-/// double and in an order that depends on the block's length alone. The last block may be short.
+/// double, in an order that depends only on the block's length. The last block may be short.
 /// Shapes: out (float64) as many as there are blocks. Pre: block_elements >= 1.
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
                            const TensorView& out);

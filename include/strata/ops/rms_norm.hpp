@@ -14,8 +14,8 @@ class Context;
 void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
                       double epsilon, const TensorView& y, const TensorView& rstd);
 
-/// dx = addend + rstd (g - xhat mean(g xhat)) with g = dy weight and xhat = x rstd. An empty addend
-/// is none: nothing is added. In place (dx is dy or addend) is allowed.
+/// dx = addend + rstd (g - xhat mean(g xhat)) with g = dy weight and xhat = x rstd. The addend may
+/// be empty. In place (dx is dy or addend) is allowed.
 void rms_norm_backward_input(Context& context, const ConstTensorView& x,
                              const ConstTensorView& weight, const ConstTensorView& rstd,
                              const ConstTensorView& dy, const ConstTensorView& addend,

@@ -14,7 +14,7 @@ class Context;
 
 enum class Nesterov { kOff, kOn };
 
-/// Whether weight decay is part of the gradient (Adam) or shrinks the weight by itself (AdamW).
+/// Whether weight decay is added to the gradient (Adam) or decoupled from it (AdamW).
 enum class DecayKind { kInGradient, kDecoupled };
 
 struct SgdOptions {
@@ -22,7 +22,7 @@ struct SgdOptions {
   double momentum = 0.0;
   Nesterov nesterov = Nesterov::kOff;
   double weight_decay = 0.0;
-  /// The gradient is multiplied by this first; clipping's factor.
+  /// Multiplies the gradient first; the factor of gradient clipping.
   double gradient_scale = 1.0;
 };
 
@@ -33,7 +33,7 @@ struct AdamOptions {
   double epsilon = 1e-8;
   double weight_decay = 0.0;
   DecayKind decay = DecayKind::kInGradient;
-  /// This update's number; 1 is the first.
+  /// Number of this update, from 1.
   std::int64_t step = 1;
   double gradient_scale = 1.0;
 };
@@ -65,7 +65,7 @@ void adam_update(Context& context, const TensorView& weight, const ConstTensorVi
 void adagrad_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
                     const TensorView& sum, const AdagradOptions& options);
 
-/// w = keep w + term: a running average, whose new part comes scaled already.
+/// w = keep w + term: a running average; the caller has scaled the new term.
 /// Shapes: equal counts and dtypes.
 void average_update(Context& context, const TensorView& weight, const ConstTensorView& term,
                     double keep);

@@ -8,28 +8,28 @@
 
 namespace strata::optim {
 
-/// A contiguous piece of a stage's arena that is reduced as one message.
+/// A contiguous range of a stage's gradient arena that is reduced in one exchange.
 struct Bucket {
-  /// What its parameters are to the stage.
+  /// Who owns and who uses its parameters.
   enum class Use {
-    kOwn,      ///< used here alone
-    kLent,     ///< owned here; another layer's use of them adds to their gradients
-    kBorrowed  ///< owned by another layer: gradients are reduced here, and updated there
+    kOwn,      ///< owned here and used only here
+    kLent,     ///< owned here and also used by another layer, which adds to the gradients
+    kBorrowed  ///< owned by another layer: gradients are reduced here, weights are updated there
   };
 
   Use use = Use::kOwn;
   grid::Range elements;
-  /// Its gradients are complete when those of this layer are.
+  /// Its gradients are complete once the gradients of this layer are.
   std::int64_t ready_layer = 0;
-  /// For each data rank the part that it sums, updates and hands out, relative to elements.begin;
+  /// For each data rank the slice that it reduces, updates and gathers, relative to elements.begin;
   /// whole blocks.
   std::vector<grid::Range> slices;
 };
 
-/// The buckets of a stage and how the data ranks share them (ZeRO stage 1). Buckets are listed in
-/// the order in which the backward pass completes them: from the arena's end. The lent and the
-/// borrowed part of the arena are cut by themselves, each from its end, so that the buckets of the
-/// one are those of the other wherever both lie.
+/// The buckets of a stage and their slices per data rank (ZeRO stage 1). Buckets are in the order
+/// in which the backward pass completes them: from the end of the arena. The lent and the borrowed
+/// part are divided separately, each from its end, so that both stages of a tied parameter have the
+/// same buckets.
 class BucketPlan {
  public:
   /// Pre: bucket_elements >= ParameterLayout::kBlock.
@@ -37,20 +37,20 @@ class BucketPlan {
              std::int64_t bucket_elements);
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
-  /// Those of one use, in order.
+  /// The buckets of one use, in order.
   [[nodiscard]] std::vector<Bucket> buckets_for(Bucket::Use use) const;
-  /// Elements that one rank updates: its slices of all but the borrowed buckets.
+  /// Elements that one rank updates: its slices of all buckets except borrowed ones.
   [[nodiscard]] std::int64_t owned_elements(std::int64_t rank) const;
   /// The largest slice of any bucket and rank.
   [[nodiscard]] std::int64_t largest_slice() const;
-  /// A text of all boundaries, for comparing plans.
+  /// All boundaries as text, to compare plans.
   [[nodiscard]] std::string text() const;
 
  private:
   std::vector<Bucket> buckets_;
 };
 
-/// A run of elements of one parameter, or of a shard's slice of one, that one data rank owns.
+/// Consecutive elements of one parameter, or of a shard's slice of it, that one data rank owns.
 struct OwnedPiece {
   std::size_t bucket = 0;
   /// Index into the layout's parameters.
@@ -60,7 +60,7 @@ struct OwnedPiece {
   std::int64_t owned_offset = 0;  ///< of its first element in the rank's optimizer state
 };
 
-/// All pieces that `rank` owns, by bucket; none in borrowed buckets.
+/// All pieces that `rank` owns, in order of buckets; none in borrowed buckets.
 [[nodiscard]] std::vector<OwnedPiece> owned_pieces(const nn::ParameterLayout& layout,
                                                    const BucketPlan& plan, std::int64_t rank);
 

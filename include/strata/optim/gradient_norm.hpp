@@ -13,24 +13,24 @@
 
 namespace strata::optim {
 
-/// The squared norm of every placed slice's gradient, the same bits on every grid: sums over fixed
-/// blocks, added in block order. Each data rank sums the blocks that it owns; the partial sums are
-/// gathered over the data group. A borrowed parameter's gradient counts where it is owned.
+/// The squared norm of every placed slice's gradient, with the same bits on every grid: sums over
+/// fixed blocks, added in block order. Each data rank sums the blocks that it owns; the partial
+/// sums are gathered over the data group. The owner counts a tied parameter's gradient.
 class GradientNorm {
  public:
   GradientNorm(ops::Context& context, const nn::ParameterLayout& layout, const BucketPlan& plan,
                std::int64_t data_rank, std::int64_t data_ranks);
 
-  /// What a GradientNorm allocates on its context's device.
+  /// The allocation of a GradientNorm on its context's device.
   [[nodiscard]] static nn::MemoryItem memory(const BucketPlan& plan, std::int64_t data_ranks);
 
-  /// Has the squares of the own blocks summed; the host need not wait.
+  /// Enqueues the sums of squares of the own blocks.
   void begin(const ConstTensorView& gradients);
-  /// The own partial sums, as many on every rank. Pre: the context has been waited for since
-  /// begin().
+  /// The own partial sums, the same number on every rank. Pre: the context has been synchronized
+  /// since begin().
   [[nodiscard]] std::span<const double> partials() const;
-  /// The squared norm of each placed slice of the layout, 0 of borrowed ones, from the partials of
-  /// all data ranks: `gathered[r]`.
+  /// The squared norm of each placed slice of the layout, 0 for borrowed ones. `gathered[r]` are
+  /// the partial sums of data rank r.
   [[nodiscard]] std::vector<double> squares(
       std::span<const std::span<const double>> gathered) const;
 

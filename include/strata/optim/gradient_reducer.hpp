@@ -14,18 +14,18 @@
 
 namespace strata::optim {
 
-/// Adds up a stage's gradients: microbatches within a lane in order, lanes by the sum tree, first
-/// those of this rank, then over the data group, bucket by bucket while the backward pass still
-/// runs (design law 1). With comm::Summation::kLibrary all lanes of a rank are one.
+/// Reduces a stage's gradients: microbatches of a lane in order, then lanes by the sum tree, first
+/// this rank's lanes, then over the data group, bucket by bucket, overlapped with the backward pass
+/// (design law 1). With comm::Summation::kLibrary all lanes of a rank are one.
 class GradientReducer final : public nn::GradientSink {
  public:
   struct Sizes {
     std::int64_t elements = 0;
     std::int64_t microbatches_per_lane = 1;
-    /// Of the weights; gradients are in its compute_dtype.
+    /// The weights' dtype; gradients are in its compute_dtype.
     DType dtype = DType::kFloat32;
     comm::Summation summation = comm::Summation::kInvariant;
-    /// Whether the k-th microbatches of all own lanes come together, before the next of any.
+    /// Whether the k-th microbatches of all own lanes run together, before the next of any lane.
     bool joins_lanes = false;
   };
 
@@ -46,12 +46,12 @@ class GradientReducer final : public nn::GradientSink {
 
   /// After finish(): the arena whose own slices hold the sums over all lanes.
   [[nodiscard]] TensorView sums() const { return accumulators_.front(); }
-  /// Time spent in this step waiting for messages that were not there yet.
+  /// Seconds since the last reset that the step waited for messages.
   [[nodiscard]] double exposed_seconds() const { return exposed_seconds_; }
   void reset_clock() { exposed_seconds_ = 0.0; }
 
  private:
-  /// Buckets in flight at once; each has its own receive memory.
+  /// Buckets in flight at once; each has its own receive buffer.
   static constexpr std::int64_t kInFlight = 4;
 
   void start_bucket(std::size_t bucket);

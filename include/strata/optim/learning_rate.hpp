@@ -15,9 +15,9 @@ enum class LearningRateKind { kConstant, kStep, kLinear, kCosine };
 struct LearningRateOptions {
   LearningRateKind kind = LearningRateKind::kConstant;
   double peak = 1e-3;
-  /// Where linear and cosine end.
+  /// The final rate of linear and cosine.
   double minimum = 0.0;
-  /// Steps of linear warm-up before anything else.
+  /// Steps of linear warm-up at the start.
   std::int64_t warmup_steps = 0;
   /// The step at which linear and cosine reach the minimum.
   std::int64_t decay_steps = 1;
@@ -26,8 +26,8 @@ struct LearningRateOptions {
   double factor = 0.1;
 };
 
-/// The rate of step `step`; 1 is the first. Warm-up gives peak * step / (warmup + 1) for the first
-/// warmup steps; from then on the decay begins. Source of the cosine: Loshchilov, Hutter, "SGDR",
+/// The rate of step `step`; 1 is the first. The first warmup_steps steps have the rate peak * step
+/// / (warmup_steps + 1); the decay follows. Source: the cosine is from Loshchilov, Hutter, "SGDR",
 /// arXiv 1608.03983.
 [[nodiscard]] double learning_rate(const LearningRateOptions& options, std::int64_t step);
 

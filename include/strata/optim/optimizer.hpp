@@ -18,7 +18,7 @@ namespace strata::optim {
 
 enum class OptimizerKind { kSgd, kAdam, kAdamw, kAdagrad };
 
-/// Which tensors weight decay shrinks.
+/// The tensors that weight decay applies to.
 enum class DecayScope { kAll, kMatrices };
 
 struct OptimizerOptions {
@@ -32,37 +32,36 @@ struct OptimizerOptions {
   DecayScope decay_scope = DecayScope::kAll;
 };
 
-/// Updates the weights of the slices that this rank owns; its state covers no others (ZeRO stage
-/// 1). What it updates are the masters: the weights themselves or, where these are bfloat16,
-/// float32 weights of its own, whose rounded values it writes there.
+/// Updates the slices that this rank owns and keeps optimizer state only for them (ZeRO stage 1).
+/// It updates master weights: the weights themselves or, for bfloat16 weights, float32 copies,
+/// which it rounds into the weights.
 class Optimizer {
  public:
-  /// `weights` is the arena of the layout's weights and stays for the optimizer's life. Masters of
-  /// bfloat16 weights begin as zeros.
+  /// `weights` is the arena of the layout's weights and outlives the optimizer. Master copies of
+  /// bfloat16 weights start at zero.
   Optimizer(ops::Context& context, const OptimizerOptions& options,
             const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_rank,
             const TensorView& weights);
 
-  /// Names of the state tensors that this kind keeps for a parameter, as in "adam_m".
+  /// The names of a parameter's state tensors, as in "adam_m".
   [[nodiscard]] static std::vector<std::string> state_names(
       const OptimizerOptions& options, nn::ParameterRule rule = nn::ParameterRule::kTrained);
-  /// The bytes that an Optimizer of weights of `dtype` allocates.
+  /// The allocations of an Optimizer of `dtype` weights.
   [[nodiscard]] static std::vector<nn::MemoryItem> memory(const OptimizerOptions& options,
                                                           const BucketPlan& plan,
                                                           std::int64_t data_rank, DType dtype);
 
-  /// One update of bucket `bucket`'s own slice; nothing where it is borrowed. `step` is 1 for the
-  /// first. Shapes: gradients are the layout's, in compute_dtype of the weights.
+  /// Updates the own slice of a bucket; a borrowed bucket is skipped. `step` starts at 1.
+  /// Shapes: gradients are the layout's, in compute_dtype of the weights.
   void update(std::size_t bucket, const ConstTensorView& gradients, double learning_rate,
               double gradient_scale, std::int64_t step);
 
   [[nodiscard]] const std::vector<OwnedPiece>& pieces() const { return pieces_; }
-  /// The master of a piece, to be read, or to be set; then finish with write_weights().
+  /// The master weights of a piece. After writing to them call write_weights().
   [[nodiscard]] TensorView master(const OwnedPiece& piece) const;
   /// State tensor `index` of a piece.
   [[nodiscard]] TensorView state(std::size_t index, const OwnedPiece& piece) const;
-  /// Writes the masters to the weights of the own slices, rounded; nothing where they are the
-  /// weights.
+  /// Rounds the master copies into the weights of the own slices; nothing without copies.
   void write_weights();
 
  private:
@@ -84,7 +83,7 @@ class Optimizer {
   device::Buffer state_memory_;
   device::Buffer master_memory_;
   std::vector<TensorView> states_;
-  TensorView masters_;  ///< empty where the weights are the masters
+  TensorView masters_;  ///< empty where the weights are the master weights
 };
 
 }  // namespace strata::optim

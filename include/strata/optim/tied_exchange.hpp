@@ -12,10 +12,10 @@
 
 namespace strata::optim {
 
-/// Brings the two uses of tied parameters together, those of the stage that owns them and of the
-/// stage that borrows them, among the ranks that own the same slices: gradients before the update,
-/// weights after it. On one stage the same additions are done in place, so that the sums have the
-/// same bits on any number of stages. Stages that neither own nor borrow do nothing.
+/// Combines the two uses of tied parameters, by the stage that owns and the stage that borrows
+/// them: sums the gradients before the update and copies the weights after it, between ranks that
+/// own the same slices. On one stage the same additions run in place, so the sums have the same
+/// bits on any number of stages. Other stages do nothing.
 class TiedExchange {
  public:
   /// Ranks of the pipeline group; equal where one stage owns and borrows.
@@ -24,35 +24,35 @@ class TiedExchange {
     std::int64_t borrower = 0;
   };
 
-  /// `weights_dtype` is that of the run; gradients are in its compute_dtype. `plan` stays for the
-  /// exchange's life. Pre: the owner's layout lends what the borrower's borrows.
+  /// `weights_dtype`: of the run; gradients are in its compute_dtype. `plan` outlives the object.
+  /// Pre: the owner's layout lends the parameters that the borrower's layout borrows.
   TiedExchange(ops::Context& context, comm::Communicator& pipeline_group,
                const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_rank,
                const Stages& stages, DType weights_dtype);
 
-  /// The bytes that a TiedExchange of this pipeline rank allocates.
+  /// The allocation of a TiedExchange of this pipeline rank.
   [[nodiscard]] static nn::MemoryItem memory(const BucketPlan& plan, std::int64_t data_rank,
                                              std::int64_t pipeline_rank, const Stages& stages,
                                              DType weights_dtype);
 
-  /// What a TiedExchange of this pipeline rank sends in a step.
+  /// The messages of a TiedExchange of this pipeline rank in a step.
   [[nodiscard]] static nn::LayerTraffic traffic(const BucketPlan& plan, std::int64_t data_rank,
                                                 std::int64_t pipeline_rank, const Stages& stages,
                                                 DType weights_dtype);
 
-  /// lent += borrowed in the own slices of the gradients, once both are summed over the data group.
-  /// Communication: where two stages share, a message for each bucket from the borrower to the
+  /// lent += borrowed in the own slices of the gradients. Pre: both are reduced over the data
+  /// group. Communication: between two stages, one message per bucket from the borrower to the
   /// owner. Returns: seconds spent waiting for it.
   double combine(const TensorView& gradients);
 
   /// Copies the own slices of the updated weights from the owner to the borrower, whose data group
-  /// then gathers them like its others. Nothing where one stage owns and borrows: that has no
-  /// second copy of the weights. Communication: a message for each bucket from the owner to the
-  /// borrower. Returns: seconds spent waiting for it.
-  double hand_back(const TensorView& weights);
+  /// then gathers them. Nothing where one stage owns and borrows, which has a single copy of the
+  /// weights. Communication: one message per bucket from the owner to the borrower.
+  /// Returns: seconds spent waiting for it.
+  double return_weights(const TensorView& weights);
 
  private:
-  /// Messages in flight to the owner; each has its own receive memory.
+  /// Messages in flight to the owner; each has its own receive buffer.
   static constexpr std::int64_t kInFlight = 4;
 
   [[nodiscard]] bool is_shared() const { return stages_.owner != stages_.borrower; }
@@ -64,7 +64,7 @@ class TiedExchange {
   ops::Context& context_;
   comm::Communicator& group_;
   Stages stages_;
-  /// The own slices in the arena, bucket by bucket; those without elements are left out.
+  /// The own slices in the arena, bucket by bucket, without empty ones.
   std::vector<grid::Range> lent_;
   std::vector<grid::Range> borrowed_;
   device::Buffer receive_memory_;

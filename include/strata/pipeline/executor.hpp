@@ -11,8 +11,7 @@
 
 namespace strata::pipeline {
 
-/// Where a stage gets its samples from; only the first stage asks for inputs, only the last for
-/// targets.
+/// The samples of a stage. Only the first stage reads inputs, only the last reads targets.
 class MicrobatchSource {
  public:
   MicrobatchSource() = default;
@@ -24,44 +23,44 @@ class MicrobatchSource {
   [[nodiscard]] virtual ConstTensorView targets(std::int64_t m) = 0;
   /// Global index of the sample in row 0 of microbatch m.
   [[nodiscard]] virtual std::int64_t first_row(std::int64_t m) = 0;
-  /// Rows that count; the others are padding.
+  /// Valid rows; the others are padding.
   [[nodiscard]] virtual std::int64_t valid_rows(std::int64_t m) = 0;
 };
 
-/// Where the time of a run went, in seconds.
+/// The time of a run by category, in seconds.
 struct ExecutionTimes {
   double compute = 0.0;
   /// Waiting for a neighbouring stage: for its message, or for it to take one.
   double pipeline_wait = 0.0;
 };
 
-/// Is told of each action and when it ran, in seconds of the steady clock.
+/// Called after each action with its begin and end, in seconds of the steady clock.
 using ActionObserver = std::function<void(const Action&, double begin, double end)>;
 
-/// Is told of each microbatch's outputs on the last stage, of which the first `valid` rows count,
-/// with their targets, before its loss is computed.
+/// Called on the last stage with each microbatch's outputs and targets, of which the first `valid`
+/// rows count, before its loss is computed.
 using OutputObserver = std::function<void(const ConstTensorView& outputs,
                                           const ConstTensorView& targets, std::int64_t valid)>;
 
-/// The memory that a stage needs to run a training schedule, and with it any evaluation. Received
-/// activations have one slot more than are live, and gradients two, so that receives can be posted
-/// ahead.
+/// The memory slots with which a stage can run a training schedule and any evaluation. Received
+/// activations have one slot more than are live, and gradients have two, so that receives can be
+/// posted early.
 [[nodiscard]] nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage);
 
-/// Runs the list of actions of one stage (design law 2).
+/// Runs the action list of one stage (design law 2).
 class Executor {
  public:
-  /// Pre: the rank in `pipeline_group` is the stage's number.
+  /// Pre: the rank in `pipeline_group` is the stage's index.
   Executor(nn::Stage& stage, comm::Communicator& pipeline_group, comm::ProgressEngine& engine);
 
   void set_observer(ActionObserver observer) { observer_ = std::move(observer); }
 
-  /// Forward and backward of every microbatch of a sound schedule; each row's gradient is
-  /// multiplied by gradient_scale. The losses are the stage's to tell: a GPU may still be at work.
+  /// Runs forward and backward of every microbatch of a sound schedule; scales each row's gradient
+  /// by gradient_scale. A GPU may still be running afterwards; nn::Stage::losses() synchronizes.
   [[nodiscard]] ExecutionTimes train(const Schedule& schedule, MicrobatchSource& source,
                                      double gradient_scale, nn::GradientSink& sink);
-  /// Forward only. `see` may be empty. Returns the losses of all microbatches on the last stage,
-  /// else nothing, as nn::Stage::losses() does.
+  /// Runs the forward passes. `see` may be empty. Returns: the losses of all microbatches on the
+  /// last stage, else nothing.
   [[nodiscard]] std::vector<ops::LossSums> evaluate(const Schedule& schedule,
                                                     MicrobatchSource& source,
                                                     const OutputObserver& see = {});

@@ -21,18 +21,18 @@
 
 namespace strata::plan {
 
-/// What a run does with checkpoints that are already in its directory.
+/// How a run treats existing checkpoints in its directory.
 enum class Resume {
-  kNever,  ///< refuses a directory that holds a run
-  kAuto,   ///< continues from the newest good checkpoint; begins anew where there is none
-  kMust    ///< as auto, but refuses to begin anew
+  kNever,  ///< rejects a directory that holds a run
+  kAuto,   ///< continues from the newest valid checkpoint; starts a new run where there is none
+  kMust    ///< as auto, but never starts a new run
 };
 
 enum class LossChoice { kAuto, kCrossEntropy, kMeanSquaredError };
 enum class DeviceChoice { kAuto, kCpu, kCuda };
-/// How tensors in GPU memory travel between ranks.
+/// The transport of tensors in GPU memory.
 enum class Transport {
-  kAuto,  ///< NCCL where every rank finds it and no two share a GPU, else as kMpi
+  kAuto,  ///< NCCL where every rank has it and no two ranks share a GPU, else as kMpi
   kNccl,
   kMpi  ///< through pinned host memory
 };

@@ -34,11 +34,11 @@ struct Plan {
   grid::StageSplit split;
   grid::SumTree lanes{1};
   std::int64_t microbatches_per_lane = 1;
-  /// Of one rank in one step.
+  /// Per rank and step.
   std::int64_t microbatches = 1;
-  /// Own lanes whose microbatches go through each layer together; 1 where no layer joins lanes.
+  /// Own lanes whose microbatches pass each layer together; 1 where no layer joins lanes.
   std::int64_t concurrent_lanes = 1;
-  /// Losses of one sample: tokens for a language model, else 1.
+  /// Targets of one sample: its tokens for a language model, else 1.
   std::int64_t targets_per_sample = 1;
   std::int64_t total_steps = 0;
   pipeline::Schedule training;
@@ -49,40 +49,39 @@ struct Plan {
   return plan.train_data.task == io::Task::kNextToken;
 }
 
-/// Messages of one kind that a rank sends.
+/// One kind of messages that a rank sends in a training step.
 struct Traffic {
   std::string name;
   double messages = 0.0;
   double bytes = 0.0;
 };
 
-/// The part of one rank in a plan.
+/// One rank's part of a plan.
 struct RankPlan {
   grid::Coordinates coordinates;
   nn::StageSpec stage;
   nn::ParameterLayout layout;
   optim::BucketPlan buckets;
   optim::GradientReducer::Sizes reducer_sizes;
-  io::Parts parts = io::Parts::kInputs;  ///< what its loader reads
+  io::Parts parts = io::Parts::kInputs;  ///< read by its loader
   bool loads = false;
-  /// First sample of each of its microbatches within the global batch.
+  /// The index of each microbatch's first sample in the global batch.
   std::vector<std::int64_t> offsets;
-  /// The arenas of this rank, in bytes, in the memory of its device.
+  /// Its arenas in device memory.
   std::vector<nn::MemoryItem> memory;
-  /// What a rank with a GPU has in host memory beside; else empty.
+  /// Its allocations in host memory where the device is a GPU; else empty.
   std::vector<nn::MemoryItem> host_memory;
-  /// What it sends in a step of training.
   std::vector<Traffic> traffic;
 };
 
-/// What of a run must stay as it was when a checkpoint continues it: the virtual grid.
+/// The virtual grid of a run, which is fixed when a checkpoint continues it.
 struct VirtualGrid {
   std::int64_t lanes = 0;  ///< 0: not set yet
   std::int64_t shards = 0;
   std::int64_t microbatch = 0;
 };
 
-/// The `layer =` lines of the model: the config's, or those that its preset stands for.
+/// The `layer =` lines of the model: the config's, or the expansion of its preset.
 /// Throws: Error(kUsage) where the config has both or neither.
 [[nodiscard]] std::vector<std::string> layer_lines(const RunConfig& config,
                                                    const io::DatasetInfo& data);
@@ -90,8 +89,8 @@ struct VirtualGrid {
 /// Tokens of a sample of a language model. Throws: Error(kUsage) where the config does not say.
 [[nodiscard]] std::int64_t context_of(const RunConfig& config);
 
-/// What a data set of tokens would say that is not there yet, so that a job can be planned before
-/// its data are made. Throws: Error(kUsage) where the config does not give the model's vocabulary.
+/// A stand-in for a data set that does not exist yet, so that a job can be planned before its data
+/// are imported. Throws: Error(kUsage) where the config does not give the model's vocabulary.
 [[nodiscard]] io::DatasetInfo assumed_data(const RunConfig& config);
 
 /// Resolves the config and derives the plan. `ranks`: of the job; 0 before a launch, for as many as
@@ -103,9 +102,9 @@ struct VirtualGrid {
                            device::DeviceKind device = device::DeviceKind::kCpu);
 
 /// The config with a grid on which `ranks` ranks evaluate a checkpoint of the virtual grid
-/// `stored`: the config's own pipeline and tensor ranks where they divide, else as many replicas as
-/// do. The numbers are the same on each. Throws: Error(kUsage) that names numbers of ranks which
-/// would do.
+/// `stored`: with the config's pipeline and tensor ranks where they divide `ranks`, else with the
+/// most replicas that the virtual grid allows. The results are the same on each grid. Throws:
+/// Error(kUsage) that names valid numbers of ranks.
 [[nodiscard]] RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
                                           const io::DatasetInfo& data, const VirtualGrid& stored);
 
@@ -114,30 +113,29 @@ struct VirtualGrid {
 
 [[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
 
-/// What this rank's loader of the training split delivers: steps [first_step, total), each its own
-/// microbatches.
+/// The options of this rank's training loader: its microbatches of steps [first_step, total).
 [[nodiscard]] io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank,
                                                 std::int64_t first_step);
 
-/// The same for one ordered pass over a split in `rounds` steps.
+/// The options for one sequential pass over a split in `rounds` steps.
 [[nodiscard]] io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank,
                                                   std::int64_t rounds);
 
-/// Device memory of a rank's samples, beside the loader's, in bytes; 0 on a CPU.
+/// Device memory of a rank's samples, without the loader's buffers, in bytes; 0 on a CPU.
 [[nodiscard]] std::int64_t device_sample_bytes(device::DeviceKind device,
                                                const io::DatasetInfo& info,
                                                const io::LoaderOptions& options);
-/// Host memory that the GPU reads them from, in bytes; 0 on a CPU.
+/// Pinned host memory from which the samples are copied, in bytes; 0 on a CPU.
 [[nodiscard]] std::int64_t pinned_sample_bytes(device::DeviceKind device,
                                                const io::DatasetInfo& info,
                                                const io::LoaderOptions& options);
 
-/// The hashes of config, grid, schedule and buckets that all ranks must share (design law 3).
+/// The hashes of config, grid, schedule and buckets, which must agree on all ranks (design law 3).
 [[nodiscard]] std::vector<comm::PlanItem> plan_items(const Plan& plan,
                                                      const std::string& config_text);
 
-/// What training will use: the model's table, the grid, the schedule with its bubble, each stage's
-/// memory, and what its ranks send in a step.
+/// The report of a plan: the model's table, the grid, the schedule with its bubble, the memory of
+/// each stage, and the traffic per rank and step.
 [[nodiscard]] std::string plan_text(const Plan& plan);
 
 }  // namespace strata::plan

@@ -11,31 +11,32 @@
 
 namespace strata::train {
 
-/// Mean loss of a target and share of right answers over a data set.
+/// Mean loss per target and accuracy over a data set.
 struct EvaluationResult {
   double loss = 0.0;
   double accuracy = 0.0;  ///< 0 to 1; meaningless for regression
   std::int64_t samples = 0;
 };
 
-/// The result in a line, as in "loss 0.1234, accuracy 96.10 % over 2,000 samples".
+/// The result on one line, as in "loss 0.1234, accuracy 96.10 % over 2,000 samples".
 [[nodiscard]] std::string text_of(const plan::Plan& plan, const EvaluationResult& result);
 
-/// Throws Error(kData) where the samples of a data set do not fit a model that is trained on
-/// another.
+/// Throws Error(kData) where the samples of a data set do not match the data set that the model is
+/// trained on.
 void require_fits(const plan::Plan& plan, const io::DatasetInfo& info);
 
-/// Runs the model forward over the samples of a data set once, in order: all of them, or as many
-/// global batches as train.evaluate_batches says. The result is the same
-/// bits on every grid, and known to every rank. Communication: over the whole grid. Pre:
-/// the data fit the model; `counts`, where given, is empty and counts_classes(). It then holds the
-/// answers to all samples, on every rank. Throws: Error(kData) where a sample is damaged.
+/// Evaluates the samples of a data set in order: all of them, or train.evaluate_batches global
+/// batches. Every rank gets the result, with the same bits on every grid. `counts`, unless null,
+/// receives the confusion matrix of all samples on every rank.
+/// Communication: over the whole grid. Pre: require_fits(); a given `counts` is empty, and
+/// counts_classes(). Throws: Error(kData) where a sample is damaged.
 [[nodiscard]] EvaluationResult evaluate(ops::Context& context, const plan::Plan& plan,
                                         const plan::RankPlan& rank, comm::Groups& groups,
                                         pipeline::Executor& executor, const io::Dataset& dataset,
                                         ClassCounts* counts = nullptr);
 
-/// Whether answers can be counted by class: a classifier's, whose outputs every rank holds whole.
+/// Whether predictions can be counted by class: every rank of the last stage has all outputs of a
+/// classifier.
 [[nodiscard]] bool counts_classes(const plan::Plan& plan);
 
 }  // namespace strata::train

@@ -11,7 +11,7 @@
 
 namespace strata::train {
 
-/// One training step's line.
+/// The line of a training step.
 struct TrainRecord {
   std::int64_t step = 0;
   double loss = 0.0;
@@ -20,12 +20,12 @@ struct TrainRecord {
   double samples_per_second = 0.0;
   /// For language models.
   std::optional<double> tokens_per_second;
-  /// Share of the ranks' peak that the model's matrix products reach; where the peak is known.
+  /// Model FLOP/s utilization: the share of the ranks' peak; only where the peak is known.
   std::optional<double> mfu;
   StepTimes times;
 };
 
-/// One evaluation's line.
+/// The line of an evaluation.
 struct EvaluateRecord {
   std::int64_t step = 0;
   double loss = 0.0;
@@ -34,20 +34,20 @@ struct EvaluateRecord {
   std::optional<double> perplexity;
 };
 
-/// The last steps whose lines stay in a metrics file that is continued.
+/// The last steps whose lines remain in a metrics file that a run continues.
 struct MetricsKept {
   std::int64_t training_step = 0;
   std::int64_t evaluation_step = 0;
 };
 
-/// The file metrics.jsonl: one JSON object a line; numbers read back to the same bits.
+/// The file metrics.jsonl: one JSON object per line; numbers read back to the same bits.
 class MetricsFile {
  public:
-  /// Opens the file to append, after dropping lines of later steps than those kept and a last line
-  /// that was cut short. Throws: Error(kUsage) where it cannot be written.
+  /// Opens the file to append, after removing lines of later steps and a truncated last line.
+  /// Throws: Error(kUsage) where it cannot be written.
   MetricsFile(const std::filesystem::path& path, const MetricsKept& keep);
 
-  /// Whether a line could not be written, as on a full disk; the run goes on without it.
+  /// Whether writing a line has failed, as on a full disk; the run continues.
   [[nodiscard]] bool failed() const { return failed_; }
 
   void write(const TrainRecord& record);

@@ -17,10 +17,10 @@
 
 namespace strata::train {
 
-/// The weights of one rank's stage, with memory for its passes: enough to evaluate.
+/// The weights of one rank's stage and the memory of its passes, which evaluation needs.
 class StageState {
  public:
-  /// Weights hold their initial values.
+  /// Initialises the weights.
   StageState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
              comm::Groups& groups);
   StageState(const StageState&) = delete;
@@ -28,7 +28,7 @@ class StageState {
 
   [[nodiscard]] const TensorView& weights() const { return weights_; }
   [[nodiscard]] nn::Stage& stage() { return stage_; }
-  /// Seconds since the last reset that passes spent in messages to the tensor and the lane group.
+  /// Seconds since the last reset that passes spent in messages of the tensor and the lane group.
   [[nodiscard]] double exposed_seconds() const {
     return shards_.exposed_seconds() + lanes_.exposed_seconds();
   }
@@ -47,11 +47,10 @@ class StageState {
   nn::Stage stage_;
 };
 
-/// Everything that one rank trains with: its stage, its gradients, and its share of the optimizer's
-/// state.
+/// The training state of one rank: its stage, its gradients, and its share of the optimizer state.
 class RankState {
  public:
-  /// Allocates what the plan lists.
+  /// Allocates the memory that the plan lists.
   RankState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
             comm::Groups& groups);
   RankState(const RankState&) = delete;
@@ -69,33 +68,33 @@ class RankState {
   [[nodiscard]] optim::GradientReducer& reducer() { return reducer_; }
   [[nodiscard]] optim::GradientNorm& norm() { return norm_; }
 
-  /// Adds the gradients of a tied table's two uses. Communication: over the pipeline group, where
-  /// they lie on two stages. Returns: seconds spent waiting for it.
+  /// Sums the gradients of a tied table's two uses. Communication: over the pipeline group, where
+  /// two stages use the table. Returns: seconds spent waiting for it.
   double combine_tied();
-  /// Updates the own slices from the reduced gradients and hands them to the data group.
-  /// Communication: an all-gather over the data group, bucket by bucket, and for a tied table on
-  /// two stages messages between them. Returns: seconds spent waiting.
+  /// Updates the own slices from the reduced gradients and gathers the weights.
+  /// Communication: an all-gather over the data group, bucket by bucket, and messages between the
+  /// two stages of a tied table. Returns: seconds spent waiting.
   double update(double learning_rate, double gradient_scale, std::int64_t step);
 
   /// Throws: Error(kDiverged) where a weight that this rank owns is not finite.
   void require_finite() const;
 
-  /// Weights and optimizer state that this rank owns, in host memory, for a checkpoint. From a GPU
-  /// they are copied, which takes as much host memory.
+  /// The weights and the optimizer state that this rank owns, in host memory, for a checkpoint. For
+  /// a GPU this is a copy.
   struct Snapshot {
     std::vector<io::TensorSlice> slices;
     std::vector<device::HostView> memory;
   };
   [[nodiscard]] Snapshot snapshot() const;
-  /// Reads weights and the own slices of the optimizer's state.
+  /// Reads the weights and the own slices of the optimizer state.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
   void load(const io::Checkpoint& checkpoint);
 
  private:
-  /// Whether the optimizer has masters beside the weights.
+  /// Whether the optimizer has master copies of the weights.
   [[nodiscard]] bool has_masters() const;
 
-  /// The slices, where they lie.
+  /// The slices in device memory.
   [[nodiscard]] std::vector<io::TensorSlice> slices() const;
 
   ops::Context& context_;

@@ -6,10 +6,10 @@
 
 namespace strata::train {
 
-/// Whether somebody has asked the run to stop.
+/// Whether the run was requested to stop.
 enum class StopRequest { kNone, kStop };
 
-/// What all ranks know of a step after its backward pass.
+/// The results of a step's backward pass, equal on all ranks.
 struct StepSummary {
   double loss = 0.0;       ///< mean over the global batch
   double grad_norm = 0.0;  ///< of the mean loss's gradient, over all tensors
@@ -17,10 +17,10 @@ struct StepSummary {
   double communication_seconds = 0.0;  ///< spent in the exchange
 };
 
-/// Brings together losses, gradient norms and stop requests of all ranks, in an order that no grid
-/// changes (design law 1). Here the host waits for its device, once a step. Pre: the reducer has
-/// the step's gradients. Communication: one all-gather over the data group and one over the
-/// pipeline group. Throws: Error(kData) that names a target which the model has no output for.
+/// Reduces losses, gradient norms and stop requests over all ranks, in the same order on every grid
+/// (design law 1). Synchronizes the host with its device, once per step. Pre: the reducer has the
+/// step's gradients. Communication: an all-gather over each of the data, tensor and pipeline
+/// groups. Throws: Error(kData) that names a target without a model output.
 [[nodiscard]] StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank,
                                          comm::Groups& groups, RankState& state, StopRequest stop);
 

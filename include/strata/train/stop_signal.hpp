@@ -4,11 +4,11 @@
 
 namespace strata::train {
 
-/// Lets SIGTERM, SIGINT and SIGUSR1 ask the run to stop after the step at hand. A second SIGINT
-/// ends the process at once.
+/// Makes SIGTERM, SIGINT and SIGUSR1 request a stop after the current step. A second SIGINT kills
+/// the process.
 void install_stop_signals();
 
-/// Whether such a signal has come.
+/// Whether such a signal has arrived.
 [[nodiscard]] StopRequest stop_request();
 
 }  // namespace strata::train

@@ -9,10 +9,10 @@
 
 namespace strata::train {
 
-/// What ran when on each rank, in the trace format that chrome://tracing and Perfetto show.
+/// A trace of each rank's actions, in the format of chrome://tracing and Perfetto.
 class Timeline {
  public:
-  /// Events that a rank keeps; later ones are left out, so that memory stays bounded.
+  /// The limit of events per rank; later events are dropped to bound memory.
   static constexpr std::int64_t kMostEvents = 20000;
 
   /// Begin and end in seconds of the steady clock.

@@ -15,29 +15,29 @@ namespace strata::train {
 /// How a run ended.
 enum class Outcome { kFinished, kStopped };
 
-/// What a run came to on a rank.
+/// The result of a run on one rank.
 struct FinishedRun {
   Outcome outcome = Outcome::kFinished;
-  std::int64_t graphs = 0;  ///< pieces of a step that its GPU was given as CUDA graphs at the end
+  std::int64_t graphs = 0;  ///< CUDA graphs that its steps launched at the end
 };
 
-/// What a run works with.
+/// The inputs of a run.
 struct TrainerSetup {
   const plan::Plan& plan;
   comm::Groups& groups;
   ops::Context& context;
   const io::Dataset& train_data;
   const io::Dataset* test_data = nullptr;      ///< null: no evaluation
-  const io::Checkpoint* checkpoint = nullptr;  ///< null: begins anew
+  const io::Checkpoint* checkpoint = nullptr;  ///< null: starts a new run
   std::string config_text;
-  /// What a rank can do at most in matrix products of the model's dtype, in FLOP/s; 0: not known.
+  /// A rank's peak rate of matrix products in the model's dtype, in FLOP/s; 0: not known.
   double peak_flops = 0.0;
   Log& log;
 };
 
-/// Trains from the first step, or from the checkpoint's, to the last; writes metrics, the resolved
-/// config and checkpoints into run.dir. Communication: collective over the world. Throws:
-/// AgreedError or Error with the exit code that fits.
+/// Trains from the first step, or from the checkpoint's, to the last. Writes metrics, the resolved
+/// config and checkpoints to run.dir. Communication: collective over the world.
+/// Throws: AgreedError or Error with the exit code of the failure.
 [[nodiscard]] FinishedRun train(const TrainerSetup& setup);
 
 }  // namespace strata::train

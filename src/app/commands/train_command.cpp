@@ -37,16 +37,12 @@ void make_run_directory(comm::MpiSession& mpi, const plan::RunConfig& config, Lo
   });
 }
 
-/// The text of the run's config.ini: what fixes its numbers as it was decided, what depends on the
-/// launch as it was given.
+/// The text of the run's config.ini: resolved values of settings that determine the results, given
+/// values of settings that depend on the launch.
 std::string run_config_text(const RunInputs& inputs, const plan::Plan& plan,
                             const ExecutionEnvironment& environment) {
   const plan::RunConfig& given = inputs.config;
   plan::RunConfig resolved = plan.config;
-  resolved.model.loss = *enum_from_name<plan::LossChoice>(name_of(plan.model->loss()));
-  if (!plan::is_language_model(plan)) {
-    resolved.data.normalise = io::resolved(given.data.normalise, plan.train_data.input_dtype);
-  }
   std::map<std::string, std::string> launch;
   if (given.parallel.data == 0) {
     resolved.parallel.data = 0;

@@ -8,7 +8,7 @@
 namespace strata::app {
 namespace {
 
-/// The node's cores, and those that this process may use; none where hwloc does not work.
+/// The cores of the node and those that this process may use; none where hwloc fails.
 class Cores {
  public:
   Cores() {

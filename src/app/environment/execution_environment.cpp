@@ -39,27 +39,27 @@ device::Device own_gpu(const GpuAssignment& assignment) {
   }
 }
 
-/// Of the GPUs that kernels are compiled for.
+/// The lowest compute capability that kernels are compiled for.
 constexpr std::int64_t kLeastCapability = 8;
 
-/// Of "9.0" 9.
+/// 9 for "9.0".
 std::int64_t major_of(const std::string& capability) {
   std::int64_t major = 0;
   return parse_int64(capability.substr(0, capability.find('.')), major) ? major : 0;
 }
 
-/// The world as a communicator of its own, for another kind to build on.
+/// A copy of the world communicator, for another transport.
 std::unique_ptr<comm::Communicator> second_world(comm::Communicator& world) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
   return world.subgroup(all, world.name());
 }
 
-/// Ranks that use one GPU together.
+/// The numbers of ranks that share GPUs.
 struct Sharing {
-  /// On this rank's GPU, this one included.
+  /// Ranks on this rank's GPU, including this one.
   std::int64_t here = 1;
-  /// Of the world, those that are not alone on theirs.
+  /// Ranks of the world that share their GPU with another.
   std::int64_t everywhere = 0;
 };
 
@@ -87,7 +87,7 @@ double peak_flops_of(const device::GpuInfo& gpu, const plan::RunConfig& config) 
   }
 }
 
-/// Whether ranks compute on unlike GPUs or with unlike libraries. Communication: collective.
+/// Whether ranks have different GPUs or different libraries. Communication: collective.
 bool differ_in_bits(comm::Communicator& world, const std::string& gpu) {
   std::string mine = gpu;
   for (const device::LibraryVersion& library : device::cuda_libraries()) {
@@ -98,11 +98,11 @@ bool differ_in_bits(comm::Communicator& world, const std::string& gpu) {
                      [&](const std::string& text) { return text != all.front(); });
 }
 
-/// Why NCCL cannot carry the messages; empty where it can. `sharing`: ranks on this rank's GPU.
+/// Why NCCL cannot be used; empty where it can. `sharing`: ranks on this rank's GPU.
 /// Communication: collective.
 std::string against_nccl(comm::Communicator& world, std::int64_t sharing, const plan::Plan& plan) {
   std::string mine = comm::nccl_absence();
-  // NCCL takes ranks of one host for one unless they say otherwise.
+  // NCCL rejects two ranks of one host on one GPU, unless NCCL_HOSTID makes the hosts differ.
   if (mine.empty() && sharing > 1 && std::getenv("NCCL_HOSTID") == nullptr) {
     mine = "it shares its GPU with another rank, which NCCL refuses";
   }
@@ -148,12 +148,12 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
     if (const std::string trouble = device::gpu_trouble();
         !trouble.empty() && plan.config.run.device == plan::DeviceChoice::kAuto) {
       warning_ = fmt::format(
-          "run.device is auto and becomes cpu, for the GPUs do not answer: {}; nvidia-smi tells "
-          "more",
+          "run.device is auto and becomes cpu, because the GPUs do not respond: {}; nvidia-smi "
+          "shows details",
           trouble);
     }
     const auto& numerics = plan.config.numerics;
-    const std::string isa = settle_instruction_set(mpi, numerics.isa, numerics.dtype);
+    const std::string isa = choose_instruction_set(mpi, numerics.isa, numerics.dtype);
     context_.emplace(inputs.threads);
     text_ +=
         fmt::format(", {} thread{} each, {}", inputs.threads, inputs.threads == 1 ? "" : "s", isa);
@@ -164,7 +164,7 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
 }
 
 void ExecutionEnvironment::connect_groups(const plan::Plan& plan, Use use) {
-  // In one order on all ranks, and only what will be used: connections take memory.
+  // In the same order on all ranks, and only groups that are used, because connections take memory.
   if (use == Use::kTraining) {
     groups_.data->connect(plan.config.numerics.mode);
     if (plan.model->joins_lanes()) {
@@ -199,18 +199,19 @@ void ExecutionEnvironment::take_gpu(comm::MpiSession& mpi, const RunInputs& inpu
   const Sharing sharing = sharing_of(mpi.world(), gpu.uuid);
   if (sharing.everywhere > 0) {
     warning_ = fmt::format(
-        "{} ranks share their GPU with others, which then take turns; strata doctor shows which",
+        "{} ranks share their GPU with other ranks, which makes them slower; strata doctor shows "
+        "which",
         sharing.everywhere);
   } else if (differ_in_bits(mpi.world(), gpu.name)) {
     warning_ =
-        "ranks have GPUs or CUDA libraries of different kinds, whose results differ in the last "
-        "bits: those of this run are not what other grids give. strata doctor shows which";
+        "ranks have different GPUs or CUDA libraries, whose results differ in the last bits; other "
+        "grids will not reproduce this run bit for bit. strata doctor shows which";
   }
   comm::agree(mpi.world(), [&] {
     if (use != Use::kTraining) {
-      return;  // takes less than the plan lists
+      return;  // evaluation needs less memory than the plan lists
     }
-    // The context has what it takes already.
+    // The plan's total includes the context, which is already allocated.
     plan::require_fits_memory(
         plan, mpi.world().rank(),
         device::free_memory_bytes(device.index()) / sharing.here + ops::Context::kCudaBytes,

@@ -14,32 +14,31 @@ namespace strata::app {
 
 struct RunInputs;
 
-/// What every rank computes on: the choice, where it is auto the GPUs if every rank finds one.
-/// Communication: collective over the world.
+/// The device kind of all ranks. `auto` becomes GPUs if every rank finds one. Communication:
+/// collective over the world.
 [[nodiscard]] device::DeviceKind resolve_device(comm::MpiSession& mpi, plan::DeviceChoice choice);
 
-/// What a rank needs its device for.
+/// The purpose of a rank's device.
 enum class Use { kTraining, kEvaluation };
 
-/// What a rank computes with: its device, and the groups that carry tensors in that device's
-/// memory.
+/// A rank's device, the transport for tensors in its memory, and the groups.
 class ExecutionEnvironment {
  public:
   /// Communication: collective over the world.
-  /// Throws: where the plan is for GPUs, AgreedError(kPeer) where a rank finds none, or one that is
-  /// too old or too small for training; AgreedError(kUsage) where run.transport asks for NCCL and
-  /// that cannot be used; where it is for CPUs, as settle_instruction_set().
+  /// Throws: for a GPU plan, AgreedError(kPeer) where a rank finds no GPU, or one that is too old
+  /// or has too little memory to train; AgreedError(kUsage) where run.transport is nccl but NCCL
+  /// cannot be used. For a CPU plan, as choose_instruction_set().
   ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan,
                        Use use);
-  // Groups know the context's stream.
+  // Groups refer to the context's stream.
   ExecutionEnvironment(const ExecutionEnvironment&) = delete;
   ExecutionEnvironment& operator=(const ExecutionEnvironment&) = delete;
 
   [[nodiscard]] ops::Context& context() { return *context_; }
   [[nodiscard]] comm::Groups& groups() { return groups_; }
-  /// What a rank can do at most in matrix products, in FLOP/s; 0 where it is not known.
+  /// A rank's peak rate of matrix products, in FLOP/s; 0 where it is not known.
   [[nodiscard]] double peak_flops() const { return peak_flops_; }
-  /// What is to be told to the user before the run; empty: nothing.
+  /// A warning to log before the run; empty: none.
   [[nodiscard]] const std::string& warning() const { return warning_; }
   /// As in "cpu on 4 ranks (Open MPI v4.1.4), 2 threads each, amx".
   [[nodiscard]] const std::string& text() const { return text_; }

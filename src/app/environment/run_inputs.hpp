@@ -17,23 +17,23 @@
 
 namespace strata::app {
 
-/// What the commands that use a model begin with: the config, the data sets and the checkpoint to
-/// go on from.
+/// The inputs of commands that use a model: the config, the data sets and the checkpoint.
 struct RunInputs {
+  /// As given; plan::Plan holds the resolved one.
   plan::RunConfig config;
-  /// Who decided its settings.
+  /// The origin of each setting.
   std::map<std::string, Origin> origins;
-  /// Of data.train, or what a plan without data assumes.
+  /// Of data.train, or plan::assumed_data().
   io::DatasetInfo train_info;
   std::optional<io::Dataset> train_data;
-  std::optional<io::Dataset> test_data;  ///< or what else a command evaluates on
+  std::optional<io::Dataset> test_data;  ///< or another data set that a command evaluates
   std::optional<io::Checkpoint> checkpoint;
   int threads = 1;
-  /// What every rank computes on.
+  /// The same on all ranks.
   device::DeviceKind device = device::DeviceKind::kCpu;
 };
 
-/// The config file's name and the settings, without what is the command's own.
+/// The config file's name, the settings, and the options of the command.
 struct TrainArguments {
   std::string config;
   std::vector<std::string> settings;
@@ -45,14 +45,14 @@ struct TrainArguments {
 /// Throws: Error(kUsage) where there is no config file.
 [[nodiscard]] TrainArguments take_arguments(Arguments arguments, std::string_view command);
 
-/// Whether a plan can do without the data set that it is for.
+/// Whether a command needs the training data set.
 enum class DataNeeded { kNo, kYes };
 
 /// Reads the config and opens the data sets, the same on every rank.
 [[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
                                         Arguments settings, DataNeeded needed);
 
-/// Whether a command reads a data set that the model did not need to learn from.
+/// Whether a command reads a test data set.
 enum class Evaluates { kNo, kYes };
 
 /// Reads the config of a trained model, in a file or a run's directory, and opens the newest good
@@ -62,14 +62,14 @@ enum class Evaluates { kNo, kYes };
 [[nodiscard]] RunInputs open_trained(comm::MpiSession& mpi, const std::string& path,
                                      Arguments settings, Evaluates evaluates, Log& log);
 
-/// Refuses or takes up what run.dir holds.
+/// Rejects an existing run in run.dir, or opens its newest checkpoint, as run.resume says.
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
 
-/// The plan for so many ranks; for the config's grid where that is 0.
+/// The plan for `ranks` ranks; 0: for the config's grid.
 [[nodiscard]] plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs,
                                    std::int64_t ranks);
 
-/// Only rank 0 writes to the terminal and the log.
+/// Only rank 0 prints and writes the log.
 [[nodiscard]] Log::Output log_role(comm::MpiSession& mpi);
 
 }  // namespace strata::app

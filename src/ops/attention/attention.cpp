@@ -14,15 +14,15 @@
 namespace strata::ops {
 namespace {
 
-/// A thread's memory: all keys (as tiles of columns x keys) and values of a key-value head, and the
-/// queries of one tile with their scores, sums of values, largest score and sum of exponentials
-/// so far, and what a tile of keys brings the sums down by.
+/// A thread's scratch: all keys (as transposed tiles) and values of a key-value head; one tile of
+/// queries with its scores; and the state of the online softmax: accumulators, row maxima, row
+/// totals and the factors that rescale them.
 template <typename T>
 struct ForwardScratch {
   ForwardScratch(T* memory, std::int64_t keys, std::int64_t head_size) {
     ScratchCursor<T> cursor(memory);
     const std::int64_t width = padded(head_size);
-    keys_turned = cursor.take(tiles_of(keys) * kTile * head_size);
+    transposed_keys = cursor.take(tiles_of(keys) * kTile * head_size);
     values = cursor.take(keys * width);
     queries = cursor.take(kTile * width);
     sums = cursor.take(kTile * width);
@@ -37,7 +37,7 @@ struct ForwardScratch {
            kTile * kTile + 3 * kTile;
   }
 
-  T* keys_turned;
+  T* transposed_keys;
   T* values;
   T* queries;
   T* sums;
@@ -47,8 +47,7 @@ struct ForwardScratch {
   T* factors;
 };
 
-/// The queries of one head: query i stands behind `past` tokens and i queries. log_sums may be
-/// null.
+/// The queries of one head: query i follows `past` tokens and i queries. log_sums may be null.
 template <typename T, typename Stored>
 struct QueryHead {
   HeadRows<const Stored> queries;
@@ -77,7 +76,7 @@ T largest_of(const T* x, std::int64_t count) {
       largest = larger(largest, x[i + lane]);
     }
   }
-  return folded<kTileColumns>(lanes, larger<T>);
+  return tree_reduce<kTileColumns>(lanes, larger<T>);
 }
 
 /// x = exp(x - largest), and their sum.
@@ -95,20 +94,21 @@ T exponentials(T* x, std::int64_t count, T largest) {
   return sum_of(lanes);
 }
 
-/// Turns the scores of a tile of `rows` queries into exponentials below the largest score that each
-/// has met, and adds them up; what was summed before is brought down to it.
+/// Online softmax of a tile of `rows` queries: updates the row maxima, turns scores into
+/// exponentials relative to them, and updates the rescaled row totals.
 template <typename T>
 void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_t columns,
                   std::int64_t offset) {
-  // Of keys behind the query's, none.
-  const auto seen_by = [=](std::int64_t row) {
+  // The causal mask: keys after the query are not visible.
+  const auto visible_keys = [=](std::int64_t row) {
     return std::clamp<std::int64_t>(row + offset + 1, 0, columns);
   };
   for (std::int64_t row = 0; row < rows; ++row) {
     T* const scores = scratch.scores + row * kTile;
-    mask_last(scores, seen_by(row), -std::numeric_limits<T>::infinity());
+    mask_last(scores, visible_keys(row), -std::numeric_limits<T>::infinity());
     scratch.factors[row] = scratch.largest[row];
-    scratch.largest[row] = larger(scratch.largest[row], largest_of(scores, padded(seen_by(row))));
+    scratch.largest[row] =
+        larger(scratch.largest[row], largest_of(scores, padded(visible_keys(row))));
   }
 #pragma omp simd
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -116,14 +116,14 @@ void softmax_tile(const ForwardScratch<T>& scratch, std::int64_t rows, std::int6
   }
   for (std::int64_t row = 0; row < rows; ++row) {
     T* const scores = scratch.scores + row * kTile;
-    const std::int64_t count = padded(seen_by(row));
+    const std::int64_t count = padded(visible_keys(row));
     const T sum = exponentials(scores, count, scratch.largest[row]);
     scratch.total[row] = scratch.total[row] * scratch.factors[row] + sum;
     clear_rest(scores, count);
   }
 }
 
-/// Brings sums of values down to a larger largest score.
+/// Rescales the accumulators after the row maxima grew.
 template <typename T>
 void scale_sums(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_t width) {
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -136,7 +136,7 @@ void scale_sums(const ForwardScratch<T>& scratch, std::int64_t rows, std::int64_
   }
 }
 
-/// One tile of queries from `first` on, over all tiles of keys that they see.
+/// Attends one tile of queries, from `first` on, to all visible tiles of keys.
 template <typename T, typename Stored>
 void forward_queries(const QueryHead<T, Stored>& head, const ForwardScratch<T>& scratch,
                      std::int64_t first) {
@@ -152,13 +152,14 @@ void forward_queries(const QueryHead<T, Stored>& head, const ForwardScratch<T>& 
     const std::int64_t offset = head.past + first - key;
     tile_product<TileForm::kScores, T>(
         {rows, padded(columns), head.head_size, offset, scratch.queries, width,
-         scratch.keys_turned + key * head.head_size, kTile, scratch.scores, kTile});
+         scratch.transposed_keys + key * head.head_size, kTile, scratch.scores, kTile});
     softmax_tile(scratch, rows, columns, offset);
     if (key > 0) {
       scale_sums(scratch, rows, width);
     }
-    tile_product<TileForm::kOfKeys, T>({rows, width, columns, offset, scratch.scores, kTile,
-                                        scratch.values + key * width, width, scratch.sums, width});
+    tile_product<TileForm::kWeighted, T>({rows, width, columns, offset, scratch.scores, kTile,
+                                          scratch.values + key * width, width, scratch.sums,
+                                          width});
   }
   for (std::int64_t row = 0; row < rows; ++row) {
     scatter_rows(scratch.sums + row * width, width, 1, head.head_size, T{1} / scratch.total[row],
@@ -172,7 +173,7 @@ void forward_queries(const QueryHead<T, Stored>& head, const ForwardScratch<T>& 
 template <typename T, typename Stored>
 void gather_keys(const HeadRows<const Stored>& keys, const HeadRows<const Stored>& values,
                  std::int64_t count, std::int64_t head_size, const ForwardScratch<T>& scratch) {
-  gather_transposed(keys, count, head_size, scratch.keys_turned);
+  gather_transposed(keys, count, head_size, scratch.transposed_keys);
   gather_rows(values, count, head_size, T{1}, scratch.values, padded(head_size));
 }
 
@@ -206,7 +207,7 @@ void forward(Context& context, const AttentionShape& shape, const Stored* qkv, S
   });
 }
 
-/// The capacity of a cache of keys or values. Pre: it has room for the new tokens.
+/// Returns the capacity of a key or value cache. Pre: the new tokens fit.
 std::int64_t require_cache(const AttentionShape& shape, const ConstTensorView& qkv,
                            std::int64_t past, const ConstTensorView& cache) {
   require(shape.sequences == 1, "a cache for {} sequences", shape.sequences);
@@ -223,11 +224,11 @@ std::int64_t require_cache(const AttentionShape& shape, const ConstTensorView& q
 
 std::int64_t library_attention_bytes(const AttentionShape& shape, DType dtype) {
   const std::int64_t of_head = shape.tokens * shape.tokens;
-  if (dtype != DType::kBfloat16 || !shows_its_order(shape) ||
-      shape.queries * of_head > kMostLibraryWeights) {
+  if (dtype != DType::kBfloat16 || !is_order_recognisable(shape) ||
+      shape.queries * of_head > kMaxLibraryWeights) {
     return 0;
   }
-  return std::min(shape.sequences * shape.heads() * of_head, kMostLibraryWeights) *
+  return std::min(shape.sequences * shape.heads() * of_head, kMaxLibraryWeights) *
          size_bytes(dtype);
 }
 

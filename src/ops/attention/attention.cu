@@ -7,15 +7,14 @@
 namespace strata::ops::cuda {
 namespace {
 
-/// Brings a warp's rows to a larger largest score: weights become exponentials below it, sums and
-/// totals what they are below it.
+/// Online softmax of a warp's rows: the maximum and the total of each row, and its accumulators.
 template <int kChunks, typename C>
-struct RunningSoftmax {
+struct OnlineSoftmax {
   C largest[kRowsOfWarp];
   C total[kRowsOfWarp];
   C sums[kRowsOfWarp][kChunks];
 
-  __device__ RunningSoftmax() {
+  __device__ OnlineSoftmax() {
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
       largest[r] = -static_cast<C>(INFINITY);
@@ -27,9 +26,10 @@ struct RunningSoftmax {
     }
   }
 
-  /// This lane's score of row r, minus infinity where it is not seen. The first tile's first key is
-  /// seen by every row, so that the largest is a number from then on.
-  __device__ C weigh(int r, C score) {
+  /// Takes this lane's score of row r (minus infinity where masked) and returns its weight;
+  /// rescales the accumulators when the row maximum grows. Every row sees the first key, so the
+  /// maximum is finite from the first tile on.
+  __device__ C update(int r, C score) {
     C most = score;
 #pragma unroll
     for (int distance = kWarp / 2; distance > 0; distance /= 2) {
@@ -53,14 +53,14 @@ struct RunningSoftmax {
   }
 };
 
-/// A block a tile of queries of one head.
+/// One block for each tile of queries of one head.
 template <int kChunks, typename Stored>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
                    ForwardTensors<Stored> tensors) {
   using C = Compute<Stored>;
   const QueryTile tile(shape, tiles, kTileRows);
-  const SeenRows<Stored> seen = seen_rows(shape, tensors, tile.sequence, tile.kv_head);
+  const KeyValueRows<Stored> seen = key_value_rows(shape, tensors, tile.sequence, tile.kv_head);
   constexpr int kTile = kTileRows * kTileStride<kChunks>;
   C* const query_tile = shared_memory<C>();
   C* const key_tile = query_tile + kTile;
@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t queries =
       tile.first + kTileRows < shape.tokens ? tile.first + kTileRows : shape.tokens;
   const std::int64_t key_count = tensors.past + queries;
-  RunningSoftmax<kChunks, C> softmax;
+  OnlineSoftmax<kChunks, C> softmax;
   for (std::int64_t key = 0; key < key_count; key += kTileRows) {
-    // All have read the last tiles.
+    // All threads have read the previous tiles.
     __syncthreads();
     load_tile<kChunks, Stored>(seen.keys, key, key_count, shape.head_size, C{1}, key_tile);
     load_tile<kChunks, Stored>(seen.values, key, key_count, shape.head_size, C{1}, value_tile);
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int r = 0; r < kRowsOfWarp; ++r) {
       const std::int64_t query = tensors.past + tile.first + warp * kRowsOfWarp + r;
       const bool counts = key + lane <= query && key + lane < key_count;
-      weights[r] = softmax.weigh(r, counts ? weights[r] : -static_cast<C>(INFINITY));
+      weights[r] = softmax.update(r, counts ? weights[r] : -static_cast<C>(INFINITY));
     }
     add_weighted_rows<kChunks>(weights, value_tile, softmax.sums);
   }
@@ -126,7 +126,7 @@ void forward(Context& context, const char* name, const AttentionShape& shape,
   });
 }
 
-/// A thread an element of a new key and the value beside it.
+/// One thread for each element of a new key and its value.
 template <typename Stored>
 __global__ void append_kernel(std::int64_t count, AttentionShape shape, const Stored* qkv,
                               std::int64_t past, std::int64_t capacity, Stored* keys,

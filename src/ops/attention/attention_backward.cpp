@@ -8,8 +8,8 @@
 namespace strata::ops {
 namespace {
 
-/// A thread's memory: all of a key-value head (keys and values as tiles of columns x keys, keys as
-/// rows too) with the gradients of keys and values, and what one tile of queries needs.
+/// A thread's scratch: a key-value head (transposed tiles of keys and values, and the keys by rows)
+/// with the gradients of its keys and values, and one tile of queries.
 template <typename T>
 struct BackwardScratch {
   BackwardScratch(T* memory, std::int64_t tokens, std::int64_t head_size) {
@@ -18,8 +18,8 @@ struct BackwardScratch {
     keys = cursor.take(tokens * width);
     dkeys = cursor.take(tokens * width);
     dvalues = cursor.take(tokens * width);
-    keys_turned = cursor.take(tiles_of(tokens) * kTile * head_size);
-    values_turned = cursor.take(tiles_of(tokens) * kTile * head_size);
+    transposed_keys = cursor.take(tiles_of(tokens) * kTile * head_size);
+    transposed_values = cursor.take(tiles_of(tokens) * kTile * head_size);
     queries = cursor.take(kTile * width);
     dqueries = cursor.take(kTile * width);
     dy = cursor.take(kTile * width);
@@ -37,8 +37,8 @@ struct BackwardScratch {
   T* keys;
   T* dkeys;
   T* dvalues;
-  T* keys_turned;
-  T* values_turned;
+  T* transposed_keys;
+  T* transposed_values;
   T* queries;
   T* dqueries;
   T* dy;
@@ -74,8 +74,8 @@ T row_dot(const T* a, const T* b, std::int64_t count) {
   return sum_of(lanes);
 }
 
-/// Turns a query's scores into weights, and the gradient of its weights into that of its scores,
-/// of which it sees the first `seen`.
+/// Softmax backward for one query: turns scores into weights, and gradients of weights into
+/// gradients of scores. The query sees the first `seen` keys; the rest becomes 0.
 template <typename T>
 void softmax_backward_row(T* weights, T* dscores, std::int64_t seen, T log_sum, T correction) {
   const std::int64_t count = padded(seen);
@@ -90,7 +90,7 @@ void softmax_backward_row(T* weights, T* dscores, std::int64_t seen, T log_sum, 
   clear_rest(dscores, count);
 }
 
-/// The tile of `rows` queries from `first` on by the keys from `key` on.
+/// The gradients of one tile of scores: `rows` queries from `first` on by the keys from `key` on.
 template <typename T, typename Stored>
 void backward_tile(const BackwardHead<T, Stored>& head, const BackwardScratch<T>& scratch,
                    std::int64_t first, std::int64_t rows, std::int64_t key) {
@@ -99,24 +99,25 @@ void backward_tile(const BackwardHead<T, Stored>& head, const BackwardScratch<T>
   const std::int64_t columns = std::min(kTile, head.tokens - key);
   const std::int64_t offset = first - key;
   tile_product<TileForm::kScores, T>({rows, padded(columns), size, offset, scratch.queries, width,
-                                      scratch.keys_turned + key * size, kTile, scratch.weights,
+                                      scratch.transposed_keys + key * size, kTile, scratch.weights,
                                       kTile});
   tile_product<TileForm::kScores, T>({rows, padded(columns), size, offset, scratch.dy, width,
-                                      scratch.values_turned + key * size, kTile, scratch.dscores,
-                                      kTile});
+                                      scratch.transposed_values + key * size, kTile,
+                                      scratch.dscores, kTile});
   for (std::int64_t row = 0; row < rows; ++row) {
     softmax_backward_row(scratch.weights + row * kTile, scratch.dscores + row * kTile,
                          std::min(columns, row + offset + 1), head.log_sums[first + row],
                          scratch.corrections[row]);
   }
-  tile_product<TileForm::kOfKeysTurned, T>({columns, width, rows, offset, scratch.weights, kTile,
-                                            scratch.dy, width, scratch.dvalues + key * width,
-                                            width});
-  tile_product<TileForm::kOfKeysTurned, T>({columns, width, rows, offset, scratch.dscores, kTile,
-                                            scratch.queries, width, scratch.dkeys + key * width,
-                                            width});
-  tile_product<TileForm::kOfKeys, T>({rows, width, columns, offset, scratch.dscores, kTile,
-                                      scratch.keys + key * width, width, scratch.dqueries, width});
+  tile_product<TileForm::kWeightedTransposed, T>({columns, width, rows, offset, scratch.weights,
+                                                  kTile, scratch.dy, width,
+                                                  scratch.dvalues + key * width, width});
+  tile_product<TileForm::kWeightedTransposed, T>({columns, width, rows, offset, scratch.dscores,
+                                                  kTile, scratch.queries, width,
+                                                  scratch.dkeys + key * width, width});
+  tile_product<TileForm::kWeighted, T>({rows, width, columns, offset, scratch.dscores, kTile,
+                                        scratch.keys + key * width, width, scratch.dqueries,
+                                        width});
 }
 
 template <typename T, typename Stored>
@@ -125,7 +126,7 @@ void backward_head(const BackwardHead<T, Stored>& head, const BackwardScratch<T>
   const std::int64_t width = padded(size);
   for (std::int64_t first = 0; first < head.tokens; first += kTile) {
     const std::int64_t rows = std::min(kTile, head.tokens - first);
-    // With scaled queries the scores and the gradient of the keys are scaled too.
+    // Scaling the queries also scales the scores and the gradient of the keys.
     gather_rows(head.queries.from(first), rows, size, head.scale, scratch.queries, width);
     gather_rows(head.y.from(first), rows, size, T{1}, scratch.y, width);
     gather_rows(head.dy.from(first), rows, size, T{1}, scratch.dy, width);
@@ -160,8 +161,8 @@ void backward_kv_head(const AttentionShape& shape, const BackwardTensors<Stored>
   const auto keys = qkv_head(shape, tensors.qkv, sequence, kv_head, shape.queries);
   const auto values = qkv_head(shape, tensors.qkv, sequence, kv_head, shape.queries + 1);
   gather_rows(keys, tokens, size, T{1}, scratch.keys, width);
-  gather_transposed(keys, tokens, size, scratch.keys_turned);
-  gather_transposed(values, tokens, size, scratch.values_turned);
+  gather_transposed(keys, tokens, size, scratch.transposed_keys);
+  gather_transposed(values, tokens, size, scratch.transposed_values);
   std::fill_n(scratch.dkeys, tokens * width, T{0});
   std::fill_n(scratch.dvalues, tokens * width, T{0});
   for (std::int64_t query = 0; query < shape.queries; ++query) {

@@ -4,13 +4,13 @@
 #include "attention/cudnn_attention.hpp"
 #include "cuda/ops.hpp"
 
-// The gradient is made by three kernels, none of which adds to what another block writes: dy y of
-// each row; the gradients of keys and values, a block a tile of keys; those of queries, a block a
-// tile of queries. Scores are computed twice.
+// Three kernels compute the gradient without atomics: dy y of each row; the gradients of keys and
+// values, one block for each tile of keys; the gradient of queries, one block for each tile of
+// queries. Scores are recomputed in both.
 namespace strata::ops::cuda {
 namespace {
 
-/// A warp a row of a head.
+/// One warp for each row of a head.
 template <typename Stored>
 __global__ void __launch_bounds__(kThreads)
     corrections_kernel(std::int64_t count, AttentionShape shape, BackwardTensors<Stored> tensors) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A query's weight of a key, and the gradient of its score. Both are 0 where it does not see it.
+/// A query's attention weight of a key and the gradient of the score; both 0 where masked.
 template <typename C>
 struct Weight {
   C weight;
@@ -54,7 +54,7 @@ __device__ Weight<C> weight_of(bool seen, C score, C dweight, C log_sum, C corre
   return {weight, weight * (dweight - correction)};
 }
 
-/// A block a tile of keys of one key-value head: its rows are keys, its lanes queries.
+/// One block for each tile of keys of one key-value head: rows are keys, lanes are queries.
 template <int kChunks, typename Stored>
 __global__ void __launch_bounds__(kThreads)
     keys_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
@@ -81,9 +81,9 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t head = tile.kv_head * shape.queries + query;
     const std::int64_t sums = row_index(shape, tile.sequence, head, 0);
     for (std::int64_t from = tile.first; from < tokens; from += kTileRows) {
-      // All have read the last tiles.
+      // All threads have read the previous tiles.
       __syncthreads();
-      // With scaled queries the scores and the gradient of the keys are scaled too.
+      // Scaling the queries also scales the scores and the gradient of the keys.
       load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, query), from, tokens, size,
                                  scale, query_tile);
       load_tile<kChunks, Stored>(output_rows(shape, tensors.dy, tile.sequence, head), from, tokens,
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
                               tokens, size, C{1}, dvalues);
 }
 
-/// A block a tile of queries of one head: its rows are queries, its lanes keys.
+/// One block for each tile of queries of one head: rows are queries, lanes are keys.
 template <int kChunks, typename Stored>
 __global__ void __launch_bounds__(kThreads)
     queries_kernel(AttentionShape shape, std::int64_t tiles, Compute<Stored> scale,
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   C dqueries[kRowsOfWarp][kChunks] = {};
   for (std::int64_t key = 0; key <= tile.first; key += kTileRows) {
-    // All have read the last tiles.
+    // All threads have read the previous tiles.
     __syncthreads();
     load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries), key, tokens, size,
                                C{1}, key_tile);

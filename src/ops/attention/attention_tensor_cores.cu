@@ -3,10 +3,9 @@
 #include "attention/cuda_attention.hpp"
 #include "attention/tensor_core_tiles.hpp"
 
-// Attention's forward pass on tensor cores. A block has a tile of queries of one head, goes through
-// tiles of keys from the first on, and carries each row's largest score and sum of exponentials
-// along. A warp's scores become its weights where they are, in registers. Source: Dao,
-// "FlashAttention-2", arXiv 2307.08691.
+// Attention's forward pass on tensor cores. A block holds a tile of queries of one head, iterates
+// over tiles of keys from the first on, and maintains an online softmax. A warp's scores stay in
+// registers and become its weights there. Source: Dao, "FlashAttention-2", arXiv 2307.08691.
 namespace strata::ops::cuda {
 namespace {
 
@@ -18,18 +17,18 @@ constexpr int kStages = 2;
 template <int kHead>
 constexpr int kTile = kSide* kHead;
 
-/// A lane's rows g and g + 8 of 16: the largest score, and the lane's own part of the sum of
-/// exponentials below it.
+/// Online softmax state of a lane's rows g and g + 8 of 16: the row maximum, and the lane's part of
+/// the row total.
 struct RowState {
   float largest[2] = {-INFINITY, -INFINITY};
   float total[2] = {0.0F, 0.0F};
 };
 
-/// Turns 16 rows of scores into weights, which are 2^(factor (score - largest)), and brings what
-/// was summed up so far to a larger largest score.
+/// Online softmax of 16 rows: turns scores into weights 2^(factor (score - maximum)) and rescales
+/// totals and accumulators when the row maximum grows.
 template <int kCount, int kSums>
-__device__ void weigh(float factor, SumMatrix (&scores)[kCount], RowState& state,
-                      SumMatrix (&sums)[kSums]) {
+__device__ void online_softmax(float factor, SumMatrix (&scores)[kCount], RowState& state,
+                               SumMatrix (&sums)[kSums]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float most = -INFINITY;
@@ -62,10 +61,10 @@ __device__ void weigh(float factor, SumMatrix (&scores)[kCount], RowState& state
   }
 }
 
-/// Takes out the scores of keys behind a row's query. The rows of a lane's sums begin at query
-/// `behind` more than the first key, in the order of both.
+/// Causal mask: sets the scores of keys after a row's query to minus infinity. `behind` is the
+/// position of the first query minus that of the first key.
 template <int kCount>
-__device__ void hide_keys(int behind, SumMatrix (&scores)[kCount]) {
+__device__ void mask_keys(int behind, SumMatrix (&scores)[kCount]) {
   const int lane = lane_number();
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
@@ -79,8 +78,8 @@ __device__ void hide_keys(int behind, SumMatrix (&scores)[kCount]) {
   }
 }
 
-/// A warp's rows, queries(k) of columns [16 k, 16 k + 16), against a tile of keys and values.
-/// `behind`: of the warp's first query, as in hide_keys().
+/// Attends a warp's rows to a tile of keys and values; queries(k) gives the rows' columns [16 k, 16
+/// k + 16). `behind` as in mask_keys(), of the warp's first query.
 template <int kHead, typename Queries>
 __device__ void attend(int behind, float factor, const Queries& queries, const Stored* keys,
                        const Stored* values, RowState& state,
@@ -88,9 +87,9 @@ __device__ void attend(int behind, float factor, const Queries& queries, const S
   SumMatrix scores[kSide / kSumColumns] = {};
   add_dots<kHead>(queries, keys, scores);
   if (behind < kSide - 1) {
-    hide_keys(behind, scores);
+    mask_keys(behind, scores);
   }
-  weigh(factor, scores, state, sums);
+  online_softmax(factor, scores, state, sums);
   add_weighted<kHead>(scores, values, sums);
 }
 
@@ -118,13 +117,13 @@ __device__ void finish(const AttentionShape& shape, const ForwardTensors<Stored>
                     shape.tokens, aligned);
 }
 
-/// A block a tile of queries of one head. Scores are scaled within the exponent.
+/// One block for each tile of queries of one head. The exponent applies the scale of the scores.
 template <int kHead>
 __global__ void __launch_bounds__(kTensorCoreThreads)
     forward_kernel(AttentionShape shape, std::int64_t tiles, float scale,
                    ForwardTensors<Stored> tensors, bool aligned) {
   const QueryTile tile(shape, tiles, kSide);
-  const SeenRows<Stored> seen = seen_rows(shape, tensors, tile.sequence, tile.kv_head);
+  const KeyValueRows<Stored> seen = key_value_rows(shape, tensors, tile.sequence, tile.kv_head);
   const std::int64_t end = tile.first + kSide < shape.tokens ? tile.first + kSide : shape.tokens;
   const std::int64_t key_count = tensors.past + end;
 

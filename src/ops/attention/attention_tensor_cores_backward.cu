@@ -3,17 +3,17 @@
 #include "attention/cuda_attention.hpp"
 #include "attention/tensor_core_tiles.hpp"
 
-// Attention's gradients on tensor cores. Keys and values: a block a tile of keys, which goes
-// through the queries that see it. Queries: a block a tile of queries, which goes through the keys
-// that it sees. Weights and gradients of scores are made again from log_sums in either, where the
-// scores are, in registers. Source: Dao, "FlashAttention-2", arXiv 2307.08691.
+// Attention's gradients on tensor cores. One kernel computes those of keys and values (a block
+// holds a tile of keys and iterates over the queries that see it), another those of queries (a
+// block holds a tile of queries and iterates over the visible keys). Both recompute weights and
+// score gradients in registers from log_sums. Source: Dao, "FlashAttention-2", arXiv 2307.08691.
 namespace strata::ops::cuda {
 namespace {
 
 using Stored = __nv_bfloat16;
 
-/// Tiles of the other side that are in shared memory at a time: twice those of 128 columns would
-/// leave room for one block at a time (sm_80).
+/// Pipeline stages in shared memory. Two stages of 128 columns would limit a multiprocessor to one
+/// block (sm_80).
 template <int kHead>
 constexpr int kStages = kHead == 64 ? 2 : 1;
 
@@ -21,7 +21,7 @@ constexpr int kStages = kHead == 64 ? 2 : 1;
 template <int kHead>
 constexpr int kTile = kSide* kHead;
 
-/// Columns of scores at a time, as many as a warp's registers hold beside its sums: queries in the
+/// Columns of scores that a warp computes at a time, limited by its registers: queries in the
 /// gradients of keys and values, keys in those of queries.
 template <int kHead>
 constexpr int kQueriesAtOnce = kHead == 64 ? 32 : 16;
@@ -29,16 +29,16 @@ constexpr int kKeysAtOnce = 32;
 
 constexpr float kLog2OfE = static_cast<float>(M_LOG2E);
 
-/// What scores are multiplied by; the same where weights are powers of 2.
+/// The scale of the scores, and the same times log2(e) for base-2 exponentials.
 struct Scales {
   float scale;
   float factor;
 };
 
-/// Turns a score into a query's weight of a key, and the gradient of the weight into the score's.
-/// Both are 0 where the query does not see the key.
-__device__ inline void weigh(bool seen, float factor, float log_sum, float correction, float& score,
-                             float& gradient) {
+/// Turns a score into an attention weight, and the gradient of the weight into the gradient of the
+/// score. Both are 0 where masked.
+__device__ inline void softmax_backward(bool seen, float factor, float log_sum, float correction,
+                                        float& score, float& gradient) {
   score = seen ? exp2f(fused(score, factor, -log_sum * kLog2OfE)) : 0.0F;
   gradient = seen ? score * (gradient - correction) : 0.0F;
 }
@@ -59,7 +59,8 @@ struct QueryStage {
         corrections(log_sums + kSide) {}
 };
 
-/// Begins to load queries [from, from + kSide) of query head `query` of a key-value head.
+/// Starts the asynchronous load of queries [from, from + kSide) of query head `query` of a
+/// key-value head.
 template <int kHead>
 __device__ void load_queries(const AttentionShape& shape, const BackwardTensors<Stored>& tensors,
                              const KeyTile& keys, std::int64_t query, std::int64_t from,
@@ -78,8 +79,8 @@ __device__ void load_queries(const AttentionShape& shape, const BackwardTensors<
   copy_async<sizeof(float)>(stage.log_sums + thread, exists ? source + row : source, exists);
 }
 
-/// A warp's 16 keys against queries [part, part + kQueriesAtOnce) of a stage. `ahead`: how far the
-/// first of these stands behind the first key.
+/// Adds the gradients of a warp's 16 keys from queries [part, part + kQueriesAtOnce) of a stage.
+/// `ahead` is the position of the first query minus that of the first key.
 template <int kHead>
 __device__ void add_key_gradients(const Stored* keys, const Stored* values,
                                   const QueryStage<kHead>& stage, int part, int ahead, int warp_row,
@@ -101,15 +102,15 @@ __device__ void add_key_gradients(const Stored* keys, const Stored* values,
     for (int i = 0; i < 4; ++i) {
       const int query = j * kSumColumns + lane % 4 * 2 + i % 2;
       const bool seen = lane / 4 + i / 2 * 8 <= query + ahead;
-      weigh(seen, factor, stage.log_sums[part + query], stage.corrections[part + query],
-            weights[j].sums[i], dscores[j].sums[i]);
+      softmax_backward(seen, factor, stage.log_sums[part + query], stage.corrections[part + query],
+                       weights[j].sums[i], dscores[j].sums[i]);
     }
   }
   add_weighted<kHead>(weights, dy, dvalues);
   add_weighted<kHead>(dscores, queries, dkeys);
 }
 
-/// A block a tile of keys of one key-value head.
+/// One block for each tile of keys of one key-value head.
 template <int kHead>
 __global__ void __launch_bounds__(kTensorCoreThreads)
     keys_kernel(AttentionShape shape, std::int64_t tiles, Scales scales,
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
                    aligned, keys);
   load_rows<kHead>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1), tile.first, shape.tokens,
                    aligned, values);
-  // Of each query head in order, the tiles from the keys' own on.
+  // For each query head in order, the tiles from the diagonal on.
   const int tiles_of_head = static_cast<int>(tiles - tile.number);
   const auto stage_of = [&](int stage) {
     return QueryStage<kHead>(stages + stage * QueryStage<kHead>::kElements);
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
         for (int part = 0; part < kSide; part += kCount) {
           // Queries of later tiles see all keys.
           const int ahead = is_own ? part - warp_row : kSide;
-          // Else none of the queries sees any of the keys.
+          // Otherwise all scores are masked.
           if (ahead + kCount > 0) {
             add_key_gradients<kHead>(keys, values, stage_of(stage), part, ahead, warp_row,
                                      scales.factor, dkeys, dvalues);
@@ -170,8 +171,8 @@ struct RowSums {
   float corrections[2];
 };
 
-/// A warp's 16 queries against keys [part, part + kKeysAtOnce) of a tile. `behind`: how far the
-/// first query stands behind the first of these.
+/// Adds the gradients of a warp's 16 queries from keys [part, part + kKeysAtOnce) of a tile.
+/// `behind` is the position of the first query minus that of the first key.
 template <int kHead>
 __device__ void add_query_gradients(const Stored* queries, const Stored* dy, const Stored* keys,
                                     const Stored* values, int behind, int warp_row, float factor,
@@ -191,14 +192,14 @@ __device__ void add_query_gradients(const Stored* queries, const Stored* dy, con
     for (int i = 0; i < 4; ++i) {
       const int key = j * kSumColumns + lane % 4 * 2 + i % 2;
       const bool seen = key <= behind + lane / 4 + i / 2 * 8;
-      weigh(seen, factor, rows.log_sums[i / 2], rows.corrections[i / 2], scores[j].sums[i],
-            dscores[j].sums[i]);
+      softmax_backward(seen, factor, rows.log_sums[i / 2], rows.corrections[i / 2],
+                       scores[j].sums[i], dscores[j].sums[i]);
     }
   }
   add_weighted<kHead>(dscores, keys, dqueries);
 }
 
-/// A block a tile of queries of one head.
+/// One block for each tile of queries of one head.
 template <int kHead>
 __global__ void __launch_bounds__(kTensorCoreThreads)
     queries_kernel(AttentionShape shape, std::int64_t tiles, Scales scales,
@@ -240,7 +241,7 @@ __global__ void __launch_bounds__(kTensorCoreThreads)
     for (int part = 0; part < kSide; part += kKeysAtOnce) {
       // All keys of earlier tiles are seen.
       const int behind = i == query_tile ? warp_row - part : kSide;
-      // Else none of the keys is seen by any of the queries.
+      // Otherwise all scores are masked.
       if (behind + kMatrixRows > 0) {
         add_query_gradients<kHead>(queries, dy, keys + part * kHead,
                                    keys + kTile<kHead> + part * kHead, behind, warp_row,

@@ -15,17 +15,17 @@
 
 #include "checks.hpp"
 #include "simd/math.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/tile_product.hpp"
+#include "simd/to_storage.hpp"
 #include "simd/transpose_block.hpp"
 
-// What the forward and the backward pass of attention share: scores exist as tiles of kTile queries
-// by kTile keys, and operands as copies in the type that is computed in, so that one code serves
-// every dtype and rows lie close together.
+// Shared by attention's forward and backward passes on the CPU. Scores are computed in tiles of
+// kTile queries by kTile keys; operands are copied into contiguous rows of the compute type, so
+// that one code serves every dtype.
 namespace strata::ops {
 
-/// Queries and keys of a tile of scores. Cuts fall at multiples of it from the first of a sequence.
+/// Queries and keys of a tile of scores. Tiles start at multiples of it within a sequence.
 inline constexpr std::int64_t kTile = 64;
 static_assert(kTile % kTileColumns == 0);
 
@@ -41,13 +41,13 @@ inline void require_qkv(const AttentionShape& shape, const ConstTensorView& qkv)
   require_like(qkv, qkv.dtype(), Shape{shape.rows(), shape.qkv_width()}, "attention's qkv");
 }
 
-/// What scores are multiplied by.
+/// The scale of the scores, 1 / sqrt(head_size).
 template <typename T>
 T score_scale(const AttentionShape& shape) {
   return static_cast<T>(1.0 / std::sqrt(static_cast<double>(shape.head_size)));
 }
 
-/// Rows of one head in a tensor: stored elements, and how many from one row to the next.
+/// Rows of one head in a tensor, `stride` elements apart.
 template <typename Stored>
 struct HeadRows {
   Stored* data = nullptr;
@@ -56,8 +56,8 @@ struct HeadRows {
   [[nodiscard]] HeadRows from(std::int64_t row) const { return {data + row * stride, stride}; }
 };
 
-/// Where head `index` of a key-value head's queries, key (index == queries) and value (index ==
-/// queries + 1) begins.
+/// The rows of a key-value head in qkv: query head `index`, the key (index == queries) or the value
+/// (index == queries + 1).
 template <typename Stored>
 HeadRows<Stored> qkv_head(const AttentionShape& shape, Stored* qkv, std::int64_t sequence,
                           std::int64_t kv_head, std::int64_t index) {
@@ -65,7 +65,7 @@ HeadRows<Stored> qkv_head(const AttentionShape& shape, Stored* qkv, std::int64_t
   return {qkv + sequence * shape.tokens * shape.qkv_width() + column, shape.qkv_width()};
 }
 
-/// Where a query head begins in the attention's output.
+/// The rows of a query head in the output.
 template <typename Stored>
 HeadRows<Stored> output_head(const AttentionShape& shape, Stored* y, std::int64_t sequence,
                              std::int64_t head) {
@@ -86,7 +86,7 @@ void gather_rows(const HeadRows<const Stored>& from, std::int64_t rows, std::int
   }
 }
 
-/// As gather_rows(), the other way.
+/// The inverse of gather_rows().
 template <typename T, typename Stored>
 void scatter_rows(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,
                   T scale, const HeadRows<Stored>& to) {
@@ -95,13 +95,13 @@ void scatter_rows(const T* from, std::int64_t stride, std::int64_t rows, std::in
     Stored* const target = to.data + row * to.stride;
 #pragma omp simd
     for (std::int64_t c = 0; c < columns; ++c) {
-      target[c] = rounded<Stored>(scale * source[c]);
+      target[c] = to_storage<Stored>(scale * source[c]);
     }
   }
 }
 
-/// Turns rows into tiles of columns x kTile, one after the other. Columns of the last tile beyond
-/// the rows are left as they are.
+/// Transposes rows into consecutive tiles of columns x kTile. The last tile's columns beyond the
+/// rows are not written.
 template <typename T, typename Stored>
 void gather_transposed(const HeadRows<const Stored>& from, std::int64_t rows, std::int64_t columns,
                        T* to) {
@@ -123,7 +123,7 @@ void gather_transposed(const HeadRows<const Stored>& from, std::int64_t rows, st
   }
 }
 
-/// Puts `value` into elements [seen, padded(seen)).
+/// Sets elements [seen, padded(seen)) to `value`.
 template <typename T>
 void mask_last(T* row, std::int64_t seen, T value) {
   const std::int64_t whole = seen / kTileColumns * kTileColumns;
@@ -138,7 +138,7 @@ void mask_last(T* row, std::int64_t seen, T value) {
   }
 }
 
-/// Puts 0 into elements [begin, kTile). Pre: begin is a multiple of kTileColumns.
+/// Sets elements [begin, kTile) to 0. Pre: begin is a multiple of kTileColumns.
 template <typename T>
 void clear_rest(T* row, std::int64_t begin) {
   for (; begin < kTile; begin += kTileColumns) {
@@ -148,11 +148,11 @@ void clear_rest(T* row, std::int64_t begin) {
 
 template <typename T>
 T sum_of(std::array<T, kTileColumns>& lanes) {
-  return folded<kTileColumns>(lanes, [](T a, T b) { return a + b; });
+  return tree_reduce<kTileColumns>(lanes, [](T a, T b) { return a + b; });
 }
 
-/// Memory of each of a context's threads, zero at first. A thread's share follows from an
-/// operation's shape alone.
+/// Zero-initialised scratch for each thread of a context. Its size depends only on the operation's
+/// shape.
 template <typename T>
 class ThreadScratch {
  public:
@@ -161,7 +161,7 @@ class ThreadScratch {
         buffer_(device::Device::cpu(),
                 context.threads() * elements_ * static_cast<std::int64_t>(sizeof(T))) {}
 
-  /// The calling thread's share.
+  /// The calling thread's scratch.
   [[nodiscard]] T* mine() const {
     return reinterpret_cast<T*>(buffer_.raw()) + omp_get_thread_num() * elements_;
   }
@@ -171,7 +171,7 @@ class ThreadScratch {
   device::Buffer buffer_;
 };
 
-/// Deals consecutive parts of a thread's scratch.
+/// A bump allocator over a thread's scratch.
 template <typename T>
 class ScratchCursor {
  public:

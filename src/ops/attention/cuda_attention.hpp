@@ -7,26 +7,25 @@
 
 #include "cuda/kernel.hpp"
 
-// What attention's kernels share. A block of kThreads threads works on a tile of kTileRows rows of
-// one head, of which each of its warps holds kRowsOfWarp, against tiles of kTileRows rows of the
-// other side (queries against keys, or keys against queries), a lane a row. A head's columns are
-// padded with zeros to kChunks times the width of a warp, a lane holding every kWarp-th column.
-// Included by .cu files alone.
+// Shared by attention's GPU kernels. A block of kThreads threads holds a tile of kTileRows rows of
+// one head, kRowsOfWarp in each warp, and iterates over tiles of kTileRows rows of the other
+// operand (queries against keys, or keys against queries), one row for each lane. A head's columns
+// are zero-padded to kChunks warps' width; a lane holds every kWarp-th column. Included by .cu
+// files alone.
 namespace strata::ops::cuda {
 
 inline constexpr int kTileRows = 32;
 static_assert(kTileRows == kWarp);
 inline constexpr int kRowsOfWarp = kTileRows / (kThreads / kWarp);
 
-/// Rows of one head: stored elements, and how many from one row to the next.
+/// Rows of one head, `stride` elements apart.
 template <typename Stored>
 struct HeadRows {
   Stored* data;
   std::int64_t stride;
 };
 
-/// The queries of all heads, and the keys and values that they see: query i of a sequence stands
-/// behind `past` tokens and i queries.
+/// The tensors of a forward pass: query i of a sequence follows `past` tokens and i queries.
 template <typename Stored>
 struct ForwardTensors {
   const Stored* qkv;
@@ -36,7 +35,7 @@ struct ForwardTensors {
   std::int64_t capacity;
   std::int64_t past;
   Stored* y;
-  /// Null where nobody asks.
+  /// Null when not needed.
   Compute<Stored>* log_sums;
 };
 
@@ -47,12 +46,12 @@ struct BackwardTensors {
   const Compute<Stored>* log_sums;
   const Stored* dy;
   Stored* dqkv;
-  /// sum of y dy of each row, where log_sums has the row's.
+  /// Sum of y dy of each row, indexed as log_sums.
   Compute<Stored>* corrections;
 };
 
-/// The tile of queries that a block works on. Blocks count tiles of one head, then heads, then
-/// sequences, from the last tile on: it sees the most keys.
+/// The tile of queries that a block works on. Blocks count the tiles of one head, then heads, then
+/// sequences. Tiles go from the last, which sees the most keys, to the first.
 struct QueryTile {
   __device__ QueryTile(const AttentionShape& shape, std::int64_t tiles, int rows_of_tile)
       : number(tiles - 1 - blockIdx.x % tiles),
@@ -70,7 +69,7 @@ struct QueryTile {
   std::int64_t query;  ///< of the key-value head
 };
 
-/// The tile of keys that a block works on. The first tiles, which the most queries see, come first.
+/// The tile of keys that a block works on, from the first, which the most queries see, to the last.
 struct KeyTile {
   __device__ KeyTile(const AttentionShape& shape, std::int64_t tiles, int rows_of_tile)
       : number(blockIdx.x % tiles),
@@ -105,15 +104,15 @@ __device__ HeadRows<Stored> qkv_rows(const AttentionShape& shape, Stored* qkv, c
 
 /// A key-value head's rows of keys and of values.
 template <typename Stored>
-struct SeenRows {
+struct KeyValueRows {
   HeadRows<const Stored> keys;
   HeadRows<const Stored> values;
 };
 
 template <typename Stored>
-__device__ SeenRows<Stored> seen_rows(const AttentionShape& shape,
-                                      const ForwardTensors<Stored>& tensors, std::int64_t sequence,
-                                      std::int64_t kv_head) {
+__device__ KeyValueRows<Stored> key_value_rows(const AttentionShape& shape,
+                                               const ForwardTensors<Stored>& tensors,
+                                               std::int64_t sequence, std::int64_t kv_head) {
   if (tensors.keys != nullptr) {
     const std::int64_t begin = kv_head * tensors.capacity * shape.head_size;
     return {{tensors.keys + begin, shape.head_size}, {tensors.values + begin, shape.head_size}};
@@ -136,16 +135,16 @@ __device__ inline std::int64_t row_index(const AttentionShape& shape, std::int64
   return (sequence * shape.heads() + head) * shape.tokens + token;
 }
 
-/// The block's shared memory, whose size was given at launch.
+/// The block's dynamic shared memory.
 template <typename T>
 __device__ T* shared_memory() {
-  // One name has one type in all kernels.
+  // An extern array must have one type in all kernels.
   extern __shared__ __align__(16) double memory_of_block[];
   return reinterpret_cast<T*>(memory_of_block);
 }
 
-/// Elements from one row of a tile in shared memory to the next; odd, so that lanes that read one
-/// column each of their rows read different banks.
+/// Row stride of a tile in shared memory; odd, so that lanes that read a column access different
+/// banks.
 template <int kChunks>
 inline constexpr int kTileStride = kChunks* kWarp + 1;
 
@@ -230,7 +229,7 @@ __device__ void store_rows(const HeadRows<Stored>& rows, std::int64_t first, std
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       const int column = chunk * kWarp + lane;
       if (row < end && column < head_size) {
-        rows.data[row * rows.stride + column] = stored<Stored>(sums[r][chunk] * scale);
+        rows.data[row * rows.stride + column] = to_storage<Stored>(sums[r][chunk] * scale);
       }
     }
   }
@@ -241,7 +240,7 @@ __host__ __device__ inline std::int64_t tiles_of(std::int64_t rows,
   return (rows + rows_of_tile - 1) / rows_of_tile;
 }
 
-/// What scores are multiplied by.
+/// The scale of the scores, 1 / sqrt(head_size).
 template <typename C>
 C score_scale(const AttentionShape& shape) {
   return static_cast<C>(1.0 / std::sqrt(static_cast<double>(shape.head_size)));
@@ -271,7 +270,7 @@ inline bool is_for_tensor_cores(std::int64_t head_size) {
 /// Attention on tensor cores. Pre: is_for_tensor_cores(shape.head_size).
 void tensor_core_attention_forward(Context& context, const char* name, const AttentionShape& shape,
                                    const ForwardTensors<__nv_bfloat16>& tensors);
-/// Pre: the corrections are there.
+/// Pre: `corrections` is computed.
 void tensor_core_attention_backward(Context& context, const AttentionShape& shape,
                                     const BackwardTensors<__nv_bfloat16>& tensors);
 

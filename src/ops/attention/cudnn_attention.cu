@@ -40,7 +40,7 @@ class LibraryPass {
     require_memory_space(context_, tensor);
     tensors_.writes(tensor, at_.*at);
   }
-  /// Whether cuDNN did it.
+  /// Whether cuDNN runs the pass.
   [[nodiscard]] bool run() {
     if (context_.cuda_resources().options().attention_kernels == LibraryKernels::kOwn) {
       return false;

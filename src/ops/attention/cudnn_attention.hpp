@@ -7,8 +7,8 @@
 // Attention by cuDNN. Included by .cu files alone.
 namespace strata::ops::cuda {
 
-/// As the functions of these names without library_. False, with nothing written, where cuDNN is
-/// not there, or is not to be used, or does not take the shape and dtype.
+/// The passes of causal_attention_forward() and ..._backward() by cuDNN. False, with nothing
+/// enqueued, where cuDNN is missing, switched off, or does not support the shape and dtype.
 [[nodiscard]] bool cudnn_attention_forward(Context& context, const AttentionShape& shape,
                                            const ConstTensorView& qkv, const TensorView& y,
                                            const TensorView& log_sums);

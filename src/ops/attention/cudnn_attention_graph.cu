@@ -11,7 +11,7 @@ namespace {
 using Tensor = OperationGraph::Tensor;
 using Strides = std::array<std::int64_t, 3>;
 
-/// The tensors of one part's graph, by what they are.
+/// Builds the tensors of one part's graph.
 class Builder {
  public:
   Builder(const AttentionPart& part, OperationGraph& graph) : part_(part), graph_(graph) {}
@@ -21,17 +21,17 @@ class Builder {
     return graph_.tensor({{part_.batches, heads, part_.tokens, part_.head_size},
                           {strides[0], strides[1], strides[2], 1},
                           CUDNN_DATA_BFLOAT16,
-                          GraphPlace::kMemory});
+                          GraphStorage::kDevice});
   }
   /// The same with a column for each token.
   Tensor columns(std::int64_t heads, const Strides& strides) {
     return graph_.tensor({{part_.batches, heads, part_.head_size, part_.tokens},
                           {strides[0], strides[1], 1, strides[2]},
                           CUDNN_DATA_BFLOAT16,
-                          GraphPlace::kMemory});
+                          GraphStorage::kDevice});
   }
   /// A number for each token of each query head.
-  Tensor numbers(GraphPlace place) {
+  Tensor numbers(GraphStorage place) {
     const std::int64_t t = part_.tokens;
     return graph_.tensor(
         {{part_.batches, part_.heads, t, 1}, {part_.heads * t, t, 1, 1}, CUDNN_DATA_FLOAT, place});
@@ -42,9 +42,9 @@ class Builder {
     return graph_.tensor({{part_.batches, part_.heads, t, t},
                           {part_.heads * t * t, t * t, t, 1},
                           type,
-                          GraphPlace::kBetween});
+                          GraphStorage::kVirtual});
   }
-  Tensor value() { return graph_.tensor({.place = GraphPlace::kValue}); }
+  Tensor value() { return graph_.tensor({.place = GraphStorage::kValue}); }
 
   Tensor scored(cudnnPointwiseMode_t how, Tensor x, std::optional<Tensor> b,
                 cudnnDataType_t type = CUDNN_DATA_FLOAT) {
@@ -52,8 +52,8 @@ class Builder {
     graph_.pointwise(how, x, b, y);
     return y;
   }
-  /// Scores of keys behind a query become `hidden`.
-  Tensor seen(Tensor score, Tensor hidden) {
+  /// Replaces the scores of keys after a query by `masked`.
+  Tensor causal_mask(Tensor score, Tensor masked) {
     const Tensor query = scores(CUDNN_DATA_INT32);
     graph_.index(score, 2, query);
     const Tensor key = scores(CUDNN_DATA_INT32);
@@ -61,7 +61,7 @@ class Builder {
     const Tensor is_seen = scores(CUDNN_DATA_BOOLEAN);
     graph_.pointwise(CUDNN_POINTWISE_CMP_GE, query, key, is_seen, CUDNN_DATA_BOOLEAN);
     const Tensor result = scores();
-    graph_.select(score, hidden, is_seen, result);
+    graph_.select(score, masked, is_seen, result);
     return result;
   }
   /// The transposed scores, rounded.
@@ -70,15 +70,15 @@ class Builder {
     const Tensor result = graph_.tensor({{part_.batches, part_.heads, t, t},
                                          {part_.heads * t * t, t * t, 1, t},
                                          CUDNN_DATA_BFLOAT16,
-                                         GraphPlace::kBetween});
+                                         GraphStorage::kVirtual});
     graph_.reshape(score, result);
     return result;
   }
   /// result = turned scores times rows of the query heads, added over the query heads of each
   /// key-value head.
-  void into_kv(Tensor turned_scores, Tensor rows_of_queries, Tensor result) {
+  void into_kv(Tensor transposed_scores, Tensor rows_of_queries, Tensor result) {
     if (part_.heads == part_.kv_heads) {
-      graph_.matmul(turned_scores, rows_of_queries, result);
+      graph_.matmul(transposed_scores, rows_of_queries, result);
       return;
     }
     const std::int64_t t = part_.tokens;
@@ -86,8 +86,8 @@ class Builder {
     const Tensor of_queries = graph_.tensor({{part_.batches, part_.heads, t, size},
                                              {part_.heads * t * size, t * size, size, 1},
                                              CUDNN_DATA_BFLOAT16,
-                                             GraphPlace::kBetween});
-    graph_.matmul(turned_scores, rows_of_queries, of_queries);
+                                             GraphStorage::kVirtual});
+    graph_.matmul(transposed_scores, rows_of_queries, of_queries);
     graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, of_queries, result);
   }
 
@@ -103,21 +103,21 @@ AttentionTensors add_forward(const AttentionPart& part, OperationGraph& graph) {
   all.keys = build.columns(part.kv_heads, part.qkv_strides);
   all.values = build.rows(part.kv_heads, part.qkv_strides);
   all.y = build.rows(part.heads, part.y_strides);
-  all.log_sums = build.numbers(GraphPlace::kMemory);
+  all.log_sums = build.numbers(GraphStorage::kDevice);
   all.scale = build.value();
-  all.hidden = build.value();
+  all.masked = build.value();
 
   const Tensor products = build.scores();
   graph.matmul(all.queries, all.keys, products);
   const Tensor scaled = build.scored(CUDNN_POINTWISE_MUL, products, all.scale);
-  const Tensor seen = build.seen(scaled, all.hidden);
-  const Tensor largest = build.numbers(GraphPlace::kBetween);
+  const Tensor seen = build.causal_mask(scaled, all.masked);
+  const Tensor largest = build.numbers(GraphStorage::kVirtual);
   graph.reduce(CUDNN_REDUCE_TENSOR_MAX, seen, largest);
   const Tensor below = build.scored(CUDNN_POINTWISE_SUB, seen, largest);
   const Tensor exponentials = build.scored(CUDNN_POINTWISE_EXP, below, std::nullopt);
-  const Tensor total = build.numbers(GraphPlace::kBetween);
+  const Tensor total = build.numbers(GraphStorage::kVirtual);
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, total);
-  const Tensor log_total = build.numbers(GraphPlace::kBetween);
+  const Tensor log_total = build.numbers(GraphStorage::kVirtual);
   graph.pointwise(CUDNN_POINTWISE_LOG, total, std::nullopt, log_total);
   graph.pointwise(CUDNN_POINTWISE_ADD, largest, log_total, all.log_sums);
   const Tensor weights =
@@ -134,37 +134,37 @@ AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) 
   all.values = build.columns(part.kv_heads, part.qkv_strides);
   all.y = build.rows(part.heads, part.y_strides);
   all.dy = build.rows(part.heads, part.y_strides);
-  all.log_sums = build.numbers(GraphPlace::kMemory);
-  all.corrections = build.numbers(GraphPlace::kMemory);
+  all.log_sums = build.numbers(GraphStorage::kDevice);
+  all.corrections = build.numbers(GraphStorage::kDevice);
   all.dqueries = build.rows(part.heads, part.qkv_strides);
   all.dkeys = build.rows(part.kv_heads, part.qkv_strides);
   all.dvalues = build.rows(part.kv_heads, part.qkv_strides);
   all.scale = build.value();
-  all.hidden = build.value();
+  all.masked = build.value();
   all.one = build.value();
 
-  // Another kernel makes the corrections first: they are in memory.
+  // Another kernel computes the corrections first, so they are in memory.
   const std::int64_t size = part.head_size;
   const Tensor products_of_y =
       graph.tensor({{part.batches, part.heads, part.tokens, size},
                     {part.heads * part.tokens * size, part.tokens * size, size, 1},
                     CUDNN_DATA_FLOAT,
-                    GraphPlace::kBetween});
+                    GraphStorage::kVirtual});
   graph.pointwise(CUDNN_POINTWISE_MUL, all.dy, all.y, products_of_y);
-  const Tensor sums_of_y = build.numbers(GraphPlace::kBetween);
+  const Tensor sums_of_y = build.numbers(GraphStorage::kVirtual);
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products_of_y, sums_of_y);
   graph.pointwise(CUDNN_POINTWISE_MUL, sums_of_y, all.one, all.corrections);
 
-  // The weights again.
+  // Recompute the weights.
   const Tensor products = build.scores();
   graph.matmul(all.queries, all.keys, products);
   const Tensor scaled = build.scored(CUDNN_POINTWISE_MUL, products, all.scale);
-  const Tensor seen = build.seen(scaled, all.hidden);
+  const Tensor seen = build.causal_mask(scaled, all.masked);
   const Tensor below = build.scored(CUDNN_POINTWISE_SUB, seen, all.log_sums);
   const Tensor weights = build.scored(CUDNN_POINTWISE_EXP, below, std::nullopt);
   build.into_kv(build.turned(weights), all.dy, all.dvalues);
 
-  // Through the softmax.
+  // The gradient of the softmax.
   const Tensor dweights = build.scores();
   graph.matmul(all.dy, all.values, dweights);
   const Tensor corrected = build.scored(CUDNN_POINTWISE_SUB, dweights, all.corrections);
@@ -176,7 +176,7 @@ AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) 
       graph.tensor({{part.batches, part.kv_heads, part.tokens, size},
                     {part.qkv_strides[0], part.qkv_strides[1], part.qkv_strides[2], 1},
                     CUDNN_DATA_BFLOAT16,
-                    GraphPlace::kBetween});
+                    GraphStorage::kVirtual});
   graph.reshape(all.keys, key_rows);
   graph.matmul(dscores, key_rows, all.dqueries);
   return all;
@@ -197,9 +197,8 @@ AttentionPart::AttentionPart(AttentionPass pass, const AttentionShape& shape)
     : tokens(shape.tokens), head_size(shape.head_size) {
   const std::int64_t width = shape.qkv_width();
   const std::int64_t group = (shape.queries + 2) * head_size;
-  const std::int64_t most_heads = pass == AttentionPass::kForward
-                                      ? shape.sequences * shape.heads()
-                                      : kMostWeights / (tokens * tokens);
+  const std::int64_t most_heads = pass == AttentionPass::kForward ? shape.sequences * shape.heads()
+                                                                  : kMaxWeights / (tokens * tokens);
   key_offset = shape.queries * head_size;
   value_offset = head_size;
   if (shape.queries == 1 && shape.kv_heads <= most_heads) {
@@ -228,8 +227,9 @@ AttentionTensors add_attention(AttentionPass pass, const AttentionPart& part,
 
 std::optional<GraphPlan> plan_attention(AttentionPass pass, const AttentionPart& part,
                                         OperationGraph& graph, const GraphTarget& target) {
-  // A kernel that does not keep the gradients of weights adds up those of queries in any order, of
-  // which cuDNN's notes say nothing.
+  // A kernel without a buffer for the gradients of weights accumulates those of queries with
+  // atomics, in any order; cuDNN's determinism note is not reliable. We recognise the others by
+  // their workspace size.
   return graph.plan(target, [&](const GraphPlan& plan) {
     return pass == AttentionPass::kForward || plan.workspace_bytes >= part.weights() * 2;
   });

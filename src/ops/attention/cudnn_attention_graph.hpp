@@ -16,21 +16,21 @@ namespace strata::ops::cuda {
 
 enum class AttentionPass { kForward, kBackward };
 
-/// What one graph covers, for cuDNN wants heads at one distance from each other, and batches of
-/// them. Where a key-value head has one query head, batches are sequences and heads the key-value
-/// heads; else batches are key-value heads of one sequence, and heads their query heads.
-/// cuDNN's backward pass keeps the gradients of a part's weights, all at a time, in bfloat16; it
-/// is given so large a part that they are at most kMostWeights.
+/// The part of a pass that one graph covers. cuDNN wants a constant stride between heads and
+/// between batches. With one query head for each key-value head, batches are sequences and heads
+/// are key-value heads; otherwise batches are the key-value heads of one sequence, and heads their
+/// query heads. cuDNN's backward pass stores the gradients of a part's weights in bfloat16; a part
+/// has at most kMaxWeights of them.
 struct AttentionPart {
-  static constexpr std::int64_t kMostWeights = kMostLibraryWeights;
+  static constexpr std::int64_t kMaxWeights = kMaxLibraryWeights;
 
   AttentionPart(AttentionPass pass, const AttentionShape& shape);
 
-  /// Of the gradients of weights.
+  /// Number of weight gradients of a part.
   [[nodiscard]] std::int64_t weights() const { return batches * heads * tokens * tokens; }
-  /// Parts of which the whole is made.
+  /// Number of parts of the pass.
   [[nodiscard]] std::int64_t parts() const { return sequence_parts * head_parts; }
-  /// Elements in front of a part: in qkv, y and log_sums.
+  /// Offset of a part in elements, in qkv, y and log_sums.
   [[nodiscard]] std::int64_t qkv_offset(std::int64_t part) const {
     return part / head_parts * qkv_sequence + part % head_parts * batches * qkv_strides[0];
   }
@@ -46,7 +46,7 @@ struct AttentionPart {
   std::int64_t kv_heads = 1;
   std::int64_t tokens = 1;
   std::int64_t head_size = 1;
-  /// Elements from one batch, head and token to the next.
+  /// Strides of batch, head and token.
   std::array<std::int64_t, 3> qkv_strides{};
   std::array<std::int64_t, 3> y_strides{};
   /// Elements from the first query to the first key, and from there to the first value.
@@ -60,7 +60,7 @@ struct AttentionPart {
   std::int64_t y_sequence = 0;
 };
 
-/// The tensors of a part's graph that a run gives addresses of; 0: the pass has none.
+/// The graph tensors that need an address at run time; 0 where the pass has none.
 struct AttentionTensors {
   OperationGraph::Tensor queries = 0;
   OperationGraph::Tensor keys = 0;
@@ -73,16 +73,16 @@ struct AttentionTensors {
   OperationGraph::Tensor dvalues = 0;
   /// The sum of y dy of each row, float32, in the order of a part's log_sums.
   OperationGraph::Tensor corrections = 0;
-  /// Values: 1 / sqrt(head_size), what a score is that is not seen, and 1.
+  /// Scalars: 1 / sqrt(head_size), the value of a masked score, and 1.
   OperationGraph::Tensor scale = 0;
-  OperationGraph::Tensor hidden = 0;
+  OperationGraph::Tensor masked = 0;
   OperationGraph::Tensor one = 0;
 };
 
-/// Adds a pass's operations over a part to a graph, in the order and form that cuDNN knows as
-/// attention. The backward pass has no tensor in which gradients of queries are added up: cuDNN
-/// would add to it in any order. Without it each sum has one order. Source: Dao,
-/// "FlashAttention-2", arXiv 2307.08691; cuDNN's developer guide, "Fused flash attention".
+/// Adds a pass's operations to a graph in the pattern that cuDNN recognises as attention. The
+/// backward graph has no accumulator tensor for the gradients of queries: cuDNN would add to it
+/// with atomics. Without it each sum has one order. Source: Dao, "FlashAttention-2", arXiv
+/// 2307.08691; cuDNN's developer guide, "Fused flash attention".
 AttentionTensors add_attention(AttentionPass pass, const AttentionPart& part,
                                OperationGraph& graph);
 

@@ -7,14 +7,14 @@
 
 namespace strata::ops {
 
-/// A library's backward pass keeps the gradients of weights, in bfloat16. It is given parts of a
-/// pass that keep at most so many of them, 512 MiB.
-inline constexpr std::int64_t kMostLibraryWeights = std::int64_t{1} << 28;
+/// cuDNN's backward pass stores the gradients of attention weights in bfloat16. A part of a pass
+/// has at most this many of them, 512 MiB.
+inline constexpr std::int64_t kMaxLibraryWeights = std::int64_t{1} << 28;
 
-/// Whether a workspace that holds the gradients of weights can hold nothing else: of tokens x
-/// tokens elements of 2 bytes a head, against queries' gradients in float32 and gradients of keys
-/// and values for each query head, tokens x head_size x 8 bytes, and a rest.
-[[nodiscard]] inline bool shows_its_order(const AttentionShape& shape) {
+/// Whether the workspace size tells if a kernel stores the gradients of weights (tokens x tokens x
+/// 2 bytes for each head): they must exceed what other kernels need, gradients of queries in
+/// float32 and of keys and values for each query head, tokens x head_size x 8 bytes, plus a margin.
+[[nodiscard]] inline bool is_order_recognisable(const AttentionShape& shape) {
   return shape.tokens >= 5 * shape.head_size;
 }
 

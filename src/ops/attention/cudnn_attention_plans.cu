@@ -31,7 +31,7 @@ bool is_for_library(const CudnnAttention& attention, std::int64_t version) {
          shape.head_size % kElementsAtOnce == 0 &&
          shape.rows() * shape.qkv_width() <= std::numeric_limits<int>::max() &&
          (attention.pass == AttentionPass::kForward ||
-          (shows_its_order(shape) &&
+          (is_order_recognisable(shape) &&
            (version >= kFirstOfAnyTokens || shape.tokens % kTileTokens == 0)));
 }
 
@@ -45,7 +45,7 @@ std::optional<CudnnAttentionPlans::Prepared> CudnnAttentionPlans::prepare(
   }
   const AttentionPart part(attention.pass, attention.shape);
   const bool is_backward = attention.pass == AttentionPass::kBackward;
-  if (is_backward && part.weights() > AttentionPart::kMostWeights) {
+  if (is_backward && part.weights() > AttentionPart::kMaxWeights) {
     return std::nullopt;
   }
   OperationGraph graph(library_);
@@ -78,7 +78,7 @@ bool CudnnAttentionPlans::run_part(const Prepared& parts, std::int64_t part,
   const AttentionPart& layout = parts.part;
   const AttentionTensors& tensors = parts.tensors;
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(layout.head_size)));
-  const float hidden = std::numeric_limits<float>::lowest();
+  const float masked = std::numeric_limits<float>::lowest();
   const float one = 1.0F;
   const std::int64_t qkv = layout.qkv_offset(part) * kStoredBytes;
   const std::int64_t y = layout.y_offset(part) * kStoredBytes;
@@ -92,7 +92,7 @@ bool CudnnAttentionPlans::run_part(const Prepared& parts, std::int64_t part,
       {tensors.log_sums,
        at.log_sums + layout.log_sums_offset(part) * static_cast<std::int64_t>(sizeof(float))},
       {tensors.scale, &scale},
-      {tensors.hidden, &hidden}};
+      {tensors.masked, &masked}};
   if (tensors.dy != 0) {
     arguments.insert(arguments.end(), {{tensors.dy, at.dy + y},
                                        {tensors.dqueries, at.dqkv + qkv},
@@ -106,10 +106,10 @@ bool CudnnAttentionPlans::run_part(const Prepared& parts, std::int64_t part,
 
 bool CudnnAttentionPlans::run(const CudnnAttention& attention, const AttentionAddresses& at) {
   std::optional<Prepared>& parts = prepared(attention);
-  require(parts.has_value(), "cuDNN does not take this attention");
+  require(parts.has_value(), "cuDNN does not support this attention");
   for (std::int64_t part = 0; part < parts->part.parts(); ++part) {
     if (!run_part(*parts, part, at)) {
-      // What it takes once it takes again: the parts differ in their addresses alone.
+      // Parts differ only in addresses, so cuDNN supports all or none.
       require(part == 0, "cuDNN refused part {} of an attention", part);
       parts.reset();
       return false;

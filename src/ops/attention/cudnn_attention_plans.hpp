@@ -14,8 +14,8 @@
 // Included by .cu files alone, where cuDNN's header was found.
 namespace strata::ops::cuda {
 
-/// What cuDNN's kernel, and with it the bits of the result, follows from. All tensors are bfloat16
-/// but log_sums.
+/// Determines cuDNN's kernel and so the bits of the result. All tensors are bfloat16 except
+/// log_sums.
 struct CudnnAttention {
   AttentionPass pass = AttentionPass::kForward;
   AttentionShape shape;
@@ -24,7 +24,7 @@ struct CudnnAttention {
   friend auto operator<=>(const CudnnAttention&, const CudnnAttention&) = default;
 };
 
-/// Where attention's tensors lie, all at multiples of kLibraryAlignmentBytes. Shapes: as
+/// Addresses of attention's tensors, aligned to kLibraryAlignmentBytes. Shapes: as
 /// causal_attention_forward() and ..._backward(); forward has no dy and dqkv, and writes y and
 /// log_sums.
 struct AttentionAddresses {
@@ -37,8 +37,8 @@ struct AttentionAddresses {
   std::byte* workspace = nullptr;
 };
 
-/// The attention that cuDNN, which outlives this, was asked for so far. Its kernels are made when a
-/// shape first comes.
+/// Cache of cuDNN's attention plans; a plan is made when a shape first occurs. The library outlives
+/// it.
 class CudnnAttentionPlans {
  public:
   /// Throws: Error(kPeer) where the library was found but lacks a function.
@@ -46,11 +46,11 @@ class CudnnAttentionPlans {
   CudnnAttentionPlans(const CudnnAttentionPlans&) = delete;
   CudnnAttentionPlans& operator=(const CudnnAttentionPlans&) = delete;
 
-  /// Memory that a pass works in; none where the library is not found or does not take it.
+  /// Workspace of a pass; nothing where the library is missing or does not support it.
   /// Throws: Error(kPeer) where the library fails.
   [[nodiscard]] std::optional<std::int64_t> workspace_bytes(const CudnnAttention& attention);
-  /// Puts a pass that has workspace_bytes() on the stream. False where the library refuses it after
-  /// all: then nothing was put there, and it has no workspace_bytes() from here on.
+  /// Enqueues a pass that has workspace_bytes(). False, with nothing enqueued, where the library
+  /// refuses it after all; workspace_bytes() is then empty from here on.
   /// Throws: Error(kPeer) where the library fails.
   [[nodiscard]] bool run(const CudnnAttention& attention, const AttentionAddresses& at);
 
@@ -59,7 +59,7 @@ class CudnnAttentionPlans {
     AttentionPart part;
     AttentionTensors tensors;
     GraphPlan plan;
-    /// Of the sums of y dy, in front of the plan's workspace.
+    /// Size of the sums of y dy, which precede the plan's workspace.
     std::int64_t corrections_bytes = 0;
   };
 
@@ -69,7 +69,7 @@ class CudnnAttentionPlans {
                               const AttentionAddresses& at) const;
 
   GraphLibrary library_;
-  /// Nothing for what the library does not take.
+  /// Empty where the library does not support the key.
   std::map<CudnnAttention, std::optional<Prepared>> prepared_;
 };
 

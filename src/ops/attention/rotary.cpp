@@ -8,18 +8,18 @@
 
 #include "attention/attention_tiles.hpp"
 #include "cuda/ops.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
 
 /// Cosine and sine of each token's angles, rows of head_size / 2; kBackward has the sines negated.
 template <typename T>
-class Turns {
+class RotationTable {
  public:
-  Turns(Context& context, const AttentionShape& shape, double theta, std::int64_t offset,
-        Rotation rotation)
+  RotationTable(Context& context, const AttentionShape& shape, double theta, std::int64_t offset,
+                Rotation rotation)
       : half_(shape.head_size / 2),
         cosines_(static_cast<std::size_t>(shape.tokens * half_)),
         sines_(cosines_.size()) {
@@ -29,7 +29,7 @@ class Turns {
           std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(shape.head_size));
     }
     const double sign = rotation == Rotation::kForward ? 1.0 : -1.0;
-    // A sine and a cosine take about as long as 64 products.
+    // A sine and a cosine cost about 64 products.
     parallel_for(
         context, shape.tokens, row_grain(64 * half_), [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t token = begin; token < end; ++token) {
@@ -56,13 +56,13 @@ class Turns {
 };
 
 template <typename T, typename Stored>
-void turn_head(Stored* head, std::int64_t half, const T* cosines, const T* sines) {
+void rotate_head(Stored* head, std::int64_t half, const T* cosines, const T* sines) {
 #pragma omp simd
   for (std::int64_t i = 0; i < half; ++i) {
     const T first = static_cast<T>(head[i]);
     const T second = static_cast<T>(head[i + half]);
-    head[i] = rounded<Stored>(first * cosines[i] - second * sines[i]);
-    head[i + half] = rounded<Stored>(second * cosines[i] + first * sines[i]);
+    head[i] = to_storage<Stored>(first * cosines[i] - second * sines[i]);
+    head[i + half] = to_storage<Stored>(second * cosines[i] + first * sines[i]);
   }
 }
 
@@ -80,7 +80,7 @@ void rotary(Context& context, const AttentionShape& shape, double theta, std::in
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
     using T = Compute<Stored>;
     Stored* elements = qkv.host<Stored>().data();
-    const Turns<T> turns(context, shape, theta, offset, rotation);
+    const RotationTable<T> turns(context, shape, theta, offset, rotation);
     parallel_for(context, shape.rows(), row_grain(shape.qkv_width()),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t row = begin; row < end; ++row) {
@@ -88,8 +88,8 @@ void rotary(Context& context, const AttentionShape& shape, double theta, std::in
                      for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
                        // The queries, then the key.
                        for (std::int64_t index = 0; index <= shape.queries; ++index) {
-                         turn_head(qkv_head(shape, elements, 0, kv_head, index).from(row).data,
-                                   half, turns.cosines(token), turns.sines(token));
+                         rotate_head(qkv_head(shape, elements, 0, kv_head, index).from(row).data,
+                                     half, turns.cosines(token), turns.sines(token));
                        }
                      }
                    }

@@ -6,7 +6,8 @@
 namespace strata::ops::cuda {
 namespace {
 
-/// A thread a pair of elements' angle in one row, which it turns in all heads' queries and keys.
+/// One thread for each angle of one row; it rotates that pair of elements in the queries and keys
+/// of all heads.
 template <typename Stored>
 __global__ void rotary_kernel(std::int64_t count, AttentionShape shape, double theta,
                               std::int64_t offset, double sign, Stored* qkv) {
@@ -30,8 +31,8 @@ __global__ void rotary_kernel(std::int64_t count, AttentionShape shape, double t
     for (std::int64_t index = 0; index <= shape.queries; ++index, head += shape.head_size) {
       const C first = value_of(head[0]);
       const C second = value_of(head[half]);
-      head[0] = stored<Stored>(first * cosine - second * sine);
-      head[half] = stored<Stored>(second * cosine + first * sine);
+      head[0] = to_storage<Stored>(first * cosine - second * sine);
+      head[half] = to_storage<Stored>(second * cosine + first * sine);
     }
   }
 }

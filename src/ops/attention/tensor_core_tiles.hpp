@@ -8,26 +8,25 @@
 #include "cuda/mma.hpp"
 
 // Attention's tiles for tensor cores: kSide rows of one head as bfloat16 in shared memory, and
-// products with them. A block of kTensorCoreThreads threads works on a tile, each of its warps on
-// 16 rows of it, against tiles of the other side (queries against keys, or keys against queries).
-// Sums are those of tensor cores, in float32; what is summed over comes 16 at a time, in order.
-// Included by .cu files alone.
+// products with them. A block of kTensorCoreThreads threads holds a tile, 16 rows in each warp, and
+// iterates over tiles of the other operand (queries against keys, or keys against queries). Tensor
+// cores accumulate in float32, 16 terms at a time, in order. Included by .cu files alone.
 namespace strata::ops::cuda {
 
 inline constexpr int kMatrixWarps = 4;
 inline constexpr int kTensorCoreThreads = kMatrixWarps * kWarp;
-/// Rows of a left factor and columns of two right ones, and what they are summed over.
+/// Rows of a left factor, columns of two right factors, and their inner dimension.
 inline constexpr int kMatrixRows = 16;
 inline constexpr int kSide = kMatrixWarps * kMatrixRows;
-/// Columns of sums.
+/// Columns of an accumulator.
 inline constexpr int kSumColumns = 8;
-/// Elements that lie together, 16 bytes.
+/// Elements of a 16-byte piece.
 inline constexpr int kPiece = 8;
 
-/// Where a piece of a row begins in a tile of rows of kHead elements. Of 8 rows one below the
-/// other, the same piece lies in different banks.
+/// Offset of a piece in a swizzled tile with rows of kHead elements: the same piece of 8
+/// consecutive rows lies in different banks.
 template <int kHead>
-__device__ int place_in_tile(int row, int piece) {
+__device__ int tile_offset(int row, int piece) {
   return row * kHead + (piece ^ row % 8) * kPiece;
 }
 
@@ -35,21 +34,20 @@ __device__ inline int lane_number() {
   return static_cast<int>(threadIdx.x) % kWarp;
 }
 
-/// Begins to load rows [first, first + kSide) into a tile, with zeros for those from `end` on. Pre:
-/// first < end. Where rows do not begin at multiples of 16 bytes it takes longer and is done at
-/// once.
+/// Starts the asynchronous load of rows [first, first + kSide) into a tile; rows from `end` on
+/// become 0. Pre: first < end. Unaligned rows are copied synchronously, element by element.
 template <int kHead>
 __device__ void load_rows(const HeadRows<const __nv_bfloat16>& rows, std::int64_t first,
                           std::int64_t end, bool aligned, __nv_bfloat16* tile) {
   constexpr int kPieces = kHead / kPiece;
-  // A thread has the same piece of every kStep-th row, at the same place of it.
+  // A thread copies the same piece of every kStep-th row.
   constexpr int kStep = kTensorCoreThreads / kPieces;
   static_assert(kStep % 8 == 0);
   const int row = static_cast<int>(threadIdx.x) / kPieces;
   const int piece = static_cast<int>(threadIdx.x) % kPieces;
   const int count = static_cast<int>(end - first < kSide ? end - first : kSide);
   const __nv_bfloat16* source = rows.data + (first + row) * rows.stride + piece * kPiece;
-  __nv_bfloat16* const target = tile + place_in_tile<kHead>(row, piece);
+  __nv_bfloat16* const target = tile + tile_offset<kHead>(row, piece);
   if (aligned) {
 #pragma unroll 2
     for (int i = 0; i < kSide; i += kStep) {
@@ -62,7 +60,7 @@ __device__ void load_rows(const HeadRows<const __nv_bfloat16>& rows, std::int64_
   }
   for (int i = 0; i < kSide; i += kStep) {
     for (int e = 0; e < kPiece; ++e) {
-      target[i * kHead + e] = row + i < count ? source[e] : stored<__nv_bfloat16>(0.0F);
+      target[i * kHead + e] = row + i < count ? source[e] : to_storage<__nv_bfloat16>(0.0F);
     }
     source += kStep * rows.stride;
   }
@@ -74,7 +72,7 @@ __device__ LeftMatrix left_of(const __nv_bfloat16* tile, int row, int column) {
   const int lane = lane_number();
   LeftMatrix left;
   load_matrices(
-      tile + place_in_tile<kHead>(row + lane % kMatrixRows, column / kPiece + lane / kMatrixRows),
+      tile + tile_offset<kHead>(row + lane % kMatrixRows, column / kPiece + lane / kMatrixRows),
       left.pairs);
   return left;
 }
@@ -87,7 +85,7 @@ __device__ void load_rights(const __nv_bfloat16* tile, int row, int column,
   const int lane = lane_number();
   std::uint32_t pairs[4];
   load_matrices(
-      tile + place_in_tile<kHead>(row + lane % 8 + lane / 16 * 8, column / kPiece + lane / 8 % 2),
+      tile + tile_offset<kHead>(row + lane % 8 + lane / 16 * 8, column / kPiece + lane / 8 % 2),
       pairs);
   rights[0] = {{pairs[0], pairs[1]}};
   rights[1] = {{pairs[2], pairs[3]}};
@@ -101,14 +99,14 @@ __device__ void load_transposed_rights(const __nv_bfloat16* tile, int row, int c
   const int lane = lane_number();
   std::uint32_t pairs[4];
   load_transposed_matrices(
-      tile + place_in_tile<kHead>(row + lane % kMatrixRows, column / kPiece + lane / kMatrixRows),
+      tile + tile_offset<kHead>(row + lane % kMatrixRows, column / kPiece + lane / kMatrixRows),
       pairs);
   rights[0] = {{pairs[0], pairs[1]}};
   rights[1] = {{pairs[2], pairs[3]}};
 }
 
-/// dots[j] += left(k) times the tile's rows [8 j, 8 j + 8) turned, summed over k: blocks of 16
-/// columns.
+/// dots[j] += left(k) times the transpose of the tile's rows [8 j, 8 j + 8), summed over k, blocks
+/// of 16 columns.
 template <int kHead, int kCount, typename Left>
 __device__ void add_dots(const Left& left, const __nv_bfloat16* tile, SumMatrix (&dots)[kCount]) {
 #pragma unroll 4
@@ -142,8 +140,8 @@ __device__ void add_weighted(const SumMatrix (&weights)[kCount], const __nv_bflo
 }
 
 /// Row first + r = the 16 rows of sums in which row g is scaled by scales[0] and g + 8 by
-/// scales[1], where it is before `end`. They go through the warp's own 16 rows of a tile, whose
-/// elements are lost, so that a row is written in pieces.
+/// scales[1], where it is before `end`. The warp's own 16 rows of a tile serve as staging (their
+/// elements are lost), so that rows are written in 16-byte pieces.
 template <int kHead>
 __device__ void store_sums(const SumMatrix (&sums)[kHead / kSumColumns], const float (&scales)[2],
                            __nv_bfloat16* tile, const HeadRows<__nv_bfloat16>& rows,
@@ -156,7 +154,7 @@ __device__ void store_sums(const SumMatrix (&sums)[kHead / kSumColumns], const f
     for (int half = 0; half < 2; ++half) {
       const std::uint32_t pair = rounded_pair(sums[j].sums[2 * half] * scales[half],
                                               sums[j].sums[2 * half + 1] * scales[half]);
-      *reinterpret_cast<std::uint32_t*>(tile + place_in_tile<kHead>(lane / 4 + half * 8, j) +
+      *reinterpret_cast<std::uint32_t*>(tile + tile_offset<kHead>(lane / 4 + half * 8, j) +
                                         lane % 4 * 2) = pair;
     }
   }
@@ -166,7 +164,7 @@ __device__ void store_sums(const SumMatrix (&sums)[kHead / kSumColumns], const f
     const int row = i / kPieces;
     const int piece = i % kPieces;
     if (first + row < end) {
-      const __nv_bfloat16* const source = tile + place_in_tile<kHead>(row, piece);
+      const __nv_bfloat16* const source = tile + tile_offset<kHead>(row, piece);
       __nv_bfloat16* const target = rows.data + (first + row) * rows.stride + piece * kPiece;
       if (aligned) {
         *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
@@ -179,9 +177,9 @@ __device__ void store_sums(const SumMatrix (&sums)[kHead / kSumColumns], const f
   }
 }
 
-/// Goes through `count` tiles. load(i, stage) begins to load tile i, use(i, stage) is called when
-/// the block has it. With two stages a tile is loaded while the one before it is used.
-/// Pre: tile 0 is in stage 0 and all see it.
+/// Pipelines `count` tiles: load(i, stage) starts the load of tile i, use(i, stage) runs after it
+/// has arrived. With two stages the load of a tile overlaps with the use of the previous one. Pre:
+/// tile 0 is in stage 0, visible to all threads.
 template <int kStages, typename Load, typename Use>
 __device__ void over_tiles(int count, const Load& load, const Use& use) {
   static_assert(kStages == 1 || kStages == 2);
@@ -191,7 +189,7 @@ __device__ void over_tiles(int count, const Load& load, const Use& use) {
     }
     use(i, i % kStages);
     if (kStages == 1) {
-      // All have read the tile.
+      // All threads have read the tile.
       __syncthreads();
       if (i + 1 < count) {
         load(i + 1, 0);
@@ -202,8 +200,7 @@ __device__ void over_tiles(int count, const Load& load, const Use& use) {
   }
 }
 
-/// Whether all of these, where they are not null, begin at multiples of a piece's bytes. Rows of
-/// heads of whole pieces then do.
+/// Whether all non-null addresses are aligned to a piece. Then so are the rows.
 inline bool begin_at_pieces(std::initializer_list<const void*> tensors) {
   constexpr std::uintptr_t kBytes = kPiece * sizeof(__nv_bfloat16);
   return std::ranges::all_of(tensors, [](const void* tensor) {

@@ -30,7 +30,7 @@ void require_shape(const ConvolutionShape& shape) {
           shape.groups);
 }
 
-/// The dtype that a result may have: that of the operands, or float32 where they are bfloat16.
+/// A result has the operands' dtype, or float32 where they are bfloat16.
 DType result_dtype(const ConstTensorView& result, DType operands) {
   const bool widened = operands == DType::kBfloat16 && result.dtype() == DType::kFloat32;
   return widened ? DType::kFloat32 : operands;
@@ -40,20 +40,20 @@ std::int64_t output_pixels(const ConvolutionShape& shape) {
   return shape.height.out * shape.width.out;
 }
 
-/// The library has one type of address for what it reads and what it writes.
+/// oneDNN takes non-const pointers for inputs too.
 std::byte* address(const ConstTensorView& tensor) {
   return const_cast<std::byte*>(tensor.raw());
 }
 
-/// Images that are computed by one call of the library; the last call may have fewer. One where it
-/// has enough pixels: its tensors stay in the cache. A function of the shape alone.
+/// Images of one library call; the last call may have fewer. One large image at a time keeps its
+/// tensors in the cache. A function of the shape alone.
 std::int64_t images_a_call(const ConvolutionShape& shape) {
   constexpr std::int64_t kPixels = 64;
   const std::int64_t pixels = output_pixels(shape);
   return std::min(shape.images, (kPixels + pixels - 1) / pixels);
 }
 
-/// A pass that computes every image by itself: forward or input gradient.
+/// A pass whose images are independent: forward or input gradient.
 struct ImagePass {
   ConvolutionStep pack = ConvolutionStep::kPackForward;
   ConvolutionStep step = ConvolutionStep::kForward;
@@ -96,8 +96,8 @@ void run_images(Context& context, ConvolutionKey key, const ImagePass& pass) {
   primitives.check();
 }
 
-/// Images whose weight gradients one call of the library sums: at most kMost groups of equal size
-/// (the last may be smaller), and as many pixels as make up for adding the groups' sums.
+/// Images whose weight gradients one library call sums: at most kMost groups of equal size (the
+/// last may be smaller), with enough pixels to outweigh adding the groups' sums.
 std::int64_t images_a_sum(const ConvolutionShape& shape) {
   constexpr std::int64_t kMost = 8;
   constexpr std::int64_t kPixels = 512;
@@ -161,16 +161,16 @@ class WeightSum {
     return (bytes + kLine - 1) / kLine * kLine;
   }
 
-  /// Groups whose sums are in memory together: all that a bound allows, so that threads seldom
-  /// wait for one another. One thread adds a group's sum while it is in the cache. The order of
-  /// the additions is the same.
+  /// Group sums that are in memory at a time, as many as a bound allows, so that threads rarely
+  /// wait for each other. One thread adds each group's sum while it is in the cache, always in the
+  /// same order.
   [[nodiscard]] std::int64_t groups_at_once(std::int64_t part_bytes) const {
     constexpr std::int64_t kBytes = 16 << 20;
     const std::int64_t threads = context_.threads();
     return threads == 1 ? 1 : std::min(groups_, std::max(threads, kBytes / part_bytes));
   }
 
-  /// sum += part 0, sum += part 1, ..., which lie `stride` bytes apart.
+  /// sum += part 0, sum += part 1, ...; parts are `stride` bytes apart.
   void add(const std::byte* parts, std::int64_t stride, std::int64_t count, std::int64_t bytes,
            std::byte* sum) {
     auto* const to = reinterpret_cast<float*>(sum);

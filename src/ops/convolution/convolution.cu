@@ -2,18 +2,19 @@
 
 #include "convolution/cuda_windows.hpp"
 #include "convolution/cudnn_convolution.hpp"
+#include "cuda/bias.hpp"
 #include "cuda/column_sums.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
 #include "cuda/tile_product.hpp"
 
-// What cuDNN does not take. Every pass is a product of matrices that are not stored: their elements
-// are looked up in the images. A group of channels is a product of its own. Sums go over the
-// window's places in order, and over channels within each.
+// Convolutions that cuDNN does not support, as implicit GEMM: each pass is a matrix product whose
+// operands are gathered from the images, one product for each group of channels. Sums go over the
+// taps of the window in order, and over channels within each tap.
 namespace strata::ops::cuda {
 namespace {
 
-/// What the passes look up with.
+/// Index arithmetic of the passes.
 struct Images {
   explicit Images(const ConvolutionShape& whole)
       : shape(whole),
@@ -26,21 +27,20 @@ struct Images {
   std::int64_t out_channels;  ///< of a group
   std::int64_t taps;
 
-  /// The first channel of the input pixel that place `tap` of an output pixel's window sees; -1 in
-  /// the padding.
+  /// Offset of the input pixel under tap `tap` of an output pixel's window; -1 in the padding.
   __device__ std::int64_t input_at(std::int64_t out_pixel, std::int64_t tap) const {
-    const std::int64_t row = seen_by(shape.height, out_pixel / shape.width.out % shape.height.out,
-                                     tap / shape.width.window);
+    const std::int64_t row = visible_keys(
+        shape.height, out_pixel / shape.width.out % shape.height.out, tap / shape.width.window);
     const std::int64_t column =
-        seen_by(shape.width, out_pixel % shape.width.out, tap % shape.width.window);
+        visible_keys(shape.width, out_pixel % shape.width.out, tap % shape.width.window);
     if (!is_within(shape.height, row) || !is_within(shape.width, column)) {
       return -1;
     }
     const std::int64_t image = out_pixel / shape.width.out / shape.height.out;
     return ((image * shape.height.in + row) * shape.width.in + column) * shape.in_channels;
   }
-  /// The first channel of the output pixel whose window has an input pixel at place `tap`; -1 where
-  /// there is none.
+  /// Offset of the output pixel whose window has an input pixel at tap `tap`; -1 where there is
+  /// none.
   __device__ std::int64_t output_at(std::int64_t in_pixel, std::int64_t tap) const {
     const std::int64_t row = window_at(shape.height, in_pixel / shape.width.in % shape.height.in,
                                        tap / shape.width.window);
@@ -59,7 +59,7 @@ struct Images {
   }
 };
 
-/// Output pixels by output channels; summed: places, then input channels. bias may be null.
+/// Output pixels x output channels, summed over taps, then input channels. bias may be null.
 template <typename T, typename To>
 struct Forward {
   Images images;
@@ -84,11 +84,12 @@ struct Forward {
     if (bias != nullptr) {
       sum += value_of(bias[channel]);
     }
-    y[pixel * images.shape.out_channels + channel] = stored<To>(is_relu && sum < C{0} ? C{0} : sum);
+    y[pixel * images.shape.out_channels + channel] =
+        to_storage<To>(is_relu && sum < C{0} ? C{0} : sum);
   }
 };
 
-/// Input pixels by input channels; summed: places, then output channels.
+/// Input pixels x input channels, summed over taps, then output channels.
 template <typename T, typename To>
 struct BackwardInput {
   Images images;
@@ -107,17 +108,17 @@ struct BackwardInput {
   }
   __device__ void store(std::int64_t group, std::int64_t, std::int64_t pixel, std::int64_t in,
                         C sum) const {
-    dx[pixel * images.shape.in_channels + group * images.in_channels + in] = stored<To>(sum);
+    dx[pixel * images.shape.in_channels + group * images.in_channels + in] = to_storage<To>(sum);
   }
 };
 
-/// Output channels by places and input channels; summed: a piece of the output pixels.
+/// Output channels x (taps, input channels), summed over a piece of the output pixels.
 template <typename T>
 struct BackwardWeight {
   Images images;
   const T* x;
   const T* dy;
-  /// A gradient for each piece.
+  /// One gradient for each piece.
   Compute<T>* parts;
 
   using C = Compute<T>;
@@ -137,22 +138,7 @@ struct BackwardWeight {
   }
 };
 
-/// y = relu(y + bias), either of which may be left out; bias may be null.
-template <typename T>
-__global__ void finish_kernel(std::int64_t count, std::int64_t channels, const T* bias,
-                              bool is_relu, T* y) {
-  const std::int64_t i = thread_number();
-  if (i >= count) {
-    return;
-  }
-  Compute<T> value = value_of(y[i]);
-  if (bias != nullptr) {
-    value += value_of(bias[i % channels]);
-  }
-  y[i] = stored<T>(is_relu && value < Compute<T>{0} ? Compute<T>{0} : value);
-}
-
-/// Calls function(To{}) with the type of a result: T, or what T is computed in.
+/// Calls function(To{}) with the type of a result: T or its compute type.
 template <typename T, typename Function>
 void with_result_type(const TensorView& result, const Function& function) {
   if (result.dtype() == kDTypeOf<T>) {
@@ -168,11 +154,10 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
                          const ConstTensorView& w, const TensorView& y,
                          const ConvolutionOptions& options) {
   if (library_forward(context, shape, x, w, y)) {
-    const bool is_relu = options.activation == Activation::kRelu;
-    if (is_relu || !options.bias.empty()) {
+    if (options.activation == Activation::kRelu || !options.bias.empty()) {
       with_device_type(y.dtype(), [&]<typename T>(T) {
-        launch(context, "a convolution's bias", grid_of(y.count()), finish_kernel<T>, y.count(),
-               shape.out_channels, device_or_null<T>(options.bias), is_relu, y.device<T>());
+        add_bias<T>(context, "a convolution's bias", y, shape.out_channels,
+                    device_or_null<T>(options.bias), options.activation);
       });
     }
     return;
@@ -223,10 +208,10 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
                       .rows = images.out_channels,
                       .columns = images.taps * images.in_channels,
                       .summed = shape.images * shape.height.out * shape.width.out};
-  // Few elements, each a long sum: it is cut, at places that follow from the shape.
+  // Split-k: few elements with long sums. The splits depend only on the shape.
   constexpr std::int64_t kPiece = 1024;
-  constexpr std::int64_t kMostPieces = 128;
-  const std::int64_t least = (product.summed + kMostPieces - 1) / kMostPieces;
+  constexpr std::int64_t kMaxPieces = 128;
+  const std::int64_t least = (product.summed + kMaxPieces - 1) / kMaxPieces;
   product.piece = least > kPiece ? least : kPiece;
   const std::int64_t pieces = product.pieces();
   with_device_type(x.dtype(), [&]<typename T>(T) {

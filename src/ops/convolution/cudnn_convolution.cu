@@ -11,9 +11,9 @@
 #include "cuda/kernel.hpp"
 #include "cuda/resources.hpp"
 
-// cuDNN wants weights channels last beside such images, and results of the operands' dtype.
-// Weights, small beside the images, are put in its order on each call; the gradient goes back in
-// ours. Where a result of bfloat16 operands is float32, it gets the operands in float32.
+// For channels-last images cuDNN wants channels-last weights and results in the operands' dtype.
+// Each call reorders the weights, which are small compared with the images, and reorders the
+// gradient back. For a float32 result of bfloat16 operands the operands are converted to float32.
 namespace strata::ops::cuda {
 namespace {
 
@@ -26,8 +26,8 @@ CudnnConvolutionPlans& library_of(Context& context) {
   return *library;
 }
 
-/// How weights lie: ours [out_channels, in_channels of a group, taps], cuDNN's with the last two
-/// exchanged.
+/// Layouts of the weights: ours is [out_channels, in_channels of a group, taps], cuDNN's has the
+/// last two exchanged.
 struct WeightOrder {
   explicit WeightOrder(const ConvolutionShape& shape)
       : count(shape.weight().count()),
@@ -38,7 +38,7 @@ struct WeightOrder {
   std::int64_t in_channels;
   std::int64_t taps;
 
-  /// Where element i of cuDNN's order stands in ours.
+  /// Index in our layout of element i of cuDNN's.
   __device__ std::int64_t own(std::int64_t i) const {
     const std::int64_t in = i % in_channels;
     const std::int64_t tap = i / in_channels % taps;
@@ -50,11 +50,11 @@ template <typename From, typename To>
 __global__ void order_weight_kernel(WeightOrder order, const From* w, To* ordered) {
   const std::int64_t i = thread_number();
   if (i < order.count) {
-    ordered[i] = stored<To>(value_of(w[order.own(i)]));
+    ordered[i] = to_storage<To>(value_of(w[order.own(i)]));
   }
 }
 
-/// dw = (or +=) the gradient in cuDNN's order.
+/// dw = (or +=) the gradient in cuDNN's layout.
 template <typename C>
 __global__ void restore_weight_kernel(WeightOrder order, const C* ordered, bool adds, C* dw) {
   const std::int64_t i = thread_number();
@@ -87,7 +87,7 @@ class LibraryPass {
     require_memory_space(context_, images);
     tensors_.writes(images, at_.*at);
   }
-  /// Whether cuDNN takes it; then memory is taken from the scratch.
+  /// Whether cuDNN supports the pass; if so, allocates its scratch.
   [[nodiscard]] bool begin() {
     if (context_.cuda_resources().options().convolution_kernels == LibraryKernels::kOwn) {
       return false;
@@ -118,7 +118,7 @@ class LibraryPass {
       }
     });
   }
-  /// Whether cuDNN did it.
+  /// Whether cuDNN runs the pass.
   [[nodiscard]] bool run() {
     if (!library_of(context_).run(convolution_, at_)) {
       return false;

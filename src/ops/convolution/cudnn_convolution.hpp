@@ -4,9 +4,8 @@
 
 namespace strata::ops::cuda {
 
-// Each does what the pass of the same name does, without a bias and an activation, by cuDNN, and
-// returns true. They do nothing and return false where cuDNN does not take the shape in the dtypes,
-// where it is not found, and where the context is for own kernels.
+// The passes of the same names by cuDNN, without bias and activation. False, with nothing enqueued,
+// where cuDNN does not support the shape and dtypes, is missing, or is switched off.
 // Throws: Error(kPeer) where cuDNN fails.
 
 [[nodiscard]] bool library_forward(Context& context, const ConvolutionShape& shape,

@@ -15,8 +15,7 @@
 namespace strata::ops::cuda {
 namespace {
 
-// Of cuDNN's algorithms that give the same bits on every run, those that take images that lie
-// channels last.
+// cuDNN's deterministic algorithms for channels-last images.
 constexpr cudnnConvolutionFwdAlgo_t kForwardAlgorithm =
     CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
 constexpr cudnnConvolutionBwdDataAlgo_t kInputAlgorithm = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
@@ -37,19 +36,19 @@ cudnnDataType_t library_type(DType dtype) {
   return CUDNN_DATA_FLOAT;
 }
 
-/// The units that may multiply.
+/// The units that multiply.
 cudnnMathType_t library_math(const CudnnConvolution& convolution) {
   if (convolution.dtype == DType::kBfloat16) {
     return CUDNN_TENSOR_OP_MATH;
   }
-  // The default lets tensor cores round float32 to tf32, which keeps 11 bits.
+  // By default tensor cores may round float32 to TF32, which keeps 11 bits.
   return convolution.values == ConvolutionValues::kOfBfloat16 ||
                  convolution.precision == Float32Products::kTf32
              ? CUDNN_DEFAULT_MATH
              : CUDNN_FMA_MATH;
 }
 
-/// Whether cuDNN, which pads both ends alike, makes as many windows of an axis.
+/// Whether cuDNN, which pads both ends equally, has the same number of windows.
 bool is_padded_alike(const WindowAxis& axis) {
   const std::int64_t room = axis.in + 2 * axis.padding - axis.reach();
   return axis.padding >= 0 && room >= 0 && room / axis.stride + 1 == axis.out;
@@ -64,14 +63,14 @@ bool has_ints(const WindowAxis& axis) {
   return std::all_of(values.begin(), values.end(), is_int);
 }
 
-/// Whether cuDNN's descriptors can say what the shape is.
+/// Whether cuDNN's descriptors can express the shape.
 bool can_be_described(const ConvolutionShape& shape) {
   return is_padded_alike(shape.height) && is_padded_alike(shape.width) && has_ints(shape.height) &&
          has_ints(shape.width) && is_int(shape.images) && is_int(shape.in_channels) &&
          is_int(shape.out_channels);
 }
 
-/// What an error names.
+/// The name in errors.
 std::string text_of(const CudnnConvolution& convolution) {
   constexpr std::array kPasses{"forward", "input gradient", "weight gradient"};
   const ConvolutionShape& shape = convolution.shape;
@@ -128,7 +127,7 @@ std::optional<CudnnConvolutionPlans::Prepared> CudnnConvolutionPlans::prepare(
                  made(functions_.desc_create, functions_.desc_destroy)};
   const cudnnDataType_t type = library_type(convolution.dtype);
   const auto as_int = [](std::int64_t value) { return static_cast<int>(value); };
-  // Sizes are named in the order images, channels, rows, columns, however they lie.
+  // cuDNN takes sizes in the order NCHW whatever the layout.
   const auto set_images = [&](cudnnTensorDescriptor_t tensor, std::int64_t channels,
                               std::int64_t rows, std::int64_t columns) {
     return cudnn_.takes(functions_.tensor_set(tensor, CUDNN_TENSOR_NHWC, type, as_int(shape.images),
@@ -193,9 +192,9 @@ std::optional<std::int64_t> CudnnConvolutionPlans::workspace_bytes(
 bool CudnnConvolutionPlans::run(const CudnnConvolution& convolution,
                                 const ConvolutionAddresses& at) {
   std::optional<Prepared>& kept = prepared(convolution);
-  require(kept.has_value(), "{} was not taken by cuDNN", text_of(convolution));
+  require(kept.has_value(), "cuDNN does not support {}", text_of(convolution));
   const Prepared& parts = *kept;
-  // What is written is not read first: it may hold anything.
+  // Beta 0: the result is not read, so it may be uninitialised.
   const std::array floats{1.0F, 0.0F};
   const std::array doubles{1.0, 0.0};
   const bool is_double = convolution.dtype == DType::kFloat64;

@@ -21,14 +21,14 @@ namespace strata::ops::cuda {
 
 enum class ConvolutionPass { kForward, kBackwardInput, kBackwardWeight };
 
-/// What the values of a convolution's float32 tensors are.
+/// What is known of the values of a convolution's float32 tensors.
 enum class ConvolutionValues {
   kOwn,        ///< any of the dtype
   kOfBfloat16  ///< of bfloat16, which tf32 keeps whole, so that tensor cores may multiply them
 };
 
-/// What follows from a convolution's shape and options; cuDNN's algorithm, and with it the bits of
-/// the result, follows from this alone.
+/// A convolution's shape and options; they alone determine cuDNN's algorithm and so the bits of the
+/// result.
 struct CudnnConvolution {
   ConvolutionPass pass = ConvolutionPass::kForward;
   ConvolutionShape shape;
@@ -42,8 +42,8 @@ struct CudnnConvolution {
   friend auto operator<=>(const CudnnConvolution&, const CudnnConvolution&) = default;
 };
 
-/// Where a convolution's tensors lie, all at multiples of kLibraryAlignmentBytes: two
-/// are read, the pass's result is written.
+/// Addresses of a convolution's tensors, aligned to kLibraryAlignmentBytes: a pass reads two and
+/// writes the third.
 /// Shapes: x shape.input(), y shape.output(), w [out_channels, height.window, width.window,
 /// in_channels / groups].
 struct ConvolutionAddresses {
@@ -54,9 +54,9 @@ struct ConvolutionAddresses {
   std::byte* workspace = nullptr;
 };
 
-/// The convolutions that cuDNN, which outlives this, was asked for so far. Its algorithms are fixed
-/// ones that give the same bits on every run; none is looked for by time. Source: cuDNN's
-/// reference, cudnnConvolutionForward, ...BackwardData and ...BackwardFilter.
+/// Cache of cuDNN's convolution plans. The algorithms are fixed and deterministic, never chosen by
+/// timing. The library outlives it. Source: cuDNN's reference, cudnnConvolutionForward,
+/// ...BackwardData and ...BackwardFilter.
 class CudnnConvolutionPlans {
  public:
   /// Throws: Error(kPeer) where the library was found but lacks a function.
@@ -64,16 +64,16 @@ class CudnnConvolutionPlans {
   CudnnConvolutionPlans(const CudnnConvolutionPlans&) = delete;
   CudnnConvolutionPlans& operator=(const CudnnConvolutionPlans&) = delete;
 
-  /// Memory that a convolution works in; none where the library is not found or does not take it.
+  /// Workspace of a convolution; nothing where the library is missing or does not support it.
   /// Throws: Error(kPeer) where the library fails.
   [[nodiscard]] std::optional<std::int64_t> workspace_bytes(const CudnnConvolution& convolution);
-  /// Puts a convolution that has workspace_bytes() on the stream. False where the library refuses
-  /// it after all: then nothing was put there, and it has no workspace_bytes() from here on.
+  /// Enqueues a convolution that has workspace_bytes(). False, with nothing enqueued, where the
+  /// library refuses it after all; workspace_bytes() is then empty from here on.
   /// Throws: Error(kPeer) where the library fails.
   [[nodiscard]] bool run(const CudnnConvolution& convolution, const ConvolutionAddresses& at);
 
  private:
-  /// The library's functions that are called here.
+  /// The library's entry points.
   struct Functions {
     decltype(&cudnnCreateTensorDescriptor) tensor_create = nullptr;
     decltype(&cudnnDestroyTensorDescriptor) tensor_destroy = nullptr;
@@ -93,7 +93,7 @@ class CudnnConvolutionPlans {
     decltype(&cudnnConvolutionBackwardData) input = nullptr;
     decltype(&cudnnConvolutionBackwardFilter) weight = nullptr;
   };
-  /// A descriptor of the library's with the function that destroys it.
+  /// An owning handle of a library descriptor.
   template <typename Handle>
   using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, cudnnStatus_t (*)(Handle)>;
   struct Prepared {
@@ -113,7 +113,7 @@ class CudnnConvolutionPlans {
 
   const CudnnLibrary& cudnn_;
   Functions functions_;
-  /// Nothing for what the library does not take.
+  /// Empty where the library does not support the key.
   std::map<CudnnConvolution, std::optional<Prepared>> prepared_;
 };
 

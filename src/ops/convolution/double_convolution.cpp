@@ -19,7 +19,7 @@ struct Channels {
   std::int64_t out;
 };
 
-/// w[o, i, tap] as packed[group, tap, i, o within the group], a tap being a place in the window.
+/// w[o, i, tap] as packed[group, tap, i, o within the group].
 std::vector<double> packed(const ConvolutionShape& shape, const double* w) {
   const Channels channels(shape);
   const std::int64_t taps = shape.height.window * shape.width.window;
@@ -37,7 +37,8 @@ std::vector<double> packed(const ConvolutionShape& shape, const double* w) {
   return result;
 }
 
-/// Calls function(tap, offset of the input pixel) for what the window of an output pixel sees.
+/// Calls function(tap, offset of the input pixel) for the taps of an output pixel's window within
+/// the image.
 template <typename Function>
 void for_each_tap(const ConvolutionShape& shape, std::int64_t row, std::int64_t column,
                   const Function& function) {

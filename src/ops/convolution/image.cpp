@@ -14,7 +14,7 @@
 namespace strata::ops {
 namespace {
 
-/// Rows and columns that are swapped at a time, so that both sides stay in the cache.
+/// Rows and columns of a transposed tile; both sides stay in the cache.
 constexpr std::int64_t kBlock = 32;
 
 constexpr std::int64_t kRowGrain = 4096;
@@ -129,7 +129,7 @@ void remove_border(Context& context, const BorderShape& shape, const ConstTensor
 void widen_rows(Context& context, const ConstTensorView& x, const TensorView& y) {
   const auto [rows, narrow] = rows_of(x.shape());
   const std::int64_t wide = rows_of(y.shape()).columns;
-  require(wide >= narrow, "rows of {} do not go into rows of {}", narrow, wide);
+  require(wide >= narrow, "rows of {} cannot be widened to {}", narrow, wide);
   require_like(y, x.dtype(), Shape{rows, wide}, "widen_rows' y");
   if (run_on_gpu<cuda::widen_rows>(context, x, y)) {
     return;
@@ -147,7 +147,7 @@ void widen_rows(Context& context, const ConstTensorView& x, const TensorView& y)
 void narrow_rows(Context& context, const ConstTensorView& y, const TensorView& x) {
   const auto [rows, wide] = rows_of(y.shape());
   const std::int64_t narrow = rows_of(x.shape()).columns;
-  require(wide >= narrow, "rows of {} do not come from rows of {}", narrow, wide);
+  require(wide >= narrow, "rows of {} cannot be narrowed from {}", narrow, wide);
   require_like(x, y.dtype(), Shape{rows, narrow}, "narrow_rows' x");
   if (run_on_gpu<cuda::narrow_rows>(context, y, x)) {
     return;

@@ -4,7 +4,7 @@
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
 
-// Elements are moved, whatever they are: an integer of their size stands for them.
+// These kernels only move elements, so an unsigned integer of equal size stands for every dtype.
 namespace strata::ops::cuda {
 namespace {
 
@@ -22,12 +22,12 @@ void with_raw_type(DType dtype, const Function& function) {
   }
 }
 
-/// Rows and columns of the tile that a block of kThreads threads turns.
+/// Rows and columns of the tile that a block of kThreads threads transposes.
 constexpr int kTile = 32;
 constexpr int kTileThreads = kThreads / kTile;
 
-/// Reads and writes go along rows; the tile is turned in shared memory, whose rows are one element
-/// longer so that a column's elements lie in different banks.
+/// Coalesced reads and writes; the tile is transposed in shared memory, padded by one element a row
+/// against bank conflicts.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     swap_kernel(std::int64_t rows, std::int64_t columns, std::int64_t down, std::int64_t across,
@@ -73,7 +73,7 @@ struct Frame {
   std::int64_t outer_row;
 };
 
-/// A thread an element of y, the outer images.
+/// One thread for each element of y, the padded images.
 template <typename T>
 __global__ void add_border_kernel(std::int64_t count, Frame frame, const T* x, T* y) {
   const std::int64_t i = thread_number();
@@ -87,7 +87,7 @@ __global__ void add_border_kernel(std::int64_t count, Frame frame, const T* x, T
   y[i] = inside ? x[(image * frame.height + row) * frame.row + column] : T{0};
 }
 
-/// A thread an element of x, the inner images.
+/// One thread for each element of x, the images without border.
 template <typename T>
 __global__ void remove_border_kernel(std::int64_t count, Frame frame, const T* y, T* x) {
   const std::int64_t i = thread_number();
@@ -100,7 +100,7 @@ __global__ void remove_border_kernel(std::int64_t count, Frame frame, const T* y
   x[i] = y[(image * frame.outer_height + row) * frame.outer_row + column];
 }
 
-/// A thread an element of `to`, whose rows may be longer or shorter.
+/// One thread for each element of `to`, whose rows may be longer or shorter.
 template <typename T>
 __global__ void fit_rows_kernel(std::int64_t count, std::int64_t from_columns,
                                 std::int64_t to_columns, const T* from, T* to) {

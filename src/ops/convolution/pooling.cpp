@@ -11,17 +11,17 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 #include "windows.hpp"
 
 namespace strata::ops {
 namespace {
 
-/// Channels whose results are held at once while a window's elements pass by.
+/// Channels whose results stay in registers over a window's taps.
 constexpr std::int64_t kChannels = 128;
 
-/// An integer as wide as T, so that places and values fill as many vectors.
+/// An integer as wide as T, so that indices and values use equal SIMD vectors.
 template <typename T>
 using Place = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
 
@@ -37,15 +37,15 @@ void require_shape(const PoolingShape& shape) {
   }
 }
 
-/// The windows along one axis that see an element, and where in them it stands.
-struct Sight {
+/// A window along one axis that covers an element, and the element's index in it.
+struct CoveringWindow {
   std::int64_t out = 0;
   std::int64_t place = 0;
 };
 
-/// For every element of an axis, in the order of the windows.
-std::vector<std::vector<Sight>> sights(const WindowAxis& axis) {
-  std::vector<std::vector<Sight>> result(static_cast<std::size_t>(axis.in));
+/// The covering windows of every element of an axis, in order.
+std::vector<std::vector<CoveringWindow>> covering_windows(const WindowAxis& axis) {
+  std::vector<std::vector<CoveringWindow>> result(static_cast<std::size_t>(axis.in));
   for (std::int64_t out = 0; out < axis.out; ++out) {
     const WindowPart part = window_part(axis, out);
     for (std::int64_t place = part.begin; place < part.end; ++place) {
@@ -72,7 +72,7 @@ void for_each_run(Context& context, std::int64_t rows, std::int64_t columns, std
                });
 }
 
-/// What the windows along one axis see.
+/// The in-image part of every window along one axis.
 std::vector<WindowPart> parts_of(const WindowAxis& axis) {
   std::vector<WindowPart> parts;
   for (std::int64_t out = 0; out < axis.out; ++out) {
@@ -81,7 +81,7 @@ std::vector<WindowPart> parts_of(const WindowAxis& axis) {
   return parts;
 }
 
-/// The parts of images that windows see.
+/// The in-image parts of all windows.
 class Windows {
  public:
   explicit Windows(const PoolingShape& shape)
@@ -136,49 +136,50 @@ void take_larger(const T* x, std::int64_t place, std::int64_t count, Largest<C>&
   for (std::int64_t c = 0; c < count; ++c) {
     const C value = static_cast<C>(x[c]);
     const C before = values[c];
-    // A NaN is larger than any number, and the first NaN stays.
+    // NaNs propagate: the first NaN is the maximum.
     const bool larger = !(value <= before) & (before == before);
     values[c] = larger ? value : before;
     places[c] = larger ? here : places[c];
   }
 }
 
-/// dx[pixel] = the sum, in the order of the windows that see it, of what term_of(offset in dy,
-/// place along both axes) gives for each channel behind that offset.
+/// dx[pixel] = the sum over its covering windows, in order, of term_of(offset in dy, windows along
+/// both axes), which gives the term of each channel from that offset on.
 template <typename T, typename Function>
 void sum_over_windows(Context& context, const PoolingShape& shape, T* dx, const Function& term_of) {
   using C = Compute<T>;
-  const auto down = sights(shape.height);
-  const auto across = sights(shape.width);
-  for_each_run(
-      context, shape.images * shape.height.in, shape.width.in, shape.channels,
-      [&](std::int64_t row, std::int64_t column, std::int64_t c, std::int64_t count) {
-        const std::int64_t image = row / shape.height.in;
-        const std::vector<Sight>& ys = down[static_cast<std::size_t>(row % shape.height.in)];
-        const std::vector<Sight>& xs = across[static_cast<std::size_t>(column)];
-        T* const to = dx + (row * shape.width.in + column) * shape.channels + c;
-        const auto term = [&](const Sight& y, const Sight& x) {
-          const std::int64_t pixel = (image * shape.height.out + y.out) * shape.width.out + x.out;
-          return term_of(pixel * shape.channels + c, y, x);
-        };
-        if (ys.size() == 1 && xs.size() == 1) {
-          store_terms(to, 0, count, term(ys[0], xs[0]));
-          return;
-        }
-        std::array<C, kChannels> run;
-        C* const sums = run.data();
-        std::fill_n(sums, count, C{0});
-        for (const Sight& y : ys) {
-          for (const Sight& x : xs) {
-            const auto added = term(y, x);
+  const auto down = covering_windows(shape.height);
+  const auto across = covering_windows(shape.width);
+  for_each_run(context, shape.images * shape.height.in, shape.width.in, shape.channels,
+               [&](std::int64_t row, std::int64_t column, std::int64_t c, std::int64_t count) {
+                 const std::int64_t image = row / shape.height.in;
+                 const std::vector<CoveringWindow>& ys =
+                     down[static_cast<std::size_t>(row % shape.height.in)];
+                 const std::vector<CoveringWindow>& xs = across[static_cast<std::size_t>(column)];
+                 T* const to = dx + (row * shape.width.in + column) * shape.channels + c;
+                 const auto term = [&](const CoveringWindow& y, const CoveringWindow& x) {
+                   const std::int64_t pixel =
+                       (image * shape.height.out + y.out) * shape.width.out + x.out;
+                   return term_of(pixel * shape.channels + c, y, x);
+                 };
+                 if (ys.size() == 1 && xs.size() == 1) {
+                   store_terms(to, 0, count, term(ys[0], xs[0]));
+                   return;
+                 }
+                 std::array<C, kChannels> run;
+                 C* const sums = run.data();
+                 std::fill_n(sums, count, C{0});
+                 for (const CoveringWindow& y : ys) {
+                   for (const CoveringWindow& x : xs) {
+                     const auto added = term(y, x);
 #pragma omp simd
-            for (std::int64_t i = 0; i < count; ++i) {
-              sums[i] += added(i);
-            }
-          }
-        }
-        store_terms(to, 0, count, [=](std::int64_t i) { return sums[i]; });
-      });
+                     for (std::int64_t i = 0; i < count; ++i) {
+                       sums[i] += added(i);
+                     }
+                   }
+                 }
+                 store_terms(to, 0, count, [=](std::int64_t i) { return sums[i]; });
+               });
 }
 
 }  // namespace
@@ -240,16 +241,17 @@ void max_pool_backward(Context& context, const PoolingShape& shape, const ConstT
     using C = Compute<T>;
     const T* const from = dy.host<T>().data();
     const std::uint8_t* const places = at.host<std::uint8_t>().data();
-    sum_over_windows(
-        context, shape, dx.host<T>().data(), [&](std::int64_t out, const Sight& y, const Sight& x) {
-          const auto here = static_cast<Place<C>>(y.place * shape.width.window + x.place);
-          const T* const in = from + out;
-          const std::uint8_t* const place = places + out;
-          return [=](std::int64_t i) {
-            const C value = static_cast<C>(in[i]);
-            return static_cast<Place<C>>(place[i]) == here ? value : C{0};
-          };
-        });
+    sum_over_windows(context, shape, dx.host<T>().data(),
+                     [&](std::int64_t out, const CoveringWindow& y, const CoveringWindow& x) {
+                       const auto here =
+                           static_cast<Place<C>>(y.place * shape.width.window + x.place);
+                       const T* const in = from + out;
+                       const std::uint8_t* const place = places + out;
+                       return [=](std::int64_t i) {
+                         const C value = static_cast<C>(in[i]);
+                         return static_cast<Place<C>>(place[i]) == here ? value : C{0};
+                       };
+                     });
   });
 }
 
@@ -300,7 +302,7 @@ void average_pool_backward(Context& context, const PoolingShape& shape, const Co
     const T* const from = dy.host<T>().data();
     const Windows windows(shape);
     sum_over_windows(context, shape, dx.host<T>().data(),
-                     [&](std::int64_t out, const Sight& y, const Sight& x) {
+                     [&](std::int64_t out, const CoveringWindow& y, const CoveringWindow& x) {
                        const auto elements = static_cast<C>(windows.count(y.out, x.out));
                        const T* const in = from + out;
                        return [=](std::int64_t i) { return static_cast<C>(in[i]) / elements; };

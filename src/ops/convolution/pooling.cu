@@ -7,7 +7,7 @@
 namespace strata::ops::cuda {
 namespace {
 
-/// An element of images that lie channels last.
+/// An element of channels-last images.
 struct Element {
   std::int64_t image;
   std::int64_t row;
@@ -21,14 +21,14 @@ __device__ Element element_of(std::int64_t i, std::int64_t height, std::int64_t 
           i % channels};
 }
 
-/// Calls function(place in the window, index in x) for what an element of y sees, in order.
+/// Calls function(tap, index in x) for the taps of y's element, in order.
 template <typename Function>
 __device__ void for_each_seen(const PoolingShape& shape, const Element& out,
                               const Function& function) {
   for (std::int64_t i = 0; i < shape.height.window; ++i) {
-    const std::int64_t row = seen_by(shape.height, out.row, i);
+    const std::int64_t row = visible_keys(shape.height, out.row, i);
     for (std::int64_t j = 0; j < shape.width.window; ++j) {
-      const std::int64_t column = seen_by(shape.width, out.column, j);
+      const std::int64_t column = visible_keys(shape.width, out.column, j);
       if (is_within(shape.height, row) && is_within(shape.width, column)) {
         function(i * shape.width.window + j,
                  ((out.image * shape.height.in + row) * shape.width.in + column) * shape.channels +
@@ -52,14 +52,14 @@ __global__ void max_forward_kernel(std::int64_t count, PoolingShape shape, const
   for_each_seen(shape, element_of(i, shape.height.out, shape.width.out, shape.channels),
                 [&](std::int64_t place, std::int64_t from) {
                   const C value = value_of(x[from]);
-                  // A NaN is larger than any number, and the first NaN stays.
+                  // NaNs propagate: the first NaN is the maximum.
                   if (!begun || (!(value <= largest) && largest == largest)) {
                     largest = value;
                     found = place;
                   }
                   begun = true;
                 });
-  y[i] = stored<T>(largest);
+  y[i] = to_storage<T>(largest);
   at[i] = static_cast<std::uint8_t>(found);
 }
 
@@ -77,7 +77,7 @@ __global__ void average_forward_kernel(std::int64_t count, PoolingShape shape, c
                   sum += value_of(x[from]);
                   ++elements;
                 });
-  y[i] = stored<T>(sum / static_cast<C>(elements));
+  y[i] = to_storage<T>(sum / static_cast<C>(elements));
 }
 
 /// dy where the element was the window's largest.
@@ -104,8 +104,7 @@ struct AverageTerm {
   }
 };
 
-/// dx = the terms of the windows that see an element, in the order of the windows: down, then
-/// across.
+/// dx = the sum over an element's covering windows, in order: down, then across.
 template <typename T, typename Term>
 __global__ void backward_kernel(std::int64_t count, PoolingShape shape, Term term, T* dx) {
   using C = Compute<T>;
@@ -115,7 +114,7 @@ __global__ void backward_kernel(std::int64_t count, PoolingShape shape, Term ter
   }
   const Element in = element_of(index, shape.height.in, shape.width.in, shape.channels);
   C sum{0};
-  // A later place in a window is an earlier window.
+  // A later tap belongs to an earlier window.
   for (std::int64_t i = shape.height.window - 1; i >= 0; --i) {
     const std::int64_t row = window_at(shape.height, in.row, i);
     for (std::int64_t j = shape.width.window - 1; row >= 0 && j >= 0; --j) {
@@ -128,7 +127,7 @@ __global__ void backward_kernel(std::int64_t count, PoolingShape shape, Term ter
       }
     }
   }
-  dx[index] = stored<T>(sum);
+  dx[index] = to_storage<T>(sum);
 }
 
 template <typename T, typename Term>

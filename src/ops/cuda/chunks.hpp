@@ -7,24 +7,23 @@
 
 #include "cuda/kernel.hpp"
 
-// Elements that are read and written 16 bytes at a time, where their address lets one. Included by
-// .cu files alone.
+// Vectorised access: 16 bytes at a time where the address is aligned. Included by .cu files alone.
 namespace strata::ops::cuda {
 
-/// Elements that are read and written at once.
+/// A vector of elements for one memory access.
 template <typename T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Chunk {
   T at[kWidth];
 };
 
-/// What one access of a thread takes at most.
+/// Bytes of a thread's widest access.
 inline constexpr int kChunkBytes = 16;
 template <typename T>
 inline constexpr int kWide = kChunkBytes / static_cast<int>(sizeof(T));
 template <typename T>
 using Wide = Chunk<T, kWide<T>>;
 
-/// kWidth elements at once, from where as many begin.
+/// Loads kWidth elements from an aligned address.
 template <int kWidth, typename T>
 __device__ Chunk<T, kWidth> elements_at(const T* at) {
   return *reinterpret_cast<const Chunk<T, kWidth>*>(at);
@@ -34,14 +33,14 @@ __device__ void store_elements(T* at, const Chunk<T, kWidth>& elements) {
   *reinterpret_cast<Chunk<T, kWidth>*>(at) = elements;
 }
 
-/// Whether chunks of kWidth elements begin at `at`; at null they do.
+/// Whether `at` is aligned to kWidth elements; null is.
 template <int kWidth, typename T>
 bool begins_chunk(const T* at) {
   return reinterpret_cast<std::uintptr_t>(at) % (sizeof(T) * kWidth) == 0;
 }
 
-/// function(width), a constant: how many elements of a row of `columns` a thread takes at once from
-/// operands that begin at `at`, 16 bytes of the widest or one.
+/// Calls function(width) with a constant, the elements of a thread's access: 16 bytes of the widest
+/// operand if all rows are aligned, else one element.
 template <typename Function, typename... T>
 void with_width(std::int64_t columns, const Function& function, const T*... at) {
   constexpr int kWidth = kChunkBytes / static_cast<int>(std::max({sizeof(T)...}));
@@ -52,17 +51,17 @@ void with_width(std::int64_t columns, const Function& function, const T*... at) 
   }
 }
 
-/// The longest row of kernels that count its elements in 32 bits, which leaves registers to the
-/// arithmetic; a thread may step past its end.
+/// The longest row of kernels with 32-bit indices, which need fewer registers; a thread may step
+/// past the end.
 inline constexpr std::int64_t kLongestRow = std::int64_t{1} << 30;
 
-/// How many elements `at` lies behind a multiple of 16 bytes.
+/// Elements between the previous multiple of 16 bytes and `at`.
 template <typename T>
 __device__ int elements_past(const T* at) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(at) % kChunkBytes / sizeof(T));
 }
 
-/// Elements [first, first + kWide) of a row; places behind its end hold `behind`.
+/// Loads elements [first, first + kWide) of a row; elements past its end are `behind`.
 template <typename T>
 __device__ Wide<T> chunk_at(const T* row, int columns, int first, T behind) {
   if (first + kWide<T> <= columns && elements_past(row + first) == 0) {
@@ -76,9 +75,8 @@ __device__ Wide<T> chunk_at(const T* row, int columns, int first, T behind) {
   return chunk;
 }
 
-/// The same for rows that begin anywhere, as those of 50257 elements do: within the row, the two
-/// chunks of memory that hold the elements are read, one of them for the second time and so from
-/// the cache, and are put together.
+/// The same for unaligned rows, as those of 50257 elements: loads the two aligned chunks that
+/// contain the elements (one of them is in the cache) and shifts them together.
 template <typename T>
 __device__ Wide<T> joined_chunk_at(const T* row, int columns, int first, T behind) {
   const int past = elements_past(row + first);
@@ -90,7 +88,7 @@ __device__ Wide<T> joined_chunk_at(const T* row, int columns, int first, T behin
   constexpr int kWords = kChunkBytes / static_cast<int>(sizeof(std::uint32_t));
   std::uint32_t words[2 * kWords];
   std::memcpy(words, pair, sizeof(words));
-  // Constant places, so that the words stay in registers.
+  // Constant indices keep the words in registers.
   const unsigned bytes = static_cast<unsigned>(past) * sizeof(T);
   if ((bytes & 8U) != 0) {
 #pragma unroll
@@ -114,7 +112,7 @@ __device__ Wide<T> joined_chunk_at(const T* row, int columns, int first, T behin
   return chunk;
 }
 
-/// Elements [first, first + kWide) of a row, as many as it has.
+/// Stores elements [first, first + kWide) of a row up to its end.
 template <typename T>
 __device__ void store_chunk(T* row, int columns, int first, const Wide<T>& chunk) {
   if (first + kWide<T> <= columns && elements_past(row + first) == 0) {

@@ -7,9 +7,8 @@
 
 #include "cuda/kernel.hpp"
 
-// Sums over rows. Blocks of rows, whose length is fixed, are summed row after row, and their sums
-// are then added in order in double. The order of a column's sum follows from the number of rows
-// alone.
+// Sums over rows: sums fixed blocks of rows in order, then adds the block sums in order, in double.
+// The order of a column's sum depends only on the number of rows.
 namespace strata::ops::cuda {
 
 /// Rows that one thread adds.

@@ -5,16 +5,16 @@
 #include "checks.hpp"
 #include "cuda/kernel.hpp"
 
-// Kernels in which a thread has one column and a piece of the rows, so that what belongs to the
-// column is found once a piece. The pieces, and so the order of every sum, follow from the number
-// of rows alone. Included by .cu files alone.
+// Kernels in which a thread has one column and a piece of the rows, so that it loads the column's
+// parameters once. The pieces, and so the order of every sum, depend only on the number of rows.
+// Included by .cu files alone.
 namespace strata::ops::cuda {
 
-/// Rows that are added in C one after the other, and that a thread normalises.
+/// Rows that are added in C in order, and that a thread normalises.
 inline constexpr int kRunRows = 16;
-/// Rows whose sums are one part: runs, added in double.
+/// Rows of one partial sum: runs, added in double.
 inline constexpr int kPartRows = 4 * kRunRows;
-/// Pieces of rows in a block of threads, each a warp's for as many columns.
+/// Pieces of rows in a block: one for each warp.
 inline constexpr int kPieces = kThreads / kWarp;
 
 /// A thread's column and its piece of `kRows` rows.
@@ -29,10 +29,10 @@ struct Piece {
   std::int64_t number;
   std::int64_t column;
   std::int64_t first;
-  std::int64_t end;  ///< not above `first` where the rows end before the piece
+  std::int64_t end;  ///< at most `first` for a piece past the last row
 };
 
-/// How many pieces of `held` hold `all`.
+/// all / held, rounded up.
 constexpr std::int64_t count_of(std::int64_t all, std::int64_t held) {
   return (all + held - 1) / held;
 }
@@ -47,7 +47,7 @@ void launch_pieces(Context& context, const char* name, const Rows& shape,
          arguments...);
 }
 
-/// What the rows of a part come to in each column.
+/// Two sums over a part's rows.
 template <typename T>
 struct Sums {
   T first;

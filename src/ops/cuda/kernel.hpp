@@ -13,11 +13,11 @@
 
 #include "cuda/launch_context.hpp"
 
-// What every kernel of the room is written and launched with. Included by .cu files alone. They are
-// compiled so that products and sums are contracted only where fused() says so.
+// Common to all kernels: launches, types and arithmetic. Included by .cu files alone, which are
+// compiled without contraction: only fused() is an FMA.
 namespace strata {
 
-/// Device code keeps bfloat16 in CUDA's type, whose bits are BFloat16's.
+/// Device code uses CUDA's bfloat16 type, which has BFloat16's bits.
 template <>
 struct DTypeOf<__nv_bfloat16> : std::integral_constant<DType, DType::kBfloat16> {};
 template <>
@@ -29,12 +29,12 @@ struct ComputeOf<__nv_bfloat16> {
 
 namespace strata::ops::cuda {
 
-/// Threads of a block where nothing else is said.
+/// Default threads of a block.
 inline constexpr int kThreads = 256;
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kWholeWarp = 0xFFFFFFFFU;
 
-/// As with_stored(), with the types of device code.
+/// As with_stored(), with device types.
 template <typename Function>
 void with_device_type(DType dtype, const Function& function) {
   switch (dtype) {
@@ -49,7 +49,7 @@ void with_device_type(DType dtype, const Function& function) {
   }
 }
 
-/// The elements' address, or null where there is no tensor.
+/// The address of the elements, or null for an empty view.
 template <typename T, typename View>
 auto device_or_null(const View& view) {
   return view.empty() ? nullptr : view.template device<T>();
@@ -57,29 +57,28 @@ auto device_or_null(const View& view) {
 
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) {
-    // Else the next launch would be taken for the one that failed.
+    // Clears the sticky error, which the next launch would report.
     static_cast<void>(cudaGetLastError());
     device::cuda_failed(what, cudaGetErrorString(status));
   }
 }
 
-/// The context's stream, on whose GPU the calls of this thread work from here on.
+/// The context's stream. Makes its GPU the calling thread's current device.
 inline cudaStream_t stream_of(Context& context) {
   const Queue queue = queue_of(context);
   check(cudaSetDevice(queue.device), "choosing the device");
   return static_cast<cudaStream_t>(queue.stream);
 }
 
-/// How many blocks of how many threads run a kernel, with how much shared memory whose size is
-/// known at launch only.
+/// Launch configuration: blocks, threads of a block and dynamic shared memory.
 struct Grid {
   std::int64_t blocks = 0;
   int threads = kThreads;
   std::int64_t shared_bytes = 0;
 };
 
-/// Puts a kernel on the context's stream; `name` tells in an error what it was. Nothing happens for
-/// no blocks.
+/// Launches a kernel on the context's stream; `name` identifies it in errors. Does nothing for 0
+/// blocks.
 template <typename... Parameters, typename... Arguments>
 void launch(Context& context, const char* name, const Grid& grid, void (*kernel)(Parameters...),
             const Arguments&... arguments) {
@@ -112,7 +111,7 @@ __device__ inline std::int64_t thread_number() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
 
-/// Scratch of the context for `count` elements. Void after the next call.
+/// Scratch of the context for `count` elements. The next call invalidates it.
 template <typename T>
 T* scratch_of(Context& context, std::int64_t count) {
   stream_of(context);
@@ -120,7 +119,7 @@ T* scratch_of(Context& context, std::int64_t count) {
       scratch_bytes_of(context, count * static_cast<std::int64_t>(sizeof(T))));
 }
 
-/// An element in the type that it is computed in.
+/// Converts a stored element to its compute type.
 __device__ inline float value_of(float x) {
   return x;
 }
@@ -131,9 +130,9 @@ __device__ inline float value_of(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
 
-/// A number as it is stored as T: rounded to nearest, ties to even.
+/// Converts a computed value to the stored type T: rounds to nearest, ties to even.
 template <typename T>
-__device__ inline T stored(Compute<T> value) {
+__device__ inline T to_storage(Compute<T> value) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     return __float2bfloat16_rn(value);
   } else {
@@ -156,7 +155,7 @@ __device__ inline double exponential(double x) {
   return exp(x);
 }
 
-/// The larger number; a NaN is passed over where the other is none.
+/// The maximum; ignores a NaN if the other is a number.
 __device__ inline float larger(float a, float b) {
   return fmaxf(a, b);
 }

@@ -6,9 +6,9 @@
 #include "cuda/chunks.hpp"
 #include "cuda/kernel.hpp"
 
-// Elementwise kernels. Every thread loads a chunk of each operand, 16 bytes of the widest, does its
-// elements one by one, and stores what was written; the last elements, and operands that do not
-// begin at such a chunk, go one element a thread. An element has the same bits either way.
+// Elementwise kernels. A thread loads a chunk of each operand, 16 bytes of the widest type,
+// computes its elements one by one and stores the outputs. Tail elements and unaligned operands
+// take one element for each thread, with the same bits.
 namespace strata::ops::cuda {
 
 template <typename T>
@@ -77,8 +77,8 @@ __global__ void map_kernel(std::int64_t count, Function function, Operands... op
   }
 }
 
-/// function(element of each operand...) for all of `count` elements; an Out element comes with
-/// anything in it. An Out or InOut operand may be the memory of an In operand of the same type.
+/// function(element of each operand...) for all of `count` elements; an Out element is
+/// uninitialised. An Out or InOut operand may be the memory of an In operand of the same type.
 template <typename Function, typename... Operands>
 void map(Context& context, const char* name, std::int64_t count, const Function& function,
          const Operands&... operands) {

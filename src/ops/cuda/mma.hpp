@@ -5,18 +5,18 @@
 
 #include <cuda_bf16.h>
 
-// Tensor cores' products of small matrices, and what brings operands to them, for compute
-// capability 8.0 and later. All 32 lanes of a warp call these together. A lane holds its part of a
-// matrix in registers, two neighbours of a row (of a column, in a right factor) in each, the first
-// in the lower half. With g = lane / 4 and t = lane % 4:
+// Tensor core instructions (mma.sync m16n8k16, ldmatrix, cp.async) for compute capability 8.0 and
+// later. All 32 lanes of a warp call these together. A lane holds its fragment of a matrix in
+// registers, each with two neighbours of a row (of a column, in a right factor), the first in the
+// lower half. With g = lane / 4 and t = lane % 4:
 //
 //   left factor, 16 x 16   pairs[i]: row g + 8 (i % 2), columns 2 t + 8 (i / 2) and the next
 //   right factor, 16 x 8   pairs[i]: column g, rows 2 t + 8 i and the next
 //   sums, 16 x 8           sums[i]:  row g + 8 (i / 2), column 2 t + i % 2
 //
-// So two sums side by side, rounded, are a left factor. Source: PTX ISA, "Matrix fragments for
-// mma.m16n8k16 with floating point type", "ldmatrix", "cp.async". Included by .cu files alone;
-// where nvcc compiles them the functions are PTX, else they are defined elsewhere.
+// Two adjacent accumulators, rounded, are therefore a left factor. Source: PTX ISA, "Matrix
+// fragments for mma.m16n8k16 with floating point type", "ldmatrix", "cp.async". Included by .cu
+// files alone; where nvcc compiles them the functions are PTX, else they are defined elsewhere.
 namespace strata::ops::cuda {
 
 struct LeftMatrix {
@@ -32,19 +32,19 @@ struct SumMatrix {
 /// sums += left * right.
 __device__ void multiply_add(const LeftMatrix& left, const RightMatrix& right, SumMatrix& sums);
 
-/// Four 8 x 8 matrices from shared memory: lane 8 i + r names row r of matrix i, 16 bytes at a
-/// multiple of 16. pairs[i] becomes elements 2 t and 2 t + 1 of row g of matrix i.
+/// Loads four 8 x 8 matrices from shared memory: lane 8 i + r gives the address of row r of matrix
+/// i, 16 aligned bytes. pairs[i] becomes elements 2 t and 2 t + 1 of row g of matrix i.
 __device__ void load_matrices(const __nv_bfloat16* row, std::uint32_t (&pairs)[4]);
 
-/// The same of the matrices turned: elements g of rows 2 t and 2 t + 1.
+/// The same, transposed: elements g of rows 2 t and 2 t + 1.
 __device__ void load_transposed_matrices(const __nv_bfloat16* row, std::uint32_t (&pairs)[4]);
 
-/// Begins a copy of 4 or 16 bytes to shared memory, zeros where the source does not `exist`. Both
+/// Starts an asynchronous copy of 4 or 16 bytes to shared memory, zeros unless `exists`. Both
 /// addresses are multiples of kBytes.
 template <int kBytes>
 __device__ void copy_async(void* shared, const void* source, bool exists);
 
-/// This thread's copies have arrived. Others see them after a barrier.
+/// Waits for this thread's copies; other threads see them after a barrier.
 __device__ void wait_for_copies();
 
 #ifdef __CUDACC__
@@ -58,7 +58,7 @@ __device__ inline void multiply_add(const LeftMatrix& left, const RightMatrix& r
         "r"(right.pairs[0]), "r"(right.pairs[1]));
 }
 
-/// An address as PTX takes it for shared memory.
+/// A shared memory address for PTX.
 __device__ inline std::uint32_t shared_address(const void* shared) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
 }
@@ -101,7 +101,7 @@ __device__ inline void wait_for_copies() {
 
 #endif
 
-/// Two numbers side by side, each rounded to nearest, ties to even.
+/// Packs two numbers, each rounded to nearest, ties to even.
 __device__ inline std::uint32_t rounded_pair(float first, float second) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
   std::uint32_t bits = 0;
@@ -109,7 +109,7 @@ __device__ inline std::uint32_t rounded_pair(float first, float second) {
   return bits;
 }
 
-/// Sums of columns 0 to 7 and of 8 to 15, rounded.
+/// The left factor of two accumulators, columns 0 to 7 and 8 to 15, rounded.
 __device__ inline LeftMatrix rounded_left(const SumMatrix& first, const SumMatrix& second) {
   return {{rounded_pair(first.sums[0], first.sums[1]), rounded_pair(first.sums[2], first.sums[3]),
            rounded_pair(second.sums[0], second.sums[1]),

@@ -17,21 +17,21 @@
 namespace strata::ops {
 
 namespace cuda {
-/// cuBLASLt and the products that it was asked for; known where products are made.
+/// cuBLASLt and its cached products; defined in matmul.
 class CublasLtProducts;
-/// cuDNN; known where it is used.
+/// cuDNN; defined in cudnn.
 class CudnnLibrary;
-/// The convolutions that cuDNN was asked for; known where convolutions are made.
+/// cuDNN's cached convolution plans; defined in convolution.
 class CudnnConvolutionPlans;
-/// The attention that cuDNN was asked for; known where attention is made.
+/// cuDNN's cached attention plans; defined in attention.
 class CudnnAttentionPlans;
 }  // namespace cuda
 
-/// The GPU side of a Context: memory that operations work in, and libraries. Operations are done in
-/// the order of one stream, so they share the memory.
+/// The GPU side of a Context: scratch memory and libraries. Operations run in the order of one
+/// stream, so they share the scratch.
 class CudaResources {
  public:
-  /// Memory that cuBLASLt's kernels may work in. Fixed, for the choice of a kernel follows from it.
+  /// cuBLASLt's workspace. Fixed, because the choice of a kernel depends on it.
   static constexpr std::int64_t kWorkspaceBytes = Context::kCudaBytes;
 
   CudaResources(const device::Device& device, const CudaOptions& options)
@@ -40,11 +40,10 @@ class CudaResources {
         workspace_(device, kWorkspaceBytes),
         origin_(device, sizeof(std::int64_t)) {}
 
-  /// Device memory for one operation, which holds anything at first. What an earlier call gave is
-  /// void.
+  /// Uninitialised device memory for one operation. Invalidates the result of earlier calls.
   [[nodiscard]] std::byte* scratch(std::int64_t bytes) {
     if (bytes > scratch_.bytes()) {
-      // The old memory is given back when the GPU has done what uses it.
+      // Frees the old memory after the GPU has finished the work that uses it.
       scratch_ = device::Buffer();
       scratch_ = device::Buffer(device_, bytes);
       ++scratch_number_;
@@ -52,17 +51,18 @@ class CudaResources {
     return scratch_.raw();
   }
   [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_.bytes(); }
-  /// Another one for every scratch memory.
+  /// A new number for every scratch memory.
   [[nodiscard]] std::int64_t scratch_number() const { return scratch_number_; }
-  /// The sample from which on dropout counts, and where its kernel reads it (set_sample_origin).
+  /// Sample number that dropout counts from, and its copy that the kernel reads
+  /// (set_sample_origin).
   [[nodiscard]] std::int64_t sample_origin() const { return sample_origin_; }
   [[nodiscard]] std::int64_t* origin() const {
     return reinterpret_cast<std::int64_t*>(origin_.raw());
   }
-  /// What the host goes by; writing the GPU's is src/ops/dropout.cu's.
+  /// The host's copy; dropout.cu writes the GPU's.
   void set_origin(std::int64_t sample) { sample_origin_ = sample; }
-  /// The additions in device memory, where they stay: an operation is given the same ones again and
-  /// again, and to copy them behind other work may wait for it.
+  /// The steps in device memory, cached: operations repeat the same steps, and a new copy might
+  /// wait for other work.
   [[nodiscard]] const ReductionStep* additions(std::span<const ReductionStep> steps) {
     const auto bytes = std::as_bytes(steps);
     for (const auto& [known, memory] : additions_) {
@@ -78,14 +78,14 @@ class CudaResources {
     return reinterpret_cast<const ReductionStep*>(additions_.back().second.raw());
   }
   [[nodiscard]] std::byte* workspace() const { return workspace_.raw(); }
-  /// Made when it is first used. Known to src/ops/matmul.cu.
+  /// Created at first use by matmul.cu.
   [[nodiscard]] auto& cublaslt_products() { return product_library_; }
   [[nodiscard]] const CudaOptions& options() const { return options_; }
-  /// Made when it is first used. Known to src/ops/cuda_cudnn_library.cu.
+  /// Created at first use by cudnn/library.cu.
   [[nodiscard]] auto& cudnn_library() { return cudnn_library_; }
-  /// Made when it is first used. Known to src/ops/cuda_library_convolution.cu.
+  /// Created at first use by cudnn_convolution.cu.
   [[nodiscard]] auto& cudnn_convolution_plans() { return convolution_library_; }
-  /// Made when it is first used. Known to src/ops/cuda_library_attention.cu.
+  /// Created at first use by cudnn_attention.cu.
   [[nodiscard]] auto& cudnn_attention_plans() { return attention_library_; }
 
  private:
@@ -101,7 +101,7 @@ class CudaResources {
       nullptr, [](cuda::CublasLtProducts*) {}};
   std::unique_ptr<cuda::CudnnLibrary, void (*)(cuda::CudnnLibrary*)> cudnn_library_{
       nullptr, [](cuda::CudnnLibrary*) {}};
-  // They use the one above, which outlives them.
+  // Destroyed before the library above, which they use.
   std::unique_ptr<cuda::CudnnConvolutionPlans, void (*)(cuda::CudnnConvolutionPlans*)>
       convolution_library_{nullptr, [](cuda::CudnnConvolutionPlans*) {}};
   std::unique_ptr<cuda::CudnnAttentionPlans, void (*)(cuda::CudnnAttentionPlans*)>

@@ -5,17 +5,17 @@
 #include "cuda/chunks.hpp"
 #include "cuda/kernel.hpp"
 
-// Kernels in which some threads share a row: a warp where rows are short, a block where they are
-// long. Sums are taken in a fixed tree, so that a row's bits follow from its length alone.
+// Kernels in which a warp (short rows) or a block (long rows) shares a row. Sums use a fixed tree,
+// so a row's bits depend only on its length.
 namespace strata::ops::cuda {
 
-/// The longest row that one warp takes.
+/// The longest row for one warp.
 inline constexpr std::int64_t kWarpRow = 1024;
 
-/// The threads of a row, seen by one of them. All of them call the same methods.
+/// The group of threads that shares a row; all threads call the same methods.
 template <int kSize>
 struct RowThreads {
-  int lane = 0;  ///< this thread among them
+  int lane = 0;  ///< this thread's index in the group
 
   /// The sum of all threads' values, the same bits in each.
   __device__ double sum(double value) const {
@@ -30,8 +30,8 @@ struct RowThreads {
   }
 
  private:
-  /// Both threads of an exchange combine the same two values, in turned order, which for what is
-  /// combined here makes no difference.
+  /// Butterfly reduction: both threads of an exchange combine the same two values; the operations
+  /// are commutative.
   template <typename V, typename Combine>
   __device__ V combined(V value, Combine combine) const {
 #pragma unroll
@@ -40,7 +40,7 @@ struct RowThreads {
     }
     if constexpr (kSize > kWarp) {
       __shared__ V of_warp[kSize / kWarp];
-      // The last exchange's values have been read.
+      // All threads have read the previous values.
       __syncthreads();
       if (lane % kWarp == 0) {
         of_warp[lane / kWarp] = value;
@@ -57,75 +57,74 @@ struct RowThreads {
 };
 
 /// Chunks of a row that a thread keeps in registers.
-inline constexpr int kHeldChunks = 4;
-/// The longest row that the registers of a warp keep.
+inline constexpr int kRegisterChunks = 4;
+/// The longest row that fits a warp's registers.
 template <typename T>
-inline constexpr std::int64_t kWarpHolds = std::int64_t{kHeldChunks} * kWarp* kWide<T>;
+inline constexpr std::int64_t kWarpRegisterRow = std::int64_t{kRegisterChunks} * kWarp* kWide<T>;
 
-/// function(number, first) for this thread's chunks of a row, which begin at `first`: every
-/// kSize-th, whatever the row's address. Chunks from number kHeldChunks on have that number.
+/// Calls function(number, first) for this thread's chunks of a row: every kSize-th chunk, starting
+/// at element `first`. `number` is at most kRegisterChunks.
 template <int kSize, typename T, typename Function>
 __device__ void for_each_chunk(const RowThreads<kSize>& threads, int columns,
                                const Function& function) {
   int first = threads.lane * kWide<T>;
 #pragma unroll
-  for (int number = 0; number < kHeldChunks; ++number) {
+  for (int number = 0; number < kRegisterChunks; ++number) {
     if (first < columns) {
       function(number, first);
     }
     first += kSize * kWide<T>;
   }
   for (; first < columns; first += kSize * kWide<T>) {
-    function(kHeldChunks, first);
+    function(kRegisterChunks, first);
   }
 }
 
-/// A row that is read once for several passes over it: a thread's first chunks are kept, others
-/// are read again. Behind the row's end are zeros.
+/// A row for several passes: a thread's first chunks stay in registers, further chunks are loaded
+/// again. Elements past the end are 0.
 template <int kSize, typename T>
-class HeldRow {
+class RegisterRow {
  public:
-  __device__ HeldRow(const RowThreads<kSize>& threads, const T* row, int columns)
+  __device__ RegisterRow(const RowThreads<kSize>& threads, const T* row, int columns)
       : row_(row), columns_(columns) {
 #pragma unroll
-    for (int number = 0; number < kHeldChunks; ++number) {
+    for (int number = 0; number < kRegisterChunks; ++number) {
       const int first = (number * kSize + threads.lane) * kWide<T>;
       if (first < columns) {
-        held_[number] = chunk_at(row, columns, first, stored<T>(Compute<T>{0}));
+        chunks_[number] = chunk_at(row, columns, first, to_storage<T>(Compute<T>{0}));
       }
     }
   }
-  /// What for_each_chunk() gives for `number` has to be a constant.
+  /// `number` must be for_each_chunk()'s, a compile-time constant after unrolling.
   __device__ Wide<T> chunk(int number, int first) const {
-    return number < kHeldChunks ? held_[number]
-                                : chunk_at(row_, columns_, first, stored<T>(Compute<T>{0}));
+    return number < kRegisterChunks ? chunks_[number]
+                                    : chunk_at(row_, columns_, first, to_storage<T>(Compute<T>{0}));
   }
 
  private:
   const T* row_;
   int columns_;
-  Wide<T> held_[kHeldChunks];
+  Wide<T> chunks_[kRegisterChunks];
 };
 
 /// Threads of a block of rows that kSize threads share.
 template <int kSize>
 inline constexpr int kRowBlock = kSize > kThreads ? kSize : kThreads;
 
-/// Asked for one block a multiprocessor, the compiler does not spill registers to have room for
-/// more.
+/// At least one block for each multiprocessor: the compiler need not spill registers to fit more.
 template <int kSize, typename Function>
 __global__ void __launch_bounds__(kRowBlock<kSize>, 1)
     row_kernel(std::int64_t rows, Function function) {
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * (kRowBlock<kSize> / kSize) + threadIdx.x / kSize;
-  // Whole warps, or whole blocks, stop here.
+  // Exits whole warps or whole blocks.
   if (row < rows) {
     function(RowThreads<kSize>{static_cast<int>(threadIdx.x) % kSize}, row);
   }
 }
 
-/// function(RowThreads, row) for all rows, each of `columns` elements; up to `warp_row` of them are
-/// a warp's.
+/// function(RowThreads, row) for all rows, each of `columns` elements; rows of up to `warp_row`
+/// elements take a warp, longer ones a block.
 template <typename Function>
 void for_each_row(Context& context, const char* name, std::int64_t rows, std::int64_t columns,
                   const Function& function, std::int64_t warp_row = kWarpRow) {

@@ -4,7 +4,7 @@
 
 #include "cuda/kernel.hpp"
 
-// Products of matrices whose elements a function looks up. Included by .cu files alone.
+// Implicit GEMM: matrix products whose elements functions gather. Included by .cu files alone.
 namespace strata::ops::cuda {
 
 /// `groups` products of rows x summed by summed x columns.
@@ -13,7 +13,7 @@ struct TileProduct {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t summed = 0;
-  /// What one block sums at most, so that the sum is cut into pieces; 0: all.
+  /// Split-k: terms that one block sums at most; 0 for all.
   std::int64_t piece = 0;
 
   [[nodiscard]] std::int64_t pieces() const {
@@ -21,15 +21,15 @@ struct TileProduct {
   }
 };
 
-/// Rows and columns of a block's tile, of which a thread has kOwn x kOwn, and elements of the sum
-/// that shared memory holds at a time.
+/// Rows and columns of a block's tile, kOwn x kOwn of them for each thread, and the depth of a tile
+/// in shared memory.
 inline constexpr int kProductTile = 64;
 inline constexpr int kOwn = 4;
 inline constexpr int kProductDepth = 16;
 static_assert(kProductTile / kOwn * (kProductTile / kOwn) == kThreads);
 
-/// Thread (down, across) has the elements of rows down, down + 16, ... and columns across, across +
-/// 16, ..., each a sum over k in order.
+/// Thread (down, across) computes rows down, down + 16, ... and columns across, across + 16, ...,
+/// each element summed over k in order.
 template <typename C, typename Operands>
 __global__ void __launch_bounds__(kThreads)
     tile_product_kernel(TileProduct product, std::int64_t tiles_down, std::int64_t tiles_across,
@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(kThreads)
   const int down = thread / kSide;
   C sums[kOwn][kOwn] = {};
   for (std::int64_t first = begin; first < end; first += kProductDepth) {
-    // Neighbours look up neighbours in the sum on the left, and neighbouring columns on the right.
+    // Neighbouring threads load neighbours along k on the left, and neighbouring columns on the
+    // right.
     for (int i = thread; i < kProductDepth * kProductTile; i += kThreads) {
       const int depth = i % kProductDepth;
       const std::int64_t row = first_row + i / kProductDepth;
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
     }
-    // All have read before the next elements come.
+    // All threads have read the tile before the next loads.
     __syncthreads();
   }
 #pragma unroll
@@ -102,8 +103,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// operands.store(group, piece, row, column, sum over k in the piece of left(group, row, k)
-/// right(group, k, column)), all of type C. An element's bits depend on its own row and column and
-/// on the cuts of the sum alone.
+/// right(group, k, column)), all of type C. An element's bits depend only on its row and column and
+/// on the splits of the sum.
 template <typename C, typename Operands>
 void tile_product(Context& context, const char* name, const TileProduct& product,
                   const Operands& operands) {

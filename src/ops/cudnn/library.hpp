@@ -12,14 +12,14 @@
 // Included by .cu files and tests alone, where cuDNN's header was found.
 namespace strata::ops::cuda {
 
-/// cuDNN, with what all that is done with it needs.
+/// cuDNN: the library, its handle and error handling.
 class CudnnLibrary {
  public:
-  /// Without a handle, for what the library says of GPUs that need not be there. Throws:
-  /// Error(kPeer) where it is found but lacks a function.
+  /// Without a handle, for plans for GPUs that are only described. Throws: Error(kPeer) where it is
+  /// found but lacks a function.
   CudnnLibrary();
-  /// For the device that the calling thread works on. Throws: Error(kPeer) where the library is
-  /// found but fails.
+  /// For the calling thread's current device. Throws: Error(kPeer) where the library is found but
+  /// fails.
   explicit CudnnLibrary(cudaStream_t stream);
   ~CudnnLibrary();
   CudnnLibrary(const CudnnLibrary&) = delete;
@@ -29,16 +29,16 @@ class CudnnLibrary {
   [[nodiscard]] bool loaded() const { return library_.loaded(); }
   /// Of the library that was opened, as CUDNN_VERSION.
   [[nodiscard]] std::int64_t version() const;
-  /// What works on the stream; null where the library was not found.
+  /// The handle on the context's stream; null where the library was not found.
   [[nodiscard]] cudnnHandle_t handle() const { return handle_; }
-  /// Looks a function of a library that was found up. Throws: Error(kPeer) where it lacks it.
+  /// Looks up a function; the library was found. Throws: Error(kPeer) where it lacks it.
   template <typename Function>
   void find(const char* name, Function& function) const {
     library_.find(name, function);
   }
-  /// Throws: Error(kPeer) unless the status is success; `what` says what was done.
+  /// Throws: Error(kPeer) that names `what` unless the status is success.
   void check(cudnnStatus_t status, const std::string& what) const;
-  /// As check(), but false where the library does not support what it was asked for.
+  /// As check(), but returns false where the library does not support the request.
   [[nodiscard]] bool takes(cudnnStatus_t status, const std::string& what) const;
 
  private:

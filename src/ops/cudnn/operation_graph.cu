@@ -60,7 +60,7 @@ std::vector<GraphDescriptor> GraphDescriptor::get(cudnnBackendAttributeName_t na
 bool GraphDescriptor::finish_as_candidate() const {
   const bool is_good = library_->finalize(raw()) == CUDNN_STATUS_SUCCESS;
   if (!is_good) {
-    // Else the next launch would be taken for what failed in the library.
+    // Clears the sticky error, which the next launch would report.
     static_cast<void>(cudaGetLastError());
   }
   return is_good;
@@ -95,8 +95,8 @@ OperationGraph::Tensor OperationGraph::tensor(const GraphTensor& tensor) {
                                                  : std::int64_t{4});
   made.set(CUDNN_ATTR_TENSOR_DIMENSIONS, std::span<const std::int64_t>(tensor.sizes));
   made.set(CUDNN_ATTR_TENSOR_STRIDES, std::span<const std::int64_t>(tensor.strides));
-  made.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, tensor.place == GraphPlace::kBetween);
-  made.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, tensor.place == GraphPlace::kValue);
+  made.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, tensor.place == GraphStorage::kVirtual);
+  made.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, tensor.place == GraphStorage::kValue);
   is_supported_ = made.finish() && is_supported_;
   tensors_.push_back(std::move(made));
   return number;

@@ -15,9 +15,8 @@
 
 #include "cudnn/library.hpp"
 
-// cuDNN's graphs: operations and the tensors between them, for which it looks for one kernel.
-// Included by .cu files and tests alone, where cuDNN's header was found. Source: cuDNN's reference,
-// "Backend API".
+// cuDNN's operation graphs, each run as one fused kernel. Included by .cu files and tests alone,
+// where cuDNN's header was found. Source: cuDNN's reference, "Backend API".
 namespace strata::ops::cuda {
 
 /// cuDNN with its functions for graphs. It outlives this.
@@ -54,7 +53,7 @@ struct AttributeType {
   static constexpr Name of(cudnnReduceTensorOp_t) { return CUDNN_TYPE_REDUCTION_OPERATOR_TYPE; }
 };
 
-/// A descriptor of cuDNN's: what it describes, as attributes by name. The library outlives it.
+/// A cuDNN backend descriptor: attributes by name. The library outlives it.
 class GraphDescriptor {
  public:
   GraphDescriptor(const GraphLibrary& library, cudnnBackendDescriptorType_t type);
@@ -82,11 +81,11 @@ class GraphDescriptor {
   [[nodiscard]] std::vector<GraphDescriptor> get(cudnnBackendAttributeName_t name,
                                                  cudnnBackendDescriptorType_t type,
                                                  std::int64_t most) const;
-  /// After the last attribute. False where cuDNN does not support what is described.
+  /// Finalizes the descriptor. False where cuDNN does not support it.
   /// Throws: Error(kPeer) where it fails otherwise.
   [[nodiscard]] bool finish() const;
-  /// The same for what is one choice among others: false where it fails in whatever way, as a
-  /// kernel does that cannot be compiled for the device.
+  /// Finalizes one of several candidates: false on any failure, such as a kernel that does not
+  /// compile for the device.
   [[nodiscard]] bool finish_as_candidate() const;
 
  private:
@@ -100,35 +99,35 @@ class GraphDescriptor {
   std::unique_ptr<void, cudnnStatus_t (*)(cudnnBackendDescriptor_t)> raw_;
 };
 
-/// Where a tensor of a graph is.
-enum class GraphPlace {
-  kMemory,   ///< in device memory, at an address that each run gives
-  kBetween,  ///< nowhere: it goes from one operation to the next
+/// Storage of a graph's tensor.
+enum class GraphStorage {
+  kDevice,   ///< in device memory, at an address that each run gives
+  kVirtual,  ///< nowhere: it goes from one operation to the next
   kValue     ///< one number in host memory, which each run gives
 };
 
-/// A tensor of four dimensions, given with elements from one index of each to the next.
+/// A tensor of four dimensions with strides in elements.
 struct GraphTensor {
   std::array<std::int64_t, 4> sizes{1, 1, 1, 1};
   std::array<std::int64_t, 4> strides{1, 1, 1, 1};
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  GraphPlace place = GraphPlace::kBetween;
+  GraphStorage place = GraphStorage::kVirtual;
 };
 
-/// What is run: a kernel for a whole graph.
+/// An execution plan: one kernel for a whole graph.
 struct GraphPlan {
   GraphDescriptor plan;
   std::int64_t workspace_bytes = 0;
 };
 
-/// Whom a plan is made for: the device of a handle, or one that is described and need not be there.
+/// The device that a plan is for: a handle's, or a described one that need not be present.
 struct GraphTarget {
   cudnnHandle_t handle = nullptr;
   const GraphDescriptor* device = nullptr;
 };
 
-/// Operations whose tensors are numbered from 1 in the order in which they were made; operations
-/// compute in float32 unless said otherwise.
+/// A graph under construction. Tensors are numbered from 1 in order of creation; operations compute
+/// in float32 by default.
 class OperationGraph {
  public:
   using Tensor = std::int64_t;
@@ -146,14 +145,13 @@ class OperationGraph {
   void index(Tensor x, std::int64_t axis, Tensor y);
   /// y = x where `chosen`, else b.
   void select(Tensor x, Tensor b, Tensor chosen, Tensor y);
-  /// y = x reduced along the dimensions in which y has size 1, or a divisor of x's.
+  /// y = x reduced along the dimensions in which y's size is 1 or divides x's.
   void reduce(cudnnReduceTensorOp_t how, Tensor x, Tensor y);
-  /// y = x, read by other sizes and strides.
+  /// y = x with other sizes and strides.
   void reshape(Tensor x, Tensor y);
 
-  /// The first of the kernels that cuDNN's heuristic names that gives the same bits on every run,
-  /// as far as cuDNN says, and that is fit; nothing where there is none. No more operations after
-  /// that.
+  /// The first kernel of cuDNN's heuristic that carries no nondeterminism note and passes `is_fit`;
+  /// nothing where there is none. Ends the construction.
   [[nodiscard]] std::optional<GraphPlan> plan(const GraphTarget& target,
                                               const std::function<bool(const GraphPlan&)>& is_fit);
 
@@ -172,21 +170,21 @@ class OperationGraph {
 
   const GraphLibrary& library_;
   std::vector<GraphDescriptor> tensors_;
-  /// What operations refer to.
+  /// Descriptors that operations refer to.
   std::vector<GraphDescriptor> modes_;
   std::vector<GraphDescriptor> operations_;
-  /// Whether cuDNN knows everything so far.
+  /// Whether cuDNN supports everything so far.
   bool is_supported_ = true;
 };
 
-/// One run of a plan: the address of each tensor in memory, and of each value.
+/// The address of a tensor or scalar in one run of a plan.
 struct GraphArgument {
   OperationGraph::Tensor tensor = 0;
   const void* address = nullptr;
 };
 
-/// Puts a plan's kernel on the stream of the library's handle. False where cuDNN refuses it after
-/// all: then nothing was put there.
+/// Launches a plan on the stream of the library's handle. False, with nothing enqueued, where cuDNN
+/// refuses it.
 [[nodiscard]] bool run(const GraphLibrary& library, const GraphPlan& plan,
                        std::span<const GraphArgument> arguments, std::byte* workspace);
 

@@ -9,8 +9,8 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "simd/math.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -22,14 +22,14 @@ constexpr double kGeluCubic = 0.044715;
 constexpr double kGeluFirst = -kGeluSlope * std::numbers::log2e;
 constexpr double kGeluThird = kGeluFirst * kGeluCubic;
 
-// A NaN is passed on by every function below, so that it reaches the loss.
+// Every function below propagates NaNs, so that they reach the loss.
 
 template <typename T>
 T relu(T x) {
   return x < T{0} ? T{0} : x;
 }
 
-/// What gelu divides x by; `square` is x * x.
+/// GELU's divisor of x; `square` is x * x.
 template <typename T>
 [[gnu::always_inline]] inline T gelu_divisor(T x, T square) {
   return one_and_exp2(x * fused(square, static_cast<T>(kGeluThird), static_cast<T>(kGeluFirst)));

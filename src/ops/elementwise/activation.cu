@@ -6,14 +6,14 @@
 namespace strata::ops::cuda {
 namespace {
 
-// The formulas of activation.cpp. A NaN is passed on by every one, so that it reaches the loss.
+// The formulas of activation.cpp. Every one propagates NaNs, so that they reach the loss.
 
 template <typename C>
 __device__ C sigmoid(C x) {
   return C{1} / (C{1} + exponential(-x));
 }
 
-/// 2 sqrt(2 / pi) and what the cube is multiplied by.
+/// 2 sqrt(2 / pi) and the factor of the cube.
 constexpr double kGeluSlope = 2.0 * 0.79788456080286535588;
 constexpr double kGeluCubic = 0.044715;
 
@@ -73,7 +73,7 @@ template <typename Formula>
 struct Forward {
   template <typename T>
   __device__ void operator()(T x, T& y) const {
-    y = stored<T>(Formula::forward(value_of(x)));
+    y = to_storage<T>(Formula::forward(value_of(x)));
   }
 };
 
@@ -81,7 +81,7 @@ template <typename Formula>
 struct Backward {
   template <typename T>
   __device__ void operator()(T read, T dy, T& dx) const {
-    dx = stored<T>(Formula::backward(value_of(read), value_of(dy)));
+    dx = to_storage<T>(Formula::backward(value_of(read), value_of(dy)));
   }
 };
 

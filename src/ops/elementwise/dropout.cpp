@@ -13,13 +13,13 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "elementwise/dropout_threshold.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
 
-// Words are made this many at a time; a multiple of a Philox block's four.
+// Random words that are generated at a time; a multiple of a Philox block's four.
 constexpr std::int64_t kWords = 1024;
 constexpr std::int64_t kBlock = 4;
 
@@ -28,7 +28,7 @@ struct Choice {
   std::uint32_t threshold;
 };
 
-/// Consecutive elements of one row: the first has the number `element`.
+/// Consecutive elements of one row, numbered from `element`.
 template <typename T>
 void drop_run(const Choice& choice, std::int64_t row, std::int64_t element, std::int64_t length,
               Compute<T> scale, const T* x, T* y, std::uint8_t* mask) {
@@ -45,7 +45,7 @@ void drop_run(const Choice& choice, std::int64_t row, std::int64_t element, std:
       const bool kept = word[i] >= choice.threshold;
       mask[begin + i] = kept ? std::uint8_t{1} : std::uint8_t{0};
       const Compute<T> scaled = static_cast<Compute<T>>(x[begin + i]) * scale;
-      y[begin + i] = rounded<T>(kept ? scaled : Compute<T>{0});
+      y[begin + i] = to_storage<T>(kept ? scaled : Compute<T>{0});
     }
   }
 }
@@ -57,7 +57,7 @@ void require_probability(double probability) {
 }  // namespace
 
 void set_sample_origin(Context& context, std::int64_t sample) {
-  // On the CPU every call is given its samples' numbers.
+  // On the CPU every call gets its sample numbers as arguments.
   static_cast<void>(run_on_gpu<cuda::set_sample_origin>(context, sample));
 }
 
@@ -72,7 +72,7 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
   }
   const std::int64_t rows = x.shape().rank() == 0 ? 1 : x.shape()[0];
   const std::int64_t n = x.count() / rows;
-  // What lies side by side in the whole: a row, or where columns are cut its part of each.
+  // A run of elements that are contiguous in the full tensor: a row, or the slice's part of it.
   const std::int64_t run = columns.of == 0 ? n : x.shape().back();
   require(columns.first >= 0 && (columns.of == 0 || columns.first + run <= columns.of),
           "dropout of columns [{}, {}) of {}", columns.first, columns.first + run, columns.of);
@@ -133,7 +133,7 @@ void dropout_backward(Context& context, const ConstTensorView& dy, const ConstTe
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
         const Compute<T> scaled = static_cast<Compute<T>>(incoming[i]) * scale;
-        outgoing[i] = rounded<T>(kept[i] != 0 ? scaled : Compute<T>{0});
+        outgoing[i] = to_storage<T>(kept[i] != 0 ? scaled : Compute<T>{0});
       }
     });
   });

@@ -44,21 +44,21 @@ __device__ PhiloxWords philox(PhiloxKey key, std::uint64_t low, std::uint64_t hi
 /// Words that one Philox call gives.
 constexpr std::int64_t kBlock = 4;
 
-/// Runs of `run` elements that lie side by side in the whole; `runs_of_row` of them a row. The
-/// first element of run i of a row has the number first + i * of.
+/// Runs of `run` elements that are contiguous in the full tensor, `runs_of_row` in each row. The
+/// first element of run i of a row has number first + i * of.
 struct Runs {
   std::int64_t count = 0;
   std::int64_t runs_of_row = 0;
   std::int64_t run = 0;
-  /// Its sample counts from the origin.
+  /// Its sample number is relative to the origin.
   SampleRow first_row;
   std::int64_t first = 0;
   std::int64_t of = 0;
-  /// Philox calls for a run, wherever it begins.
+  /// Upper bound of Philox calls for a run, whatever its start.
   std::int64_t calls = 0;
 };
 
-/// What is dropped, and what is added before, by place in a run, and afterwards; both may be null.
+/// The operands: x, a bias added before dropout and a residual added after it; both may be null.
 template <typename From, typename T>
 struct Operands {
   using C = Compute<T>;
@@ -71,8 +71,8 @@ struct Operands {
   std::uint32_t threshold = 0;
   C scale = 1;
 
-  /// Elements [i, i + kWidth), from `place` of a run on, by their words. Each step's result is
-  /// rounded.
+  /// Computes elements [i, i + kWidth), from `place` of a run on, with their random words. Rounds
+  /// after each step.
   template <int kWidth>
   __device__ void drop(std::int64_t i, std::int64_t place, const std::uint32_t* words) const {
     const Chunk<From, kWidth> from = elements_at<kWidth>(x + i);
@@ -93,13 +93,13 @@ struct Operands {
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
       kept.at[k] = words[k] >= threshold ? 1 : 0;
-      to.at[k] = stored<T>(kept.at[k] != 0 ? value_of(stored<T>(values[k])) * scale : C{0});
+      to.at[k] = to_storage<T>(kept.at[k] != 0 ? value_of(to_storage<T>(values[k])) * scale : C{0});
     }
     if (residual != nullptr) {
       const Chunk<T, kWidth> residuals = elements_at<kWidth>(residual + i);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
-        to.at[k] = stored<T>(value_of(to.at[k]) + value_of(residuals.at[k]));
+        to.at[k] = to_storage<T>(value_of(to.at[k]) + value_of(residuals.at[k]));
       }
     }
     store_elements(mask + i, kept);
@@ -107,8 +107,8 @@ struct Operands {
   }
 };
 
-/// A thread makes four words and takes their elements, kWidth at a time; where that is one, the
-/// first and the last words of a run may lie beyond it.
+/// A thread generates four words and computes their elements, kWidth at a time; with width 1 the
+/// first and last words may be outside the run.
 template <int kWidth, typename From, typename T>
 __global__ void forward_kernel(Runs runs, const std::int64_t* origin, PhiloxKey key,
                                Operands<From, T> operands) {
@@ -143,11 +143,11 @@ struct Backward {
 
   template <typename T>
   __device__ void operator()(T dy, std::uint8_t kept, T& dx) const {
-    dx = stored<T>(kept != 0 ? value_of(dy) * scale : C{0});
+    dx = to_storage<T>(kept != 0 ? value_of(dy) * scale : C{0});
   }
 };
 
-/// Drops elements of runs, whose `calls` is not known yet.
+/// Launches dropout over runs; sets their `calls`.
 template <typename From, typename T>
 void launch_forward(Context& context, const char* name, Runs runs, const SampleRow& first,
                     const RandomStream& stream, double probability, Operands<From, T> operands) {
@@ -166,7 +166,7 @@ void launch_forward(Context& context, const char* name, Runs runs, const SampleR
            state.origin(), key, operands);
     return;
   }
-  // A run that begins within a call's words may need one more.
+  // A run that starts within a call's words may need one more call.
   ++runs.calls;
   launch(context, name, grid_of(runs.count * runs.calls), forward_kernel<1, From, T>, runs,
          state.origin(), key, operands);

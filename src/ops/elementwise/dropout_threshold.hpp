@@ -5,7 +5,7 @@
 
 namespace strata::ops {
 
-/// An element is dropped where its random word is below this. The masks' bits follow from it.
+/// An element is dropped when its random word is below this threshold, which fixes the masks' bits.
 inline std::uint32_t dropout_threshold(double probability) {
   return static_cast<std::uint32_t>(std::min(probability * 0x1p32, 0xFFFFFFFFp0));
 }

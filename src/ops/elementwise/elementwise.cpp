@@ -13,8 +13,8 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -28,19 +28,19 @@ void add_elements(Context& context, const ConstTensorView& x, const TensorView& 
   parallel_for(context, x.count(), kElementGrain, [=](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      into[i] = rounded<T>(static_cast<Compute<T>>(into[i]) + static_cast<Compute<T>>(from[i]));
+      into[i] = to_storage<T>(static_cast<Compute<T>>(into[i]) + static_cast<Compute<T>>(from[i]));
     }
   });
 }
 
-/// The float towards zero, its last bit set where something was cut off: what comes of it when it
-/// is rounded once more is as if the double had been.
+/// Rounds to odd: truncates, and sets the last bit if inexact, so that a second rounding gives the
+/// double's correctly rounded value.
 float rounded_to_odd(double value) {
   const auto near = static_cast<float>(value);
   const auto exact = static_cast<double>(near);
   const auto bits = std::bit_cast<std::uint32_t>(near);
   const std::uint32_t cut = bits - (std::fabs(exact) > std::fabs(value) ? 1U : 0U);
-  // A NaN equals nothing, and stays as it is.
+  // NaNs compare unequal and stay as they are.
   const bool inexact = exact < value || exact > value;
   return std::bit_cast<float>(inexact ? cut | 1U : bits);
 }
@@ -68,7 +68,7 @@ void convert_elements(Context& context, const ConstTensorView& x, const TensorVi
   });
 }
 
-/// What a row of add_bias_residual() reads; bias and residual may be null.
+/// Inputs of a row of add_bias_residual(); bias and residual may be null.
 template <typename From, typename T>
 struct BiasResidualRow {
   const From* sum = nullptr;
@@ -86,18 +86,18 @@ struct BiasResidualRow {
     if (b != nullptr && r != nullptr) {
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) {
-        to[i] = rounded<T>(static_cast<C>(s[i]) + static_cast<C>(b[i]) + static_cast<C>(r[i]));
+        to[i] = to_storage<T>(static_cast<C>(s[i]) + static_cast<C>(b[i]) + static_cast<C>(r[i]));
       }
     } else if (b != nullptr || r != nullptr) {
       const T* const other = b != nullptr ? b : r;
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) {
-        to[i] = rounded<T>(static_cast<C>(s[i]) + static_cast<C>(other[i]));
+        to[i] = to_storage<T>(static_cast<C>(s[i]) + static_cast<C>(other[i]));
       }
     } else {
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) {
-        to[i] = rounded<T>(static_cast<C>(s[i]));
+        to[i] = to_storage<T>(static_cast<C>(s[i]));
       }
     }
   }

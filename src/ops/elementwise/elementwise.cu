@@ -11,7 +11,7 @@ namespace {
 struct Add {
   template <typename T>
   __device__ void operator()(T x, T& y) const {
-    y = stored<T>(value_of(y) + value_of(x));
+    y = to_storage<T>(value_of(y) + value_of(x));
   }
 };
 
@@ -31,15 +31,15 @@ struct Convert {
   template <typename From, typename To>
   __device__ void operator()(From x, To& y) const {
     if constexpr (std::is_same_v<From, double> && std::is_same_v<To, __nv_bfloat16>) {
-      // At once: rounded to float first, a number next to a tie would become one.
+      // Directly: rounding to float first would double-round.
       y = __double2bfloat16(x);
     } else {
-      y = stored<To>(static_cast<Compute<To>>(value_of(x)));
+      y = to_storage<To>(static_cast<Compute<To>>(value_of(x)));
     }
   }
 };
 
-/// A thread kWidth elements of a row. bias and residual may be null.
+/// One thread for kWidth elements of a row. bias and residual may be null.
 template <int kWidth, typename From, typename T>
 __global__ void bias_residual_kernel(std::int64_t count, std::int64_t columns, const From* sum,
                                      const T* bias, const T* residual, T* y) {
@@ -70,7 +70,7 @@ __global__ void bias_residual_kernel(std::int64_t count, std::int64_t columns, c
   Chunk<T, kWidth> to;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    to.at[i] = stored<T>(values[i]);
+    to.at[i] = to_storage<T>(values[i]);
   }
   store_elements(y + first, to);
 }

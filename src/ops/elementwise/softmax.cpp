@@ -7,8 +7,8 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "simd/math.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -29,11 +29,11 @@ void softmax_row(const T* x, std::int64_t n, T* y) {
       y[i] *= inverse;
     }
   } else {
-    // y has no room for a power that is not rounded: each is made twice.
+    // y cannot hold unrounded exponentials, so each is computed twice.
     const C inverse = static_cast<C>(1.0 / simd_sum<C>(n, power));
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
-      y[i] = rounded<T>(power(i) * inverse);
+      y[i] = to_storage<T>(power(i) * inverse);
     }
   }
 }
@@ -45,7 +45,7 @@ void softmax_backward_row(const T* y, const T* dy, std::int64_t n, T* dx) {
       simd_sum<C>(n, [=](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(y[i]); }));
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    dx[i] = rounded<T>(static_cast<C>(y[i]) * (static_cast<C>(dy[i]) - dot));
+    dx[i] = to_storage<T>(static_cast<C>(y[i]) * (static_cast<C>(dy[i]) - dot));
   }
 }
 

@@ -29,7 +29,7 @@ struct Forward {
     }
     const C inverse = static_cast<C>(1.0 / threads.sum(static_cast<double>(part)));
     for (std::int64_t i = threads.lane; i < columns; i += kSize) {
-      to[i] = stored<T>(exponential(value_of(from[i]) - largest) * inverse);
+      to[i] = to_storage<T>(exponential(value_of(from[i]) - largest) * inverse);
     }
   }
 };
@@ -51,7 +51,7 @@ struct Backward {
     }
     const C dot = static_cast<C>(threads.sum(static_cast<double>(part)));
     for (std::int64_t i = threads.lane; i < columns; i += kSize) {
-      dx[first + i] = stored<T>(value_of(y[first + i]) * (value_of(dy[first + i]) - dot));
+      dx[first + i] = to_storage<T>(value_of(y[first + i]) * (value_of(dy[first + i]) - dot));
     }
   }
 };

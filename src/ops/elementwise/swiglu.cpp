@@ -5,8 +5,8 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "simd/math.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 
@@ -26,7 +26,7 @@ void swiglu_forward(Context& context, const ConstTensorView& gate, const ConstTe
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
         const C x = static_cast<C>(g[i]);
-        to[i] = rounded<T>(x * fast_sigmoid(x) * static_cast<C>(u[i]));
+        to[i] = to_storage<T>(x * fast_sigmoid(x) * static_cast<C>(u[i]));
       }
     });
   });
@@ -56,8 +56,8 @@ void swiglu_backward(Context& context, const ConstTensorView& gate, const ConstT
         const C sigmoid = fast_sigmoid(x);
         const C slope = sigmoid * (C{1} + x * (C{1} - sigmoid));
         const C through_up = d * static_cast<C>(u[i]);
-        to_gate[i] = rounded<T>(through_up * slope);
-        to_up[i] = rounded<T>(d * (x * sigmoid));
+        to_gate[i] = to_storage<T>(through_up * slope);
+        to_up[i] = to_storage<T>(d * (x * sigmoid));
       }
     });
   });

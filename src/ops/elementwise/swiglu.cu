@@ -12,7 +12,7 @@ struct Forward {
     using C = Compute<T>;
     const C x = value_of(gate);
     const C sigmoid = C{1} / (C{1} + exponential(-x));
-    y = stored<T>(x * sigmoid * value_of(up));
+    y = to_storage<T>(x * sigmoid * value_of(up));
   }
 };
 
@@ -24,8 +24,8 @@ struct Backward {
     const C d = value_of(dy);
     const C sigmoid = C{1} / (C{1} + exponential(-x));
     const C slope = sigmoid * (C{1} + x * (C{1} - sigmoid));
-    dgate = stored<T>(d * value_of(up) * slope);
-    dup = stored<T>(d * (x * sigmoid));
+    dgate = to_storage<T>(d * value_of(up) * slope);
+    dup = to_storage<T>(d * (x * sigmoid));
   }
 };
 

@@ -15,8 +15,8 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "simd/column_sums.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -29,12 +29,12 @@ void look_up_row(const T* from, std::int64_t n, Accumulate accumulate, To* to) {
   if (accumulate == Accumulate::kAdd) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
-      to[i] = rounded<To>(static_cast<C>(to[i]) + static_cast<C>(from[i]));
+      to[i] = to_storage<To>(static_cast<C>(to[i]) + static_cast<C>(from[i]));
     }
   } else {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
-      to[i] = rounded<To>(static_cast<C>(from[i]) + C{0});
+      to[i] = to_storage<To>(static_cast<C>(from[i]) + C{0});
     }
   }
 }
@@ -66,7 +66,7 @@ void sum_rows(const T* x, std::int64_t n, std::int64_t count, const Function& ro
 /// A row of a table and the row of y or dy that goes with it.
 using TableRow = std::pair<std::int64_t, std::int64_t>;
 
-/// The rows whose id the table has, by id and then in order.
+/// The rows whose id is in the table, sorted by id, then by row.
 std::vector<TableRow> rows_by_id(std::span<const std::int64_t> ids, std::int64_t first_id,
                                  std::int64_t table_rows) {
   std::vector<TableRow> rows;
@@ -81,7 +81,7 @@ std::vector<TableRow> rows_by_id(std::span<const std::int64_t> ids, std::int64_t
   return rows;
 }
 
-/// Where each id's rows begin, and at last the number of rows.
+/// The start of each id's rows, then the number of rows.
 std::vector<std::int64_t> beginnings(const std::vector<TableRow>& rows) {
   std::vector<std::int64_t> begins;
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -98,7 +98,7 @@ void check_table(const ConstTensorView& table, std::int64_t columns, std::string
           "{} is {}, {} columns were expected", name, table.shape().text(), columns);
 }
 
-/// The number of table rows that `rows` rows reach.
+/// The number of table rows that `rows` rows use.
 std::int64_t positions_reached(const PositionRows& positions, std::int64_t rows) {
   const std::int64_t first = positions.first_row % positions.tokens;
   return positions.offset + std::min(positions.tokens, first + rows);
@@ -196,7 +196,7 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
           T* out = to + row * n;
 #pragma omp simd
           for (std::int64_t i = 0; i < n; ++i) {
-            out[i] = rounded<T>(static_cast<C>(in[i]) + static_cast<C>(position[i]));
+            out[i] = to_storage<T>(static_cast<C>(in[i]) + static_cast<C>(position[i]));
           }
         }
       });

@@ -8,7 +8,7 @@
 namespace strata::ops::cuda {
 namespace {
 
-/// A thread kWidth elements of a row of y, which is of T or of what T is computed in.
+/// One thread for kWidth elements of a row of y, whose type is T or its compute type.
 template <int kWidth, typename T, typename To>
 __global__ void forward_kernel(std::int64_t count, std::int64_t columns, const std::int64_t* ids,
                                std::int64_t first_id, std::int64_t table_rows, const T* table,
@@ -33,12 +33,12 @@ __global__ void forward_kernel(std::int64_t count, std::int64_t columns, const s
   }
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    to.at[i] = stored<To>((adds ? value_of(to.at[i]) : C{0}) + value_of(values.at[i]));
+    to.at[i] = to_storage<To>((adds ? value_of(to.at[i]) : C{0}) + value_of(values.at[i]));
   }
   store_elements(y + first, to);
 }
 
-/// A thread kWidth elements of a row.
+/// One thread for kWidth elements of a row.
 template <int kWidth, typename From, typename T>
 __global__ void positions_kernel(std::int64_t count, std::int64_t columns, const From* x,
                                  const T* table, PositionRows positions, T* y) {
@@ -53,12 +53,12 @@ __global__ void positions_kernel(std::int64_t count, std::int64_t columns, const
   Chunk<T, kWidth> to;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    to.at[i] = stored<T>(value_of(from.at[i]) + value_of(values.at[i]));
+    to.at[i] = to_storage<T>(value_of(from.at[i]) + value_of(values.at[i]));
   }
   store_elements(y + first, to);
 }
 
-/// A thread kWidth elements of a sequence.
+/// One thread for kWidth elements of a sequence.
 template <int kWidth, typename T>
 __global__ void positions_backward_kernel(std::int64_t sequences, std::int64_t elements,
                                           const T* dy, bool adds, Compute<T>* dtable) {

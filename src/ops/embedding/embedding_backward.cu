@@ -6,12 +6,12 @@
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
 
-// The rows of dy are sorted by the table's row that they belong to, and a block adds up each run.
+// Sorts the rows of dy by table row; one block sums each run of equal rows.
 namespace strata::ops::cuda {
 namespace {
 
-/// A row of the table above the number of a row of dy. No two are equal, so that there is one
-/// order of them, in which the rows of one id follow each other in their own order.
+/// Sort key: a table row in the high bits, the row of dy in the low bits. Keys are distinct, so
+/// their order is unique and keeps the rows of one id in order.
 using Key = std::uint64_t;
 constexpr int kRowBits = 32;
 
@@ -22,10 +22,10 @@ __device__ std::int64_t dy_row_of(Key key) {
   return static_cast<std::int64_t>(key & ((Key{1} << kRowBits) - 1));
 }
 
-/// Keys that a block sorts in shared memory.
+/// Keys of a tile that a block sorts in shared memory.
 constexpr int kTileKeys = 2048;
 
-/// A block a tile of keys: a bitonic sort. Rows outside the table get the row behind its last.
+/// Bitonic sort of one tile of keys by a block. Rows outside the table get the row after its last.
 /// Source: Batcher, "Sorting networks and their applications", AFIPS 1968.
 __global__ void __launch_bounds__(kThreads)
     sort_tiles_kernel(std::int64_t rows, const std::int64_t* ids, std::int64_t first_id,
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A thread a key: its place among all is its place in its own tile and the keys below it in the
-/// others.
+/// Merge by rank, one thread for each key: its rank is its index in its own tile plus the number of
+/// smaller keys in the others.
 __global__ void __launch_bounds__(kThreads)
     merge_tiles_kernel(std::int64_t rows, const Key* sorted, Key* merged) {
   const std::int64_t i = thread_number();
@@ -93,12 +93,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 constexpr int kSumThreads = 128;
-/// Rows that are on their way at the same time.
+/// Loads in flight.
 constexpr int kAhead = 8;
 
-/// A block for each key and tile of columns, of which those stay whose key is the first of a row
-/// of the table. It adds up all rows of dy of that row, in order; no two blocks write the same
-/// element.
+/// One block for each key and tile of columns; it exits unless its key is the first of a table row.
+/// Sums all rows of dy for that table row, in order; no two blocks write the same element.
 template <typename T>
 __global__ void __launch_bounds__(kSumThreads)
     sum_runs_kernel(std::int64_t rows, int columns, std::int64_t tiles, const Key* keys,
@@ -121,7 +120,7 @@ __global__ void __launch_bounds__(kSumThreads)
       const Key key = next + k < rows ? keys[next + k] : ~Key{0};
       belongs[k] = table_row_of(key) == table_row;
       if (belongs[k]) {
-        terms[k] = chunk_at(dy + dy_row_of(key) * columns, columns, column, stored<T>(C{0}));
+        terms[k] = chunk_at(dy + dy_row_of(key) * columns, columns, column, to_storage<T>(C{0}));
       }
     }
 #pragma unroll

@@ -11,22 +11,21 @@
 #include "cuda/rows.hpp"
 #include "loss/row_loss.hpp"
 
-// What operations that give a loss share. Included by .cu files alone.
+// Shared by the losses' GPU kernels. Included by .cu files alone.
 namespace strata::ops::cuda {
 
-/// What a row's softmax follows from, the same in all of its threads.
+/// Softmax statistics of a row, the same in all threads.
 template <typename C>
 struct RowPeak {
   C largest;
   /// Of exp(element - largest); NaN where the row has one.
   double sum;
-  /// The first element that is the largest; among NaNs none, which is the row's length.
+  /// Index of the first maximum; the row's length with NaNs.
   std::int64_t first;
 };
 
-/// Reads the row once: a thread carries the largest of its elements so far and its sum, which is
-/// scaled anew where a larger one comes. Source: Milakov, Gimelshein, "Online normalizer
-/// calculation for softmax", arXiv 1805.02867.
+/// Online softmax: reads the row once; a thread rescales its sum when its maximum grows. Source:
+/// Milakov, Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
 template <int kSize, typename T>
 __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T* x,
                                        std::int64_t columns) {
@@ -37,7 +36,7 @@ __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T
   const int length = static_cast<int>(columns);
   int at = length;
   for (int first = threads.lane * kWide<T>; first < length; first += kSize * kWide<T>) {
-    const Wide<T> chunk = joined_chunk_at(x, length, first, stored<T>(least));
+    const Wide<T> chunk = joined_chunk_at(x, length, first, to_storage<T>(least));
     C highest = value_of(chunk.at[0]);
 #pragma unroll
     for (int i = 1; i < kWide<T>; ++i) {
@@ -51,7 +50,7 @@ __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T
         at = value_of(chunk.at[i]) == highest ? first + i : at;
       }
     }
-    // The difference of two infinities would not be a number.
+    // Avoids inf - inf.
     const C from = largest == least ? C{0} : largest;
 #pragma unroll
     for (int i = 0; i < kWide<T>; ++i) {
@@ -65,8 +64,8 @@ __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T
 }
 
 /// to[i] = value(i, x[i]) for a row, with 16-byte stores from the first multiple of 16 in `to` on.
-/// `to` may be x. From the last elements to the first: the last ones were read last, and are the
-/// likeliest to be in the cache still.
+/// `to` may be x. Goes from the last elements to the first: the last are the likeliest to be in the
+/// cache.
 template <int kSize, typename T, typename Function>
 __device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std::int64_t columns,
                         const Function& value) {
@@ -78,21 +77,21 @@ __device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std
   const int inside = chunks * kWide<T>;
   for (int i = threads.lane; i < length - inside; i += kSize) {
     const int at = i < head ? i : i + inside;
-    to[at] = stored<T>(value(at, value_of(x[at])));
+    to[at] = to_storage<T>(value(at, value_of(x[at])));
   }
   for (int number = chunks - 1 - threads.lane; number >= 0; number -= kSize) {
     const int first = head + number * kWide<T>;
-    Wide<T> chunk = joined_chunk_at(x, length, first, stored<T>(Compute<T>{0}));
+    Wide<T> chunk = joined_chunk_at(x, length, first, to_storage<T>(Compute<T>{0}));
 #pragma unroll
     for (int i = 0; i < kWide<T>; ++i) {
-      chunk.at[i] = stored<T>(value(first + i, value_of(chunk.at[i])));
+      chunk.at[i] = to_storage<T>(value(first + i, value_of(chunk.at[i])));
     }
     *reinterpret_cast<Wide<T>*>(to + first) = chunk;
   }
 }
 
-/// Rows of more bytes are given to blocks of kLongRowThreads: the fewer rows are worked on at the
-/// same time, the surer one is still in the cache when it is read again.
+/// Longer rows take blocks of kLongRowThreads: with fewer rows in flight, a row is likelier to be
+/// in the cache when it is read again.
 inline constexpr std::int64_t kLongRowBytes = 16 * 1024;
 /// A thread of the largest blocks has too few registers for float64.
 template <typename T>
@@ -111,8 +110,8 @@ void for_each_logit_row(Context& context, const char* name, const Rows& shape,
   }
 }
 
-/// The rows' losses, each thread every kThreads-th and then in a tree, and the first bad label; no
-/// targets: null. One block.
+/// Sums the rows' losses (each thread every kThreads-th row, then a tree) and finds the first bad
+/// label; targets may be null. One block.
 __global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losses,
                                          const std::int64_t* targets, std::int64_t classes,
                                          LossSums* sums) {
@@ -128,7 +127,7 @@ __global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losse
     }
   }
   loss = threads.sum(loss);
-  // Whole numbers, which a double holds exactly.
+  // A double holds these integers exactly.
   correct = static_cast<std::int64_t>(threads.sum(static_cast<double>(correct)));
   bad = threads.smallest(bad);
   if (threadIdx.x == 0) {
@@ -139,7 +138,8 @@ __global__ inline void write_sums_kernel(std::int64_t rows, const RowLoss* losse
 
 static_assert(sizeof(LossSums) == kLossElements * sizeof(std::int64_t));
 
-/// Adds up what the rows gave; `losses` and `targets`, which may be null, are device memory.
+/// Writes `sums` from the rows' losses; `losses` and `targets`, which may be null, are device
+/// memory.
 inline void write_sums(Context& context, std::int64_t rows, const RowLoss* losses,
                        const std::int64_t* targets, std::int64_t classes, const TensorView& sums) {
   launch(context, "adding losses", {1, kThreads, 0}, write_sums_kernel, rows, losses, targets,

@@ -15,8 +15,8 @@
 #include "cuda/ops.hpp"
 #include "loss/loss_rows.hpp"
 #include "simd/math.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -65,13 +65,13 @@ RowLoss cross_entropy_row(const T* logits, std::int64_t classes, std::int64_t la
     }
     gradient[label] -= scale;
   } else {
-    // The gradient has no room for a power that is not rounded: each is made twice.
+    // The gradient cannot hold unrounded exponentials, so each is computed twice.
     const C factor = factor_of(simd_sum<C>(classes, power));
 #pragma omp simd
     for (std::int64_t i = 0; i < classes; ++i) {
-      gradient[i] = rounded<T>(power(i) * factor);
+      gradient[i] = to_storage<T>(power(i) * factor);
     }
-    gradient[label] = rounded<T>(label_power * factor - scale);
+    gradient[label] = to_storage<T>(label_power * factor - scale);
   }
   return result;
 }
@@ -90,7 +90,7 @@ double squared_error_row(const T* prediction, const T* target, std::int64_t outp
 #pragma omp simd
     for (std::int64_t i = 0; i < outputs; ++i) {
       gradient[i] =
-          rounded<T>((static_cast<C>(prediction[i]) - static_cast<C>(target[i])) * factor);
+          to_storage<T>((static_cast<C>(prediction[i]) - static_cast<C>(target[i])) * factor);
     }
   }
   return sum / static_cast<double>(outputs);

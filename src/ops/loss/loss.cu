@@ -34,7 +34,7 @@ struct CrossEntropy {
       }
       return;
     }
-    // Read before any thread writes the gradient, which may be the same memory.
+    // Loaded before any thread writes the gradient, which may alias the logits.
     const C at_label = value_of(x[label]);
     const RowPeak<C> peak = peak_of(threads, x, classes);
     if (threads.lane == 0) {
@@ -44,7 +44,7 @@ struct CrossEntropy {
     if (to == nullptr) {
       return;
     }
-    // Every lane has read its label's logit.
+    // Every lane has loaded the label's logit.
     __syncwarp();
     const C factor = static_cast<C>(static_cast<double>(scale) / peak.sum);
     map_row(threads, x, to, classes, [&](int i, C logit) {
@@ -82,7 +82,7 @@ struct SquaredError {
     }
     for (std::int64_t i = threads.lane; gradient != nullptr && i < outputs; i += kSize) {
       const C difference = value_of(prediction[first + i]) - value_of(target[first + i]);
-      gradient[first + i] = stored<T>(counts ? difference * factor : C{0});
+      gradient[first + i] = to_storage<T>(counts ? difference * factor : C{0});
     }
   }
 };

@@ -9,11 +9,11 @@
 
 #include "loss/row_loss.hpp"
 
-// What operations that give a loss share on a CPU.
+// Shared by the losses on the CPU.
 namespace strata::ops {
 
-/// Adds what the rows gave, in their order, and finds the first that has a target outside
-/// [0, classes); no targets: empty.
+/// Sums the rows' losses in order and finds the first target outside [0, classes); targets may be
+/// empty.
 inline void write_sums(std::span<const RowLoss> rows, std::span<const std::int64_t> targets,
                        std::int64_t classes, const TensorView& sums) {
   LossSums result;

@@ -12,8 +12,8 @@
 #include "cuda/ops.hpp"
 #include "loss/loss_rows.hpp"
 #include "simd/math.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -47,7 +47,7 @@ void row_gradient(const Stored* logits, std::int64_t ids, std::int64_t target,
     return scale * fast_exp(static_cast<T>(logits[i]) - log_sum);
   });
   if (has_target) {
-    dlogits[target] = rounded<Stored>(scale * (fast_exp(at_target - log_sum) - T{1}));
+    dlogits[target] = to_storage<Stored>(scale * (fast_exp(at_target - log_sum) - T{1}));
   }
 }
 

@@ -103,7 +103,7 @@ CublasLtProducts::Owned<cublasLtMatmulDesc_t> CublasLtProducts::desc_of(
   set(CUBLASLT_MATMUL_DESC_TRANSA, library_operation(product.transpose_b));
   set(CUBLASLT_MATMUL_DESC_TRANSB, library_operation(product.transpose_a));
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
-  // The choice of a kernel reads no bias or pre-activation, but how its address is aligned.
+  // The heuristic reads only the alignment of the bias and pre-activation pointers.
   const void* const aligned = reinterpret_cast<const void*>(std::uintptr_t{kLibraryAlignmentBytes});
   if (has_bias(product.epilogue)) {
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
@@ -135,7 +135,7 @@ std::optional<cublasLtMatmulAlgo_t> CublasLtProducts::algorithm_of(const CublasL
     check(functions_.preference_set(raw, attribute, &value, sizeof(value)), text);
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaResources::kWorkspaceBytes});
-  // The sum over k is not split.
+  // No split-k.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kLibraryAlignmentBytes);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kLibraryAlignmentBytes);
@@ -146,7 +146,7 @@ std::optional<cublasLtMatmulAlgo_t> CublasLtProducts::algorithm_of(const CublasL
   const cublasStatus_t status =
       functions_.heuristic(handle_, parts.desc.get(), parts.b.get(), parts.a.get(), parts.c.get(),
                            parts.c.get(), raw, 1, &result, &count);
-  // The header does not say which of the two stands for an epilogue that these types have not.
+  // The header does not say which of the two means an unsupported epilogue.
   const auto says_none = [&](cublasStatus_t said) {
     return said == CUBLAS_STATUS_NOT_SUPPORTED ||
            (said == CUBLAS_STATUS_INVALID_VALUE && product.epilogue != CUBLASLT_EPILOGUE_DEFAULT);

@@ -18,8 +18,8 @@
 // Included by .cu files alone.
 namespace strata::ops::cuda {
 
-/// What follows from a product's shapes and options; the choice of cuBLASLt's kernel, and with it
-/// the bits of the result, follows from this alone.
+/// A product's shapes and options; they alone determine cuBLASLt's kernel and so the bits of the
+/// result.
 struct CublasLtProduct {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -36,47 +36,47 @@ struct CublasLtProduct {
   friend auto operator<=>(const CublasLtProduct&, const CublasLtProduct&) = default;
 };
 
-/// Where a product's row-major tensors lie, all at multiples of kLibraryAlignmentBytes.
+/// Addresses of a product's row-major tensors, aligned to kLibraryAlignmentBytes.
 struct ProductAddresses {
   std::byte* a = nullptr;
   std::byte* b = nullptr;
-  /// What the product is added to, c or another tensor like it; read where it accumulates.
+  /// The tensor that the product is added to, c or one like it; read with kAdd.
   std::byte* addend = nullptr;
-  /// Read where the epilogue has one.
+  /// Read by epilogues with a bias.
   std::byte* bias = nullptr;
-  /// Like c: what gelu is applied to, written by its epilogue and read by its gradient's.
+  /// Like c: GELU's argument, written by GELU's epilogue and read by its gradient's.
   std::byte* pre_activation = nullptr;
   std::byte* c = nullptr;
 };
 
-/// Whether an epilogue is gelu, its argument kept, or gelu's gradient.
+/// Whether an epilogue is GELU that stores its argument, or GELU's gradient.
 [[nodiscard]] bool has_pre_activation(cublasLtEpilogue_t epilogue);
 [[nodiscard]] bool has_bias(cublasLtEpilogue_t epilogue);
 
-/// cuBLASLt, opened when it is first used, and the products that it was asked for so far.
+/// cuBLASLt, loaded at first use, with a cache of products.
 class CublasLtProducts {
  public:
-  /// What the rows of a pre-activation are a multiple of, in elements.
+  /// Row lengths of a pre-activation are multiples of this many elements.
   static constexpr std::int64_t kPreActivationMultiple = 8;
 
-  /// For the device that the calling thread works on. Throws: Error(kPeer) where the library is not
-  /// found or fails.
+  /// For the calling thread's current device. Throws: Error(kPeer) where the library is not found
+  /// or fails.
   CublasLtProducts();
   ~CublasLtProducts();
   CublasLtProducts(const CublasLtProducts&) = delete;
   CublasLtProducts& operator=(const CublasLtProducts&) = delete;
 
-  /// Whether the library has a kernel for a product; it is asked once.
+  /// Whether the library has a kernel for a product; cached.
   [[nodiscard]] bool has(const CublasLtProduct& product);
 
-  /// Puts c = epilogue(op(a) op(b)), or epilogue(op(a) op(b) + addend), on the stream. `workspace`
-  /// has CudaResources::kWorkspaceBytes. Throws: Error(kPeer) where the library has no kernel for
-  /// it or fails.
+  /// Enqueues c = epilogue(op(a) op(b)), or epilogue(op(a) op(b) + addend). `workspace` has
+  /// CudaResources::kWorkspaceBytes. Throws: Error(kPeer) where the library has no kernel for it or
+  /// fails.
   void multiply(const CublasLtProduct& product, const ProductAddresses& at, std::byte* workspace,
                 cudaStream_t stream);
 
  private:
-  /// The library's functions that are called here.
+  /// The library's entry points.
   struct Functions {
     decltype(&cublasLtCreate) create = nullptr;
     decltype(&cublasLtDestroy) destroy = nullptr;
@@ -92,16 +92,16 @@ class CublasLtProducts {
     decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
     decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
   };
-  /// A descriptor of the library's with the function that destroys it.
+  /// An owning handle of a library descriptor.
   template <typename Handle>
   using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, cublasStatus_t (*)(Handle)>;
-  /// A product as the library sees it: column-major, so with b before a.
+  /// A product in the library's column-major order: b before a.
   struct Prepared {
     Owned<cublasLtMatmulDesc_t> desc;
     Owned<cublasLtMatrixLayout_t> b;
     Owned<cublasLtMatrixLayout_t> a;
     Owned<cublasLtMatrixLayout_t> c;
-    /// None where the library has none.
+    /// Empty where the library has none.
     std::optional<cublasLtMatmulAlgo_t> algorithm;
   };
 

@@ -9,8 +9,8 @@
 namespace strata::ops {
 namespace {
 
-/// Columns of b that are packed side by side, and rows of a that pass over them at a time: their
-/// sums fill the vector registers.
+/// Register blocking: columns of b that are packed together and rows of a; their sums fill the
+/// vector registers.
 constexpr std::int64_t kPanel = 8;
 constexpr std::int64_t kRowBlock = 4;
 

@@ -18,8 +18,8 @@
 #include "matmul/double_product.hpp"
 #include "onednn/primitive_cache.hpp"
 #include "simd/relu_run.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -40,9 +40,9 @@ std::int64_t piece(std::int64_t count, std::int64_t largest) {
   return std::min(count, (even + kWidth - 1) / kWidth * kWidth);
 }
 
-/// The tiles of c that are computed one at a time, each by one thread. They follow from the extents
-/// and the options alone (design law 1), for an element's bits depend on the shape of its tile:
-/// oneDNN may cut a sum over k by the tile's rows and columns. The sizes are a measured balance.
+/// The tiles of c, each computed by one thread. They depend only on the extents and options (design
+/// law 1), because an element's bits depend on the shape of its tile: oneDNN may block a sum over k
+/// by the tile's rows and columns. The sizes are a measured compromise.
 class Tiles {
  public:
   Tiles(const Extents& extents, Transpose transpose_b) : extents_(extents) {
@@ -104,8 +104,8 @@ Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const Con
   return extents;
 }
 
-/// A tensor that is given beside a product's c: empty, or like it.
-void require_beside(const ConstTensorView& tensor, const ConstTensorView& c, const char* what) {
+/// An optional tensor of a product with c's dtype and shape.
+void require_optional(const ConstTensorView& tensor, const ConstTensorView& c, const char* what) {
   if (!tensor.empty()) {
     require_like(tensor, c.dtype(), c.shape(), what);
   }
@@ -118,23 +118,23 @@ void require_options(const ConstTensorView& c, const MatmulOptions& options) {
               activation == Activation::kGelu,
           "a product with {}", name_of(activation));
   require(activation == Activation::kNone || (overwrites && options.addend.empty()),
-          "a product that is added and then goes through {}", name_of(activation));
-  require(overwrites || options.addend.empty(), "a product that is added, and an addend");
-  require_beside(options.addend, c, "a product's addend");
+          "a product with an addend or kAdd and the activation {}", name_of(activation));
+  require(overwrites || options.addend.empty(), "a product with kAdd and an addend");
+  require_optional(options.addend, c, "a product's addend");
   require((activation == Activation::kGelu) == !options.pre_activation.empty(),
-          "a product with {} that {} what it is applied to", name_of(activation),
-          options.pre_activation.empty() ? "does not keep" : "keeps");
-  require_beside(options.pre_activation, c, "what a product's activation is applied to");
+          "a product with {} {} a pre_activation", name_of(activation),
+          options.pre_activation.empty() ? "without" : "and");
+  require_optional(options.pre_activation, c, "a product's pre_activation");
   const ConstTensorView& at = options.gelu_gradient_of;
   require(at.empty() || (overwrites && activation == Activation::kNone && options.bias.empty() &&
                          options.addend.empty()),
-          "a product that is multiplied by gelu's slope, and more");
-  require_beside(at, c, "what a product takes gelu's slope of");
+          "a product with gelu_gradient_of and other options");
+  require_optional(at, c, "a product's gelu_gradient_of");
   require(options.pre_activation.raw() != c.raw() && at.raw() != c.raw(),
-          "a product in the place of what its activation is applied to");
+          "a product whose c is its pre_activation or gelu_gradient_of");
 }
 
-/// A block of a stored matrix, with the bytes from one of its rows to the next.
+/// A block of a stored matrix with its row stride in bytes.
 template <typename Byte>
 struct Block {
   Byte* data = nullptr;
@@ -150,7 +150,7 @@ void copy_block(const Block<Byte>& from, const Block<std::byte>& to, std::int64_
   }
 }
 
-/// Where a product's operands lie, of the key's dtypes; bias may be null.
+/// Addresses of a product's operands, of the key's dtypes; bias may be null.
 struct ProductOperands {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
@@ -158,7 +158,7 @@ struct ProductOperands {
   std::byte* c = nullptr;
 };
 
-/// A product that oneDNN does, tile by tile.
+/// A product by oneDNN, tile by tile.
 class TiledProduct {
  public:
   TiledProduct(const Extents& extents, DType operands, DType result, const ProductOperands& at,
@@ -217,7 +217,7 @@ class TiledProduct {
       copy_block(c, staged_c, rows, row_bytes);
     }
     std::byte* const result = stage_c_ ? staged_c.data : c.data;
-    // The library has one type of address for what it reads and what it writes.
+    // oneDNN takes non-const pointers for inputs too.
     const std::array<std::byte*, 4> part{const_cast<std::byte*>(a_of(tile, staging)),
                                          const_cast<std::byte*>(b_of(tile)), result,
                                          const_cast<std::byte*>(bias_of(tile))};
@@ -232,7 +232,7 @@ class TiledProduct {
     }
   }
 
-  /// Rows of op(a), brought together in `staging` where they have gaps.
+  /// Rows of op(a), packed into `staging` where they have gaps.
   [[nodiscard]] const std::byte* a_of(std::int64_t tile, std::byte* staging) const {
     const std::int64_t bytes = size_bytes(key_.operands);
     const bool turned = key_.transpose_a == Transpose::kYes;
@@ -283,12 +283,12 @@ void finish_sum(Context& context, const float* sum, std::int64_t count, Accumula
     if (accumulate == Accumulate::kAdd) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        c[i] = rounded<BFloat16>(static_cast<float>(c[i]) + sum[i]);
+        c[i] = to_storage<BFloat16>(static_cast<float>(c[i]) + sum[i]);
       }
     } else {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        c[i] = rounded<BFloat16>(sum[i]);
+        c[i] = to_storage<BFloat16>(sum[i]);
       }
     }
   });

@@ -2,6 +2,7 @@
 
 #include "checks.hpp"
 #include "cuda/aligned.hpp"
+#include "cuda/bias.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
 #include "cuda/resources.hpp"
@@ -19,38 +20,22 @@ CublasLtProducts& library_of(Context& context) {
   return *library;
 }
 
-/// c = c + bias, or relu of it.
-template <typename T, typename Bias>
-__global__ void bias_kernel(std::int64_t count, std::int64_t columns, const Bias* bias,
-                            bool is_relu, T* c) {
-  const std::int64_t i = thread_number();
-  if (i >= count) {
-    return;
-  }
-  using C = Compute<T>;
-  const C value = value_of(c[i]) + value_of(bias[i % columns]);
-  c[i] = stored<T>(is_relu && value < C{0} ? C{0} : value);
-}
-
-/// Adds a bias, and takes relu where it is asked for, behind a product.
+/// Adds the options' bias, and applies their ReLU, after a product.
 void add_bias(Context& context, const MatmulOptions& options, const TensorView& c) {
-  const auto add = [&]<typename T, typename Bias>(T, Bias) {
-    launch(context, "a product's bias", grid_of(c.count()), bias_kernel<T, Bias>, c.count(),
-           c.shape()[1], options.bias.device<Bias>(), options.activation == Activation::kRelu,
-           c.device<T>());
-  };
+  constexpr const char* kName = "a product's bias";
   with_device_type(options.bias.dtype(), [&]<typename Bias>(Bias) {
+    const Bias* const bias = options.bias.device<Bias>();
     if (c.dtype() == options.bias.dtype()) {
-      add(Bias{}, Bias{});
+      add_bias<Bias>(context, kName, c, c.shape()[1], bias, options.activation);
     } else if constexpr (std::is_same_v<Bias, __nv_bfloat16>) {
-      add(float{}, Bias{});
+      add_bias<float>(context, kName, c, c.shape()[1], bias, options.activation);
     }
   });
 }
 
-/// The epilogue that does most of what is asked for of those that the library has a kernel with.
-/// GELU and its gradient are an approximation whose error is documented nowhere, so they are the
-/// library's among bfloat16 alone. Its relu, a maximum with 0, does not say what becomes of a NaN.
+/// The most complete epilogue for which the library has a kernel. The library's GELU and its
+/// gradient are approximations of undocumented error, so only bfloat16 products use them. Its ReLU,
+/// a maximum with 0, does not specify NaNs and is not used.
 cublasLtEpilogue_t epilogue_of(CublasLtProducts& library, CublasLtProduct product,
                                const MatmulOptions& options) {
   const bool same_types = product.operands == product.result;
@@ -80,11 +65,11 @@ struct ProductTensors {
   const ConstTensorView& a;
   const ConstTensorView& b;
   const TensorView& c;
-  /// What the library makes: c, or the argument of a gelu behind it.
+  /// The library's output: c, or the argument of a separate GELU.
   const TensorView& made;
 };
 
-/// What the library does of a product.
+/// The part of a product that the library computes.
 void multiply(Context& context, const CublasLtProduct& product, const ProductTensors& tensors,
               const MatmulOptions& options) {
   ProductAddresses at;
@@ -118,7 +103,7 @@ void multiply(Context& context, const CublasLtProduct& product, const ProductTen
   aligned.finish();
 }
 
-/// What the options ask for and the epilogue has not done; `made` holds what the product gave.
+/// The options that the epilogue does not cover; `made` holds the product.
 void finish(Context& context, const MatmulOptions& options, cublasLtEpilogue_t epilogue,
             const TensorView& made, const TensorView& c) {
   if (!options.bias.empty() && !has_bias(epilogue)) {

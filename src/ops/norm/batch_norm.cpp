@@ -11,21 +11,21 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "onednn/primitive_cache.hpp"
-#include "simd/rounded.hpp"
 #include "simd/run_sums.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
 
-/// Rows whose sums are one part: they fit the second-level cache, so that a second pass over them
-/// costs little, and there are enough of them that the parts stay few beside the rows.
+/// Rows of one partial sum: few enough to stay in the L2 cache for a second pass, enough to keep
+/// the number of partial sums small.
 std::int64_t block_rows(std::int64_t columns) {
   constexpr std::int64_t kLeast = 64;
   return std::max(kLeast, row_grain(columns));
 }
 
-/// Two sums a column for every block of rows: [block][sum][column].
+/// Two sums of each column for every block of rows: [block][sum][column].
 class BlockSums {
  public:
   BlockSums(Context& context, std::int64_t rows, std::int64_t columns)
@@ -50,10 +50,10 @@ class BlockSums {
   double* sums_;
 };
 
-/// What the rows of a block are normalised with, column by column.
+/// Mean and reciprocal standard deviation of each column.
 template <typename C>
 struct Columns {
-  /// `statistic` has either dtype that a statistic may have.
+  /// `statistic` has x's dtype or its compute dtype.
   template <typename T>
   static std::vector<C> values(const ConstTensorView& statistic) {
     const std::span<const T> from = statistic.host<T>();
@@ -97,7 +97,7 @@ void block_statistics(const T* x, std::int64_t n, std::int64_t begin, std::int64
   }
 }
 
-/// Calls function(g) with what gives element i of the gradient behind the activation.
+/// Calls function(g), where g(i) is element i of the gradient before the activation.
 template <typename T, typename Function>
 void with_gradient(const ConstTensorView& y, const T* dy, const Function& function) {
   using C = Compute<T>;
@@ -112,7 +112,7 @@ void with_gradient(const ConstTensorView& y, const T* dy, const Function& functi
   });
 }
 
-/// Checks what all operations on rows of `x` share.
+/// Checks the statistics of an operation on the rows of `x`.
 void require_statistics(const ConstTensorView& x, const ConstTensorView& mean,
                         const ConstTensorView& variance) {
   const std::int64_t n = x.shape().back();
@@ -132,7 +132,7 @@ void require_gradient(const ConstTensorView& x, const ConstTensorView& y,
           name_of(x.dtype()), x.shape().text());
 }
 
-/// The mean of the values, added as `steps` say, which spends them.
+/// The mean of the values, added in the order of `steps`. Overwrites them.
 template <typename T>
 T folded_mean(std::span<T> values, std::span<const ReductionStep> steps) {
   for (const ReductionStep& step : steps) {
@@ -232,7 +232,7 @@ void column_statistics(Context& context, const ConstTensorView& x, const TensorV
     }
     for (std::int64_t j = 0; j < n; ++j) {
       means[j] = static_cast<C>(centre[static_cast<std::size_t>(j)]);
-      // Rounding may leave a little less than nothing of a column of equal numbers.
+      // Rounding can make the sum of a constant column slightly negative.
       const double sum = squares[static_cast<std::size_t>(j)];
       variances[j] = static_cast<C>((sum < 0.0 ? 0.0 : sum) / count);
     }

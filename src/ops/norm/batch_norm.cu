@@ -8,7 +8,7 @@
 namespace strata::ops::cuda {
 namespace {
 
-/// parts[piece, j] = the mean of a column's rows, and the sum of squared distances from it.
+/// parts[piece, j] = the mean of a column's rows and the sum of squared deviations from it.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     statistics_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles, const T* x,
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
   parts[at.number * columns + at.column] = {mean, squares - count * rounding * rounding};
 }
 
-/// A thread a column: the parts' statistics, put together in order.
+/// One thread for each column: combines the parts' statistics in order.
 template <typename C>
 __global__ void join_statistics_kernel(std::int64_t rows, std::int64_t columns,
                                        const Sums<double>* parts, C* means, C* variances) {
@@ -58,11 +58,11 @@ __global__ void join_statistics_kernel(std::int64_t rows, std::int64_t columns,
     squares += part.second + rows_of_part(first) * apart * apart;
   }
   means[j] = static_cast<C>(centre);
-  // Rounding may leave a little less than nothing of a column of equal numbers.
+  // Rounding can make the sum of a constant column slightly negative.
   variances[j] = static_cast<C>((squares < 0.0 ? 0.0 : squares) / count);
 }
 
-/// A statistic of each column, in either dtype that it may have.
+/// A statistic of each column, in x's dtype or its compute dtype.
 template <typename T>
 class Statistic {
  public:
@@ -81,7 +81,7 @@ class Statistic {
   const T* stored_;
 };
 
-/// What the columns are normalised with.
+/// Statistics that normalise the columns.
 template <typename T>
 struct Columns {
   Statistic<T> mean;
@@ -93,7 +93,7 @@ struct Columns {
   }
 };
 
-/// The gradient behind the activation, by element. `y` is null where there is no activation.
+/// The gradient before the activation, by element. `y` is null without activation.
 template <typename T>
 struct Gradient {
   const T* y;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// A thread a column: parts added in order.
+/// One thread for each column: adds the parts in order.
 template <typename C>
 __global__ void add_sums_kernel(std::int64_t parts, std::int64_t columns, const Sums<double>* sums,
                                 C* first, C* second) {
@@ -149,7 +149,7 @@ struct Forward {
   const T* bias;
   bool relu;
 
-  /// The function of an element's place that gives what is made of it in column j.
+  /// Returns the function that maps an element's index in column j to its result.
   __device__ auto of_column(std::int64_t j) const {
     using C = Compute<T>;
     return [from = x, rectifies = relu, mean = with.mean[j],
@@ -184,7 +184,7 @@ struct BackwardInput {
   }
 };
 
-/// to[i] = what `function` makes of element i, which may lie there.
+/// to[i] = function of element i; may be in place.
 template <typename T, typename Function>
 __global__ void __launch_bounds__(kThreads)
     map_columns_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles,
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const auto result = function.of_column(at.column);
-  // All are read before the first is written, so that no read waits for a write.
+  // All loads precede the first store, so that no load waits.
   Compute<T> values[kRunRows] = {};
 #pragma unroll
   for (int i = 0; i < kRunRows; ++i) {
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kRunRows; ++i) {
     if (at.first + i < at.end) {
-      to[(at.first + i) * columns + at.column] = stored<T>(values[i]);
+      to[(at.first + i) * columns + at.column] = to_storage<T>(values[i]);
     }
   }
 }
@@ -216,7 +216,7 @@ void map_columns(Context& context, const char* name, const Rows& shape, const Fu
   launch_pieces<kRunRows>(context, name, shape, map_columns_kernel<T, Function>, function, to);
 }
 
-/// Means over parts, and memory for what is added.
+/// Means over parts, with scratch for the sums.
 template <typename C>
 struct PartMeans {
   PartMeans(Context& context, std::span<const ReductionStep> additions, std::int64_t part_count,
@@ -228,7 +228,7 @@ struct PartMeans {
     values = scratch_of<C>(context, parts * columns);
   }
 
-  /// The mean of value(part) over all parts. One thread calls it for a column.
+  /// The mean of value(part) over all parts, by one thread for each column.
   template <typename Value>
   __device__ C operator()(std::int64_t j, const Value& value) const {
     for (std::int64_t part = 0; part < parts; ++part) {
@@ -247,7 +247,7 @@ struct PartMeans {
   C* values;  ///< parts x columns
 };
 
-/// A thread a column.
+/// One thread for each column.
 template <typename C>
 __global__ void combine_kernel(PartMeans<C> mean_of, const C* parts, C* means, C* variances) {
   const std::int64_t columns = mean_of.columns;
@@ -263,7 +263,7 @@ __global__ void combine_kernel(PartMeans<C> mean_of, const C* parts, C* means, C
   });
 }
 
-/// A thread a column.
+/// One thread for each column.
 template <typename C>
 __global__ void mean_kernel(PartMeans<C> mean_of, const C* parts, C* means) {
   const std::int64_t columns = mean_of.columns;

@@ -11,11 +11,12 @@
 #include "cuda/rows.hpp"
 #include "norm/center.hpp"
 
-// Layer norm and RMS norm are one frame: a row is scaled to a deviation of one, about its mean or
-// about zero. Included by .cu files alone.
+// Layer norm and RMS norm on GPUs: both scale a row to unit deviation, measured from its mean or
+// from zero; row_norm.hpp does the same on the CPU. With Center::kZero `means` is null and not
+// read. Included by .cu files alone.
 namespace strata::ops::cuda {
 
-/// xhat, an element of a row as the norm sees it.
+/// The normalised element xhat.
 template <typename C>
 struct Normalise {
   C mean;
@@ -24,7 +25,7 @@ struct Normalise {
   __device__ C operator()(C x) const { return (x - mean) * rstd; }
 };
 
-/// The rows; about zero, `means` is null.
+/// The normalised rows.
 template <typename T, Center kCenter>
 struct Normalised {
   using C = Compute<T>;
@@ -42,10 +43,10 @@ struct Normalised {
 /// Elements [first, first + kWide) of weight, bias or an addend.
 template <typename T>
 __device__ Wide<T> operand_at(const T* row, int columns, int first) {
-  return chunk_at(row, columns, first, stored<T>(Compute<T>{0}));
+  return chunk_at(row, columns, first, to_storage<T>(Compute<T>{0}));
 }
 
-/// y = xhat weight + bias. `bias` may be null; about zero, so are bias and `means`.
+/// y = xhat weight + bias. `bias` may be null.
 template <typename T, Center kCenter>
 struct NormForward {
   using C = Compute<T>;
@@ -61,12 +62,11 @@ struct NormForward {
 
   template <int kSize>
   __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
-    const HeldRow<kSize, T> from(threads, x + row * columns, columns);
+    const RegisterRow<kSize, T> from(threads, x + row * columns, columns);
     const double count = static_cast<double>(columns);
     C mean{0};
     if constexpr (kCenter == Center::kMean) {
-      // A pass of its own: the difference of two large sums would lose the variance of a narrow
-      // row.
+      // A second pass: the difference of two large sums would lose the variance of a narrow row.
       C part{0};
       for_each_chunk<kSize, T>(threads, columns, [&](int number, int first) {
         const Wide<T> chunk = from.chunk(number, first);
@@ -101,15 +101,15 @@ struct NormForward {
 #pragma unroll
       for (int i = 0; i < kWide<T>; ++i) {
         const C scaled = xhat(value_of(chunk.at[i])) * value_of(weights.at[i]);
-        chunk.at[i] = stored<T>(bias == nullptr ? scaled : scaled + value_of(biases.at[i]));
+        chunk.at[i] = to_storage<T>(bias == nullptr ? scaled : scaled + value_of(biases.at[i]));
       }
       store_chunk(y + row * columns, columns, first, chunk);
     });
   }
 };
 
-/// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), where g = dy weight; mean(g) is left out
-/// about zero. `addend` may be null, and dx may be dy or it.
+/// dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), where g = dy weight; Center::kZero leaves
+/// mean(g) out. `addend` may be null; dx may be dy or `addend`.
 template <typename T, Center kCenter>
 struct NormBackwardInput {
   using C = Compute<T>;
@@ -124,8 +124,8 @@ struct NormBackwardInput {
   __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
     const int columns = rows.columns;
     const double count = static_cast<double>(columns);
-    const HeldRow<kSize, T> x(threads, rows.x + row * columns, columns);
-    const HeldRow<kSize, T> gradient(threads, dy + row * columns, columns);
+    const RegisterRow<kSize, T> x(threads, rows.x + row * columns, columns);
+    const RegisterRow<kSize, T> gradient(threads, dy + row * columns, columns);
     const Normalise<C> xhat = rows[row];
     C part{0};
     C part_xhat{0};
@@ -154,14 +154,14 @@ struct NormBackwardInput {
       for (int i = 0; i < kWide<T>; ++i) {
         const C g = value_of(gradients.at[i]) * value_of(weights.at[i]);
         const C result = xhat.rstd * (g - mean_g - xhat(value_of(values.at[i])) * mean_g_xhat);
-        to.at[i] = stored<T>(addend == nullptr ? result : value_of(to.at[i]) + result);
+        to.at[i] = to_storage<T>(addend == nullptr ? result : value_of(to.at[i]) + result);
       }
       store_chunk(dx + row * columns, columns, first, to);
     });
   }
 };
 
-/// dy xhat, of which a weight's gradient is the sum over the rows.
+/// dy xhat, whose sum over rows is the gradient of the weight.
 template <typename T, Center kCenter>
 struct WeightTerm {
   Normalised<T, kCenter> rows;
@@ -173,7 +173,7 @@ struct WeightTerm {
   }
 };
 
-/// Without a mean, about zero; `bias` may be empty.
+/// `bias` may be empty.
 template <Center kCenter>
 void norm_forward(Context& context, const char* name, const ConstTensorView& x,
                   const ConstTensorView& weight, const ConstTensorView& bias, double epsilon,
@@ -186,7 +186,7 @@ void norm_forward(Context& context, const char* name, const ConstTensorView& x,
         context, name, shape.rows, shape.columns,
         NormForward<T, kCenter>{x.device<T>(), weight.device<T>(), device_or_null<T>(bias), epsilon,
                                 columns, y.device<T>(), device_or_null<C>(mean), rstd.device<C>()},
-        kWarpHolds<T>);
+        kWarpRegisterRow<T>);
   });
 }
 
@@ -204,7 +204,7 @@ void norm_backward_input(Context& context, const char* name, const ConstTensorVi
     for_each_row(context, name, shape.rows, shape.columns,
                  NormBackwardInput<T, kCenter>{rows, weight.device<T>(), dy.device<T>(),
                                                device_or_null<T>(addend), dx.device<T>()},
-                 kWarpHolds<T>);
+                 kWarpRegisterRow<T>);
   });
 }
 

@@ -11,8 +11,8 @@
 #include "checks.hpp"
 #include "cuda/ops.hpp"
 #include "onednn/primitive_cache.hpp"
-#include "simd/rounded.hpp"
 #include "simd/run_sums.hpp"
+#include "simd/to_storage.hpp"
 
 namespace strata::ops {
 namespace {
@@ -37,7 +37,7 @@ std::vector<double> group_means(const GroupNormShape& shape, const std::vector<d
   return means;
 }
 
-/// Values of an image's groups as values of its channels.
+/// Expands values of an image's groups to its channels.
 template <typename C, typename From>
 std::vector<C> of_channels(const GroupNormShape& shape, const From* of_groups) {
   const std::int64_t width = shape.channels / shape.groups;

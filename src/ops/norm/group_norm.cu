@@ -7,8 +7,7 @@
 namespace strata::ops::cuda {
 namespace {
 
-/// The elements of one group of one image, by their number in it: pixels, and the group's channels
-/// within each.
+/// Index arithmetic of one group of one image: pixels, and the group's channels within each.
 struct Group {
   __device__ Group(const GroupNormShape& shape, std::int64_t index)
       : width(shape.channels / shape.groups),
@@ -46,7 +45,7 @@ struct Forward {
     using C = Compute<T>;
     const Group group(shape, index);
     const double count = static_cast<double>(group.count);
-    // A group may have many elements a thread.
+    // A thread may have many elements of a group.
     double part = 0.0;
     for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
       part += static_cast<double>(value_of(x[group.element(i)]));
@@ -66,8 +65,8 @@ struct Forward {
     for (std::int64_t i = threads.lane; i < group.count; i += kSize) {
       const std::int64_t at = group.element(i);
       const std::int64_t channel = group.channel(i);
-      y[at] = stored<T>((value_of(x[at]) - mean) * (rstd * value_of(weight[channel])) +
-                        value_of(bias[channel]));
+      y[at] = to_storage<T>((value_of(x[at]) - mean) * (rstd * value_of(weight[channel])) +
+                            value_of(bias[channel]));
     }
   }
 };
@@ -104,7 +103,7 @@ struct BackwardInput {
       const std::int64_t at = group.element(i);
       const C g = value_of(dy[at]) * value_of(weight[group.channel(i)]);
       const C xhat = (value_of(x[at]) - mean) * rstd;
-      dx[at] = stored<T>(rstd * (g - level - xhat * slope));
+      dx[at] = to_storage<T>(rstd * (g - level - xhat * slope));
     }
   }
 };
@@ -115,12 +114,12 @@ struct ChannelSums {
   double dbias;
 };
 
-/// Columns of a block, and threads that share the pixels of each.
+/// Columns of a block, and threads for the pixels of each column.
 constexpr int kColumns = 32;
 constexpr int kPixelThreads = kThreads / kColumns;
 
-/// A block a tile of channels of one image: every thread adds every kPixelThreads-th pixel, and the
-/// first of a column's threads adds up the others' sums in order.
+/// One block for each tile of channels of one image: a thread sums every kPixelThreads-th pixel,
+/// and the first thread of a column adds the partial sums in order.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     weight_kernel(GroupNormShape shape, std::int64_t tiles, const T* x, const Compute<T>* means,
@@ -156,7 +155,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A thread a channel: images added in order.
+/// One thread for each channel: adds the images in order.
 template <typename C>
 __global__ void add_images_kernel(std::int64_t images, std::int64_t channels,
                                   const ChannelSums* sums, bool adds, C* dweight, C* dbias) {

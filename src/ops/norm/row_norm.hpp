@@ -10,11 +10,12 @@
 #include "checks.hpp"
 #include "norm/center.hpp"
 #include "simd/column_sums.hpp"
-#include "simd/rounded.hpp"
 #include "simd/simd_reduction.hpp"
+#include "simd/to_storage.hpp"
 
-// Layer norm and RMS norm on the CPU; cuda_norm.hpp is the same frame for GPUs. With Center::kZero
-// there is no mean: the functions are given an empty tensor or a null pointer and do not read it.
+// Layer norm and RMS norm on the CPU: both scale a row to unit deviation, measured from its mean or
+// from zero; cuda_norm.hpp does the same on GPUs. With Center::kZero means are empty tensors or
+// null pointers and not read.
 namespace strata::ops {
 
 /// xhat(i) = (x[i] - mean) rstd.

@@ -13,7 +13,7 @@ using Desc = dnnl::memory::desc;
 
 constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 
-/// Tensors and windows of a convolution in the library's words.
+/// A convolution's tensors and windows as oneDNN descriptors.
 struct Problem {
   Problem(const ConvolutionKey& key, std::int64_t images) {
     const ConvolutionShape& shape = key.shape;
@@ -38,7 +38,7 @@ struct Problem {
     strides = {shape.height.stride, shape.width.stride};
     dilations = {shape.height.dilation - 1, shape.width.dilation - 1};
     before = {shape.height.padding, shape.width.padding};
-    // A stride may leave elements at the end unread; the library calls that no padding.
+    // A stride may leave elements at the end unread; oneDNN then wants padding 0.
     after = {std::max<std::int64_t>(0, padding_behind(shape.height)),
              std::max<std::int64_t>(0, padding_behind(shape.width))};
   }
@@ -72,7 +72,7 @@ dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine, co
   return {operation, primitive_attributes(), engine};
 }
 
-/// The forward pass that descriptions of backward passes ask for.
+/// The forward hint that backward primitive descriptors need.
 dnnl::convolution_forward::primitive_desc hint(const dnnl::engine& engine, ConvolutionKey key,
                                                std::int64_t images) {
   key.result = key.operands;
@@ -98,7 +98,7 @@ dnnl::convolution_backward_weights::primitive_desc backward_weight(const dnnl::e
   return {operation, primitive_attributes(), engine, hint(engine, key, of.x.dims()[0])};
 }
 
-/// How the library wants weights for the key's packed_images.
+/// The weight layout that oneDNN chooses for the key's packed_images.
 Desc packed_weight(const dnnl::engine& engine, const ConvolutionKey& key) {
   const Problem of(key, key.packed_images);
   switch (key.step) {

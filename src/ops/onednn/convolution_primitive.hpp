@@ -10,8 +10,8 @@
 
 namespace strata::ops {
 
-/// What a kernel of a convolution does. Weights are stored as the public header says; oneDNN packs
-/// them in an order of its own, which may differ between passes.
+/// The task of a convolution primitive. Weights are stored as the public header says; oneDNN packs
+/// them into a layout of its own, which may differ between passes.
 enum class ConvolutionStep {
   kPackForward,        ///< operands: stored weight, packed weight
   kForward,            ///< operands: x, packed weight, y and, where there is one, the bias
@@ -21,13 +21,13 @@ enum class ConvolutionStep {
   kUnpackWeight        ///< operands: packed gradient, stored gradient
 };
 
-/// What one oneDNN convolution, or a reordering of its weights, is made for.
+/// Cache key of a oneDNN convolution or of a reorder of its weights.
 struct ConvolutionKey {
   ConvolutionStep step = ConvolutionStep::kForward;
   DType operands = DType::kFloat32;
   DType result = DType::kFloat32;  ///< of y, dx or dw
   ConvolutionShape shape;
-  /// Weights lie as for this many images, so that calls with more and with fewer share them.
+  /// Weights are packed for this many images, so that calls with other counts share them.
   std::int64_t packed_images = 1;
   bool has_bias = false;
 

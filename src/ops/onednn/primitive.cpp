@@ -42,7 +42,7 @@ dnnl_status_t Primitive::run(int thread, const dnnl::stream& stream, std::byte* 
   const std::size_t last = own.memories.size() - 1;
   for (std::size_t i = 0; i <= last; ++i) {
     std::byte* const at = i == last ? scratch : operands[i];
-    // Placing a padded operand anew makes the library write its padding.
+    // Setting a padded operand's address makes oneDNN write its padding.
     if (own.placed[i] != at) {
       const dnnl_status_t status = dnnl_memory_set_data_handle(own.arguments[i].memory, at);
       if (status != dnnl_success) {

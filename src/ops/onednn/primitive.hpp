@@ -13,39 +13,39 @@ namespace strata::ops {
 
 [[nodiscard]] dnnl::memory::data_type library_type(DType dtype);
 
-/// What every kernel of ours is made with: scratch memory is the caller's.
+/// Attributes of every primitive: the caller provides scratch memory.
 [[nodiscard]] dnnl::primitive_attr primitive_attributes();
 
-/// One tensor that a kernel reads or writes.
+/// A tensor that a primitive reads or writes.
 struct PrimitiveArgument {
   int name = 0;  ///< one of DNNL_ARG_...
   dnnl::memory::desc desc;
 };
 
-/// A primitive as the library made it.
+/// A oneDNN primitive with its descriptor.
 struct PrimitiveDescription {
   dnnl::primitive primitive;
   std::vector<PrimitiveArgument> arguments;
   dnnl::memory::desc scratch;
 };
 
-/// One oneDNN primitive, made to run on the calling thread alone.
+/// A oneDNN primitive that runs on the calling thread only.
 class Primitive {
  public:
   Primitive(const dnnl::engine& engine, int threads, const PrimitiveDescription& description);
 
   [[nodiscard]] std::int64_t scratch_bytes() const { return scratch_bytes_; }
-  /// Size of the operand that the description lists at `index`.
+  /// Bytes of operand `index` of the description.
   [[nodiscard]] std::int64_t operand_bytes(std::size_t index) const {
     return operand_bytes_[index];
   }
-  /// `operands` lie in the description's order. `thread` is the caller's number; calls with
-  /// different numbers may run at the same time.
+  /// `operands` are in the description's order. `thread` is the calling thread's number; calls with
+  /// different numbers may run concurrently.
   [[nodiscard]] dnnl_status_t run(int thread, const dnnl::stream& stream, std::byte* scratch,
                                   std::span<std::byte* const> operands) noexcept;
 
  private:
-  /// A thread's operands, the scratch memory last.
+  /// Operands of each thread, the scratch memory last.
   struct Operands {
     std::vector<dnnl::memory> memories;
     std::vector<dnnl_exec_arg_t> arguments;

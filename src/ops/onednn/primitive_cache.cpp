@@ -31,8 +31,8 @@ void PrimitiveCache::reserve_staging(std::int64_t bytes) {
 Primitive& PrimitiveCache::primitive(const std::variant<ProductKey, ConvolutionKey>& key) {
   std::unique_ptr<Primitive>& slot = primitives_[key];
   if (slot == nullptr) {
-    // Threads are ours: a primitive that never splits its work has the same bits whatever their
-    // number. oneDNN reads the number when a primitive is made.
+    // We thread over primitives: a primitive that never splits its work has the same bits for any
+    // number of threads. oneDNN reads that number when it creates a primitive.
     omp_set_num_threads(1);
     slot = std::make_unique<Primitive>(
         engine_, threads_, std::visit([&](const auto& of) { return describe(engine_, of); }, key));

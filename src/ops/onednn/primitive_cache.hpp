@@ -19,26 +19,26 @@
 
 namespace strata::ops {
 
-/// The oneDNN side of a Context: engine, one stream and scratch memory a thread, kernels by key.
+/// The oneDNN side of a Context: engine, a stream and scratch memory for each thread, cached
+/// primitives.
 class PrimitiveCache {
  public:
   explicit PrimitiveCache(int threads);
 
-  /// The kernel for `key`, made at its first use. Not to be called by two threads at a time.
+  /// The primitive for `key`, created at first use. Not thread-safe.
   [[nodiscard]] Primitive& primitive(const std::variant<ProductKey, ConvolutionKey>& key);
-  /// Makes each thread's staging memory at least this large. Not to be called by two threads at a
-  /// time.
+  /// Grows each thread's staging memory to at least this size. Not thread-safe.
   void reserve_staging(std::int64_t bytes);
-  /// Memory of the team's thread `thread`, for the operands of a product.
+  /// Staging memory of thread `thread`, for the operands of a product.
   [[nodiscard]] std::byte* staging(int thread) {
     return staging_[static_cast<std::size_t>(thread)].raw();
   }
-  /// Memory for one operation, which all threads share.
+  /// Memory for one operation, shared by all threads.
   [[nodiscard]] std::byte* shared(std::int64_t bytes);
-  /// Runs on the calling thread, the team's thread `thread`; a failure is kept for check().
+  /// Runs on the calling thread, number `thread`; check() reports a failure.
   void run(Primitive& primitive, int thread, std::span<std::byte* const> operands) noexcept;
-  /// Throws the first failure of a run since the last call. To be called after the threads' work,
-  /// for an exception may not leave it.
+  /// Throws the first failure since the last call. Call it after the parallel region, which no
+  /// exception may leave.
   void check();
 
  private:

@@ -10,8 +10,8 @@
 
 namespace strata::ops {
 
-/// What one oneDNN matrix product is made for: c[m, n] from a[m, k] and b[k, n], each without gaps
-/// between its rows: with gaps oneDNN would take a kernel that is slower and sums in another order.
+/// Cache key of a oneDNN matrix product: c[m, n] from a[m, k] and b[k, n], all with contiguous
+/// rows. With gaps between rows oneDNN would choose a slower kernel with another order of sums.
 struct ProductKey {
   DType operands = DType::kFloat32;  ///< of a, b and the bias
   DType result = DType::kFloat32;    ///< of c
@@ -27,7 +27,7 @@ struct ProductKey {
   friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
 };
 
-/// Operands: a, b, c and, where there is one, the bias.
+/// Operands: a, b, c and an optional bias.
 [[nodiscard]] PrimitiveDescription describe(const dnnl::engine& engine, const ProductKey& key);
 
 }  // namespace strata::ops

@@ -14,8 +14,8 @@
 namespace strata::ops {
 namespace {
 
-/// Memory that all parts of one chunk may take together, so that they stay in the second-level
-/// cache from their first addition to their last.
+/// Bytes of one chunk of all parts, so that they stay in the L2 cache from the first addition to
+/// the last.
 constexpr std::int64_t kFoldBytes = 256 * 1024;
 
 template <typename T>

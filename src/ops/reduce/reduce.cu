@@ -19,14 +19,14 @@ struct Add {
   }
 };
 
-/// Parts that are folded in one pass, and sums that wait for others meanwhile: a balanced tree of
-/// kMostParts has log2 of them and one.
-constexpr int kMostParts = 64;
-constexpr int kMostWaiting = 8;
+/// Parts that one pass reduces, and the depth of its stack of pending sums: log2(kMaxParts) + 1 for
+/// a balanced tree.
+constexpr int kMaxParts = 64;
+constexpr int kMaxWaiting = 8;
 constexpr int kNowhere = -1;
 
-/// A fold as a list of what a thread does to its elements: read a part, add it to the `additions`
-/// sums that wait, the last first, and write the sum to a part, or let it wait too.
+/// A reduction as a stack program for each thread: load a part, add the top `additions` pending
+/// sums to it, then store the sum to a part or push it.
 template <typename T>
 struct FoldList {
   struct Entry {
@@ -36,17 +36,17 @@ struct FoldList {
   };
 
   int entries;
-  T* parts[kMostParts];
-  Entry at[kMostParts];
+  T* parts[kMaxParts];
+  Entry at[kMaxParts];
 };
 
-/// Makes a fold's list out of its trees: every part is added once at most, and is not touched
+/// Compiles reduction trees into a program: every part is added at most once and not used
 /// afterwards.
 class FoldOrder {
  public:
   FoldOrder(std::size_t parts, std::span<const ReductionStep> steps)
       : addends_(parts), is_added_(parts, false) {
-    fits_ = parts <= kMostParts;
+    fits_ = parts <= kMaxParts;
     for (const ReductionStep& step : steps) {
       const auto into = static_cast<std::size_t>(step.into);
       const auto from = static_cast<std::size_t>(step.from);
@@ -62,7 +62,7 @@ class FoldOrder {
     }
   }
 
-  /// Whether the fold is such trees, of a size that a list has room for.
+  /// Whether the steps are such trees and the program fits.
   [[nodiscard]] bool fits() const { return fits_; }
 
   template <typename T>
@@ -81,9 +81,9 @@ class FoldOrder {
  private:
   using Entry = FoldList<float>::Entry;
 
-  /// `depth` sums wait, or are about to, once the part is read.
+  /// `depth` sums are pending once the part is loaded.
   void visit(std::size_t part, int depth) {
-    fits_ = fits_ && depth <= kMostWaiting;
+    fits_ = fits_ && depth <= kMaxWaiting;
     entries_.push_back({static_cast<std::int8_t>(part), 0, kNowhere});
     for (const std::size_t addend : addends_[part]) {
       visit(addend, depth + 1);
@@ -97,11 +97,11 @@ class FoldOrder {
   bool fits_ = true;
 };
 
-/// A thread kWidth elements. Each part is read once, and each sum written once.
+/// One thread for kWidth elements. Loads each part once and stores each sum once.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) fold_kernel(std::int64_t count, FoldList<T> list) {
   using Elements = Chunk<T, kWidth>;
-  __shared__ Elements waiting[kMostWaiting][kThreads];
+  __shared__ Elements waiting[kMaxWaiting][kThreads];
   const std::int64_t first = thread_number() * kWidth;
   if (first >= count) {
     return;
@@ -189,7 +189,8 @@ void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int6
   require_rows("sum_of_squares_blocks", block_elements, kLongestRow);
   const std::int64_t blocks = out.count();
   with_floating(x.dtype(), [&]<typename T>(T) {
-    // As many threads for a short block as for a long one: the order is a function of its length.
+    // The same number of threads for short and long blocks: the order is a function of the block's
+    // length.
     launch(context, "sum_of_squares_blocks", {blocks, kThreads, 0},
            row_kernel<kThreads, SumOfSquares<T>>, blocks,
            SumOfSquares<T>{x.device<T>(), x.count(), block_elements, out.device<double>()});

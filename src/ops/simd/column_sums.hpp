@@ -9,7 +9,7 @@
 
 namespace strata::ops {
 
-/// Columns whose sums are held at once while the rows pass by; they fit the first-level cache.
+/// Columns that are summed at a time; their sums fit the L1 cache.
 inline constexpr std::int64_t kSumColumns = 512;
 
 /// out[j] = (or +=) term(0, j) + term(1, j) + ..., rows in order; columns share nothing.

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstdint>
 
-// exp, tanh and what is made of them. For float they are branch-free code that the compiler turns
-// into vector code; its scalar tail does the same IEEE operations, so that bits do not depend on
-// where a loop begins. For double they are the C library's. All are always inlined: a loop that
-// calls a function is no vector code.
+// exp, tanh and functions built on them. The float versions are branch-free, so that the compiler
+// vectorises them; scalar tails perform the same IEEE operations, so bits do not depend on where a
+// loop begins. The double versions are the C library's. All are always inlined, because a call
+// prevents vectorisation.
 namespace strata::ops {
 
 /// a * b + c, rounded once where the machine does that in one instruction.
@@ -23,7 +23,7 @@ namespace strata::ops {
   return a * b + c;
 }
 
-// Adding 1.5 * 2^23 rounds to an integer n, which then stands in the low bits.
+// Adding 1.5 * 2^23 rounds to an integer n and leaves it in the low bits.
 inline constexpr float kRounder = 12582912.0F;
 
 /// 2^n of a float made by adding kRounder to n; infinity where n is 128. Pre: -126 <= n <= 128.
@@ -31,7 +31,7 @@ inline constexpr float kRounder = 12582912.0F;
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23U) + 0x3F800000U);
 }
 
-/// A NaN stays one, for no comparison with it holds.
+/// Propagates NaNs: comparisons with them are false.
 [[gnu::always_inline]] inline float clamped(float x, float low, float high) {
   const float above = x < low ? low : x;
   return above > high ? high : above;

@@ -6,8 +6,8 @@
 
 namespace strata::ops {
 
-/// sums[j] += term(begin, j) + ... + term(end - 1, j) for each of `columns`: runs of 16 rows in C,
-/// runs added in double. The order follows from the arguments alone.
+/// sums[j] += term(begin, j) + ... + term(end - 1, j) for each of `columns`: sums runs of 16 rows
+/// in C, then the runs in double. The order depends only on the arguments.
 template <typename C, typename Function>
 void add_row_runs(std::int64_t begin, std::int64_t end, std::int64_t columns, double* sums,
                   const Function& term) {

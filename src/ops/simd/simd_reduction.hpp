@@ -7,31 +7,31 @@
 
 namespace strata::ops {
 
-/// Elements that one thread takes at a time in elementwise work.
+/// Chunk size of elementwise work, in elements.
 inline constexpr std::int64_t kElementGrain = 16384;
 
-/// Rows that one thread takes at a time, so that it gets about kElementGrain elements.
+/// Chunk size in rows with about kElementGrain elements.
 inline std::int64_t row_grain(std::int64_t columns) {
   return std::max<std::int64_t>(1, kElementGrain / std::max<std::int64_t>(1, columns));
 }
 
-/// combine() of the first kLanes lanes, halves with halves.
+/// Tree reduction of the first kLanes lanes: combines halves.
 template <std::size_t kLanes, typename T, std::size_t kAll, typename Combine>
-T folded(std::array<T, kAll>& lanes, const Combine& combine) {
+T tree_reduce(std::array<T, kAll>& lanes, const Combine& combine) {
   if constexpr (kLanes == 1) {
     return lanes[0];
   } else {
-    // A constant length each, so that no loop is left.
+    // Constant lengths, so that the loops are unrolled.
     constexpr std::size_t kHalf = kLanes / 2;
     for (std::size_t lane = 0; lane < kHalf; ++lane) {
       lanes[lane] = combine(lanes[lane], lanes[lane + kHalf]);
     }
-    return folded<kHalf>(lanes, combine);
+    return tree_reduce<kHalf>(lanes, combine);
   }
 }
 
-/// Sum of term(0) ... term(count - 1), each of type Term: sixteen interleaved partial sums a run of
-/// 1024 terms, runs added in double. The order is a function of `count` alone.
+/// Sum of term(0) ... term(count - 1), each of type Term: sixteen interleaved partial sums (SIMD
+/// lanes) in each run of 1024 terms; runs are added in double. The order depends only on `count`.
 template <typename Term, typename Function>
 double simd_sum(std::int64_t count, const Function& term) {
   constexpr std::int64_t kLanes = 16;
@@ -50,12 +50,12 @@ double simd_sum(std::int64_t count, const Function& term) {
     for (std::int64_t i = whole_end; i < end; ++i) {
       lanes[static_cast<std::size_t>(i - whole_end)] += term(i);
     }
-    total += static_cast<double>(folded<kLanes>(lanes, [](Term a, Term b) { return a + b; }));
+    total += static_cast<double>(tree_reduce<kLanes>(lanes, [](Term a, Term b) { return a + b; }));
   }
   return total;
 }
 
-/// The largest of term(0) ... term(count - 1); a NaN among them is passed over. Pre: count >= 1.
+/// The maximum of term(0) ... term(count - 1), ignoring NaNs. Pre: count >= 1.
 template <typename Term, typename Function>
 Term simd_max(std::int64_t count, const Function& term) {
   constexpr std::int64_t kLanes = 16;

@@ -7,12 +7,12 @@
 
 namespace strata::ops {
 
-/// Rows and columns of a block that transpose_block() turns.
+/// Rows and columns of a block of transpose_block().
 inline constexpr std::int64_t kTransposeBlock = 8;
 
 using EightFloats [[gnu::vector_size(32)]] = float;
 
-/// Eight elements as floats; by reference, since how a call passes a vector depends on the
+/// Loads eight elements as floats; by reference, because passing a vector depends on the
 /// instruction set.
 inline void load_floats(EightFloats& vector, const float* from) {
   std::memcpy(&vector, from, sizeof(vector));
@@ -26,8 +26,8 @@ inline void load_floats(EightFloats& vector, const BFloat16* from) {
   std::memcpy(&vector, &words, sizeof(vector));
 }
 
-/// to[c * to_stride + r] = from[r * from_stride + c] for a square of kTransposeBlock: pairs, fours
-/// and halves of its rows change places.
+/// to[c * to_stride + r] = from[r * from_stride + c] for a square of kTransposeBlock, in three
+/// rounds of SIMD shuffles: pairs, fours, halves.
 template <typename Stored>
 void transpose_block(const Stored* from, std::int64_t from_stride, float* to,
                      std::int64_t to_stride) {

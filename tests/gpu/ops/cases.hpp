@@ -89,7 +89,7 @@ inline Operand bytes(Role role, const Shape& shape, std::int64_t end = 2) {
           .high = static_cast<double>(end)};
 }
 
-/// What an operation writes to the tensor of a loss's sums that it is given.
+/// The loss sums that an operation writes: loss, correct, bad row, bad label.
 template <typename Operation>
 std::vector<double> loss_of(Context& context, const Operation& operation) {
   const device::Buffer memory(context.device(), kLossElements * size_bytes(DType::kInt64));

@@ -134,7 +134,7 @@ TEST(ImageErrors, OfResidualBlocks) {
 
 TEST(BatchNormErrors, OfSync) {
   expect_words(images({"batch_norm sync=maybe"}),
-               {"batch_norm sync=maybe", "sync is one of no, yes", "\"maybe\""});
+               {"batch_norm sync=maybe", "sync is one of off, on", "\"maybe\""});
 }
 
 TEST(BatchNormErrors, OfMomentum) {

@@ -103,7 +103,7 @@ TEST(ModelErrors, OfSublayers) {
                {"norm is one of none, layer_norm, rms_norm", "batch"});
   expect_words(tokens({"embedding 8", "mlp 12 epsilon=-1", "head"}), {"epsilon", "-1"});
   expect_words(tokens({"embedding 8", "mlp 12 residual=maybe", "head"}),
-               {"residual is one of no, yes"});
+               {"residual is one of off, on"});
   expect_words(tokens({"embedding 8", "attention 4 heads=2", "head"}),
                {"attention has no option \"heads\"", "nearest"});
   expect_words(numbers({"attention 2", "dense 8"}, 1), {"\"attention 2\"", "tokens x width"});

@@ -58,7 +58,7 @@ TEST(LayerLine, SaysWhatAValueMustBe) {
                  "only relu can follow on the line of dense; give \"gelu\" a line of its "
                  "own");
   expect_refusal("dense 3 relu 4", "\"4\" is not understood");
-  expect_refusal("dense 3 bias=maybe", "bias is one of no, yes, not \"maybe\"");
+  expect_refusal("dense 3 bias=maybe", "bias is one of off, on, not \"maybe\"");
   expect_refusal("dense 3 init=xavier",
                  "init is one of fan_in, glorot, he, normal, zeros, ones, not \"xavier\"");
   expect_refusal("dropout",

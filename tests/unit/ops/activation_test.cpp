@@ -9,12 +9,7 @@
 namespace strata::ops {
 namespace {
 
-using test::dot;
-using test::expect_gradient;
-using test::kTolerance;
-using test::randoms;
-using test::relative_error;
-using test::Tensor;
+using namespace test;
 
 constexpr Activation kAll[] = {Activation::kNone, Activation::kRelu, Activation::kGelu,
                                Activation::kTanh, Activation::kSigmoid};

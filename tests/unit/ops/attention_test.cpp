@@ -14,12 +14,7 @@ std::ostream& operator<<(std::ostream& out, const AttentionShape& shape) {
 
 namespace {
 
-using test::as_double;
-using test::dot;
-using test::expect_gradient;
-using test::randoms;
-using test::relative_error;
-using test::Tensor;
+using namespace test;
 
 /// What results may differ from plain loops in double by, relative to their norm.
 template <typename T>

@@ -5,13 +5,7 @@
 namespace strata::ops {
 namespace {
 
-using test::as_double;
-using test::kEpsilon;
-using test::kTolerance;
-using test::randoms;
-using test::relative_error;
-using test::Statistics;
-using test::Tensor;
+using namespace test;
 
 struct BatchNorm {
   std::int64_t rows;

@@ -17,10 +17,7 @@
 namespace strata::ops {
 namespace {
 
-using test::cross_entropy_sums;
-using test::randoms;
-using test::squared_error_sums;
-using test::Tensor;
+using namespace test;
 
 const Shape kShape{37, 1203};
 

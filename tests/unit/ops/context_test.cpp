@@ -13,8 +13,7 @@
 namespace strata::ops {
 namespace {
 
-using test::randoms;
-using test::Tensor;
+using namespace test;
 
 TEST(ParallelFor, ChunksDoNotDependOnThreads) {
   using Chunks = std::set<std::pair<std::int64_t, std::int64_t>>;

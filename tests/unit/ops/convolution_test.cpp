@@ -8,16 +8,7 @@
 namespace strata::ops {
 namespace {
 
-using test::as_double;
-using test::convolution_shapes;
-using test::dot;
-using test::expect_gradient;
-using test::kStoredTolerance;
-using test::poisoned;
-using test::randoms;
-using test::relative_error;
-using test::square;
-using test::Tensor;
+using namespace test;
 
 /// A layer whose results are NaN until they are computed.
 template <typename T>

@@ -7,8 +7,7 @@
 namespace strata::ops {
 namespace {
 
-using test::randoms;
-using test::Tensor;
+using namespace test;
 
 const RandomStream kStream(42, RandomPurpose::kDropout, 7);
 

@@ -9,8 +9,7 @@
 namespace strata::ops {
 namespace {
 
-using test::randoms;
-using test::Tensor;
+using namespace test;
 
 constexpr std::int64_t kParts = 3;
 constexpr std::int64_t kRows = 5;

@@ -5,8 +5,7 @@
 namespace strata::ops {
 namespace {
 
-using test::kEpsilon;
-using test::randoms;
+using namespace test;
 
 struct LayerNorm {
   std::int64_t rows;

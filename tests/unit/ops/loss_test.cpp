@@ -14,12 +14,7 @@
 namespace strata::ops {
 namespace {
 
-using test::cross_entropy_sums;
-using test::expect_gradient;
-using test::randoms;
-using test::relative_error;
-using test::squared_error_sums;
-using test::Tensor;
+using namespace test;
 
 Tensor<std::int64_t> labels_of(std::int64_t rows, std::int64_t classes) {
   Tensor<std::int64_t> labels({rows});

@@ -3,11 +3,7 @@
 namespace strata::ops {
 namespace {
 
-using test::expect_rounded;
-using test::Operands;
-using test::ProductSize;
-using test::randoms;
-using test::Tensor;
+using namespace test;
 
 template <typename C>
 class MatmulBfloat16 : public testing::Test {};

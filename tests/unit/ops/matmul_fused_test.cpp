@@ -3,10 +3,7 @@
 namespace strata::ops {
 namespace {
 
-using test::Operands;
-using test::ProductSize;
-using test::randoms;
-using test::Tensor;
+using namespace test;
 
 template <typename T, typename C>
 struct Dtypes {

@@ -7,12 +7,7 @@
 namespace strata::ops {
 namespace {
 
-using test::kTolerance;
-using test::Operands;
-using test::ProductSize;
-using test::randoms;
-using test::relative_error;
-using test::Tensor;
+using namespace test;
 
 template <typename T>
 class MatmulTyped : public testing::Test {};

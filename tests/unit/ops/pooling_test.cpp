@@ -8,15 +8,7 @@
 namespace strata::ops {
 namespace {
 
-using test::as_double;
-using test::axis;
-using test::dot;
-using test::expect_gradient;
-using test::kStoredTolerance;
-using test::poisoned;
-using test::randoms;
-using test::relative_error;
-using test::Tensor;
+using namespace test;
 
 std::vector<PoolingShape> shapes() {
   return {{3, axis(8, 2, 2), axis(8, 2, 2), 32},

@@ -5,8 +5,7 @@
 namespace strata::ops {
 namespace {
 
-using test::randoms;
-using test::Tensor;
+using namespace test;
 
 template <typename T>
 class ReduceTyped : public testing::Test {};

@@ -5,11 +5,7 @@
 namespace strata::ops {
 namespace {
 
-using test::as_double;
-using test::kEpsilon;
-using test::kStoredTolerance;
-using test::relative_error;
-using test::Tensor;
+using namespace test;
 
 struct RmsNorm {
   std::int64_t rows;

@@ -5,10 +5,7 @@
 namespace strata::ops {
 namespace {
 
-using test::as_double;
-using test::randoms;
-using test::relative_error;
-using test::Tensor;
+using namespace test;
 
 constexpr double kTheta = 10000.0;
 

@@ -9,11 +9,7 @@
 namespace strata::ops {
 namespace {
 
-using test::as_double;
-using test::cross_entropy_sums;
-using test::expect_gradient;
-using test::randoms;
-using test::Tensor;
+using namespace test;
 
 /// The vocabulary cut into shards, the shards of logits one after the other as ranks hold them.
 template <typename T>

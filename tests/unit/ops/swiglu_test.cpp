@@ -7,12 +7,7 @@
 namespace strata::ops {
 namespace {
 
-using test::dot;
-using test::expect_gradient;
-using test::kTolerance;
-using test::randoms;
-using test::relative_error;
-using test::Tensor;
+using namespace test;
 
 template <typename T>
 class SwigluTyped : public testing::Test {};

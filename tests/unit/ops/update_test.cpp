@@ -7,9 +7,7 @@
 namespace strata::ops {
 namespace {
 
-using test::randoms;
-using test::relative_error;
-using test::Tensor;
+using namespace test;
 
 constexpr std::int64_t kCount = 40003;
 constexpr double kRate = 0.05;

@@ -98,7 +98,7 @@ struct Rank {
     for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
       optimizer.update(b, view_of(gradients), kRate, 1.0, 1);
     }
-    exchange.hand_back(view_of(weights));
+    exchange.return_weights(view_of(weights));
     std::vector<comm::Request> gathers;
     for (const Bucket& bucket : plan.buckets()) {
       if (bucket.elements.end <= layout.weight_elements) {

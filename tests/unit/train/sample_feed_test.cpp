@@ -68,7 +68,7 @@ TEST_F(Feed, OfAGpuGivesTheCpusSamplesAtOnePlaceWhetherTheyWereSentAheadOrNot) {
     // read.
     const bool is_early = step % 3 == 1;
     const auto send_ahead = [&] {
-      while (step + 1 < kSteps && !given.ahead()) {
+      while (step + 1 < kSteps && !given.prefetch()) {
         std::this_thread::yield();
       }
     };
@@ -91,7 +91,7 @@ TEST_F(Feed, OfTheCpuSendsNothing) {
   ops::Context cpu(1);
   SampleFeed all = feed(cpu);
   all.next();
-  EXPECT_FALSE(all.ahead());
+  EXPECT_FALSE(all.prefetch());
 }
 
 }  // namespace

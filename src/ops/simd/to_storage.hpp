@@ -9,16 +9,16 @@
 
 namespace strata::ops {
 
-/// `value` as it is stored. A function of its own, for GCC 12 makes no vector code of a loop that
-/// has an object of a class in its body.
+/// Converts a computed value to the stored type. A separate function, because GCC 12 does not
+/// vectorise loops with class objects in their body.
 template <typename T>
-T rounded(Compute<T> value) {
+T to_storage(Compute<T> value) {
   return static_cast<T>(value);
 }
 
-/// to[i] = term(i), rounded to what is stored, for i in [begin, end). What is narrower than what is
-/// computed in is rounded in a loop of its own: a loop that does both runs out of registers.
-/// Pre: term(i) reads nothing of `to` but to[i].
+/// to[i] = term(i), converted to the stored type, for i in [begin, end). Types narrower than the
+/// compute type are converted in a second loop: one loop for both runs out of registers. Pre: of
+/// `to`, term(i) reads only to[i].
 template <typename T, typename Function>
 void store_terms(T* to, std::int64_t begin, std::int64_t end, const Function& term) {
   if constexpr (std::is_same_v<T, Compute<T>>) {
@@ -39,7 +39,7 @@ void store_terms(T* to, std::int64_t begin, std::int64_t end, const Function& te
       }
 #pragma omp simd
       for (std::int64_t i = 0; i < count; ++i) {
-        into[i] = rounded<T>(values[i]);
+        into[i] = to_storage<T>(values[i]);
       }
     }
   }
