@@ -263,13 +263,29 @@ constexpr std::array<std::string_view, 20> kCommon{
 /// Whether most runs set it.
 enum class Often { kNo, kYes };
 
+/// A setting with its explanation beside it, broken between words.
+std::string help_entry(const std::string& key, const std::string& help) {
+  constexpr std::size_t kIndent = 29;
+  constexpr std::size_t kColumns = 118;
+  std::string text;
+  std::string line = fmt::format("  {:<{}}", key, kIndent - 3);
+  for (const std::string& word : split_words(help)) {
+    if (line.size() + 1 + word.size() > kColumns) {
+      text += line + "\n";
+      line = std::string(kIndent - 1, ' ');
+    }
+    line += " " + word;
+  }
+  return text + line + "\n";
+}
+
 /// Of a section, the settings that most runs set or the others, a line each.
 std::string help_lines(const Section& section, Often often) {
   std::string text;
   const auto add = [&](const std::string& key, const std::string& help) {
     if (section_of(key) == section.name &&
         (std::ranges::count(kCommon, key) > 0) == (often == Often::kYes)) {
-      text += fmt::format("  {:<26} {}\n", key, help);
+      text += help_entry(key, help);
     }
   };
   add(kLayerKey, kLayerHelp);
@@ -300,7 +316,9 @@ std::string config_reference() {
       "# Configuration\n\n"
       "A config file has `[section]` lines and `key = value` lines; `#` begins a comment. The "
       "command line takes every\nsetting as `--section.key=value`, which overrides the file. If a "
-      "setting is given twice on the command line, the last\ncounts.\n\n"
+      "setting is given twice on the command line, the last\ncounts. `config.ini` in a run's "
+      "directory has every setting, and says which were defaults and which the program\nderived.\n"
+      "\n"
       "This page is generated from the program's option table (`strata help reference`); a test "
       "holds it up to date.\n";
   for (const Section& section : section_table()) {

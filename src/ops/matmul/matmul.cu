@@ -21,7 +21,7 @@ CublasLtProducts& library_of(Context& context) {
 }
 
 /// Adds the options' bias, and applies their ReLU, after a product.
-void add_bias(Context& context, const MatmulOptions& options, const TensorView& c) {
+void add_product_bias(Context& context, const MatmulOptions& options, const TensorView& c) {
   constexpr const char* kName = "a product's bias";
   with_device_type(options.bias.dtype(), [&]<typename Bias>(Bias) {
     const Bias* const bias = options.bias.device<Bias>();
@@ -107,7 +107,7 @@ void multiply(Context& context, const CublasLtProduct& product, const ProductTen
 void finish(Context& context, const MatmulOptions& options, cublasLtEpilogue_t epilogue,
             const TensorView& made, const TensorView& c) {
   if (!options.bias.empty() && !has_bias(epilogue)) {
-    add_bias(context, options, made);
+    add_product_bias(context, options, made);
   } else if (options.activation == Activation::kRelu) {
     cuda::activation_forward(context, Activation::kRelu, made, c);
   }
