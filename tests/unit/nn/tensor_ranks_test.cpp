@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "in_process.hpp"
-
 #include "language_bench.hpp"
 
 namespace strata::nn::test {

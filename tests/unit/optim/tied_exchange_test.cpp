@@ -11,10 +11,10 @@
 #include <gtest/gtest.h>
 
 #include "strata/comm/groups.hpp"
-#include "in_process.hpp"
 #include "strata/comm/ordered_reduction.hpp"
 #include "strata/optim/optimizer.hpp"
 
+#include "in_process.hpp"
 #include "layouts.hpp"
 
 namespace strata::optim::test {

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "in_process.hpp"
-
 #include "stage_bench.hpp"
 
 namespace strata::pipeline {
