@@ -17,10 +17,12 @@
 #include "strata/device/stopwatch.hpp"
 #include "strata/device/stream.hpp"
 
+#include "gpu_test.hpp"
+
 namespace strata::device {
 namespace {
 
-TEST(Device, KnowsItsPlaceAndName) {
+TEST(Device, HasAKindAMemorySpaceAndAName) {
   EXPECT_EQ(Device::cpu().kind(), DeviceKind::kCpu);
   EXPECT_EQ(Device::cpu().memory_space(), MemorySpace::kHost);
   EXPECT_EQ(Device::cpu().text(), "cpu");
@@ -130,10 +132,7 @@ TEST(BuildInfo, NamesTheLibrariesThatAreLinked) {
 #endif
 }
 
-TEST(Cuda, DeviceMemoryRoundTrip) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, DeviceMemoryRoundTrip) {
   const Device device = Device::cuda(0);
   const Buffer host(Device::cpu(), 4096);
   const Buffer back(Device::cpu(), 4096);
@@ -162,10 +161,7 @@ TEST(Event, OfTheCpuIsReachedWhenItIsRecorded) {
   EXPECT_TRUE(stream.idle());
 }
 
-TEST(Cuda, AskingDoesNotWait) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, QueriesDoNotBlock) {
   const Device device = Device::cuda(0);
   constexpr std::int64_t kBytes = std::int64_t{64} << 20;
   const Buffer from(device, kBytes);
@@ -185,10 +181,7 @@ TEST(Cuda, AskingDoesNotWait) {
   EXPECT_TRUE(stream.idle());
 }
 
-TEST(Cuda, AStopwatchCountsTheStreamsTime) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, AStopwatchCountsTheStreamsTime) {
   const Device device = Device::cuda(0);
   constexpr std::int64_t kBytes = std::int64_t{1} << 20;
   const Buffer from(device, kBytes);
@@ -213,10 +206,7 @@ TEST(Cuda, AStopwatchCountsTheStreamsTime) {
   EXPECT_THROW(Stopwatch(Device::cpu()), std::logic_error);
 }
 
-TEST(Cuda, AStopwatchCountsAWaitForAnotherStream) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, AStopwatchCountsWaitsForAnotherStream) {
   const Device device = Device::cuda(0);
   constexpr std::int64_t kBytes = std::int64_t{16} << 20;
   const Buffer from(device, kBytes);
@@ -241,10 +231,7 @@ TEST(Cuda, AStopwatchCountsAWaitForAnotherStream) {
   EXPECT_GT(wait.seconds(), nothing.seconds());
 }
 
-TEST(Cuda, TooMuchDeviceMemoryIsAnError) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, TooMuchDeviceMemoryIsAnError) {
   EXPECT_THROW(Buffer(Device::cuda(0), std::int64_t{1} << 50), Error);
   EXPECT_NO_THROW(Buffer(Device::cuda(0), 1024));
 }
@@ -275,7 +262,7 @@ TEST(ChooseGpu, HasConsecutiveRanksShareWhereThereAreFewer) {
   EXPECT_THROW(static_cast<void>(choose_gpu(0, 1, 0)), std::logic_error);
 }
 
-TEST(GpuInfo, VersionsAreWrittenAsPeopleDo) {
+TEST(GpuInfo, VersionsHaveMajorAndMinorNumbers) {
   EXPECT_EQ(cuda_version_text(13000), "13.0");
   EXPECT_EQ(cuda_version_text(12040), "12.4");
   EXPECT_EQ(cuda_version_text(0), "none");
@@ -298,10 +285,7 @@ TEST(GpuInfo, IsEmptyWithoutAGpu) {
   EXPECT_EQ(static_cast<std::int64_t>(gpus().size()), cuda_device_count());
 }
 
-TEST(Cuda, AGpuSaysWhatItIs) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, AGpuHasANameAnIdAndMemory) {
   const GpuInfo info = gpus().front();
   EXPECT_NE(info.name, "");
   EXPECT_THAT(info.bus_id, testing::HasSubstr(":"));

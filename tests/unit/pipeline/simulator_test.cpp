@@ -73,7 +73,7 @@ TEST(Simulator, ForwardOnlyFillsAndDrainsOnce) {
   EXPECT_EQ(result.bubble_fraction, 0.375);
 }
 
-TEST(Simulator, TheSlowestStageSetsThePace) {
+TEST(Simulator, TheSlowestStageBoundsTheMakespan) {
   StageCosts costs = equal_costs(3, 1.0, 1.0, 0.0);
   costs.forward_seconds[1] = 3.0;
   const Simulation result = simulate(make_schedule(ScheduleKind::kForwardOnly, 3, 4), costs);
@@ -82,7 +82,7 @@ TEST(Simulator, TheSlowestStageSetsThePace) {
   EXPECT_THAT(result.idle_seconds, ElementsAre(10.0, 2.0, 10.0));
 }
 
-TEST(Simulator, LatencyIsPaidOnceAHopWhereNothingElseIsToDo) {
+TEST(Simulator, LatencyCountsOnceAHopWithOneMicrobatch) {
   const Simulation result =
       simulate(make_schedule(ScheduleKind::kGpipe, 3, 1), equal_costs(3, 1.0, 2.0, 4.0, 0.5));
   // Forward through three stages, two hops; back, two hops; the first stage's weight gradient.
@@ -114,7 +114,7 @@ TEST(Simulator, ListsEveryActionWithItsTimes) {
   }
 }
 
-TEST(Simulator, RefusesCostsOfAnotherSizeAndSchedulesThatStick) {
+TEST(Simulator, RefusesCostsOfAnotherSizeAndDeadlocks) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 1);
   EXPECT_THROW((void)simulate(schedule, equal_costs(3, 1.0, 1.0, 1.0)), std::logic_error);
   schedule.stage_actions[0].clear();
