@@ -161,18 +161,31 @@ TEST(Event, OfTheCpuIsReachedWhenItIsRecorded) {
   EXPECT_TRUE(stream.idle());
 }
 
+/// Copies on a GPU, which keep a stream busy.
+class GpuCopies {
+ public:
+  GpuCopies(const Device& device, std::int64_t bytes)
+      : shape_{bytes}, from_(device, bytes), to_(device, bytes) {}
+
+  void enqueue(Stream& stream, int times) const {
+    for (int i = 0; i < times; ++i) {
+      copy_tensor(from_.view(0, shape_, DType::kUint8), to_.view(0, shape_, DType::kUint8), stream);
+    }
+  }
+
+ private:
+  Shape shape_;
+  Buffer from_;
+  Buffer to_;
+};
+
 TEST_F(Cuda, QueriesDoNotBlock) {
   const Device device = Device::cuda(0);
-  constexpr std::int64_t kBytes = std::int64_t{64} << 20;
-  const Buffer from(device, kBytes);
-  const Buffer to(device, kBytes);
+  const GpuCopies copies(device, std::int64_t{64} << 20);
   Stream stream(device);
   Event event(device, 1);
-  const Shape shape{kBytes};
-  // Long enough for the host to ask before it is done.
-  for (int i = 0; i < 100; ++i) {
-    copy_tensor(from.view(0, shape, DType::kUint8), to.view(0, shape, DType::kUint8), stream);
-  }
+  // Long enough for the host to ask before they are done.
+  copies.enqueue(stream, 100);
   event.record(stream);
   EXPECT_FALSE(event.reached());
   EXPECT_FALSE(stream.idle());
@@ -183,21 +196,15 @@ TEST_F(Cuda, QueriesDoNotBlock) {
 
 TEST_F(Cuda, AStopwatchCountsTheStreamsTime) {
   const Device device = Device::cuda(0);
-  constexpr std::int64_t kBytes = std::int64_t{1} << 20;
-  const Buffer from(device, kBytes);
-  const Buffer to(device, kBytes);
+  const GpuCopies copies(device, std::int64_t{1} << 20);
   Stream stream(device);
   Stopwatch outer(device);
   Stopwatch inner(device);
   EXPECT_THROW((void)inner.seconds(), Error);
-  const Shape shape{kBytes};
-  const auto work = [&] {
-    copy_tensor(from.view(0, shape, DType::kUint8), to.view(0, shape, DType::kUint8), stream);
-  };
   outer.start(stream);
-  work();
+  copies.enqueue(stream, 1);
   inner.start(stream);
-  work();
+  copies.enqueue(stream, 1);
   inner.stop(stream);
   outer.stop(stream);
   stream.synchronize();
@@ -208,18 +215,14 @@ TEST_F(Cuda, AStopwatchCountsTheStreamsTime) {
 
 TEST_F(Cuda, AStopwatchCountsWaitsForAnotherStream) {
   const Device device = Device::cuda(0);
-  constexpr std::int64_t kBytes = std::int64_t{16} << 20;
-  const Buffer from(device, kBytes);
-  const Buffer to(device, kBytes);
+  const GpuCopies copies(device, std::int64_t{16} << 20);
   Stream computing(device);
   Stream other(device);
   Event done(device, 1);
   Stopwatch wait(device);
   Stopwatch nothing(device);
   // Long enough for the wait to be on its stream before they are done.
-  for (int i = 0; i < 100; ++i) {
-    copy_tensor(from.view(0, {kBytes}, DType::kUint8), to.view(0, {kBytes}, DType::kUint8), other);
-  }
+  copies.enqueue(other, 100);
   done.record(other);
   wait.start(computing);
   done.wait(computing);
