@@ -45,7 +45,7 @@ constexpr const char* kTrainHelp =
     R"(strata train CONFIG.ini [--section.key=value ...] [--dry-run]
 
 Trains on as many ranks as mpirun or srun started, and writes config.ini, log.txt, metrics.jsonl and checkpoints into
-run.dir. A setting of the command line wins over the file's; of one given twice, the last wins.
+run.dir. A setting on the command line overrides the file's. If one is given twice, the last counts.
 
   --run.resume=auto    continues from the newest good checkpoint, on any grid
   --dry-run            prints the plan without training; alone, for the grid that the settings name
@@ -54,12 +54,12 @@ run.dir. A setting of the command line wins over the file's; of one given twice,
 constexpr const char* kEvaluateHelp =
     R"(strata evaluate RUN|CONFIG.ini [--classes] [--confusion=FILE.csv] [--section.key=value ...]
 
-Prints loss and accuracy of the newest good checkpoint on data.test, or on data.train where data.test is empty. RUN is a
+Prints loss and accuracy of the newest good checkpoint on data.test, or on data.train if data.test is empty. RUN is a
 run's directory. Runs on any number of ranks that the checkpoint's lanes, layers and shards allow, with the same numbers.
 
   --data.test=FILE       the data set to evaluate on
-  --classes              accuracy of each class, and what it is taken most for
-  --confusion=FILE.csv   who is taken for whom
+  --classes              accuracy per class, and the class it is mostly confused with
+  --confusion=FILE.csv   the confusion matrix
 )";
 
 constexpr const char* kDataInspectHelp =
@@ -75,7 +75,7 @@ Shows what data sets hold.
 constexpr const char* kCheckpointInspectHelp =
     R"(strata checkpoint inspect DIR
 
-Lists the metadata and the tensors of a checkpoint; of a run's directory, of its newest one.
+Lists the metadata and the tensors of a checkpoint, or of a run's newest one.
 )";
 
 constexpr const char* kCheckpointVerifyHelp =
@@ -87,8 +87,8 @@ Reads every byte of a checkpoint, or of a run's newest one, and compares it with
 constexpr const char* kDoctorHelp =
     R"(strata doctor
 
-Checks the node and, under mpirun or srun, the launch: cores, GPUs, libraries, executables. Ends with exit code 5 where
-something is wrong.
+Checks the node and, under mpirun or srun, the launch: cores, GPUs, libraries, executables. Ends with exit code 5 if it
+finds a problem.
 )";
 
 constexpr const char* kHelpHelp =

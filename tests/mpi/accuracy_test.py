@@ -48,7 +48,7 @@ class Accuracy(harness.StrataTest):
 
         evaluated = self.alone("evaluate", config, "--run.dir=mnist", "--parallel.pipeline=1")
         self.assertEqual(evaluated.code, harness.DONE, evaluated.text)
-        found = re.search(r"step-00001250: loss (\S+), accuracy (\S+) %, in the first 5 \S+ % "
+        found = re.search(r"step-00001250: loss (\S+), accuracy (\S+) %, top-5 \S+ % "
                           r"over 2000 samples",
                           evaluated.text)
         self.assertIsNotNone(found, evaluated.text)

@@ -91,27 +91,27 @@ constexpr const char* kImportHelp =
 Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.
 
   --format=idx --images=FILE... --labels=FILE...       IDX files, plain or gzip
-  --format=csv --files=FILE... --label=COLUMN          a header line, then one sample a line
+  --format=csv --files=FILE... --label=COLUMN          a header line, then one sample per line
   --format=npy --inputs=FILE... --targets=FILE...      NumPy arrays, the first dimension is the samples
   --format=cifar10|cifar100 --files=FILE...            CIFAR's binary version
-  --format=images --files=DIR...                       in each DIR a folder a class, with JPEG and PNG files
+  --format=images --files=DIR...                       each DIR has one folder of JPEG and PNG files per class
     --resize=N or HxW  the shorter side, or height and width, in pixels
     --crop=N           cuts N x N pixels out of the centre
     --channels=3|1     colours, or their luma (default 3)
-    --skip-bad         leaves out files that are no such images, and lists them; else they fail the import
+    --skip-bad         leaves out bad files and lists them; otherwise they fail the import
     --threads=N        threads that decode (default: the cores)
-  --format=text --tokenizer=bytes|chars --files=FILE...     UTF-8 text, a token a byte or character
+  --format=text --tokenizer=bytes|chars --files=FILE...     UTF-8 text, one token per byte or character
   --format=text --tokenizer=gpt2 --encoder=encoder.json --merges=vocab.bpe --files=FILE...
                                  byte pairs; with <|endoftext|> between files, unless --separator=off
   --format=tokens-nanogpt --vocabulary=N --files=FILE...    uint16 tokens
   --format=tokens-llmc --vocabulary=N --files=FILE...       llm.c's header, then tokens
   --format=tokens-megatron --vocabulary=N --files=FILE...   .bin files with their .idx beside them
-                                 a --tokenizer in place of --vocabulary lets the tokens be read as text
-  --split=8000,2000 or 0.9,0.1   samples or tokens for train, then for test, in file order
+                                 with --tokenizer instead of --vocabulary the tokens can be read as text
+  --split=8000,2000 or 0.9,0.1   samples or tokens of train, then of test, in file order
                                  (default 0.9,0.1)
   --task=auto|classification|regression   what the targets are (default auto)
   --classes=N          number of classes (default: one more than the largest label)
-  --shard-mib=N        most MiB of inputs or tokens in one shard file (default 1024)
+  --shard-mib=N        limit of MiB of inputs or tokens per shard file (default 1024)
   --overwrite          replaces a data set that is there already
 )";
 

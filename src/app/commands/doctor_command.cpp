@@ -108,11 +108,11 @@ ExitCode doctor_command(comm::MpiSession& mpi, Arguments arguments) {
   if (mpi.world().rank() == 0) {
     fmt::print("{}\n{}{}\n", facts_text(ranks), gpus_text(ranks),
                versions_text(ranks.front().versions));
-    for (const std::string& complaint : found) {
-      fmt::print("- {}\n", complaint);
+    for (const std::string& problem : found) {
+      fmt::print("- {}\n", problem);
     }
-    fmt::print("{}\n", found.empty() ? "nothing to complain about"
-                                     : fmt::format("problems: {}", found.size()));
+    fmt::print("{}\n",
+               found.empty() ? "no problems found" : fmt::format("problems: {}", found.size()));
   }
   return found.empty() ? ExitCode::kDone : ExitCode::kPeer;
 }

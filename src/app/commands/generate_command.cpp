@@ -21,16 +21,16 @@ namespace {
 constexpr const char* kGenerateHelp =
     R"(strata generate RUN|CONFIG.ini [options] [--section.key=value ...]
 
-Continues text with the newest good checkpoint of run.dir; RUN is a run's directory. Runs on one rank, whatever grid
-trained; where there are more, they wait.
+Generates text with the newest good checkpoint. RUN is a run's directory. One rank generates, whatever grid trained;
+other ranks wait.
 
-  --prompt=TEXT        what the text begins with (default: the separator of documents, else a line feed)
-  --tokens=N           tokens to make (default 200)
-  --samples=N          texts to make (default 1)
+  --prompt=TEXT        start of the text (default: the separator of documents, else a line feed)
+  --tokens=N           tokens to generate (default 200)
+  --samples=N          number of texts (default 1)
   --temperature=X      logits are divided by it; 0: always the likeliest token (default 1)
   --top-k=N            only the N likeliest tokens; 0: all (default 0)
   --top-p=X            only the likeliest tokens that together reach this probability (default 1)
-  --seed=N             of the draws; the same seed gives the same text (default: run.seed)
+  --seed=N             seed of the draws; the same seed gives the same text (default: run.seed)
 )";
 
 struct GenerateArguments {

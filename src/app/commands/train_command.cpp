@@ -229,7 +229,7 @@ void print_result(const RunInputs& inputs, const plan::Plan& plan,
     text += fmt::format(", accuracy {:.4f} %", 100.0 * result.accuracy);
   }
   if (counts && counts->classes() > train::ClassCounts::kFirst) {
-    text += fmt::format(", in the first {} {:.4f} %", train::ClassCounts::kFirst,
+    text += fmt::format(", top-{} {:.4f} %", train::ClassCounts::kFirst,
                         100.0 * counts->accuracy_in_first());
   }
   fmt::print("{}: {} over {} samples of {}\n", inputs.checkpoint->directory().string(), text,

@@ -314,11 +314,11 @@ std::string config_help() {
 std::string config_reference() {
   std::string text =
       "# Configuration\n\n"
-      "A config file has `[section]` lines and `key = value` lines; `#` begins a comment. Every "
-      "setting can also be "
-      "given on\nthe command line as `--section.key=value`, which wins over the file; of one given "
-      "twice there, the last wins.\n`config.ini` in a run's directory has every setting, and says "
-      "which were defaults and which the program derived.\n\n"
+      "A config file has `[section]` lines and `key = value` lines; `#` begins a comment. The "
+      "command line takes every\nsetting as `--section.key=value`, which overrides the file. If a "
+      "setting is given twice on the command line, the last\ncounts. `config.ini` in a run's "
+      "directory has every setting, and says which were defaults and which the program\nderived.\n"
+      "\n"
       "This page is generated from the program's option table (`strata help reference`); a test "
       "holds it up to date.\n";
   for (const Section& section : section_table()) {

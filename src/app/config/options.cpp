@@ -26,8 +26,8 @@ Option dtype_option() {
       .values = "float32, bfloat16, float64",
       .unit = {},
       .help =
-          "type of weights and activations; bfloat16 keeps float32 master weights, gradients "
-          "and optimizer state",
+          "type of weights and activations; bfloat16 keeps float32 master weights, gradients and "
+          "optimizer state",
       .set =
           [](RunConfig& config, const std::string& value) {
             const auto dtype = enum_from_name<DType>(value);
@@ -49,7 +49,7 @@ Option dtype_option() {
 std::vector<Option> transformer() {
   return {
       choice("model.preset",
-             "a network by name, in place of layer lines; gpt and llama leave the sizes open",
+             "a model by name, instead of layer lines; gpt and llama leave the sizes open",
              STRATA_MEMBER(model.transformer.preset)),
       whole("model.blocks", "blocks", "transformer blocks; 0: the preset's", 0,
             STRATA_MEMBER(model.transformer.blocks), kMostBlocks),
@@ -57,16 +57,14 @@ std::vector<Option> transformer() {
             STRATA_MEMBER(model.transformer.width), kMostUnits),
       whole("model.heads", "heads", "query heads of an attention layer; 0: the preset's", 0,
             STRATA_MEMBER(model.transformer.heads), kMostUnits),
-      whole(
-          "model.kv_heads", "heads",
-          "key-value heads, shared by the query heads in groups; 0: the preset's, else as many as "
-          "query heads",
-          0, STRATA_MEMBER(model.transformer.kv_heads), kMostUnits),
-      whole(
-          "model.hidden", "units",
-          "hidden units of an MLP layer; 0: the preset's, else 4 times the width, with swiglu two "
-          "thirds of that in multiples of 64",
-          0, STRATA_MEMBER(model.transformer.hidden), kMostUnits),
+      whole("model.kv_heads", "heads",
+            "key-value heads, shared by the query heads in groups; 0: the preset's, else as many "
+            "as query heads",
+            0, STRATA_MEMBER(model.transformer.kv_heads), kMostUnits),
+      whole("model.hidden", "units",
+            "hidden units of an MLP layer; 0: the preset's, else 4 times the width, with swiglu "
+            "two thirds of that in multiples of 64",
+            0, STRATA_MEMBER(model.transformer.hidden), kMostUnits),
       whole("model.context", "tokens",
             "tokens of a sample of a language model, and its number of learned positions; 0: the "
             "preset's",
@@ -75,9 +73,9 @@ std::vector<Option> transformer() {
             STRATA_MEMBER(model.transformer.vocabulary), kMostIds),
       choice("model.norm", "normalisation before each sublayer; auto: the preset's",
              STRATA_MEMBER(model.transformer.norm)),
-      choice("model.mlp", "what is between the MLP's layers; auto: the preset's",
+      choice("model.mlp", "activation of the MLP; auto: the preset's",
              STRATA_MEMBER(model.transformer.mlp)),
-      choice("model.positions", "how tokens know their place; auto: the preset's",
+      choice("model.positions", "position encoding; auto: the preset's",
              STRATA_MEMBER(model.transformer.positions)),
       number("model.rotary_base", "", "base of rotary angles; 0: the preset's, else 10000",
              Bound::kFromZero, STRATA_MEMBER(model.transformer.rotary_base)),
@@ -85,7 +83,7 @@ std::vector<Option> transformer() {
              STRATA_MEMBER(model.transformer.bias)),
       choice("model.tied", "whether the head uses the embedding's table; auto: the preset's",
              STRATA_MEMBER(model.transformer.tied)),
-      number("model.dropout", "", "of a preset: behind the embedding and each sublayer",
+      number("model.dropout", "", "presets: dropout after the embedding and each sublayer",
              Bound::kFraction, STRATA_MEMBER(model.transformer.dropout)),
   };
 }
@@ -93,43 +91,41 @@ std::vector<Option> transformer() {
 std::vector<Option> model_and_data() {
   return {
       choice("model.loss",
-             "what is minimised; auto: cross_entropy for classes, mean_squared_error for values",
+             "loss function; auto: cross_entropy for classes, mean_squared_error for values",
              STRATA_MEMBER(model.loss)),
       choice("model.sync_batch_norm",
-             "of batch_norm layers without sync=: on: statistics of the microbatches that all "
-             "lanes compute together; off: of each microbatch by itself",
+             "batch_norm layers without sync=; on: statistics over the microbatches that all lanes "
+             "compute together; off: over each microbatch",
              STRATA_MEMBER(model.sync_batch_norm)),
       text("data.train", "file", "master file of the training split", STRATA_MEMBER(data.train)),
       text("data.test", "file, or empty", "master file of the test split; empty: no evaluation",
            STRATA_MEMBER(data.test)),
       choice("data.normalise",
-             "inputs as computed with: none: as stored; unit: bytes / 255; standard: minus mean, "
-             "over deviation of the "
-             "training split; auto: unit for bytes, none for others",
+             "how inputs are normalised; none: as stored; unit: bytes / 255; standard: minus mean, "
+             "over deviation of the training split; auto: unit for bytes, none for others",
              STRATA_MEMBER(data.normalise)),
-      choice(
-          "data.sampling",
-          "of tokens; blocks: every block of a context's length once an epoch, shuffled; windows: "
-          "from random places",
-          STRATA_MEMBER(data.sampling)),
-      choice("data.flip", "of images, in training: on: half of them are mirrored, left to right",
+      choice("data.sampling",
+             "how samples are drawn from tokens; blocks: every block of a context's length once "
+             "per epoch, shuffled; windows: from random positions",
+             STRATA_MEMBER(data.sampling)),
+      choice("data.flip", "images, in training; on: half of them are mirrored, left to right",
              STRATA_MEMBER(data.augmentation.flip)),
       whole("data.crop_padding", "pixels",
-            "of images, in training: zeros put around them, out of which a random part of the "
-            "image's size is cut; 0: none",
+            "images, in training: padding with zeros, followed by a random crop to the image's "
+            "size; 0: none",
             0, STRATA_MEMBER(data.augmentation.crop_padding), kMostPixels),
-      whole("data.cutout", "pixels",
-            "of images, in training: side of a square at a random place that is set to zero; 0: "
-            "none",
-            0, STRATA_MEMBER(data.augmentation.cutout), kMostPixels),
+      whole(
+          "data.cutout", "pixels",
+          "images, in training: side of a square at a random position that is set to zero; 0: none",
+          0, STRATA_MEMBER(data.augmentation.cutout), kMostPixels),
       whole("data.reader_threads", "threads",
             "threads of each rank that read and prepare samples; the numbers do not depend on them",
             1, STRATA_MEMBER(data.reader_threads), kMostReaders),
       whole("batch.global", "samples", "samples of one optimizer step, over all ranks", 1,
             STRATA_MEMBER(batch.global), kMostSamples),
       whole("batch.micro", "samples",
-            "samples of one forward pass; 0: the largest divisor of a lane's samples up to 32, and "
-            "of a language model's up to 4096 tokens",
+            "samples of one forward pass; 0: the largest divisor of a lane's samples up to 32 "
+            "(language models: up to 4096 tokens)",
             0, STRATA_MEMBER(batch.micro), kMostSamplesAPass),
   };
 }
@@ -140,18 +136,17 @@ std::vector<Option> parallel_and_numerics() {
             0, STRATA_MEMBER(parallel.data), kMostRanks),
       whole("parallel.pipeline", "stages", "pipeline stages", 1, STRATA_MEMBER(parallel.pipeline),
             kMostRanks),
-      whole("parallel.tensor", "ranks", "ranks that share each layer that can be split", 1,
+      whole("parallel.tensor", "ranks", "tensor-parallel ranks, which share each split layer", 1,
             STRATA_MEMBER(parallel.tensor), kMostRanks),
       choice("parallel.sequence",
-             "on: between split layers each tensor rank holds its share of a transformer's token "
-             "rows (sequence parallel)",
+             "on: tensor ranks also share a transformer's token rows between split layers "
+             "(sequence parallelism)",
              STRATA_MEMBER(parallel.sequence)),
       {.key = "parallel.schedule",
        .values = "gpipe, 1f1b",
        .unit = {},
        .help = "order of forward and backward passes; gpipe: all forwards first; 1f1b: "
-               "alternating, with fewer "
-               "microbatches in memory",
+               "alternating, with fewer microbatches in memory",
        .set =
            [](RunConfig& config, const std::string& value) {
              const auto kind = enum_from_name<pipeline::ScheduleKind>(value);
@@ -162,40 +157,39 @@ std::vector<Option> parallel_and_numerics() {
            },
        .get =
            [](const RunConfig& config) { return std::string(name_of(config.parallel.schedule)); }},
-      text(
-          "parallel.split", "auto, or layers",
-          "auto: stages of about equal cost; else the first layer of each stage, by name or number",
-          STRATA_MEMBER(parallel.split)),
-      number("parallel.bucket", "MiB", "gradients that are reduced as one message", Bound::kBucket,
+      text("parallel.split", "auto, or layers",
+           "auto: stages of about equal cost; otherwise the first layer of each stage, by name or "
+           "number",
+           STRATA_MEMBER(parallel.split)),
+      number("parallel.bucket", "MiB",
+             "size of the gradient buckets; each is reduced as one message", Bound::kBucket,
              STRATA_MEMBER(parallel.bucket_mib)),
       whole("numerics.lanes", "lanes",
-            "streams of microbatches in a global batch, a multiple of any parallel.data to be "
-            "used; fixes the numbers. 0: "
-            "decided at first launch and kept in the checkpoint",
+            "streams of microbatches in a global batch, a multiple of every parallel.data to be "
+            "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",
             0, STRATA_MEMBER(numerics.lanes), kMostRanks),
       whole("numerics.shards", "shards",
-            "slices of each tensor-parallel matrix; fixes the numbers. 0: decided at first launch "
-            "and kept in the checkpoint",
+            "slices of each tensor-parallel matrix, a multiple of every parallel.tensor to be "
+            "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",
             0, STRATA_MEMBER(numerics.shards), kMostRanks),
       dtype_option(),
       choice("numerics.mode",
-             "invariant: the same bits on every grid; fast: sums are the message library's, lanes "
-             "and shards those of the grid",
+             "invariant: the same bits on every grid; fast: the communication library orders the "
+             "sums, lanes and shards are the grid's",
              STRATA_MEMBER(numerics.mode)),
-      choice("numerics.tf32",
-             "on: a GPU multiplies float32 matrices and convolutions with 11 bits of each number, "
-             "on tensor cores; "
-             "other numbers than with off, the same on every grid. CPUs know no tf32",
-             STRATA_MEMBER(numerics.tf32)),
       choice(
-          "numerics.attention",
-          "what does attention in bfloat16 on a GPU. library: cuDNN, where it and NVRTC are found "
-          "and it takes the shape; own: strata's kernels; other numbers, the same on every grid. "
-          "CPUs know own kernels only",
-          STRATA_MEMBER(numerics.attention)),
+          "numerics.tf32",
+          "GPUs only; on: float32 products and convolutions use tf32 on tensor cores (11 "
+          "significant bits); the bits differ from those with off and are the same on every grid",
+          STRATA_MEMBER(numerics.tf32)),
+      choice("numerics.attention",
+             "GPUs only: attention in bfloat16; library: cuDNN, where it and NVRTC are found and "
+             "it supports the shape; own: strata's kernels; the two differ in bits, each is the "
+             "same on every grid",
+             STRATA_MEMBER(numerics.attention)),
       choice("numerics.isa",
-             "highest instruction set of oneDNN, which fixes the numbers of a CPU; native: the "
-             "highest that every rank's CPU has. Refused where a rank lacks it. GPUs do not use it",
+             "CPUs only: class of the instruction sets that oneDNN uses; fixes the numbers; "
+             "native: the highest class that all ranks have; refused if a rank lacks it",
              STRATA_MEMBER(numerics.isa)),
   };
 }
@@ -205,9 +199,9 @@ std::vector<Option> optimisation() {
       choice("optimizer.kind", "the update rule", STRATA_MEMBER(optimizer.options.kind)),
       number("optimizer.learning_rate", "", "peak learning rate", Bound::kFromZero,
              STRATA_MEMBER(schedule.peak)),
-      number("optimizer.momentum", "", "sgd: share of the last update that is kept",
-             Bound::kFraction, STRATA_MEMBER(optimizer.options.momentum)),
-      choice("optimizer.nesterov", "sgd: look ahead along the momentum",
+      number("optimizer.momentum", "", "sgd: factor of the previous update", Bound::kFraction,
+             STRATA_MEMBER(optimizer.options.momentum)),
+      choice("optimizer.nesterov", "sgd: Nesterov momentum",
              STRATA_MEMBER(optimizer.options.nesterov)),
       number("optimizer.beta1", "", "adam, adamw: decay of the mean of gradients", Bound::kFraction,
              STRATA_MEMBER(optimizer.options.beta1)),
@@ -216,10 +210,10 @@ std::vector<Option> optimisation() {
       number("optimizer.epsilon", "", "adam, adamw, adagrad: added to the divisor",
              Bound::kAboveZero, STRATA_MEMBER(optimizer.options.epsilon)),
       number("optimizer.weight_decay", "",
-             "shrinks the weights; adamw: by itself, others: as part of the gradient",
-             Bound::kFromZero, STRATA_MEMBER(optimizer.options.weight_decay)),
+             "weight decay; adamw: decoupled, others: added to the gradient", Bound::kFromZero,
+             STRATA_MEMBER(optimizer.options.weight_decay)),
       choice("optimizer.decay",
-             "which tensors weight decay shrinks; matrices: those of two dimensions or more",
+             "tensors that weight decay applies to; matrices: those of two dimensions or more",
              STRATA_MEMBER(optimizer.options.decay_scope)),
       number("optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
              Bound::kFromZero, STRATA_MEMBER(optimizer.clip_norm)),
@@ -232,34 +226,36 @@ std::vector<Option> optimisation() {
             STRATA_MEMBER(schedule.decay_steps)),
       number("schedule.minimum", "", "linear, cosine: the learning rate at the end",
              Bound::kFromZero, STRATA_MEMBER(schedule.minimum)),
-      whole("schedule.every", "steps", "step: steps between two falls", 1,
+      whole("schedule.every", "steps", "step: steps between two drops", 1,
             STRATA_MEMBER(schedule.every_steps)),
-      number("schedule.factor", "", "step: what the rate is multiplied by", Bound::kFactor,
+      number("schedule.factor", "", "step: factor of each drop", Bound::kFactor,
              STRATA_MEMBER(schedule.factor)),
   };
 }
 
 std::vector<Option> running() {
   return {
-      whole("train.steps", "steps", "length of the run; 0: train.epochs says", 0,
-            STRATA_MEMBER(train.steps)),
-      number("train.epochs", "epochs", "length of the run; 0: train.steps says", Bound::kFromZero,
-             STRATA_MEMBER(train.epochs)),
+      whole("train.steps", "steps",
+            "length of the run; 0: given by train.epochs, whose value in the file a value on the "
+            "command line replaces",
+            0, STRATA_MEMBER(train.steps)),
+      number("train.epochs", "epochs", "length of the run; 0: given by train.steps, likewise",
+             Bound::kFromZero, STRATA_MEMBER(train.epochs)),
       whole("train.evaluate_every", "steps", "steps between evaluations; 0: only at the end", 0,
             STRATA_MEMBER(train.evaluate_every)),
       whole("train.evaluate_batches", "batches",
-            "most global batches that an evaluation reads; 0: the whole test split", 0,
+            "limit of global batches per evaluation; 0: the whole test split", 0,
             STRATA_MEMBER(train.evaluate_batches)),
       choice("train.recompute",
-             "what the backward pass makes again to save memory; selective: norms and the MLP's "
-             "activation; full: all inside a transformer sublayer. The same bits, but for "
+             "what the backward pass recomputes to save memory; selective: norms and the MLP's "
+             "activation; full: everything inside a transformer sublayer; the same bits, except "
              "selective on a GPU in bfloat16 with a GELU MLP",
              STRATA_MEMBER(train.recompute)),
       whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds",
             0, STRATA_MEMBER(train.log_every)),
       whole("checkpoint.every", "steps", "steps between checkpoints; 0: only at the end", 0,
             STRATA_MEMBER(checkpoint.every)),
-      whole("checkpoint.keep", "checkpoints", "newest checkpoints that are kept", 1,
+      whole("checkpoint.keep", "checkpoints", "number of newest checkpoints to keep", 1,
             STRATA_MEMBER(checkpoint.keep)),
       text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir),
            Empty::kRefused),
@@ -268,34 +264,34 @@ std::vector<Option> running() {
       whole("run.threads", "threads",
             "threads of each rank; 0: the cores it may use, shared among the ranks of the node", 0,
             STRATA_MEMBER(run.threads), 4096),
-      choice("run.device", "what stages run on; auto: cuda where every rank finds a GPU, else cpu",
+      choice("run.device",
+             "where stages compute; auto: cuda if every rank finds a GPU, otherwise cpu",
              STRATA_MEMBER(run.device)),
       choice("run.transport",
-             "how tensors in GPU memory travel between ranks; auto: NCCL where it is found and no "
-             "two ranks share a GPU, else MPI through pinned memory",
+             "how ranks exchange GPU tensors; auto: NCCL if it is found and no two ranks share a "
+             "GPU, otherwise MPI through pinned memory",
              STRATA_MEMBER(run.transport)),
       choice("run.cuda_graphs",
-             "on: a GPU is given each pass of a stage with one call from the third step on; the "
-             "same bits. Refused where messages are part of a pass: under parallel.tensor, and "
-             "with batch_norm over all lanes on several replicas. CPUs know none",
+             "GPUs only; on: from the third step on, the host launches each pass of a stage as one "
+             "CUDA graph; the same bits; refused if passes contain messages: with parallel.tensor, "
+             "and with batch_norm over all lanes on several replicas",
              STRATA_MEMBER(run.cuda_graphs)),
       choice("run.resume",
              "what to do with checkpoints in run.dir; never: refuse a directory that holds a run; "
-             "auto: continue from the "
-             "newest good one, begin anew where there is none; must: as auto, but refuse to begin "
-             "anew",
+             "auto: continue from the newest good one, or start anew if there is none; must: as "
+             "auto, but refuse to start anew",
              STRATA_MEMBER(run.resume)),
-      number("run.timeout", "seconds", "how long a rank waits for another before the job is ended",
+      number("run.timeout", "seconds",
+             "time limit of one communication operation; the job ends when it is exceeded",
              Bound::kAboveZero, STRATA_MEMBER(run.timeout_seconds)),
       choice("run.timeline",
              "on: write timeline.json, the first 20,000 actions of each rank, for chrome://tracing "
              "or Perfetto",
              STRATA_MEMBER(run.timeline)),
-      number(
-          "run.peak_tflops", "TFLOP/s",
-          "what a rank's GPU, or its cores, can do at most in matrix products of numerics.dtype; "
-          "0: the published number of known GPUs. The MFU is a share of it",
-          Bound::kFromZero, STRATA_MEMBER(run.peak_tflops)),
+      number("run.peak_tflops", "TFLOP/s",
+             "peak of a rank's GPU or cores in matrix products of numerics.dtype, to which the MFU "
+             "refers; 0: the published peak of known GPUs",
+             Bound::kFromZero, STRATA_MEMBER(run.peak_tflops)),
   };
 }
 

@@ -11,8 +11,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
 #include "strata/core/random.hpp"
+
+#include "in_process.hpp"
 
 namespace strata::comm::test {
 namespace {

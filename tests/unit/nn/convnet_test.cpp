@@ -65,7 +65,8 @@ TEST(ImageShapes, FollowPaddingAndStride) {
 
 /// The refusal has each of the words.
 void expect_words(const ModelOptions& options, const std::vector<std::string>& words) {
-  const std::string text = test::error_of([&] { const Model model(options); }, ExitCode::kUsage);
+  const std::string text =
+      strata::test::error_of([&] { const Model model(options); }, ExitCode::kUsage);
   for (const std::string& word : words) {
     EXPECT_THAT(text, testing::HasSubstr(word));
   }

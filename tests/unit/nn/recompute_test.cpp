@@ -1,4 +1,4 @@
-// Neither the order of the backward passes nor recomputing changes a bit.
+// Neither the order of the backward passes nor recomputation changes a bit.
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -17,19 +17,27 @@ constexpr std::int64_t kContext = 6;
 constexpr std::int64_t kVocabulary = 11;
 
 Model gpt(std::int64_t shards) {
-  return language_model(
-      {"embedding 8 positions=6 dropout=0.1", "attention 4 dropout=0.2", "mlp 12 dropout=0.2",
-       "attention 11 head_size=2 dropout=0.2", "mlp 12 relu", "layer_norm", "head"},
-      kContext, kVocabulary, shards);
+  return Model({.layers = {"embedding 8 positions=6 dropout=0.1", "attention 4 dropout=0.2",
+                           "mlp 12 dropout=0.2", "attention 11 head_size=2 dropout=0.2",
+                           "mlp 12 relu", "layer_norm", "head"},
+                .input_shape = Shape{kContext},
+                .outputs = kVocabulary,
+                .seed = 3,
+                .input_kind = InputKind::kTokenIds,
+                .shards = shards});
 }
 
 Model llama(std::int64_t shards) {
   const std::string attention =
       "attention 8 kv_heads=4 head_size=2 rotary=1000 norm=rms_norm bias=no";
-  return language_model({"embedding 8", attention, "mlp 12 swiglu norm=rms_norm bias=no",
-                         attention + " dropout=0.3 residual=no",
-                         "mlp 12 swiglu norm=none dropout=0.3", "rms_norm", "head tied=no"},
-                        kContext, kVocabulary, shards);
+  return Model({.layers = {"embedding 8", attention, "mlp 12 swiglu norm=rms_norm bias=no",
+                           attention + " dropout=0.3 residual=no",
+                           "mlp 12 swiglu norm=none dropout=0.3", "rms_norm", "head tied=no"},
+                .input_shape = Shape{kContext},
+                .outputs = kVocabulary,
+                .seed = 3,
+                .input_kind = InputKind::kTokenIds,
+                .shards = shards});
 }
 
 /// Numbers behind a stage boundary, so that there is an input gradient.
@@ -112,7 +120,7 @@ std::int64_t line(std::int64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-TEST(StageMemory, OfASublayerIsTheSizeOfItsTensors) {
+TEST(StageMemory, OfASublayerIsWhatItsTensorsTake) {
   const Model model({.layers = {"relu", "attention 4 dropout=0.2", "mlp 12 swiglu", "flatten"},
                      .input_shape = Shape{kContext, 8},
                      .outputs = kContext * 8,
@@ -131,20 +139,20 @@ TEST(StageMemory, OfASublayerIsTheSizeOfItsTensors) {
     spec.pass.recompute = recompute;
     return bytes_of(model, spec, "activations");
   };
-  const auto recomputed = [&] { return bytes_of(model, spec, "recomputed activations"); };
+  const auto again = [&] { return bytes_of(model, spec, "recomputed activations"); };
   // Of both sublayers the output, statistics and the normalised rows; then attention's mask,
   // result, qkv and sums, and the MLP's result and two products.
   EXPECT_EQ(activations(Recompute::kNone),
             2 * (2 * wide + statistics) + mask + wide + qkv + log_sums + 3 * hidden);
-  EXPECT_EQ(recomputed(), 0);
+  EXPECT_EQ(again(), 0);
   EXPECT_EQ(activations(Recompute::kSelective),
             2 * (wide + statistics) + mask + wide + qkv + log_sums + 2 * hidden);
-  EXPECT_EQ(recomputed(), wide + hidden);
+  EXPECT_EQ(again(), wide + hidden);
   EXPECT_EQ(activations(Recompute::kFull), 2 * wide + mask);
-  EXPECT_EQ(recomputed(), statistics + wide + std::max(wide + qkv + log_sums, 3 * hidden));
+  EXPECT_EQ(again(), statistics + wide + std::max(wide + qkv + log_sums, 3 * hidden));
 }
 
-TEST(StageMemory, HoldsNothingBetweenAProductAndTheGradientOfGelu) {
+TEST(StageMemory, NothingStandsBetweenAProductAndTheGradientOfGelu) {
   const auto workspace_of = [](const std::string& mlp) {
     const Model model({.layers = {"relu", mlp, "flatten"},
                        .input_shape = Shape{kContext, 8},
@@ -156,7 +164,7 @@ TEST(StageMemory, HoldsNothingBetweenAProductAndTheGradientOfGelu) {
             workspace_of("mlp 12 relu"));
 }
 
-TEST(StageMemory, GradientOfLogitsReusesTheirMemory) {
+TEST(StageMemory, GradientOfLogitsTakesTheirPlace) {
   const Model model = gpt(2);
   const StageSpec spec = spec_of<float>({0, model.layer_count()}, kMicrobatch);
   StageBench<float> bench(model, spec);

@@ -7,8 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
-
+#include "in_process.hpp"
 #include "language_bench.hpp"
 
 namespace strata::nn::test {

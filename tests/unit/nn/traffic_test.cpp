@@ -7,9 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
-
 #include "counting_communicator.hpp"
+#include "in_process.hpp"
 #include "language_bench.hpp"
 
 namespace strata::nn::test {

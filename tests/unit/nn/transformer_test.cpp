@@ -85,7 +85,7 @@ TEST(Resolved, GivingAPresetItsOwnSizesChangesNothing) {
 
 TEST(Resolved, NamesMissingSizes) {
   const auto refusal = [](const TransformerOptions& options) {
-    return test::error_of([&] { static_cast<void>(resolved(options)); }, ExitCode::kUsage);
+    return strata::test::error_of([&] { static_cast<void>(resolved(options)); }, ExitCode::kUsage);
   };
   EXPECT_EQ(refusal({.preset = Preset::kGpt}),
             "model.preset is gpt, which leaves model.blocks open; set it");

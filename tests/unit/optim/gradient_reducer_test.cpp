@@ -11,8 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
-
+#include "in_process.hpp"
 #include "layouts.hpp"
 
 namespace strata::optim::test {

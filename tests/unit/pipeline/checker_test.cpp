@@ -115,8 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Fault{"missing_receive", make_schedule(ScheduleKind::k1f1b, 3, 4),
               [](Schedule& s) { erase(s, 1, kReceiveActivation, 2); },
-              ElementsAre("stage 1: forward of microbatch 2: comes without the receive-activation "
-                          "that it needs before it",
+              ElementsAre("stage 1: forward of microbatch 2: needs a receive-activation before it",
                           "from stage 0 to stage 1: the activation of microbatch 2 is sent and "
                           "never received")},
         Fault{"missing_send", gpipe(2, 2), [](Schedule& s) { erase(s, 1, kSendGradient, 1); },
@@ -128,9 +127,9 @@ INSTANTIATE_TEST_SUITE_P(
                           "the activation of microbatch 0 is received; messages must be received "
                           "in the order in which they are sent")},
         Fault{"duplicate_action", gpipe(2, 2), [](Schedule& s) { duplicate(s, 0); },
-              Contains("stage 0: forward of microbatch 0: comes twice")},
+              Contains("stage 0: forward of microbatch 0: appears twice")},
         Fault{"duplicate_message", gpipe(2, 2), [](Schedule& s) { duplicate(s, 1); },
-              ElementsAre("stage 0: send-activation of microbatch 0 to stage 1: comes twice",
+              ElementsAre("stage 0: send-activation of microbatch 0 to stage 1: appears twice",
                           "from stage 0 to stage 1: 3 messages are sent, 2 are received")},
         Fault{"deadlock", gpipe(2, 1),
               [](Schedule& s) { move_before(s, 0, kReceiveGradient, 0, kSendActivation, 0); },
@@ -140,60 +139,59 @@ INSTANTIATE_TEST_SUITE_P(
               [](Schedule& s) { erase(s, 1, kBackwardWeight, 1); },
               ElementsAre("stage 1: backward-weight of microbatch 1: is missing",
                           "stage 1: forward of microbatch 2: holds activations of 2 microbatches, "
-                          "1 are allowed")},
+                          "the limit is 1")},
         Fault{"weight_gradients_out_of_order", gpipe(1, 3),
               [](Schedule& s) { move_before(s, 0, kBackwardWeight, 0, kBackwardInput, 2); },
-              ElementsAre("stage 0: backward-weight of microbatch 0: comes after that of "
-                          "microbatch 1; weights must ascend")},
+              ElementsAre("stage 0: backward-weight of microbatch 0: follows that of microbatch 1; "
+                          "weight gradients must ascend")},
         Fault{"backward_before_its_forward", gpipe(1, 2),
               [](Schedule& s) { move_before(s, 0, kBackwardInput, 1, kForward, 1); },
-              ElementsAre("stage 0: backward-input of microbatch 1: comes without the forward that "
-                          "it needs before it")},
+              ElementsAre("stage 0: backward-input of microbatch 1: needs a forward before it")},
         Fault{"weight_gradient_before_its_input_gradient", gpipe(1, 1),
               [](Schedule& s) { std::swap(s.stage_actions[0][1], s.stage_actions[0][2]); },
-              ElementsAre("stage 0: backward-weight of microbatch 0: comes without the "
-                          "backward-input that it needs before it")},
-        Fault{"send_before_its_forward", gpipe(2, 1),
-              [](Schedule& s) { move_before(s, 0, kSendActivation, 0, kForward, 0); },
-              ElementsAre("stage 0: send-activation of microbatch 0 to stage 1: comes without the "
-                          "forward that it needs before it")},
+              ElementsAre(
+                  "stage 0: backward-weight of microbatch 0: needs a backward-input before it")},
+        Fault{
+            "send_before_its_forward", gpipe(2, 1),
+            [](Schedule& s) { move_before(s, 0, kSendActivation, 0, kForward, 0); },
+            ElementsAre(
+                "stage 0: send-activation of microbatch 0 to stage 1: needs a forward before it")},
         Fault{"wrong_peer", gpipe(3, 1),
               [](Schedule& s) { list_of(s, 0)[find(s, 0, kSendActivation, 0)].peer = 2; },
-              Contains("stage 0: send-activation of microbatch 0 to stage 2: its peer must be "
-                       "stage 1")},
+              Contains(
+                  "stage 0: send-activation of microbatch 0 to stage 2: its peer must be stage 1")},
         Fault{"send_of_the_last_stage", make_schedule(ScheduleKind::kForwardOnly, 2, 1),
               [](Schedule& s) { list_of(s, 1).push_back({.kind = kSendActivation, .peer = 0}); },
-              Contains("stage 1: send-activation of microbatch 0 to stage 0: this place exchanges "
+              Contains("stage 1: send-activation of microbatch 0 to stage 0: this chunk exchanges "
                        "no such message")},
         Fault{"early_reduce", gpipe(1, 1),
               [](Schedule& s) { move_before(s, 0, kReduce, 0, kBackwardWeight, 0); },
-              ElementsAre("stage 0: backward-weight of microbatch 0: comes after the reduce")},
+              ElementsAre("stage 0: backward-weight of microbatch 0: follows the reduce")},
         Fault{"missing_reduce", gpipe(1, 1), [](Schedule& s) { erase(s, 0, kReduce, 0); },
               ElementsAre("stage 0: reduce: is missing")},
-        Fault{"microbatch_out_of_range", gpipe(2, 2),
-              [](Schedule& s) { list_of(s, 0)[0].microbatch = 2; },
-              ElementsAre("stage 0: forward of microbatch 2: there are 2 microbatches and 1 "
-                          "chunks")},
+        Fault{
+            "microbatch_out_of_range", gpipe(2, 2),
+            [](Schedule& s) { list_of(s, 0)[0].microbatch = 2; },
+            ElementsAre("stage 0: forward of microbatch 2: there are 2 microbatches and 1 chunks")},
         Fault{"missing_list", gpipe(2, 2), [](Schedule& s) { s.stage_actions.pop_back(); },
               ElementsAre("1 lists of actions for 2 stages")},
         Fault{"gradients_in_a_forward_only_schedule", gpipe(1, 1),
               [](Schedule& s) { s.kind = ScheduleKind::kForwardOnly; },
-              Contains("stage 0: backward-input of microbatch 0: has no place in a schedule of "
-                       "kind forward")},
+              Contains("stage 0: backward-input of microbatch 0: does not belong into a schedule "
+                       "of kind forward")},
         Fault{"too_many_live_activations", gpipe(2, 4),
               [](Schedule& s) { s.kind = ScheduleKind::k1f1b; },
               ElementsAre("stage 0: forward of microbatch 3: holds activations of 4 microbatches, "
-                          "2 are allowed",
+                          "the limit is 2",
                           "stage 1: forward of microbatch 3: holds activations of 4 microbatches, "
-                          "1 are allowed")},
+                          "the limit is 1")},
         Fault{
             "chunks_of_one_stage_out_of_order", make_schedule(ScheduleKind::kForwardOnly, 1, 1),
             [](Schedule& s) {
               s.chunks = 2;
               s.stage_actions = {{{.kind = kForward, .chunk = 1}, {.kind = kForward, .chunk = 0}}};
             },
-            Contains("stage 0: forward of microbatch 0 (chunk 1): comes without the forward that "
-                     "it needs before it")}),
+            Contains("stage 0: forward of microbatch 0 (chunk 1): needs a forward before it")}),
     [](const auto& test) { return test.param.name; });
 
 TEST(Checker, CountsLiveActivationsOfAnUnsoundSchedule) {
@@ -226,8 +224,9 @@ TEST(Checker, RequireSoundThrowsTheFirstError) {
     require_sound(schedule);
     FAIL() << "an unsound schedule was accepted";
   } catch (const std::logic_error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("unsound gpipe schedule: stage 0: send-activation of "
-                                        "microbatch 1 to stage 1"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("unsound gpipe schedule: stage 0: send-activation of microbatch 1 to stage 1"));
   }
 }
 

@@ -11,12 +11,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "strata/comm/in_process.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/trainer.hpp"
 
 #include "../io/data_files.hpp"
+#include "in_process.hpp"
 
 namespace strata::train::test {
 
