@@ -9,19 +9,13 @@ strata on two replicas of 128 samples each run in turn, and the medians of their
 compared. Debian's PyTorch computes with whatever libblas.so.3 is: the reference BLAS is slow, so
 give the directory of a fast one (OpenBLAS) with --blas.
 """
-import argparse, json, os, pathlib, statistics, tempfile
+import json, pathlib, statistics, tempfile
 
 import measure
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    measure.add_torch_options(parser)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--micro", type=int, default=128)
-    options = parser.parse_args()
-    options.strata = os.path.abspath(options.strata)
+    options = measure.torch_options(__doc__, steps=20, micro=128)
 
     theirs, ours = [], {1: [], 2: []}
     with tempfile.TemporaryDirectory() as name:

@@ -15,7 +15,7 @@ timed by themselves in every round, and the step is given as a share of them: de
 step over step time, over the rate of these products alone. Debian's PyTorch computes with whatever
 libblas.so.3 is: the reference BLAS is slow, so give the directory of a fast one with --blas.
 """
-import argparse, json, os, pathlib, re, statistics, subprocess, tempfile
+import json, pathlib, re, statistics, subprocess, tempfile
 
 import measure
 
@@ -54,14 +54,9 @@ def flop(size):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    measure.add_torch_options(parser)
-    parser.add_argument("--products", default="", help="bench_ops_matmul")
-    parser.add_argument("--size", choices=SIZES, default="small")
-    parser.add_argument("--steps", type=int, default=60)
-    options = parser.parse_args()
-    options.strata = os.path.abspath(options.strata)
+    options = measure.torch_options(
+        __doc__, products={"default": "", "help": "bench_ops_matmul"},
+        size={"choices": SIZES, "default": "small"}, steps=60)
     size = SIZES[options.size]
     tokens = size["batch"] * CONTEXT
 

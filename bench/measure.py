@@ -1,5 +1,5 @@
 """What the benchmark scripts share: data sets made on the spot, runs of strata, medians."""
-import json, os, pathlib, platform, random, statistics, struct, subprocess
+import argparse, json, os, pathlib, platform, random, statistics, struct, subprocess
 
 
 def write_idx(path, kind, extents, content):
@@ -95,14 +95,22 @@ def finish(process):
         raise SystemExit(f"{' '.join(process.args)} ended with {process.returncode}:\n{text}")
 
 
-def add_torch_options(parser):
-    """What the comparisons with PyTorch are given."""
+def torch_options(description, **further):
+    """The command line of a comparison with PyTorch; further options by name, each with its default, a number, or with
+    what argparse takes."""
+    parser = argparse.ArgumentParser(description=description,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("strata")
     parser.add_argument("baseline", help="the PyTorch script")
     parser.add_argument("--python", default="/usr/bin/python3", help="the Python that has PyTorch")
     parser.add_argument("--blas", default="",
                         help="directory of the libblas.so.3 that PyTorch is to use")
-    parser.add_argument("--rounds", type=int, default=5)
+    for name, given in {"rounds": 5, **further}.items():
+        settings = given if isinstance(given, dict) else {"type": int, "default": given}
+        parser.add_argument(f"--{name}", **settings)
+    options = parser.parse_args()
+    options.strata = os.path.abspath(options.strata)
+    return options
 
 
 def torch_seconds(options, *arguments):

@@ -8,7 +8,7 @@ clipped to 1, batch 128) and prints, last, a JSON line with "step_s". Both run i
 medians of their step times are compared. Debian's PyTorch computes with whatever libblas.so.3 is:
 the reference BLAS is slow, so give the directory of a fast one (OpenBLAS) with --blas.
 """
-import argparse, json, os, pathlib, statistics, tempfile
+import json, pathlib, statistics, tempfile
 
 import measure
 
@@ -19,13 +19,7 @@ def strata_parts(options, config, run_dir):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    measure.add_torch_options(parser)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--lanes", type=int, default=1)
-    options = parser.parse_args()
-    options.strata = os.path.abspath(options.strata)
+    options = measure.torch_options(__doc__, steps=600, lanes=1)
 
     ours, theirs = [], []
     with tempfile.TemporaryDirectory() as name:

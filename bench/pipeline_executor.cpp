@@ -5,12 +5,13 @@
 
 #include <benchmark/benchmark.h>
 
-#include "strata/comm/in_process.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/nn/model.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/pipeline/schedule.hpp"
+
+#include "in_process.hpp"
 
 namespace {
 

@@ -22,35 +22,23 @@ add_library(strata_mpi INTERFACE)
 target_link_libraries(strata_mpi INTERFACE MPI::MPI_C)
 target_compile_definitions(strata_mpi INTERFACE OMPI_SKIP_MPICXX)
 
+# strata_package(name module)
+#   Target strata_<name>: the library that pkg-config knows as <module>.
+function(strata_package name module)
+  pkg_check_modules(PACKAGE_${name} REQUIRED ${module})
+  add_library(strata_${name} INTERFACE)
+  target_include_directories(strata_${name} SYSTEM INTERFACE ${PACKAGE_${name}_INCLUDE_DIRS})
+  target_link_directories(strata_${name} INTERFACE ${PACKAGE_${name}_LIBRARY_DIRS})
+  target_link_libraries(strata_${name} INTERFACE ${PACKAGE_${name}_LIBRARIES})
+endfunction()
+
 # The serial build: it is the thread-safe one. find_package(HDF5) may pick the parallel one.
-pkg_check_modules(STRATA_HDF5 REQUIRED hdf5-serial)
-add_library(strata_hdf5 INTERFACE)
-target_include_directories(strata_hdf5 SYSTEM INTERFACE ${STRATA_HDF5_INCLUDE_DIRS})
-target_link_directories(strata_hdf5 INTERFACE ${STRATA_HDF5_LIBRARY_DIRS})
-target_link_libraries(strata_hdf5 INTERFACE ${STRATA_HDF5_LIBRARIES})
-
-pkg_check_modules(STRATA_HWLOC REQUIRED hwloc)
-add_library(strata_hwloc INTERFACE)
-target_include_directories(strata_hwloc SYSTEM INTERFACE ${STRATA_HWLOC_INCLUDE_DIRS})
-target_link_libraries(strata_hwloc INTERFACE ${STRATA_HWLOC_LIBRARIES})
-
-pkg_check_modules(STRATA_XXHASH REQUIRED libxxhash)
-add_library(strata_xxhash INTERFACE)
-target_link_libraries(strata_xxhash INTERFACE ${STRATA_XXHASH_LIBRARIES})
-
-pkg_check_modules(STRATA_UTF8PROC REQUIRED libutf8proc)
-add_library(strata_utf8proc INTERFACE)
-target_include_directories(strata_utf8proc SYSTEM INTERFACE ${STRATA_UTF8PROC_INCLUDE_DIRS})
-target_link_libraries(strata_utf8proc INTERFACE ${STRATA_UTF8PROC_LIBRARIES})
-
-pkg_check_modules(STRATA_TURBOJPEG REQUIRED libturbojpeg)
-add_library(strata_turbojpeg INTERFACE)
-target_link_libraries(strata_turbojpeg INTERFACE ${STRATA_TURBOJPEG_LIBRARIES})
-
-pkg_check_modules(STRATA_PNG REQUIRED libpng)
-add_library(strata_png INTERFACE)
-target_include_directories(strata_png SYSTEM INTERFACE ${STRATA_PNG_INCLUDE_DIRS})
-target_link_libraries(strata_png INTERFACE ${STRATA_PNG_LIBRARIES})
+strata_package(hdf5 hdf5-serial)
+strata_package(hwloc hwloc)
+strata_package(xxhash libxxhash)
+strata_package(utf8proc libutf8proc)
+strata_package(turbojpeg libturbojpeg)
+strata_package(png libpng)
 
 find_path(STRATA_RANDOM123_INCLUDE Random123/philox.h)
 if(NOT STRATA_RANDOM123_INCLUDE)

@@ -51,7 +51,7 @@ std::string Request::awaited() const {
 void Request::wait() {
   using Clock = std::chrono::steady_clock;
   // A short spin catches messages that are about to arrive; after it the rank yields its core,
-  // which matters where ranks outnumber cores. Reading the clock on every test would be slower.
+  // which matters where ranks outnumber cores.
   constexpr int kSpins = 64;
   constexpr int kTestsPerClockRead = 256;
   for (int i = 0; i < kSpins; ++i) {

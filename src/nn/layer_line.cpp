@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kMostCount = std::numeric_limits<std::int32_t>::max();
 
-/// Nothing where the text is neither a whole number from 1 on nor two of them, as in "3x5".
+/// Height and width from "3" or "3x5"; nothing for any other text.
 std::optional<std::array<std::int64_t, 2>> window_of(std::string_view text) {
   const std::size_t by = text.find('x');
   const std::string_view height = text.substr(0, by);

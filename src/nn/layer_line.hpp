@@ -15,8 +15,8 @@
 
 namespace strata::nn {
 
-/// One `layer =` line taken apart: a kind, values by position, and key=value options. What a layer
-/// does not take out is refused by finish().
+/// A parsed `layer =` line: a kind, positional values, and key=value options. Layers take what they
+/// know; finish() rejects the rest.
 class LayerLine {
  public:
   /// Throws: Error(kUsage) for an empty line.
@@ -25,32 +25,32 @@ class LayerLine {
   [[nodiscard]] const std::string& kind() const { return kind_; }
   [[nodiscard]] const std::string& text() const { return line_; }
 
-  /// The next value by position; empty where there is none.
+  /// The next positional value; empty where there is none.
   [[nodiscard]] std::string take_value();
   /// The option's value, or `otherwise`.
   [[nodiscard]] std::string take_option(const std::string& key, const std::string& otherwise);
   [[nodiscard]] std::int64_t take_count(std::string_view what);
-  /// The activation that a layer ends in: relu where that is the next value, else none.
+  /// The activation at the end of a layer: relu if that is the next value, else none.
   [[nodiscard]] ops::Activation take_relu();
   [[nodiscard]] double take_number(std::string_view what);
   /// At least 0 and below 1.
   [[nodiscard]] double take_probability(std::string_view what);
-  /// Height and width, given as "3x5", or as "3" where they are the same.
+  /// Height and width, as in "3x5", or "3" for both.
   [[nodiscard]] std::array<std::int64_t, 2> take_window(std::string_view what);
 
-  /// Whether the option is there to be taken.
+  /// Whether the line has the option.
   [[nodiscard]] bool has_option(const std::string& key) const { return options_.contains(key); }
-  /// An option that is a finite number, or `otherwise`.
+  /// A finite number.
   [[nodiscard]] double take_option_number(const std::string& key, double otherwise);
   [[nodiscard]] double take_option_probability(const std::string& key, double otherwise);
-  /// An option that is a whole number from 0 on, or `otherwise`.
+  /// A whole number from 0 on.
   [[nodiscard]] std::int64_t take_option_whole(const std::string& key, std::int64_t otherwise);
-  /// The same as take_window() takes.
+  /// Height and width, as take_window().
   [[nodiscard]] std::array<std::int64_t, 2> take_option_window(
       const std::string& key, std::array<std::int64_t, 2> otherwise);
-  /// An option that is a whole number from 1 on, or `otherwise`.
+  /// A whole number from 1 on.
   [[nodiscard]] std::int64_t take_option_count(const std::string& key, std::int64_t otherwise);
-  /// The same as take_option_count(), and 0 where it is "none".
+  /// A whole number from 1 on, or 0 for "none".
   [[nodiscard]] std::int64_t take_option_count_or_none(const std::string& key,
                                                        std::int64_t otherwise);
 
@@ -64,9 +64,9 @@ class LayerLine {
     return *value;
   }
 
-  /// Throws: Error(kUsage) for values or options that were not taken.
+  /// Throws: Error(kUsage) for values or options that no layer took.
   void finish() const;
-  /// Throws: Error(kUsage) that quotes the line.
+  /// Throws: Error(kUsage) with the line and the reason.
   [[noreturn]] void refuse(std::string_view why) const;
 
  private:

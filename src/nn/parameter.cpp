@@ -62,7 +62,7 @@ ParameterLayout layout_of(const std::vector<ParameterSpec>& all, const grid::Ran
     }
     const grid::Range placed = place(all[i], static_cast<std::int64_t>(i));
     if (borrowed != all.end() && borrowed->name == all[i].name) {
-      layout.lent = placed;
+      layout.shared = placed;
       owner_here = true;
     }
   }
@@ -110,7 +110,7 @@ void initialise(const PlacedParameter& placed, std::uint64_t seed, std::int64_t 
                 const TensorView& weight) {
   const ParameterSpec& spec = placed.spec;
   require(begin >= 0 && begin + weight.count() <= placed.shape.count(),
-          "{} elements from {} on of a slice of {}", weight.count(), begin, placed.shape.text());
+          "elements {} + {} are outside a slice of {}", begin, weight.count(), placed.shape.text());
   const RandomStream stream(seed, RandomPurpose::kInitialise, subject_of(spec.name));
   const auto fan_in = static_cast<double>(spec.fan_in);
   const auto fan_out = static_cast<double>(spec.fan_out);

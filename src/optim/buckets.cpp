@@ -24,8 +24,8 @@ struct Region {
 /// The arena's regions, from its end.
 std::vector<Region> regions_of(const nn::ParameterLayout& layout) {
   std::vector<Region> marked;
-  for (const Region& region :
-       {Region{layout.lent, Bucket::Use::kLent}, Region{layout.borrowed, Bucket::Use::kBorrowed}}) {
+  for (const Region& region : {Region{layout.shared, Bucket::Use::kShared},
+                               Region{layout.borrowed, Bucket::Use::kBorrowed}}) {
     if (region.elements.count() > 0) {
       marked.push_back(region);
     }
@@ -107,7 +107,7 @@ std::int64_t BucketPlan::largest_slice() const {
 }
 
 std::string BucketPlan::text() const {
-  constexpr std::array<std::string_view, 3> kSigns{"", " lent", " borrowed"};
+  constexpr std::array<std::string_view, 3> kSigns{"", " shared", " borrowed"};
   std::string text;
   for (const Bucket& bucket : buckets_) {
     text += fmt::format("[{},{})@{}{}", bucket.elements.begin, bucket.elements.end,

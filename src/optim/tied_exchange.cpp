@@ -50,7 +50,7 @@ nn::MemoryItem TiedExchange::memory(const BucketPlan& plan, std::int64_t data_ra
                                     DType weights_dtype) {
   const bool receives = stages.owner != stages.borrower && pipeline_rank == stages.owner;
   const std::int64_t elements =
-      receives ? longest(own_slices(plan, Bucket::Use::kLent, data_rank)) : 0;
+      receives ? longest(own_slices(plan, Bucket::Use::kShared, data_rank)) : 0;
   return {"tied gradient receive buffers",
           kInFlight * elements * size_bytes(compute_dtype(weights_dtype))};
 }
@@ -71,7 +71,7 @@ nn::LayerTraffic TiedExchange::traffic(const BucketPlan& plan, std::int64_t data
     add(Bucket::Use::kBorrowed, compute_dtype(weights_dtype));
   }
   if (pipeline_rank == stages.owner) {
-    add(Bucket::Use::kLent, weights_dtype);
+    add(Bucket::Use::kShared, weights_dtype);
   }
   return traffic;
 }
@@ -82,17 +82,17 @@ TiedExchange::TiedExchange(ops::Context& context, comm::Communicator& pipeline_g
     : context_(context),
       group_(pipeline_group),
       stages_(stages),
-      lent_(own_slices(plan, Bucket::Use::kLent, data_rank)),
+      shared_(own_slices(plan, Bucket::Use::kShared, data_rank)),
       borrowed_(own_slices(plan, Bucket::Use::kBorrowed, data_rank)),
       receive_memory_(context.device(),
                       memory(plan, data_rank, pipeline_group.rank(), stages, weights_dtype).bytes) {
-  require((layout.lent.count() > 0) == owns() && (layout.borrowed.count() > 0) == borrows(),
-          "stage {} lends {} elements and borrows {}, but stage {} owns and {} borrows",
-          group_.rank(), layout.lent.count(), layout.borrowed.count(), stages.owner,
+  require((layout.shared.count() > 0) == owns() && (layout.borrowed.count() > 0) == borrows(),
+          "stage {} shares {} elements and borrows {}, but stage {} owns and stage {} borrows them",
+          group_.rank(), layout.shared.count(), layout.borrowed.count(), stages.owner,
           stages.borrower);
   const DType dtype = compute_dtype(weights_dtype);
-  const std::int64_t slot = longest(lent_);
-  for (std::int64_t s = 0; owns() && is_shared() && s < kInFlight; ++s) {
+  const std::int64_t slot = longest(shared_);
+  for (std::int64_t s = 0; owns() && spans_stages() && s < kInFlight; ++s) {
     receive_slots_.push_back(
         receive_memory_.view(s * slot * size_bytes(dtype), Shape{slot}, dtype));
   }
@@ -105,9 +105,9 @@ void TiedExchange::add(const TensorView& into, const TensorView& from) {
 }
 
 double TiedExchange::combine(const TensorView& gradients) {
-  if (!is_shared()) {
-    for (std::size_t i = 0; i < lent_.size(); ++i) {
-      add(elements_at(gradients, lent_[i]), elements_at(gradients, borrowed_[i]));
+  if (!spans_stages()) {
+    for (std::size_t i = 0; i < shared_.size(); ++i) {
+      add(elements_at(gradients, shared_[i]), elements_at(gradients, borrowed_[i]));
     }
     return 0.0;
   }
@@ -130,10 +130,10 @@ double TiedExchange::receive_and_add(const TensorView& gradients) {
   double waited = 0.0;
   std::deque<Arrival> in_flight;
   std::size_t posted = 0;
-  while (posted < lent_.size() || !in_flight.empty()) {
-    if (posted < lent_.size() && in_flight.size() < receive_slots_.size()) {
+  while (posted < shared_.size() || !in_flight.empty()) {
+    if (posted < shared_.size() && in_flight.size() < receive_slots_.size()) {
       const TensorView slot =
-          receive_slots_[posted % receive_slots_.size()].flat_slice(0, lent_[posted].count());
+          receive_slots_[posted % receive_slots_.size()].flat_slice(0, shared_[posted].count());
       in_flight.push_back({.request = group_.receive(slot, stages_.borrower, comm::Tag::kReduce),
                            .received = slot,
                            .slice = posted});
@@ -144,7 +144,7 @@ double TiedExchange::receive_and_add(const TensorView& gradients) {
     const double start = now_seconds();
     oldest.request.wait();
     waited += now_seconds() - start;
-    add(elements_at(gradients, lent_[oldest.slice]), oldest.received);
+    add(elements_at(gradients, shared_[oldest.slice]), oldest.received);
     in_flight.pop_front();
   }
   return waited;
@@ -152,13 +152,13 @@ double TiedExchange::receive_and_add(const TensorView& gradients) {
 
 double TiedExchange::return_weights(const TensorView& weights) {
   std::vector<comm::Request> requests;
-  if (is_shared() && owns()) {
-    for (const grid::Range& slice : lent_) {
+  if (spans_stages() && owns()) {
+    for (const grid::Range& slice : shared_) {
       requests.push_back(
           group_.send(elements_at(weights, slice), stages_.borrower, comm::Tag::kGather));
     }
   }
-  if (is_shared() && borrows()) {
+  if (spans_stages() && borrows()) {
     for (const grid::Range& slice : borrowed_) {
       requests.push_back(
           group_.receive(elements_at(weights, slice), stages_.owner, comm::Tag::kGather));

@@ -27,7 +27,7 @@ class Checker {
     for (std::string& text : message_errors(schedule_)) {
       report_.errors.push_back(std::move(text));
     }
-    // A list with missing or misplaced messages would only report the same fault again as a hang.
+    // Missing or misplaced messages would only be reported a second time, as a hang.
     if (report_.errors.empty()) {
       const std::string hang = hang_of(schedule_, Sends::kNeverBlock);
       if (!hang.empty()) {
@@ -39,7 +39,7 @@ class Checker {
   }
 
  private:
-  // What a stage has yet seen of one microbatch on one chunk.
+  // The actions of one microbatch on one chunk that a stage has reached.
   struct Progress {
     bool received_activation = false;
     bool forward = false;
@@ -67,9 +67,9 @@ class Checker {
 
   bool shape_holds() {
     if (schedule_.stages < 1 || schedule_.microbatches < 1 || schedule_.chunks < 1) {
-      report_.errors.push_back(fmt::format("a schedule of {} stages, {} microbatches, {} chunks",
-                                           schedule_.stages, schedule_.microbatches,
-                                           schedule_.chunks));
+      report_.errors.push_back(
+          fmt::format("it has {} stages, {} microbatches and {} chunks; each must be at least 1",
+                      schedule_.stages, schedule_.microbatches, schedule_.chunks));
     } else if (static_cast<std::int64_t>(schedule_.stage_actions.size()) != schedule_.stages) {
       report_.errors.push_back(fmt::format("{} lists of actions for {} stages",
                                            schedule_.stage_actions.size(), schedule_.stages));
@@ -87,23 +87,23 @@ class Checker {
     return report_.errors.empty();
   }
 
-  // Sets `done`; an error where it was set before.
+  // Sets `done`; an error if it was set before.
   void once(std::int64_t stage, const Action& action, bool& done) {
     if (done) {
-      error(stage, action, "comes twice");
+      error(stage, action, "appears twice");
     }
     done = true;
   }
   void needs(std::int64_t stage, const Action& action, bool done, ActionKind earlier) {
     if (!done) {
-      error(stage, action, "comes without the {} that it needs before it", name_of(earlier));
+      error(stage, action, "needs a {} before it", name_of(earlier));
     }
   }
 
-  // That of the action's microbatch on the chunk of `place`.
-  Progress& progress_of(std::vector<Progress>& progress, const StageChunk& chunk_of_stage,
+  // Progress of the action's microbatch on the chunk at `position`.
+  Progress& progress_of(std::vector<Progress>& progress, const StageChunk& position,
                         const Action& action) const {
-    return progress[static_cast<std::size_t>(chunk_of_stage.chunk * schedule_.microbatches +
+    return progress[static_cast<std::size_t>(position.chunk * schedule_.microbatches +
                                              action.microbatch)];
   }
 
@@ -114,17 +114,17 @@ class Checker {
     std::vector<std::int64_t> last_weight(static_cast<std::size_t>(schedule_.chunks), -1);
     bool reduced = false;
     for (const Action& action : actions_of(stage)) {
-      const StageChunk chunk_of_stage{.stage = stage, .chunk = action.chunk};
-      const auto before = upstream(schedule_, chunk_of_stage);
-      const auto after = downstream(schedule_, chunk_of_stage);
-      Progress& seen = progress_of(progress, chunk_of_stage, action);
+      const StageChunk position{.stage = stage, .chunk = action.chunk};
+      const auto before = upstream(schedule_, position);
+      const auto after = downstream(schedule_, position);
+      Progress& seen = progress_of(progress, position, action);
       if (reduced) {
-        error(stage, action, "comes after the reduce");
+        error(stage, action, "follows the reduce");
       }
       if (!trains() && action.kind != ActionKind::kForward &&
           action.kind != ActionKind::kSendActivation &&
           action.kind != ActionKind::kReceiveActivation) {
-        error(stage, action, "has no place in a schedule of kind {}", name_of(schedule_.kind));
+        error(stage, action, "does not belong into a schedule of kind {}", name_of(schedule_.kind));
       }
       switch (action.kind) {
         case ActionKind::kReceiveActivation:
@@ -169,7 +169,8 @@ class Checker {
           needs(stage, action, seen.backward_input, ActionKind::kBackwardInput);
           std::int64_t& last = last_weight[static_cast<std::size_t>(action.chunk)];
           if (action.microbatch < last) {
-            error(stage, action, "comes after that of microbatch {}; weights must ascend", last);
+            error(stage, action, "follows that of microbatch {}; weight gradients must ascend",
+                  last);
           }
           last = action.microbatch;
           break;
@@ -188,7 +189,7 @@ class Checker {
   void check_peer(std::int64_t stage, const Action& action,
                   const std::optional<StageChunk>& expected) {
     if (!remote(expected, stage)) {
-      error(stage, action, "this place exchanges no such message");
+      error(stage, action, "this chunk exchanges no such message");
     } else if (action.peer != expected->stage) {
       error(stage, action, "its peer must be stage {}", expected->stage);
     }
@@ -236,7 +237,7 @@ class Checker {
     report_.peak_live.push_back(peak);
     const std::int64_t bound = live_bound(schedule_, stage);
     if (peak > bound) {
-      error(stage, peak_action, "holds activations of {} microbatches, {} are allowed", peak,
+      error(stage, peak_action, "holds activations of {} microbatches, the limit is {}", peak,
             bound);
     }
   }

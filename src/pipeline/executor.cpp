@@ -20,7 +20,7 @@ nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage) {
 
 namespace {
 
-/// The messages of one action.
+/// The unfinished messages of one action.
 class Messages {
  public:
   void add(comm::Request request) { requests_.push_back(std::move(request)); }

@@ -10,7 +10,7 @@
 namespace strata::pipeline {
 namespace {
 
-// A message, named by what its receiver is: the same on both sides.
+// A message, identified by its receiver, so that both sides agree.
 struct Message {
   bool gradient = false;
   std::int64_t microbatch = 0;
@@ -47,9 +47,10 @@ Message message_of(const Schedule& schedule, std::int64_t stage, const Action& a
   return {.gradient = gradient, .microbatch = action.microbatch, .receiver = receiver};
 }
 
-// Appends a text for each message of `list` that `others` lacks.
-void append_unmet(const std::vector<Message>& list, const std::vector<Message>& others,
-                  const std::string& where, const char* what, std::vector<std::string>& errors) {
+// Appends an error for each message of `list` that is not in `others`.
+void append_unmatched(const std::vector<Message>& list, const std::vector<Message>& others,
+                      const std::string& where, const char* what,
+                      std::vector<std::string>& errors) {
   for (const Message& message : list) {
     if (std::find(others.begin(), others.end(), message) == others.end()) {
       errors.push_back(fmt::format("{}: {} is {}", where, text_of(message), what));
@@ -83,8 +84,8 @@ std::vector<std::string> message_errors(const Schedule& schedule) {
     const std::string where =
         fmt::format("from stage {} to stage {}", direction.first, direction.second);
     const std::size_t errors_before = errors.size();
-    append_unmet(sent, received, where, "sent and never received", errors);
-    append_unmet(received, sent, where, "received and never sent", errors);
+    append_unmatched(sent, received, where, "sent and never received", errors);
+    append_unmatched(received, sent, where, "received and never sent", errors);
     if (errors.size() > errors_before) {
       continue;
     }
@@ -107,7 +108,7 @@ std::vector<std::string> message_errors(const Schedule& schedule) {
 
 std::string hang_of(const Schedule& schedule, Sends sends) {
   std::vector<std::size_t> position(static_cast<std::size_t>(schedule.stages), 0);
-  std::map<Direction, std::int64_t> under_way;
+  std::map<Direction, std::int64_t> in_flight;
   for (bool moved = true; moved;) {
     moved = false;
     for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
@@ -116,13 +117,13 @@ std::string hang_of(const Schedule& schedule, Sends sends) {
       for (; next < actions.size(); ++next, moved = true) {
         const Action& action = actions[next];
         if (is_send(action.kind)) {
-          std::int64_t& messages = under_way[{stage, action.peer}];
+          std::int64_t& messages = in_flight[{stage, action.peer}];
           if (sends == Sends::kRendezvous && messages == 1) {
             break;
           }
           ++messages;
         } else if (is_receive(action.kind)) {
-          std::int64_t& messages = under_way[{action.peer, stage}];
+          std::int64_t& messages = in_flight[{action.peer, stage}];
           if (messages == 0) {
             break;
           }

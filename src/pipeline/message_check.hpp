@@ -7,17 +7,17 @@
 
 namespace strata::pipeline {
 
-/// For each pair of stages: what is sent must be what is received, in the same order.
+/// Mismatches between what each pair of stages sends and receives, in order.
 [[nodiscard]] std::vector<std::string> message_errors(const Schedule& schedule);
 
-/// How long a send lasts.
+/// When a send completes.
 enum class Sends {
   kNeverBlock,
-  kRendezvous  ///< until its receive; a stage waits before its next send to the same peer
+  kRendezvous  ///< with its receive; a stage waits for it before its next send to the same peer
 };
 
-/// Runs all lists side by side; where they stick, what each stage waits at, else nothing.
-/// Pre: message_errors() found nothing, so that counting messages tells them apart.
+/// Runs all lists concurrently. Returns: for a deadlock, what each stage waits for; else nothing.
+/// Pre: message_errors() found nothing, so that counting messages identifies them.
 [[nodiscard]] std::string hang_of(const Schedule& schedule, Sends sends);
 
 }  // namespace strata::pipeline

@@ -30,37 +30,37 @@ std::vector<Action> forwards_leading_by(std::int64_t lead, std::int64_t microbat
   return actions;
 }
 
-// The place that an action on `place` exchanges messages with: none where the chain ends or where
-// the neighbour lies on the same stage.
-std::optional<StageChunk> remote(std::optional<StageChunk> neighbour,
-                                 const StageChunk& chunk_of_stage) {
-  return neighbour && neighbour->stage != chunk_of_stage.stage ? neighbour : std::nullopt;
+// The neighbour that `position` exchanges messages with: none at the end of the chain, or where the
+// neighbour is on the same stage.
+std::optional<StageChunk> remote(std::optional<StageChunk> neighbour, const StageChunk& position) {
+  return neighbour && neighbour->stage != position.stage ? neighbour : std::nullopt;
 }
 
 }  // namespace
 
-std::optional<StageChunk> upstream(const Schedule& schedule, const StageChunk& chunk_of_stage) {
-  if (chunk_of_stage.stage > 0) {
-    return StageChunk{.stage = chunk_of_stage.stage - 1, .chunk = chunk_of_stage.chunk};
+std::optional<StageChunk> upstream(const Schedule& schedule, const StageChunk& position) {
+  if (position.stage > 0) {
+    return StageChunk{.stage = position.stage - 1, .chunk = position.chunk};
   }
-  if (chunk_of_stage.chunk > 0) {
-    return StageChunk{.stage = schedule.stages - 1, .chunk = chunk_of_stage.chunk - 1};
+  if (position.chunk > 0) {
+    return StageChunk{.stage = schedule.stages - 1, .chunk = position.chunk - 1};
   }
   return std::nullopt;
 }
 
-std::optional<StageChunk> downstream(const Schedule& schedule, const StageChunk& chunk_of_stage) {
-  if (chunk_of_stage.stage + 1 < schedule.stages) {
-    return StageChunk{.stage = chunk_of_stage.stage + 1, .chunk = chunk_of_stage.chunk};
+std::optional<StageChunk> downstream(const Schedule& schedule, const StageChunk& position) {
+  if (position.stage + 1 < schedule.stages) {
+    return StageChunk{.stage = position.stage + 1, .chunk = position.chunk};
   }
-  if (chunk_of_stage.chunk + 1 < schedule.chunks) {
-    return StageChunk{.stage = 0, .chunk = chunk_of_stage.chunk + 1};
+  if (position.chunk + 1 < schedule.chunks) {
+    return StageChunk{.stage = 0, .chunk = position.chunk + 1};
   }
   return std::nullopt;
 }
 
 Schedule compute_order(ScheduleKind kind, std::int64_t stages, std::int64_t microbatches) {
-  require(stages >= 1 && microbatches >= 1, "a schedule of {} stages and {} microbatches", stages,
+  require(stages >= 1 && microbatches >= 1,
+          "a schedule needs at least one stage and one microbatch, not {} and {}", stages,
           microbatches);
   Schedule schedule;
   schedule.kind = kind;
@@ -94,11 +94,9 @@ Schedule insert_communication(const Schedule& computed) {
     actions.clear();
     bool has_gradients = false;
     for (const Action& action : computed.stage_actions[static_cast<std::size_t>(stage)]) {
-      const StageChunk chunk_of_stage{.stage = stage, .chunk = action.chunk};
-      const std::optional<StageChunk> before =
-          remote(upstream(computed, chunk_of_stage), chunk_of_stage);
-      const std::optional<StageChunk> after =
-          remote(downstream(computed, chunk_of_stage), chunk_of_stage);
+      const StageChunk position{.stage = stage, .chunk = action.chunk};
+      const std::optional<StageChunk> before = remote(upstream(computed, position), position);
+      const std::optional<StageChunk> after = remote(downstream(computed, position), position);
       const auto exchange = [&](ActionKind kind, const std::optional<StageChunk>& with) {
         if (with) {
           actions.push_back({.kind = kind,
@@ -123,8 +121,8 @@ Schedule insert_communication(const Schedule& computed) {
           has_gradients = true;
           break;
         default:
-          require(false, "stage {} has {} before communication was inserted", stage,
-                  text_of(action));
+          require(false, "stage {} has {}, but communication is inserted into compute actions only",
+                  stage, text_of(action));
       }
     }
     if (has_gradients) {

@@ -39,12 +39,12 @@ Simulation simulate(const Schedule& schedule, const StageCosts& costs) {
   const auto stages = static_cast<std::size_t>(schedule.stages);
   require(costs.forward_seconds.size() == stages && costs.backward_input_seconds.size() == stages &&
               costs.backward_weight_seconds.size() == stages,
-          "costs of another number of stages than {}", schedule.stages);
+          "the costs are not for {} stages", schedule.stages);
   Simulation result;
   result.busy_seconds.assign(stages, 0.0);
   std::vector<std::size_t> position(stages, 0);
   std::vector<double> now(stages, 0.0);
-  // Arrival times of messages under way, by sender and receiver, in the order of sending.
+  // Arrival times of messages in flight, by sender and receiver, in the order of sending.
   std::map<std::pair<std::int64_t, std::int64_t>, std::deque<double>> arrivals;
   for (bool moved = true; moved;) {
     moved = false;
@@ -75,7 +75,7 @@ Simulation simulate(const Schedule& schedule, const StageCosts& costs) {
   }
   for (std::size_t stage = 0; stage < stages; ++stage) {
     require(position[stage] == schedule.stage_actions[stage].size(),
-            "the schedule sticks at action {} of stage {}; it was not checked", position[stage],
+            "the schedule deadlocks at action {} of stage {}; check() reports why", position[stage],
             stage);
     result.makespan_seconds = std::max(result.makespan_seconds, now[stage]);
   }

@@ -28,7 +28,7 @@ DESIGN = {
 FLOORS = {
     "app": {"": "commands config environment", "commands": "environment config", "environment": "config", "config": ""},
     "nn": {"": "", "layers": ".", "model": "layers .", "stage": "model ."},
-    "comm": {"": "", "mpi": ".", "nccl": ".", "staged": ".", "in_process": "."},
+    "comm": {"": "", "mpi": ".", "nccl": ".", "staged": "."},
     "ops": {"": "cuda onednn simd", "simd": "", "onednn": ".", "cuda": ".", "cudnn": "cuda .",
             **dict.fromkeys(("matmul", "attention", "convolution", "norm", "loss", "elementwise", "reduce", "embedding",
                              "update"), "cudnn cuda onednn simd .")},

@@ -13,35 +13,12 @@ READERS = ["--data.reader_threads=1", "--data.reader_threads=3"]
 THREADS = ["--run.threads=1", "--run.threads=1", "--run.threads=2"]
 BUCKET = ["--parallel.bucket=4", "--parallel.bucket=0.01"]
 
-SETTINGS = """
-[data]
-train = images/train.h5
-test = images/test.h5
-normalise = standard
-flip = on
-crop_padding = 2
-cutout = 3
-
-[batch]
-global = 16
-micro = 2
-
-[numerics]
-lanes = 4
-shards = 2
-
-[optimizer]
-kind = adam
-learning_rate = 0.001
-clip_norm = 5
-
-[train]
-steps = 3
-evaluate_every = 2
-
-[run]
-threads = 1
-"""
+SETTINGS = {
+    "data": {"train": "images/train.h5", "test": "images/test.h5", "normalise": "standard",
+             "flip": "on", "crop_padding": 2, "cutout": 3},
+    "batch": {"global": 16, "micro": 2}, "numerics": {"lanes": 4, "shards": 2},
+    "optimizer": {"kind": "adam", "learning_rate": 0.001, "clip_norm": 5},
+    "train": {"steps": 3, "evaluate_every": 2}}
 
 # The network of the preset cifar10-cnn, cut by channel and by feature, with dropout.
 CUT = ["conv 32 3 relu padding=same parallel=column", "conv 32 3 relu padding=same parallel=row",
@@ -81,14 +58,12 @@ class Convolutions(harness.StrataTest):
             records.append(bytes([label]) + planes.astype(np.uint8).tobytes())
         path.write_bytes(b"".join(records))
 
-    def config_of(self, name, model):
-        return self.write_config(f"{name}.ini", f"[model]\n{model}\n{SETTINGS}")
-
-    def layers(self, lines):
-        return "\n".join(f"layer = {line}" for line in lines)
+    def config_of(self, name, layers=(), preset=None):
+        model = {"preset": preset} if preset else {}
+        return self.write_config(f"{name}.ini", harness.config_text(layers, model=model, **SETTINGS))
 
     def test_cifar10_cnn(self):
-        config = self.config_of("cnn", self.layers(CUT))
+        config = self.config_of("cnn", CUT)
         reference = self.same_on(varied(GRIDS), name="cnn", config=config)
         losses = [float(row["loss"]) for row in self.records(reference, "train")]
         self.assertEqual(len(losses), 3)
@@ -100,7 +75,7 @@ class Convolutions(harness.StrataTest):
                           if name.startswith("optimizer/") and "running" in name])
 
     def test_resnet20(self):
-        config = self.config_of("resnet", "preset = resnet20")
+        config = self.config_of("resnet", preset="resnet20")
         # The second split sends what is added, what a shortcut reads, and both bodies' outputs.
         inside = [((1, 2, 1), ["--parallel.split=conv1,residual4.conv2"]),
                   ((1, 4, 1), ["--parallel.split=conv1,residual1.batch_norm1,"
@@ -108,17 +83,17 @@ class Convolutions(harness.StrataTest):
         self.same_on(varied(GRIDS) + inside, name="resnet", config=config)
 
     def test_channels_that_stay_split(self):
-        config = self.config_of("stays", self.layers(STAYS_CUT))
+        config = self.config_of("stays", STAYS_CUT)
         for dtype in ("float32", "float64", "bfloat16"):
             self.same_on(varied([(1, 1, 1), (1, 1, 2), (2, 3, 1), (2, 2, 2)]),
                          f"--numerics.dtype={dtype}", name=f"stays-{dtype}", config=config)
 
     def test_batch_statistics_of_all_lanes(self):
         sync = "--model.sync_batch_norm=yes"
-        config = self.config_of("joined", "preset = resnet20")
+        config = self.config_of("joined", preset="resnet20")
         grids = [(1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 3, 1), (2, 2, 1), (2, 2, 2)]
         reference = self.same_on(varied(grids), sync, name="joined", config=config)
-        stays = self.config_of("joined-stays", self.layers(STAYS_CUT))
+        stays = self.config_of("joined-stays", STAYS_CUT)
         for dtype in ("float64", "bfloat16"):
             self.same_on(varied([(1, 1, 1), (4, 1, 1), (2, 3, 1), (2, 2, 2)]), sync,
                          f"--numerics.dtype={dtype}", name=f"joined-{dtype}", config=stays)
@@ -142,17 +117,17 @@ class Convolutions(harness.StrataTest):
                 np.testing.assert_allclose(values, lanes[name], rtol=1e-7, atol=1e-9)
 
     def test_lanes_that_are_no_power_of_two(self):
-        config = self.config_of("six", "preset = resnet20")
+        config = self.config_of("six", preset="resnet20")
         self.same_on(varied([(1, 1, 1), (2, 1, 1), (3, 1, 1), (3, 2, 1)]), "--model.sync_batch_norm=yes",
                      "--numerics.lanes=6", "--batch.global=24", "--train.steps=2", name="six",
                      config=config)
 
     def test_layers_with_and_without_the_statistics_of_all_lanes(self):
         def config(first, second):
-            return self.config_of(f"{first}-{second}", self.layers(
-                ["conv 8 3 stride=2", "residual", "conv 8 3 padding=same",
-                 f"batch_norm sync={first} relu", "conv 8 3 padding=same",
-                 f"batch_norm sync={second}", "end relu", "max_pool 5", "flatten", "dense 10"]))
+            return self.config_of(f"{first}-{second}", [
+                "conv 8 3 stride=2", "residual", "conv 8 3 padding=same",
+                f"batch_norm sync={first} relu", "conv 8 3 padding=same",
+                f"batch_norm sync={second}", "end relu", "max_pool 5", "flatten", "dense 10"])
         # Cut between the norms, where what the block's end adds crosses too.
         inside = "--parallel.split=conv1,residual1.conv2"
         reference = self.same_on([((1, 1, 1), []), ((4, 1, 1), []), ((1, 2, 1), [inside]),
@@ -166,7 +141,7 @@ class Convolutions(harness.StrataTest):
         self.assertEqual(len(set(losses)), 4, losses)
 
     def test_batch_statistics_of_all_lanes_in_fast_mode(self):
-        config = self.config_of("fast", "preset = resnet20")
+        config = self.config_of("fast", preset="resnet20")
         sync = ["--model.sync_batch_norm=yes", "--numerics.lanes=2", "--numerics.shards=1"]
         self.train(config, (2, 1, 1), "invariant", *sync)
         self.train(config, (2, 1, 1), "fast", *sync, "--numerics.mode=fast")
@@ -176,7 +151,7 @@ class Convolutions(harness.StrataTest):
         np.testing.assert_allclose(fast, invariant, rtol=1e-6)
 
     def test_resume_on_another_grid(self):
-        config = self.config_of("again", "preset = resnet20")
+        config = self.config_of("again", preset="resnet20")
         for sync in ("no", "yes"):
             def train(grid, run, *settings):
                 self.train(config, grid, f"{run}-{sync}", f"--model.sync_batch_norm={sync}", *settings)
@@ -190,7 +165,7 @@ class Convolutions(harness.StrataTest):
                 self.assertEqual(harness.differing_tensors(whole, parts), [])
 
     def test_augmentation_changes_what_is_learned(self):
-        config = self.config_of("plain", "preset = cifar10-cnn")
+        config = self.config_of("plain", preset="cifar10-cnn")
         self.train(config, (1, 1, 1), "augmented")
         self.train(config, (1, 1, 1), "plain", "--data.flip=off", "--data.crop_padding=0",
                    "--data.cutout=0")

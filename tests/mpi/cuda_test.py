@@ -16,32 +16,14 @@ GRIDS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)]
 # Largest difference of losses between devices over these few steps, relative.
 NEAR = {"float32": 2e-4, "float64": 1e-9, "bfloat16": 3e-2}
 
-CLASSES = """
-[data]
-train = classes/train.h5
-test = classes/test.h5
 
-[batch]
-global = 16
-micro = 2
+def classes(*layers):
+    """A config of these layers on the data set `classes`."""
+    return harness.config_text(
+        layers, batch={"global": 16, "micro": 2}, numerics={"lanes": 4, "shards": 2},
+        optimizer={"kind": "adam", "learning_rate": 0.001, "clip_norm": 5},
+        train={"steps": 3, "evaluate_every": 2}, run={"device": "cuda"})
 
-[numerics]
-lanes = 4
-shards = 2
-
-[optimizer]
-kind = adam
-learning_rate = 0.001
-clip_norm = 5
-
-[train]
-steps = 3
-evaluate_every = 2
-
-[run]
-threads = 1
-device = cuda
-"""
 
 IMAGES = ["conv 8 3 relu padding=same parallel=column", "conv 8 3 padding=same parallel=row",
           "batch_norm relu", "max_pool 2", "residual", "conv 8 3 padding=same", "group_norm 4",
@@ -55,7 +37,7 @@ def refusal():
     case.setUpClass()
     try:
         case.import_classes("classes", (4,), 10, 32, 16)
-        config = case.write_config("probe.ini", CLASSES + "\n[model]\nlayer = dense 10\n")
+        config = case.write_config("probe.ini", classes("dense 10"))
         finished = case.alone("train", config, "--train.steps=1", "--run.dir=probe")
         return finished.text if "0 can be used" in finished.text else None
     finally:
@@ -95,9 +77,7 @@ class Images(Near):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        test = cls()
-        test.import_classes("classes", (3, 8, 8), 10, 64, 24)
-        cls.config = cls.write_config(test, "images.ini", CLASSES)
+        cls.set_up_classes(classes(), (3, 8, 8), 10, train=64, test=24)
         cls.network = [f"--model.layer={line}" for line in IMAGES]
 
     def test_the_same_bits_on_every_grid(self):
@@ -144,7 +124,7 @@ class Images(Near):
         self.assertFalse((self.directory / "none").exists())
 
     def test_too_little_memory(self):
-        # Real GPUs are too large for this: only a pretended one can be told its size.
+        # Real GPUs are too large for this: only the stand-in's size can be set.
         if "STRATA_STANDIN" not in os.environ:
             self.skipTest("the GPU is a real one")
         large = ["--batch.global=8192", "--batch.micro=4096", "--numerics.lanes=1"]
@@ -231,13 +211,13 @@ class Language(Near, language.LanguageTest):
         self.train(self.config, (1, 1, 1), "text-run", CUDA)
         texts, lines = [], []
         for device in ("cpu", "cuda"):
-            made = self.alone("generate", self.config, "--run.dir=text-run", "--prompt=amber ",
+            generated = self.alone("generate", self.config, "--run.dir=text-run", "--prompt=amber ",
                               "--tokens=8", "--temperature=0", f"--run.device={device}")
-            self.assertEqual(made.code, harness.DONE, made.text)
-            texts.append([line for line in made.text.splitlines() if "tokens/s" not in line])
-            told = self.alone("evaluate", self.config, "--run.dir=text-run", f"--run.device={device}")
-            self.assertEqual(told.code, harness.DONE, told.text)
-            lines.append(float(told.text.split("loss ")[1].split(",")[0]))
+            self.assertEqual(generated.code, harness.DONE, generated.text)
+            texts.append([line for line in generated.text.splitlines() if "tokens/s" not in line])
+            evaluated = self.alone("evaluate", self.config, "--run.dir=text-run", f"--run.device={device}")
+            self.assertEqual(evaluated.code, harness.DONE, evaluated.text)
+            lines.append(float(evaluated.text.split("loss ")[1].split(",")[0]))
         self.assertEqual(texts[0], texts[1])
         self.assertTrue(np.isclose(lines[0], lines[1], rtol=NEAR["float32"]))
 

@@ -14,35 +14,9 @@ import numpy as np
 import harness
 from harness import CHECKPOINT, DATA, DONE, PEER, USAGE
 
-NETWORK = """
-[model]
-layer = dense 16 relu
-layer = dropout 0.1
-layer = dense 4
-
-[data]
-train = classes/train.h5
-test = classes/test.h5
-
-[batch]
-global = 16
-
-[numerics]
-lanes = 2
-
-[optimizer]
-kind = adam
-
-[train]
-steps = 6
-evaluate_every = 2
-
-[checkpoint]
-every = 2
-
-[run]
-threads = 1
-"""
+NETWORK = harness.config_text(
+    ["dense 16 relu", "dropout 0.1", "dense 4"], batch={"global": 16}, numerics={"lanes": 2},
+    optimizer={"kind": "adam"}, train={"steps": 6, "evaluate_every": 2}, checkpoint={"every": 2})
 
 
 def flip_byte(path, offset):
@@ -58,8 +32,7 @@ class Errors(harness.StrataTest):
     def setUpClass(cls):
         super().setUpClass()
         cls.test = cls()
-        cls.test.import_classes("classes", (10,), 4, train=80, test=20)
-        cls.config = cls.test.write_config("network.ini", NETWORK)
+        cls.set_up_classes(NETWORK, (10,), 4, train=80, test=20)
         cls.runs = 0
 
     def fresh_run(self):

@@ -16,71 +16,20 @@ import language
 
 RECORD = pathlib.Path(__file__).with_name("golden_bits.json")
 
-GPT = """
-[model]
-preset = gpt
-blocks = 2
-width = 128
-heads = 4
-context = 64
-dropout = 0.1
+GPT = harness.config_text(
+    model={"preset": "gpt", "blocks": 2, "width": 128, "heads": 4, "context": 64, "dropout": 0.1},
+    data={"train": "text/train.h5"}, batch={"global": 16, "micro": 4},
+    numerics={"lanes": 2, "shards": 2},
+    optimizer={"kind": "adamw", "learning_rate": 0.003, "clip_norm": 1}, train={"steps": 4},
+    run={"device": "cpu"})
 
-[data]
-train = text/train.h5
-
-[batch]
-global = 16
-micro = 4
-
-[numerics]
-lanes = 2
-shards = 2
-
-[optimizer]
-kind = adamw
-learning_rate = 0.003
-clip_norm = 1
-
-[train]
-steps = 4
-
-[run]
-threads = 1
-device = cpu
-"""
-
-CONVNET = """
-[model]
-layer = conv 32 3 relu padding=same
-layer = batch_norm
-layer = conv 64 3 relu stride=2
-layer = max_pool 2
-layer = flatten
-layer = dense 10
-
-[data]
-train = images/train.h5
-
-[batch]
-global = 32
-micro = 8
-
-[numerics]
-lanes = 2
-shards = 1
-
-[optimizer]
-kind = sgd
-learning_rate = 0.05
-momentum = 0.9
-
-[train]
-steps = 4
-
-[run]
-threads = 1
-device = cpu
-"""
+CONVNET = harness.config_text(
+    ["conv 32 3 relu padding=same", "batch_norm", "conv 64 3 relu stride=2", "max_pool 2",
+     "flatten", "dense 10"],
+    data={"train": "images/train.h5"}, batch={"global": 32, "micro": 8},
+    numerics={"lanes": 2, "shards": 1},
+    optimizer={"kind": "sgd", "learning_rate": 0.05, "momentum": 0.9}, train={"steps": 4},
+    run={"device": "cpu"})
 
 CLASSES = ["avx2", "avx512", "avx512_bf16", "amx"]
 RUNS = [(model, dtype) for model in ("gpt", "convnet") for dtype in ("float32", "bfloat16")]

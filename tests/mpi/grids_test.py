@@ -4,47 +4,13 @@ import numpy as np
 
 import harness
 
-NETWORK = """
-[model]
-layer = flatten
-layer = dense 120 relu
-layer = layer_norm
-layer = dropout 0.2
-layer = dense 20
-layer = gelu
-layer = dropout 0.1
-layer = dense 16 bias=no
-layer = tanh
-layer = dense 5
-
-[data]
-train = classes/train.h5
-test = classes/test.h5
-
-[batch]
-global = 48
-micro = 3
-
-[numerics]
-lanes = 4
-
-[optimizer]
-kind = adam
-learning_rate = 0.01
-clip_norm = 0.5
-
-[schedule]
-kind = cosine
-warmup_steps = 3
-decay_steps = 12
-
-[train]
-steps = 12
-evaluate_every = 6
-
-[run]
-threads = 1
-"""
+NETWORK = harness.config_text(
+    ["flatten", "dense 120 relu", "layer_norm", "dropout 0.2", "dense 20", "gelu", "dropout 0.1",
+     "dense 16 bias=no", "tanh", "dense 5"],
+    batch={"global": 48, "micro": 3}, numerics={"lanes": 4},
+    optimizer={"kind": "adam", "learning_rate": 0.01, "clip_norm": 0.5},
+    schedule={"kind": "cosine", "warmup_steps": 3, "decay_steps": 12},
+    train={"steps": 12, "evaluate_every": 6})
 
 GRIDS = [(1, 1), (2, 1), (4, 1), (1, 2), (1, 3), (2, 2), (4, 2), (2, 3)]
 
@@ -53,22 +19,7 @@ class Grids(harness.StrataTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        test = cls()
-        test.import_classes("classes", (3, 4), 5, train=200, test=50)
-        cls.config = test.write_config("network.ini", NETWORK)
-
-    def same_on(self, grids, *settings, name):
-        """Trains on each grid, given as (grid, further settings), and compares with the first."""
-        reference = None
-        for number, (grid, further) in enumerate(grids):
-            run = f"{name}-{number}"
-            with self.subTest(grid=grid, settings=further):
-                self.train(self.config, grid, run, *settings, *further)
-                if reference is None:
-                    reference = run
-                else:
-                    self.assert_same_run(reference, run)
-        return reference
+        cls.set_up_classes(NETWORK, (3, 4), 5, train=200, test=50)
 
     def test_every_grid_under_every_schedule(self):
         runs = []

@@ -211,6 +211,18 @@ def differing_tensors(left, right):
             or left[name].tobytes() != right[name].tobytes()]
 
 
+def config_text(layers=(), *, data="classes", **sections):
+    """A config of these layers and sections, on the data set `data` and one thread a rank."""
+    model = [("layer", line) for line in layers] + [*sections.pop("model", {}).items()]
+    if isinstance(data, str):
+        data = {"train": f"{data}/train.h5", "test": f"{data}/test.h5"}
+    sections["run"] = {"threads": 1, **sections.get("run", {})}
+    lines = ["[model]", *(f"{key} = {value}" for key, value in model)]
+    for section, settings in {"data": data, **sections}.items():
+        lines += [f"[{section}]", *(f"{key} = {value}" for key, value in settings.items())]
+    return "\n".join(lines) + "\n"
+
+
 def ranks_of(grid):
     return math.prod(grid)
 
@@ -273,6 +285,13 @@ class StrataTest(unittest.TestCase):
         inputs = centres[labels] + random.normal(size=(train + test, *shape))
         self.import_arrays(name, inputs.astype(np.float32), labels, f"{train},{test}",
                            f"--classes={classes}")
+
+    @classmethod
+    def set_up_classes(cls, config, *shape_and_classes, **samples):
+        """Imports clusters as the data set `classes` and writes the config, `cls.config`."""
+        test = cls()
+        test.import_classes("classes", *shape_and_classes, **samples)
+        cls.config = test.write_config("network.ini", config)
 
     def assert_same_run(self, left, right, tensors_of_left=None):
         """Metrics and the newest checkpoint of two runs hold the same numbers, bit for bit."""

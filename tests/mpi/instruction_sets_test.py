@@ -45,7 +45,7 @@ class InstructionSets(language.LanguageTest):
         self.assert_refused(refused, harness.USAGE, "bfloat16", "rank 0 on")
         self.assertFalse((self.directory / "lacks").exists())
 
-    def test_going_on_under_another_class(self):
+    def test_resume_under_another_class(self):
         if self.native == "avx2":
             self.skipTest("the CPU has one class only")
         go_on = ["--run.resume=auto", "--train.steps=4"]

@@ -11,39 +11,11 @@ import time
 
 import harness
 
-NETWORK = """
-[model]
-layer = dense 600 relu
-layer = dropout 0.2
-layer = dense 500 relu
-layer = dense 4
-
-[data]
-train = classes/train.h5
-test = classes/test.h5
-
-[batch]
-global = 16
-micro = 4
-
-[numerics]
-lanes = 2
-
-[optimizer]
-kind = adam
-
-[train]
-steps = 25
-evaluate_every = 10
-
-[checkpoint]
-every = 1
-keep = 2
-
-[run]
-threads = 1
-resume = auto
-"""
+NETWORK = harness.config_text(
+    ["dense 600 relu", "dropout 0.2", "dense 500 relu", "dense 4"],
+    batch={"global": 16, "micro": 4}, numerics={"lanes": 2}, optimizer={"kind": "adam"},
+    train={"steps": 25, "evaluate_every": 10}, checkpoint={"every": 1, "keep": 2},
+    run={"resume": "auto"})
 
 GRIDS = [(1, 1), (2, 1), (1, 2), (2, 2)]
 
@@ -52,10 +24,8 @@ class Kill(harness.StrataTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        test = cls()
-        test.import_classes("classes", (40,), 4, train=100, test=20)
-        cls.config = test.write_config("network.ini", NETWORK)
-        test.train(cls.config, (1, 1), "undisturbed", "--checkpoint.every=0")
+        cls.set_up_classes(NETWORK, (40,), 4, train=100, test=20)
+        cls().train(cls.config, (1, 1), "undisturbed", "--checkpoint.every=0")
 
     def marks(self, run):
         """What a save that is under way has in sight."""

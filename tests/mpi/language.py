@@ -8,47 +8,17 @@ import harness
 WORDS = ("amber brook cedar dune ember fjord grove heath islet jetty knoll ledge marsh north ocean "
          "plain quarry ridge slope thorn upland vale wharf exile yarrow").split()
 
-NETWORK = """
-[model]
-preset = gpt
-blocks = 2
-width = 32
-heads = 4
-context = 16
-dropout = 0.1
 
-[data]
-train = text/train.h5
-test = text/test.h5
+def config(layers=(), **model):
+    """A config of these layers or settings of the model, on the data set `text`."""
+    return harness.config_text(
+        layers, model={"context": 16, **model}, data="text", batch={"global": 16, "micro": 2},
+        numerics={"lanes": 4, "shards": 4},
+        optimizer={"kind": "adamw", "learning_rate": 0.01, "weight_decay": 0.1,
+                   "decay": "matrices", "clip_norm": 1.3},
+        schedule={"kind": "cosine", "warmup_steps": 1, "decay_steps": 10},
+        train={"steps": 3, "evaluate_every": 2, "evaluate_batches": 1})
 
-[batch]
-global = 16
-micro = 2
-
-[numerics]
-lanes = 4
-shards = 4
-
-[optimizer]
-kind = adamw
-learning_rate = 0.01
-weight_decay = 0.1
-decay = matrices
-clip_norm = 1.3
-
-[schedule]
-kind = cosine
-warmup_steps = 1
-decay_steps = 10
-
-[train]
-steps = 3
-evaluate_every = 2
-evaluate_batches = 1
-
-[run]
-threads = 1
-"""
 
 # Heads that share keys and values, the head's matrix its own, and samples from random places.
 LLAMA = ["--model.preset=llama", "--model.heads=8", "--model.kv_heads=4", "--data.sampling=windows"]
@@ -74,7 +44,8 @@ class LanguageTest(harness.StrataTest):
         super().setUpClass()
         test = cls()
         test.import_text("text", text(3200))
-        cls.config = test.write_config("lm.ini", NETWORK)
+        cls.config = test.write_config(
+            "lm.ini", config(preset="gpt", blocks=2, width=32, heads=4, dropout=0.1))
 
     def import_text(self, name, content, *arguments, tokenizer="chars"):
         """Imports a text as the data set `name`."""

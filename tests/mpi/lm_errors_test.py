@@ -13,42 +13,14 @@ from harness import CHECKPOINT, DATA, DONE, USAGE
 CLASSES = ["--data.train=classes/train.h5", "--data.test=classes/test.h5"]
 BYTES = ["--data.train=bytes/train.h5", "--data.test=bytes/test.h5"]
 
-NO_PRESET = """
-[model]
-layer = embedding 32 positions=16
-layer = attention 4
-layer = mlp 64 gelu
-layer = layer_norm
-layer = head
-context = 16
+NO_PRESET = harness.config_text(
+    ["embedding 32 positions=16", "attention 4", "mlp 64 gelu", "layer_norm", "head"],
+    model={"context": 16}, data={"train": "text/train.h5"}, batch={"global": 8},
+    numerics={"shards": 2}, train={"steps": 1})
 
-[data]
-train = text/train.h5
-
-[batch]
-global = 8
-
-[numerics]
-shards = 2
-
-[train]
-steps = 1
-"""
-
-SPLIT_LAYERS = """
-[model]
-layer = dense 12 relu parallel=column
-layer = dense 4 parallel=row
-
-[data]
-train = classes/train.h5
-
-[batch]
-global = 8
-
-[train]
-steps = 1
-"""
+SPLIT_LAYERS = harness.config_text(
+    ["dense 12 relu parallel=column", "dense 4 parallel=row"], data={"train": "classes/train.h5"},
+    batch={"global": 8}, train={"steps": 1})
 
 
 class Errors(language.LanguageTest):

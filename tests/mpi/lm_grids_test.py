@@ -80,9 +80,7 @@ class Transformers(language.LanguageTest):
         # Layers between sublayers see the rows that their placement leaves them.
         lines = ["embedding 24 positions=16", "dropout 0.2", "attention 4 kv_heads=4 rotary=10000",
                  "gelu", "dropout 0.1", "mlp 40 swiglu norm=rms_norm bias=no", "layer_norm", "head"]
-        config = self.write_config("lines.ini", language.NETWORK.replace(
-            "preset = gpt\nblocks = 2\nwidth = 32\nheads = 4\n",
-            "".join(f"layer = {line}\n" for line in lines)).replace("dropout = 0.1\n", ""))
+        config = self.write_config("lines.ini", language.config(lines))
         on = "--parallel.sequence=on"
         self.same_on([((1, 1, 1), []), ((1, 1, 2), [on]), ((1, 2, 4), [on, "--run.threads=2"]),
                       ((2, 1, 2), [on, "--train.recompute=full"]),
@@ -108,42 +106,12 @@ class Transformers(language.LanguageTest):
             self.assertAlmostEqual(float(left["loss"]), float(right["loss"]), delta=1e-4)
 
 
-DENSE = """
-[model]
-layer = flatten
-layer = dense 32 relu parallel=column
-layer = dropout 0.1
-layer = dense 16 parallel=row
-layer = layer_norm
-layer = dense 24 parallel=column bias=no
-layer = gelu
-layer = dense 16 parallel=row
-layer = dense 5
-
-[data]
-train = classes/train.h5
-test = classes/test.h5
-
-[batch]
-global = 24
-micro = 6
-
-[numerics]
-lanes = 4
-shards = 4
-
-[optimizer]
-kind = adam
-learning_rate = 0.01
-clip_norm = 0.5
-
-[train]
-steps = 4
-evaluate_every = 2
-
-[run]
-threads = 1
-"""
+DENSE = harness.config_text(
+    ["flatten", "dense 32 relu parallel=column", "dropout 0.1", "dense 16 parallel=row",
+     "layer_norm", "dense 24 parallel=column bias=no", "gelu", "dense 16 parallel=row", "dense 5"],
+    batch={"global": 24, "micro": 6}, numerics={"lanes": 4, "shards": 4},
+    optimizer={"kind": "adam", "learning_rate": 0.01, "clip_norm": 0.5},
+    train={"steps": 4, "evaluate_every": 2})
 
 
 class FeatureSplitLayers(language.LanguageTest):

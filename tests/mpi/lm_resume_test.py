@@ -163,8 +163,8 @@ class Checkpoints(language.LanguageTest):
         def text_in(finished):  # of both outputs, in whatever order they came
             return re.sub(r"20 tokens, [\d,]+ tokens/s\n", "", finished.text)
 
-        spoken = self.alone("generate", "moved", *prompt)
-        self.assertEqual(spoken.code, harness.DONE, spoken.text)
+        expected = self.alone("generate", "moved", *prompt)
+        self.assertEqual(expected.code, harness.DONE, expected.text)
         evaluated = self.alone("evaluate", "moved", "--data.test=kept/test.h5")
         (self.directory / "text").rename(self.directory / "away")
         try:
@@ -174,12 +174,12 @@ class Checkpoints(language.LanguageTest):
             for run in ("moved", "moved/config.ini"):
                 # More ranks wait; the text is the same, and its data set is not there.
                 for ranks in (1, 3):
-                    told = self.launch(ranks, "generate", run, "--run.dir=moved", *prompt)
-                    self.assertEqual(told.code, harness.DONE, told.text)
-                    self.assertEqual(text_in(told), text_in(spoken))
+                    generated = self.launch(ranks, "generate", run, "--run.dir=moved", *prompt)
+                    self.assertEqual(generated.code, harness.DONE, generated.text)
+                    self.assertEqual(text_in(generated), text_in(expected))
             for ranks in (1, 2, 3, 4, 5):
-                told = self.launch(ranks, "evaluate", "moved", "--data.test=kept/test.h5")
-                self.assertEqual((told.code, told.text), (harness.DONE, evaluated.text))
+                again = self.launch(ranks, "evaluate", "moved", "--data.test=kept/test.h5")
+                self.assertEqual((again.code, again.text), (harness.DONE, evaluated.text))
         finally:
             (self.directory / "away").rename(self.directory / "text")
         with h5py.File(harness.checkpoints(self.directory / "moved")[-1] / "master.h5", "r+") as master:

@@ -14,21 +14,9 @@ def byte_count(text):
 
 
 class Memory(harness.StrataTest):
-    def config(self, name, data, layers, further):
-        lines = "".join(f"layer = {layer}\n" for layer in layers)
-        return self.write_config(f"{name}.ini", f"""
-[model]
-{lines}
-[data]
-train = {data}/train.h5
-test = {data}/test.h5
-[optimizer]
-kind = adam
-[train]
-steps = 3
-[run]
-threads = 1
-{further}""")
+    def config(self, name, data, layers=(), **sections):
+        sections = {"optimizer": {"kind": "adam"}, "train": {"steps": 3}, **sections}
+        return self.write_config(f"{name}.ini", harness.config_text(layers, data=data, **sections))
 
     def measure(self, config, grid):
         run = f"{config.stem}-{'x'.join(map(str, grid))}"
@@ -44,42 +32,30 @@ threads = 1
     def test_the_usual_network(self):
         self.import_classes("images", (28, 28), 10, train=500, test=100)
         config = self.config("mlp", "images", ["flatten", "dense 128 relu", "dropout 0.2", "dense 10"],
-                             "[batch]\nglobal = 128\n[numerics]\nlanes = 4\n")
+                             batch={"global": 128}, numerics={"lanes": 4})
         for grid in [(1, 1), (2, 2)]:
             self.measure(config, grid)
 
     def test_a_wide_network(self):
         self.import_classes("wide", (256,), 10, train=600, test=64)
         config = self.config("wide", "wide", ["dense 2048 relu"] * 5 + ["dense 10"],
-                             "[batch]\nglobal = 128\n[numerics]\nlanes = 2\n")
+                             batch={"global": 128}, numerics={"lanes": 2})
         for grid in [(1, 1), (2, 1), (1, 2)]:
             self.measure(config, grid)
 
     def test_many_activations(self):
         self.import_classes("deep", (64,), 4, train=40000, test=64)
         config = self.config("deep", "deep", ["dense 128", "gelu"] * 6 + ["dense 4"],
-                             "[batch]\nglobal = 16384\nmicro = 4096\n[numerics]\nlanes = 2\n")
+                             batch={"global": 16384, "micro": 4096}, numerics={"lanes": 2})
         for grid in [(1, 1), (1, 2)]:
             self.measure(config, grid)
 
     def test_batch_statistics_of_all_lanes(self):
         self.import_classes("pictures", (3, 32, 32), 10, train=128, test=16)
-        config = self.write_config("resnet.ini", """
-[model]
-preset = resnet20
-sync_batch_norm = yes
-[data]
-train = pictures/train.h5
-[batch]
-global = 64
-micro = 16
-[numerics]
-lanes = 2
-[train]
-steps = 2
-[run]
-threads = 1
-""")
+        config = self.config("resnet", {"train": "pictures/train.h5"}, optimizer={},
+                             model={"preset": "resnet20", "sync_batch_norm": "yes"},
+                             batch={"global": 64, "micro": 16}, numerics={"lanes": 2},
+                             train={"steps": 2})
         for grid in [(1, 1), (2, 1), (1, 2)]:
             self.measure(config, grid)
 
@@ -89,29 +65,11 @@ threads = 1
         self.import_data("--format=text", "--tokenizer=chars", "--files=text.txt", "--split=0.9,0.1",
                          "--output=text")
         for recompute in ["none", "selective", "full"]:
-            config = self.write_config(f"gpt-{recompute}.ini", f"""
-[model]
-preset = gpt
-blocks = 6
-width = 384
-heads = 6
-context = 256
-[data]
-train = text/train.h5
-[batch]
-global = 16
-micro = 8
-[numerics]
-lanes = 2
-shards = 2
-[optimizer]
-kind = adamw
-[train]
-steps = 2
-recompute = {recompute}
-[run]
-threads = 1
-""")
+            config = self.config(
+                f"gpt-{recompute}", {"train": "text/train.h5"}, optimizer={"kind": "adamw"},
+                model={"preset": "gpt", "blocks": 6, "width": 384, "heads": 6, "context": 256},
+                batch={"global": 16, "micro": 8}, numerics={"lanes": 2, "shards": 2},
+                train={"steps": 2, "recompute": recompute})
             for grid in [(1, 1, 1), (1, 2, 1), (1, 1, 2)]:
                 self.measure(config, grid)
 

@@ -5,42 +5,11 @@ import signal
 
 import harness
 
-NETWORK = """
-[model]
-layer = dense 32 relu
-layer = layer_norm
-layer = dropout 0.3
-layer = dense 16
-layer = gelu
-layer = dense 4
-
-[data]
-train = classes/train.h5
-test = classes/test.h5
-
-[batch]
-global = 24
-micro = 3
-
-[numerics]
-lanes = 4
-
-[optimizer]
-kind = adam
-learning_rate = 0.005
-clip_norm = 1
-
-[schedule]
-kind = linear
-decay_steps = 3000
-
-[train]
-steps = 12
-evaluate_every = 6
-
-[run]
-threads = 1
-"""
+NETWORK = harness.config_text(
+    ["dense 32 relu", "layer_norm", "dropout 0.3", "dense 16", "gelu", "dense 4"],
+    batch={"global": 24, "micro": 3}, numerics={"lanes": 4},
+    optimizer={"kind": "adam", "learning_rate": 0.005, "clip_norm": 1},
+    schedule={"kind": "linear", "decay_steps": 3000}, train={"steps": 12, "evaluate_every": 6})
 
 
 # Long enough to be caught while it trains.
@@ -51,11 +20,9 @@ class Resume(harness.StrataTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        test = cls()
-        test.import_classes("classes", (10,), 4, train=100, test=30)
-        cls.config = test.write_config("network.ini", NETWORK)
-        test.train(cls.config, (1, 1), "short")
-        test.train(cls.config, (2, 1), "long", *LONG)
+        cls.set_up_classes(NETWORK, (10,), 4, train=100, test=30)
+        cls().train(cls.config, (1, 1), "short")
+        cls().train(cls.config, (2, 1), "long", *LONG)
 
     def test_stopped_by_its_length(self):
         for number, (first, then) in enumerate([((1, 1), (2, 2)), ((4, 1), (1, 3)),
@@ -116,18 +83,18 @@ class Resume(harness.StrataTest):
         self.assert_same_run("short", "resolved")
 
     def test_resolved_config_tells_who_decided(self):
-        self.launch(2, "train", self.config, "--run.dir=told", "--train.steps=6",
+        self.launch(2, "train", self.config, "--run.dir=read", "--train.steps=6",
                     "--checkpoint.keep=3")
-        path = self.directory / "told" / "config.ini"
+        path = self.directory / "read" / "config.ini"
         first = path.read_text()
         for line in ["steps = 6", "data = 0  # derived: 2", "pipeline = 1  # default",
                      "keep = 3", "dtype = float32  # default", "loss = cross_entropy  # derived",
                      "device = auto  # derived: cpu"]:
             self.assertIn(f"\n{line}\n", first)
-        # On another number of ranks, and all that was derived is still told apart.
+        # On another number of ranks, and what was derived is still marked.
         finished = self.launch(1, "train", path, "--run.resume=auto", "--train.steps=12")
         self.assertEqual(finished.code, harness.DONE, finished.text)
-        self.assert_same_run("short", "told")
+        self.assert_same_run("short", "read")
         changed = {"data = 0  # derived: 2": "data = 0  # derived: 1", "steps = 6": "steps = 12"}
         expected = [changed.get(line, line) for line in first.splitlines()]
         ignored = ("epochs = ", "resume = ", "threads = ")
@@ -137,11 +104,11 @@ class Resume(harness.StrataTest):
     def test_decay_ends_at_the_last_step(self):
         self.train(self.config, (1, 1), "decay", "--schedule.decay_steps=0")
         self.assertIn("\ndecay_steps = 12  # derived\n", (self.directory / "decay" / "config.ini").read_text())
-        without = self.write_config("without.ini", NETWORK.replace("decay_steps = 3000", ""))
+        without = self.write_config("without.ini", NETWORK.replace("decay_steps = 3000\n", ""))
         self.train(without, (1, 1), "without")
         self.assert_same_run("decay", "without")
 
-    def test_finished_run_stays_as_it_is(self):
+    def test_a_finished_run_is_left_alone(self):
         self.train(self.config, (1, 1), "finished")
         again = self.train(self.config, (2, 1), "finished", "--run.resume=auto")
         self.assertIn("nothing to train: step 12 of 12 is done already", again.text)
@@ -158,7 +125,7 @@ class Resume(harness.StrataTest):
         self.assert_refused(refused, harness.CHECKPOINT, "there is no checkpoint in nothing",
                             "run.resume")
 
-    def test_auto_begins_where_there_is_nothing(self):
+    def test_auto_without_a_checkpoint_starts_at_step_zero(self):
         self.train(self.config, (1, 2), "fresh", "--run.resume=auto")
         self.assert_same_run("short", "fresh")
 

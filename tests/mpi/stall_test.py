@@ -6,32 +6,16 @@ import time
 
 import harness
 
-NETWORK = """
-[model]
-layer = dense 32 relu
-layer = dense 32 relu
-layer = dense 4
-[data]
-train = classes/train.h5
-[batch]
-global = 32
-[numerics]
-lanes = 2
-[train]
-steps = 10000000
-[run]
-threads = 1
-patience = 3
-"""
+NETWORK = harness.config_text(
+    ["dense 32 relu", "dense 32 relu", "dense 4"], data={"train": "classes/train.h5"},
+    batch={"global": 32}, numerics={"lanes": 2}, train={"steps": 10000000}, run={"patience": 3})
 
 
 class Stall(harness.StrataTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        test = cls()
-        test.import_classes("classes", (10,), 4, train=100, test=30)
-        cls.config = test.write_config("network.ini", NETWORK)
+        cls.set_up_classes(NETWORK, (10,), 4, train=100, test=30)
 
     def start_training(self, run, grid):
         data, pipeline = grid

@@ -21,7 +21,7 @@ namespace strata::nn {
 /// Whether a pass is part of training; dropout acts only then.
 enum class Mode { kTraining, kEvaluation };
 
-/// What samples are made of.
+/// What the elements of a sample are.
 enum class InputKind { kNumbers, kTokenIds };
 
 /// How the tensors between layers lie on the ranks of a tensor group.
@@ -32,21 +32,21 @@ enum class Placement {
   kTokens       ///< the rows are split (sequence parallel)
 };
 
-/// What forward does not keep for backward but has made again.
+/// Which activations forward discards and backward recomputes.
 enum class Recompute { kNone, kSelective, kFull };
 
-/// Whether batch statistics are those of a lane's microbatch, or of all lanes' together.
+/// Whether batch statistics cover one lane's microbatch or those of all lanes.
 enum class SyncLanes { kNo, kYes };
 
-/// What the sizes of a layer's tensors follow from, beside the layer itself.
+/// What determines the sizes of a layer's tensors, besides the layer itself.
 struct PassShape {
   std::int64_t microbatch = 1;
   /// Of activations and their gradients.
   DType dtype = DType::kFloat32;
   Shards shards;
   Recompute recompute = Recompute::kNone;
-  /// Microbatches that go through each layer together, one of each of so many lanes: the rank's
-  /// lanes where a layer joins them, else 1.
+  /// Lanes whose microbatches pass through each layer concurrently: the rank's lanes where a layer
+  /// joins them, else 1.
   std::int64_t concurrent_lanes = 1;
 };
 
@@ -56,29 +56,28 @@ struct TensorSpec {
   DType dtype = DType::kFloat32;
 };
 
-/// How a tensor that backward reads gets there.
+/// Where backward gets a saved tensor from.
 enum class Keep {
-  kKept,       ///< it stays from forward to backward
-  kRecomputed  ///< forward writes it, recompute() writes it again before backward
+  kKept,       ///< its memory lasts from forward to backward
+  kRecomputed  ///< recompute() writes it again before backward
 };
 
-/// A tensor that forward makes for backward.
+/// A tensor that forward writes for backward.
 struct SavedSpec {
   TensorSpec tensor;
   Keep keep = Keep::kKept;
 };
 
-/// The keys and values of the tokens before, one pair an attention layer, for generation.
+/// The key-value cache of one attention layer, for generation.
 struct Decoding {
-  /// Tokens that the caches hold already; the pass's rows follow them.
+  /// Tokens in the cache; the pass's rows follow them.
   std::int64_t past = 0;
-  /// Of this layer, as cache() lists them for keys, and the same for values.
+  /// As cache() lists them.
   std::span<const TensorView> keys;
   std::span<const TensorView> values;
 };
 
-/// The memory of one parameter on a rank: one tensor, or for a split parameter one for each own
-/// shard.
+/// One parameter's memory on a rank: one tensor, or one for each own shard of a split parameter.
 using ParameterViews = std::vector<TensorView>;
 
 /// What a layer computes with in one microbatch.
@@ -92,9 +91,9 @@ struct LayerPass {
   comm::PartitionedGroup* lanes = nullptr;
   /// Global index of the sample in row 0; further samples follow it.
   std::int64_t first_sample = 0;
-  /// Shapes: as local_shape() says of the layer's input and output.
+  /// Shapes: local_shape() of the layer's input and output.
   ConstTensorView input;
-  /// What a layer that has two inputs adds to the first, of the same shape; else empty.
+  /// The second input of a layer that has two, of the same shape; else empty.
   ConstTensorView added = {};
   TensorView output;
   /// As listed by saved(), gradients() and workspace().
@@ -103,12 +102,12 @@ struct LayerPass {
   TensorSlots workspace;
   /// The layer's parameters, in the order of parameters().
   std::span<const ParameterViews> weights;
-  /// Null except while generating; then the input is one sequence's new tokens, and nothing is
-  /// saved.
+  /// Null except during generation, where the input is the new tokens of one sequence and forward
+  /// saves nothing.
   const Decoding* decoding = nullptr;
 };
 
-/// The work of one pass over one sample, for balancing stages.
+/// The work of one pass over one sample, from which stages are balanced.
 struct LayerCost {
   double forward_flops = 0.0;
   double backward_flops = 0.0;
@@ -116,7 +115,7 @@ struct LayerCost {
   double elements_moved = 0.0;
 };
 
-/// What a rank sends over its tensor group in one microbatch of training.
+/// Traffic of one rank on its tensor group for one microbatch of training.
 struct LayerTraffic {
   double messages = 0.0;
   double bytes = 0.0;
@@ -128,7 +127,7 @@ struct LayerTraffic {
   }
 };
 
-/// A reduce-scatter, or a gather of parts from everywhere, of so many bytes in all.
+/// Traffic of one reduce-scatter or all-gather of `bytes` in total.
 [[nodiscard]] LayerTraffic exchange_of(const PassShape& pass, double bytes);
 
 /// The shape of a layer's input or output for one sample, and how it lies on the tensor ranks.
@@ -145,15 +144,15 @@ struct Port {
 [[nodiscard]] inline bool is_image(const Port& port) {
   return port.shape.rank() == 3;
 }
-/// The shape as people write it: images as channels x height x width.
+/// The shape as users write it: images as channels x height x width.
 [[nodiscard]] std::string shape_text(const Port& port);
 
 /// Rows of a microbatch at a port: all dimensions but the last.
 [[nodiscard]] std::int64_t rows_at(const Port& port, std::int64_t microbatch);
-/// The rows of them that a rank with these shards holds.
+/// The rows of a microbatch that a rank with these shards holds.
 [[nodiscard]] std::int64_t local_rows(const Port& port, const PassShape& pass);
-/// The shape of the memory that a rank holds for a microbatch at a port. For kFeatures it is flat:
-/// the blocks of the own shards, one after the other.
+/// The shape of a rank's memory for one microbatch at a port. For kFeatures it is flat and holds
+/// the blocks of the own shards one after the other.
 [[nodiscard]] Shape local_shape(const Port& port, const PassShape& pass);
 
 /// The block of one own shard in a tensor that is split by feature. Shapes: rows x the shard's
@@ -168,7 +167,8 @@ template <typename View>
       .reshaped(Shape{rows, columns.count()});
 }
 
-/// One layer of a model: shapes, parameters and the three passes. It holds no tensors and no state.
+/// One layer of a model: its shapes, parameters and passes. A layer holds neither tensors nor
+/// state.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -181,55 +181,54 @@ class Layer {
   /// Without the microbatch dimension.
   [[nodiscard]] const Shape& input_shape() const { return input_.shape; }
   [[nodiscard]] const Shape& output_shape() const { return output_.shape; }
-  /// For tables, as in "dense 128 relu".
+  /// The layer in tables, as in "dense 128 relu".
   [[nodiscard]] virtual std::string text() const = 0;
   [[nodiscard]] virtual std::vector<ParameterSpec> parameters() const { return {}; }
-  /// What forward makes for backward.
+  /// Tensors that forward writes for backward.
   [[nodiscard]] virtual std::vector<SavedSpec> saved(const PassShape& pass) const;
-  /// What backward_input makes for backward_weight, beside the gradient of the input.
+  /// Tensors that backward_input writes for backward_weight, besides the input's gradient.
   [[nodiscard]] virtual std::vector<TensorSpec> gradients(const PassShape& pass) const;
-  /// Memory for the length of one call.
+  /// Scratch memory of one call.
   [[nodiscard]] virtual std::vector<TensorSpec> workspace(const PassShape& pass) const;
-  /// Bytes that a GPU's library works in, beside workspace(), where its kernels are wanted.
+  /// Bytes of workspace that a GPU library's kernels need, besides workspace().
   [[nodiscard]] virtual std::int64_t gpu_workspace_bytes(const PassShape& /*pass*/) const {
     return 0;
   }
-  /// Whether the output is the input's memory under another shape; such a layer has no passes.
+  /// Whether the output is a reshaped view of the input; such a layer has no passes.
   [[nodiscard]] virtual bool is_view() const { return false; }
-  /// Whether backward reads the output; where not, its gradient may take the output's place.
+  /// Whether backward reads the output; if not, the output's gradient may overwrite it.
   [[nodiscard]] virtual bool backward_reads_output() const { return true; }
-  /// Throws: Error(kUsage) where it cannot be trained with such microbatches.
+  /// Throws: Error(kUsage) where the layer cannot train on microbatches of this size.
   virtual void check(const PassShape& pass) const;
   [[nodiscard]] virtual LayerCost cost() const;
   [[nodiscard]] virtual LayerTraffic traffic(const PassShape& pass) const;
-  /// Whether it computes with one microbatch of each lane together. Its stage, and all others, then
-  /// keep the own lanes in step.
+  /// Whether the layer computes one microbatch of every lane at once. All stages then run their own
+  /// lanes concurrently.
   [[nodiscard]] virtual bool joins_lanes() const { return false; }
-  /// Whether what a pass does follows from the place of its microbatch in a step, and not only from
-  /// the tensors.
+  /// Whether a pass depends on the microbatch's index in the step, besides the tensors.
   [[nodiscard]] virtual bool counts_microbatches() const { return false; }
-  /// Bytes that a lane tells the others in one forward, and again in one backward pass.
+  /// Bytes that each lane sends to every other in a forward pass, and again in a backward pass.
   [[nodiscard]] virtual std::int64_t lane_bytes(const PassShape& pass) const;
-  /// The keys of up to `capacity` tokens that a pass with Decoding keeps, one tensor for each own
-  /// shard; as much for the values. None for layers that look at one row at a time.
+  /// The key cache of `capacity` tokens, one tensor for each own shard; the value cache is alike.
+  /// Empty for layers that process rows independently.
   [[nodiscard]] virtual std::vector<TensorSpec> cache(const PassShape& pass,
                                                       std::int64_t capacity) const;
 
   virtual void forward(const LayerPass& pass) const;
-  /// forward() of one microbatch of each own lane, in order of lanes.
+  /// forward() of one microbatch of each own lane, in lane order.
   virtual void forward_lanes(std::span<const LayerPass> passes) const;
-  /// Makes again what saved() lists as kRecomputed.
+  /// Recomputes the tensors that saved() lists as kRecomputed.
   virtual void recompute(const LayerPass& pass) const;
-  /// Turns the output's gradient into the input's, unless input_gradient is empty. May change
-  /// output_gradient in place to the form that backward_weight wants, which follows later. A layer
-  /// with two inputs leaves the gradient of the added one in output_gradient.
+  /// Computes the input's gradient from the output's, unless input_gradient is empty. May change
+  /// output_gradient in place to what backward_weight() reads later. A layer with two inputs leaves
+  /// the gradient of the second in output_gradient.
   virtual void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                               const TensorView& input_gradient) const;
-  /// backward_input() of one microbatch of each own lane, in order of lanes.
+  /// backward_input() of one microbatch of each own lane, in lane order.
   virtual void backward_input_lanes(std::span<const LayerPass> passes,
                                     std::span<const TensorView> output_gradients,
                                     std::span<const TensorView> input_gradients) const;
-  /// Overwrites or adds to the gradients of the parameters, listed as pass.weights is.
+  /// Computes the parameters' gradients, in the order of pass.weights.
   virtual void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
                                std::span<const ParameterViews> weight_gradients,
                                ops::Accumulate accumulate) const;

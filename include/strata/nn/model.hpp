@@ -28,42 +28,41 @@ struct ModelOptions {
   /// Outputs that the data's targets ask for: number of classes, or values of a regression target.
   std::int64_t outputs = 1;
   std::uint64_t seed = 0;
-  /// Microbatches of a step, of all lanes, which are divided among them evenly; running statistics
-  /// follow them.
+  /// Microbatches of a step over all lanes, of which each lane has as many; running statistics
+  /// depend on them.
   std::int64_t step_microbatches = 1;
   std::int64_t lanes = 1;
-  /// Of batch_norm layers whose line does not say.
+  /// The default of batch_norm layers.
   SyncLanes sync_batch_norm = SyncLanes::kNo;
   InputKind input_kind = InputKind::kNumbers;
   /// Virtual shards that split layers are divided into.
   std::int64_t shards = 1;
-  /// How token rows lie between transformer layers: kReplicated, or kTokens for sequence
+  /// Placement of token rows between transformer layers: kReplicated, or kTokens for sequence
   /// parallelism.
   Placement token_rows = Placement::kReplicated;
 };
 
-/// The tensor that is the model's input. A tensor that a layer makes has the layer's number.
+/// The index of the model's input as a tensor; a layer's output has the layer's index.
 inline constexpr std::int64_t kModelInput = -1;
 
-/// The tensors that a layer reads; views are looked through.
+/// The tensors that a layer reads; a view stands for the tensor whose memory it is.
 struct LayerSources {
   std::int64_t input = kModelInput;
-  /// For a layer with two inputs.
+  /// The second input of a layer that has two.
   std::optional<std::int64_t> added;
 };
 
-/// A layer and what it reads.
+/// A layer and its inputs.
 struct ModelLayer {
   std::unique_ptr<Layer> layer;
   LayerSources sources;
 };
 
-/// A network of layers, whole; every rank builds it, and holds tensors for its own stage only.
-/// Layers stand in an order in which they can run one after the other.
+/// A complete network, in an order in which its layers can run. Every rank builds it but holds
+/// tensors for its own stage only.
 class Model {
  public:
-  /// Throws: Error(kUsage) for a line that cannot be read, names twice used, or shapes that do not
-  /// meet.
+  /// Throws: Error(kUsage) for an invalid line, a duplicate name, or shapes that do not match.
   explicit Model(const ModelOptions& options);
 
   [[nodiscard]] std::int64_t layer_count() const {
@@ -75,16 +74,16 @@ class Model {
   [[nodiscard]] const LayerSources& sources(std::int64_t layer) const {
     return layers_[static_cast<std::size_t>(layer)].sources;
   }
-  /// The tensors that are made before a layer and read by it or behind it, ascending: what a stage
-  /// that begins there is sent. The model's output is read behind the last layer.
+  /// The tensors that a stage beginning at `layer` receives, ascending: outputs of earlier layers
+  /// that this layer or a later one reads. The model's output counts as read after the last layer.
   [[nodiscard]] std::vector<std::int64_t> boundary_tensors(std::int64_t layer) const;
-  /// How a tensor lies on the ranks.
+  /// The shape and placement of a tensor.
   [[nodiscard]] const Port& port_of(std::int64_t tensor) const {
     return tensor == kModelInput ? layer(0).input() : layer(tensor).output();
   }
-  /// All parameters, in canonical order, borrowed ones among them.
+  /// All parameters, including borrowed ones, in canonical order.
   [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
-  /// Elements of the owned parameters that are trained.
+  /// Elements of the owned, trained parameters.
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] const Shape& input_shape() const { return options_.input_shape; }
   [[nodiscard]] const Port& output() const { return layers_.back().layer->output(); }
@@ -94,15 +93,15 @@ class Model {
   [[nodiscard]] bool joins_lanes() const;
   /// Forward and backward cost of each layer, in units of a floating-point operation.
   [[nodiscard]] std::vector<double> costs() const;
-  /// Operations of the matrix products that training on one sample takes, recomputation apart: a
-  /// product of m x k by k x n counts 2 m k n, backward as much as forward twice; causal attention
-  /// counts for the half of the scores that it keeps.
+  /// Floating-point operations of the matrix products that training on one sample needs, without
+  /// recomputation. A product of m x k by k x n counts 2 m k n, backward counts twice forward, and
+  /// causal attention counts the half of the scores that it keeps.
   [[nodiscard]] double training_flops() const;
 
  private:
   void check_output() const;
   void check_parameter_names() const;
-  /// The tensor whose memory a tensor is: another one where views made it.
+  /// The tensor whose memory a tensor is: for a view's output that of its input.
   [[nodiscard]] std::int64_t root_of(std::int64_t tensor) const;
 
   ModelOptions options_;
@@ -113,10 +112,9 @@ class Model {
 /// Whether a layer keeps running statistics.
 [[nodiscard]] bool has_batch_norm(const Model& model);
 
-/// The layers of each stage: balanced over the costs for "auto", else beginning at the listed
-/// layers, by number from 0 or by name ("0, 2" or "dense1, dense3"); a residual block's name stands
-/// for its first layer. Throws: Error(kUsage) where
-/// there are more stages than layers or the list does not fit.
+/// The layers of each stage: balanced by cost for "auto", else from a list of first layers, by
+/// index or by name ("0, 2" or "dense1, dense3"); a residual block's name stands for its first
+/// layer. Throws: Error(kUsage) for more stages than layers or an invalid list.
 [[nodiscard]] grid::StageSplit split_model(const Model& model, std::int64_t stages,
                                            const std::string& how);
 

@@ -13,7 +13,7 @@
 
 namespace strata::nn {
 
-/// How the weights of a layer begin.
+/// How weights are initialised.
 enum class Initializer {
   kFanIn,   ///< uniform in +-1 / sqrt(inputs); PyTorch's default for dense layers
   kGlorot,  ///< uniform in +-sqrt(6 / (inputs + outputs)); Keras' default
@@ -23,13 +23,12 @@ enum class Initializer {
   kOnes
 };
 
-/// Whether a layer owns a parameter or uses one that another layer owns, as a head tied to the
-/// embedding does.
+/// Whether a layer owns a parameter or borrows another layer's, as a head tied to the embedding.
 enum class Ownership { kOwned, kBorrowed };
 
-/// What a step does to a parameter.
+/// How a step updates a parameter.
 enum class ParameterRule {
-  kTrained,  ///< the optimizer follows its gradient
+  kTrained,  ///< by the optimizer
   kAverage   ///< parameter = keep * parameter + gradient: a running average over microbatches. It
              ///< counts in no norm, is neither clipped nor decayed, and has no optimizer state
 };
@@ -56,12 +55,12 @@ struct ParameterSpec {
   std::int64_t layer = 0;
   /// The dimension that shards divide, or kNotSplit.
   std::int64_t split = kNotSplit;
-  /// Indices of that dimension that stay together, as the rows of one head.
+  /// Consecutive indices of that dimension that one shard holds whole, as the rows of one head.
   std::int64_t unit = 1;
-  /// A borrowed parameter has the name and shape of the owned one. It adds to that one's gradient.
+  /// A borrowed parameter has the owned one's name and shape and adds to its gradient.
   Ownership ownership = Ownership::kOwned;
   ParameterRule rule = ParameterRule::kTrained;
-  /// For kAverage: what a step leaves of the old value.
+  /// For kAverage: the weight of the old value.
   double keep = 0.0;
 };
 
@@ -73,7 +72,7 @@ struct Shards {
   friend bool operator==(const Shards&, const Shards&) = default;
 };
 
-/// One shard's part of `count` indices that are dealt in whole units, as evenly as they allow.
+/// One shard's part of `count` indices, split as evenly as whole units allow.
 /// Pre: unit divides count.
 [[nodiscard]] inline grid::Range shard_part(std::int64_t count, std::int64_t unit,
                                             std::int64_t shards, std::int64_t shard) {
@@ -96,24 +95,22 @@ struct PlacedParameter {
   [[nodiscard]] bool is_slice() const { return shape != spec.shape; }
 };
 
-/// The arena of a stage's parameters, shared by weights, gradients and optimizer state. Every
-/// parameter begins at a multiple of kBlock elements, so that sums over blocks do not depend on how
-/// the arena is sliced.
+/// The layout that the arenas of a stage's weights, gradients and optimizer state have in common.
+/// Every parameter begins at a multiple of kBlock elements, so that sums over blocks do not depend
+/// on how the arena is sliced.
 struct ParameterLayout {
   static constexpr std::int64_t kBlock = 1024;
 
-  /// In order of arena: owned ones in canonical order, slices in order of shards, then borrowed
-  /// ones.
+  /// In arena order: owned parameters in canonical order, each in shard order, then borrowed ones.
   std::vector<PlacedParameter> parameters;
-  /// Of the gradients' arena; a multiple of kBlock; gaps hold zeros.
+  /// Length of the gradients' arena, a multiple of kBlock; gaps hold zeros.
   std::int64_t elements = 0;
-  /// Of the weights' arena. Smaller where the last parameters are borrowed from this very stage:
-  /// they have a gradient of their own but no weights.
+  /// Length of the weights' arena. It is shorter where the last parameters are borrowed from this
+  /// very stage: these have gradients but no weights of their own.
   std::int64_t weight_elements = 0;
-  /// The part of the arena that another use of the same parameters adds to (`lent`), and the part
-  /// that is such a use (`borrowed`): empty where there is none, else of equal length wherever both
-  /// lie, so that they can be cut into buckets alike.
-  grid::Range lent;
+  /// The owned parameters that a layer borrows, and the borrowed ones; empty where there are none.
+  /// Both have the same length on whichever stages they lie, so that they split into equal buckets.
+  grid::Range shared;
   grid::Range borrowed;
 };
 

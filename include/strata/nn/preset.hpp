@@ -8,7 +8,7 @@
 
 namespace strata::nn {
 
-/// Networks that a config can name instead of spelling their layers.
+/// Networks that a config names instead of listing their layers.
 enum class Preset {
   kNone,
   kGpt,    ///< GPT-2's architecture in any size

@@ -18,23 +18,23 @@
 
 namespace strata::nn {
 
-/// How many microbatches a stage keeps memory for. The one that is `turn`th in time uses slot turn
-/// % slots of each kind.
+/// How many microbatches a stage has memory for. A microbatch uses slot execution_index % slots of
+/// each kind.
 struct StageSlots {
   std::int64_t activations = 1;  ///< between forward and backward-weight
   std::int64_t inputs =
-      0;  ///< received activations; none on the first stage, whose input is the loader's
+      0;  ///< activation receive buffers; none on the first stage, which reads the loader's input
   std::int64_t gradients = 1;  ///< between the arrival of the output's gradient and backward-weight
-  /// Between the loss and the end of a step, on the last stage; here the microbatch with a number
-  /// uses slot number % slots.
+  /// Between the loss and the end of a step, on the last stage; a microbatch uses slot number %
+  /// slots.
   std::int64_t losses = 1;
 };
 
 /// Whether weight gradients are a pass of their own.
 enum class BackwardOrder {
-  kSplit,  ///< backward_input of all layers, then backward_weight of all: the stage before waits
-           ///< less
-  kFused   ///< both layer by layer in backward_input: gradients inside the stage share their memory
+  kSplit,  ///< backward_input of all layers, then backward_weight of all; the previous stage gets
+           ///< its gradient earlier
+  kFused  ///< both layer by layer in backward_input; activation gradients reuse each other's memory
 };
 
 /// One line of the memory plan.
@@ -43,7 +43,7 @@ struct MemoryItem {
   std::int64_t bytes = 0;
 };
 
-/// What of a model one stage holds, and how.
+/// The layers of one stage, and its memory and order of work.
 struct StageSpec {
   grid::Range layers;
   PassShape pass;
@@ -51,13 +51,13 @@ struct StageSpec {
   BackwardOrder order = BackwardOrder::kSplit;
 };
 
-/// A microbatch on its way through a stage.
+/// One microbatch in a stage.
 struct Microbatch {
-  /// Among those of the rank in a step, in order of samples.
+  /// Its index among the rank's microbatches of a step, in sample order.
   std::int64_t number = 0;
-  /// Among those of the rank in a step, in order of time.
+  /// Its index among the rank's microbatches of a step, in the order in which they run.
   std::int64_t execution_index = 0;
-  /// The loader's; empty but on the first stage.
+  /// The loader's samples; empty except on the first stage.
   ConstTensorView input = {};
   /// Global index of the sample in row 0.
   std::int64_t first_sample = 0;
@@ -67,17 +67,17 @@ struct Microbatch {
 class Stage {
  public:
   /// `weights` holds the weight_elements of layout_of(model.parameters(), layers, shards), in
-  /// pass.dtype. `lanes` may be null where no layer joins them, or none is trained. Pre: the model
-  /// was made for as many shards; shards.own() is pass.shards.own; lanes own pass.together.
+  /// pass.dtype. `lanes` may be null where no layer joins lanes or the stage only evaluates. Pre:
+  /// model, shards and spec.pass.shards agree; `lanes` has spec.pass.concurrent_lanes own lanes.
   Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGroup& shards,
         const Model& model, const StageSpec& spec, const TensorView& weights,
         comm::PartitionedGroup* lanes = nullptr);
 
   /// The bytes that a Stage allocates, without allocating them.
   [[nodiscard]] static std::vector<MemoryItem> memory(const Model& model, const StageSpec& spec);
-  /// What a Stage sends over its tensor group in one microbatch of training.
+  /// Traffic of a Stage on its tensor group for one microbatch of training.
   [[nodiscard]] static LayerTraffic traffic(const Model& model, const StageSpec& spec);
-  /// What it sends over its data group while one microbatch of each lane is trained on.
+  /// Traffic of a Stage on its data group for one training microbatch of each lane.
   [[nodiscard]] static LayerTraffic lane_traffic(const Model& model, const StageSpec& spec,
                                                  std::int64_t replicas);
 
@@ -88,50 +88,52 @@ class Stage {
   [[nodiscard]] std::int64_t concurrent_lanes() const { return spec_.pass.concurrent_lanes; }
   [[nodiscard]] std::int64_t microbatch() const { return spec_.pass.microbatch; }
 
-  /// Where the received inputs of a microbatch go, a tensor for each that crosses the stage's
+  /// The receive buffers of a microbatch's inputs, one for each tensor that crosses the stage's
   /// begin.
   [[nodiscard]] const std::vector<TensorView>& inputs_of(std::int64_t execution_index) const;
   /// The tensors that cross the stage's end.
   [[nodiscard]] std::vector<ConstTensorView> outputs_of(const Microbatch& microbatch) const;
-  /// Where the gradients of the outputs go, but for the model's input among them.
+  /// The buffers of the outputs' gradients, except for the model's input.
   [[nodiscard]] std::vector<TensorView> output_gradients_of(std::int64_t execution_index) const;
-  /// The gradients of the inputs after backward_input, but for the model's.
+  /// The gradients of the inputs after backward_input, except for the model's input.
   [[nodiscard]] const std::vector<TensorView>& input_gradients_of(
       std::int64_t execution_index) const;
 
-  /// Lets a GPU be given the passes of training as CUDA graphs from the third step on
-  /// (ops::GraphCache), and says whether it does: not where messages are part of a pass. Pre: the
-  /// context is a GPU's.
+  /// Captures training passes as CUDA graphs and replays them from the third step on
+  /// (ops::GraphCache). Returns: whether it does; a pass that contains messages is not captured.
+  /// Pre: the context is a GPU's.
   bool record_passes();
-  /// Pieces of passes that are kept as CUDA graphs.
+  /// Cached CUDA graphs.
   [[nodiscard]] std::int64_t graphs() const { return graph_cache_.graphs(); }
 
   void forward(std::span<const Microbatch> concurrent, Mode mode);
-  /// Computes the loss of the output, which losses() tells, and for training its gradient times
-  /// gradient_scale. `valid` samples count. Pre: is_last(). Communication: where the logits are
-  /// split, one gather over the tensor group.
+  /// Computes the loss of the first `valid` samples for losses(), and in training the output's
+  /// gradient times gradient_scale. Pre: is_last(). Communication: where the logits are split, one
+  /// all-gather over the tensor group.
   void loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
             double gradient_scale, Mode mode);
-  /// What loss() came to for each slot, in order of the microbatches' numbers; nothing but on the
-  /// last stage. Waits for all that was put on the context's stream. Pre: every slot's loss was
-  /// computed. Throws: Error(kData) that names the first target which the model has no output for.
+  /// The loss of each slot, in order of microbatch numbers; empty except on the last stage.
+  /// Synchronises with the context's stream. Pre: loss() ran for every slot. Throws: Error(kData)
+  /// that names the first target without an output of the model.
   [[nodiscard]] std::vector<ops::LossSums> losses();
-  /// Under kFused hands the parameters' gradients to the sink, from the last layer to the first.
+  /// Under kFused also computes the parameters' gradients into the sink, from the last layer to the
+  /// first.
   void backward_input(std::span<const Microbatch> concurrent, GradientSink& sink);
-  /// Under kSplit hands the parameters' gradients to the sink, from the last layer to the first.
+  /// Under kSplit computes the parameters' gradients into the sink, from the last layer to the
+  /// first.
   void backward_weight(std::span<const Microbatch> concurrent, GradientSink& sink);
 
-  /// Waits until the device has done all that it was given.
+  /// Waits for all work on the context's stream.
   void synchronize() { context_.synchronize(); }
 
-  /// The keys and values that one layer keeps while generating.
+  /// The key-value cache of one layer.
   struct LayerCache {
     std::vector<TensorView> keys;
     std::vector<TensorView> values;
   };
-  /// Forward over new tokens of one sequence, which follow `past` others; caches[i] is layer i's.
-  /// Returns the output for these tokens. Shapes: ids (int64) 1 x tokens. Pre: the stage holds all
-  /// layers.
+  /// Forward over the new tokens of one sequence, which follow `past` cached ones; caches[i] is
+  /// layer i's. Returns: the output for these tokens. Shapes: ids (int64) 1 x tokens. Pre: the
+  /// stage holds all layers.
   [[nodiscard]] ConstTensorView decode(const ConstTensorView& ids, std::int64_t past,
                                        const std::vector<LayerCache>& caches);
 
@@ -145,7 +147,7 @@ class Stage {
     TensorView input;
     /// Added to `input` once the layer has written it.
     TensorView input_sum;
-    /// Where output's gradient is copied to for a second input; empty: it stays where it is.
+    /// The copy of the output's gradient for a second input; empty where none is needed.
     TensorView added;
     TensorView added_sum;
     std::vector<TensorView> inner;
@@ -202,28 +204,28 @@ class Stage {
                            const TensorView& gradient, const TensorView& sums);
   [[nodiscard]] std::vector<LayerPass> passes_of(std::int64_t layer,
                                                  std::span<const Microbatch> concurrent, Mode mode);
-  /// The layers of a pass that may be recorded, and those before them.
+  /// The layers whose passes can be captured as CUDA graphs, and the layers before them.
   [[nodiscard]] grid::Range recorded() const {
     return {std::clamp(first_recorded_, spec_.layers.begin, spec_.layers.end), spec_.layers.end};
   }
   [[nodiscard]] grid::Range before_recorded() const {
     return {spec_.layers.begin, recorded().begin};
   }
-  /// Does the part of a training pass that is these layers', or has it done by a graph. `key`: what
-  /// it follows from beside the layers and the microbatches.
+  /// Runs `work`, the part of a training pass over `layers`, or replays its CUDA graph. `key`: what
+  /// the work depends on besides layers and microbatches.
   void run(ops::GraphCache::Key key, std::span<const Microbatch> concurrent,
            const grid::Range& layers, const std::function<void()>& work);
   void recompute(const LayerPass& pass, std::int64_t layer);
   void layer_backward_input(std::int64_t layer, std::span<const Microbatch> concurrent);
-  /// Where a layer shares an input with others: adds up what they gave.
+  /// Sums the gradients of inputs that several layers read.
   void add_gradients(const LayerPass& pass, const LayerGradients& gradients);
   void layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,
                              const GradientSink::Target& target);
-  /// The pass that makes weight gradients; under kFused input gradients too.
+  /// Computes weight gradients, and under kFused input gradients too.
   void backward_to_sink(std::span<const Microbatch> concurrent, GradientSink& sink);
   [[nodiscard]] static bool acts_after(std::span<const Microbatch> concurrent, std::int64_t layer,
                                        const GradientSink& sink);
-  /// Keeps messages moving, but while work is recorded.
+  /// Progresses messages, except during capture.
   void progress();
   [[nodiscard]] std::size_t local(std::int64_t layer) const {
     return static_cast<std::size_t>(layer - spec_.layers.begin);
@@ -250,9 +252,9 @@ class Stage {
   device::HostCopy losses_on_host_;
   std::vector<std::vector<ParameterViews>> weights_;
   ops::GraphCache graph_cache_;
-  /// Layers before it read what lies elsewhere for every microbatch.
+  /// Earlier layers read memory whose address changes with every microbatch.
   std::int64_t first_recorded_ = 0;
-  /// Whether a layer's operations follow from which microbatch of a step it is.
+  /// Whether a layer's operations depend on the microbatch's index in the step.
   bool counts_microbatches_ = false;
 };
 

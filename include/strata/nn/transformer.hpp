@@ -17,17 +17,17 @@ enum class MlpChoice { kAuto, kGelu, kRelu, kSwiglu };
 enum class PositionChoice { kAuto, kLearned, kRotary, kNone };
 enum class Choice { kAuto, kNo, kYes };
 
-/// The dimensions of a decoder-only transformer. 0 and "auto" stand for the preset's.
+/// The dimensions of a decoder-only transformer; 0 and kAuto stand for the preset's.
 struct TransformerOptions {
   Preset preset = Preset::kNone;
   std::int64_t blocks = 0;
   std::int64_t width = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;  ///< 0 also where the preset has as many as heads
+  std::int64_t kv_heads = 0;  ///< 0 also in presets without grouped-query attention
   std::int64_t hidden = 0;    ///< of the MLP
   /// Tokens of a sample, and the number of learned positions.
   std::int64_t context = 0;
-  /// Token ids; 0: as many as the data set has.
+  /// Number of token ids; 0: that of the data set.
   std::int64_t vocabulary = 0;
   NormChoice norm = NormChoice::kAuto;
   MlpChoice mlp = MlpChoice::kAuto;
@@ -40,15 +40,15 @@ struct TransformerOptions {
   friend bool operator==(const TransformerOptions&, const TransformerOptions&) = default;
 };
 
-/// The options with everything filled in that the preset decides.
+/// The options with the preset's values filled in.
 /// Pre: the preset is no convolutional network. Throws: Error(kUsage) naming the first dimension
-/// that nobody gives, or heads that do not fit.
+/// that neither sets, or heads that do not divide the width.
 [[nodiscard]] TransformerOptions resolved(const TransformerOptions& options);
 
-/// The `layer =` lines of a transformer: embedding, an attention and an MLP sublayer a block, norm
-/// and head. Initial weights have the deviation 0.02, those of output projections 0.02 / sqrt(2
-/// blocks). Pre: resolved. Source: Radford et al., "Language models are unsupervised multitask
-/// learners", 2019; Touvron et al., "Llama 2", arXiv 2307.09288.
+/// The `layer =` lines of a transformer: embedding, one attention and one MLP sublayer for each
+/// block, norm and head. Initial weights have a standard deviation of 0.02, output projections 0.02
+/// / sqrt(2 blocks). Pre: resolved. Source: Radford et al., "Language models are unsupervised
+/// multitask learners", 2019; Touvron et al., "Llama 2", arXiv 2307.09288.
 [[nodiscard]] std::vector<std::string> transformer_layers(const TransformerOptions& options);
 
 }  // namespace strata::nn

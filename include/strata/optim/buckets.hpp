@@ -13,7 +13,7 @@ struct Bucket {
   /// Who owns and who uses its parameters.
   enum class Use {
     kOwn,      ///< owned here and used only here
-    kLent,     ///< owned here and also used by another layer, which adds to the gradients
+    kShared,   ///< owned here and also used by another layer, which adds to the gradients
     kBorrowed  ///< owned by another layer: gradients are reduced here, weights are updated there
   };
 
@@ -27,9 +27,9 @@ struct Bucket {
 };
 
 /// The buckets of a stage and their slices per data rank (ZeRO stage 1). Buckets are in the order
-/// in which the backward pass completes them: from the end of the arena. The lent and the borrowed
-/// part are divided separately, each from its end, so that both stages of a tied parameter have the
-/// same buckets.
+/// in which the backward pass completes them: from the end of the arena. The shared and the
+/// borrowed part are divided separately, each from its end, so that both stages of a tied parameter
+/// have the same buckets.
 class BucketPlan {
  public:
   /// Pre: bucket_elements >= ParameterLayout::kBlock.

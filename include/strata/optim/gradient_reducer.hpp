@@ -25,7 +25,7 @@ class GradientReducer final : public nn::GradientSink {
     /// The weights' dtype; gradients are in its compute_dtype.
     DType dtype = DType::kFloat32;
     comm::Summation summation = comm::Summation::kInvariant;
-    /// Whether the k-th microbatches of all own lanes run together, before the next of any lane.
+    /// Whether the own lanes run concurrently: the k-th microbatch of each before the next of any.
     bool joins_lanes = false;
   };
 

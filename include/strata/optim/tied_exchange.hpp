@@ -25,7 +25,7 @@ class TiedExchange {
   };
 
   /// `weights_dtype`: of the run; gradients are in its compute_dtype. `plan` outlives the object.
-  /// Pre: the owner's layout lends the parameters that the borrower's layout borrows.
+  /// Pre: the owner's layout shares the parameters that the borrower's layout borrows.
   TiedExchange(ops::Context& context, comm::Communicator& pipeline_group,
                const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_rank,
                const Stages& stages, DType weights_dtype);
@@ -40,7 +40,7 @@ class TiedExchange {
                                                 std::int64_t pipeline_rank, const Stages& stages,
                                                 DType weights_dtype);
 
-  /// lent += borrowed in the own slices of the gradients. Pre: both are reduced over the data
+  /// shared += borrowed in the own slices of the gradients. Pre: both are reduced over the data
   /// group. Communication: between two stages, one message per bucket from the borrower to the
   /// owner. Returns: seconds spent waiting for it.
   double combine(const TensorView& gradients);
@@ -55,7 +55,7 @@ class TiedExchange {
   /// Messages in flight to the owner; each has its own receive buffer.
   static constexpr std::int64_t kInFlight = 4;
 
-  [[nodiscard]] bool is_shared() const { return stages_.owner != stages_.borrower; }
+  [[nodiscard]] bool spans_stages() const { return stages_.owner != stages_.borrower; }
   [[nodiscard]] bool owns() const { return group_.rank() == stages_.owner; }
   [[nodiscard]] bool borrows() const { return group_.rank() == stages_.borrower; }
   void add(const TensorView& into, const TensorView& from);
@@ -65,7 +65,7 @@ class TiedExchange {
   comm::Communicator& group_;
   Stages stages_;
   /// The own slices in the arena, bucket by bucket, without empty ones.
-  std::vector<grid::Range> lent_;
+  std::vector<grid::Range> shared_;
   std::vector<grid::Range> borrowed_;
   device::Buffer receive_memory_;
   std::vector<TensorView> receive_slots_;

@@ -8,33 +8,33 @@
 
 namespace strata::pipeline {
 
-/// What check() found out about a schedule.
+/// The result of check().
 struct CheckReport {
-  /// For each stage, the most microbatches (times chunks) whose activations are held at once.
+  /// For each stage, the peak number of microbatches (times chunks) whose activations are live.
   std::vector<std::int64_t> peak_live;
-  /// Whether it also ends where a send lasts until its receive is reached, each stage having at
-  /// most one unfinished send to each peer. Meaningless where there are errors.
+  /// Whether the schedule also completes with rendezvous sends, each stage with at most one
+  /// unfinished send to each peer. Meaningless where there are errors.
   bool passes_with_rendezvous_sends = false;
-  /// Each names the stage, the action and the microbatch; empty where the schedule is sound.
+  /// Each names the stage, the action and the microbatch; empty for a sound schedule.
   std::vector<std::string> errors;
 
   [[nodiscard]] bool passed() const { return errors.empty(); }
 };
 
-/// The most activations that a stage may hold at once under a schedule of this kind.
+/// The largest number of activations that a stage may hold at once in a schedule of this kind.
 [[nodiscard]] std::int64_t live_bound(const Schedule& schedule, std::int64_t stage);
 
-/// Proves a schedule, by walking its lists. Sound means:
+/// Checks a schedule by walking its lists. A schedule is sound if:
 ///  - every microbatch has each of its compute actions once on every stage and chunk, in the order
 ///    forward, backward-input, backward-weight, with weight gradients ascending by microbatch;
-///  - every receive comes before and every send after the action that it is for, and a reduce,
-///    where there are weight gradients, comes once and last;
-///  - every send is met by one receive on the right stage, and messages between two stages are
-///    received in the order in which they are sent;
-///  - with sends that never block and receives that do, every list runs to its end;
-///  - the activations held at once stay within live_bound().
-/// An activation is held from its forward to its backward-weight; without backward passes, until
-/// its output is sent or, on the last stage, made.
+///  - every receive precedes and every send follows its compute action, and one reduce ends a list
+///    that has weight gradients;
+///  - every send matches one receive on the right stage, and a stage receives a peer's messages in
+///    the order in which the peer sends them;
+///  - every list runs to its end if sends never block and receives do;
+///  - the live activations stay within live_bound().
+/// An activation is live from its forward to its backward-weight; without backward passes, until
+/// its output is sent or, on the last stage, computed.
 [[nodiscard]] CheckReport check(const Schedule& schedule);
 
 /// Refuses an unsound schedule.

@@ -30,7 +30,7 @@ class MicrobatchSource {
 /// The time of a run by category, in seconds.
 struct ExecutionTimes {
   double compute = 0.0;
-  /// Waiting for a neighbouring stage: for its message, or for it to take one.
+  /// Waiting for a neighbouring stage to send or to receive.
   double pipeline_wait = 0.0;
 };
 
@@ -57,10 +57,11 @@ class Executor {
 
   /// Runs forward and backward of every microbatch of a sound schedule; scales each row's gradient
   /// by gradient_scale. A GPU may still be running afterwards; nn::Stage::losses() synchronizes.
+  /// Throws: std::logic_error for a schedule of more than one chunk.
   [[nodiscard]] ExecutionTimes train(const Schedule& schedule, MicrobatchSource& source,
                                      double gradient_scale, nn::GradientSink& sink);
   /// Runs the forward passes. `see` may be empty. Returns: the losses of all microbatches on the
-  /// last stage, else nothing.
+  /// last stage, else nothing. Throws: as train().
   [[nodiscard]] std::vector<ops::LossSums> evaluate(const Schedule& schedule,
                                                     MicrobatchSource& source,
                                                     const OutputObserver& see = {});

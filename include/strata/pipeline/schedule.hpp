@@ -12,7 +12,7 @@
 
 namespace strata::pipeline {
 
-/// The steps that a stage can take.
+/// The actions of a stage.
 enum class ActionKind {
   kForward,
   kBackwardInput,
@@ -21,20 +21,20 @@ enum class ActionKind {
   kReceiveActivation,
   kSendGradient,
   kReceiveGradient,
-  kReduce  ///< finish the gradient reduction; the last action of a training step
+  kReduce  ///< finishes the gradient reduction; the last action of a training step
 };
 
 /// The orders of compute actions.
 enum class ScheduleKind {
   kGpipe,       ///< all forwards, then all backwards
-  k1f1b,        ///< forwards until the last stage has begun, then backwards and forwards in turn
+  k1f1b,        ///< warm-up forwards, then one backward after each forward
   kForwardOnly  ///< evaluation and generation
 };
 
-/// No stage: the peer of an action that does not communicate.
+/// The peer of an action that does not communicate.
 inline constexpr std::int64_t kNoPeer = -1;
 
-/// One step of a stage. `chunk` is the stage's own chunk on both sides of a message.
+/// One action of a stage. `chunk` is the stage's own chunk, on both sides of a message.
 struct Action {
   ActionKind kind = ActionKind::kForward;
   std::int64_t microbatch = 0;
@@ -44,7 +44,8 @@ struct Action {
   friend bool operator==(const Action&, const Action&) = default;
 };
 
-/// What every stage does in one step, in order: stage_actions[stage].
+/// The actions of every stage in one step, in order: stage_actions[stage]. The executor runs only
+/// schedules of one chunk; checker and simulator also handle more.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::kGpipe;
   std::int64_t stages = 1;
@@ -63,29 +64,29 @@ struct StageChunk {
   friend bool operator==(const StageChunk&, const StageChunk&) = default;
 };
 
-/// Where the input of `place` comes from; nothing for the first layers.
+/// Where the input of `position` comes from; nothing for the first layers.
 [[nodiscard]] std::optional<StageChunk> upstream(const Schedule& schedule,
-                                                 const StageChunk& chunk_of_stage);
+                                                 const StageChunk& position);
 
-/// Where the output of `place` goes; nothing for the last layers.
+/// Where the output of `position` goes; nothing for the last layers.
 [[nodiscard]] std::optional<StageChunk> downstream(const Schedule& schedule,
-                                                   const StageChunk& chunk_of_stage);
+                                                   const StageChunk& position);
 
 /// The compute actions of every stage, without communication. Backward is two actions, input
-/// gradient and then weight gradient; weight gradients ascend by microbatch on every stage,
-/// whatever the kind, so that a lane adds its microbatches in order.
+/// gradient and then weight gradient. On every stage and in every kind of schedule weight gradients
+/// ascend by microbatch, so that a lane accumulates its microbatches in order.
 /// Pre: stages >= 1, microbatches >= 1.
 /// Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019 (1F1B).
 [[nodiscard]] Schedule compute_order(ScheduleKind kind, std::int64_t stages,
                                      std::int64_t microbatches);
 
-/// The schedule with its messages: a receive right before the action that needs it, a send right
-/// after the action that makes it (the input gradient's before the weight gradient is begun, for
-/// the stage upstream waits for it), and one reduce after the last weight gradient.
+/// The schedule with its messages: a receive right before the action that reads it, a send right
+/// after the action that computes it, and one reduce after the last weight gradient. The input
+/// gradient is sent before the weight gradient begins, because the upstream stage waits for it.
 /// Pre: `computed` holds compute actions only.
 [[nodiscard]] Schedule insert_communication(const Schedule& computed);
 
-/// The whole schedule: compute_order with its communication.
+/// The complete schedule: compute_order() with its communication.
 /// Pre: stages >= 1, microbatches >= 1.
 [[nodiscard]] Schedule make_schedule(ScheduleKind kind, std::int64_t stages,
                                      std::int64_t microbatches);
@@ -93,10 +94,10 @@ struct StageChunk {
 /// As in "send-activation of microbatch 3 to stage 1".
 [[nodiscard]] std::string text_of(const Action& action);
 
-/// Whether the action hands a message to a peer.
+/// Whether the action sends a message.
 [[nodiscard]] bool is_send(ActionKind kind);
 
-/// Whether the action takes a message from a peer.
+/// Whether the action receives a message.
 [[nodiscard]] bool is_receive(ActionKind kind);
 
 }  // namespace strata::pipeline

@@ -7,12 +7,12 @@
 
 namespace strata::pipeline {
 
-/// What the actions cost, in seconds, for each stage; one action of one chunk each.
+/// Costs of one action of one chunk, for each stage. Units: seconds.
 struct StageCosts {
   std::vector<double> forward_seconds;
   std::vector<double> backward_input_seconds;
   std::vector<double> backward_weight_seconds;
-  /// From the end of the action that makes a message to its arrival; keeps no stage busy.
+  /// From the end of the action that computes a message to its arrival; no stage is busy with it.
   double send_latency_seconds = 0.0;
 };
 
@@ -21,7 +21,7 @@ struct StageCosts {
                                      double backward_input_seconds, double backward_weight_seconds,
                                      double send_latency_seconds = 0.0);
 
-/// An action and when it ran; a receive lasts for as long as the stage waits in it.
+/// An action with its begin and end; a receive lasts as long as the stage waits in it.
 struct TimedAction {
   std::int64_t stage = 0;
   Action action;
@@ -29,7 +29,7 @@ struct TimedAction {
   double end_seconds = 0.0;
 };
 
-/// What a schedule takes under given costs.
+/// The time of a schedule under given costs.
 struct Simulation {
   double makespan_seconds = 0.0;
   /// For each stage: the time in compute actions, and the rest of the makespan.
@@ -37,16 +37,16 @@ struct Simulation {
   std::vector<double> idle_seconds;
   /// Idle time of all stages over stages times makespan.
   double bubble_fraction = 0.0;
-  /// In order of begin, then stage, then place in the stage's list.
+  /// In order of begin, then stage, then position in the stage's list.
   std::vector<TimedAction> actions;
 };
 
-/// Runs a schedule's lists against a clock: each stage takes its actions in order, sends never
-/// block, a receive ends when its message has arrived, reduce costs nothing.
+/// Simulates a schedule: each stage runs its actions in order, sends never block, a receive ends
+/// when its message arrives, reduce costs nothing.
 /// For S equal stages, M microbatches and no latency both gpipe and 1f1b take
 ///   (M + S - 1) (forward + backward_input) + M backward_weight.
-/// With a fused backward (backward_weight = 0) that is a bubble of (S - 1) / (M + S - 1); a split
-/// one is shorter, for the drain passes through input gradients only.
+/// With a fused backward (backward_weight = 0) the bubble is (S - 1) / (M + S - 1); with a split
+/// backward it is smaller, because only input gradients are on the critical path of the drain.
 /// Pre: the schedule is sound (check); every vector of `costs` has one entry a stage.
 [[nodiscard]] Simulation simulate(const Schedule& schedule, const StageCosts& costs);
 

@@ -5,7 +5,7 @@
 namespace strata::nn {
 namespace {
 
-/// y = f(x), element by element: relu, gelu, tanh or sigmoid. However x is split, so is y.
+/// y = f(x), elementwise: relu, gelu, tanh or sigmoid. y has the placement of x.
 class ActivationLayer final : public Layer {
  public:
   ActivationLayer(const LayerSite& site, ops::Activation activation)

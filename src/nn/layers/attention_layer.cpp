@@ -13,7 +13,7 @@ struct AttentionOptions {
   std::int64_t kv_heads = 1;
   std::int64_t queries = 1;
   std::int64_t head_size = 1;
-  /// The base of rotary positions; 0: none.
+  /// The base of rotary position embeddings; 0: none.
   double rotary = 0.0;
 };
 
@@ -104,7 +104,7 @@ class Attention final : public Sublayer {
   }
 
   double inner_flops() const override {
-    // Scores and their product with the values, over half of the tokens on average.
+    // Scores and their product with the values, over half the tokens on average (causal).
     return 2.0 * static_cast<double>(tokens_) * static_cast<double>(inner_width());
   }
 
@@ -163,7 +163,7 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
                     "even head size",
                     attention.head_size));
   }
-  // Shards of unequal size keep each other waiting; one head more or less of many is bearable.
+  // Shards of unequal size stall each other; one head of many more or less is acceptable.
   constexpr double kMostImbalance = 1.1;
   const auto even = static_cast<double>(attention.kv_heads) / static_cast<double>(site.shards);
   const std::int64_t largest = grid::even_part(attention.kv_heads, site.shards, 0).count();

@@ -10,11 +10,11 @@
 namespace strata::nn {
 namespace {
 
-/// Normalises each channel over the rows of a microbatch, or with SyncLanes over those of the
-/// microbatches that all lanes compute together, and while evaluating with running statistics; then
-/// scales and shifts it, and may end in a relu. Running statistics follow the microbatches of a
-/// step in order (docs/convolution.md); the running variance is of the unbiased ones. However
-/// channels are split, they stay. Source: Ioffe, Szegedy, "Batch normalization", arXiv 1502.03167.
+/// Normalises each channel over the rows of a microbatch, with SyncLanes over the concurrent
+/// microbatches of all lanes, or in evaluation by running statistics; then scales, shifts and
+/// optionally applies relu. Running statistics follow the microbatches of a step in order
+/// (docs/convolution.md), the running variance from unbiased ones. y has the placement of x.
+/// Source: Ioffe, Szegedy, "Batch normalization", arXiv 1502.03167.
 class BatchNorm final : public Layer {
  public:
   struct Options {
@@ -198,7 +198,7 @@ class BatchNorm final : public Layer {
 
   [[nodiscard]] bool has_relu() const { return options_.activation == ops::Activation::kRelu; }
 
-  /// The statistics of a microbatch by itself.
+  /// The statistics of one microbatch.
   void make_statistics(const LayerPass& pass, const TensorView& mean,
                        const TensorView& variance) const {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
@@ -220,7 +220,7 @@ class BatchNorm final : public Layer {
     }
   }
 
-  /// The gradients of weight and bias, which are sums that the input's gradient needs too.
+  /// The gradients of weight and bias: sums that the input's gradient also needs.
   void make_sums(const LayerPass& pass, const TensorView& output_gradient) const {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       ops::batch_norm_backward_sums(
@@ -284,8 +284,8 @@ class BatchNorm final : public Layer {
     return tensor.flat_slice(block.first, block.channels);
   }
 
-  /// What the statistics of the microbatch that begins with a sample are worth at the end of the
-  /// step. Where lanes are joined they have the same, and the first one's count.
+  /// The weight of a microbatch's statistics in the running statistics after the step. Joined lanes
+  /// have equal statistics, and only the first lane's count.
   [[nodiscard]] double share_of(std::int64_t first_sample, std::int64_t microbatch) const {
     const std::int64_t number = first_sample / microbatch % (microbatches_ * lanes_);
     if (number >= microbatches_) {
@@ -295,9 +295,9 @@ class BatchNorm final : public Layer {
            std::pow(1.0 - options_.momentum, static_cast<double>(microbatches_ - 1 - number));
   }
 
-  /// Whose statistics are joined; 1 where a lane's are its own.
+  /// Lanes that share statistics; 1 where each lane has its own.
   std::int64_t lanes_;
-  /// The updates of running statistics in a step.
+  /// Updates of the running statistics in a step.
   std::int64_t microbatches_;
   Options options_;
 };

@@ -10,12 +10,12 @@ namespace strata::nn {
 /// A contiguous block of rows x channels: all channels of a whole tensor, or those of one own
 /// shard.
 struct ChannelBlock {
-  std::int64_t local = 0;  ///< its number among the own blocks
+  std::int64_t local = 0;  ///< its index among the own blocks
   std::int64_t channels = 0;
-  std::int64_t first = 0;  ///< its first channel among those that this rank holds
-  std::int64_t held = 0;   ///< channels that this rank holds
+  std::int64_t first = 0;  ///< its first channel among the rank's channels
+  std::int64_t held = 0;   ///< channels of the rank
 
-  /// The block of a tensor that holds these channels for any number of rows.
+  /// This block of a tensor with any number of rows.
   /// Shapes: rows x channels.
   template <typename View>
   [[nodiscard]] View of(const View& tensor) const {
@@ -24,7 +24,7 @@ struct ChannelBlock {
   }
 };
 
-/// The blocks that a rank holds of a tensor at `port`.
+/// The blocks of a rank in a tensor at `port`.
 [[nodiscard]] inline std::vector<ChannelBlock> channel_blocks(const Port& port,
                                                               const Shards& shards) {
   const std::int64_t width = port.shape.back();
@@ -48,5 +48,37 @@ struct ChannelBlock {
                                                               const Port& port) {
   return channel_blocks(port, {.count = pass.shards.shards(), .own = pass.shards.own()});
 }
+
+/// A layer that computes each channel block by itself and whose backward does not read the output.
+/// Shapes: x, y and their gradients are rows x channels of a block.
+class ChannelLayer : public Layer {
+ public:
+  bool backward_reads_output() const final { return false; }
+
+  void forward(const LayerPass& pass) const final {
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      forward_block(pass, block, block.of(pass.input), block.of(pass.output));
+    }
+  }
+
+  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                      const TensorView& input_gradient) const final {
+    if (input_gradient.empty()) {
+      return;
+    }
+    for (const ChannelBlock& block : channel_blocks(pass, input())) {
+      backward_block(pass, block, block.of(output_gradient), block.of(input_gradient));
+    }
+  }
+
+ protected:
+  using Layer::Layer;
+
+ private:
+  virtual void forward_block(const LayerPass& pass, const ChannelBlock& block,
+                             const ConstTensorView& x, const TensorView& y) const = 0;
+  virtual void backward_block(const LayerPass& pass, const ChannelBlock& block,
+                              const TensorView& dy, const TensorView& dx) const = 0;
+};
 
 }  // namespace strata::nn

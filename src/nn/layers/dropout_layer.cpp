@@ -10,8 +10,8 @@
 namespace strata::nn {
 namespace {
 
-/// Zeroes elements with a probability while training and scales the others by 1 / (1 -
-/// probability). However x is split, so is y. Source: Srivastava et al., "Dropout", JMLR 2014.
+/// In training zeroes elements with a probability and scales the others by 1 / (1 - probability).
+/// y has the placement of x. Source: Srivastava et al., "Dropout", JMLR 2014.
 class Dropout final : public Layer {
  public:
   Dropout(const LayerSite& site, double probability)

@@ -21,7 +21,7 @@ struct EmbeddingOptions {
   double deviation = 0.02;
 };
 
-/// y = dropout(tokens[id] + positions[t]), the table of tokens split by vocabulary.
+/// y = dropout(tokens[id] + positions[t]); the token table is split by vocabulary.
 /// Shapes: ids microbatch x tokens, y microbatch x tokens x width. Communication: one all-reduce of
 /// y over the tensor group, or with sequence parallelism a reduce-scatter, and backward a gather.
 class Embedding final : public Layer {
@@ -142,8 +142,8 @@ class Embedding final : public Layer {
     return grid::even_part(options_.vocabulary, pass.shards.shards(), shard).begin;
   }
 
-  /// The tokens' rows that this rank holds. Every row lies in one shard's table and is 0 in the
-  /// others', so that sums over shards round nothing, in whatever order and dtype.
+  /// Looks up the tokens' vectors. Each one is in one shard's table and 0 in the others', so that
+  /// sums over shards are exact in any order and dtype.
   void look_up(const LayerPass& pass, const TensorView& y) const {
     const auto add_own = [&](const TensorView& into) {
       for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {

@@ -11,47 +11,39 @@ std::int64_t pixels_of(const Port& input) {
   return is_image(input) ? input.shape[0] * input.shape[1] : 1;
 }
 
-/// Channels that are split stay together with their pixels.
+/// Split channels keep all their pixels on one shard.
 Port flat_port(const Port& input) {
   const bool split = input.placement == Placement::kFeatures;
   return {
       {input.shape.count()}, input.placement, split ? input.unit * pixels_of(input) : input.unit};
 }
 
-/// The sample as a vector. Images, which lie channels last, become channels of pixels, the order
-/// that a vector of an image has everywhere; of other samples the memory stays the same.
-class Flatten final : public Layer {
+/// The sample as a vector. Images are stored channels last and become vectors channels first, as in
+/// PyTorch; other samples keep their memory.
+class Flatten final : public ChannelLayer {
  public:
-  explicit Flatten(const LayerSite& site) : Layer(site.name, site.input, flat_port(site.input)) {}
+  explicit Flatten(const LayerSite& site)
+      : ChannelLayer(site.name, site.input, flat_port(site.input)) {}
 
   std::string text() const override { return "flatten"; }
   bool is_view() const override { return pixels_of(input()) == 1 || input_shape().back() == 1; }
-  bool backward_reads_output() const override { return false; }
   LayerCost cost() const override { return is_view() ? LayerCost{} : Layer::cost(); }
 
-  void forward(const LayerPass& pass) const override {
-    const std::int64_t pixels = pixels_of(input());
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      ops::swap_inner(pass.context, images_of(pass), pixels, block.channels, block.of(pass.input),
-                      block.of(pass.output));
-    }
-  }
-
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    if (input_gradient.empty()) {
-      return;
-    }
-    const std::int64_t pixels = pixels_of(input());
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      ops::swap_inner(pass.context, images_of(pass), block.channels, pixels,
-                      block.of(output_gradient), block.of(input_gradient));
-    }
-  }
-
  private:
-  [[nodiscard]] std::int64_t images_of(const LayerPass& pass) const {
-    return pass.input.count() / (pixels_of(input()) * channel_blocks(pass, input()).front().held);
+  void forward_block(const LayerPass& pass, const ChannelBlock& block, const ConstTensorView& x,
+                     const TensorView& y) const override {
+    const std::int64_t pixels = pixels_of(input());
+    ops::swap_inner(pass.context, images_of(block, x), pixels, block.channels, x, y);
+  }
+
+  void backward_block(const LayerPass& pass, const ChannelBlock& block, const TensorView& dy,
+                      const TensorView& dx) const override {
+    const std::int64_t pixels = pixels_of(input());
+    ops::swap_inner(pass.context, images_of(block, dx), block.channels, pixels, dy, dx);
+  }
+
+  [[nodiscard]] std::int64_t images_of(const ChannelBlock& block, const ConstTensorView& x) const {
+    return x.count() / (pixels_of(input()) * block.channels);
   }
 };
 

@@ -12,10 +12,10 @@ namespace {
 /// Normalises groups of an image's channels over all its pixels, then scales and shifts each
 /// channel. Where channels are split, every shard holds whole groups.
 /// Source: Wu, He, "Group normalization", arXiv 1803.08494.
-class GroupNorm final : public Layer {
+class GroupNorm final : public ChannelLayer {
  public:
   GroupNorm(const LayerSite& site, std::int64_t groups, double epsilon)
-      : Layer(site.name, site.input, site.input), groups_(groups), epsilon_(epsilon) {}
+      : ChannelLayer(site.name, site.input, site.input), groups_(groups), epsilon_(epsilon) {}
 
   std::string text() const override { return fmt::format("group_norm {}", groups_); }
 
@@ -38,50 +38,36 @@ class GroupNorm final : public Layer {
     return slot_list<Saved, SavedSpec>({{Saved::kMean, {statistic}}, {Saved::kRstd, {statistic}}});
   }
 
-  bool backward_reads_output() const override { return false; }
-
-  void forward(const LayerPass& pass) const override {
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const ConstTensorView x = block.of(pass.input);
-      const ops::GroupNormShape shape = shape_of(x, block);
-      ops::group_norm_forward(pass.context, shape, x, pass.weights[0][at(block)],
-                              pass.weights[1][at(block)], epsilon_, block.of(pass.output),
-                              statistic(pass, Saved::kMean, block),
-                              statistic(pass, Saved::kRstd, block));
-    }
-  }
-
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    if (input_gradient.empty()) {
-      return;
-    }
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const ConstTensorView x = block.of(pass.input);
-      const ops::GroupNormShape shape = shape_of(x, block);
-      ops::group_norm_backward_input(pass.context, shape, x, pass.weights[0][at(block)],
-                                     statistic(pass, Saved::kMean, block),
-                                     statistic(pass, Saved::kRstd, block),
-                                     block.of(output_gradient), block.of(input_gradient));
-    }
-  }
-
   void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
                        std::span<const ParameterViews> weight_gradients,
                        ops::Accumulate accumulate) const override {
     for (const ChannelBlock& block : channel_blocks(pass, input())) {
       const ConstTensorView x = block.of(pass.input);
-      const ops::GroupNormShape shape = shape_of(x, block);
-      ops::group_norm_backward_weight(pass.context, shape, x, statistic(pass, Saved::kMean, block),
-                                      statistic(pass, Saved::kRstd, block),
-                                      block.of(output_gradient), weight_gradients[0][at(block)],
-                                      weight_gradients[1][at(block)], accumulate);
+      ops::group_norm_backward_weight(
+          pass.context, shape_of(x, block), x, statistic(pass, Saved::kMean, block),
+          statistic(pass, Saved::kRstd, block), block.of(output_gradient),
+          weight_gradients[0][at(block)], weight_gradients[1][at(block)], accumulate);
     }
   }
 
  private:
   /// The mean and the reciprocal standard deviation, images x groups for each channel block.
   enum class Saved { kMean, kRstd };
+
+  void forward_block(const LayerPass& pass, const ChannelBlock& block, const ConstTensorView& x,
+                     const TensorView& y) const override {
+    ops::group_norm_forward(
+        pass.context, shape_of(x, block), x, pass.weights[0][at(block)], pass.weights[1][at(block)],
+        epsilon_, y, statistic(pass, Saved::kMean, block), statistic(pass, Saved::kRstd, block));
+  }
+
+  void backward_block(const LayerPass& pass, const ChannelBlock& block, const TensorView& dy,
+                      const TensorView& dx) const override {
+    const ConstTensorView x = block.of(pass.input);
+    ops::group_norm_backward_input(pass.context, shape_of(x, block), x, pass.weights[0][at(block)],
+                                   statistic(pass, Saved::kMean, block),
+                                   statistic(pass, Saved::kRstd, block), dy, dx);
+  }
 
   [[nodiscard]] static std::size_t at(const ChannelBlock& block) {
     return static_cast<std::size_t>(block.local);

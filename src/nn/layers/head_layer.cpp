@@ -8,8 +8,8 @@
 namespace strata::nn {
 namespace {
 
-/// logits = x W^T, one for every id of the vocabulary, split by vocabulary and never gathered. W
-/// may be the embedding's table. Shapes: x rows x width, W vocabulary x width. Source of the tie:
+/// logits = x W^T, one for each token id, split by vocabulary and never gathered. W may be the
+/// embedding's table. Shapes: x rows x width, W vocabulary x width. Source of the tie:
 /// Press, Wolf, "Using the output embedding to improve language models", arXiv 1608.05859.
 class Head final : public Layer {
  public:

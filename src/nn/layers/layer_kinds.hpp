@@ -11,47 +11,47 @@
 
 namespace strata::nn {
 
-/// What a layer is made from, beside its line.
+/// What a layer is built from, besides its line.
 struct LayerSite {
   std::string name;
   Port input;
   InputKind input_kind = InputKind::kNumbers;
   /// The model's seed, for layers that draw random numbers.
   std::uint64_t seed = 0;
-  /// S, which must divide what shards split.
+  /// Virtual shards; they must divide what they split.
   std::int64_t shards = 1;
-  /// Whether sequence parallelism is on: where token rows are placed behind an embedding.
+  /// Placement of token rows after an embedding: kTokens with sequence parallelism.
   Placement token_rows = Placement::kReplicated;
-  /// Microbatches of a step, of all lanes.
+  /// Microbatches of a step over all lanes.
   std::int64_t microbatches = 1;
   std::int64_t lanes = 1;
-  /// Of a batch_norm layer whose line does not say.
+  /// The default of batch_norm layers.
   SyncLanes sync_batch_norm = SyncLanes::kNo;
-  /// Ids that the data may hold; 0 where the data are no tokens.
+  /// Token ids of the data set; 0 where the data are no tokens.
   std::int64_t vocabulary = 0;
-  /// The owner of the table that a tied head uses, as far as there is one before it.
+  /// The embedding table that a head can be tied to; null where there is none.
   const ParameterSpec* table = nullptr;
 
-  /// Refuses token ids as input.
+  /// Rejects token ids as input.
   void require_numbers(const LayerLine& line) const;
-  /// Refuses an input that is split by feature.
+  /// Rejects an input that is split by feature.
   void require_whole_rows(const LayerLine& line) const;
-  /// Refuses an input that is no sequence of tokens' vectors.
+  /// Rejects an input that is not tokens x width.
   void require_token_rows(const LayerLine& line) const;
-  /// Refuses an input that is no image.
+  /// Rejects an input that is no image.
   void require_image(const LayerLine& line) const;
-  /// Refuses a vocabulary that is smaller than the data's, or than the number of shards.
+  /// Rejects a vocabulary smaller than the data set's or than the number of shards.
   void check_vocabulary(const LayerLine& line, std::int64_t given) const;
-  /// Refuses to split `count` things, named by `what`, that the shards do not divide.
+  /// Rejects `count` of `what`, as "heads", if the shards do not divide it.
   void require_shards_divide(const LayerLine& line, std::int64_t count,
                              std::string_view what) const;
-  /// The refusal; `why` tells what would become of it.
+  /// Rejects a split of `count` of `what`; `why` may give the consequence.
   [[noreturn]] void refuse_split(const LayerLine& line, std::int64_t count, std::string_view what,
                                  std::string_view why = {}) const;
 };
 
-/// Each takes what it understands out of the line. Throws: Error(kUsage) where the line or the
-/// input does not fit.
+/// Each takes its values and options from the line. Throws: Error(kUsage) where the line or the
+/// input is not valid for the layer.
 std::unique_ptr<Layer> make_dense(LayerLine& line, const LayerSite& site);
 std::unique_ptr<Layer> make_activation(LayerLine& line, const LayerSite& site);
 std::unique_ptr<Layer> make_softmax(LayerLine& line, const LayerSite& site);

@@ -5,7 +5,7 @@
 namespace strata::nn {
 namespace {
 
-/// The divisors of a count next to a number, as in "3 or 6"; 1 at least.
+/// The divisors of a count nearest to a number, as in "3 or 6"; at least 1.
 std::string divisors_near(std::int64_t count, std::int64_t number) {
   std::int64_t below = 1;
   std::int64_t above = count;

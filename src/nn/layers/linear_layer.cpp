@@ -170,7 +170,7 @@ void LinearLayer::backward_weight(const LayerPass& pass, const TensorView& outpu
     const TensorView dy = output_block(pass, output_gradient, s);
     weight_product(pass.context, input_block(pass, pass.input, s), dy, weight_gradients[0][local],
                    accumulate);
-    // The bias behind a sum over shards is whole.
+    // After a sum over shards the bias is not split.
     if (options_.bias == Bias::kYes && (!is_row() || local == 0)) {
       ops::column_sum(pass.context, dy, weight_gradients[1][local], accumulate);
     }

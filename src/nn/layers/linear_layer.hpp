@@ -17,11 +17,11 @@ namespace strata::nn {
 /// How shards divide a linear layer.
 enum class Parallel {
   kNone,
-  kColumn,  ///< by output: each shard makes its share of the outputs
-  kRow      ///< by input: each shard adds its share of the inputs
+  kColumn,  ///< by output: each shard computes its share of the outputs
+  kRow      ///< by input: each shard adds the product of its share of the inputs
 };
 
-/// What the line of a linear layer says beside its sizes.
+/// The options of a linear layer's line, besides its sizes.
 struct LinearOptions {
   Bias bias = Bias::kYes;
   Initializer initializer = Initializer::kFanIn;
@@ -29,22 +29,22 @@ struct LinearOptions {
   Parallel parallel = Parallel::kNone;
 };
 
-/// What a kind of linear layer adds to LinearOptions.
+/// The sizes of a linear layer.
 struct LinearSizes {
   std::int64_t inputs = 1;   ///< features or channels of a row of the input
   std::int64_t outputs = 1;  ///< and of the output
-  /// Rows of an image: 1 where every row of the input gives one of the output.
+  /// Rows of one image at the input and at the output; 1 for a dense layer.
   std::int64_t rows_in = 1;
   std::int64_t rows_out = 1;
-  Shape weight;  ///< outputs x inputs, or inputs of a group, then anything
+  Shape weight;  ///< outputs x inputs (of one group), then the window
 };
 
-/// Takes the activation and the options. Throws: Error(kUsage) where they do not fit the input, or
-/// what is split is not divisible by the shards.
+/// Takes the activation and the options. Throws: Error(kUsage) where they do not match the input,
+/// or the shards do not divide what they split.
 LinearOptions take_linear_options(LayerLine& line, const LayerSite& site, std::int64_t outputs);
 
-/// y = activation(product(x, W) + b), the activation none or relu, the product linear in both: what
-/// dense layers and convolutions have in common. Features are the last dimension.
+/// y = activation(product(x, W) + b), the common part of dense layers and convolutions; the
+/// activation is none or relu. Features are the last dimension.
 /// Communication: with parallel=row one all-reduce of y over the tensor group, with parallel=column
 /// one of x's gradient. Source of the splits: Shoeybi et al., "Megatron-LM", arXiv 1909.08053.
 class LinearLayer : public Layer {
@@ -68,8 +68,8 @@ class LinearLayer : public Layer {
   /// As in " relu column".
   [[nodiscard]] std::string options_text() const;
 
-  /// Shapes: x rows x inputs, w of the weight's with these inputs and outputs, y rows x outputs;
-  /// bias outputs or empty; y may be of compute_dtype().
+  /// Shapes: x rows x inputs, w the weight's shape with these inputs and outputs, y rows x outputs,
+  /// bias outputs or empty. y may have compute_dtype().
   virtual void product(ops::Context& context, const ConstTensorView& x, const ConstTensorView& w,
                        const TensorView& y, const TensorView& bias,
                        ops::Activation activation) const = 0;
@@ -84,7 +84,7 @@ class LinearLayer : public Layer {
   [[nodiscard]] bool is_column() const { return options_.parallel == Parallel::kColumn; }
   [[nodiscard]] std::int64_t rows_in(const LayerPass& pass) const;
   [[nodiscard]] std::int64_t rows_out(const LayerPass& pass) const;
-  /// The blocks of the weight that this rank holds.
+  /// The weight blocks that this rank holds.
   [[nodiscard]] grid::Range own_blocks(const LayerPass& pass) const;
   [[nodiscard]] const TensorView& weight(const LayerPass& pass, std::int64_t shard) const;
   [[nodiscard]] TensorView bias(const LayerPass& pass, std::int64_t shard) const;

@@ -23,7 +23,7 @@ struct strata::EnumNames<strata::nn::MlpKind> {
 namespace strata::nn {
 namespace {
 
-/// Two dense layers with a function between them: down(f(up(x))), or down(silu(gate(x)) up(x)).
+/// Two dense layers around an activation: down(f(up(x))), or down(silu(gate(x)) up(x)).
 /// Parameters: norm; up; for swiglu gate; down. Source: Shazeer, "GLU variants improve
 /// transformer", arXiv 2002.05202.
 class Mlp final : public Sublayer {
@@ -70,7 +70,7 @@ class Mlp final : public Sublayer {
   /// kGate: of swiglu only.
   enum class Product { kUp, kGate };
 
-  /// Between the two layers; swiglu is none.
+  /// The activation between the two layers; none for swiglu.
   ops::Activation activation() const {
     switch (kind_) {
       case MlpKind::kGelu:

@@ -13,7 +13,7 @@ namespace strata::nn {
 
 enum class NormKind { kNone, kLayerNorm, kRmsNorm };
 
-/// Whether an affine map has an offset.
+/// Whether a layer has a bias.
 enum class Bias { kNo, kYes };
 
 /// Mean and reciprocal standard deviation of every row; empty where a kind of norm has none.
@@ -23,7 +23,7 @@ struct NormStatistics {
   Tensor rstd;
 };
 
-/// Gradients of the parameters from one block of rows each, where shards add them up.
+/// Partial gradients of the parameters, from one block of rows for each shard.
 template <typename Tensor>
 struct NormWorkspace {
   Tensor all_shards;
@@ -46,20 +46,20 @@ class NormPart {
   [[nodiscard]] NormStatistics<TensorSpec> statistics(std::int64_t rows, DType dtype) const;
   /// Memory for backward_weight.
   [[nodiscard]] NormWorkspace<TensorSpec> workspace(const PassShape& pass) const;
-  /// What backward_weight sends.
+  /// Traffic of backward_weight().
   [[nodiscard]] LayerTraffic traffic(const PassShape& pass, Placement placement) const;
 
   /// Shapes: x, y rows x width. `weights` begins with this part's parameters.
   void forward(ops::Context& context, std::span<const ParameterViews> weights,
                const ConstTensorView& x, const TensorView& y,
                const NormStatistics<TensorView>& statistics) const;
-  /// dx = addend + the gradient; an empty addend is none.
+  /// dx = addend + the gradient; the addend may be empty.
   void backward_input(ops::Context& context, std::span<const ParameterViews> weights,
                       const ConstTensorView& x, const NormStatistics<TensorView>& statistics,
                       const ConstTensorView& dy, const ConstTensorView& addend,
                       const TensorView& dx) const;
-  /// The gradient of each shard's share of the rows, added over the shards. With kTokens x and dy
-  /// hold the own shards' rows. Communication: with kTokens one gather over the tensor group.
+  /// Sums the partial gradients of each shard's share of the rows. With kTokens x and dy hold the
+  /// own shards' rows. Communication: with kTokens one all-gather over the tensor group.
   void backward_weight(const LayerPass& pass, Placement placement, const ConstTensorView& x,
                        const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
                        const NormWorkspace<TensorView>& workspace,

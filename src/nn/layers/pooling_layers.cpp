@@ -9,15 +9,16 @@
 namespace strata::nn {
 namespace {
 
-/// The largest element or the mean of each window. However channels are split, they stay.
+/// The largest element or the mean of each window. y has the placement of x.
 /// Shapes: height x width x channels to that of the windows.
-class Pooling : public Layer {
+class Pooling : public ChannelLayer {
  protected:
   Pooling(const LayerSite& site, const Window& window, const Shape& output)
-      : Layer(site.name, site.input, {output, site.input.placement, site.input.unit}),
+      : ChannelLayer(site.name, site.input, {output, site.input.placement, site.input.unit}),
         window_(window) {}
 
-  [[nodiscard]] ops::PoolingShape shape_of(const TensorView& output, std::int64_t channels) const {
+  [[nodiscard]] ops::PoolingShape shape_of(const TensorView& output) const {
+    const std::int64_t channels = output.shape().back();
     return {.images = output.count() / (window_.height.out * window_.width.out * channels),
             .height = window_.height,
             .width = window_.width,
@@ -36,36 +37,26 @@ class MaxPooling final : public Pooling {
       : Pooling(site, window, shape_behind(window, site.input.shape.back())) {}
 
   std::string text() const override { return "max_pool " + window().text(); }
-  bool backward_reads_output() const override { return false; }
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {
     return slot_list<Saved, SavedSpec>(
         {{Saved::kArgmax, {{local_shape(output(), pass), DType::kUint8}}}});
   }
 
-  void forward(const LayerPass& pass) const override {
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const TensorView y = block.of(pass.output);
-      ops::max_pool_forward(pass.context, shape_of(y, block.channels), block.of(pass.input), y,
-                            block.of(pass.saved.at(Saved::kArgmax)));
-    }
-  }
-
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    if (input_gradient.empty()) {
-      return;
-    }
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const TensorView dy = block.of(output_gradient);
-      ops::max_pool_backward(pass.context, shape_of(dy, block.channels), dy,
-                             block.of(pass.saved.at(Saved::kArgmax)), block.of(input_gradient));
-    }
-  }
-
  private:
-  /// The place of the largest element in its window.
+  /// The position of the largest element in its window.
   enum class Saved { kArgmax };
+
+  void forward_block(const LayerPass& pass, const ChannelBlock& block, const ConstTensorView& x,
+                     const TensorView& y) const override {
+    ops::max_pool_forward(pass.context, shape_of(y), x, y, block.of(pass.saved.at(Saved::kArgmax)));
+  }
+
+  void backward_block(const LayerPass& pass, const ChannelBlock& block, const TensorView& dy,
+                      const TensorView& dx) const override {
+    ops::max_pool_backward(pass.context, shape_of(dy), dy, block.of(pass.saved.at(Saved::kArgmax)),
+                           dx);
+  }
 };
 
 class AveragePooling final : public Pooling {
@@ -74,65 +65,47 @@ class AveragePooling final : public Pooling {
       : Pooling(site, window, output), text_(std::move(text)) {}
 
   std::string text() const override { return text_; }
-  bool backward_reads_output() const override { return false; }
-
-  void forward(const LayerPass& pass) const override {
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const TensorView y = block.of(pass.output);
-      ops::average_pool_forward(pass.context, shape_of(y, block.channels), block.of(pass.input), y);
-    }
-  }
-
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    if (input_gradient.empty()) {
-      return;
-    }
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const TensorView dy = block.of(output_gradient);
-      ops::average_pool_backward(pass.context, shape_of(dy, block.channels), dy,
-                                 block.of(input_gradient));
-    }
-  }
 
  private:
+  void forward_block(const LayerPass& pass, const ChannelBlock& /*block*/, const ConstTensorView& x,
+                     const TensorView& y) const override {
+    ops::average_pool_forward(pass.context, shape_of(y), x, y);
+  }
+
+  void backward_block(const LayerPass& pass, const ChannelBlock& /*block*/, const TensorView& dy,
+                      const TensorView& dx) const override {
+    ops::average_pool_backward(pass.context, shape_of(dy), dy, dx);
+  }
+
   std::string text_;
 };
 
 /// A border of zeros around images. Shapes: height x width x channels to two borders more.
-class ZeroPad final : public Layer {
+class ZeroPad final : public ChannelLayer {
  public:
   ZeroPad(const LayerSite& site, std::int64_t border)
-      : Layer(site.name, site.input,
-              {{site.input.shape[0] + 2 * border, site.input.shape[1] + 2 * border,
-                site.input.shape[2]},
-               site.input.placement,
-               site.input.unit}),
+      : ChannelLayer(site.name, site.input,
+                     {{site.input.shape[0] + 2 * border, site.input.shape[1] + 2 * border,
+                       site.input.shape[2]},
+                      site.input.placement,
+                      site.input.unit}),
         border_(border) {}
 
   std::string text() const override { return fmt::format("zero_pad {}", border_); }
-  bool backward_reads_output() const override { return false; }
-
-  void forward(const LayerPass& pass) const override {
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const TensorView y = block.of(pass.output);
-      ops::add_border(pass.context, shape_of(y, block.channels), block.of(pass.input), y);
-    }
-  }
-
-  void backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                      const TensorView& input_gradient) const override {
-    if (input_gradient.empty()) {
-      return;
-    }
-    for (const ChannelBlock& block : channel_blocks(pass, input())) {
-      const TensorView dy = block.of(output_gradient);
-      ops::remove_border(pass.context, shape_of(dy, block.channels), dy, block.of(input_gradient));
-    }
-  }
 
  private:
-  [[nodiscard]] ops::BorderShape shape_of(const TensorView& output, std::int64_t channels) const {
+  void forward_block(const LayerPass& pass, const ChannelBlock& /*block*/, const ConstTensorView& x,
+                     const TensorView& y) const override {
+    ops::add_border(pass.context, shape_of(y), x, y);
+  }
+
+  void backward_block(const LayerPass& pass, const ChannelBlock& /*block*/, const TensorView& dy,
+                      const TensorView& dx) const override {
+    ops::remove_border(pass.context, shape_of(dy), dy, dx);
+  }
+
+  [[nodiscard]] ops::BorderShape shape_of(const TensorView& output) const {
+    const std::int64_t channels = output.shape().back();
     return {.images = output.count() / (output_shape()[0] * output_shape()[1] * channels),
             .height = input_shape()[0],
             .width = input_shape()[1],
@@ -143,8 +116,8 @@ class ZeroPad final : public Layer {
   std::int64_t border_;
 };
 
-/// Zeros behind the channels: what a shortcut without weights gives channels that its input has
-/// not. Shapes: height x width x channels to more channels.
+/// Pads the channels with zeros, for shortcuts without weights. Shapes: height x width x channels
+/// to more channels.
 class ZeroChannels final : public Layer {
  public:
   ZeroChannels(const LayerSite& site, std::int64_t channels)

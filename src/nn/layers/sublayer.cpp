@@ -39,7 +39,7 @@ std::vector<ParameterSpec> Sublayer::parameters() const {
       specs.push_back({.name = parameter_name(product, "bias"),
                        .shape = {weight.shape[0]},
                        .initializer = Initializer::kZeros,
-                       // A sum over shards has one bias, which is whole.
+                       // After a sum over shards the bias is not split.
                        .split = weight.split == 0 ? 0 : kNotSplit,
                        .unit = weight.split == 0 ? weight.unit : 1});
     }

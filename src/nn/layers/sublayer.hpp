@@ -18,24 +18,24 @@ namespace strata::nn {
 /// Whether a sublayer's input is added to its output.
 enum class Residual { kNo, kYes };
 
-/// What attention and MLP sublayers have in common.
+/// Options that attention and MLP sublayers share.
 struct SublayerOptions {
   NormKind norm = NormKind::kLayerNorm;
   double epsilon = 1e-5;
   Bias bias = Bias::kYes;
   Residual residual = Residual::kYes;
   double dropout = 0.0;
-  /// Of the initial weights, and of those of the output projection.
+  /// Standard deviation of the initial weights, and of the output projection's.
   double deviation = 0.02;
   double output_deviation = 0.02;
 };
 
-/// Takes the options that all sublayers know.
+/// Takes the options of every sublayer.
 [[nodiscard]] SublayerOptions take_sublayer_options(LayerLine& line);
 
 /// y = x + dropout(W_out inner(norm(x)) + b_out): a pre-norm residual sublayer of a transformer.
-/// What lies between the norm and the output projection is split by shard: column-parallel
-/// products, then something local to the shard; the output projection is row-parallel. Shapes: x, y
+/// The inner part is split by shard: column-parallel products, then work local to the shard; the
+/// output projection is row-parallel. Shapes: x, y
 /// rows x width; inner rows x inner_width, split by feature; W_out width x inner_width.
 /// Communication: docs/tensor-parallel.md.
 class Sublayer : public Layer {
@@ -57,11 +57,11 @@ class Sublayer : public Layer {
                        ops::Accumulate accumulate) const final;
 
  protected:
-  /// The column-parallel products of the inner part, all of width `columns`.
+  /// A column-parallel product of the inner part; all shards have `columns` together.
   struct InnerProduct {
     std::string name;
     std::int64_t columns = 0;
-    /// Columns that stay together where shards divide them.
+    /// Consecutive columns that one shard holds whole.
     std::int64_t unit = 1;
   };
 
@@ -69,7 +69,7 @@ class Sublayer : public Layer {
            std::vector<InnerProduct> products, std::string output_name, std::int64_t inner_width,
            std::int64_t inner_unit);
 
-  /// What the inner part has for one shard. Views of `rows` rows.
+  /// The tensors of the inner part for one shard, each of `rows` rows.
   struct Inner {
     const LayerPass& pass;
     std::int64_t rows = 0;
@@ -87,23 +87,24 @@ class Sublayer : public Layer {
     }
   };
 
-  /// Further tensors of one shard; they are kept as products are. As many for every shard.
+  /// Further saved tensors of one shard, kept or recomputed like products; the same number for
+  /// every shard.
   [[nodiscard]] virtual std::vector<TensorSpec> extras(const PassShape& pass,
                                                        std::int64_t shard) const;
-  /// What stands between the only product and `result` where that is GELU alone, which a product
-  /// can apply itself; else none.
+  /// GELU where it is all that lies between the only product and `result`, so that the product can
+  /// apply it; else none.
   [[nodiscard]] virtual ops::Activation product_activation() const {
     return ops::Activation::kNone;
   }
-  /// Whether selective recompute makes `result` again from the products.
+  /// Whether selective recompute recomputes `result` from the products.
   [[nodiscard]] virtual Keep result_under_selective() const = 0;
-  /// From the products' results to `result`.
+  /// Computes `result` from the products' results.
   virtual void inner_forward(const Inner& inner) const = 0;
-  /// From the gradient of `result` to those of the products; may overwrite result_gradient. Not
+  /// Computes the products' gradients from the gradient of `result`, which it may overwrite. Not
   /// called where products apply product_activation().
   virtual void inner_backward(const Inner& inner, const TensorView& result_gradient,
                               const TensorSlots& product_gradients) const = 0;
-  /// Operations of the inner part beside products, for one row, forward.
+  /// Floating-point operations of the inner part without the products, for one row, forward.
   [[nodiscard]] virtual double inner_flops() const = 0;
 
   [[nodiscard]] std::int64_t width() const { return output().shape.back(); }
@@ -140,7 +141,7 @@ class Sublayer : public Layer {
 
   void make_normed(const LayerPass& pass) const;
   void make_products(const LayerPass& pass) const;
-  /// From the gradient of the output to those of a shard's products.
+  /// Computes the gradients of a shard's products from the output's.
   void gradients_of_products(const LayerPass& pass, const ConstTensorView& dy,
                              std::int64_t shard) const;
   void make_output(const LayerPass& pass) const;

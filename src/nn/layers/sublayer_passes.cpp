@@ -87,8 +87,8 @@ void Sublayer::make_normed(const LayerPass& pass) const {
 
 void Sublayer::make_products(const LayerPass& pass) const {
   const ConstTensorView x = normalized(pass);
-  // Selective recompute makes `result` again from the products, so forward does it so too: a
-  // product that takes GELU with it may round once where the two operations round twice.
+  // Selective recompute computes `result` from the products, so forward must too: a product that
+  // also applies GELU may round once where two operations round twice.
   const bool makes_result = applies_gelu() && pass.recompute != Recompute::kSelective;
   for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
     const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
@@ -185,7 +185,7 @@ void Sublayer::backward_input(const LayerPass& pass, const TensorView& output_gr
     return;
   }
   const TensorView dx = input_gradient.reshaped(Shape{rows, width()});
-  // The residual's own part of the gradient.
+  // The gradient that bypasses the sublayer.
   const ConstTensorView past = options_.residual == Residual::kYes ? dy : TensorView();
   if (norm_.kind() == NormKind::kNone) {
     ops::add_bias_residual(pass.context, d_normed, {}, past, dx);

@@ -6,7 +6,7 @@
 namespace strata::nn {
 namespace {
 
-/// y = activation(x + what a way around other layers gives).
+/// y = activation(x + added), the end of a residual block.
 class Sum final : public Layer {
  public:
   Sum(const LayerSite& site, ops::Activation activation)
@@ -35,7 +35,7 @@ class Sum final : public Layer {
       ops::activation_backward(pass.context, activation_, {}, pass.output, output_gradient,
                                output_gradient);
     }
-    // Both ways may change their gradient.
+    // Both branches may change their gradient in place, so each needs its own.
     ops::copy(pass.context, output_gradient, input_gradient);
   }
 

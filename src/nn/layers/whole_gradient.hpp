@@ -6,9 +6,9 @@
 
 namespace strata::nn {
 
-/// Writes the gradient of what dropout was applied to into `whole`, all rows of it, from that of
-/// the rows that this rank holds. Shapes: dy own rows x width; mask, of dropout > 0, as dy; whole
-/// rows x width. Communication: for kTokens a gather over the tensor group.
+/// Computes the gradient of dropout's input for all rows in `whole`, from the output's gradient for
+/// the rows of this rank. Shapes: dy own rows x width; mask (for dropout > 0) as dy; whole rows x
+/// width. Communication: for kTokens an all-gather over the tensor group.
 inline void make_whole_gradient(const LayerPass& pass, Placement placement,
                                 const ConstTensorView& dy, double dropout,
                                 const ConstTensorView& mask, const TensorView& whole) {

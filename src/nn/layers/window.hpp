@@ -8,7 +8,7 @@
 
 namespace strata::nn {
 
-/// A window over images, from a layer's line.
+/// A window over images.
 struct Window {
   ops::WindowAxis height;
   ops::WindowAxis width;
@@ -17,16 +17,16 @@ struct Window {
   [[nodiscard]] std::string text() const;
 };
 
-/// The stride of a window whose line gives none.
+/// The default stride of a window.
 enum class WindowStride { kOne, kWindow };
 
 /// Takes the window (the next value), stride, padding and dilation: padding is "same" (the output
-/// is input / stride rounded up, an odd zero at the end) or "valid", as Keras means them, or the
-/// number of zeros at both ends. Throws: Error(kUsage) where the input is no image, or a window
-/// does not fit into it.
+/// is input / stride rounded up, an odd zero at the end) or "valid", as in Keras, or the number of
+/// zeros at both ends. Throws: Error(kUsage) where the input is no image or smaller than the
+/// window.
 Window take_window(LayerLine& line, const LayerSite& site, WindowStride stride);
 
-/// The port of images behind a window.
+/// The shape of images after a window.
 Shape shape_behind(const Window& window, std::int64_t channels);
 
 }  // namespace strata::nn

@@ -7,7 +7,7 @@
 namespace strata::nn {
 namespace {
 
-/// Lines of a network as it grows.
+/// Collects the lines of a network.
 class Lines {
  public:
   template <typename... Values>
@@ -15,7 +15,7 @@ class Lines {
     lines_.push_back(fmt::format(text, std::forward<Values>(values)...));
   }
 
-  /// Without a bias, since the normalisation behind it has one.
+  /// A convolution without a bias, since the batch norm that follows has one.
   void convolve_and_norm(std::int64_t channels, std::int64_t window, std::int64_t stride,
                          const char* activation) {
     add("conv {} {} stride={} padding={} bias=off init=he", channels, window, stride,
@@ -51,8 +51,8 @@ std::vector<std::string> cifar10_cnn(std::int64_t classes) {
           fmt::format("dense {}", classes)};
 }
 
-/// Three groups of `blocks` blocks of two convolutions. Shortcuts have no weights: they leave out
-/// pixels, and new channels are zeros.
+/// Three groups of `blocks` blocks of two convolutions. Shortcuts have no weights: they subsample
+/// pixels and pad new channels with zeros.
 std::vector<std::string> cifar_resnet(std::int64_t blocks, std::int64_t classes) {
   Lines lines;
   lines.convolve_and_norm(16, 3, 1, " relu");
@@ -76,7 +76,7 @@ std::vector<std::string> cifar_resnet(std::int64_t blocks, std::int64_t classes)
   return lines.take();
 }
 
-/// How the blocks of an ImageNet ResNet are made.
+/// The block of an ImageNet ResNet.
 enum class Block {
   kBasic,      ///< two 3 x 3 convolutions
   kBottleneck  ///< 1 x 1, 3 x 3, and 1 x 1 to four times the channels

@@ -16,7 +16,7 @@ namespace {
 
 using Maker = std::unique_ptr<Layer> (*)(LayerLine&, const LayerSite&);
 
-/// Every kind of layer of one line.
+/// The kinds of layers that one line spells.
 const std::map<std::string, Maker>& layer_makers() {
   static const std::map<std::string, Maker> kMakers{{"dense", make_dense},
                                                     {"relu", make_activation},
@@ -66,7 +66,7 @@ class Reader {
   }
 
  private:
-  /// The next layer, or all of a residual block. Names begin with `prefix`.
+  /// Reads the next layer, or a whole residual block; names begin with `prefix`.
   void read_next(const std::string& prefix) {
     LayerLine line(lines_[next_++]);
     const auto maker = layer_makers().find(line.kind());
@@ -124,7 +124,7 @@ class Reader {
     layers_.push_back({.layer = std::move(layer), .sources = sources});
   }
 
-  /// The layers up to a line of one of the kinds `until`, which is left.
+  /// Reads layers up to a line of one of the kinds `until`, which stays unread.
   void read_until(const LayerLine& opening, const std::string& prefix,
                   std::initializer_list<std::string_view> until) {
     while (next_ < lines_.size()) {
@@ -140,8 +140,8 @@ class Reader {
     opening.refuse(fmt::format("the block has no \"layer = {}\" at its end", *until.begin()));
   }
 
-  /// A block whose input, or what a shortcut makes of it, is added to what its layers give: the
-  /// lines up to "end" belong to it.
+  /// Reads a residual block up to its "end": its input, or the shortcut's output, is added to the
+  /// output of its layers.
   /// Source: He, Zhang, Ren, Sun, "Deep residual learning for image recognition", arXiv 1512.03385.
   void read_residual(LayerLine& line, const std::string& name) {
     site_.require_numbers(line);

@@ -10,8 +10,8 @@
 
 namespace strata::nn {
 
-/// The layers that `layer =` lines spell, in the order in which they run; `site` is the first
-/// one's, but for its name. Throws: Error(kUsage).
+/// The layers that `layer =` lines spell, in the order in which they run; `site` is that of the
+/// first layer, without its name. Throws: Error(kUsage).
 [[nodiscard]] std::vector<ModelLayer> read_layers(std::span<const std::string> lines,
                                                   const LayerSite& site);
 

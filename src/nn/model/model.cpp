@@ -129,8 +129,8 @@ bool Model::joins_lanes() const {
 }
 
 std::vector<double> Model::costs() const {
-  // Moving an element takes about as long as this many operations of a matrix product do on current
-  // cores and GPUs.
+  // On current cores and GPUs, moving an element takes about as long as this many floating-point
+  // operations of a matrix product.
   constexpr double kFlopsPerElement = 16.0;
   std::vector<double> costs;
   for (const ModelLayer& entry : layers_) {
@@ -156,8 +156,8 @@ bool has_batch_norm(const Model& model) {
 
 namespace {
 
-/// The number of a layer with this name, or of the first in a block with it; else how many there
-/// are.
+/// The index of the layer with this name, or of the first in a block of this name; else
+/// layer_count().
 std::int64_t layer_named(const Model& model, const std::string& name) {
   std::int64_t number = 0;
   const auto is_meant = [&](const std::string& other) {

@@ -9,7 +9,7 @@
 namespace strata::nn {
 namespace {
 
-/// What the presets of one architecture share.
+/// The GPT-2 architecture.
 TransformerOptions gpt2(std::int64_t blocks, std::int64_t width, std::int64_t heads) {
   return {.blocks = blocks,
           .width = width,
@@ -87,7 +87,7 @@ TransformerOptions options_of(Preset preset) {
   }
 }
 
-/// `chosen` where it is not the type's "leave it to the preset".
+/// Sets `chosen` to the preset's value where it has its type's default.
 template <typename T>
 void fill(T& chosen, const T& preset) {
   if (chosen == T{}) {
@@ -95,7 +95,7 @@ void fill(T& chosen, const T& preset) {
   }
 }
 
-/// Refuses heads that do not fit each other or the width.
+/// Rejects head counts that do not divide the width or each other.
 void check_heads(const TransformerOptions& o) {
   const auto check = [&](bool fits, const std::string& why) {
     if (!fits) {
@@ -133,7 +133,7 @@ TransformerOptions resolved(const TransformerOptions& options) {
   fill(result.tied, preset.tied);
   fill(result.rotary_base, preset.rotary_base);
   fill(result.rotary_base, 10000.0);
-  // Of another width, the preset says nothing.
+  // The preset's hidden size holds for its own width only.
   fill(result.hidden, result.width == preset.width ? preset.hidden : 0);
   const std::pair<const char*, std::int64_t> needed[] = {{"model.blocks", result.blocks},
                                                          {"model.width", result.width},
@@ -148,7 +148,7 @@ TransformerOptions resolved(const TransformerOptions& options) {
   fill(result.kv_heads, result.heads);
   check_heads(result);
   if (result.hidden == 0) {
-    // Three matrices of two thirds of the width have the weights of two.
+    // SwiGLU has three matrices instead of two; at 2/3 of the width the weights are as many.
     constexpr std::int64_t kRounding = 64;
     const std::int64_t whole = 4 * result.width;
     result.hidden = result.mlp == MlpChoice::kSwiglu

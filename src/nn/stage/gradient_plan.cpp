@@ -6,7 +6,7 @@
 
 namespace strata::nn {
 
-std::vector<std::int64_t> place_intervals(std::span<const Interval> intervals) {
+std::vector<std::int64_t> assign_offsets(std::span<const Interval> intervals) {
   std::vector<std::size_t> order(intervals.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -16,14 +16,15 @@ std::vector<std::int64_t> place_intervals(std::span<const Interval> intervals) {
   std::vector<std::size_t> placed;
   for (const std::size_t next : order) {
     const Interval& interval = intervals[next];
-    std::vector<std::size_t> met;
-    std::copy_if(placed.begin(), placed.end(), std::back_inserter(met), [&](std::size_t other) {
-      return intervals[other].begin <= interval.end && interval.begin <= intervals[other].end;
-    });
-    std::sort(met.begin(), met.end(),
+    std::vector<std::size_t> concurrent;
+    std::copy_if(
+        placed.begin(), placed.end(), std::back_inserter(concurrent), [&](std::size_t other) {
+          return intervals[other].begin <= interval.end && interval.begin <= intervals[other].end;
+        });
+    std::sort(concurrent.begin(), concurrent.end(),
               [&](std::size_t a, std::size_t b) { return offsets[a] < offsets[b]; });
     std::int64_t offset = 0;
-    for (const std::size_t other : met) {
+    for (const std::size_t other : concurrent) {
       if (offset + interval.bytes <= offsets[other]) {
         break;
       }
@@ -81,7 +82,7 @@ class Planner {
     gradients.output = used(sums_.at(layer));
     const LayerSources& sources = model_.sources(layer);
     if (sources.added && *sources.added != kModelInput) {
-      // What is sent has memory of its own; elsewhere the output's gradient serves.
+      // A gradient that is sent needs memory of its own; otherwise the output's gradient serves.
       const std::int64_t tensor = *sources.added;
       if (is_sent(tensor, layer)) {
         gradients.added = take_gradient(tensor, layer);
@@ -108,7 +109,7 @@ class Planner {
     return std::ssize(plan_.pieces) - 1;
   }
 
-  /// Whether what a layer gives is all of a gradient that another stage waits for.
+  /// Whether a layer completes a gradient that an earlier stage waits for.
   [[nodiscard]] bool is_sent(std::int64_t tensor, std::int64_t layer) const {
     return tensor < spec_.layers.begin && first_readers_.at(tensor) == layer;
   }
@@ -123,7 +124,7 @@ class Planner {
     return piece;
   }
 
-  /// Makes `piece` the sum so far of a tensor's gradient; gives the sum that must be added to it.
+  /// Makes `piece` the running sum of a tensor's gradient and returns the sum to add to it.
   std::int64_t add(std::int64_t tensor, std::int64_t piece) {
     const auto [entry, first] = sums_.try_emplace(tensor, piece);
     const std::int64_t before = first ? GradientPlan::kNone : used(entry->second);

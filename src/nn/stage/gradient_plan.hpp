@@ -9,44 +9,44 @@
 
 namespace strata::nn {
 
-/// Memory that is used from one moment to another, both included.
+/// Memory in use from step `begin` to step `end`, both included.
 struct Interval {
   std::int64_t bytes = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
 
-/// An offset for each interval, such that no two that meet in time overlap: the longest first, each
-/// as low as it can lie. Pre: bytes are multiples of the alignment that offsets shall have.
-[[nodiscard]] std::vector<std::int64_t> place_intervals(std::span<const Interval> intervals);
+/// Offsets such that intervals which overlap in time do not overlap in memory: the largest first,
+/// each at its lowest possible offset. Pre: bytes are multiples of the alignment.
+[[nodiscard]] std::vector<std::int64_t> assign_offsets(std::span<const Interval> intervals);
 
-/// Where the gradients of a stage's tensors lie in one microbatch, and which are added to which.
+/// The memory of a stage's activation gradients in one microbatch, and the order of their sums.
 ///
-/// The gradient of a tensor that several layers read is the sum of what each of them gives, added
-/// from the last reader to the first; what later stages send comes before all. So it has the same
-/// bits wherever the model is cut.
+/// The gradient of a tensor that several layers read is the sum of their contributions, from the
+/// last reader to the first, after what later stages send. The bits are therefore the same for
+/// every split of the model into stages.
 struct GradientPlan {
-  /// No piece of memory: nothing is wanted there.
+  /// No piece of memory.
   static constexpr std::int64_t kNone = -1;
 
   enum class Home {
-    kSlot,   ///< memory that stays from the gradient's arrival to the weight gradients
-    kShared  ///< memory that other gradients of the same pass take in their turn
+    kSlot,   ///< memory of its own, from the gradient's arrival to the weight gradients
+    kShared  ///< memory that gradients of the same pass reuse
   };
   struct Piece {
     TensorSpec tensor;
     Home home = Home::kSlot;
-    /// For kShared: from when to when in the backward pass, which counts its layers from 0.
+    /// For kShared: the first and last step of the backward pass that use it, one step a layer.
     std::int64_t begin = 0;
     std::int64_t end = 0;
   };
-  /// Pieces by their index.
+  /// Indices of pieces.
   struct LayerGradients {
     std::int64_t output = kNone;
     std::int64_t input = kNone;
     /// Added to `input` once the layer has written it.
     std::int64_t input_sum = kNone;
-    /// Of the added input: a piece that output's gradient is copied to, or output's itself.
+    /// For the second input: a copy of the output's gradient; kNone where that itself serves.
     std::int64_t added = kNone;
     std::int64_t added_sum = kNone;
     std::vector<std::int64_t> inner;
@@ -54,8 +54,8 @@ struct GradientPlan {
 
   std::vector<Piece> pieces;
   std::vector<LayerGradients> layers;
-  /// For every tensor but the model's input that crosses the stage's end and its begin. Where the
-  /// stage has the model's end, the loss writes received[0], whatever the tensor.
+  /// For every tensor except the model's input that crosses the stage's end, and its begin. On the
+  /// last stage the loss writes received[0].
   std::vector<std::int64_t> received;
   std::vector<std::int64_t> sent;
 };

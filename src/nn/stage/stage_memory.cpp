@@ -31,7 +31,7 @@ Stage::ActivationSlot Stage::allocate_activations(const Model& model, const Stag
   ActivationSlot slot;
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     const Layer& layer = model.layer(i);
-    // A view's output is its input; the pass resolves it.
+    // A view has no memory of its own.
     slot.outputs.push_back(
         layer.is_view() ? TensorView()
                         : allocator.take(local_shape(layer.output(), spec.pass), spec.pass.dtype));
@@ -67,7 +67,7 @@ Stage::GradientSlot Stage::allocate_gradients(const Model& model, const StageSpe
            .end = piece.end});
     }
   }
-  const std::vector<std::int64_t> offsets = place_intervals(intervals);
+  const std::vector<std::int64_t> offsets = assign_offsets(intervals);
   auto offset = offsets.begin();
   std::vector<TensorView> views;
   for (std::int64_t i = 0; i < std::ssize(plan.pieces); ++i) {
@@ -137,7 +137,7 @@ Stage::LossWorkspace Stage::allocate_loss(const Model& model, const StageSpec& s
           .log_sums = allocator.take(Shape{rows}, dtype)};
 }
 
-/// An entry for every slot of every lane.
+/// One entry for each slot of each concurrent lane.
 TensorView Stage::allocate_losses(const Model& model, const StageSpec& spec,
                                   ArenaAllocator& allocator) {
   const std::int64_t slots =

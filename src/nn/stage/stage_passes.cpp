@@ -9,7 +9,7 @@
 namespace strata::nn {
 namespace {
 
-/// Which pass a piece of recorded work is part of.
+/// The pass that a CUDA graph belongs to.
 enum class PassKind : std::int64_t { kForward, kBackwardInput, kBackwardWeight };
 
 }  // namespace
@@ -20,7 +20,7 @@ bool Stage::record_passes() {
     return false;
   }
   graph_cache_.enable();
-  // The loader's samples lie elsewhere for every microbatch; received ones lie in slots.
+  // The loader's samples have a new address in every microbatch; receive buffers do not.
   first_recorded_ = spec_.layers.begin;
   for (std::int64_t i = spec_.layers.begin; is_first() && i < spec_.layers.end; ++i) {
     const LayerSources& sources = model_.sources(i);
@@ -46,7 +46,8 @@ void Stage::run(ops::GraphCache::Key key, std::span<const Microbatch> concurrent
     work();
     return;
   }
-  // All that the pass follows from, beside the stage. Dropout counts from the first sample.
+  // The key holds all that the pass depends on besides the stage. Dropout is relative to the first
+  // sample.
   const std::int64_t first_sample = concurrent.front().first_sample;
   const auto slot_in = [](std::int64_t execution_index, std::int64_t slots) {
     return slots == 0 ? 0 : execution_index % slots;
@@ -86,8 +87,8 @@ void Stage::forward(std::span<const Microbatch> concurrent, Mode mode) {
 
 void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
                  double gradient_scale, Mode mode) {
-  require(is_last(), "the loss of a stage that is not the last");
-  require(!losses_.empty(), "a loss of a stage that has no slot for one");
+  require(is_last(), "only the last stage has a loss");
+  require(!losses_.empty(), "the stage has no slots for losses");
   const std::int64_t slot = microbatch.number % losses_.shape()[0];
   const TensorView sums = losses_.flat_slice(slot * ops::kLossElements, ops::kLossElements);
   const ConstTensorView output = outputs_of(microbatch).front();
@@ -238,7 +239,7 @@ void Stage::backward_to_sink(std::span<const Microbatch> concurrent, GradientSin
     key.insert(key.end(), {reinterpret_cast<std::intptr_t>(target.gradients.raw()),
                            static_cast<std::int64_t>(target.accumulate)});
   }
-  // What lies between two pieces is the sink's.
+  // Between two pieces the sink acts.
   for (std::int64_t end = spec_.layers.end; end > spec_.layers.begin;) {
     std::int64_t begin = end - 1;
     while (begin > spec_.layers.begin && begin != recorded().begin &&
@@ -273,7 +274,7 @@ bool Stage::acts_after(std::span<const Microbatch> concurrent, std::int64_t laye
 
 ConstTensorView Stage::decode(const ConstTensorView& ids, std::int64_t past,
                               const std::vector<LayerCache>& caches) {
-  require(is_first() && is_last(), "generation on a stage that has not all layers");
+  require(is_first() && is_last(), "generation needs a stage with all layers");
   const std::int64_t tokens = ids.count();
   const std::int64_t context = model_.input_shape()[0];
   ConstTensorView input = ids;
@@ -281,7 +282,7 @@ ConstTensorView Stage::decode(const ConstTensorView& ids, std::int64_t past,
     const Layer& layer = model_.layer(i);
     LayerPass pass = pass_of(i, {.input = ids}, Mode::kEvaluation);
     pass.input = input;
-    // One sequence of fewer tokens than the stage has memory for.
+    // One sequence, of at most as many tokens as the stage has memory for.
     pass.output =
         pass.output.flat_slice(0, pass.output.count() / (microbatch() * context) * tokens);
     if (layer.output().placement != Placement::kFeatures) {

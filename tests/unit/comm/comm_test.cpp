@@ -7,11 +7,11 @@
 #include <gtest/gtest.h>
 
 #include "strata/comm/groups.hpp"
-#include "strata/comm/in_process.hpp"
 #include "strata/core/error.hpp"
 
 #include "comm_cases.hpp"
 #include "error_of.hpp"
+#include "in_process.hpp"
 
 namespace strata::comm::test {
 namespace {

@@ -11,8 +11,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
 #include "strata/core/random.hpp"
+
+#include "in_process.hpp"
 
 namespace strata::comm::test {
 namespace {
@@ -85,6 +86,15 @@ void expect_sums(const std::vector<T>& found, std::int64_t shards, const grid::R
   }
 }
 
+template <typename T>
+void expect_all_reduced(ShardGroup& group, std::int64_t rows) {
+  ops::Context context(1);
+  Memory<T> memory(group, rows);
+  make_partial_sums(context, group, memory);
+  group.all_reduce(context, memory.accumulators(), memory.received());
+  expect_sums(memory.sum(), group.shards(), {0, rows});
+}
+
 /// Calls body(group, rows) on every rank, for every number of shards that 1, 2 or 4 ranks divide,
 /// and for even and uneven numbers of rows.
 template <typename Body>
@@ -107,7 +117,7 @@ void for_each_group(const Body& body) {
   }
 }
 
-TEST(ShardGroup, DealsShardsAndRowsInOrder) {
+TEST(ShardGroup, AssignsShardsAndRowsInOrder) {
   run_in_process_ranks(4, [](Communicator& world) {
     const ProgressEngine engine;
     const ShardGroup group(world, engine, 8, Summation::kInvariant);
@@ -124,27 +134,16 @@ TEST(ShardGroup, DealsShardsAndRowsInOrder) {
 
 TEST(ShardGroup, AllReducesToTheSameBitsOnEveryNumberOfRanks) {
   for_each_group([](ShardGroup& group, std::int64_t rows) {
-    ops::Context context(1);
-    Memory<float> memory(group, rows);
-    make_partial_sums(context, group, memory);
-    group.all_reduce(context, memory.accumulators(), memory.received());
-    expect_sums(memory.sum(), group.shards(), {0, rows});
-    Memory<double> wide(group, rows);
-    make_partial_sums(context, group, wide);
-    group.all_reduce(context, wide.accumulators(), wide.received());
-    expect_sums(wide.sum(), group.shards(), {0, rows});
+    expect_all_reduced<float>(group, rows);
+    expect_all_reduced<double>(group, rows);
   });
 }
 
 TEST(ShardGroup, WithoutARankBesideItAddsAlone) {
   for (std::int64_t shards = 1; shards <= 8; ++shards) {
-    ops::Context context(1);
     ShardGroup group(shards);
-    Memory<float> memory(group, 6);
-    EXPECT_EQ(memory.received().count(), 0);
-    make_partial_sums(context, group, memory);
-    group.all_reduce(context, memory.accumulators(), memory.received());
-    expect_sums(memory.sum(), shards, {0, 6});
+    EXPECT_EQ(Memory<float>(group, 6).received().count(), 0);
+    expect_all_reduced<float>(group, 6);
     EXPECT_EQ(group.exposed_seconds(), 0.0);
   }
 }

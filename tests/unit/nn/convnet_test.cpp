@@ -1,7 +1,6 @@
 // Convolutional networks by name, and what image layers say where they cannot be.
 #include "strata/nn/convnet.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,42 +11,28 @@
 #include "strata/nn/model.hpp"
 
 #include "error_of.hpp"
+#include "published_sizes.hpp"
 
 namespace strata::nn {
 namespace {
 
-struct Published {
-  Preset preset;
-  std::int64_t parameters;
-};
-
-void PrintTo(const Published& p, std::ostream* out) {
-  *out << name_of(p.preset);
+Model model_of(Preset preset) {
+  const PublishedImages images = published_images(preset);
+  return Model({.layers = convnet_layers(preset, images.classes),
+                .input_shape = images.shape,
+                .outputs = images.classes});
 }
 
-class Convnets : public testing::TestWithParam<Published> {};
-
-TEST_P(Convnets, HaveTheirPublishedNumberOfParameters) {
-  const PublishedImages images = published_images(GetParam().preset);
-  const Model model({.layers = convnet_layers(GetParam().preset, images.classes),
-                     .input_shape = images.shape,
-                     .outputs = images.classes});
-  EXPECT_EQ(model.parameter_count(), GetParam().parameters);
+TEST(Convnets, HaveTheirPublishedNumberOfParameters) {
+  test::expect_parameter_counts({{Preset::kLenet, 431'080},
+                                 {Preset::kCifar10Cnn, 2'168'362},
+                                 {Preset::kResnet20, 269'722},
+                                 {Preset::kResnet56, 853'018},
+                                 {Preset::kResnet18, 11'689'512},
+                                 {Preset::kResnet50, 25'557'032},
+                                 {Preset::kVgg16, 138'357'544}},
+                                model_of);
 }
-
-INSTANTIATE_TEST_SUITE_P(Sizes, Convnets,
-                         testing::Values(Published{Preset::kLenet, 431'080},
-                                         Published{Preset::kCifar10Cnn, 2'168'362},
-                                         Published{Preset::kResnet20, 269'722},
-                                         Published{Preset::kResnet56, 853'018},
-                                         Published{Preset::kResnet18, 11'689'512},
-                                         Published{Preset::kResnet50, 25'557'032},
-                                         Published{Preset::kVgg16, 138'357'544}),
-                         [](const auto& test) {
-                           std::string name(name_of(test.param.preset));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
 
 ModelOptions images(std::vector<std::string> layers, const Shape& shape = {3, 8, 6},
                     std::int64_t shards = 1) {
@@ -80,7 +65,8 @@ TEST(ImageShapes, FollowPaddingAndStride) {
 
 /// The refusal has each of the words.
 void expect_words(const ModelOptions& options, const std::vector<std::string>& words) {
-  const std::string text = test::error_of([&] { const Model model(options); }, ExitCode::kUsage);
+  const std::string text =
+      strata::test::error_of([&] { const Model model(options); }, ExitCode::kUsage);
   for (const std::string& word : words) {
     EXPECT_THAT(text, testing::HasSubstr(word));
   }

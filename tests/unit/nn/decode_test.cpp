@@ -72,12 +72,7 @@ void PrintTo(const DecodeCase& c, std::ostream* out) {
 
 template <typename T>
 void expect_pieces_give_the_whole(const DecodeCase& c, std::int64_t shards, double tolerance) {
-  const Model model({.layers = c.layers,
-                     .input_shape = Shape{kContext},
-                     .outputs = kVocabulary,
-                     .seed = 3,
-                     .input_kind = InputKind::kTokenIds,
-                     .shards = shards});
+  const Model model = language_model(c.layers, kContext, kVocabulary, shards);
   StageBench<T> bench(model, spec_of<T>({0, model.layer_count()}, 1));
   const std::vector<std::int64_t> ids = token_ids(kContext, kVocabulary, 5);
   const ConstTensorView sequence{std::span(ids), Shape{1, kContext}};

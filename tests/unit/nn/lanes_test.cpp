@@ -1,4 +1,4 @@
-// Layers that compute with one microbatch of each lane together.
+// Layers that compute one microbatch of every lane at once.
 #include <gtest/gtest.h>
 
 #include "strata/nn/model.hpp"
@@ -111,7 +111,7 @@ TEST_P(JoinedLanes, GiveWhatOneMicrobatchOfAllSamplesGives) {
   const std::vector<double> factors = numbers<double>(samples * 24, 2);
   expect_near(lanes.forward(input), whole.forward(input));
   expect_near(lanes.backward(factors), whole.backward(factors));
-  // Running statistics among them: of all lanes' microbatches together they are updated once.
+  // These include running statistics, which the microbatches of all lanes update once.
   expect_near(lanes.sink.gradients(), whole.sink.gradients());
   for (std::size_t p = 0; p < lanes.model.parameters().size(); ++p) {
     EXPECT_EQ(lanes.model.parameters()[p].keep, whole.model.parameters()[p].keep);

@@ -3,11 +3,25 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stage_bench.hpp"
 
 namespace strata::nn::test {
+
+/// A model of token ids with `vocabulary` outputs.
+inline Model language_model(std::vector<std::string> layers, std::int64_t context,
+                            std::int64_t vocabulary, std::int64_t shards,
+                            Placement token_rows = Placement::kReplicated) {
+  return Model({.layers = std::move(layers),
+                .input_shape = Shape{context},
+                .outputs = vocabulary,
+                .seed = 3,
+                .input_kind = InputKind::kTokenIds,
+                .shards = shards,
+                .token_rows = token_rows});
+}
 
 /// Token ids below `vocabulary`, a function of the subject and the index.
 inline std::vector<std::int64_t> token_ids(std::int64_t count, std::int64_t vocabulary,

@@ -59,6 +59,24 @@ inline void expect_weight_gradients(StageBench<double>& bench, const ArenaSink<d
   }
 }
 
+/// Holds the weight gradients of a first stage that ends at the loss to differences of that loss;
+/// the last of `samples` samples is padding. `sink` takes the gradients.
+inline void expect_loss_gradients(StageBench<double>& bench, ArenaSink<double>& sink,
+                                  const ConstTensorView& input, const ConstTensorView& targets,
+                                  std::int64_t samples) {
+  constexpr double kScale = 0.125;
+  Stage& stage = bench.stage();
+  const auto loss = [&] {
+    stage.forward(Alone(0, input, kFirstRow), Mode::kTraining);
+    stage.loss(Alone(0, input, 0).microbatch, targets, samples - 1, kScale, Mode::kTraining);
+    return kScale * stage.losses().front().loss;
+  };
+  loss();
+  stage.backward_input(Alone(0, input, kFirstRow), sink);
+  stage.backward_weight(Alone(0, input, kFirstRow), sink);
+  expect_weight_gradients(bench, sink, loss);
+}
+
 struct GradientCase {
   std::string name;
   /// The layers behind a first one, "relu", which another stage holds.

@@ -164,12 +164,12 @@ TEST(LayoutOf, PlacesBorrowedParametersLast) {
                                         .ownership = Ownership::kBorrowed},
                                        {.name = "bias", .shape = {9}, .layer = 2}};
   const ParameterLayout whole = layout_of(all, {0, 3});
-  EXPECT_EQ(whole.lent, (grid::Range{0, 3072}));
+  EXPECT_EQ(whole.shared, (grid::Range{0, 3072}));
   EXPECT_EQ(whole.borrowed, (grid::Range{5120, 8192}));
   EXPECT_EQ(whole.weight_elements, 5120);
   EXPECT_EQ(whole.elements, 8192);
   const ParameterLayout last = layout_of(all, {1, 3});
-  EXPECT_EQ(last.lent.count(), 0);
+  EXPECT_EQ(last.shared.count(), 0);
   EXPECT_EQ(last.borrowed, (grid::Range{2048, 5120}));
   EXPECT_EQ(last.weight_elements, 5120);
 }

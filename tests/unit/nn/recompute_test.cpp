@@ -1,4 +1,4 @@
-// The order of the backward passes and what is made again for them change no bit.
+// Neither the order of the backward passes nor recomputation changes a bit.
 #include <cmath>
 #include <cstdint>
 #include <string>

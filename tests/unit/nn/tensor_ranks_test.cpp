@@ -7,8 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
-
+#include "in_process.hpp"
 #include "language_bench.hpp"
 
 namespace strata::nn::test {
@@ -21,33 +20,21 @@ constexpr std::int64_t kContext = 6;
 // Divides by no number of shards.
 constexpr std::int64_t kVocabulary = 13;
 
-struct Network {
-  std::string name;
-  std::vector<std::string> layers;
-};
+using Layers = std::vector<std::string>;
 
-Network gpt() {
-  return {"gpt",
-          {"embedding 8 positions=6 dropout=0.1", "attention 4 dropout=0.2", "mlp 12 dropout=0.2",
-           "attention 11 head_size=2 rotary=100", "mlp 12 relu norm=none", "layer_norm", "head"}};
-}
-
-Network llama() {
-  return {"llama",
-          {"embedding 8", "attention 8 kv_heads=4 head_size=2 rotary=1000 norm=rms_norm bias=no",
-           "mlp 12 swiglu norm=rms_norm bias=no dropout=0.2", "mlp 8 gelu residual=no", "rms_norm",
-           "head tied=no"}};
-}
-
-Model language_model(const Network& network, Placement token_rows) {
-  return Model({.layers = network.layers,
-                .input_shape = Shape{kContext},
-                .outputs = kVocabulary,
-                .seed = 3,
-                .input_kind = InputKind::kTokenIds,
-                .shards = kShards,
-                .token_rows = token_rows});
-}
+const Layers kGpt{"embedding 8 positions=6 dropout=0.1",
+                  "attention 4 dropout=0.2",
+                  "mlp 12 dropout=0.2",
+                  "attention 11 head_size=2 rotary=100",
+                  "mlp 12 relu norm=none",
+                  "layer_norm",
+                  "head"};
+const Layers kLlama{"embedding 8",
+                    "attention 8 kv_heads=4 head_size=2 rotary=1000 norm=rms_norm bias=no",
+                    "mlp 12 swiglu norm=rms_norm bias=no dropout=0.2",
+                    "mlp 8 gelu residual=no",
+                    "rms_norm",
+                    "head tied=no"};
 
 /// Trains on `ranks` threads and calls check(what a rank found) on each, one at a time.
 template <typename T, typename Check>
@@ -77,19 +64,19 @@ void expect_part_of(const Trained& part, const Trained& whole) {
 }
 
 template <typename T>
-void expect_the_bits_of_one_rank(const Network& network, Recompute recompute) {
+void expect_the_bits_of_one_rank(const Layers& layers, Recompute recompute) {
   const Samples samples = language_samples(kMicrobatches, kMicrobatch * kContext, kVocabulary);
-  const Model replicated = language_model(network, Placement::kReplicated);
+  const Model replicated = language_model(layers, kContext, kVocabulary, kShards);
   StageSpec spec = spec_of<T>({0, replicated.layer_count()}, kMicrobatch);
   StageBench<T> bench(replicated, spec);
   const Trained whole = train(replicated, bench, samples);
   spec.pass.recompute = recompute;
   spec.order = recompute == Recompute::kNone ? BackwardOrder::kSplit : BackwardOrder::kFused;
   for (const Placement rows : {Placement::kReplicated, Placement::kTokens}) {
-    const Model model = language_model(network, rows);
+    const Model model = language_model(layers, kContext, kVocabulary, kShards, rows);
     for (const std::int64_t ranks : {1, 2, 4}) {
-      SCOPED_TRACE(fmt::format("{} {} on {} ranks, rows {}, recompute {}", network.name,
-                               name_of(kDTypeOf<T>), ranks, name_of(rows), name_of(recompute)));
+      SCOPED_TRACE(fmt::format("{} on {} ranks, rows {}, recompute {}", name_of(kDTypeOf<T>), ranks,
+                               name_of(rows), name_of(recompute)));
       std::size_t slices = 0;
       on_ranks<T>(model, spec, samples, ranks, [&](const Trained& found) {
         expect_part_of(found, whole);
@@ -101,18 +88,18 @@ void expect_the_bits_of_one_rank(const Network& network, Recompute recompute) {
 }
 
 TEST(TensorRanks, GiveTheBitsOfOneForGpt) {
-  expect_the_bits_of_one_rank<float>(gpt(), Recompute::kNone);
-  expect_the_bits_of_one_rank<BFloat16>(gpt(), Recompute::kSelective);
+  expect_the_bits_of_one_rank<float>(kGpt, Recompute::kNone);
+  expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kSelective);
 }
 
 TEST(TensorRanks, GiveTheBitsOfOneForLlama) {
-  expect_the_bits_of_one_rank<float>(llama(), Recompute::kFull);
-  expect_the_bits_of_one_rank<BFloat16>(llama(), Recompute::kNone);
+  expect_the_bits_of_one_rank<float>(kLlama, Recompute::kFull);
+  expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kNone);
 }
 
 // The second stage of a network that a config spells.
 template <typename T>
-void expect_the_bits_of_one_rank(const std::vector<std::string>& layers) {
+void expect_the_bits_of_one_rank(const Layers& layers) {
   constexpr std::int64_t kFeatures = 6;
   constexpr std::int64_t kClasses = 8;
   const Model model({.layers = layers,
@@ -132,12 +119,10 @@ void expect_the_bits_of_one_rank(const std::vector<std::string>& layers) {
 }
 
 TEST(TensorRanks, GiveTheBitsOfOneForSpelledLayers) {
-  const std::vector<std::string> whole_at_the_end{
-      "tanh",        "dense 12 parallel=column",  "gelu",
-      "dropout 0.3", "dense 5 relu parallel=row", "dense 8"};
-  const std::vector<std::string> split_at_the_end{"tanh", "dense 12 relu parallel=column",
-                                                  "dense 5 parallel=row", "layer_norm",
-                                                  "dense 8 parallel=column"};
+  const Layers whole_at_the_end{"tanh",        "dense 12 parallel=column",  "gelu",
+                                "dropout 0.3", "dense 5 relu parallel=row", "dense 8"};
+  const Layers split_at_the_end{"tanh", "dense 12 relu parallel=column", "dense 5 parallel=row",
+                                "layer_norm", "dense 8 parallel=column"};
   expect_the_bits_of_one_rank<float>(whole_at_the_end);
   expect_the_bits_of_one_rank<BFloat16>(whole_at_the_end);
   expect_the_bits_of_one_rank<float>(split_at_the_end);

@@ -7,9 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
-
 #include "counting_communicator.hpp"
+#include "in_process.hpp"
 #include "language_bench.hpp"
 
 namespace strata::nn::test {
@@ -33,13 +32,7 @@ class StageTraffic : public testing::TestWithParam<Case> {};
 
 template <typename T>
 void expect_traffic(const Case& c, Placement rows, std::int64_t shards, std::int64_t ranks) {
-  const Model model({.layers = c.layers,
-                     .input_shape = Shape{kContext},
-                     .outputs = kVocabulary,
-                     .seed = 3,
-                     .input_kind = InputKind::kTokenIds,
-                     .shards = shards,
-                     .token_rows = rows});
+  const Model model = language_model(c.layers, kContext, kVocabulary, shards, rows);
   const Samples samples = language_samples(1, kMicrobatch * kContext, kVocabulary);
   comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
     SCOPED_TRACE(fmt::format("rank {} of {}, {} shards, rows {}, {}", world.rank(), ranks, shards,

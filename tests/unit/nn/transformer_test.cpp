@@ -1,6 +1,5 @@
 #include "strata/nn/transformer.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,20 +9,10 @@
 #include "strata/nn/model.hpp"
 
 #include "error_of.hpp"
+#include "published_sizes.hpp"
 
 namespace strata::nn {
 namespace {
-
-struct Published {
-  Preset preset;
-  std::int64_t parameters;
-};
-
-void PrintTo(const Published& p, std::ostream* out) {
-  *out << name_of(p.preset);
-}
-
-class Presets : public testing::TestWithParam<Published> {};
 
 Model model_of(const TransformerOptions& options, std::int64_t shards = 1) {
   const TransformerOptions all = resolved(options);
@@ -34,26 +23,19 @@ Model model_of(const TransformerOptions& options, std::int64_t shards = 1) {
                 .shards = shards});
 }
 
-TEST_P(Presets, HaveTheirPublishedNumberOfParameters) {
-  EXPECT_EQ(model_of({.preset = GetParam().preset}).parameter_count(), GetParam().parameters);
+TEST(Transformers, HaveTheirPublishedNumberOfParameters) {
+  test::expect_parameter_counts({{Preset::kGpt2M124, 124'439'808},
+                                 {Preset::kGpt2M355, 354'823'168},
+                                 {Preset::kGpt2M774, 774'030'080},
+                                 {Preset::kGpt2M1558, 1'557'611'200},
+                                 {Preset::kTinyllamaB1, 1'100'048'384},
+                                 {Preset::kLlama2B7, 6'738'415'616},
+                                 {Preset::kLlama2B13, 13'015'864'320},
+                                 {Preset::kLlama2B70, 68'976'648'192},
+                                 {Preset::kLlama3B8, 8'030'261'248},
+                                 {Preset::kLlama3B70, 70'553'706'496}},
+                                [](Preset preset) { return model_of({.preset = preset}); });
 }
-
-INSTANTIATE_TEST_SUITE_P(Sizes, Presets,
-                         testing::Values(Published{Preset::kGpt2M124, 124'439'808},
-                                         Published{Preset::kGpt2M355, 354'823'168},
-                                         Published{Preset::kGpt2M774, 774'030'080},
-                                         Published{Preset::kGpt2M1558, 1'557'611'200},
-                                         Published{Preset::kTinyllamaB1, 1'100'048'384},
-                                         Published{Preset::kLlama2B7, 6'738'415'616},
-                                         Published{Preset::kLlama2B13, 13'015'864'320},
-                                         Published{Preset::kLlama2B70, 68'976'648'192},
-                                         Published{Preset::kLlama3B8, 8'030'261'248},
-                                         Published{Preset::kLlama3B70, 70'553'706'496}),
-                         [](const auto& test) {
-                           std::string name(name_of(test.param.preset));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
 
 TEST(Resolved, FillsInWhatThePresetDecides) {
   const TransformerOptions gpt =
@@ -103,7 +85,7 @@ TEST(Resolved, GivingAPresetItsOwnSizesChangesNothing) {
 
 TEST(Resolved, NamesWhatNobodyGives) {
   const auto refusal = [](const TransformerOptions& options) {
-    return test::error_of([&] { static_cast<void>(resolved(options)); }, ExitCode::kUsage);
+    return strata::test::error_of([&] { static_cast<void>(resolved(options)); }, ExitCode::kUsage);
   };
   EXPECT_EQ(refusal({.preset = Preset::kGpt}),
             "model.preset is gpt, which leaves model.blocks open; set it");

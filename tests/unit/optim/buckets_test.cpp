@@ -114,13 +114,13 @@ TEST(BucketPlan, CutsLentAndBorrowedPartsAlikeWhereverTheyLie) {
         const BucketPlan one(whole, ranks, bucket);
         const BucketPlan lends(first, ranks, bucket);
         const BucketPlan borrows(last, ranks, bucket);
-        const auto expected = relative(one.buckets_for(Use::kLent), whole.lent.begin);
-        EXPECT_EQ(elements_of(one.buckets_for(Use::kLent)), whole.lent.count());
+        const auto expected = relative(one.buckets_for(Use::kShared), whole.shared.begin);
+        EXPECT_EQ(elements_of(one.buckets_for(Use::kShared)), whole.shared.count());
         EXPECT_EQ(relative(one.buckets_for(Use::kBorrowed), whole.borrowed.begin), expected);
-        EXPECT_EQ(relative(lends.buckets_for(Use::kLent), first.lent.begin), expected);
+        EXPECT_EQ(relative(lends.buckets_for(Use::kShared), first.shared.begin), expected);
         EXPECT_EQ(relative(borrows.buckets_for(Use::kBorrowed), last.borrowed.begin), expected);
         EXPECT_TRUE(lends.buckets_for(Use::kBorrowed).empty());
-        EXPECT_TRUE(borrows.buckets_for(Use::kLent).empty());
+        EXPECT_TRUE(borrows.buckets_for(Use::kShared).empty());
         EXPECT_EQ(elements_of(one.buckets()), whole.elements);
       }
     }
@@ -159,7 +159,7 @@ TEST(BucketPlan, TextTellsPlansApart) {
   EXPECT_NE(BucketPlan(layout, 3, 2048).text(), text);
   EXPECT_NE(BucketPlan(layout, 2, 4096).text(), text);
   nn::ParameterLayout lending = layout;
-  lending.lent = {0, layout.elements};
+  lending.shared = {0, layout.elements};
   EXPECT_NE(BucketPlan(lending, 2, 2048).text(), text);
 }
 

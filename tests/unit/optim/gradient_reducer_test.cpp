@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
-
+#include "in_process.hpp"
 #include "layouts.hpp"
 
 namespace strata::optim::test {
@@ -18,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kMicrobatchesPerLane = 3;
 
-/// The gradient of one microbatch, known by its lane and place in it.
+/// The gradient of one microbatch, a function of its lane and its number there.
 std::vector<float> gradient_of(const nn::ParameterLayout& layout, std::int64_t lane,
                                std::int64_t microbatch) {
   return arena_numbers(layout, static_cast<std::uint64_t>(100 + 10 * lane + microbatch));
@@ -50,26 +51,26 @@ std::vector<float> expected_sum(const nn::ParameterLayout& layout, std::int64_t 
 /// In which order a rank's microbatches come.
 enum class Order {
   kLaneAfterLane,
-  kLanesTogether  ///< the k-th of all own lanes, before the next of any
+  kConcurrentLanes  ///< the k-th of all own lanes, before the next of any
 };
 
 void PrintTo(Order order, std::ostream* out) {
-  *out << (order == Order::kLaneAfterLane ? "lane_after_lane" : "lanes_together");
+  *out << (order == Order::kLaneAfterLane ? "lane_after_lane" : "concurrent_lanes");
 }
 
-/// A rank's microbatches, by number, those that go through the layers together in a list.
-std::vector<std::vector<std::int64_t>> turns_of(std::int64_t lanes, Order order) {
-  const std::int64_t together = order == Order::kLanesTogether ? lanes : 1;
-  std::vector<std::vector<std::int64_t>> turns;
-  for (std::int64_t first = 0; first < lanes; first += together) {
+/// A rank's microbatches, by number, those of one execution in a list.
+std::vector<std::vector<std::int64_t>> executions_of(std::int64_t lanes, Order order) {
+  const std::int64_t concurrent = order == Order::kConcurrentLanes ? lanes : 1;
+  std::vector<std::vector<std::int64_t>> executions;
+  for (std::int64_t first = 0; first < lanes; first += concurrent) {
     for (std::int64_t m = 0; m < kMicrobatchesPerLane; ++m) {
-      turns.emplace_back();
-      for (std::int64_t lane = first; lane < first + together; ++lane) {
-        turns.back().push_back(lane * kMicrobatchesPerLane + m);
+      executions.emplace_back();
+      for (std::int64_t lane = first; lane < first + concurrent; ++lane) {
+        executions.back().push_back(lane * kMicrobatchesPerLane + m);
       }
     }
   }
-  return turns;
+  return executions;
 }
 
 /// The gradient of microbatch m of a rank.
@@ -78,19 +79,18 @@ std::vector<float> gradient_of_rank(const nn::ParameterLayout& layout, const gri
   return gradient_of(layout, lanes.begin + m / kMicrobatchesPerLane, m % kMicrobatchesPerLane);
 }
 
-/// Hands the gradients of microbatches that came together to the reducer, layer by layer, as a
-/// stage does.
+/// Hands the gradients of concurrent microbatches to the reducer, layer by layer, as a stage does.
 void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
-               const grid::Range& lanes, const std::vector<std::int64_t>& together) {
+               const grid::Range& lanes, const std::vector<std::int64_t>& concurrent) {
   std::vector<nn::GradientSink::Target> targets;
   std::vector<std::vector<float>> gradients;
-  for (const std::int64_t m : together) {
+  for (const std::int64_t m : concurrent) {
     targets.push_back(reducer.begin_microbatch(m));
     gradients.push_back(gradient_of_rank(layout, lanes, m));
   }
   const std::int64_t layers = layout.parameters.back().spec.layer + 1;
   for (std::int64_t layer = layers; layer-- > 0;) {
-    for (std::size_t k = 0; k < together.size(); ++k) {
+    for (std::size_t k = 0; k < concurrent.size(); ++k) {
       const bool adds = targets[k].accumulate == ops::Accumulate::kAdd;
       const std::span<float> out = targets[k].gradients.host<float>();
       for (const nn::PlacedParameter& placed : layout.parameters) {
@@ -99,7 +99,7 @@ void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
           out[at] = adds ? out[at] + gradients[k][at] : gradients[k][at];
         }
       }
-      reducer.layer_done(together[k], layer);
+      reducer.layer_done(concurrent[k], layer);
     }
   }
 }
@@ -109,42 +109,61 @@ void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
 void reduce_twice(GradientReducer& reducer, const nn::ParameterLayout& layout,
                   const grid::Range& lanes, Order order) {
   for (int step = 0; step < 2; ++step) {
-    for (const std::vector<std::int64_t>& together : turns_of(lanes.count(), order)) {
-      hand_over(reducer, layout, lanes, together);
+    for (const std::vector<std::int64_t>& concurrent : executions_of(lanes.count(), order)) {
+      hand_over(reducer, layout, lanes, concurrent);
     }
     reducer.finish();
   }
 }
 
-void expect_tree_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucket, Order order) {
-  const nn::ParameterLayout layout = layout_with(kMixed);
-  const std::vector<float> expected = expected_sum(layout, 0, lanes);
-  const BucketPlan plan(layout, ranks, bucket);
-  const grid::SumTree tree(lanes);
+struct Reduction {
+  std::int64_t lanes;
+  std::int64_t ranks;
+  std::int64_t bucket;
+  Order order;
+};
+
+/// Reduces the lanes' gradients on threads. wrong(sums, owned) counts a rank's wrong elements,
+/// `owned` the indices that it holds the sums of.
+template <typename Wrong>
+void expect_sums(const nn::ParameterLayout& layout, const Reduction& of, comm::Summation summation,
+                 const Wrong& wrong) {
+  const BucketPlan plan(layout, of.ranks, of.bucket);
+  const grid::SumTree tree(of.lanes);
   const GradientReducer::Sizes sizes{.elements = layout.elements,
                                      .microbatches_per_lane = kMicrobatchesPerLane,
-                                     .joins_lanes = order == Order::kLanesTogether};
-  comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
+                                     .summation = summation,
+                                     .joins_lanes = of.order == Order::kConcurrentLanes};
+  comm::run_in_process_ranks(of.ranks, [&](comm::Communicator& world) {
     ops::Context context(1);
     GradientReducer reducer(context, world, tree, plan, sizes);
-    reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()), order);
-    const std::span<const float> sums = reducer.sums().host<float>();
-    std::int64_t wrong = 0;
+    reduce_twice(reducer, layout, grid::even_part(of.lanes, of.ranks, world.rank()), of.order);
+    std::vector<std::size_t> owned;
     for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {
       for (std::int64_t i = 0; i < piece.range.count(); ++i) {
-        const auto at = static_cast<std::size_t>(piece.arena_offset + i);
-        wrong += sums[at] == expected[at] ? 0 : 1;
+        owned.push_back(static_cast<std::size_t>(piece.arena_offset + i));
       }
     }
-    EXPECT_EQ(wrong, 0) << lanes << " lanes, rank " << world.rank() << " of " << ranks
-                        << ", buckets of " << bucket;
+    EXPECT_EQ(wrong(reducer.sums().host<float>(), owned), 0)
+        << of.lanes << " lanes, rank " << world.rank() << " of " << of.ranks << ", buckets of "
+        << of.bucket;
   });
+}
+
+void expect_tree_sums(const Reduction& of) {
+  const nn::ParameterLayout layout = layout_with(kMixed);
+  const std::vector<float> expected = expected_sum(layout, 0, of.lanes);
+  expect_sums(layout, of, comm::Summation::kInvariant,
+              [&](std::span<const float> sums, const std::vector<std::size_t>& owned) {
+                return std::count_if(owned.begin(), owned.end(),
+                                     [&](std::size_t at) { return sums[at] != expected[at]; });
+              });
 }
 
 class GradientReducerOrders : public testing::TestWithParam<Order> {};
 
 INSTANTIATE_TEST_SUITE_P(Orders, GradientReducerOrders,
-                         testing::Values(Order::kLaneAfterLane, Order::kLanesTogether),
+                         testing::Values(Order::kLaneAfterLane, Order::kConcurrentLanes),
                          testing::PrintToStringParamName());
 
 TEST_P(GradientReducerOrders, GiveTheBitsOfTheTreeOnEveryNumberOfRanks) {
@@ -153,7 +172,7 @@ TEST_P(GradientReducerOrders, GiveTheBitsOfTheTreeOnEveryNumberOfRanks) {
     for (std::int64_t lanes = 1; lanes <= 6; ++lanes) {
       for (std::int64_t ranks = 1; ranks <= lanes; ++ranks) {
         if (lanes % ranks == 0) {
-          expect_tree_sums(lanes, ranks, bucket, GetParam());
+          expect_tree_sums({lanes, ranks, bucket, GetParam()});
         }
       }
     }
@@ -161,20 +180,14 @@ TEST_P(GradientReducerOrders, GiveTheBitsOfTheTreeOnEveryNumberOfRanks) {
 }
 
 /// The sums of the library: within a rank microbatches in order, over ranks in any.
-void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bucket, Order order) {
+void expect_library_sums(const Reduction& of) {
   const nn::ParameterLayout layout = layout_with(kMixed);
-  const BucketPlan plan(layout, ranks, bucket);
-  const grid::SumTree tree(lanes);
-  const GradientReducer::Sizes sizes{.elements = layout.elements,
-                                     .microbatches_per_lane = kMicrobatchesPerLane,
-                                     .summation = comm::Summation::kLibrary,
-                                     .joins_lanes = order == Order::kLanesTogether};
   std::vector<double> expected(static_cast<std::size_t>(layout.elements), 0.0);
   std::vector<double> magnitude(expected.size(), 0.0);
   std::vector<float> in_order(expected.size(), 0.0F);
-  for (const std::vector<std::int64_t>& together : turns_of(lanes, order)) {
-    for (const std::int64_t m : together) {
-      const std::vector<float> gradient = gradient_of_rank(layout, {0, lanes}, m);
+  for (const std::vector<std::int64_t>& concurrent : executions_of(of.lanes, of.order)) {
+    for (const std::int64_t m : concurrent) {
+      const std::vector<float> gradient = gradient_of_rank(layout, {0, of.lanes}, m);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         expected[i] += static_cast<double>(gradient[i]);
         magnitude[i] += std::fabs(static_cast<double>(gradient[i]));
@@ -182,41 +195,35 @@ void expect_library_sums(std::int64_t lanes, std::int64_t ranks, std::int64_t bu
       }
     }
   }
-  comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
-    ops::Context context(1);
-    GradientReducer reducer(context, world, tree, plan, sizes);
-    reduce_twice(reducer, layout, grid::even_part(lanes, ranks, world.rank()), order);
-    const std::span<const float> sums = reducer.sums().host<float>();
-    std::int64_t wrong = 0;
-    for (const OwnedPiece& piece : owned_pieces(layout, plan, world.rank())) {
-      for (std::int64_t i = 0; i < piece.range.count(); ++i) {
-        const auto at = static_cast<std::size_t>(piece.arena_offset + i);
-        // A rounding of at most 2^-24 of a partial sum in each addition.
-        const double bound =
-            static_cast<double>(lanes * kMicrobatchesPerLane) * 0x1p-24 * magnitude[at];
-        wrong += std::fabs(static_cast<double>(sums[at]) - expected[at]) <= bound ? 0 : 1;
-        wrong += ranks > 1 || sums[at] == in_order[at] ? 0 : 1;
-      }
-    }
-    // Norms are sums over whole blocks: what lies between parameters must stay zero.
-    std::vector<bool> in_gap(sums.size(), true);
-    for (const nn::PlacedParameter& placed : layout.parameters) {
-      std::fill_n(in_gap.begin() + placed.offset, placed.shape.count(), false);
-    }
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      wrong += in_gap[i] && sums[i] != 0.0F ? 1 : 0;
-    }
-    EXPECT_EQ(wrong, 0) << lanes << " lanes, rank " << world.rank() << " of " << ranks;
-  });
+  // Norms are sums over whole blocks: what lies between parameters must stay zero.
+  std::vector<bool> in_gap(expected.size(), true);
+  for (const nn::PlacedParameter& placed : layout.parameters) {
+    std::fill_n(in_gap.begin() + placed.offset, placed.shape.count(), false);
+  }
+  expect_sums(layout, of, comm::Summation::kLibrary,
+              [&](std::span<const float> sums, const std::vector<std::size_t>& owned) {
+                std::int64_t wrong = 0;
+                for (const std::size_t at : owned) {
+                  // A rounding of at most 2^-24 of a partial sum in each addition.
+                  const double bound = static_cast<double>(of.lanes * kMicrobatchesPerLane) *
+                                       0x1p-24 * magnitude[at];
+                  wrong += std::fabs(static_cast<double>(sums[at]) - expected[at]) <= bound ? 0 : 1;
+                  wrong += of.ranks > 1 || sums[at] == in_order[at] ? 0 : 1;
+                }
+                for (std::size_t i = 0; i < sums.size(); ++i) {
+                  wrong += in_gap[i] && sums[i] != 0.0F ? 1 : 0;
+                }
+                return wrong;
+              });
 }
 
-TEST_P(GradientReducerOrders, AreLeftToTheLibraryInFastMode) {
+TEST_P(GradientReducerOrders, UseTheLibrarysSumsInFastMode) {
   for (const std::int64_t bucket : {1024, 4096, 1 << 20}) {
     for (const std::int64_t ranks : {1, 2, 3, 4}) {
-      expect_library_sums(ranks, ranks, bucket, GetParam());
+      expect_library_sums({ranks, ranks, bucket, GetParam()});
     }
-    expect_library_sums(4, 2, bucket, GetParam());
-    expect_library_sums(3, 1, bucket, GetParam());
+    expect_library_sums({4, 2, bucket, GetParam()});
+    expect_library_sums({3, 1, bucket, GetParam()});
   }
 }
 
@@ -230,7 +237,7 @@ TEST(GradientReducer, FastModeNeedsOneAccumulatorAndNoReceiveMemory) {
   EXPECT_EQ(items[1].bytes, 0);
 }
 
-TEST(GradientReducer, MemoryIsAnAccumulatorALaneWhereLanesComeTogether) {
+TEST(GradientReducer, MemoryIsAnAccumulatorALaneOfConcurrentLanes) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   for (std::int64_t lanes = 1; lanes <= 6; ++lanes) {
     for (std::int64_t ranks = 1; ranks <= lanes; ++ranks) {
@@ -244,7 +251,7 @@ TEST(GradientReducer, MemoryIsAnAccumulatorALaneWhereLanesComeTogether) {
   }
 }
 
-TEST(GradientReducer, MemoryFollowsTheFold) {
+TEST(GradientReducer, MemoryFollowsTheReductionSteps) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const GradientReducer::Sizes sizes{.elements = layout.elements};
   const grid::SumTree tree(4);

@@ -2,12 +2,20 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <numbers>
 
 #include <gtest/gtest.h>
 
 namespace strata::optim {
 namespace {
+
+void expect_rates(const LearningRateOptions& options,
+                  const std::map<std::int64_t, double>& rate_at_step) {
+  for (const auto& [step, rate] : rate_at_step) {
+    EXPECT_DOUBLE_EQ(learning_rate(options, step), rate) << "step " << step;
+  }
+}
 
 TEST(LearningRate, WarmsUpInEqualSteps) {
   for (const auto kind : {LearningRateKind::kConstant, LearningRateKind::kStep,
@@ -26,27 +34,21 @@ TEST(LearningRate, IsConstant) {
 }
 
 TEST(LearningRate, FallsInSteps) {
-  const LearningRateOptions options{.kind = LearningRateKind::kStep,
-                                    .peak = 0.8,
-                                    .warmup_steps = 2,
-                                    .every_steps = 10,
-                                    .factor = 0.5};
-  EXPECT_DOUBLE_EQ(learning_rate(options, 3), 0.8);
-  EXPECT_DOUBLE_EQ(learning_rate(options, 12), 0.8);
-  EXPECT_DOUBLE_EQ(learning_rate(options, 13), 0.4);
-  EXPECT_DOUBLE_EQ(learning_rate(options, 33), 0.1);
+  expect_rates({.kind = LearningRateKind::kStep,
+                .peak = 0.8,
+                .warmup_steps = 2,
+                .every_steps = 10,
+                .factor = 0.5},
+               {{3, 0.8}, {12, 0.8}, {13, 0.4}, {33, 0.1}});
 }
 
 TEST(LearningRate, FallsLinearlyToTheMinimumAndStaysThere) {
-  const LearningRateOptions options{.kind = LearningRateKind::kLinear,
-                                    .peak = 1.0,
-                                    .minimum = 0.2,
-                                    .warmup_steps = 4,
-                                    .decay_steps = 12};
-  EXPECT_DOUBLE_EQ(learning_rate(options, 5), 1.0);
-  EXPECT_DOUBLE_EQ(learning_rate(options, 9), 0.6);
-  EXPECT_DOUBLE_EQ(learning_rate(options, 13), 0.2);
-  EXPECT_DOUBLE_EQ(learning_rate(options, 1000), 0.2);
+  expect_rates({.kind = LearningRateKind::kLinear,
+                .peak = 1.0,
+                .minimum = 0.2,
+                .warmup_steps = 4,
+                .decay_steps = 12},
+               {{5, 1.0}, {9, 0.6}, {13, 0.2}, {1000, 0.2}});
 }
 
 TEST(LearningRate, FallsAlongACosineToTheMinimumAndStaysThere) {
@@ -57,16 +59,13 @@ TEST(LearningRate, FallsAlongACosineToTheMinimumAndStaysThere) {
     EXPECT_NEAR(learning_rate(options, step),
                 0.2 + 0.4 * (1.0 + std::cos(std::numbers::pi * progress)), 1e-15);
   }
-  EXPECT_DOUBLE_EQ(learning_rate(options, 31), 0.6);
-  EXPECT_DOUBLE_EQ(learning_rate(options, 61), 0.2);
-  EXPECT_DOUBLE_EQ(learning_rate(options, 500), 0.2);
+  expect_rates(options, {{31, 0.6}, {61, 0.2}, {500, 0.2}});
 }
 
-TEST(LearningRate, HasADecayEvenWhereWarmUpIsLonger) {
-  const LearningRateOptions options{
-      .kind = LearningRateKind::kLinear, .peak = 1.0, .warmup_steps = 10, .decay_steps = 5};
-  EXPECT_DOUBLE_EQ(learning_rate(options, 11), 1.0);
-  EXPECT_DOUBLE_EQ(learning_rate(options, 12), 0.0);
+TEST(LearningRate, DecaysEvenWhereWarmUpIsLonger) {
+  expect_rates(
+      {.kind = LearningRateKind::kLinear, .peak = 1.0, .warmup_steps = 10, .decay_steps = 5},
+      {{11, 1.0}, {12, 0.0}});
 }
 
 }  // namespace

@@ -11,10 +11,10 @@
 #include <gtest/gtest.h>
 
 #include "strata/comm/groups.hpp"
-#include "strata/comm/in_process.hpp"
 #include "strata/comm/ordered_reduction.hpp"
 #include "strata/optim/optimizer.hpp"
 
+#include "in_process.hpp"
 #include "layouts.hpp"
 
 namespace strata::optim::test {
@@ -187,11 +187,11 @@ TEST(TiedExchange, AddsBorrowedGradientsToTheOwnSlicesOfLentOnesOnly) {
       std::int64_t wrong = 0;
       for (std::int64_t i = 0; i < rank.layout.elements; ++i) {
         const auto at = static_cast<std::size_t>(i);
-        const std::int64_t in_lent = i - rank.layout.lent.begin;
-        const bool is_lent = i >= rank.layout.lent.begin && i < rank.layout.lent.end;
+        const std::int64_t in_shared = i - rank.layout.shared.begin;
+        const bool is_shared = i >= rank.layout.shared.begin && i < rank.layout.shared.end;
         float expected = before[at];
-        if (is_lent && in_lent < std::ssize(added)) {
-          expected += added[static_cast<std::size_t>(in_lent)];
+        if (is_shared && in_shared < std::ssize(added)) {
+          expected += added[static_cast<std::size_t>(in_shared)];
         }
         const bool both_nan = expected != expected && rank.gradients[at] != rank.gradients[at];
         wrong += both_nan || rank.gradients[at] == expected ? 0 : 1;

@@ -1,7 +1,9 @@
 #include "strata/pipeline/checker.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,12 +19,13 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using enum ActionKind;
 
 std::vector<Action>& list_of(Schedule& schedule, std::int64_t stage) {
   return schedule.stage_actions.at(static_cast<std::size_t>(stage));
 }
 
-// The place of an action in its stage's list.
+// The index of an action in its stage's list.
 std::size_t find(Schedule& schedule, std::int64_t stage, ActionKind kind, std::int64_t microbatch) {
   const std::vector<Action>& list = list_of(schedule, stage);
   const auto found = std::find_if(list.begin(), list.end(), [&](const Action& action) {
@@ -48,10 +51,9 @@ void move_before(Schedule& schedule, std::int64_t stage, ActionKind kind, std::i
       action);
 }
 
-void swap_actions(Schedule& schedule, std::int64_t stage, ActionKind kind, std::int64_t a,
-                  std::int64_t b) {
-  std::swap(list_of(schedule, stage)[find(schedule, stage, kind, a)],
-            list_of(schedule, stage)[find(schedule, stage, kind, b)]);
+void duplicate(Schedule& schedule, std::size_t at) {
+  std::vector<Action>& list = list_of(schedule, 0);
+  list.insert(list.begin() + 1, list[at]);
 }
 
 class EverySchedule : public ::testing::TestWithParam<ScheduleKind> {};
@@ -84,55 +86,118 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EverySchedule,
                            return "kind_" + std::string(name_of(instance.param));
                          });
 
-TEST(Checker, CatchesADroppedReceive) {
-  Schedule schedule = make_schedule(ScheduleKind::k1f1b, 3, 4);
-  erase(schedule, 1, ActionKind::kReceiveActivation, 2);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 1: forward of microbatch 2: comes without the receive-activation "
-                          "that it needs before it",
+/// A schedule made unsound by one change.
+struct Fault {
+  std::string name;
+  Schedule schedule;
+  void (*change)(Schedule&);
+  ::testing::Matcher<const std::vector<std::string>&> errors;
+};
+
+void PrintTo(const Fault& fault, std::ostream* out) {
+  *out << fault.name;
+}
+
+class UnsoundSchedule : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(UnsoundSchedule, IsReported) {
+  Schedule schedule = GetParam().schedule;
+  GetParam().change(schedule);
+  EXPECT_THAT(check(schedule).errors, GetParam().errors);
+}
+
+Schedule gpipe(std::int64_t stages, std::int64_t microbatches) {
+  return make_schedule(ScheduleKind::kGpipe, stages, microbatches);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, UnsoundSchedule,
+    ::testing::Values(
+        Fault{"missing_receive", make_schedule(ScheduleKind::k1f1b, 3, 4),
+              [](Schedule& s) { erase(s, 1, kReceiveActivation, 2); },
+              ElementsAre("stage 1: forward of microbatch 2: needs a receive-activation before it",
                           "from stage 0 to stage 1: the activation of microbatch 2 is sent and "
-                          "never received"));
-}
-
-TEST(Checker, CatchesADroppedSend) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 2);
-  erase(schedule, 1, ActionKind::kSendGradient, 1);
-  EXPECT_THAT(check(schedule).errors,
+                          "never received")},
+        Fault{"missing_send", gpipe(2, 2), [](Schedule& s) { erase(s, 1, kSendGradient, 1); },
               ElementsAre("from stage 1 to stage 0: the gradient of microbatch 1 is received and "
-                          "never sent"));
-}
-
-TEST(Checker, CatchesSwappedSends) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 3);
-  move_before(schedule, 0, ActionKind::kSendActivation, 0, ActionKind::kForward, 2);
-  EXPECT_THAT(check(schedule).errors,
+                          "never sent")},
+        Fault{"swapped_sends", gpipe(2, 3),
+              [](Schedule& s) { move_before(s, 0, kSendActivation, 0, kForward, 2); },
               ElementsAre("from stage 0 to stage 1: the activation of microbatch 1 is sent where "
                           "the activation of microbatch 0 is received; messages must be received "
-                          "in the order in which they are sent"));
-}
-
-TEST(Checker, CatchesADuplicateAction) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 2);
-  std::vector<Action>& list = list_of(schedule, 0);
-  list.insert(list.begin() + 1, list[0]);
-  EXPECT_THAT(check(schedule).errors, Contains("stage 0: forward of microbatch 0: comes twice"));
-}
-
-TEST(Checker, CatchesADuplicateMessage) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 2);
-  std::vector<Action>& list = list_of(schedule, 0);
-  list.insert(list.begin() + 1, list[1]);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: send-activation of microbatch 0 to stage 1: comes twice",
-                          "from stage 0 to stage 1: 3 messages are sent, 2 are received"));
-}
-
-TEST(Checker, CatchesACyclicWait) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 1);
-  move_before(schedule, 0, ActionKind::kReceiveGradient, 0, ActionKind::kSendActivation, 0);
-  EXPECT_THAT(check(schedule).errors,
+                          "in the order in which they are sent")},
+        Fault{"duplicate_action", gpipe(2, 2), [](Schedule& s) { duplicate(s, 0); },
+              Contains("stage 0: forward of microbatch 0: appears twice")},
+        Fault{"duplicate_message", gpipe(2, 2), [](Schedule& s) { duplicate(s, 1); },
+              ElementsAre("stage 0: send-activation of microbatch 0 to stage 1: appears twice",
+                          "from stage 0 to stage 1: 3 messages are sent, 2 are received")},
+        Fault{"deadlock", gpipe(2, 1),
+              [](Schedule& s) { move_before(s, 0, kReceiveGradient, 0, kSendActivation, 0); },
               ElementsAre("deadlock: stage 0 waits at receive-gradient of microbatch 0 from stage "
-                          "1, stage 1 waits at receive-activation of microbatch 0 from stage 0"));
+                          "1, stage 1 waits at receive-activation of microbatch 0 from stage 0")},
+        Fault{"missing_backward", make_schedule(ScheduleKind::k1f1b, 2, 3),
+              [](Schedule& s) { erase(s, 1, kBackwardWeight, 1); },
+              ElementsAre("stage 1: backward-weight of microbatch 1: is missing",
+                          "stage 1: forward of microbatch 2: holds activations of 2 microbatches, "
+                          "the limit is 1")},
+        Fault{"weight_gradients_out_of_order", gpipe(1, 3),
+              [](Schedule& s) { move_before(s, 0, kBackwardWeight, 0, kBackwardInput, 2); },
+              ElementsAre("stage 0: backward-weight of microbatch 0: follows that of microbatch 1; "
+                          "weight gradients must ascend")},
+        Fault{"backward_before_its_forward", gpipe(1, 2),
+              [](Schedule& s) { move_before(s, 0, kBackwardInput, 1, kForward, 1); },
+              ElementsAre("stage 0: backward-input of microbatch 1: needs a forward before it")},
+        Fault{"weight_gradient_before_its_input_gradient", gpipe(1, 1),
+              [](Schedule& s) { std::swap(s.stage_actions[0][1], s.stage_actions[0][2]); },
+              ElementsAre(
+                  "stage 0: backward-weight of microbatch 0: needs a backward-input before it")},
+        Fault{
+            "send_before_its_forward", gpipe(2, 1),
+            [](Schedule& s) { move_before(s, 0, kSendActivation, 0, kForward, 0); },
+            ElementsAre(
+                "stage 0: send-activation of microbatch 0 to stage 1: needs a forward before it")},
+        Fault{"wrong_peer", gpipe(3, 1),
+              [](Schedule& s) { list_of(s, 0)[find(s, 0, kSendActivation, 0)].peer = 2; },
+              Contains(
+                  "stage 0: send-activation of microbatch 0 to stage 2: its peer must be stage 1")},
+        Fault{"send_of_the_last_stage", make_schedule(ScheduleKind::kForwardOnly, 2, 1),
+              [](Schedule& s) { list_of(s, 1).push_back({.kind = kSendActivation, .peer = 0}); },
+              Contains("stage 1: send-activation of microbatch 0 to stage 0: this chunk exchanges "
+                       "no such message")},
+        Fault{"early_reduce", gpipe(1, 1),
+              [](Schedule& s) { move_before(s, 0, kReduce, 0, kBackwardWeight, 0); },
+              ElementsAre("stage 0: backward-weight of microbatch 0: follows the reduce")},
+        Fault{"missing_reduce", gpipe(1, 1), [](Schedule& s) { erase(s, 0, kReduce, 0); },
+              ElementsAre("stage 0: reduce: is missing")},
+        Fault{
+            "microbatch_out_of_range", gpipe(2, 2),
+            [](Schedule& s) { list_of(s, 0)[0].microbatch = 2; },
+            ElementsAre("stage 0: forward of microbatch 2: there are 2 microbatches and 1 chunks")},
+        Fault{"missing_list", gpipe(2, 2), [](Schedule& s) { s.stage_actions.pop_back(); },
+              ElementsAre("1 lists of actions for 2 stages")},
+        Fault{"gradients_in_a_forward_only_schedule", gpipe(1, 1),
+              [](Schedule& s) { s.kind = ScheduleKind::kForwardOnly; },
+              Contains("stage 0: backward-input of microbatch 0: does not belong into a schedule "
+                       "of kind forward")},
+        Fault{"too_many_live_activations", gpipe(2, 4),
+              [](Schedule& s) { s.kind = ScheduleKind::k1f1b; },
+              ElementsAre("stage 0: forward of microbatch 3: holds activations of 4 microbatches, "
+                          "the limit is 2",
+                          "stage 1: forward of microbatch 3: holds activations of 4 microbatches, "
+                          "the limit is 1")},
+        Fault{
+            "chunks_of_one_stage_out_of_order", make_schedule(ScheduleKind::kForwardOnly, 1, 1),
+            [](Schedule& s) {
+              s.chunks = 2;
+              s.stage_actions = {{{.kind = kForward, .chunk = 1}, {.kind = kForward, .chunk = 0}}};
+            },
+            Contains("stage 0: forward of microbatch 0 (chunk 1): needs a forward before it")}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(Checker, CountsLiveActivationsOfAnUnsoundSchedule) {
+  Schedule schedule = gpipe(2, 4);
+  schedule.kind = ScheduleKind::k1f1b;
+  EXPECT_THAT(check(schedule).peak_live, ElementsAre(4, 4));
 }
 
 TEST(Checker, ReportsAScheduleThatNeedsBufferedSends) {
@@ -150,122 +215,18 @@ TEST(Checker, ReportsAScheduleThatNeedsBufferedSends) {
   EXPECT_FALSE(report.passes_with_rendezvous_sends);
 }
 
-TEST(Checker, CatchesTooManyLiveActivations) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 4);
-  schedule.kind = ScheduleKind::k1f1b;
-  const CheckReport report = check(schedule);
-  EXPECT_THAT(report.peak_live, ElementsAre(4, 4));
-  EXPECT_THAT(report.errors,
-              ElementsAre("stage 0: forward of microbatch 3: holds activations of 4 microbatches, "
-                          "2 are allowed",
-                          "stage 1: forward of microbatch 3: holds activations of 4 microbatches, "
-                          "1 are allowed"));
-}
-
-TEST(Checker, CatchesAMissingBackward) {
-  Schedule schedule = make_schedule(ScheduleKind::k1f1b, 2, 3);
-  erase(schedule, 1, ActionKind::kBackwardWeight, 1);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 1: backward-weight of microbatch 1: is missing",
-                          "stage 1: forward of microbatch 2: holds activations of 2 microbatches, "
-                          "1 are allowed"));
-}
-
-TEST(Checker, CatchesWeightsOutOfOrder) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 3);
-  move_before(schedule, 0, ActionKind::kBackwardWeight, 0, ActionKind::kBackwardInput, 2);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: backward-weight of microbatch 0: comes after that of "
-                          "microbatch 1; weights must ascend"));
-}
-
-TEST(Checker, CatchesABackwardBeforeItsForward) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 2);
-  move_before(schedule, 0, ActionKind::kBackwardInput, 1, ActionKind::kForward, 1);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: backward-input of microbatch 1: comes without the forward that "
-                          "it needs before it"));
-}
-
-TEST(Checker, CatchesAWeightGradientBeforeItsInputGradient) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 1);
-  std::swap(schedule.stage_actions[0][1], schedule.stage_actions[0][2]);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: backward-weight of microbatch 0: comes without the "
-                          "backward-input that it needs before it"));
-}
-
-TEST(Checker, CatchesASendBeforeItsResult) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 1);
-  move_before(schedule, 0, ActionKind::kSendActivation, 0, ActionKind::kForward, 0);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: send-activation of microbatch 0 to stage 1: comes without the "
-                          "forward that it needs before it"));
-}
-
-TEST(Checker, CatchesAWrongPeer) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 3, 1);
-  list_of(schedule, 0)[find(schedule, 0, ActionKind::kSendActivation, 0)].peer = 2;
-  EXPECT_THAT(check(schedule).errors,
-              Contains("stage 0: send-activation of microbatch 0 to stage 2: its peer must be "
-                       "stage 1"));
-}
-
-TEST(Checker, CatchesAMessageThatTheLastStageCannotSend) {
-  Schedule schedule = make_schedule(ScheduleKind::kForwardOnly, 2, 1);
-  list_of(schedule, 1).push_back({.kind = ActionKind::kSendActivation, .peer = 0});
-  EXPECT_THAT(check(schedule).errors,
-              Contains("stage 1: send-activation of microbatch 0 to stage 0: this place exchanges "
-                       "no such message"));
-}
-
-TEST(Checker, CatchesAReduceThatIsEarlyOrMissing) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 1);
-  move_before(schedule, 0, ActionKind::kReduce, 0, ActionKind::kBackwardWeight, 0);
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: backward-weight of microbatch 0: comes after the reduce"));
-  erase(schedule, 0, ActionKind::kReduce, 0);
-  EXPECT_THAT(check(schedule).errors, ElementsAre("stage 0: reduce: is missing"));
-}
-
-TEST(Checker, CatchesIndicesOutOfRangeAndMissingLists) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 2);
-  list_of(schedule, 0)[0].microbatch = 2;
-  EXPECT_THAT(check(schedule).errors,
-              ElementsAre("stage 0: forward of microbatch 2: there are 2 microbatches and 1 "
-                          "chunks"));
-  schedule.stage_actions.pop_back();
-  EXPECT_THAT(check(schedule).errors, ElementsAre("1 lists of actions for 2 stages"));
-}
-
-TEST(Checker, CatchesGradientsInAForwardOnlySchedule) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 1);
-  schedule.kind = ScheduleKind::kForwardOnly;
-  EXPECT_THAT(check(schedule).errors,
-              Contains("stage 0: backward-input of microbatch 0: has no place in a schedule of "
-                       "kind forward"));
-}
-
-TEST(Checker, CatchesChunksOfOneStageOutOfOrder) {
-  Schedule schedule = make_schedule(ScheduleKind::kForwardOnly, 1, 1);
-  schedule.chunks = 2;
-  schedule.stage_actions = {
-      {{.kind = ActionKind::kForward, .chunk = 1}, {.kind = ActionKind::kForward, .chunk = 0}}};
-  EXPECT_THAT(check(schedule).errors,
-              Contains("stage 0: forward of microbatch 0 (chunk 1): comes without the forward that "
-                       "it needs before it"));
-}
-
 TEST(Checker, RequireSoundThrowsTheFirstError) {
-  Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 2);
+  Schedule schedule = gpipe(2, 2);
   EXPECT_NO_THROW(require_sound(schedule));
-  swap_actions(schedule, 0, ActionKind::kSendActivation, 0, 1);
+  std::swap(list_of(schedule, 0)[find(schedule, 0, kSendActivation, 0)],
+            list_of(schedule, 0)[find(schedule, 0, kSendActivation, 1)]);
   try {
     require_sound(schedule);
     FAIL() << "an unsound schedule was accepted";
   } catch (const std::logic_error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("unsound gpipe schedule: stage 0: send-activation of "
-                                        "microbatch 1 to stage 1"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("unsound gpipe schedule: stage 0: send-activation of microbatch 1 to stage 1"));
   }
 }
 

@@ -12,12 +12,12 @@
 namespace strata::pipeline {
 namespace {
 
-/// Whether each direction between two stages has a stream of its own, or a stage one for all.
+/// Whether each direction between two stages has a stream of its own, or all of a stage share one.
 enum class Lines { kOnePerRoute, kOnePerStage };
-/// When a receive is put on its line: when the schedule comes to it, or when it is posted.
+/// When a receive is enqueued: when the schedule reaches it, or when it is posted.
 enum class Receives { kWhenDue, kWhenPosted };
-/// Who waits for messages: the compute stream for those that it needs, or before every action the
-/// host for all that it has begun, as where memory of the GPU is given back.
+/// Who waits for messages: the compute stream for those that it reads, or the host before every
+/// action for all that it has begun, as where GPU memory is freed.
 enum class Waits { kStreams, kHost };
 
 struct Rules {
@@ -26,8 +26,8 @@ struct Rules {
   Waits waits = Waits::kStreams;
 };
 
-/// One side of a message: it begins once so many compute actions of its stage are done and what
-/// stands before it on its line is.
+/// One side of a message: it begins once `after` compute actions of its stage and the messages
+/// before it on its line are done.
 struct Half {
   std::int64_t message = 0;
   std::int64_t line = 0;
@@ -35,16 +35,16 @@ struct Half {
 };
 
 struct StageQueue {
-  /// For each compute action, the messages that have to be done first.
+  /// For each compute action, the messages that must complete first.
   std::vector<std::vector<std::int64_t>> needs;
   std::vector<Half> halves;
 };
 
-/// What Executor puts on a stage's streams for a schedule.
-class GraphCache {
+/// Records what Executor enqueues on a stage's streams for a schedule.
+class ScheduleRecorder {
  public:
-  GraphCache(const Schedule& schedule, std::int64_t stage, const nn::StageSlots& slots,
-             const Rules& rules)
+  ScheduleRecorder(const Schedule& schedule, std::int64_t stage, const nn::StageSlots& slots,
+                   const Rules& rules)
       : schedule_(schedule), stage_(stage), slots_(slots), rules_(rules) {}
 
   StageQueue record() {
@@ -121,7 +121,7 @@ class GraphCache {
     return stage_ + 1 == schedule_.stages ? forwards_done_ : outputs_sent_;
   }
 
-  /// A receive that is posted has the compute stream wait for sends out of its slot.
+  /// A posted receive makes the compute stream wait for sends from its slot.
   void post_receives(const std::vector<Action>& actions) {
     for (; next_receive_ < actions.size(); ++next_receive_) {
       const Action& action = actions[next_receive_];
@@ -218,7 +218,7 @@ class Streams {
 bool ends(const Schedule& schedule, const Schedule& memory, const Rules& rules) {
   std::vector<StageQueue> stages;
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
-    stages.push_back(GraphCache(schedule, stage, slots_for(memory, stage), rules).record());
+    stages.push_back(ScheduleRecorder(schedule, stage, slots_for(memory, stage), rules).record());
   }
   const std::int64_t messages = schedule.stages * schedule.stages * 2 * schedule.microbatches;
   return Streams(std::move(stages), static_cast<std::size_t>(messages)).run_to_end();

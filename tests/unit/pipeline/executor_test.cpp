@@ -6,8 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
-
+#include "in_process.hpp"
 #include "stage_bench.hpp"
 
 namespace strata::pipeline {

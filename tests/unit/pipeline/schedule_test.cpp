@@ -5,12 +5,15 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "strata/core/text.hpp"
 
 namespace strata::pipeline {
 namespace {
+
+using ::testing::ElementsAre;
 
 // One letter and the microbatch for each action: F forward, B input gradient, W weight gradient, S
 // and R an activation sent and received, s and r a gradient, X reduce.
@@ -24,34 +27,37 @@ std::string letters_of(const std::vector<Action>& actions) {
   return text;
 }
 
-TEST(Schedule, GpipeComputesAllForwardsThenAllBackwards) {
-  const Schedule schedule = compute_order(ScheduleKind::kGpipe, 2, 3);
-  ASSERT_EQ(schedule.stage_actions.size(), 2U);
-  for (const auto& actions : schedule.stage_actions) {
-    EXPECT_EQ(letters_of(actions), "F0 F1 F2 B0 W0 B1 W1 B2 W2");
+std::vector<std::string> letters_of(const Schedule& schedule) {
+  std::vector<std::string> stages;
+  for (const std::vector<Action>& actions : schedule.stage_actions) {
+    stages.push_back(letters_of(actions));
   }
+  return stages;
+}
+
+TEST(Schedule, GpipeComputesAllForwardsThenAllBackwards) {
+  EXPECT_THAT(letters_of(compute_order(ScheduleKind::kGpipe, 2, 3)),
+              ElementsAre("F0 F1 F2 B0 W0 B1 W1 B2 W2", "F0 F1 F2 B0 W0 B1 W1 B2 W2"));
 }
 
 TEST(Schedule, OneForwardOneBackwardWarmsUpByItsDistanceFromTheEnd) {
-  const Schedule schedule = compute_order(ScheduleKind::k1f1b, 3, 4);
-  EXPECT_EQ(letters_of(schedule.stage_actions[0]), "F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3");
-  EXPECT_EQ(letters_of(schedule.stage_actions[1]), "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3");
-  EXPECT_EQ(letters_of(schedule.stage_actions[2]), "F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3");
+  EXPECT_THAT(
+      letters_of(compute_order(ScheduleKind::k1f1b, 3, 4)),
+      ElementsAre("F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3", "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3",
+                  "F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3"));
 }
 
 TEST(Schedule, OneForwardOneBackwardHasNoMoreWarmUpThanMicrobatches) {
-  const Schedule schedule = compute_order(ScheduleKind::k1f1b, 4, 2);
-  EXPECT_EQ(letters_of(schedule.stage_actions[0]), "F0 F1 B0 W0 B1 W1");
-  EXPECT_EQ(letters_of(schedule.stage_actions[1]), "F0 F1 B0 W0 B1 W1");
-  EXPECT_EQ(letters_of(schedule.stage_actions[2]), "F0 F1 B0 W0 B1 W1");
-  EXPECT_EQ(letters_of(schedule.stage_actions[3]), "F0 B0 W0 F1 B1 W1");
+  EXPECT_THAT(letters_of(compute_order(ScheduleKind::k1f1b, 4, 2)),
+              ElementsAre("F0 F1 B0 W0 B1 W1", "F0 F1 B0 W0 B1 W1", "F0 F1 B0 W0 B1 W1",
+                          "F0 B0 W0 F1 B1 W1"));
 }
 
-TEST(Schedule, MessagesStandBesideTheActionsThatNeedAndMakeThem) {
+TEST(Schedule, PutsEachMessageBesideTheActionThatProducesOrConsumesIt) {
   const Schedule schedule = make_schedule(ScheduleKind::k1f1b, 3, 2);
-  EXPECT_EQ(letters_of(schedule.stage_actions[0]), "F0 S0 F1 S1 r0 B0 W0 r1 B1 W1 X");
-  EXPECT_EQ(letters_of(schedule.stage_actions[1]), "R0 F0 S0 R1 F1 S1 r0 B0 s0 W0 r1 B1 s1 W1 X");
-  EXPECT_EQ(letters_of(schedule.stage_actions[2]), "R0 F0 B0 s0 W0 R1 F1 B1 s1 W1 X");
+  EXPECT_THAT(letters_of(schedule), ElementsAre("F0 S0 F1 S1 r0 B0 W0 r1 B1 W1 X",
+                                                "R0 F0 S0 R1 F1 S1 r0 B0 s0 W0 r1 B1 s1 W1 X",
+                                                "R0 F0 B0 s0 W0 R1 F1 B1 s1 W1 X"));
   for (const Action& action : schedule.stage_actions[1]) {
     const bool down =
         action.kind == ActionKind::kSendActivation || action.kind == ActionKind::kReceiveGradient;
@@ -64,14 +70,13 @@ TEST(Schedule, MessagesStandBesideTheActionsThatNeedAndMakeThem) {
 }
 
 TEST(Schedule, ForwardOnlyHasNoGradientsAndNoReduce) {
-  const Schedule schedule = make_schedule(ScheduleKind::kForwardOnly, 2, 2);
-  EXPECT_EQ(letters_of(schedule.stage_actions[0]), "F0 S0 F1 S1");
-  EXPECT_EQ(letters_of(schedule.stage_actions[1]), "R0 F0 R1 F1");
+  EXPECT_THAT(letters_of(make_schedule(ScheduleKind::kForwardOnly, 2, 2)),
+              ElementsAre("F0 S0 F1 S1", "R0 F0 R1 F1"));
 }
 
 TEST(Schedule, OneStageHasNoMessages) {
-  const Schedule schedule = make_schedule(ScheduleKind::kGpipe, 1, 2);
-  EXPECT_EQ(letters_of(schedule.stage_actions[0]), "F0 F1 B0 W0 B1 W1 X");
+  EXPECT_THAT(letters_of(make_schedule(ScheduleKind::kGpipe, 1, 2)),
+              ElementsAre("F0 F1 B0 W0 B1 W1 X"));
 }
 
 TEST(Schedule, ChunksRunThroughAllStagesBeforeTheNextChunk) {
@@ -84,9 +89,8 @@ TEST(Schedule, ChunksRunThroughAllStagesBeforeTheNextChunk) {
   EXPECT_EQ(upstream(schedule, {.stage = 0, .chunk = 1}), (StageChunk{.stage = 1, .chunk = 0}));
   EXPECT_EQ(upstream(schedule, {.stage = 0, .chunk = 0}), std::nullopt);
   EXPECT_EQ(downstream(schedule, {.stage = 1, .chunk = 1}), std::nullopt);
-  const Schedule whole = insert_communication(schedule);
-  EXPECT_EQ(letters_of(whole.stage_actions[0]), "F0 S0 R0 F0 S0");
-  EXPECT_EQ(letters_of(whole.stage_actions[1]), "R0 F0 S0 R0 F0");
+  EXPECT_THAT(letters_of(insert_communication(schedule)),
+              ElementsAre("F0 S0 R0 F0 S0", "R0 F0 S0 R0 F0"));
 }
 
 TEST(Schedule, RefusesCommunicationTwiceAndEmptySchedules) {

@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
 #include "strata/pipeline/executor.hpp"
 
 #include "counting_communicator.hpp"
+#include "in_process.hpp"
 #include "stage_bench.hpp"
 
 namespace strata::pipeline {

@@ -9,10 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strata/comm/in_process.hpp"
-
 #include "../io/data_files.hpp"
 #include "error_of.hpp"
+#include "in_process.hpp"
 
 namespace strata::train {
 namespace {

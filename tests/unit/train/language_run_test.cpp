@@ -39,9 +39,8 @@ class LanguageRun : public testing::TestWithParam<DType>, protected RunsInADirec
     import.vocabulary = kVocabulary;
     import.split = "340,80";
     import.output = directory_ / "data";
-    const io::ImportReport report = io::import_dataset(import);
-    base_.data.train = report.train.string();
-    base_.data.test = report.test.string();
+    read_data(io::import_dataset(import));
+    set_optimizer(0.01, 4);
     base_.model.transformer = {.preset = nn::Preset::kGpt,
                                .blocks = 1,
                                .width = 16,
@@ -53,18 +52,7 @@ class LanguageRun : public testing::TestWithParam<DType>, protected RunsInADirec
     base_.numerics.lanes = 2;
     base_.numerics.shards = 2;
     base_.numerics.dtype = GetParam();
-    base_.parallel.bucket_mib = 0.008;
-    base_.optimizer.options.kind = optim::OptimizerKind::kAdamw;
-    base_.optimizer.options.weight_decay = 0.01;
-    base_.optimizer.clip_norm = 0.5;
-    base_.schedule = {.kind = optim::LearningRateKind::kCosine,
-                      .peak = 0.01,
-                      .warmup_steps = 2,
-                      .decay_steps = 4};
-    base_.train.steps = 4;
-    base_.train.evaluate_every = 2;
     base_.checkpoint.every = 2;
-    base_.run.seed = 5;
   }
 };
 

@@ -11,12 +11,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "strata/comm/in_process.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/trainer.hpp"
 
 #include "../io/data_files.hpp"
+#include "in_process.hpp"
 
 namespace strata::train::test {
 
@@ -48,6 +48,26 @@ class RunsInADirectory {
     plan::RunConfig config = base_;
     config.run.dir = (directory_ / name).string();
     return config;
+  }
+
+  void read_data(const io::ImportReport& report) {
+    base_.data.train = report.train.string();
+    base_.data.test = report.test.string();
+  }
+
+  /// AdamW under a cosine, gradients clipped and in several buckets.
+  void set_optimizer(double peak, std::int64_t steps) {
+    base_.parallel.bucket_mib = 0.008;
+    base_.optimizer.options.kind = optim::OptimizerKind::kAdamw;
+    base_.optimizer.options.weight_decay = 0.01;
+    base_.optimizer.clip_norm = 0.5;
+    base_.schedule = {.kind = optim::LearningRateKind::kCosine,
+                      .peak = peak,
+                      .warmup_steps = 2,
+                      .decay_steps = steps};
+    base_.train.steps = steps;
+    base_.train.evaluate_every = 2;
+    base_.run.seed = 5;
   }
 
   io::test::TemporaryDirectory directory_;
@@ -125,6 +145,22 @@ inline RunResult run_on(plan::RunConfig config, const grid::Grid& grid) {
     }
   });
   return result_of(config, last_step);
+}
+
+/// The seconds of a part of a step.
+inline double seconds_of(const nlohmann::json& line, const std::string& part) {
+  return line.at(part + "_seconds").get<double>();
+}
+
+/// A training step's parts, none of which is below `least`, make up the step.
+inline void expect_parts_of_step(const nlohmann::json& line, double least) {
+  double sum = 0.0;
+  for (const std::string part : {"compute", "communication", "bubble", "data", "other"}) {
+    // The difference of two clocks may come out a little below 0.
+    EXPECT_GE(seconds_of(line, part), part == "other" ? -1e-9 : least) << part;
+    sum += seconds_of(line, part);
+  }
+  EXPECT_NEAR(sum, seconds_of(line, "step"), 1e-9);
 }
 
 inline void expect_same(const RunResult& found, const RunResult& expected,

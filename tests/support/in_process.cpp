@@ -1,4 +1,4 @@
-#include "strata/comm/in_process.hpp"
+#include "in_process.hpp"
 
 #include <algorithm>
 #include <chrono>
