@@ -129,7 +129,7 @@ TEST(PrepareImages, WarnsOfTensorRanksThatAllDoTheSame) {
     return plan_text(prepare(config, 0, images({3, 32, 32}), {}));
   };
   EXPECT_THAT(text(2),
-              testing::AllOf(testing::HasSubstr("warning: no layer is split, so the 2 ranks"),
+              testing::AllOf(testing::HasSubstr("warning: no layer is split, so all 2 ranks"),
                              testing::HasSubstr("set parallel.tensor to 1, or split layers")));
   EXPECT_THAT(text(1), testing::Not(testing::HasSubstr("warning")));
   config = flat();
