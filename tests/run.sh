@@ -167,8 +167,8 @@ if [ $quick = no ]; then
     wrap=(setarch -R)
   fi
   export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/tests/tsan.supp"
-  unit_tests asan core grid device io ops comm nn pipeline optim train app
-  unit_tests tsan comm pipeline optim train io
+  unit_tests asan core grid device io ops comm nn pipeline optim plan train app
+  unit_tests tsan comm pipeline optim plan train io
   wrap=()
   avx512
   check clang-format formatted

@@ -23,10 +23,10 @@ struct Option {
 /// All settings but model.layer, in the order of the reference; sections are contiguous.
 [[nodiscard]] const std::vector<Option>& option_table();
 
-/// The setting that may be given several times: one layer a line.
+/// The setting that may be given several times: one layer per line.
 inline constexpr const char* kLayerKey = "model.layer";
 inline constexpr const char* kLayerHelp =
-    "one layer a line, from input to output: \"KIND [VALUE] [key=value ...]\"";
+    "one layer per line, from input to output: \"KIND [VALUE] [key=value ...]\"";
 
 /// The sections in the order of a config file, each with a sentence on what it is about.
 struct Section {

@@ -236,10 +236,12 @@ std::vector<Option> optimisation() {
 std::vector<Option> running() {
   return {
       whole("train.steps", "steps",
-            "length of the run; 0: given by train.epochs, whose value in the file a value on the "
-            "command line replaces",
+            "length of the run; 0: given by train.epochs; on the command line it replaces the "
+            "file's train.epochs",
             0, STRATA_MEMBER(train.steps)),
-      number("train.epochs", "epochs", "length of the run; 0: given by train.steps, likewise",
+      number("train.epochs", "epochs",
+             "length of the run; 0: given by train.steps; on the command line it replaces the "
+             "file's train.steps",
              Bound::kFromZero, STRATA_MEMBER(train.epochs)),
       whole("train.evaluate_every", "steps", "steps between evaluations; 0: only at the end", 0,
             STRATA_MEMBER(train.evaluate_every)),
