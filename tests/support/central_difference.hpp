@@ -4,7 +4,8 @@
 
 namespace strata::test {
 
-/// The derivative of loss() with respect to `at`, which keeps its value, from `step` on either side.
+/// The derivative of loss() with respect to `at`, which keeps its value, from `step` on either
+/// side.
 inline double central_difference(const std::function<double()>& loss, double& at, double step) {
   const double here = at;
   at = here + step;

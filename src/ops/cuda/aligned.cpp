@@ -1,6 +1,7 @@
 #ifdef STRATA_HAVE_CUDA
 
 #include "cuda/aligned.hpp"
+
 #include "cuda/ops.hpp"
 #include "cuda/stream.hpp"
 
