@@ -18,7 +18,7 @@ class Doctor(harness.StrataTest):
         self.assertIn("0 of 1", finished.text)
         self.assertIn("executable: ", finished.text)
         if "GPUs: as above" not in finished.text:
-            self.assertIn("nothing to complain about", finished.text)
+            self.assertIn("no problems found", finished.text)
             self.assertEqual(finished.code, harness.DONE, finished.text)
 
     def test_ranks_that_crowd_a_core(self):

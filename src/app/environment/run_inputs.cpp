@@ -35,9 +35,9 @@ void open_training_data(RunInputs& inputs, DataNeeded needed) {
   inputs.train_info = plan::assumed_data(inputs.config);
 }
 
-/// What the program decides of a config before it is planned.
-void begin_session(comm::MpiSession& mpi, RunInputs& inputs, const std::string& path,
-                   Arguments settings) {
+/// Reads the config and the number of threads.
+void load_config(comm::MpiSession& mpi, RunInputs& inputs, const std::string& path,
+                 Arguments settings) {
   GivenConfig given = read_config(path, settings);
   inputs.config = std::move(given.config);
   inputs.origins = std::move(given.origins);
@@ -45,8 +45,8 @@ void begin_session(comm::MpiSession& mpi, RunInputs& inputs, const std::string& 
                                                  : default_threads(mpi.ranks_on_node());
 }
 
-/// Before anything that a setting may branch on.
-void check_same_session(comm::MpiSession& mpi, const RunInputs& inputs) {
+/// Checks that all ranks have the same inputs, before any setting chooses a branch.
+void check_same_inputs(comm::MpiSession& mpi, const RunInputs& inputs) {
   mpi.world().set_timeout({.seconds = inputs.config.run.timeout_seconds});
   comm::check_same_plan(mpi.world(),
                         {{"config", hash_of(config_text(inputs.config))},
@@ -65,7 +65,8 @@ void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
   }
 }
 
-/// What the checkpoint says of its training data, or, of an earlier version, they themselves.
+/// Reads the description of the training data from the checkpoint; opens the data for a checkpoint
+/// of an earlier version.
 void open_data_of_checkpoint(RunInputs& inputs) {
   std::optional<io::DatasetInfo> info = train::data_of(*inputs.checkpoint);
   if (!info) {
@@ -78,7 +79,7 @@ void open_data_of_checkpoint(RunInputs& inputs) {
   inputs.train_info = std::move(*info);
 }
 
-/// What there is to evaluate on: data.test, else data.train.
+/// Opens the data to evaluate on: data.test, else data.train.
 void open_evaluated_data(RunInputs& inputs) {
   const plan::RunConfig& config = inputs.config;
   if (config.data.test.empty() && config.data.train.empty()) {
@@ -95,13 +96,13 @@ RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Argume
                           DataNeeded needed) {
   RunInputs inputs;
   comm::agree(mpi.world(), [&] {
-    begin_session(mpi, inputs, path, settings);
+    load_config(mpi, inputs, path, settings);
     open_training_data(inputs, needed);
     if (!inputs.config.data.test.empty()) {
       inputs.test_data = open_data(inputs.config, inputs.config.data.test);
     }
   });
-  check_same_session(mpi, inputs);
+  check_same_inputs(mpi, inputs);
   inputs.device = resolve_device(mpi, inputs.config.run.device);
   return inputs;
 }
@@ -112,15 +113,15 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
   comm::agree(mpi.world(), [&] {
     std::error_code error;
     if (!std::filesystem::is_directory(path, error)) {
-      begin_session(mpi, inputs, path, settings);
+      load_config(mpi, inputs, path, settings);
       return;
     }
-    // It may have been moved since its config was written.
+    // The directory may have been moved since its config was written.
     std::vector<std::string> all{"--run.dir=" + path};
     all.insert(all.end(), settings.begin(), settings.end());
-    begin_session(mpi, inputs, (std::filesystem::path(path) / "config.ini").string(), all);
+    load_config(mpi, inputs, (std::filesystem::path(path) / "config.ini").string(), all);
   });
-  check_same_session(mpi, inputs);
+  check_same_inputs(mpi, inputs);
   open_checkpoint(mpi, inputs, log);
   comm::agree(mpi.world(), [&] {
     open_data_of_checkpoint(inputs);
@@ -130,7 +131,7 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
     inputs.config = plan::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info,
                                             train::virtual_grid_of(*inputs.checkpoint));
   });
-  check_same_session(mpi, inputs);
+  check_same_inputs(mpi, inputs);
   inputs.device = resolve_device(mpi, inputs.config.run.device);
   return inputs;
 }
@@ -175,7 +176,7 @@ plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_
   return std::move(*plan);
 }
 
-TrainArguments take_arguments(Arguments arguments, std::string_view command) {
+TrainArguments parse_arguments(Arguments arguments, std::string_view command) {
   constexpr std::string_view kConfusion = "--confusion=";
   TrainArguments result;
   for (const std::string& argument : arguments) {
