@@ -26,13 +26,13 @@ constexpr std::array<std::pair<DirectoryState, std::string_view>, 4> kSuffixes{
      {DirectoryState::kReplaced, ".replaced"},
      {DirectoryState::kDeleted, ".deleted"}}};
 
-struct Found {
+struct StepDirectory {
   std::int64_t step = 0;
   DirectoryState state = DirectoryState::kVisible;
 };
 
-// What a name in a checkpoint root stands for; nothing where it is not one of ours.
-std::optional<Found> parse(std::string_view name) {
+// Parses the name of a directory in a checkpoint root; nothing for other names.
+std::optional<StepDirectory> parse(std::string_view name) {
   for (const auto& [state, suffix] : kSuffixes) {
     const std::string_view prefix = state == DirectoryState::kVisible ? "step-" : ".step-";
     if (!name.starts_with(prefix) || !name.ends_with(suffix)) {
@@ -43,7 +43,7 @@ std::optional<Found> parse(std::string_view name) {
     std::int64_t step = 0;
     if (digits.size() >= 8 && digits.find_first_not_of("0123456789") == std::string_view::npos &&
         parse_int64(digits, step)) {
-      return Found{.step = step, .state = state};
+      return StepDirectory{.step = step, .state = state};
     }
   }
   return std::nullopt;
@@ -54,8 +54,8 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-std::vector<Found> scan(const fs::path& root) {
-  std::vector<Found> found;
+std::vector<StepDirectory> scan(const fs::path& root) {
+  std::vector<StepDirectory> found;
   if (!is_there(root)) {
     return found;
   }
@@ -83,12 +83,12 @@ void delete_directory(const fs::path& directory) {
   }
 }
 
-// Deletes a checkpoint under a name that no reader looks at.
+// Renames a checkpoint so that no reader finds it, then deletes it.
 void discard(const fs::path& root, std::int64_t step, DirectoryState state) {
-  const fs::path doomed = directory_of(root, step, DirectoryState::kDeleted);
-  delete_directory(doomed);
-  hdf5::rename_file(directory_of(root, step, state), doomed, ExitCode::kCheckpoint);
-  delete_directory(doomed);
+  const fs::path deleted = directory_of(root, step, DirectoryState::kDeleted);
+  delete_directory(deleted);
+  hdf5::rename_file(directory_of(root, step, state), deleted, ExitCode::kCheckpoint);
+  delete_directory(deleted);
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ void make_visible(const fs::path& root, std::int64_t step) {
     if (is_there(replaced)) {
       discard(root, step, DirectoryState::kReplaced);
     }
-    // Killed after this rename, list_checkpoints still finds the earlier one.
+    // After a kill at this point, list_checkpoints still finds the earlier checkpoint.
     hdf5::rename_file(visible, replaced, ExitCode::kCheckpoint);
   }
   hdf5::rename_file(directory_of(root, step, DirectoryState::kPartial), visible,
@@ -143,15 +143,15 @@ fs::path begin_checkpoint(const fs::path& root, std::int64_t step) {
 }
 
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& root) {
-  std::vector<Found> found = scan(root);
+  const std::vector<StepDirectory> found = scan(root);
   std::set<std::int64_t> visible;
-  for (const Found& one : found) {
+  for (const StepDirectory& one : found) {
     if (one.state == DirectoryState::kVisible) {
       visible.insert(one.step);
     }
   }
   std::vector<CheckpointEntry> entries;
-  for (const Found& one : found) {
+  for (const StepDirectory& one : found) {
     if (one.state == DirectoryState::kVisible ||
         (one.state == DirectoryState::kReplaced && !visible.contains(one.step))) {
       entries.push_back({.step = one.step, .directory = directory_of(root, one.step, one.state)});
@@ -164,7 +164,7 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& root) {
 
 void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int64_t keep) {
   require(keep >= 1, "{} checkpoints to keep", keep);
-  for (const Found& one : scan(root)) {
+  for (const StepDirectory& one : scan(root)) {
     const fs::path visible = directory_of(root, one.step, DirectoryState::kVisible);
     if (one.state == DirectoryState::kReplaced && !is_there(visible)) {
       hdf5::rename_file(directory_of(root, one.step, one.state), visible, ExitCode::kCheckpoint);
@@ -172,7 +172,7 @@ void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int6
       discard(root, one.step, one.state);
     }
   }
-  for (const Found& one : scan(root)) {
+  for (const StepDirectory& one : scan(root)) {
     if (one.state != DirectoryState::kVisible) {
       delete_directory(directory_of(root, one.step, one.state));
     }

@@ -111,12 +111,12 @@ namespace {
 
 using Pieces = std::span<const TensorParts::Piece>;
 
-auto place_of(const TensorParts::Piece& piece) {
+auto sort_key_of(const TensorParts::Piece& piece) {
   const ShardSlice& shard = piece.slice.shard;
   return std::tuple(shard.dimension, shard.first, shard.count, piece.slice.range.begin);
 }
 
-// The ranges of one shard's pieces cover its part once.
+// Throws unless the ranges of one shard's pieces cover the shard exactly once.
 void require_ranges_cover(const TensorInfo& tensor, Pieces pieces) {
   const ShardSlice& shard = pieces.front().slice.shard;
   const std::int64_t elements = shape_of(shard, tensor.shape).count();
@@ -153,7 +153,8 @@ void require_indices_follow(const TensorInfo& tensor, std::int64_t covered,
   }
 }
 
-// The shards cover the split dimension once, and each is covered once. Pre: pieces are in order.
+// Throws unless the shards cover the split dimension and the ranges cover each shard exactly once.
+// Pre: the pieces are sorted.
 void require_covered(const TensorInfo& tensor, Pieces pieces) {
   const std::int64_t dimension = pieces.front().slice.shard.dimension;
   if (pieces.back().slice.shard.dimension != dimension) {
@@ -200,7 +201,7 @@ std::vector<TensorParts> covered_tensors(std::span<const PartRecord> records) {
   std::vector<TensorParts> tensors;
   for (auto& [name, parts] : by_name) {
     std::stable_sort(parts.pieces.begin(), parts.pieces.end(),
-                     [](const auto& a, const auto& b) { return place_of(a) < place_of(b); });
+                     [](const auto& a, const auto& b) { return sort_key_of(a) < sort_key_of(b); });
     require_covered(parts.tensor, parts.pieces);
     tensors.push_back(std::move(parts));
   }

@@ -20,9 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 using namespace checkpoint;
 
-// Elements that verification holds in memory at once.
+// Verification reads this many elements at a time.
 constexpr std::int64_t kVerifyElements = 1 << 20;
-// Part files that a reader keeps open.
+// Upper bound on open part files.
 constexpr std::size_t kOpenParts = 64;
 
 constexpr const char* kAdvice = "copy the checkpoint again or use an earlier one";
@@ -41,7 +41,7 @@ void require_part_on_disk(const fs::path& directory, const PartRecord& part) {
   }
 }
 
-// The slice's data set, proven to be what the record says.
+// Opens the slice's data set and checks its shape and type against the record.
 hdf5::Dataset open_slice(const hdf5::File& file, const SliceRecord& slice) {
   hdf5::Dataset dataset = file.open_dataset(slice.dataset);
   const Shape expected{slice.range.count()};
@@ -57,7 +57,7 @@ hdf5::Dataset open_slice(const hdf5::File& file, const SliceRecord& slice) {
 hdf5::File open_part(const fs::path& directory, const PartRecord& part) {
   require_part_on_disk(directory, part);
   hdf5::File file = hdf5::File::open(directory / part.file, ExitCode::kCheckpoint);
-  if (!file.has_attribute(kFormatAttribute) || file.text(kFormatAttribute) != kPartFormat) {
+  if (!file.has_format(kPartFormat)) {
     fail(ExitCode::kCheckpoint, "{} is not a part of a strata checkpoint; {}",
          file.origin().path.string(), kAdvice);
   }
@@ -84,7 +84,7 @@ std::string current_name(const std::string& name) {
                                   : name;
 }
 
-// A metadata value in one short line.
+// A metadata value on one short line.
 std::string summary_of(const nlohmann::json& value) {
   constexpr std::size_t kLongest = 72;
   std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -143,11 +143,11 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
          directory.string(), kMasterFile);
   }
   const hdf5::File master = hdf5::File::open(path, ExitCode::kCheckpoint);
-  if (!master.has_attribute(kFormatAttribute) || master.text(kFormatAttribute) != kMasterFormat) {
+  if (!master.has_format(kMasterFormat)) {
     fail(ExitCode::kCheckpoint, "{} is not the master file of a strata checkpoint, or is damaged",
          path.string());
   }
-  const std::int64_t version = master.int64(kVersionAttribute);
+  const std::int64_t version = master.version();
   if (version != kVersion) {
     fail(ExitCode::kCheckpoint, "{} has format version {}, this program reads version {}",
          path.string(), version, kVersion);

@@ -9,11 +9,11 @@
 namespace strata::io::checkpoint {
 namespace {
 
-// Elements from which on a run is read by itself, and those that short runs are cut out of.
+// Elements of a run that is read directly, and of one read that serves short runs.
 constexpr std::int64_t kLongRun = 1 << 14;
 constexpr std::int64_t kWindow = 1 << 20;
 
-// The strides of a box's elements when they lie in row-major order.
+// Row-major strides of a box.
 std::vector<std::int64_t> strides_of(const grid::Box& box) {
   std::vector<std::int64_t> strides(box.count.size(), 1);
   for (std::size_t d = strides.size(); d-- > 1;) {
@@ -32,7 +32,7 @@ grid::Box intersection(const grid::Box& a, const grid::Box& b) {
   return common;
 }
 
-// The place within `box` of the element with these indices of the tensor.
+// Offset within `box` of the element with these tensor indices.
 std::int64_t offset_in(const grid::Box& box, std::span<const std::int64_t> strides,
                        std::span<const std::int64_t> indices) {
   std::int64_t offset = 0;
@@ -51,8 +51,8 @@ void append(std::vector<Run>& runs, const Run& run) {
   }
 }
 
-// What the boxes `a` and `b` have in common, run by run; the elements before them in their slices
-// are `first_a` and `first_b`.
+// Appends the runs that boxes `a` and `b` share. `first_a` and `first_b` are the offsets of the
+// boxes in their slices.
 void append_common(const grid::Box& a, std::int64_t first_a, const grid::Box& b,
                    std::int64_t first_b, std::vector<Run>& runs) {
   const grid::Box common = intersection(a, b);
@@ -60,23 +60,23 @@ void append_common(const grid::Box& a, std::int64_t first_a, const grid::Box& b,
   if (elements == 0) {
     return;
   }
-  // From dimension `inner` on, elements lie together in both.
+  // From dimension `inner` on, elements are contiguous in both.
   std::size_t inner = common.count.empty() ? 0 : common.count.size() - 1;
   while (inner > 0 && common.count[inner] == a.count[inner] &&
          common.count[inner] == b.count[inner]) {
     --inner;
   }
-  std::int64_t together = 1;
+  std::int64_t run_length = 1;
   for (std::size_t d = inner; d < common.count.size(); ++d) {
-    together *= common.count[d];
+    run_length *= common.count[d];
   }
   const std::vector<std::int64_t> strides_a = strides_of(a);
   const std::vector<std::int64_t> strides_b = strides_of(b);
   std::vector<std::int64_t> indices = common.start;
-  for (std::int64_t done = 0; done < elements; done += together) {
+  for (std::int64_t done = 0; done < elements; done += run_length) {
     append(runs, {.from = first_a + offset_in(a, strides_a, indices),
                   .to = first_b + offset_in(b, strides_b, indices),
-                  .count = together});
+                  .count = run_length});
     for (std::size_t d = inner; d-- > 0;) {
       if (++indices[d] < common.start[d] + common.count[d]) {
         break;

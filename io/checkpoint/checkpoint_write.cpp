@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
@@ -16,6 +15,7 @@
 
 #include "checkpoint/checkpoint_format.hpp"
 #include "checkpoint/checkpoint_slices.hpp"
+#include "files/posix_file.hpp"
 #include "hdf5/hdf5_file.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
 
@@ -25,12 +25,12 @@ namespace {
 namespace fs = std::filesystem;
 using namespace checkpoint;
 
-// Bounds of HDF5's own needs; measured: 2 KiB a file, 0.4 KiB a slice in a part, 0.5 KiB a slice in
-// a master.
+// Upper bounds on HDF5's overhead; measured: 2 KiB per file, 0.4 KiB per slice in a part, 0.5 KiB
+// per slice in a master.
 constexpr std::int64_t kFileOverheadBytes = 16 * 1024;
 constexpr std::int64_t kSliceOverheadBytes = 1024;
 
-// As a text in UTF-8 whatever the values hold.
+// Serialises to valid UTF-8; invalid bytes are replaced.
 std::string dumped(const nlohmann::json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -61,7 +61,7 @@ void require_writable(const TensorSlice& slice) {
           slice.range.begin, slice.range.end, slice.name);
 }
 
-// Bytes that this process may still write below `directory`; -1 where that is not known.
+// Free bytes of the file system of `directory`; -1 where statvfs fails.
 std::int64_t free_bytes(const fs::path& directory) {
   struct statvfs status {};
   if (::statvfs(directory.c_str(), &status) != 0) {
@@ -70,27 +70,26 @@ std::int64_t free_bytes(const fs::path& directory) {
   return static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
 }
 
-// Has the file system set aside the space of everything that `file` has so far: a disk that other
-// writers fill at the same time is then met before the data are written.
+// Preallocates the space of `file`, so that a disk filled by other writers at the same time is
+// reported before the data are written.
 void reserve_space(const hdf5::File& file) {
   const hdf5::Origin& origin = file.origin();
   hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), origin, "cannot write");
   hsize_t bytes = 0;
   hdf5::check(H5Fget_filesize(file.id(), &bytes), origin, "cannot find the size of");
-  const int descriptor = ::open(origin.path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (descriptor < 0) {
+  const FileDescriptor descriptor(origin.path, O_WRONLY);
+  if (!descriptor.is_open()) {
     fail(origin.code, "cannot open {}: {}", origin.path.string(), std::strerror(errno));
   }
-  const int error = ::fallocate(descriptor, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  ::close(descriptor);
-  // Other failures mean that this file system cannot reserve; writing then shows what is wrong.
+  const int error = ::fallocate(descriptor.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  // Other errors mean that the file system does not preallocate; write() reports real failures.
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
     fail(origin.code, "cannot write {}: {}", origin.path.string(), std::strerror(error));
   }
 }
 
-// Runs `write`, which makes `path`. Where it fails the file goes, and the message says what space
-// it takes.
+// Calls `write`, which creates `path`. On failure, removes the file and adds the bytes needed to
+// the message.
 template <typename Function>
 void write_file(const fs::path& path, std::int64_t needed_bytes, Function&& write) {
   const std::int64_t free = free_bytes(path.parent_path());
@@ -117,8 +116,7 @@ std::span<const std::byte> bytes_of(const ConstTensorView& data) {
 void write_slices(const fs::path& path, std::int64_t part_index,
                   std::span<const TensorSlice> slices, PartRecord& record) {
   hdf5::File file = hdf5::File::create(path, ExitCode::kCheckpoint);
-  file.set_text(kFormatAttribute, kPartFormat);
-  file.set_int64(kVersionAttribute, kVersion);
+  file.set_format(kPartFormat, kVersion);
   file.set_int64("part", part_index);
   std::vector<hdf5::Dataset> datasets;
   for (const TensorSlice& slice : slices) {
@@ -228,8 +226,7 @@ fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
   const fs::path path = directory / kMasterFile;
   write_file(path, needed_bytes, [&] {
     hdf5::File master = hdf5::File::create(path, ExitCode::kCheckpoint);
-    master.set_text(kFormatAttribute, kMasterFormat);
-    master.set_int64(kVersionAttribute, kVersion);
+    master.set_format(kMasterFormat, kVersion);
     master.set_int64(kStepAttribute, step);
     master.set_text(kMetadataAttribute, metadata_text);
     master.set_uint64(kChecksumAttribute, master_checksum(step, metadata_text, record_texts));

@@ -3,16 +3,14 @@
 #include <bit>
 #include <cstdint>
 
-/// Names in the files of a data set; docs/formats.md is their description.
+/// Names in the files of a data set. Format: docs/formats.md.
 namespace strata::io::dataset_format {
 
 static_assert(std::endian::native == std::endian::little,
-              "samples are used as they lie in the files, which are little-endian");
+              "samples are read without conversion from little-endian files");
 
-inline constexpr const char* kFormat = "format";
 inline constexpr const char* kMasterFormat = "strata-dataset";
 inline constexpr const char* kShardFormat = "strata-dataset-shard";
-inline constexpr const char* kVersion = "version";
 inline constexpr std::int64_t kVersionWritten = 1;
 inline constexpr const char* kSamples = "samples";
 inline constexpr const char* kSource = "source";
@@ -21,10 +19,10 @@ inline constexpr const char* kClasses = "classes";
 
 inline constexpr const char* kInputs = "inputs";
 inline constexpr const char* kTargets = "targets";
-/// (samples, 2): the hash of a sample's input and that of its target.
+/// Shape (samples, 2): hashes of a sample's input and target.
 inline constexpr const char* kChecksums = "checksums";
 inline constexpr std::int64_t kChecksumsPerSample = 2;
-/// The hash over the bytes of a shard's checksums.
+/// Hash of a shard's list of checksums.
 inline constexpr const char* kChecksum = "checksum";
 
 inline constexpr const char* kMean = "mean";
@@ -34,11 +32,11 @@ inline constexpr const char* kShardFiles = "shards/file";
 inline constexpr const char* kShardSamples = "shards/samples";
 inline constexpr const char* kShardChecksums = "shards/checksum";
 
-/// Of data sets of tokens.
+/// Data sets of tokens.
 inline constexpr const char* kTokens = "tokens";
 inline constexpr const char* kVocabulary = "vocabulary";
 inline constexpr const char* kBlockTokens = "block_tokens";
-/// Tokens under one checksum; a shard but the last holds a whole number of blocks.
+/// Tokens per checksum. Each shard but the last holds a whole number of blocks.
 inline constexpr std::int64_t kBlockTokensWritten = 4096;
 inline constexpr const char* kTokenizer = "tokenizer";
 inline constexpr const char* kTokenizerChecksum = "tokenizer_checksum";

@@ -71,14 +71,14 @@ std::string samples_text(const Dataset& dataset, std::int64_t bad_shards) {
                                  name_of(info.input_dtype), bytes_text(info.input_bytes()),
                                  info.target_shape.text(), name_of(info.target_dtype));
   text += statistics_text(info) + "\n";
-  // Damaged labels would not count; the shard's line tells of them.
+  // Damaged labels cannot be counted; the shard's row reports them.
   if (info.task == Task::kClassification && bad_shards == 0) {
     text += class_table(dataset) + "\n";
   }
   return text;
 }
 
-// The first tokens as they read, in quotes, with what does not print escaped.
+// The text of the first tokens in quotes, with unprintable characters escaped.
 std::string beginning(const Dataset& dataset) {
   constexpr std::int64_t kShownTokens = 64;
   const Tokenizer tokenizer = Tokenizer::of(dataset.info());
@@ -93,7 +93,7 @@ std::string tokens_text(const Dataset& dataset, std::int64_t bad_shards) {
   std::string text =
       fmt::format("tokens      {} {}\nvocabulary  {}\ntokenizer   {}\n", count_text(info.tokens),
                   name_of(info.input_dtype), count_text(info.classes), name_of(info.tokenizer));
-  // Damaged tokens have no text; the shard's line tells of them.
+  // Damaged tokens have no text; the shard's row reports them.
   if (info.tokenizer != TokenizerKind::kNone && bad_shards == 0) {
     text += fmt::format("begins      {}\n", beginning(dataset));
   }

@@ -23,8 +23,8 @@ void PendingFile::publish() {
   temporary_.clear();
 }
 
-void show_whole(hdf5::File& file, const char* name, const hdf5::ElementType& type,
-                const Shape& sample_shape, const std::vector<ShardInfo>& shards) {
+void write_virtual(hdf5::File& file, const char* name, const hdf5::ElementType& type,
+                   const Shape& sample_shape, const std::vector<ShardInfo>& shards) {
   std::vector<hdf5::VirtualPart> parts;
   std::int64_t first_sample = 0;
   for (const ShardInfo& shard : shards) {

@@ -12,7 +12,7 @@
 
 namespace strata::io {
 
-/// A file written under a temporary name; removed again unless it was published.
+/// A file under a temporary name; the destructor removes it unless it was published.
 class PendingFile {
  public:
   explicit PendingFile(std::filesystem::path final_path);
@@ -28,7 +28,7 @@ class PendingFile {
   }
 
   [[nodiscard]] const std::filesystem::path& temporary() const { return temporary_; }
-  /// Renames to the final name.
+  /// Renames the file to its final name.
   void publish();
 
  private:
@@ -43,11 +43,11 @@ void write_vector(hdf5::File& file, const char* name, const hdf5::ElementType& t
       .write(std::as_bytes(std::span(values)));
 }
 
-/// Shows one data set of all shards as a whole.
-void show_whole(hdf5::File& file, const char* name, const hdf5::ElementType& type,
-                const Shape& sample_shape, const std::vector<ShardInfo>& shards);
+/// Creates a virtual data set that concatenates one data set of all shards.
+void write_virtual(hdf5::File& file, const char* name, const hdf5::ElementType& type,
+                   const Shape& sample_shape, const std::vector<ShardInfo>& shards);
 
-/// Names, sizes and checksums of the shards.
+/// Writes names, sizes and checksums of the shards.
 void write_shard_list(hdf5::File& file, const std::vector<ShardInfo>& shards);
 
 }  // namespace strata::io

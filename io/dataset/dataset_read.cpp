@@ -15,13 +15,13 @@ namespace names = dataset_format;
 
 void check_format(const hdf5::File& file, const char* format, const char* what) {
   const std::filesystem::path& path = file.origin().path;
-  if (!file.has_attribute(names::kFormat) || file.text(names::kFormat) != format) {
+  if (!file.has_format(format)) {
     fail(ExitCode::kData,
          "{} is an HDF5 file but not {} of a strata data set; make one with "
          "strata data import",
          path.string(), what);
   }
-  const std::int64_t version = file.int64(names::kVersion);
+  const std::int64_t version = file.version();
   if (version != names::kVersionWritten) {
     fail(ExitCode::kData, "{} has version {} of the data set format, this program reads version {}",
          path.string(), version, names::kVersionWritten);
@@ -157,6 +157,8 @@ DatasetInfo read_master(const std::filesystem::path& path) {
   return info;
 }
 
+namespace {
+
 hdf5::File open_shard_file(const DatasetInfo& info, const ShardInfo& entry) {
   const std::filesystem::path path = info.path.parent_path() / entry.file;
   std::error_code error;
@@ -169,6 +171,7 @@ hdf5::File open_shard_file(const DatasetInfo& info, const ShardInfo& entry) {
   return file;
 }
 
+// Throws: Error(kData) where the shard's checksum is not the one that its master promises.
 void check_shard_checksum(const hdf5::File& file, const DatasetInfo& info, const ShardInfo& entry) {
   std::uint64_t checksum = 0;
   file.open_dataset(names::kChecksum).read(std::as_writable_bytes(std::span(&checksum, 1)));
@@ -180,6 +183,7 @@ void check_shard_checksum(const hdf5::File& file, const DatasetInfo& info, const
   }
 }
 
+// Where a shard's data set lies in memory.
 const std::byte* mapped_dataset(const hdf5::File& file, const MappedFile& mapped, const char* name,
                                 const Shape& shape, const hdf5::ElementType& type) {
   const hdf5::Dataset dataset = file.open_dataset(name);
@@ -196,6 +200,52 @@ const std::byte* mapped_dataset(const hdf5::File& file, const MappedFile& mapped
          file.origin().path.string(), name, end, size);
   }
   return mapped.bytes().data() + offset;
+}
+
+MappedShard map_shard(const DatasetInfo& info, const ShardInfo& entry, std::int64_t first) {
+  const hdf5::File file = open_shard_file(info, entry);
+  MappedShard shard{MappedFile(file.origin().path), first, entry.samples};
+  const auto map = [&](const char* name, const Shape& shape, const hdf5::ElementType& type) {
+    return mapped_dataset(file, shard.file, name, shape, type);
+  };
+  Shape checksums{entry.samples, names::kChecksumsPerSample};
+  if (info.task == Task::kNextToken) {
+    checksums = Shape{names::blocks_of(entry.samples)};
+    shard.inputs = map(names::kTokens, Shape{entry.samples}, hdf5::element_type(info.input_dtype));
+  } else {
+    shard.inputs = map(names::kInputs, info.input_shape.prepended(entry.samples),
+                       hdf5::element_type(info.input_dtype));
+    shard.targets = map(names::kTargets, info.target_shape.prepended(entry.samples),
+                        hdf5::element_type(info.target_dtype));
+  }
+  shard.checksums = {map(names::kChecksums, checksums, hdf5::uint64_type()),
+                     static_cast<std::size_t>(checksums.count()) * sizeof(std::uint64_t)};
+  check_shard_checksum(file, info, entry);
+  return shard;
+}
+
+}  // namespace
+
+std::vector<MappedShard> map_shards(DatasetInfo& info) {
+  std::vector<MappedShard> shards;
+  std::int64_t first = 0;
+  for (ShardInfo& entry : info.shards) {
+    if (info.task == Task::kNextToken && first % names::kBlockTokensWritten != 0) {
+      fail(ExitCode::kData,
+           "{} contradicts itself: {} begins within a block of tokens; import it anew",
+           info.path.string(), entry.file);
+    }
+    shards.push_back(map_shard(info, entry, first));
+    entry.file_bytes = std::ssize(shards.back().file.bytes());
+    first += entry.samples;
+  }
+  return shards;
+}
+
+const MappedShard& shard_with(std::span<const MappedShard> shards, std::int64_t index) {
+  return *std::prev(std::upper_bound(
+      shards.begin(), shards.end(), index,
+      [](std::int64_t value, const MappedShard& shard) { return value < shard.first; }));
 }
 
 }  // namespace strata::io

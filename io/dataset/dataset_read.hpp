@@ -1,22 +1,28 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <span>
+#include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "strata/core/error.hpp"
+#include "strata/core/hash.hpp"
 #include "strata/io/dataset.hpp"
 
 #include "files/posix_file.hpp"
+#include "files/raw_elements.hpp"
 #include "hdf5/hdf5_file.hpp"
 
 namespace strata::io {
 
-/// Throws: Error(kData) where the file is not of this format and version; `what` names it.
+/// Throws: Error(kData) where the file has another format or version; `what` names the file.
 void check_format(const hdf5::File& file, const char* format, const char* what);
 
-/// A one-dimensional data set whole.
+/// Reads a whole one-dimensional data set.
 template <typename T>
 std::vector<T> read_vector(const hdf5::File& file, const char* name) {
   const hdf5::Dataset dataset = file.open_dataset(name);
@@ -33,17 +39,49 @@ std::vector<T> read_vector(const hdf5::File& file, const char* name) {
   return values;
 }
 
-/// What a master says. Throws: Error(kData) where it is damaged or contradicts itself.
+/// Reads a master. Throws: Error(kData) where it is damaged or contradicts itself.
 [[nodiscard]] DatasetInfo read_master(const std::filesystem::path& path);
 
-/// An existing shard, its format checked.
-[[nodiscard]] hdf5::File open_shard_file(const DatasetInfo& info, const ShardInfo& entry);
-/// Where a shard's data set lies in memory. Throws: Error(kData) for another shape or type, or a
-/// file that is too short.
-[[nodiscard]] const std::byte* mapped_dataset(const hdf5::File& file, const MappedFile& mapped,
-                                              const char* name, const Shape& shape,
-                                              const hdf5::ElementType& type);
-/// Throws: Error(kData) where the shard's checksum is not the one that its master promises.
-void check_shard_checksum(const hdf5::File& file, const DatasetInfo& info, const ShardInfo& entry);
+/// One shard of a data set, mapped into memory. Its elements need not be aligned.
+struct MappedShard {
+  MappedFile file;
+  std::int64_t first = 0;              ///< index of its first sample or token in the data set
+  std::int64_t count = 0;              ///< samples or tokens
+  const std::byte* inputs = nullptr;   ///< or token ids
+  const std::byte* targets = nullptr;  ///< null for tokens
+  /// Hashes of each sample's input and target, or of each block of tokens.
+  std::span<const std::byte> checksums;
+
+  [[nodiscard]] std::uint64_t checksum(std::int64_t index) const {
+    return load<std::uint64_t>(checksums.data() + index * std::int64_t{sizeof(std::uint64_t)});
+  }
+};
+
+/// Maps all shards of a data set and writes their file sizes into `info`.
+/// Throws: Error(kData) where a shard is missing, too short, of another format, shape or type, or
+/// has another checksum than its master promises.
+[[nodiscard]] std::vector<MappedShard> map_shards(DatasetInfo& info);
+
+/// The shard that holds a sample or token. Pre: one does.
+[[nodiscard]] const MappedShard& shard_with(std::span<const MappedShard> shards,
+                                            std::int64_t index);
+
+/// Checks the list of checksums against `promised` and, by `problem_of(unit)`, the samples or
+/// blocks 0 to units - 1; the first problem is kept.
+template <typename Problem>
+ShardCheck check_shard(const MappedShard& shard, std::uint64_t promised, std::int64_t units,
+                       Problem&& problem_of) {
+  ShardCheck check;
+  if (hash_of(shard.checksums) != promised) {
+    check.problem = "the list of checksums is damaged";
+  }
+  for (std::int64_t unit = 0; unit < units; ++unit) {
+    std::string problem = problem_of(unit);
+    if (!problem.empty() && check.bad_samples++ == 0 && check.problem.empty()) {
+      check.problem = std::move(problem);
+    }
+  }
+  return check;
+}
 
 }  // namespace strata::io

@@ -1,7 +1,6 @@
 #include "dataset/token_stream.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -9,7 +8,6 @@
 #include "strata/core/hash.hpp"
 
 #include "dataset/dataset_format.hpp"
-#include "dataset/dataset_read.hpp"
 
 namespace strata::io {
 namespace {
@@ -18,14 +16,12 @@ namespace names = dataset_format;
 
 constexpr std::int64_t kBlock = names::kBlockTokensWritten;
 
-// Largest of the ids; they lie as the file has them, not necessarily aligned.
+// Widens stored ids and returns the largest.
 template <typename Id>
 std::int64_t widen(const std::byte* stored, std::span<std::int64_t> tokens) {
   std::int64_t largest = 0;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    Id id = 0;
-    std::memcpy(&id, stored + i * sizeof id, sizeof id);
-    tokens[i] = id;
+    tokens[i] = load<Id>(stored + i * sizeof(Id));
     largest = std::max(largest, tokens[i]);
   }
   return largest;
@@ -36,118 +32,76 @@ std::int64_t widen(DType dtype, const std::byte* stored, std::span<std::int64_t>
                                  : widen<std::uint32_t>(stored, tokens);
 }
 
+// The ids of block `index` of a shard.
+std::span<const std::byte> block_of(const MappedShard& shard, std::int64_t index,
+                                    std::int64_t id_bytes) {
+  const std::int64_t first = index * kBlock;
+  return {shard.inputs + first * id_bytes,
+          static_cast<std::size_t>(std::min(kBlock, shard.count - first) * id_bytes)};
+}
+
 }  // namespace
 
-std::span<const std::byte> TokenStream::Shard::block(std::int64_t local,
-                                                     std::int64_t id_bytes) const {
-  const std::int64_t first = local * kBlock;
-  return {ids + first * id_bytes,
-          static_cast<std::size_t>(std::min(kBlock, tokens - first) * id_bytes)};
-}
-
-std::uint64_t TokenStream::Shard::checksum(std::int64_t local) const {
-  std::uint64_t checksum = 0;
-  std::memcpy(&checksum, checksums + local * std::int64_t{sizeof checksum}, sizeof checksum);
-  return checksum;
-}
-
-TokenStream::TokenStream(DatasetInfo& info) {
-  std::int64_t first_token = 0;
-  for (ShardInfo& entry : info.shards) {
-    if (first_token % kBlock != 0) {
-      fail(ExitCode::kData,
-           "{} contradicts itself: {} begins within a block of tokens; import it "
-           "anew",
-           info.path.string(), entry.file);
-    }
-    const hdf5::File file = open_shard_file(info, entry);
-    Shard shard{MappedFile(file.origin().path), first_token, entry.samples};
-    entry.file_bytes = static_cast<std::int64_t>(shard.file.bytes().size());
-    shard.ids = mapped_dataset(file, shard.file, names::kTokens, Shape{entry.samples},
-                               hdf5::element_type(info.input_dtype));
-    shard.checksums = mapped_dataset(file, shard.file, names::kChecksums,
-                                     Shape{names::blocks_of(entry.samples)}, hdf5::uint64_type());
-    check_shard_checksum(file, info, entry);
-    shards_.push_back(std::move(shard));
-    first_token += entry.samples;
-  }
-}
-
-const TokenStream::Shard& TokenStream::shard_of(std::int64_t token) const {
-  return *std::prev(std::upper_bound(
-      shards_.begin(), shards_.end(), token,
-      [](std::int64_t value, const Shard& shard) { return value < shard.first_token; }));
-}
-
-void TokenStream::read(const DatasetInfo& info, std::int64_t first,
-                       std::span<std::int64_t> tokens) const {
+void read_tokens(const DatasetInfo& info, std::span<const MappedShard> shards, std::int64_t first,
+                 std::span<std::int64_t> tokens) {
   const std::int64_t id_bytes = size_bytes(info.input_dtype);
   require(first >= 0 && first + std::ssize(tokens) <= info.tokens, "the tokens {} to {} of {}",
           first, first + std::ssize(tokens), info.tokens);
   while (!tokens.empty()) {
-    const Shard& shard = shard_of(first);
-    const std::int64_t local = (first - shard.first_token) / kBlock;
-    const std::int64_t begin = (first - shard.first_token) % kBlock;
-    const auto block = shard.block(local, id_bytes);
+    const MappedShard& shard = shard_with(shards, first);
+    const std::int64_t index = (first - shard.first) / kBlock;
+    const std::int64_t begin = (first - shard.first) % kBlock;
+    const auto block = block_of(shard, index, id_bytes);
     const std::int64_t block_tokens = std::ssize(block) / id_bytes;
-    const auto place = [&] {
+    const auto block_text = [&] {
       const std::int64_t from = first - begin;
-      const auto index = static_cast<std::size_t>(&shard - shards_.data());
-      return fmt::format("block {} of {} (the tokens {} to {})", local,
-                         (info.path.parent_path() / info.shards[index].file).string(), from,
+      const ShardInfo& entry = info.shards[static_cast<std::size_t>(&shard - shards.data())];
+      return fmt::format("block {} of {} (the tokens {} to {})", index,
+                         (info.path.parent_path() / entry.file).string(), from,
                          from + block_tokens - 1);
     };
-    if (hash_of(block) != shard.checksum(local)) {
+    if (hash_of(block) != shard.checksum(index)) {
       fail(ExitCode::kData,
-           "{} does not match its checksum: the file is damaged; restore it or "
-           "import anew",
-           place());
+           "{} does not match its checksum: the file is damaged; restore it or import anew",
+           block_text());
     }
     const auto count = static_cast<std::size_t>(std::min(std::ssize(tokens), block_tokens - begin));
     const std::int64_t largest =
         widen(info.input_dtype, block.data() + begin * id_bytes, tokens.first(count));
     if (largest >= info.classes) {
       fail(ExitCode::kData, "{} holds the token {}, the vocabulary ends at {}; import it anew",
-           place(), largest, info.classes - 1);
+           block_text(), largest, info.classes - 1);
     }
     tokens = tokens.subspan(count);
     first += static_cast<std::int64_t>(count);
   }
 }
 
-std::vector<ShardCheck> TokenStream::verify(const DatasetInfo& info,
-                                            const SampleProgress& progress) const {
+std::vector<ShardCheck> verify_tokens(const DatasetInfo& info, std::span<const MappedShard> shards,
+                                      const SampleProgress& progress) {
   const std::int64_t id_bytes = size_bytes(info.input_dtype);
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(kBlock));
   std::vector<ShardCheck> checks;
-  for (std::size_t i = 0; i < shards_.size(); ++i) {
-    const Shard& shard = shards_[i];
-    ShardCheck check;
-    const std::int64_t blocks = names::blocks_of(shard.tokens);
-    const std::span<const std::byte> checksums(
-        shard.checksums, static_cast<std::size_t>(blocks) * sizeof(std::uint64_t));
-    if (hash_of(checksums) != info.shards[i].checksum) {
-      check.problem = "the list of checksums is damaged";
-    }
-    for (std::int64_t local = 0; local < blocks; ++local) {
-      const auto block = shard.block(local, id_bytes);
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const MappedShard& shard = shards[i];
+    const auto problem_of = [&](std::int64_t index) -> std::string {
+      const auto block = block_of(shard, index, id_bytes);
       const std::int64_t count = std::ssize(block) / id_bytes;
       const std::int64_t largest = widen(info.input_dtype, block.data(),
                                          std::span(tokens).first(static_cast<std::size_t>(count)));
-      const bool damaged = hash_of(block) != shard.checksum(local);
-      if ((damaged || largest >= info.classes) && check.bad_samples++ == 0 &&
-          check.problem.empty()) {
-        check.problem = damaged ? fmt::format("block {} is damaged", local)
-                                : fmt::format(
-                                      "block {} holds the token {}, the vocabulary ends at "
-                                      "{}",
-                                      local, largest, info.classes - 1);
-      }
       if (progress) {
-        progress(shard.first_token + local * kBlock + count, info.tokens);
+        progress(shard.first + index * kBlock + count, info.tokens);
       }
-    }
-    checks.push_back(std::move(check));
+      if (hash_of(block) != shard.checksum(index)) {
+        return fmt::format("block {} is damaged", index);
+      }
+      return largest < info.classes
+                 ? ""
+                 : fmt::format("block {} holds the token {}, the vocabulary ends at {}", index,
+                               largest, info.classes - 1);
+    };
+    checks.push_back(
+        check_shard(shard, info.shards[i].checksum, names::blocks_of(shard.count), problem_of));
   }
   return checks;
 }

@@ -19,7 +19,7 @@ std::vector<std::uint32_t> code_points(const TokenizerContents& contents) {
   return {contents.characters.begin(), contents.characters.end()};
 }
 
-/// The tokens' bytes one after the other, and where each one ends.
+/// The tokens' bytes concatenated, with the end offset of each token.
 struct JoinedTokens {
   std::vector<std::uint8_t> bytes;
   std::vector<std::int64_t> ends;
@@ -40,7 +40,7 @@ struct JoinedTokens {
 std::vector<char32_t> read_characters(const hdf5::File& file, const DatasetInfo& info) {
   constexpr std::uint32_t kLast = 0x10FFFF;
   const auto stored = read_vector<std::uint32_t>(file, names::kCharacters);
-  // In ascending order none is there twice.
+  // Strictly ascending, so there are no duplicates.
   const bool ascending =
       std::adjacent_find(stored.begin(), stored.end(), std::greater_equal<>()) == stored.end();
   if (stored.empty() || !ascending || stored.back() > kLast) {

@@ -12,7 +12,7 @@
 namespace strata::io {
 namespace {
 
-// As many elements as any real file has, few enough that sizes in bytes stay within 64 bits.
+// Upper bound on elements that keeps sizes in bytes within 64 bits.
 constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
 
 void read_header(InputStream& stream, std::span<std::byte> bytes, const char* format) {

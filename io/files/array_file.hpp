@@ -13,15 +13,15 @@
 
 namespace strata::io {
 
-/// An array in a foreign file, read row by row along its first dimension.
+/// An array in an IDX or .npy file, read row by row along its first dimension.
 class ArrayFile {
  public:
   /// Source: the IDX format as Y. LeCun, C. Cortes, C. J. C. Burges describe it with MNIST.
-  /// Throws: Error(kData) for a wrong magic number, dimensions that make no sense, or a file whose
-  /// size does not match.
+  /// Throws: Error(kData) for a wrong magic number, invalid dimensions, or a file size that does
+  /// not match the header.
   [[nodiscard]] static ArrayFile open_idx(const std::filesystem::path& path);
   /// Source: NumPy Enhancement Proposal 1, "A simple file format for NumPy arrays".
-  /// Throws: Error(kData) likewise, and for Fortran order and element types that are no numbers.
+  /// Throws: Error(kData) as open_idx, and for Fortran order and unsupported element types.
   [[nodiscard]] static ArrayFile open_npy(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& path() const { return stream_->path(); }
@@ -30,10 +30,10 @@ class ArrayFile {
   [[nodiscard]] std::int64_t rows() const { return shape_[0]; }
   [[nodiscard]] std::int64_t row_bytes() const { return shape_.tail().count() * type_.bytes; }
 
-  /// The next rows, as many as `raw` holds. Pre: so many are left.
+  /// Reads the next rows, as many as `raw` holds. Pre: so many are left.
   void read(std::span<std::byte> raw);
   /// Reads to the end of the file.
-  /// Throws: Error(kData) where it does not end with the last row.
+  /// Throws: Error(kData) where it does not end after the last row.
   void finish();
 
  private:

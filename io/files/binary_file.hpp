@@ -8,7 +8,7 @@
 
 namespace strata::io {
 
-/// A file read from beginning to end as it is. All failures are Error(kData).
+/// A file read sequentially. All failures are Error(kData).
 class BinaryFile {
  public:
   explicit BinaryFile(std::filesystem::path path);
@@ -16,7 +16,7 @@ class BinaryFile {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] std::int64_t size() const { return size_; }
 
-  /// Fills `bytes`. Throws: also where the file ends before.
+  /// Fills `bytes`. Throws: also where the file ends early.
   void read(std::span<std::byte> bytes);
   void skip(std::int64_t bytes);
 

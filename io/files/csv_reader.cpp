@@ -25,7 +25,7 @@ CsvReader::CsvReader(const std::filesystem::path& path) : stream_(path) {
   header_.assign(fields_.begin(), fields_.end());
 }
 
-// Drops what was used and reads more behind the rest; false at the end of the file.
+// Drops consumed bytes and appends more from the file; false at the end of the file.
 bool CsvReader::refill() {
   buffer_.erase(0, begin_);
   begin_ = 0;
@@ -40,8 +40,8 @@ bool CsvReader::refill() {
   return count > 0;
 }
 
-bool CsvReader::take_record(std::string_view& record) {
-  // A line break ends the record where the quotes before it are even in number.
+bool CsvReader::read_record(std::string_view& record) {
+  // A line break ends the record where the number of quotes before it is even.
   std::size_t searched = 0;
   std::size_t lines = 0;
   bool inside_quotes = false;
@@ -83,7 +83,7 @@ bool CsvReader::take_record(std::string_view& record) {
 bool CsvReader::next() {
   std::string_view record;
   do {
-    if (!take_record(record)) {
+    if (!read_record(record)) {
       return false;
     }
   } while (trimmed(record).empty());
@@ -109,7 +109,7 @@ void CsvReader::split_plain(std::string_view record) {
 }
 
 void CsvReader::split_quoted(std::string_view record) {
-  // Views of fields point into `unquoted_`, which therefore must not grow while it is filled.
+  // Fields are views into `unquoted_`, so it must not reallocate while it is filled.
   unquoted_.clear();
   unquoted_.reserve(record.size());
   for (std::size_t at = 0; at <= record.size();) {

@@ -10,19 +10,19 @@
 
 namespace strata::io {
 
-/// The records of a comma-separated file, one after the other. Fields may be quoted, with quotes
-/// doubled inside and line breaks allowed; blank lines are passed over.
+/// Reads the records of a comma-separated file in order. Fields may be quoted, with doubled quotes
+/// and line breaks inside; blank lines are skipped.
 /// Source: Y. Shafranovich, RFC 4180.
 class CsvReader {
  public:
   /// Reads the header row.
-  /// Throws: Error(kData) where there is none.
+  /// Throws: Error(kData) for an empty file.
   explicit CsvReader(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& path() const { return stream_.path(); }
   [[nodiscard]] const std::vector<std::string>& header() const { return header_; }
 
-  /// Goes to the next record; false at the end of the file.
+  /// Advances to the next record; false at the end of the file.
   /// Throws: Error(kData) naming the line for a record with another number of fields than the
   /// header, and for misplaced or missing quotes.
   bool next();
@@ -32,7 +32,7 @@ class CsvReader {
   [[nodiscard]] std::int64_t line() const { return line_; }
 
  private:
-  bool take_record(std::string_view& record);
+  bool read_record(std::string_view& record);
   bool refill();
   void split_plain(std::string_view record);
   void split_quoted(std::string_view record);

@@ -9,7 +9,7 @@
 
 namespace strata::io {
 
-/// A file read from beginning to end; gzip-compressed ones are seen uncompressed.
+/// A file read sequentially; gzip-compressed files are decompressed.
 class InputStream {
  public:
   /// Throws: Error(kData) where it cannot be opened.
@@ -19,12 +19,12 @@ class InputStream {
   InputStream& operator=(const InputStream&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// Uncompressed size where it can be known without reading: that of a plain file; else -1.
+  /// Size of an uncompressed file; -1 for a compressed one.
   [[nodiscard]] std::int64_t known_size() const { return known_size_; }
 
-  /// Fills `bytes` as far as the file goes; returns how many were read.
-  /// Throws: Error(kData) where the file cannot be read, or its compressed data is damaged or cut
-  /// short.
+  /// Fills `bytes` up to the end of the file; returns the number of bytes read.
+  /// Throws: Error(kData) where the file cannot be read or its compressed data are damaged or
+  /// truncated.
   std::size_t read(std::span<std::byte> bytes);
 
  private:

@@ -12,22 +12,23 @@
 
 namespace strata::io {
 
-PosixFile::PosixFile(std::filesystem::path path)
-    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CLOEXEC)) {
-  if (descriptor_ < 0) {
-    fail(ExitCode::kData, "cannot open {} for writing: {}", path_.string(), std::strerror(errno));
-  }
+FileDescriptor::FileDescriptor(const std::filesystem::path& path, int flags)
+    : value_(::open(path.c_str(), flags | O_CLOEXEC)) {}
+
+bool FileDescriptor::close() {
+  return value_ < 0 || ::close(std::exchange(value_, -1)) == 0;
 }
 
-PosixFile::~PosixFile() {
-  if (descriptor_ >= 0) {
-    ::close(descriptor_);
+PosixFile::PosixFile(std::filesystem::path path)
+    : path_(std::move(path)), descriptor_(path_, O_WRONLY) {
+  if (!descriptor_.is_open()) {
+    fail(ExitCode::kData, "cannot open {} for writing: {}", path_.string(), std::strerror(errno));
   }
 }
 
 void PosixFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(descriptor_, bytes.data(), bytes.size(), offset);
+    const ssize_t written = ::pwrite(descriptor_.get(), bytes.data(), bytes.size(), offset);
     if (written < 0 && errno == EINTR) {
       continue;
     }
@@ -41,10 +42,9 @@ void PosixFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) 
 }
 
 void PosixFile::finish() {
-  const int descriptor = std::exchange(descriptor_, -1);
-  const bool synced = ::fsync(descriptor) == 0;
+  const bool synced = ::fsync(descriptor_.get()) == 0;
   const int sync_error = errno;
-  const bool closed = ::close(descriptor) == 0;
+  const bool closed = descriptor_.close();
   if (!synced || !closed) {
     fail(ExitCode::kData, "cannot put {} on disk: {}", path_.string(),
          std::strerror(synced ? errno : sync_error));
@@ -52,20 +52,18 @@ void PosixFile::finish() {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
+  const FileDescriptor descriptor(path, O_RDONLY);
+  if (!descriptor.is_open()) {
     fail(ExitCode::kData, "cannot open {}: {}", path.string(), std::strerror(errno));
   }
   struct stat status {};
   void* address = MAP_FAILED;
-  if (::fstat(descriptor, &status) == 0) {
+  if (::fstat(descriptor.get(), &status) == 0) {
     address = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_SHARED,
-                     descriptor, 0);
+                     descriptor.get(), 0);
   }
-  const int error = errno;
-  ::close(descriptor);
   if (address == MAP_FAILED) {
-    fail(ExitCode::kData, "cannot map {} into memory: {}", path.string(), std::strerror(error));
+    fail(ExitCode::kData, "cannot map {} into memory: {}", path.string(), std::strerror(errno));
   }
   bytes_ = {static_cast<const std::byte*>(address), static_cast<std::size_t>(status.st_size)};
 }

@@ -8,33 +8,47 @@
 
 namespace strata::io {
 
+/// An owned file descriptor; errno says why a call failed.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  /// Opens with `flags` of open(2) and O_CLOEXEC; is_open() tells whether that succeeded.
+  FileDescriptor(const std::filesystem::path& path, int flags);
+  ~FileDescriptor() { close(); }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  FileDescriptor(FileDescriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
+
+  [[nodiscard]] bool is_open() const { return value_ >= 0; }
+  [[nodiscard]] int get() const { return value_; }
+  /// False where closing fails.
+  bool close();
+
+ private:
+  int value_ = -1;
+};
+
 /// A file open for writing at chosen offsets. All failures are Error(kData).
 class PosixFile {
  public:
   PosixFile() = default;
   /// Opens an existing file.
   explicit PosixFile(std::filesystem::path path);
-  ~PosixFile();
-  PosixFile(const PosixFile&) = delete;
-  PosixFile& operator=(const PosixFile&) = delete;
-  PosixFile(PosixFile&& other) noexcept
-      : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-  PosixFile& operator=(PosixFile&& other) noexcept {
-    std::swap(path_, other.path_);
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
 
   void write_at(std::int64_t offset, std::span<const std::byte> bytes);
-  /// Has the operating system put the file on disk, and closes it.
+  /// Calls fsync and closes the file.
   void finish();
 
  private:
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
 };
 
-/// A whole file mapped into memory to be read.
+/// A whole file mapped into memory, read-only.
 class MappedFile {
  public:
   /// Throws: Error(kData).

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 #include "strata/core/error.hpp"
 
@@ -19,7 +18,7 @@ void decode_as(std::span<const std::byte> raw, std::endian order, std::span<std:
     if (order == std::endian::big) {
       std::reverse(bytes.begin(), bytes.end());
     }
-    // A signed byte is a number here and becomes one with its sign.
+    // A signed byte is a number here, not a character.
     const To value = static_cast<To>(static_cast<Compute<To>>(
         std::bit_cast<From>(bytes)));  // NOLINT(bugprone-signed-char-misuse)
     std::memcpy(out.data() + i * sizeof(To), &value, sizeof(To));
@@ -49,9 +48,7 @@ void decode_from(std::span<const std::byte> raw, std::endian order, DType dtype,
 template <typename T>
 std::int64_t first_not_finite_of(std::span<const std::byte> elements) {
   for (std::size_t i = 0; i < elements.size() / sizeof(T); ++i) {
-    T value{};
-    std::memcpy(&value, elements.data() + i * sizeof(T), sizeof(T));
-    if (!std::isfinite(static_cast<Compute<T>>(value))) {
+    if (!std::isfinite(static_cast<Compute<T>>(load<T>(elements.data() + i * sizeof(T))))) {
       return static_cast<std::int64_t>(i);
     }
   }
@@ -59,6 +56,11 @@ std::int64_t first_not_finite_of(std::span<const std::byte> elements) {
 }
 
 }  // namespace
+
+RawType stored_type(DType dtype) {
+  return {dtype == DType::kUint8 ? RawType::Kind::kUnsigned : RawType::Kind::kFloat,
+          size_bytes(dtype), std::endian::little};
+}
 
 DType stored_input_dtype(const RawType& type) {
   if (type.kind == RawType::Kind::kFloat) {
@@ -76,20 +78,21 @@ void decode(std::span<const std::byte> raw, const RawType& type, DType dtype,
     return type.bytes == 8 ? decode_from<double>(raw, type.order, dtype, out)
                            : decode_from<float>(raw, type.order, dtype, out);
   }
-  const bool is_signed = type.kind == RawType::Kind::kSigned;
+  const auto decode_integers = [&](auto signed_zero) {
+    using Signed = decltype(signed_zero);
+    return type.kind == RawType::Kind::kSigned
+               ? decode_from<Signed>(raw, type.order, dtype, out)
+               : decode_from<std::make_unsigned_t<Signed>>(raw, type.order, dtype, out);
+  };
   switch (type.bytes) {
     case 1:
-      return is_signed ? decode_from<std::int8_t>(raw, type.order, dtype, out)
-                       : decode_from<std::uint8_t>(raw, type.order, dtype, out);
+      return decode_integers(std::int8_t{});
     case 2:
-      return is_signed ? decode_from<std::int16_t>(raw, type.order, dtype, out)
-                       : decode_from<std::uint16_t>(raw, type.order, dtype, out);
+      return decode_integers(std::int16_t{});
     case 4:
-      return is_signed ? decode_from<std::int32_t>(raw, type.order, dtype, out)
-                       : decode_from<std::uint32_t>(raw, type.order, dtype, out);
+      return decode_integers(std::int32_t{});
     case 8:
-      return is_signed ? decode_from<std::int64_t>(raw, type.order, dtype, out)
-                       : decode_from<std::uint64_t>(raw, type.order, dtype, out);
+      return decode_integers(std::int64_t{});
     default:
       require(false, "elements of {} bytes", type.bytes);
   }

@@ -3,13 +3,14 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "strata/core/dtype.hpp"
 
 namespace strata::io {
 
-/// How numbers lie in a foreign file.
+/// Storage format of the numbers in an imported file.
 struct RawType {
   enum class Kind { kUnsigned, kSigned, kFloat };
 
@@ -20,8 +21,19 @@ struct RawType {
   [[nodiscard]] bool is_integer() const { return kind != Kind::kFloat; }
 };
 
-/// The dtype that a data set stores such numbers with as inputs: bytes stay bytes, floating-point
-/// numbers keep their size, other integers become the smallest floating-point type that holds them.
+/// The value at `at`, which need not be aligned.
+template <typename T>
+[[nodiscard]] T load(const std::byte* at) {
+  T value{};
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+/// Storage format of `dtype` in a data set. Pre: uint8, float32 or float64.
+[[nodiscard]] RawType stored_type(DType dtype);
+
+/// The dtype in which a data set stores inputs of `type`: bytes stay bytes, floating-point numbers
+/// keep their size, other integers become the smallest floating-point type that holds them.
 [[nodiscard]] DType stored_input_dtype(const RawType& type);
 
 /// Converts `raw` to elements of `dtype` at `out`.

@@ -10,8 +10,7 @@ namespace {
 
 constexpr std::size_t kLongestCharacter = 4;
 
-// The second byte's range after a lead byte, and how many bytes follow the lead; none where it is
-// no lead byte.
+// Number of bytes that follow a lead byte (0: not a lead byte) and the range of the second byte.
 struct Lead {
   int following = 0;
   unsigned low = 0x80;

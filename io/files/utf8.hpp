@@ -6,17 +6,17 @@
 
 namespace strata::io {
 
-/// How far a text is UTF-8.
+/// The longest prefix of a text that is valid UTF-8.
 struct Utf8Prefix {
   std::size_t bytes = 0;  ///< of whole characters
-  /// Whether what follows may be the beginning of a character, or the text ends there.
+  /// What follows the prefix: nothing, a truncated character or an invalid byte.
   enum class Rest { kNothing, kCutShort, kInvalid } rest = Rest::kNothing;
 };
 
 /// Source: The Unicode Standard 15.0, table 3-7 (no overlong forms, no surrogates, up to U+10FFFF).
 [[nodiscard]] Utf8Prefix utf8_prefix(std::string_view text);
 
-/// A character and the bytes that it takes.
+/// A character and its length in bytes.
 struct Utf8Character {
   char32_t value = 0;
   std::size_t bytes = 0;
@@ -43,10 +43,10 @@ struct Utf8Character {
 
 void append_utf8(char32_t character, std::string& text);
 
-/// A character for people: 'é' (U+00E9).
+/// A character in messages, as in 'é' (U+00E9).
 [[nodiscard]] std::string character_text(char32_t character);
 
-/// A text in double quotes on one line: control characters and what is not UTF-8 are escaped.
+/// A text in double quotes on one line, with control characters and invalid UTF-8 escaped.
 [[nodiscard]] std::string quoted_text(std::string_view text);
 
 }  // namespace strata::io

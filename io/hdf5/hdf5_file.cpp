@@ -7,16 +7,16 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "files/posix_file.hpp"
 #include "hdf5/hdf5_internal.hpp"
 
 namespace strata::io::hdf5 {
 namespace {
 
-std::vector<hsize_t> extents_of(const Shape& shape) {
-  return {shape.extents().begin(), shape.extents().end()};
-}
+constexpr const char* kFormat = "format";
+constexpr const char* kVersion = "version";
 
-std::vector<hsize_t> as_hsize(const std::vector<std::int64_t>& values) {
+std::vector<hsize_t> as_hsize(std::span<const std::int64_t> values) {
   return {values.begin(), values.end()};
 }
 
@@ -27,12 +27,12 @@ herr_t keep_first(unsigned position, const H5E_error2_t* error, void* data) {
   return 0;
 }
 
-// The description at the place where things went wrong, the most precise of the stack.
+// The innermost description on HDF5's error stack.
 std::string reason() {
   std::string text;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, &keep_first, &text);
   H5Eclear2(H5E_DEFAULT);
-  // Where a system call failed, its own message stands quoted among addresses and offsets.
+  // For a failed system call, extract its message from among addresses and offsets.
   constexpr std::string_view kSystemMessage = "error message = '";
   if (const std::size_t begin = text.find(kSystemMessage); begin != std::string::npos) {
     text.erase(0, begin + kSystemMessage.size());
@@ -41,21 +41,20 @@ std::string reason() {
   return text.empty() ? "HDF5 gives no reason" : text;
 }
 
-// A file that cannot be flushed, on a full disk for example, is left open: closing it would fail
-// half way and leave HDF5 with a file that is neither open nor closed.
+// A file that cannot be flushed, for example on a full disk, is left open: H5Fclose would fail half
+// way and leave HDF5 in an inconsistent state.
 herr_t close_file(hid_t file) {
   return H5Fflush(file, H5F_SCOPE_GLOBAL) < 0 ? -1 : H5Fclose(file);
 }
 
 Handle file_access(const Origin& origin) {
-  Handle access = own(H5Pcreate(H5P_FILE_ACCESS), &H5Pclose, origin, "cannot set up the access to");
-  check(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), origin,
-        "cannot set up the access to");
+  constexpr const char* kWhat = "cannot set up the access to";
+  Handle access = own(H5Pcreate(H5P_FILE_ACCESS), &H5Pclose, origin, kWhat);
+  check(H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG), origin, kWhat);
   // Attributes above 64 KiB need the format of HDF5 1.8 or later.
-  check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_LATEST), origin,
-        "cannot set up the access to");
+  check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_LATEST), origin, kWhat);
   // No file has two writers, and some cluster file systems have no locks.
-  check(H5Pset_file_locking(access.get(), false, true), origin, "cannot set up the access to");
+  check(H5Pset_file_locking(access.get(), false, true), origin, kWhat);
   return access;
 }
 
@@ -65,31 +64,43 @@ Handle with_groups(const Origin& origin) {
   return links;
 }
 
-void sync_descriptor(const Origin& origin, int flags) {
-  const int descriptor = ::open(origin.path.c_str(), flags | O_CLOEXEC);
-  if (descriptor < 0) {
+void sync(const Origin& origin, int flags) {
+  const FileDescriptor descriptor(origin.path, flags);
+  if (!descriptor.is_open()) {
     fail(origin.code, "cannot open {} to sync it: {}", origin.path.string(), std::strerror(errno));
   }
-  const int status = ::fsync(descriptor);
-  const int error = errno;
-  ::close(descriptor);
-  if (status != 0) {
-    fail(origin.code, "cannot put {} on disk: {}", origin.path.string(), std::strerror(error));
+  if (::fsync(descriptor.get()) != 0) {
+    fail(origin.code, "cannot put {} on disk: {}", origin.path.string(), std::strerror(errno));
   }
 }
 
-// The same data written at another second must give the same bytes.
+// Files with the same data must have the same bytes at any time.
 void leave_out_times(const Handle& creation, const Origin& origin) {
   check(H5Pset_obj_track_times(creation.get(), 0), origin, "cannot leave the time out of");
+}
+
+// Makes a data set whose layout `set_layout` chooses.
+template <typename SetLayout>
+Handle make_dataset(hid_t file, const std::string& name, const ElementType& type,
+                    const Shape& shape, const Origin& origin, std::string_view what,
+                    SetLayout&& set_layout) {
+  const Handle space = make_space(shape, origin);
+  const Handle links = with_groups(origin);
+  const Handle layout = own(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose, origin, what);
+  leave_out_times(layout, origin);
+  set_layout(layout.get());
+  return own(H5Dcreate2(file, name.c_str(), type.file, space.get(), links.get(), layout.get(),
+                        H5P_DEFAULT),
+             &H5Dclose, origin, what);
 }
 
 }  // namespace
 
 void silence() {
-  // HDF5's clean-up at exit crashes where a file could not be written to its end.
+  // HDF5's clean-up at exit crashes where a file could not be flushed.
   static const herr_t kStatus = H5dont_atexit();
   static_cast<void>(kStatus);
-  // The automatic printing of the thread-safe build is a setting of each thread.
+  // In the thread-safe build, error printing is a per-thread setting.
   thread_local bool silent = false;
   if (!silent) {
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -106,7 +117,7 @@ Handle make_space(const Shape& shape, const Origin& origin) {
   if (shape.rank() == 0) {
     return own(H5Screate(H5S_SCALAR), &H5Sclose, origin, "cannot describe a scalar of");
   }
-  const std::vector<hsize_t> extents = extents_of(shape);
+  const std::vector<hsize_t> extents = as_hsize(shape.extents());
   return own(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), &H5Sclose,
              origin, "cannot describe a data space of");
 }
@@ -122,10 +133,11 @@ void select(hid_t space, const grid::Box& box, const Origin& origin) {
 }
 
 Handle text_type(std::size_t size, const Origin& origin) {
-  Handle type = own(H5Tcopy(H5T_C_S1), &H5Tclose, origin, "cannot make a text type for");
-  check(H5Tset_size(type.get(), size), origin, "cannot make a text type for");
-  check(H5Tset_strpad(type.get(), H5T_STR_NULLPAD), origin, "cannot make a text type for");
-  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), origin, "cannot make a text type for");
+  constexpr const char* kWhat = "cannot make a text type for";
+  Handle type = own(H5Tcopy(H5T_C_S1), &H5Tclose, origin, kWhat);
+  check(H5Tset_size(type.get(), size), origin, kWhat);
+  check(H5Tset_strpad(type.get(), H5T_STR_NULLPAD), origin, kWhat);
+  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), origin, kWhat);
   return type;
 }
 
@@ -208,16 +220,11 @@ File File::open(const std::filesystem::path& path, ExitCode code) {
 Dataset File::create_dataset(const std::string& name, const ElementType& type, const Shape& shape) {
   silence();
   const std::string what = fmt::format("cannot make the data set '{}' of", name);
-  const Handle space = make_space(shape, origin_);
-  const Handle links = with_groups(origin_);
-  const Handle layout = own(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose, origin_, what);
-  leave_out_times(layout, origin_);
-  check(H5Pset_layout(layout.get(), H5D_CONTIGUOUS), origin_, what);
-  check(H5Pset_alloc_time(layout.get(), H5D_ALLOC_TIME_EARLY), origin_, what);
-  check(H5Pset_fill_time(layout.get(), H5D_FILL_TIME_NEVER), origin_, what);
-  Handle dataset = own(H5Dcreate2(id(), name.c_str(), type.file, space.get(), links.get(),
-                                  layout.get(), H5P_DEFAULT),
-                       &H5Dclose, origin_, what);
+  Handle dataset = make_dataset(id(), name, type, shape, origin_, what, [&](hid_t layout) {
+    check(H5Pset_layout(layout, H5D_CONTIGUOUS), origin_, what);
+    check(H5Pset_alloc_time(layout, H5D_ALLOC_TIME_EARLY), origin_, what);
+    check(H5Pset_fill_time(layout, H5D_FILL_TIME_NEVER), origin_, what);
+  });
   return {std::move(dataset), origin_, name};
 }
 
@@ -225,24 +232,32 @@ Dataset File::create_virtual(const std::string& name, const ElementType& type, c
                              std::span<const VirtualPart> parts) {
   silence();
   const std::string what = fmt::format("cannot make the virtual data set '{}' of", name);
-  const Handle space = make_space(shape, origin_);
-  const Handle links = with_groups(origin_);
-  const Handle layout = own(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose, origin_, what);
-  leave_out_times(layout, origin_);
-  check(H5Pset_layout(layout.get(), H5D_VIRTUAL), origin_, what);
-  for (const VirtualPart& part : parts) {
-    const Handle target = make_space(shape, origin_);
-    const Handle source = make_space(part.source_shape, origin_);
-    select(target.get(), part.target, origin_);
-    select(source.get(), part.source, origin_);
-    check(H5Pset_virtual(layout.get(), target.get(), part.file.c_str(), part.dataset.c_str(),
-                         source.get()),
-          origin_, what);
-  }
-  Handle dataset = own(H5Dcreate2(id(), name.c_str(), type.file, space.get(), links.get(),
-                                  layout.get(), H5P_DEFAULT),
-                       &H5Dclose, origin_, what);
+  Handle dataset = make_dataset(id(), name, type, shape, origin_, what, [&](hid_t layout) {
+    check(H5Pset_layout(layout, H5D_VIRTUAL), origin_, what);
+    for (const VirtualPart& part : parts) {
+      const Handle target = make_space(shape, origin_);
+      const Handle source = make_space(part.source_shape, origin_);
+      select(target.get(), part.target, origin_);
+      select(source.get(), part.source, origin_);
+      check(H5Pset_virtual(layout, target.get(), part.file.c_str(), part.dataset.c_str(),
+                           source.get()),
+            origin_, what);
+    }
+  });
   return {std::move(dataset), origin_, name};
+}
+
+void File::set_format(std::string_view format, std::int64_t version) {
+  set_text(kFormat, format);
+  set_int64(kVersion, version);
+}
+
+bool File::has_format(std::string_view format) const {
+  return has_attribute(kFormat) && text(kFormat) == format;
+}
+
+std::int64_t File::version() const {
+  return int64(kVersion);
 }
 
 Dataset File::open_dataset(const std::string& name) const {
@@ -257,7 +272,7 @@ Dataset File::open_dataset(const std::string& name) const {
 
 bool File::has(const std::string& name) const {
   silence();
-  // H5Lexists wants every group on the way to exist.
+  // H5Lexists requires every group of the path to exist.
   for (std::size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {
     if (H5Lexists(id(), name.substr(0, end).c_str(), H5P_DEFAULT) <= 0) {
       return false;
@@ -311,15 +326,11 @@ std::vector<std::string> File::read_texts(const std::string& name) const {
 void File::finish() {
   silence();
   check(close_file(handle_.release()), origin_, "cannot write");
-  sync_file(origin_);
-}
-
-void sync_file(const Origin& origin) {
-  sync_descriptor(origin, O_RDONLY);
+  sync(origin_, O_RDONLY);
 }
 
 void sync_directory(const Origin& origin) {
-  sync_descriptor(origin, O_RDONLY | O_DIRECTORY);
+  sync(origin, O_RDONLY | O_DIRECTORY);
 }
 
 void rename_file(const std::filesystem::path& from, const std::filesystem::path& to,

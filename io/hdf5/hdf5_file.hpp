@@ -17,8 +17,8 @@
 #include "strata/core/shape.hpp"
 #include "strata/grid/slices.hpp"
 
-/// HDF5 with owned handles and with exceptions. Every failure becomes an Error with the exit code
-/// that the file was opened under, the file's name and HDF5's own reason; nothing is printed.
+/// HDF5 with owned handles and exceptions. Every failure throws an Error with the exit code given
+/// at opening, the file's name and HDF5's reason; HDF5 prints nothing.
 namespace strata::io::hdf5 {
 
 /// An owned HDF5 identifier of any kind.
@@ -35,9 +35,9 @@ class Handle {
   Handle& operator=(Handle&& other) noexcept;
 
   [[nodiscard]] hid_t get() const { return id_; }
-  /// Closes; a failure to do so is dropped.
+  /// Closes; ignores errors.
   void reset() noexcept;
-  /// Gives the identifier up without closing it.
+  /// Releases the identifier without closing it.
   [[nodiscard]] hid_t release() { return std::exchange(id_, -1); }
 
  private:
@@ -45,14 +45,14 @@ class Handle {
   Close close_ = nullptr;
 };
 
-/// What a failure is reported under.
+/// File name and exit code of errors.
 struct Origin {
   std::filesystem::path path;
   ExitCode code = ExitCode::kData;
 };
 
-/// An element's type in a file (little-endian) and in memory; the identifiers are HDF5's own and
-/// need no closing.
+/// An element's type in a file (little-endian) and in memory. The identifiers are predefined by
+/// HDF5 and are not closed.
 struct ElementType {
   hid_t file = -1;
   hid_t memory = -1;
@@ -60,10 +60,10 @@ struct ElementType {
 };
 
 [[nodiscard]] ElementType element_type(DType dtype);
-/// 64-bit unsigned integers, as checksums are.
+/// 64-bit unsigned integers, the type of checksums.
 [[nodiscard]] ElementType uint64_type();
 
-/// A file's root or a data set: what attributes hang on.
+/// A file's root group or a data set; holds attributes.
 class Object {
  public:
   [[nodiscard]] const Origin& origin() const { return origin_; }
@@ -75,7 +75,7 @@ class Object {
   void set_uint64(const std::string& name, std::uint64_t value);
   void set_int64s(const std::string& name, std::span<const std::int64_t> values);
 
-  /// Each throws where the attribute is missing or of another kind.
+  /// Getters throw where the attribute is missing or of another type.
   [[nodiscard]] std::string text(const std::string& name) const;
   [[nodiscard]] std::int64_t int64(const std::string& name) const;
   [[nodiscard]] std::uint64_t uint64(const std::string& name) const;
@@ -97,18 +97,18 @@ class Dataset : public Object {
  public:
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Shape shape() const;
-  /// Throws: where the elements are none of DType.
+  /// Throws: where the element type has no DType.
   [[nodiscard]] DType dtype() const;
   /// Whether the elements are stored as this type.
   [[nodiscard]] bool holds(const ElementType& type) const;
 
   void write(std::span<const std::byte> elements);
   void read(std::span<std::byte> elements) const;
-  /// The elements of all boxes, box after box.
+  /// Reads the elements of all boxes, concatenated.
   void read(std::span<const grid::Box> boxes, std::span<std::byte> elements) const;
 
-  /// Where the elements of a contiguous data set begin in the file; throws for any other layout or
-  /// where no space was allocated yet.
+  /// File offset of the elements of a contiguous data set.
+  /// Throws: for another layout, and before space is allocated.
   [[nodiscard]] std::int64_t file_offset() const;
 
  private:
@@ -116,12 +116,14 @@ class Dataset : public Object {
   Dataset(Handle handle, Origin origin, std::string name)
       : Object(std::move(handle), std::move(origin)), name_(std::move(name)) {}
   [[nodiscard]] hid_t memory_type() const;
+  /// The type of the elements in memory. Pre: `bytes` is the size of all elements.
+  [[nodiscard]] hid_t type_of_whole(std::size_t bytes) const;
 
   std::string name_;
 };
 
-/// One piece of a virtual data set: elements of `source` in another file's data set, shown at
-/// `target`. Pre: both boxes hold the same number of elements.
+/// One piece of a virtual data set: maps `source` in another file's data set to `target`. Pre: both
+/// boxes hold the same number of elements.
 struct VirtualPart {
   /// Relative to the directory of the file with the virtual data set.
   std::string file;
@@ -134,34 +136,38 @@ struct VirtualPart {
 /// An open HDF5 file with close degree STRONG; also its root group.
 class File : public Object {
  public:
-  /// A new file; replaces one of the same name.
+  /// Creates a file, truncating an existing one.
   [[nodiscard]] static File create(const std::filesystem::path& path, ExitCode code);
-  /// An existing file, to be read.
-  /// Throws: where it is missing, is not HDF5 or cannot be opened.
+  /// Opens an existing file read-only.
+  /// Throws: where the file is missing, is not HDF5 or cannot be opened.
   [[nodiscard]] static File open(const std::filesystem::path& path, ExitCode code);
 
-  /// A contiguous, uncompressed data set with its space allocated at once and no fill values
-  /// written. '/' in the name makes groups.
+  /// The attributes with the name and version of the strata format of this file.
+  void set_format(std::string_view format, std::int64_t version);
+  [[nodiscard]] bool has_format(std::string_view format) const;
+  [[nodiscard]] std::int64_t version() const;
+
+  /// Creates a contiguous, uncompressed data set with space allocated early and no fill values.
+  /// '/' in the name creates groups.
   Dataset create_dataset(const std::string& name, const ElementType& type, const Shape& shape);
   Dataset create_virtual(const std::string& name, const ElementType& type, const Shape& shape,
                          std::span<const VirtualPart> parts);
   [[nodiscard]] Dataset open_dataset(const std::string& name) const;
-  /// Whether a data set or group of this name (a path of '/') exists.
+  /// Whether a data set or group with this path exists.
   [[nodiscard]] bool has(const std::string& name) const;
 
-  /// A data set of UTF-8 texts, one-dimensional.
+  /// Writes a one-dimensional data set of UTF-8 texts.
   void write_texts(const std::string& name, std::span<const std::string> texts);
   [[nodiscard]] std::vector<std::string> read_texts(const std::string& name) const;
 
-  /// Flushes and closes, then has the operating system put the file on disk.
+  /// Flushes, closes and calls fsync.
   void finish();
 
  private:
   File(Handle handle, Origin origin) : Object(std::move(handle), std::move(origin)) {}
 };
 
-/// Has the operating system put a file, or a directory's entries, on disk.
-void sync_file(const Origin& origin);
+/// Calls fsync on a directory, so that its entries are on disk.
 void sync_directory(const Origin& origin);
 /// Renames; the directory is not synced.
 void rename_file(const std::filesystem::path& from, const std::filesystem::path& to, ExitCode code);

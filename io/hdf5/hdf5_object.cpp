@@ -44,7 +44,7 @@ void Object::get(const std::string& name, const ElementType& type, std::size_t c
 
 void Object::set_text(const std::string& name, std::string_view text) {
   silence();
-  // HDF5 has no texts of no bytes; an empty one is a single padding byte.
+  // HDF5 has no text type of size 0; an empty text is one padding byte.
   const std::string padded = text.empty() ? std::string(1, '\0') : std::string(text);
   const Handle type = text_type(padded.size(), origin_);
   set(name, {}, {type.get(), type.get(), 1}, padded.data());
@@ -140,20 +140,22 @@ hid_t Dataset::memory_type() const {
   return holds(uint64_type()) ? uint64_type().memory : element_type(dtype()).memory;
 }
 
-void Dataset::write(std::span<const std::byte> elements) {
+hid_t Dataset::type_of_whole(std::size_t bytes) const {
   const Shape whole = shape();
   const hid_t type = memory_type();
-  require(elements.size() == static_cast<std::size_t>(whole.count()) * H5Tget_size(type),
-          "{} bytes were given for the data set '{}' of {}", elements.size(), name_, whole.text());
+  require(bytes == static_cast<std::size_t>(whole.count()) * H5Tget_size(type),
+          "{} bytes were given for the data set '{}' of {}", bytes, name_, whole.text());
+  return type;
+}
+
+void Dataset::write(std::span<const std::byte> elements) {
+  const hid_t type = type_of_whole(elements.size());
   check(H5Dwrite(id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, elements.data()), origin_,
         fmt::format("cannot write the data set '{}' of", name_));
 }
 
 void Dataset::read(std::span<std::byte> elements) const {
-  const Shape whole = shape();
-  const hid_t type = memory_type();
-  require(elements.size() == static_cast<std::size_t>(whole.count()) * H5Tget_size(type),
-          "{} bytes were given for the data set '{}' of {}", elements.size(), name_, whole.text());
+  const hid_t type = type_of_whole(elements.size());
   check(H5Dread(id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, elements.data()), origin_,
         fmt::format("cannot read the data set '{}' of", name_));
 }

@@ -26,7 +26,7 @@ constexpr std::int64_t kLargest = 256;  ///< of its longer one
 constexpr std::uint8_t kBackground = 32;
 constexpr std::uint8_t kInk = 255;
 
-/// Height and width in which samples are shown.
+/// Height and width of the displayed samples.
 struct Size {
   std::int64_t height;
   std::int64_t width;
@@ -54,17 +54,17 @@ Size shown_size(const Shape& shape) {
           std::max<std::int64_t>(1, shape[2] * larger / smaller)};
 }
 
-/// One of each of `count` equal stretches, anywhere in it: a fixed distance would meet the same few
-/// classes again and again where classes take turns.
+/// A random sample from stratum `index` of `count`: a fixed stride would hit the same few classes
+/// where classes alternate.
 std::int64_t shown_sample(std::int64_t index, std::int64_t count, std::int64_t samples) {
   const std::int64_t first = index * samples / count;
   const std::int64_t end = (index + 1) * samples / count;
   const RandomStream random(0, RandomPurpose::kSample, subject_of("contact sheet"));
-  const double place = random.uniform(static_cast<std::uint64_t>(index));
-  return first + static_cast<std::int64_t>(place * static_cast<double>(end - first));
+  const double position = random.uniform(static_cast<std::uint64_t>(index));
+  return first + static_cast<std::int64_t>(position * static_cast<double>(end - first));
 }
 
-/// The bytes of a sample; numbers of other types are stretched from black to white.
+/// The bytes of a sample; other types are scaled from black (smallest) to white (largest).
 std::vector<std::uint8_t> bytes_of(const Dataset& dataset, std::int64_t sample) {
   const DatasetInfo& info = dataset.info();
   const std::span<const std::byte> stored = dataset.sample_input(sample);
@@ -74,8 +74,8 @@ std::vector<std::uint8_t> bytes_of(const Dataset& dataset, std::int64_t sample) 
     return bytes;
   }
   std::vector<double> values(bytes.size());
-  decode(stored, {RawType::Kind::kFloat, size_bytes(info.input_dtype), std::endian::little},
-         DType::kFloat64, std::as_writable_bytes(std::span(values)));
+  decode(stored, stored_type(info.input_dtype), DType::kFloat64,
+         std::as_writable_bytes(std::span(values)));
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   const double least = *low;
   const double range = *high > least ? *high - least : 1.0;
@@ -102,18 +102,15 @@ std::string label_of(const Dataset& dataset, std::int64_t sample) {
   const DatasetInfo& info = dataset.info();
   const std::byte* target = dataset.sample_target(sample).data();
   if (info.task == Task::kRegression) {
-    double value = 0;
-    std::memcpy(&value, target, sizeof value);
-    return fmt::format("{:.4g}", value);
+    return fmt::format("{:.4g}", load<double>(target));
   }
-  std::int64_t label = 0;
-  std::memcpy(&label, target, sizeof label);
+  const auto label = load<std::int64_t>(target);
   const bool named = label >= 0 && label < std::ssize(info.class_names);
   return named ? info.class_names[static_cast<std::size_t>(label)] : std::to_string(label);
 }
 
-/// Draws an image with its top left corner at a place, each of its pixels as often as the size
-/// says. Pre: the size is a multiple of the image's.
+/// Draws an image, enlarged to `size`, with its top left corner at (top, left). Pre: the size is a
+/// multiple of the image's.
 void draw(const Image& image, const Size& size, std::int64_t top, std::int64_t left, Image& sheet) {
   for (std::int64_t y = 0; y < size.height; ++y) {
     for (std::int64_t x = 0; x < size.width; ++x) {

@@ -91,32 +91,32 @@ void ImageDecoder::decode_jpeg(std::span<const std::byte> file, Image& image) {
     throw bad();
   }
   make_room(height, width, image);
-  const bool inks = colours == TJCS_CMYK || colours == TJCS_YCCK;
+  const bool cmyk = colours == TJCS_CMYK || colours == TJCS_YCCK;
   std::uint8_t* out = image.pixels.data();
-  if (inks) {
+  if (cmyk) {
     four_.resize(image.pixels.size() / 3 * 4);
     out = four_.data();
   }
   if (tjDecompress2(jpeg_.get(), bytes, file.size(), out, width, 0, height,
-                    inks ? TJPF_CMYK : TJPF_RGB, TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS) != 0) {
-    // Bytes between two segments hurt nothing, and some cameras write them.
+                    cmyk ? TJPF_CMYK : TJPF_RGB, TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS) != 0) {
+    // Extraneous bytes between segments are harmless, and some cameras write them.
     const std::string_view reason = tjGetErrorStr2(jpeg_.get());
     if (tjGetErrorCode(jpeg_.get()) != TJERR_WARNING ||
         reason.find("extraneous bytes") == std::string_view::npos) {
       throw bad();
     }
   }
-  if (inks) {
-    // Files of four inks hold what is left of the light, as Adobe's programs write it.
+  if (cmyk) {
+    // CMYK files store inverted inks, as Adobe's programs do.
     scale_by_fourth(four_, image);
   }
 }
 
 namespace {
 
-// The decoder is content with all pixels; a file that ends there may lack a checksum.
+// libpng stops after the last pixel; a file truncated there may lack a checksum.
 bool has_last_chunk(std::span<const std::byte> file) {
-  constexpr std::size_t kAround = 12;  // length and name before a chunk's contents, checksum behind
+  constexpr std::size_t kAround = 12;  // a chunk's length, name and checksum
   std::size_t at = kPngStart.size();
   while (file.size() - at >= kAround) {
     std::size_t length = 0;
@@ -137,7 +137,7 @@ bool has_last_chunk(std::span<const std::byte> file) {
 }  // namespace
 
 void ImageDecoder::decode_png(std::span<const std::byte> file, Image& image) {
-  // Behind the signature: length and name of the first chunk, width, height.
+  // After the signature come length and name of the first chunk, width and height.
   constexpr std::size_t kDepthAt = 24;
   if (file.size() > kDepthAt && file[kDepthAt] == std::byte{16}) {
     throw BadImage("is a PNG file of 16 bits a channel, 8 are expected; convert it");

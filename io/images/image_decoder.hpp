@@ -9,7 +9,7 @@
 
 namespace strata::io {
 
-/// Red, green and blue bytes of each pixel in turn, row by row.
+/// Interleaved RGB bytes, row by row.
 struct Image {
   std::int64_t height = 0;
   std::int64_t width = 0;
@@ -22,19 +22,20 @@ struct Image {
   }
 };
 
-/// Why a file is not an image that can be used, said after the file's name.
+/// Why a file is not a usable image; the text follows the file's name.
 class BadImage : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Decodes JPEG and PNG files, told apart by their first bytes. For one thread at a time.
+/// Decodes JPEG and PNG files, detected by their magic bytes. Not thread-safe.
 class ImageDecoder {
  public:
   ImageDecoder();
 
-  /// Grey becomes equal red, green and blue; transparent pixels are composed on black.
-  /// Throws: BadImage for what is no image, cut short, damaged, or has more than 8 bits a channel.
+  /// Converts grey to RGB and composites transparent pixels on black.
+  /// Throws: BadImage for a file that is not an image, is truncated or damaged, or has more than 8
+  /// bits per channel.
   void decode(std::span<const std::byte> file, Image& image);
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 enum class Wanted { kFolders, kFiles };
 
-/// Sorted names of what is in a directory and does not begin with a dot.
+/// Sorted names in a directory, without those that begin with a dot.
 std::vector<std::string> names_in(const std::filesystem::path& directory, Wanted wanted) {
   std::vector<std::string> names;
   std::error_code error;
@@ -48,9 +48,9 @@ ImageFolders::ImageFolders(const std::vector<std::filesystem::path>& directories
     bool more = true;
     for (std::uint32_t number = 0; more; ++number) {
       more = false;
-      for (std::uint32_t kind = 0; kind < classes.size(); ++kind) {
-        if (number < classes[kind].size()) {
-          order_.push_back({directory, kind, number});
+      for (std::uint32_t index = 0; index < classes.size(); ++index) {
+        if (number < classes[index].size()) {
+          order_.push_back({directory, index, number});
           more = true;
         }
       }
@@ -92,8 +92,9 @@ void ImageFolders::list(const std::filesystem::path& directory) {
 }
 
 std::filesystem::path ImageFolders::path(std::int64_t file) const {
-  const Place& at = place(file);
-  return directories_[at.directory] / classes_[at.kind] / names_[at.directory][at.kind][at.number];
+  const FileIndex& at = index_of(file);
+  return directories_[at.directory] / classes_[at.class_index] /
+         names_[at.directory][at.class_index][at.number];
 }
 
 }  // namespace strata::io

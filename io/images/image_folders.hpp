@@ -7,11 +7,10 @@
 
 namespace strata::io {
 
-/// The files of directories that have a folder for each class, in the order in which they are
-/// imported: directory by directory, and in each the first file of every class, then the second of
-/// every class, and so on, so that classes are spread evenly. Classes and files of a class are
-/// sorted by name; names that begin with a dot are passed over, and so are files beside the
-/// folders.
+/// The files of directories with one folder per class, in import order: directory by directory, and
+/// within a directory the first file of every class, then the second of every class, and so on, so
+/// that classes alternate. Classes and the files of a class are sorted by name. Names that begin
+/// with a dot and files beside the folders are skipped.
 class ImageFolders {
  public:
   /// Throws: Error(kData) for a directory without folders, an empty folder, a folder within a
@@ -20,18 +19,20 @@ class ImageFolders {
 
   [[nodiscard]] const std::vector<std::string>& classes() const { return classes_; }
   [[nodiscard]] std::int64_t files() const { return std::ssize(order_); }
-  [[nodiscard]] std::int64_t class_of(std::int64_t file) const { return place(file).kind; }
+  [[nodiscard]] std::int64_t class_of(std::int64_t file) const {
+    return index_of(file).class_index;
+  }
   [[nodiscard]] std::filesystem::path path(std::int64_t file) const;
 
  private:
-  struct Place {
+  struct FileIndex {
     std::uint32_t directory;
-    std::uint32_t kind;
-    std::uint32_t number;
+    std::uint32_t class_index;
+    std::uint32_t number;  ///< within the class
   };
   using Names = std::vector<std::string>;
 
-  [[nodiscard]] const Place& place(std::int64_t file) const {
+  [[nodiscard]] const FileIndex& index_of(std::int64_t file) const {
     return order_[static_cast<std::size_t>(file)];
   }
   void list(const std::filesystem::path& directory);
@@ -39,7 +40,7 @@ class ImageFolders {
   std::vector<std::filesystem::path> directories_;
   Names classes_;
   std::vector<std::vector<Names>> names_;  ///< [directory][class][number]
-  std::vector<Place> order_;
+  std::vector<FileIndex> order_;
 };
 
 }  // namespace strata::io

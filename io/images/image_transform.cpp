@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int32_t kOne = 1 << 20;
 
-/// The old pixels that a new one is made of, with weights that add up to kOne.
+/// Source pixels of one output pixel, with weights that sum to kOne.
 struct Taps {
   std::int64_t first = 0;
   std::vector<std::int32_t> weights;

@@ -8,12 +8,12 @@
 
 namespace strata::io {
 
-/// Resizes with a triangle filter: bilinear where the image grows; where it shrinks the triangle is
-/// as much wider as the pixels are, so that every old pixel counts. Whole numbers only: the same
-/// bytes everywhere. Pre: height, width > 0.
+/// Resizes with a triangle filter: bilinear for enlargement, widened by the scale for reduction, so
+/// that every source pixel contributes. Fixed-point arithmetic gives the same bytes everywhere.
+/// Pre: height, width > 0.
 void resize(const Image& image, std::int64_t height, std::int64_t width, Image& out);
 
-/// Cuts out the centre; what is odd stays at the end. Pre: the image is as large at least.
+/// Crops the centre; an odd remainder stays at the bottom right. Pre: the image is large enough.
 void crop_centre(Image& image, std::int64_t height, std::int64_t width);
 
 /// Writes an image as planes of `channels`: 3 for red, green, blue, 1 for luma

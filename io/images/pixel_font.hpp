@@ -8,10 +8,11 @@ namespace strata::io {
 inline constexpr std::int64_t kGlyphWidth = 5;
 inline constexpr std::int64_t kGlyphHeight = 7;
 
-/// Rows of a character from the top, the highest of five bits on the left.
+/// Rows of a character from top to bottom; of five bits the highest is leftmost.
 using Glyph = std::array<std::uint8_t, kGlyphHeight>;
 
-/// Digits, capitals (for small letters too) and what stands in names; a question mark for the rest.
+/// Digits, capital letters (also for small letters) and the punctuation of names; a question mark
+/// for all others.
 [[nodiscard]] constexpr Glyph glyph_of(char character) {
   constexpr std::array<Glyph, 10> kDigits{{{14, 17, 19, 21, 25, 17, 14},
                                            {4, 12, 4, 4, 4, 4, 14},

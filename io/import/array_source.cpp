@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "strata/core/error.hpp"
 
@@ -9,7 +8,7 @@
 namespace strata::io {
 namespace {
 
-// Inputs and the targets that go with them.
+// An input file and its target file.
 struct Pair {
   ArrayFile inputs;
   ArrayFile targets;
@@ -47,12 +46,12 @@ Shape at_least_vector(const Shape& shape) {
   return shape.rank() == 0 ? Shape{1} : shape;
 }
 
-// Matrices of bytes in an IDX file are pictures of one channel.
+// Byte matrices in an IDX file are images with one channel.
 Shape input_shape_of(const ArrayFile& inputs, ImportFormat format) {
   const Shape shape = at_least_vector(inputs.shape().tail());
-  const bool picture = format == ImportFormat::kIdx && shape.rank() == 2 &&
-                       stored_input_dtype(inputs.type()) == DType::kUint8;
-  return picture ? shape.prepended(1) : shape;
+  const bool image = format == ImportFormat::kIdx && shape.rank() == 2 &&
+                     stored_input_dtype(inputs.type()) == DType::kUint8;
+  return image ? shape.prepended(1) : shape;
 }
 
 ArraySource::ArraySource(const ImportOptions& options) : classes_(options.classes) {
@@ -129,9 +128,7 @@ void ArraySource::check_same_layout(const Pair& pair) const {
 }
 
 void ArraySource::next(std::int64_t count, SampleBatch& batch) {
-  batch.count = count;
-  batch.inputs.resize(static_cast<std::size_t>(count * layout_.input_bytes()));
-  batch.targets.resize(static_cast<std::size_t>(count * layout_.target_bytes()));
+  batch.resize(layout_, count);
   for (std::int64_t done = 0; done < count;) {
     require(current_ < pairs_.size(), "more samples were asked for than the source has");
     Pair& pair = pairs_[current_];
@@ -185,8 +182,7 @@ void ArraySource::check_targets(const Pair& pair, std::int64_t count,
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    std::int64_t label = 0;
-    std::memcpy(&label, targets + i * std::int64_t{sizeof label}, sizeof label);
+    const auto label = load<std::int64_t>(targets + i * size_bytes(DType::kInt64));
     const std::int64_t end = classes_ > 0 ? classes_ : kMostClasses;
     if (label < 0 || label >= end) {
       fail(ExitCode::kData, "the label of sample {} of {} is {}, expected {}", pair.done + i,

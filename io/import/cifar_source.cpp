@@ -6,6 +6,7 @@
 #include "strata/core/text.hpp"
 
 #include "files/binary_file.hpp"
+#include "import/input_files.hpp"
 #include "import/sample_source.hpp"
 
 namespace strata::io {
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kImageBytes = 3 * 32 * 32;
 
-/// What the two versions differ in.
+/// Differences between CIFAR-10 and CIFAR-100.
 struct CifarKind {
   std::int64_t label_bytes;  ///< the last of them is the label
   std::int64_t classes;
@@ -27,7 +28,7 @@ std::vector<std::string> cifar10_names() {
   return {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
 }
 
-/// The names of CIFAR-100's classes, from the file that is distributed with it; none without it.
+/// The names of CIFAR-100's classes from the file distributed with it; empty without that file.
 std::vector<std::string> fine_names(const std::filesystem::path& beside) {
   const std::filesystem::path path = beside.parent_path() / "fine_label_names.txt";
   std::ifstream file(path);
@@ -53,9 +54,9 @@ class CifarSource final : public SampleSource {
 
   const SampleLayout& layout() const override { return layout_; }
   std::int64_t samples() const override { return samples_; }
-  std::string description() const override;
+  std::string description() const override { return joined_file_names(paths_); }
   void next(std::int64_t count, SampleBatch& batch) override;
-  void finish() override {}  // a file's length was compared with its records
+  void finish() override {}  // file sizes are checked at opening
 
  private:
   [[nodiscard]] std::int64_t record_bytes() const { return kind_.label_bytes + kImageBytes; }
@@ -64,12 +65,12 @@ class CifarSource final : public SampleSource {
 
   CifarKind kind_;
   std::vector<std::filesystem::path> paths_;
-  std::vector<std::int64_t> sizes_;  ///< of the files in bytes, when they were counted
+  std::vector<std::int64_t> sizes_;  ///< file sizes in bytes at the start of the import
   SampleLayout layout_;
   std::int64_t samples_ = 0;
   std::size_t next_file_ = 0;
   std::optional<BinaryFile> file_;
-  std::int64_t record_ = 0;  ///< of the open file, read next
+  std::int64_t record_ = 0;  ///< next record of the open file
   std::vector<std::byte> bytes_;
 };
 
@@ -97,15 +98,7 @@ CifarSource::CifarSource(const ImportOptions& options)
   bytes_.resize(static_cast<std::size_t>(record_bytes()));
 }
 
-std::string CifarSource::description() const {
-  std::string text;
-  for (const std::filesystem::path& path : paths_) {
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", path.filename().string());
-  }
-  return text;
-}
-
-// A file of another size would shift the samples of all that come after it.
+// A file of another size would shift all samples after it.
 void CifarSource::open_next() {
   file_.emplace(paths_[next_file_]);
   if (file_->size() != sizes_[next_file_]) {
@@ -134,9 +127,7 @@ void CifarSource::read_record(std::byte* input, std::byte* target) {
 }
 
 void CifarSource::next(std::int64_t count, SampleBatch& batch) {
-  batch.count = count;
-  batch.inputs.resize(static_cast<std::size_t>(count * layout_.input_bytes()));
-  batch.targets.resize(static_cast<std::size_t>(count * layout_.target_bytes()));
+  batch.resize(layout_, count);
   for (std::int64_t i = 0; i < count; ++i) {
     read_record(batch.inputs.data() + i * layout_.input_bytes(),
                 batch.targets.data() + i * layout_.target_bytes());

@@ -10,15 +10,16 @@
 #include "strata/core/text.hpp"
 
 #include "files/csv_reader.hpp"
+#include "import/input_files.hpp"
 #include "import/sample_source.hpp"
 
 namespace strata::io {
 namespace {
 
-// More names than this are not a set of classes, and they would have to be held in memory.
+// Bounds the memory for class names; more names than this are not classes.
 constexpr std::size_t kMostNames = 100000;
 
-// What the labels of all files are, found in one pass over them.
+// Facts about the labels of all files, collected in one pass.
 struct LabelFacts {
   std::int64_t rows = 0;
   std::string first_text;  // "file:line: the label 'x'"
@@ -34,9 +35,11 @@ class CsvSource final : public SampleSource {
 
   const SampleLayout& layout() const override { return layout_; }
   std::int64_t samples() const override { return samples_; }
-  std::string description() const override;
+  std::string description() const override {
+    return joined_file_names(options_.inputs) + ", label " + options_.label;
+  }
   void next(std::int64_t count, SampleBatch& batch) override;
-  void finish() override {}  // the first pass read every file to its end
+  void finish() override {}  // the first pass reads every file to its end
 
  private:
   void find_label(const CsvReader& reader);
@@ -81,14 +84,6 @@ CsvSource::CsvSource(const ImportOptions& options) : options_(options) {
   }
 }
 
-std::string CsvSource::description() const {
-  std::string text;
-  for (const std::filesystem::path& path : options_.inputs) {
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", path.filename().string());
-  }
-  return text + ", label " + options_.label;
-}
-
 void CsvSource::find_label(const CsvReader& reader) {
   if (header_.empty()) {
     header_ = reader.header();
@@ -109,11 +104,11 @@ void CsvSource::find_label(const CsvReader& reader) {
 
 void CsvSource::note_label(const CsvReader& reader, LabelFacts& facts) const {
   const std::string_view label = reader.fields()[label_];
-  const auto place = [&] {
+  const auto label_text = [&] {
     return fmt::format("{}:{}: the label '{}'", reader.path().string(), reader.line(), label);
   };
   if (label.empty()) {
-    fail(ExitCode::kData, "{} is empty; fill it in or leave the row out", place());
+    fail(ExitCode::kData, "{} is empty; fill it in or leave the row out", label_text());
   }
   ++facts.rows;
   std::int64_t integer = 0;
@@ -121,11 +116,11 @@ void CsvSource::note_label(const CsvReader& reader, LabelFacts& facts) const {
   const bool is_integer = parse_int64(label, integer);
   if (is_integer || parse_double(label, value)) {
     if (!std::isfinite(value)) {
-      fail(ExitCode::kData, "{} is not finite; correct it or leave the row out", place());
+      fail(ExitCode::kData, "{} is not finite; correct it or leave the row out", label_text());
     }
-    facts.first_number = facts.first_number.empty() ? place() : facts.first_number;
+    facts.first_number = facts.first_number.empty() ? label_text() : facts.first_number;
   } else {
-    facts.first_text = facts.first_text.empty() ? place() : facts.first_text;
+    facts.first_text = facts.first_text.empty() ? label_text() : facts.first_text;
   }
   facts.all_integers = facts.all_integers && is_integer;
   facts.all_class_numbers = facts.all_class_numbers && is_integer && integer >= 0;
@@ -252,9 +247,7 @@ void CsvSource::read_row(const CsvReader& reader, std::byte* inputs, std::byte* 
 }
 
 void CsvSource::next(std::int64_t count, SampleBatch& batch) {
-  batch.count = count;
-  batch.inputs.resize(static_cast<std::size_t>(count * layout_.input_bytes()));
-  batch.targets.resize(static_cast<std::size_t>(count * layout_.target_bytes()));
+  batch.resize(layout_, count);
   for (std::int64_t done = 0; done < count;) {
     if (!reader_) {
       if (next_file_ == options_.inputs.size()) {

@@ -14,26 +14,23 @@ namespace names = dataset_format;
 
 SplitWriter::SplitWriter(std::filesystem::path directory, std::string split, SampleLayout layout,
                          std::int64_t samples, std::int64_t shard_bytes)
-    : files_(std::move(directory), std::move(split)),
-      layout_(std::move(layout)),
-      samples_(samples),
-      shard_samples_(std::max<std::int64_t>(1, shard_bytes / layout_.input_bytes())) {}
+    : layout_(std::move(layout)),
+      files_(std::move(directory), std::move(split), samples,
+             std::max<std::int64_t>(1, shard_bytes / layout_.input_bytes())) {}
 
 std::int64_t SplitWriter::predicted_bytes(const SampleLayout& layout, std::int64_t samples) {
   constexpr std::int64_t kChecksumBytes = 8 * names::kChecksumsPerSample;
   return samples * (layout.input_bytes() + layout.target_bytes() + kChecksumBytes);
 }
 
-void SplitWriter::open_shard() {
-  const std::int64_t samples = std::min(shard_samples_, samples_left());
-  files_.open_shard(samples, Shape{samples, names::kChecksumsPerSample}, [&](hdf5::File& file) {
-    const auto make = [&](const char* name, DType dtype, const Shape& shape) {
-      return file.create_dataset(name, hdf5::element_type(dtype), shape.prepended(samples))
-          .file_offset();
-    };
-    inputs_offset_ = make(names::kInputs, layout_.input_dtype, layout_.input_shape);
-    targets_offset_ = make(names::kTargets, layout_.target_dtype, layout_.target_shape);
-  });
+Shape SplitWriter::lay_out_shard(hdf5::File& file, std::int64_t samples) {
+  const auto make = [&](const char* name, DType dtype, const Shape& shape) {
+    return file.create_dataset(name, hdf5::element_type(dtype), shape.prepended(samples))
+        .file_offset();
+  };
+  inputs_offset_ = make(names::kInputs, layout_.input_dtype, layout_.input_shape);
+  targets_offset_ = make(names::kTargets, layout_.target_dtype, layout_.target_shape);
+  return {samples, names::kChecksumsPerSample};
 }
 
 void SplitWriter::append(const SampleBatch& batch) {
@@ -42,9 +39,8 @@ void SplitWriter::append(const SampleBatch& batch) {
   const std::int64_t input_bytes = layout_.input_bytes();
   const std::int64_t target_bytes = layout_.target_bytes();
   for (std::int64_t begin = 0; begin < batch.count;) {
-    if (!files_.shard_is_open()) {
-      open_shard();
-    }
+    files_.require_shard(
+        [this](hdf5::File& file, std::int64_t samples) { return lay_out_shard(file, samples); });
     const std::int64_t count = std::min(batch.count - begin, files_.shard_left());
     const auto part = [&](const std::vector<std::byte>& bytes, std::int64_t size) {
       return std::span(bytes).subspan(static_cast<std::size_t>(begin * size),
@@ -62,24 +58,20 @@ void SplitWriter::append(const SampleBatch& batch) {
     files_.write_at(inputs_offset_ + files_.shard_written() * input_bytes, inputs);
     files_.write_at(targets_offset_ + files_.shard_written() * target_bytes, targets);
     files_.add_written(count, checksums_);
-    written_ += count;
     begin += count;
   }
 }
 
 void SplitWriter::finish(const MasterFacts& facts) {
-  require(samples_left() == 0, "{} samples of a split were never given", samples_left());
-  hdf5::File file = files_.begin_master();
-  file.set_int64(names::kSamples, samples_);
-  file.set_text(names::kSource, facts.source);
-  file.set_text(names::kTask, name_of(layout_.task));
+  hdf5::File file = files_.begin_master(layout_.task, facts.source);
+  file.set_int64(names::kSamples, files_.samples());
   file.set_int64(names::kClasses, facts.classes);
-  show_whole(file, names::kInputs, hdf5::element_type(layout_.input_dtype), layout_.input_shape,
-             files_.shards());
-  show_whole(file, names::kTargets, hdf5::element_type(layout_.target_dtype), layout_.target_shape,
-             files_.shards());
-  show_whole(file, names::kChecksums, hdf5::uint64_type(), Shape{names::kChecksumsPerSample},
-             files_.shards());
+  write_virtual(file, names::kInputs, hdf5::element_type(layout_.input_dtype), layout_.input_shape,
+                files_.shards());
+  write_virtual(file, names::kTargets, hdf5::element_type(layout_.target_dtype),
+                layout_.target_shape, files_.shards());
+  write_virtual(file, names::kChecksums, hdf5::uint64_type(), Shape{names::kChecksumsPerSample},
+                files_.shards());
   write_vector(file, names::kMean, hdf5::element_type(DType::kFloat64), facts.mean);
   write_vector(file, names::kDeviation, hdf5::element_type(DType::kFloat64), facts.deviation);
   if (!layout_.class_names.empty()) {
@@ -87,7 +79,7 @@ void SplitWriter::finish(const MasterFacts& facts) {
   }
   DatasetInfo info;
   info.task = layout_.task;
-  info.samples = samples_;
+  info.samples = files_.samples();
   info.input_shape = layout_.input_shape;
   info.input_dtype = layout_.input_dtype;
   info.target_shape = layout_.target_shape;

@@ -10,7 +10,7 @@
 
 namespace strata::io {
 
-/// What a master says besides what its samples are.
+/// What a master holds besides the layout of its samples.
 struct MasterFacts {
   std::string source;
   std::int64_t classes = 0;
@@ -18,33 +18,30 @@ struct MasterFacts {
   std::vector<double> deviation;
 };
 
-/// Writes one split of a data set: shards as samples come, the master at the end.
+/// Writes one split of samples: shards as the samples come, then the master.
 class SplitWriter {
  public:
   /// Pre: samples > 0.
   SplitWriter(std::filesystem::path directory, std::string split, SampleLayout layout,
               std::int64_t samples, std::int64_t shard_bytes);
 
-  [[nodiscard]] std::int64_t samples_left() const { return samples_ - written_; }
+  [[nodiscard]] std::int64_t samples_left() const { return files_.left(); }
   [[nodiscard]] SplitFiles& files() { return files_; }
 
   void append(const SampleBatch& batch);
   /// Writes the master under its temporary name. Pre: all samples were appended.
   void finish(const MasterFacts& facts);
 
-  /// Bytes on disk that a split will take, near enough to see that a disk is too small.
+  /// Estimate of the bytes on disk, for a check of the free space.
   [[nodiscard]] static std::int64_t predicted_bytes(const SampleLayout& layout,
                                                     std::int64_t samples);
 
  private:
-  void open_shard();
+  Shape lay_out_shard(hdf5::File& file, std::int64_t samples);
 
-  SplitFiles files_;
   SampleLayout layout_;
-  std::int64_t samples_;
-  std::int64_t shard_samples_;
-  std::int64_t written_ = 0;
-  /// Where the open shard has its inputs and targets.
+  SplitFiles files_;
+  /// File offsets of the open shard's inputs and targets.
   std::int64_t inputs_offset_ = 0;
   std::int64_t targets_offset_ = 0;
   std::vector<std::uint64_t> checksums_;

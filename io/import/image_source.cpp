@@ -15,6 +15,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
+#include "files/posix_file.hpp"
 #include "images/image_decoder.hpp"
 #include "images/image_folders.hpp"
 #include "images/image_transform.hpp"
@@ -25,51 +26,46 @@ namespace {
 
 constexpr std::size_t kShownFiles = 20;
 
-// Pixels of a resized image: what is above is a strip that got out of hand.
+// Upper bound on the pixels of a resized image, exceeded by very narrow images only.
 constexpr std::int64_t kMostResized = std::int64_t{1} << 27;
 
 constexpr off_t kMostFileBytes = off_t{1} << 30;
 
-/// A file that gives no sample.
+/// A file that cannot be imported.
 struct BadFile {
   std::int64_t file;
   std::string text;  ///< its name and the reason
 };
 
-/// All bytes of a file. Throws: BadImage.
+/// Reads a whole file into `bytes`. Throws: BadImage.
 void read_whole(const std::filesystem::path& path, std::vector<std::byte>& bytes) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const auto require_read = [](bool succeeded) {
+    if (!succeeded) {
+      throw BadImage(fmt::format("cannot be read: {}", std::strerror(errno)));
+    }
+  };
+  const FileDescriptor file(path, O_RDONLY | O_NONBLOCK);
+  require_read(file.is_open());
   struct stat status {};
-  bool good = descriptor >= 0 && ::fstat(descriptor, &status) == 0;
-  std::size_t done = 0;
-  const bool plain = good && S_ISREG(status.st_mode) && status.st_size <= kMostFileBytes;
-  if (good && !plain) {
-    ::close(descriptor);
-    throw BadImage(S_ISREG(status.st_mode)
-                       ? fmt::format("has {} bytes, too many for an image", status.st_size)
-                       : std::string("is no plain file"));
+  require_read(::fstat(file.get(), &status) == 0);
+  if (!S_ISREG(status.st_mode)) {
+    throw BadImage("is no plain file");
   }
-  if (good) {
-    bytes.resize(static_cast<std::size_t>(std::max<off_t>(0, status.st_size)));
+  if (status.st_size > kMostFileBytes) {
+    throw BadImage(fmt::format("has {} bytes, too many for an image", status.st_size));
   }
-  while (good && done < bytes.size()) {
-    const ssize_t got = ::read(descriptor, bytes.data() + done, bytes.size() - done);
-    good = got >= 0 || errno == EINTR;
+  bytes.resize(static_cast<std::size_t>(status.st_size));
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t got = ::read(file.get(), bytes.data() + done, bytes.size() - done);
+    require_read(got >= 0 || errno == EINTR);
     if (got == 0) {
       bytes.resize(done);
     }
     done += static_cast<std::size_t>(std::max<ssize_t>(0, got));
   }
-  const int error = errno;
-  if (descriptor >= 0) {
-    ::close(descriptor);
-  }
-  if (!good) {
-    throw BadImage(fmt::format("cannot be read: {}", std::strerror(error)));
-  }
 }
 
-/// What one thread decodes with.
+/// Buffers of one decoder thread.
 struct Worker {
   ImageDecoder decoder;
   std::vector<std::byte> bytes;
@@ -77,7 +73,7 @@ struct Worker {
   Image resized;
 };
 
-/// Images in folders, decoded by several threads; where each goes does not depend on them.
+/// Images in folders, decoded by several threads in a fixed order.
 class ImageSource final : public SampleSource {
  public:
   ImageSource(const ImportOptions& options, const SampleProgress& checking);
@@ -86,7 +82,7 @@ class ImageSource final : public SampleSource {
   std::int64_t samples() const override { return std::ssize(good_); }
   std::string description() const override { return description_; }
   void next(std::int64_t count, SampleBatch& batch) override;
-  /// Images behind the splits are not looked at: no other file depends on them.
+  /// Images after the splits are not read: no other sample depends on them.
   void finish() override { refuse_bad(); }
   [[nodiscard]] std::vector<std::string> skipped() const override { return skipped_; }
 
@@ -95,23 +91,23 @@ class ImageSource final : public SampleSource {
   void check_size(const Image& image) const;
   void find_size();
   void find_bad(const SampleProgress& checking);
-  /// Calls `use` with each of the good files [first, first + count) decoded, and its place among
-  /// them; notes those that are bad.
+  /// Decodes the good files [first, first + count) and calls `use` with each image and its index in
+  /// that range; records bad files.
   void decode(std::int64_t first, std::int64_t count,
               const std::function<void(const Image&, std::int64_t)>& use);
   void work(Worker& worker, std::int64_t first, std::int64_t count,
-            std::atomic<std::int64_t>& taken,
+            std::atomic<std::int64_t>& next_file,
             const std::function<void(const Image&, std::int64_t)>& use);
   void refuse_bad();
 
   ImageOptions options_;
   ImageFolders folders_;
-  std::vector<std::int64_t> good_;  ///< files in order
+  std::vector<std::int64_t> good_;  ///< indices of files to import, in order
   SampleLayout layout_;
   std::string description_;
-  std::string sized_by_;  ///< the file whose size all must have
+  std::string sized_by_;  ///< the file that sets the required size
   std::vector<std::string> skipped_;
-  std::int64_t at_ = 0;  ///< place among good_ that is read next
+  std::int64_t at_ = 0;  ///< next index in good_
   std::vector<Worker> workers_;
   std::mutex mutex_;
   std::vector<BadFile> bad_;  ///< guarded by mutex_
@@ -175,7 +171,7 @@ void ImageSource::check_size(const Image& image) const {
   }
 }
 
-// The first image that is good says which size all must have.
+// The first good image sets the size of all images.
 void ImageSource::find_size() {
   for (std::int64_t file = 0; file < folders_.files(); ++file) {
     const std::filesystem::path path = folders_.path(file);
@@ -216,9 +212,9 @@ void ImageSource::find_bad(const SampleProgress& checking) {
 }
 
 void ImageSource::work(Worker& worker, std::int64_t first, std::int64_t count,
-                       std::atomic<std::int64_t>& taken,
+                       std::atomic<std::int64_t>& next_file,
                        const std::function<void(const Image&, std::int64_t)>& use) {
-  for (std::int64_t i = taken++; i < count; i = taken++) {
+  for (std::int64_t i = next_file++; i < count; i = next_file++) {
     const std::int64_t file = good_[static_cast<std::size_t>(first + i)];
     const std::filesystem::path path = folders_.path(file);
     try {
@@ -234,11 +230,11 @@ void ImageSource::work(Worker& worker, std::int64_t first, std::int64_t count,
 
 void ImageSource::decode(std::int64_t first, std::int64_t count,
                          const std::function<void(const Image&, std::int64_t)>& use) {
-  std::atomic<std::int64_t> taken = 0;
+  std::atomic<std::int64_t> next_file = 0;
   std::exception_ptr failure;
   const auto guarded = [&](Worker& worker) {
     try {
-      work(worker, first, count, taken, use);
+      work(worker, first, count, next_file, use);
     } catch (...) {
       const std::scoped_lock lock(mutex_);
       failure = std::current_exception();
@@ -260,9 +256,7 @@ void ImageSource::decode(std::int64_t first, std::int64_t count,
 
 void ImageSource::next(std::int64_t count, SampleBatch& batch) {
   const auto bytes = static_cast<std::size_t>(layout_.input_bytes());
-  batch.count = count;
-  batch.inputs.resize(static_cast<std::size_t>(count) * bytes);
-  batch.targets.resize(static_cast<std::size_t>(count * layout_.target_bytes()));
+  batch.resize(layout_, count);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t label = folders_.class_of(good_[static_cast<std::size_t>(at_ + i)]);
     std::memcpy(batch.targets.data() + i * layout_.target_bytes(), &label, sizeof label);
@@ -293,7 +287,7 @@ void ImageSource::refuse_bad() {
       count_text(std::ssize(bad_)), count_text(folders_.files()), text);
 }
 
-/// Refuses a square that no resized image holds.
+/// Refuses a crop larger than any resized image.
 void check_crop(const ImageOptions& images) {
   const std::int64_t shorter =
       images.height > 0 ? std::min(images.height, images.width) : images.shorter_side;

@@ -1,11 +1,12 @@
 #include "strata/io/import.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <memory>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
+#include "files/raw_elements.hpp"
 #include "import/dataset_writer.hpp"
 #include "import/import_output.hpp"
 #include "import/input_statistics.hpp"
@@ -21,9 +22,7 @@ constexpr std::int64_t kBatchBytes = std::int64_t{4} << 20;
 std::int64_t largest_label(const SampleBatch& batch) {
   std::int64_t largest = 0;
   for (std::size_t at = 0; at < batch.targets.size(); at += sizeof(std::int64_t)) {
-    std::int64_t label = 0;
-    std::memcpy(&label, batch.targets.data() + at, sizeof label);
-    largest = std::max(largest, label);
+    largest = std::max(largest, load<std::int64_t>(batch.targets.data() + at));
   }
   return largest;
 }
@@ -71,12 +70,7 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
   const std::int64_t total = counts.train + counts.test;
   check_space(options, SplitWriter::predicted_bytes(layout, total));
 
-  std::vector<SplitWriter> writers;
-  for (const auto& [split, samples] : {std::pair{"train", counts.train}, {"test", counts.test}}) {
-    if (samples > 0) {
-      writers.emplace_back(options.output, split, layout, samples, options.shard_bytes);
-    }
-  }
+  std::vector<SplitWriter> writers = open_writers<SplitWriter>(options, counts, layout);
   const std::int64_t batch_samples =
       std::max<std::int64_t>(1, kBatchBytes / (layout.input_bytes() + layout.target_bytes()));
   InputStatistics statistics(layout);
@@ -104,17 +98,7 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
   const MasterFacts facts{fmt::format("{}: {}", name_of(options.format), source->description()),
                           class_count(layout, options.classes, largest), statistics.mean(),
                           statistics.deviation()};
-  for (SplitWriter& writer : writers) {
-    writer.finish(facts);
-  }
-  publish(options, std::span(writers));
-
-  ImportReport report;
-  report.train = writers.front().files().master_path();
-  report.test = counts.test > 0 ? writers.back().files().master_path() : std::filesystem::path();
-  report.train_samples = counts.train;
-  report.test_samples = counts.test;
-  report.unused_samples = source->samples() - total;
+  ImportReport report = publish(options, writers, facts, source->samples());
   report.classes = facts.classes;
   report.skipped = source->skipped();
   return report;

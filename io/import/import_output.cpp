@@ -38,7 +38,7 @@ EmptyDirectories::~EmptyDirectories() {
   }
 }
 
-// The masters first: shards without a master are no data set, a master with other shards is a
+// Masters first: shards without a master are no data set, but a master with the wrong shards is a
 // broken one.
 void remove_existing(const std::filesystem::path& directory) {
   std::vector<std::filesystem::path> shards;

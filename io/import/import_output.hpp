@@ -2,19 +2,20 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include "strata/io/import.hpp"
 
 #include "hdf5/hdf5_file.hpp"
+#include "import/split_text.hpp"
 
 namespace strata::io {
 
 /// Throws: Error(kUsage) where the output holds a data set that may not be replaced.
 void refuse_existing(const ImportOptions& options);
-/// Removes at its end the directories on the path that were not there at its begin and hold
-/// nothing.
+/// Removes in its destructor those directories on the path that did not exist when it was
+/// constructed and are empty.
 class EmptyDirectories {
  public:
   explicit EmptyDirectories(const std::filesystem::path& path);
@@ -28,15 +29,33 @@ class EmptyDirectories {
 
 /// Throws: Error(kData).
 void make_directory(const std::filesystem::path& directory);
-/// Throws: Error(kData) where the output's disk has fewer bytes left.
+/// Throws: Error(kData) where the file system of the output has fewer bytes free.
 void check_space(const ImportOptions& options, std::int64_t needed);
 /// Removes the masters and shards of a data set.
 void remove_existing(const std::filesystem::path& directory);
 
-/// Gives the finished splits' files their final names. Train, the master that every use needs,
-/// comes last.
-template <typename Writer>
-void publish(const ImportOptions& options, std::span<Writer> writers) {
+/// Opens a writer for each split that has samples, train first.
+template <typename Writer, typename Layout>
+[[nodiscard]] std::vector<Writer> open_writers(const ImportOptions& options,
+                                               const SplitCounts& counts, const Layout& layout) {
+  std::vector<Writer> writers;
+  for (const auto& [split, samples] : {std::pair{"train", counts.train}, {"test", counts.test}}) {
+    if (samples > 0) {
+      writers.emplace_back(options.output, split, layout, samples, options.shard_bytes);
+    }
+  }
+  return writers;
+}
+
+/// Writes the masters and renames all files to their final names; the master of train, which every
+/// use needs, comes last.
+/// Returns: paths and counts. `samples`: all that the source holds.
+template <typename Writer, typename Facts>
+ImportReport publish(const ImportOptions& options, std::vector<Writer>& writers, const Facts& facts,
+                     std::int64_t samples) {
+  for (Writer& writer : writers) {
+    writer.finish(facts);
+  }
   if (options.existing == Existing::kReplace) {
     remove_existing(options.output);
   }
@@ -48,6 +67,16 @@ void publish(const ImportOptions& options, std::span<Writer> writers) {
   std::for_each(writers.rbegin(), writers.rend(),
                 [](Writer& writer) { writer.files().publish_master(); });
   hdf5::sync_directory(directory);
+
+  ImportReport report;
+  report.train = writers.front().files().master_path();
+  report.train_samples = writers.front().files().samples();
+  if (writers.size() > 1) {
+    report.test = writers.back().files().master_path();
+    report.test_samples = writers.back().files().samples();
+  }
+  report.unused_samples = samples - report.train_samples - report.test_samples;
+  return report;
 }
 
 }  // namespace strata::io

@@ -5,14 +5,6 @@
 #include "files/raw_elements.hpp"
 
 namespace strata::io {
-namespace {
-
-RawType raw_type_of(DType dtype) {
-  return {dtype == DType::kUint8 ? RawType::Kind::kUnsigned : RawType::Kind::kFloat,
-          size_bytes(dtype), std::endian::little};
-}
-
-}  // namespace
 
 InputStatistics::InputStatistics(const SampleLayout& layout)
     : dtype_(layout.input_dtype), elements_(layout.input_shape.count()) {
@@ -25,7 +17,7 @@ InputStatistics::InputStatistics(const SampleLayout& layout)
 void InputStatistics::add(const SampleBatch& batch) {
   const auto bytes = static_cast<std::size_t>(elements_ * size_bytes(dtype_));
   for (std::size_t i = 0; i < static_cast<std::size_t>(batch.count); ++i) {
-    decode(std::span(batch.inputs).subspan(i * bytes, bytes), raw_type_of(dtype_), DType::kFloat64,
+    decode(std::span(batch.inputs).subspan(i * bytes, bytes), stored_type(dtype_), DType::kFloat64,
            std::as_writable_bytes(std::span(values_)));
     if (mean_.size() == values_.size()) {
       add_vector(values_);

@@ -7,8 +7,8 @@
 
 namespace strata::io {
 
-/// Mean and standard deviation (of the whole, not of a sample) of inputs, in double and in sample
-/// order: as many as statistics_of() says.
+/// Population mean and standard deviation of inputs, statistics_of() values each, accumulated in
+/// double and in sample order.
 /// Source: B. P. Welford, "Note on a method for calculating corrected sums of squares and
 /// products", 1962; for blocks, Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm
 /// for computing sample variances", 1979.
@@ -22,7 +22,7 @@ class InputStatistics {
 
  private:
   void add_vector(std::span<const double> values);
-  /// `before` elements were added to this statistic so far.
+  /// `before`: number of elements added to this statistic so far.
   void add_block(std::span<const double> values, double before, std::size_t statistic);
 
   DType dtype_;

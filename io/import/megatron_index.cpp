@@ -9,6 +9,7 @@
 
 #include "files/binary_file.hpp"
 #include "files/posix_file.hpp"
+#include "files/raw_elements.hpp"
 
 namespace strata::io {
 namespace {
@@ -17,13 +18,6 @@ constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
 constexpr std::uint64_t kVersion = 1;
 // Magic, version, type, number of sequences, number of document indices.
 constexpr std::int64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
-
-template <typename T>
-T value_at(std::span<const std::byte> bytes, std::int64_t at) {
-  T value{};
-  std::memcpy(&value, bytes.data() + at, sizeof value);
-  return value;
-}
 
 MegatronIndex type_of(int code, const std::filesystem::path& path) {
   switch (code) {
@@ -46,8 +40,8 @@ MegatronIndex type_of(int code, const std::filesystem::path& path) {
   }
 }
 
-// The index's arrays: sizes (int32) and byte offsets (int64) of the sequences, then the sequences
-// at which documents begin (int64).
+// The index's arrays: sizes (int32) and byte offsets (int64) of the sequences, then the first
+// sequence of each document (int64).
 struct Arrays {
   std::filesystem::path path;
   std::span<const std::byte> bytes;
@@ -55,13 +49,13 @@ struct Arrays {
   std::int64_t documents = 0;
 
   [[nodiscard]] std::int64_t size(std::int64_t i) const {
-    return value_at<std::int32_t>(bytes, kHeaderBytes + 4 * i);
+    return load<std::int32_t>(bytes.data() + kHeaderBytes + 4 * i);
   }
   [[nodiscard]] std::int64_t offset(std::int64_t i) const {
-    return value_at<std::int64_t>(bytes, kHeaderBytes + 4 * sequences + 8 * i);
+    return load<std::int64_t>(bytes.data() + kHeaderBytes + 4 * sequences + 8 * i);
   }
   [[nodiscard]] std::int64_t document(std::int64_t i) const {
-    return value_at<std::int64_t>(bytes, kHeaderBytes + 12 * sequences + 8 * i);
+    return load<std::int64_t>(bytes.data() + kHeaderBytes + 12 * sequences + 8 * i);
   }
 };
 
@@ -121,18 +115,18 @@ MegatronIndex check_megatron_index(const std::filesystem::path& bin, std::int64_
   const MappedFile mapped(path);
   const auto bytes = mapped.bytes();
   if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0 ||
-      value_at<std::uint64_t>(bytes, std::ssize(kMagic)) != kVersion) {
+      load<std::uint64_t>(bytes.data() + std::ssize(kMagic)) != kVersion) {
     fail(ExitCode::kData, "{} is no Megatron index of version {}: it does not begin with MMIDIDX",
          path.string(), kVersion);
   }
-  const MegatronIndex index = type_of(value_at<std::uint8_t>(bytes, 17), path);
-  const Arrays arrays{path, bytes, value_at<std::int64_t>(bytes, 18),
-                      value_at<std::int64_t>(bytes, 26)};
+  const MegatronIndex index = type_of(load<std::uint8_t>(bytes.data() + 17), path);
+  const Arrays arrays{path, bytes, load<std::int64_t>(bytes.data() + 18),
+                      load<std::int64_t>(bytes.data() + 26)};
   const bool possible = arrays.sequences >= 0 && arrays.documents >= 0 &&
                         arrays.sequences <= size / 12 && arrays.documents <= size / 8;
   const std::int64_t expected =
       possible ? kHeaderBytes + 12 * arrays.sequences + 8 * arrays.documents : -1;
-  // Multimodal data has a byte a sequence behind the arrays.
+  // Multimodal data have one byte per sequence after the arrays.
   if (!possible || (size != expected && size != expected + arrays.sequences)) {
     fail(
         ExitCode::kData,

@@ -10,14 +10,14 @@
 
 namespace strata::io {
 
-/// What the samples of a source look like.
+/// Shapes and types of the samples of a source.
 struct SampleLayout {
   Shape input_shape;
   DType input_dtype = DType::kUint8;
   Task task = Task::kClassification;
   Shape target_shape;
   DType target_dtype = DType::kInt64;
-  std::int64_t classes = 0;  ///< that there are at least, whatever the labels
+  std::int64_t classes = 0;  ///< lower bound, whatever the labels
   std::vector<std::string> class_names;
 
   [[nodiscard]] std::int64_t input_bytes() const {
@@ -28,14 +28,21 @@ struct SampleLayout {
   }
 };
 
-/// Consecutive samples, as a data set stores them.
+/// Consecutive samples in the storage format of a data set.
 struct SampleBatch {
   std::int64_t count = 0;
   std::vector<std::byte> inputs;
   std::vector<std::byte> targets;
+
+  /// Makes room for `samples` samples of `layout`.
+  void resize(const SampleLayout& layout, std::int64_t samples) {
+    count = samples;
+    inputs.resize(static_cast<std::size_t>(samples * layout.input_bytes()));
+    targets.resize(static_cast<std::size_t>(samples * layout.target_bytes()));
+  }
 };
 
-/// Samples in file order, read once from beginning to end in bounded memory.
+/// Samples in file order, read once and sequentially in bounded memory.
 class SampleSource {
  public:
   SampleSource() = default;
@@ -45,21 +52,19 @@ class SampleSource {
 
   [[nodiscard]] virtual const SampleLayout& layout() const = 0;
   [[nodiscard]] virtual std::int64_t samples() const = 0;
-  /// File names, as the data set remembers them.
+  /// File names, as stored in the data set.
   [[nodiscard]] virtual std::string description() const = 0;
   /// Reads exactly `count` samples. Pre: so many are left.
-  /// Throws: Error(kData) naming file and place.
+  /// Throws: Error(kData) with file and position.
   virtual void next(std::int64_t count, SampleBatch& batch) = 0;
-  /// Reads what is left of opened files without keeping it, so that a damaged end does not go
-  /// unnoticed.
+  /// Reads the opened files to their ends, so that damage there is detected.
   virtual void finish() = 0;
-  /// Files that were left out, each with the reason.
+  /// Skipped files, each with the reason.
   [[nodiscard]] virtual std::vector<std::string> skipped() const { return {}; }
 };
 
-/// The source that the options describe.
-/// Throws: Error(kData) for files that are missing or malformed, Error(kUsage) for options that
-/// contradict each other.
+/// Opens the source that the options describe.
+/// Throws: Error(kData) for missing or malformed files, Error(kUsage) for contradictory options.
 [[nodiscard]] std::unique_ptr<SampleSource> open_array_source(const ImportOptions& options);
 [[nodiscard]] std::unique_ptr<SampleSource> open_csv_source(const ImportOptions& options);
 [[nodiscard]] std::unique_ptr<SampleSource> open_cifar_source(const ImportOptions& options);

@@ -1,5 +1,6 @@
 #include "import/split_files.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,24 +13,31 @@ namespace strata::io {
 
 namespace names = dataset_format;
 
-SplitFiles::SplitFiles(std::filesystem::path directory, std::string split)
-    : directory_(std::move(directory)), split_(std::move(split)) {}
+SplitFiles::SplitFiles(std::filesystem::path directory, std::string split, std::int64_t samples,
+                       std::int64_t shard_samples)
+    : directory_(std::move(directory)),
+      split_(std::move(split)),
+      samples_(samples),
+      left_(samples),
+      shard_samples_(shard_samples) {}
 
 std::filesystem::path SplitFiles::master_path() const {
   return directory_ / (split_ + ".h5");
 }
 
-void SplitFiles::open_shard(std::int64_t samples, const Shape& checksums,
-                            const std::function<void(hdf5::File&)>& lay_out) {
+void SplitFiles::require_shard(
+    const std::function<Shape(hdf5::File&, std::int64_t samples)>& lay_out) {
+  if (shard_) {
+    return;
+  }
   OpenShard shard;
-  shard.samples = samples;
+  shard.samples = std::min(shard_samples_, left_);
   const std::string name = fmt::format("{}-{:05}.h5", split_, shards_.size());
   const PendingFile& pending = files_.emplace_back(directory_ / name);
   {
     hdf5::File file = hdf5::File::create(pending.temporary(), ExitCode::kData);
-    file.set_text(names::kFormat, names::kShardFormat);
-    file.set_int64(names::kVersion, names::kVersionWritten);
-    lay_out(file);
+    file.set_format(names::kShardFormat, names::kVersionWritten);
+    const Shape checksums = lay_out(file, shard.samples);
     shard.checksums_offset =
         file.create_dataset(names::kChecksums, hdf5::uint64_type(), checksums).file_offset();
     shard.checksum_offset =
@@ -37,7 +45,7 @@ void SplitFiles::open_shard(std::int64_t samples, const Shape& checksums,
     file.finish();
   }
   shard.file = PosixFile(pending.temporary());
-  shards_.push_back({name, samples, 0, 0});
+  shards_.push_back({name, shard.samples, 0, 0});
   shard_ = std::move(shard);
 }
 
@@ -51,6 +59,7 @@ void SplitFiles::add_written(std::int64_t samples, std::span<const std::uint64_t
   shard_->file.write_at(shard_->checksums_offset, bytes);
   shard_->checksums_offset += std::ssize(bytes);
   shard_->written += samples;
+  left_ -= samples;
   if (shard_->written == shard_->samples) {
     shards_.back().checksum = shard_->hash.digest();
     shard_->file.write_at(shard_->checksum_offset,
@@ -60,11 +69,13 @@ void SplitFiles::add_written(std::int64_t samples, std::span<const std::uint64_t
   }
 }
 
-hdf5::File SplitFiles::begin_master() {
+hdf5::File SplitFiles::begin_master(Task task, std::string_view source) {
+  require(left_ == 0, "{} samples of a split were never given", left_);
   master_.emplace(master_path());
   hdf5::File file = hdf5::File::create(master_->temporary(), ExitCode::kData);
-  file.set_text(names::kFormat, names::kMasterFormat);
-  file.set_int64(names::kVersion, names::kVersionWritten);
+  file.set_format(names::kMasterFormat, names::kVersionWritten);
+  file.set_text(names::kSource, source);
+  file.set_text(names::kTask, name_of(task));
   return file;
 }
 

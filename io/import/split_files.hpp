@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/core/hash.hpp"
@@ -17,35 +18,39 @@
 
 namespace strata::io {
 
-/// The files of one split while they are written: shard after shard, the master at the end, all
-/// under temporary names until they are published. Samples are tokens where the split holds those.
+/// The files of one split while they are written: shard after shard, then the master, all under
+/// temporary names until they are published. "Samples" are tokens in a split of tokens.
 class SplitFiles {
  public:
-  SplitFiles(std::filesystem::path directory, std::string split);
+  /// `samples` in shards of `shard_samples`; the last shard may hold fewer. Pre: both > 0.
+  SplitFiles(std::filesystem::path directory, std::string split, std::int64_t samples,
+             std::int64_t shard_samples);
+
+  /// Samples of the split, and those not written yet.
+  [[nodiscard]] std::int64_t samples() const { return samples_; }
+  [[nodiscard]] std::int64_t left() const { return left_; }
 
   [[nodiscard]] std::filesystem::path master_path() const;
-  /// Those that were begun; the checksum of one is known when it is complete.
+  /// The shards begun so far; the checksum of a shard is known once the shard is complete.
   [[nodiscard]] const std::vector<ShardInfo>& shards() const { return shards_; }
 
-  /// Begins a shard. `lay_out` makes its data sets but for the checksums, whose shape is given.
-  /// Pre: no shard is open; samples > 0.
-  void open_shard(std::int64_t samples, const Shape& checksums,
-                  const std::function<void(hdf5::File&)>& lay_out);
-  [[nodiscard]] bool shard_is_open() const { return shard_.has_value(); }
+  /// Opens the next shard unless one is open. `lay_out` creates the data sets of a shard of so many
+  /// samples, all but the checksums, and returns the shape of the checksums. Pre: left() > 0.
+  void require_shard(const std::function<Shape(hdf5::File&, std::int64_t samples)>& lay_out);
   /// Of the open shard. Pre: there is one.
   [[nodiscard]] std::int64_t shard_written() const { return shard_->written; }
   [[nodiscard]] std::int64_t shard_left() const { return shard_->samples - shard_->written; }
 
-  /// Writes into the open shard, past HDF5: a full disk is an ordinary error then, and not one
-  /// inside HDF5's cache.
+  /// Writes into the open shard with pwrite and not through HDF5, so that a full disk is reported
+  /// at once and not by HDF5's cache.
   void write_at(std::int64_t offset, std::span<const std::byte> bytes);
-  /// Says that the next samples of the open shard were written, and their checksums. Closes the
-  /// shard that they complete.
+  /// Records that the next samples of the open shard are written and writes their checksums. Closes
+  /// the shard once it is complete.
   void add_written(std::int64_t samples, std::span<const std::uint64_t> checksums);
 
-  /// Begins the master.
-  [[nodiscard]] hdf5::File begin_master();
-  /// Adds the list of shards and the checksum over all of `info`, and puts the master on disk.
+  /// Begins the master. Pre: left() == 0.
+  [[nodiscard]] hdf5::File begin_master(Task task, std::string_view source);
+  /// Writes the list of shards and the checksum of `info`, and calls fsync.
   void finish_master(hdf5::File& master, DatasetInfo info) const;
 
   void publish_shards();
@@ -63,6 +68,9 @@ class SplitFiles {
 
   std::filesystem::path directory_;
   std::string split_;
+  std::int64_t samples_;
+  std::int64_t left_;
+  std::int64_t shard_samples_;
   std::optional<OpenShard> shard_;
   std::vector<ShardInfo> shards_;
   std::vector<PendingFile> files_;

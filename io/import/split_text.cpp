@@ -30,8 +30,7 @@ std::vector<std::int64_t> counts_of(const std::vector<std::string>& words, std::
 
 std::vector<std::int64_t> counts_of_fractions(const std::vector<std::string>& words,
                                               std::string_view text, std::int64_t samples) {
-  // Decimal fractions such as 0.7 and 0.3 miss their sum, and whole numbers of samples, by this
-  // much at most.
+  // Upper bound on the rounding error of decimal fractions such as 0.7 and 0.3.
   constexpr double kRounding = 1e-9;
   std::vector<std::int64_t> counts;
   double sum = 0;

@@ -7,6 +7,7 @@
 
 #include "files/input_stream.hpp"
 #include "files/utf8.hpp"
+#include "import/input_files.hpp"
 #include "import/token_source.hpp"
 #include "tokenizer/text_encoder.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
@@ -14,7 +15,7 @@
 namespace strata::io {
 namespace {
 
-// One file's text in pieces; what is held is little more than a piece, or the longest word.
+// Encodes one file piece by piece; memory is bounded by a piece or the longest word.
 class Document {
  public:
   explicit Document(const std::filesystem::path& path) : file_(path) {}
@@ -43,7 +44,7 @@ class Document {
            "--tokenizer=bytes or chars",
            file_.path().string(), bytes_text(kLongestWord), position_);
     }
-    // A word that grows is looked at again as a whole: reading twice as much each time bounds that.
+    // A growing word is scanned again from its start: doubling the piece keeps that linear.
     const std::size_t piece = std::max(kPiece, kept);
     text_.resize(kept + piece);
     const std::size_t count = file_.read(std::as_writable_bytes(std::span(text_)).subspan(kept));
@@ -71,8 +72,8 @@ class Document {
   }
 
   InputStream file_;
-  std::string text_;           // read and not yet encoded
-  std::int64_t position_ = 0;  // of text_ in the file
+  std::string text_;           // read but not yet encoded
+  std::int64_t position_ = 0;  // file offset of text_
   End end_ = End::kNotYet;
 };
 
@@ -80,7 +81,7 @@ class TextSource : public TokenSource {
  public:
   TextSource(std::vector<std::filesystem::path> files, std::unique_ptr<TextEncoder> encoder)
       : files_(std::move(files)), encoder_(std::move(encoder)) {
-    // What is missing is told before the hours that the first files may take.
+    // Report missing files before encoding, which may take hours.
     for (const std::filesystem::path& file : files_) {
       const InputStream opened(file);
     }
@@ -109,7 +110,7 @@ class TextSource : public TokenSource {
   }
 
  protected:
-  /// Put between documents; none where negative.
+  /// The token between documents; none where negative.
   [[nodiscard]] virtual std::int64_t separator() const { return -1; }
   [[nodiscard]] TextEncoder& encoder() const { return *encoder_; }
 
@@ -142,7 +143,7 @@ class FixedSource : public TextSource {
   std::int64_t separator_;
 };
 
-// Which characters there are is known at the end only: until then they are numbered as they come.
+// The set of characters is known only at the end: until then ids follow first occurrence.
 class CharsSource : public TextSource {
  public:
   explicit CharsSource(std::vector<std::filesystem::path> files)
@@ -172,14 +173,6 @@ class CharsSource : public TextSource {
 };
 
 }  // namespace
-
-std::string joined_file_names(const std::vector<std::filesystem::path>& files) {
-  std::string names;
-  for (const std::filesystem::path& file : files) {
-    names += (names.empty() ? "" : ", ") + file.filename().string();
-  }
-  return names;
-}
 
 std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options) {
   if (options.separator == Separator::kYes && options.tokenizer != TokenizerKind::kGpt2) {

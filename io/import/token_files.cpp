@@ -8,13 +8,14 @@
 #include "strata/core/text.hpp"
 
 #include "files/binary_file.hpp"
+#include "import/input_files.hpp"
 #include "import/megatron_index.hpp"
 #include "import/token_source.hpp"
 
 namespace strata::io {
 namespace {
 
-// How the ids of one file lie.
+// Storage format of the ids of one file.
 struct IdLayout {
   std::int64_t header_bytes = 0;
   std::int64_t id_bytes = 2;
@@ -42,8 +43,8 @@ IdLayout nanogpt_layout(const BinaryFile& file) {
   return layout;
 }
 
-// Source: llm.c, dev/data/data_common.py: 256 int32 of which the first three are the magic number,
-// the version and the number of tokens.
+// The header has 256 int32: magic number, version, number of tokens, padding.
+// Source: llm.c, dev/data/data_common.py.
 IdLayout llmc_layout(const std::filesystem::path& path) {
   struct Kind {
     std::int32_t magic;
@@ -90,7 +91,7 @@ IdLayout layout_of(ImportFormat format, const std::filesystem::path& path) {
   return {0, index.id_bytes, index.is_signed, count_of(file, file.size(), index.id_bytes)};
 }
 
-// An id as an unsigned number; a negative one is larger than any vocabulary.
+// An id as an unsigned number; a negative id becomes larger than any vocabulary.
 std::uint64_t id_at(const std::byte* at, const IdLayout& layout) {
   std::uint64_t id = 0;
   std::memcpy(&id, at, static_cast<std::size_t>(layout.id_bytes));

@@ -18,7 +18,7 @@
 namespace strata::io {
 namespace {
 
-// Tokens set aside in a file until it is known how many there are, and which.
+// Spills tokens to a file until their number and vocabulary are known.
 class SpillFile {
  public:
   SpillFile(const std::filesystem::path& directory, std::uint32_t largest_id)
@@ -37,10 +37,10 @@ class SpillFile {
     tokens_ += std::ssize(ids);
   }
 
-  /// No more is appended; reading begins.
+  /// Ends appending and starts reading.
   void rewind() { reader_.emplace(pending_.temporary()); }
 
-  /// Replaces `ids` by the next ones; false at the end.
+  /// Replaces `ids` by the next ids; false at the end.
   [[nodiscard]] bool next(std::vector<std::uint32_t>& ids) {
     constexpr std::int64_t kPiece = std::int64_t{1} << 19;
     const auto count = static_cast<std::size_t>(std::min(kPiece, tokens_ - read_));
@@ -71,7 +71,7 @@ std::unique_ptr<TokenSource> open_source(const ImportOptions& options) {
                                                : open_token_files(options);
 }
 
-// Writes the splits; `next` gives the tokens.
+// Writes the splits; `next` reads the tokens.
 template <typename Next>
 void write_splits(std::vector<TokenSplitWriter>& writers, Next&& next) {
   std::vector<std::uint32_t> ids;
@@ -114,24 +114,18 @@ class Import {
     }
     const std::int64_t tokens = spill ? spill->tokens() : source_->tokens();
     const SplitCounts counts = parse_split(options_.split, tokens, "tokens");
-    open_writers(counts);
+    const DType dtype = token_dtype(source_->vocabulary());
+    check_space(options_, (counts.train + counts.test) * size_bytes(dtype));
+    std::vector<TokenSplitWriter> writers = open_writers<TokenSplitWriter>(options_, counts, dtype);
     const std::vector<std::uint32_t> renumbering = source_->renumbering();
-    write_splits(writers_, [&](std::vector<std::uint32_t>& ids) {
+    write_splits(writers, [&](std::vector<std::uint32_t>& ids) {
       const bool more = spill ? spill->next(ids) : next(ids);
       renumber(renumbering, ids);
       return more;
     });
-    for (TokenSplitWriter& writer : writers_) {
-      writer.finish({fmt::format("{}: {}", name_of(options_.format), source_->description()),
-                     source_->vocabulary(), source_->tokenizer()});
-    }
-    publish(options_, std::span(writers_));
-    ImportReport report;
-    report.train = writers_.front().files().master_path();
-    report.test = counts.test > 0 ? writers_.back().files().master_path() : std::filesystem::path();
-    report.train_samples = counts.train;
-    report.test_samples = counts.test;
-    report.unused_samples = tokens - counts.train - counts.test;
+    const TokenFacts facts{fmt::format("{}: {}", name_of(options_.format), source_->description()),
+                           source_->vocabulary(), source_->tokenizer()};
+    ImportReport report = publish(options_, writers, facts, tokens);
     report.vocabulary = source_->vocabulary();
     return report;
   }
@@ -148,20 +142,9 @@ class Import {
     return true;
   }
 
-  void open_writers(const SplitCounts& counts) {
-    const DType dtype = token_dtype(source_->vocabulary());
-    check_space(options_, (counts.train + counts.test) * size_bytes(dtype));
-    for (const auto& [split, tokens] : {std::pair{"train", counts.train}, {"test", counts.test}}) {
-      if (tokens > 0) {
-        writers_.emplace_back(options_.output, split, dtype, tokens, options_.shard_bytes);
-      }
-    }
-  }
-
   const ImportOptions& options_;
   const SampleProgress& progress_;
   std::unique_ptr<TokenSource> source_;
-  std::vector<TokenSplitWriter> writers_;
   std::int64_t done_ = 0;
 };
 

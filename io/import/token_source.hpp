@@ -11,7 +11,7 @@
 
 namespace strata::io {
 
-/// Tokens in file order, read once from beginning to end in bounded memory.
+/// Tokens in file order, read once and sequentially in bounded memory.
 class TokenSource {
  public:
   TokenSource() = default;
@@ -19,31 +19,27 @@ class TokenSource {
   TokenSource(const TokenSource&) = delete;
   TokenSource& operator=(const TokenSource&) = delete;
 
-  /// File names, as the data set remembers them.
+  /// File names, as stored in the data set.
   [[nodiscard]] virtual std::string description() const = 0;
-  /// How many tokens there are; -1 where only reading tells.
+  /// Number of tokens; -1 where it is known only after reading.
   [[nodiscard]] virtual std::int64_t tokens() const = 0;
-  /// Largest id that next() may give.
+  /// Upper bound on the ids that next() returns.
   [[nodiscard]] virtual std::uint32_t largest_id() const = 0;
-  /// Replaces `ids` by the next ones; false at the end.
-  /// Throws: Error(kData) naming file and place.
+  /// Replaces `ids` by the next ids; false at the end.
+  /// Throws: Error(kData) with file and position.
   [[nodiscard]] virtual bool next(std::vector<std::uint32_t>& ids) = 0;
 
-  /// The rest is known once next() has returned false, where tokens() is -1; else at once.
+  /// Where tokens() is -1, the following functions are valid only after next() has returned false.
   [[nodiscard]] virtual std::int64_t vocabulary() const = 0;
-  /// What turns the tokens into text; none where that is not known.
+  /// The tokenizer of these tokens; null where it is not known.
   [[nodiscard]] virtual const Tokenizer* tokenizer() const = 0;
-  /// What each id that next() gave is to be replaced by; empty where ids stay.
+  /// Maps each id that next() returned to its final id; empty for the identity.
   [[nodiscard]] virtual std::vector<std::uint32_t> renumbering() const { return {}; }
 };
 
-/// The source that the options describe.
-/// Throws: Error(kData) for files that are missing or malformed, Error(kUsage) for options that
-/// contradict each other.
+/// Opens the source that the options describe.
+/// Throws: Error(kData) for missing or malformed files, Error(kUsage) for contradictory options.
 [[nodiscard]] std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options);
 [[nodiscard]] std::unique_ptr<TokenSource> open_token_files(const ImportOptions& options);
-
-/// "a.txt, b.txt".
-[[nodiscard]] std::string joined_file_names(const std::vector<std::filesystem::path>& files);
 
 }  // namespace strata::io

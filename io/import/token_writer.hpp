@@ -12,24 +12,24 @@
 
 namespace strata::io {
 
-/// What a master of tokens says besides the tokens.
+/// What a master of tokens holds besides the tokens.
 struct TokenFacts {
   std::string source;
   std::int64_t vocabulary = 0;
-  const Tokenizer* tokenizer = nullptr;  ///< none where it is not known
+  const Tokenizer* tokenizer = nullptr;  ///< null where the tokenizer is not known
 };
 
-/// The type that ids of a vocabulary are stored in.
+/// The type that the ids of a vocabulary are stored in.
 [[nodiscard]] DType token_dtype(std::int64_t vocabulary);
 
-/// Writes one split of a token stream: shards as tokens come, the master at the end.
+/// Writes one split of a token stream: shards as the tokens come, then the master.
 class TokenSplitWriter {
  public:
   /// Pre: tokens > 0.
   TokenSplitWriter(std::filesystem::path directory, std::string split, DType dtype,
                    std::int64_t tokens, std::int64_t shard_bytes);
 
-  [[nodiscard]] std::int64_t tokens_left() const { return tokens_ - written_; }
+  [[nodiscard]] std::int64_t tokens_left() const { return files_.left() - buffered(); }
   [[nodiscard]] SplitFiles& files() { return files_; }
 
   /// Pre: every id fits the dtype, and no more come than are left.
@@ -38,16 +38,13 @@ class TokenSplitWriter {
   void finish(const TokenFacts& facts);
 
  private:
-  void open_shard();
-  /// Writes the block that was gathered; closes the shard that it completes.
+  /// Writes the buffered block; closes the shard once it is complete.
   void write_block();
+  [[nodiscard]] std::int64_t buffered() const { return std::ssize(block_) / size_bytes(dtype_); }
 
-  SplitFiles files_;
   DType dtype_;
-  std::int64_t tokens_;
-  std::int64_t shard_tokens_;
-  std::int64_t written_ = 0;  ///< or gathered in block_
-  std::vector<std::byte> block_;
+  SplitFiles files_;
+  std::vector<std::byte> block_;    ///< tokens not written yet, less than a whole block
   std::int64_t tokens_offset_ = 0;  ///< of the open shard
 };
 

@@ -8,7 +8,7 @@
 namespace strata::io {
 namespace {
 
-// One of `choices` numbers from 0, from a random word.
+// A uniform number in [0, choices) from a random word.
 std::int64_t chosen(std::uint32_t word, std::int64_t choices) {
   return static_cast<std::int64_t>(std::uint64_t{word} * static_cast<std::uint64_t>(choices) >>
                                    32U);
@@ -32,7 +32,7 @@ Augmenter::Augmenter(const Augmentation& augmentation, std::uint64_t seed, const
           augmentation.crop_padding, augmentation.cutout);
 }
 
-// Each has words of its own, so that what one of them does is the same with the others and without.
+// Each step uses words of its own, so that enabling one does not change the others.
 Augmenter::Choice Augmenter::choice_at(std::int64_t position) const {
   const auto at = static_cast<std::uint64_t>(position);
   const auto words = random_.words(at, 0);

@@ -10,25 +10,24 @@
 
 namespace strata::io {
 
-/// Changes images at random: crop, then flip, then cutout. What becomes of an image depends on the
-/// seed and on its place in the stream alone.
-/// Source: T. DeVries, G. W. Taylor, "Improved regularization of convolutional neural networks with
-/// cutout", 2017, for the last.
+/// Augments images at random: crop, then flip, then cutout. The result depends only on the image,
+/// the seed and the stream index. Source: T. DeVries, G. W. Taylor, "Improved regularization of
+/// convolutional neural networks with cutout", 2017.
 class Augmenter {
  public:
-  /// Shapes: image: (height, width, channels). Pre: the dtype is a floating-point one.
+  /// Shapes: image: (height, width, channels). Pre: `dtype` is a floating-point type.
   Augmenter(const Augmentation& augmentation, std::uint64_t seed, const Shape& image, DType dtype);
 
   /// Pre: `in` and `out` do not overlap.
   void apply(std::int64_t position, const std::byte* in, std::byte* out) const;
 
  private:
-  /// What is done to one image.
+  /// Random parameters for one image.
   struct Choice {
-    std::int64_t down = 0;   ///< rows that the image is moved by
-    std::int64_t right = 0;  ///< columns, before it is flipped
+    std::int64_t down = 0;   ///< rows that the image is shifted by
+    std::int64_t right = 0;  ///< columns, before the flip
     bool flip = false;
-    std::int64_t top = 0;  ///< of the square that is set to zero, perhaps beyond the border
+    std::int64_t top = 0;  ///< of the cutout square, possibly outside the image
     std::int64_t left = 0;
   };
   [[nodiscard]] Choice choice_at(std::int64_t position) const;

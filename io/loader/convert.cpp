@@ -8,8 +8,7 @@
 namespace strata::io {
 namespace {
 
-// x - x is 0 for every number and NaN for NaN and infinity; unlike a comparison with an early
-// exit, the loop over it is vectorised.
+// x - x is 0 for every finite number and NaN otherwise; without an early exit the loop vectorises.
 template <typename T>
 bool all_finite(const T* values, std::size_t count) {
   int odd = 0;
@@ -69,7 +68,7 @@ bool InputConverter::convert_to(std::span<const std::byte> stored, To* out) {
   return false;
 }
 
-// As many planes as the stride says, of which each has its elements so far apart.
+// Interleaves `stride` planes: channel c writes elements c, c + stride, ...
 template <typename From, typename To, typename Stride>
 void InputConverter::convert_planes(const From* in, std::size_t count, Stride stride,
                                     To* out) const {
@@ -108,13 +107,13 @@ bool InputConverter::convert_from(std::span<const std::byte> stored, To* out) {
     std::memcpy(aligned_.data(), stored.data(), stored.size());
     in = reinterpret_cast<const From*>(aligned_.data());
   }
-  // A stride that is known to be 1, that of everything but images of colour, lets loops vectorise.
+  // A compile-time stride of 1, for all but colour images, lets the loops vectorise.
   if (channels_ == 1) {
     convert_planes(in, count, std::integral_constant<std::size_t, 1>(), out);
   } else {
     convert_planes(in, count, static_cast<std::size_t>(channels_), out);
   }
-  // Bytes are finite, and so are their normalised values with a scale that is not 0.
+  // Normalised bytes are finite, for the scale is not 0.
   return std::is_same_v<From, std::uint8_t> || all_finite(out, count);
 }
 

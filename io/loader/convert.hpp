@@ -10,13 +10,13 @@
 
 namespace strata::io {
 
-/// Turns stored samples into what a network computes with: (x - shift) / scale, rounded once in
-/// each operation of the compute dtype. Images come out channels last.
+/// Converts stored samples to the compute dtype: (x - shift) / scale, rounded after each operation.
+/// Images become channels-last.
 class InputConverter {
  public:
   InputConverter(const DatasetInfo& info, DType compute_dtype, Normalise normalise);
 
-  /// Converts one sample; false where an element of the result is NaN or infinite.
+  /// Converts one sample; false where the result holds NaN or infinity.
   /// Pre: `out` is aligned and has room for a sample in the compute dtype.
   [[nodiscard]] bool convert(std::span<const std::byte> stored, std::byte* out);
 
@@ -31,10 +31,10 @@ class InputConverter {
   DType stored_dtype_;
   DType compute_dtype_;
   bool identity_;
-  std::int64_t channels_ = 1;  ///< what comes out last, of images
+  std::int64_t channels_ = 1;  ///< 1 for samples that are not images
   std::vector<double> shift_;
   std::vector<double> scale_;
-  std::vector<std::uint64_t> aligned_;  ///< a stored sample, where it lies unaligned
+  std::vector<std::uint64_t> aligned_;  ///< aligned copy of an unaligned sample
 };
 
 }  // namespace strata::io

@@ -1,7 +1,6 @@
 #include "strata/io/loader.hpp"
 
 #include <array>
-#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -86,7 +85,6 @@ class Loader::Reader {
 
   const LoadedStep& next();
   [[nodiscard]] bool ready();
-  [[nodiscard]] double wait_seconds() const { return wait_seconds_; }
   [[nodiscard]] std::int64_t memory_bytes() const {
     return static_cast<std::int64_t>(kBuffers) * buffer_bytes();
   }
@@ -95,28 +93,28 @@ class Loader::Reader {
   struct Buffer {
     AlignedBytes bytes;
     LoadedStep step;
-    std::int64_t arrived = 0;  ///< threads that have done their share of a step; guarded by mutex_
+    std::int64_t arrived =
+        0;  ///< threads that have finished their share of the step; guarded by mutex_
   };
 
   [[nodiscard]] std::int64_t buffer_bytes() const {
     return std::ssize(options_.offsets) * layout_.bytes();
   }
   void lay_out(Buffer& buffer) const;
-  /// What each thread does, with a share of the rows of every step.
+  /// Body of one reader thread, which reads a share of the rows of every step.
   void run(std::int64_t share, const std::stop_token& stop);
   /// Reads a share of a step, counted from the first that is given. False where a stop was asked
   /// for.
   [[nodiscard]] bool fill(SampleReader& reader, std::int64_t index, std::int64_t share,
                           const std::stop_token& stop);
-  /// Notes that a share is done, or failed. Pre: the caller holds mutex_.
+  /// Records that a share is done or has failed. Pre: the caller holds mutex_.
   void arrive(std::int64_t index, std::int64_t share, const std::exception_ptr& error);
 
   const Dataset& dataset_;
   LoaderOptions options_;
   MicrobatchLayout layout_;
-  std::vector<SampleReader> readers_;  // one a thread
+  std::vector<SampleReader> readers_;  // one per thread
   std::array<Buffer, kBuffers> buffers_;
-  double wait_seconds_ = 0;
   std::int64_t given_ = 0;  // steps that next() has returned
 
   std::mutex mutex_;
@@ -125,7 +123,7 @@ class Loader::Reader {
   std::int64_t released_ = 0;  // steps whose buffer is free again; guarded by mutex_
   std::exception_ptr error_;   // the first; guarded by mutex_, as error_at_: its step and share
   std::pair<std::int64_t, std::int64_t> error_at_;
-  std::vector<std::jthread> threads_;  // last, so that they end before what they use
+  std::vector<std::jthread> threads_;  // last member: joined before the others are destroyed
 };
 
 void Loader::Reader::lay_out(Buffer& buffer) const {
@@ -188,8 +186,8 @@ bool Loader::Reader::fill(SampleReader& reader, std::int64_t index, std::int64_t
   return true;
 }
 
-// Of several errors the one that a single thread would have met first is kept. A thread with an
-// error takes part in no later step, so that none after it is ever complete.
+// Keeps the error that a single thread would have hit first. A thread with an error stops, so no
+// later step completes.
 void Loader::Reader::arrive(std::int64_t index, std::int64_t share,
                             const std::exception_ptr& error) {
   if (error && (!error_ || std::pair(index, share) < error_at_)) {
@@ -207,12 +205,10 @@ void Loader::Reader::arrive(std::int64_t index, std::int64_t share,
 
 const LoadedStep& Loader::Reader::next() {
   require(given_ < options_.steps, "a loader of {} steps was asked for one more", options_.steps);
-  const auto start = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   released_ = given_;
   changed_.notify_all();
   changed_.wait(lock, [&] { return filled_ > given_; });
-  wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (error_ && error_at_.first == given_) {
     std::rethrow_exception(error_);
   }
@@ -241,10 +237,6 @@ const LoadedStep& Loader::next() {
 
 bool Loader::ready() const {
   return reader_->ready();
-}
-
-double Loader::wait_seconds() const {
-  return reader_->wait_seconds();
 }
 
 std::int64_t Loader::memory_bytes() const {

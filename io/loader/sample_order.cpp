@@ -24,11 +24,11 @@ std::int64_t sequential_sample_at(std::int64_t count, std::int64_t stream_index)
 std::int64_t window_at(std::uint64_t seed, std::int64_t choices, std::int64_t stream_index) {
   require(choices > 0 && stream_index >= 0, "window {} of a stream with {} places", stream_index,
           choices);
-  // The subjects of other shuffles are epochs, which no run counts as high as this one.
+  // Other shuffles use the epoch as subject, which never reaches this value.
   const RandomStream stream(seed, RandomPurpose::kShuffle, subject_of("windows"));
   const auto words = stream.words(static_cast<std::uint64_t>(stream_index));
   const std::uint64_t bits = std::uint64_t{words[1]} << 32U | words[0];
-  // The high half of a 128-bit product: what falls short of uniform is below choices / 2^64.
+  // The high half of a 128-bit product; its deviation from uniform is below choices / 2^64.
   __extension__ using Wide = unsigned __int128;
   return static_cast<std::int64_t>(Wide{bits} * static_cast<std::uint64_t>(choices) >> 64U);
 }

@@ -62,7 +62,7 @@ void SampleReader::read_sample(std::int64_t position, std::int64_t row, std::byt
   }
 }
 
-// Targets are the inputs moved on by one token.
+// Targets are the inputs shifted by one token.
 void SampleReader::read_context(std::int64_t position, std::int64_t row, std::byte* microbatch) {
   const std::int64_t context = dataset_.info().input_shape[0];
   const bool windows =
@@ -104,8 +104,7 @@ void SampleReader::read_target(std::int64_t sample, std::byte* out) const {
   dataset_.check_target(sample);
   const std::span<const std::byte> stored = dataset_.sample_target(sample);
   if (layout_.target_dtype == DType::kInt64) {
-    std::int64_t label = 0;
-    std::memcpy(&label, stored.data(), sizeof label);
+    const auto label = load<std::int64_t>(stored.data());
     if (label < 0 || label >= dataset_.info().classes) {
       fail(ExitCode::kData, "the label of {} is {}, expected 0 to {}", dataset_.sample_text(sample),
            label, dataset_.info().classes - 1);
@@ -116,8 +115,7 @@ void SampleReader::read_target(std::int64_t sample, std::byte* out) const {
   const std::span<std::byte> converted(
       out, static_cast<std::size_t>(dataset_.info().target_shape.count() *
                                     size_bytes(layout_.target_dtype)));
-  decode(stored, {RawType::Kind::kFloat, size_bytes(DType::kFloat64), std::endian::little},
-         layout_.target_dtype, converted);
+  decode(stored, stored_type(DType::kFloat64), layout_.target_dtype, converted);
   if (first_not_finite(converted, layout_.target_dtype) >= 0) {
     fail(ExitCode::kData, "the target of {} holds NaN or infinity, or becomes it in {}",
          dataset_.sample_text(sample), name_of(layout_.target_dtype));

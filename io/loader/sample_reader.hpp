@@ -13,13 +13,13 @@
 
 namespace strata::io {
 
-/// What one microbatch takes in a buffer.
+/// Memory layout of one microbatch in a buffer.
 struct MicrobatchLayout {
   Shape input_shape;
   DType input_dtype;
   Shape target_shape;
   DType target_dtype;
-  std::int64_t input_bytes = 0;  ///< padded; 0 where inputs are not read
+  std::int64_t input_bytes = 0;  ///< padded to the alignment; 0 where inputs are not read
   std::int64_t target_bytes = 0;
 
   MicrobatchLayout(const DatasetInfo& info, const LoaderOptions& options);
@@ -33,17 +33,17 @@ struct MicrobatchLayout {
   }
 };
 
-/// Where microbatches begin in memory.
+/// Alignment of microbatches in bytes.
 inline constexpr std::int64_t kMicrobatchAlignment = 64;
 
-/// Reads, checks and converts samples; of one thread.
+/// Reads, verifies and converts samples for one thread.
 class SampleReader {
  public:
-  /// Pre: all outlive the reader.
+  /// Pre: the arguments outlive the reader.
   SampleReader(const Dataset& dataset, const LoaderOptions& options,
                const MicrobatchLayout& layout);
 
-  /// Reads what stands at a place of the stream into a row of a microbatch.
+  /// Reads the sample at stream index `position` into a row of a microbatch.
   void read(std::int64_t position, std::int64_t row, std::byte* microbatch);
 
  private:
@@ -58,11 +58,11 @@ class SampleReader {
   const MicrobatchLayout& layout_;
   InputConverter converter_;
   std::optional<Augmenter> augmenter_;
-  std::vector<std::byte> plain_;  ///< a sample before it is augmented
+  std::vector<std::byte> plain_;  ///< a sample before augmentation
   struct {
     std::int64_t position = -1;
     std::int64_t sample = 0;
-  } upcoming_;                        ///< what was prefetched
+  } upcoming_;                        ///< the prefetched sample
   std::vector<std::int64_t> tokens_;  ///< of one sample
 };
 

@@ -15,7 +15,7 @@ std::uint64_t pair_of(std::uint32_t left, std::uint32_t right) {
   return std::uint64_t{left} << 32U | right;
 }
 
-// The heap's top is the lowest rank, and among equals the leftmost.
+// Heap order: lowest rank first, then leftmost.
 bool comes_later(const BytePairs::Scratch::Candidate& a, const BytePairs::Scratch::Candidate& b) {
   return std::tie(a.rank, a.at) > std::tie(b.rank, b.at);
 }
@@ -50,7 +50,7 @@ std::size_t BytePairs::slot_of(std::uint64_t pair) const {
   return slot;
 }
 
-void BytePairs::offer(Scratch& scratch, std::int32_t at) const {
+void BytePairs::push_candidate(Scratch& scratch, std::int32_t at) const {
   const Scratch::Symbol& left = scratch.symbols[static_cast<std::size_t>(at)];
   if (left.next < 0) {
     return;
@@ -75,10 +75,10 @@ void BytePairs::encode(std::string_view word, Scratch& scratch,
     symbols.push_back({byte_ids_[byte], i - 1, i + 1 < count ? i + 1 : -1});
   }
   for (int i = 0; i + 1 < count; ++i) {
-    offer(scratch, i);
+    push_candidate(scratch, i);
   }
-  // All pairs of one rank are merged, from left to right, before the pairs that they make compete:
-  // those may have a lower rank where two merges have the same result.
+  // All pairs of one rank are merged, left to right, before new pairs are pushed: a new pair may
+  // have a lower rank where two merges have the same result.
   while (!scratch.heap.empty()) {
     const std::uint32_t rank = scratch.heap.front().rank;
     scratch.merged.clear();
@@ -105,9 +105,9 @@ void BytePairs::encode(std::string_view word, Scratch& scratch,
     for (const std::int32_t at : scratch.merged) {
       const std::int32_t previous = symbols[static_cast<std::size_t>(at)].previous;
       if (previous >= 0) {
-        offer(scratch, previous);
+        push_candidate(scratch, previous);
       }
-      offer(scratch, at);
+      push_candidate(scratch, at);
     }
   }
   for (std::int32_t at = count > 0 ? 0 : -1; at >= 0;
@@ -121,24 +121,24 @@ std::size_t CachedBytePairs::Hash::operator()(std::string_view word) const {
 }
 
 void CachedBytePairs::encode(std::string_view word, std::vector<std::uint32_t>& ids) {
-  // Longer words hardly come again. The bound on words keeps the memory below about 100 MiB.
+  // Longer words rarely repeat. The bound on words keeps the memory below about 100 MiB.
   constexpr std::size_t kLongestKept = 64;
   constexpr std::size_t kMostWords = std::size_t{1} << 19;
   if (word.size() > kLongestKept) {
     pairs_.encode(word, scratch_, ids);
     return;
   }
-  const auto known = places_.find(word);
-  if (known != places_.end()) {
+  const auto known = entries_.find(word);
+  if (known != entries_.end()) {
     const auto first = ids_.begin() + known->second.first;
     ids.insert(ids.end(), first, first + known->second.count);
     return;
   }
   const std::size_t before = ids.size();
   pairs_.encode(word, scratch_, ids);
-  if (places_.size() < kMostWords) {
-    places_.emplace(word, Place{static_cast<std::uint32_t>(ids_.size()),
-                                static_cast<std::uint32_t>(ids.size() - before)});
+  if (entries_.size() < kMostWords) {
+    entries_.emplace(word, Entry{static_cast<std::uint32_t>(ids_.size()),
+                                 static_cast<std::uint32_t>(ids.size() - before)});
     ids_.insert(ids_.end(), ids.begin() + static_cast<std::ptrdiff_t>(before), ids.end());
   }
 }

@@ -9,13 +9,13 @@
 
 namespace strata::io {
 
-/// What byte-pair encoding is made of.
+/// The vocabulary and merges of a byte-pair encoding.
 struct BytePairTables {
   /// Bytes of each token, by id.
   std::vector<std::string> tokens;
-  /// Pairs of ids that are merged, the first first.
+  /// Pairs of ids to merge, by descending priority.
   std::vector<std::array<std::uint32_t, 2>> merges;
-  /// The token between documents; -1 where there is none.
+  /// The token between documents; -1 without one.
   std::int64_t separator = -1;
 };
 
@@ -25,14 +25,14 @@ struct BytePairTables {
 /// learners", 2019.
 class BytePairs {
  public:
-  /// Memory that one thread's calls reuse.
+  /// Buffers reused between calls of one thread.
   struct Scratch {
     struct Symbol {
       std::uint32_t id = 0;
       std::int32_t previous = -1;
       std::int32_t next = -1;
     };
-    /// A pair that may be merged, the left one at `at`.
+    /// A possible merge; `at` is its left symbol.
     struct Candidate {
       std::uint32_t rank = 0;
       std::int32_t at = 0;
@@ -46,7 +46,7 @@ class BytePairs {
 
   /// Pre: every byte is a token, and so is each merge's result.
   explicit BytePairs(BytePairTables tables);
-  // words_ looks into tables_: of short tokens, into the strings themselves.
+  // words_ holds views of tables_.tokens.
   BytePairs(const BytePairs&) = delete;
   BytePairs& operator=(const BytePairs&) = delete;
 
@@ -63,9 +63,10 @@ class BytePairs {
   };
   static constexpr std::uint64_t kNoPair = ~std::uint64_t{0};
 
-  /// Where the pair is, or the free slot where it would be.
+  /// The slot of a pair, or the free slot where it would be inserted.
   [[nodiscard]] std::size_t slot_of(std::uint64_t pair) const;
-  void offer(Scratch& scratch, std::int32_t at) const;
+  /// Pushes the merge of symbol `at` and its successor onto the heap, where there is one.
+  void push_candidate(Scratch& scratch, std::int32_t at) const;
 
   BytePairTables tables_;
   std::array<std::uint32_t, 256> byte_ids_{};
@@ -73,7 +74,7 @@ class BytePairs {
   std::vector<Merge> table_;  ///< open addressing; the size is a power of two
 };
 
-/// Byte-pair encoding that remembers words; for one thread.
+/// Byte-pair encoding with a cache of words, for one thread.
 class CachedBytePairs {
  public:
   /// Pre: `pairs` outlives this.
@@ -86,14 +87,14 @@ class CachedBytePairs {
     using is_transparent = void;
     std::size_t operator()(std::string_view word) const;
   };
-  struct Place {
-    std::uint32_t first = 0;  ///< in ids_
+  struct Entry {
+    std::uint32_t first = 0;  ///< index in ids_
     std::uint32_t count = 0;
   };
 
   const BytePairs& pairs_;
   BytePairs::Scratch scratch_;
-  std::unordered_map<std::string, Place, Hash, std::equal_to<>> places_;
+  std::unordered_map<std::string, Entry, Hash, std::equal_to<>> entries_;
   std::vector<std::uint32_t> ids_;
 };
 

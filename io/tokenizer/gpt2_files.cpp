@@ -28,8 +28,8 @@ std::string read_whole(const std::filesystem::path& path) {
   return text;
 }
 
-// The files write each byte as a visible character: printable ones of Latin-1 stand for themselves,
-// the others are numbered from U+0100 on.
+// The files map each byte to a visible character: printable Latin-1 characters to themselves, the
+// others to U+0100 and up.
 class ByteCharacters {
  public:
   ByteCharacters() {
@@ -41,7 +41,7 @@ class ByteCharacters {
     }
   }
 
-  /// Nothing where the text is not made of such characters.
+  /// Nothing for a text with other characters.
   [[nodiscard]] std::optional<std::string> bytes_of(std::string_view text) const {
     if (utf8_prefix(text).rest != Utf8Prefix::Rest::kNothing) {
       return std::nullopt;
@@ -84,7 +84,7 @@ std::vector<std::string> read_encoder(const std::filesystem::path& path,
          path.string());
   }
   std::vector<std::string> tokens(json.size());
-  std::vector<bool> met(json.size());
+  std::vector<bool> seen(json.size());
   for (const auto& [token, value] : json.items()) {
     const std::int64_t id = value.is_number_integer() ? value.get<std::int64_t>() : -1;
     if (id < 0 || id >= std::ssize(tokens)) {
@@ -93,11 +93,11 @@ std::vector<std::string> read_encoder(const std::filesystem::path& path,
            path.string(), token, value.dump(), tokens.size(), tokens.size() - 1);
     }
     const auto index = static_cast<std::size_t>(id);
-    if (met[index]) {
+    if (seen[index]) {
       fail(ExitCode::kData, "{} gives the id {} to two tokens; one is \"{}\"", path.string(), id,
            token);
     }
-    met[index] = true;
+    seen[index] = true;
     auto bytes = characters.bytes_of(token);
     if (!bytes || bytes->empty()) {
       fail(ExitCode::kData, "{}: the token \"{}\" is not written in GPT-2's byte characters",
@@ -108,7 +108,7 @@ std::vector<std::string> read_encoder(const std::filesystem::path& path,
   return tokens;
 }
 
-// Lines of a text without their ends; the last one may lack it.
+// Calls `function` with each line and its number; line ends are removed.
 template <typename Function>
 void for_each_line(std::string_view text, Function&& function) {
   for (std::int64_t number = 1; !text.empty(); ++number) {
@@ -150,7 +150,7 @@ class MergeReader {
     merges_.push_back({left, right});
   }
 
-  [[nodiscard]] std::vector<std::array<std::uint32_t, 2>> take() { return std::move(merges_); }
+  [[nodiscard]] std::vector<std::array<std::uint32_t, 2>> release() { return std::move(merges_); }
 
  private:
   [[nodiscard]] std::uint32_t id_of(std::string_view token, std::int64_t number) const {
@@ -189,7 +189,7 @@ BytePairTables read_gpt2_files(const std::filesystem::path& encoder,
   const std::string text = read_whole(merges);
   for_each_line(text,
                 [&](std::int64_t number, std::string_view line) { reader.add(number, line); });
-  tables.merges = reader.take();
+  tables.merges = reader.release();
   if (tables.merges.empty()) {
     fail(ExitCode::kData, "{} holds no merges", merges.string());
   }

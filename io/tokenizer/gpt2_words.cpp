@@ -71,7 +71,7 @@ Next next_of(std::string_view text, std::size_t at) {
   return {kind_in_unicode(character.value), character.bytes};
 }
 
-// Bytes of a contraction's ending that the text begins with; 0 where it begins with none.
+// Length of the contraction's ending at the start of the text; 0 without one.
 std::size_t contraction(std::string_view text) {
   constexpr std::array<std::string_view, 7> kEndings{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
   for (const std::string_view ending : kEndings) {
@@ -83,7 +83,7 @@ std::size_t contraction(std::string_view text) {
 }
 
 std::size_t white_space(std::string_view text, End end) {
-  std::size_t last = 0;  // where the last of the white space begins
+  std::size_t last = 0;  // where the last white-space character begins
   std::size_t at = 0;
   while (at < text.size()) {
     const Next next = next_of(text, at);

@@ -13,7 +13,7 @@
 
 namespace strata::io {
 
-/// Turns a document's text into ids piece by piece.
+/// Encodes a document piece by piece.
 class TextEncoder {
  public:
   TextEncoder() = default;
@@ -21,10 +21,10 @@ class TextEncoder {
   TextEncoder(const TextEncoder&) = delete;
   TextEncoder& operator=(const TextEncoder&) = delete;
 
-  /// Whether text must be UTF-8, and encode() is given whole characters only.
+  /// Whether encode() needs valid UTF-8 in whole characters.
   [[nodiscard]] virtual bool needs_utf8() const = 0;
-  /// Appends the ids of tokens that no further text can change; returns how many bytes they are.
-  /// All of the text is encoded where its end is reached.
+  /// Appends the ids of all tokens that further text cannot change; returns the bytes encoded. At
+  /// the end of a document, encodes all of the text.
   virtual std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) = 0;
 };
 
@@ -34,22 +34,22 @@ class BytesEncoder : public TextEncoder {
   std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override;
 };
 
-/// Numbers characters as they first appear.
+/// Assigns ids to characters in order of first occurrence.
 class GrowingCharsEncoder : public TextEncoder {
  public:
   [[nodiscard]] bool needs_utf8() const override { return true; }
   std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override;
 
-  /// The characters in order of their code points.
+  /// The characters sorted by code point.
   [[nodiscard]] std::vector<char32_t> sorted() const;
-  /// What becomes of each id when the characters are numbered in that order.
+  /// Maps each id to its id in that order.
   [[nodiscard]] std::vector<std::uint32_t> renumbering() const;
 
  private:
   [[nodiscard]] std::uint32_t id_of(char32_t character);
 
   std::vector<char32_t> characters_;  ///< by id
-  /// Id and one of each code point, by blocks of 256; a block that was never met is empty.
+  /// Id plus one of each code point, in blocks of 256; unused blocks are empty.
   std::vector<std::vector<std::uint32_t>> blocks_;
 };
 

@@ -35,7 +35,7 @@ void encode_characters(const TokenizerContents& contents, std::string_view text,
   }
 }
 
-// Calls `encode` with the text between separators and `mark` where one stands.
+// Calls `encode` with each text between separators and `mark` for each separator.
 template <typename Encode, typename Mark>
 void for_each_document(std::string_view text, std::string_view separator, Encode&& encode,
                        Mark&& mark) {

@@ -12,7 +12,7 @@
 
 namespace strata::io {
 
-/// What a tokenizer knows; which parts, its kind says.
+/// The data of a tokenizer; its kind determines which members are set.
 struct TokenizerContents {
   TokenizerKind kind = TokenizerKind::kBytes;
   std::vector<char32_t> characters;                 ///< by id
@@ -20,17 +20,17 @@ struct TokenizerContents {
   std::optional<BytePairs> pairs;
 };
 
-/// XXH3 over everything that tells two tokenizers apart.
+/// XXH3 of kind and tables; equal for equal tokenizers.
 [[nodiscard]] std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer);
 
-/// What write_tokenizer() adds to a master.
+/// Upper bound on the bytes that write_tokenizer() adds to a master.
 [[nodiscard]] std::int64_t stored_bytes(const Tokenizer& tokenizer);
 
 /// Writes a tokenizer's tables into a master.
 void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer);
 
 /// Reads GPT-2's encoder.json and vocab.bpe.
-/// Throws: Error(kData) where one is malformed or they do not fit each other.
+/// Throws: Error(kData) where a file is malformed or the files do not match.
 [[nodiscard]] BytePairTables read_gpt2_files(const std::filesystem::path& encoder,
                                              const std::filesystem::path& merges);
 

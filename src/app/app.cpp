@@ -29,7 +29,7 @@ constexpr const char* kUsage =
   strata generate RUN|CONFIG.ini [--prompt=TEXT ...]              text from a language model
   strata data import --format=FORMAT ... --output=DIR             make a data set
   strata data inspect DIR/train.h5 [--verify]                     show a data set, or check every byte
-  strata checkpoint inspect DIR                                   list what a checkpoint holds
+  strata checkpoint inspect DIR                                   list the contents of a checkpoint
   strata checkpoint verify DIR                                    read and check every byte
   strata doctor                                                   check the node and, under mpirun or srun, the launch
   strata help [COMMAND]                                           this text, or that of a command
@@ -58,8 +58,8 @@ Prints loss and accuracy of the newest good checkpoint on data.test, or on data.
 run's directory. Runs on any number of ranks that the checkpoint's lanes, layers and shards allow, with the same numbers.
 
   --data.test=FILE       the data set to evaluate on
-  --classes              accuracy per class, and the class it is mostly confused with
-  --confusion=FILE.csv   the confusion matrix
+  --classes              accuracy of each class, and the class it is most often confused with
+  --confusion=FILE.csv   writes the confusion matrix
 )";
 
 constexpr const char* kDataInspectHelp =
@@ -68,7 +68,7 @@ constexpr const char* kDataInspectHelp =
 Shows what data sets hold.
 
   --verify                  reads every byte and compares it with its checksum
-  --contact-sheet=FILE.png  a picture of a data set's first images
+  --contact-sheet=FILE.png  a picture of images spread over a data set
   --samples=N               how many (default 64)
 )";
 
@@ -101,8 +101,8 @@ struct Help {
   std::string text;
 };
 
-/// What "--help" prints: the text of the command that the arguments name, of all below a name that
-/// several share, else the program's.
+/// The text for "--help": that of the named command, those of all commands that share a first word,
+/// or the program's.
 std::string help_of(Arguments arguments) {
   const std::vector<Help> all{{"train", kTrainHelp + config_help()},
                               {"evaluate", kEvaluateHelp},
@@ -131,7 +131,7 @@ void report(const std::string& message) {
   print_error(fmt::format("strata: {}\n", message));
 }
 
-/// Runs a command of one process.
+/// Runs a command in one process.
 int run_alone(const std::function<ExitCode()>& command) {
   try {
     return static_cast<int>(command());
@@ -147,8 +147,8 @@ int run_alone(const std::function<ExitCode()>& command) {
   }
 }
 
-/// Runs a command on all ranks. An error that all hold ends the job in order; one that only this
-/// rank has ends it at once where there are others, for they may be waiting.
+/// Runs a command on all ranks. An AgreedError, thrown on all ranks, ends the job in order. Any
+/// other error aborts a job of several ranks, because the others may be waiting for this one.
 int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSession&)>& command) {
   return run_alone([&] {
     comm::MpiSession mpi(&argc, &argv);
@@ -182,7 +182,7 @@ int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSe
 }  // namespace
 
 int run(int argc, char** argv) {
-  // Under a file size limit, writes are to fail with a message and not end the process.
+  // Under a file size limit, writes fail with a message instead of killing the process.
   std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const std::string command = arguments.empty() ? "" : arguments.front();
@@ -206,7 +206,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (command == "train" || (command == "data" && !rest.empty() && rest.front() == "import")) {
-    // They write files, and go on where nobody reads what they print. Other commands end.
+    // These commands write files and continue after a closed pipe; other commands end.
     std::signal(SIGPIPE, SIG_IGN);
   }
   if (command == "train" || command == "evaluate" || command == "generate") {

@@ -13,10 +13,10 @@
 namespace strata {
 namespace {
 
-/// Returns to the line's begin and erases it.
+/// Returns to the start of the line and erases it.
 constexpr const char* kErase = "\r\x1b[K";
 
-/// Width of a terminal line.
+/// Columns that fit on one line of the terminal.
 std::size_t columns() {
   constexpr std::size_t kUnknown = 80;
   winsize size{};
@@ -86,7 +86,7 @@ void Log::keep(std::string_view text) {
 
 void Log::write(std::string_view text) {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  // A full disk must not end a run because of a log line.
+  // Errors are ignored: a full disk must not end a run because of a log line.
   std::fputs(fmt::format("{:%Y-%m-%d %H:%M:%S} {}\n", fmt::localtime(now), text).c_str(),
              file_.get());
   std::fflush(file_.get());

@@ -28,10 +28,10 @@ struct Counters {
   Lanes c3;
 };
 
-/// The 64-bit products of the lanes' low halves with a 32-bit multiplier.
+/// 64-bit products of the lanes' low halves with a 32-bit multiplier.
 inline Lanes low_products(Lanes lanes, std::uint64_t multiplier) {
 #ifdef __AVX2__
-  // One instruction, which GCC 12 does not find for the general form below.
+  // One instruction, which GCC 12 does not emit for the general form below.
   return reinterpret_cast<Lanes>(_mm256_mul_epu32(reinterpret_cast<__m256i>(lanes),
                                                   reinterpret_cast<__m256i>(Lanes{} + multiplier)));
 #else
@@ -62,8 +62,8 @@ std::array<std::uint32_t, 4> RandomStream::words(std::uint64_t low, std::uint64_
 
 void RandomStream::fill(std::uint64_t first_block, std::uint64_t high,
                         std::span<std::uint32_t> out) const {
-  // Eight counters at a time. Each word of a counter has its own 64-bit SIMD lane, of which only
-  // the low half counts: a product leaves its high half where the next round reads it.
+  // Eight counters at a time. Each word of a counter occupies a 64-bit lane; only the low half is
+  // significant. A 64-bit product leaves its high half where the next round reads it.
   constexpr std::size_t kGroups = 2;
   constexpr std::size_t kGroupWords = 16;
   constexpr std::size_t kWords = kGroups * kGroupWords;

@@ -23,8 +23,7 @@ std::vector<Box> boxes_of(const Shape& shape, const Range& range) {
     strides[d - 1] = strides[d] * shape[d];
   }
   std::vector<Box> boxes;
-  // Greedy: from each position the largest box of whole rows that starts there and does not
-  // overrun.
+  // Greedy: from each position, take the largest box of whole rows that stays within the range.
   for (std::int64_t position = range.begin; position < range.end;) {
     Box box{.start = std::vector<std::int64_t>(rank, 0),
             .count = std::vector<std::int64_t>(rank, 1)};

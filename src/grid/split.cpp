@@ -37,8 +37,7 @@ StageSplit balanced_split(std::span<const double> costs, std::int64_t stages) {
   std::vector<double> before(costs.size() + 1, 0.0);
   std::partial_sum(costs.begin(), costs.end(), before.begin() + 1);
 
-  // best[s][n]: the cost of the slowest stage where layers [n, layers) are divided among s stages
-  // as well as can be.
+  // best[s][n]: cost of the slowest stage in the best split of layers [n, layers) into s stages.
   constexpr double kImpossible = std::numeric_limits<double>::infinity();
   const auto row = static_cast<std::size_t>(layers) + 1;
   std::vector<std::vector<double>> best(static_cast<std::size_t>(stages) + 1,

@@ -34,83 +34,83 @@ void SumTree::collect(const Range& node, const Range& range, std::vector<Range>&
 
 std::vector<ReductionStep> reduction_steps(const SumTree& tree, std::span<const Range> nodes) {
   std::vector<ReductionStep> steps;
-  std::size_t next = 0;  // the tree is walked from left to right, as the parts lie
-  // The part that holds a node's sum once its subtree has been added up: that of its first leaf.
-  const std::function<std::int64_t(const Range&)> add_up = [&](const Range& node) {
+  std::size_t next = 0;  // the traversal visits the parts from left to right
+  // Reduces a subtree; returns the part that then holds its sum, the part of its first leaf.
+  const std::function<std::int64_t(const Range&)> reduce = [&](const Range& node) {
     if (next < nodes.size() && nodes[next] == node) {
       return static_cast<std::int64_t>(next++);
     }
     require(node.count() > 1, "leaf {} of the sum is not covered by any part", node.begin);
     const std::int64_t middle = node.begin + node.count() / 2;
-    const std::int64_t left = add_up({node.begin, middle});
-    const std::int64_t right = add_up({middle, node.end});
+    const std::int64_t left = reduce({node.begin, middle});
+    const std::int64_t right = reduce({middle, node.end});
     steps.push_back({left, right});
     return left;
   };
-  add_up({0, tree.leaves()});
+  reduce({0, tree.leaves()});
   return steps;
 }
 
 RunningReduction running_reduction(const SumTree& tree, const Range& leaves) {
-  RunningReduction fold;
-  fold.nodes = tree.nodes_within(leaves);
-  for (std::size_t n = 0; n < fold.nodes.size(); ++n) {
-    // Leaves come in order, so the partial sums that wait form a stack: the left siblings on the
-    // way up.
+  RunningReduction reduction;
+  reduction.nodes = tree.nodes_within(leaves);
+  for (std::size_t n = 0; n < reduction.nodes.size(); ++n) {
+    // Leaves arrive in order, so the pending partial sums (left siblings) form a stack.
     const std::function<void(const Range&, std::int64_t)> visit = [&](const Range& node,
                                                                       std::int64_t slot) {
-      fold.accumulators = std::max(fold.accumulators, slot + 1);
+      reduction.accumulators = std::max(reduction.accumulators, slot + 1);
       if (node.count() == 1) {
-        fold.accumulator.push_back(slot);
-        fold.after.emplace_back();
+        reduction.accumulator.push_back(slot);
+        reduction.after.emplace_back();
         return;
       }
       const std::int64_t middle = node.begin + node.count() / 2;
       visit({node.begin, middle}, slot);
       visit({middle, node.end}, slot + 1);
-      fold.after.back().push_back({slot, slot + 1});
+      reduction.after.back().push_back({slot, slot + 1});
     };
-    visit(fold.nodes[n], static_cast<std::int64_t>(n));
+    visit(reduction.nodes[n], static_cast<std::int64_t>(n));
   }
-  return fold;
+  return reduction;
 }
 
 RunningReduction joint_reduction(const SumTree& tree, const Range& leaves) {
-  RunningReduction fold;
-  fold.nodes = tree.nodes_within(leaves);
-  fold.accumulators = leaves.count();
-  fold.after.resize(static_cast<std::size_t>(leaves.count()));
-  // The first leaf of a node lies where its sum shall be; the other leaves lie behind all nodes.
-  std::int64_t next = std::ssize(fold.nodes);
-  for (std::size_t n = 0; n < fold.nodes.size(); ++n) {
-    const std::function<std::int64_t(const Range&)> add_up = [&](const Range& node) {
+  RunningReduction reduction;
+  reduction.nodes = tree.nodes_within(leaves);
+  reduction.accumulators = leaves.count();
+  reduction.after.resize(static_cast<std::size_t>(leaves.count()));
+  // The first leaf of a node uses the accumulator of the node's sum; the other leaves follow the
+  // nodes.
+  std::int64_t next = std::ssize(reduction.nodes);
+  for (std::size_t n = 0; n < reduction.nodes.size(); ++n) {
+    const std::function<std::int64_t(const Range&)> reduce = [&](const Range& node) {
       if (node.count() == 1) {
-        const bool first = node.begin == fold.nodes[n].begin;
-        fold.accumulator.push_back(first ? static_cast<std::int64_t>(n) : next++);
-        return fold.accumulator.back();
+        const bool first = node.begin == reduction.nodes[n].begin;
+        reduction.accumulator.push_back(first ? static_cast<std::int64_t>(n) : next++);
+        return reduction.accumulator.back();
       }
       const std::int64_t middle = node.begin + node.count() / 2;
-      const std::int64_t left = add_up({node.begin, middle});
-      const std::int64_t right = add_up({middle, node.end});
-      fold.after.back().push_back({left, right});
+      const std::int64_t left = reduce({node.begin, middle});
+      const std::int64_t right = reduce({middle, node.end});
+      reduction.after.back().push_back({left, right});
       return left;
     };
-    add_up(fold.nodes[n]);
+    reduce(reduction.nodes[n]);
   }
-  return fold;
+  return reduction;
 }
 
 double sum_in_tree(const SumTree& tree, std::span<const double> leaves) {
   require(static_cast<std::int64_t>(leaves.size()) == tree.leaves(), "{} values for {} leaves",
           leaves.size(), tree.leaves());
-  const std::function<double(const Range&)> add_up = [&](const Range& node) {
+  const std::function<double(const Range&)> reduce = [&](const Range& node) {
     if (node.count() == 1) {
       return leaves[static_cast<std::size_t>(node.begin)];
     }
     const std::int64_t middle = node.begin + node.count() / 2;
-    return add_up({node.begin, middle}) + add_up({middle, node.end});
+    return reduce({node.begin, middle}) + reduce({middle, node.end});
   };
-  return add_up({0, tree.leaves()});
+  return reduce({0, tree.leaves()});
 }
 
 }  // namespace strata::grid

@@ -8,30 +8,29 @@
 
 namespace strata::app {
 
-/// Who decided a setting that is not the default: the user, or the program from other settings,
-/// data and launch.
+/// Origin of a setting that is not the default: given by the user, or derived from other settings,
+/// the data or the launch.
 enum class Origin { kGiven, kDerived };
 
 struct GivenConfig {
   plan::RunConfig config;
-  std::map<std::string, Origin> origins;  ///< by key; the others are defaults
+  std::map<std::string, Origin> origins;  ///< by key; settings without an entry are defaults
 };
 
-/// The defaults, changed by a config file and then by settings of the command line
-/// ("--section.key=value"), the last of which wins. train.steps of the command line replaces
-/// train.epochs of the file, and the other way round. Throws: Error(kUsage) for a file that cannot
-/// be read or gives a key twice, an unknown key (with the nearest known one) or a value out of
-/// range.
+/// Reads a config file and the settings of the command line ("--section.key=value"), which override
+/// the file; the last of repeated ones wins. train.steps on the command line replaces train.epochs
+/// of the file, and the other way round. Throws: Error(kUsage) for an unreadable file, a repeated
+/// key in the file, an unknown key (with the nearest known one) or a value out of range.
 [[nodiscard]] GivenConfig read_config(const std::string& path,
                                       std::span<const std::string> arguments);
 
 /// A complete config file that reads back to the same config.
 [[nodiscard]] std::string config_text(const plan::RunConfig& config);
 
-/// The same with a comment behind each value that was not given, "default" or "derived", which
-/// read_config() reads back to the same origins. `resolved`: the config with what the program
-/// derived for good. `launch`: by key, what it derived for this launch alone, which stands in the
-/// comment behind the value that was given.
+/// As config_text(), with a comment "default" or "derived" after each value that was not given;
+/// read_config() restores the origins from it. `resolved`: the config with derived values.
+/// `launch`: by key, values derived for this launch only, written to the comment after the given
+/// value.
 [[nodiscard]] std::string resolved_config_text(const GivenConfig& given,
                                                const plan::RunConfig& resolved,
                                                const std::map<std::string, std::string>& launch);

@@ -8,27 +8,26 @@
 
 namespace strata::app {
 
-/// One setting: everything that parsing, --help, the resolved config and the reference page know of
-/// it.
+/// One setting, the single source for parsing, --help, the resolved config and the reference page.
 struct Option {
   std::string key;     ///< as in "batch.global"
-  std::string values;  ///< what may be given, as in "whole number from 1" or "auto, cpu, cuda"
+  std::string values;  ///< allowed values, as in "whole number from 1" or "auto, cpu, cuda"
   std::string unit;    ///< empty: none
   std::string help;
-  /// Throws: Error(kUsage) where the text is no such value or out of range.
+  /// Throws: Error(kUsage) for a text that is not an allowed value.
   std::function<void(plan::RunConfig&, const std::string&)> set;
   std::function<std::string(const plan::RunConfig&)> get;
 };
 
-/// All settings but model.layer, in the order of the reference; sections are contiguous.
+/// All settings but model.layer, in the order of the reference, grouped by section.
 [[nodiscard]] const std::vector<Option>& option_table();
 
-/// The setting that may be given several times: one layer per line.
+/// The only setting that may be repeated: one layer per line.
 inline constexpr const char* kLayerKey = "model.layer";
 inline constexpr const char* kLayerHelp =
     "one layer per line, from input to output: \"KIND [VALUE] [key=value ...]\"";
 
-/// The sections in the order of a config file, each with a sentence on what it is about.
+/// A section of a config file with its description.
 struct Section {
   std::string name;
   std::string about;

@@ -15,14 +15,15 @@
 #include "strata/core/tensor.hpp"
 #include "strata/grid/grid.hpp"
 
-/// Checkpoints: tensors with global names and shapes, stored as flat slices in one file a writer,
-/// shown whole by a master file, committed by one rename. Format: docs/formats.md.
+/// Checkpoints: tensors with global names and shapes, stored as flat slices in one part file per
+/// writer. A master file presents the whole tensors; one rename commits the checkpoint. Format:
+/// docs/formats.md.
 namespace strata::io {
 
 class Tokenizer;
 
-/// The part of a tensor that one shard holds: those elements whose index of `dimension` is one of
-/// [first, first + count). The whole tensor where the dimension is kNotSplit.
+/// The part of a tensor that one shard holds: indices [first, first + count) of `dimension`. The
+/// whole tensor for kNotSplit.
 struct ShardSlice {
   static constexpr std::int64_t kNotSplit = -1;
 
@@ -33,8 +34,8 @@ struct ShardSlice {
   friend bool operator==(const ShardSlice&, const ShardSlice&) = default;
 };
 
-/// Row-major elements [range.begin, range.end) of a shard's part of a tensor, as one writer hands
-/// them over.
+/// Row-major elements [range.begin, range.end) of a shard's part of a tensor, to be written by one
+/// writer.
 struct TensorSlice {
   std::string name;
   Shape global_shape;
@@ -53,7 +54,7 @@ struct TensorInfo {
   friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
 };
 
-/// Where a part file holds one slice.
+/// Location and checksum of one slice in a part file.
 struct SliceRecord {
   TensorInfo tensor;
   ShardSlice shard;
@@ -67,7 +68,7 @@ struct SliceRecord {
   friend bool operator==(const SliceRecord&, const SliceRecord&) = default;
 };
 
-/// What a part file holds; the writer of the master needs those of all parts.
+/// The contents of one part file. The writer of the master needs the records of all parts.
 struct PartRecord {
   std::string file;
   std::int64_t bytes = 0;
@@ -76,37 +77,37 @@ struct PartRecord {
   friend bool operator==(const PartRecord&, const PartRecord&) = default;
 };
 
-/// A record as one line of text, to be sent to the writer of the master, and back.
+/// Serialises a record to one line of text, to be sent to the writer of the master, and back.
 [[nodiscard]] std::string text_of(const PartRecord& record);
-/// Throws: Error(kCheckpoint) where the text is no record.
+/// Throws: Error(kCheckpoint) where the text is not a record.
 [[nodiscard]] PartRecord part_record_of(const std::string& text);
 
-/// Makes the hidden directory that the parts of a checkpoint are written to, `root` too where it is
-/// missing; removes what an earlier attempt at the same step left. One caller, before any
+/// Creates the hidden directory for the parts of a checkpoint, and `root` where it is missing;
+/// removes the files of an earlier attempt at the same step. One process calls it, before any
 /// write_part.
-/// Throws: Error(kCheckpoint) where it cannot be made.
+/// Throws: Error(kCheckpoint) where the directory cannot be created.
 std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::int64_t step);
 
-/// The directory that begin_checkpoint makes.
+/// The directory that begin_checkpoint creates.
 [[nodiscard]] std::filesystem::path partial_directory(const std::filesystem::path& root,
                                                       std::int64_t step);
 
-/// Writes one part file and puts it on disk. Slices without elements are left out.
-/// Pre: slices lie within their shards and these within their tensors; slices hold as many elements
-/// as their ranges say; names are path-like ("weights/dense1.weight"); part indices are used once.
-/// Throws: Error(kCheckpoint) where it cannot be written; the message says how many bytes it needed
-/// and the file is gone.
+/// Writes one part file and calls fsync. Empty slices are skipped.
+/// Pre: each slice lies within its shard and each shard within its tensor; a slice holds
+/// range.count() elements; names are path-like ("weights/dense1.weight"); part indices are unique.
+/// Throws: Error(kCheckpoint) where the file cannot be written; the message gives the bytes needed,
+/// and the file is removed.
 PartRecord write_part(const std::filesystem::path& directory, std::int64_t part_index,
                       std::span<const TensorSlice> slices);
 
-/// Writes the master of the parts in partial_directory(root, step) and makes the checkpoint visible
-/// by one rename, in place of an earlier one of the same step; everything is on disk on return. The
-/// master holds `tokenizer`, where given, as the master of a data set does. One caller, after all
-/// write_part.
+/// Writes the master for the parts in partial_directory(root, step) and commits the checkpoint with
+/// one rename; it replaces an earlier checkpoint of the same step. All files are synced on return.
+/// The master stores `tokenizer`, where given, in the layout of a data set's master. One process
+/// calls it, after all write_part.
 /// Returns: the checkpoint's directory.
 /// Throws: Error(kCheckpoint) where a part is missing, where a tensor is not covered exactly once
-/// (by shards that divide one dimension without gaps, and by ranges within each) or where it cannot
-/// be written; earlier checkpoints stay.
+/// (shards split one dimension without gaps, ranges cover each shard) or where the master cannot be
+/// written; earlier checkpoints stay.
 std::filesystem::path commit_checkpoint(const std::filesystem::path& root, std::int64_t step,
                                         std::span<const PartRecord> records,
                                         const nlohmann::json& metadata,
@@ -120,25 +121,26 @@ struct CheckpointEntry {
   friend bool operator==(const CheckpointEntry&, const CheckpointEntry&) = default;
 };
 
-/// The committed checkpoints below `root`, newest (greatest step) first; none where there is no
-/// such directory. What a killed run left half-written is not among them.
+/// The committed checkpoints below `root`, newest (greatest step) first; empty where `root` does
+/// not exist. Partial checkpoints of killed runs are not listed.
 [[nodiscard]] std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& root);
 
-/// Deletes all but the `keep` newest checkpoints up to `newest_step` and everything left
-/// half-written or half-deleted. Later steps are of a run that was given up for an earlier
-/// checkpoint; they stay. At no moment does a kill leave a damaged checkpoint visible. One caller,
-/// while no checkpoint is being written. Pre: keep >= 1. Throws: Error(kCheckpoint) where something
-/// cannot be deleted.
+/// Deletes all but the `keep` newest checkpoints up to `newest_step`, and partial or half-deleted
+/// ones. Checkpoints of later steps stay: they belong to a run that was resumed from an earlier
+/// checkpoint. A kill at any time leaves no damaged checkpoint visible. One process calls it, while
+/// no checkpoint is being written.
+/// Pre: keep >= 1.
+/// Throws: Error(kCheckpoint) where something cannot be deleted.
 void prune_checkpoints(const std::filesystem::path& root, std::int64_t newest_step,
                        std::int64_t keep);
 
-/// A committed checkpoint, to be read. Several processes may read one at the same time; one object
-/// is for one thread.
+/// A committed checkpoint, open for reading. Several processes may read it at the same time; one
+/// object serves one thread.
 class Checkpoint {
  public:
   /// Opens the checkpoint in `directory`.
-  /// Throws: Error(kCheckpoint) where the master is missing, foreign, of a newer version or
-  /// damaged, or where a part is missing or is not as long as it was.
+  /// Throws: Error(kCheckpoint) where the master is missing, damaged, of another format or version,
+  /// or where a part is missing or has another size than was written.
   [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
@@ -147,22 +149,22 @@ class Checkpoint {
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
   [[nodiscard]] std::filesystem::path master() const;
   [[nodiscard]] std::int64_t step() const { return step_; }
-  /// What commit_checkpoint was given.
+  /// The metadata passed to commit_checkpoint.
   [[nodiscard]] const nlohmann::json& metadata() const { return *metadata_; }
-  /// In order of name.
+  /// Sorted by name.
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return tensors_; }
   [[nodiscard]] std::int64_t part_count() const { return static_cast<std::int64_t>(parts_.size()); }
 
-  /// Reads the slices of one part again and compares their checksums.
+  /// Reads all slices of one part and compares their checksums.
   /// Pre: 0 <= part < part_count().
   /// Throws: Error(kCheckpoint) naming the file and the tensor.
   void verify_part(std::int64_t part) const;
 
-  /// Reads the row-major elements `range` of a shard's part of a tensor (of all of it for the
-  /// default slice) into `out`, host memory of as many elements. However the tensor was split when
-  /// it was written: what is asked for is put together from the slices that hold it.
-  /// Throws: Error(kCheckpoint) where the checkpoint's tensor of this name is missing or has
-  /// another shape or dtype than `shape` and out's, or where a part cannot be read.
+  /// Reads the row-major elements `range` of a shard's part of a tensor (of the whole tensor for
+  /// the default shard) into `out`. The elements are gathered from all slices that hold them, so
+  /// the split may differ from the one at writing. Pre: `out` is host memory of range.count()
+  /// elements. Throws: Error(kCheckpoint) where the tensor is missing or has another shape than
+  /// `shape` or another dtype than `out`, or where a part cannot be read.
   void read(const std::string& name, const Shape& shape, const ShardSlice& shard,
             const grid::Range& range, TensorView out) const;
 
@@ -171,7 +173,7 @@ class Checkpoint {
 
  private:
   struct OpenParts;
-  // A slice and the part that holds it.
+  // Indices of a part and of a slice in it.
   struct Location {
     std::size_t part = 0;
     std::size_t slice = 0;
@@ -182,7 +184,7 @@ class Checkpoint {
   [[nodiscard]] const SliceRecord& record_at(const Location& location) const {
     return parts_[location.part].slices[location.slice];
   }
-  // All slices of a tensor, which is of this shape and dtype.
+  // All slices of a tensor. Throws: Error(kCheckpoint) for another shape or dtype.
   [[nodiscard]] const std::vector<Location>& slices_of(const std::string& name, const Shape& shape,
                                                        DType dtype) const;
 
@@ -191,7 +193,7 @@ class Checkpoint {
   std::unique_ptr<nlohmann::json> metadata_;
   std::vector<PartRecord> parts_;
   std::vector<TensorInfo> tensors_;
-  // By tensor, in order of shard and range.
+  // By tensor name; sorted by shard and range.
   std::map<std::string, std::vector<Location>> slices_;
   std::unique_ptr<OpenParts> open_parts_;
 };

@@ -7,11 +7,10 @@
 
 namespace strata::io {
 
-/// Writes a PNG file with images of a data set, spread over all of it in file order, each with its
-/// class or its first target value below. Small images are enlarged, large ones made smaller.
-/// Pre: samples > 0; of a smaller data set all are shown.
-/// Throws: Error(kData) where the samples are not images of one or three channels, or are damaged;
-/// Error(kUsage) where the file cannot be written.
+/// Writes a PNG file with `samples` images spread evenly over a data set, or all where it has
+/// fewer. Each image has its class or its first target value below it. Small images are enlarged,
+/// large ones are reduced. Pre: samples > 0. Throws: Error(kData) where the samples are damaged or
+/// not images of one or three channels; Error(kUsage) where the file cannot be written.
 void write_contact_sheet(const Dataset& dataset, const std::filesystem::path& file,
                          std::int64_t samples);
 

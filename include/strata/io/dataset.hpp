@@ -16,14 +16,14 @@
 
 namespace strata::io {
 
-/// Far more classes than any network tells apart: a greater number is a mistake in the data.
+/// Upper bound on the number of classes: a greater number is a mistake in the data.
 inline constexpr std::int64_t kMostClasses = std::int64_t{1} << 24;
 
-/// What a data set's targets are.
+/// The kind of a data set's targets.
 enum class Task {
-  kClassification,  ///< a class number a sample
-  kRegression,      ///< one or more values a sample
-  kNextToken        ///< the token after each token of a text
+  kClassification,  ///< one class index per sample
+  kRegression,      ///< one or more values per sample
+  kNextToken        ///< for each token of a text, the next token
 };
 
 constexpr auto enum_names(Task) {
@@ -38,7 +38,7 @@ struct ShardInfo {
   std::uint64_t checksum = 0;
 };
 
-/// What a data set's master file says. Tokens have no samples, and no shapes, before
+/// The contents of a data set's master file. A data set of tokens has samples and shapes only after
 /// Dataset::set_context.
 struct DatasetInfo {
   std::filesystem::path path;
@@ -47,21 +47,21 @@ struct DatasetInfo {
   std::int64_t samples = 0;
   Shape input_shape;  ///< of one sample
   DType input_dtype = DType::kUint8;
-  Shape target_shape;  ///< of one sample; a scalar for classes, at least one dimension for values
+  Shape target_shape;  ///< of one sample; a scalar for classes, rank >= 1 for values
   DType target_dtype = DType::kInt64;
   std::int64_t classes = 0;  ///< 0 for regression; the number of token ids for tokens
-  /// Names of the first classes, or none.
+  /// Names of the first classes; may be empty.
   std::vector<std::string> class_names;
-  std::int64_t tokens = 0;  ///< 0 where the samples are no tokens
+  std::int64_t tokens = 0;  ///< 0 for other tasks
   TokenizerKind tokenizer = TokenizerKind::kNone;
-  /// Of the tokenizer's tables.
+  /// XXH3 of the tokenizer's tables.
   std::uint64_t tokenizer_checksum = 0;
-  /// Of the train split's inputs as stored, statistics_of(input_shape) of each; none for tokens.
-  /// Images of earlier versions have one value.
+  /// Statistics of the train split's stored inputs, statistics_of(input_shape) values each; empty
+  /// for tokens. Images of earlier versions have one value.
   std::vector<double> mean;
   std::vector<double> deviation;
   std::vector<ShardInfo> shards;
-  /// As the master holds it; equal data sets have equal ones.
+  /// facts_checksum() as the master stores it; equal for equal data sets.
   std::uint64_t checksum = 0;
 
   [[nodiscard]] std::int64_t input_bytes() const {
@@ -72,35 +72,36 @@ struct DatasetInfo {
   }
 };
 
-/// Whether samples of a shape are images: channels x height x width.
+/// Whether samples of this shape are images (channels x height x width).
 [[nodiscard]] inline bool is_image(const Shape& input_shape) {
   return input_shape.rank() == 3;
 }
 
-/// How many means and deviations inputs have: one a feature for vectors, one a channel for images,
-/// else one of all elements.
+/// Number of means and deviations of inputs: one per feature for vectors, one per channel for
+/// images, else one.
 [[nodiscard]] inline std::int64_t statistics_of(const Shape& input_shape) {
   return input_shape.rank() == 1 || is_image(input_shape) ? input_shape[0] : 1;
 }
 
-/// XXH3 over everything that a master says of samples and shards, as text; without path and source.
+/// XXH3 of everything that a master stores about samples and shards, as text; without path and
+/// source.
 [[nodiscard]] std::uint64_t facts_checksum(const DatasetInfo& info);
 
-/// What a check of a shard's every byte found.
+/// Result of verifying one shard.
 struct ShardCheck {
   std::int64_t bad_samples = 0;  ///< or blocks of tokens
-  std::string problem;           ///< empty where the shard is good
+  std::string problem;           ///< empty for a good shard
 };
 
-/// Called with samples or tokens done, and all there are; 0 where that is not known yet.
+/// Called with the samples or tokens done and the total; 0 for a total not known yet.
 using SampleProgress = std::function<void(std::int64_t, std::int64_t)>;
 
-/// A data set opened for reading. Its shards are mapped into memory, so that a sample is reached
-/// without a copy or a system call; all const members may be called from several threads at once.
+/// A data set opened for reading. Its shards are mapped into memory, so that access to a sample
+/// needs neither a copy nor a system call. Const members are thread-safe.
 class Dataset {
  public:
-  /// Opens the data set of a master file and compares each shard with what the master promises.
-  /// Throws: Error(kData) where the master or a shard is missing, not ours, or too short.
+  /// Opens the data set of a master file and checks that each shard matches the master.
+  /// Throws: Error(kData) where the master or a shard is missing, too short or of another format.
   [[nodiscard]] static Dataset open(const std::filesystem::path& master);
 
   ~Dataset();
@@ -109,23 +110,25 @@ class Dataset {
 
   [[nodiscard]] const DatasetInfo& info() const;
 
-  /// Makes samples of `context` tokens each out of a token stream: sample i reads the tokens
-  /// [i * context, (i + 1) * context) and learns [i * context + 1, (i + 1) * context + 1).
-  /// info() then has samples, and their shapes. Pre: no other thread uses the data set.
-  /// Throws: Error(kData) where the data set holds no tokens, or too few for one sample.
+  /// Divides a token stream into samples of `context` tokens: the input of sample i is the tokens
+  /// [i * context, (i + 1) * context), its target [i * context + 1, (i + 1) * context + 1). Sets
+  /// samples and shapes in info().
+  /// Pre: no other thread uses the data set.
+  /// Throws: Error(kData) where the data set holds no tokens or too few for one sample.
   void set_context(std::int64_t context);
 
-  /// Reads tokens from the one numbered `first` on, and checks the blocks that they lie in.
-  /// Pre: the data set holds tokens, and these among them.
+  /// Reads tokens [first, first + tokens.size()) and verifies the blocks that hold them.
+  /// Pre: the data set holds these tokens.
   /// Throws: Error(kData) naming the shard and the block that is damaged.
   void read_tokens(std::int64_t first, std::span<std::int64_t> tokens) const;
 
-  /// The stored bytes of a sample, not necessarily aligned. Pre: 0 <= sample < info().samples, and
-  /// the data set holds no tokens; so for all that names a sample.
+  /// The stored bytes of a sample, not necessarily aligned.
+  /// Pre (for all functions with a sample index): 0 <= sample < info().samples; the data set holds
+  /// no tokens.
   [[nodiscard]] std::span<const std::byte> sample_input(std::int64_t sample) const;
   [[nodiscard]] std::span<const std::byte> sample_target(std::int64_t sample) const;
 
-  /// Asks the processor to fetch a sample that is read soon. Pre: as sample_input.
+  /// Prefetches a sample into the CPU caches.
   void prefetch(std::int64_t sample) const;
 
   /// Compares a sample's input, or target, with its checksum.
@@ -133,14 +136,14 @@ class Dataset {
   void check_input(std::int64_t sample) const;
   void check_target(std::int64_t sample) const;
 
-  /// Reads everything and compares it with all checksums; one entry a shard.
+  /// Reads all shards and compares all checksums; one entry per shard.
   [[nodiscard]] std::vector<ShardCheck> verify(const SampleProgress& progress = {}) const;
 
   /// Number of samples of each class; empty for other tasks.
-  /// Throws: Error(kData) where a target is no class.
+  /// Throws: Error(kData) where a target is not a class index.
   [[nodiscard]] std::vector<std::int64_t> class_counts() const;
 
-  /// A sample as messages name it: "sample 17 (number 17 of train-00000.h5)".
+  /// Names a sample in messages, as in "sample 17 (number 17 of train-00000.h5)".
   [[nodiscard]] std::string sample_text(std::int64_t sample) const;
 
  private:
@@ -153,14 +156,15 @@ class Dataset {
 /// Whether an inspection reads every byte.
 enum class Inspect { kDescribe, kVerify };
 
-/// A data set's description for people.
+/// A printable description of a data set.
 struct Inspection {
   std::string text;
   std::int64_t bad_shards = 0;
 };
 
-/// Describes a data set: counts, shapes, classes, statistics and shards.
-/// Throws: as Dataset::open; a shard whose contents are bad is in the text and in bad_shards.
+/// Describes a data set: counts, shapes, classes, statistics and shards. A shard with damaged
+/// contents is reported in the text and counted in bad_shards.
+/// Throws: as Dataset::open.
 [[nodiscard]] Inspection inspect_dataset(const std::filesystem::path& master, Inspect inspect,
                                          const SampleProgress& progress = {});
 

@@ -11,94 +11,82 @@
 
 namespace strata::io {
 
-/// Kinds of files that a data set is made from. Arrays, CSV files and texts may be gzip-compressed.
+/// Source formats of a data set. Arrays, CSV files and texts may be gzip-compressed.
 enum class ImportFormat {
   kIdx,            ///< a file of images and one of labels
-  kCsv,            ///< a header row, then a row a sample
+  kCsv,            ///< a header row, then one row per sample
   kNpy,            ///< a NumPy array of inputs and one of targets
   kCifar10,        ///< the binary version of CIFAR-10
   kCifar100,       ///< the binary version of CIFAR-100, with its fine labels
-  kImages,         ///< a folder a class with JPEG and PNG files
-  kText,           ///< text, a document a file
+  kImages,         ///< one folder per class with JPEG and PNG files
+  kText,           ///< text, one document per file
   kNanoGptTokens,  ///< nanoGPT's .bin: uint16 tokens and nothing else
   kLlmcTokens,     ///< llm.c's .bin: a header of 1024 bytes, then uint16 or uint32 tokens
   kMegatronTokens  ///< Megatron's .bin with the .idx beside it
 };
 
-constexpr auto enum_names(ImportFormat) {
-  return names_in_order("idx", "csv", "npy", "cifar10", "cifar100", "images", "text",
-                        "tokens-nanogpt", "tokens-llmc", "tokens-megatron");
-}
-
-/// Whether a format holds text or tokens of it.
+/// Whether a format holds text or tokens.
 [[nodiscard]] constexpr bool holds_tokens(ImportFormat format) {
   return format == ImportFormat::kText || format == ImportFormat::kNanoGptTokens ||
          format == ImportFormat::kLlmcTokens || format == ImportFormat::kMegatronTokens;
 }
 
-/// Whether the tokenizer's separator is put between documents.
+/// Whether the tokenizer's separator is inserted between documents.
 enum class Separator {
   kAuto,  ///< where the tokenizer has one
   kYes,
   kNo
 };
 
-constexpr auto enum_names(Separator) {
-  return names_in_order("auto", "on", "off");
-}
-
-/// How targets are taken.
+/// How targets are interpreted.
 enum class TaskChoice {
-  /// Numbers with a fraction are values; integers and texts are classes, and so is everything where
+  /// Floating-point numbers are values; integers and texts are classes, and so are all targets
+  /// where
   /// the number of classes is given.
   kAuto,
   kClassification,
   kRegression
 };
 
-constexpr auto enum_names(TaskChoice) {
-  return names_in_order("auto", "classification", "regression");
-}
-
-/// What becomes of a data set that is already in the output directory.
+/// What to do with a data set that is already in the output directory.
 enum class Existing { kRefuse, kReplace };
 
-/// Whether the format itself says which classes there are.
+/// Whether the format itself defines the classes.
 [[nodiscard]] constexpr bool holds_classes(ImportFormat format) {
   return format == ImportFormat::kCifar10 || format == ImportFormat::kCifar100 ||
          format == ImportFormat::kImages;
 }
 
-/// What becomes of an import in which files are no images, or images of another size.
+/// What to do with files that are not images or are images of another size.
 enum class BadFiles {
-  kFail,  ///< it fails when all of them are known
-  kSkip   ///< they are found in a pass of its own, and left out
+  kFail,  ///< fails the import once all of them are known
+  kSkip   ///< finds them in a first pass and skips them
 };
 
-/// What is made of images in folders, in this order; 0 leaves a step out.
+/// Preprocessing of images, in this order; 0 skips a step.
 struct ImageOptions {
-  std::int64_t shorter_side = 0;  ///< resized to, in pixels; or to height and width
+  std::int64_t shorter_side = 0;  ///< resize to this many pixels; or to height and width
   std::int64_t height = 0;
   std::int64_t width = 0;
-  std::int64_t crop = 0;      ///< side of the square that is cut out of the centre
+  std::int64_t crop = 0;      ///< side of the centre crop in pixels
   std::int64_t channels = 3;  ///< 3 (red, green, blue) or 1 (luma)
   BadFiles bad_files = BadFiles::kFail;
-  std::int64_t threads = 1;  ///< that decode; what they make does not depend on their number
+  std::int64_t threads = 1;  ///< decoder threads; the result does not depend on their number
 };
 
-/// What to import and how. Several files of one kind are taken one after the other.
+/// What to import and how. Several files of one kind are concatenated.
 struct ImportOptions {
   ImportFormat format = ImportFormat::kIdx;
-  /// Images, CSV files, .npy inputs, texts or token files; directories of a folder a class.
+  /// Images, CSV files, .npy inputs, texts or token files; directories with one folder per class.
   std::vector<std::filesystem::path> inputs;
-  /// Labels or .npy targets, one for each of `inputs`; none for other formats.
+  /// Labels or .npy targets, one for each of `inputs`; empty for other formats.
   std::vector<std::filesystem::path> targets;
   /// The CSV column with the labels.
   std::string label;
   TaskChoice task = TaskChoice::kAuto;
-  /// Number of classes; 0: one more than the largest label found, or the number of names.
+  /// Number of classes; 0: the largest label plus one, or the number of names.
   std::int64_t classes = 0;
-  /// How text becomes tokens, or how the tokens of a token file once were made.
+  /// The tokenizer for text, or the one that made the tokens of a token file.
   TokenizerKind tokenizer = TokenizerKind::kNone;
   /// GPT-2's encoder.json and vocab.bpe.
   std::filesystem::path encoder;
@@ -111,29 +99,29 @@ struct ImportOptions {
   /// fractions as in "0.9,0.1". One number makes a train split only.
   std::string split = "0.9,0.1";
   std::filesystem::path output;
-  /// Most bytes of inputs in one shard file; a shard holds at least one sample.
+  /// Upper bound on the input bytes of one shard file; a shard holds at least one sample.
   std::int64_t shard_bytes = std::int64_t{1} << 30;
   Existing existing = Existing::kRefuse;
 };
 
-/// What was imported; tokens count as samples.
+/// Result of an import; tokens count as samples.
 struct ImportReport {
   std::filesystem::path train;
-  std::filesystem::path test;  ///< empty where there is no test split
+  std::filesystem::path test;  ///< empty without a test split
   std::int64_t train_samples = 0;
   std::int64_t test_samples = 0;
-  std::int64_t unused_samples = 0;  ///< behind the splits in file order
+  std::int64_t unused_samples = 0;  ///< after the splits in file order
   std::int64_t classes = 0;
-  std::int64_t vocabulary = 0;  ///< 0 where the samples are no tokens
-  /// Files that were left out, each with the reason.
+  std::int64_t vocabulary = 0;  ///< 0 for other tasks
+  /// Skipped files, each with the reason.
   std::vector<std::string> skipped;
 };
 
-/// Makes `output`/train.h5, `output`/test.h5 and their shard files. Everything is written under
-/// temporary names and renamed at the end, the masters last; a failure leaves none of it.
-/// `checking` is told of the pass that looks for bad files, where there is one.
-/// Throws: Error(kData) for bad input, naming file and place, or a full disk; Error(kUsage) for
-/// options that cannot be met.
+/// Creates `output`/train.h5, `output`/test.h5 and their shard files. All files are written under
+/// temporary names and renamed at the end, the masters last; a failed import leaves no files.
+/// `checking` reports the progress of the pass that finds bad files, where there is one.
+/// Throws: Error(kData) for bad input, with file and position, or a full disk; Error(kUsage) for
+/// invalid options.
 ImportReport import_dataset(const ImportOptions& options, const SampleProgress& progress = {},
                             const SampleProgress& checking = {});
 

@@ -13,70 +13,62 @@
 
 namespace strata::io {
 
-/// Which parts of samples a loader reads: the first stage needs inputs, the last one targets.
+/// Parts of samples that a loader reads: the first stage needs inputs, the last one targets.
 enum class Parts : unsigned { kInputs = 1, kTargets = 2, kBoth = 3 };
 
-/// Whether `parts` has all of `part`.
+/// Whether `parts` includes all of `part`.
 [[nodiscard]] constexpr bool contains(Parts parts, Parts part) {
   return (static_cast<unsigned>(parts) & static_cast<unsigned>(part)) ==
          static_cast<unsigned>(part);
 }
 
-/// What is done to inputs on their way from the data set.
+/// Normalisation of inputs.
 enum class Normalise {
   kAuto,     ///< kUnit for bytes, kNone for floating-point numbers
   kNone,     ///< x
   kUnit,     ///< x / 255
-  kStandard  ///< (x - mean) / deviation, with the train split's; a deviation of 0 counts as 1
+  kStandard  ///< (x - mean) / deviation of the train split; a deviation of 0 counts as 1
 };
 
-constexpr auto enum_names(Normalise) {
-  return names_in_order("auto", "none", "unit", "standard");
-}
-
-/// What kAuto stands for, with inputs that are stored in this type.
+/// Resolves kAuto for inputs of the stored type.
 [[nodiscard]] Normalise resolved(Normalise normalise, DType stored);
 
 enum class Flip { kOff, kOn };
 
-constexpr auto enum_names(Flip) {
-  return names_in_order("off", "on");
-}
-
-/// What is done to images at random, for training: cropped, then flipped, then cut out. Zeros are
-/// those of the normalised input. A sample's random numbers are counted by its place in the stream.
+/// Random augmentation of training images: crop, then flip, then cutout. Padding zeros are zeros of
+/// the normalised input. A sample's position in the stream is the counter of its random numbers.
 struct Augmentation {
-  Flip flip = Flip::kOff;  ///< left and right change places in half of the images
-  /// Zeros put around an image, out of which a part of its own size is cut.
+  Flip flip = Flip::kOff;  ///< mirrors half of the images, left to right
+  /// Width of the zero padding from which a crop of the image's size is taken.
   std::int64_t crop_padding = 0;
-  /// Side of a square of zeros; its centre is anywhere in the image, what is outside is clipped.
+  /// Side of a square of zeros, centred anywhere in the image and clipped at its border.
   std::int64_t cutout = 0;
 
   friend bool operator==(const Augmentation&, const Augmentation&) = default;
 };
 
-/// What a loader gives to one rank.
+/// What a loader reads for one rank.
 struct LoaderOptions {
   Order order = Order::kShuffled;
-  /// Of tokens, in shuffled order; a sequential one is always of blocks.
+  /// How tokens are sampled in shuffled order; sequential order always reads blocks.
   Sampling sampling = Sampling::kBlocks;
   std::uint64_t seed = 0;
-  /// Samples of all ranks together in a step.
+  /// Samples of one step over all ranks.
   std::int64_t global_batch = 1;
   /// Samples in a microbatch.
   std::int64_t microbatch = 1;
   /// First sample of each of this rank's microbatches within the global batch, in execution order.
   std::vector<std::int64_t> offsets{0};
-  /// The first step to give; 0 is the first of the run.
+  /// The first step to load; 0 is the first of the run.
   std::int64_t first_step = 0;
-  /// How many steps to give.
+  /// Number of steps to load.
   std::int64_t steps = 1;
-  /// Floating-point type of the inputs and of targets that are values.
+  /// Floating-point type of inputs and of regression targets.
   DType compute_dtype = DType::kFloat32;
   Parts parts = Parts::kBoth;
   Normalise normalise = Normalise::kAuto;
   Augmentation augmentation;
-  /// Threads that read; the numbers do not depend on them.
+  /// Reader threads; the samples do not depend on their number.
   std::int64_t reader_threads = 1;
 };
 
@@ -92,7 +84,7 @@ class LoadedStep {
   /// for values.
   /// Pre: the loader reads targets.
   [[nodiscard]] ConstTensorView targets(std::int64_t microbatch) const;
-  /// The memory that all of these lie in, as bytes.
+  /// The buffer that holds all microbatches, as bytes.
   [[nodiscard]] const ConstTensorView& memory() const { return memory_; }
 
  private:
@@ -104,36 +96,34 @@ class LoadedStep {
   std::vector<ConstTensorView> targets_;
 };
 
-/// Reads, checks and converts the samples of coming steps in threads of its own, two steps deep.
-/// The sample in row r of the microbatch at offset o of step s is the one at place
-/// s * global_batch + o + r of the stream (sample_order.hpp).
+/// Reads, verifies and converts samples in background threads, double-buffered by step. Row r of
+/// the microbatch at offset o of step s holds the sample at stream index s * global_batch + o + r
+/// (sample_order.hpp).
 class Loader {
  public:
-  /// Starts reading at once. Pre: `dataset` outlives the loader, and has samples: one of tokens
-  /// has its context set.
-  /// Throws: std::logic_error for options that contradict each other.
+  /// Starts reading at once.
+  /// Pre: `dataset` outlives the loader; a data set of tokens has its context set.
+  /// Throws: std::logic_error for contradictory options.
   Loader(const Dataset& dataset, LoaderOptions options);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// Waits for the next step; it stays valid until the following call. Pre: fewer than
-  /// options.steps steps were given.
-  /// Throws: Error(kData) for a sample that is damaged, holds NaN or infinity, or a label or token
-  /// that is no class.
+  /// Waits for the next step, which stays valid until the next call.
+  /// Pre: called at most options.steps times.
+  /// Throws: Error(kData) for a sample that is damaged or holds NaN or infinity, and for a label or
+  /// token out of range.
   const LoadedStep& next();
 
-  /// Whether there is a next step and next() would give it at once.
+  /// Whether next() would return a step without waiting.
   [[nodiscard]] bool ready() const;
 
-  /// Time that the last next() waited.
-  [[nodiscard]] double wait_seconds() const;
   /// Size of the two buffers.
   [[nodiscard]] std::int64_t memory_bytes() const;
   /// Size of LoadedStep::memory().
   [[nodiscard]] static std::int64_t step_bytes(const DatasetInfo& info,
                                                const LoaderOptions& options);
-  /// The same before anything is allocated.
+  /// As memory_bytes(), before anything is allocated.
   [[nodiscard]] static std::int64_t memory_bytes(const DatasetInfo& info,
                                                  const LoaderOptions& options);
 

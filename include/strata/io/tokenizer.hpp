@@ -15,40 +15,35 @@ namespace strata::io {
 struct DatasetInfo;
 struct TokenizerContents;
 
-/// How text becomes tokens.
+/// Kinds of tokenizers.
 enum class TokenizerKind {
-  kNone,   ///< unknown: the tokens came without their text
-  kBytes,  ///< a token a byte
-  kChars,  ///< a token a Unicode code point of the text that the data set was made from
-  kGpt2    ///< byte pairs, with GPT-2's rules
+  kNone,   ///< unknown: the tokens were imported without their text
+  kBytes,  ///< one token per byte
+  kChars,  ///< one token per Unicode code point that occurs in the imported text
+  kGpt2    ///< GPT-2's byte-pair encoding
 };
 
-constexpr auto enum_names(TokenizerKind) {
-  return names_in_order("none", "bytes", "chars", "gpt2");
-}
-
-/// What a separator's own text, "<|endoftext|>", means to encode().
+/// How encode() treats the separator's text, "<|endoftext|>".
 enum class Markers {
-  kRecognised,  ///< the separator
-  kAsText       ///< what its characters are
+  kRecognised,  ///< as the separator token
+  kAsText       ///< as plain text
 };
 
-/// Turns text into token ids and back. All const members may be called from several threads at
-/// once.
+/// Converts text to token ids and back. Const members are thread-safe.
 class Tokenizer {
  public:
-  /// The one that a token data set was made with, from its master file or from a checkpoint's.
-  /// Throws: Error(kData) where the data set does not know its tokenizer, or it is damaged.
+  /// The tokenizer stored in the master file of a data set or checkpoint.
+  /// Throws: Error(kData) where none is stored or the stored one is damaged.
   [[nodiscard]] static Tokenizer of(const DatasetInfo& info);
 
   [[nodiscard]] static Tokenizer bytes();
-  /// Ids in the order given. Pre: no character twice.
+  /// One token per character, with ids in the order given. Pre: the characters are distinct.
   [[nodiscard]] static Tokenizer chars(std::vector<char32_t> characters);
   /// From GPT-2's encoder.json and vocab.bpe.
-  /// Throws: Error(kData) where a file is malformed or they do not fit each other.
+  /// Throws: Error(kData) where a file is malformed or the files do not match.
   [[nodiscard]] static Tokenizer gpt2(const std::filesystem::path& encoder,
                                       const std::filesystem::path& merges);
-  /// From parts that were checked.
+  /// Pre: the contents were validated.
   explicit Tokenizer(std::unique_ptr<const TokenizerContents> contents);
 
   ~Tokenizer();
@@ -56,16 +51,16 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&& other) noexcept;
 
   [[nodiscard]] TokenizerKind kind() const;
-  /// Number of ids; they count from 0.
+  /// Number of token ids, which start at 0.
   [[nodiscard]] std::int64_t vocabulary() const;
-  /// The token that stands between documents; -1 where there is none.
+  /// The token between documents; -1 without one.
   [[nodiscard]] std::int64_t separator() const;
 
-  /// Throws: Error(kData) for a character outside the vocabulary, or text that is not UTF-8 where
-  /// the tokenizer needs it.
+  /// Throws: Error(kData) for a character outside the vocabulary, and for invalid UTF-8 where the
+  /// tokenizer needs UTF-8.
   [[nodiscard]] std::vector<std::int64_t> encode(std::string_view text,
                                                  Markers markers = Markers::kRecognised) const;
-  /// The ids' texts one after the other. One token's may be part of a UTF-8 character.
+  /// Concatenates the tokens' texts. The text of one token may be part of a UTF-8 character.
   /// Throws: Error(kData) for an id outside the vocabulary.
   [[nodiscard]] std::string decode(std::span<const std::int64_t> ids) const;
 

@@ -11,8 +11,7 @@
 namespace strata::app {
 namespace {
 
-/// The checkpoint that an argument names: its own directory, or the newest one of a run's
-/// directory.
+/// The checkpoint directory that an argument names, or the newest checkpoint of a run's directory.
 std::filesystem::path directory_of(const std::string& argument) {
   std::filesystem::path path(argument);
   for (const std::filesystem::path& root : {path / "checkpoints", path}) {
@@ -49,7 +48,7 @@ ExitCode checkpoint_command(Arguments arguments) {
   }
   const std::optional<io::DatasetInfo> data = train::data_of(checkpoint);
   if (data && data->tokenizer != io::TokenizerKind::kNone) {
-    static_cast<void>(io::Tokenizer::of(*data));  // compares it with its checksum
+    static_cast<void>(io::Tokenizer::of(*data));  // verifies the tokenizer's checksum
   }
   fmt::print("{}: {} tensors in {} parts, all bytes as they were written\n",
              checkpoint.directory().string(), checkpoint.tensors().size(), checkpoint.part_count());

@@ -9,20 +9,20 @@
 
 namespace strata::app {
 
-/// Commands that run on a grid of ranks. Throws: as the rooms below.
+/// Commands that run on a grid of ranks.
 ExitCode train_command(comm::MpiSession& mpi, Arguments arguments);
 ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments);
-/// Runs on one rank. Throws: as the rooms below.
+/// Runs on one rank.
 ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments);
 
 /// Checks the node and the launch; runs on any number of ranks, 1 included.
 ExitCode doctor_command(comm::MpiSession& mpi, Arguments arguments);
 
-/// Commands of one process.
+/// Commands that run in one process.
 ExitCode data_command(Arguments arguments);
 ExitCode checkpoint_command(Arguments arguments);
 
-/// What --help prints of the commands with options of their own.
+/// Help texts of the commands with options of their own.
 [[nodiscard]] std::string import_help();
 [[nodiscard]] std::string generate_help();
 

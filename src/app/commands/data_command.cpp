@@ -34,8 +34,8 @@ Enum enum_argument(const CommandLine& line, const std::string& name, Enum otherw
   return *value;
 }
 
-/// The value of an option, or nothing without it. Throws: Error(kUsage) for an empty value.
-std::string given(const CommandLine& line, const std::string& name) {
+/// The value of an option; empty where it is not given. Throws: Error(kUsage) for an empty value.
+std::string text_argument(const CommandLine& line, const std::string& name) {
   const std::string text = line.value(name, "");
   if (line.has(name) && text.empty()) {
     fail(ExitCode::kUsage, "--{} is empty; give --{}=VALUE", name, name);
@@ -51,7 +51,7 @@ std::vector<std::filesystem::path> paths(const CommandLine& line, const std::str
   return {texts.begin(), texts.end()};
 }
 
-/// A line that is written over itself about twice a second.
+/// A progress line on standard error, rewritten at most twice a second.
 class ProgressLine {
  public:
   ProgressLine(std::string verb, std::string unit)
@@ -94,12 +94,12 @@ Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.
   --format=csv --files=FILE... --label=COLUMN          a header line, then one sample per line
   --format=npy --inputs=FILE... --targets=FILE...      NumPy arrays, the first dimension is the samples
   --format=cifar10|cifar100 --files=FILE...            CIFAR's binary version
-  --format=images --files=DIR...                       each DIR has one folder of JPEG and PNG files per class
+  --format=images --files=DIR...                       in each DIR one folder per class, with JPEG and PNG files
     --resize=N or HxW  the shorter side, or height and width, in pixels
-    --crop=N           cuts N x N pixels out of the centre
+    --crop=N           crops the centre to N x N pixels
     --channels=3|1     colours, or their luma (default 3)
-    --skip-bad         leaves out bad files and lists them; otherwise they fail the import
-    --threads=N        threads that decode (default: the cores)
+    --skip-bad         skips files that are not such images, and lists them; else they fail the import
+    --threads=N        decoder threads (default: the cores)
   --format=text --tokenizer=bytes|chars --files=FILE...     UTF-8 text, one token per byte or character
   --format=text --tokenizer=gpt2 --encoder=encoder.json --merges=vocab.bpe --files=FILE...
                                  byte pairs; with <|endoftext|> between files, unless --separator=off
@@ -115,7 +115,7 @@ Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.
   --overwrite          replaces a data set that is there already
 )";
 
-// What is said of tokens, and only of them.
+// Options of text and token files.
 void token_options(const CommandLine& line, io::ImportOptions& options) {
   for (const char* name : {"tokenizer", "encoder", "merges", "separator", "vocabulary"}) {
     if (line.has(name) && !io::holds_tokens(options.format)) {
@@ -141,11 +141,11 @@ void token_options(const CommandLine& line, io::ImportOptions& options) {
            kImportHelp);
     }
   }
-  options.encoder = given(line, "encoder");
-  options.merges = given(line, "merges");
+  options.encoder = text_argument(line, "encoder");
+  options.merges = text_argument(line, "merges");
 }
 
-/// What is said of folders of images, and only of them.
+/// Options of folders of images.
 void image_options(const CommandLine& line, io::ImportOptions& options) {
   for (const char* name : {"resize", "crop", "channels", "skip-bad", "threads"}) {
     if (line.has(name) && options.format != io::ImportFormat::kImages) {
@@ -221,7 +221,7 @@ void source_options(const CommandLine& line, io::ImportOptions& options) {
   }
   options.inputs = paths(line, own.front());
   if (options.format == io::ImportFormat::kCsv) {
-    options.label = given(line, "label");
+    options.label = text_argument(line, "label");
   } else if (own.size() > 1) {
     options.targets = paths(line, own.back());
   }
@@ -244,7 +244,7 @@ io::ImportOptions import_options(const CommandLine& line) {
   options.task = enum_argument(line, "task", options.task);
   options.classes = line.count("classes", 0, 0, io::kMostClasses);
   options.shard_bytes = line.count("shard-mib", 1024, 1, kMostShardMib) << 20;
-  options.output = given(line, "output");
+  options.output = text_argument(line, "output");
   options.existing = line.has("overwrite") ? io::Existing::kReplace : io::Existing::kRefuse;
   return options;
 }
@@ -309,7 +309,7 @@ ExitCode inspect_command(Arguments arguments) {
     fail(ExitCode::kUsage, "--contact-sheet shows one data set, {} are named; give one",
          line.positions().size());
   }
-  const std::string sheet = given(line, "contact-sheet");
+  const std::string sheet = text_argument(line, "contact-sheet");
   const std::int64_t shown = line.count("samples", 64, 1, kMostShown);
   std::int64_t bad = 0;
   for (const std::string& path : line.positions()) {

@@ -18,7 +18,7 @@
 namespace strata::app {
 namespace {
 
-/// Executables of one version may still be built from other sources.
+/// Tells apart executables of one version that were built from different sources.
 std::string executable_hash() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
   StreamingHash hash;
@@ -30,7 +30,7 @@ std::string executable_hash() {
   return hash_text(hash.digest());
 }
 
-void look_at_gpus(RankFacts& facts, const GpuAssignment& assignment) {
+void collect_gpu_facts(RankFacts& facts, const GpuAssignment& assignment) {
   const device::CudaVersions versions = device::cuda_versions();
   facts.driver_version = versions.driver;
   facts.runtime_version = versions.runtime;
@@ -62,7 +62,7 @@ void look_at_gpus(RankFacts& facts, const GpuAssignment& assignment) {
 }
 
 /// Communication: collective over the world.
-RankFacts look_around(comm::MpiSession& mpi) {
+RankFacts collect_facts(comm::MpiSession& mpi) {
   RankFacts facts;
   facts.host = host_name();
   facts.rank_on_node = mpi.rank_on_node();
@@ -75,7 +75,7 @@ RankFacts look_around(comm::MpiSession& mpi) {
   facts.versions = versions();
   facts.versions.push_back({"executable", executable_hash()});
   facts.nccl_absence = comm::nccl_absence();
-  look_at_gpus(facts, assign_gpus(mpi));
+  collect_gpu_facts(facts, assign_gpus(mpi));
   return facts;
 }
 
@@ -101,7 +101,7 @@ ExitCode doctor_command(comm::MpiSession& mpi, Arguments arguments) {
         fmt::format("strata doctor takes no \"{}\"; give it alone", arguments.front()));
   }
   std::vector<RankFacts> ranks;
-  for (const std::string& text : mpi.world().all_gather_texts(packed(look_around(mpi)))) {
+  for (const std::string& text : mpi.world().all_gather_texts(packed(collect_facts(mpi)))) {
     ranks.push_back(unpacked(text));
   }
   const std::vector<std::string> found = problems(ranks);

@@ -15,7 +15,7 @@
 namespace strata::app {
 namespace {
 
-using Complaints = std::vector<std::string>;
+using Problems = std::vector<std::string>;
 
 /// As in "ranks 0, 1 and 3", "rank 2".
 std::string ranks_text(const std::vector<std::size_t>& ranks) {
@@ -41,7 +41,7 @@ bool has_gpu(const RankFacts& facts) {
   return !facts.gpu_bus_id.empty();
 }
 
-void judge_gpus(std::span<const RankFacts> ranks, Complaints& found) {
+void check_gpus(std::span<const RankFacts> ranks, Problems& found) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (!ranks[r].gpu_failure.empty()) {
       found.push_back(fmt::format("rank {} on {}: {}", r, ranks[r].host, ranks[r].gpu_failure));
@@ -49,15 +49,15 @@ void judge_gpus(std::span<const RankFacts> ranks, Complaints& found) {
   }
   std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> users;
   for (const std::size_t r : ranks_where(ranks, has_gpu)) {
-    // Slices of one card have one bus.
+    // By uuid: MIG slices of one card share its bus id.
     users[{ranks[r].host, ranks[r].gpu_uuid}].push_back(r);
   }
-  for (const auto& [place, who] : users) {
-    if (who.size() > 1) {
+  for (const auto& [gpu, sharers] : users) {
+    if (sharers.size() > 1) {
       found.push_back(fmt::format(
           "{} share the GPU {} of {}: start as many ranks on a node as it has GPUs, and let each "
           "see its own or all of them (srun --gpus-per-task, CUDA_VISIBLE_DEVICES)",
-          ranks_text(who), ranks[who.front()].gpu_bus_id, place.first));
+          ranks_text(sharers), ranks[sharers.front()].gpu_bus_id, gpu.first));
     }
   }
   const std::vector<std::size_t> without =
@@ -78,13 +78,13 @@ void judge_gpus(std::span<const RankFacts> ranks, Complaints& found) {
   }
 }
 
-void judge_drivers(std::span<const RankFacts> ranks, Complaints& found) {
+void check_drivers(std::span<const RankFacts> ranks, Problems& found) {
   std::map<std::string, const RankFacts*> hosts;
   for (const RankFacts& facts : ranks) {
     hosts.emplace(facts.host, &facts);
   }
   for (const auto& [host, facts] : hosts) {
-    // Within a major version an older driver serves a newer runtime.
+    // Minor version compatibility: an older driver serves a newer runtime of its major version.
     if (facts->driver_version > 0 && facts->driver_version / 1000 < facts->runtime_version / 1000) {
       found.push_back(fmt::format(
           "the driver of {} serves CUDA {} and this executable is built with {}: bring the driver "
@@ -95,21 +95,21 @@ void judge_drivers(std::span<const RankFacts> ranks, Complaints& found) {
   }
 }
 
-void judge_libraries(std::span<const RankFacts> ranks, Complaints& found) {
-  // Without a GPU anywhere nothing opens them.
+void check_libraries(std::span<const RankFacts> ranks, Problems& found) {
+  // Without GPUs these libraries are not loaded.
   const bool needed = std::any_of(ranks.begin(), ranks.end(), has_gpu);
-  std::set<std::string> told;
+  std::set<std::string> reported;
   for (const RankFacts& facts : ranks) {
     for (const VersionFact& library : facts.versions) {
       if (needed && library.version.find("not found") != std::string::npos &&
-          told.insert(facts.host + library.name).second) {
+          reported.insert(facts.host + library.name).second) {
         found.push_back(
             fmt::format("{} is {} on {}: install it, or put its directory into LD_LIBRARY_PATH",
                         library.name, library.version, facts.host));
       }
     }
     if (needed && !facts.nccl_absence.empty() && ranks.size() > 1 &&
-        told.insert(facts.host + facts.nccl_absence).second) {
+        reported.insert(facts.host + facts.nccl_absence).second) {
       found.push_back(fmt::format("{}: {}", facts.host, facts.nccl_absence));
     }
   }
@@ -120,7 +120,7 @@ void judge_libraries(std::span<const RankFacts> ranks, Complaints& found) {
         return fact.name == mine.name;
       });
       const std::string theirs = other == first.end() ? "none" : other->version;
-      if (theirs != mine.version && told.insert(mine.name + mine.version).second) {
+      if (theirs != mine.version && reported.insert(mine.name + mine.version).second) {
         found.push_back(fmt::format(
             "rank {} on {} has {} {} and rank 0 on {} {}: start all ranks with the same executable "
             "and libraries",
@@ -130,25 +130,26 @@ void judge_libraries(std::span<const RankFacts> ranks, Complaints& found) {
   }
 }
 
-void judge_threads(std::span<const RankFacts> ranks, Complaints& found) {
-  struct Sharing {
+void check_threads(std::span<const RankFacts> ranks, Problems& found) {
+  struct CoreUsers {
     std::vector<std::size_t> ranks;
     std::int64_t threads = 0;
   };
-  std::map<std::pair<std::string, std::string>, Sharing> places;
+  std::map<std::pair<std::string, std::string>, CoreUsers> users_by_cores;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    Sharing& place = places[{ranks[r].host, ranks[r].cores}];
-    place.ranks.push_back(r);
-    place.threads += ranks[r].threads;
+    CoreUsers& users = users_by_cores[{ranks[r].host, ranks[r].cores}];
+    users.ranks.push_back(r);
+    users.threads += ranks[r].threads;
   }
-  for (const auto& [place, sharing] : places) {
-    const std::int64_t cores = ranks[sharing.ranks.front()].core_count;
-    if (sharing.threads > cores) {
+  for (const auto& [cores_of_host, users] : users_by_cores) {
+    const std::int64_t cores = ranks[users.ranks.front()].core_count;
+    if (users.threads > cores) {
       found.push_back(fmt::format(
           "{} have {} threads on {} of {} ({}): start fewer ranks there, or bind them to more or "
           "other cores (srun --cpus-per-task, mpirun --map-by slot:PE=N)",
-          ranks_text(sharing.ranks), sharing.threads,
-          cores == 1 ? "1 core" : fmt::format("{} cores", cores), place.first, place.second));
+          ranks_text(users.ranks), users.threads,
+          cores == 1 ? "1 core" : fmt::format("{} cores", cores), cores_of_host.first,
+          cores_of_host.second));
     }
   }
 }
@@ -173,11 +174,11 @@ std::string facts_text(std::span<const RankFacts> ranks) {
 }
 
 std::vector<std::string> problems(std::span<const RankFacts> ranks) {
-  Complaints found;
-  judge_gpus(ranks, found);
-  judge_drivers(ranks, found);
-  judge_libraries(ranks, found);
-  judge_threads(ranks, found);
+  Problems found;
+  check_gpus(ranks, found);
+  check_drivers(ranks, found);
+  check_libraries(ranks, found);
+  check_threads(ranks, found);
   return found;
 }
 

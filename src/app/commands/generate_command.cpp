@@ -26,11 +26,11 @@ other ranks wait.
 
   --prompt=TEXT        start of the text (default: the separator of documents, else a line feed)
   --tokens=N           tokens to generate (default 200)
-  --samples=N          number of texts (default 1)
-  --temperature=X      logits are divided by it; 0: always the likeliest token (default 1)
-  --top-k=N            only the N likeliest tokens; 0: all (default 0)
-  --top-p=X            only the likeliest tokens that together reach this probability (default 1)
-  --seed=N             seed of the draws; the same seed gives the same text (default: run.seed)
+  --samples=N          texts to generate (default 1)
+  --temperature=X      logits are divided by it; 0: always the most likely token (default 1)
+  --top-k=N            only the N most likely tokens; 0: all (default 0)
+  --top-p=X            only the most likely tokens that together reach this probability (default 1)
+  --seed=N             seed of sampling; the same seed gives the same text (default: run.seed)
 )";
 
 struct GenerateArguments {
@@ -57,7 +57,7 @@ GenerateArguments arguments_of(Arguments arguments) {
   GenerateArguments result;
   std::vector<std::string> own;
   for (const std::string& argument : arguments) {
-    // Settings have a section before a point.
+    // Settings are named section.key.
     const std::string name = argument.substr(0, argument.find('='));
     if (argument.starts_with("--") && name.find('.') != std::string::npos) {
       result.settings.push_back(argument);
@@ -82,13 +82,13 @@ GenerateArguments arguments_of(Arguments arguments) {
          "separator of documents or a line feed");
   }
   constexpr std::int64_t kMost = 1'000'000'000;
-  constexpr double kHottest = 1e6;
-  constexpr double kLeastShare = 1e-9;
+  constexpr double kMostTemperature = 1e6;
+  constexpr double kLeastTopP = 1e-9;
   result.tokens = line.count("tokens", result.tokens, 1, kMost);
   result.samples = line.count("samples", result.samples, 1, kMost);
-  result.sampling.temperature = number_of(line, "temperature", 0.0, kHottest);
+  result.sampling.temperature = number_of(line, "temperature", 0.0, kMostTemperature);
   result.sampling.top_k = line.count("top-k", 0, 0, kMost);
-  result.sampling.top_p = number_of(line, "top-p", kLeastShare, 1.0);
+  result.sampling.top_p = number_of(line, "top-p", kLeastTopP, 1.0);
   result.has_seed = line.has("seed");
   result.sampling.seed = static_cast<std::uint64_t>(
       line.count("seed", 0, 0, std::numeric_limits<std::int64_t>::max()));
@@ -132,7 +132,7 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
   const bool generates = mpi.world().rank() == 0;
   mpi.separate();
   if (!generates) {
-    return ExitCode::kDone;  // waits where MPI ends
+    return ExitCode::kDone;  // waits in MPI_Finalize
   }
   Log log(log_role(mpi));
   const GenerateArguments given = arguments_of(arguments);
@@ -153,12 +153,12 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
 
   train::SamplingOptions sampling = given.sampling;
   sampling.seed = given.has_seed ? sampling.seed : inputs.config.run.seed;
-  std::int64_t made = 0;
-  const double began = now_seconds();
+  std::int64_t generated = 0;
+  const double start = now_seconds();
   for (; sampling.text < given.samples; ++sampling.text) {
     write_text(given.prompt.value_or(""));
     generator.generate(prompt, given.tokens, sampling, [&](std::int64_t token) {
-      ++made;
+      ++generated;
       if (token == tokenizer.separator()) {
         return false;
       }
@@ -167,9 +167,9 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
     });
     write_text(sampling.text + 1 < given.samples ? "\n---\n" : "\n");
   }
-  print_error(
-      fmt::format("{} tokens, {} tokens/s\n", count_text(made),
-                  count_text(std::llround(static_cast<double>(made) / (now_seconds() - began)))));
+  print_error(fmt::format(
+      "{} tokens, {} tokens/s\n", count_text(generated),
+      count_text(std::llround(static_cast<double>(generated) / (now_seconds() - start)))));
   return ExitCode::kDone;
 }
 

@@ -37,8 +37,8 @@ void make_run_directory(comm::MpiSession& mpi, const plan::RunConfig& config, Lo
   });
 }
 
-/// The text of the run's config.ini: resolved values of settings that determine the results, given
-/// values of settings that depend on the launch.
+/// The text of the run's config.ini: resolved values for settings that determine the numbers, given
+/// values for settings that depend on the launch.
 std::string run_config_text(const RunInputs& inputs, const plan::Plan& plan,
                             const ExecutionEnvironment& environment) {
   const plan::RunConfig& given = inputs.config;
@@ -89,8 +89,7 @@ std::int64_t peak_resident_bytes() {
   return usage.ru_maxrss * 1024;
 }
 
-/// Bytes of mapped files among this process's resident memory: libraries and the shards of data
-/// sets.
+/// Resident bytes of mapped files: libraries and the shards of data sets.
 std::int64_t mapped_file_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -103,7 +102,7 @@ std::int64_t mapped_file_bytes() {
   return 0;
 }
 
-/// What a rank took, and was given as CUDA graphs; of a GPU's numbers the ranks' largest are told.
+/// Memory and CUDA graphs that one rank used.
 struct ResourceUsage {
   std::int64_t resident_bytes = 0;
   std::int64_t mapped_bytes = 0;
@@ -125,7 +124,7 @@ void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const Res
   if (plan.device != device::DeviceKind::kCuda) {
     return;
   }
-  // What is beside the plan, for only the operations, and cuDNN, know it.
+  // Workspaces that the plan does not list: only the operations and cuDNN know them.
   log.info("operations took up to {} of a rank's GPU to work in, beside what the plan lists",
            bytes_text(largest(&ResourceUsage::scratch_bytes).scratch_bytes));
   if (plan.config.run.cuda_graphs == plan::Switch::kOn) {
@@ -139,20 +138,20 @@ void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const Res
 ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   Log log(log_role(mpi));
   TrainArguments given;
-  comm::agree(mpi.world(), [&] { given = take_arguments(arguments, "train"); });
+  comm::agree(mpi.world(), [&] { given = parse_arguments(arguments, "train"); });
   RunInputs inputs = open_run_inputs(mpi, given.config, given.settings,
                                      given.dry_run ? DataNeeded::kNo : DataNeeded::kYes);
   if (!given.dry_run || inputs.config.run.resume != plan::Resume::kNever) {
     open_run_directory(mpi, inputs, log);
   }
-  // Alone, a dry run plans for the grid that will be launched.
+  // A dry run on one rank plans for the grid that will be launched.
   const bool alone = given.dry_run && mpi.world().size() == 1;
   const plan::Plan plan = make_plan(mpi, inputs, alone ? 0 : mpi.world().size());
   if (given.dry_run) {
     log.info("{}", plan::plan_text(plan));
     return ExitCode::kDone;
   }
-  // Before anything is written: there may be no GPU.
+  // Before anything is written, because opening the GPU may fail.
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
   make_run_directory(mpi, plan.config, log);
   log.info("{}", plan::plan_text(plan));
@@ -177,7 +176,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
                     .config_text = run_config_text(inputs, plan, environment),
                     .peak_flops = environment.peak_flops(),
                     .log = log});
-  // No message is under way when the groups end.
+  // No message may be in flight when the groups are destroyed.
   environment.groups().world->barrier();
   log_resource_usage(mpi, plan,
                      {.resident_bytes = peak_resident_bytes(),
@@ -190,23 +189,23 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
 
 namespace {
 
-/// Place for what a classifier answers, where it can be counted. Throws: Error(kUsage) where it
-/// cannot but is asked for.
+/// Counters of a classifier's predictions, where they can be counted. Throws: Error(kUsage) where
+/// they are requested but cannot be counted.
 std::optional<train::ClassCounts> counts_for(const plan::Plan& plan, const TrainArguments& given) {
-  // All answers of all classes are counted, so memory grows with the square.
-  constexpr std::int64_t kMostUnasked = 1000;
+  // The confusion matrix takes memory quadratic in the classes.
+  constexpr std::int64_t kMostByDefault = 1000;
   constexpr std::int64_t kMost = 10000;
-  const bool asked = given.each_class || !given.confusion.empty();
+  const bool requested = given.each_class || !given.confusion.empty();
   const std::int64_t classes = plan.train_data.classes;
-  if (train::counts_classes(plan) && classes <= (asked ? kMost : kMostUnasked)) {
+  if (train::counts_classes(plan) && classes <= (requested ? kMost : kMostByDefault)) {
     return train::ClassCounts(classes);
   }
-  if (asked && train::counts_classes(plan)) {
+  if (requested && train::counts_classes(plan)) {
     fail(ExitCode::kUsage,
          "--classes and --confusion take at most {} classes, the data set has {}; leave them out",
          kMost, classes);
   }
-  if (asked) {
+  if (requested) {
     fail(ExitCode::kUsage,
          "--classes and --confusion count the answers of a classifier to samples of known class, "
          "whose "
@@ -216,7 +215,7 @@ std::optional<train::ClassCounts> counts_for(const plan::Plan& plan, const Train
   return std::nullopt;
 }
 
-/// The result in full: numbers read back to the same bits.
+/// Prints the result with all digits, so that numbers read back to the same bits.
 void print_result(const RunInputs& inputs, const plan::Plan& plan,
                   const train::EvaluationResult& result,
                   const std::optional<train::ClassCounts>& counts, const TrainArguments& given) {
@@ -249,7 +248,7 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   Log log(log_role(mpi));
   TrainArguments given;
   comm::agree(mpi.world(), [&] {
-    given = take_arguments(arguments, "evaluate");
+    given = parse_arguments(arguments, "evaluate");
     if (mpi.world().rank() == 0 && !given.confusion.empty()) {
       train::require_confusion_writable(given.confusion);
     }

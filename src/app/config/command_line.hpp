@@ -14,12 +14,12 @@ using Arguments = std::span<const std::string>;
 /// Arguments split into positions and "--name=value" or "--name value" pairs.
 class CommandLine {
  public:
-  /// How many values a name takes: where a list, what follows without a name belongs to the name
-  /// before it, else it is a position, and of a name given twice the last value counts.
+  /// How many values a name takes. kList: further words without a name belong to the name before
+  /// them. kOne: further words are positions, and the last of repeated values counts.
   enum class Values { kOne, kList };
 
-  /// `switches` are names without a value. Throws: Error(kUsage) for a name that is not known, with
-  /// the nearest; for one whose value is missing, and for a switch with a value.
+  /// `switches` are names without a value. Throws: Error(kUsage) for an unknown name (with the
+  /// nearest known one), a missing value, and a switch with a value.
   CommandLine(Arguments arguments, const std::vector<std::string>& names,
               const std::vector<std::string>& switches, Values each = Values::kList);
 

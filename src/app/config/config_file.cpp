@@ -23,7 +23,7 @@ namespace po = boost::program_options;
 
 using Settings = std::map<std::string, std::vector<std::string>>;
 
-/// The setting that configs of earlier versions call run.patience.
+/// Configs of earlier versions call run.timeout run.patience.
 constexpr const char* kTimeoutKey = "run.timeout";
 constexpr const char* kEarlierTimeoutKey = "run.patience";
 
@@ -47,12 +47,12 @@ po::options_description known_settings() {
        where, key, nearest(key, keys));
 }
 
-/// What a key given twice in one source means, layers aside.
-enum class Twice { kRefused, kLastWins };
+/// How a repeated key in one source is treated, apart from model.layer.
+enum class Repeated { kRefused, kLastWins };
 
 /// The settings of one source.
 Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::string& where,
-                     Twice twice) {
+                     Repeated repeated) {
   Settings settings;
   for (const po::option& option : parsed.options) {
     if (option.string_key.empty()) {
@@ -66,7 +66,7 @@ Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::st
         option.string_key == kEarlierTimeoutKey ? kTimeoutKey : option.string_key;
     std::vector<std::string>& values = settings[key];
     if (!values.empty() && key != kLayerKey) {
-      if (twice == Twice::kRefused) {
+      if (repeated == Repeated::kRefused) {
         fail(ExitCode::kUsage, "{}: {} is given twice; keep one", where, key);
       }
       values.clear();
@@ -76,11 +76,11 @@ Settings settings_of(const po::basic_parsed_options<char>& parsed, const std::st
   return settings;
 }
 
-// What resolved_config_text() writes behind values.
+// Comments that resolved_config_text() writes after values.
 constexpr std::string_view kDefault = "default";
 constexpr std::string_view kDerived = "derived";
 
-/// Whose the settings of a config file are, by the comments behind their values.
+/// The origins of the settings in a config file, from the comments after their values.
 std::map<std::string, Origin> origins_in(std::istream& in) {
   std::map<std::string, Origin> origins;
   std::string section;
@@ -116,7 +116,7 @@ std::ifstream opened(const std::string& path) {
 Settings file_settings(const std::string& path) {
   std::ifstream in = opened(path);
   try {
-    return settings_of(po::parse_config_file(in, known_settings(), true), path, Twice::kRefused);
+    return settings_of(po::parse_config_file(in, known_settings(), true), path, Repeated::kRefused);
   } catch (const po::error& error) {
     fail(ExitCode::kUsage, "{}: {}; a config file has [section] lines and key = value lines", path,
          error.what());
@@ -137,10 +137,10 @@ Settings argument_settings(std::span<const std::string> arguments) {
     option.unregistered = known_settings().find_nothrow(key, false) == nullptr;
     parsed.options.push_back(std::move(option));
   }
-  return settings_of(parsed, where, Twice::kLastWins);
+  return settings_of(parsed, where, Repeated::kLastWins);
 }
 
-/// Where a later source gives the run's length in one unit, an earlier source's in the other goes.
+/// A run length in steps replaces an earlier one in epochs, and the other way round.
 void replace_length(const Settings& settings, plan::RunConfig& config) {
   const bool steps = settings.contains("train.steps");
   const bool epochs = settings.contains("train.epochs");
@@ -201,9 +201,9 @@ GivenConfig read_config(const std::string& path, std::span<const std::string> ar
 
 namespace {
 
-/// A config file with a line for each setting; `behind(option)` is what stands behind its value.
-template <typename Behind>
-std::string config_lines(const plan::RunConfig& config, const Behind& behind) {
+/// A config file with one line per setting; `comment_of(option)` follows its value.
+template <typename Comment>
+std::string config_lines(const plan::RunConfig& config, const Comment& comment_of) {
   std::string text;
   for (const Section& section : section_table()) {
     text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section.name);
@@ -215,7 +215,7 @@ std::string config_lines(const plan::RunConfig& config, const Behind& behind) {
     for (const Option& option : option_table()) {
       if (section_of(option.key) == section.name) {
         text += fmt::format("{} = {}{}\n", name_in_section(option.key), option.get(config),
-                            behind(option));
+                            comment_of(option));
       }
     }
   }
@@ -230,7 +230,7 @@ std::string config_text(const plan::RunConfig& config) {
 
 std::string resolved_config_text(const GivenConfig& given, const plan::RunConfig& resolved,
                                  const std::map<std::string, std::string>& launch) {
-  const auto behind = [&](const Option& option) -> std::string {
+  const auto comment_of = [&](const Option& option) -> std::string {
     const auto now = launch.find(option.key);
     if (now != launch.end()) {
       return fmt::format("  # {}: {}", kDerived, now->second);
@@ -247,12 +247,12 @@ std::string resolved_config_text(const GivenConfig& given, const plan::RunConfig
          "derived from the rest.\n"
          "# What depends on the launch is derived anew where this file is used again; the comment "
          "has its last value.\n\n" +
-         config_lines(resolved, behind);
+         config_lines(resolved, comment_of);
 }
 
 namespace {
 
-/// What most runs set.
+/// Settings that most runs set.
 constexpr std::array<std::string_view, 20> kCommon{
     "model.layer",     "model.preset",   "data.train",           "data.test",
     "batch.global",    "batch.micro",    "parallel.data",        "parallel.pipeline",
@@ -260,32 +260,15 @@ constexpr std::array<std::string_view, 20> kCommon{
     "train.steps",     "train.epochs",   "train.evaluate_every", "checkpoint.every",
     "run.dir",         "run.seed",       "run.device",           "run.resume"};
 
-/// Whether most runs set it.
-enum class Often { kNo, kYes };
+enum class Common { kNo, kYes };
 
-/// A setting with its explanation beside it, broken between words.
-std::string help_entry(const std::string& key, const std::string& help) {
-  constexpr std::size_t kIndent = 29;
-  constexpr std::size_t kColumns = 118;
-  std::string text;
-  std::string line = fmt::format("  {:<{}}", key, kIndent - 3);
-  for (const std::string& word : split_words(help)) {
-    if (line.size() + 1 + word.size() > kColumns) {
-      text += line + "\n";
-      line = std::string(kIndent - 1, ' ');
-    }
-    line += " " + word;
-  }
-  return text + line + "\n";
-}
-
-/// Of a section, the settings that most runs set or the others, a line each.
-std::string help_lines(const Section& section, Often often) {
+/// One line for each common setting of a section, or for each other setting.
+std::string help_lines(const Section& section, Common common) {
   std::string text;
   const auto add = [&](const std::string& key, const std::string& help) {
     if (section_of(key) == section.name &&
-        (std::ranges::count(kCommon, key) > 0) == (often == Often::kYes)) {
-      text += help_entry(key, help);
+        (std::ranges::count(kCommon, key) > 0) == (common == Common::kYes)) {
+      text += fmt::format("  {:<26} {}\n", key, help);
     }
   };
   add(kLayerKey, kLayerHelp);
@@ -303,8 +286,8 @@ std::string config_help() {
   std::string first = "\nCommon settings\n";
   std::string others;
   for (const Section& section : section_table()) {
-    first += help_lines(section, Often::kYes);
-    const std::string lines = help_lines(section, Often::kNo);
+    first += help_lines(section, Common::kYes);
+    const std::string lines = help_lines(section, Common::kNo);
     others +=
         lines.empty() ? "" : fmt::format("\n[{}]  {}\n{}", section.name, section.about, lines);
   }

@@ -9,7 +9,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
-// The kinds of settings, from which the table of options is made.
+// Builders for the entries of the option table, one per kind of setting.
 namespace strata::app {
 
 using plan::RunConfig;

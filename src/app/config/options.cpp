@@ -7,7 +7,7 @@ namespace {
 
 using plan::RunConfig;
 
-// Largest values: far above any use, and low enough that no product of a layer's sizes overflows.
+// Upper bounds: far above any use, and low enough that no product of a layer's sizes overflows.
 constexpr std::int64_t kMostBlocks = 10'000;
 constexpr std::int64_t kMostUnits = std::int64_t{1} << 20;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
@@ -19,7 +19,7 @@ constexpr std::int64_t kMostReaders = 256;
 // On each axis of the grid, and of lanes and shards.
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
 
-/// Only floating-point types compute.
+/// Only floating-point types are allowed.
 Option dtype_option() {
   return {
       .key = "numerics.dtype",
@@ -40,7 +40,7 @@ Option dtype_option() {
       .get = [](const RunConfig& config) { return std::string(name_of(config.numerics.dtype)); }};
 }
 
-// Each entry gives the member that it is about; the table is read far more often than it is made.
+// An accessor for one member of the config.
 #define STRATA_MEMBER(path)     \
   +[](RunConfig & c) -> auto& { \
     return c.path;              \
@@ -53,7 +53,7 @@ std::vector<Option> transformer() {
              STRATA_MEMBER(model.transformer.preset)),
       whole("model.blocks", "blocks", "transformer blocks; 0: the preset's", 0,
             STRATA_MEMBER(model.transformer.blocks), kMostBlocks),
-      whole("model.width", "elements", "vector of a token; 0: the preset's", 0,
+      whole("model.width", "elements", "elements of a token's vector; 0: the preset's", 0,
             STRATA_MEMBER(model.transformer.width), kMostUnits),
       whole("model.heads", "heads", "query heads of an attention layer; 0: the preset's", 0,
             STRATA_MEMBER(model.transformer.heads), kMostUnits),
@@ -75,7 +75,7 @@ std::vector<Option> transformer() {
              STRATA_MEMBER(model.transformer.norm)),
       choice("model.mlp", "activation of the MLP; auto: the preset's",
              STRATA_MEMBER(model.transformer.mlp)),
-      choice("model.positions", "position encoding; auto: the preset's",
+      choice("model.positions", "how token positions are encoded; auto: the preset's",
              STRATA_MEMBER(model.transformer.positions)),
       number("model.rotary_base", "", "base of rotary angles; 0: the preset's, else 10000",
              Bound::kFromZero, STRATA_MEMBER(model.transformer.rotary_base)),
@@ -83,7 +83,7 @@ std::vector<Option> transformer() {
              STRATA_MEMBER(model.transformer.bias)),
       choice("model.tied", "whether the head uses the embedding's table; auto: the preset's",
              STRATA_MEMBER(model.transformer.tied)),
-      number("model.dropout", "", "presets: dropout after the embedding and each sublayer",
+      number("model.dropout", "", "dropout of a preset, after the embedding and each sublayer",
              Bound::kFraction, STRATA_MEMBER(model.transformer.dropout)),
   };
 }
@@ -91,7 +91,7 @@ std::vector<Option> transformer() {
 std::vector<Option> model_and_data() {
   return {
       choice("model.loss",
-             "loss function; auto: cross_entropy for classes, mean_squared_error for values",
+             "the loss function; auto: cross_entropy for classes, mean_squared_error for values",
              STRATA_MEMBER(model.loss)),
       choice("model.sync_batch_norm",
              "batch_norm layers without sync=; on: statistics over the microbatches that all lanes "
@@ -105,10 +105,10 @@ std::vector<Option> model_and_data() {
              "over deviation of the training split; auto: unit for bytes, none for others",
              STRATA_MEMBER(data.normalise)),
       choice("data.sampling",
-             "how samples are drawn from tokens; blocks: every block of a context's length once "
-             "per epoch, shuffled; windows: from random positions",
+             "of tokens; blocks: every block of a context's length once an epoch, shuffled; "
+             "windows: at random positions",
              STRATA_MEMBER(data.sampling)),
-      choice("data.flip", "images, in training; on: half of them are mirrored, left to right",
+      choice("data.flip", "of images, in training: on: half of them are mirrored, left to right",
              STRATA_MEMBER(data.augmentation.flip)),
       whole("data.crop_padding", "pixels",
             "images, in training: padding with zeros, followed by a random crop to the image's "
@@ -174,18 +174,17 @@ std::vector<Option> parallel_and_numerics() {
             0, STRATA_MEMBER(numerics.shards), kMostRanks),
       dtype_option(),
       choice("numerics.mode",
-             "invariant: the same bits on every grid; fast: the communication library orders the "
-             "sums, lanes and shards are the grid's",
+             "invariant: the same bits on every grid; fast: MPI or NCCL reduces, with lanes and "
+             "shards of the grid",
              STRATA_MEMBER(numerics.mode)),
-      choice(
-          "numerics.tf32",
-          "GPUs only; on: float32 products and convolutions use tf32 on tensor cores (11 "
-          "significant bits); the bits differ from those with off and are the same on every grid",
-          STRATA_MEMBER(numerics.tf32)),
+      choice("numerics.tf32",
+             "on: a GPU computes float32 matrix products and convolutions in TF32 on tensor cores; "
+             "results differ from off but are the same on every grid. CPUs do not support TF32",
+             STRATA_MEMBER(numerics.tf32)),
       choice("numerics.attention",
-             "GPUs only: attention in bfloat16; library: cuDNN, where it and NVRTC are found and "
-             "it supports the shape; own: strata's kernels; the two differ in bits, each is the "
-             "same on every grid",
+             "implementation of bfloat16 attention on a GPU. library: cuDNN, where it and NVRTC "
+             "are found and support the shape; own: strata's kernels. Results differ but are the "
+             "same on every grid. CPUs use strata's kernels",
              STRATA_MEMBER(numerics.attention)),
       choice("numerics.isa",
              "CPUs only: class of the instruction sets that oneDNN uses; fixes the numbers; "
@@ -199,8 +198,8 @@ std::vector<Option> optimisation() {
       choice("optimizer.kind", "the update rule", STRATA_MEMBER(optimizer.options.kind)),
       number("optimizer.learning_rate", "", "peak learning rate", Bound::kFromZero,
              STRATA_MEMBER(schedule.peak)),
-      number("optimizer.momentum", "", "sgd: factor of the previous update", Bound::kFraction,
-             STRATA_MEMBER(optimizer.options.momentum)),
+      number("optimizer.momentum", "", "sgd: fraction of the previous update that is kept",
+             Bound::kFraction, STRATA_MEMBER(optimizer.options.momentum)),
       choice("optimizer.nesterov", "sgd: Nesterov momentum",
              STRATA_MEMBER(optimizer.options.nesterov)),
       number("optimizer.beta1", "", "adam, adamw: decay of the mean of gradients", Bound::kFraction,
@@ -217,7 +216,7 @@ std::vector<Option> optimisation() {
              STRATA_MEMBER(optimizer.options.decay_scope)),
       number("optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
              Bound::kFromZero, STRATA_MEMBER(optimizer.clip_norm)),
-      choice("schedule.kind", "how the learning rate falls after warm-up",
+      choice("schedule.kind", "how the learning rate decays after warm-up",
              STRATA_MEMBER(schedule.kind)),
       whole("schedule.warmup_steps", "steps", "linear warm-up", 0,
             STRATA_MEMBER(schedule.warmup_steps)),
@@ -226,31 +225,27 @@ std::vector<Option> optimisation() {
             STRATA_MEMBER(schedule.decay_steps)),
       number("schedule.minimum", "", "linear, cosine: the learning rate at the end",
              Bound::kFromZero, STRATA_MEMBER(schedule.minimum)),
-      whole("schedule.every", "steps", "step: steps between two drops", 1,
+      whole("schedule.every", "steps", "step: steps between two reductions", 1,
             STRATA_MEMBER(schedule.every_steps)),
-      number("schedule.factor", "", "step: factor of each drop", Bound::kFactor,
+      number("schedule.factor", "", "step: factor of each reduction", Bound::kFactor,
              STRATA_MEMBER(schedule.factor)),
   };
 }
 
 std::vector<Option> running() {
   return {
-      whole("train.steps", "steps",
-            "length of the run; 0: given by train.epochs; on the command line it replaces the "
-            "file's train.epochs",
-            0, STRATA_MEMBER(train.steps)),
-      number("train.epochs", "epochs",
-             "length of the run; 0: given by train.steps; on the command line it replaces the "
-             "file's train.steps",
-             Bound::kFromZero, STRATA_MEMBER(train.epochs)),
+      whole("train.steps", "steps", "length of the run; 0: set by train.epochs", 0,
+            STRATA_MEMBER(train.steps)),
+      number("train.epochs", "epochs", "length of the run; 0: set by train.steps", Bound::kFromZero,
+             STRATA_MEMBER(train.epochs)),
       whole("train.evaluate_every", "steps", "steps between evaluations; 0: only at the end", 0,
             STRATA_MEMBER(train.evaluate_every)),
       whole("train.evaluate_batches", "batches",
-            "limit of global batches per evaluation; 0: the whole test split", 0,
+            "upper bound on the global batches of an evaluation; 0: the whole test split", 0,
             STRATA_MEMBER(train.evaluate_batches)),
       choice("train.recompute",
              "what the backward pass recomputes to save memory; selective: norms and the MLP's "
-             "activation; full: everything inside a transformer sublayer; the same bits, except "
+             "activation; full: all inside a transformer sublayer. The same bits, but for "
              "selective on a GPU in bfloat16 with a GELU MLP",
              STRATA_MEMBER(train.recompute)),
       whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds",
@@ -274,9 +269,9 @@ std::vector<Option> running() {
              "GPU, otherwise MPI through pinned memory",
              STRATA_MEMBER(run.transport)),
       choice("run.cuda_graphs",
-             "GPUs only; on: from the third step on, the host launches each pass of a stage as one "
-             "CUDA graph; the same bits; refused if passes contain messages: with parallel.tensor, "
-             "and with batch_norm over all lanes on several replicas",
+             "on: from the third step on, each pass of a stage is launched as one CUDA graph; the "
+             "same bits. Refused where messages are part of a pass: under parallel.tensor, and "
+             "with batch_norm over all lanes on several replicas. CPUs have none",
              STRATA_MEMBER(run.cuda_graphs)),
       choice("run.resume",
              "what to do with checkpoints in run.dir; never: refuse a directory that holds a run; "
@@ -284,15 +279,15 @@ std::vector<Option> running() {
              "auto, but refuse to start anew",
              STRATA_MEMBER(run.resume)),
       number("run.timeout", "seconds",
-             "time limit of one communication operation; the job ends when it is exceeded",
-             Bound::kAboveZero, STRATA_MEMBER(run.timeout_seconds)),
+             "how long a rank waits for another rank before the job is aborted", Bound::kAboveZero,
+             STRATA_MEMBER(run.timeout_seconds)),
       choice("run.timeline",
              "on: write timeline.json, the first 20,000 actions of each rank, for chrome://tracing "
              "or Perfetto",
              STRATA_MEMBER(run.timeline)),
       number("run.peak_tflops", "TFLOP/s",
-             "peak of a rank's GPU or cores in matrix products of numerics.dtype, to which the MFU "
-             "refers; 0: the published peak of known GPUs",
+             "peak throughput of a rank's GPU, or of its cores, in matrix products of "
+             "numerics.dtype; 0: the published value of known GPUs. The MFU is relative to it",
              Bound::kFromZero, STRATA_MEMBER(run.peak_tflops)),
   };
 }
@@ -323,7 +318,7 @@ const std::vector<Section>& section_table() {
       {"data", "the data sets, made with strata data import"},
       {"batch", "how many samples make a step"},
       {"parallel", "the grid of ranks"},
-      {"numerics", "what fixes the bits of the result"},
+      {"numerics", "settings that determine the bits of the result"},
       {"optimizer", "the update of the weights"},
       {"schedule", "the learning rate over the steps"},
       {"train", "length, evaluation and progress"},

@@ -8,7 +8,7 @@
 namespace strata::app {
 namespace {
 
-/// The cores of the node and those that this process may use; none where hwloc fails.
+/// Numbers of the node's cores and of those that this process may use; 0 where hwloc fails.
 class Cores {
  public:
   Cores() {

@@ -39,39 +39,39 @@ device::Device own_gpu(const GpuAssignment& assignment) {
   }
 }
 
-/// The lowest compute capability that kernels are compiled for.
+/// Lowest compute capability that kernels are compiled for.
 constexpr std::int64_t kLeastCapability = 8;
 
-/// 9 for "9.0".
+/// The major version of a compute capability: 9 for "9.0".
 std::int64_t major_of(const std::string& capability) {
   std::int64_t major = 0;
   return parse_int64(capability.substr(0, capability.find('.')), major) ? major : 0;
 }
 
-/// A copy of the world communicator, for another transport.
-std::unique_ptr<comm::Communicator> second_world(comm::Communicator& world) {
+/// A duplicate of the world communicator, for another kind of communicator to wrap.
+std::unique_ptr<comm::Communicator> duplicate_of(comm::Communicator& world) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
   return world.subgroup(all, world.name());
 }
 
-/// The numbers of ranks that share GPUs.
-struct Sharing {
-  /// Ranks on this rank's GPU, including this one.
-  std::int64_t here = 1;
-  /// Ranks of the world that share their GPU with another.
-  std::int64_t everywhere = 0;
+/// Numbers of ranks that share GPUs.
+struct GpuSharing {
+  /// Ranks on this rank's GPU, including this rank.
+  std::int64_t on_this_gpu = 1;
+  /// Ranks of the world that share their GPU with another rank.
+  std::int64_t in_world = 0;
 };
 
 /// Communication: collective over the world.
-Sharing sharing_of(comm::Communicator& world, const std::string& uuid) {
+GpuSharing sharing_of(comm::Communicator& world, const std::string& uuid) {
   const std::vector<std::string> uuids = world.all_gather_texts(uuid);
   const auto ranks_on = [&](const std::string& gpu) {
     return std::count(uuids.begin(), uuids.end(), gpu);
   };
-  return {.here = ranks_on(uuid),
-          .everywhere = std::count_if(uuids.begin(), uuids.end(),
-                                      [&](const std::string& gpu) { return ranks_on(gpu) > 1; })};
+  return {.on_this_gpu = ranks_on(uuid),
+          .in_world = std::count_if(uuids.begin(), uuids.end(),
+                                    [&](const std::string& gpu) { return ranks_on(gpu) > 1; })};
 }
 
 /// The published peak of this run's matrix products, in FLOP/s; 0 where it is not known.
@@ -87,8 +87,8 @@ double peak_flops_of(const device::GpuInfo& gpu, const plan::RunConfig& config) 
   }
 }
 
-/// Whether ranks have different GPUs or different libraries. Communication: collective.
-bool differ_in_bits(comm::Communicator& world, const std::string& gpu) {
+/// Whether ranks have different GPU models or libraries. Communication: collective.
+bool gpus_differ(comm::Communicator& world, const std::string& gpu) {
   std::string mine = gpu;
   for (const device::LibraryVersion& library : device::cuda_libraries()) {
     mine += ", " + library.name + " " + library.version;
@@ -100,9 +100,9 @@ bool differ_in_bits(comm::Communicator& world, const std::string& gpu) {
 
 /// Why NCCL cannot be used; empty where it can. `sharing`: ranks on this rank's GPU.
 /// Communication: collective.
-std::string against_nccl(comm::Communicator& world, std::int64_t sharing, const plan::Plan& plan) {
+std::string nccl_obstacle(comm::Communicator& world, std::int64_t sharing, const plan::Plan& plan) {
   std::string mine = comm::nccl_absence();
-  // NCCL rejects two ranks of one host on one GPU, unless NCCL_HOSTID makes the hosts differ.
+  // NCCL refuses a GPU with two ranks of one host unless NCCL_HOSTID makes the hosts differ.
   if (mine.empty() && sharing > 1 && std::getenv("NCCL_HOSTID") == nullptr) {
     mine = "it shares its GPU with another rank, which NCCL refuses";
   }
@@ -143,7 +143,7 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
   text_ = fmt::format("{} on {} rank{} ({})", name_of(plan.device), mpi.world().size(),
                       mpi.world().size() == 1 ? "" : "s", comm::MpiSession::library_text());
   if (plan.device == device::DeviceKind::kCuda) {
-    take_gpu(mpi, inputs, plan, use);
+    open_gpu(mpi, inputs, plan, use);
   } else {
     if (const std::string trouble = device::gpu_trouble();
         !trouble.empty() && plan.config.run.device == plan::DeviceChoice::kAuto) {
@@ -153,7 +153,7 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
           trouble);
     }
     const auto& numerics = plan.config.numerics;
-    const std::string isa = choose_instruction_set(mpi, numerics.isa, numerics.dtype);
+    const std::string isa = set_instruction_set(mpi, numerics.isa, numerics.dtype);
     context_.emplace(inputs.threads);
     text_ +=
         fmt::format(", {} thread{} each, {}", inputs.threads, inputs.threads == 1 ? "" : "s", isa);
@@ -164,7 +164,7 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
 }
 
 void ExecutionEnvironment::connect_groups(const plan::Plan& plan, Use use) {
-  // In the same order on all ranks, and only groups that are used, because connections take memory.
+  // In the same order on all ranks. Only groups in use: connections take memory.
   if (use == Use::kTraining) {
     groups_.data->connect(plan.config.numerics.mode);
     if (plan.model->joins_lanes()) {
@@ -174,7 +174,7 @@ void ExecutionEnvironment::connect_groups(const plan::Plan& plan, Use use) {
   groups_.tensor->connect(plan.config.numerics.mode);
 }
 
-void ExecutionEnvironment::take_gpu(comm::MpiSession& mpi, const RunInputs& inputs,
+void ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const RunInputs& inputs,
                                     const plan::Plan& plan, Use use) {
   const bool tf32 = plan.config.numerics.tf32 == plan::Switch::kOn;
   device::GpuInfo gpu;
@@ -196,28 +196,27 @@ void ExecutionEnvironment::take_gpu(comm::MpiSession& mpi, const RunInputs& inpu
   if (peak_flops_ == 0.0) {
     peak_flops_ = peak_flops_of(gpu, plan.config);
   }
-  const Sharing sharing = sharing_of(mpi.world(), gpu.uuid);
-  if (sharing.everywhere > 0) {
+  const GpuSharing sharing = sharing_of(mpi.world(), gpu.uuid);
+  if (sharing.in_world > 0) {
     warning_ = fmt::format(
-        "{} ranks share their GPU with other ranks, which makes them slower; strata doctor shows "
-        "which",
-        sharing.everywhere);
-  } else if (differ_in_bits(mpi.world(), gpu.name)) {
+        "{} ranks share their GPU with others, which then take turns; strata doctor shows which",
+        sharing.in_world);
+  } else if (gpus_differ(mpi.world(), gpu.name)) {
     warning_ =
         "ranks have different GPUs or CUDA libraries, whose results differ in the last bits; other "
         "grids will not reproduce this run bit for bit. strata doctor shows which";
   }
   comm::agree(mpi.world(), [&] {
     if (use != Use::kTraining) {
-      return;  // evaluation needs less memory than the plan lists
+      return;  // evaluation needs less than the plan lists
     }
-    // The plan's total includes the context, which is already allocated.
+    // The CUDA context has already allocated its memory.
     plan::require_fits_memory(
         plan, mpi.world().rank(),
-        device::free_memory_bytes(device.index()) / sharing.here + ops::Context::kCudaBytes,
+        device::free_memory_bytes(device.index()) / sharing.on_this_gpu + ops::Context::kCudaBytes,
         inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid());
   });
-  choose_transport(mpi, plan, sharing.here);
+  choose_transport(mpi, plan, sharing.on_this_gpu);
   if (use == Use::kTraining && plan.config.run.cuda_graphs == plan::Switch::kOn) {
     text_ += ", passes as CUDA graphs";
   }
@@ -227,19 +226,19 @@ void ExecutionEnvironment::choose_transport(comm::MpiSession& mpi, const plan::P
                                             std::int64_t sharing) {
   comm::Communicator& world = mpi.world();
   if (world.size() == 1) {
-    world_ = comm::staged(second_world(world), mpi.engine(), context_->stream());
+    world_ = comm::staged(duplicate_of(world), mpi.engine(), context_->stream());
     return;
   }
   const plan::Transport transport = plan.config.run.transport;
   const std::string reason = transport == plan::Transport::kMpi
                                  ? "run.transport is mpi"
-                                 : against_nccl(world, sharing, plan);
+                                 : nccl_obstacle(world, sharing, plan);
   if (transport == plan::Transport::kNccl && !reason.empty()) {
     throw comm::AgreedError(
         ExitCode::kUsage,
         fmt::format("run.transport is nccl, but {}; set it to auto or mpi", reason));
   }
-  std::unique_ptr<comm::Communicator> host = second_world(world);
+  std::unique_ptr<comm::Communicator> host = duplicate_of(world);
   if (reason.empty()) {
     world_ = comm::nccl(std::move(host), mpi.engine(), context_->device(), context_->stream());
     text_ += ", messages by NCCL";

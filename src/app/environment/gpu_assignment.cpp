@@ -24,7 +24,7 @@ GpuAssignment assign_gpus(comm::MpiSession& mpi) {
       mine += " " + gpu.uuid;
     }
   } catch (const Error&) {
-    // Reported when the rank opens its GPU.
+    // Reported where the rank opens its GPU.
   }
   return assign_among(mpi.world().all_gather_texts(mine), mpi.world().rank());
 }

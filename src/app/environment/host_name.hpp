@@ -4,7 +4,7 @@
 
 namespace strata::app {
 
-/// The node's name; "?" where it is not known.
+/// The node's name; "?" where it is unknown.
 [[nodiscard]] std::string host_name();
 
 }  // namespace strata::app

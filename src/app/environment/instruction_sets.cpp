@@ -39,7 +39,7 @@ CommonInstructionSet common_instruction_set(std::span<const RankInstructionSet> 
                    : std::string(name_of(set))};
 }
 
-std::string choose_instruction_set(comm::MpiSession& mpi, ops::InstructionSet asked, DType dtype) {
+std::string set_instruction_set(comm::MpiSession& mpi, ops::InstructionSet asked, DType dtype) {
   const auto gather = [&](std::string_view mine) {
     return mpi.world().all_gather_texts(std::string(mine));
   };

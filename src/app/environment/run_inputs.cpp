@@ -35,8 +35,8 @@ void open_training_data(RunInputs& inputs, DataNeeded needed) {
   inputs.train_info = plan::assumed_data(inputs.config);
 }
 
-/// Reads the config and resolves the number of threads.
-void read_inputs(comm::MpiSession& mpi, RunInputs& inputs, const std::string& path,
+/// Reads the config and the number of threads.
+void load_config(comm::MpiSession& mpi, RunInputs& inputs, const std::string& path,
                  Arguments settings) {
   GivenConfig given = read_config(path, settings);
   inputs.config = std::move(given.config);
@@ -45,7 +45,7 @@ void read_inputs(comm::MpiSession& mpi, RunInputs& inputs, const std::string& pa
                                                  : default_threads(mpi.ranks_on_node());
 }
 
-/// Runs before any branch on a setting.
+/// Checks that all ranks have the same inputs, before any setting chooses a branch.
 void check_same_inputs(comm::MpiSession& mpi, const RunInputs& inputs) {
   mpi.world().set_timeout({.seconds = inputs.config.run.timeout_seconds});
   comm::check_same_plan(mpi.world(),
@@ -65,8 +65,8 @@ void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
   }
 }
 
-/// Takes the checkpoint's record of its training data; a checkpoint of an earlier version has none,
-/// so the data set itself is opened.
+/// Reads the description of the training data from the checkpoint; opens the data for a checkpoint
+/// of an earlier version.
 void open_data_of_checkpoint(RunInputs& inputs) {
   std::optional<io::DatasetInfo> info = train::data_of(*inputs.checkpoint);
   if (!info) {
@@ -79,7 +79,7 @@ void open_data_of_checkpoint(RunInputs& inputs) {
   inputs.train_info = std::move(*info);
 }
 
-/// Opens the data set to evaluate: data.test, else data.train.
+/// Opens the data to evaluate on: data.test, else data.train.
 void open_evaluated_data(RunInputs& inputs) {
   const plan::RunConfig& config = inputs.config;
   if (config.data.test.empty() && config.data.train.empty()) {
@@ -96,7 +96,7 @@ RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Argume
                           DataNeeded needed) {
   RunInputs inputs;
   comm::agree(mpi.world(), [&] {
-    read_inputs(mpi, inputs, path, settings);
+    load_config(mpi, inputs, path, settings);
     open_training_data(inputs, needed);
     if (!inputs.config.data.test.empty()) {
       inputs.test_data = open_data(inputs.config, inputs.config.data.test);
@@ -113,13 +113,13 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
   comm::agree(mpi.world(), [&] {
     std::error_code error;
     if (!std::filesystem::is_directory(path, error)) {
-      read_inputs(mpi, inputs, path, settings);
+      load_config(mpi, inputs, path, settings);
       return;
     }
-    // It may have been moved since its config was written.
+    // The directory may have been moved since its config was written.
     std::vector<std::string> all{"--run.dir=" + path};
     all.insert(all.end(), settings.begin(), settings.end());
-    read_inputs(mpi, inputs, (std::filesystem::path(path) / "config.ini").string(), all);
+    load_config(mpi, inputs, (std::filesystem::path(path) / "config.ini").string(), all);
   });
   check_same_inputs(mpi, inputs);
   open_checkpoint(mpi, inputs, log);
@@ -175,7 +175,7 @@ plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_
   return std::move(*plan);
 }
 
-TrainArguments take_arguments(Arguments arguments, std::string_view command) {
+TrainArguments parse_arguments(Arguments arguments, std::string_view command) {
   constexpr std::string_view kConfusion = "--confusion=";
   TrainArguments result;
   for (const std::string& argument : arguments) {

@@ -17,55 +17,58 @@
 
 namespace strata::app {
 
-/// The inputs of commands that use a model: the config, the data sets and the checkpoint.
+/// Inputs of the commands that use a model: the config, the data sets and the checkpoint.
 struct RunInputs {
   /// As given; plan::Plan holds the resolved one.
   plan::RunConfig config;
-  /// The origin of each setting.
+  /// Origins of the settings.
   std::map<std::string, Origin> origins;
-  /// Of data.train, or plan::assumed_data().
+  /// Description of data.train, or of the data that a plan without a data set assumes.
   io::DatasetInfo train_info;
   std::optional<io::Dataset> train_data;
-  std::optional<io::Dataset> test_data;  ///< or another data set that a command evaluates
+  std::optional<io::Dataset> test_data;  ///< or other data to evaluate on
   std::optional<io::Checkpoint> checkpoint;
   int threads = 1;
-  /// The same on all ranks.
+  /// The device of all ranks.
   device::DeviceKind device = device::DeviceKind::kCpu;
 };
 
-/// The config file's name, the settings, and the options of the command.
+/// Arguments of train and evaluate: config file, settings and the command's own options.
 struct TrainArguments {
   std::string config;
   std::vector<std::string> settings;
-  bool dry_run = false;     ///< of train: --dry-run
-  bool each_class = false;  ///< of evaluate: --classes
-  std::string confusion;    ///< of evaluate: --confusion=FILE
+  bool dry_run = false;     ///< train --dry-run
+  bool each_class = false;  ///< evaluate --classes
+  std::string confusion;    ///< evaluate --confusion=FILE
 };
 
 /// Throws: Error(kUsage) where there is no config file.
-[[nodiscard]] TrainArguments take_arguments(Arguments arguments, std::string_view command);
+[[nodiscard]] TrainArguments parse_arguments(Arguments arguments, std::string_view command);
 
-/// Whether a command needs the training data set.
+/// Whether a command needs data.train.
 enum class DataNeeded { kNo, kYes };
 
-/// Reads the config and opens the data sets, the same on every rank.
+/// Reads the config and opens the data sets. Communication: collective over the world.
 [[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
                                         Arguments settings, DataNeeded needed);
 
-/// Whether a command reads a test data set.
+/// Whether a command needs a data set to evaluate on.
 enum class Evaluates { kNo, kYes };
 
-/// Reads the config of a trained model, in a file or a run's directory, and opens the newest good
-/// checkpoint of run.dir, with a grid for all ranks. The training data are opened only where the
-/// checkpoint does not describe them. Throws: AgreedError(kCheckpoint) where there is no
-/// checkpoint.
+/// Reads the config of a trained model from a file or a run's directory, opens the newest good
+/// checkpoint of run.dir and chooses a grid for all ranks. The training data are opened only where
+/// the checkpoint does not describe them.
+/// Communication: collective over the world.
+/// Throws: AgreedError(kCheckpoint) where there is no checkpoint.
 [[nodiscard]] RunInputs open_trained(comm::MpiSession& mpi, const std::string& path,
                                      Arguments settings, Evaluates evaluates, Log& log);
 
-/// Rejects an existing run in run.dir, or opens its newest checkpoint, as run.resume says.
+/// Opens the checkpoint in run.dir, or refuses the directory, as run.resume asks.
+/// Communication: collective over the world.
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
 
-/// The plan for `ranks` ranks; 0: for the config's grid.
+/// The plan for `ranks` ranks; for the config's grid where that is 0.
+/// Communication: collective over the world.
 [[nodiscard]] plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs,
                                    std::int64_t ranks);
 

@@ -26,7 +26,7 @@ std::vector<VersionFact> versions() {
 std::string versions_text(const std::vector<VersionFact>& facts) {
   std::string text;
   for (const VersionFact& fact : facts) {
-    // "strata 1.0" has no colon, as is usual for programs.
+    // The program's own version has no colon, as is usual for --version.
     text += fmt::format("{}{} {}\n", fact.name, fact.name == "strata" ? "" : ":", fact.version);
   }
   return text;

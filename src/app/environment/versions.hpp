@@ -13,10 +13,10 @@ struct VersionFact {
   friend bool operator==(const VersionFact&, const VersionFact&) = default;
 };
 
-/// The versions of this executable and of the libraries that it finds. Needs no GPU.
+/// Versions of this executable and of the libraries found. Needs no GPU.
 [[nodiscard]] std::vector<VersionFact> versions();
 
-/// One line per fact, as in "MPI: Open MPI v4.1.4".
+/// One line per version, as in "MPI: Open MPI v4.1.4".
 [[nodiscard]] std::string versions_text(const std::vector<VersionFact>& facts);
 
 }  // namespace strata::app

@@ -1,12 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -17,27 +14,9 @@
 #include "strata/grid/grid.hpp"
 #include "strata/io/checkpoint.hpp"
 
+#include "data_files.hpp"
+
 namespace strata::io::testing {
-
-/// A directory that goes with the test.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "strata-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// Tensors of every rank up to four, of both dtypes; element i of tensor t is 1000 t + i + 1/8.
 struct Model {
@@ -108,25 +87,7 @@ inline std::filesystem::path write_checkpoint(const std::filesystem::path& root,
 
 /// The message of the Error(kCheckpoint) that `function` throws.
 inline std::string checkpoint_error(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kCheckpoint);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
-
-/// Turns one bit over in the middle of the first place where `file` holds `bytes`.
-inline void flip_bit(const std::filesystem::path& file, std::string_view bytes) {
-  std::ifstream in(file, std::ios::binary);
-  std::string content((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  const std::size_t position = content.find(bytes);
-  ASSERT_NE(position, std::string::npos);
-  content[position + bytes.size() / 2] =
-      static_cast<char>(content[position + bytes.size() / 2] ^ 1);
-  std::ofstream(file, std::ios::binary) << content;
+  return strata::test::error_of(function, ExitCode::kCheckpoint);
 }
 
 }  // namespace strata::io::testing

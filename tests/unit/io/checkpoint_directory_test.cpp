@@ -19,10 +19,10 @@ namespace strata::io {
 namespace {
 
 namespace fs = std::filesystem;
+using test::TemporaryDirectory;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using testing::Model;
-using testing::ScratchDirectory;
 using ::testing::UnorderedElementsAre;
 using testing::write_checkpoint;
 
@@ -50,7 +50,7 @@ float first_weight(const fs::path& directory) {
 }
 
 TEST(CheckpointDirectory, ListsNewestFirst) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   EXPECT_THAT(list_checkpoints(scratch.path() / "none"), IsEmpty());
   for (const std::int64_t step : {20, 100000000, 3}) {
     write_checkpoint(scratch.path(), step, 1);
@@ -65,7 +65,7 @@ TEST(CheckpointDirectory, ListsNewestFirst) {
 }
 
 TEST(CheckpointDirectory, PartialOnesAreIgnoredAndReplaced) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const Model model;
   write_checkpoint(scratch.path(), 10, 1);
   const fs::path partial = begin_checkpoint(scratch.path(), 20);
@@ -80,7 +80,7 @@ TEST(CheckpointDirectory, PartialOnesAreIgnoredAndReplaced) {
 }
 
 TEST(CheckpointDirectory, SameStepIsReplaced) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   write_checkpoint(scratch.path(), 10, 2);
   const fs::path directory = write_checkpoint(scratch.path(), 10, 1, Model(0.5));
   EXPECT_THAT(names_in(scratch.path()), ElementsAre("step-00000010"));
@@ -88,7 +88,7 @@ TEST(CheckpointDirectory, SameStepIsReplaced) {
 }
 
 TEST(CheckpointDirectory, KilledWhileReplacingTheEarlierOneIsStillFound) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   write_checkpoint(scratch.path(), 5, 1);
   write_checkpoint(scratch.path(), 10, 2);
   fs::rename(scratch.path() / "step-00000010", scratch.path() / ".step-00000010.replaced");
@@ -110,7 +110,7 @@ TEST(CheckpointDirectory, KilledWhileReplacingTheEarlierOneIsStillFound) {
 }
 
 TEST(CheckpointDirectory, PruneKeepsTheNewest) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   for (const std::int64_t step : {10, 20, 30, 40}) {
     write_checkpoint(scratch.path(), step, 1);
   }
@@ -123,7 +123,7 @@ TEST(CheckpointDirectory, PruneKeepsTheNewest) {
 }
 
 TEST(CheckpointDirectory, PruneLeavesLaterStepsOfAGivenUpRun) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   for (const std::int64_t step : {10, 20, 25, 30, 40}) {
     write_checkpoint(scratch.path(), step, 1);
   }
@@ -133,7 +133,7 @@ TEST(CheckpointDirectory, PruneLeavesLaterStepsOfAGivenUpRun) {
 }
 
 TEST(CheckpointDirectory, PruneClearsWhatKilledRunsLeft) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   for (const std::int64_t step : {10, 20, 30}) {
     write_checkpoint(scratch.path(), step, 1);
   }
@@ -158,7 +158,7 @@ TEST(CheckpointDirectory, PruneClearsWhatKilledRunsLeft) {
 }
 
 TEST(CheckpointDirectory, KilledAtAnyMomentGoodOnesAreLeftAndNoOthersAreSeen) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   write_checkpoint(scratch.path(), 0, 1, Model(0.0));
   const RandomStream random(1, RandomPurpose::kSynthesise, subject_of("kill"));
   for (std::uint64_t kill = 0; kill < 40; ++kill) {

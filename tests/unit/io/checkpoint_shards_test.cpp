@@ -21,10 +21,10 @@ namespace strata::io {
 namespace {
 
 namespace fs = std::filesystem;
+using test::flip_bit;
+using test::TemporaryDirectory;
 using testing::checkpoint_error;
-using testing::flip_bit;
 using ::testing::HasSubstr;
-using testing::ScratchDirectory;
 
 /// How a tensor is cut: shards along a dimension, and flat ranges within each.
 struct Cut {
@@ -141,7 +141,7 @@ std::vector<Cut> cuts_of(const Shape& shape) {
 class CheckpointShards : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(CheckpointShards, AreReadWithAnyOtherSplit) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   for (const Cut& stored : cuts_of(GetParam())) {
     const Checkpoint checkpoint = Checkpoint::open(write_cut(scratch.path(), GetParam(), stored));
     for (const Cut& read : cuts_of(GetParam())) {
@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CheckpointShards,
                                            Shape{2, 3, 2, 5}));
 
 TEST(CheckpointShards, LargeOnesAreCutOutOfLargerReads) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   // More elements than one read holds, in short rows; and rows that are read by themselves.
   for (const Shape& shape : {Shape{1700, 1000}, Shape{3, 120000}}) {
     for (const Cut& stored :
@@ -170,7 +170,7 @@ TEST(CheckpointShards, LargeOnesAreCutOutOfLargerReads) {
 }
 
 TEST(CheckpointShards, AreShownWholeToH5py) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const Shape shape{5, 7, 3};
   std::string directories;
   for (const std::int64_t dimension : {0, 1, 2}) {
@@ -203,7 +203,7 @@ print("equal")
 /// The message with which these slices of a 4 x 6 tensor are refused, one a part; "" where they
 /// are not.
 std::string commit_message(const std::vector<std::pair<ShardSlice, grid::Range>>& slices) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const fs::path directory = begin_checkpoint(scratch.path(), 1);
   std::vector<PartRecord> records;
   for (const auto& [shard, range] : slices) {
@@ -255,7 +255,7 @@ TEST(CheckpointShards, OneShardIsTheWholeTensor) {
 }
 
 TEST(CheckpointShards, DamageIsNamed) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const Shape shape{4, 6};
   const Cut cut{.dimension = 1, .shards = 3};
   const fs::path directory = write_cut(scratch.path(), shape, cut);
@@ -269,7 +269,7 @@ TEST(CheckpointShards, DamageIsNamed) {
 }
 
 TEST(CheckpointShards, OutsideTheTensorAreRefused) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const auto write = [&](const ShardSlice& shard) {
     const Held held{.shard = shard, .range = {0, 8}, .elements = std::vector<float>(8)};
     const std::array<TensorSlice, 1> part{written(Shape{4, 6}, held)};
@@ -296,7 +296,7 @@ TEST(CheckpointShards, OutsideTheTensorAreRefused) {
 }
 
 TEST(CheckpointShards, FormatVersionsWithoutThemAreRefused) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const fs::path directory = write_cut(scratch.path(), Shape{4, 6}, {});
   const std::string command = fmt::format(
       "/usr/bin/python3 -c 'import h5py; h5py.File(\"{}\", \"r+\").attrs.modify(\"version\", 1)'",

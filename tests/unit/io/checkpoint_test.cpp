@@ -18,11 +18,11 @@ namespace strata::io {
 namespace {
 
 namespace fs = std::filesystem;
+using test::TemporaryDirectory;
 using ::testing::AllOf;
 using testing::checkpoint_error;
 using ::testing::HasSubstr;
 using testing::Model;
-using testing::ScratchDirectory;
 using ::testing::StartsWith;
 using testing::write_checkpoint;
 
@@ -59,7 +59,7 @@ void expect_model(const Checkpoint& checkpoint, const Model& model, std::int64_t
 class Writers : public ::testing::TestWithParam<std::int64_t> {};
 
 TEST_P(Writers, GiveWhatAnyNumberOfReadersReads) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const Model model;
   const fs::path directory = write_checkpoint(scratch.path() / "checkpoints", 100, GetParam());
   EXPECT_EQ(directory, scratch.path() / "checkpoints" / "step-00000100");
@@ -78,7 +78,7 @@ TEST_P(Writers, GiveWhatAnyNumberOfReadersReads) {
 INSTANTIATE_TEST_SUITE_P(Counts, Writers, ::testing::Values(1, 3, 4));
 
 TEST(Checkpoint, IsReadWholeByH5py) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const nlohmann::json metadata{{"samples_seen", 1280}, {"config", "[model]\nlayer = dense 10\n"}};
   const fs::path directory = write_checkpoint(scratch.path(), 7, 4, Model(), metadata);
   const fs::path script = scratch.path() / "read.py";
@@ -117,14 +117,14 @@ print("equal")
 }
 
 TEST(Checkpoint, KeepsMetadataOfAnyLength) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const nlohmann::json metadata{{"config", std::string(300000, 'x')}, {"rate", 0.1}, {"empty", ""}};
   const fs::path directory = write_checkpoint(scratch.path(), 1, 1, Model(), metadata);
   EXPECT_EQ(Checkpoint::open(directory).metadata(), metadata);
 }
 
 TEST(Checkpoint, RefusesATensorThatItDoesNotHave) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const Checkpoint checkpoint = Checkpoint::open(write_checkpoint(scratch.path(), 1, 2));
   std::vector<float> out(35);
   const TensorView view(std::span<float>(out), Shape{35});
@@ -155,7 +155,7 @@ TEST(Checkpoint, RefusesATensorThatItDoesNotHave) {
 }
 
 TEST(Checkpoint, DescribesItself) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const Checkpoint checkpoint = Checkpoint::open(write_checkpoint(
       scratch.path(), 12, 3, Model(), {{"samples_seen", 96}, {"config", std::string(100, '\n')}}));
   const std::string text = checkpoint.describe();
@@ -190,7 +190,7 @@ TEST(CheckpointRecord, KeepsEverythingAsText) {
 }
 
 TEST(CheckpointCommit, RefusesTensorsNotCoveredExactlyOnce) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const Model model;
   const auto commit = [&](const std::vector<grid::Range>& ranges) {
     const fs::path directory = begin_checkpoint(scratch.path(), 5);
@@ -220,7 +220,7 @@ TEST(CheckpointCommit, RefusesTensorsNotCoveredExactlyOnce) {
 }
 
 TEST(CheckpointCommit, RefusesTensorsThatDifferAmongParts) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const Model model;
   const fs::path directory = begin_checkpoint(scratch.path(), 5);
   std::array<TensorSlice, 1> slices{model.slice(4, {.begin = 0, .end = 12})};
@@ -234,7 +234,7 @@ TEST(CheckpointCommit, RefusesTensorsThatDifferAmongParts) {
 }
 
 TEST(CheckpointCommit, RefusesMissingAndChangedParts) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const Model model;
   const fs::path directory = begin_checkpoint(scratch.path(), 5);
   const std::vector<PartRecord> records{write_part(directory, 0, model.slices_of(0, 1))};
@@ -248,7 +248,7 @@ TEST(CheckpointCommit, RefusesMissingAndChangedParts) {
 }
 
 TEST(CheckpointWrite, RefusesSlicesThatAreNone) {
-  const ScratchDirectory scratch;
+  const TemporaryDirectory scratch;
   const Model model;
   const auto write = [&](auto change) {
     std::array<TensorSlice, 1> slices{model.slice(4, {.begin = 3, .end = 9})};

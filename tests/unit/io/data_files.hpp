@@ -8,6 +8,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -57,6 +58,16 @@ inline std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+/// Flips a bit in the middle of the first place where `file` holds `bytes`.
+inline void flip_bit(const std::filesystem::path& file, std::string_view bytes) {
+  std::string content = read_file(file);
+  const std::size_t position = content.find(bytes);
+  ASSERT_NE(position, std::string::npos);
+  char& flipped = content[position + bytes.size() / 2];
+  flipped = static_cast<char>(flipped ^ 1);
+  write_file(file, content);
+}
+
 inline void write_gzip(const std::filesystem::path& path, const std::string& bytes) {
   gzFile file = gzopen(path.c_str(), "wb");
   ASSERT_EQ(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())),
@@ -84,15 +95,22 @@ inline std::uint8_t pixel(std::int64_t sample, std::int64_t element) {
   return static_cast<std::uint8_t>((sample * 7 + element * 3 + sample * element) % 256);
 }
 
+/// The stored bytes of image `sample` of `elements` pixels in images().
+inline std::string image_bytes(std::int64_t sample, std::int64_t elements) {
+  std::string bytes;
+  for (std::int64_t element = 0; element < elements; ++element) {
+    bytes += static_cast<char>(pixel(sample, element));
+  }
+  return bytes;
+}
+
 /// An IDX file of rows x columns images.
 inline std::string images(std::int64_t count, std::int64_t rows, std::int64_t columns) {
   std::string bytes =
       idx_header(0x08, {static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(rows),
                         static_cast<std::uint32_t>(columns)});
   for (std::int64_t sample = 0; sample < count; ++sample) {
-    for (std::int64_t element = 0; element < rows * columns; ++element) {
-      bytes += static_cast<char>(pixel(sample, element));
-    }
+    bytes += image_bytes(sample, rows * columns);
   }
   return bytes;
 }
@@ -132,6 +150,22 @@ inline ImportOptions idx_options(const TemporaryDirectory& directory, const std:
   options.targets = {directory / "labels"};
   options.split = split;
   options.output = directory / "out";
+  return options;
+}
+
+/// Options for x.npy and y.npy, which are written where `x` is not empty.
+inline ImportOptions npy_options(const TemporaryDirectory& directory, const std::string& split,
+                                 const std::string& x = {}, const std::string& y = {}) {
+  ImportOptions options;
+  options.format = ImportFormat::kNpy;
+  options.inputs = {directory / "x.npy"};
+  options.targets = {directory / "y.npy"};
+  options.split = split;
+  options.output = directory / "out";
+  if (!x.empty()) {
+    write_file(directory / "x.npy", x);
+    write_file(directory / "y.npy", y);
+  }
   return options;
 }
 

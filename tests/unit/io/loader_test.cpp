@@ -35,15 +35,10 @@ Dataset numbered(const TemporaryDirectory& directory, std::int64_t count) {
   std::iota(x.begin(), x.end(), 0.0F);
   std::vector<double> y(x.begin(), x.end());
   const std::string rows = std::to_string(count);
-  test::write_file(directory / "x.npy", test::npy_of<float>("<f4", "(" + rows + ", 1)", x));
-  test::write_file(directory / "y.npy", test::npy_of<double>("<f8", "(" + rows + ",)", y));
-  ImportOptions options;
-  options.format = ImportFormat::kNpy;
-  options.inputs = {directory / "x.npy"};
-  options.targets = {directory / "y.npy"};
-  options.split = rows;
+  ImportOptions options =
+      test::npy_options(directory, rows, test::npy_of<float>("<f4", "(" + rows + ", 1)", x),
+                        test::npy_of<double>("<f8", "(" + rows + ",)", y));
   options.shard_bytes = 4 * 7;
-  options.output = directory / "out";
   return Dataset::open(import_dataset(options).train);
 }
 
@@ -226,14 +221,7 @@ TEST(Loader, ReadsOnlyTheAskedParts) {
 /// A data set of 12 images, of which number 9 is not as it was written.
 Dataset damaged(const TemporaryDirectory& directory) {
   const ImportReport report = import_images(directory, 12, "12");
-  const std::filesystem::path shard = directory / "out/train-00000.h5";
-  std::string bytes = test::read_file(shard);
-  std::string image;
-  for (std::int64_t element = 0; element < 20; ++element) {
-    image += static_cast<char>(test::pixel(9, element));
-  }
-  bytes[bytes.find(image)] = static_cast<char>(bytes[bytes.find(image)] ^ 1);
-  test::write_file(shard, bytes);
+  test::flip_bit(directory / "out/train-00000.h5", test::image_bytes(9, 20));
   return Dataset::open(report.train);
 }
 
@@ -290,14 +278,9 @@ TEST(Loader, IsNotReadyWhereTheNextStepIsDamaged) {
 
 TEST(Loader, RefusesNumbersThatAreNotFinite) {
   const TemporaryDirectory directory;
-  test::write_file(directory / "x.npy", test::npy_of<double>("<f8", "(3, 1)", {1, 1e300, 2}));
-  test::write_file(directory / "y.npy", test::npy_of<double>("<f8", "(3,)", {1, 2, -1e300}));
-  ImportOptions import;
-  import.format = ImportFormat::kNpy;
-  import.inputs = {directory / "x.npy"};
-  import.targets = {directory / "y.npy"};
-  import.split = "3";
-  import.output = directory / "out";
+  const ImportOptions import =
+      test::npy_options(directory, "3", test::npy_of<double>("<f8", "(3, 1)", {1, 1e300, 2}),
+                        test::npy_of<double>("<f8", "(3,)", {1, 2, -1e300}));
   const Dataset dataset = Dataset::open(import_dataset(import).train);
   LoaderOptions options = one_batch(3);
   options.parts = Parts::kInputs;
@@ -323,13 +306,12 @@ TEST(Loader, StopsPromptlyWhenDropped) {
   const auto start = std::chrono::steady_clock::now();
   { Loader loader(dataset, options); }
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(500));
-  // Also while it waits for a free buffer.
+  // Also while it waits for a free buffer: this test then ends.
   options.global_batch = 2;
   options.microbatch = 2;
   Loader loader(dataset, options);
   (void)loader.next();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_GE(loader.wait_seconds(), 0.0);
 }
 
 TEST(Loader, RefusesOptionsThatContradictEachOther) {

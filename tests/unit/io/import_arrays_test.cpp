@@ -17,6 +17,7 @@ using test::idx_options;
 using test::import_images;
 using test::npy;
 using test::npy_of;
+using test::npy_options;
 using test::TemporaryDirectory;
 using test::values_of;
 using test::write_file;
@@ -24,16 +25,6 @@ using test::write_gzip;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-ImportOptions npy_options(const TemporaryDirectory& directory) {
-  ImportOptions options;
-  options.format = ImportFormat::kNpy;
-  options.inputs = {directory / "x.npy"};
-  options.targets = {directory / "y.npy"};
-  options.split = "1.0";
-  options.output = directory / "out";
-  return options;
-}
 
 std::string import_error(const ImportOptions& options, ExitCode code = ExitCode::kData) {
   const std::string message = error_of([&] { import_dataset(options); }, code);
@@ -211,7 +202,7 @@ TEST(ImportNpy, KeepsFloatsAndTakesIntegersAsClasses) {
   const TemporaryDirectory directory;
   write_file(directory / "x.npy", npy_of<double>("<f8", "(3, 2)", {1, 2, 3, 4, 5, 0.1}));
   write_file(directory / "y.npy", npy_of<std::int32_t>("<i4", "(3,)", {0, 4, 1}));
-  const Dataset train = Dataset::open(import_dataset(npy_options(directory)).train);
+  const Dataset train = Dataset::open(import_dataset(npy_options(directory, "1.0")).train);
   EXPECT_EQ(train.info().input_dtype, DType::kFloat64);
   EXPECT_EQ(train.info().input_shape, Shape{2});
   EXPECT_EQ(train.info().classes, 5);
@@ -228,7 +219,7 @@ TEST(ImportNpy, TakesFloatsAsValuesOfTheirShape) {
   const TemporaryDirectory directory;
   write_file(directory / "x.npy", npy_of<float>("<f4", "(2,)", {1.5F, 2.5F}));
   write_file(directory / "y.npy", npy_of<float>("<f4", "(2, 3)", {1, 2, 3, 4, 5, 6}));
-  const Dataset train = Dataset::open(import_dataset(npy_options(directory)).train);
+  const Dataset train = Dataset::open(import_dataset(npy_options(directory, "1.0")).train);
   EXPECT_EQ(train.info().input_shape, Shape{1});
   EXPECT_EQ(train.info().task, Task::kRegression);
   EXPECT_EQ(train.info().target_shape, Shape{3});
@@ -240,7 +231,7 @@ TEST(ImportNpy, TakesIntegersAsValuesOnRequest) {
   const TemporaryDirectory directory;
   write_file(directory / "x.npy", npy_of<std::int16_t>("<i2", "(2, 2)", {-1, 2, 300, -400}));
   write_file(directory / "y.npy", npy_of<std::int64_t>("<i8", "(2,)", {-7, 9}));
-  ImportOptions options = npy_options(directory);
+  ImportOptions options = npy_options(directory, "1.0");
   options.task = TaskChoice::kRegression;
   const Dataset train = Dataset::open(import_dataset(options).train);
   EXPECT_EQ(train.info().target_shape, Shape{1});
@@ -250,7 +241,7 @@ TEST(ImportNpy, TakesIntegersAsValuesOnRequest) {
 
 TEST(ImportNpy, RefusesBadFiles) {
   const TemporaryDirectory directory;
-  const ImportOptions options = npy_options(directory);
+  const ImportOptions options = npy_options(directory, "1.0");
   const auto with_inputs = [&](const std::string& bytes) {
     write_file(directory / "x.npy", bytes);
     write_file(directory / "y.npy", npy_of<std::int64_t>("<i8", "(2,)", {0, 1}));
@@ -274,7 +265,7 @@ TEST(ImportNpy, RefusesBadFiles) {
 TEST(ImportNpy, RefusesTargetsThatAreNoClasses) {
   const TemporaryDirectory directory;
   write_file(directory / "x.npy", npy_of<float>("<f4", "(2,)", {1, 2}));
-  ImportOptions options = npy_options(directory);
+  ImportOptions options = npy_options(directory, "1.0");
   write_file(directory / "y.npy", npy_of<std::int64_t>("<i8", "(2,)", {0, -1}));
   EXPECT_THAT(import_error(options), HasSubstr("the label of sample 1"));
   write_file(directory / "y.npy",

@@ -15,6 +15,7 @@ namespace strata::io {
 namespace {
 
 using test::error_of;
+using test::flip_bit;
 using test::import_images;
 using test::read_file;
 using test::TemporaryDirectory;
@@ -31,21 +32,8 @@ ImportReport import_in_shards(const TemporaryDirectory& directory) {
                        [](ImportOptions& options) { options.shard_bytes = 219; });
 }
 
-// Flips a bit of the first place where `pattern` stands in the file.
-void flip_bit(const std::filesystem::path& path, const std::string& pattern) {
-  std::string bytes = read_file(path);
-  const std::size_t at = bytes.find(pattern);
-  ASSERT_NE(at, std::string::npos);
-  bytes[at] = static_cast<char>(bytes[at] ^ 4);
-  write_file(path, bytes);
-}
-
 std::string image(std::int64_t sample) {
-  std::string bytes;
-  for (std::int64_t element = 0; element < 20; ++element) {
-    bytes += static_cast<char>(test::pixel(sample, element));
-  }
-  return bytes;
+  return test::image_bytes(sample, 20);
 }
 
 std::string open_error(const std::filesystem::path& master) {
@@ -292,18 +280,15 @@ TEST(Dataset, ADiskThatIsTooSmallIsSeenBeforehand) {
   const auto available = std::filesystem::space(directory.path()).available;
   const std::uintmax_t samples = available / 20 + 1000000;
   const std::string rows = std::to_string(samples);
-  write_file(directory / "x.npy", test::npy("<f4", "(" + rows + ", 4)", ""));
-  write_file(directory / "y.npy", test::npy("|u1", "(" + rows + ",)", ""));
+  const ImportOptions options =
+      test::npy_options(directory, rows, test::npy("<f4", "(" + rows + ", 4)", ""),
+                        test::npy("|u1", "(" + rows + ",)", ""));
   std::error_code error;
   std::filesystem::resize_file(directory / "x.npy", 128 + samples * 16, error);
   if (error) {
     GTEST_SKIP() << "the file system has no files of " << samples * 16 << " bytes";
   }
   std::filesystem::resize_file(directory / "y.npy", 128 + samples);
-  ImportOptions options = test::idx_options(directory, rows);
-  options.format = ImportFormat::kNpy;
-  options.inputs = {directory / "x.npy"};
-  options.targets = {directory / "y.npy"};
   EXPECT_THAT(error_of([&] { import_dataset(options); }),
               AllOf(HasSubstr("the data set takes"), HasSubstr("has only")));
 }

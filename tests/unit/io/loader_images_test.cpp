@@ -39,14 +39,9 @@ Dataset colours(const TemporaryDirectory& directory, std::int64_t count) {
     y.push_back(sample % 3);
   }
   const std::string rows = std::to_string(count);
-  test::write_file(directory / "x.npy", test::npy_of("|u1", "(" + rows + ", 3, 4, 5)", x));
-  test::write_file(directory / "y.npy", test::npy_of("<i8", "(" + rows + ",)", y));
-  ImportOptions options;
-  options.format = ImportFormat::kNpy;
-  options.inputs = {directory / "x.npy"};
-  options.targets = {directory / "y.npy"};
-  options.split = rows;
-  options.output = directory / "out";
+  const ImportOptions options =
+      test::npy_options(directory, rows, test::npy_of("|u1", "(" + rows + ", 3, 4, 5)", x),
+                        test::npy_of("<i8", "(" + rows + ",)", y));
   return Dataset::open(import_dataset(options).train);
 }
 
@@ -306,14 +301,9 @@ TEST(LoaderThreads, TheFirstDamageIsReportedAtItsStep) {
 TEST(Loader, RoundsTargetsThatAreValuesToBfloat16) {
   const TemporaryDirectory directory;
   const std::vector<double> y{0.1, -3.0, 1.0e5};
-  test::write_file(directory / "x.npy", test::npy_of<float>("<f4", "(3, 1)", {1, 2, 3}));
-  test::write_file(directory / "y.npy", test::npy_of<double>("<f8", "(3,)", y));
-  ImportOptions import;
-  import.format = ImportFormat::kNpy;
-  import.inputs = {directory / "x.npy"};
-  import.targets = {directory / "y.npy"};
-  import.split = "3";
-  import.output = directory / "out";
+  const ImportOptions import =
+      test::npy_options(directory, "3", test::npy_of<float>("<f4", "(3, 1)", {1, 2, 3}),
+                        test::npy_of<double>("<f8", "(3,)", y));
   const Dataset dataset = Dataset::open(import_dataset(import).train);
   LoaderOptions options;
   options.order = Order::kSequential;

@@ -213,15 +213,6 @@ TEST(TokenLoader, NeedsAContext) {
   EXPECT_THROW(Loader(dataset, loader_options(1, 1)), std::logic_error);
 }
 
-// Changes a byte of the first place where `pattern` stands in the file.
-void damage(const std::filesystem::path& path, const std::string& pattern) {
-  std::string bytes = read_file(path);
-  const std::size_t at = bytes.find(pattern);
-  ASSERT_NE(at, std::string::npos);
-  bytes[at] = static_cast<char>(bytes[at] ^ 1);
-  write_file(path, bytes);
-}
-
 std::string stored(std::int64_t first, std::int64_t count) {
   std::vector<std::uint16_t> ids;
   for (std::int64_t i = first; i < first + count; ++i) {
@@ -233,7 +224,7 @@ std::string stored(std::int64_t first, std::int64_t count) {
 TEST(TokenDataset, DamagedBlocksAreFoundWhenRead) {
   const TemporaryDirectory directory;
   const ImportReport report = import_dataset(numbered_options(directory, 20000));
-  damage(directory / "out" / "train-00001.h5", stored(13000, 20));
+  test::flip_bit(directory / "out" / "train-00001.h5", stored(13000, 20));
   Dataset dataset = Dataset::open(report.train);
   dataset.set_context(64);
   Ids tokens(64);
@@ -294,7 +285,7 @@ TEST(TokenDataset, ADamagedTokenizerIsRefused) {
   test::write_pairs(directory, test::small_pairs());
   const ImportReport report =
       import_dataset(test::text_options(directory, TokenizerKind::kGpt2, {"the theory"}, "1.0"));
-  damage(report.train, "ththe the");
+  test::flip_bit(report.train, "ththe the");
   const Dataset dataset = Dataset::open(report.train);
   EXPECT_THAT(error_of([&] { (void)Tokenizer::of(dataset.info()); }),
               HasSubstr("the tokenizer in"));
