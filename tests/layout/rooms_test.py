@@ -32,8 +32,8 @@ FLOORS = {
     "ops": {"": "cuda onednn simd", "simd": "", "onednn": ".", "cuda": ".", "cudnn": "cuda .",
             **dict.fromkeys(("matmul", "attention", "convolution", "norm", "loss", "elementwise", "reduce", "embedding",
                              "update"), "cudnn cuda onednn simd .")},
-    "io": {"hdf5": "", "files": "", "images": "files", "tokenizer": "hdf5 files", "dataset": "tokenizer hdf5 files",
-           "loader": "dataset files", "import": "dataset tokenizer images hdf5 files", "checkpoint": "tokenizer hdf5"},
+    "io": {"hdf5": "files", "files": "", "images": "files", "tokenizer": "hdf5 files", "dataset": "tokenizer hdf5 files",
+           "loader": "dataset files", "import": "dataset tokenizer images hdf5 files", "checkpoint": "tokenizer hdf5 files"},
 }
 
 # Headers of libraries that one room keeps to itself.

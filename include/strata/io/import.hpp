@@ -24,6 +24,10 @@ enum class ImportFormat {
   kLlmcTokens,     ///< llm.c's .bin: a header of 1024 bytes, then uint16 or uint32 tokens
   kMegatronTokens  ///< Megatron's .bin with the .idx beside it
 };
+constexpr auto enum_names(ImportFormat) {
+  return names_in_order("idx", "csv", "npy", "cifar10", "cifar100", "images", "text",
+                        "tokens-nanogpt", "tokens-llmc", "tokens-megatron");
+}
 
 /// Whether a format holds text or tokens.
 [[nodiscard]] constexpr bool holds_tokens(ImportFormat format) {
@@ -37,16 +41,22 @@ enum class Separator {
   kYes,
   kNo
 };
+constexpr auto enum_names(Separator) {
+  return names_in_order("auto", "on", "off");
+}
 
 /// How targets are interpreted.
 enum class TaskChoice {
   /// Floating-point numbers are values; integers and texts are classes, and so are all targets
-  /// where
-  /// the number of classes is given.
+  /// where the number of classes is given.
   kAuto,
   kClassification,
   kRegression
 };
+
+constexpr auto enum_names(TaskChoice) {
+  return names_in_order("auto", "classification", "regression");
+}
 
 /// What to do with a data set that is already in the output directory.
 enum class Existing { kRefuse, kReplace };

@@ -30,10 +30,17 @@ enum class Normalise {
   kStandard  ///< (x - mean) / deviation of the train split; a deviation of 0 counts as 1
 };
 
+constexpr auto enum_names(Normalise) {
+  return names_in_order("auto", "none", "unit", "standard");
+}
+
 /// Resolves kAuto for inputs of the stored type.
 [[nodiscard]] Normalise resolved(Normalise normalise, DType stored);
 
 enum class Flip { kOff, kOn };
+constexpr auto enum_names(Flip) {
+  return names_in_order("off", "on");
+}
 
 /// Random augmentation of training images: crop, then flip, then cutout. Padding zeros are zeros of
 /// the normalised input. A sample's position in the stream is the counter of its random numbers.

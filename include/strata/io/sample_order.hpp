@@ -17,6 +17,9 @@ enum class Sampling {
   kBlocks,  ///< consecutive blocks of one context length, each once per epoch
   kWindows  ///< independent random positions in the stream
 };
+constexpr auto enum_names(Sampling) {
+  return names_in_order("blocks", "windows");
+}
 
 /// The sample at an index of the shuffled stream, in which epochs follow each other without a gap.
 /// A pure function: each rank computes its samples without communication, and a resumed run

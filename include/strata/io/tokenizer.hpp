@@ -22,6 +22,9 @@ enum class TokenizerKind {
   kChars,  ///< one token per Unicode code point that occurs in the imported text
   kGpt2    ///< GPT-2's byte-pair encoding
 };
+constexpr auto enum_names(TokenizerKind) {
+  return names_in_order("none", "bytes", "chars", "gpt2");
+}
 
 /// How encode() treats the separator's text, "<|endoftext|>".
 enum class Markers {
