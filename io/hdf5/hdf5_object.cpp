@@ -120,7 +120,7 @@ DType Dataset::dtype() const {
   silence();
   const Handle type =
       own(H5Dget_type(id()), &H5Tclose, origin_, "cannot read the type of a data set of");
-  for (const auto& [dtype, name] : EnumNames<DType>::kTable) {
+  for (const auto& [dtype, name] : enum_table<DType>()) {
     if (H5Tequal(type.get(), element_type(dtype).file) > 0) {
       return dtype;
     }

@@ -18,7 +18,7 @@ namespace {
 
 /// The metadata key of the checksum of the data set's tokenizer.
 constexpr const char* kTokenizer = "tokenizer_checksum";
-/// And of the instruction set that a CPU's numbers were computed under.
+/// The metadata key of the instruction set that the CPUs computed with.
 constexpr const char* kInstructionSet = "instruction_set";
 
 /// The metadata key of the record of the training data, which evaluation and generation use.
@@ -47,7 +47,7 @@ template <typename Enum>
 Enum enum_at(const nlohmann::json& json, const char* key) {
   const auto value = enum_from_name<Enum>(json.at(key).get<std::string>());
   if (!value) {
-    fail(ExitCode::kCheckpoint, "its {} is {}, known are {}", key, json.at(key).dump(),
+    fail(ExitCode::kCheckpoint, "its {} is {}, expected one of {}", key, json.at(key).dump(),
          joined_names<Enum>());
   }
   return *value;
@@ -61,8 +61,8 @@ std::uint64_t hash_from(const nlohmann::json& text) {
   return std::stoull(text.get<std::string>(), nullptr, 16);
 }
 
-/// A line of a model as it is compared: words with one blank between them, switches in today's
-/// spelling.
+/// A line of a model in the form that is compared: single spaces between words, switches as "on"
+/// and "off".
 std::string comparable(const std::string& line) {
   std::vector<std::string> words = split_words(line);
   for (std::string& word : words) {
@@ -316,7 +316,8 @@ plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
             .shards = grid.at("shards"),
             .microbatch = grid.at("microbatch")};
   } catch (const nlohmann::json::exception& error) {
-    fail(ExitCode::kCheckpoint, "{} does not say which virtual grid it was made with ({})",
+    fail(ExitCode::kCheckpoint,
+         "{} has no valid record of its virtual grid ({}); use another checkpoint",
          checkpoint.directory().string(), error.what());
   }
 }
@@ -346,7 +347,8 @@ std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint) {
     }
     return info;
   } catch (const std::exception& error) {
-    fail(ExitCode::kCheckpoint, "{} does not say what data its model is for: {}",
+    fail(ExitCode::kCheckpoint,
+         "{} has no valid record of its training data ({}); use another checkpoint",
          checkpoint.directory().string(), error.what());
   }
 }

@@ -39,7 +39,8 @@ void Timeline::write(comm::Communicator& world, const std::filesystem::path& pat
     out << "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"rank "
            "0\"}}\n]}\n";
     if (!out.flush()) {
-      fail(ExitCode::kUsage, "cannot write {}: {}", path.string(), std::strerror(errno));
+      fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
+           path.string(), std::strerror(errno));
     }
   });
 }

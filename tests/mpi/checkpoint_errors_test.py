@@ -56,7 +56,7 @@ class Checkpoints(errors_test.Errors):
         self.assertIn("continuing after step 4", finished.text)
         self.assert_same_run("longer", run)
 
-    def test_going_back_behind_a_damaged_checkpoint(self):
+    def test_resume_before_a_damaged_checkpoint(self):
         run = self.copy_of("good")
         self.damage(harness.checkpoints(self.directory / run)[-1])
         self.train(self.config, (1, 2), run, "--train.steps=5", "--run.resume=auto",
@@ -83,7 +83,7 @@ class Checkpoints(errors_test.Errors):
         self.assert_refused(self.alone("evaluate", self.config, f"--run.dir={run}"), CHECKPOINT,
                             "none of the checkpoints")
 
-    def test_nothing_to_look_at(self):
+    def test_no_checkpoint_to_inspect(self):
         self.assert_refused(self.alone("evaluate", self.config, "--run.dir=nothing"), CHECKPOINT,
                             "there is no checkpoint in nothing", "train first")
         self.assert_refused(self.alone("checkpoint", "inspect", "nothing"), CHECKPOINT, "nothing")

@@ -189,7 +189,7 @@ class Language(Near, language.LanguageTest):
                        f"--run.device={device}")
         self.assert_near("double-cpu", "double-cuda", "float64")
 
-    def test_a_run_goes_on_on_another_grid(self):
+    def test_resume_on_another_grid(self):
         for dtype in ("float32", "bfloat16"):
             settings = [CUDA, f"--numerics.dtype={dtype}"]
             whole, cut = f"whole-{dtype}", f"cut-{dtype}"
@@ -198,7 +198,7 @@ class Language(Near, language.LanguageTest):
             self.train(self.config, (2, 1, 1), cut, *settings, "--train.steps=4", "--run.resume=must")
             self.assert_same_run(whole, cut)
 
-    def test_a_run_goes_on_on_another_device(self):
+    def test_resume_on_another_device(self):
         self.train(self.config, (1, 1, 1), "cpu", "--run.device=cpu", "--train.steps=4")
         for first, then in (("cpu", "cuda"), ("cuda", "cpu")):
             run = f"{first}-then-{then}"

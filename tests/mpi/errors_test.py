@@ -126,7 +126,7 @@ class Settings(Errors):
         self.assertIn("sync_batch_norm = off", written)
         self.assertIn("layer = dense 4 bias=off", written)
 
-    def test_every_command_explains_itself(self):
+    def test_every_command_has_help(self):
         commands = ["train", "evaluate", "generate", "data import", "data inspect",
                     "checkpoint inspect", "checkpoint verify", "doctor", "help"]
         for command in commands:
@@ -249,7 +249,7 @@ class Settings(Errors):
 class Terminals(Errors):
     """What a run prints, and to whom."""
 
-    def test_a_terminal_gets_one_progress_line(self):
+    def test_a_terminal_shows_one_progress_line(self):
         run = self.fresh_run()
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
@@ -292,7 +292,7 @@ class Terminals(Errors):
                 said = stream.read()
         return process.wait(60), said.decode()
 
-    def test_a_run_goes_on_where_nobody_reads(self):
+    def test_a_run_continues_when_its_output_is_closed(self):
         run = self.fresh_run()
         code, _ = self.with_a_closed_pipe("train", self.config, f"--run.dir={run}", "--train.log_every=1",
                                           errors=subprocess.STDOUT)
@@ -302,7 +302,7 @@ class Terminals(Errors):
         self.assertIn("peak memory", log.splitlines()[-1])
         self.assertEqual(harness.checkpoints(self.directory / run)[-1].name, "step-00000006")
 
-    def test_other_commands_end_where_nobody_reads(self):
+    def test_other_commands_end_when_their_output_is_closed(self):
         code, said = self.with_a_closed_pipe("data", "inspect", *["classes/train.h5"] * 2000,
                                              errors=subprocess.PIPE)
         self.assertNotEqual(code, DONE)

@@ -28,7 +28,7 @@ class InstructionSets(language.LanguageTest):
         inspected = self.alone("checkpoint", "inspect", harness.checkpoints(self.directory / "shown")[-1])
         self.assertIn(self.native, inspected.text)
 
-    def test_unlike_ranks_share_the_lowest(self):
+    def test_unlike_ranks_share_the_lowest_class(self):
         if self.native == "avx2":
             self.skipTest("the CPU has one class only")
         mixed = self.under(["ALL", "AVX2"], "mixed", "--parallel.data=2")

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments, many while a checkpoint is written: the run always goes on from a good
+"""SIGKILL at random moments, many while a checkpoint is written: the run always resumes from a good
 checkpoint and ends with the bits of one that was never disturbed.
 
 STRATA_TEST_KILLS sets the number of kills, STRATA_TEST_SEED the seed of the random moments.

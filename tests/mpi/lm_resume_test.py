@@ -64,7 +64,7 @@ class Resume(language.LanguageTest):
         self.train(self.config, (1, 1, 1), "stopped", "--run.resume=must", *long)
         self.assert_same_run("long", "stopped")
 
-    def test_windows_go_on_where_they_were(self):
+    def test_windows_resume_at_their_position(self):
         settings = ["--data.sampling=windows", "--train.steps=4"]
         self.train(self.config, (1, 1, 1), "windows-whole", *settings)
         self.train(self.config, (1, 1, 2), "windows", "--data.sampling=windows", "--train.steps=2")

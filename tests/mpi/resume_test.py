@@ -82,7 +82,7 @@ class Resume(harness.StrataTest):
         self.assertEqual(finished.code, harness.DONE, finished.text)
         self.assert_same_run("short", "resolved")
 
-    def test_resolved_config_tells_who_decided(self):
+    def test_resolved_config_marks_defaults_and_derived_settings(self):
         self.launch(2, "train", self.config, "--run.dir=read", "--train.steps=6",
                     "--checkpoint.keep=3")
         path = self.directory / "read" / "config.ini"

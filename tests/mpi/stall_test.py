@@ -25,14 +25,20 @@ class Stall(harness.StrataTest):
         job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 5, 60)
         return job
 
+    def end_by_signal(self, run, grid, victim, number, limit):
+        """Sends one rank of a training job a signal: the job ends within `limit` seconds, with an error."""
+        job = self.start_training(run, grid)
+        os.kill(job.ranks()[victim], number)
+        sent = time.monotonic()
+        finished = job.wait(40)
+        self.assertNotEqual(finished.code, harness.DONE, finished.text)
+        self.assertLess(time.monotonic() - sent, limit)
+        return finished
+
     @harness.on_a_running_machine
     def stall(self, run, grid, victim, words, attempt):
-        job = self.start_training(f"{run}-{attempt}", grid)
-        os.kill(job.ranks()[victim], signal.SIGSTOP)
-        stopped = time.monotonic()
-        finished = job.wait(40)
+        finished = self.end_by_signal(f"{run}-{attempt}", grid, victim, signal.SIGSTOP, 20)
         self.assertEqual(finished.code, harness.PEER, finished.text)
-        self.assertLess(time.monotonic() - stopped, 20)
         reports = [line for line in finished.reports() if "timed out after 3 s waiting to" in line]
         self.assertTrue(reports, finished.text)
         self.assertTrue(any(all(word in line for word in words) for line in reports), finished.text)
@@ -51,12 +57,7 @@ class Stall(harness.StrataTest):
     @harness.on_a_running_machine
     def test_a_rank_is_killed(self, attempt):
         for number, (grid, victim) in enumerate([((2, 1), 0), ((2, 2), 3)]):
-            job = self.start_training(f"killed-{number}-{attempt}", grid)
-            os.kill(job.ranks()[victim], signal.SIGKILL)
-            killed = time.monotonic()
-            finished = job.wait(40)
-            self.assertNotEqual(finished.code, harness.DONE, finished.text)
-            self.assertLess(time.monotonic() - killed, 15)
+            self.end_by_signal(f"killed-{number}-{attempt}", grid, victim, signal.SIGKILL, 15)
 
 
 if __name__ == "__main__":

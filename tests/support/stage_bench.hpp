@@ -26,7 +26,8 @@ std::vector<T> numbers(std::int64_t count, std::uint64_t subject) {
   return values;
 }
 
-/// A microbatch that no others go with, whose number is its turn. `input` is the loader's.
+/// The only microbatch of an execution, whose number is the execution's index. `input` is the
+/// loader's.
 struct Alone {
   Alone(std::int64_t m, const ConstTensorView& input, std::int64_t first_sample)
       : microbatch{
@@ -74,7 +75,7 @@ StageSpec spec_of(const grid::Range& layers, std::int64_t microbatch) {
 }
 
 /// A stage with weights of its own, drawn so that no gradient vanishes; a weight's value depends on
-/// its place in the whole parameter alone.
+/// its index in the whole parameter alone.
 template <typename T>
 class StageBench {
  public:

@@ -14,7 +14,12 @@
 namespace strata::comm {
 
 /// The purpose of a message. Sends match only receives with the same tag.
-enum class Tag : int { kSetup = 1, kActivation, kGradient, kReduce, kGather };
+enum class Tag : int { kSetup, kActivation, kGradient, kReduce, kGather };
+
+constexpr auto enum_names(Tag) {
+  return names_in_order("set-up message", "activation", "gradient", "gradient slice",
+                        "weight slice");
+}
 
 /// The time limit of one communication operation.
 struct Timeout {
@@ -181,15 +186,3 @@ template <typename T>
 }
 
 }  // namespace strata::comm
-
-namespace strata {
-template <>
-struct EnumNames<comm::Tag> {
-  static constexpr std::array<std::pair<comm::Tag, std::string_view>, 5> kTable{
-      {{comm::Tag::kSetup, "set-up message"},
-       {comm::Tag::kActivation, "activation"},
-       {comm::Tag::kGradient, "gradient"},
-       {comm::Tag::kReduce, "gradient slice"},
-       {comm::Tag::kGather, "weight slice"}}};
-};
-}  // namespace strata

@@ -1,9 +1,5 @@
 #pragma once
 
-#include <array>
-#include <string_view>
-#include <utility>
-
 #include "strata/core/enum_names.hpp"
 
 namespace strata::comm {
@@ -14,12 +10,8 @@ enum class Summation {
   kLibrary     ///< the communication library, in its own order
 };
 
-}  // namespace strata::comm
+constexpr auto enum_names(Summation) {
+  return names_in_order("invariant", "fast");
+}
 
-namespace strata {
-template <>
-struct EnumNames<comm::Summation> {
-  static constexpr std::array<std::pair<comm::Summation, std::string_view>, 2> kTable{
-      {{comm::Summation::kInvariant, "invariant"}, {comm::Summation::kLibrary, "fast"}}};
-};
-}  // namespace strata
+}  // namespace strata::comm

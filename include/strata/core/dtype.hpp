@@ -1,8 +1,6 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -14,17 +12,9 @@ namespace strata {
 /// Element types of tensors and data sets.
 enum class DType { kFloat32, kFloat64, kBfloat16, kUint8, kUint16, kUint32, kInt64 };
 
-template <>
-struct EnumNames<DType> {
-  static constexpr std::array<std::pair<DType, std::string_view>, 7> kTable{
-      {{DType::kFloat32, "float32"},
-       {DType::kFloat64, "float64"},
-       {DType::kBfloat16, "bfloat16"},
-       {DType::kUint8, "uint8"},
-       {DType::kUint16, "uint16"},
-       {DType::kUint32, "uint32"},
-       {DType::kInt64, "int64"}}};
-};
+constexpr auto enum_names(DType) {
+  return names_in_order("float32", "float64", "bfloat16", "uint8", "uint16", "uint32", "int64");
+}
 
 /// Size of one element in bytes.
 [[nodiscard]] constexpr std::int64_t size_bytes(DType dtype) {

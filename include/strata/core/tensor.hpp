@@ -1,12 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <type_traits>
-#include <utility>
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/shape.hpp"
@@ -16,11 +13,9 @@ namespace strata {
 /// Where memory lives.
 enum class MemorySpace { kHost, kCuda };
 
-template <>
-struct EnumNames<MemorySpace> {
-  static constexpr std::array<std::pair<MemorySpace, std::string_view>, 2> kTable{
-      {{MemorySpace::kHost, "cpu"}, {MemorySpace::kCuda, "cuda"}}};
-};
+constexpr auto enum_names(MemorySpace) {
+  return names_in_order("cpu", "cuda");
+}
 
 /// Throw std::logic_error where a view is used against its preconditions.
 [[noreturn]] void refuse_elements(std::size_t elements, const Shape& shape);

@@ -14,7 +14,7 @@ namespace strata {
 template <typename Enum>
 [[nodiscard]] std::string joined_names(std::string_view separator = ", ") {
   std::string joined;
-  for (const auto& [enumerator, name] : EnumNames<Enum>::kTable) {
+  for (const auto& [enumerator, name] : enum_table<Enum>()) {
     joined += joined.empty() ? "" : separator;
     joined += name;
   }

@@ -1,10 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
-#include <utility>
 
 #include "strata/core/enum_names.hpp"
 #include "strata/core/tensor.hpp"
@@ -13,6 +10,10 @@ namespace strata::device {
 
 /// What computes and holds memory.
 enum class DeviceKind { kCpu, kCuda };
+
+constexpr auto enum_names(DeviceKind) {
+  return names_in_order("cpu", "cuda");
+}
 
 /// One processor with its memory: the host's cores, or the GPU with an index.
 class Device {
@@ -43,11 +44,3 @@ class Device {
 [[nodiscard]] std::int64_t cuda_device_count();
 
 }  // namespace strata::device
-
-namespace strata {
-template <>
-struct EnumNames<device::DeviceKind> {
-  static constexpr std::array<std::pair<device::DeviceKind, std::string_view>, 2> kTable{
-      {{device::DeviceKind::kCpu, "cpu"}, {device::DeviceKind::kCuda, "cuda"}}};
-};
-}  // namespace strata

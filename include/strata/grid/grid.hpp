@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,6 +10,10 @@ namespace strata::grid {
 
 /// The three axes of a grid of ranks.
 enum class Axis { kData, kPipeline, kTensor };
+
+constexpr auto enum_names(Axis) {
+  return names_in_order("data", "pipeline", "tensor");
+}
 
 /// A rank's place on the grid.
 struct Coordinates {
@@ -56,13 +59,3 @@ struct Range {
 [[nodiscard]] Range even_part(std::int64_t count, std::int64_t parts, std::int64_t index);
 
 }  // namespace strata::grid
-
-namespace strata {
-template <>
-struct EnumNames<grid::Axis> {
-  static constexpr std::array<std::pair<grid::Axis, std::string_view>, 3> kTable{
-      {{grid::Axis::kData, "data"},
-       {grid::Axis::kPipeline, "pipeline"},
-       {grid::Axis::kTensor, "tensor"}}};
-};
-}  // namespace strata

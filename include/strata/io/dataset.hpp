@@ -26,6 +26,10 @@ enum class Task {
   kNextToken        ///< the token after each token of a text
 };
 
+constexpr auto enum_names(Task) {
+  return names_in_order("classification", "regression", "next_token");
+}
+
 /// One shard file of a data set.
 struct ShardInfo {
   std::string file;          ///< relative to the master's directory
@@ -161,13 +165,3 @@ struct Inspection {
                                          const SampleProgress& progress = {});
 
 }  // namespace strata::io
-
-namespace strata {
-template <>
-struct EnumNames<io::Task> {
-  static constexpr std::array<std::pair<io::Task, std::string_view>, 3> kTable{
-      {{io::Task::kClassification, "classification"},
-       {io::Task::kRegression, "regression"},
-       {io::Task::kNextToken, "next_token"}}};
-};
-}  // namespace strata

@@ -25,6 +25,11 @@ enum class ImportFormat {
   kMegatronTokens  ///< Megatron's .bin with the .idx beside it
 };
 
+constexpr auto enum_names(ImportFormat) {
+  return names_in_order("idx", "csv", "npy", "cifar10", "cifar100", "images", "text",
+                        "tokens-nanogpt", "tokens-llmc", "tokens-megatron");
+}
+
 /// Whether a format holds text or tokens of it.
 [[nodiscard]] constexpr bool holds_tokens(ImportFormat format) {
   return format == ImportFormat::kText || format == ImportFormat::kNanoGptTokens ||
@@ -38,6 +43,10 @@ enum class Separator {
   kNo
 };
 
+constexpr auto enum_names(Separator) {
+  return names_in_order("auto", "on", "off");
+}
+
 /// How targets are taken.
 enum class TaskChoice {
   /// Numbers with a fraction are values; integers and texts are classes, and so is everything where
@@ -46,6 +55,10 @@ enum class TaskChoice {
   kClassification,
   kRegression
 };
+
+constexpr auto enum_names(TaskChoice) {
+  return names_in_order("auto", "classification", "regression");
+}
 
 /// What becomes of a data set that is already in the output directory.
 enum class Existing { kRefuse, kReplace };
@@ -125,32 +138,3 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
                             const SampleProgress& checking = {});
 
 }  // namespace strata::io
-
-namespace strata {
-template <>
-struct EnumNames<io::ImportFormat> {
-  static constexpr std::array<std::pair<io::ImportFormat, std::string_view>, 10> kTable{
-      {{io::ImportFormat::kIdx, "idx"},
-       {io::ImportFormat::kCsv, "csv"},
-       {io::ImportFormat::kNpy, "npy"},
-       {io::ImportFormat::kCifar10, "cifar10"},
-       {io::ImportFormat::kCifar100, "cifar100"},
-       {io::ImportFormat::kImages, "images"},
-       {io::ImportFormat::kText, "text"},
-       {io::ImportFormat::kNanoGptTokens, "tokens-nanogpt"},
-       {io::ImportFormat::kLlmcTokens, "tokens-llmc"},
-       {io::ImportFormat::kMegatronTokens, "tokens-megatron"}}};
-};
-template <>
-struct EnumNames<io::Separator> {
-  static constexpr std::array<std::pair<io::Separator, std::string_view>, 3> kTable{
-      {{io::Separator::kAuto, "auto"}, {io::Separator::kYes, "on"}, {io::Separator::kNo, "off"}}};
-};
-template <>
-struct EnumNames<io::TaskChoice> {
-  static constexpr std::array<std::pair<io::TaskChoice, std::string_view>, 3> kTable{
-      {{io::TaskChoice::kAuto, "auto"},
-       {io::TaskChoice::kClassification, "classification"},
-       {io::TaskChoice::kRegression, "regression"}}};
-};
-}  // namespace strata

@@ -30,10 +30,18 @@ enum class Normalise {
   kStandard  ///< (x - mean) / deviation, with the train split's; a deviation of 0 counts as 1
 };
 
+constexpr auto enum_names(Normalise) {
+  return names_in_order("auto", "none", "unit", "standard");
+}
+
 /// What kAuto stands for, with inputs that are stored in this type.
 [[nodiscard]] Normalise resolved(Normalise normalise, DType stored);
 
 enum class Flip { kOff, kOn };
+
+constexpr auto enum_names(Flip) {
+  return names_in_order("off", "on");
+}
 
 /// What is done to images at random, for training: cropped, then flipped, then cut out. Zeros are
 /// those of the normalised input. A sample's random numbers are counted by its place in the stream.
@@ -135,19 +143,3 @@ class Loader {
 };
 
 }  // namespace strata::io
-
-namespace strata {
-template <>
-struct EnumNames<io::Flip> {
-  static constexpr std::array<std::pair<io::Flip, std::string_view>, 2> kTable{
-      {{io::Flip::kOff, "off"}, {io::Flip::kOn, "on"}}};
-};
-template <>
-struct EnumNames<io::Normalise> {
-  static constexpr std::array<std::pair<io::Normalise, std::string_view>, 4> kTable{
-      {{io::Normalise::kAuto, "auto"},
-       {io::Normalise::kNone, "none"},
-       {io::Normalise::kUnit, "unit"},
-       {io::Normalise::kStandard, "standard"}}};
-};
-}  // namespace strata

@@ -18,6 +18,10 @@ enum class Sampling {
   kWindows  ///< from anywhere in the stream, independently
 };
 
+constexpr auto enum_names(Sampling) {
+  return names_in_order("blocks", "windows");
+}
+
 /// The sample at a place of the shuffled stream, in which epochs follow each other without a gap:
 /// a pure function, so every rank finds its samples by itself and a resumed run goes on where it
 /// stopped. Pre: count > 0, stream_index >= 0.
@@ -33,11 +37,3 @@ enum class Sampling {
                                      std::int64_t stream_index);
 
 }  // namespace strata::io
-
-namespace strata {
-template <>
-struct EnumNames<io::Sampling> {
-  static constexpr std::array<std::pair<io::Sampling, std::string_view>, 2> kTable{
-      {{io::Sampling::kBlocks, "blocks"}, {io::Sampling::kWindows, "windows"}}};
-};
-}  // namespace strata

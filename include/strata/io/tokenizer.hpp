@@ -23,6 +23,10 @@ enum class TokenizerKind {
   kGpt2    ///< byte pairs, with GPT-2's rules
 };
 
+constexpr auto enum_names(TokenizerKind) {
+  return names_in_order("none", "bytes", "chars", "gpt2");
+}
+
 /// What a separator's own text, "<|endoftext|>", means to encode().
 enum class Markers {
   kRecognised,  ///< the separator
@@ -72,14 +76,3 @@ class Tokenizer {
 };
 
 }  // namespace strata::io
-
-namespace strata {
-template <>
-struct EnumNames<io::TokenizerKind> {
-  static constexpr std::array<std::pair<io::TokenizerKind, std::string_view>, 4> kTable{
-      {{io::TokenizerKind::kNone, "none"},
-       {io::TokenizerKind::kBytes, "bytes"},
-       {io::TokenizerKind::kChars, "chars"},
-       {io::TokenizerKind::kGpt2, "gpt2"}}};
-};
-}  // namespace strata

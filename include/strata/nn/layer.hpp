@@ -1,10 +1,8 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,11 +30,23 @@ enum class Placement {
   kTokens       ///< the rows are split (sequence parallel)
 };
 
+constexpr auto enum_names(Placement) {
+  return names_in_order("replicated", "features", "tokens");
+}
+
 /// Which activations forward discards and backward recomputes.
 enum class Recompute { kNone, kSelective, kFull };
 
+constexpr auto enum_names(Recompute) {
+  return names_in_order("none", "selective", "full");
+}
+
 /// Whether batch statistics cover one lane's microbatch or those of all lanes.
 enum class SyncLanes { kNo, kYes };
+
+constexpr auto enum_names(SyncLanes) {
+  return names_in_order("off", "on");
+}
 
 /// What determines the sizes of a layer's tensors, besides the layer itself.
 struct PassShape {
@@ -244,25 +254,3 @@ class Layer {
 };
 
 }  // namespace strata::nn
-
-namespace strata {
-template <>
-struct EnumNames<nn::Placement> {
-  static constexpr std::array<std::pair<nn::Placement, std::string_view>, 3> kTable{
-      {{nn::Placement::kReplicated, "replicated"},
-       {nn::Placement::kFeatures, "features"},
-       {nn::Placement::kTokens, "tokens"}}};
-};
-template <>
-struct EnumNames<nn::SyncLanes> {
-  static constexpr std::array<std::pair<nn::SyncLanes, std::string_view>, 2> kTable{
-      {{nn::SyncLanes::kNo, "off"}, {nn::SyncLanes::kYes, "on"}}};
-};
-template <>
-struct EnumNames<nn::Recompute> {
-  static constexpr std::array<std::pair<nn::Recompute, std::string_view>, 3> kTable{
-      {{nn::Recompute::kNone, "none"},
-       {nn::Recompute::kSelective, "selective"},
-       {nn::Recompute::kFull, "full"}}};
-};
-}  // namespace strata

@@ -1,12 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "strata/core/enum_names.hpp"
@@ -16,6 +13,10 @@
 namespace strata::nn {
 
 enum class LossKind { kCrossEntropy, kMeanSquaredError };
+
+constexpr auto enum_names(LossKind) {
+  return names_in_order("cross_entropy", "mean_squared_error");
+}
 
 /// A model as the config spells it.
 struct ModelOptions {
@@ -122,12 +123,3 @@ class Model {
 [[nodiscard]] std::string model_table(const Model& model, const grid::StageSplit& split);
 
 }  // namespace strata::nn
-
-namespace strata {
-template <>
-struct EnumNames<nn::LossKind> {
-  static constexpr std::array<std::pair<nn::LossKind, std::string_view>, 2> kTable{
-      {{nn::LossKind::kCrossEntropy, "cross_entropy"},
-       {nn::LossKind::kMeanSquaredError, "mean_squared_error"}}};
-};
-}  // namespace strata

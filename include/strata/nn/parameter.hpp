@@ -1,10 +1,8 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "strata/core/enum_names.hpp"
@@ -22,6 +20,10 @@ enum class Initializer {
   kZeros,
   kOnes
 };
+
+constexpr auto enum_names(Initializer) {
+  return names_in_order("fan_in", "glorot", "he", "normal", "zeros", "ones");
+}
 
 /// Whether a layer owns a parameter or borrows another layer's, as a head tied to the embedding.
 enum class Ownership { kOwned, kBorrowed };
@@ -125,16 +127,3 @@ void initialise(const PlacedParameter& placed, std::uint64_t seed, std::int64_t 
                 const TensorView& weight);
 
 }  // namespace strata::nn
-
-namespace strata {
-template <>
-struct EnumNames<nn::Initializer> {
-  static constexpr std::array<std::pair<nn::Initializer, std::string_view>, 6> kTable{
-      {{nn::Initializer::kFanIn, "fan_in"},
-       {nn::Initializer::kGlorot, "glorot"},
-       {nn::Initializer::kHe, "he"},
-       {nn::Initializer::kNormal, "normal"},
-       {nn::Initializer::kZeros, "zeros"},
-       {nn::Initializer::kOnes, "ones"}}};
-};
-}  // namespace strata

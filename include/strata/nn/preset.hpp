@@ -1,9 +1,5 @@
 #pragma once
 
-#include <array>
-#include <string_view>
-#include <utility>
-
 #include "strata/core/enum_names.hpp"
 
 namespace strata::nn {
@@ -32,6 +28,13 @@ enum class Preset {
   kVgg16
 };
 
+constexpr auto enum_names(Preset) {
+  return names_in_order("none", "gpt", "llama", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m",
+                        "tinyllama-1b", "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b",
+                        "llama3-70b", "lenet", "cifar10-cnn", "resnet20", "resnet56", "resnet18",
+                        "resnet50", "vgg16");
+}
+
 /// Whether a preset classifies images.
 [[nodiscard]] constexpr bool is_convnet(Preset preset) {
   return preset >= Preset::kLenet;
@@ -42,30 +45,3 @@ enum class Preset {
 }
 
 }  // namespace strata::nn
-
-namespace strata {
-template <>
-struct EnumNames<nn::Preset> {
-  static constexpr std::array<std::pair<nn::Preset, std::string_view>, 20> kTable{
-      {{nn::Preset::kNone, "none"},
-       {nn::Preset::kGpt, "gpt"},
-       {nn::Preset::kLlama, "llama"},
-       {nn::Preset::kGpt2M124, "gpt2-124m"},
-       {nn::Preset::kGpt2M355, "gpt2-355m"},
-       {nn::Preset::kGpt2M774, "gpt2-774m"},
-       {nn::Preset::kGpt2M1558, "gpt2-1558m"},
-       {nn::Preset::kTinyllamaB1, "tinyllama-1b"},
-       {nn::Preset::kLlama2B7, "llama2-7b"},
-       {nn::Preset::kLlama2B13, "llama2-13b"},
-       {nn::Preset::kLlama2B70, "llama2-70b"},
-       {nn::Preset::kLlama3B8, "llama3-8b"},
-       {nn::Preset::kLlama3B70, "llama3-70b"},
-       {nn::Preset::kLenet, "lenet"},
-       {nn::Preset::kCifar10Cnn, "cifar10-cnn"},
-       {nn::Preset::kResnet20, "resnet20"},
-       {nn::Preset::kResnet56, "resnet56"},
-       {nn::Preset::kResnet18, "resnet18"},
-       {nn::Preset::kResnet50, "resnet50"},
-       {nn::Preset::kVgg16, "vgg16"}}};
-};
-}  // namespace strata

@@ -1,10 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "strata/core/enum_names.hpp"
@@ -13,9 +10,25 @@
 namespace strata::nn {
 
 enum class NormChoice { kAuto, kLayerNorm, kRmsNorm };
+
+constexpr auto enum_names(NormChoice) {
+  return names_in_order("auto", "layer_norm", "rms_norm");
+}
 enum class MlpChoice { kAuto, kGelu, kRelu, kSwiglu };
+
+constexpr auto enum_names(MlpChoice) {
+  return names_in_order("auto", "gelu", "relu", "swiglu");
+}
 enum class PositionChoice { kAuto, kLearned, kRotary, kNone };
+
+constexpr auto enum_names(PositionChoice) {
+  return names_in_order("auto", "learned", "rotary", "none");
+}
 enum class Choice { kAuto, kNo, kYes };
+
+constexpr auto enum_names(Choice) {
+  return names_in_order("auto", "off", "on");
+}
 
 /// The dimensions of a decoder-only transformer; 0 and kAuto stand for the preset's.
 struct TransformerOptions {
@@ -52,34 +65,3 @@ struct TransformerOptions {
 [[nodiscard]] std::vector<std::string> transformer_layers(const TransformerOptions& options);
 
 }  // namespace strata::nn
-
-namespace strata {
-template <>
-struct EnumNames<nn::NormChoice> {
-  static constexpr std::array<std::pair<nn::NormChoice, std::string_view>, 3> kTable{
-      {{nn::NormChoice::kAuto, "auto"},
-       {nn::NormChoice::kLayerNorm, "layer_norm"},
-       {nn::NormChoice::kRmsNorm, "rms_norm"}}};
-};
-template <>
-struct EnumNames<nn::MlpChoice> {
-  static constexpr std::array<std::pair<nn::MlpChoice, std::string_view>, 4> kTable{
-      {{nn::MlpChoice::kAuto, "auto"},
-       {nn::MlpChoice::kGelu, "gelu"},
-       {nn::MlpChoice::kRelu, "relu"},
-       {nn::MlpChoice::kSwiglu, "swiglu"}}};
-};
-template <>
-struct EnumNames<nn::PositionChoice> {
-  static constexpr std::array<std::pair<nn::PositionChoice, std::string_view>, 4> kTable{
-      {{nn::PositionChoice::kAuto, "auto"},
-       {nn::PositionChoice::kLearned, "learned"},
-       {nn::PositionChoice::kRotary, "rotary"},
-       {nn::PositionChoice::kNone, "none"}}};
-};
-template <>
-struct EnumNames<nn::Choice> {
-  static constexpr std::array<std::pair<nn::Choice, std::string_view>, 3> kTable{
-      {{nn::Choice::kAuto, "auto"}, {nn::Choice::kNo, "off"}, {nn::Choice::kYes, "on"}}};
-};
-}  // namespace strata

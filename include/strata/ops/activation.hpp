@@ -1,9 +1,5 @@
 #pragma once
 
-#include <array>
-#include <string_view>
-#include <utility>
-
 #include "strata/core/enum_names.hpp"
 #include "strata/core/tensor.hpp"
 
@@ -13,6 +9,10 @@ class Context;
 
 /// Elementwise functions between layers.
 enum class Activation { kNone, kRelu, kGelu, kTanh, kSigmoid };
+
+constexpr auto enum_names(Activation) {
+  return names_in_order("none", "relu", "gelu", "tanh", "sigmoid");
+}
 
 /// y = f(x), element by element. In place (y is x) is allowed.
 /// gelu is 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
@@ -46,15 +46,3 @@ void softmax_backward(Context& context, const ConstTensorView& y, const ConstTen
                       const TensorView& dx);
 
 }  // namespace strata::ops
-
-namespace strata {
-template <>
-struct EnumNames<ops::Activation> {
-  static constexpr std::array<std::pair<ops::Activation, std::string_view>, 5> kTable{
-      {{ops::Activation::kNone, "none"},
-       {ops::Activation::kRelu, "relu"},
-       {ops::Activation::kGelu, "gelu"},
-       {ops::Activation::kTanh, "tanh"},
-       {ops::Activation::kSigmoid, "sigmoid"}}};
-};
-}  // namespace strata

@@ -1,10 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
-#include <string_view>
-#include <utility>
 
 #include "strata/core/enum_names.hpp"
 #include "strata/device/device.hpp"
@@ -24,6 +21,10 @@ enum class LibraryKernels {
   kLibrary,  ///< cuDNN's, for the shapes that it takes, where it is found; else own ones
   kOwn       ///< own ones, which take every shape
 };
+
+constexpr auto enum_names(LibraryKernels) {
+  return names_in_order("library", "own");
+}
 
 /// Choices for a GPU's operations; each changes bits.
 struct CudaOptions {
@@ -81,11 +82,3 @@ class Context {
 };
 
 }  // namespace strata::ops
-
-namespace strata {
-template <>
-struct EnumNames<ops::LibraryKernels> {
-  static constexpr std::array<std::pair<ops::LibraryKernels, std::string_view>, 2> kTable{
-      {{ops::LibraryKernels::kLibrary, "library"}, {ops::LibraryKernels::kOwn, "own"}}};
-};
-}  // namespace strata

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <array>
 #include <string>
-#include <string_view>
-#include <utility>
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/enum_names.hpp"
@@ -20,6 +17,10 @@ enum class InstructionSet {
   kAvx512Bf16,  ///< and with products of bfloat16
   kAmx          ///< and with tiles
 };
+
+constexpr auto enum_names(InstructionSet) {
+  return names_in_order("native", "avx2", "avx512", "avx512_bf16", "amx");
+}
 
 /// The highest class that the CPU and the operating system have, or that ONEDNN_MAX_CPU_ISA allows
 /// where that is lower. Leaves oneDNN untouched.
@@ -41,15 +42,3 @@ void cap_instruction_set(InstructionSet set);
 [[nodiscard]] std::string onednn_version();
 
 }  // namespace strata::ops
-
-namespace strata {
-template <>
-struct EnumNames<ops::InstructionSet> {
-  static constexpr std::array<std::pair<ops::InstructionSet, std::string_view>, 5> kTable{
-      {{ops::InstructionSet::kNative, "native"},
-       {ops::InstructionSet::kAvx2, "avx2"},
-       {ops::InstructionSet::kAvx512, "avx512"},
-       {ops::InstructionSet::kAvx512Bf16, "avx512_bf16"},
-       {ops::InstructionSet::kAmx, "amx"}}};
-};
-}  // namespace strata

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
-#include <utility>
 
 #include "strata/core/enum_names.hpp"
 #include "strata/core/tensor.hpp"
@@ -13,6 +10,10 @@ namespace strata::ops {
 class Context;
 
 enum class Nesterov { kOff, kOn };
+
+constexpr auto enum_names(Nesterov) {
+  return names_in_order("off", "on");
+}
 
 /// Whether weight decay is added to the gradient (Adam) or decoupled from it (AdamW).
 enum class DecayKind { kInGradient, kDecoupled };
@@ -71,11 +72,3 @@ void average_update(Context& context, const TensorView& weight, const ConstTenso
                     double keep);
 
 }  // namespace strata::ops
-
-namespace strata {
-template <>
-struct EnumNames<ops::Nesterov> {
-  static constexpr std::array<std::pair<ops::Nesterov, std::string_view>, 2> kTable{
-      {{ops::Nesterov::kOff, "off"}, {ops::Nesterov::kOn, "on"}}};
-};
-}  // namespace strata

@@ -1,15 +1,16 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
-#include <utility>
 
 #include "strata/core/enum_names.hpp"
 
 namespace strata::optim {
 
 enum class LearningRateKind { kConstant, kStep, kLinear, kCosine };
+
+constexpr auto enum_names(LearningRateKind) {
+  return names_in_order("constant", "step", "linear", "cosine");
+}
 
 /// The learning rate as a function of the step.
 struct LearningRateOptions {
@@ -32,14 +33,3 @@ struct LearningRateOptions {
 [[nodiscard]] double learning_rate(const LearningRateOptions& options, std::int64_t step);
 
 }  // namespace strata::optim
-
-namespace strata {
-template <>
-struct EnumNames<optim::LearningRateKind> {
-  static constexpr std::array<std::pair<optim::LearningRateKind, std::string_view>, 4> kTable{
-      {{optim::LearningRateKind::kConstant, "constant"},
-       {optim::LearningRateKind::kStep, "step"},
-       {optim::LearningRateKind::kLinear, "linear"},
-       {optim::LearningRateKind::kCosine, "cosine"}}};
-};
-}  // namespace strata

@@ -1,10 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "strata/core/enum_names.hpp"
@@ -18,8 +15,16 @@ namespace strata::optim {
 
 enum class OptimizerKind { kSgd, kAdam, kAdamw, kAdagrad };
 
+constexpr auto enum_names(OptimizerKind) {
+  return names_in_order("sgd", "adam", "adamw", "adagrad");
+}
+
 /// The tensors that weight decay applies to.
 enum class DecayScope { kAll, kMatrices };
+
+constexpr auto enum_names(DecayScope) {
+  return names_in_order("all", "matrices");
+}
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kSgd;
@@ -87,19 +92,3 @@ class Optimizer {
 };
 
 }  // namespace strata::optim
-
-namespace strata {
-template <>
-struct EnumNames<optim::OptimizerKind> {
-  static constexpr std::array<std::pair<optim::OptimizerKind, std::string_view>, 4> kTable{
-      {{optim::OptimizerKind::kSgd, "sgd"},
-       {optim::OptimizerKind::kAdam, "adam"},
-       {optim::OptimizerKind::kAdamw, "adamw"},
-       {optim::OptimizerKind::kAdagrad, "adagrad"}}};
-};
-template <>
-struct EnumNames<optim::DecayScope> {
-  static constexpr std::array<std::pair<optim::DecayScope, std::string_view>, 2> kTable{
-      {{optim::DecayScope::kAll, "all"}, {optim::DecayScope::kMatrices, "matrices"}}};
-};
-}  // namespace strata

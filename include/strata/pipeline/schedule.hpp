@@ -1,11 +1,8 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "strata/core/enum_names.hpp"
@@ -24,12 +21,21 @@ enum class ActionKind {
   kReduce  ///< finishes the gradient reduction; the last action of a training step
 };
 
+constexpr auto enum_names(ActionKind) {
+  return names_in_order("forward", "backward-input", "backward-weight", "send-activation",
+                        "receive-activation", "send-gradient", "receive-gradient", "reduce");
+}
+
 /// The orders of compute actions.
 enum class ScheduleKind {
   kGpipe,       ///< all forwards, then all backwards
   k1f1b,        ///< warm-up forwards, then one backward after each forward
   kForwardOnly  ///< evaluation and generation
 };
+
+constexpr auto enum_names(ScheduleKind) {
+  return names_in_order("gpipe", "1f1b", "forward");
+}
 
 /// The peer of an action that does not communicate.
 inline constexpr std::int64_t kNoPeer = -1;
@@ -101,26 +107,3 @@ struct StageChunk {
 [[nodiscard]] bool is_receive(ActionKind kind);
 
 }  // namespace strata::pipeline
-
-namespace strata {
-template <>
-struct EnumNames<pipeline::ActionKind> {
-  static constexpr std::array<std::pair<pipeline::ActionKind, std::string_view>, 8> kTable{
-      {{pipeline::ActionKind::kForward, "forward"},
-       {pipeline::ActionKind::kBackwardInput, "backward-input"},
-       {pipeline::ActionKind::kBackwardWeight, "backward-weight"},
-       {pipeline::ActionKind::kSendActivation, "send-activation"},
-       {pipeline::ActionKind::kReceiveActivation, "receive-activation"},
-       {pipeline::ActionKind::kSendGradient, "send-gradient"},
-       {pipeline::ActionKind::kReceiveGradient, "receive-gradient"},
-       {pipeline::ActionKind::kReduce, "reduce"}}};
-};
-
-template <>
-struct EnumNames<pipeline::ScheduleKind> {
-  static constexpr std::array<std::pair<pipeline::ScheduleKind, std::string_view>, 3> kTable{
-      {{pipeline::ScheduleKind::kGpipe, "gpipe"},
-       {pipeline::ScheduleKind::k1f1b, "1f1b"},
-       {pipeline::ScheduleKind::kForwardOnly, "forward"}}};
-};
-}  // namespace strata

@@ -1,10 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "strata/core/dtype.hpp"
@@ -28,15 +25,35 @@ enum class Resume {
   kMust    ///< as auto, but never starts a new run
 };
 
+constexpr auto enum_names(Resume) {
+  return names_in_order("never", "auto", "must");
+}
+
 enum class LossChoice { kAuto, kCrossEntropy, kMeanSquaredError };
+
+constexpr auto enum_names(LossChoice) {
+  return names_in_order("auto", "cross_entropy", "mean_squared_error");
+}
 enum class DeviceChoice { kAuto, kCpu, kCuda };
+
+constexpr auto enum_names(DeviceChoice) {
+  return names_in_order("auto", "cpu", "cuda");
+}
 /// The transport of tensors in GPU memory.
 enum class Transport {
   kAuto,  ///< NCCL where every rank has it and no two ranks share a GPU, else as kMpi
   kNccl,
   kMpi  ///< through pinned host memory
 };
+
+constexpr auto enum_names(Transport) {
+  return names_in_order("auto", "nccl", "mpi");
+}
 enum class Switch { kOff, kOn };
+
+constexpr auto enum_names(Switch) {
+  return names_in_order("off", "on");
+}
 
 /// All settings of the config file and the command line. 0 and "auto" leave a value to prepare(),
 /// which returns the resolved config in its Plan.
@@ -109,39 +126,3 @@ struct RunConfig {
 };
 
 }  // namespace strata::plan
-
-namespace strata {
-template <>
-struct EnumNames<plan::Resume> {
-  static constexpr std::array<std::pair<plan::Resume, std::string_view>, 3> kTable{
-      {{plan::Resume::kNever, "never"},
-       {plan::Resume::kAuto, "auto"},
-       {plan::Resume::kMust, "must"}}};
-};
-template <>
-struct EnumNames<plan::LossChoice> {
-  static constexpr std::array<std::pair<plan::LossChoice, std::string_view>, 3> kTable{
-      {{plan::LossChoice::kAuto, "auto"},
-       {plan::LossChoice::kCrossEntropy, "cross_entropy"},
-       {plan::LossChoice::kMeanSquaredError, "mean_squared_error"}}};
-};
-template <>
-struct EnumNames<plan::DeviceChoice> {
-  static constexpr std::array<std::pair<plan::DeviceChoice, std::string_view>, 3> kTable{
-      {{plan::DeviceChoice::kAuto, "auto"},
-       {plan::DeviceChoice::kCpu, "cpu"},
-       {plan::DeviceChoice::kCuda, "cuda"}}};
-};
-template <>
-struct EnumNames<plan::Transport> {
-  static constexpr std::array<std::pair<plan::Transport, std::string_view>, 3> kTable{
-      {{plan::Transport::kAuto, "auto"},
-       {plan::Transport::kNccl, "nccl"},
-       {plan::Transport::kMpi, "mpi"}}};
-};
-template <>
-struct EnumNames<plan::Switch> {
-  static constexpr std::array<std::pair<plan::Switch, std::string_view>, 2> kTable{
-      {{plan::Switch::kOff, "off"}, {plan::Switch::kOn, "on"}}};
-};
-}  // namespace strata

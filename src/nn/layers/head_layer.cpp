@@ -144,16 +144,11 @@ class Head final : public Layer {
 
 enum class Tied { kNo, kYes };
 
+constexpr auto enum_names(Tied) {
+  return names_in_order("off", "on");
+}
+
 }  // namespace
-}  // namespace strata::nn
-
-template <>
-struct strata::EnumNames<strata::nn::Tied> {
-  static constexpr std::array<std::pair<nn::Tied, std::string_view>, 2> kTable{
-      {{nn::Tied::kNo, "off"}, {nn::Tied::kYes, "on"}}};
-};
-
-namespace strata::nn {
 
 std::unique_ptr<Layer> make_head(LayerLine& line, const LayerSite& site) {
   site.require_token_rows(line);

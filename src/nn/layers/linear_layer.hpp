@@ -1,10 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
-#include <utility>
 
 #include "strata/core/enum_names.hpp"
 #include "strata/ops/activation.hpp"
@@ -20,6 +17,10 @@ enum class Parallel {
   kColumn,  ///< by output: each shard computes its share of the outputs
   kRow      ///< by input: each shard adds the product of its share of the inputs
 };
+
+constexpr auto enum_names(Parallel) {
+  return names_in_order("none", "column", "row");
+}
 
 /// The options of a linear layer's line, besides its sizes.
 struct LinearOptions {
@@ -99,13 +100,3 @@ class LinearLayer : public Layer {
 };
 
 }  // namespace strata::nn
-
-namespace strata {
-template <>
-struct EnumNames<nn::Parallel> {
-  static constexpr std::array<std::pair<nn::Parallel, std::string_view>, 3> kTable{
-      {{nn::Parallel::kNone, "none"},
-       {nn::Parallel::kColumn, "column"},
-       {nn::Parallel::kRow, "row"}}};
-};
-}  // namespace strata

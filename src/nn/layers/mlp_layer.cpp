@@ -9,19 +9,9 @@ namespace {
 
 enum class MlpKind { kGelu, kRelu, kSwiglu };
 
-}  // namespace
-}  // namespace strata::nn
-
-template <>
-struct strata::EnumNames<strata::nn::MlpKind> {
-  static constexpr std::array<std::pair<nn::MlpKind, std::string_view>, 3> kTable{
-      {{nn::MlpKind::kGelu, "gelu"},
-       {nn::MlpKind::kRelu, "relu"},
-       {nn::MlpKind::kSwiglu, "swiglu"}}};
-};
-
-namespace strata::nn {
-namespace {
+constexpr auto enum_names(MlpKind) {
+  return names_in_order("gelu", "relu", "swiglu");
+}
 
 /// Two dense layers around an activation: down(f(up(x))), or down(silu(gate(x)) up(x)).
 /// Parameters: norm; up; for swiglu gate; down. Source: Shazeer, "GLU variants improve

@@ -13,8 +13,16 @@ namespace strata::nn {
 
 enum class NormKind { kNone, kLayerNorm, kRmsNorm };
 
+constexpr auto enum_names(NormKind) {
+  return names_in_order("none", "layer_norm", "rms_norm");
+}
+
 /// Whether a layer has a bias.
 enum class Bias { kNo, kYes };
+
+constexpr auto enum_names(Bias) {
+  return names_in_order("off", "on");
+}
 
 /// Mean and reciprocal standard deviation of every row; empty where a kind of norm has none.
 template <typename Tensor>
@@ -82,17 +90,3 @@ class NormPart {
 [[nodiscard]] double take_epsilon(LayerLine& line);
 
 }  // namespace strata::nn
-
-template <>
-struct strata::EnumNames<strata::nn::NormKind> {
-  static constexpr std::array<std::pair<nn::NormKind, std::string_view>, 3> kTable{
-      {{nn::NormKind::kNone, "none"},
-       {nn::NormKind::kLayerNorm, "layer_norm"},
-       {nn::NormKind::kRmsNorm, "rms_norm"}}};
-};
-
-template <>
-struct strata::EnumNames<strata::nn::Bias> {
-  static constexpr std::array<std::pair<nn::Bias, std::string_view>, 2> kTable{
-      {{nn::Bias::kNo, "off"}, {nn::Bias::kYes, "on"}}};
-};

@@ -18,6 +18,10 @@ namespace strata::nn {
 /// Whether a sublayer's input is added to its output.
 enum class Residual { kNo, kYes };
 
+constexpr auto enum_names(Residual) {
+  return names_in_order("off", "on");
+}
+
 /// Options that attention and MLP sublayers share.
 struct SublayerOptions {
   NormKind norm = NormKind::kLayerNorm;
@@ -157,9 +161,3 @@ class Sublayer : public Layer {
 };
 
 }  // namespace strata::nn
-
-template <>
-struct strata::EnumNames<strata::nn::Residual> {
-  static constexpr std::array<std::pair<nn::Residual, std::string_view>, 2> kTable{
-      {{nn::Residual::kNo, "off"}, {nn::Residual::kYes, "on"}}};
-};

@@ -4,7 +4,7 @@
 #include "strata/ops/attention.hpp"
 #include "strata/ops/context.hpp"
 
-// Attention by cuDNN. Included by .cu files alone.
+// Attention by cuDNN.
 namespace strata::ops::cuda {
 
 /// The passes of causal_attention_forward() and ..._backward() by cuDNN. False, with nothing

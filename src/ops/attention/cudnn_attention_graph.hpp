@@ -10,7 +10,7 @@
 #include "attention/cudnn_attention_limits.hpp"
 #include "cudnn/operation_graph.hpp"
 
-// Attention in bfloat16 as graphs of cuDNN's. Included by .cu files and tests alone, where cuDNN's
+// Attention in bfloat16 as graphs of cuDNN's. Included only where cuDNN's
 // header was found.
 namespace strata::ops::cuda {
 

@@ -11,7 +11,7 @@
 #include "attention/cudnn_attention_graph.hpp"
 #include "cudnn/operation_graph.hpp"
 
-// Included by .cu files alone, where cuDNN's header was found.
+// Included only where cuDNN's header was found.
 namespace strata::ops::cuda {
 
 /// Determines cuDNN's kernel and so the bits of the result. All tensors are bfloat16 except

@@ -16,7 +16,7 @@
 
 #include "cudnn/library.hpp"
 
-// Included by .cu files alone, where cuDNN's header was found.
+// Included only where cuDNN's header was found.
 namespace strata::ops::cuda {
 
 enum class ConvolutionPass { kForward, kBackwardInput, kBackwardWeight };

@@ -10,7 +10,7 @@ namespace strata::ops {
 class Context;
 }  // namespace strata::ops
 
-// Included by .cu files alone.
+// Included only where CUDA is built.
 namespace strata::ops::cuda {
 
 /// Alignment of all addresses given to a library. More than an element, because kernels that load

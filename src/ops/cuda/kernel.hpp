@@ -9,9 +9,8 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/tensor.hpp"
-#include "strata/device/failure.hpp"
 
-#include "cuda/launch_context.hpp"
+#include "cuda/stream.hpp"
 
 // Common to all kernels: launches, types and arithmetic. Included by .cu files alone, which are
 // compiled without contraction: only fused() is an FMA.
@@ -55,21 +54,6 @@ auto device_or_null(const View& view) {
   return view.empty() ? nullptr : view.template device<T>();
 }
 
-inline void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) {
-    // Clears the sticky error, which the next launch would report.
-    static_cast<void>(cudaGetLastError());
-    device::cuda_failed(what, cudaGetErrorString(status));
-  }
-}
-
-/// The context's stream. Makes its GPU the calling thread's current device.
-inline cudaStream_t stream_of(Context& context) {
-  const Queue queue = queue_of(context);
-  check(cudaSetDevice(queue.device), "choosing the device");
-  return static_cast<cudaStream_t>(queue.stream);
-}
-
 /// Launch configuration: blocks, threads of a block and dynamic shared memory.
 struct Grid {
   std::int64_t blocks = 0;
@@ -109,14 +93,6 @@ inline Grid grid_of(std::int64_t count) {
 /// This thread's number in the whole grid.
 __device__ inline std::int64_t thread_number() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-}
-
-/// Scratch of the context for `count` elements. The next call invalidates it.
-template <typename T>
-T* scratch_of(Context& context, std::int64_t count) {
-  stream_of(context);
-  return reinterpret_cast<T*>(
-      scratch_bytes_of(context, count * static_cast<std::int64_t>(sizeof(T))));
 }
 
 /// Converts a stored element to its compute type.

@@ -9,7 +9,7 @@
 #include "strata/device/shared_library.hpp"
 #include "strata/ops/context.hpp"
 
-// Included by .cu files and tests alone, where cuDNN's header was found.
+// Included only where cuDNN's header was found.
 namespace strata::ops::cuda {
 
 /// cuDNN: the library, its handle and error handling.

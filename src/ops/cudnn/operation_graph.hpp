@@ -15,8 +15,8 @@
 
 #include "cudnn/library.hpp"
 
-// cuDNN's operation graphs, each run as one fused kernel. Included by .cu files and tests alone,
-// where cuDNN's header was found. Source: cuDNN's reference, "Backend API".
+// cuDNN's operation graphs, each run as one fused kernel. Included only where cuDNN's
+// header was found. Source: cuDNN's reference, "Backend API".
 namespace strata::ops::cuda {
 
 /// cuDNN with its functions for graphs. It outlives this.

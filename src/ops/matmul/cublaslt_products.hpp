@@ -15,7 +15,7 @@
 #include "strata/ops/context.hpp"
 #include "strata/ops/matmul.hpp"
 
-// Included by .cu files alone.
+// Included only where CUDA is built.
 namespace strata::ops::cuda {
 
 /// A product's shapes and options; they alone determine cuBLASLt's kernel and so the bits of the

@@ -96,7 +96,7 @@ LibraryCase convolution_case(Context& context, DType dtype, Pass pass, const cha
 /// The classes below the one in use, the highest first.
 std::string lower_classes() {
   std::string text;
-  for (const auto& [set, name] : EnumNames<InstructionSet>::kTable) {
+  for (const auto& [set, name] : enum_table<InstructionSet>()) {
     if (set != InstructionSet::kNative && set < used_instruction_set()) {
       text = text.empty() ? std::string(name) : fmt::format("{} or {}", name, text);
     }

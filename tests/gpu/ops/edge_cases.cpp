@@ -28,7 +28,7 @@ using Tensors = std::vector<TensorView>;
 constexpr double kEpsilon = 1e-5;
 
 void add_elements_in_place(std::vector<Case>& cases, const Shape& shape) {
-  for (const auto& [activation, name] : EnumNames<Activation>::kTable) {
+  for (const auto& [activation, name] : enum_table<Activation>()) {
     const Activation f = activation;
     add_case(
         cases, std::string(name) + "_forward_in_place", {updated(shape)},
@@ -216,7 +216,7 @@ void add_in_place_cases(std::vector<Case>& cases) {
 
 void add_nan_cases(std::vector<Case>& cases) {
   const Shape shape{37, 61};
-  for (const auto& [activation, name] : EnumNames<Activation>::kTable) {
+  for (const auto& [activation, name] : enum_table<Activation>()) {
     const Activation f = activation;
     add_case(
         cases, std::string(name) + "_forward_of_nans", {with_nans(shape), written(shape)},

@@ -18,7 +18,7 @@ using Tensors = std::vector<TensorView>;
 const Shape kMany{37, 61};
 
 void add_activations(std::vector<Case>& cases) {
-  for (const auto& [activation, name] : EnumNames<Activation>::kTable) {
+  for (const auto& [activation, name] : enum_table<Activation>()) {
     const Activation f = activation;
     const bool is_exact = f == Activation::kNone || f == Activation::kRelu;
     const Nearness nearness = is_exact ? Nearness::kSameBits : Nearness::kRounded;

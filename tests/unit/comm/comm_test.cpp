@@ -50,7 +50,7 @@ TEST(RunThreadRanks, ThrowsTheErrorOfTheRankThatFailedFirstAndEndsTheOthersWaits
   EXPECT_EQ(text, "the disk is gone");
 }
 
-TEST(Communicator, RefusesMessagesToNobodyAndToItself) {
+TEST(Communicator, RefusesMessagesToUnknownRanksAndToItself) {
   run_in_process_ranks(2, [](Communicator& world) {
     std::int64_t value = 0;
     const auto payload = payload_of(std::span(&value, 1));

@@ -177,15 +177,15 @@ TEST(ShardGroup, GathersPartsInOrderOfShards) {
     const std::int64_t part = 3 * rows;
     std::vector<double> all(static_cast<std::size_t>(group.shards() * part), -77.0);
     const TensorView everything{std::span(all), Shape{group.shards(), rows, 3}};
-    const TensorView place =
+    const TensorView own =
         everything.flat_slice(group.own().begin * part, group.own().count() * part);
     std::vector<double> mine;
-    for (std::int64_t i = 0; i < place.count(); ++i) {
+    for (std::int64_t i = 0; i < own.count(); ++i) {
       mine.push_back(static_cast<double>(group.own().begin * part + i));
     }
     if (group.ranks() == 1) {
       std::copy(mine.begin(), mine.end(), all.begin());
-      group.all_gather_parts(place, everything);
+      group.all_gather_parts(own, everything);
     } else {
       group.all_gather_parts(
           ConstTensorView{std::span(std::as_const(mine)), Shape{group.own().count(), rows, 3}},

@@ -17,10 +17,12 @@
 #include "strata/device/stopwatch.hpp"
 #include "strata/device/stream.hpp"
 
+#include "gpu_test.hpp"
+
 namespace strata::device {
 namespace {
 
-TEST(Device, KnowsItsPlaceAndName) {
+TEST(Device, HasAKindAMemorySpaceAndAName) {
   EXPECT_EQ(Device::cpu().kind(), DeviceKind::kCpu);
   EXPECT_EQ(Device::cpu().memory_space(), MemorySpace::kHost);
   EXPECT_EQ(Device::cpu().text(), "cpu");
@@ -130,10 +132,7 @@ TEST(BuildInfo, NamesTheLibrariesThatAreLinked) {
 #endif
 }
 
-TEST(Cuda, DeviceMemoryRoundTrip) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, DeviceMemoryRoundTrip) {
   const Device device = Device::cuda(0);
   const Buffer host(Device::cpu(), 4096);
   const Buffer back(Device::cpu(), 4096);
@@ -162,21 +161,31 @@ TEST(Event, OfTheCpuIsReachedWhenItIsRecorded) {
   EXPECT_TRUE(stream.idle());
 }
 
-TEST(Cuda, AskingDoesNotWait) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
+/// Copies on a GPU, which keep a stream busy.
+class GpuCopies {
+ public:
+  GpuCopies(const Device& device, std::int64_t bytes)
+      : shape_{bytes}, from_(device, bytes), to_(device, bytes) {}
+
+  void enqueue(Stream& stream, int times) const {
+    for (int i = 0; i < times; ++i) {
+      copy_tensor(from_.view(0, shape_, DType::kUint8), to_.view(0, shape_, DType::kUint8), stream);
+    }
   }
+
+ private:
+  Shape shape_;
+  Buffer from_;
+  Buffer to_;
+};
+
+TEST_F(Cuda, QueriesDoNotBlock) {
   const Device device = Device::cuda(0);
-  constexpr std::int64_t kBytes = std::int64_t{64} << 20;
-  const Buffer from(device, kBytes);
-  const Buffer to(device, kBytes);
+  const GpuCopies copies(device, std::int64_t{64} << 20);
   Stream stream(device);
   Event event(device, 1);
-  const Shape shape{kBytes};
-  // Long enough for the host to ask before it is done.
-  for (int i = 0; i < 100; ++i) {
-    copy_tensor(from.view(0, shape, DType::kUint8), to.view(0, shape, DType::kUint8), stream);
-  }
+  // Long enough for the host to ask before they are done.
+  copies.enqueue(stream, 100);
   event.record(stream);
   EXPECT_FALSE(event.reached());
   EXPECT_FALSE(stream.idle());
@@ -185,26 +194,17 @@ TEST(Cuda, AskingDoesNotWait) {
   EXPECT_TRUE(stream.idle());
 }
 
-TEST(Cuda, AStopwatchCountsTheStreamsTime) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, AStopwatchCountsTheStreamsTime) {
   const Device device = Device::cuda(0);
-  constexpr std::int64_t kBytes = std::int64_t{1} << 20;
-  const Buffer from(device, kBytes);
-  const Buffer to(device, kBytes);
+  const GpuCopies copies(device, std::int64_t{1} << 20);
   Stream stream(device);
   Stopwatch outer(device);
   Stopwatch inner(device);
   EXPECT_THROW((void)inner.seconds(), Error);
-  const Shape shape{kBytes};
-  const auto work = [&] {
-    copy_tensor(from.view(0, shape, DType::kUint8), to.view(0, shape, DType::kUint8), stream);
-  };
   outer.start(stream);
-  work();
+  copies.enqueue(stream, 1);
   inner.start(stream);
-  work();
+  copies.enqueue(stream, 1);
   inner.stop(stream);
   outer.stop(stream);
   stream.synchronize();
@@ -213,23 +213,16 @@ TEST(Cuda, AStopwatchCountsTheStreamsTime) {
   EXPECT_THROW(Stopwatch(Device::cpu()), std::logic_error);
 }
 
-TEST(Cuda, AStopwatchCountsAWaitForAnotherStream) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, AStopwatchCountsWaitsForAnotherStream) {
   const Device device = Device::cuda(0);
-  constexpr std::int64_t kBytes = std::int64_t{16} << 20;
-  const Buffer from(device, kBytes);
-  const Buffer to(device, kBytes);
+  const GpuCopies copies(device, std::int64_t{16} << 20);
   Stream computing(device);
   Stream other(device);
   Event done(device, 1);
   Stopwatch wait(device);
   Stopwatch nothing(device);
   // Long enough for the wait to be on its stream before they are done.
-  for (int i = 0; i < 100; ++i) {
-    copy_tensor(from.view(0, {kBytes}, DType::kUint8), to.view(0, {kBytes}, DType::kUint8), other);
-  }
+  copies.enqueue(other, 100);
   done.record(other);
   wait.start(computing);
   done.wait(computing);
@@ -241,10 +234,7 @@ TEST(Cuda, AStopwatchCountsAWaitForAnotherStream) {
   EXPECT_GT(wait.seconds(), nothing.seconds());
 }
 
-TEST(Cuda, TooMuchDeviceMemoryIsAnError) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, TooMuchDeviceMemoryIsAnError) {
   EXPECT_THROW(Buffer(Device::cuda(0), std::int64_t{1} << 50), Error);
   EXPECT_NO_THROW(Buffer(Device::cuda(0), 1024));
 }
@@ -275,7 +265,7 @@ TEST(ChooseGpu, HasConsecutiveRanksShareWhereThereAreFewer) {
   EXPECT_THROW(static_cast<void>(choose_gpu(0, 1, 0)), std::logic_error);
 }
 
-TEST(GpuInfo, VersionsAreWrittenAsPeopleDo) {
+TEST(GpuInfo, VersionsHaveMajorAndMinorNumbers) {
   EXPECT_EQ(cuda_version_text(13000), "13.0");
   EXPECT_EQ(cuda_version_text(12040), "12.4");
   EXPECT_EQ(cuda_version_text(0), "none");
@@ -298,10 +288,7 @@ TEST(GpuInfo, IsEmptyWithoutAGpu) {
   EXPECT_EQ(static_cast<std::int64_t>(gpus().size()), cuda_device_count());
 }
 
-TEST(Cuda, AGpuSaysWhatItIs) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, AGpuHasANameAnIdAndMemory) {
   const GpuInfo info = gpus().front();
   EXPECT_NE(info.name, "");
   EXPECT_THAT(info.bus_id, testing::HasSubstr(":"));

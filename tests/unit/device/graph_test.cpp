@@ -12,6 +12,8 @@
 #include "strata/device/buffer.hpp"
 #include "strata/device/gpu_info.hpp"
 
+#include "gpu_test.hpp"
+
 namespace strata::device {
 namespace {
 
@@ -47,10 +49,7 @@ struct Bench {
   TensorView to;
 };
 
-TEST(Cuda, RecordedWorkIsDoneWhenItIsLaunchedAndAsOften) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, AGraphRunsOncePerLaunch) {
   Bench bench;
   bench.set(bench.from, 1);
   const Graph graph = bench.recorded();
@@ -66,10 +65,7 @@ TEST(Cuda, RecordedWorkIsDoneWhenItIsLaunchedAndAsOften) {
   EXPECT_EQ(bench.last(bench.to), 2);
 }
 
-TEST(Cuda, WhatCannotBeRecordedIsAnErrorAndWorkGoesOnAfterIt) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, AFailedCaptureIsAnErrorAndTheStreamStaysUsable) {
   Bench bench;
   bench.set(bench.from, 3);
   EXPECT_THROW(Graph(bench.stream, [&] { bench.stream.synchronize(); }), Error);

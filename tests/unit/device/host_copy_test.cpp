@@ -9,6 +9,8 @@
 
 #include "strata/device/buffer.hpp"
 
+#include "gpu_test.hpp"
+
 namespace strata::device {
 namespace {
 
@@ -28,10 +30,7 @@ TEST(HostCopy, OfNothingIsNothing) {
   EXPECT_TRUE(empty.view().host<double>().empty());
 }
 
-TEST(HostCopy, IsAsTheTensorWasAtTheLastUpdate) {
-  if (cuda_device_count() == 0) {
-    GTEST_SKIP() << "no GPU";
-  }
+TEST_F(Cuda, AHostCopyIsTheTensorOfTheLastUpdate) {
   Stream stream(Device::cuda(0));
   const Buffer memory(stream.device(), 3 * 8);
   const TensorView tensor = memory.view(0, {3}, DType::kInt64);

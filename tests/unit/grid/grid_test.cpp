@@ -9,7 +9,7 @@
 namespace strata::grid {
 namespace {
 
-TEST(Grid, RanksAndCoordinatesAnswerEachOther) {
+TEST(Grid, RanksAndCoordinatesAreInverse) {
   for (std::int64_t data = 1; data <= 5; ++data) {
     for (std::int64_t pipeline = 1; pipeline <= 5; ++pipeline) {
       for (std::int64_t tensor = 1; tensor <= 4; ++tensor) {
@@ -19,9 +19,9 @@ TEST(Grid, RanksAndCoordinatesAnswerEachOther) {
         for (std::int64_t p = 0; p < pipeline; ++p) {
           for (std::int64_t d = 0; d < data; ++d) {
             for (std::int64_t t = 0; t < tensor; ++t, ++rank) {
-              const Coordinates place{.data = d, .pipeline = p, .tensor = t};
-              ASSERT_EQ(grid.coordinates_of(rank), place) << grid.text();
-              ASSERT_EQ(grid.rank_of(place), rank) << grid.text();
+              const Coordinates coordinates{.data = d, .pipeline = p, .tensor = t};
+              ASSERT_EQ(grid.coordinates_of(rank), coordinates) << grid.text();
+              ASSERT_EQ(grid.rank_of(coordinates), rank) << grid.text();
             }
           }
         }
@@ -33,8 +33,8 @@ TEST(Grid, RanksAndCoordinatesAnswerEachOther) {
 
 TEST(Grid, GroupsRunAlongOneAxis) {
   const Grid grid{.data = 3, .pipeline = 2, .tensor = 2};
-  const Coordinates place{.data = 1, .pipeline = 1, .tensor = 1};
-  const std::int64_t rank = grid.rank_of(place);
+  const Coordinates coordinates{.data = 1, .pipeline = 1, .tensor = 1};
+  const std::int64_t rank = grid.rank_of(coordinates);
   EXPECT_EQ(rank, 9);
   EXPECT_EQ(grid.group_of(rank, Axis::kTensor), (std::vector<std::int64_t>{8, 9}));
   EXPECT_EQ(grid.group_of(rank, Axis::kData), (std::vector<std::int64_t>{7, 9, 11}));
@@ -62,7 +62,7 @@ TEST(Grid, RefusesWhatIsNotOnIt) {
   EXPECT_THROW(static_cast<void>(grid.rank_of({.tensor = 1})), std::logic_error);
 }
 
-TEST(EvenPart, DealsEverythingInOrderAndEvenly) {
+TEST(EvenPart, AssignsEverythingInOrderAndEvenly) {
   for (std::int64_t count = 0; count <= 40; ++count) {
     for (std::int64_t parts = 1; parts <= 12; ++parts) {
       std::int64_t next = 0;

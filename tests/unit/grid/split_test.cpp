@@ -14,7 +14,7 @@
 namespace strata::grid {
 namespace {
 
-double dearest_of(const std::vector<double>& costs, const std::vector<Range>& stages) {
+double slowest_of(const std::vector<double>& costs, const std::vector<Range>& stages) {
   double slowest = 0.0;
   for (const Range& stage : stages) {
     slowest = std::max(
@@ -44,7 +44,7 @@ std::vector<std::vector<Range>> all_splits(std::int64_t layers, std::int64_t sta
   return splits;
 }
 
-TEST(BalancedSplit, IsTheCheapestOfAll) {
+TEST(BalancedSplit, HasTheFastestSlowestStage) {
   const RandomStream stream(5, RandomPurpose::kSynthesise, 0);
   for (std::uint64_t trial = 0; trial < 60; ++trial) {
     const auto layers = static_cast<std::int64_t>(1 + stream.words(trial)[0] % 9);
@@ -56,11 +56,11 @@ TEST(BalancedSplit, IsTheCheapestOfAll) {
     for (std::int64_t stages = 1; stages <= layers; ++stages) {
       const StageSplit split = balanced_split(costs, stages);
       const std::vector<std::vector<Range>> splits = all_splits(layers, stages);
-      double cheapest = dearest_of(costs, splits.front());
+      double cheapest = slowest_of(costs, splits.front());
       for (const std::vector<Range>& other : splits) {
-        cheapest = std::min(cheapest, dearest_of(costs, other));
+        cheapest = std::min(cheapest, slowest_of(costs, other));
       }
-      ASSERT_EQ(dearest_of(costs, split.stages), cheapest) << layers << " in " << stages;
+      ASSERT_EQ(slowest_of(costs, split.stages), cheapest) << layers << " in " << stages;
       ASSERT_NE(std::find(splits.begin(), splits.end(), split.stages), splits.end());
       const double total = std::accumulate(costs.begin(), costs.end(), 0.0);
       const double mean = total / static_cast<double>(stages);
@@ -81,7 +81,7 @@ TEST(BalancedSplit, RefusesMoreStagesThanLayers) {
   EXPECT_THROW(static_cast<void>(balanced_split(std::vector{1.0}, 0)), std::logic_error);
 }
 
-TEST(ExplicitSplit, BeginsStagesWhereToldTo) {
+TEST(ExplicitSplit, BeginsStagesAtTheGivenLayers) {
   const std::vector costs{1.0, 1.0, 1.0, 3.0};
   const StageSplit split = explicit_split(costs, std::vector<std::int64_t>{0, 1, 3});
   EXPECT_EQ(split.stages, (std::vector<Range>{{0, 1}, {1, 3}, {3, 4}}));

@@ -81,7 +81,7 @@ TEST(SumTree, IsOneExpressionForEveryNumberOfRanks) {
   expect_one_expression(running_reduction);
 }
 
-TEST(SumTree, IsTheSameWhereLeavesComeAllAtATime) {
+TEST(SumTree, IsTheSameForConcurrentLeaves) {
   expect_one_expression(joint_reduction);
 }
 
@@ -115,7 +115,7 @@ TEST(RunningReduction, NeedsAboutTheLogarithmOfTheLeaves) {
   }
 }
 
-TEST(SumTree, FoldsAsManyLeavesAsASettingAllows) {
+TEST(SumTree, ReducesAsManyLeavesAsASettingAllows) {
   constexpr std::int64_t kLeaves = 65536;
   std::vector<Range> leaves;
   for (std::int64_t leaf = 0; leaf < kLeaves; ++leaf) {

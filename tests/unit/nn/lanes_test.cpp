@@ -80,13 +80,14 @@ class Bench {
   std::vector<Microbatch> concurrent;
 
  private:
-  template <typename PlaceOf>
-  void scatter(const std::vector<double>& values, const PlaceOf& place_of) {
+  template <typename BufferOf>
+  void scatter(const std::vector<double>& values, const BufferOf& buffer_of) {
     auto from = values.begin();
     for (const Microbatch& microbatch : concurrent) {
-      const std::span<double> place = place_of(microbatch.execution_index).template host<double>();
-      std::copy(from, from + std::ssize(place), place.begin());
-      from += std::ssize(place);
+      const std::span<double> buffer =
+          buffer_of(microbatch.execution_index).template host<double>();
+      std::copy(from, from + std::ssize(buffer), buffer.begin());
+      from += std::ssize(buffer);
     }
     ASSERT_EQ(from, values.end());
   }
@@ -99,9 +100,9 @@ void expect_near(const std::vector<double>& a, const std::vector<double>& b) {
   }
 }
 
-class JoinedLanes : public testing::TestWithParam<BackwardOrder> {};
+class ConcurrentLanes : public testing::TestWithParam<BackwardOrder> {};
 
-TEST_P(JoinedLanes, GiveWhatOneMicrobatchOfAllSamplesGives) {
+TEST_P(ConcurrentLanes, GiveWhatOneMicrobatchOfAllSamplesGives) {
   const std::int64_t samples = kLanes * kRows;
   Bench lanes(kLanes, kRows, "batch_norm sync=yes momentum=0.3", GetParam());
   Bench whole(1, samples, "batch_norm momentum=0.3", GetParam());
@@ -118,20 +119,20 @@ TEST_P(JoinedLanes, GiveWhatOneMicrobatchOfAllSamplesGives) {
   }
 }
 
-TEST_P(JoinedLanes, KnowMoreThanTheirOwnSamples) {
+TEST_P(ConcurrentLanes, ShareTheirStatistics) {
   Bench joined(kLanes, kRows, "batch_norm sync=yes", GetParam());
   Bench apart(kLanes, kRows, "batch_norm", GetParam());
   const std::vector<double> input = numbers<double>(kLanes * kRows * kImages.count(), 1);
   EXPECT_NE(joined.forward(input), apart.forward(input));
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, JoinedLanes,
+INSTANTIATE_TEST_SUITE_P(Orders, ConcurrentLanes,
                          testing::Values(BackwardOrder::kSplit, BackwardOrder::kFused),
                          [](const auto& order) {
                            return order.param == BackwardOrder::kSplit ? "split" : "fused";
                          });
 
-TEST(JoinedLanesErrors, AStageThatKnowsNoOthers) {
+TEST(ConcurrentLanesErrors, OfAStageWithoutAGroup) {
   const Model model = model_of(kLanes, "batch_norm sync=yes");
   EXPECT_THROW(
       StageBench<double>(model, Bench::spec_for(model, kLanes, kRows, BackwardOrder::kSplit)),

@@ -103,23 +103,23 @@ Trained train(const Model& model, StageBench<T>& bench, const Samples& samples) 
     if (stage.is_first()) {
       input = {std::span(samples.ids[i]), model.input_shape().prepended(pass.microbatch)};
     } else {
-      const std::span<T> place = stage.inputs_of(m).front().host<T>();
-      for (std::size_t e = 0; e < place.size(); ++e) {
-        place[e] = static_cast<T>(static_cast<Compute<T>>(samples.numbers[i][e]));
+      const std::span<T> received = stage.inputs_of(m).front().host<T>();
+      for (std::size_t e = 0; e < received.size(); ++e) {
+        received[e] = static_cast<T>(static_cast<Compute<T>>(samples.numbers[i][e]));
       }
       input = stage.inputs_of(m).front();
     }
     const std::int64_t first_sample = m * pass.microbatch;
     stage.forward(Alone(m, input, first_sample), Mode::kTraining);
-    const ConstTensorView made = stage.outputs_of(Alone(m, input, 0).microbatch).front();
+    const ConstTensorView found = stage.outputs_of(Alone(m, input, 0).microbatch).front();
     if (output.placement == Placement::kFeatures) {
       for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
         const ConstTensorView block =
-            shard_block(made, rows, output.shape.back(), pass.shards.count, pass.shards.own, s);
+            shard_block(found, rows, output.shape.back(), pass.shards.count, pass.shards.own, s);
         result.outputs[fmt::format("{} block {}", m, s)] = widened(block.template host<T>());
       }
     } else {
-      result.outputs[std::to_string(m)] = widened(made.host<T>());
+      result.outputs[std::to_string(m)] = widened(found.host<T>());
     }
     const ConstTensorView targets{std::span(samples.targets[i]),
                                   Shape{std::ssize(samples.targets[i])}};

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "central_difference.hpp"
 #include "stage_bench.hpp"
 
 namespace strata::nn::test {
@@ -25,13 +26,7 @@ inline double error_against_differences(std::span<const double> a, std::span<dou
   double difference = 0.0;
   double norm = 0.0;
   for (std::size_t i = 0; i < at.size(); ++i) {
-    const double here = at[i];
-    at[i] = here + kStep;
-    const double above = loss();
-    at[i] = here - kStep;
-    const double below = loss();
-    at[i] = here;
-    const double expected = (above - below) / (2.0 * kStep);
+    const double expected = strata::test::central_difference(loss, at[i], kStep);
     difference += (a[i] - expected) * (a[i] - expected);
     norm += expected * expected;
   }

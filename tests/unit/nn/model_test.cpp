@@ -105,7 +105,7 @@ TEST(Model, OfMnistHas101770Parameters) {
   EXPECT_EQ(model.output().shape, Shape{10});
 }
 
-TEST(Model, NamesLayersByKindAndNumberOrAsTold) {
+TEST(Model, NamesLayersByKindAndNumberUnlessNamed) {
   const Model model(
       options_of({"dense 4 name=first", "relu", "dense 4", "relu", "dense 3 bias=no name=last"}));
   std::vector<std::string> names;
@@ -129,7 +129,7 @@ TEST(Model, CostsFollowTheWork) {
   EXPECT_EQ(costs[2], 6.0 * 128 * 10 + 16.0 * 2 * (128 + 10));
 }
 
-TEST(SplitModel, BalancesOrBeginsWhereTold) {
+TEST(SplitModel, BalancesOrFollowsTheGivenLayers) {
   const Model model(options_of(kMnistLayers, Shape{28, 28}, 10));
   using Stages = std::vector<grid::Range>;
   EXPECT_EQ(split_model(model, 1, "auto").stages, (Stages{{0, 4}}));

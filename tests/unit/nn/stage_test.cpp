@@ -173,7 +173,7 @@ TEST(Stage, ChainedStagesGiveTheBitsOfOneWhereBlocksReadAViewOfTheModelsInput) {
              .seed = 8}));
 }
 
-TEST(Stage, SendsWhatAShortcutNeedsAlong) {
+TEST(Stage, SendsShortcutInputsToTheNextStage) {
   const Model model({.layers = {"conv 4 1", "residual", "conv 4 1", "tanh", "shortcut", "conv 4 1",
                                 "end", "flatten", "dense 3"},
                      .input_shape = {2, 1, 1},
@@ -262,7 +262,7 @@ TEST(Stage, MemoryIsWhatTheTensorsTake) {
   EXPECT_EQ(bytes_of(spec, "activation receive buffers"), 2 * line(m * 9 * 4));
   EXPECT_EQ(bytes_of(spec, "activation gradients"), 2 * gradients);
   EXPECT_EQ(bytes_of(spec, "shared gradient buffers"), 0);
-  // Fused, only what crosses the stage's ends has a place for each slot.
+  // Fused, only what crosses the stage's ends has a buffer for each slot.
   spec.order = BackwardOrder::kFused;
   EXPECT_EQ(bytes_of(spec, "activation gradients"), 2 * (line(m * 9 * 4) + line(m * 5 * 4)));
   EXPECT_EQ(bytes_of(spec, "shared gradient buffers"), 2 * line(m * 9 * 4));
@@ -278,7 +278,7 @@ TEST(Stage, MemoryIsWhatTheTensorsTake) {
   EXPECT_EQ(bytes_of(last, "per-step losses"), line(15 * 8 * ops::kLossElements));
 }
 
-TEST(Stage, TellsTheLossesOfAStepInOrderOfTheirNumbers) {
+TEST(Stage, ReportsPerStepLossesInOrderOfMicrobatches) {
   const Model model = small_model();
   StageSpec spec = spec_of<float>({2, 7}, kMicrobatch);
   spec.slots.losses = 3;
@@ -326,7 +326,7 @@ TEST(Stage, TellsTheLossesOfAStepInOrderOfTheirNumbers) {
   }
 }
 
-TEST(Stage, SlotsLieApartAndComeRound) {
+TEST(Stage, SlotsAreDisjointAndReused) {
   const Model model = small_model();
   StageSpec spec = spec_of<float>({2, 5}, kMicrobatch);
   spec.slots = {.activations = 3, .inputs = 2, .gradients = 2};

@@ -94,9 +94,9 @@ constexpr std::int64_t kClasses = 3;
 template <typename T>
 void receive_inputs(const Stage& stage, std::int64_t execution_index) {
   for (std::size_t i = 0; !stage.is_first() && i < stage.inputs_of(execution_index).size(); ++i) {
-    const std::span<T> place = stage.inputs_of(execution_index)[i].template host<T>();
-    const std::vector<T> values = numbers<T>(std::ssize(place), i);
-    std::copy(values.begin(), values.end(), place.begin());
+    const std::span<T> input = stage.inputs_of(execution_index)[i].template host<T>();
+    const std::vector<T> values = numbers<T>(std::ssize(input), i);
+    std::copy(values.begin(), values.end(), input.begin());
   }
 }
 

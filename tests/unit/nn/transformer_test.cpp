@@ -83,7 +83,7 @@ TEST(Resolved, GivingAPresetItsOwnSizesChangesNothing) {
   EXPECT_EQ(resolved(preset), preset);
 }
 
-TEST(Resolved, NamesWhatNobodyGives) {
+TEST(Resolved, NamesMissingSizes) {
   const auto refusal = [](const TransformerOptions& options) {
     return strata::test::error_of([&] { static_cast<void>(resolved(options)); }, ExitCode::kUsage);
   };

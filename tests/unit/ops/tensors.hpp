@@ -16,6 +16,8 @@
 #include "strata/core/tensor.hpp"
 #include "strata/ops/context.hpp"
 
+#include "central_difference.hpp"
+
 namespace strata::ops::test {
 
 /// An owned tensor whose elements can be made to begin at any element of a 64-byte line.
@@ -133,13 +135,8 @@ inline void expect_gradient(const std::function<double()>& loss, std::span<doubl
                             std::span<const double> gradient) {
   constexpr double kStep = 1e-6;
   for (std::size_t i = 0; i < at.size(); ++i) {
-    const double here = at[i];
-    at[i] = here + kStep;
-    const double above = loss();
-    at[i] = here - kStep;
-    const double below = loss();
-    at[i] = here;
-    EXPECT_NEAR((above - below) / (2.0 * kStep), gradient[i], 1e-7 * (1.0 + std::fabs(gradient[i])))
+    EXPECT_NEAR(strata::test::central_difference(loss, at[i], kStep), gradient[i],
+                1e-7 * (1.0 + std::fabs(gradient[i])))
         << "element " << i;
   }
 }

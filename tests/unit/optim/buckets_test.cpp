@@ -102,7 +102,7 @@ std::int64_t elements_of(const std::vector<Bucket>& buckets) {
   return elements;
 }
 
-TEST(BucketPlan, CutsLentAndBorrowedPartsAlikeWhereverTheyLie) {
+TEST(BucketPlan, CutsTiedParametersAlikeOnBothStages) {
   using Use = Bucket::Use;
   for (const std::int64_t bucket : {1024, 2048, 3000, 1 << 20}) {
     for (const std::int64_t ranks : {1, 2, 3, 4}) {
@@ -152,7 +152,7 @@ TEST(BucketPlan, OwnsAllButWhatIsBorrowed) {
   }
 }
 
-TEST(BucketPlan, TextTellsPlansApart) {
+TEST(BucketPlan, TextDistinguishesPlans) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const std::string text = BucketPlan(layout, 2, 2048).text();
   EXPECT_EQ(BucketPlan(layout, 2, 2100).text(), text);

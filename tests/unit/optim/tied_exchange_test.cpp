@@ -169,7 +169,7 @@ TEST(TiedExchange, GivesTheSameBitsOnEveryNumberOfStagesAndDataRanks) {
   }
 }
 
-TEST(TiedExchange, AddsBorrowedGradientsToTheOwnSlicesOfLentOnesOnly) {
+TEST(TiedExchange, AddsBorrowedGradientsToTheOwnersSlicesOnly) {
   for (const std::int64_t stages : {1, 2}) {
     const grid::Grid grid{.data = 2, .pipeline = stages};
     comm::run_in_process_ranks(grid.ranks(), [&](comm::Communicator& world) {
@@ -214,7 +214,7 @@ TEST(TiedExchange, PlansMemoryForArrivingGradientsOnTheOwnerOfTwoStages) {
   EXPECT_EQ(bytes(0, {.owner = 0, .borrower = 0}, DType::kFloat32), 0);
 }
 
-TEST(TiedExchange, RefusesStagesThatDoNotLendOrBorrow) {
+TEST(TiedExchange, RefusesStagesThatDoNotShareTheParameter) {
   comm::run_in_process_ranks(1, [](comm::Communicator& world) {
     const nn::ParameterLayout layout = nn::layout_of(tied_model(), {0, 2});
     const BucketPlan plan(layout, 1, kBucket);

@@ -229,7 +229,7 @@ constexpr std::int64_t kMostMicrobatches = 10;
 
 class DeviceOrder : public ::testing::TestWithParam<ScheduleKind> {};
 
-TEST_P(DeviceOrder, EveryScheduleEnds) {
+TEST_P(DeviceOrder, EveryScheduleCompletes) {
   for (std::int64_t stages = 1; stages <= kMostStages; ++stages) {
     for (std::int64_t microbatches = 1; microbatches <= kMostMicrobatches; ++microbatches) {
       const Schedule schedule = make_schedule(GetParam(), stages, microbatches);
@@ -242,7 +242,7 @@ TEST_P(DeviceOrder, EveryScheduleEnds) {
   }
 }
 
-TEST_P(DeviceOrder, EveryEvaluationInATrainingsMemoryEnds) {
+TEST_P(DeviceOrder, EveryEvaluationInATrainingsMemoryCompletes) {
   for (std::int64_t stages = 1; stages <= kMostStages; ++stages) {
     for (const std::int64_t trained : {1, 2, 5}) {
       const Schedule memory = make_schedule(GetParam(), stages, trained);
@@ -265,7 +265,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeviceOrder,
 
 // Why each route has a stream of its own: a stage that sends an activation on while the next sends
 // it a gradient would wait for it, and it for the stage.
-TEST(DeviceOrder, OneStreamForAllRoutesOfAStageDoesNotEnd) {
+TEST(DeviceOrder, OneStreamForAllRoutesOfAStageDeadlocks) {
   const Schedule schedule = make_schedule(ScheduleKind::k1f1b, 3, 4);
   EXPECT_FALSE(ends(schedule, schedule, {.lines = Lines::kOnePerStage}));
   EXPECT_TRUE(ends(schedule, schedule, {}));
@@ -273,7 +273,7 @@ TEST(DeviceOrder, OneStreamForAllRoutesOfAStageDoesNotEnd) {
 
 // Why a receive is put there late: a host that waits for the whole GPU would wait for messages that
 // answer to what it has yet to send.
-TEST(DeviceOrder, ReceivesAheadDoNotEndWhereTheHostWaits) {
+TEST(DeviceOrder, ReceivesAheadDeadlockWhereTheHostWaits) {
   const Schedule schedule = make_schedule(ScheduleKind::k1f1b, 2, 4);
   EXPECT_TRUE(ends(schedule, schedule, {.receives = Receives::kWhenPosted}));
   EXPECT_FALSE(

@@ -137,7 +137,7 @@ TEST(StagesTraffic, IsWhatCrossesTheModel) {
   }
 }
 
-TEST(StagesTraffic, IsWhatTheyAreSeenToSend) {
+TEST(StagesTraffic, IsWhatTheStagesSend) {
   for (const ScheduleKind kind : {ScheduleKind::kGpipe, ScheduleKind::k1f1b}) {
     for (const std::int64_t lanes : {1, 2}) {
       for (const Cut& cut : kCuts) {

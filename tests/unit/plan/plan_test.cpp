@@ -17,6 +17,17 @@ namespace {
 constexpr std::int64_t kContext = 8;
 constexpr std::int64_t kVocabulary = 16;
 
+/// Ten numbers a sample, in `classes` classes.
+io::DatasetInfo numbers(std::int64_t samples, std::int64_t classes) {
+  return {.path = "train.h5",
+          .task = io::Task::kClassification,
+          .samples = samples,
+          .input_shape = {10},
+          .input_dtype = DType::kFloat32,
+          .target_shape = {},
+          .classes = classes};
+}
+
 io::DatasetInfo tokens(std::int64_t context = kContext) {
   return {.path = "train.h5",
           .task = io::Task::kNextToken,
@@ -198,19 +209,14 @@ TEST(Prepare, AllowsLargeTensorsThatNoTensorRankSends) {
   config.model.transformer = {};
   config.model.layers = {"dense 1048576 relu", "dense 10"};
   config.batch.global = config.batch.micro = 8192;
-  const io::DatasetInfo numbers{.path = "train.h5",
-                                .task = io::Task::kClassification,
-                                .samples = 8192,
-                                .input_shape = {10},
-                                .input_dtype = DType::kFloat32,
-                                .classes = 10};
-  EXPECT_NO_THROW(prepare(config, 2, numbers, {}));
+  const io::DatasetInfo data = numbers(8192, 10);
+  EXPECT_NO_THROW(prepare(config, 2, data, {}));
   config.model.layers = {"dense 64 parallel=column", "dense 1048576 parallel=row", "dense 10"};
   EXPECT_THAT(
-      test::error_of([&] { static_cast<void>(prepare(config, 2, numbers, {})); }, ExitCode::kUsage),
+      test::error_of([&] { static_cast<void>(prepare(config, 2, data, {})); }, ExitCode::kUsage),
       testing::HasSubstr("layer dense2"));
   config.parallel.tensor = 1;
-  EXPECT_NO_THROW(prepare(config, 1, numbers, {}));
+  EXPECT_NO_THROW(prepare(config, 1, data, {}));
 }
 
 TEST(Prepare, ChoosesAMicrobatchByItsTokens) {
@@ -228,7 +234,7 @@ TEST(Prepare, ChoosesAMicrobatchByItsTokens) {
   EXPECT_EQ(chosen(8192, 64), 1);
 }
 
-TEST(Prepare, RefusesAModelThatIsSpelledTwiceOrHasNoContext) {
+TEST(Prepare, RefusesAModelThatIsGivenTwiceOrHasNoContext) {
   RunConfig config = gpt();
   config.model.layers = {"embedding 8", "head"};
   expect_refusal(config, 1, {}, {"model.preset is gpt", "2 model.layer lines", "keep one"});
@@ -287,18 +293,13 @@ TEST(Prepare, RefusesSettingsThatDoNothing) {
 }
 
 TEST(Prepare, RefusesSettingsOfTokensWhereThereAreNone) {
-  const io::DatasetInfo numbers{.path = "train.h5",
-                                .task = io::Task::kClassification,
-                                .samples = 100,
-                                .input_shape = {10},
-                                .input_dtype = DType::kFloat32,
-                                .classes = 4};
+  const io::DatasetInfo data = numbers(100, 4);
   const auto prepared = [&](const auto& change) {
     RunConfig config;
     config.model.layers = {"dense 4"};
     config.train.steps = 3;
     change(config);
-    return prepare(config, 1, numbers, {});
+    return prepare(config, 1, data, {});
   };
   const auto refused = [&](const auto& change, const char* key) {
     EXPECT_THAT(
@@ -310,7 +311,7 @@ TEST(Prepare, RefusesSettingsOfTokensWhereThereAreNone) {
   refused([](RunConfig& c) { c.parallel.sequence = Switch::kOn; }, "parallel.sequence is set");
   // What a plan decides can be given again.
   const Plan plan = prepared([](RunConfig& c) { c.data.normalise = io::Normalise::kUnit; });
-  EXPECT_NO_THROW(prepare(plan.config, 1, numbers, {}));
+  EXPECT_NO_THROW(prepare(plan.config, 1, data, {}));
 }
 
 TEST(AssumedData, NeedsAVocabulary) {
@@ -338,7 +339,7 @@ TEST(TiedStages, AreWhereTheTableIsOwnedAndUsed) {
   EXPECT_FALSE(tied_stages(prepare(untied, 1, tokens(), {})).has_value());
 }
 
-TEST(RankPlan, HasTheShardsAndTheOrderOfItsPlace) {
+TEST(RankPlan, HasTheShardsAndTheOrderOfItsCoordinates) {
   RunConfig config = gpt_on({1, 2, 2});
   config.numerics.shards = 4;
   const Plan plan = prepare(config, 4, tokens(), {});

@@ -23,8 +23,8 @@ std::vector<float> logits_of(const std::vector<std::vector<std::int64_t>>& order
   std::vector<float> logits;
   for (const std::vector<std::int64_t>& order : orders) {
     std::vector<float> row(kClasses, -100.0F);
-    for (std::size_t place = 0; place < order.size(); ++place) {
-      row[static_cast<std::size_t>(order[place])] = -static_cast<float>(place);
+    for (std::size_t rank = 0; rank < order.size(); ++rank) {
+      row[static_cast<std::size_t>(order[rank])] = -static_cast<float>(rank);
     }
     logits.insert(logits.end(), row.begin(), row.end());
   }
@@ -47,7 +47,7 @@ TEST(ClassCounts, CountAnswersAndFirstFive) {
   EXPECT_EQ(counts.count(4, 2), 1);
   EXPECT_EQ(counts.count(1, 6), 1);
   EXPECT_EQ(counts.samples(0), 0) << "a row that does not count";
-  // The fifth place counts, the sixth does not.
+  // The fifth rank counts, the sixth does not.
   EXPECT_DOUBLE_EQ(counts.accuracy_in_first(), 2.0 / 3.0);
 }
 
@@ -94,7 +94,7 @@ TEST(ClassCounts, AreWrittenAsCsv) {
               testing::HasSubstr("cannot write the confusion matrix"));
 }
 
-TEST(ClassCounts, KnowBeforehandWhetherTheFileCanBeWritten) {
+TEST(ClassCounts, CheckInAdvanceThatTheFileCanBeWritten) {
   const io::test::TemporaryDirectory directory;
   const auto refusal = [](const std::filesystem::path& file) {
     return strata::test::error_of([&] { require_confusion_writable(file); }, ExitCode::kUsage);

@@ -84,7 +84,7 @@ TEST(SampleToken, IsOneOfTheLikeliestThatReachTopP) {
   expect_shares({.top_p = 0.8}, {2.0 / 7.0, 1.0 / 7.0, 4.0 / 7.0, 0.0, 0.0, 0.0});
 }
 
-TEST(SampleToken, IsEvenerTheHigherTheTemperature) {
+TEST(SampleToken, IsMoreUniformAtHigherTemperatures) {
   // Square roots of the probabilities, over their sum.
   const double sum = 0.5 + std::sqrt(0.5) + 2.0 * std::sqrt(0.125);
   expect_shares({.temperature = 2.0}, {0.5 / sum, std::sqrt(0.125) / sum, std::sqrt(0.5) / sum,

@@ -51,7 +51,7 @@ class Feed : public testing::Test, protected RunsInADirectory {
   std::optional<plan::RankPlan> rank_;
 };
 
-TEST_F(Feed, OfAGpuGivesTheCpusSamplesAtOnePlaceWhetherTheyWereSentAheadOrNot) {
+TEST_F(Feed, OfAGpuGivesTheCpusSamplesInOneBufferWithAndWithoutPrefetch) {
   if (device::cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";
   }

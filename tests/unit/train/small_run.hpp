@@ -102,8 +102,8 @@ inline io::Dataset open_data(const plan::RunConfig& config, const std::string& m
   return data;
 }
 
-/// Trains on one rank of a world as the train command does on a process, into run.dir; goes on from
-/// what that directory holds where run.resume says so. Returns: the last step.
+/// Trains on one rank of a world as the train command does on a process, into run.dir; resumes from
+/// that directory's checkpoint where run.resume says so. Returns: the last step.
 inline std::int64_t train_in(comm::Communicator& world, comm::ProgressEngine& engine,
                              const plan::RunConfig& config) {
   Log log(Log::Output::kSilent);

@@ -144,7 +144,7 @@ class DeviceWaits : public testing::Test, protected RunsInADirectory {
   StallingEngine engine_;
 };
 
-TEST_F(DeviceWaits, OfAStepAreItsOwnAndOfCheckpointsAndEvaluationsNoSteps) {
+TEST_F(DeviceWaits, CountForTheirStepAndNotForCheckpointsAndEvaluations) {
   LoneRank world("world");
   std::filesystem::create_directories(checkpoint_root(base_));
   const RunResult result = result_of(base_, train_in(world, engine_, base_));

@@ -1,11 +1,12 @@
 #ifdef STRATA_HAVE_CUDNN
 
+#include "cudnn/operation_graph.hpp"
+
 #include <algorithm>
 
 #include <cuda_runtime.h>
 
 #include "cuda/aligned.hpp"
-#include "cudnn/operation_graph.hpp"
 
 namespace strata::ops::cuda {
 

@@ -1,10 +1,11 @@
 #ifdef STRATA_HAVE_CUDNN
 
+#include "cudnn/library.hpp"
+
 #include "strata/device/failure.hpp"
 
-#include "cuda/kernel.hpp"
 #include "cuda/resources.hpp"
-#include "cudnn/library.hpp"
+#include "cuda/stream.hpp"
 
 namespace strata::ops::cuda {
 

@@ -1,9 +1,9 @@
 #ifdef STRATA_HAVE_CUDNN
 
+#include "attention/cudnn_attention_graph.hpp"
+
 #include <algorithm>
 #include <utility>
-
-#include "attention/cudnn_attention_graph.hpp"
 
 namespace strata::ops::cuda {
 namespace {

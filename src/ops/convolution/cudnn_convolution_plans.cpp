@@ -1,5 +1,7 @@
 #ifdef STRATA_HAVE_CUDNN
 
+#include "convolution/cudnn_convolution_plans.hpp"
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -9,8 +11,6 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
-
-#include "convolution/cudnn_convolution_plans.hpp"
 
 namespace strata::ops::cuda {
 namespace {

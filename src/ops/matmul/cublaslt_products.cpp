@@ -1,3 +1,7 @@
+#ifdef STRATA_HAVE_CUDA
+
+#include "matmul/cublaslt_products.hpp"
+
 #include <string>
 #include <string_view>
 
@@ -8,7 +12,6 @@
 
 #include "cuda/aligned.hpp"
 #include "cuda/resources.hpp"
-#include "matmul/cublaslt_products.hpp"
 
 namespace strata::ops::cuda {
 namespace {
@@ -215,3 +218,5 @@ void CublasLtProducts::multiply(const CublasLtProduct& product, const ProductAdd
 }
 
 }  // namespace strata::ops::cuda
+
+#endif

@@ -1,6 +1,9 @@
+#ifdef STRATA_HAVE_CUDA
+
 #include "cuda/aligned.hpp"
-#include "cuda/kernel.hpp"
+
 #include "cuda/ops.hpp"
+#include "cuda/stream.hpp"
 
 namespace strata::ops::cuda {
 
@@ -77,3 +80,5 @@ void AlignedTensors::copy(std::byte* to, const ConstTensorView& from) const {
 }
 
 }  // namespace strata::ops::cuda
+
+#endif

@@ -1,5 +1,7 @@
 #ifdef STRATA_HAVE_CUDNN
 
+#include "attention/cudnn_attention_plans.hpp"
+
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -8,7 +10,6 @@
 #include "strata/core/error.hpp"
 
 #include "attention/cudnn_attention_limits.hpp"
-#include "attention/cudnn_attention_plans.hpp"
 #include "cuda/aligned.hpp"
 
 namespace strata::ops::cuda {

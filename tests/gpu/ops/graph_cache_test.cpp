@@ -1,3 +1,5 @@
+#include "strata/ops/graph_cache.hpp"
+
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -13,7 +15,6 @@
 #include "strata/device/buffer.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
-#include "strata/ops/graph_cache.hpp"
 #include "strata/ops/matmul.hpp"
 
 namespace strata::ops {
@@ -49,7 +50,7 @@ std::vector<std::uint8_t> mask_on_cpu(const RandomStream& stream, std::int64_t s
   return mask;
 }
 
-TEST(CudaRecorder, RecordedDropoutMovesWithItsOrigin) {
+TEST(CudaGraphCache, RecordedDropoutMovesWithItsOrigin) {
   if (device::cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";
   }
@@ -59,15 +60,15 @@ TEST(CudaRecorder, RecordedDropoutMovesWithItsOrigin) {
   const Buffer mask_memory(context.device(), kRows * kWidth);
   const TensorView x = memory.view(0, {kRows, kWidth}, DType::kFloat32);
   const TensorView mask = mask_memory.view(0, {kRows, kWidth}, DType::kUint8);
-  GraphCache recorder(context);
-  recorder.enable();
+  GraphCache cache(context);
+  cache.enable();
   std::int64_t calls = 0;
   for (std::int64_t step = 0; step < 5; ++step) {
     const std::int64_t origin = 1000 * step;
     set_sample_origin(context, origin);
-    recorder.run({1, 2}, [&] {
+    cache.run({1, 2}, [&] {
       ++calls;
-      EXPECT_EQ(recorder.is_recording(), step == 1);
+      EXPECT_EQ(cache.is_recording(), step == 1);
       dropout_forward(context, x, 0.5, stream, {origin + 7}, x, mask);
     });
     std::vector<std::uint8_t> made(kRows * kWidth);
@@ -76,10 +77,10 @@ TEST(CudaRecorder, RecordedDropoutMovesWithItsOrigin) {
     EXPECT_EQ(made, mask_on_cpu(stream, origin + 7)) << "step " << step;
   }
   EXPECT_EQ(calls, 2);
-  EXPECT_EQ(recorder.graphs(), 1);
+  EXPECT_EQ(cache.graphs(), 1);
 }
 
-TEST(CudaRecorder, RecordsAnewWhenScratchMemoryHasMoved) {
+TEST(CudaGraphCache, RecordsAnewWhenScratchMemoryHasMoved) {
   if (device::cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";
   }
@@ -93,11 +94,11 @@ TEST(CudaRecorder, RecordsAnewWhenScratchMemoryHasMoved) {
   };
   std::vector<float> ones(1 << 20, 1.0F);
   device::copy_tensor(view_of(ones, x.shape()), x);
-  GraphCache recorder(context);
-  recorder.enable();
+  GraphCache cache(context);
+  cache.enable();
   std::int64_t calls = 0;
   const auto run = [&] {
-    recorder.run({0}, [&] {
+    cache.run({0}, [&] {
       ++calls;
       sum(narrow);
     });
@@ -116,50 +117,50 @@ TEST(CudaRecorder, RecordsAnewWhenScratchMemoryHasMoved) {
   EXPECT_EQ(calls, 4);
 }
 
-TEST(CudaRecorder, DoesOtherWorkUnderOtherKeysAndNothingOfItselfBeforeItIsEnabled) {
+TEST(CudaGraphCache, DoesOtherWorkUnderOtherKeysAndNothingOfItselfBeforeItIsEnabled) {
   if (device::cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";
   }
   Context context = Context::cuda(Device::cuda(0));
-  GraphCache recorder(context);
+  GraphCache cache(context);
   std::int64_t calls = 0;
   for (int i = 0; i < 3; ++i) {
-    recorder.run({0}, [&] { ++calls; });
+    cache.run({0}, [&] { ++calls; });
   }
   EXPECT_EQ(calls, 3);
-  recorder.enable();
+  cache.enable();
   for (std::int64_t key = 0; key < 3; ++key) {
-    recorder.run({key}, [&] { ++calls; });
+    cache.run({key}, [&] { ++calls; });
   }
   EXPECT_EQ(calls, 6);
-  EXPECT_EQ(recorder.graphs(), 0);
+  EXPECT_EQ(cache.graphs(), 0);
   Context cpu(1);
   EXPECT_THROW(GraphCache(cpu).enable(), std::logic_error);
 }
 
-TEST(CudaRecorder, SaysWhatToDoWhereWorkCannotBeRecorded) {
+TEST(CudaGraphCache, SaysWhatToDoWhereWorkCannotBeRecorded) {
   if (device::cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";
   }
   Context context = Context::cuda(Device::cuda(0));
-  GraphCache recorder(context);
-  recorder.enable();
+  GraphCache cache(context);
+  cache.enable();
   const auto run = [&](std::int64_t key, const std::function<void()>& work) {
-    recorder.run({key}, [] {});
-    recorder.run({key}, work);
+    cache.run({key}, [] {});
+    cache.run({key}, work);
   };
   try {
     run(0, [&] { context.synchronize(); });
     ADD_FAILURE() << "a wait was recorded";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kPeer);
-    EXPECT_THAT(error.what(), testing::HasSubstr("set run.cuda_graphs to off"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("set run.cuda_graphs = off"));
   }
-  EXPECT_FALSE(recorder.is_recording());
+  EXPECT_FALSE(cache.is_recording());
   EXPECT_THROW(run(1, [] { fail(ExitCode::kData, "of the work"); }), Error);
   EXPECT_THROW(run(2, [] { throw std::invalid_argument("of the work"); }), std::invalid_argument);
-  EXPECT_FALSE(recorder.is_recording());
-  EXPECT_EQ(recorder.graphs(), 0);
+  EXPECT_FALSE(cache.is_recording());
+  EXPECT_EQ(cache.graphs(), 0);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include "attention/cudnn_attention_plans.hpp"
 #include "checks.hpp"
 #include "cuda/aligned.hpp"
-#include "cuda/kernel.hpp"
 #include "cuda/resources.hpp"
+#include "cuda/stream.hpp"
 
 namespace strata::ops::cuda {
 namespace {
