@@ -1,7 +1,5 @@
 #include "strata/comm/ordered_reduction.hpp"
 
-#include <algorithm>
-
 #include "strata/core/error.hpp"
 
 namespace strata::comm {

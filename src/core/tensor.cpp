@@ -1,7 +1,6 @@
 #include "strata/core/tensor.hpp"
 
 #include <stdexcept>
-#include <string>
 
 #include <fmt/core.h>
 

@@ -1,7 +1,5 @@
 #include "strata/optim/gradient_reducer.hpp"
 
-#include <algorithm>
-
 #include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 

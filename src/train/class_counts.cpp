@@ -1,6 +1,5 @@
 #include "strata/train/class_counts.hpp"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>

@@ -1,6 +1,5 @@
 #include "strata/train/step_summary.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <span>
 #include <vector>

@@ -1,7 +1,6 @@
 #include "environment/gpu_assignment.hpp"
 
 #include <algorithm>
-#include <vector>
 
 #include "strata/core/error.hpp"
 #include "strata/device/gpu_info.hpp"

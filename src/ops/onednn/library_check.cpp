@@ -1,7 +1,5 @@
 #include "strata/ops/library_check.hpp"
 
-#include <array>
-
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
