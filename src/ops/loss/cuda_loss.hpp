@@ -64,7 +64,7 @@ __device__ RowPeak<Compute<T>> peak_of(const RowThreads<kSize>& threads, const T
 }
 
 /// to[i] = value(i, x[i]) for a row, with 16-byte stores from the first multiple of 16 in `to` on.
-/// `to` may be x. Goes from the last elements to the first: the last are the most probable to be in the
+/// `to` may be x. Goes from the last elements to the first: the last are the likeliest to be in the
 /// cache.
 template <int kSize, typename T, typename Function>
 __device__ void map_row(const RowThreads<kSize>& threads, const T* x, T* to, std::int64_t columns,
