@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/core/error.hpp"
@@ -39,24 +40,17 @@ Shape checked_shape(const std::vector<std::int64_t>& extents, const std::filesys
 
 RawType idx_type(unsigned code, const std::filesystem::path& path) {
   using Kind = RawType::Kind;
-  switch (code) {
-    case 0x08:
-      return {Kind::kUnsigned, 1, std::endian::big};
-    case 0x09:
-      return {Kind::kSigned, 1, std::endian::big};
-    case 0x0B:
-      return {Kind::kSigned, 2, std::endian::big};
-    case 0x0C:
-      return {Kind::kSigned, 4, std::endian::big};
-    case 0x0D:
-      return {Kind::kFloat, 4, std::endian::big};
-    case 0x0E:
-      return {Kind::kFloat, 8, std::endian::big};
-    default:
-      fail(ExitCode::kData,
-           "{} is not an IDX file: its magic number names the element type 0x{:02x}", path.string(),
-           code);
+  constexpr std::pair<unsigned, RawType> kTypes[] = {
+      {0x08, {Kind::kUnsigned, 1, std::endian::big}}, {0x09, {Kind::kSigned, 1, std::endian::big}},
+      {0x0B, {Kind::kSigned, 2, std::endian::big}},   {0x0C, {Kind::kSigned, 4, std::endian::big}},
+      {0x0D, {Kind::kFloat, 4, std::endian::big}},    {0x0E, {Kind::kFloat, 8, std::endian::big}}};
+  for (const auto& [own, type] : kTypes) {
+    if (own == code) {
+      return type;
+    }
   }
+  fail(ExitCode::kData, "{} is not an IDX file: its magic number names the element type 0x{:02x}",
+       path.string(), code);
 }
 
 // The text after `'key':` in the dictionary of a .npy header, without leading blanks.

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 
 namespace strata::io {
 
@@ -43,22 +44,15 @@ using Glyph = std::array<std::uint8_t, kGlyphHeight>;
   if (character >= 'A' && character <= 'Z') {
     return kLetters[static_cast<std::size_t>(character - 'A')];
   }
-  switch (character) {
-    case ' ':
-      return {0, 0, 0, 0, 0, 0, 0};
-    case '-':
-      return {0, 0, 0, 31, 0, 0, 0};
-    case '+':
-      return {0, 4, 4, 31, 4, 4, 0};
-    case '_':
-      return {0, 0, 0, 0, 0, 0, 31};
-    case '.':
-      return {0, 0, 0, 0, 0, 12, 12};
-    case '/':
-      return {0, 1, 2, 4, 8, 16, 0};
-    default:
-      return {14, 17, 1, 2, 4, 0, 4};
+  constexpr std::pair<char, Glyph> kSigns[] = {
+      {' ', {0, 0, 0, 0, 0, 0, 0}},  {'-', {0, 0, 0, 31, 0, 0, 0}},  {'+', {0, 4, 4, 31, 4, 4, 0}},
+      {'_', {0, 0, 0, 0, 0, 0, 31}}, {'.', {0, 0, 0, 0, 0, 12, 12}}, {'/', {0, 1, 2, 4, 8, 16, 0}}};
+  for (const auto& [sign, glyph] : kSigns) {
+    if (sign == character) {
+      return glyph;
+    }
   }
+  return {14, 17, 1, 2, 4, 0, 4};
 }
 
 }  // namespace strata::io

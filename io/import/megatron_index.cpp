@@ -3,6 +3,7 @@
 #include <cstring>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
@@ -20,24 +21,17 @@ constexpr std::uint64_t kVersion = 1;
 constexpr std::int64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
 
 MegatronIndex type_of(int code, const std::filesystem::path& path) {
-  switch (code) {
-    case 1:
-      return {1, false};
-    case 2:
-      return {1, true};
-    case 3:
-      return {2, true};
-    case 4:
-      return {4, true};
-    case 5:
-      return {8, true};
-    case 8:
-      return {2, false};
-    default:
-      fail(ExitCode::kData,
-           "{} says that its tokens have the type {}; whole numbers have 1, 2, 3, 4, 5 or 8",
-           path.string(), code);
+  constexpr std::pair<int, MegatronIndex> kTypes[] = {{1, {1, false}}, {2, {1, true}},
+                                                      {3, {2, true}},  {4, {4, true}},
+                                                      {5, {8, true}},  {8, {2, false}}};
+  for (const auto& [own, type] : kTypes) {
+    if (own == code) {
+      return type;
+    }
   }
+  fail(ExitCode::kData,
+       "{} says that its tokens have the type {}; whole numbers have 1, 2, 3, 4, 5 or 8",
+       path.string(), code);
 }
 
 // The index's arrays: sizes (int32) and byte offsets (int64) of the sequences, then the first

@@ -32,22 +32,18 @@ Option whole(const std::string& key, const std::string& unit, const std::string&
   const std::string values = most == kLargest
                                  ? fmt::format("whole number from {}", least)
                                  : fmt::format("whole number from {} to {}", least, most);
-  return {.key = key,
-          .values = values,
-          .unit = unit,
-          .help = help,
-          .set =
-              [=](RunConfig& config, const std::string& text) {
-                std::int64_t value = 0;
-                if (!parse_int64(text, value) || value < least || value > most) {
-                  refuse(key, text, "a " + values);
-                }
-                member(config) = static_cast<Integer>(value);
-              },
-          .get =
-              [=](const RunConfig& config) {
-                return fmt::format("{}", member(const_cast<RunConfig&>(config)));
-              }};
+  return {key,
+          values,
+          unit,
+          help,
+          [=](RunConfig& config, const std::string& text) {
+            std::int64_t value = 0;
+            if (!parse_int64(text, value) || value < least || value > most) {
+              refuse(key, text, "a " + values);
+            }
+            member(config) = static_cast<Integer>(value);
+          },
+          [=](RunConfig config) { return fmt::format("{}", member(config)); }};
 }
 
 enum class Bound { kFromZero, kAboveZero, kFraction, kFactor, kBucket };
@@ -87,60 +83,51 @@ inline std::string text_of(Bound bound) {
 inline Option number(const std::string& key, const std::string& unit, const std::string& help,
                      Bound bound, Member<double> member) {
   const std::string values = text_of(bound);
-  return {.key = key,
-          .values = values,
-          .unit = unit,
-          .help = help,
-          .set =
-              [=](RunConfig& config, const std::string& text) {
-                double value = 0.0;
-                if (!parse_double(text, value) || !within(bound, value)) {
-                  refuse(key, text, "a " + values);
-                }
-                member(config) = value;
-              },
-          .get =
-              [=](const RunConfig& config) {
-                return fmt::format("{}", member(const_cast<RunConfig&>(config)));
-              }};
+  return {key,
+          values,
+          unit,
+          help,
+          [=](RunConfig& config, const std::string& text) {
+            double value = 0.0;
+            if (!parse_double(text, value) || !within(bound, value)) {
+              refuse(key, text, "a " + values);
+            }
+            member(config) = value;
+          },
+          [=](RunConfig config) { return fmt::format("{}", member(config)); }};
 }
 
 template <typename Enum>
 Option choice(const std::string& key, const std::string& help, Member<Enum> member) {
-  return {.key = key,
-          .values = joined_names<Enum>(),
-          .unit = {},
-          .help = help,
-          .set =
-              [=](RunConfig& config, const std::string& text) {
-                const auto value = enum_from_name<Enum>(switch_spelling(text));
-                if (!value) {
-                  refuse(key, text, "one of " + joined_names<Enum>());
-                }
-                member(config) = *value;
-              },
-          .get =
-              [=](const RunConfig& config) {
-                return std::string(name_of(member(const_cast<RunConfig&>(config))));
-              }};
+  return {key,
+          joined_names<Enum>(),
+          {},
+          help,
+          [=](RunConfig& config, const std::string& text) {
+            const auto value = enum_from_name<Enum>(switch_spelling(text));
+            if (!value) {
+              refuse(key, text, "one of " + joined_names<Enum>());
+            }
+            member(config) = *value;
+          },
+          [=](RunConfig config) { return std::string(name_of(member(config))); }};
 }
 
 enum class Empty { kAllowed, kRefused };
 
 inline Option text(const std::string& key, const std::string& values, const std::string& help,
                    Member<std::string> member, Empty empty = Empty::kAllowed) {
-  return {.key = key,
-          .values = values,
-          .unit = {},
-          .help = help,
-          .set =
-              [=](RunConfig& config, const std::string& value) {
-                if (value.empty() && empty == Empty::kRefused) {
-                  refuse(key, value, "a " + values);
-                }
-                member(config) = value;
-              },
-          .get = [=](const RunConfig& config) { return member(const_cast<RunConfig&>(config)); }};
+  return {key,
+          values,
+          {},
+          help,
+          [=](RunConfig& config, const std::string& value) {
+            if (value.empty() && empty == Empty::kRefused) {
+              refuse(key, value, "a " + values);
+            }
+            member(config) = value;
+          },
+          [=](RunConfig config) { return member(config); }};
 }
 
 }  // namespace strata::app

@@ -153,20 +153,12 @@ class MpiCommunicator final : public Communicator {
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
                                                  Tag tag) override {
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Isend(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(peer),
-                    static_cast<int>(tag), communicator_, &request),
-          "MPI_Isend");
-    return std::make_unique<MpiOperation>(request);
+    return begin(MPI_Isend, "MPI_Isend", payload, peer, tag);
   }
 
   std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
                                                     Tag tag) override {
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Irecv(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(peer),
-                    static_cast<int>(tag), communicator_, &request),
-          "MPI_Irecv");
-    return std::make_unique<MpiOperation>(request);
+    return begin(MPI_Irecv, "MPI_Irecv", payload, peer, tag);
   }
 
   std::unique_ptr<Request::Operation> begin_reduce_scatter(
@@ -177,6 +169,15 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
+  template <typename Function, typename View>
+  std::unique_ptr<Request::Operation> begin(Function* function, const char* name,
+                                            const View& payload, std::int64_t peer, Tag tag) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(function(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(peer),
+                   static_cast<int>(tag), communicator_, &request),
+          name);
+    return std::make_unique<MpiOperation>(request);
+  }
   void wait_for(MPI_Request request, const char* what) {
     Request(std::make_unique<MpiOperation>(request), describe_collective(what), timeout()).wait();
   }

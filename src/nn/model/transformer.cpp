@@ -23,31 +23,33 @@ TransformerOptions gpt2(std::int64_t blocks, std::int64_t width, std::int64_t he
           .tied = Choice::kYes};
 }
 
-struct LlamaSize {
-  std::int64_t blocks = 0;
-  std::int64_t width = 0;
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t hidden = 0;
-  std::int64_t context = 4096;
-  std::int64_t vocabulary = 32000;
-  double rotary_base = 10000.0;
-};
+/// The Llama architecture with these dimensions.
+TransformerOptions llama(TransformerOptions dimensions) {
+  dimensions.norm = NormChoice::kRmsNorm;
+  dimensions.mlp = MlpChoice::kSwiglu;
+  dimensions.positions = PositionChoice::kRotary;
+  dimensions.bias = Choice::kNo;
+  dimensions.tied = Choice::kNo;
+  return dimensions;
+}
 
-TransformerOptions llama(const LlamaSize& size) {
-  return {.blocks = size.blocks,
-          .width = size.width,
-          .heads = size.heads,
-          .kv_heads = size.kv_heads,
-          .hidden = size.hidden,
-          .context = size.context,
-          .vocabulary = size.vocabulary,
-          .norm = NormChoice::kRmsNorm,
-          .mlp = MlpChoice::kSwiglu,
-          .positions = PositionChoice::kRotary,
-          .rotary_base = size.rotary_base,
-          .bias = Choice::kNo,
-          .tied = Choice::kNo};
+TransformerOptions llama2(std::int64_t blocks, std::int64_t width, std::int64_t heads,
+                          std::int64_t kv_heads, std::int64_t hidden, std::int64_t context = 4096) {
+  return llama({.blocks = blocks,
+                .width = width,
+                .heads = heads,
+                .kv_heads = kv_heads,
+                .hidden = hidden,
+                .context = context,
+                .vocabulary = 32000});
+}
+
+TransformerOptions llama3(std::int64_t blocks, std::int64_t width, std::int64_t heads,
+                          std::int64_t hidden) {
+  TransformerOptions options = llama2(blocks, width, heads, 8, hidden, 8192);
+  options.vocabulary = 128256;
+  options.rotary_base = 500000.0;
+  return options;
 }
 
 TransformerOptions options_of(Preset preset) {
@@ -60,7 +62,7 @@ TransformerOptions options_of(Preset preset) {
       return options;
     }
     case Preset::kLlama:
-      return llama({.context = 0, .vocabulary = 0});
+      return llama({});
     case Preset::kGpt2M124:
       return gpt2(12, 768, 12);
     case Preset::kGpt2M355:
@@ -70,17 +72,17 @@ TransformerOptions options_of(Preset preset) {
     case Preset::kGpt2M1558:
       return gpt2(48, 1600, 25);
     case Preset::kTinyllamaB1:
-      return llama({22, 2048, 32, 4, 5632, 2048});
+      return llama2(22, 2048, 32, 4, 5632, 2048);
     case Preset::kLlama2B7:
-      return llama({32, 4096, 32, 32, 11008});
+      return llama2(32, 4096, 32, 32, 11008);
     case Preset::kLlama2B13:
-      return llama({40, 5120, 40, 40, 13824});
+      return llama2(40, 5120, 40, 40, 13824);
     case Preset::kLlama2B70:
-      return llama({80, 8192, 64, 8, 28672});
+      return llama2(80, 8192, 64, 8, 28672);
     case Preset::kLlama3B8:
-      return llama({32, 4096, 32, 8, 14336, 8192, 128256, 500000.0});
+      return llama3(32, 4096, 32, 14336);
     case Preset::kLlama3B70:
-      return llama({80, 8192, 64, 8, 28672, 8192, 128256, 500000.0});
+      return llama3(80, 8192, 64, 28672);
     default:
       require(!is_convnet(preset), "{} is no transformer", name_of(preset));
       return {};
@@ -120,18 +122,11 @@ void check_heads(const TransformerOptions& o) {
 TransformerOptions resolved(const TransformerOptions& options) {
   const TransformerOptions preset = options_of(options.preset);
   TransformerOptions result = options;
-  fill(result.blocks, preset.blocks);
-  fill(result.width, preset.width);
-  fill(result.heads, preset.heads);
-  fill(result.kv_heads, preset.kv_heads);
-  fill(result.context, preset.context);
-  fill(result.vocabulary, preset.vocabulary);
-  fill(result.norm, preset.norm);
-  fill(result.mlp, preset.mlp);
-  fill(result.positions, preset.positions);
-  fill(result.bias, preset.bias);
-  fill(result.tied, preset.tied);
-  fill(result.rotary_base, preset.rotary_base);
+  const auto fill_all = [&](auto... members) { (fill(result.*members, preset.*members), ...); };
+  using Options = TransformerOptions;
+  fill_all(&Options::blocks, &Options::width, &Options::heads, &Options::kv_heads,
+           &Options::context, &Options::vocabulary, &Options::norm, &Options::mlp,
+           &Options::positions, &Options::bias, &Options::tied, &Options::rotary_base);
   fill(result.rotary_base, 10000.0);
   // The preset's hidden size holds for its own width only.
   fill(result.hidden, result.width == preset.width ? preset.hidden : 0);

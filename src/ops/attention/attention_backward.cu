@@ -54,6 +54,18 @@ __device__ Weight<C> weight_of(bool seen, C score, C dweight, C log_sum, C corre
   return {weight, weight * (dweight - correction)};
 }
 
+/// The tiles of keys, values, queries and dy in a block's shared memory, and a thread's place.
+template <int kChunks, typename C>
+struct BackwardTiles {
+  static constexpr int kTile = kTileRows * kTileStride<kChunks>;
+  C* const keys = shared_memory<C>();
+  C* const values = keys + kTile;
+  C* const queries = values + kTile;
+  C* const dy = queries + kTile;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+};
+
 /// One block for each tile of keys of one key-value head: rows are keys, lanes are queries.
 template <int kChunks, typename Stored>
 __global__ void __launch_bounds__(kThreads)
@@ -63,18 +75,12 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t tokens = shape.tokens;
   const std::int64_t size = shape.head_size;
   const KeyTile tile(shape, tiles, kTileRows);
-  constexpr int kTile = kTileRows * kTileStride<kChunks>;
-  C* const key_tile = shared_memory<C>();
-  C* const value_tile = key_tile + kTile;
-  C* const query_tile = value_tile + kTile;
-  C* const dy_tile = query_tile + kTile;
+  const BackwardTiles<kChunks, C> shared;
   load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries), tile.first, tokens,
-                             size, C{1}, key_tile);
+                             size, C{1}, shared.keys);
   load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1), tile.first,
-                             tokens, size, C{1}, value_tile);
+                             tokens, size, C{1}, shared.values);
 
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   C dkeys[kRowsOfWarp][kChunks] = {};
   C dvalues[kRowsOfWarp][kChunks] = {};
   for (std::int64_t query = 0; query < shape.queries; ++query) {
@@ -85,27 +91,27 @@ __global__ void __launch_bounds__(kThreads)
       __syncthreads();
       // Scaling the queries also scales the scores and the gradient of the keys.
       load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, query), from, tokens, size,
-                                 scale, query_tile);
+                                 scale, shared.queries);
       load_tile<kChunks, Stored>(output_rows(shape, tensors.dy, tile.sequence, head), from, tokens,
-                                 size, C{1}, dy_tile);
+                                 size, C{1}, shared.dy);
       __syncthreads();
       C weights[kRowsOfWarp];
       C dscores[kRowsOfWarp];
-      dot_rows<kChunks>(key_tile, query_tile, weights);
-      dot_rows<kChunks>(value_tile, dy_tile, dscores);
-      const std::int64_t token = from + lane;
+      dot_rows<kChunks>(shared.keys, shared.queries, weights);
+      dot_rows<kChunks>(shared.values, shared.dy, dscores);
+      const std::int64_t token = from + shared.lane;
       const bool exists = token < tokens;
       const C log_sum = exists ? tensors.log_sums[sums + token] : C{0};
       const C correction = exists ? tensors.corrections[sums + token] : C{0};
 #pragma unroll
       for (int r = 0; r < kRowsOfWarp; ++r) {
-        const bool seen = exists && tile.first + warp * kRowsOfWarp + r <= token;
+        const bool seen = exists && tile.first + shared.warp * kRowsOfWarp + r <= token;
         const Weight<C> both = weight_of(seen, weights[r], dscores[r], log_sum, correction);
         weights[r] = both.weight;
         dscores[r] = both.dscore;
       }
-      add_weighted_rows<kChunks>(weights, dy_tile, dvalues);
-      add_weighted_rows<kChunks>(dscores, query_tile, dkeys);
+      add_weighted_rows<kChunks>(weights, shared.dy, dvalues);
+      add_weighted_rows<kChunks>(dscores, shared.queries, dkeys);
     }
   }
   store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, tile, shape.queries), tile.first,
@@ -123,24 +129,18 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t tokens = shape.tokens;
   const std::int64_t size = shape.head_size;
   const QueryTile tile(shape, tiles, kTileRows);
-  constexpr int kTile = kTileRows * kTileStride<kChunks>;
-  C* const query_tile = shared_memory<C>();
-  C* const dy_tile = query_tile + kTile;
-  C* const key_tile = dy_tile + kTile;
-  C* const value_tile = key_tile + kTile;
+  const BackwardTiles<kChunks, C> shared;
   load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, tile.query), tile.first, tokens,
-                             size, scale, query_tile);
+                             size, scale, shared.queries);
   load_tile<kChunks, Stored>(output_rows(shape, tensors.dy, tile.sequence, tile.head), tile.first,
-                             tokens, size, C{1}, dy_tile);
+                             tokens, size, C{1}, shared.dy);
 
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t sums = row_index(shape, tile.sequence, tile.head, 0);
   C log_sums[kRowsOfWarp];
   C corrections[kRowsOfWarp];
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r) {
-    const std::int64_t token = tile.first + warp * kRowsOfWarp + r;
+    const std::int64_t token = tile.first + shared.warp * kRowsOfWarp + r;
     log_sums[r] = token < tokens ? tensors.log_sums[sums + token] : C{0};
     corrections[r] = token < tokens ? tensors.corrections[sums + token] : C{0};
   }
@@ -149,21 +149,21 @@ __global__ void __launch_bounds__(kThreads)
     // All threads have read the previous tiles.
     __syncthreads();
     load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries), key, tokens, size,
-                               C{1}, key_tile);
+                               C{1}, shared.keys);
     load_tile<kChunks, Stored>(qkv_rows(shape, tensors.qkv, tile, shape.queries + 1), key, tokens,
-                               size, C{1}, value_tile);
+                               size, C{1}, shared.values);
     __syncthreads();
     C scores[kRowsOfWarp];
     C dscores[kRowsOfWarp];
-    dot_rows<kChunks>(query_tile, key_tile, scores);
-    dot_rows<kChunks>(dy_tile, value_tile, dscores);
+    dot_rows<kChunks>(shared.queries, shared.keys, scores);
+    dot_rows<kChunks>(shared.dy, shared.values, dscores);
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
-      const std::int64_t token = tile.first + warp * kRowsOfWarp + r;
-      const bool seen = token < tokens && key + lane <= token;
+      const std::int64_t token = tile.first + shared.warp * kRowsOfWarp + r;
+      const bool seen = token < tokens && key + shared.lane <= token;
       dscores[r] = weight_of(seen, scores[r], dscores[r], log_sums[r], corrections[r]).dscore;
     }
-    add_weighted_rows<kChunks>(dscores, key_tile, dqueries);
+    add_weighted_rows<kChunks>(dscores, shared.keys, dqueries);
   }
   store_rows<kChunks, Stored>(qkv_rows(shape, tensors.dqkv, tile, tile.query), tile.first, tokens,
                               size, scale, dqueries);

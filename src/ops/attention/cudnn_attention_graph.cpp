@@ -44,6 +44,16 @@ class Builder {
                           type,
                           GraphStorage::kVirtual});
   }
+  /// What both passes read first. Forward multiplies with the values by rows, backward by columns.
+  AttentionTensors operands(AttentionPass pass) {
+    AttentionTensors all;
+    all.queries = rows(part_.heads, part_.qkv_strides);
+    all.keys = columns(part_.kv_heads, part_.qkv_strides);
+    all.values = pass == AttentionPass::kForward ? rows(part_.kv_heads, part_.qkv_strides)
+                                                 : columns(part_.kv_heads, part_.qkv_strides);
+    all.y = rows(part_.heads, part_.y_strides);
+    return all;
+  }
   Tensor value() { return graph_.tensor({.place = GraphStorage::kValue}); }
 
   Tensor scored(cudnnPointwiseMode_t how, Tensor x, std::optional<Tensor> b,
@@ -98,11 +108,7 @@ class Builder {
 
 AttentionTensors add_forward(const AttentionPart& part, OperationGraph& graph) {
   Builder build(part, graph);
-  AttentionTensors all;
-  all.queries = build.rows(part.heads, part.qkv_strides);
-  all.keys = build.columns(part.kv_heads, part.qkv_strides);
-  all.values = build.rows(part.kv_heads, part.qkv_strides);
-  all.y = build.rows(part.heads, part.y_strides);
+  AttentionTensors all = build.operands(AttentionPass::kForward);
   all.log_sums = build.numbers(GraphStorage::kDevice);
   all.scale = build.value();
   all.masked = build.value();
@@ -128,11 +134,7 @@ AttentionTensors add_forward(const AttentionPart& part, OperationGraph& graph) {
 
 AttentionTensors add_backward(const AttentionPart& part, OperationGraph& graph) {
   Builder build(part, graph);
-  AttentionTensors all;
-  all.queries = build.rows(part.heads, part.qkv_strides);
-  all.keys = build.columns(part.kv_heads, part.qkv_strides);
-  all.values = build.columns(part.kv_heads, part.qkv_strides);
-  all.y = build.rows(part.heads, part.y_strides);
+  AttentionTensors all = build.operands(AttentionPass::kBackward);
   all.dy = build.rows(part.heads, part.y_strides);
   all.log_sums = build.numbers(GraphStorage::kDevice);
   all.corrections = build.numbers(GraphStorage::kDevice);

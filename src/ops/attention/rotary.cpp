@@ -4,7 +4,6 @@
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
 #include "strata/ops/attention.hpp"
-#include "strata/ops/parallel_for.hpp"
 
 #include "attention/attention_tiles.hpp"
 #include "cuda/ops.hpp"
@@ -30,18 +29,15 @@ class RotationTable {
     }
     const double sign = rotation == Rotation::kForward ? 1.0 : -1.0;
     // A sine and a cosine cost about 64 products.
-    parallel_for(
-        context, shape.tokens, row_grain(64 * half_), [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t token = begin; token < end; ++token) {
-            for (std::int64_t i = 0; i < half_; ++i) {
-              const double angle =
-                  static_cast<double>(offset + token) * frequencies[static_cast<std::size_t>(i)];
-              const auto at = static_cast<std::size_t>(token * half_ + i);
-              cosines_[at] = static_cast<T>(std::cos(angle));
-              sines_[at] = static_cast<T>(sign * std::sin(angle));
-            }
-          }
-        });
+    parallel_for_rows(context, shape.tokens, 64 * half_, [&](std::int64_t token) {
+      for (std::int64_t i = 0; i < half_; ++i) {
+        const double angle =
+            static_cast<double>(offset + token) * frequencies[static_cast<std::size_t>(i)];
+        const auto at = static_cast<std::size_t>(token * half_ + i);
+        cosines_[at] = static_cast<T>(std::cos(angle));
+        sines_[at] = static_cast<T>(sign * std::sin(angle));
+      }
+    });
   }
 
   [[nodiscard]] const T* cosines(std::int64_t token) const {
@@ -81,19 +77,16 @@ void rotary(Context& context, const AttentionShape& shape, double theta, std::in
     using T = Compute<Stored>;
     Stored* elements = qkv.host<Stored>().data();
     const RotationTable<T> turns(context, shape, theta, offset, rotation);
-    parallel_for(context, shape.rows(), row_grain(shape.qkv_width()),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t row = begin; row < end; ++row) {
-                     const std::int64_t token = row % shape.tokens;
-                     for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
-                       // The queries, then the key.
-                       for (std::int64_t index = 0; index <= shape.queries; ++index) {
-                         rotate_head(qkv_head(shape, elements, 0, kv_head, index).from(row).data,
-                                     half, turns.cosines(token), turns.sines(token));
-                       }
-                     }
-                   }
-                 });
+    parallel_for_rows(context, shape.rows(), shape.qkv_width(), [&](std::int64_t row) {
+      const std::int64_t token = row % shape.tokens;
+      for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+        // The queries, then the key.
+        for (std::int64_t index = 0; index <= shape.queries; ++index) {
+          rotate_head(qkv_head(shape, elements, 0, kv_head, index).from(row).data, half,
+                      turns.cosines(token), turns.sines(token));
+        }
+      }
+    });
   });
 }
 

@@ -138,14 +138,17 @@ struct BackwardWeight {
   }
 };
 
-/// Calls function(To{}) with the type of a result: T or its compute type.
-template <typename T, typename Function>
-void with_result_type(const TensorView& result, const Function& function) {
-  if (result.dtype() == kDTypeOf<T>) {
-    function(T{});
-  } else {
-    function(Compute<T>{});
-  }
+/// Calls function(T{}, To{}) with the types of the operands and of a result: T or its compute type.
+template <typename Function>
+void with_types(const ConstTensorView& operand, const TensorView& result,
+                const Function& function) {
+  with_device_type(operand.dtype(), [&]<typename T>(T) {
+    if (result.dtype() == kDTypeOf<T>) {
+      function(T{}, T{});
+    } else {
+      function(T{}, Compute<T>{});
+    }
+  });
 }
 
 }  // namespace
@@ -167,13 +170,11 @@ void convolution_forward(Context& context, const ConvolutionShape& shape, const 
                             .rows = shape.images * shape.height.out * shape.width.out,
                             .columns = images.out_channels,
                             .summed = images.taps * images.in_channels};
-  with_device_type(x.dtype(), [&]<typename T>(T) {
-    with_result_type<T>(y, [&]<typename To>(To) {
-      tile_product<Compute<T>>(
-          context, "convolution_forward", product,
-          Forward<T, To>{images, x.device<T>(), w.device<T>(), device_or_null<T>(options.bias),
-                         options.activation == Activation::kRelu, y.device<To>()});
-    });
+  with_types(x, y, [&]<typename T, typename To>(T, To) {
+    tile_product<Compute<T>>(
+        context, "convolution_forward", product,
+        Forward<T, To>{images, x.device<T>(), w.device<T>(), device_or_null<T>(options.bias),
+                       options.activation == Activation::kRelu, y.device<To>()});
   });
 }
 
@@ -188,12 +189,10 @@ void convolution_backward_input(Context& context, const ConvolutionShape& shape,
                             .rows = shape.images * shape.height.in * shape.width.in,
                             .columns = images.in_channels,
                             .summed = images.taps * images.out_channels};
-  with_device_type(dy.dtype(), [&]<typename T>(T) {
-    with_result_type<T>(dx, [&]<typename To>(To) {
-      tile_product<Compute<T>>(
-          context, "convolution_backward_input", product,
-          BackwardInput<T, To>{images, dy.device<T>(), w.device<T>(), dx.device<To>()});
-    });
+  with_types(dy, dx, [&]<typename T, typename To>(T, To) {
+    tile_product<Compute<T>>(
+        context, "convolution_backward_input", product,
+        BackwardInput<T, To>{images, dy.device<T>(), w.device<T>(), dx.device<To>()});
   });
 }
 

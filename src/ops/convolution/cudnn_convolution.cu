@@ -103,6 +103,33 @@ class LibraryPass {
     at_.workspace = at_.w + w_bytes;
     return true;
   }
+  /// Whether cuDNN runs the pass.
+  [[nodiscard]] bool run() {
+    if (!library_of(context_).run(convolution_, at_)) {
+      return false;
+    }
+    tensors_.finish();
+    return true;
+  }
+  /// The same with the weight w, which the pass reads.
+  [[nodiscard]] bool run_with(const ConstTensorView& w) {
+    if (!begin()) {
+      return false;
+    }
+    read_weight(w);
+    return run();
+  }
+  void write_weight(const TensorView& dw, Accumulate accumulate) {
+    const WeightOrder order(convolution_.shape);
+    with_device_type(dw.dtype(), [&]<typename T>(T) {
+      using C = Compute<T>;
+      launch(context_, "a convolution's weight gradient", grid_of(order.count),
+             restore_weight_kernel<C>, order, reinterpret_cast<const C*>(at_.w),
+             accumulate == Accumulate::kAdd, dw.device<C>());
+    });
+  }
+
+ private:
   void read_weight(const ConstTensorView& w) {
     const WeightOrder order(convolution_.shape);
     with_device_type(w.dtype(), [&]<typename From>(From) {
@@ -118,25 +145,7 @@ class LibraryPass {
       }
     });
   }
-  /// Whether cuDNN runs the pass.
-  [[nodiscard]] bool run() {
-    if (!library_of(context_).run(convolution_, at_)) {
-      return false;
-    }
-    tensors_.finish();
-    return true;
-  }
-  void write_weight(const TensorView& dw, Accumulate accumulate) {
-    const WeightOrder order(convolution_.shape);
-    with_device_type(dw.dtype(), [&]<typename T>(T) {
-      using C = Compute<T>;
-      launch(context_, "a convolution's weight gradient", grid_of(order.count),
-             restore_weight_kernel<C>, order, reinterpret_cast<const C*>(at_.w),
-             accumulate == Accumulate::kAdd, dw.device<C>());
-    });
-  }
 
- private:
   Context& context_;
   CudnnConvolution convolution_;
   ConvolutionAddresses at_;
@@ -150,11 +159,7 @@ bool library_forward(Context& context, const ConvolutionShape& shape, const Cons
   LibraryPass pass(context, ConvolutionPass::kForward, shape, x.dtype(), y.dtype());
   pass.reads(x, &ConvolutionAddresses::x);
   pass.writes(y, &ConvolutionAddresses::y);
-  if (!pass.begin()) {
-    return false;
-  }
-  pass.read_weight(w);
-  return pass.run();
+  return pass.run_with(w);
 }
 
 bool library_backward_input(Context& context, const ConvolutionShape& shape,
@@ -163,11 +168,7 @@ bool library_backward_input(Context& context, const ConvolutionShape& shape,
   LibraryPass pass(context, ConvolutionPass::kBackwardInput, shape, dy.dtype(), dx.dtype());
   pass.writes(dx, &ConvolutionAddresses::x);
   pass.reads(dy, &ConvolutionAddresses::y);
-  if (!pass.begin()) {
-    return false;
-  }
-  pass.read_weight(w);
-  return pass.run();
+  return pass.run_with(w);
 }
 
 bool library_backward_weight(Context& context, const ConvolutionShape& shape,

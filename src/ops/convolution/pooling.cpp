@@ -7,7 +7,6 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
-#include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
@@ -60,16 +59,13 @@ std::vector<std::vector<CoveringWindow>> covering_windows(const WindowAxis& axis
 template <typename Function>
 void for_each_run(Context& context, std::int64_t rows, std::int64_t columns, std::int64_t channels,
                   const Function& function) {
-  parallel_for(context, rows, row_grain(columns * channels),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t row = begin; row < end; ++row) {
-                   for (std::int64_t column = 0; column < columns; ++column) {
-                     for (std::int64_t c = 0; c < channels; c += kChannels) {
-                       function(row, column, c, std::min(kChannels, channels - c));
-                     }
-                   }
-                 }
-               });
+  parallel_for_rows(context, rows, columns * channels, [&](std::int64_t row) {
+    for (std::int64_t column = 0; column < columns; ++column) {
+      for (std::int64_t c = 0; c < channels; c += kChannels) {
+        function(row, column, c, std::min(kChannels, channels - c));
+      }
+    }
+  });
 }
 
 /// The in-image part of every window along one axis.

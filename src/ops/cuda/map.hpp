@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/chunks.hpp"
 #include "cuda/kernel.hpp"
@@ -15,7 +16,6 @@ template <typename T>
 struct In {
   using Element = T;
   static constexpr bool kReads = true;
-  static constexpr bool kWrites = false;
   const T* at;
 };
 
@@ -23,16 +23,12 @@ template <typename T>
 struct Out {
   using Element = T;
   static constexpr bool kReads = false;
-  static constexpr bool kWrites = true;
   T* at;
 };
 
 template <typename T>
-struct InOut {
-  using Element = T;
+struct InOut : Out<T> {
   static constexpr bool kReads = true;
-  static constexpr bool kWrites = true;
-  T* at;
 };
 
 /// A thread's elements [first, first + kWidth) of an operand.
@@ -46,7 +42,7 @@ struct Part {
     }
   }
   __device__ void store() const {
-    if constexpr (Operand::kWrites) {
+    if constexpr (!std::is_const_v<std::remove_pointer_t<decltype(Operand::at)>>) {
       *reinterpret_cast<Elements*>(operand.at + first) = elements;
     }
   }

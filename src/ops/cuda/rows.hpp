@@ -29,6 +29,14 @@ struct RowThreads {
     return combined(value, [](std::int64_t a, std::int64_t b) { return a < b ? a : b; });
   }
 
+  /// Calls function(i) for every element i of `count` that is this thread's.
+  template <typename Function>
+  __device__ void for_each(std::int64_t count, const Function& function) const {
+    for (std::int64_t i = lane; i < count; i += kSize) {
+      function(i);
+    }
+  }
+
  private:
   /// Butterfly reduction: both threads of an exchange combine the same two values; the operations
   /// are commutative.

@@ -86,12 +86,10 @@ void dropout_forward(Context& context, const ConstTensorView& x, double probabil
     const T* from = x.host<T>().data();
     T* to = y.host<T>().data();
     std::uint8_t* kept = mask.host<std::uint8_t>().data();
-    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        for (std::int64_t i = row * n; i < (row + 1) * n; i += run) {
-          const std::int64_t element = columns.first + (i - row * n) / run * columns.of;
-          drop_run(choice, first_row + row, element, run, scale, from + i, to + i, kept + i);
-        }
+    parallel_for_rows(context, rows, n, [=](std::int64_t row) {
+      for (std::int64_t i = row * n; i < (row + 1) * n; i += run) {
+        const std::int64_t element = columns.first + (i - row * n) / run * columns.of;
+        drop_run(choice, first_row + row, element, run, scale, from + i, to + i, kept + i);
       }
     });
   });

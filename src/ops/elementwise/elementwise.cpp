@@ -184,11 +184,9 @@ void add_bias_residual(Context& context, const ConstTensorView& sum, const Const
     const T* r = host_or_null<T>(residual);
     T* to = y.host<T>().data();
     const auto run = [&]<typename From>(const From* from) {
-      parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) {
-          const T* residual_row = r == nullptr ? nullptr : r + row * n;
-          BiasResidualRow<From, T>{from + row * n, b, residual_row, to + row * n}.run(n);
-        }
+      parallel_for_rows(context, rows, n, [=](std::int64_t row) {
+        const T* residual_row = r == nullptr ? nullptr : r + row * n;
+        BiasResidualRow<From, T>{from + row * n, b, residual_row, to + row * n}.run(n);
       });
     };
     // NOLINTNEXTLINE(bugprone-branch-clone): the branches differ by the type.

@@ -2,7 +2,6 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/ops/activation.hpp"
-#include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
@@ -56,17 +55,12 @@ void softmax_forward(Context& context, const ConstTensorView& x, const TensorVie
   if (run_on_gpu<cuda::softmax_forward>(context, x, y)) {
     return;
   }
-  const Rows shape = rows_of(x.shape());
-  const std::int64_t rows = shape.rows;
-  const std::int64_t n = shape.columns;
-  with_stored(x.dtype(), [&]<typename T>(T) {
+  const auto [rows, n] = rows_of(x.shape());
+  with_stored(x.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     const T* from = x.host<T>().data();
     T* to = y.host<T>().data();
-    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        softmax_row(from + row * n, n, to + row * n);
-      }
-    });
+    parallel_for_rows(context, rows, n,
+                      [=](std::int64_t row) { softmax_row(from + row * n, n, to + row * n); });
   });
 }
 
@@ -77,17 +71,13 @@ void softmax_backward(Context& context, const ConstTensorView& y, const ConstTen
   if (run_on_gpu<cuda::softmax_backward>(context, y, dy, dx)) {
     return;
   }
-  const Rows shape = rows_of(y.shape());
-  const std::int64_t rows = shape.rows;
-  const std::int64_t n = shape.columns;
-  with_stored(y.dtype(), [&]<typename T>(T) {
+  const auto [rows, n] = rows_of(y.shape());
+  with_stored(y.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     const T* out = y.host<T>().data();
     const T* incoming = dy.host<T>().data();
     T* outgoing = dx.host<T>().data();
-    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        softmax_backward_row(out + row * n, incoming + row * n, n, outgoing + row * n);
-      }
+    parallel_for_rows(context, rows, n, [=](std::int64_t row) {
+      softmax_backward_row(out + row * n, incoming + row * n, n, outgoing + row * n);
     });
   });
 }

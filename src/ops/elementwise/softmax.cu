@@ -13,24 +13,21 @@ struct Forward {
   std::int64_t columns;
   T* y;
 
-  template <int kSize>
-  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+  __device__ void operator()(const auto& threads, std::int64_t row) const {
     using C = Compute<T>;
     const T* const from = x + row * columns;
     T* const to = y + row * columns;
     C largest = value_of(from[0]);
-    for (std::int64_t i = threads.lane; i < columns; i += kSize) {
-      largest = larger(largest, value_of(from[i]));
-    }
+    threads.for_each(columns,
+                     [&](std::int64_t i) { largest = larger(largest, value_of(from[i])); });
     largest = threads.largest(largest);
     C part{0};
-    for (std::int64_t i = threads.lane; i < columns; i += kSize) {
-      part += exponential(value_of(from[i]) - largest);
-    }
+    threads.for_each(columns,
+                     [&](std::int64_t i) { part += exponential(value_of(from[i]) - largest); });
     const C inverse = static_cast<C>(1.0 / threads.sum(static_cast<double>(part)));
-    for (std::int64_t i = threads.lane; i < columns; i += kSize) {
+    threads.for_each(columns, [&](std::int64_t i) {
       to[i] = to_storage<T>(exponential(value_of(from[i]) - largest) * inverse);
-    }
+    });
   }
 };
 
@@ -41,18 +38,17 @@ struct Backward {
   std::int64_t columns;
   T* dx;
 
-  template <int kSize>
-  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+  __device__ void operator()(const auto& threads, std::int64_t row) const {
     using C = Compute<T>;
     const std::int64_t first = row * columns;
     C part{0};
-    for (std::int64_t i = threads.lane; i < columns; i += kSize) {
+    threads.for_each(columns, [&](std::int64_t i) {
       part = fused(value_of(dy[first + i]), value_of(y[first + i]), part);
-    }
+    });
     const C dot = static_cast<C>(threads.sum(static_cast<double>(part)));
-    for (std::int64_t i = threads.lane; i < columns; i += kSize) {
+    threads.for_each(columns, [&](std::int64_t i) {
       dx[first + i] = to_storage<T>(value_of(y[first + i]) * (value_of(dy[first + i]) - dot));
-    }
+    });
   }
 };
 

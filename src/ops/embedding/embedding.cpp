@@ -10,7 +10,6 @@
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
 #include "strata/ops/elementwise.hpp"
-#include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
@@ -122,14 +121,12 @@ void embedding_forward(Context& context, const ConstTensorView& ids, const Const
   with_stored(table.dtype(), [&, rows = rows, n = n]<typename T>(T) {
     const T* from = table.host<T>().data();
     const auto run = [&]<typename To>(To* to) {
-      parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) {
-          const std::int64_t at = id[row] - first_id;
-          if (at >= 0 && at < table_rows) {
-            look_up_row(from + at * n, n, accumulate, to + row * n);
-          } else if (accumulate == Accumulate::kOverwrite) {
-            std::fill_n(to + row * n, n, To{});
-          }
+      parallel_for_rows(context, rows, n, [=](std::int64_t row) {
+        const std::int64_t at = id[row] - first_id;
+        if (at >= 0 && at < table_rows) {
+          look_up_row(from + at * n, n, accumulate, to + row * n);
+        } else if (accumulate == Accumulate::kOverwrite) {
+          std::fill_n(to + row * n, n, To{});
         }
       });
     };
@@ -157,14 +154,12 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
   with_stored(dy.dtype(), [&, n = n]<typename T>(T) {
     const T* from = dy.host<T>().data();
     Compute<T>* to = dtable.host<Compute<T>>().data();
-    parallel_for(context, distinct, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const auto index = static_cast<std::size_t>(i);
-        const TableRow* const first = sorted.data() + begins[index];
-        sum_rows(
-            from, n, begins[index + 1] - begins[index],
-            [=](std::int64_t row) { return first[row].second; }, accumulate, to + first->first * n);
-      }
+    parallel_for_rows(context, distinct, n, [&](std::int64_t i) {
+      const auto index = static_cast<std::size_t>(i);
+      const TableRow* const first = sorted.data() + begins[index];
+      sum_rows(
+          from, n, begins[index + 1] - begins[index],
+          [=](std::int64_t row) { return first[row].second; }, accumulate, to + first->first * n);
     });
   });
 }
@@ -188,16 +183,14 @@ void add_positions(Context& context, const ConstTensorView& x, const ConstTensor
     const T* rows_of_table = table.host<T>().data();
     T* to = y.host<T>().data();
     const auto run = [&]<typename From>(const From* from) {
-      parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) {
-          const std::int64_t token = (positions.first_row + row) % positions.tokens;
-          const T* position = rows_of_table + (token + positions.offset) * n;
-          const From* in = from + row * n;
-          T* out = to + row * n;
+      parallel_for_rows(context, rows, n, [=](std::int64_t row) {
+        const std::int64_t token = (positions.first_row + row) % positions.tokens;
+        const T* position = rows_of_table + (token + positions.offset) * n;
+        const From* in = from + row * n;
+        T* out = to + row * n;
 #pragma omp simd
-          for (std::int64_t i = 0; i < n; ++i) {
-            out[i] = to_storage<T>(static_cast<C>(in[i]) + static_cast<C>(position[i]));
-          }
+        for (std::int64_t i = 0; i < n; ++i) {
+          out[i] = to_storage<T>(static_cast<C>(in[i]) + static_cast<C>(position[i]));
         }
       });
     };
@@ -224,12 +217,10 @@ void positions_backward(Context& context, const ConstTensorView& dy, std::int64_
   with_stored(dy.dtype(), [&, sequences = rows / tokens, n = n]<typename T>(T) {
     const T* from = dy.host<T>().data();
     Compute<T>* to = dtable.host<Compute<T>>().data();
-    parallel_for(context, tokens, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t token = begin; token < end; ++token) {
-        sum_rows(
-            from, n, sequences, [=](std::int64_t i) { return i * tokens + token; }, accumulate,
-            to + token * n);
-      }
+    parallel_for_rows(context, tokens, n, [=](std::int64_t token) {
+      sum_rows(
+          from, n, sequences, [=](std::int64_t i) { return i * tokens + token; }, accumulate,
+          to + token * n);
     });
   });
 }

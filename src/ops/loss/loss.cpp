@@ -9,7 +9,6 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
-#include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
@@ -137,16 +136,13 @@ void cross_entropy(Context& context, const ConstTensorView& logits, const ConstT
     const T* from = logits.host<T>().data();
     T* gradient = host_or_null<T>(dlogits);
     const auto scale = static_cast<Compute<T>>(gradient_scale);
-    parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        T* const row_gradient = gradient == nullptr ? nullptr : gradient + row * n;
-        const auto index = static_cast<std::size_t>(row);
-        if (row < valid_rows && is_target(label[index], n)) {
-          row_losses[index] =
-              cross_entropy_row(from + row * n, n, label[index], scale, row_gradient);
-        } else if (row_gradient != nullptr) {
-          std::fill_n(row_gradient, n, T{});
-        }
+    parallel_for_rows(context, rows, n, [&](std::int64_t row) {
+      T* const row_gradient = gradient == nullptr ? nullptr : gradient + row * n;
+      const auto index = static_cast<std::size_t>(row);
+      if (row < valid_rows && is_target(label[index], n)) {
+        row_losses[index] = cross_entropy_row(from + row * n, n, label[index], scale, row_gradient);
+      } else if (row_gradient != nullptr) {
+        std::fill_n(row_gradient, n, T{});
       }
     });
   });
@@ -177,15 +173,13 @@ void mean_squared_error(Context& context, const ConstTensorView& prediction,
     const T* wanted = target.host<T>().data();
     T* gradient = host_or_null<T>(dprediction);
     const auto factor = static_cast<Compute<T>>(gradient_scale * 2.0 / static_cast<double>(n));
-    parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        T* const row_gradient = gradient == nullptr ? nullptr : gradient + row * n;
-        if (row < valid_rows) {
-          row_losses[static_cast<std::size_t>(row)].loss =
-              squared_error_row(from + row * n, wanted + row * n, n, factor, row_gradient);
-        } else if (row_gradient != nullptr) {
-          std::fill_n(row_gradient, n, T{});
-        }
+    parallel_for_rows(context, rows, n, [&](std::int64_t row) {
+      T* const row_gradient = gradient == nullptr ? nullptr : gradient + row * n;
+      if (row < valid_rows) {
+        row_losses[static_cast<std::size_t>(row)].loss =
+            squared_error_row(from + row * n, wanted + row * n, n, factor, row_gradient);
+      } else if (row_gradient != nullptr) {
+        std::fill_n(row_gradient, n, T{});
       }
     });
   });

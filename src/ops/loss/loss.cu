@@ -19,8 +19,7 @@ struct CrossEntropy {
   T* gradient;
   RowLoss* losses;
 
-  template <int kSize>
-  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+  __device__ void operator()(const auto& threads, std::int64_t row) const {
     using C = Compute<T>;
     const T* const x = logits + row * classes;
     T* const to = gradient == nullptr ? nullptr : gradient + row * classes;
@@ -65,25 +64,24 @@ struct SquaredError {
   T* gradient;
   RowLoss* losses;
 
-  template <int kSize>
-  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+  __device__ void operator()(const auto& threads, std::int64_t row) const {
     using C = Compute<T>;
     const std::int64_t first = row * outputs;
     const bool counts = row < valid_rows;
     double part = 0.0;
-    for (std::int64_t i = threads.lane; counts && i < outputs; i += kSize) {
+    threads.for_each(counts ? outputs : 0, [&](std::int64_t i) {
       const double difference = static_cast<double>(value_of(prediction[first + i])) -
                                 static_cast<double>(value_of(target[first + i]));
       part += difference * difference;
-    }
+    });
     const double sum = threads.sum(part);
     if (counts && threads.lane == 0) {
       losses[row] = {sum / static_cast<double>(outputs), 0};
     }
-    for (std::int64_t i = threads.lane; gradient != nullptr && i < outputs; i += kSize) {
+    threads.for_each(gradient == nullptr ? 0 : outputs, [&](std::int64_t i) {
       const C difference = value_of(prediction[first + i]) - value_of(target[first + i]);
       gradient[first + i] = to_storage<T>(counts ? difference * factor : C{0});
-    }
+    });
   }
 };
 

@@ -68,11 +68,9 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
   with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {
     const Stored* from = logits.host<Stored>().data();
     Compute<Stored>* to = parts.host<Compute<Stored>>().data();
-    parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        row_parts(from + row * n, n, target[static_cast<std::size_t>(row)] - first_id,
-                  to + row * kCrossEntropyParts);
-      }
+    parallel_for_rows(context, rows, n, [&](std::int64_t row) {
+      row_parts(from + row * n, n, target[static_cast<std::size_t>(row)] - first_id,
+                to + row * kCrossEntropyParts);
     });
   });
 }
@@ -143,14 +141,12 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
     const Stored* from = logits.host<Stored>().data();
     const T* log_sum = log_sums.host<T>().data();
     Stored* to = dlogits.host<Stored>().data();
-    parallel_for(context, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        if (row < valid_rows) {
-          row_gradient(from + row * n, n, target[static_cast<std::size_t>(row)] - first_id,
-                       log_sum[row], static_cast<T>(gradient_scale), to + row * n);
-        } else {
-          std::fill_n(to + row * n, n, Stored{});
-        }
+    parallel_for_rows(context, rows, n, [&](std::int64_t row) {
+      if (row < valid_rows) {
+        row_gradient(from + row * n, n, target[static_cast<std::size_t>(row)] - first_id,
+                     log_sum[row], static_cast<T>(gradient_scale), to + row * n);
+      } else {
+        std::fill_n(to + row * n, n, Stored{});
       }
     });
   });

@@ -8,22 +8,31 @@
 namespace strata::ops::cuda {
 namespace {
 
+/// The logits of a shard's ids, and the targets of all rows.
 template <typename T>
-struct PartsOfRow {
-  const T* logits;
-  const std::int64_t* targets;
+struct ShardLogits {
   std::int64_t first_id;
   std::int64_t ids;
+  const T* logits;
+  const std::int64_t* targets;
+
+  __device__ const T* of_row(std::int64_t row) const { return logits + row * ids; }
+  /// Out of range where another shard has the row's target.
+  __device__ std::int64_t target(std::int64_t row) const { return targets[row] - first_id; }
+};
+
+template <typename T>
+struct PartsOfRow {
+  ShardLogits<T> shard;
   Compute<T>* parts;
 
-  template <int kSize>
-  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+  __device__ void operator()(const auto& threads, std::int64_t row) const {
     using C = Compute<T>;
-    const T* const x = logits + row * ids;
-    const std::int64_t target = targets[row] - first_id;
-    const RowPeak<C> peak = peak_of(threads, x, ids);
+    const T* const x = shard.of_row(row);
+    const std::int64_t target = shard.target(row);
+    const RowPeak<C> peak = peak_of(threads, x, shard.ids);
     if (threads.lane == 0) {
-      const bool has_target = is_target(target, ids);
+      const bool has_target = is_target(target, shard.ids);
       C* const to = parts + row * kCrossEntropyParts;
       to[kLargest] = peak.largest;
       to[kSum] = static_cast<C>(peak.sum);
@@ -54,23 +63,19 @@ __global__ void combine_kernel(std::int64_t shards, std::int64_t rows, std::int6
 
 template <typename T>
 struct GradientOfRow {
-  const T* logits;
-  const std::int64_t* targets;
-  std::int64_t first_id;
-  std::int64_t ids;
+  ShardLogits<T> shard;
   const Compute<T>* log_sums;
   std::int64_t valid_rows;
   Compute<T> scale;
   T* dlogits;
 
-  template <int kSize>
-  __device__ void operator()(const RowThreads<kSize>& threads, std::int64_t row) const {
+  __device__ void operator()(const auto& threads, std::int64_t row) const {
     using C = Compute<T>;
-    const std::int64_t target = targets[row] - first_id;
+    const std::int64_t target = shard.target(row);
     const C log_sum = log_sums[row];
     const C factor = scale;
     const bool counts = row < valid_rows;
-    map_row(threads, logits + row * ids, dlogits + row * ids, ids, [=](int i, C logit) {
+    map_row(threads, shard.of_row(row), dlogits + row * shard.ids, shard.ids, [=](int i, C logit) {
       const C power = exponential(logit - log_sum);
       const C term = factor * (i == target ? power - C{1} : power);
       return counts ? term : C{0};
@@ -85,9 +90,10 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
                          const TensorView& parts) {
   const Rows shape = rows_of(logits.shape());
   with_device_type(logits.dtype(), [&]<typename T>(T) {
-    for_each_logit_row<T>(context, "cross_entropy_parts", shape,
-                          PartsOfRow<T>{logits.device<T>(), targets.device<std::int64_t>(),
-                                        first_id, shape.columns, parts.device<Compute<T>>()});
+    for_each_logit_row<T>(
+        context, "cross_entropy_parts", shape,
+        PartsOfRow<T>{{first_id, shape.columns, logits.device<T>(), targets.device<std::int64_t>()},
+                      parts.device<Compute<T>>()});
   });
 }
 
@@ -120,11 +126,13 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
   const Rows shape = rows_of(logits.shape());
   with_device_type(logits.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
-    for_each_logit_row<T>(
-        context, "cross_entropy_gradient", shape,
-        GradientOfRow<T>{logits.device<T>(), targets.device<std::int64_t>(), first_id,
-                         shape.columns, log_sums.device<C>(), valid_rows,
-                         static_cast<C>(gradient_scale), dlogits.device<T>()});
+    for_each_logit_row<T>(context, "cross_entropy_gradient", shape,
+                          GradientOfRow<T>{{first_id, shape.columns, logits.device<T>(),
+                                            targets.device<std::int64_t>()},
+                                           log_sums.device<C>(),
+                                           valid_rows,
+                                           static_cast<C>(gradient_scale),
+                                           dlogits.device<T>()});
   });
 }
 

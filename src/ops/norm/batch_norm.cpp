@@ -268,20 +268,18 @@ void batch_norm_forward(Context& context, const ConstTensorView& x, const ConstT
     const T* const b = bias.host<T>().data();
     T* const to = y.host<T>().data();
     const bool relu = activation == Activation::kRelu;
-    parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* const in = from + row * n;
-        const auto normal = [=](std::int64_t j) {
-          return (static_cast<C>(in[j]) - m[j]) * s[j] + static_cast<C>(b[j]);
-        };
-        if (relu) {
-          store_terms(to + row * n, 0, n, [=](std::int64_t j) {
-            const C value = normal(j);
-            return value < C{0} ? C{0} : value;
-          });
-        } else {
-          store_terms(to + row * n, 0, n, normal);
-        }
+    parallel_for_rows(context, rows, n, [=](std::int64_t row) {
+      const T* const in = from + row * n;
+      const auto normal = [=](std::int64_t j) {
+        return (static_cast<C>(in[j]) - m[j]) * s[j] + static_cast<C>(b[j]);
+      };
+      if (relu) {
+        store_terms(to + row * n, 0, n, [=](std::int64_t j) {
+          const C value = normal(j);
+          return value < C{0} ? C{0} : value;
+        });
+      } else {
+        store_terms(to + row * n, 0, n, normal);
       }
     });
   });
@@ -370,14 +368,12 @@ void batch_norm_backward_input(Context& context, const ConstTensorView& x,
     const C* const k = slope.data();
     T* const to = dx.host<T>().data();
     with_gradient(y, dy.host<T>().data(), [&, rows = rows, n = n](const auto& g) {
-      parallel_for(context, rows, row_grain(n), [=](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) {
-          const std::int64_t first = row * n;
-          store_terms(to + first, 0, n, [=](std::int64_t j) {
-            const C centred = static_cast<C>(from[first + j]) - m[j];
-            return s[j] * (g(first + j) - l[j] - centred * k[j]);
-          });
-        }
+      parallel_for_rows(context, rows, n, [=](std::int64_t row) {
+        const std::int64_t first = row * n;
+        store_terms(to + first, 0, n, [=](std::int64_t j) {
+          const C centred = static_cast<C>(from[first + j]) - m[j];
+          return s[j] * (g(first + j) - l[j] - centred * k[j]);
+        });
       });
     });
   });

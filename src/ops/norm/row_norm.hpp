@@ -5,7 +5,6 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/tensor.hpp"
-#include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
 #include "norm/center.hpp"
@@ -94,13 +93,10 @@ void norm_forward(Context& context, const ConstTensorView& x, const ConstTensorV
     T* to = y.host<T>().data();
     C* means = host_or_null<C>(mean);
     C* rstds = rstd.host<C>().data();
-    const auto rows = [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        norm_forward_row<kCenter>(from + row * n, weights, biases, epsilon, n, to + row * n,
-                                  kCenter == Center::kMean ? means + row : nullptr, rstds + row);
-      }
-    };
-    parallel_for(context, rows_of(x.shape()).rows, row_grain(n), rows);
+    parallel_for_rows(context, rows_of(x.shape()).rows, n, [=](std::int64_t row) {
+      norm_forward_row<kCenter>(from + row * n, weights, biases, epsilon, n, to + row * n,
+                                kCenter == Center::kMean ? means + row : nullptr, rstds + row);
+    });
   });
 }
 
@@ -120,22 +116,19 @@ void norm_backward_input(Context& context, const ConstTensorView& x, const Const
     const T* incoming = dy.host<T>().data();
     const T* added = host_or_null<T>(addend);
     T* outgoing = dx.host<T>().data();
-    const auto rows = [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const std::int64_t first = row * n;
-        const C center = kCenter == Center::kMean ? means[row] : C{0};
-        if (added == nullptr) {
-          norm_backward_row<kCenter, Accumulate::kOverwrite>(from + first, weights, center,
-                                                             rstds[row], incoming + first, added, n,
-                                                             outgoing + first);
-        } else {
-          norm_backward_row<kCenter, Accumulate::kAdd>(from + first, weights, center, rstds[row],
-                                                       incoming + first, added + first, n,
-                                                       outgoing + first);
-        }
+    parallel_for_rows(context, rows_of(x.shape()).rows, n, [=](std::int64_t row) {
+      const std::int64_t first = row * n;
+      const C center = kCenter == Center::kMean ? means[row] : C{0};
+      if (added == nullptr) {
+        norm_backward_row<kCenter, Accumulate::kOverwrite>(from + first, weights, center,
+                                                           rstds[row], incoming + first, added, n,
+                                                           outgoing + first);
+      } else {
+        norm_backward_row<kCenter, Accumulate::kAdd>(from + first, weights, center, rstds[row],
+                                                     incoming + first, added + first, n,
+                                                     outgoing + first);
       }
-    };
-    parallel_for(context, rows_of(x.shape()).rows, row_grain(n), rows);
+    });
   });
 }
 

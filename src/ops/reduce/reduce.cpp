@@ -78,13 +78,10 @@ void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int6
   with_floating(x.dtype(), [&]<typename T>(T) {
     const T* from = x.host<T>().data();
     double* const to = out.host<double>().data();
-    parallel_for(
-        context, blocks, row_grain(block_elements), [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t block = begin; block < end; ++block) {
-            const std::int64_t first = block * block_elements;
-            to[block] = block_sum_of_squares(from + first, std::min(block_elements, count - first));
-          }
-        });
+    parallel_for_rows(context, blocks, block_elements, [&](std::int64_t block) {
+      const std::int64_t first = block * block_elements;
+      to[block] = block_sum_of_squares(from + first, std::min(block_elements, count - first));
+    });
   });
 }
 

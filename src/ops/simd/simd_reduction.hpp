@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "strata/ops/parallel_for.hpp"
+
 namespace strata::ops {
 
 /// Chunk size of elementwise work, in elements.
@@ -13,6 +15,18 @@ inline constexpr std::int64_t kElementGrain = 16384;
 /// Chunk size in rows with about kElementGrain elements.
 inline std::int64_t row_grain(std::int64_t columns) {
   return std::max<std::int64_t>(1, kElementGrain / std::max<std::int64_t>(1, columns));
+}
+
+/// Calls function(row) for each row on the context's threads, in chunks of row_grain(columns).
+/// Pre: as parallel_for().
+template <typename Function>
+void parallel_for_rows(Context& context, std::int64_t rows, std::int64_t columns,
+                       const Function& function) {
+  parallel_for(context, rows, row_grain(columns), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      function(row);
+    }
+  });
 }
 
 /// Tree reduction of the first kLanes lanes: combines halves.
