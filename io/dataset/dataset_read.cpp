@@ -36,7 +36,7 @@ void read_shard_list(const hdf5::File& file, DatasetInfo& info) {
   const auto checksums = read_vector<std::uint64_t>(file, names::kShardChecksums);
   if (files.size() != samples.size() || files.size() != checksums.size() ||
       std::any_of(samples.begin(), samples.end(), [](std::int64_t count) { return count < 1; })) {
-    fail(ExitCode::kData, "{} contradicts itself in its list of shards; import it anew",
+    fail(ExitCode::kData, "{} is inconsistent in its list of shards; import it anew",
          info.path.string());
   }
   std::int64_t total = 0;
@@ -98,8 +98,7 @@ void read_sample_facts(const hdf5::File& file, DatasetInfo& info) {
       (classes &&
        (info.target_shape.rank() != 0 || info.classes < 1 || info.classes > kMostClasses)) ||
       info.input_dtype == DType::kInt64) {
-    fail(ExitCode::kData,
-         "{} contradicts itself in its shapes, types or statistics; import it anew",
+    fail(ExitCode::kData, "{} is inconsistent in its shapes, types or statistics; import it anew",
          info.path.string());
   }
 }
@@ -121,7 +120,7 @@ void read_token_facts(const hdf5::File& file, DatasetInfo& info) {
   if (!(tokens.shape() == Shape{info.tokens}) || info.classes < 1 ||
       (info.input_dtype != DType::kUint16 && info.input_dtype != DType::kUint32) ||
       file.int64(names::kBlockTokens) != names::kBlockTokensWritten) {
-    fail(ExitCode::kData, "{} contradicts itself in its tokens or its vocabulary; import it anew",
+    fail(ExitCode::kData, "{} is inconsistent in its tokens or its vocabulary; import it anew",
          info.path.string());
   }
 }
@@ -150,7 +149,7 @@ DatasetInfo read_master(const std::filesystem::path& path) {
   info.checksum = file.uint64(names::kChecksum);
   if (info.checksum != facts_checksum(info)) {
     fail(ExitCode::kData,
-         "{} is damaged: what it says of its samples and shards does not have its checksum; import "
+         "{} is damaged: its description of samples and shards does not match its checksum; import "
          "it anew",
          path.string());
   }
@@ -232,7 +231,7 @@ std::vector<MappedShard> map_shards(DatasetInfo& info) {
   for (ShardInfo& entry : info.shards) {
     if (info.task == Task::kNextToken && first % names::kBlockTokensWritten != 0) {
       fail(ExitCode::kData,
-           "{} contradicts itself: {} begins within a block of tokens; import it anew",
+           "{} is inconsistent: {} begins within a block of tokens; import it anew",
            info.path.string(), entry.file);
     }
     shards.push_back(map_shard(info, entry, first));

@@ -27,7 +27,7 @@ bool starts_with(std::span<const std::byte> file, const std::array<unsigned char
 
 void make_room(std::int64_t height, std::int64_t width, Image& image) {
   if (height < 1 || width < 1 || height > kMostPixels / width) {
-    throw BadImage(fmt::format("says that it is {} x {}, which is not believed", height, width));
+    throw BadImage(fmt::format("has the implausible size {} x {}", height, width));
   }
   image.resize(height, width);
 }

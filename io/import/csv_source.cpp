@@ -210,7 +210,9 @@ std::int64_t CsvSource::class_of(const CsvReader& reader) const {
     number = -1;
   }
   if (number < 0) {
-    fail(ExitCode::kData, "{}:{}: the label '{}' was not there a moment ago; is the file changing?",
+    fail(ExitCode::kData,
+         "{}:{}: the label '{}' is new since the first pass; do not change the file during an "
+         "import",
          reader.path().string(), reader.line(), label);
   }
   if (options_.classes == 0 && number >= kMostClasses) {

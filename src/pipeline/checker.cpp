@@ -124,7 +124,7 @@ class Checker {
       if (!trains() && action.kind != ActionKind::kForward &&
           action.kind != ActionKind::kSendActivation &&
           action.kind != ActionKind::kReceiveActivation) {
-        error(stage, action, "does not belong into a schedule of kind {}", name_of(schedule_.kind));
+        error(stage, action, "does not belong in a schedule of kind {}", name_of(schedule_.kind));
       }
       switch (action.kind) {
         case ActionKind::kReceiveActivation:

@@ -37,7 +37,7 @@ std::vector<std::string> layer_lines(const RunConfig& config, const io::DatasetI
   if (nn::is_convnet(preset)) {
     if (data.task != io::Task::kClassification || data.input_shape.rank() != 3) {
       fail(ExitCode::kUsage,
-           "model.preset is {}, which tells classes of images apart, but {} has samples of {}; "
+           "model.preset is {}, an image classifier, but {} has samples of {}; "
            "import images with \"strata data import --format=images\", cifar10 or idx",
            name_of(preset), data.path.string(), data.input_shape.text());
     }
@@ -53,7 +53,7 @@ std::int64_t context_of(const RunConfig& config) {
   }
   if (config.model.transformer.context == 0) {
     fail(ExitCode::kUsage,
-         "the data set is one of tokens, but model.context is 0; set it to the tokens of a sample, "
+         "the data set holds tokens, but model.context is 0; set it to the tokens of a sample, "
          "such as 64");
   }
   return config.model.transformer.context;

@@ -56,7 +56,7 @@ void check_batch(std::int64_t value, const std::string& parts, std::int64_t divi
   const std::int64_t below = value / divisor * divisor;
   const std::string nearest =
       below > 0 ? fmt::format("{} or {}", below, below + divisor) : std::to_string(divisor);
-  fail(ExitCode::kUsage, "batch.global is {}, which {} do not divide; the nearest valid values: {}",
+  fail(ExitCode::kUsage, "batch.global is {}, not divisible by {}; the nearest valid values: {}",
        value, parts, nearest);
 }
 

@@ -159,7 +159,7 @@ void require_same_tensors(const plan::Plan& plan, const io::Checkpoint& checkpoi
   for (const io::TensorInfo& tensor : checkpoint.tensors()) {
     if (tensor.name.starts_with(prefix) &&
         std::find(expected.begin(), expected.end(), tensor) == expected.end()) {
-      refuse_model(checkpoint, fmt::format("it has {}, the config has not", text_of(tensor)));
+      refuse_model(checkpoint, fmt::format("it has {}, which the config lacks", text_of(tensor)));
     }
   }
 }

@@ -123,7 +123,7 @@ same_bits() {
       return 1
     grep -o '"step":[0-9]*,"loss":[^,]*,"grad_norm":[^,]*' "run$runs/metrics.jsonl" >"numbers$runs"
     echo "grid $data $pipeline $tensor, graphs $graphs"
-    [ "$graphs" = off ] || grep -q 'up to [1-9].* pieces of a step as CUDA graphs' "run$runs/log.txt" || return 1
+    [ "$graphs" = off ] || grep -q 'CUDA graphs: up to [1-9]' "run$runs/log.txt" || return 1
     [ "$(wc -l <"numbers$runs")" -eq 10 ] && cmp numbers1 "numbers$runs" || return 1
   done
 }

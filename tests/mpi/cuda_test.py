@@ -39,7 +39,7 @@ def refusal():
         case.import_classes("classes", (4,), 10, 32, 16)
         config = case.write_config("probe.ini", classes("dense 10"))
         finished = case.alone("train", config, "--train.steps=1", "--run.dir=probe")
-        return finished.text if "0 can be used" in finished.text else None
+        return finished.text if "this process can use 0" in finished.text else None
     finally:
         case.doClassCleanups()
 
@@ -48,7 +48,7 @@ class Near(harness.StrataTest):
     def graphs_of(self, run):
         """The pieces of a step that a run's end says were CUDA graphs."""
         log = (self.directory / run / "log.txt").read_text()
-        found = re.search(r"(\d+) pieces of a step as CUDA graphs", log)
+        found = re.search(r"CUDA graphs: up to (\d+) per rank", log)
         self.assertIsNotNone(found, log)
         return int(found.group(1))
 

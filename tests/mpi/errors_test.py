@@ -162,9 +162,9 @@ class Settings(Errors):
                           if ("kind", "evaluate") in row], [])
 
     def test_grids_that_do_not_fit(self):
-        self.refused(USAGE, "batch.global is 18, which 4 lanes do not divide", "16 or 20", ranks=2,
+        self.refused(USAGE, "batch.global is 18, not divisible by 4 lanes", "16 or 20", ranks=2,
                      settings=["--numerics.lanes=4", "--batch.global=18"])
-        self.refused(USAGE, "batch.global is 16, which microbatches of 3 samples in 2 lanes",
+        self.refused(USAGE, "batch.global is 16, not divisible by microbatches of 3 samples in 2 lanes",
                      "12 or 18", settings=["--batch.micro=3"])
         self.refused(USAGE, "numerics.lanes is 2, which parallel.data = 3 does not divide", ranks=3,
                      settings=["--batch.global=12"])

@@ -120,7 +120,7 @@ class Errors(language.LanguageTest):
                      settings=["--parallel.sequence=true"])
 
     def test_data(self):
-        self.refused(USAGE, "data set is one of tokens", "model.context is 0", config=self.layers,
+        self.refused(USAGE, "data set holds tokens", "model.context is 0", config=self.layers,
                      settings=["--model.context=0"], grid=(1, 1, 2))
         self.refused(DATA, "text/test.h5 holds", "a context of 5,000 needs 5,001", "more text",
                      settings=["--model.context=5000"])
@@ -128,7 +128,7 @@ class Errors(language.LanguageTest):
                      settings=["--model.context=50000"], grid=(1, 1, 2))
         self.refused(USAGE, "model.vocabulary = 20",
                      settings=["--model.vocabulary=20"])
-        self.refused(USAGE, "embedding", "its input is no token ids", "--format=text",
+        self.refused(USAGE, "embedding", "its input is not token ids", "--format=text",
                      settings=CLASSES, grid=(1, 1, 2))
         self.refused(USAGE, "dense 12", "input is token ids", "embedding", config=self.split,
                      settings=["--data.train=text/train.h5", "--model.context=16"])

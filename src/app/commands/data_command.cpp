@@ -125,8 +125,9 @@ void token_options(const CommandLine& line, io::ImportOptions& options) {
   }
   for (const char* name : {"task", "classes", "label"}) {
     if (line.has(name) && io::holds_tokens(options.format)) {
-      fail(ExitCode::kUsage, "--{} is not for --format={}: what is learnt of tokens are tokens",
-           name, name_of(options.format));
+      fail(ExitCode::kUsage,
+           "--{} does not apply to --format={}: the targets of tokens are the next tokens", name,
+           name_of(options.format));
     }
   }
   options.tokenizer = enum_argument(line, "tokenizer", options.tokenizer);
@@ -229,7 +230,8 @@ void source_options(const CommandLine& line, io::ImportOptions& options) {
 
 io::ImportOptions import_options(const CommandLine& line) {
   if (!line.positions().empty()) {
-    fail(ExitCode::kUsage, "\"{}\" stands alone; files are given to an option, as in --files {}",
+    fail(ExitCode::kUsage,
+         "unexpected argument \"{}\"; name files with an option, as in --files {}",
          line.positions().front(), line.positions().front());
   }
   io::ImportOptions options;
@@ -278,7 +280,7 @@ ExitCode import_command(Arguments arguments) {
     fmt::print("; {} classes", report.classes);
   }
   if (report.unused_samples > 0) {
-    fmt::print("; {} {} behind the splits are not used", count_text(report.unused_samples), unit);
+    fmt::print("; the last {} {} are in no split", count_text(report.unused_samples), unit);
   }
   if (!report.skipped.empty()) {
     fmt::print("; {} bad file{} left out", count_text(std::ssize(report.skipped)),

@@ -71,8 +71,8 @@ void check_gpus(std::span<const RankFacts> ranks, Problems& found) {
   for (const std::size_t r :
        ranks_where(ranks, [](const RankFacts& facts) { return !facts.unreachable.empty(); })) {
     found.push_back(fmt::format(
-        "the GPU {} of rank {} on {} does not reach {} without the host: messages between them go "
-        "through its memory. Where the cards are connected, look at the BIOS (ACS, IOMMU) and at "
+        "the GPU {} of rank {} on {} has no peer-to-peer access to {}: messages between them go "
+        "through host memory. Where the cards are connected, look at the BIOS (ACS, IOMMU) and at "
         "nvidia-smi topo -p2p r",
         ranks[r].gpu_bus_id, r, ranks[r].host, fmt::join(ranks[r].unreachable, ", ")));
   }
@@ -84,10 +84,11 @@ void check_drivers(std::span<const RankFacts> ranks, Problems& found) {
     hosts.emplace(facts.host, &facts);
   }
   for (const auto& [host, facts] : hosts) {
-    // Minor version compatibility: an older driver serves a newer runtime of its major version.
+    // Minor version compatibility: an older driver supports a newer runtime of its major version.
     if (facts->driver_version > 0 && facts->driver_version / 1000 < facts->runtime_version / 1000) {
       found.push_back(fmt::format(
-          "the driver of {} serves CUDA {} and this executable is built with {}: bring the driver "
+          "the driver of {} supports CUDA up to {} and this executable is built with {}: bring the "
+          "driver "
           "up to date, or build with a CUDA of {}.x",
           host, device::cuda_version_text(facts->driver_version),
           device::cuda_version_text(facts->runtime_version), facts->driver_version / 1000));

@@ -117,7 +117,7 @@ std::vector<std::int64_t> prompt_ids(const GenerateArguments& given,
 
 void write_text(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    fail(ExitCode::kData, "cannot write to the standard output: {}; give it a place that takes it",
+    fail(ExitCode::kData, "cannot write to the standard output: {}; redirect it to a writable file",
          std::strerror(errno));
   }
 }
@@ -138,8 +138,7 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
   const GenerateArguments given = arguments_of(arguments);
   RunInputs inputs = open_trained(mpi, given.config, given.settings, Evaluates::kNo, log);
   if (inputs.train_info.task != io::Task::kNextToken) {
-    fail(ExitCode::kUsage,
-         "{} is of a model of no tokens; strata generate continues text with language models",
+    fail(ExitCode::kUsage, "the model of {} is not a language model; strata generate needs one",
          inputs.checkpoint->directory().string());
   }
   const io::Tokenizer tokenizer = io::Tokenizer::of(inputs.train_info);

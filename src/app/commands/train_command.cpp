@@ -119,17 +119,16 @@ void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const Res
     return *std::ranges::max_element(all, {}, part);
   };
   const ResourceUsage peak = largest(&ResourceUsage::resident_bytes);
-  log.info("peak memory of a rank: {}; {} of it mapped files, which the system can take back",
+  log.info("peak memory of a rank: {}, of which {} are mapped files that the system can reclaim",
            bytes_text(peak.resident_bytes), bytes_text(peak.mapped_bytes));
   if (plan.device != device::DeviceKind::kCuda) {
     return;
   }
   // Workspaces that the plan does not list: only the operations and cuDNN know them.
-  log.info("operations took up to {} of a rank's GPU to work in, beside what the plan lists",
+  log.info("scratch memory of operations, outside of the plan: up to {} per GPU",
            bytes_text(largest(&ResourceUsage::scratch_bytes).scratch_bytes));
   if (plan.config.run.cuda_graphs == plan::Switch::kOn) {
-    log.info("a rank's GPU got up to {} pieces of a step as CUDA graphs",
-             largest(&ResourceUsage::graphs).graphs);
+    log.info("CUDA graphs: up to {} per rank", largest(&ResourceUsage::graphs).graphs);
   }
 }
 
@@ -207,10 +206,9 @@ std::optional<train::ClassCounts> counts_for(const plan::Plan& plan, const Train
   }
   if (requested) {
     fail(ExitCode::kUsage,
-         "--classes and --confusion count the answers of a classifier to samples of known class, "
-         "whose "
-         "last layer is not split; leave them out, or end the model with a layer without "
-         "parallel=column");
+         "--classes and --confusion need a classifier whose last layer is not split; leave them "
+         "out, "
+         "or end the model with a layer without parallel=column");
   }
   return std::nullopt;
 }

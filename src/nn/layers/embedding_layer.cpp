@@ -180,7 +180,7 @@ std::unique_ptr<Layer> make_embedding(LayerLine& line, const LayerSite& site) {
   options.width = line.take_count("the width of a token's vector");
   if (site.input_kind != InputKind::kTokenIds) {
     line.refuse(
-        "its input is no token ids; it must be the first layer, and the data set one of tokens "
+        "its input is not token ids; it must be the first layer, and the data set must hold tokens "
         "(strata data import --format=text)");
   }
   options.vocabulary = line.take_option_count("vocabulary", site.vocabulary);

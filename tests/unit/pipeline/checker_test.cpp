@@ -177,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(
               ElementsAre("1 lists of actions for 2 stages")},
         Fault{"gradients_in_a_forward_only_schedule", gpipe(1, 1),
               [](Schedule& s) { s.kind = ScheduleKind::kForwardOnly; },
-              Contains("stage 0: backward-input of microbatch 0: does not belong into a schedule "
+              Contains("stage 0: backward-input of microbatch 0: does not belong in a schedule "
                        "of kind forward")},
         Fault{"too_many_live_activations", gpipe(2, 4),
               [](Schedule& s) { s.kind = ScheduleKind::k1f1b; },
