@@ -87,9 +87,9 @@ void check_drivers(std::span<const RankFacts> ranks, Problems& found) {
     // Minor version compatibility: an older driver supports a newer runtime of its major version.
     if (facts->driver_version > 0 && facts->driver_version / 1000 < facts->runtime_version / 1000) {
       found.push_back(fmt::format(
-          "the driver of {} supports CUDA up to {} and this executable is built with {}: bring the "
-          "driver "
-          "up to date, or build with a CUDA of {}.x",
+          "the driver of {} supports CUDA up to {} and this executable is built with {}: update "
+          "the "
+          "driver, or build with CUDA {}.x",
           host, device::cuda_version_text(facts->driver_version),
           device::cuda_version_text(facts->runtime_version), facts->driver_version / 1000));
     }

@@ -207,8 +207,7 @@ std::optional<train::ClassCounts> counts_for(const plan::Plan& plan, const Train
   if (requested) {
     fail(ExitCode::kUsage,
          "--classes and --confusion need a classifier whose last layer is not split; leave them "
-         "out, "
-         "or end the model with a layer without parallel=column");
+         "out, or end the model with a layer without parallel=column");
   }
   return std::nullopt;
 }

@@ -75,9 +75,9 @@ TEST(Doctor, NamesRanksWithoutAGpuWhereOthersHaveOne) {
 TEST(Doctor, NamesGpusThatDoNotReachEachOther) {
   std::vector<RankFacts> ranks = good_launch();
   ranks[1].unreachable = {"0000:00:00.0"};
-  EXPECT_THAT(
-      problems(ranks),
-      ElementsAre(HasSubstr("0000:01:00.0 of rank 1 on node1 does not reach 0000:00:00.0")));
+  EXPECT_THAT(problems(ranks),
+              ElementsAre(HasSubstr(
+                  "0000:01:00.0 of rank 1 on node1 has no peer-to-peer access to 0000:00:00.0")));
 }
 
 TEST(Doctor, NamesAGpuThatDoesNotAnswer) {

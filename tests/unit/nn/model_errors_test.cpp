@@ -127,8 +127,8 @@ TEST(ModelErrors, OfTheHead) {
 
 TEST(ModelErrors, OfTheEmbedding) {
   expect_words(numbers({"embedding 8", "dense 8"}, 1),
-               {"\"embedding 8\"", "no token ids", "--format=text"});
-  expect_words(tokens({"embedding 8", "embedding 8", "head"}), {"no token ids", "first layer"});
+               {"\"embedding 8\"", "not token ids", "--format=text"});
+  expect_words(tokens({"embedding 8", "embedding 8", "head"}), {"not token ids", "first layer"});
   expect_words(tokens({"embedding 8 vocabulary=40", "head"}),
                {"vocabulary of 40", "data set, 50", "at least 50"});
   expect_words(tokens({"embedding 8 positions=9", "head"}),
