@@ -208,19 +208,28 @@ class FileTimeout {
   comm::Timeout before_;
 };
 
+/// Throws: Error(kUsage) where another process has taken over the run directory.
+void require_locked(const RunRecord& run) {
+  if (run.lock != nullptr) {
+    run.lock->require_held();
+  }
+}
+
 /// Writes and commits. Throws AgreedError on all ranks where one fails.
 void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const RankState& state,
                       const RunRecord& run, std::int64_t step) {
   const std::filesystem::path root = checkpoint_root(plan.config);
+  std::string directory;
   comm::agree(world, [&] {
     if (world.rank() == 0) {
-      io::begin_checkpoint(root, step);
+      require_locked(run);
+      directory = io::begin_checkpoint(root, step).string();
     }
   });
+  directory = world.all_gather_texts(directory).front();
   std::string record;
   comm::agree(world, [&] {
-    record = io::text_of(
-        io::write_part(io::partial_directory(root, step), world.rank(), state.snapshot().slices));
+    record = io::text_of(io::write_part(directory, world.rank(), state.snapshot().slices));
   });
   const std::vector<std::string> records = world.all_gather_texts(record);
   comm::agree(world, [&] {
@@ -248,7 +257,10 @@ void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const R
     if (plan.device == device::DeviceKind::kCpu) {
       metadata[kInstructionSet] = name_of(ops::used_instruction_set());
     }
+    require_locked(run);
     io::commit_checkpoint(root, step, parts, metadata, run.tokenizer);
+    std::error_code ignored;
+    std::filesystem::remove(unsaved_marker(plan.config), ignored);
   });
 }
 
@@ -256,6 +268,10 @@ void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const R
 
 std::filesystem::path checkpoint_root(const plan::RunConfig& config) {
   return std::filesystem::path(config.run.dir) / "checkpoints";
+}
+
+std::filesystem::path unsaved_marker(const plan::RunConfig& config) {
+  return std::filesystem::path(config.run.dir) / "unsaved";
 }
 
 namespace {
@@ -400,12 +416,15 @@ void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankSta
   comm::Communicator& world = *groups.world;
   const std::filesystem::path root = checkpoint_root(plan.config);
   const FileTimeout timeout(world);
-  std::error_code ignored;
   try {
     write_checkpoint(plan, world, state, record, step);
   } catch (const comm::AgreedError&) {
     if (world.rank() == 0) {
-      std::filesystem::remove_all(io::partial_directory(root, step), ignored);
+      try {
+        io::delete_partial(root, step);
+      } catch (const Error&) {
+        // The next save of this step, or the next pruning, deletes it.
+      }
     }
     throw;
   }
