@@ -2,6 +2,7 @@
 are kept."""
 
 import os
+import pathlib
 import shutil
 import signal
 
@@ -12,7 +13,7 @@ NETWORK = harness.config_text(
     ["dense 16 relu", "dropout 0.1", "dense 4"], batch={"global": 16}, numerics={"lanes": 2},
     optimizer={"kind": "adam"}, train={"steps": 6, "evaluate_every": 2}, checkpoint={"every": 2})
 
-LONG = ["--train.steps=2000", "--train.evaluate_every=0", "--checkpoint.every=200"]
+LONG = ["--train.steps=300", "--train.evaluate_every=0", "--checkpoint.every=50"]
 
 
 class RunDirectory(harness.StrataTest):
@@ -59,7 +60,7 @@ class TwoRuns(RunDirectory):
         self.assert_same_run("undisturbed", "killed")
 
     def test_a_run_that_lost_its_lock_writes_no_checkpoint(self):
-        job = self.start_training("lost", *LONG, "--train.steps=100000", "--checkpoint.every=300")
+        job = self.start_training("lost", *LONG, "--train.steps=100000", "--checkpoint.every=100")
         job.wait_until(lambda: self.lines_of("lost") > 3, 60)
         lock = self.directory / "lost" / "run.lock"
         before = harness.checkpoints(self.directory / "lost")
@@ -133,7 +134,8 @@ class Histories(RunDirectory):
         seen = []
         for attempt in (1, 2):
             job = self.start_training("early", "--run.resume=auto", *settings, ranks=1)
-            job.wait_until(lambda: self.lines_of("early") > 5, 60)
+            earlier = [self.directory / "early" / f"metrics.jsonl.{number}" for number in range(1, attempt)]
+            job.wait_until(lambda: self.lines_of("early") > 5 and all(map(pathlib.Path.exists, earlier)), 60)
             job.signal_all(signal.SIGKILL)
             ended = job.wait(30)
             self.assertEqual("before its first checkpoint" in ended.text, attempt == 2, ended.text)
