@@ -4,12 +4,15 @@
 #include <cmath>
 #include <filesystem>
 
+#include <nlohmann/json.hpp>
+
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/config_changes.hpp"
 #include "strata/train/evaluation.hpp"
 #include "strata/train/metrics.hpp"
 #include "strata/train/rank_state.hpp"
@@ -81,6 +84,11 @@ class Trainer {
     if (setup_.checkpoint != nullptr) {
       setup_.log.info("continuing after step {} from {}", first_step_,
                       setup_.checkpoint->directory().string());
+      const nlohmann::json& before = setup_.checkpoint->metadata();
+      for (const std::string& change :
+           config_changes(before.value("config", ""), setup_.config_text)) {
+        setup_.log.info("{}, from step {} on", change, first_step_ + 1);
+      }
       tidy_checkpoints(plan_, *setup_.groups.world, first_step_, setup_.log);
     }
     if (config_.run.cuda_graphs == plan::Switch::kOn && plan_.device == device::DeviceKind::kCuda) {
