@@ -1,6 +1,7 @@
 #include "strata/train/stop_signal.hpp"
 
 #include <csignal>
+#include <initializer_list>
 
 namespace strata::train {
 namespace {

@@ -11,6 +11,7 @@
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/pipeline/executor.hpp"
+#include "strata/train/checkpoint_writer.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
 #include "strata/train/metrics.hpp"
@@ -44,6 +45,8 @@ void write_atomically(const std::filesystem::path& path, const std::string& text
 /// The state of one call of train() on one rank.
 class Trainer {
  public:
+  using OnFailure = CheckpointWriter::OnFailure;
+
   explicit Trainer(const TrainerSetup& setup)
       : setup_(setup),
         plan_(setup.plan),
@@ -95,6 +98,12 @@ class Trainer {
                         .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_});
       }
     });
+    comm::agree(*setup_.groups.world, [&] {
+      writer_.emplace(plan_, rank_, setup_.groups, state_,
+                      RunRecord{.config_text = setup_.config_text,
+                                .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr},
+                      setup_.log);
+    });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
     if (setup_.checkpoint != nullptr) {
       setup_.log.info("continuing after step {} from {}", first_step_,
@@ -125,9 +134,11 @@ class Trainer {
       if (config_.train.evaluate_every > 0 && step % config_.train.evaluate_every == 0) {
         evaluate(step);
       }
-      const bool stop = summary.stop == StopRequest::kStop && !last;
+      const bool stop = summary.flags.has(StepFlags::kStop) && !last;
       if (last || stop || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0)) {
-        save(step);
+        save(step, last || stop ? OnFailure::kThrow : OnFailure::kWarn);
+      } else if (writer_->is_saving() && !summary.flags.has(StepFlags::kWriting)) {
+        writer_->advance();
       }
       if (stop) {
         setup_.log.info(
@@ -163,7 +174,7 @@ class Trainer {
 
     const double reduced = now_seconds();
     const double tied = state_.combine_tied();
-    const StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, stop_request());
+    const StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, own_flags());
     const double exchanged = tied + summary.communication_seconds;
     times.communication += exchanged;
     times.compute += now_seconds() - reduced - exchanged;
@@ -188,6 +199,17 @@ class Trainer {
     times.step = end - begin;
     report(step, summary, rate, times);
     return summary;
+  }
+
+  [[nodiscard]] StepFlags own_flags() const {
+    StepFlags flags;
+    if (stop_request() == StopRequest::kStop) {
+      flags.bits |= StepFlags::kStop;
+    }
+    if (writer_->is_writing()) {
+      flags.bits |= StepFlags::kWriting;
+    }
+    return flags;
   }
 
   [[nodiscard]] double clip_scale(double norm) const {
@@ -288,16 +310,16 @@ class Trainer {
     setup_.log.info("step {}: test {}", step, text_of(plan_, result));
   }
 
-  void save(std::int64_t step) {
+  void save(std::int64_t step, OnFailure on_failure) {
     if (saved_step_ == step) {
       return;
     }
     setup_.groups.engine->drain();
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
-    save_checkpoint(
-        plan_, setup_.groups, state_,
-        {.config_text = setup_.config_text, .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr}, step,
-        setup_.log);
+    writer_->begin(step, on_failure);
+    if (on_failure == OnFailure::kThrow || config_.checkpoint.background == plan::Switch::kOff) {
+      writer_->finish();
+    }
     saved_step_ = step;
     discard_waits();
   }
@@ -312,6 +334,7 @@ class Trainer {
   std::optional<MetricsFile> metrics_;
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
+  std::optional<CheckpointWriter> writer_;
   Timeline timeline_;
   bool metrics_warned_ = false;
   std::int64_t first_step_ = 0;

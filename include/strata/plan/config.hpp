@@ -110,6 +110,7 @@ struct RunConfig {
   struct {
     std::int64_t every = 0;
     std::int64_t keep = 3;
+    Switch background = Switch::kOn;
   } checkpoint;
   struct {
     std::string dir = "runs/run";

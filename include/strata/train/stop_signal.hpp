@@ -1,8 +1,9 @@
 #pragma once
 
-#include "strata/train/step_summary.hpp"
-
 namespace strata::train {
+
+/// Whether the run was requested to stop.
+enum class StopRequest { kNone, kStop };
 
 /// Makes SIGTERM, SIGINT and SIGUSR1 request a stop after the current step. A second SIGINT kills
 /// the process.

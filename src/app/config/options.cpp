@@ -254,6 +254,10 @@ std::vector<Option> running() {
             STRATA_MEMBER(checkpoint.every)),
       whole("checkpoint.keep", "checkpoints", "number of newest checkpoints to keep", 1,
             STRATA_MEMBER(checkpoint.keep)),
+      choice("checkpoint.background",
+             "on: a thread writes a copy of the state while training goes on; off: training waits "
+             "for the files",
+             STRATA_MEMBER(checkpoint.background)),
       text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir),
            Empty::kRefused),
       whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,
