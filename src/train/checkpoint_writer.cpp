@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "strata/core/error.hpp"
+#include "strata/core/clock.hpp"
 #include "strata/train/checkpointing.hpp"
 
 #include "file_timeout.hpp"
@@ -37,13 +37,16 @@ bool CheckpointWriter::is_writing() const {
 template <typename Function>
 void CheckpointWriter::attempt(Function&& phase) {
   const FileTimeout timeout(world_);
+  const double before = now_seconds();
   try {
     phase();
+    save_.blocked_seconds += now_seconds() - before;
   } catch (const comm::AgreedError& error) {
     if (thread_.valid()) {
       thread_.wait();
       thread_ = {};
     }
+    save_.bytes = 0;
     phase_ = Phase::kIdle;
     if (world_.rank() == 0) {
       std::error_code ignored;
@@ -61,12 +64,16 @@ void CheckpointWriter::attempt(Function&& phase) {
 void CheckpointWriter::begin(std::int64_t step, OnFailure on_failure) {
   finish();
   step_ = step;
+  save_ = {.step = step};
   on_failure_ = on_failure;
   attempt([&] { start_parts(); });
 }
 
 void CheckpointWriter::advance() {
   attempt([&] { next_phase(); });
+  if (!is_saving() && save_.bytes > 0) {
+    report_ = save_;
+  }
 }
 
 void CheckpointWriter::finish() {
@@ -92,7 +99,11 @@ void CheckpointWriter::start_parts() {
   });
   slices_ = state_.snapshot(memory_);
   thread_ = std::async(std::launch::async, [this, root] {
-    return io::text_of(io::write_part(io::partial_directory(root, step_), world_.rank(), slices_));
+    const double start = now_seconds();
+    std::string part =
+        io::text_of(io::write_part(io::partial_directory(root, step_), world_.rank(), slices_));
+    save_.write_seconds += now_seconds() - start;
+    return part;
   });
   phase_ = Phase::kParts;
 }
@@ -106,14 +117,16 @@ void CheckpointWriter::start_commit() {
     return;
   }
   thread_ = std::async(std::launch::async, [this, records = std::move(records)] {
+    const double start = now_seconds();
     std::vector<io::PartRecord> parts;
     parts.reserve(records.size());
     for (const std::string& text : records) {
-      parts.push_back(io::part_record_of(text));
+      save_.bytes += parts.emplace_back(io::part_record_of(text)).bytes;
     }
     const std::filesystem::path root = checkpoint_root(plan_.config);
     io::commit_checkpoint(root, step_, parts, checkpoint_metadata(plan_, record_, step_),
                           record_.tokenizer);
+    save_.write_seconds += now_seconds() - start;
     return prune_warning(plan_, step_);
   });
 }
@@ -126,7 +139,6 @@ void CheckpointWriter::end_commit() {
     }
   });
   phase_ = Phase::kIdle;
-  committed_step_ = step_;
   if (!warning.empty()) {
     log_.warn("{}", warning);
   }

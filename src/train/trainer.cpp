@@ -140,6 +140,7 @@ class Trainer {
       } else if (writer_->is_saving() && !summary.flags.has(StepFlags::kWriting)) {
         writer_->advance();
       }
+      report_save();
       if (stop) {
         setup_.log.info(
             "stopped on request after step {} of {}, checkpoint written; continue with "
@@ -308,6 +309,14 @@ class Trainer {
               is_language_model(plan_) ? std::optional(std::exp(result.loss)) : std::nullopt});
     }
     setup_.log.info("step {}: test {}", step, text_of(plan_, result));
+  }
+
+  /// Writes what the last committed checkpoint cost.
+  void report_save() {
+    const std::optional<CheckpointRecord> report = writer_->take_report();
+    if (report && metrics_) {
+      metrics_->write(*report);
+    }
   }
 
   void save(std::int64_t step, OnFailure on_failure) {

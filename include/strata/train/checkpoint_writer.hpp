@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <future>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/comm/agree.hpp"
@@ -12,6 +14,7 @@
 #include "strata/io/checkpoint.hpp"
 #include "strata/plan/plan.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/metrics.hpp"
 #include "strata/train/rank_state.hpp"
 
 namespace strata::train {
@@ -50,8 +53,8 @@ class CheckpointWriter {
   /// remain.
   void finish();
 
-  /// The step of the newest checkpoint that this writer committed; -1: none.
-  [[nodiscard]] std::int64_t committed_step() const { return committed_step_; }
+  /// On rank 0 the report of the save that was committed last, once.
+  [[nodiscard]] std::optional<CheckpointRecord> take_report() { return std::exchange(report_, {}); }
 
  private:
   enum class Phase {
@@ -79,7 +82,9 @@ class CheckpointWriter {
   Phase phase_ = Phase::kIdle;
   OnFailure on_failure_ = OnFailure::kWarn;
   std::int64_t step_ = -1;
-  std::int64_t committed_step_ = -1;
+  /// Of the save under way. Of the thread while it runs: bytes and write_seconds.
+  CheckpointRecord save_;
+  std::optional<CheckpointRecord> report_;
   /// The thread: gives the part's record, or a warning of the commit.
   std::future<std::string> thread_;
 };
