@@ -14,6 +14,7 @@
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
 #include "strata/ops/instruction_set.hpp"
+#include "strata/train/stop_signal.hpp"
 
 #include "commands/commands.hpp"
 #include "environment/versions.hpp"
@@ -208,6 +209,10 @@ int run(int argc, char** argv) {
   if (command == "train" || (command == "data" && !rest.empty() && rest.front() == "import")) {
     // These commands write files and continue after a closed pipe; other commands end.
     std::signal(SIGPIPE, SIG_IGN);
+  }
+  if (command == "train") {
+    // Before MPI starts, so that a stop request during set-up is not the end of the process.
+    train::install_stop_signals();
   }
   if (command == "train" || command == "evaluate" || command == "generate") {
     const auto on_ranks = command == "train"      ? train_command

@@ -12,6 +12,7 @@
 #include "strata/core/text.hpp"
 #include "strata/ops/instruction_set.hpp"
 #include "strata/train/checkpoint_names.hpp"
+#include "strata/train/stop_signal.hpp"
 
 #include "file_timeout.hpp"
 
@@ -209,6 +210,7 @@ io::Checkpoint open_verified(comm::Communicator& world, const std::filesystem::p
   comm::agree(world, [&] {
     checkpoint = io::Checkpoint::open(directory);
     for (std::int64_t part = world.rank(); part < checkpoint->part_count(); part += world.size()) {
+      end_setup_on_stop_request();
       checkpoint->verify_part(part);
     }
   });
@@ -237,6 +239,9 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
     try {
       return open_verified(world, directory);
     } catch (const comm::AgreedError& error) {
+      if (error.code() == ExitCode::kStoppedEarly) {
+        throw;
+      }
       problem = error.what();
       log.warn("passing over a bad checkpoint: {}", problem);
     }

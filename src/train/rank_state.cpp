@@ -7,6 +7,7 @@
 #include "strata/ops/convert.hpp"
 #include "strata/ops/reduce.hpp"
 #include "strata/train/checkpoint_names.hpp"
+#include "strata/train/stop_signal.hpp"
 
 namespace strata::train {
 namespace {
@@ -83,6 +84,7 @@ void StageState::reset_clock() {
 
 void StageState::load_weights(const io::Checkpoint& checkpoint) {
   for (const nn::PlacedParameter& placed : rank_.layout.parameters) {
+    end_setup_on_stop_request();
     if (has_weights(placed, rank_.layout)) {
       read_slice(checkpoint, weight_name(placed.spec), placed, 0,
                  weights_.flat_slice(placed.offset, placed.shape.count()));
@@ -220,6 +222,7 @@ void RankState::load(const io::Checkpoint& checkpoint) {
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
     const auto read = [&](const std::string& name, const TensorView& into) {
+      end_setup_on_stop_request();
       read_slice(checkpoint, name, placed, piece.range.begin, into);
     };
     if (has_masters()) {

@@ -9,7 +9,6 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
-#include "strata/core/text.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/checkpoint_writer.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -21,7 +20,9 @@
 #include "strata/train/stop_signal.hpp"
 #include "strata/train/timeline.hpp"
 
+#include "evaluation_record.hpp"
 #include "sample_feed.hpp"
+#include "step_report.hpp"
 
 namespace strata::train {
 namespace {
@@ -57,16 +58,16 @@ class Trainer {
 
   FinishedRun run() {
     begin();
-    Outcome outcome = Outcome::kFinished;
-    if (first_step_ < plan_.total_steps) {
+    Outcome outcome = evaluate_again();
+    if (outcome == Outcome::kFinished && first_step_ < plan_.total_steps) {
       outcome = train_steps();
-    } else {
+    } else if (outcome == Outcome::kFinished) {
       setup_.log.info("nothing to train: step {} of {} is done already", first_step_,
                       plan_.total_steps);
     }
     const std::int64_t end = std::max(first_step_, plan_.total_steps);
     if (outcome == Outcome::kFinished && evaluated_step_ != end) {
-      evaluate(end);
+      outcome = evaluate(end);
     }
     if (config_.run.timeline == plan::Switch::kOn) {
       timeline_.write(*setup_.groups.world,
@@ -83,6 +84,7 @@ class Trainer {
         state_.load(*setup_.checkpoint);
         first_step_ = setup_.checkpoint->step();
       }
+      end_setup_on_stop_request();
       if (setup_.groups.world->rank() == 0) {
         if (plan_.train_data.tokenizer != io::TokenizerKind::kNone) {
           tokenizer_.emplace(io::Tokenizer::of(plan_.train_data));
@@ -127,17 +129,16 @@ class Trainer {
     feed_.emplace(setup_.context, setup_.train_data, rank_,
                   training_loader(plan_, rank_, first_step_));
     discard_waits();
-    began_ = now_seconds();
+    if (metrics_) {
+      report_.emplace(setup_, *metrics_, first_step_);
+    }
     for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
       const StepSummary summary = train_step(step);
       const bool last = step == plan_.total_steps;
-      if (config_.train.evaluate_every > 0 && step % config_.train.evaluate_every == 0) {
-        evaluate(step);
-      }
-      const bool stop = summary.flags.has(StepFlags::kStop) && !last;
+      const bool stop = summary.requests.has(StepRequest::kStop) && !last;
       if (last || stop || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0)) {
         save(step, last || stop ? OnFailure::kThrow : OnFailure::kWarn);
-      } else if (writer_->is_saving() && !summary.flags.has(StepFlags::kWriting)) {
+      } else if (writer_->is_saving() && !summary.requests.has(StepRequest::kWait)) {
         writer_->advance();
       }
       report_save();
@@ -148,8 +149,24 @@ class Trainer {
             step, plan_.total_steps);
         return Outcome::kStopped;
       }
+      // After the save: bad test data must not end the run at the same step again and again.
+      if (is_evaluation_step(step) && evaluate(step) == Outcome::kStopped) {
+        return Outcome::kStopped;
+      }
     }
     return Outcome::kFinished;
+  }
+
+  /// What this rank asks of all ranks.
+  [[nodiscard]] StepRequests requests() const {
+    StepRequests mine;
+    if (stop_request() == StopRequest::kStop) {
+      mine.add(StepRequest::kStop);
+    }
+    if (writer_->is_writing()) {
+      mine.add(StepRequest::kWait);
+    }
+    return mine;
   }
 
   /// Stalls outside steps do not count.
@@ -175,7 +192,7 @@ class Trainer {
 
     const double reduced = now_seconds();
     const double tied = state_.combine_tied();
-    const StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, own_flags());
+    const StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, requests());
     const double exchanged = tied + summary.communication_seconds;
     times.communication += exchanged;
     times.compute += now_seconds() - reduced - exchanged;
@@ -198,19 +215,10 @@ class Trainer {
     const double end = now_seconds();
     times.compute += end - updating - waited;
     times.step = end - begin;
-    report(step, summary, rate, times);
+    if (report_) {
+      report_->add(step, summary, rate, times);
+    }
     return summary;
-  }
-
-  [[nodiscard]] StepFlags own_flags() const {
-    StepFlags flags;
-    if (stop_request() == StopRequest::kStop) {
-      flags.bits |= StepFlags::kStop;
-    }
-    if (writer_->is_writing()) {
-      flags.bits |= StepFlags::kWriting;
-    }
-    return flags;
   }
 
   [[nodiscard]] double clip_scale(double norm) const {
@@ -218,97 +226,80 @@ class Trainer {
     return limit > 0.0 && norm > limit ? limit / norm : 1.0;
   }
 
-  void report(std::int64_t step, const StepSummary& summary, double rate, const StepTimes& times) {
-    if (!metrics_) {
-      return;
-    }
-    const double samples_per_second = static_cast<double>(config_.batch.global) / times.step;
-    const auto tokens = static_cast<double>(plan_.targets_per_sample);
-    metrics_->write(TrainRecord{
-        .step = step,
-        .loss = summary.loss,
-        .grad_norm = summary.grad_norm,
-        .learning_rate = rate,
-        .samples_per_second = samples_per_second,
-        .tokens_per_second =
-            is_language_model(plan_) ? std::optional(samples_per_second * tokens) : std::nullopt,
-        .mfu = mfu_of(times.step),
-        .times = times});
-    if (metrics_->failed() && !metrics_warned_) {
-      metrics_warned_ = true;
-      setup_.log.warn(
-          "metrics.jsonl cannot be written, so lines from step {} on are missing; check the disk's "
-          "free space",
-          step);
-    }
-    window_seconds_ += times.step;
-    window_data_seconds_ += times.data;
-    ++window_steps_;
-    if (!is_log_step(step)) {
-      return;
-    }
-    const auto window = static_cast<double>(window_steps_);
-    const double elapsed = now_seconds() - began_;
-    const double left = elapsed / static_cast<double>(step - first_step_) *
-                        static_cast<double>(plan_.total_steps - step);
-    const bool language = is_language_model(plan_);
-    const double rate_shown =
-        window * static_cast<double>(config_.batch.global) * (language ? tokens : 1.0);
-    const std::optional<double> mfu = mfu_of(window_seconds_ / window);
-    setup_.log.progress(
-        "step {}/{}  loss {:.4f}  {} {}/s{}  data wait {:.1f} %  ETA {}", step, plan_.total_steps,
-        summary.loss, count_text(std::llround(rate_shown / window_seconds_)),
-        language ? "tokens" : "samples", mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
-        100.0 * window_data_seconds_ / window_seconds_, duration_text(left));
-    window_seconds_ = 0.0;
-    window_data_seconds_ = 0.0;
-    window_steps_ = 0;
-    last_line_ = now_seconds();
-  }
-
-  /// Model FLOP/s utilization of a step of `step_seconds`.
-  [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const {
-    if (setup_.peak_flops == 0.0) {
-      return std::nullopt;
-    }
-    const double flops = plan_.model->training_flops() * static_cast<double>(config_.batch.global);
-    return flops / step_seconds / (setup_.peak_flops * static_cast<double>(plan_.grid.ranks()));
-  }
-
-  [[nodiscard]] bool is_log_step(std::int64_t step) const {
-    if (step == first_step_ + 1 || step == plan_.total_steps) {
-      return true;
-    }
-    constexpr double kSecondsBetweenLines = 2.0;
-    return config_.train.log_every > 0 ? step % config_.train.log_every == 0
-                                       : now_seconds() - last_line_ >= kSecondsBetweenLines;
-  }
-
-  void evaluate(std::int64_t step) {
+  Outcome evaluate(std::int64_t step) {
     if (setup_.test_data == nullptr) {
-      return;
+      return Outcome::kFinished;
     }
-    const EvaluationResult result =
-        train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_, *setup_.test_data);
+    // Bad test data may end the run.
+    writer_->finish();
+    report_save();
+    StopPolls polls(*setup_.groups.world, stop_request);
+    const std::optional<EvaluationResult> result = evaluated(step, polls);
     evaluated_step_ = step;
     discard_waits();
-    if (!std::isfinite(result.loss)) {
+    if (!result) {
+      save(step, OnFailure::kThrow);
+      setup_.log.info(
+          "stopped on request in the evaluation after step {} of {}, checkpoint written; continue "
+          "with --run.resume=auto",
+          step, plan_.total_steps);
+      return Outcome::kStopped;
+    }
+    if (!std::isfinite(result->loss)) {
       throw comm::AgreedError(
           ExitCode::kDiverged,
           fmt::format("the run diverged: after step {} the loss of the test data is {}; the last "
                       "good checkpoint is kept. Lower optimizer.learning_rate",
-                      step, result.loss));
+                      step, result->loss));
     }
     const bool classes = plan_.model->loss() == nn::LossKind::kCrossEntropy;
     if (metrics_) {
       metrics_->write(EvaluateRecord{
           .step = step,
-          .loss = result.loss,
-          .accuracy = classes ? std::optional(result.accuracy) : std::nullopt,
+          .loss = result->loss,
+          .accuracy = classes ? std::optional(result->accuracy) : std::nullopt,
           .perplexity =
-              is_language_model(plan_) ? std::optional(std::exp(result.loss)) : std::nullopt});
+              is_language_model(plan_) ? std::optional(std::exp(result->loss)) : std::nullopt});
     }
-    setup_.log.info("step {}: test {}", step, text_of(plan_, result));
+    setup_.log.info("step {}: test {}", step, text_of(plan_, *result));
+    return Outcome::kFinished;
+  }
+
+  std::optional<EvaluationResult> evaluated(std::int64_t step, StopPolls& polls) {
+    try {
+      return train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_,
+                             *setup_.test_data, nullptr, &polls);
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kData) {
+        note_failed_evaluation(config_.run.dir, step);
+      }
+      throw;
+    }
+  }
+
+  [[nodiscard]] bool is_evaluation_step(std::int64_t step) const {
+    return config_.train.evaluate_every > 0 && step % config_.train.evaluate_every == 0;
+  }
+
+  /// The evaluation of the step that the run continues after, where the run before did not come to
+  /// its end.
+  Outcome evaluate_again() {
+    if (setup_.checkpoint == nullptr || setup_.test_data == nullptr ||
+        !is_evaluation_step(first_step_) || first_step_ >= plan_.total_steps) {
+      return Outcome::kFinished;
+    }
+    auto left = EvaluationLeft::kNone;
+    if (setup_.groups.world->rank() == 0) {
+      left = evaluation_left(config_.run.dir, first_step_);
+    }
+    setup_.groups.world->broadcast(comm::payload_of(std::span(&left, 1)), 0);
+    if (left == EvaluationLeft::kFailed) {
+      setup_.log.warn(
+          "the evaluation after step {} failed in an earlier run and is left out; check data.test: "
+          "strata data inspect {} --verify",
+          first_step_, config_.data.test);
+    }
+    return left == EvaluationLeft::kDue ? evaluate(first_step_) : Outcome::kFinished;
   }
 
   /// Writes what the last committed checkpoint cost.
@@ -345,15 +336,10 @@ class Trainer {
   std::optional<io::Tokenizer> tokenizer_;
   std::optional<CheckpointWriter> writer_;
   Timeline timeline_;
-  bool metrics_warned_ = false;
+  std::optional<StepReport> report_;  ///< on rank 0, while it trains
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;
   std::int64_t evaluated_step_ = -1;
-  double began_ = 0.0;
-  double last_line_ = 0.0;
-  double window_seconds_ = 0.0;
-  double window_data_seconds_ = 0.0;
-  std::int64_t window_steps_ = 0;
 };
 
 }  // namespace

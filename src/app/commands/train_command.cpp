@@ -140,6 +140,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   comm::agree(mpi.world(), [&] { given = parse_arguments(arguments, "train"); });
   RunInputs inputs = open_run_inputs(mpi, given.config, given.settings,
                                      given.dry_run ? DataNeeded::kNo : DataNeeded::kYes);
+  comm::agree(mpi.world(), train::end_setup_on_stop_request);
   if (!given.dry_run || inputs.config.run.resume != plan::Resume::kNever) {
     open_run_directory(mpi, inputs, log);
   }
@@ -164,7 +165,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
     log.warn("{}", other_bits);
   }
 
-  train::install_stop_signals();
+  comm::agree(mpi.world(), train::end_setup_on_stop_request);
   const train::FinishedRun run =
       train::train({.plan = plan,
                     .groups = environment.groups(),
@@ -265,8 +266,10 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
     state->load_weights(*inputs.checkpoint);
   });
   pipeline::Executor executor(state->stage(), *groups.pipeline, *groups.engine);
-  const train::EvaluationResult result = train::evaluate(
-      environment.context(), plan, rank, groups, executor, data, counts ? &*counts : nullptr);
+  const train::EvaluationResult result =
+      train::evaluate(environment.context(), plan, rank, groups, executor, data,
+                      counts ? &*counts : nullptr, nullptr)
+          .value();
   comm::agree(mpi.world(), [&] {
     if (mpi.world().rank() == 0) {
       print_result(inputs, plan, result, counts, given);
