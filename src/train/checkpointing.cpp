@@ -383,6 +383,14 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
   require_same_tensors(plan, checkpoint, kStatePrefix);
 }
 
+std::int64_t checkpoint_bytes(const plan::Plan& plan) {
+  std::int64_t bytes = 0;
+  for (const io::TensorInfo& tensor : tensors_of(plan)) {
+    bytes += tensor.shape.count() * size_bytes(tensor.dtype);
+  }
+  return bytes;
+}
+
 std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const std::string stored = checkpoint.metadata().value(kInstructionSet, std::string());
   if (stored.empty() || plan.device != device::DeviceKind::kCpu) {
@@ -423,7 +431,8 @@ void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::in
     return;
   }
   try {
-    io::prune_checkpoints(checkpoint_root(plan.config), step, plan.config.checkpoint.keep);
+    io::prune_checkpoints(checkpoint_root(plan.config), step, plan.config.checkpoint.keep,
+                          plan.config.checkpoint.keep_every);
   } catch (const Error& error) {
     log.warn("an expired checkpoint could not be deleted: {}", error.what());
   }

@@ -9,6 +9,7 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
+#include "strata/core/text.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
@@ -20,6 +21,7 @@
 #include "strata/train/timeline.hpp"
 
 #include "evaluation_record.hpp"
+#include "run_clock.hpp"
 #include "sample_feed.hpp"
 #include "step_report.hpp"
 
@@ -42,6 +44,13 @@ void write_atomically(const std::filesystem::path& path, const std::string& text
   }
 }
 
+/// What a save takes before one was measured: that of a slow shared file system.
+double assumed_save_seconds(std::int64_t bytes) {
+  constexpr double kLatencySeconds = 3.0;
+  constexpr double kBytesPerSecond = 200e6;
+  return kLatencySeconds + static_cast<double>(bytes) / kBytesPerSecond;
+}
+
 /// The state of one call of train() on one rank.
 class Trainer {
  public:
@@ -55,6 +64,13 @@ class Trainer {
 
   FinishedRun run() {
     begin();
+    if (setup_.groups.world->rank() == 0) {
+      clock_.emplace(
+          RunClock::Options{.began = now_seconds(),
+                            .save_interval_seconds = 60.0 * config_.checkpoint.minutes,
+                            .ends = setup_.ends,
+                            .assumed_save_seconds = assumed_save_seconds(checkpoint_bytes(plan_))});
+    }
     Outcome outcome = evaluate_again();
     if (outcome == Outcome::kFinished && first_step_ < plan_.total_steps) {
       outcome = train_steps();
@@ -127,14 +143,13 @@ class Trainer {
       const StepSummary summary = train_step(step);
       const bool last = step == plan_.total_steps;
       const bool stop = summary.requests.has(StepRequest::kStop) && !last;
-      if (last || stop || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0)) {
+      if (last || stop || summary.requests.has(StepRequest::kSave) || is_save_step(step)) {
         save(step);
       }
       if (stop) {
         setup_.log.info(
-            "stopped on request after step {} of {}, checkpoint written; continue with "
-            "--run.resume=auto",
-            step, plan_.total_steps);
+            "stopped {} after step {} of {}, checkpoint written; continue with --run.resume=auto",
+            stop_reason(), step, plan_.total_steps);
         return Outcome::kStopped;
       }
       // After the save: bad test data must not end the run at the same step again and again.
@@ -146,12 +161,40 @@ class Trainer {
   }
 
   /// What this rank asks of all ranks.
-  static StepRequests requests() {
+  [[nodiscard]] StepRequests requests() {
     StepRequests mine;
-    if (stop_request() == StopRequest::kStop) {
+    if (own_stop_request() == StopRequest::kStop) {
       mine.add(StepRequest::kStop);
     }
+    if (clock_ && clock_->save_due(now_seconds())) {
+      mine.add(StepRequest::kSave);
+    }
     return mine;
+  }
+
+  [[nodiscard]] StopRequest own_stop_request() {
+    time_is_over_ = time_is_over_ || (clock_ && clock_->stop_due(now_seconds()));
+    return time_is_over_ ? StopRequest::kStop : stop_request();
+  }
+
+  /// Why the run stops. Warns where the time limit leaves no room to train.
+  [[nodiscard]] std::string stop_reason() const {
+    if (!time_is_over_) {
+      return "on request";
+    }
+    if (clock_->steps() <= 1) {
+      setup_.log.warn(
+          "the time limit is over after {} step{}: a step takes {}, and a checkpoint {}. Give the "
+          "job more time (sbatch --time, run.time_limit), or more ranks",
+          clock_->steps(), clock_->steps() == 1 ? "" : "s", duration_text(clock_->step_seconds()),
+          duration_text(clock_->save_seconds()));
+    }
+    return "ahead of the time limit";
+  }
+
+  [[nodiscard]] bool is_save_step(std::int64_t step) const {
+    const auto hits = [&](std::int64_t every) { return every > 0 && step % every == 0; };
+    return hits(config_.checkpoint.every) || hits(config_.checkpoint.keep_every);
   }
 
   /// Stalls outside steps do not count.
@@ -200,6 +243,9 @@ class Trainer {
     const double end = now_seconds();
     times.compute += end - updating - waited;
     times.step = end - begin;
+    if (clock_) {
+      clock_->step_done(times.step);
+    }
     if (report_) {
       report_->add(step, summary, rate, times);
     }
@@ -215,16 +261,16 @@ class Trainer {
     if (setup_.test_data == nullptr) {
       return Outcome::kFinished;
     }
-    StopPolls polls(*setup_.groups.world, stop_request);
+    StopPolls polls(*setup_.groups.world, [this] { return own_stop_request(); });
     const std::optional<EvaluationResult> result = evaluated(step, polls);
     evaluated_step_ = step;
     discard_waits();
     if (!result) {
       save(step);
       setup_.log.info(
-          "stopped on request in the evaluation after step {} of {}, checkpoint written; continue "
-          "with --run.resume=auto",
-          step, plan_.total_steps);
+          "stopped {} in the evaluation after step {} of {}, checkpoint written; continue with "
+          "--run.resume=auto",
+          stop_reason(), step, plan_.total_steps);
       return Outcome::kStopped;
     }
     if (!std::isfinite(result->loss)) {
@@ -288,6 +334,7 @@ class Trainer {
     if (saved_step_ == step) {
       return;
     }
+    const double began = now_seconds();
     setup_.groups.engine->drain();
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
     save_checkpoint(
@@ -295,6 +342,9 @@ class Trainer {
         {.config_text = setup_.config_text, .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr}, step,
         setup_.log);
     saved_step_ = step;
+    if (clock_) {
+      clock_->saved(began, now_seconds());
+    }
     discard_waits();
   }
 
@@ -306,6 +356,8 @@ class Trainer {
   pipeline::Executor executor_;
   std::optional<SampleFeed> feed_;
   std::optional<MetricsFile> metrics_;
+  std::optional<RunClock> clock_;  ///< on rank 0
+  bool time_is_over_ = false;
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   Timeline timeline_;

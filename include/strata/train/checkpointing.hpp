@@ -52,6 +52,9 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
 [[nodiscard]] std::string instruction_set_change(const plan::Plan& plan,
                                                  const io::Checkpoint& checkpoint);
 
+/// The bytes of the tensors of one of the run's checkpoints.
+[[nodiscard]] std::int64_t checkpoint_bytes(const plan::Plan& plan);
+
 /// Writes a checkpoint, then deletes expired ones; a failed deletion is a warning.
 /// Communication: collective over the world. Throws: AgreedError(kCheckpoint) where the checkpoint
 /// cannot be written; earlier ones remain.
