@@ -162,7 +162,8 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& root) {
   return entries;
 }
 
-void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int64_t keep) {
+void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int64_t keep,
+                       std::int64_t keep_every) {
   require(keep >= 1, "{} checkpoints to keep", keep);
   for (const StepDirectory& one : scan(root)) {
     const fs::path visible = directory_of(root, one.step, DirectoryState::kVisible);
@@ -180,7 +181,9 @@ void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int6
   std::vector<CheckpointEntry> entries = list_checkpoints(root);
   std::erase_if(entries, [&](const CheckpointEntry& entry) { return entry.step > newest_step; });
   for (std::size_t i = static_cast<std::size_t>(keep); i < entries.size(); ++i) {
-    discard(root, entries[i].step, DirectoryState::kVisible);
+    if (keep_every == 0 || entries[i].step % keep_every != 0) {
+      discard(root, entries[i].step, DirectoryState::kVisible);
+    }
   }
 }
 

@@ -351,8 +351,10 @@ std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
 
 std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
   const RunConfig& c = plan.config;
-  const bool in_place = plan.device == device::DeviceKind::kCpu &&
-                        (c.checkpoint.background == Switch::kOff || c.checkpoint.every == 0);
+  const bool in_place =
+      plan.device == device::DeviceKind::kCpu &&
+      (c.checkpoint.background == Switch::kOff ||
+       (c.checkpoint.every == 0 && c.checkpoint.keep_every == 0 && c.checkpoint.minutes == 0.0));
   if (in_place) {
     return 0;
   }

@@ -325,6 +325,14 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
   require_same_tensors(plan, checkpoint, kStatePrefix);
 }
 
+std::int64_t checkpoint_bytes(const plan::Plan& plan) {
+  std::int64_t bytes = 0;
+  for (const io::TensorInfo& tensor : tensors_of(plan)) {
+    bytes += tensor.shape.count() * size_bytes(tensor.dtype);
+  }
+  return bytes;
+}
+
 std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const std::string stored = checkpoint.metadata().value(kInstructionSet, std::string());
   if (stored.empty() || plan.device != device::DeviceKind::kCpu) {
@@ -365,7 +373,8 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
 
 std::string prune_warning(const plan::Plan& plan, std::int64_t step) {
   try {
-    io::prune_checkpoints(checkpoint_root(plan.config), step, plan.config.checkpoint.keep);
+    io::prune_checkpoints(checkpoint_root(plan.config), step, plan.config.checkpoint.keep,
+                          plan.config.checkpoint.keep_every);
   } catch (const Error& error) {
     return fmt::format("an expired checkpoint could not be deleted: {}", error.what());
   }

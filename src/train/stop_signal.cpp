@@ -3,8 +3,8 @@
 #include <atomic>
 #include <csignal>
 #include <cstdint>
-#include <initializer_list>
 #include <ctime>
+#include <initializer_list>
 
 #include "strata/core/error.hpp"
 

@@ -9,6 +9,7 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
+#include "strata/core/text.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/checkpoint_writer.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -21,6 +22,7 @@
 #include "strata/train/timeline.hpp"
 
 #include "evaluation_record.hpp"
+#include "run_clock.hpp"
 #include "sample_feed.hpp"
 #include "step_report.hpp"
 
@@ -43,6 +45,13 @@ void write_atomically(const std::filesystem::path& path, const std::string& text
   }
 }
 
+/// What a save takes before one was measured: that of a slow shared file system.
+double assumed_save_seconds(std::int64_t bytes) {
+  constexpr double kLatencySeconds = 3.0;
+  constexpr double kBytesPerSecond = 200e6;
+  return kLatencySeconds + static_cast<double>(bytes) / kBytesPerSecond;
+}
+
 /// The state of one call of train() on one rank.
 class Trainer {
  public:
@@ -58,6 +67,13 @@ class Trainer {
 
   FinishedRun run() {
     begin();
+    if (setup_.groups.world->rank() == 0) {
+      clock_.emplace(
+          RunClock::Options{.began = now_seconds(),
+                            .save_interval_seconds = 60.0 * config_.checkpoint.minutes,
+                            .ends = setup_.ends,
+                            .assumed_save_seconds = assumed_save_seconds(checkpoint_bytes(plan_))});
+    }
     Outcome outcome = evaluate_again();
     if (outcome == Outcome::kFinished && first_step_ < plan_.total_steps) {
       outcome = train_steps();
@@ -136,7 +152,7 @@ class Trainer {
       const StepSummary summary = train_step(step);
       const bool last = step == plan_.total_steps;
       const bool stop = summary.requests.has(StepRequest::kStop) && !last;
-      if (last || stop || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0)) {
+      if (last || stop || summary.requests.has(StepRequest::kSave) || is_save_step(step)) {
         save(step, last || stop ? OnFailure::kThrow : OnFailure::kWarn);
       } else if (writer_->is_saving() && !summary.requests.has(StepRequest::kWait)) {
         writer_->advance();
@@ -144,9 +160,8 @@ class Trainer {
       report_save();
       if (stop) {
         setup_.log.info(
-            "stopped on request after step {} of {}, checkpoint written; continue with "
-            "--run.resume=auto",
-            step, plan_.total_steps);
+            "stopped {} after step {} of {}, checkpoint written; continue with --run.resume=auto",
+            stop_reason(), step, plan_.total_steps);
         return Outcome::kStopped;
       }
       // After the save: bad test data must not end the run at the same step again and again.
@@ -158,15 +173,43 @@ class Trainer {
   }
 
   /// What this rank asks of all ranks.
-  [[nodiscard]] StepRequests requests() const {
+  [[nodiscard]] StepRequests requests() {
     StepRequests mine;
-    if (stop_request() == StopRequest::kStop) {
+    if (own_stop_request() == StopRequest::kStop) {
       mine.add(StepRequest::kStop);
     }
     if (writer_->is_writing()) {
       mine.add(StepRequest::kWait);
     }
+    if (clock_ && clock_->save_due(now_seconds())) {
+      mine.add(StepRequest::kSave);
+    }
     return mine;
+  }
+
+  [[nodiscard]] StopRequest own_stop_request() {
+    time_is_over_ = time_is_over_ || (clock_ && clock_->stop_due(now_seconds()));
+    return time_is_over_ ? StopRequest::kStop : stop_request();
+  }
+
+  /// Why the run stops. Warns where the time limit leaves no room to train.
+  [[nodiscard]] std::string stop_reason() const {
+    if (!time_is_over_) {
+      return "on request";
+    }
+    if (clock_->steps() <= 1) {
+      setup_.log.warn(
+          "the time limit is over after {} step{}: a step takes {}, and a checkpoint {}. Give the "
+          "job more time (sbatch --time, run.time_limit), or more ranks",
+          clock_->steps(), clock_->steps() == 1 ? "" : "s", duration_text(clock_->step_seconds()),
+          duration_text(clock_->save_seconds()));
+    }
+    return "ahead of the time limit";
+  }
+
+  [[nodiscard]] bool is_save_step(std::int64_t step) const {
+    const auto hits = [&](std::int64_t every) { return every > 0 && step % every == 0; };
+    return hits(config_.checkpoint.every) || hits(config_.checkpoint.keep_every);
   }
 
   /// Stalls outside steps do not count.
@@ -215,6 +258,9 @@ class Trainer {
     const double end = now_seconds();
     times.compute += end - updating - waited;
     times.step = end - begin;
+    if (clock_) {
+      clock_->step_done(times.step);
+    }
     if (report_) {
       report_->add(step, summary, rate, times);
     }
@@ -233,16 +279,16 @@ class Trainer {
     // Bad test data may end the run.
     writer_->finish();
     report_save();
-    StopPolls polls(*setup_.groups.world, stop_request);
+    StopPolls polls(*setup_.groups.world, [this] { return own_stop_request(); });
     const std::optional<EvaluationResult> result = evaluated(step, polls);
     evaluated_step_ = step;
     discard_waits();
     if (!result) {
       save(step, OnFailure::kThrow);
       setup_.log.info(
-          "stopped on request in the evaluation after step {} of {}, checkpoint written; continue "
-          "with --run.resume=auto",
-          step, plan_.total_steps);
+          "stopped {} in the evaluation after step {} of {}, checkpoint written; continue with "
+          "--run.resume=auto",
+          stop_reason(), step, plan_.total_steps);
       return Outcome::kStopped;
     }
     if (!std::isfinite(result->loss)) {
@@ -305,8 +351,9 @@ class Trainer {
   /// Writes what the last committed checkpoint cost.
   void report_save() {
     const std::optional<CheckpointRecord> report = writer_->take_report();
-    if (report && metrics_) {
+    if (report && metrics_ && clock_) {
       metrics_->write(*report);
+      clock_->save_took(report->blocked_seconds + report->write_seconds);
     }
   }
 
@@ -321,6 +368,9 @@ class Trainer {
       writer_->finish();
     }
     saved_step_ = step;
+    if (clock_) {
+      clock_->saved(now_seconds());
+    }
     discard_waits();
   }
 
@@ -332,6 +382,8 @@ class Trainer {
   pipeline::Executor executor_;
   std::optional<SampleFeed> feed_;
   std::optional<MetricsFile> metrics_;
+  std::optional<RunClock> clock_;  ///< on rank 0
+  bool time_is_over_ = false;
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   std::optional<CheckpointWriter> writer_;

@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import signal
 import time
+import unittest.mock
 
 import harness
 
@@ -92,6 +93,36 @@ class Stop(harness.StrataTest):
             self.assertIn(waiting, job.ranks())
         os.kill(waiting, signal.SIGTERM)
         self.assertNotIn(job.wait(10).code, (harness.DONE, harness.STOPPED_EARLY))
+
+    def steps_saved(self, run):
+        return [int(path.name.removeprefix("step-")) for path in harness.checkpoints(self.directory / run)]
+
+    def test_ahead_of_the_time_limit(self):
+        endless = ["--train.steps=100000000", "--train.evaluate_every=0", "--checkpoint.every=0", *FEW]
+        finished = self.train(self.config, (2, 1), "limit", *endless, "--run.time_limit=0.1",
+                              expect=harness.STOPPED_EARLY)
+        self.assertRegex(finished.text, r"time limit: in \d")
+        self.assertIn("stopped ahead of the time limit after step", finished.text)
+        self.assertNotIn("the time limit is over after", finished.text)
+        self.assertEqual(len(self.steps_saved("limit")), 1)
+        # The same from Slurm, and too little for a step and a checkpoint, which is said.
+        for number, end in enumerate([time.time() + 2, time.time() - 5]):
+            with unittest.mock.patch.dict(os.environ, SLURM_JOB_END_TIME=str(int(end))):
+                past = end < time.time()
+                finished = self.train(self.config, (2, 1), f"short-{number}", *FEW,
+                                      expect=harness.DONE if past else harness.STOPPED_EARLY)
+                self.assertEqual("the time limit is over after 1 step: a step takes" in finished.text,
+                                 not past, finished.text)
+
+    def test_saves_by_the_clock_and_keeps_some_for_ever(self):
+        job = self.begin("clock", 2, "--train.steps=100000000", "--train.evaluate_every=0",
+                         "--checkpoint.every=0", "--checkpoint.minutes=0.01", "--checkpoint.keep=9", *FEW)
+        job.wait_until(lambda: len(self.steps_saved("clock")) > 1, 60)
+        os.kill(job.ranks()[1], signal.SIGUSR1)
+        self.stopped(job, "stopped on request after step")
+        self.train(self.config, (2, 1), "kept", "--train.steps=20", "--checkpoint.keep=1",
+                   "--checkpoint.keep_every=7", "--train.evaluate_every=0", *FEW)
+        self.assertEqual(self.steps_saved("kept"), [7, 14, 20])
 
 
 if __name__ == "__main__":

@@ -57,6 +57,9 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
 [[nodiscard]] nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
                                                  std::int64_t step);
 
+/// The bytes of the tensors of one of the run's checkpoints.
+[[nodiscard]] std::int64_t checkpoint_bytes(const plan::Plan& plan);
+
 /// Deletes expired checkpoints before `step` and partial ones. Returns: a warning where one cannot
 /// be deleted, else nothing.
 [[nodiscard]] std::string prune_warning(const plan::Plan& plan, std::int64_t step);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 
 #include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
+#include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
@@ -18,6 +20,7 @@
 
 #include "environment/execution_environment.hpp"
 #include "environment/run_inputs.hpp"
+#include "environment/time_limit.hpp"
 
 namespace strata::app {
 namespace {
@@ -83,6 +86,22 @@ std::string run_config_text(const RunInputs& inputs, const plan::Plan& plan,
   return resolved_config_text({.config = given, .origins = inputs.origins}, resolved, launch);
 }
 
+/// When the run must have ended, of now_seconds().
+double end_of(const plan::RunConfig& config, double started, Log& log) {
+  double end = std::numeric_limits<double>::infinity();
+  if (config.run.time_limit_minutes > 0.0) {
+    end = started + 60.0 * config.run.time_limit_minutes;
+  }
+  if (const std::optional<double> left = allocation_seconds_left()) {
+    end = std::min(end, now_seconds() + *left);
+  }
+  if (std::isfinite(end)) {
+    log.info("time limit: in {}; the run stops before, with a checkpoint",
+             duration_text(std::max(0.0, end - now_seconds())));
+  }
+  return end;
+}
+
 std::int64_t peak_resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -135,6 +154,7 @@ void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const Res
 }  // namespace
 
 ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
+  const double started = now_seconds();
   Log log(log_role(mpi));
   TrainArguments given;
   comm::agree(mpi.world(), [&] { given = parse_arguments(arguments, "train"); });
@@ -175,6 +195,8 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
                     .checkpoint = inputs.checkpoint ? &*inputs.checkpoint : nullptr,
                     .config_text = run_config_text(inputs, plan, environment),
                     .peak_flops = environment.peak_flops(),
+                    .ends = mpi.world().rank() == 0 ? end_of(plan.config, started, log)
+                                                    : std::numeric_limits<double>::infinity(),
                     .log = log});
   // No message may be in flight when the groups are destroyed.
   environment.groups().world->barrier();

@@ -122,6 +122,16 @@ TEST(CheckpointDirectory, PruneKeepsTheNewest) {
   EXPECT_THROW(prune_checkpoints(scratch.path(), 40, 0), std::logic_error);
 }
 
+TEST(CheckpointDirectory, PruneKeepsMultiplesOfKeepEvery) {
+  const TemporaryDirectory scratch;
+  for (const std::int64_t step : {7, 10, 15, 20, 25}) {
+    write_checkpoint(scratch.path(), step, 1);
+  }
+  prune_checkpoints(scratch.path(), 25, 1, 10);
+  EXPECT_THAT(names_in(scratch.path()),
+              UnorderedElementsAre("step-00000010", "step-00000020", "step-00000025"));
+}
+
 TEST(CheckpointDirectory, PruneLeavesLaterStepsOfAGivenUpRun) {
   const TemporaryDirectory scratch;
   for (const std::int64_t step : {10, 20, 25, 30, 40}) {
