@@ -75,7 +75,11 @@ std::string text_of(const PartRecord& record) {
   for (const SliceRecord& slice : record.slices) {
     slices.push_back(json_of(slice));
   }
-  return json{{"file", record.file}, {"bytes", record.bytes}, {"slices", std::move(slices)}}.dump();
+  json value{{"file", record.file}, {"bytes", record.bytes}, {"slices", std::move(slices)}};
+  if (!record.save.empty()) {
+    value["save"] = record.save;
+  }
+  return value.dump();
 }
 
 PartRecord part_record_of(const std::string& text) {
@@ -83,6 +87,7 @@ PartRecord part_record_of(const std::string& text) {
     const json value = json::parse(text);
     PartRecord record{.file = value.at("file").get<std::string>(),
                       .bytes = value.at("bytes").get<std::int64_t>(),
+                      .save = value.value("save", ""),
                       .slices = {}};
     for (const json& slice : value.at("slices")) {
       record.slices.push_back(slice_record_of(slice));

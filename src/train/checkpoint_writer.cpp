@@ -13,6 +13,16 @@
 #include "file_timeout.hpp"
 
 namespace strata::train {
+namespace {
+
+/// Throws: Error(kUsage) where another process has taken over the run directory.
+void require_locked(const RunRecord& run) {
+  if (run.lock != nullptr) {
+    run.lock->require_held();
+  }
+}
+
+}  // namespace
 
 CheckpointWriter::CheckpointWriter(const plan::Plan& plan, const plan::RankPlan& rank,
                                    comm::Groups& groups, const RankState& state, RunRecord record,
@@ -49,11 +59,14 @@ void CheckpointWriter::attempt(Function&& phase) {
     save_.bytes = 0;
     phase_ = Phase::kIdle;
     if (world_.rank() == 0) {
-      std::error_code ignored;
-      std::filesystem::remove_all(io::partial_directory(checkpoint_root(plan_.config), step_),
-                                  ignored);
+      try {
+        io::delete_partial(checkpoint_root(plan_.config), step_);
+      } catch (const Error&) {
+        // The next save of this step, or the next pruning, deletes it.
+      }
     }
-    if (on_failure_ == OnFailure::kThrow) {
+    // kUsage: another process has taken over the run directory.
+    if (on_failure_ == OnFailure::kThrow || error.code() == ExitCode::kUsage) {
       throw;
     }
     log_.warn("the checkpoint of step {} is not written, and training goes on: {}", step_,
@@ -91,17 +104,18 @@ void CheckpointWriter::next_phase() {
 }
 
 void CheckpointWriter::start_parts() {
-  const std::filesystem::path root = checkpoint_root(plan_.config);
+  std::string directory;
   comm::agree(world_, [&] {
     if (world_.rank() == 0) {
-      io::begin_checkpoint(root, step_);
+      require_locked(record_);
+      directory = io::begin_checkpoint(checkpoint_root(plan_.config), step_).string();
     }
   });
+  directory = world_.all_gather_texts(directory).front();
   slices_ = state_.snapshot(memory_);
-  thread_ = std::async(std::launch::async, [this, root] {
+  thread_ = std::async(std::launch::async, [this, directory] {
     const double start = now_seconds();
-    std::string part =
-        io::text_of(io::write_part(io::partial_directory(root, step_), world_.rank(), slices_));
+    std::string part = io::text_of(io::write_part(directory, world_.rank(), slices_));
     save_.write_seconds += now_seconds() - start;
     return part;
   });
@@ -123,9 +137,11 @@ void CheckpointWriter::start_commit() {
     for (const std::string& text : records) {
       save_.bytes += parts.emplace_back(io::part_record_of(text)).bytes;
     }
-    const std::filesystem::path root = checkpoint_root(plan_.config);
-    io::commit_checkpoint(root, step_, parts, checkpoint_metadata(plan_, record_, step_),
-                          record_.tokenizer);
+    require_locked(record_);
+    io::commit_checkpoint(checkpoint_root(plan_.config), step_, parts,
+                          checkpoint_metadata(plan_, record_, step_), record_.tokenizer);
+    std::error_code ignored;
+    std::filesystem::remove(unsaved_marker(plan_.config), ignored);
     save_.write_seconds += now_seconds() - start;
     return prune_warning(plan_, step_);
   });

@@ -201,6 +201,10 @@ std::filesystem::path checkpoint_root(const plan::RunConfig& config) {
   return std::filesystem::path(config.run.dir) / "checkpoints";
 }
 
+std::filesystem::path unsaved_marker(const plan::RunConfig& config) {
+  return std::filesystem::path(config.run.dir) / "unsaved";
+}
+
 namespace {
 
 /// Opens a checkpoint; every rank verifies a share of its files.

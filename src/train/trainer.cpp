@@ -1,15 +1,13 @@
 #include "strata/train/trainer.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
+#include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/checkpoint_writer.hpp"
 #include "strata/train/checkpointing.hpp"
@@ -28,22 +26,6 @@
 
 namespace strata::train {
 namespace {
-
-/// Replaces a file atomically: a killed process leaves the old text or the new one.
-void write_atomically(const std::filesystem::path& path, const std::string& text) {
-  const std::filesystem::path fresh = path.string() + ".new";
-  std::ofstream out(fresh, std::ios::trunc);
-  out << text;
-  out.close();
-  std::error_code error;
-  if (out) {
-    std::filesystem::rename(fresh, path, error);
-  }
-  if (!out || error) {
-    fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
-         path.string(), error ? error.message() : std::strerror(errno));
-  }
-}
 
 /// What a save takes before one was measured: that of a slow shared file system.
 double assumed_save_seconds(std::int64_t bytes) {
@@ -106,7 +88,7 @@ class Trainer {
           tokenizer_.emplace(io::Tokenizer::of(plan_.train_data));
         }
         const std::filesystem::path dir(config_.run.dir);
-        write_atomically(dir / "config.ini", setup_.config_text);
+        io::replace_text(dir / "config.ini", setup_.config_text);
         // Where all steps are done already, the final evaluation is repeated.
         const bool evaluates_again =
             first_step_ >= plan_.total_steps && setup_.test_data != nullptr;
@@ -119,7 +101,8 @@ class Trainer {
     comm::agree(*setup_.groups.world, [&] {
       writer_.emplace(plan_, rank_, setup_.groups, state_,
                       RunRecord{.config_text = setup_.config_text,
-                                .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr},
+                                .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr,
+                                .lock = setup_.lock},
                       setup_.log);
     });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
@@ -362,6 +345,9 @@ class Trainer {
       return;
     }
     setup_.groups.engine->drain();
+    if (metrics_) {
+      metrics_->sync();
+    }
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
     writer_->begin(step, on_failure);
     if (on_failure == OnFailure::kThrow || config_.checkpoint.background == plan::Switch::kOff) {

@@ -49,8 +49,8 @@ class CheckpointWriter {
   /// Communication: collective over the world. Throws: as finish().
   void advance();
   /// Completes the save under way, if any. Communication: collective over the world.
-  /// Throws: AgreedError(kCheckpoint) where a save begun with kThrow fails; earlier checkpoints
-  /// remain.
+  /// Throws: AgreedError(kCheckpoint) where a save begun with kThrow fails; AgreedError(kUsage)
+  /// where another process has taken over the run directory. Earlier checkpoints remain.
   void finish();
 
   /// On rank 0 the report of the save that was committed last, once.

@@ -10,12 +10,17 @@
 #include "strata/comm/groups.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
+#include "strata/io/directory_lock.hpp"
 #include "strata/plan/plan.hpp"
 
 namespace strata::train {
 
 /// The directory of a run's checkpoints.
 [[nodiscard]] std::filesystem::path checkpoint_root(const plan::RunConfig& config);
+
+/// A file in run.dir that exists from the start of a run until its first checkpoint is committed.
+/// With it, a run without a checkpoint may start over; without it, the checkpoints are lost.
+[[nodiscard]] std::filesystem::path unsaved_marker(const plan::RunConfig& config);
 
 /// The newest valid checkpoint in `root`; skips damaged ones with a warning. Every rank verifies a
 /// share of the files. Communication: collective over the world.
@@ -35,6 +40,7 @@ namespace strata::train {
 struct RunRecord {
   std::string config_text;
   const io::Tokenizer* tokenizer = nullptr;  ///< null: none, or not known
+  const io::DirectoryLock* lock = nullptr;   ///< of run.dir, on rank 0; null: none to check
 };
 
 /// Rejects a checkpoint of another model; ignores optimizer state.

@@ -19,26 +19,12 @@
 #include "strata/train/trainer.hpp"
 
 #include "environment/execution_environment.hpp"
+#include "environment/run_directory.hpp"
 #include "environment/run_inputs.hpp"
 #include "environment/time_limit.hpp"
 
 namespace strata::app {
 namespace {
-
-void make_run_directory(comm::MpiSession& mpi, const plan::RunConfig& config, Log& log) {
-  comm::agree(mpi.world(), [&] {
-    if (mpi.world().rank() != 0) {
-      return;
-    }
-    std::error_code error;
-    std::filesystem::create_directories(train::checkpoint_root(config), error);
-    if (error) {
-      fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another run.dir",
-           config.run.dir, error.message());
-    }
-    log.open_file((std::filesystem::path(config.run.dir) / "log.txt").string());
-  });
-}
 
 /// The text of the run's config.ini: resolved values for settings that determine the numbers, given
 /// values for settings that depend on the launch.
@@ -161,6 +147,10 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   RunInputs inputs = open_run_inputs(mpi, given.config, given.settings,
                                      given.dry_run ? DataNeeded::kNo : DataNeeded::kYes);
   comm::agree(mpi.world(), train::end_setup_on_stop_request);
+  std::optional<RunDirectory> directory;
+  if (!given.dry_run) {
+    directory.emplace(mpi, inputs.config, log);
+  }
   if (!given.dry_run || inputs.config.run.resume != plan::Resume::kNever) {
     open_run_directory(mpi, inputs, log);
   }
@@ -173,7 +163,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   }
   // Before anything is written, because opening the GPU may fail.
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
-  make_run_directory(mpi, plan.config, log);
+  begin_run(mpi, inputs, log);
   log.info("{}", plan::plan_text(plan));
   log.info("{}", environment.text());
   if (!environment.warning().empty()) {
@@ -193,6 +183,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
                     .train_data = *inputs.train_data,
                     .test_data = inputs.test_data ? &*inputs.test_data : nullptr,
                     .checkpoint = inputs.checkpoint ? &*inputs.checkpoint : nullptr,
+                    .lock = directory->lock(),
                     .config_text = run_config_text(inputs, plan, environment),
                     .peak_flops = environment.peak_flops(),
                     .ends = mpi.world().rank() == 0 ? end_of(plan.config, started, log)
