@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <stdexcept>
 #include <vector>
+
+#include "files/input_file.hpp"
 
 namespace strata::io {
 
@@ -23,9 +24,9 @@ struct Image {
 };
 
 /// Why a file is not a usable image; the text follows the file's name.
-class BadImage : public std::runtime_error {
+class BadImage : public BadInput {
  public:
-  using std::runtime_error::runtime_error;
+  using BadInput::BadInput;
 };
 
 /// Decodes JPEG and PNG files, detected by their magic bytes. Not thread-safe.

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -8,14 +7,10 @@
 #include <numeric>
 #include <thread>
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
-#include "files/posix_file.hpp"
+#include "files/input_file.hpp"
 #include "images/image_decoder.hpp"
 #include "images/image_folders.hpp"
 #include "images/image_transform.hpp"
@@ -29,7 +24,7 @@ constexpr std::size_t kShownFiles = 20;
 // Upper bound on the pixels of a resized image, exceeded by very narrow images only.
 constexpr std::int64_t kMostResized = std::int64_t{1} << 27;
 
-constexpr off_t kMostFileBytes = off_t{1} << 30;
+constexpr std::int64_t kMostFileBytes = std::int64_t{256} << 20;
 
 /// A file that cannot be imported.
 struct BadFile {
@@ -37,32 +32,15 @@ struct BadFile {
   std::string text;  ///< its name and the reason
 };
 
-/// Reads a whole file into `bytes`. Throws: BadImage.
+/// Reads a whole file into `bytes`. Throws: BadInput.
 void read_whole(const std::filesystem::path& path, std::vector<std::byte>& bytes) {
-  const auto require_read = [](bool succeeded) {
-    if (!succeeded) {
-      throw BadImage(fmt::format("cannot be read: {}", std::strerror(errno)));
-    }
-  };
-  const FileDescriptor file(path, O_RDONLY | O_NONBLOCK);
-  require_read(file.is_open());
-  struct stat status {};
-  require_read(::fstat(file.get(), &status) == 0);
-  if (!S_ISREG(status.st_mode)) {
-    throw BadImage("is no plain file");
+  const InputFile file(path);
+  if (file.size_bytes > kMostFileBytes) {
+    throw BadInput(fmt::format("has {}, too many for an image: at most {} are read",
+                               bytes_text(file.size_bytes), bytes_text(kMostFileBytes)));
   }
-  if (status.st_size > kMostFileBytes) {
-    throw BadImage(fmt::format("has {} bytes, too many for an image", status.st_size));
-  }
-  bytes.resize(static_cast<std::size_t>(status.st_size));
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t got = ::read(file.get(), bytes.data() + done, bytes.size() - done);
-    require_read(got >= 0 || errno == EINTR);
-    if (got == 0) {
-      bytes.resize(done);
-    }
-    done += static_cast<std::size_t>(std::max<ssize_t>(0, got));
-  }
+  bytes.resize(static_cast<std::size_t>(file.size_bytes));
+  bytes.resize(file.read(bytes));
 }
 
 /// Buffers of one decoder thread.
@@ -182,7 +160,7 @@ void ImageSource::find_size() {
       sized_by_ = path.string();
       bad_.clear();
       return;
-    } catch (const BadImage& problem) {
+    } catch (const BadInput& problem) {
       bad_.push_back({file, fmt::format("{} {}", path.string(), problem.what())});
     }
   }
@@ -221,7 +199,7 @@ void ImageSource::work(Worker& worker, std::int64_t first, std::int64_t count,
       load(worker, path);
       check_size(worker.image);
       use(worker.image, i);
-    } catch (const BadImage& problem) {
+    } catch (const BadInput& problem) {
       const std::scoped_lock lock(mutex_);
       bad_.push_back({file, fmt::format("{} {}", path.string(), problem.what())});
     }

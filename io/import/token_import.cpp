@@ -7,10 +7,10 @@
 
 #include "strata/core/error.hpp"
 
-#include "dataset/dataset_parts.hpp"
 #include "files/binary_file.hpp"
 #include "files/posix_file.hpp"
 #include "import/import_output.hpp"
+#include "import/pending_file.hpp"
 #include "import/split_text.hpp"
 #include "import/token_source.hpp"
 #include "import/token_writer.hpp"
@@ -23,10 +23,8 @@ class SpillFile {
  public:
   SpillFile(const std::filesystem::path& directory, std::uint32_t largest_id)
       : pending_(directory / "tokens"),
-        id_bytes_(static_cast<std::size_t>(size_bytes(token_dtype(std::int64_t{largest_id} + 1)))) {
-    const std::ofstream created(pending_.temporary(), std::ios::binary | std::ios::trunc);
-    file_ = PosixFile(pending_.temporary());
-  }
+        id_bytes_(static_cast<std::size_t>(size_bytes(token_dtype(std::int64_t{largest_id} + 1)))),
+        file_(pending_.temporary()) {}
 
   void append(std::span<const std::uint32_t> ids) {
     bytes_.resize(ids.size() * id_bytes_);
