@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "files/posix_file.hpp"
@@ -33,7 +34,8 @@ class PendingFile {
   std::filesystem::path temporary_;  ///< empty once published or moved from
 };
 
-/// Whether a file has the temporary name of a file of an import.
-[[nodiscard]] bool is_pending(const std::filesystem::path& file);
+/// What a file in the output of an import is, by its name.
+enum class ImportedFile { kNone, kMaster, kShard, kPending };
+[[nodiscard]] ImportedFile kind_of_file(std::string_view name);
 
 }  // namespace strata::io

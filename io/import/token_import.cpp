@@ -96,11 +96,11 @@ void renumber(std::span<const std::uint32_t> renumbering, std::vector<std::uint3
 
 class Import {
  public:
-  Import(const ImportOptions& options, const SampleProgress& progress)
-      : options_(options), progress_(progress), source_(open_source(options)) {}
+  Import(const ImportOptions& options, const OutputDirectory& output,
+         const SampleProgress& progress)
+      : options_(options), output_(output), progress_(progress), source_(open_source(options)) {}
 
   ImportReport run() {
-    make_directory(options_.output);
     std::optional<SpillFile> spill;
     if (source_->tokens() < 0) {
       spill.emplace(options_.output, source_->largest_id());
@@ -123,7 +123,7 @@ class Import {
     });
     const TokenFacts facts{fmt::format("{}: {}", name_of(options_.format), source_->description()),
                            source_->vocabulary(), source_->tokenizer()};
-    ImportReport report = publish(options_, writers, facts, tokens);
+    ImportReport report = publish(output_, writers, facts, tokens);
     report.vocabulary = source_->vocabulary();
     return report;
   }
@@ -141,6 +141,7 @@ class Import {
   }
 
   const ImportOptions& options_;
+  const OutputDirectory& output_;
   const SampleProgress& progress_;
   std::unique_ptr<TokenSource> source_;
   std::int64_t done_ = 0;
@@ -148,8 +149,9 @@ class Import {
 
 }  // namespace
 
-ImportReport import_tokens(const ImportOptions& options, const SampleProgress& progress) {
-  return Import(options, progress).run();
+ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& output,
+                           const SampleProgress& progress) {
+  return Import(options, output, progress).run();
 }
 
 }  // namespace strata::io

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <limits>
 
 #include <fmt/format.h>
@@ -251,7 +252,22 @@ io::ImportOptions import_options(const CommandLine& line) {
   return options;
 }
 
+/// Refuses ranks beyond 0 of a parallel launch: every rank would do the whole import.
+void refuse_other_ranks() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    const char* text = std::getenv(name);
+    std::int64_t rank = 0;
+    if (text != nullptr && parse_int64(text, rank) && rank > 0) {
+      fail(ExitCode::kUsage,
+           "this is rank {} of a parallel launch ({}), and an import is one process with threads; "
+           "start strata data import without mpirun, under srun with --ntasks=1",
+           rank, name);
+    }
+  }
+}
+
 ExitCode import_command(Arguments arguments) {
+  refuse_other_ranks();
   const CommandLine line(
       arguments,
       {"format",  "output",    "images",     "labels",  "files",     "label",     "inputs",
