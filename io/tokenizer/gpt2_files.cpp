@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/input.hpp"
 
 #include "files/input_stream.hpp"
-#include "files/utf8.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
 
 namespace strata::io {

@@ -8,6 +8,7 @@
 #include "strata/core/clock.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/contact_sheet.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/io/import.hpp"
@@ -286,7 +287,7 @@ ExitCode import_command(Arguments arguments) {
   checking.finish();
   progress.finish();
   for (const std::string& file : report.skipped) {
-    print_error(fmt::format("left out: {}\n", file));
+    print_error(fmt::format("left out: {}\n", printable(file, 1000)));
   }
   fmt::print("{}: {} training {}", report.train.string(), count_text(report.train_samples), unit);
   if (!report.test.empty()) {
@@ -336,7 +337,7 @@ ExitCode inspect_command(Arguments arguments) {
         path, line.has("verify") ? io::Inspect::kVerify : io::Inspect::kDescribe,
         std::ref(progress));
     progress.finish();
-    fmt::print("{}", inspection.text);
+    fmt::print("{}", printable_lines(inspection.text));
     bad += inspection.bad_shards;
   }
   if (draws) {
