@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <span>
 
-#include "files/input_file.hpp"
+#include "files/user_file.hpp"
 
 namespace strata::io {
 
@@ -23,7 +23,7 @@ class BinaryFile {
 
  private:
   std::filesystem::path path_;
-  InputFile file_;
+  UserFile file_;
 };
 
 }  // namespace strata::io

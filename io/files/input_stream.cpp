@@ -8,12 +8,12 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
-#include "files/input_file.hpp"
+#include "files/user_file.hpp"
 
 namespace strata::io {
 
 InputStream::InputStream(std::filesystem::path path) : path_(std::move(path)) {
-  InputFile input(path_, ExitCode::kData);
+  UserFile input(path_, ExitCode::kData);
   file_ = gzdopen(input.descriptor.get(), "rb");
   if (file_ == nullptr) {
     fail(ExitCode::kData, "cannot open {}: out of memory", path_.string());

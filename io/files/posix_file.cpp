@@ -9,7 +9,7 @@
 
 #include "strata/core/error.hpp"
 
-#include "files/input_file.hpp"
+#include "files/user_file.hpp"
 
 namespace strata::io {
 
@@ -53,7 +53,7 @@ void PosixFile::finish() {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const InputFile file(path, ExitCode::kData);
+  const UserFile file(path, ExitCode::kData);
   const auto size = static_cast<std::size_t>(file.size_bytes);
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor.get(), 0);
   if (address == MAP_FAILED) {

@@ -54,6 +54,9 @@ ImportedFile kind_of_file(std::string_view name) {
   if (name == "train.h5" || name == "test.h5") {
     return ImportedFile::kMaster;
   }
+  if (name == "train.manifest" || name == "test.manifest") {
+    return ImportedFile::kShard;
+  }
   const std::string_view split = name.substr(0, name.find('-'));
   if ((split == "train" || split == "test") && name.ends_with(".h5") &&
       name.size() > split.size() + 4) {

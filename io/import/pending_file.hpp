@@ -34,7 +34,7 @@ class PendingFile {
   std::filesystem::path temporary_;  ///< empty once published or moved from
 };
 
-/// What a file in the output of an import is, by its name.
+/// What a file in the output of an import is, by its name; a manifest goes with the shards.
 enum class ImportedFile { kNone, kMaster, kShard, kPending };
 [[nodiscard]] ImportedFile kind_of_file(std::string_view name);
 

@@ -7,9 +7,9 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
-#include "strata/io/input.hpp"
 
 #include "files/input_stream.hpp"
+#include "files/json.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
 
 namespace strata::io {
@@ -69,7 +69,8 @@ void check_bytes(const Ids& ids, const std::filesystem::path& path) {
 
 std::vector<std::string> read_encoder(const std::filesystem::path& path,
                                       const ByteCharacters& characters) {
-  const nlohmann::json json = parse_json(InputStream(path).read_whole(kMostBytes));
+  const nlohmann::json json =
+      parse_json(InputStream(path).read_whole(kMostBytes)).value_or(nlohmann::json());
   if (!json.is_object() || json.empty()) {
     fail(ExitCode::kData,
          "{} is not an encoder.json: a JSON object of tokens and their ids was expected",

@@ -22,6 +22,7 @@ using test::TemporaryDirectory;
 using test::values_of;
 using test::write_file;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -262,14 +263,15 @@ TEST(Dataset, AFullDiskLeavesNothingBehind) {
   }
   EXPECT_FALSE(std::filesystem::exists(directory / "out"));
   std::optional<SmallDisk> disk;
-  EXPECT_THAT(error_of([&] {
-                import_dataset(options, [&](std::int64_t done, std::int64_t) {
-                  EXPECT_LT(done, 900);
-                  disk.emplace(100000);
-                });
-              }),
-              AllOf(HasSubstr("cannot write"), ContainsRegex("out/train-00000.h5.[0-9a-f]{16}.partial: "),
-                    HasSubstr("free some space")));
+  EXPECT_THAT(
+      error_of([&] {
+        import_dataset(options, [&](std::int64_t done, std::int64_t) {
+          EXPECT_LT(done, 900);
+          disk.emplace(100000);
+        });
+      }),
+      AllOf(HasSubstr("cannot write"), ContainsRegex("out/train-00000.h5.[0-9a-f]{16}.partial: "),
+            HasSubstr("free some space")));
   disk.reset();
   EXPECT_FALSE(std::filesystem::exists(directory / "out"));
   EXPECT_EQ(import_dataset(options).train_samples, 900);

@@ -19,13 +19,13 @@ class BadInput : public std::runtime_error {
 };
 
 /// A user's file, open for reading.
-struct InputFile {
+struct UserFile {
   /// Opens a regular file, or a symbolic link to one. A FIFO, socket or device is refused without
   /// waiting for it.
   /// Throws: BadInput.
-  explicit InputFile(const std::filesystem::path& path);
+  explicit UserFile(const std::filesystem::path& path);
   /// Throws: Error(code) that begins with the path.
-  InputFile(const std::filesystem::path& path, ExitCode code);
+  UserFile(const std::filesystem::path& path, ExitCode code);
 
   /// Fills `bytes` up to the end of the file; returns the number of bytes read.
   /// Throws: BadInput where the file cannot be read.

@@ -1,4 +1,4 @@
-#include "files/input_file.hpp"
+#include "files/user_file.hpp"
 
 #include <cerrno>
 #include <cstring>
@@ -47,7 +47,7 @@ auto with_name(const std::filesystem::path& path, ExitCode code, Action&& action
 
 }  // namespace
 
-InputFile::InputFile(const std::filesystem::path& path) {
+UserFile::UserFile(const std::filesystem::path& path) {
   struct stat status {};
   // Opening a device can act on it, so its kind is looked up first.
   if (::stat(path.c_str(), &status) != 0) {
@@ -62,10 +62,10 @@ InputFile::InputFile(const std::filesystem::path& path) {
   size_bytes = status.st_size;
 }
 
-InputFile::InputFile(const std::filesystem::path& path, ExitCode code)
-    : InputFile(with_name(path, code, [&] { return InputFile(path); })) {}
+UserFile::UserFile(const std::filesystem::path& path, ExitCode code)
+    : UserFile(with_name(path, code, [&] { return UserFile(path); })) {}
 
-std::size_t InputFile::read(std::span<std::byte> bytes) const {
+std::size_t UserFile::read(std::span<std::byte> bytes) const {
   std::size_t total = 0;
   while (total < bytes.size()) {
     const ssize_t got = ::read(descriptor.get(), bytes.data() + total, bytes.size() - total);
@@ -82,7 +82,7 @@ std::size_t InputFile::read(std::span<std::byte> bytes) const {
 
 std::string read_input(const std::filesystem::path& path, std::int64_t most_bytes, ExitCode code) {
   return with_name(path, code, [&] {
-    const InputFile file(path);
+    const UserFile file(path);
     const auto refuse = [&] {
       throw BadInput(
           fmt::format("has more than {}, which is too much for such a file; name the "
@@ -106,24 +106,6 @@ std::string read_input(const std::filesystem::path& path, std::int64_t most_byte
       text.resize(2 * text.size());
     }
   });
-}
-
-nlohmann::json parse_json(std::string_view text) {
-  constexpr int kDeepest = 100;
-  struct TooDeep {};
-  try {
-    return nlohmann::json::parse(
-        text,
-        [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-          if (depth > kDeepest) {
-            throw TooDeep();
-          }
-          return true;
-        },
-        false);
-  } catch (const TooDeep&) {
-    return nlohmann::json::value_t::discarded;
-  }
 }
 
 }  // namespace strata::io
