@@ -12,7 +12,8 @@ namespace strata::io {
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  /// Opens with `flags` of open(2) and O_CLOEXEC (O_CREAT: mode 0666); is_open() tells whether that succeeded.
+  /// Opens with `flags` of open(2) and O_CLOEXEC (O_CREAT: mode 0666); is_open() tells whether that
+  /// succeeded.
   FileDescriptor(const std::filesystem::path& path, int flags);
   ~FileDescriptor() { close(); }
   FileDescriptor(const FileDescriptor&) = delete;
@@ -25,6 +26,8 @@ class FileDescriptor {
 
   [[nodiscard]] bool is_open() const { return value_ >= 0; }
   [[nodiscard]] int get() const { return value_; }
+  /// Hands the descriptor over to the caller.
+  [[nodiscard]] int release() { return std::exchange(value_, -1); }
   /// False where closing fails.
   bool close();
 
@@ -36,7 +39,7 @@ class FileDescriptor {
 class PosixFile {
  public:
   PosixFile() = default;
-  /// Opens an existing file.
+  /// Opens an existing file; a symbolic link is refused.
   explicit PosixFile(std::filesystem::path path);
 
   void write_at(std::int64_t offset, std::span<const std::byte> bytes);

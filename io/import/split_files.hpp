@@ -15,6 +15,7 @@
 #include "dataset/dataset_parts.hpp"
 #include "files/posix_file.hpp"
 #include "hdf5/hdf5_file.hpp"
+#include "import/pending_file.hpp"
 
 namespace strata::io {
 

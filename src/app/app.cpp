@@ -13,6 +13,7 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/ops/instruction_set.hpp"
 #include "strata/train/stop_signal.hpp"
 
@@ -129,7 +130,7 @@ std::string help_of(Arguments arguments) {
 }
 
 void report(const std::string& message) {
-  print_error(fmt::format("strata: {}\n", message));
+  print_error(fmt::format("strata: {}\n", printable_lines(message)));
 }
 
 /// Runs a command in one process.

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/core/utf8.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/train/checkpointing.hpp"
 
@@ -40,7 +41,7 @@ ExitCode checkpoint_command(Arguments arguments) {
   }
   const io::Checkpoint checkpoint = io::Checkpoint::open(directory_of(line.positions().front()));
   if (what == "inspect") {
-    fmt::print("{}", checkpoint.describe());
+    fmt::print("{}", printable_lines(checkpoint.describe()));
     return ExitCode::kDone;
   }
   for (std::int64_t part = 0; part < checkpoint.part_count(); ++part) {
