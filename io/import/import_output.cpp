@@ -6,6 +6,8 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
+#include "files/manifest.hpp"
+
 namespace strata::io {
 
 void refuse_existing(const ImportOptions& options) {
@@ -47,6 +49,9 @@ void remove_existing(const std::filesystem::path& directory) {
     for (const std::string split : {"train", "test"}) {
       if (name == split + ".h5") {
         std::filesystem::remove(entry.path());
+      }
+      if (entry.path() == manifest_path(directory / (split + ".h5"))) {
+        shards.push_back(entry.path());
       }
       const std::string digits = name.starts_with(split + "-") && name.ends_with(".h5")
                                      ? name.substr(split.size() + 1, name.size() - split.size() - 4)

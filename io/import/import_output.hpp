@@ -31,7 +31,7 @@ class EmptyDirectories {
 void make_directory(const std::filesystem::path& directory);
 /// Throws: Error(kData) where the file system of the output has fewer bytes free.
 void check_space(const ImportOptions& options, std::int64_t needed);
-/// Removes the masters and shards of a data set.
+/// Removes the masters, shards and manifests of a data set.
 void remove_existing(const std::filesystem::path& directory);
 
 /// Opens a writer for each split that has samples, train first.

@@ -139,7 +139,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   TrainArguments given;
   comm::agree(mpi.world(), [&] { given = parse_arguments(arguments, "train"); });
   RunInputs inputs = open_run_inputs(mpi, given.config, given.settings,
-                                     given.dry_run ? DataNeeded::kNo : DataNeeded::kYes);
+                                     given.dry_run ? DataNeeded::kNo : DataNeeded::kYes, log);
   if (!given.dry_run || inputs.config.run.resume != plan::Resume::kNever) {
     open_run_directory(mpi, inputs, log);
   }
