@@ -25,7 +25,7 @@ void write_whole_file(const std::filesystem::path& path, std::string_view text, 
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  /// Opens with `flags` of open(2) and O_CLOEXEC; is_open() tells whether that succeeded.
+  /// Opens with `flags` of open(2) and O_CLOEXEC (O_CREAT: mode 0666); is_open() tells whether that succeeded.
   FileDescriptor(const std::filesystem::path& path, int flags);
   explicit FileDescriptor(int value) : value_(value) {}
   ~FileDescriptor() { close(); }
