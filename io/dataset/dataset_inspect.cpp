@@ -110,6 +110,7 @@ Inspection inspect_dataset(const std::filesystem::path& master, Inspect inspect,
     checks = dataset.verify(progress);
   }
   Inspection inspection;
+  inspection.warning = dataset.warning();
   inspection.bad_shards = std::count_if(
       checks.begin(), checks.end(), [](const ShardCheck& check) { return !check.problem.empty(); });
   inspection.text = fmt::format("data set    {}\nmade from   {}\ntask        {}\n",

@@ -207,18 +207,34 @@ std::filesystem::path unsaved_marker(const plan::RunConfig& config) {
 
 namespace {
 
-/// Opens a checkpoint; every rank verifies a share of its files.
-io::Checkpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory) {
-  const FileTimeout timeout(world);
+/// A checkpoint that was verified, or what keeps the ranks from reading it now.
+struct OpenedCheckpoint {
   std::optional<io::Checkpoint> checkpoint;
+  std::string unreadable;
+};
+
+/// Opens a checkpoint; every rank verifies a share of its files. Throws AgreedError on all ranks
+/// where it is damaged.
+OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory) {
+  const FileTimeout timeout(world);
+  OpenedCheckpoint opened;
   comm::agree(world, [&] {
-    checkpoint = io::Checkpoint::open(directory);
-    for (std::int64_t part = world.rank(); part < checkpoint->part_count(); part += world.size()) {
-      end_setup_on_stop_request();
-      checkpoint->verify_part(part);
+    try {
+      opened.checkpoint = io::Checkpoint::open(directory);
+      for (std::int64_t part = world.rank(); part < opened.checkpoint->part_count();
+           part += world.size()) {
+        end_setup_on_stop_request();
+        opened.checkpoint->verify_part(part);
+      }
+    } catch (const FileSystemError& error) {
+      opened.unreadable = fmt::format("rank {}: {}", world.rank(), error.what());
     }
   });
-  return std::move(*checkpoint);
+  const std::vector<std::string> texts = world.all_gather_texts(opened.unreadable);
+  const auto first =
+      std::ranges::find_if(texts, [](const std::string& text) { return !text.empty(); });
+  opened.unreadable = first == texts.end() ? "" : *first;
+  return opened;
 }
 
 }  // namespace
@@ -236,19 +252,34 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
   });
   const std::string listed = world.all_gather_texts(mine).front();
   std::string problem;
+  std::string unreadable;
   for (std::size_t begin = 0; begin < listed.size();) {
     const std::size_t end = listed.find('\n', begin);
     const std::string directory = listed.substr(begin, end - begin);
     begin = end + 1;
     try {
-      return open_verified(world, directory);
+      OpenedCheckpoint opened = open_verified(world, directory);
+      if (opened.unreadable.empty()) {
+        if (!opened.checkpoint->warning().empty()) {
+          log.warn("{}", opened.checkpoint->warning());
+        }
+        return std::move(opened.checkpoint);
+      }
+      unreadable = opened.unreadable;
     } catch (const comm::AgreedError& error) {
       if (error.code() == ExitCode::kStoppedEarly) {
         throw;
       }
       problem = error.what();
       log.warn("passing over a bad checkpoint: {}", problem);
+      continue;
     }
+    // It may be good: a run that went on from an earlier one would replace or delete it.
+    throw comm::AgreedError(ExitCode::kCheckpoint,
+                            fmt::format("the checkpoint {} cannot be read now: {}. Submit the job "
+                                        "again once the file system answers, or move the "
+                                        "checkpoint away to continue from an earlier one",
+                                        directory, unreadable));
   }
   if (!problem.empty()) {
     throw comm::AgreedError(ExitCode::kCheckpoint,

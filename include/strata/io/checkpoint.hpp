@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,6 +77,10 @@ struct PartRecord {
   /// of earlier versions.
   std::string save;
   std::vector<SliceRecord> slices;
+  /// XXH3 of the bytes outside the slices, and the ranges of bytes of the slices, for the manifest;
+  /// a reader leaves them empty.
+  std::uint64_t header_checksum = 0;
+  std::vector<grid::Range> payload;
 
   friend bool operator==(const PartRecord&, const PartRecord&) = default;
 };
@@ -117,6 +122,9 @@ std::filesystem::path commit_checkpoint(const std::filesystem::path& root, std::
                                         const nlohmann::json& metadata,
                                         const Tokenizer* tokenizer = nullptr);
 
+/// The step that a checkpoint directory's name holds; nothing for other names.
+[[nodiscard]] std::optional<std::int64_t> step_of_name(const std::filesystem::path& directory);
+
 /// A committed checkpoint on disk.
 struct CheckpointEntry {
   std::int64_t step = 0;
@@ -143,7 +151,8 @@ class Checkpoint {
  public:
   /// Opens the checkpoint in `directory`.
   /// Throws: Error(kCheckpoint) where the master is missing, damaged, of another format or version,
-  /// or where a part is missing or has another size than was written.
+  /// or of another step than the directory's name says, or where a part is missing or has another
+  /// size than was written; FileSystemError(kCheckpoint) where that cannot be found out now.
   [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
@@ -151,6 +160,8 @@ class Checkpoint {
 
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
   [[nodiscard]] std::filesystem::path master() const;
+  /// What a user should know about a checkpoint that opens; mostly empty.
+  [[nodiscard]] std::string warning() const;
   [[nodiscard]] std::int64_t step() const { return step_; }
   /// The metadata passed to commit_checkpoint.
   [[nodiscard]] const nlohmann::json& metadata() const { return *metadata_; }
@@ -183,7 +194,7 @@ class Checkpoint {
   };
 
   Checkpoint(std::filesystem::path directory, std::int64_t step, nlohmann::json metadata,
-             std::vector<PartRecord> parts);
+             std::vector<PartRecord> parts, std::unique_ptr<OpenParts> open_parts);
   [[nodiscard]] const SliceRecord& record_at(const Location& location) const {
     return parts_[location.part].slices[location.slice];
   }

@@ -24,7 +24,8 @@ namespace strata::train {
 
 /// The newest valid checkpoint in `root`; skips damaged ones with a warning. Every rank verifies a
 /// share of the files. Communication: collective over the world.
-/// Throws: AgreedError(kCheckpoint) where there are checkpoints but none is valid.
+/// Throws: AgreedError(kCheckpoint) where there are checkpoints but none is valid, and where a
+/// newer one cannot be read now: a run from an earlier one would replace it or delete it.
 [[nodiscard]] std::optional<io::Checkpoint> newest_good_checkpoint(
     comm::Communicator& world, const std::filesystem::path& root, Log& log);
 

@@ -337,6 +337,9 @@ ExitCode inspect_command(Arguments arguments) {
         path, line.has("verify") ? io::Inspect::kVerify : io::Inspect::kDescribe,
         std::ref(progress));
     progress.finish();
+    if (!inspection.warning.empty()) {
+      print_error(fmt::format("warning: {}\n", inspection.warning));
+    }
     fmt::print("{}", printable_lines(inspection.text));
     bad += inspection.bad_shards;
   }

@@ -145,7 +145,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   TrainArguments given;
   comm::agree(mpi.world(), [&] { given = parse_arguments(arguments, "train"); });
   RunInputs inputs = open_run_inputs(mpi, given.config, given.settings,
-                                     given.dry_run ? DataNeeded::kNo : DataNeeded::kYes);
+                                     given.dry_run ? DataNeeded::kNo : DataNeeded::kYes, log);
   comm::agree(mpi.world(), train::end_setup_on_stop_request);
   std::optional<RunDirectory> directory;
   if (!given.dry_run) {

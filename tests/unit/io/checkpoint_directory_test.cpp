@@ -78,7 +78,8 @@ TEST(CheckpointDirectory, PartialOnesAreIgnoredAndReplaced) {
   std::ofstream(partial / "part-00009.h5") << "left by a killed run";
   const fs::path directory = write_checkpoint(scratch.path(), 20, 1);
   EXPECT_THAT(steps_in(scratch.path()), ElementsAre(20, 10));
-  EXPECT_THAT(names_in(directory), UnorderedElementsAre("master.h5", "part-00000.h5"));
+  EXPECT_THAT(names_in(directory),
+              UnorderedElementsAre("master.h5", "master.manifest", "part-00000.h5"));
   EXPECT_THAT(names_in(scratch.path()), UnorderedElementsAre("step-00000010", "step-00000020"));
 }
 
