@@ -2,26 +2,26 @@
 # Runs both Slurm scripts of jobs/ on a real Slurm: stopped by a signal, back into the queue by themselves, ended with
 # the losses of a run that was never stopped. Then a node is killed in the middle of a run.
 #   tests/slurm/run.sh STRATA
-# STRATA_SLURM_CLUSTER names a script that runs a cluster on this machine: "up N", "env", "node-kill K", "down".
-# Without it, or without Slurm or root, the test is skipped (exit code 77).
+# cluster.sh starts the cluster. Without Slurm's packages or root the test is skipped (exit code 77).
 set -uo pipefail
 
 skip() { echo "skipped: $*"; exit 77; }
-cluster=${STRATA_SLURM_CLUSTER:-}
-[ -n "$cluster" ] || skip "STRATA_SLURM_CLUSTER does not name a script that runs a cluster"
 [ "$(id -u)" -eq 0 ] || skip "a cluster on one machine needs root"
-for program in slurmctld slurmd munged; do
+for program in slurmctld slurmd munged sbatch; do
   PATH=$PATH:/usr/sbin command -v $program >/dev/null || skip "$program is not installed"
 done
+unshare --uts true 2>/dev/null || skip "UTS namespaces are not allowed here"
 
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cluster=$here/cluster.sh
 jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../jobs" && pwd)
 STRATA=$(realpath "$1")
 export STRATA STRATA_NO_BINDING=1
-SLURM_LAB_DIR=$(mktemp -d "${TMPDIR:-/tmp}/strata-slurm.XXXXXX")
-export SLURM_LAB_DIR
-work=$(mktemp -d "${TMPDIR:-/tmp}/strata-slurm-test.XXXXXX")
-chmod 755 "$SLURM_LAB_DIR"
-trap '"$cluster" down >/dev/null; rm -rf "$work"' EXIT
+work=$(mktemp -d "${TMPDIR:-/tmp}/strata-slurm.XXXXXX")
+chmod 755 "$work"
+export STRATA_SLURM_DIR=$work/cluster STRATA_SLURM_OWNER=$$
+trap '"$cluster" down; rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM HUP
 cd "$work" || exit 1
 
 failures=0
