@@ -83,7 +83,7 @@ SchedulerWords words_of(const JobScript& s) {
       return {"flux batch", "--dependency=afternotok:", flux_directives(s),
               "echo \"job $FLUX_ENCLOSING_ID\"\n", fmt::format("flux batch {} \"$@\"\n", file)};
     case Scheduler::kShell:
-      return {"", "", "", "", "exec \"$0\" \"$@\"\n"};
+      return {"", "", "", "", "exec bash \"$0\" \"$@\"\n"};
   }
   return {};
 }
