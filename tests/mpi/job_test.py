@@ -90,6 +90,7 @@ class JobTest(StrataTest):
         self.assertEqual(refused.returncode, USAGE)
         self.assertIn(f"give --mem={asked}G", refused.stderr)
         gpu = self.job("--time=60", "--run.device=cuda", "--gpu-memory=1G")
+        self.assertEqual(gpu.returncode, USAGE)
         self.assertRegex(gpu.stderr, "stage 0 needs .* of its GPU's memory")
 
     def test_site_file(self):

@@ -1,7 +1,7 @@
 #!/bin/bash
 # A Slurm cluster of N nodes on this machine, for tests: munged, slurmctld and N slurmd from Debian's packages, without
 # systemd and without files outside one directory. Needs root.
-#   cluster.sh up N          starts node1 ... nodeN and waits until they are idle; the cluster ends with the calling process
+#   cluster.sh up N          starts node1 ... nodeN, with the features pair1, pair1, pair2, pair2 ...; ends with its caller
 #   cluster.sh env           prints what a shell needs to use it: eval "$(cluster.sh env)"
 #   cluster.sh node-kill K   kills node K and all that runs there, as a power cut does
 #   cluster.sh node-down K   takes node K out of service; Slurm ends its jobs at once
@@ -62,7 +62,8 @@ idle_nodes_are() { [ "$(sinfo -h -N -t idle -o %N | wc -l)" = "$1" ]; }
 
 write_config() {  # write_config N
   local port=$((21000 + RANDOM % 900 * 10)) node
-  # node1 ... : each with a TmpFS of its own, where PMIx puts its directory. cred_expire delays a requeued job; below 5 s Slurm takes its default of 120 s.
+  # Each node has a TmpFS of its own, where PMIx puts its directory. cred_expire delays a requeued job; below 5 s Slurm
+  # takes its default of 120 s.
   cat >"$SLURM_CONF" <<END
 ClusterName=strata
 SlurmctldHost=controller(127.0.0.1)
@@ -99,7 +100,7 @@ MessageTimeout=10
 TCPTimeout=2
 END
   for ((node = 1; node <= $1; node++)); do
-    echo "NodeName=node$node NodeAddr=127.0.0.1 Port=$((port + node)) CPUs=$cpus RealMemory=64000" >>"$SLURM_CONF"
+    echo "NodeName=node$node NodeAddr=127.0.0.1 Port=$((port + node)) CPUs=$cpus RealMemory=64000 Feature=pair$(((node + 1) / 2))" >>"$SLURM_CONF"
   done
   echo "PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP" >>"$SLURM_CONF"
 }

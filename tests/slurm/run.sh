@@ -31,7 +31,7 @@ check() {  # check RUN WHAT COMMAND...: the command must succeed
     echo "ok: $run: $what"
   else
     echo "FAILED: $run: $what" | tee -a failures
-    tail -n 40 "$run.plan" "$(grep -l "run=$run" "$work"/strata-*.log)" strata-*.log
+    tail -n 20 "$run.plan" strata-*.log
     exit 1
   fi
 }
@@ -72,7 +72,7 @@ cut_by_signal() {
 }
 cuts() {  # cuts LAUNCHER: three in one run
   local way=$1 job restarts=0 kind
-  job=$(submit "$way" --nodes=2 --time=1 --launcher="$way") || exit 1
+  job=$(submit "$way" --nodes=2 --constraint=pair1 --time=1 --launcher="$way") || exit 1
   for kind in limit requeue signal; do
     goes_on_after "$way" "$(step_of "$way")"
     cut_by_$kind "$job" "$way"
@@ -85,7 +85,7 @@ cuts() {  # cuts LAUNCHER: three in one run
 # A node is taken out of service: the replicas of the remaining one go on.
 node() {
   local job
-  job=$(submit node --nodes=1-2 --time=30) || exit 1
+  job=$(submit node --nodes=1-2 --constraint=pair2 --time=30) || exit 1
   check node "two replicas" wait_until 100 grep -q "grid: 2 data x 2 pipeline" "strata-$job.log"
   goes_on_after node 600
   "$cluster" node-down "$(squeue -h -j "$job" -o %N | sed 's/.*\([0-9]\).*/\1/')"
@@ -93,7 +93,7 @@ node() {
   goes_on_after node "$(step_of node)"
   check node "one replica" grep -q "grid: 1 data x 2 pipeline" "strata-$job.log"
   scontrol requeue "$job"
-  check node "back in the queue again" wait_until 90 job_is "$job" '[A-Z]*' 2
+  check node "back in the queue" wait_until 90 job_is "$job" '[A-Z]*' 2
   last_steps node "$job"
 }
 
