@@ -13,7 +13,7 @@
 namespace strata::io {
 
 FileDescriptor::FileDescriptor(const std::filesystem::path& path, int flags)
-    : value_(::open(path.c_str(), flags | O_CLOEXEC)) {}
+    : value_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {}
 
 bool FileDescriptor::close() {
   return value_ < 0 || ::close(std::exchange(value_, -1)) == 0;

@@ -12,7 +12,7 @@ namespace strata::io {
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  /// Opens with `flags` of open(2) and O_CLOEXEC; is_open() tells whether that succeeded.
+  /// Opens with `flags` of open(2) and O_CLOEXEC (O_CREAT: mode 0666); is_open() tells whether that succeeded.
   FileDescriptor(const std::filesystem::path& path, int flags);
   ~FileDescriptor() { close(); }
   FileDescriptor(const FileDescriptor&) = delete;
