@@ -76,7 +76,7 @@ cuts() {  # cuts LAUNCHER: three in one run
   for kind in limit requeue signal; do
     goes_on_after "$way" "$(step_of "$way")"
     cut_by_$kind "$job" "$way"
-    check "$way" "cut by the $kind, back in the queue" wait_until 90 job_is "$job" '[A-Z]*' $((++restarts))
+    check "$way" "cut by the $kind, back in the queue" wait_until 200 job_is "$job" '[A-Z]*' $((++restarts))
     scontrol update jobid="$job" timelimit=30
   done
   last_steps "$way" "$job"
@@ -89,11 +89,11 @@ node() {
   check node "two replicas" wait_until 100 grep -q "grid: 2 data x 2 pipeline" "strata-$job.log"
   goes_on_after node 600
   "$cluster" node-down "$(squeue -h -j "$job" -o %N | sed 's/.*\([0-9]\).*/\1/')"
-  check node "back in the queue" wait_until 90 job_is "$job" '[A-Z]*' 1
+  check node "back in the queue" wait_until 200 job_is "$job" '[A-Z]*' 1
   goes_on_after node "$(step_of node)"
   check node "one replica" grep -q "grid: 1 data x 2 pipeline" "strata-$job.log"
   scontrol requeue "$job"
-  check node "back in the queue" wait_until 90 job_is "$job" '[A-Z]*' 2
+  check node "back in the queue" wait_until 200 job_is "$job" '[A-Z]*' 2
   last_steps node "$job"
 }
 
@@ -101,7 +101,7 @@ node() {
 hopeless() {
   local job
   job=$(submit hopeless --program="$work/lost" --nodes=1 --time=30 --parallel.pipeline=1 --parallel.data=2 --starts=2) || exit 1
-  check hopeless "gives up" wait_until 90 job_is "$job" FAILED 1
+  check hopeless "gives up" wait_until 200 job_is "$job" FAILED 1
   check hopeless "says why" grep -q "exit code 5, and 2 starts in a row ended without a new checkpoint" "strata-$job.log"
 }
 
