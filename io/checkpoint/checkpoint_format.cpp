@@ -15,7 +15,7 @@
 #include "checkpoint/checkpoint_slices.hpp"
 #include "files/json.hpp"
 #include "files/manifest.hpp"
-#include "files/utf8.hpp"
+#include "strata/core/utf8.hpp"
 
 namespace strata::io {
 namespace {

@@ -33,6 +33,7 @@ constexpr const char* kUsage =
   strata data inspect DIR/train.h5 [--verify]                     show a data set, or check every byte
   strata checkpoint inspect DIR                                   list the contents of a checkpoint
   strata checkpoint verify DIR                                    read and check every byte
+  strata job CONFIG.ini --nodes=N --time=T ...                    write a job script for Slurm, PBS, Flux or mpirun
   strata doctor                                                   check the node and, under mpirun or srun, the launch
   strata help [COMMAND]                                           this text, or that of a command
   strata --version
@@ -113,6 +114,7 @@ std::string help_of(Arguments arguments) {
                               {"data inspect", kDataInspectHelp},
                               {"checkpoint inspect", kCheckpointInspectHelp},
                               {"checkpoint verify", kCheckpointVerifyHelp},
+                              {"job", job_help()},
                               {"doctor", kDoctorHelp},
                               {"help", kHelpHelp}};
   const std::string first = arguments.empty() ? "" : arguments[0];
@@ -227,13 +229,16 @@ int run(int argc, char** argv) {
   if (command == "checkpoint") {
     return run_alone([&] { return checkpoint_command(rest); });
   }
+  if (command == "job") {
+    return run_alone([&] { return job_command(rest); });
+  }
   if (command == "doctor") {
     return run_on_ranks(argc, argv,
                         [&](comm::MpiSession& mpi) { return doctor_command(mpi, rest); });
   }
   return run_alone([&]() -> ExitCode {
-    const std::vector<std::string> known{"train", "evaluate",   "generate",
-                                         "data",  "checkpoint", "doctor"};
+    const std::vector<std::string> known{"train",      "evaluate", "generate", "data",
+                                         "checkpoint", "job",      "doctor"};
     fail(ExitCode::kUsage, "{}\n\n{}",
          command.empty() ? "a command is needed"
                          : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,

@@ -173,7 +173,7 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
   Plan plan;
   plan.device = device;
   plan.train_data = train_data;
-  plan.grid = resolve_grid(given, ranks);
+  plan.grid = resolve_grid(given, ranks, stored.lanes);
   plan.total_steps = resolve_steps(given, train_data.samples);
   plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps);
   plan.lanes = grid::SumTree(plan.config.numerics.lanes);

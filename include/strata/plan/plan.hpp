@@ -138,6 +138,20 @@ struct VirtualGrid {
 [[nodiscard]] std::vector<comm::PlanItem> plan_items(const Plan& plan,
                                                      const std::string& config_text);
 
+/// The rank with the largest memory of each stage.
+[[nodiscard]] std::vector<RankPlan> largest_rank_plans(const Plan& plan);
+/// A rank's planned allocations in host memory, in bytes.
+[[nodiscard]] std::int64_t host_bytes(const Plan& plan, const RankPlan& rank);
+/// Tables of the memory that a rank of each stage takes.
+[[nodiscard]] std::string memory_text(const Plan& plan);
+
+/// Whether a run can be launched on `ranks` ranks. `lanes`: of the checkpoint that it continues; 0:
+/// the config's, or as many as there are replicas.
+[[nodiscard]] bool can_launch(const RunConfig& config, std::int64_t ranks, std::int64_t lanes);
+/// The nearest such numbers below and above `ranks`, as in "2 or 4".
+[[nodiscard]] std::string launchable_ranks(const RunConfig& config, std::int64_t ranks,
+                                           std::int64_t lanes);
+
 /// The report of a plan: the model's table, the grid, the schedule with its bubble, the memory of
 /// each stage, and the traffic per rank and step.
 [[nodiscard]] std::string plan_text(const Plan& plan);
