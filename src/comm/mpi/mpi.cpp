@@ -197,6 +197,9 @@ class MpiProgress final : public ProgressEngine {
 }  // namespace
 
 MpiSession::MpiSession(int* argc, char*** argv) {
+  // Open MPI would yield the core in every call that finds no message, also between operations,
+  // where the rank has work to do. Request::wait() yields by itself.
+  setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
   int provided = 0;
   check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED) {
