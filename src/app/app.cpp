@@ -155,7 +155,8 @@ int run_alone(const std::function<ExitCode()>& command) {
 /// other error aborts a job of several ranks, because the others may be waiting for this one.
 int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSession&)>& command) {
   return run_alone([&] {
-    comm::MpiSession mpi(&argc, &argv);
+    comm::Activity activity;
+    comm::MpiSession mpi(&argc, &argv, &activity);
     const std::int64_t rank = mpi.world().rank();
     const auto end_job = [&](ExitCode code, const std::string& message) {
       if (mpi.world().size() > 1) {
