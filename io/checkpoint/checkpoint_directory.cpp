@@ -60,9 +60,15 @@ std::optional<StepDirectory> parse(std::string_view name) {
   return std::nullopt;
 }
 
+// A file system that does not answer is an error: an absent checkpoint would begin a run anew.
 bool is_there(const fs::path& path) {
   std::error_code error;
-  return fs::exists(path, error);
+  const bool found = fs::exists(path, error);
+  if (error) {
+    throw FileSystemError(ExitCode::kCheckpoint,
+                          fmt::format("cannot read {}: {}", path.string(), error.message()));
+  }
+  return found;
 }
 
 std::vector<StepDirectory> scan(const fs::path& root) {
@@ -70,15 +76,18 @@ std::vector<StepDirectory> scan(const fs::path& root) {
   std::error_code error;
   for (fs::directory_iterator entries(root, error), end; !error && entries != end;
        entries.increment(error)) {
-    std::error_code ignored;
     if (const auto one = parse(entries->path().filename().string());
-        one && entries->is_directory(ignored)) {
+        one && entries->is_directory(error)) {
       found.push_back(*one);
+    }
+    if (error) {
+      break;
     }
   }
   if (error && error != std::errc::no_such_file_or_directory) {
-    fail(ExitCode::kCheckpoint, "cannot list the checkpoints in {}: {}", root.string(),
-         error.message());
+    throw FileSystemError(
+        ExitCode::kCheckpoint,
+        fmt::format("cannot list the checkpoints in {}: {}", root.string(), error.message()));
   }
   return found;
 }
@@ -146,6 +155,13 @@ void delete_partial(const fs::path& root, std::int64_t step) {
   }
 }
 
+std::optional<std::int64_t> step_of_name(const fs::path& directory) {
+  const fs::path name =
+      directory.has_filename() ? directory.filename() : directory.parent_path().filename();
+  const auto parsed = parse(name.string());
+  return parsed ? std::optional(parsed->step) : std::nullopt;
+}
+
 fs::path begin_checkpoint(const fs::path& root, std::int64_t step) {
   require(step >= 0, "a checkpoint of step {}", step);
   delete_partial(root, step);
@@ -182,7 +198,8 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& root) {
   return entries;
 }
 
-void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int64_t keep) {
+void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int64_t keep,
+                       std::int64_t keep_every) {
   require(keep >= 1, "{} checkpoints to keep", keep);
   for (const StepDirectory& one : scan(root)) {
     const fs::path visible = directory_of(root, one.step, DirectoryState::kVisible);
@@ -200,7 +217,9 @@ void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int6
   std::vector<CheckpointEntry> entries = list_checkpoints(root);
   std::erase_if(entries, [&](const CheckpointEntry& entry) { return entry.step > newest_step; });
   for (std::size_t i = static_cast<std::size_t>(keep); i < entries.size(); ++i) {
-    discard(root, entries[i].step, DirectoryState::kVisible);
+    if (keep_every == 0 || entries[i].step % keep_every != 0) {
+      discard(root, entries[i].step, DirectoryState::kVisible);
+    }
   }
 }
 

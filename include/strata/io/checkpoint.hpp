@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,6 +77,10 @@ struct PartRecord {
   /// of earlier versions.
   std::string save;
   std::vector<SliceRecord> slices;
+  /// XXH3 of the bytes outside the slices, and the ranges of bytes of the slices, for the manifest;
+  /// a reader leaves them empty.
+  std::uint64_t header_checksum = 0;
+  std::vector<grid::Range> payload;
 
   friend bool operator==(const PartRecord&, const PartRecord&) = default;
 };
@@ -117,6 +122,9 @@ std::filesystem::path commit_checkpoint(const std::filesystem::path& root, std::
                                         const nlohmann::json& metadata,
                                         const Tokenizer* tokenizer = nullptr);
 
+/// The step that a checkpoint directory's name holds; nothing for other names.
+[[nodiscard]] std::optional<std::int64_t> step_of_name(const std::filesystem::path& directory);
+
 /// A committed checkpoint on disk.
 struct CheckpointEntry {
   std::int64_t step = 0;
@@ -129,14 +137,13 @@ struct CheckpointEntry {
 /// not exist. Partial checkpoints of killed runs are not listed.
 [[nodiscard]] std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& root);
 
-/// Deletes all but the `keep` newest checkpoints up to `newest_step`, and partial or half-deleted
-/// ones. Checkpoints of later steps stay: they belong to a run that was resumed from an earlier
-/// checkpoint. A kill at any time leaves no damaged checkpoint visible. One process calls it, while
-/// no checkpoint is being written.
-/// Pre: keep >= 1.
-/// Throws: Error(kCheckpoint) where something cannot be deleted.
+/// Deletes all but the `keep` newest checkpoints up to `newest_step` and those of multiples of
+/// `keep_every` steps (0: none), and partial or half-deleted ones. Checkpoints of later steps stay:
+/// they belong to a run that was resumed from an earlier checkpoint. A kill at any time leaves no
+/// damaged checkpoint visible. One process calls it, while no checkpoint is being written. Pre:
+/// keep >= 1. Throws: Error(kCheckpoint) where something cannot be deleted.
 void prune_checkpoints(const std::filesystem::path& root, std::int64_t newest_step,
-                       std::int64_t keep);
+                       std::int64_t keep, std::int64_t keep_every = 0);
 
 /// A committed checkpoint, open for reading. Several processes may read it at the same time; one
 /// object serves one thread.
@@ -144,7 +151,8 @@ class Checkpoint {
  public:
   /// Opens the checkpoint in `directory`.
   /// Throws: Error(kCheckpoint) where the master is missing, damaged, of another format or version,
-  /// or where a part is missing or has another size than was written.
+  /// or of another step than the directory's name says, or where a part is missing or has another
+  /// size than was written; FileSystemError(kCheckpoint) where that cannot be found out now.
   [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
@@ -152,6 +160,8 @@ class Checkpoint {
 
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
   [[nodiscard]] std::filesystem::path master() const;
+  /// What a user should know about a checkpoint that opens; mostly empty.
+  [[nodiscard]] std::string warning() const;
   [[nodiscard]] std::int64_t step() const { return step_; }
   /// The metadata passed to commit_checkpoint.
   [[nodiscard]] const nlohmann::json& metadata() const { return *metadata_; }
@@ -184,7 +194,7 @@ class Checkpoint {
   };
 
   Checkpoint(std::filesystem::path directory, std::int64_t step, nlohmann::json metadata,
-             std::vector<PartRecord> parts);
+             std::vector<PartRecord> parts, std::unique_ptr<OpenParts> open_parts);
   [[nodiscard]] const SliceRecord& record_at(const Location& location) const {
     return parts_[location.part].slices[location.slice];
   }

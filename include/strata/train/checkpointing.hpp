@@ -5,12 +5,13 @@
 #include <optional>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "strata/comm/groups.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/directory_lock.hpp"
 #include "strata/plan/plan.hpp"
-#include "strata/train/rank_state.hpp"
 
 namespace strata::train {
 
@@ -23,12 +24,10 @@ namespace strata::train {
 
 /// The newest valid checkpoint in `root`; skips damaged ones with a warning. Every rank verifies a
 /// share of the files. Communication: collective over the world.
-/// Throws: AgreedError(kCheckpoint) where there are checkpoints but none is valid.
+/// Throws: AgreedError(kCheckpoint) where there are checkpoints but none is valid, and where a
+/// newer one cannot be read now: a run from an earlier one would replace it or delete it.
 [[nodiscard]] std::optional<io::Checkpoint> newest_good_checkpoint(
     comm::Communicator& world, const std::filesystem::path& root, Log& log);
-
-/// Bytes of the tensors in a checkpoint of the plan: weights and optimizer state.
-[[nodiscard]] std::int64_t checkpoint_bytes(const plan::Plan& plan);
 
 /// Checks that a checkpoint fits into the free space of run.dir; warns where a second, which a save
 /// needs before it deletes the first, does not fit.
@@ -66,14 +65,18 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
 [[nodiscard]] std::string instruction_set_change(const plan::Plan& plan,
                                                  const io::Checkpoint& checkpoint);
 
-/// Writes a checkpoint, then deletes expired ones; a failed deletion is a warning.
-/// Communication: collective over the world. Throws: AgreedError(kCheckpoint) where the checkpoint
-/// cannot be written; earlier ones remain.
-void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,
-                     const RunRecord& record, std::int64_t step, Log& log);
+/// The metadata of a checkpoint of the state after `step`.
+[[nodiscard]] nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
+                                                 std::int64_t step);
 
-/// Deletes, on rank 0, expired checkpoints before `step` and partial ones of killed runs; a failed
-/// deletion is a warning.
+/// The bytes of the tensors of one of the run's checkpoints.
+[[nodiscard]] std::int64_t checkpoint_bytes(const plan::Plan& plan);
+
+/// Deletes expired checkpoints before `step` and partial ones. Returns: a warning where one cannot
+/// be deleted, else nothing.
+[[nodiscard]] std::string prune_warning(const plan::Plan& plan, std::int64_t step);
+
+/// prune_warning() on rank 0, with its warning in the log.
 void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
                       Log& log);
 

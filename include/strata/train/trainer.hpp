@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -34,6 +35,8 @@ struct TrainerSetup {
   std::string config_text;
   /// A rank's peak rate of matrix products in the model's dtype, in FLOP/s; 0: not known.
   double peak_flops = 0.0;
+  /// When the run must have ended, of now_seconds(); rank 0's counts.
+  double ends = std::numeric_limits<double>::infinity();
   Log& log;
 };
 

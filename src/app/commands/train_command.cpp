@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 
 #include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
+#include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
@@ -19,6 +21,7 @@
 #include "environment/execution_environment.hpp"
 #include "environment/run_directory.hpp"
 #include "environment/run_inputs.hpp"
+#include "environment/time_limit.hpp"
 
 namespace strata::app {
 namespace {
@@ -67,6 +70,22 @@ std::string run_config_text(const RunInputs& inputs, const plan::Plan& plan,
     launch["run.peak_tflops"] = fmt::format("{}", environment.peak_flops() / 1e12);
   }
   return resolved_config_text({.config = given, .origins = inputs.origins}, resolved, launch);
+}
+
+/// When the run must have ended, of now_seconds().
+double end_of(const plan::RunConfig& config, double started, Log& log) {
+  double end = std::numeric_limits<double>::infinity();
+  if (config.run.time_limit_minutes > 0.0) {
+    end = started + 60.0 * config.run.time_limit_minutes;
+  }
+  if (const std::optional<double> left = allocation_seconds_left()) {
+    end = std::min(end, now_seconds() + *left);
+  }
+  if (std::isfinite(end)) {
+    log.info("time limit: in {}; the run stops before, with a checkpoint",
+             duration_text(std::max(0.0, end - now_seconds())));
+  }
+  return end;
 }
 
 std::int64_t peak_resident_bytes() {
@@ -121,11 +140,13 @@ void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const Res
 }  // namespace
 
 ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
+  const double started = now_seconds();
   Log log(log_role(mpi));
   TrainArguments given;
   comm::agree(mpi.world(), [&] { given = parse_arguments(arguments, "train"); });
   RunInputs inputs = open_run_inputs(mpi, given.config, given.settings,
-                                     given.dry_run ? DataNeeded::kNo : DataNeeded::kYes);
+                                     given.dry_run ? DataNeeded::kNo : DataNeeded::kYes, log);
+  comm::agree(mpi.world(), train::end_setup_on_stop_request);
   std::optional<RunDirectory> directory;
   if (!given.dry_run) {
     directory.emplace(mpi, inputs.config, log);
@@ -154,7 +175,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
     log.warn("{}", other_bits);
   }
 
-  train::install_stop_signals();
+  comm::agree(mpi.world(), train::end_setup_on_stop_request);
   const train::FinishedRun run =
       train::train({.plan = plan,
                     .groups = environment.groups(),
@@ -165,6 +186,8 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
                     .lock = directory->lock(),
                     .config_text = run_config_text(inputs, plan, environment),
                     .peak_flops = environment.peak_flops(),
+                    .ends = mpi.world().rank() == 0 ? end_of(plan.config, started, log)
+                                                    : std::numeric_limits<double>::infinity(),
                     .log = log});
   // No message may be in flight when the groups are destroyed.
   environment.groups().world->barrier();
@@ -256,8 +279,10 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
     state->load_weights(*inputs.checkpoint);
   });
   pipeline::Executor executor(state->stage(), *groups.pipeline, *groups.engine);
-  const train::EvaluationResult result = train::evaluate(
-      environment.context(), plan, rank, groups, executor, data, counts ? &*counts : nullptr);
+  const train::EvaluationResult result =
+      train::evaluate(environment.context(), plan, rank, groups, executor, data,
+                      counts ? &*counts : nullptr, nullptr)
+          .value();
   comm::agree(mpi.world(), [&] {
     if (mpi.world().rank() == 0) {
       print_result(inputs, plan, result, counts, given);

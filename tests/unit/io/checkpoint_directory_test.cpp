@@ -78,7 +78,8 @@ TEST(CheckpointDirectory, PartialOnesAreIgnoredAndReplaced) {
   std::ofstream(partial / "part-00009.h5") << "left by a killed run";
   const fs::path directory = write_checkpoint(scratch.path(), 20, 1);
   EXPECT_THAT(steps_in(scratch.path()), ElementsAre(20, 10));
-  EXPECT_THAT(names_in(directory), UnorderedElementsAre("master.h5", "part-00000.h5"));
+  EXPECT_THAT(names_in(directory),
+              UnorderedElementsAre("master.h5", "master.manifest", "part-00000.h5"));
   EXPECT_THAT(names_in(scratch.path()), UnorderedElementsAre("step-00000010", "step-00000020"));
 }
 
@@ -136,6 +137,16 @@ TEST(CheckpointDirectory, PruneKeepsTheNewest) {
   EXPECT_THAT(names_in(scratch.path()), UnorderedElementsAre("step-00000030", "step-00000040"));
   prune_checkpoints(scratch.path() / "none", 40, 1);
   EXPECT_THROW(prune_checkpoints(scratch.path(), 40, 0), std::logic_error);
+}
+
+TEST(CheckpointDirectory, PruneKeepsMultiplesOfKeepEvery) {
+  const TemporaryDirectory scratch;
+  for (const std::int64_t step : {7, 10, 15, 20, 25}) {
+    write_checkpoint(scratch.path(), step, 1);
+  }
+  prune_checkpoints(scratch.path(), 25, 1, 10);
+  EXPECT_THAT(names_in(scratch.path()),
+              UnorderedElementsAre("step-00000010", "step-00000020", "step-00000025"));
 }
 
 TEST(CheckpointDirectory, PruneLeavesLaterStepsOfAGivenUpRun) {
