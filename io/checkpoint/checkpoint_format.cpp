@@ -11,11 +11,11 @@
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 
 #include "checkpoint/checkpoint_slices.hpp"
 #include "files/json.hpp"
 #include "files/manifest.hpp"
-#include "strata/core/utf8.hpp"
 
 namespace strata::io {
 namespace {
