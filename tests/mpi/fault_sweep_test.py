@@ -127,6 +127,22 @@ class FaultSweep(harness.StrataTest):
     def test_resume_on_two_ranks(self):
         self.sweep("resume on 2 ranks", 2, self.half_done, self.train_arguments(), self.check_run)
 
+    def test_unreadable_is_not_damaged(self):
+        """The run stops, and the newest checkpoint stays: a run from an earlier one would replace it."""
+        whole = shutil.copytree(self.directory / "whole", self.directory / "sweep/kept")
+        arguments = ("train", self.config, "--run.dir=sweep/kept", "--train.steps=6")
+        for ranks, fault in [(1, "call=open,error=EIO,path=000004/part-"), (1, "call=read,error=ESTALE,path=000004/part-"),
+                             (1, "call=open,error=ENOMEM,path=000004/master.h5"),
+                             (1, "call=open,error=EACCES,path=000004/master.manifest"),
+                             (1, "call=open,error=EIO,path=kept/checkpoints"),
+                             (2, "call=open,error=EIO,path=000004/part-,rank=0")]:
+            with self.subTest(fault=fault, ranks=ranks):
+                finished = self.strata(ranks, *arguments, STRATA_FAULT=f"n=1,last,{fault}")
+                words = ["cannot be read now"] if "000004" in fault else ["cannot"]
+                self.assert_refused(finished, CHECKPOINT, *words)
+                self.assertEqual(len(harness.checkpoints(whole)), 2)
+        self.assertIn("continuing after step 4", self.strata(1, *arguments).text)
+
     def test_verify(self):
         def whole():
             self.clear()
