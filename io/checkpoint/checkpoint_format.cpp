@@ -11,11 +11,11 @@
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 
 #include "checkpoint/checkpoint_slices.hpp"
 #include "files/json.hpp"
 #include "files/manifest.hpp"
-#include "files/utf8.hpp"
 
 namespace strata::io {
 namespace {
@@ -102,6 +102,9 @@ std::string text_of(const PartRecord& record) {
     slices.push_back(json_of(slice));
   }
   json value{{"file", record.file}, {"bytes", record.bytes}, {"slices", std::move(slices)}};
+  if (!record.save.empty()) {
+    value["save"] = record.save;
+  }
   for (const grid::Range& range : record.payload) {
     value["payload"].push_back(json_of(range));
   }
@@ -119,7 +122,8 @@ PartRecord part_record_of(const std::string& text) {
     }
     const json& value = *parsed;
     PartRecord record{.file = value.at("file").get<std::string>(),
-                      .bytes = value.at("bytes").get<std::int64_t>()};
+                      .bytes = value.at("bytes").get<std::int64_t>(),
+                      .save = value.value("save", "")};
     if (!is_file_name(record.file)) {
       fail(ExitCode::kCheckpoint, "a checkpoint's part has the name {}, which leads elsewhere",
            quoted_text(record.file));

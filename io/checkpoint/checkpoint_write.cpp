@@ -119,6 +119,7 @@ void write_slices(const fs::path& path, std::int64_t part_index,
   hdf5::File file = hdf5::File::create(path, ExitCode::kCheckpoint);
   file.set_format(kPartFormat, kVersion);
   file.set_int64("part", part_index);
+  file.set_text(kSaveAttribute, record.save);
   std::vector<hdf5::Dataset> datasets;
   for (const TensorSlice& slice : slices) {
     const std::string name = fmt::format("slice-{:05d}", datasets.size());
@@ -171,6 +172,12 @@ void write_virtual(hdf5::File& master, const TensorParts& parts) {
 void require_parts_present(const fs::path& directory, std::span<const PartRecord> records) {
   std::vector<std::string> files;
   for (const PartRecord& record : records) {
+    if (record.save != records.front().save) {
+      fail(ExitCode::kCheckpoint,
+           "part {} belongs to save {}, the others to save {}; do two runs write to {}?",
+           record.file, record.save, records.front().save,
+           directory.parent_path().parent_path().string());
+    }
     std::error_code error;
     const std::uintmax_t bytes = fs::file_size(directory / record.file, error);
     if (error) {
@@ -216,7 +223,7 @@ PartRecord write_part(const fs::path& directory, std::int64_t part_index,
       needed_bytes += slice.data.bytes() + kSliceOverheadBytes;
     }
   }
-  PartRecord record{.file = fmt::format("part-{:05d}.h5", part_index)};
+  PartRecord record{.file = fmt::format("part-{:05d}.h5", part_index), .save = save_of(directory)};
   const fs::path path = directory / record.file;
   write_file(path, needed_bytes, [&] { write_slices(path, part_index, held, record); });
   return record;
@@ -226,7 +233,8 @@ fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
                            std::span<const PartRecord> records, const nlohmann::json& metadata,
                            const Tokenizer* tokenizer) {
   require(!records.empty(), "a checkpoint without parts");
-  const fs::path directory = partial_directory(root, step);
+  const fs::path directory =
+      directory_of(root, step, DirectoryState::kPartial, records.front().save);
   require_parts_present(directory, records);
   const std::vector<TensorParts> tensors = covered_tensors(records);
   const std::string metadata_text = dumped(metadata);
@@ -263,7 +271,7 @@ fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
   });
   write_manifest(path, records);
   hdf5::sync_directory({directory, ExitCode::kCheckpoint});
-  make_visible(root, step);
+  make_visible(directory, root, step);
   return directory_of(root, step, DirectoryState::kVisible);
 }
 

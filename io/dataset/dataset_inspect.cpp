@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/io/tokenizer.hpp"
-
-#include "files/utf8.hpp"
 
 namespace strata::io {
 namespace {

@@ -12,6 +12,8 @@
 
 #include "strata/core/error.hpp"
 
+#include "files/user_file.hpp"
+
 namespace strata::io {
 
 FileDescriptor::FileDescriptor(const std::filesystem::path& path, int flags)
@@ -97,7 +99,7 @@ bool FileDescriptor::close() {
 }
 
 PosixFile::PosixFile(std::filesystem::path path)
-    : path_(std::move(path)), descriptor_(path_, O_WRONLY) {
+    : path_(std::move(path)), descriptor_(path_, O_WRONLY | O_NOFOLLOW) {
   if (!descriptor_.is_open()) {
     fail(ExitCode::kData, "cannot open {} for writing: {}", path_.string(), std::strerror(errno));
   }
@@ -129,20 +131,13 @@ void PosixFile::finish() {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const FileDescriptor descriptor(path, O_RDONLY);
-  if (!descriptor.is_open()) {
-    fail(ExitCode::kData, "cannot open {}: {}", path.string(), std::strerror(errno));
-  }
-  struct stat status {};
-  void* address = MAP_FAILED;
-  if (::fstat(descriptor.get(), &status) == 0) {
-    address = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_SHARED,
-                     descriptor.get(), 0);
-  }
+  const UserFile file(path, ExitCode::kData);
+  const auto size = static_cast<std::size_t>(file.size_bytes);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor.get(), 0);
   if (address == MAP_FAILED) {
     fail(ExitCode::kData, "cannot map {} into memory: {}", path.string(), std::strerror(errno));
   }
-  bytes_ = {static_cast<const std::byte*>(address), static_cast<std::size_t>(status.st_size)};
+  bytes_ = {static_cast<const std::byte*>(address), size};
 }
 
 MappedFile::~MappedFile() {

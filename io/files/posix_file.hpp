@@ -25,7 +25,8 @@ void write_whole_file(const std::filesystem::path& path, std::string_view text, 
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  /// Opens with `flags` of open(2) and O_CLOEXEC (O_CREAT: mode 0666); is_open() tells whether that succeeded.
+  /// Opens with `flags` of open(2) and O_CLOEXEC (O_CREAT: mode 0666); is_open() tells whether that
+  /// succeeded.
   FileDescriptor(const std::filesystem::path& path, int flags);
   explicit FileDescriptor(int value) : value_(value) {}
   ~FileDescriptor() { close(); }
@@ -39,6 +40,8 @@ class FileDescriptor {
 
   [[nodiscard]] bool is_open() const { return value_ >= 0; }
   [[nodiscard]] int get() const { return value_; }
+  /// Hands the descriptor over to the caller.
+  [[nodiscard]] int release() { return std::exchange(value_, -1); }
   /// False where closing fails.
   bool close();
 
@@ -67,7 +70,7 @@ class InputFile {
 class PosixFile {
  public:
   PosixFile() = default;
-  /// Opens an existing file.
+  /// Opens an existing file; a symbolic link is refused.
   explicit PosixFile(std::filesystem::path path);
 
   void write_at(std::int64_t offset, std::span<const std::byte> bytes);

@@ -16,6 +16,7 @@
 #include "files/manifest.hpp"
 #include "files/posix_file.hpp"
 #include "hdf5/hdf5_file.hpp"
+#include "import/pending_file.hpp"
 
 namespace strata::io {
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/log.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/train/checkpointing.hpp"
 
@@ -44,7 +45,7 @@ ExitCode checkpoint_command(Arguments arguments) {
     print_error(fmt::format("warning: {}\n", checkpoint.warning()));
   }
   if (what == "inspect") {
-    fmt::print("{}", checkpoint.describe());
+    fmt::print("{}", printable_lines(checkpoint.describe()));
     return ExitCode::kDone;
   }
   for (std::int64_t part = 0; part < checkpoint.part_count(); ++part) {

@@ -146,7 +146,8 @@ void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
     comm::agree(mpi.world(), [&] {
       const std::filesystem::path dir(config.run.dir);
       if (mpi.world().rank() == 0 &&
-          (std::filesystem::exists(dir / "config.ini") || !io::list_checkpoints(root).empty())) {
+          (std::filesystem::exists(dir / "config.ini") ||
+           std::filesystem::exists(dir / "metrics.jsonl") || !io::list_checkpoints(root).empty())) {
         fail(
             ExitCode::kUsage,
             "{} holds a run already; continue it with --run.resume=auto, or choose another run.dir",
