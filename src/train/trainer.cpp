@@ -4,6 +4,8 @@
 #include <cmath>
 #include <filesystem>
 
+#include <nlohmann/json.hpp>
+
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
@@ -11,6 +13,7 @@
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/checkpoint_writer.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/config_changes.hpp"
 #include "strata/train/evaluation.hpp"
 #include "strata/train/metrics.hpp"
 #include "strata/train/rank_state.hpp"
@@ -109,6 +112,11 @@ class Trainer {
     if (setup_.checkpoint != nullptr) {
       setup_.log.info("continuing after step {} from {}", first_step_,
                       setup_.checkpoint->directory().string());
+      const nlohmann::json& before = setup_.checkpoint->metadata();
+      for (const std::string& change :
+           config_changes(before.value("config", ""), setup_.config_text)) {
+        setup_.log.info("{}, from step {} on", change, first_step_ + 1);
+      }
       tidy_checkpoints(plan_, *setup_.groups.world, first_step_, setup_.log);
     }
     if (config_.run.cuda_graphs == plan::Switch::kOn && plan_.device == device::DeviceKind::kCuda) {

@@ -29,6 +29,11 @@ namespace strata::train {
 [[nodiscard]] std::optional<io::Checkpoint> newest_good_checkpoint(
     comm::Communicator& world, const std::filesystem::path& root, Log& log);
 
+/// Checks that a checkpoint fits into the free space of run.dir; warns where a second, which a save
+/// needs before it deletes the first, does not fit.
+/// Throws: Error(kCheckpoint).
+void require_space(const plan::Plan& plan, Log& log);
+
 /// The virtual grid of the run that wrote a checkpoint.
 [[nodiscard]] plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint);
 
