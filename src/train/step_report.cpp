@@ -12,32 +12,31 @@ namespace strata::train {
 StepReport::StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int64_t first_step)
     : setup_(setup), metrics_(metrics), first_step_(first_step), began_(now_seconds()) {}
 
-void StepReport::add(std::int64_t step, const StepSummary& summary, double rate,
-                     const StepTimes& times) {
-  write_metrics(step, summary, rate, times);
-  window_seconds_ += times.step;
-  window_data_seconds_ += times.data;
+void StepReport::add(std::int64_t step, const StepResult& result) {
+  write_metrics(step, result);
+  window_seconds_ += result.times.step;
+  window_data_seconds_ += result.times.data;
   ++window_steps_;
   if (is_log_step(step)) {
-    log_progress(step, summary.loss);
+    log_progress(step, result.summary.loss);
   }
 }
 
-void StepReport::write_metrics(std::int64_t step, const StepSummary& summary, double rate,
-                               const StepTimes& times) {
+void StepReport::write_metrics(std::int64_t step, const StepResult& result) {
   const double samples_per_second =
-      static_cast<double>(setup_.plan.config.batch.global) / times.step;
+      static_cast<double>(setup_.plan.config.batch.global) / result.times.step;
   const auto tokens = static_cast<double>(setup_.plan.targets_per_sample);
   metrics_.write(TrainRecord{.step = step,
-                             .loss = summary.loss,
-                             .grad_norm = summary.grad_norm,
-                             .learning_rate = rate,
+                             .loss = result.summary.loss,
+                             .grad_norm = result.summary.grad_norm,
+                             .learning_rate = result.rate,
                              .samples_per_second = samples_per_second,
                              .tokens_per_second = is_language_model(setup_.plan)
                                                       ? std::optional(samples_per_second * tokens)
                                                       : std::nullopt,
-                             .mfu = mfu_of(times.step),
-                             .times = times});
+                             .mfu = mfu_of(result.times.step),
+                             .times = result.times,
+                             .skipped = result.update == StepResult::Update::kSkipped});
   if (metrics_.failed() && !metrics_warned_) {
     metrics_warned_ = true;
     setup_.log.warn(

@@ -22,8 +22,8 @@
 
 #include "evaluation_record.hpp"
 #include "run_clock.hpp"
-#include "sample_feed.hpp"
 #include "step_report.hpp"
+#include "step_runner.hpp"
 
 namespace strata::train {
 namespace {
@@ -82,6 +82,10 @@ class Trainer {
     if (outcome == Outcome::kFinished && evaluated_step_ != end) {
       outcome = evaluate(end);
     }
+    if (runner_ && runner_->skipped() > 0) {
+      setup_.log.warn("{} of {} steps were skipped, because loss or gradients were not finite",
+                      runner_->skipped(), clock_ ? clock_->steps() : 0);
+    }
     if (config_.run.timeline == plan::Switch::kOn) {
       timeline_.write(*setup_.groups.world,
                       std::filesystem::path(config_.run.dir) / "timeline.json");
@@ -133,17 +137,16 @@ class Trainer {
   }
 
   Outcome train_steps() {
-    feed_.emplace(setup_.context, setup_.train_data, rank_,
-                  training_loader(plan_, rank_, first_step_));
+    runner_.emplace(setup_, rank_, state_, executor_, first_step_);
     discard_waits();
     if (metrics_) {
       report_.emplace(setup_, *metrics_, first_step_);
     }
     for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
-      const StepSummary summary = train_step(step);
+      const StepRequests asked = train_step(step);
       const bool last = step == plan_.total_steps;
-      const bool stop = summary.requests.has(StepRequest::kStop) && !last;
-      if (last || stop || summary.requests.has(StepRequest::kSave) || is_save_step(step)) {
+      const bool stop = asked.has(StepRequest::kStop) && !last;
+      if (last || stop || asked.has(StepRequest::kSave) || is_save_step(step)) {
         save(step);
       }
       if (stop) {
@@ -200,61 +203,15 @@ class Trainer {
   /// Stalls outside steps do not count.
   void discard_waits() { static_cast<void>(setup_.groups.engine->take_device_waits()); }
 
-  StepSummary train_step(std::int64_t step) {
-    StepTimes times;
-    const double begin = now_seconds();
-    feed_->next();
-    times.data = now_seconds() - begin;
-
-    const std::int64_t first_sample = (step - 1) * config_.batch.global;
-    BatchSource source(plan_, rank_, *feed_, first_sample, first_sample + config_.batch.global);
-    state_.reset_clock();
-    const pipeline::ExecutionTimes execution =
-        executor_.train(plan_.training, source,
-                        1.0 / static_cast<double>(config_.batch.global * plan_.targets_per_sample),
-                        state_.reducer());
-    feed_->prefetch();
-    times.bubble = execution.pipeline_wait;
-    times.communication = state_.exposed_seconds();
-    times.compute = execution.compute - times.communication;
-
-    const double reduced = now_seconds();
-    const double tied = state_.combine_tied();
-    const StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, requests());
-    const double exchanged = tied + summary.communication_seconds;
-    times.communication += exchanged;
-    times.compute += now_seconds() - reduced - exchanged;
-    // On a GPU the host counted these stalls as compute. They include the stalls of the last
-    // update, for which the host did not wait.
-    count_device_waits(times, setup_.groups.engine->take_device_waits());
-    if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) {
-      throw comm::AgreedError(ExitCode::kDiverged,
-                              fmt::format("the run diverged: at step {} the loss is {} and the "
-                                          "gradient norm {}; the last good checkpoint "
-                                          "is kept. Lower optimizer.learning_rate, set "
-                                          "optimizer.clip_norm or lengthen schedule.warmup_steps",
-                                          step, summary.loss, summary.grad_norm));
-    }
-
-    const double rate = optim::learning_rate(config_.schedule, step);
-    const double updating = now_seconds();
-    const double waited = state_.update(rate, clip_scale(summary.grad_norm), step);
-    times.communication += waited;
-    const double end = now_seconds();
-    times.compute += end - updating - waited;
-    times.step = end - begin;
+  StepRequests train_step(std::int64_t step) {
+    const StepResult result = runner_->run(step, [this] { return requests(); });
     if (clock_) {
-      clock_->step_done(times.step);
+      clock_->step_done(result.times.step);
     }
     if (report_) {
-      report_->add(step, summary, rate, times);
+      report_->add(step, result);
     }
-    return summary;
-  }
-
-  [[nodiscard]] double clip_scale(double norm) const {
-    const double limit = config_.optimizer.clip_norm;
-    return limit > 0.0 && norm > limit ? limit / norm : 1.0;
+    return result.summary.requests;
   }
 
   Outcome evaluate(std::int64_t step) {
@@ -354,7 +311,7 @@ class Trainer {
   plan::RankPlan rank_;
   RankState state_;
   pipeline::Executor executor_;
-  std::optional<SampleFeed> feed_;
+  std::optional<StepRunner> runner_;  ///< while it trains
   std::optional<MetricsFile> metrics_;
   std::optional<RunClock> clock_;  ///< on rank 0
   bool time_is_over_ = false;

@@ -250,6 +250,11 @@ std::vector<Option> running() {
              STRATA_MEMBER(train.recompute)),
       whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds",
             0, STRATA_MEMBER(train.log_every)),
+      choice("train.nonfinite",
+             "at a step whose loss or gradient norm is not finite; stop: exit code 6, before the "
+             "update; skip: leave the update out, at most 10 times in a row; repeat: compute the "
+             "step once more: go on if the result differs and is finite, else stop",
+             STRATA_MEMBER(train.nonfinite)),
       whole("checkpoint.every", "steps", "steps between checkpoints; 0: by checkpoint.minutes only",
             0, STRATA_MEMBER(checkpoint.every)),
       number("checkpoint.minutes", "minutes",
