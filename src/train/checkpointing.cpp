@@ -14,6 +14,8 @@
 #include "strata/train/checkpoint_names.hpp"
 #include "strata/train/stop_signal.hpp"
 
+#include "file_timeout.hpp"
+
 namespace strata::train {
 namespace {
 
@@ -193,66 +195,6 @@ void require_same_tokenizer(const plan::Plan& plan, const io::Checkpoint& checkp
   }
 }
 
-/// A longer timeout while files are read and written: ranks with few files wait for others.
-class FileTimeout {
- public:
-  explicit FileTimeout(comm::Communicator& group) : group_(group), before_(group.timeout()) {
-    constexpr double kTimesLonger = 10.0;
-    group.set_timeout({.seconds = kTimesLonger * before_.seconds});
-  }
-  ~FileTimeout() { group_.set_timeout(before_); }
-  FileTimeout(const FileTimeout&) = delete;
-  FileTimeout& operator=(const FileTimeout&) = delete;
-
- private:
-  comm::Communicator& group_;
-  comm::Timeout before_;
-};
-
-/// Writes and commits. Throws AgreedError on all ranks where one fails.
-void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const RankState& state,
-                      const RunRecord& run, std::int64_t step) {
-  const std::filesystem::path root = checkpoint_root(plan.config);
-  comm::agree(world, [&] {
-    if (world.rank() == 0) {
-      io::begin_checkpoint(root, step);
-    }
-  });
-  std::string record;
-  comm::agree(world, [&] {
-    record = io::text_of(
-        io::write_part(io::partial_directory(root, step), world.rank(), state.snapshot().slices));
-  });
-  const std::vector<std::string> records = world.all_gather_texts(record);
-  comm::agree(world, [&] {
-    if (world.rank() != 0) {
-      return;
-    }
-    std::vector<io::PartRecord> parts;
-    parts.reserve(records.size());
-    for (const std::string& text : records) {
-      parts.push_back(io::part_record_of(text));
-    }
-    nlohmann::json metadata{{"step", step},
-                            {"samples", step * plan.config.batch.global},
-                            {"virtual_grid",
-                             {{"lanes", plan.config.numerics.lanes},
-                              {"shards", plan.config.numerics.shards},
-                              {"microbatch", plan.config.batch.micro}}},
-                            {"layers", model_lines(plan)},
-                            {"identity", identity_of(plan)},
-                            {kData, json_of(plan.train_data)},
-                            {"config", run.config_text}};
-    if (plan.train_data.task == io::Task::kNextToken) {
-      metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
-    }
-    if (plan.device == device::DeviceKind::kCpu) {
-      metadata[kInstructionSet] = name_of(ops::used_instruction_set());
-    }
-    io::commit_checkpoint(root, step, parts, metadata, run.tokenizer);
-  });
-}
-
 }  // namespace
 
 std::filesystem::path checkpoint_root(const plan::RunConfig& config) {
@@ -408,33 +350,42 @@ std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint&
       checkpoint.directory().string(), stored, name_of(here), name_of(dtype), stored);
 }
 
-void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,
-                     const RunRecord& record, std::int64_t step, Log& log) {
-  comm::Communicator& world = *groups.world;
-  const std::filesystem::path root = checkpoint_root(plan.config);
-  const FileTimeout timeout(world);
-  std::error_code ignored;
-  try {
-    write_checkpoint(plan, world, state, record, step);
-  } catch (const comm::AgreedError&) {
-    if (world.rank() == 0) {
-      std::filesystem::remove_all(io::partial_directory(root, step), ignored);
-    }
-    throw;
+nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
+                                   std::int64_t step) {
+  nlohmann::json metadata{{"step", step},
+                          {"samples", step * plan.config.batch.global},
+                          {"virtual_grid",
+                           {{"lanes", plan.config.numerics.lanes},
+                            {"shards", plan.config.numerics.shards},
+                            {"microbatch", plan.config.batch.micro}}},
+                          {"layers", model_lines(plan)},
+                          {"identity", identity_of(plan)},
+                          {kData, json_of(plan.train_data)},
+                          {"config", run.config_text}};
+  if (plan.train_data.task == io::Task::kNextToken) {
+    metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
   }
-  tidy_checkpoints(plan, world, step, log);
+  if (plan.device == device::DeviceKind::kCpu) {
+    metadata[kInstructionSet] = name_of(ops::used_instruction_set());
+  }
+  return metadata;
 }
 
-void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
-                      Log& log) {
-  if (world.rank() != 0) {
-    return;
-  }
+std::string prune_warning(const plan::Plan& plan, std::int64_t step) {
   try {
     io::prune_checkpoints(checkpoint_root(plan.config), step, plan.config.checkpoint.keep,
                           plan.config.checkpoint.keep_every);
   } catch (const Error& error) {
-    log.warn("an expired checkpoint could not be deleted: {}", error.what());
+    return fmt::format("an expired checkpoint could not be deleted: {}", error.what());
+  }
+  return "";
+}
+
+void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
+                      Log& log) {
+  const std::string warning = world.rank() == 0 ? prune_warning(plan, step) : "";
+  if (!warning.empty()) {
+    log.warn("{}", warning);
   }
 }
 

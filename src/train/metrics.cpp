@@ -88,6 +88,16 @@ void MetricsFile::write(const TrainRecord& r) {
   line(object.dump());
 }
 
+void MetricsFile::write(const CheckpointRecord& r) {
+  nlohmann::ordered_json object;
+  object["kind"] = "checkpoint";
+  object["step"] = r.step;
+  object["bytes"] = r.bytes;
+  object["blocked_seconds"] = r.blocked_seconds;
+  object["write_seconds"] = r.write_seconds;
+  line(object.dump());
+}
+
 void MetricsFile::write(const EvaluateRecord& r) {
   nlohmann::ordered_json object;
   object["kind"] = kEvaluateKind;

@@ -186,12 +186,20 @@ void RankState::damage(FaultPlace place) {
       element, [&](std::int64_t, const TensorView& into) { std::ranges::copy(bytes, into.raw()); });
 }
 
-RankState::Snapshot RankState::snapshot() const {
-  Snapshot snapshot{.slices = slices(), .memory = {}};
-  for (io::TensorSlice& slice : snapshot.slices) {
-    slice.data = snapshot.memory.emplace_back(slice.data, context_.stream()).view();
+std::vector<io::TensorSlice> RankState::snapshot(const device::Buffer& memory) const {
+  std::vector<io::TensorSlice> slices = this->slices();
+  if (memory.empty()) {
+    return slices;
   }
-  return snapshot;
+  std::int64_t offset_bytes = 0;
+  for (io::TensorSlice& slice : slices) {
+    const TensorView copy = memory.view(offset_bytes, slice.data.shape(), slice.data.dtype());
+    device::copy_tensor(slice.data, copy, context_.stream());
+    offset_bytes += copy.bytes();
+    slice.data = copy;
+  }
+  context_.stream().synchronize();
+  return slices;
 }
 
 std::vector<io::TensorSlice> RankState::slices() const {

@@ -11,6 +11,7 @@
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/pipeline/executor.hpp"
+#include "strata/train/checkpoint_writer.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
 #include "strata/train/metrics.hpp"
@@ -54,6 +55,8 @@ double assumed_save_seconds(std::int64_t bytes) {
 /// The state of one call of train() on one rank.
 class Trainer {
  public:
+  using OnFailure = CheckpointWriter::OnFailure;
+
   explicit Trainer(const TrainerSetup& setup)
       : setup_(setup),
         plan_(setup.plan),
@@ -117,6 +120,12 @@ class Trainer {
                         .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_});
       }
     });
+    comm::agree(*setup_.groups.world, [&] {
+      writer_.emplace(plan_, rank_, setup_.groups, state_,
+                      RunRecord{.config_text = setup_.config_text,
+                                .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr},
+                      setup_.log);
+    });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
     if (setup_.checkpoint != nullptr) {
       setup_.log.info("continuing after step {} from {}", first_step_,
@@ -147,8 +156,11 @@ class Trainer {
       const bool last = step == plan_.total_steps;
       const bool stop = asked.has(StepRequest::kStop) && !last;
       if (last || stop || asked.has(StepRequest::kSave) || is_save_step(step)) {
-        save(step);
+        save(step, last || stop ? OnFailure::kThrow : OnFailure::kWarn);
+      } else if (writer_->is_saving() && !asked.has(StepRequest::kWait)) {
+        writer_->advance();
       }
+      report_save();
       if (stop) {
         setup_.log.info(
             "stopped {} after step {} of {}, checkpoint written; continue with --run.resume=auto",
@@ -171,6 +183,9 @@ class Trainer {
     }
     if (clock_ && clock_->save_due(now_seconds())) {
       mine.add(StepRequest::kSave);
+    }
+    if (writer_->is_writing()) {
+      mine.add(StepRequest::kWait);
     }
     return mine;
   }
@@ -218,12 +233,15 @@ class Trainer {
     if (setup_.test_data == nullptr) {
       return Outcome::kFinished;
     }
+    // Bad test data may end the run.
+    writer_->finish();
+    report_save();
     StopPolls polls(*setup_.groups.world, [this] { return own_stop_request(); });
     const std::optional<EvaluationResult> result = evaluated(step, polls);
     evaluated_step_ = step;
     discard_waits();
     if (!result) {
-      save(step);
+      save(step, OnFailure::kThrow);
       setup_.log.info(
           "stopped {} in the evaluation after step {} of {}, checkpoint written; continue with "
           "--run.resume=auto",
@@ -287,21 +305,31 @@ class Trainer {
     return left == EvaluationLeft::kDue ? evaluate(first_step_) : Outcome::kFinished;
   }
 
-  void save(std::int64_t step) {
+  /// Writes what the last committed checkpoint cost.
+  void report_save() {
+    if (clock_ && !writer_->is_saving()) {
+      clock_->save_ended(now_seconds());
+    }
+    const std::optional<CheckpointRecord> report = writer_->take_report();
+    if (report && metrics_) {
+      metrics_->write(*report);
+    }
+  }
+
+  void save(std::int64_t step, OnFailure on_failure) {
     if (saved_step_ == step) {
       return;
     }
-    const double began = now_seconds();
+    if (clock_) {
+      clock_->save_began(now_seconds());
+    }
     setup_.groups.engine->drain();
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
-    save_checkpoint(
-        plan_, setup_.groups, state_,
-        {.config_text = setup_.config_text, .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr}, step,
-        setup_.log);
-    saved_step_ = step;
-    if (clock_) {
-      clock_->saved(began, now_seconds());
+    writer_->begin(step, on_failure);
+    if (on_failure == OnFailure::kThrow || config_.checkpoint.background == plan::Switch::kOff) {
+      writer_->finish();
     }
+    saved_step_ = step;
     discard_waits();
   }
 
@@ -317,6 +345,7 @@ class Trainer {
   bool time_is_over_ = false;
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
+  std::optional<CheckpointWriter> writer_;
   Timeline timeline_;
   std::optional<StepReport> report_;  ///< on rank 0, while it trains
   std::int64_t first_step_ = 0;

@@ -124,6 +124,7 @@ struct RunConfig {
     double minutes = 30.0;
     std::int64_t keep = 3;
     std::int64_t keep_every = 0;
+    Switch background = Switch::kOn;
   } checkpoint;
   struct {
     std::string dir = "runs/run";

@@ -5,11 +5,12 @@
 #include <optional>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "strata/comm/groups.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/plan/plan.hpp"
-#include "strata/train/rank_state.hpp"
 
 namespace strata::train {
 
@@ -55,14 +56,15 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
 /// The bytes of the tensors of one of the run's checkpoints.
 [[nodiscard]] std::int64_t checkpoint_bytes(const plan::Plan& plan);
 
-/// Writes a checkpoint, then deletes expired ones; a failed deletion is a warning.
-/// Communication: collective over the world. Throws: AgreedError(kCheckpoint) where the checkpoint
-/// cannot be written; earlier ones remain.
-void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,
-                     const RunRecord& record, std::int64_t step, Log& log);
+/// The metadata of a checkpoint of the state after `step`.
+[[nodiscard]] nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
+                                                 std::int64_t step);
 
-/// Deletes, on rank 0, expired checkpoints before `step` and partial ones of killed runs; a failed
-/// deletion is a warning.
+/// Deletes expired checkpoints before `step` and partial ones. Returns: a warning where one cannot
+/// be deleted, else nothing.
+[[nodiscard]] std::string prune_warning(const plan::Plan& plan, std::int64_t step);
+
+/// prune_warning() on rank 0, with its warning in the log.
 void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
                       Log& log);
 

@@ -35,6 +35,14 @@ struct EvaluateRecord {
   std::optional<double> perplexity;
 };
 
+/// The line of a checkpoint.
+struct CheckpointRecord {
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;        ///< of all parts
+  double blocked_seconds = 0.0;  ///< training waited for the save
+  double write_seconds = 0.0;    ///< at work on files: the thread of rank 0
+};
+
 /// The last steps whose lines remain in a metrics file that a run continues.
 struct MetricsKept {
   std::int64_t training_step = 0;
@@ -53,6 +61,7 @@ class MetricsFile {
 
   void write(const TrainRecord& record);
   void write(const EvaluateRecord& record);
+  void write(const CheckpointRecord& record);
 
  private:
   struct Close {

@@ -7,7 +7,11 @@
 namespace strata::train {
 
 /// What ranks ask for at the end of a step. What one rank asks for, all ranks do.
-enum class StepRequest : unsigned { kStop = 1, kSave = 2 };
+enum class StepRequest : unsigned {
+  kStop = 1,
+  kSave = 2,
+  kWait = 4,  ///< with the next phase of the save under way: a thread still writes
+};
 
 /// A set of requests.
 class StepRequests {

@@ -266,6 +266,10 @@ std::vector<Option> running() {
       whole("checkpoint.keep_every", "steps",
             "steps between checkpoints that are kept for ever, besides the newest; 0: none", 0,
             STRATA_MEMBER(checkpoint.keep_every)),
+      choice("checkpoint.background",
+             "on: a thread writes a copy of the state while training goes on; off: training waits "
+             "for the files",
+             STRATA_MEMBER(checkpoint.background)),
       text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir),
            Empty::kRefused),
       whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,
