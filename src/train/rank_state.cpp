@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "strata/core/clock.hpp"
+#include "strata/core/hash.hpp"
 #include "strata/ops/convert.hpp"
 #include "strata/train/checkpoint_names.hpp"
 #include "strata/train/stop_signal.hpp"
@@ -53,6 +54,17 @@ void read_slice(const io::Checkpoint& checkpoint, const std::string& name,
       ops::convert(context, masters, piece.flat_slice(at, count));
     }
   });
+}
+
+/// Hashes a tensor in any memory, in pieces of 16 MiB.
+void add_to(StreamingHash& hash, const ConstTensorView& tensor, device::Stream& stream) {
+  constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
+  const std::int64_t most = kPieceBytes / size_bytes(tensor.dtype());
+  for (std::int64_t first = 0; first < tensor.count(); first += most) {
+    const std::int64_t count = std::min(most, tensor.count() - first);
+    const device::HostView piece(tensor.flat_slice(first, count), stream);
+    hash.update({piece.view().raw(), static_cast<std::size_t>(piece.view().bytes())});
+  }
 }
 
 }  // namespace
@@ -165,6 +177,20 @@ void RankState::require_finite() {
            rank_.layout.parameters[piece.parameter].spec.name);
     }
   }
+}
+
+std::uint64_t RankState::weights_hash() const {
+  StreamingHash hash;
+  add_to(hash, stage_state_.weights(), context_.stream());
+  return hash.digest();
+}
+
+std::uint64_t RankState::optimizer_hash() const {
+  StreamingHash hash;
+  for (const TensorView& tensor : optimizer_.tensors()) {
+    add_to(hash, tensor, context_.stream());
+  }
+  return hash.digest();
 }
 
 void RankState::damage(FaultPlace place) {

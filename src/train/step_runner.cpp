@@ -44,7 +44,11 @@ StepRunner::StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, Ra
       state_(state),
       executor_(executor),
       feed_(setup.context, setup.train_data, rank, training_loader(plan_, rank, first_step)),
-      fault_(TestFault::of_rank(setup.groups.world->rank())) {}
+      fault_(TestFault::of_rank(setup.groups.world->rank())),
+      check_(setup.groups, state),
+      began_(now_seconds()),
+      last_check_(began_),
+      last_checked_step_(first_step) {}
 
 StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()>& requests) {
   StepResult result;
@@ -55,8 +59,12 @@ StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()
   result.rate = optim::learning_rate(plan_.config.schedule, step);
   result.update = judge(step, result);
   if (result.update == StepResult::Update::kDone) {
+    check_.confirm(ReplicaCheck::Until::kUpdate);
     update(step, result);
     skipped_in_a_row_ = 0;
+    if (result.summary.requests.has(StepRequest::kCheck)) {
+      check(step);
+    }
   }
   result.times.step = now_seconds() - begin;
   return result;
@@ -79,7 +87,11 @@ StepSummary StepRunner::gradients(std::int64_t step, const std::function<StepReq
   const double reduced = now_seconds();
   const double tied = state_.combine_tied();
   inject(FaultPlace::kGradient, step);
-  StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, requests());
+  StepRequests mine = requests();
+  if (check_due(step)) {
+    mine.add(StepRequest::kCheck);
+  }
+  StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, mine);
   const double exchanged = tied + summary.communication_seconds;
   times.communication += exchanged;
   times.compute += now_seconds() - reduced - exchanged;
@@ -145,6 +157,38 @@ void StepRunner::update(std::int64_t step, StepResult& result) {
 double StepRunner::clip_scale(double norm) const {
   const double limit = plan_.config.optimizer.clip_norm;
   return limit > 0.0 && norm > limit ? limit / norm : 1.0;
+}
+
+/// Rank 0 decides, from what the last check took.
+bool StepRunner::check_due(std::int64_t step) const {
+  const auto& train = plan_.config.train;
+  if (setup_.groups.world->rank() != 0 || train.check == plan::Switch::kOff) {
+    return false;
+  }
+  if (train.check_every > 0) {
+    return step % train.check_every == 0;
+  }
+  constexpr std::int64_t kSteps = 100;
+  constexpr double kShareOfTime = 0.01;
+  return step - last_checked_step_ >= kSteps &&
+         check_.seconds() <= kShareOfTime * (now_seconds() - last_check_);
+}
+
+void StepRunner::check(std::int64_t step) {
+  setup_.groups.engine->drain();
+  inject(FaultPlace::kWeights, step);
+  check_.compare(step);
+  inject(FaultPlace::kState, step);
+  last_checked_step_ = step;
+  last_check_ = now_seconds();
+}
+
+std::string StepRunner::check_text() const {
+  if (check_.comparisons() == 0) {
+    return "";
+  }
+  return fmt::format("checks of weights and optimizer state: {}, {:.2g} % of the time",
+                     check_.comparisons(), 100.0 * check_.all_seconds() / (now_seconds() - began_));
 }
 
 void StepRunner::inject(FaultPlace place, std::int64_t step) {

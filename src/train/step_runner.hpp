@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/rank_state.hpp"
@@ -11,6 +12,7 @@
 #include "strata/train/test_fault.hpp"
 #include "strata/train/trainer.hpp"
 
+#include "replica_check.hpp"
 #include "sample_feed.hpp"
 
 namespace strata::train {
@@ -37,6 +39,12 @@ class StepRunner {
   /// says; the weights are as before the step.
   [[nodiscard]] StepResult run(std::int64_t step, const std::function<StepRequests()>& requests);
 
+  /// Before a save: the state is what the last update made of it, where that was recorded.
+  /// Communication: over the world. Throws: AgreedError(kPeer).
+  void confirm_state() { check_.confirm(ReplicaCheck::Until::kSave); }
+  /// What the checks of replicas took, for the log; empty without checks.
+  [[nodiscard]] std::string check_text() const;
+
   /// Steps whose update was skipped.
   [[nodiscard]] std::int64_t skipped() const { return skipped_; }
 
@@ -50,6 +58,8 @@ class StepRunner {
   void repeat(std::int64_t step, StepResult& result);
   void update(std::int64_t step, StepResult& result);
   [[nodiscard]] double clip_scale(double norm) const;
+  [[nodiscard]] bool check_due(std::int64_t step) const;
+  void check(std::int64_t step);
   void inject(FaultPlace place, std::int64_t step);
 
   const TrainerSetup& setup_;
@@ -59,6 +69,10 @@ class StepRunner {
   pipeline::Executor& executor_;
   SampleFeed feed_;
   std::optional<TestFault> fault_;
+  ReplicaCheck check_;
+  double began_;
+  double last_check_;
+  std::int64_t last_checked_step_;
   std::int64_t skipped_ = 0;
   std::int64_t skipped_in_a_row_ = 0;
 };

@@ -25,6 +25,7 @@
 #include "run_clock.hpp"
 #include "step_report.hpp"
 #include "step_runner.hpp"
+#include "stragglers.hpp"
 
 namespace strata::train {
 namespace {
@@ -63,7 +64,8 @@ class Trainer {
         config_(setup.plan.config),
         rank_(rank_plan(setup.plan, setup.groups.world->rank())),
         state_(setup.context, setup.plan, rank_, setup.groups),
-        executor_(state_.stage(), *setup.groups.pipeline, *setup.groups.engine) {}
+        executor_(state_.stage(), *setup.groups.pipeline, *setup.groups.engine),
+        stragglers_(setup.groups) {}
 
   FinishedRun run() {
     begin();
@@ -84,6 +86,9 @@ class Trainer {
     const std::int64_t end = std::max(first_step_, plan_.total_steps);
     if (outcome == Outcome::kFinished && evaluated_step_ != end) {
       outcome = evaluate(end);
+    }
+    if (const std::string checks = runner_ ? runner_->check_text() : ""; !checks.empty()) {
+      setup_.log.info("{}", checks);
     }
     if (runner_ && runner_->skipped() > 0) {
       setup_.log.warn("{} of {} steps were skipped, because loss or gradients were not finite",
@@ -176,8 +181,11 @@ class Trainer {
   }
 
   /// What this rank asks of all ranks.
-  [[nodiscard]] StepRequests requests() {
+  [[nodiscard]] StepRequests requests(std::int64_t step) {
     StepRequests mine;
+    if (report_ && report_->is_log_step(step)) {
+      mine.add(StepRequest::kTimes);
+    }
     if (own_stop_request() == StopRequest::kStop) {
       mine.add(StepRequest::kStop);
     }
@@ -219,12 +227,17 @@ class Trainer {
   void discard_waits() { static_cast<void>(setup_.groups.engine->take_device_waits()); }
 
   StepRequests train_step(std::int64_t step) {
-    const StepResult result = runner_->run(step, [this] { return requests(); });
+    const StepResult result = runner_->run(step, [&] { return requests(step); });
     if (clock_) {
       clock_->step_done(result.times.step);
     }
+    stragglers_.add_step(result.times.compute);
+    std::optional<RankTimes> ranks;
+    if (result.summary.requests.has(StepRequest::kTimes)) {
+      ranks = stragglers_.end_window(setup_.log);
+    }
     if (report_) {
-      report_->add(step, result);
+      report_->add(step, result, ranks);
     }
     return result.summary.requests;
   }
@@ -324,6 +337,9 @@ class Trainer {
       clock_->save_began(now_seconds());
     }
     setup_.groups.engine->drain();
+    if (runner_) {
+      runner_->confirm_state();
+    }
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
     writer_->begin(step, on_failure);
     if (on_failure == OnFailure::kThrow || config_.checkpoint.background == plan::Switch::kOff) {
@@ -343,6 +359,7 @@ class Trainer {
   std::optional<MetricsFile> metrics_;
   std::optional<RunClock> clock_;  ///< on rank 0
   bool time_is_over_ = false;
+  Stragglers stragglers_;
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   std::optional<CheckpointWriter> writer_;

@@ -1,6 +1,8 @@
 """Numbers that are not finite, and passing faults of one rank, which a test hook injects."""
 
 import os
+import signal
+import time
 import unittest.mock
 
 import harness
@@ -54,6 +56,44 @@ class Faults(harness.StrataTest):
             finished = self.faulty(f"gradient:3:{rank}", run, "--train.nonfinite=repeat", grid=grid)
             self.assertIn("point to a hardware fault", finished.text)
             self.assert_same_run("undisturbed", run)
+
+    def test_a_replica_with_other_weights_is_named(self):
+        check = ["--train.check_every=1", "--checkpoint.every=1", "--checkpoint.background=off"]
+        # One of three is outvoted; of two, both are suspects; on one rank a change is seen all the same.
+        for grid, fault, words in [((3, 1), "weights:3:2", "replicas hold different weights; the suspect is: rank 2 on"),
+                                   ((2, 1), "weights:3:1", "the suspects are: rank 0 on"),
+                                   ((1, 2), "state:3:1", "optimizer state changed after the update of step 3, where "
+                                                         "nothing writes to them; the suspect is: rank 1 on")]:
+            run = f"corrupt-{fault}-{grid[0]}".replace(":", "-")
+            with self.subTest(grid=grid, fault=fault):
+                finished = self.faulty(fault, run, *check, "--numerics.lanes=6", "--batch.global=18",
+                                       grid=grid, expect=harness.PEER)
+                self.assert_refused(finished, harness.PEER, "silent corruption: ", words, "--run.resume=auto")
+                self.assertEqual(harness.checkpoints(self.directory / run)[-1].name, "step-00000002")
+
+    def test_checks_change_no_numbers(self):
+        finished = self.train(self.config, (2, 1), "checked", "--train.check_every=1")
+        self.assertIn("checks of weights and optimizer state: 4, ", finished.text)
+        self.assert_same_run("undisturbed", "checked")
+
+    def test_a_slow_rank_is_named(self):
+        job = self.start(2, "train", self.config, "--run.dir=slow", "--train.steps=100000000")
+        lines = self.directory / "slow" / "metrics.jsonl"
+        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 3, 60)
+        slow = job.ranks()[1]
+
+        def slowed_until_named():
+            os.kill(slow, signal.SIGSTOP)
+            time.sleep(0.08)
+            os.kill(slow, signal.SIGCONT)
+            time.sleep(0.01)
+            return "warning: rank 1 computes for" in job.text()
+
+        job.wait_until(slowed_until_named, 60)
+        job.signal_all(signal.SIGUSR1)
+        text = job.wait(60).text
+        self.assertEqual(text.count("rank 1 computes for"), 1)
+        self.assertRegex(text, r"compute \S+ / \S+ / \S+ ms \(rank [01]\)")
 
 
 if __name__ == "__main__":

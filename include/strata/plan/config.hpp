@@ -118,6 +118,8 @@ struct RunConfig {
     nn::Recompute recompute = nn::Recompute::kNone;
     std::int64_t log_every = 0;
     Nonfinite nonfinite = Nonfinite::kStop;
+    Switch check = Switch::kOn;
+    std::int64_t check_every = 0;
   } train;
   struct {
     std::int64_t every = 0;

@@ -81,6 +81,11 @@ class RankState {
   /// partial sums of the gradient norm.
   void require_finite();
 
+  /// Hashes of this rank's copy of the weights, and of the optimizer state that it owns. Pre: no
+  /// message is in flight.
+  [[nodiscard]] std::uint64_t weights_hash() const;
+  [[nodiscard]] std::uint64_t optimizer_hash() const;
+
   /// Damages one number, for tests: NaN in the reduced gradient, a flipped bit elsewhere.
   /// Pre: no message is in flight.
   void damage(FaultPlace place);

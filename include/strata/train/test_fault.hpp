@@ -10,8 +10,8 @@ namespace strata::train {
 /// Where a test damages a rank's memory.
 enum class FaultPlace {
   kGradient,  ///< an own element of the reduced gradient becomes NaN
-  kWeights,   ///< a bit of the rank's copy of the weights flips, after the update
-  kState      ///< a bit of the own optimizer state flips, after the update
+  kWeights,   ///< a bit of the rank's copy of the weights flips before replicas are compared
+  kState      ///< a bit of the own optimizer state flips after that
 };
 
 constexpr auto enum_names(FaultPlace) {

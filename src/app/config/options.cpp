@@ -255,6 +255,15 @@ std::vector<Option> running() {
              "update; skip: leave the update out, at most 10 times in a row; repeat: compute the "
              "step once more: go on if the result differs and is finite, else stop",
              STRATA_MEMBER(train.nonfinite)),
+      choice("train.check",
+             "on: replicas compare hashes of their weights after an update, and each rank compares "
+             "its weights and optimizer state before the next one; a difference ends the run with "
+             "exit code 5",
+             STRATA_MEMBER(train.check)),
+      whole("train.check_every", "steps",
+            "steps between these checks; 0: every 100 steps, less often where they would take more "
+            "than 1 % of the time",
+            0, STRATA_MEMBER(train.check_every)),
       whole("checkpoint.every", "steps", "steps between checkpoints; 0: by checkpoint.minutes only",
             0, STRATA_MEMBER(checkpoint.every)),
       number("checkpoint.minutes", "minutes",
