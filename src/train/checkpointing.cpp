@@ -232,16 +232,18 @@ void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const R
     for (const std::string& text : records) {
       parts.push_back(io::part_record_of(text));
     }
-    nlohmann::json metadata{{"step", step},
-                            {"samples", step * plan.config.batch.global},
-                            {"virtual_grid",
-                             {{"lanes", plan.config.numerics.lanes},
-                              {"shards", plan.config.numerics.shards},
-                              {"microbatch", plan.config.batch.micro}}},
-                            {"layers", model_lines(plan)},
-                            {"identity", identity_of(plan)},
-                            {kData, json_of(plan.train_data)},
-                            {"config", run.config_text}};
+    nlohmann::json metadata{
+        {"step", step},
+        {"samples", step * plan.config.batch.global},
+        {"virtual_grid",
+         {{"lanes", plan.config.numerics.lanes},
+          {"shards", plan.config.numerics.shards},
+          {"microbatch", plan.config.batch.micro}}},
+        {"grid", {{"pipeline", plan.grid.pipeline}, {"tensor", plan.grid.tensor}}},
+        {"layers", model_lines(plan)},
+        {"identity", identity_of(plan)},
+        {kData, json_of(plan.train_data)},
+        {"config", run.config_text}};
     if (plan.train_data.task == io::Task::kNextToken) {
       metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
     }
@@ -312,9 +314,12 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
 plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   try {
     const nlohmann::json& grid = checkpoint.metadata().at("virtual_grid");
+    const nlohmann::json ranks = checkpoint.metadata().value("grid", nlohmann::json::object());
     return {.lanes = grid.at("lanes"),
             .shards = grid.at("shards"),
-            .microbatch = grid.at("microbatch")};
+            .microbatch = grid.at("microbatch"),
+            .pipeline = ranks.value("pipeline", std::int64_t{0}),
+            .tensor = ranks.value("tensor", std::int64_t{0})};
   } catch (const nlohmann::json::exception& error) {
     fail(ExitCode::kCheckpoint,
          "{} has no valid record of its virtual grid ({}); use another checkpoint",
