@@ -132,12 +132,17 @@ std::vector<Option> model_and_data() {
 
 std::vector<Option> parallel_and_numerics() {
   return {
-      whole("parallel.data", "replicas", "data-parallel replicas; 0: what the launched ranks allow",
-            0, STRATA_MEMBER(parallel.data), kMostRanks),
-      whole("parallel.pipeline", "stages", "pipeline stages", 1, STRATA_MEMBER(parallel.pipeline),
-            kMostRanks),
-      whole("parallel.tensor", "ranks", "tensor-parallel ranks, which share each split layer", 1,
-            STRATA_MEMBER(parallel.tensor), kMostRanks),
+      or_auto(whole("parallel.data", "replicas",
+                    "data-parallel replicas; 0: what the launched ranks allow", 0,
+                    STRATA_MEMBER(parallel.data), kMostRanks)),
+      or_auto(
+          whole("parallel.pipeline", "stages",
+                "pipeline stages; 0: the checkpoint's if the launched ranks allow, else others; "
+                "1 in a new run",
+                0, STRATA_MEMBER(parallel.pipeline), kMostRanks)),
+      or_auto(whole("parallel.tensor", "ranks",
+                    "tensor-parallel ranks, which share each split layer; 0: as parallel.pipeline",
+                    0, STRATA_MEMBER(parallel.tensor), kMostRanks)),
       choice("parallel.sequence",
              "on: tensor ranks also share a transformer's token rows between split layers "
              "(sequence parallelism)",
