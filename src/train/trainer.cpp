@@ -41,6 +41,18 @@ void write_atomically(const std::filesystem::path& path, const std::string& text
   }
 }
 
+/// Marks a phase within training, for the watchdog.
+class PhaseMark {
+ public:
+  PhaseMark(comm::Communicator& world, comm::Phase phase) : world_(world) { world_.enter(phase); }
+  ~PhaseMark() { world_.enter(comm::Phase::kTraining); }
+  PhaseMark(const PhaseMark&) = delete;
+  PhaseMark& operator=(const PhaseMark&) = delete;
+
+ private:
+  comm::Communicator& world_;
+};
+
 /// The state of one call of train() on one rank.
 class Trainer {
  public:
@@ -115,6 +127,7 @@ class Trainer {
   }
 
   Outcome train_steps() {
+    setup_.groups.world->enter(comm::Phase::kTraining);
     feed_.emplace(setup_.context, setup_.train_data, rank_,
                   training_loader(plan_, rank_, first_step_));
     discard_waits();
@@ -144,6 +157,9 @@ class Trainer {
   void discard_waits() { static_cast<void>(setup_.groups.engine->take_device_waits()); }
 
   StepSummary train_step(std::int64_t step) {
+    if (comm::Activity* const activity = setup_.groups.world->activity()) {
+      activity->set_step(step);
+    }
     StepTimes times;
     const double begin = now_seconds();
     feed_->next();
@@ -265,6 +281,7 @@ class Trainer {
     if (setup_.test_data == nullptr) {
       return;
     }
+    const PhaseMark phase(*setup_.groups.world, comm::Phase::kEvaluation);
     const EvaluationResult result =
         train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_, *setup_.test_data);
     evaluated_step_ = step;
@@ -292,6 +309,7 @@ class Trainer {
     if (saved_step_ == step) {
       return;
     }
+    const PhaseMark phase(*setup_.groups.world, comm::Phase::kSave);
     setup_.groups.engine->drain();
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
     save_checkpoint(
