@@ -154,7 +154,7 @@ int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSe
   return run_alone([&] {
     comm::Activity activity;
     const std::vector<std::string> arguments(argv + 2, argv + argc);
-    const Watchdog watchdog(watchdog_setup(arguments), activity);
+    Watchdog watchdog(watchdog_setup(arguments), activity);
     comm::MpiSession mpi(&argc, &argv, &activity);
     activity.enter(comm::Phase::kSetup);
     const std::int64_t rank = mpi.world().rank();

@@ -120,7 +120,7 @@ Watchdog::Watchdog(WatchdogSetup setup, const comm::Activity& activity)
     : setup_(std::move(setup)),
       activity_(activity),
       main_thread_(pthread_self()),
-      interval_seconds_(std::clamp(setup_.timeout_seconds / 10.0, 0.1, 5.0)),
+      interval_seconds_(std::clamp(setup_.timeout_seconds / 15.0, 0.1, 5.0)),
       peers_(static_cast<std::size_t>(setup_.ranks)),
       running_since_(now_seconds()) {
   if (setup_.ranks < 2) {
@@ -177,12 +177,11 @@ void Watchdog::watch() {
       beat();
     }
     const comm::WaitState wait = activity_.wait_state();
-    if (wait.seconds > setup_.timeout_seconds / 3.0) {
-      look_at_peers();
-      end_if_stuck(wait);
-    }
+    end_if_stuck(wait);
     lock.lock();
-    if (wait.seconds == 0.0) {
+    if (wait.seconds > setup_.timeout_seconds / 4.0) {
+      look_at_peers();
+    } else {
       looking_since_ = 0.0;
     }
   }
@@ -233,22 +232,21 @@ void Watchdog::look_at_peers() {
   const bool begins = looking_since_ == 0.0;
   for (std::int64_t rank = 0; rank < setup_.ranks; ++rank) {
     std::string text = read_heartbeat(heartbeat_of(rank));
-    const std::scoped_lock lock(mutex_);
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
     if (begins || (!text.empty() && text != peer.heartbeat)) {
       peer = {.heartbeat = std::move(text), .changed_seconds = now};
     }
   }
-  const std::scoped_lock lock(mutex_);
   looking_since_ = begins ? now : looking_since_;
   looked_ = now_seconds();
 }
 
 std::string Watchdog::silent_ranks(double seconds) const {
   std::string text;
+  const double now = now_seconds();
   for (std::int64_t rank = 0; rank < setup_.ranks && looking_since_ > 0.0; ++rank) {
     const Peer& peer = peers_[static_cast<std::size_t>(rank)];
-    const double age = looked_ - peer.changed_seconds;
+    const double age = now - peer.changed_seconds;
     if (rank == setup_.rank || age < seconds) {
       continue;
     }
@@ -263,10 +261,14 @@ std::string Watchdog::silent_ranks(double seconds) const {
   return text;
 }
 
-std::string Watchdog::missing_ranks() const {
+std::string Watchdog::missing_ranks() {
   constexpr double kIntervals = 4.0;
   const std::scoped_lock lock(mutex_);
-  std::string text = silent_ranks(std::max(1.0, kIntervals * interval_seconds_));
+  if (looking_since_ == 0.0) {
+    return "";
+  }
+  look_at_peers();
+  std::string text = silent_ranks(std::max(0.8, kIntervals * interval_seconds_));
   for (std::int64_t rank = 0; rank < setup_.ranks && text.empty(); ++rank) {
     const Heartbeat last = parse_heartbeat(peers_[static_cast<std::size_t>(rank)].heartbeat);
     if (rank != setup_.rank && last.state.ends_with(kNotWaiting)) {

@@ -47,7 +47,7 @@ class Watchdog {
 
   /// Sentences about the ranks that do not respond, as in ". Rank 1 ..."; where all respond, about
   /// those that wait for nobody. Empty where none is known.
-  [[nodiscard]] std::string missing_ranks() const;
+  [[nodiscard]] std::string missing_ranks();
   /// Writes what this rank did last into run.dir/report-rank-N.txt.
   void write_report(const std::string& message) const;
 
@@ -60,6 +60,7 @@ class Watchdog {
 
   void watch();
   void beat();
+  /// Reads the heartbeats. Pre: holds the mutex.
   void look_at_peers();
   void end_if_stuck(const comm::WaitState& wait);
   /// Sentences about the ranks without a heartbeat for this long. Pre: holds the mutex.
