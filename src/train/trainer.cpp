@@ -38,6 +38,18 @@ double assumed_save_seconds(std::int64_t bytes) {
   return kLatencySeconds + static_cast<double>(bytes) / kBytesPerSecond;
 }
 
+/// Marks a phase within training, for the watchdog.
+class PhaseMark {
+ public:
+  PhaseMark(comm::Communicator& world, comm::Phase phase) : world_(world) { world_.enter(phase); }
+  ~PhaseMark() { world_.enter(comm::Phase::kTraining); }
+  PhaseMark(const PhaseMark&) = delete;
+  PhaseMark& operator=(const PhaseMark&) = delete;
+
+ private:
+  comm::Communicator& world_;
+};
+
 /// The state of one call of train() on one rank.
 class Trainer {
  public:
@@ -142,6 +154,7 @@ class Trainer {
   }
 
   Outcome train_steps() {
+    setup_.groups.world->enter(comm::Phase::kTraining);
     runner_.emplace(setup_, rank_, state_, executor_, first_step_);
     discard_waits();
     if (metrics_) {
@@ -218,6 +231,9 @@ class Trainer {
   void discard_waits() { static_cast<void>(setup_.groups.engine->take_device_waits()); }
 
   StepRequests train_step(std::int64_t step) {
+    if (comm::Activity* const activity = setup_.groups.world->activity()) {
+      activity->set_step(step);
+    }
     const StepResult result = runner_->run(step, [&] { return requests(step); });
     if (clock_) {
       clock_->step_done(result.times.step);
@@ -240,6 +256,7 @@ class Trainer {
     // Bad test data may end the run.
     writer_->finish();
     report_save();
+    const PhaseMark phase(*setup_.groups.world, comm::Phase::kEvaluation);
     StopPolls polls(*setup_.groups.world, [this] { return own_stop_request(); });
     const std::optional<EvaluationResult> result = evaluated(step, polls);
     evaluated_step_ = step;
@@ -324,6 +341,7 @@ class Trainer {
     if (saved_step_ == step) {
       return;
     }
+    const PhaseMark phase(*setup_.groups.world, comm::Phase::kSave);
     if (clock_) {
       clock_->save_began(now_seconds());
     }

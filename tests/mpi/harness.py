@@ -55,6 +55,15 @@ def session_members(session):
     return members
 
 
+def is_stopped(pid):
+    """Whether a process is stopped by SIGSTOP."""
+    try:
+        text = pathlib.Path("/proc", str(pid), "stat").read_text()
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] == "T"
+
+
 class Finished:
     def __init__(self, code, text, seconds):
         self.code = code
