@@ -84,7 +84,7 @@ CASES = [
           "--optimizer.nesterov=on", "--optimizer.weight_decay=0.001", "--schedule.kind=linear",
           "--numerics.dtype=bfloat16"]),
     Case("mnist-lenet", "mnist-lenet", "mnist", (2, 2, 1), (1, 4, 1), []),
-    # jobs/slurm-cifar10-2x4.sbatch, a thirty-second of its samples.
+    # CIFAR-10 on two nodes of four GPUs, a thirty-second of its samples.
     Case("cifar10-cnn", "cifar10-cnn", "cifar10", (8, 1, 1), (1, 2, 1),
          ["--numerics.lanes=8", "--batch.global=16", "--batch.micro=1"]),
     Case("cifar10 split", "cifar10-cnn", "cifar10", (2, 1, 2), (1, 2, 2),

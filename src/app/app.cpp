@@ -13,7 +13,9 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/ops/instruction_set.hpp"
+#include "strata/train/stop_signal.hpp"
 
 #include "commands/commands.hpp"
 #include "environment/versions.hpp"
@@ -32,6 +34,7 @@ constexpr const char* kUsage =
   strata data inspect DIR/train.h5 [--verify]                     show a data set, or check every byte
   strata checkpoint inspect DIR                                   list the contents of a checkpoint
   strata checkpoint verify DIR                                    read and check every byte
+  strata job CONFIG.ini --nodes=N --time=T ...                    write a job script for Slurm, PBS, Flux or mpirun
   strata doctor                                                   check the node and, under mpirun or srun, the launch
   strata help [COMMAND]                                           this text, or that of a command
   strata --version
@@ -112,6 +115,7 @@ std::string help_of(Arguments arguments) {
                               {"data inspect", kDataInspectHelp},
                               {"checkpoint inspect", kCheckpointInspectHelp},
                               {"checkpoint verify", kCheckpointVerifyHelp},
+                              {"job", job_help()},
                               {"doctor", kDoctorHelp},
                               {"help", kHelpHelp}};
   const std::string first = arguments.empty() ? "" : arguments[0];
@@ -129,7 +133,7 @@ std::string help_of(Arguments arguments) {
 }
 
 void report(const std::string& message) {
-  print_error(fmt::format("strata: {}\n", message));
+  print_error(fmt::format("strata: {}\n", printable_lines(message)));
 }
 
 /// Runs a command in one process.
@@ -216,6 +220,10 @@ int run(int argc, char** argv) {
     // These commands write files and continue after a closed pipe; other commands end.
     std::signal(SIGPIPE, SIG_IGN);
   }
+  if (command == "train") {
+    // Before MPI starts, so that a stop request during set-up is not the end of the process.
+    train::install_stop_signals();
+  }
   if (command == "train" || command == "evaluate" || command == "generate") {
     const auto on_ranks = command == "train"      ? train_command
                           : command == "evaluate" ? evaluate_command
@@ -228,13 +236,16 @@ int run(int argc, char** argv) {
   if (command == "checkpoint") {
     return run_alone([&] { return checkpoint_command(rest); });
   }
+  if (command == "job") {
+    return run_alone([&] { return job_command(rest); });
+  }
   if (command == "doctor") {
     return run_on_ranks(argc, argv,
                         [&](comm::MpiSession& mpi) { return doctor_command(mpi, rest); });
   }
   return run_alone([&]() -> ExitCode {
-    const std::vector<std::string> known{"train", "evaluate",   "generate",
-                                         "data",  "checkpoint", "doctor"};
+    const std::vector<std::string> known{"train",      "evaluate", "generate", "data",
+                                         "checkpoint", "job",      "doctor"};
     fail(ExitCode::kUsage, "{}\n\n{}",
          command.empty() ? "a command is needed"
                          : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,

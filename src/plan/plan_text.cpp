@@ -124,7 +124,7 @@ std::string memory_table(const std::string& title, const std::vector<RankPlan>& 
   return table_text(rows);
 }
 
-std::string memory_text(const Plan& plan, const std::vector<RankPlan>& ranks) {
+std::string memory_tables(const Plan& plan, const std::vector<RankPlan>& ranks) {
   if (plan.device == device::DeviceKind::kCpu) {
     return memory_table("memory per rank", ranks, &RankPlan::memory);
   }
@@ -153,13 +153,26 @@ std::string traffic_text(const std::vector<RankPlan>& ranks) {
 
 }  // namespace
 
-std::string plan_text(const Plan& plan) {
+std::vector<RankPlan> largest_rank_plans(const Plan& plan) {
   std::vector<RankPlan> ranks;
   for (std::int64_t s = 0; s < plan.grid.pipeline; ++s) {
     ranks.push_back(largest_rank_plan(plan, s));
   }
+  return ranks;
+}
+
+std::string memory_text(const Plan& plan) {
+  return memory_tables(plan, largest_rank_plans(plan));
+}
+
+std::int64_t host_bytes(const Plan& plan, const RankPlan& rank) {
+  return total_bytes(plan.device == device::DeviceKind::kCpu ? rank.memory : rank.host_memory);
+}
+
+std::string plan_text(const Plan& plan) {
+  const std::vector<RankPlan> ranks = largest_rank_plans(plan);
   std::string text = nn::model_table(*plan.model, plan.split) + "\n";
-  text += grid_text(plan) + batch_text(plan) + schedule_text(plan) + memory_text(plan, ranks);
+  text += grid_text(plan) + batch_text(plan) + schedule_text(plan) + memory_tables(plan, ranks);
   return plan.grid.ranks() == 1 ? text : text + "\n" + traffic_text(ranks);
 }
 

@@ -13,7 +13,38 @@
 
 namespace strata::plan {
 
-grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks) {
+bool can_launch(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
+  const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
+  const bool fast = config.numerics.mode == comm::Summation::kLibrary;
+  const std::int64_t divided = fast                         ? 0
+                               : config.numerics.lanes != 0 ? config.numerics.lanes
+                                                            : lanes;
+  if (ranks < model_ranks || ranks % model_ranks != 0) {
+    return false;
+  }
+  const std::int64_t replicas = ranks / model_ranks;
+  return config.parallel.data != 0 ? replicas == config.parallel.data
+                                   : divided == 0 || divided % replicas == 0;
+}
+
+std::string launchable_ranks(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
+  const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
+  std::int64_t below = ranks / model_ranks * model_ranks;
+  while (below > 0 && !can_launch(config, below, lanes)) {
+    below -= model_ranks;
+  }
+  const std::int64_t most = model_ranks * std::max({ranks, lanes, config.numerics.lanes,
+                                                    config.parallel.data, std::int64_t{1}});
+  std::int64_t above = (ranks / model_ranks + 1) * model_ranks;
+  while (above <= most && !can_launch(config, above, lanes)) {
+    above += model_ranks;
+  }
+  return below == 0     ? fmt::format("{}", above)
+         : above > most ? fmt::format("{}", below)
+                        : fmt::format("{} or {}", below, above);
+}
+
+grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
   grid::Grid grid{config.parallel.data, config.parallel.pipeline, config.parallel.tensor};
   if (ranks == 0) {
     grid.data = std::max<std::int64_t>(1, grid.data);
@@ -24,12 +55,13 @@ grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks) {
     grid.data = std::max<std::int64_t>(1, ranks / model_ranks);
   }
   if (grid.ranks() != ranks) {
+    const std::string fitting = launchable_ranks(config, ranks, lanes);
     fail(ExitCode::kUsage,
          "the job has {} rank{}, but the grid {} needs {}; launch {} rank{}, or change "
          "parallel.data, parallel.pipeline "
          "or parallel.tensor",
-         ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), grid.ranks(),
-         grid.ranks() == 1 ? "" : "s");
+         ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), fitting,
+         fitting == "1" ? "" : "s");
   }
   return grid;
 }
@@ -103,8 +135,11 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
   if (lanes % grid.data != 0) {
     fail(ExitCode::kUsage,
          "numerics.lanes is {}, which parallel.data = {} does not divide; use a number of replicas "
-         "that divides {}, or, in a new run, other lanes",
-         lanes, grid.data, lanes);
+         "that divides {}{}, or, in a new run, other lanes",
+         lanes, grid.data, lanes,
+         given.parallel.data == 0
+             ? fmt::format(" (launch {} ranks)", launchable_ranks(given, grid.ranks(), lanes))
+             : "");
   }
   if (shards % grid.tensor != 0) {
     fail(

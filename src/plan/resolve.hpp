@@ -7,8 +7,10 @@
 // The steps of prepare(). Each throws Error(kUsage) that names the setting and a valid value.
 namespace strata::plan {
 
-/// The grid of `ranks` ranks; with 0 ranks, the grid that the config describes.
-[[nodiscard]] grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks);
+/// The grid of `ranks` ranks; with 0 ranks, the grid that the config describes. `lanes`: of the
+/// checkpoint that the run continues; 0: none.
+[[nodiscard]] grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks,
+                                      std::int64_t lanes);
 
 /// The config with a derived value in place of each 0 and "auto" that prepare() decides.
 [[nodiscard]] RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,

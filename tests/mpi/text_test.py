@@ -221,7 +221,7 @@ class Refusals(TextTest):
         self.refused_text(USAGE, "--vocabulary is for token files", files="fine.txt", vocabulary=9)
         self.refused(USAGE, "--tokenizer is for text and tokens", format="csv", files="fine.txt", label="a",
                      tokenizer="chars")
-        self.refused_text(USAGE, "--classes is not for --format=text", files="fine.txt", classes=9)
+        self.refused_text(USAGE, "--classes does not apply to --format=text", files="fine.txt", classes=9)
         for name in ("images", "labels", "inputs", "targets", "label"):
             self.refused_text(USAGE, f"--{name} is not for --format=text, which takes --files",
                               files="fine.txt", **{name: "x"})

@@ -113,6 +113,10 @@ struct VirtualGrid {
 
 [[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
 
+/// Host memory into which a rank copies what it writes into a checkpoint, in bytes. 0 on a CPU for
+/// a run whose saves wait for the files.
+[[nodiscard]] std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank);
+
 /// The options of this rank's training loader: its microbatches of steps [first_step, total).
 [[nodiscard]] io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank,
                                                 std::int64_t first_step);
@@ -133,6 +137,20 @@ struct VirtualGrid {
 /// The hashes of config, grid, schedule and buckets, which must agree on all ranks (design law 3).
 [[nodiscard]] std::vector<comm::PlanItem> plan_items(const Plan& plan,
                                                      const std::string& config_text);
+
+/// The rank with the largest memory of each stage.
+[[nodiscard]] std::vector<RankPlan> largest_rank_plans(const Plan& plan);
+/// A rank's planned allocations in host memory, in bytes.
+[[nodiscard]] std::int64_t host_bytes(const Plan& plan, const RankPlan& rank);
+/// Tables of the memory that a rank of each stage takes.
+[[nodiscard]] std::string memory_text(const Plan& plan);
+
+/// Whether a run can be launched on `ranks` ranks. `lanes`: of the checkpoint that it continues; 0:
+/// the config's, or as many as there are replicas.
+[[nodiscard]] bool can_launch(const RunConfig& config, std::int64_t ranks, std::int64_t lanes);
+/// The nearest such numbers below and above `ranks`, as in "2 or 4".
+[[nodiscard]] std::string launchable_ranks(const RunConfig& config, std::int64_t ranks,
+                                           std::int64_t lanes);
 
 /// The report of a plan: the model's table, the grid, the schedule with its bubble, the memory of
 /// each stage, and the traffic per rank and step.

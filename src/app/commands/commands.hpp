@@ -21,9 +21,12 @@ ExitCode doctor_command(comm::MpiSession& mpi, Arguments arguments);
 /// Commands that run in one process.
 ExitCode data_command(Arguments arguments);
 ExitCode checkpoint_command(Arguments arguments);
+/// Writes a job script, and submits it if asked.
+ExitCode job_command(Arguments arguments);
 
 /// Help texts of the commands with options of their own.
 [[nodiscard]] std::string import_help();
 [[nodiscard]] std::string generate_help();
+[[nodiscard]] std::string job_help();
 
 }  // namespace strata::app

@@ -1,0 +1,326 @@
+#include "strata/io/directory_lock.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "strata/core/clock.hpp"
+#include "strata/core/error.hpp"
+#include "strata/io/text_file.hpp"
+
+#include "files/lock_owner.hpp"
+#include "files/posix_file.hpp"
+
+namespace strata::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<std::string> read_lock(const fs::path& path) {
+  constexpr std::size_t kMostBytes = 4096;
+  return read_text(path, ExitCode::kUsage, kMostBytes);
+}
+
+void sleep_for(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+/// A file with the text of a future lock under a name of its own; the name is removed at the end.
+class Candidate {
+ public:
+  Candidate(const fs::path& lock, const LockOwner& self, const LockOptions& options)
+      : path_(lock.parent_path() /
+              fmt::format(".{}.{}.{}.{}", options.name, self.host, self.pid, self.nonce)),
+        file_(path_, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW) {
+    const std::string text = text_of(self);
+    const bool written =
+        file_.is_open() &&
+        ::pwrite(file_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
+        ::fsync(file_.get()) == 0;
+    if (!written) {
+      const int error = errno;
+      ::unlink(path_.c_str());
+      fail(ExitCode::kUsage, "cannot write {}: {}; choose another {}", path_.string(),
+           std::strerror(error), options.setting);
+    }
+  }
+  ~Candidate() { ::unlink(path_.c_str()); }
+  Candidate(const Candidate&) = delete;
+  Candidate& operator=(const Candidate&) = delete;
+
+  /// Gives the file a second name. False where another file has that name.
+  [[nodiscard]] bool link_to(const fs::path& name) const {
+    if (::link(path_.c_str(), name.c_str()) == 0) {
+      return true;
+    }
+    const int error = errno;
+    // Over NFS a reply may be lost after the server has made the link; the client then repeats the
+    // request and gets EEXIST.
+    struct stat status {};
+    if (::stat(path_.c_str(), &status) == 0 && status.st_nlink == 2) {
+      return true;
+    }
+    if (error == EEXIST) {
+      return false;
+    }
+    fail(ExitCode::kUsage,
+         "cannot make the lock {}: {}; choose a directory on a file system with hard links",
+         name.string(), std::strerror(error));
+  }
+
+  /// Replaces the lock of an owner that is gone.
+  void replace(const fs::path& lock) const {
+    if (::rename(path_.c_str(), lock.c_str()) != 0) {
+      fail(ExitCode::kUsage, "cannot replace the lock {}: {}", lock.string(), std::strerror(errno));
+    }
+  }
+
+  /// The open file, whatever its names are.
+  [[nodiscard]] FileDescriptor take_file() { return std::move(file_); }
+
+ private:
+  fs::path path_;
+  FileDescriptor file_;
+};
+
+/// The lock file and the claims to succeed its owner. Who takes over the lock with nonce N first
+/// links its candidate to the claim ".NAME.after-N", so that one contender wins. The claim of a
+/// contender that died in between has a nonce too, and so a claim to succeed it.
+struct Succession {
+  std::vector<fs::path> claims;
+  std::optional<std::string> last;  ///< text of the lock or of the last claim
+};
+
+fs::path claim_after(const fs::path& lock, const LockOwner& owner) {
+  std::string nonce = owner.nonce;
+  // The nonce becomes a part of a path.
+  if (nonce.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    nonce.clear();
+  }
+  return lock.parent_path() / fmt::format(".{}.after-{}", lock.filename().string(), nonce);
+}
+
+Succession read_succession(const fs::path& lock) {
+  constexpr std::size_t kMostClaims = 100;
+  Succession found;
+  std::optional<std::string> text = read_lock(lock);
+  while (text && found.claims.size() < kMostClaims) {
+    found.last = text;
+    const fs::path claim = claim_after(lock, lock_owner_of(*text));
+    text = read_lock(claim);
+    if (text) {
+      found.claims.push_back(claim);
+    }
+  }
+  return found;
+}
+
+[[noreturn]] void refuse(const fs::path& lock, const LockOwner& owner, const std::string& reason,
+                         const LockOptions& options) {
+  fail(
+      ExitCode::kUsage,
+      "{} is in use by {} ({}); wait until it ends, end it{}, or choose another {}. The lock is {}",
+      lock.parent_path().string(), description_of(owner), reason,
+      owner.scheduler == "slurm" ? " with scancel" : "", options.setting, lock.string());
+}
+
+/// Watches the heartbeat of an owner that may run on another node.
+OwnerVerdict watch(const fs::path& lock, const std::string& last, const LockOptions& options,
+                   Log& log) {
+  log.info("{} is locked by {}; watching its heartbeat for up to {:g} s",
+           lock.parent_path().string(), description_of(lock_owner_of(last)), options.stale_seconds);
+  const double end = now_seconds() + options.stale_seconds;
+  while (now_seconds() < end) {
+    sleep_for(std::min(1.0, options.heartbeat_seconds / 4));
+    const std::optional<std::string> now = read_succession(lock).last;
+    if (!now || lock_owner_of(*now).nonce != lock_owner_of(last).nonce) {
+      return {};  // the owner has released it, or another contender has taken it over
+    }
+    if (*now != last) {
+      return {OwnerState::kAlive, "its heartbeat advances"};
+    }
+  }
+  return {OwnerState::kGone,
+          fmt::format("its heartbeat stood still for {:g} s", options.stale_seconds)};
+}
+
+/// Takes over from the last of a succession. False where another contender was faster.
+bool take_over(const fs::path& lock, const Candidate& candidate, const Succession& judged) {
+  const fs::path claim = claim_after(lock, lock_owner_of(*judged.last));
+  if (!candidate.link_to(claim)) {
+    return false;
+  }
+  // An earlier contender may have taken over and removed its claim before this one was made.
+  const Succession now = read_succession(lock);
+  const bool unchanged =
+      now.claims.size() == judged.claims.size() + 1 && now.claims.back() == claim;
+  if (unchanged) {
+    candidate.replace(lock);
+    for (const fs::path& earlier : judged.claims) {
+      ::unlink(earlier.c_str());
+    }
+  }
+  ::unlink(claim.c_str());
+  return unchanged;
+}
+
+/// One attempt. False where the lock changed hands meanwhile.
+bool try_to_take(const fs::path& lock, const Candidate& candidate, const LockOwner& self,
+                 const LockOptions& options, Log& log) {
+  if (candidate.link_to(lock)) {
+    return true;
+  }
+  const Succession found = read_succession(lock);
+  if (!found.last) {
+    return false;  // just released
+  }
+  const LockOwner owner = lock_owner_of(*found.last);
+  OwnerVerdict verdict = judge(owner, self);
+  if (verdict.state == OwnerState::kUnknown) {
+    verdict = watch(lock, *found.last, options, log);
+  }
+  if (verdict.state == OwnerState::kAlive) {
+    refuse(lock, owner, verdict.reason, options);
+  }
+  if (verdict.state == OwnerState::kUnknown || !take_over(lock, candidate, found)) {
+    return false;
+  }
+  log.info("the lock of {} is taken over from {}: {}", lock.parent_path().string(),
+           description_of(owner), verdict.reason);
+  return true;
+}
+
+}  // namespace
+
+std::string make_nonce() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+/// The thread that advances the counter in the lock file. It writes through the open file and not
+/// by name: after a takeover the name means the file of the next owner.
+class DirectoryLock::Heartbeat {
+ public:
+  Heartbeat(FileDescriptor file, double interval_seconds)
+      : file_(std::move(file)), interval_(interval_seconds) {
+    // Signals are for the main thread.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  ~Heartbeat() {
+    {
+      const std::lock_guard guard(mutex_);
+      over_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+
+ private:
+  void run() {
+    std::unique_lock guard(mutex_);
+    for (std::int64_t beat = 1; !changed_.wait_for(guard, interval_, [this] { return over_; });
+         ++beat) {
+      guard.unlock();
+      // A failure shows as a heartbeat that stands still. fdatasync sends the page to an NFS
+      // server.
+      const std::string digits = fmt::format("{:0{}}", beat, LockOwner::kBeatDigits);
+      static_cast<void>(
+          ::pwrite(file_.get(), digits.data(), digits.size(), LockOwner::kBeatOffset) < 0 ||
+          ::fdatasync(file_.get()) != 0);
+      guard.lock();
+    }
+  }
+
+  FileDescriptor file_;
+  std::chrono::duration<double> interval_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+DirectoryLock::DirectoryLock(const fs::path& directory, const LockOptions& options, Log& log)
+    : path_(directory / options.name), options_(options) {
+  constexpr int kAttempts = 100;
+  constexpr double kPauseSeconds = 0.05;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const LockOwner self = this_process();
+    Candidate candidate(path_, self, options);
+    if (try_to_take(path_, candidate, self, options, log)) {
+      nonce_ = self.nonce;
+      heartbeat_ = std::make_unique<Heartbeat>(candidate.take_file(), options.heartbeat_seconds);
+      return;
+    }
+    sleep_for(kPauseSeconds);
+  }
+  fail(ExitCode::kUsage, "the lock {} changes hands too often; choose another {}", path_.string(),
+       options.setting);
+}
+
+DirectoryLock::~DirectoryLock() {
+  heartbeat_.reset();
+  try {
+    require_held();
+    ::unlink(path_.c_str());
+  } catch (const Error&) {
+    // It is another process's now.
+  }
+}
+
+bool DirectoryLock::is_visible(const fs::path& directory, const LockOptions& options,
+                               const std::string& nonce, double timeout_seconds) {
+  const auto sees = [&] {
+    return lock_owner_of(read_lock(directory / options.name).value_or("")).nonce == nonce;
+  };
+  const double end = now_seconds() + timeout_seconds;
+  while (!sees()) {
+    if (now_seconds() > end) {
+      return false;
+    }
+    // A change of the directory by this client makes NFS drop the attributes that it has cached.
+    const fs::path probe = directory / fmt::format(".{}.probe.{}", options.name, make_nonce());
+    if (FileDescriptor(probe, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW).is_open()) {
+      ::unlink(probe.c_str());
+    }
+    sleep_for(std::min(0.5, timeout_seconds / 4));
+  }
+  return true;
+}
+
+void DirectoryLock::require_held() const {
+  const std::optional<std::string> text = read_lock(path_);
+  const LockOwner owner = lock_owner_of(text.value_or(""));
+  if (!text) {
+    fail(ExitCode::kUsage,
+         "the lock {} was deleted while this process held it; start again when no other process "
+         "writes to {}",
+         path_.string(), path_.parent_path().string());
+  }
+  if (owner.nonce != nonce_) {
+    fail(ExitCode::kUsage,
+         "the lock {} was taken over by {}, as this process had stood still for {:g} s; the other "
+         "process goes on",
+         path_.string(), description_of(owner), options_.stale_seconds);
+  }
+}
+
+}  // namespace strata::io

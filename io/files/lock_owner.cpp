@@ -1,0 +1,221 @@
+#include "files/lock_owner.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/chrono.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "strata/core/text.hpp"
+#include "strata/io/directory_lock.hpp"
+
+namespace strata::io {
+namespace {
+
+using TextMember = std::pair<std::string_view, std::string LockOwner::*>;
+using NumberMember = std::pair<std::string_view, std::int64_t LockOwner::*>;
+
+constexpr std::array<TextMember, 8> kTexts{{{"nonce", &LockOwner::nonce},
+                                            {"host", &LockOwner::host},
+                                            {"boot", &LockOwner::boot},
+                                            {"pid_namespace", &LockOwner::pid_namespace},
+                                            {"scheduler", &LockOwner::scheduler},
+                                            {"cluster", &LockOwner::cluster},
+                                            {"job", &LockOwner::job},
+                                            {"started", &LockOwner::started}}};
+constexpr std::array<NumberMember, 4> kNumbers{{{"heartbeat", &LockOwner::heartbeat},
+                                                {"pid", &LockOwner::pid},
+                                                {"process_start", &LockOwner::process_start},
+                                                {"restarts", &LockOwner::restarts}}};
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// State and start time of a process; nothing where there is none.
+struct ProcessStatus {
+  char state = '?';
+  std::int64_t start = 0;
+};
+
+std::optional<ProcessStatus> status_of(std::int64_t pid) {
+  std::ifstream in(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(in, text);
+  // The name, in parentheses, may hold spaces; 20 words after it comes the start time.
+  const std::size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) {
+    return std::nullopt;
+  }
+  const std::vector<std::string> words = split_words(text.substr(name_end + 1));
+  constexpr std::size_t kStart = 19;
+  ProcessStatus status;
+  if (words.size() <= kStart || !parse_int64(words[kStart], status.start)) {
+    return std::nullopt;
+  }
+  status.state = words.front().front();
+  return status;
+}
+
+OwnerVerdict judge_process(const LockOwner& owner) {
+  const std::optional<ProcessStatus> status = status_of(owner.pid);
+  if (!status || status->state == 'Z' || status->state == 'X') {
+    return {OwnerState::kGone, fmt::format("process {} has ended", owner.pid)};
+  }
+  if (status->start != owner.process_start) {
+    return {OwnerState::kGone, fmt::format("process {} is another one now", owner.pid)};
+  }
+  return {OwnerState::kAlive, fmt::format("process {} is running", owner.pid)};
+}
+
+/// What squeue says about a job; empty where it cannot be asked.
+std::string job_state(const std::string& job) {
+  if (job.empty() || job.find_first_not_of("0123456789") != std::string::npos) {
+    return "";
+  }
+  struct Close {
+    void operator()(std::FILE* pipe) const { static_cast<void>(::pclose(pipe)); }
+  };
+  const std::string command = fmt::format("timeout 20 squeue -h -j {} -o %T 2>&1", job);
+  std::unique_ptr<std::FILE, Close> pipe(::popen(command.c_str(), "re"));
+  if (!pipe) {
+    return "";
+  }
+  std::array<char, 512> output{};
+  const std::size_t bytes = std::fread(output.data(), 1, output.size(), pipe.get());
+  const int status = ::pclose(pipe.release());
+  const std::string text(output.data(), bytes);
+  if (text.find("Invalid job id") != std::string::npos) {
+    return "UNKNOWN TO SLURM";
+  }
+  const std::vector<std::string> words = split_words(text);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || words.size() > 1) {
+    return "";
+  }
+  return words.empty() ? "UNKNOWN TO SLURM" : words.front();
+}
+
+OwnerVerdict judge_job(const LockOwner& owner, const LockOwner& self) {
+  if (owner.scheduler != "slurm" || self.scheduler != "slurm" || owner.cluster != self.cluster) {
+    return {};
+  }
+  if (owner.job == self.job) {
+    return owner.restarts < self.restarts
+               ? OwnerVerdict{OwnerState::kGone, fmt::format("Slurm has requeued job {}", self.job)}
+               : OwnerVerdict{};
+  }
+  // In these states no process of the job runs. A job that is COMPLETING may have some.
+  constexpr std::array<std::string_view, 11> kEnded{
+      "UNKNOWN TO SLURM", "PENDING",   "COMPLETED",     "CANCELLED", "FAILED",  "TIMEOUT",
+      "NODE_FAIL",        "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"};
+  const std::string state = job_state(owner.job);
+  if (std::ranges::find(kEnded, state) == kEnded.end()) {
+    return {};
+  }
+  return {OwnerState::kGone, fmt::format("Slurm's job {} is {}", owner.job, state)};
+}
+
+std::string printable(std::string text) {
+  constexpr std::size_t kLongest = 200;
+  text.resize(std::min(text.size(), kLongest));
+  std::ranges::replace_if(
+      text, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
+
+}  // namespace
+
+LockOwner this_process() {
+  LockOwner self;
+  self.nonce = make_nonce();
+  std::array<char, 256> host{};
+  self.host = ::gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "?";
+  self.pid = ::getpid();
+  self.process_start = status_of(self.pid).value_or(ProcessStatus()).start;
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::getline(boot, self.boot);
+  std::error_code ignored;
+  self.pid_namespace = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
+  if (!environment("SLURM_JOB_ID").empty()) {
+    self.scheduler = "slurm";
+    self.cluster = environment("SLURM_CLUSTER_NAME");
+    self.job = environment("SLURM_JOB_ID");
+    static_cast<void>(parse_int64(environment("SLURM_RESTART_COUNT"), self.restarts));
+  } else if (!environment("PBS_JOBID").empty()) {
+    self.scheduler = "pbs";
+    self.job = environment("PBS_JOBID");
+  }
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  self.started = fmt::format("{:%Y-%m-%d %H:%M:%S %z}", fmt::localtime(now));
+  return self;
+}
+
+std::string text_of(const LockOwner& owner) {
+  std::string text = fmt::format("heartbeat = {:0{}}\n", owner.heartbeat, LockOwner::kBeatDigits);
+  for (const auto& [name, member] : kNumbers) {
+    text += member == &LockOwner::heartbeat ? "" : fmt::format("{} = {}\n", name, owner.*member);
+  }
+  for (const auto& [name, member] : kTexts) {
+    text += fmt::format("{} = {}\n", name, owner.*member);
+  }
+  return text;
+}
+
+LockOwner lock_owner_of(const std::string& text) {
+  LockOwner owner;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t equals = line.find(" = ");
+    if (equals == std::string::npos) {
+      continue;
+    }
+    const std::string_view name = std::string_view(line).substr(0, equals);
+    const std::string value = line.substr(equals + 3);
+    for (const auto& [known, member] : kTexts) {
+      owner.*member = known == name ? value : owner.*member;
+    }
+    for (const auto& [known, member] : kNumbers) {
+      if (known == name) {
+        static_cast<void>(parse_int64(value, owner.*member));
+      }
+    }
+  }
+  return owner;
+}
+
+std::string description_of(const LockOwner& owner) {
+  if (owner.nonce.empty()) {
+    return "an unknown process";
+  }
+  const std::string job =
+      owner.job.empty() ? "" : fmt::format("{} job {}, ", owner.scheduler, owner.job);
+  return printable(
+      fmt::format("{}host {}, process {}, since {}", job, owner.host, owner.pid, owner.started));
+}
+
+OwnerVerdict judge(const LockOwner& owner, const LockOwner& self) {
+  // Many machines may be called localhost.
+  if (owner.host == self.host && !owner.boot.empty() && !owner.host.starts_with("localhost") &&
+      owner.boot != self.boot) {
+    return {OwnerState::kGone, fmt::format("{} has rebooted", printable(owner.host))};
+  }
+  if (owner.host == self.host && owner.boot == self.boot &&
+      owner.pid_namespace == self.pid_namespace) {
+    return judge_process(owner);
+  }
+  return judge_job(owner, self);
+}
+
+}  // namespace strata::io

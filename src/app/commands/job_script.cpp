@@ -1,0 +1,263 @@
+#include "commands/job_script.hpp"
+
+#include <fmt/format.h>
+
+namespace strata::app {
+namespace {
+
+/// A line of the script, left out where its value is empty or 0.
+std::string line(std::string_view format, const std::string& value) {
+  return value.empty() || value == "0"
+             ? ""
+             : fmt::format(fmt::runtime(format), fmt::arg("value", value)) + "\n";
+}
+
+std::string clock_text(std::int64_t seconds) {
+  return fmt::format("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+}
+
+std::string slurm_directives(const JobScript& s) {
+  const std::string nodes = s.least_nodes < s.nodes ? fmt::format("{}-{}", s.least_nodes, s.nodes)
+                                                    : fmt::format("{}", s.nodes);
+  const bool shell_gets_signal = s.launcher == Launcher::kMpirun;
+  return line("#SBATCH --job-name={value}", s.name) + line("#SBATCH --nodes={value}", nodes) +
+         line("#SBATCH --ntasks-per-node={value}", fmt::format("{}", s.ranks_per_node)) +
+         line("#SBATCH --cpus-per-task={value}", fmt::format("{}", s.cpus_per_task)) +
+         line("#SBATCH --gpus-per-node={value}", fmt::format("{}", s.gpus_per_node)) +
+         (s.memory_gib > 0 ? fmt::format("#SBATCH --mem={}G\n", s.memory_gib) : "") +
+         line("#SBATCH --partition={value}", s.partition) +
+         line("#SBATCH --account={value}", s.account) + line("#SBATCH --qos={value}", s.qos) +
+         line("#SBATCH --constraint={value}", s.constraint) +
+         line("#SBATCH --time={value}", clock_text(s.limit_seconds)) +
+         fmt::format("#SBATCH --signal={}USR1@{}\n", shell_gets_signal ? "B:" : "",
+                     s.signal_seconds) +
+         "#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --output=strata-%j.log\n";
+}
+
+std::string pbs_directives(const JobScript& s) {
+  std::string chunk = fmt::format("{}:ncpus={}:mpiprocs={}", s.nodes,
+                                  s.ranks_per_node * s.cpus_per_task, s.ranks_per_node);
+  chunk += s.gpus_per_node > 0 ? fmt::format(":ngpus={}", s.gpus_per_node) : "";
+  chunk += s.memory_gib > 0 ? fmt::format(":mem={}gb", s.memory_gib) : "";
+  chunk += s.constraint.empty() ? "" : ":" + s.constraint;
+  return line("#PBS -N {value}", s.name) + line("#PBS -l select={value}", chunk) +
+         line("#PBS -l walltime={value}", clock_text(s.limit_seconds)) +
+         line("#PBS -q {value}", s.partition) + line("#PBS -A {value}", s.account) +
+         line("#PBS -l qos={value}", s.qos) + "#PBS -r y\n#PBS -j oe\n";
+}
+
+std::string flux_directives(const JobScript& s) {
+  return line("# flux: --job-name={value}", s.name) +
+         line("# flux: --nodes={value}", fmt::format("{}", s.nodes)) +
+         line("# flux: --nslots={value}", fmt::format("{}", s.nodes * s.ranks_per_node)) +
+         line("# flux: --cores-per-slot={value}", fmt::format("{}", s.cpus_per_task)) +
+         (s.gpus_per_node > 0 ? "# flux: --gpus-per-slot=1\n" : "") +
+         line("# flux: --queue={value}", s.partition) + line("# flux: --bank={value}", s.account) +
+         line("# flux: --requires={value}", s.constraint) +
+         fmt::format("# flux: --time-limit={}s\n", s.limit_seconds) +
+         "# flux: --output=strata-{{id}}.log\n";
+}
+
+struct SchedulerWords {
+  std::string submit;  ///< the command
+  std::string after;   ///< its option for a job that follows a failed one
+  std::string directives;
+  std::string start;  ///< prints where the job runs
+  std::string again;  ///< what the script does to go on
+};
+
+SchedulerWords words_of(const JobScript& s) {
+  const std::string file = shell_quoted(s.file);
+  switch (s.scheduler) {
+    case Scheduler::kSlurm:
+      return {"sbatch --parsable",
+              "--kill-on-invalid-dep=yes --dependency=afternotok:", slurm_directives(s),
+              "echo \"job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on "
+              "$SLURM_JOB_NODELIST\"\n",
+              "scontrol requeue \"$SLURM_JOB_ID\" && sleep 60  # until Slurm ends this script\n"};
+    case Scheduler::kPbs:
+      return {"qsub", "-W depend=afternotok:", pbs_directives(s),
+              "cd \"$PBS_O_WORKDIR\" || exit 1\necho \"job $PBS_JOBID\"\n",
+              fmt::format("qsub {}\n", file)};
+    case Scheduler::kFlux:
+      return {"flux batch", "--dependency=afternotok:", flux_directives(s),
+              "echo \"job $FLUX_ENCLOSING_ID\"\n", fmt::format("flux batch {} \"$@\"\n", file)};
+    case Scheduler::kShell:
+      return {"", "", "", "", "exec bash \"$0\" \"$@\"\n"};
+  }
+  return {};
+}
+
+std::string header(const JobScript& s, const SchedulerWords& words) {
+  const std::string submit = words.submit.substr(0, words.submit.find(" --"));
+  std::string text =
+      fmt::format("#!/bin/bash\n# {} on {}{} node{} x {} rank{}: {}. Made by\n#   {}\n", s.config,
+                  s.least_nodes < s.nodes ? fmt::format("{} to ", s.least_nodes) : "", s.nodes,
+                  s.nodes == 1 ? "" : "s", s.ranks_per_node, s.ranks_per_node == 1 ? "" : "s",
+                  s.grid, s.command);
+  text += s.scheduler == Scheduler::kPbs
+              ? fmt::format("# Start: qsub {}\n", shell_quoted(s.file))
+              : fmt::format("# Start: {} {} [--section.key=value ...]\n",
+                            submit.empty() ? "bash" : submit, shell_quoted(s.file));
+  if (s.scheduler != Scheduler::kShell) {
+    text += fmt::format(
+        "# {} s before the time limit the ranks get USR1: they end their step, write a checkpoint "
+        "and "
+        "exit with code 75.\n",
+        s.signal_seconds);
+  }
+  return text + words.directives + "\n";
+}
+
+/// Counts starts in a file of the run directory.
+std::string counting(const JobScript& s) {
+  return fmt::format(R"sh(strata=${{STRATA:-{}}}
+run={}
+for setting in "$@"; do [[ $setting != --run.dir=* ]] || run=${{setting#*=}}; done
+
+# Starts without a new checkpoint are counted in the run's directory, across requeues.
+newest_step() {{
+  ls "$run/checkpoints" 2>/dev/null | sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo 0
+}}
+mkdir -p "$run" || exit 2
+step=$(newest_step) last=0 starts=0
+[ ! -s "$run/starts" ] || read -r last starts <"$run/starts"
+[ "$step" -le "$last" ] || starts=0
+echo "$step $((++starts))" >"$run/starts"
+)sh",
+                     shell_quoted(s.program), shell_quoted(s.run_directory));
+}
+
+/// Sets `ranks`.
+std::string rank_count(const JobScript& s) {
+  if (s.least_nodes == s.nodes) {
+    return fmt::format("ranks={}\n", s.nodes * s.ranks_per_node);
+  }
+  return fmt::format(R"sh(
+# As many replicas as the nodes have room for: a divisor of the {0} lanes.
+data={0}
+while [ $((data * {1})) -gt $((SLURM_JOB_NUM_NODES * {2})) ] || [ $(({0} % data)) -ne 0 ]; do data=$((data - 1)); done
+ranks=$((data * {1}))
+)sh",
+                     s.lanes, s.model_ranks, s.ranks_per_node);
+}
+
+/// The words of "strata train" with its container.
+std::string train_words(const JobScript& s) {
+  std::string words;
+  if (!s.container.empty()) {
+    words = fmt::format("apptainer exec {}{} ", s.gpus_per_node > 0 ? "--nv " : "",
+                        shell_quoted(s.container));
+  }
+  words += fmt::format("\"$strata\" train {}", shell_quoted(s.config));
+  for (const std::string& setting : s.settings) {
+    words += " " + shell_quoted(setting);
+  }
+  return words + " \"$@\" --run.resume=auto";
+}
+
+std::string srun_lines(const JobScript& s) {
+  return "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}  # srun does not take it from "
+         "sbatch\n" +
+         line("export SLURM_PMIX_FENCE={value}  # Slurm 22.05's default fence crashes some starts",
+              s.fence) +
+         "binding=cores\n"
+         "[ -z \"${STRATA_NO_BINDING:-}\" ] || binding=none  # on nodes with fewer cores than "
+         "ranks\n"
+         "trap : USR1 TERM  # Slurm signals the ranks too; this script waits for them\n" +
+         fmt::format(
+             "srun --mpi=pmix --kill-on-bad-exit=1 --ntasks=$ranks --cpu-bind=$binding {}\\\n  "
+             "{}\n",
+             s.gpus_per_node > 0 ? "--gpu-bind=none " : "", train_words(s)) +
+         "code=$?\n";
+}
+
+std::string mpirun_lines(const JobScript& s) {
+  std::string start = "mpirun";
+  if (s.scheduler == Scheduler::kPbs) {
+    // PBS sends no signal ahead of the limit.
+    start = fmt::format("timeout --preserve-status --foreground --signal=USR1 {} mpirun",
+                        s.limit_seconds - s.signal_seconds);
+  }
+  const bool shell = s.scheduler == Scheduler::kShell;
+  return fmt::format(
+             R"sh(mapping=(--map-by slot:PE={} --bind-to core)
+[ -z "${{STRATA_NO_BINDING:-}}" ] || mapping=(--bind-to none)  # on nodes with fewer cores than ranks
+{} {}-n $ranks "${{mapping[@]}}" \
+  {} &
+launcher=$!
+{}
+# mpirun hands USR1 to the ranks; on TERM it would kill them. A signal ends the wait, not mpirun.
+while wait $launcher; code=$?; kill -0 $launcher 2>/dev/null; do :; done
+)sh",
+             s.cpus_per_task, start,
+             s.hostfile.empty() ? "" : fmt::format("--hostfile {} ", shell_quoted(s.hostfile)),
+             train_words(s),
+             shell ? "trap 'stopping=yes; kill -USR1 $launcher' USR1 TERM INT"
+                   : "trap 'kill -USR1 $launcher' USR1 TERM") +
+         (shell ? "[ -z \"${stopping:-}\" ] || exit $code\n" : "");
+}
+
+std::string flux_lines(const JobScript& s) {
+  return fmt::format(
+      "flux run -o pmi=pmix --nodes={} --ntasks=$ranks --cores-per-task={} {}\\\n"
+      "  --time-limit={}s --signal=SIGUSR1@{}s \\\n  {}\ncode=$?\n",
+      s.nodes, s.cpus_per_task, s.gpus_per_node > 0 ? "--gpus-per-task=1 " : "", s.limit_seconds,
+      s.signal_seconds, train_words(s));
+}
+
+std::string verdict(const JobScript& s, const SchedulerWords& words) {
+  const std::string next =
+      s.chain > 1 ? "the next job of the chain goes on" : "going on in a new start";
+  return fmt::format(R"sh(
+case $code in
+  0) exit 0 ;;
+  2 | 3 | 4 | 6 | 126 | 127)
+    echo "stopped: exit code $code, which a new start would repeat; the lines above say why"
+    exit $code ;;
+esac
+now=$(newest_step)
+if [ "$now" -le "$step" ] && [ "$starts" -ge {} ]; then
+  echo "stopped: exit code $code, and $starts starts in a row ended without a new checkpoint; the lines above say why"
+  exit $code
+fi
+echo "exit code $code, newest checkpoint of step $now; {}"
+{}exit $code
+)sh",
+                     s.starts, next, s.chain > 1 ? "" : words.again);
+}
+
+}  // namespace
+
+std::string shell_quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+    return word;
+  }
+  std::string quoted = "'";
+  for (const char letter : word) {
+    quoted += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  }
+  return quoted + "'";
+}
+
+std::string submit_command(Scheduler scheduler) {
+  return words_of({.scheduler = scheduler}).submit;
+}
+
+std::string submit_after(Scheduler scheduler, const std::string& before) {
+  return words_of({.scheduler = scheduler}).after + before;
+}
+
+std::string script_text(const JobScript& s) {
+  const SchedulerWords words = words_of(s);
+  return header(s, words) + line("module load {value}", s.modules) + words.start + counting(s) +
+         rank_count(s) +
+         (s.scheduler == Scheduler::kFlux   ? flux_lines(s)
+          : s.launcher == Launcher::kMpirun ? mpirun_lines(s)
+                                            : srun_lines(s)) +
+         verdict(s, words);
+}
+
+}  // namespace strata::app

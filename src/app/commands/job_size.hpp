@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "strata/core/error.hpp"
+#include "strata/plan/config.hpp"
+
+#include "commands/job_script.hpp"
+#include "config/command_line.hpp"
+
+namespace strata::app {
+
+[[noreturn]] inline void refuse_value(std::string_view name, const std::string& value,
+                                      std::string_view expected) {
+  fail(ExitCode::kUsage, "--{} is \"{}\"; give {}", name, value, expected);
+}
+
+/// Sets a job's nodes, ranks, cores and memory from the command line and the config, and prints the
+/// memory of a rank. A range of nodes fixes the lanes in `config`, and leaves the replicas to the
+/// job. Throws: Error(kUsage) where the grid does not fit the nodes, or the plan their memory.
+void set_job_size(const CommandLine& line, plan::RunConfig& config, JobScript& script);
+
+}  // namespace strata::app

@@ -1,0 +1,69 @@
+#include "config/site_file.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <boost/program_options.hpp>
+#include <fmt/format.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+namespace strata::app {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr std::string_view kSection = "job.";
+
+/// The first site file; empty where there is none.
+std::string site_path() {
+  if (const char* named = std::getenv("STRATA_SITE"); named != nullptr && *named != '\0') {
+    return named;
+  }
+  const char* home = std::getenv("HOME");
+  for (const std::string& path :
+       {std::string(home == nullptr ? "" : home) + "/.config/strata/site.ini",
+        std::string("/etc/strata/site.ini")}) {
+    if (std::error_code error; std::filesystem::exists(path, error)) {
+      return path;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::map<std::string, std::string> read_site_file(const std::vector<std::string>& known) {
+  std::map<std::string, std::string> values;
+  const std::string path = site_path();
+  if (path.empty()) {
+    return values;
+  }
+  std::ifstream in(path);
+  if (!in) {
+    fail(ExitCode::kUsage, "cannot read the site file {}; correct STRATA_SITE, or unset it", path);
+  }
+  po::options_description options;
+  for (const std::string& name : known) {
+    options.add_options()((std::string(kSection) + name).c_str(), po::value<std::string>(), "");
+  }
+  try {
+    for (const po::option& option : po::parse_config_file(in, options, true).options) {
+      if (option.unregistered) {
+        const std::string name =
+            option.string_key.substr(option.string_key.starts_with(kSection) ? kSection.size() : 0);
+        fail(ExitCode::kUsage, "{}: there is no option \"{}\" in [job]; the nearest is \"{}\"",
+             path, option.string_key, nearest(name, known));
+      }
+      values[option.string_key.substr(kSection.size())] = option.value.front();
+    }
+  } catch (const po::error& error) {
+    fail(ExitCode::kUsage, "{}: {}; a site file has a [job] line and name = value lines", path,
+         error.what());
+  }
+  return values;
+}
+
+}  // namespace strata::app

@@ -1,0 +1,140 @@
+"""strata job: its scripts against the files of jobs/ and tests/job/, its refusals, and what a script does after each exit
+code. With --write the files are written anew."""
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from harness import DONE, STRATA, USAGE, StrataTest, config_text
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPTS = sorted([*ROOT.glob("jobs/*.sbatch"), *ROOT.glob("tests/job/gpt2.*")])
+CONFIG = config_text(["dense 8", "dense 2"], data={"train": "none.h5"}, parallel={"pipeline": 2}, numerics={"lanes": 4},
+                     train={"steps": 10})
+
+# What is given, and what the refusal names.
+REFUSED = [
+    (["--time=60", "--nodes=3", "--ranks-per-node=2"], "3 nodes x 2 ranks are 6.*4 or 8 fit .--nodes=2 or --nodes=4"),
+    (["--time=60", "--nodes=2", "--ranks-per-node=2", "--parallel.data=4"], r"4 data x 2 pipeline.*8 fit .--nodes=4\)"),
+    (["--time=60", "--nodes=1-4", "--ranks-per-node=1"], "a replica takes 2 ranks.*--nodes=2-4"),
+    (["--time=60", "--nodes=0"], "--nodes is \"0\""),
+    (["--time=soon"], "--time is \"soon\".*HH:MM:SS"),
+    (["--time=2", "--signal=120"], "--signal is \"120\", it must be a whole number from 1 to 119"),
+    (["--nodes=2"], "needs a time limit"),
+    (["--time=60", "--partion=gpu"], "no option --partion; the nearest is --partition"),
+    (["--time=60", "--scheduler=pbs", "--launcher=srun"], "--launcher=srun needs Slurm"),
+    (["--time=60", "--scheduler=lsf"], "one of slurm, pbs, flux, shell"),
+    (["--time=60", "--scheduler=flux", "--nodes=1-2"], "only --scheduler=slurm"),
+    (["--time=60", "--mem=1x"], "--mem is \"1x\""),
+    (["--time=60", "--submit", "--output=refused.sh"], "refused the script: sbatch: error: invalid partition"),
+    (["--hostfile=hosts", "--submit"], "--submit needs a scheduler"),
+]
+
+
+def written(script):
+    """The script that its own head asks for."""
+    command = re.search(r"Made by\n# +strata (.*)", script.read_text())[1]
+    site = ROOT / "tests/job/site.ini" if script.parent.name == "job" else "/dev/null"
+    with tempfile.TemporaryDirectory() as directory:
+        new = pathlib.Path(directory, script.relative_to(ROOT))
+        new.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(ROOT / "jobs", f"{directory}/jobs", ignore=shutil.ignore_patterns("*.sbatch"), dirs_exist_ok=True)
+        result = subprocess.run([STRATA, *shlex.split(command)], cwd=directory, env={**os.environ, "STRATA_SITE": str(site)},
+                                capture_output=True, text=True, check=False)
+        return new.read_text() if new.exists() else result.stderr
+
+
+class JobTest(StrataTest):
+    def setUp(self):
+        self.write_config("net.ini", CONFIG)
+        self.stub("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
+
+    def stub(self, name, text):
+        path = self.directory / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+
+    def job(self, *arguments, site="/dev/null"):
+        environment = {**os.environ, "STRATA_SITE": str(site), "PATH": f"{self.directory}/bin:{os.environ['PATH']}"}
+        return subprocess.run([STRATA, "job", "net.ini", *arguments], cwd=self.directory, env=environment,
+                              capture_output=True, text=True, check=False)
+
+    def test_scripts_are_what_the_program_writes(self):
+        self.assertGreaterEqual(len(SCRIPTS), 5)
+        for script in SCRIPTS:
+            with self.subTest(script.name):
+                self.assertEqual(written(script), script.read_text())
+                subprocess.run(["bash", "-n", script], check=True)
+
+    def test_refusals(self):
+        for arguments, message in REFUSED:
+            with self.subTest(arguments):
+                result = self.job(*arguments)
+                self.assertEqual(result.returncode, USAGE, result.stderr)
+                self.assertRegex(result.stderr, message)
+
+    def test_memory_comes_from_the_plan_and_must_fit(self):
+        self.write_config("net.ini", config_text([], data={"train": "none.h5"}, model={"preset": "gpt2-124m"},
+                                                 batch={"global": 8, "micro": 1}, train={"steps": 10}))
+        result = self.job("--time=60", "--ranks-per-node=2")
+        self.assertRegex(result.stderr, "memory per node: 2 ranks x")
+        asked = int(re.search(r"--mem=(\d+)G", result.stdout)[1])
+        refused = self.job("--time=60", "--ranks-per-node=2", "--mem=2G")
+        self.assertEqual(refused.returncode, USAGE)
+        self.assertIn(f"give --mem={asked}G", refused.stderr)
+        gpu = self.job("--time=60", "--run.device=cuda", "--gpu-memory=1G")
+        self.assertEqual(gpu.returncode, USAGE)
+        self.assertRegex(gpu.stderr, "stage 0 needs .* of its GPU's memory")
+
+    def test_site_file(self):
+        site = self.directory / "site.ini"
+        site.write_text("[job]\npartition = batch\nlauncher = mpirun\n")
+        text = self.job("--time=60", "--nodes=2", "--partition=gpu", site=site).stdout
+        self.assertIn("--partition=gpu", text)
+        self.assertIn("\nmpirun ", text)
+        site.write_text("[job]\npartiton = batch\n")
+        self.assertRegex(self.job("--time=60", site=site).stderr, "no option \"job.partiton\".*nearest is \"partition\"")
+
+    def test_what_a_script_does_after_each_exit_code(self):
+        # The codes of the starts, with "+" a start that writes a checkpoint; how many are made, and the last words.
+        cases = [("75+ 75+ 5+ 0", 4, ""), ("5 5 5 5", 3, "3 starts in a row"), ("5 75 5+ 205 137 0", 6, ""),
+                 ("2", 1, "exit code 2, which a new start would repeat"), ("6+ 0", 1, "exit code 6"),
+                 ("127", 1, "exit code 127"), ("75 75+ 1 143 5", 5, "3 starts in a row")]
+        text = self.job("--hostfile=hosts", "--nodes=2", "--ranks-per-node=2").stdout
+        (self.directory / "job.sh").write_text(text)
+        self.stub("mpirun", """read -r first rest <codes; echo "$rest" >codes; echo start >>starts.log
+if [[ $first = *+ ]]; then mkdir -p runs/run/checkpoints/step-$(printf %08d "$(wc -l <starts.log)"); fi
+exit ${first%+}""")
+        for codes, starts, words in cases:
+            with self.subTest(codes):
+                subprocess.run("rm -rf runs starts.log", shell=True, cwd=self.directory, check=True)
+                (self.directory / "codes").write_text(codes + "\n")
+                result = subprocess.run(["bash", "job.sh"], cwd=self.directory, capture_output=True, text=True, check=False,
+                                        env={**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}"})
+                self.assertEqual(len((self.directory / "starts.log").read_text().split()), starts, result.stdout)
+                last = codes.split()[starts - 1]
+                self.assertEqual(result.returncode, int(last.rstrip("+")), result.stdout)
+                self.assertIn(words, result.stdout)
+
+    def test_a_chain_is_submitted_in_order(self):
+        self.stub("sbatch", """echo "$*" >>submitted; wc -l <submitted""")
+        result = self.job("--time=60", "--chain=3", "--submit", "--output=chain.sh")
+        self.assertEqual((result.returncode, result.stdout), (DONE, "1\n2\n3\n"))
+        lines = (self.directory / "submitted").read_text().splitlines()
+        self.assertEqual(lines[0], "--parsable chain.sh")
+        self.assertIn("--kill-on-invalid-dep=yes --dependency=afternotok:2", lines[2])
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        for path in SCRIPTS:
+            path.write_text(written(path))
+    else:
+        unittest.main()
