@@ -315,9 +315,12 @@ void require_space(const plan::Plan& plan, Log& log) {
 plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   try {
     const nlohmann::json& grid = checkpoint.metadata().at("virtual_grid");
+    const nlohmann::json ranks = checkpoint.metadata().value("grid", nlohmann::json::object());
     return {.lanes = grid.at("lanes"),
             .shards = grid.at("shards"),
-            .microbatch = grid.at("microbatch")};
+            .microbatch = grid.at("microbatch"),
+            .pipeline = ranks.value("pipeline", std::int64_t{0}),
+            .tensor = ranks.value("tensor", std::int64_t{0})};
   } catch (const nlohmann::json::exception& error) {
     fail(ExitCode::kCheckpoint,
          "{} has no valid record of its virtual grid ({}); use another checkpoint",
@@ -408,16 +411,18 @@ std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint&
 
 nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
                                    std::int64_t step) {
-  nlohmann::json metadata{{"step", step},
-                          {"samples", step * plan.config.batch.global},
-                          {"virtual_grid",
-                           {{"lanes", plan.config.numerics.lanes},
-                            {"shards", plan.config.numerics.shards},
-                            {"microbatch", plan.config.batch.micro}}},
-                          {"layers", model_lines(plan)},
-                          {"identity", identity_of(plan)},
-                          {kData, json_of(plan.train_data)},
-                          {"config", run.config_text}};
+  nlohmann::json metadata{
+      {"step", step},
+      {"samples", step * plan.config.batch.global},
+      {"virtual_grid",
+       {{"lanes", plan.config.numerics.lanes},
+        {"shards", plan.config.numerics.shards},
+        {"microbatch", plan.config.batch.micro}}},
+      {"grid", {{"pipeline", plan.grid.pipeline}, {"tensor", plan.grid.tensor}}},
+      {"layers", model_lines(plan)},
+      {"identity", identity_of(plan)},
+      {kData, json_of(plan.train_data)},
+      {"config", run.config_text}};
   if (plan.train_data.task == io::Task::kNextToken) {
     metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
   }

@@ -65,12 +65,12 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
 [[nodiscard]] std::string instruction_set_change(const plan::Plan& plan,
                                                  const io::Checkpoint& checkpoint);
 
+/// The bytes of the tensors of one of the run's checkpoints.
+[[nodiscard]] std::int64_t checkpoint_bytes(const plan::Plan& plan);
+
 /// The metadata of a checkpoint of the state after `step`.
 [[nodiscard]] nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
                                                  std::int64_t step);
-
-/// The bytes of the tensors of one of the run's checkpoints.
-[[nodiscard]] std::int64_t checkpoint_bytes(const plan::Plan& plan);
 
 /// Deletes expired checkpoints before `step` and partial ones. Returns: a warning where one cannot
 /// be deleted, else nothing.

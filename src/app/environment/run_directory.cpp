@@ -84,8 +84,8 @@ RunDirectory::RunDirectory(comm::MpiSession& mpi, const plan::RunConfig& config,
   comm::agree(world, [&] {
     if (world.rank() == 0) {
       made_.make(directory);
-      lock_.emplace(directory,
-                    io::LockOptions{.while_watching = train::end_setup_on_stop_request}, log);
+      lock_.emplace(directory, io::LockOptions{.while_watching = train::end_setup_on_stop_request},
+                    log);
     }
   });
   require_shared(mpi, directory, lock_ ? lock_->nonce() : "");
