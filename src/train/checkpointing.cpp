@@ -303,13 +303,38 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
   return std::nullopt;
 }
 
+void require_space(const plan::Plan& plan, Log& log) {
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(plan.config.run.dir, error);
+  const std::int64_t bytes = checkpoint_bytes(plan);
+  if (error) {
+    return;
+  }
+  const auto free = static_cast<std::int64_t>(space.available);
+  const std::string fact = fmt::format("a checkpoint of this run takes {} and {} has {} free",
+                                       bytes_text(bytes), plan.config.run.dir, bytes_text(free));
+  if (free < bytes) {
+    fail(ExitCode::kCheckpoint, "{}; free some space or choose another run.dir", fact);
+  }
+  if (free < 2 * bytes && io::list_checkpoints(checkpoint_root(plan.config)).empty()) {
+    log.warn(
+        "{}: a save writes the new checkpoint before the old one is deleted, so the second "
+        "save will fail; free some space",
+        fact);
+  }
+}
+
 plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   try {
     const nlohmann::json& grid = checkpoint.metadata().at("virtual_grid");
+    const nlohmann::json ranks = checkpoint.metadata().value("grid", nlohmann::json::object());
     const plan::VirtualGrid found{.lanes = grid.at("lanes"),
                                   .shards = grid.at("shards"),
-                                  .microbatch = grid.at("microbatch")};
-    if (found.lanes < 1 || found.shards < 1 || found.microbatch < 1) {
+                                  .microbatch = grid.at("microbatch"),
+                                  .pipeline = ranks.value("pipeline", std::int64_t{0}),
+                                  .tensor = ranks.value("tensor", std::int64_t{0})};
+    if (found.lanes < 1 || found.shards < 1 || found.microbatch < 1 || found.pipeline < 0 ||
+        found.tensor < 0) {
       fail(ExitCode::kCheckpoint, "{} has the virtual grid {}; use another checkpoint",
            checkpoint.directory().string(), grid.dump());
     }
@@ -405,16 +430,18 @@ std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint&
 
 nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
                                    std::int64_t step) {
-  nlohmann::json metadata{{"step", step},
-                          {"samples", step * plan.config.batch.global},
-                          {"virtual_grid",
-                           {{"lanes", plan.config.numerics.lanes},
-                            {"shards", plan.config.numerics.shards},
-                            {"microbatch", plan.config.batch.micro}}},
-                          {"layers", model_lines(plan)},
-                          {"identity", identity_of(plan)},
-                          {kData, json_of(plan.train_data)},
-                          {"config", run.config_text}};
+  nlohmann::json metadata{
+      {"step", step},
+      {"samples", step * plan.config.batch.global},
+      {"virtual_grid",
+       {{"lanes", plan.config.numerics.lanes},
+        {"shards", plan.config.numerics.shards},
+        {"microbatch", plan.config.batch.micro}}},
+      {"grid", {{"pipeline", plan.grid.pipeline}, {"tensor", plan.grid.tensor}}},
+      {"layers", model_lines(plan)},
+      {"identity", identity_of(plan)},
+      {kData, json_of(plan.train_data)},
+      {"config", run.config_text}};
   if (plan.train_data.task == io::Task::kNextToken) {
     metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
   }
