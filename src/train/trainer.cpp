@@ -125,9 +125,9 @@ class Trainer {
     if (setup_.checkpoint != nullptr) {
       setup_.log.info("continuing after step {} from {}", first_step_,
                       setup_.checkpoint->directory().string());
-      const nlohmann::json& before = setup_.checkpoint->metadata();
-      for (const std::string& change :
-           config_changes(before.value("config", ""), setup_.config_text)) {
+      const auto before = setup_.checkpoint->metadata().value("config", nlohmann::json());
+      for (const std::string& change : config_changes(
+               before.is_string() ? before.get<std::string>() : "", setup_.config_text)) {
         setup_.log.info("{}, from step {} on", change, first_step_ + 1);
       }
       tidy_checkpoints(plan_, *setup_.groups.world, first_step_, setup_.log);
