@@ -9,6 +9,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/io/directory_lock.hpp"
 
 #include "checkpoint/checkpoint_format.hpp"
 #include "hdf5/hdf5_file.hpp"
@@ -29,48 +30,64 @@ constexpr std::array<std::pair<DirectoryState, std::string_view>, 4> kSuffixes{
 struct StepDirectory {
   std::int64_t step = 0;
   DirectoryState state = DirectoryState::kVisible;
+  std::string save;
 };
 
-// Parses the name of a directory in a checkpoint root; nothing for other names.
+constexpr std::string_view kDigits = "0123456789";
+
+// Parses the name of a directory in a checkpoint root; nothing for other names. A partial one has
+// the id of its save between step and suffix; older versions wrote none.
 std::optional<StepDirectory> parse(std::string_view name) {
   for (const auto& [state, suffix] : kSuffixes) {
     const std::string_view prefix = state == DirectoryState::kVisible ? "step-" : ".step-";
     if (!name.starts_with(prefix) || !name.ends_with(suffix)) {
       continue;
     }
-    const std::string_view digits =
+    std::string_view digits =
         name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
+    std::string_view save;
+    if (const std::size_t dot = digits.find('.');
+        dot != std::string_view::npos && state == DirectoryState::kPartial) {
+      save = digits.substr(dot + 1);
+      digits = digits.substr(0, dot);
+    }
     std::int64_t step = 0;
-    if (digits.size() >= 8 && digits.find_first_not_of("0123456789") == std::string_view::npos &&
+    if (digits.size() >= 8 && digits.find_first_not_of(kDigits) == std::string_view::npos &&
         parse_int64(digits, step)) {
-      return StepDirectory{.step = step, .state = state};
+      return StepDirectory{.step = step, .state = state, .save = std::string(save)};
     }
   }
   return std::nullopt;
 }
 
+// A file system that does not answer is an error: an absent checkpoint would begin a run anew.
 bool is_there(const fs::path& path) {
   std::error_code error;
-  return fs::exists(path, error);
+  const bool found = fs::exists(path, error);
+  if (error) {
+    throw FileSystemError(ExitCode::kCheckpoint,
+                          fmt::format("cannot read {}: {}", path.string(), error.message()));
+  }
+  return found;
 }
 
 std::vector<StepDirectory> scan(const fs::path& root) {
   std::vector<StepDirectory> found;
-  if (!is_there(root)) {
-    return found;
-  }
   std::error_code error;
   for (fs::directory_iterator entries(root, error), end; !error && entries != end;
        entries.increment(error)) {
-    std::error_code ignored;
     if (const auto one = parse(entries->path().filename().string());
-        one && entries->is_directory(ignored)) {
+        one && entries->is_directory(error)) {
       found.push_back(*one);
     }
+    if (error) {
+      break;
+    }
   }
-  if (error) {
-    fail(ExitCode::kCheckpoint, "cannot list the checkpoints in {}: {}", root.string(),
-         error.message());
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw FileSystemError(
+        ExitCode::kCheckpoint,
+        fmt::format("cannot list the checkpoints in {}: {}", root.string(), error.message()));
   }
   return found;
 }
@@ -95,17 +112,23 @@ void discard(const fs::path& root, std::int64_t step, DirectoryState state) {
 
 namespace checkpoint {
 
-fs::path directory_of(const fs::path& root, std::int64_t step, DirectoryState state) {
+fs::path directory_of(const fs::path& root, std::int64_t step, DirectoryState state,
+                      std::string_view save) {
   for (const auto& [listed, suffix] : kSuffixes) {
     if (listed == state) {
-      return root / fmt::format("{}step-{:08d}{}", state == DirectoryState::kVisible ? "" : ".",
-                                step, suffix);
+      return root / fmt::format("{}step-{:08d}{}{}{}", state == DirectoryState::kVisible ? "" : ".",
+                                step, save.empty() ? "" : ".", save, suffix);
     }
   }
   return root;
 }
 
-void make_visible(const fs::path& root, std::int64_t step) {
+std::string save_of(const fs::path& partial) {
+  const auto parsed = parse(partial.filename().string());
+  return parsed ? parsed->save : "";
+}
+
+void make_visible(const fs::path& partial, const fs::path& root, std::int64_t step) {
   const fs::path visible = directory_of(root, step, DirectoryState::kVisible);
   const fs::path replaced = directory_of(root, step, DirectoryState::kReplaced);
   if (is_there(visible)) {
@@ -115,8 +138,7 @@ void make_visible(const fs::path& root, std::int64_t step) {
     // After a kill at this point, list_checkpoints still finds the earlier checkpoint.
     hdf5::rename_file(visible, replaced, ExitCode::kCheckpoint);
   }
-  hdf5::rename_file(directory_of(root, step, DirectoryState::kPartial), visible,
-                    ExitCode::kCheckpoint);
+  hdf5::rename_file(partial, visible, ExitCode::kCheckpoint);
   hdf5::sync_directory({root, ExitCode::kCheckpoint});
   if (is_there(replaced)) {
     discard(root, step, DirectoryState::kReplaced);
@@ -125,16 +147,30 @@ void make_visible(const fs::path& root, std::int64_t step) {
 
 }  // namespace checkpoint
 
-fs::path partial_directory(const fs::path& root, std::int64_t step) {
-  return directory_of(root, step, DirectoryState::kPartial);
+void delete_partial(const fs::path& root, std::int64_t step) {
+  for (const StepDirectory& one : scan(root)) {
+    if (one.state == DirectoryState::kPartial && one.step == step) {
+      delete_directory(directory_of(root, step, one.state, one.save));
+    }
+  }
+}
+
+std::optional<std::int64_t> step_of_name(const fs::path& directory) {
+  const fs::path name =
+      directory.has_filename() ? directory.filename() : directory.parent_path().filename();
+  const auto parsed = parse(name.string());
+  return parsed ? std::optional(parsed->step) : std::nullopt;
 }
 
 fs::path begin_checkpoint(const fs::path& root, std::int64_t step) {
   require(step >= 0, "a checkpoint of step {}", step);
-  fs::path directory = partial_directory(root, step);
-  delete_directory(directory);
+  delete_partial(root, step);
+  fs::path directory = directory_of(root, step, DirectoryState::kPartial, make_nonce());
   std::error_code error;
-  fs::create_directories(directory, error);
+  fs::create_directories(root, error);
+  if (!error) {
+    fs::create_directory(directory, error);
+  }
   if (error) {
     fail(ExitCode::kCheckpoint, "cannot make the checkpoint directory {}: {}", directory.string(),
          error.message());
@@ -162,7 +198,8 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& root) {
   return entries;
 }
 
-void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int64_t keep) {
+void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int64_t keep,
+                       std::int64_t keep_every) {
   require(keep >= 1, "{} checkpoints to keep", keep);
   for (const StepDirectory& one : scan(root)) {
     const fs::path visible = directory_of(root, one.step, DirectoryState::kVisible);
@@ -174,13 +211,15 @@ void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int6
   }
   for (const StepDirectory& one : scan(root)) {
     if (one.state != DirectoryState::kVisible) {
-      delete_directory(directory_of(root, one.step, one.state));
+      delete_directory(directory_of(root, one.step, one.state, one.save));
     }
   }
   std::vector<CheckpointEntry> entries = list_checkpoints(root);
   std::erase_if(entries, [&](const CheckpointEntry& entry) { return entry.step > newest_step; });
   for (std::size_t i = static_cast<std::size_t>(keep); i < entries.size(); ++i) {
-    discard(root, entries[i].step, DirectoryState::kVisible);
+    if (keep_every == 0 || entries[i].step % keep_every != 0) {
+      discard(root, entries[i].step, DirectoryState::kVisible);
+    }
   }
 }
 

@@ -11,8 +11,11 @@
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 
 #include "checkpoint/checkpoint_slices.hpp"
+#include "files/json.hpp"
+#include "files/manifest.hpp"
 
 namespace strata::io {
 namespace {
@@ -31,6 +34,24 @@ json json_of(const SliceRecord& slice) {
     value["shard"] = {slice.shard.dimension, slice.shard.first, slice.shard.count};
   }
   return value;
+}
+
+std::uint64_t hash_at(const json& value, const char* key) {
+  return std::stoull(value.at(key).get<std::string>(), nullptr, 16);
+}
+
+json json_of(const grid::Range& range) {
+  return {range.begin, range.end};
+}
+
+grid::Range range_of(const json& value) {
+  const grid::Range range{.begin = value.at(0).get<std::int64_t>(),
+                          .end = value.at(1).get<std::int64_t>()};
+  if (range.begin < 0 || range.end < range.begin) {
+    fail(ExitCode::kCheckpoint, "a checkpoint record has a range from {} to {}", range.begin,
+         range.end);
+  }
+  return range;
 }
 
 ShardSlice shard_of(const json& value, const Shape& shape) {
@@ -58,14 +79,19 @@ SliceRecord slice_record_of(const json& value) {
     fail(ExitCode::kCheckpoint, "a checkpoint record has a tensor of {} dimensions, at most {} fit",
          extents.size(), Shape::kMaxRank);
   }
-  return {.tensor = {.name = value.at("tensor").get<std::string>(),
-                     .shape = Shape(extents),
-                     .dtype = *dtype},
-          .shard = shard_of(value, Shape(extents)),
-          .range = {.begin = value.at("range").at(0).get<std::int64_t>(),
-                    .end = value.at("range").at(1).get<std::int64_t>()},
-          .dataset = value.at("dataset").get<std::string>(),
-          .checksum = std::stoull(value.at("checksum").get<std::string>(), nullptr, 16)};
+  SliceRecord slice{.tensor = {.name = value.at("tensor").get<std::string>(),
+                               .shape = Shape(extents),
+                               .dtype = *dtype},
+                    .shard = shard_of(value, Shape(extents)),
+                    .range = range_of(value.at("range")),
+                    .dataset = value.at("dataset").get<std::string>(),
+                    .checksum = hash_at(value, "checksum")};
+  if (checked_bytes(slice.tensor.shape, size_bytes(*dtype)) < 0 ||
+      slice.range.end > checkpoint::shape_of(slice.shard, slice.tensor.shape).count()) {
+    fail(ExitCode::kCheckpoint, "a checkpoint record has elements {} to {} of a tensor of {}",
+         slice.range.begin, slice.range.end - 1, slice.tensor.shape.text());
+  }
+  return slice;
 }
 
 }  // namespace
@@ -75,15 +101,35 @@ std::string text_of(const PartRecord& record) {
   for (const SliceRecord& slice : record.slices) {
     slices.push_back(json_of(slice));
   }
-  return json{{"file", record.file}, {"bytes", record.bytes}, {"slices", std::move(slices)}}.dump();
+  json value{{"file", record.file}, {"bytes", record.bytes}, {"slices", std::move(slices)}};
+  if (!record.save.empty()) {
+    value["save"] = record.save;
+  }
+  for (const grid::Range& range : record.payload) {
+    value["payload"].push_back(json_of(range));
+  }
+  if (record.header_checksum != 0) {
+    value["header_checksum"] = hash_text(record.header_checksum);
+  }
+  return value.dump();
 }
 
 PartRecord part_record_of(const std::string& text) {
   try {
-    const json value = json::parse(text);
+    const json value = parse_json(text).value();
     PartRecord record{.file = value.at("file").get<std::string>(),
                       .bytes = value.at("bytes").get<std::int64_t>(),
-                      .slices = {}};
+                      .save = value.value("save", "")};
+    if (!is_file_name(record.file)) {
+      fail(ExitCode::kCheckpoint, "a checkpoint's part has the name {}, which leads elsewhere",
+           quoted_text(record.file));
+    }
+    if (value.contains("header_checksum")) {
+      record.header_checksum = hash_at(value, "header_checksum");
+      for (const json& range : value.value("payload", json::array())) {
+        record.payload.push_back(range_of(range));
+      }
+    }
     for (const json& slice : value.at("slices")) {
       record.slices.push_back(slice_record_of(slice));
     }

@@ -20,6 +20,7 @@ inline constexpr const char* kMasterFile = "master.h5";
 /// Attributes of the master's and the parts' root, and of the slices.
 inline constexpr const char* kStepAttribute = "step";
 inline constexpr const char* kMetadataAttribute = "metadata";
+inline constexpr const char* kSaveAttribute = "save";
 inline constexpr const char* kChecksumAttribute = "checksum";
 inline constexpr const char* kTensorAttribute = "tensor";
 inline constexpr const char* kBeginAttribute = "begin";
@@ -38,10 +39,15 @@ enum class DirectoryState {
 };
 
 [[nodiscard]] std::filesystem::path directory_of(const std::filesystem::path& root,
-                                                 std::int64_t step, DirectoryState state);
+                                                 std::int64_t step, DirectoryState state,
+                                                 std::string_view save = {});
+
+/// The id of the save that writes a partial directory; empty for other names.
+[[nodiscard]] std::string save_of(const std::filesystem::path& partial);
 
 /// Renames the partial directory of `step` to the visible name and deletes the one it replaces.
-void make_visible(const std::filesystem::path& root, std::int64_t step);
+void make_visible(const std::filesystem::path& partial, const std::filesystem::path& root,
+                  std::int64_t step);
 
 /// XXH3 of everything in the master but its virtual data sets.
 [[nodiscard]] std::uint64_t master_checksum(std::int64_t step, const std::string& metadata,

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -12,6 +13,8 @@
 
 #include "checkpoint/checkpoint_format.hpp"
 #include "checkpoint/checkpoint_slices.hpp"
+#include "files/manifest.hpp"
+#include "files/posix_file.hpp"
 #include "hdf5/hdf5_file.hpp"
 
 namespace strata::io {
@@ -28,16 +31,14 @@ constexpr std::size_t kOpenParts = 64;
 constexpr const char* kAdvice = "copy the checkpoint again or use an earlier one";
 
 void require_part_on_disk(const fs::path& directory, const PartRecord& part) {
-  const fs::path path = directory / part.file;
-  std::error_code error;
-  const std::uintmax_t bytes = fs::file_size(path, error);
-  if (error) {
+  const auto bytes = regular_file_bytes(directory / part.file, ExitCode::kCheckpoint);
+  if (!bytes) {
     fail(ExitCode::kCheckpoint, "{} of the checkpoint {} is missing; {}", part.file,
          directory.string(), kAdvice);
   }
-  if (static_cast<std::int64_t>(bytes) != part.bytes) {
+  if (*bytes != part.bytes) {
     fail(ExitCode::kCheckpoint, "{} of the checkpoint {} has {} bytes, {} were written; {}",
-         part.file, directory.string(), bytes, part.bytes, kAdvice);
+         part.file, directory.string(), *bytes, part.bytes, kAdvice);
   }
 }
 
@@ -54,11 +55,19 @@ hdf5::Dataset open_slice(const hdf5::File& file, const SliceRecord& slice) {
   return dataset;
 }
 
-hdf5::File open_part(const fs::path& directory, const PartRecord& part) {
+hdf5::File open_part(const fs::path& directory, const PartRecord& part,
+                     const std::optional<Manifest>& manifest) {
   require_part_on_disk(directory, part);
+  if (manifest) {
+    manifest->check(directory / part.file, ExitCode::kCheckpoint, kAdvice);
+  }
   hdf5::File file = hdf5::File::open(directory / part.file, ExitCode::kCheckpoint);
   if (!file.has_format(kPartFormat)) {
     fail(ExitCode::kCheckpoint, "{} is not a part of a strata checkpoint; {}",
+         file.origin().path.string(), kAdvice);
+  }
+  if (!part.save.empty() && file.text(kSaveAttribute) != part.save) {
+    fail(ExitCode::kCheckpoint, "{} belongs to another save than the checkpoint's master; {}",
          file.origin().path.string(), kAdvice);
   }
   return file;
@@ -100,16 +109,17 @@ struct Checkpoint::OpenParts {
   [[nodiscard]] const hdf5::File& file(const fs::path& directory, std::size_t index,
                                        const PartRecord& part);
 
+  std::optional<Manifest> manifest;
   std::map<std::size_t, hdf5::File> files;
 };
 
 Checkpoint::Checkpoint(fs::path directory, std::int64_t step, nlohmann::json metadata,
-                       std::vector<PartRecord> parts)
+                       std::vector<PartRecord> parts, std::unique_ptr<OpenParts> open_parts)
     : directory_(std::move(directory)),
       step_(step),
       metadata_(std::make_unique<nlohmann::json>(std::move(metadata))),
       parts_(std::move(parts)),
-      open_parts_(std::make_unique<OpenParts>()) {
+      open_parts_(std::move(open_parts)) {
   for (TensorParts& tensor : covered_tensors(parts_)) {
     tensors_.push_back(std::move(tensor.tensor));
   }
@@ -132,17 +142,15 @@ Checkpoint::~Checkpoint() = default;
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 
-Checkpoint Checkpoint::open(const fs::path& directory) {
+namespace {
+
+// Checks the file against its manifest, where it has one, before HDF5 opens it.
+hdf5::File open_master(const fs::path& directory, const std::optional<Manifest>& manifest) {
   const fs::path path = directory / kMasterFile;
-  std::error_code error;
-  if (!fs::is_directory(directory, error)) {
-    fail(ExitCode::kCheckpoint, "there is no checkpoint directory {}", directory.string());
+  if (manifest) {
+    manifest->check(path, ExitCode::kCheckpoint, kAdvice);
   }
-  if (!fs::exists(path, error)) {
-    fail(ExitCode::kCheckpoint, "{} has no {}: it is no checkpoint, or was not copied whole",
-         directory.string(), kMasterFile);
-  }
-  const hdf5::File master = hdf5::File::open(path, ExitCode::kCheckpoint);
+  hdf5::File master = hdf5::File::open(path, ExitCode::kCheckpoint);
   if (!master.has_format(kMasterFormat)) {
     fail(ExitCode::kCheckpoint, "{} is not the master file of a strata checkpoint, or is damaged",
          path.string());
@@ -152,6 +160,43 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
     fail(ExitCode::kCheckpoint, "{} has format version {}, this program reads version {}",
          path.string(), version, kVersion);
   }
+  if (!manifest && master.has_attribute(kManifestAttribute)) {
+    fail(ExitCode::kCheckpoint, "{} is missing: the checkpoint was not copied whole; {}",
+         manifest_path(path).string(), kAdvice);
+  }
+  return master;
+}
+
+void require_step_of_name(const fs::path& directory, std::int64_t step) {
+  const auto named = step_of_name(directory);
+  if (named && *named != step) {
+    fail(ExitCode::kCheckpoint,
+         "{} holds a checkpoint of step {}: the directory was renamed; give it the name of its "
+         "step, or use an earlier one",
+         directory.string(), step);
+  }
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const fs::path& directory) {
+  const fs::path path = directory / kMasterFile;
+  std::error_code error;
+  const fs::file_status status = fs::status(directory, error);
+  if (!fs::status_known(status)) {
+    throw FileSystemError(ExitCode::kCheckpoint,
+                          fmt::format("cannot read {}: {}", directory.string(), error.message()));
+  }
+  if (!fs::is_directory(status)) {
+    fail(ExitCode::kCheckpoint, "there is no checkpoint directory {}", directory.string());
+  }
+  if (!regular_file_bytes(path, ExitCode::kCheckpoint)) {
+    fail(ExitCode::kCheckpoint, "{} has no {}: it is no checkpoint, or was not copied whole",
+         directory.string(), kMasterFile);
+  }
+  auto open_parts = std::make_unique<OpenParts>();
+  open_parts->manifest = Manifest::read(path, ExitCode::kCheckpoint);
+  const hdf5::File master = open_master(directory, open_parts->manifest);
   const std::int64_t step = master.int64(kStepAttribute);
   const std::string metadata = master.text(kMetadataAttribute);
   const std::vector<std::string> records = master.read_texts(kPartsDataset);
@@ -159,6 +204,7 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
     fail(ExitCode::kCheckpoint, "{} is damaged: its metadata do not match their checksum; {}",
          path.string(), kAdvice);
   }
+  require_step_of_name(directory, step);
   std::vector<PartRecord> parts;
   for (const std::string& record : records) {
     parts.push_back(part_record_of(record));
@@ -167,7 +213,12 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
     }
     require_part_on_disk(directory, parts.back());
   }
-  return {directory, step, master.json(kMetadataAttribute), std::move(parts)};
+  return {directory, step, master.json(kMetadataAttribute), std::move(parts),
+          std::move(open_parts)};
+}
+
+std::string Checkpoint::warning() const {
+  return open_parts_->manifest ? "" : no_manifest_text(master());
 }
 
 fs::path Checkpoint::master() const {
@@ -177,7 +228,7 @@ fs::path Checkpoint::master() const {
 void Checkpoint::verify_part(std::int64_t part) const {
   require(part >= 0 && part < part_count(), "part {} of {}", part, part_count());
   const PartRecord& record = parts_[static_cast<std::size_t>(part)];
-  const hdf5::File file = open_part(directory_, record);
+  const hdf5::File file = open_part(directory_, record, open_parts_->manifest);
   for (const SliceRecord& slice : record.slices) {
     if (checksum_of(open_slice(file, slice), slice) != slice.checksum) {
       fail(ExitCode::kCheckpoint,
@@ -218,7 +269,7 @@ const hdf5::File& Checkpoint::OpenParts::file(const fs::path& directory, std::si
     if (files.size() == kOpenParts) {
       files.clear();
     }
-    found = files.emplace(index, open_part(directory, part)).first;
+    found = files.emplace(index, open_part(directory, part, manifest)).first;
   }
   return found->second;
 }

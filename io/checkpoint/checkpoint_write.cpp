@@ -15,6 +15,7 @@
 
 #include "checkpoint/checkpoint_format.hpp"
 #include "checkpoint/checkpoint_slices.hpp"
+#include "files/manifest.hpp"
 #include "files/posix_file.hpp"
 #include "hdf5/hdf5_file.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
@@ -118,6 +119,7 @@ void write_slices(const fs::path& path, std::int64_t part_index,
   hdf5::File file = hdf5::File::create(path, ExitCode::kCheckpoint);
   file.set_format(kPartFormat, kVersion);
   file.set_int64("part", part_index);
+  file.set_text(kSaveAttribute, record.save);
   std::vector<hdf5::Dataset> datasets;
   for (const TensorSlice& slice : slices) {
     const std::string name = fmt::format("slice-{:05d}", datasets.size());
@@ -139,9 +141,14 @@ void write_slices(const fs::path& path, std::int64_t part_index,
   reserve_space(file);
   for (std::size_t i = 0; i < slices.size(); ++i) {
     datasets[i].write(bytes_of(slices[i].data));
+    record.payload.push_back(datasets[i].byte_range());
   }
   datasets.clear();
   file.finish();
+  ManifestEntry entry = manifest_entry_of(path, std::move(record.payload), ExitCode::kCheckpoint);
+  record.bytes = entry.bytes;
+  record.header_checksum = entry.checksum;
+  record.payload = std::move(entry.payload);
 }
 
 void write_virtual(hdf5::File& master, const TensorParts& parts) {
@@ -165,6 +172,12 @@ void write_virtual(hdf5::File& master, const TensorParts& parts) {
 void require_parts_present(const fs::path& directory, std::span<const PartRecord> records) {
   std::vector<std::string> files;
   for (const PartRecord& record : records) {
+    if (record.save != records.front().save) {
+      fail(ExitCode::kCheckpoint,
+           "part {} belongs to save {}, the others to save {}; do two runs write to {}?",
+           record.file, record.save, records.front().save,
+           directory.parent_path().parent_path().string());
+    }
     std::error_code error;
     const std::uintmax_t bytes = fs::file_size(directory / record.file, error);
     if (error) {
@@ -183,6 +196,20 @@ void require_parts_present(const fs::path& directory, std::span<const PartRecord
           twice == files.end() ? std::string() : *twice);
 }
 
+void write_manifest(const fs::path& master, std::span<const PartRecord> records) {
+  constexpr std::int64_t kLineBytes = 64;
+  constexpr std::int64_t kRangeBytes = 32;
+  std::vector<ManifestEntry> entries{manifest_entry_of(master, {}, ExitCode::kCheckpoint)};
+  std::int64_t needed_bytes = 2 * kLineBytes;
+  for (const PartRecord& record : records) {
+    entries.push_back({record.file, record.bytes, record.header_checksum, record.payload});
+    needed_bytes += kLineBytes + kRangeBytes * std::ssize(record.payload);
+  }
+  const fs::path path = manifest_path(master);
+  write_file(path, needed_bytes,
+             [&] { Manifest(std::move(entries)).write(path, ExitCode::kCheckpoint); });
+}
+
 }  // namespace
 
 PartRecord write_part(const fs::path& directory, std::int64_t part_index,
@@ -196,10 +223,9 @@ PartRecord write_part(const fs::path& directory, std::int64_t part_index,
       needed_bytes += slice.data.bytes() + kSliceOverheadBytes;
     }
   }
-  PartRecord record{.file = fmt::format("part-{:05d}.h5", part_index), .bytes = 0, .slices = {}};
+  PartRecord record{.file = fmt::format("part-{:05d}.h5", part_index), .save = save_of(directory)};
   const fs::path path = directory / record.file;
   write_file(path, needed_bytes, [&] { write_slices(path, part_index, held, record); });
-  record.bytes = static_cast<std::int64_t>(fs::file_size(path));
   return record;
 }
 
@@ -207,14 +233,17 @@ fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
                            std::span<const PartRecord> records, const nlohmann::json& metadata,
                            const Tokenizer* tokenizer) {
   require(!records.empty(), "a checkpoint without parts");
-  const fs::path directory = partial_directory(root, step);
+  const fs::path directory =
+      directory_of(root, step, DirectoryState::kPartial, records.front().save);
   require_parts_present(directory, records);
   const std::vector<TensorParts> tensors = covered_tensors(records);
   const std::string metadata_text = dumped(metadata);
   std::vector<std::string> record_texts;
   std::size_t longest = 0;
   std::size_t slices = 0;
-  for (const PartRecord& record : records) {
+  for (PartRecord record : records) {
+    record.header_checksum = 0;  // of the manifest alone
+    record.payload.clear();
     record_texts.push_back(text_of(record));
     longest = std::max(longest, record_texts.back().size());
     slices += record.slices.size();
@@ -227,6 +256,7 @@ fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
   write_file(path, needed_bytes, [&] {
     hdf5::File master = hdf5::File::create(path, ExitCode::kCheckpoint);
     master.set_format(kMasterFormat, kVersion);
+    master.set_int64(kManifestAttribute, 1);
     master.set_int64(kStepAttribute, step);
     master.set_text(kMetadataAttribute, metadata_text);
     master.set_uint64(kChecksumAttribute, master_checksum(step, metadata_text, record_texts));
@@ -239,8 +269,9 @@ fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
     }
     master.finish();
   });
+  write_manifest(path, records);
   hdf5::sync_directory({directory, ExitCode::kCheckpoint});
-  make_visible(root, step);
+  make_visible(directory, root, step);
   return directory_of(root, step, DirectoryState::kVisible);
 }
 

@@ -25,6 +25,7 @@ std::span<const std::byte> slice(const std::byte* base, std::int64_t index, std:
 
 struct Dataset::Contents {
   DatasetInfo info;
+  std::optional<Manifest> manifest;
   std::vector<MappedShard> shards;
   std::int64_t input_bytes = 0;
   std::int64_t target_bytes = 0;
@@ -53,11 +54,17 @@ Dataset& Dataset::operator=(Dataset&& other) noexcept = default;
 
 Dataset Dataset::open(const std::filesystem::path& master) {
   auto contents = std::make_unique<Contents>();
-  contents->info = read_master(master);
-  contents->shards = map_shards(contents->info);
+  ReadMaster read = read_master(master);
+  contents->shards = map_shards(read);
+  contents->info = std::move(read.info);
+  contents->manifest = std::move(read.manifest);
   contents->input_bytes = contents->info.input_bytes();
   contents->target_bytes = contents->info.target_bytes();
   return Dataset(std::move(contents));
+}
+
+std::string Dataset::warning() const {
+  return contents_->manifest ? "" : no_manifest_text(info().path);
 }
 
 const DatasetInfo& Dataset::info() const {

@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/io/tokenizer.hpp"
-
-#include "files/utf8.hpp"
 
 namespace strata::io {
 namespace {
@@ -111,6 +110,7 @@ Inspection inspect_dataset(const std::filesystem::path& master, Inspect inspect,
     checks = dataset.verify(progress);
   }
   Inspection inspection;
+  inspection.warning = dataset.warning();
   inspection.bad_shards = std::count_if(
       checks.begin(), checks.end(), [](const ShardCheck& check) { return !check.problem.empty(); });
   inspection.text = fmt::format("data set    {}\nmade from   {}\ntask        {}\n",

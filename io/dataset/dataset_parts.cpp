@@ -1,27 +1,10 @@
 #include "dataset/dataset_parts.hpp"
 
-#include "strata/core/error.hpp"
-
 #include "dataset/dataset_format.hpp"
 
 namespace strata::io {
 
 namespace names = dataset_format;
-
-PendingFile::PendingFile(std::filesystem::path final_path)
-    : final_(std::move(final_path)), temporary_(final_.string() + ".partial") {}
-
-PendingFile::~PendingFile() {
-  if (!temporary_.empty()) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary_, ignored);
-  }
-}
-
-void PendingFile::publish() {
-  hdf5::rename_file(temporary_, final_, ExitCode::kData);
-  temporary_.clear();
-}
 
 void write_virtual(hdf5::File& file, const char* name, const hdf5::ElementType& type,
                    const Shape& sample_shape, const std::vector<ShardInfo>& shards) {

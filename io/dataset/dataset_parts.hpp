@@ -1,9 +1,7 @@
 #pragma once
 
-#include <filesystem>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "strata/io/dataset.hpp"
@@ -11,30 +9,6 @@
 #include "hdf5/hdf5_file.hpp"
 
 namespace strata::io {
-
-/// A file under a temporary name; the destructor removes it unless it was published.
-class PendingFile {
- public:
-  explicit PendingFile(std::filesystem::path final_path);
-  ~PendingFile();
-  PendingFile(const PendingFile&) = delete;
-  PendingFile& operator=(const PendingFile&) = delete;
-  PendingFile(PendingFile&& other) noexcept
-      : final_(std::move(other.final_)), temporary_(std::exchange(other.temporary_, {})) {}
-  PendingFile& operator=(PendingFile&& other) noexcept {
-    std::swap(final_, other.final_);
-    std::swap(temporary_, other.temporary_);
-    return *this;
-  }
-
-  [[nodiscard]] const std::filesystem::path& temporary() const { return temporary_; }
-  /// Renames the file to its final name.
-  void publish();
-
- private:
-  std::filesystem::path final_;
-  std::filesystem::path temporary_;  ///< empty once published or moved from
-};
 
 template <typename T>
 void write_vector(hdf5::File& file, const char* name, const hdf5::ElementType& type,

@@ -35,17 +35,19 @@ void read_shard_list(const hdf5::File& file, DatasetInfo& info) {
   const auto samples = read_vector<std::int64_t>(file, names::kShardSamples);
   const auto checksums = read_vector<std::uint64_t>(file, names::kShardChecksums);
   if (files.size() != samples.size() || files.size() != checksums.size() ||
-      std::any_of(samples.begin(), samples.end(), [](std::int64_t count) { return count < 1; })) {
+      std::any_of(samples.begin(), samples.end(), [](std::int64_t count) { return count < 1; }) ||
+      !std::all_of(files.begin(), files.end(), is_file_name)) {
     fail(ExitCode::kData, "{} is inconsistent in its list of shards; import it anew",
          info.path.string());
   }
   std::int64_t total = 0;
+  bool overflows = false;
   for (std::size_t i = 0; i < files.size(); ++i) {
     info.shards.push_back({files[i], samples[i], 0, checksums[i]});
-    total += samples[i];
+    overflows = overflows || __builtin_add_overflow(total, samples[i], &total);
   }
   const std::int64_t promised = std::max(info.samples, info.tokens);
-  if (total != promised || promised <= 0) {
+  if (overflows || total != promised || promised <= 0) {
     fail(ExitCode::kData, "{} promises {} {} but its shards hold {}", info.path.string(), promised,
          info.tokens > 0 ? "tokens" : "samples", total);
   }
@@ -75,11 +77,12 @@ std::uint64_t facts_checksum(const DatasetInfo& info) {
 
 namespace {
 
-void read_sample_facts(const hdf5::File& file, DatasetInfo& info) {
-  info.samples = file.int64(names::kSamples);
+// The master's data sets are virtual: HDF5 would follow them to any file. The first shard has the
+// same shapes and types.
+void read_sample_facts(const hdf5::File& file, const hdf5::File& shard, DatasetInfo& info) {
   info.classes = file.int64(names::kClasses);
-  const hdf5::Dataset inputs = file.open_dataset(names::kInputs);
-  const hdf5::Dataset targets = file.open_dataset(names::kTargets);
+  const hdf5::Dataset inputs = shard.open_dataset(names::kInputs);
+  const hdf5::Dataset targets = shard.open_dataset(names::kTargets);
   info.input_shape = inputs.shape().tail();
   info.input_dtype = inputs.dtype();
   info.target_shape = targets.shape().tail();
@@ -103,11 +106,9 @@ void read_sample_facts(const hdf5::File& file, DatasetInfo& info) {
   }
 }
 
-void read_token_facts(const hdf5::File& file, DatasetInfo& info) {
-  const hdf5::Dataset tokens = file.open_dataset(names::kTokens);
-  info.tokens = file.int64(names::kTokens);
+void read_token_facts(const hdf5::File& file, const hdf5::File& shard, DatasetInfo& info) {
   info.classes = file.int64(names::kVocabulary);
-  info.input_dtype = tokens.dtype();
+  info.input_dtype = shard.open_dataset(names::kTokens).dtype();
   info.target_dtype = DType::kInt64;
   const std::string tokenizer = file.text(names::kTokenizer);
   const auto known = enum_from_name<TokenizerKind>(tokenizer);
@@ -117,7 +118,7 @@ void read_token_facts(const hdf5::File& file, DatasetInfo& info) {
   }
   info.tokenizer = *known;
   info.tokenizer_checksum = file.uint64(names::kTokenizerChecksum);
-  if (!(tokens.shape() == Shape{info.tokens}) || info.classes < 1 ||
+  if (info.classes < 1 ||
       (info.input_dtype != DType::kUint16 && info.input_dtype != DType::kUint32) ||
       file.int64(names::kBlockTokens) != names::kBlockTokensWritten) {
     fail(ExitCode::kData, "{} is inconsistent in its tokens or its vocabulary; import it anew",
@@ -125,12 +126,44 @@ void read_token_facts(const hdf5::File& file, DatasetInfo& info) {
   }
 }
 
+constexpr const char* kAdvice = "restore it or import anew";
+
+// Checks a file against the manifest, where there is one, before HDF5 opens it.
+hdf5::File open_checked(const std::filesystem::path& path,
+                        const std::optional<Manifest>& manifest) {
+  if (manifest) {
+    manifest->check(path, ExitCode::kData, kAdvice);
+  }
+  return hdf5::File::open(path, ExitCode::kData);
+}
+
+hdf5::File open_shard_file(const ReadMaster& master, const ShardInfo& entry) {
+  const std::filesystem::path path = master.info.path.parent_path() / entry.file;
+  if (!regular_file_bytes(path, ExitCode::kData)) {
+    fail(ExitCode::kData, "the shard {} of {} is missing; put it beside its master or import anew",
+         entry.file, master.info.path.string());
+  }
+  hdf5::File file = open_checked(path, master.manifest);
+  check_format(file, names::kShardFormat, "a shard");
+  return file;
+}
+
 }  // namespace
 
-DatasetInfo read_master(const std::filesystem::path& path) {
-  const hdf5::File file = hdf5::File::open(path, ExitCode::kData);
+ReadMaster read_master(const std::filesystem::path& path) {
+  ReadMaster master;
+  DatasetInfo& info = master.info;
+  if (!regular_file_bytes(path, ExitCode::kData)) {
+    fail(ExitCode::kData, "{} does not exist", path.string());
+  }
+  master.manifest = Manifest::read(path, ExitCode::kData);
+  const hdf5::File file = open_checked(path, master.manifest);
   check_format(file, names::kMasterFormat, "the master");
-  DatasetInfo info;
+  if (!master.manifest && file.has_attribute(kManifestAttribute)) {
+    fail(ExitCode::kData,
+         "{} is missing: the data set was not copied whole; copy it or import anew",
+         manifest_path(path).string());
+  }
   info.path = path;
   info.source = file.text(names::kSource);
   const std::string task = file.text(names::kTask);
@@ -140,12 +173,11 @@ DatasetInfo read_master(const std::filesystem::path& path) {
          joined_names<Task>());
   }
   info.task = *known_task;
-  if (info.task == Task::kNextToken) {
-    read_token_facts(file, info);
-  } else {
-    read_sample_facts(file, info);
-  }
+  const bool tokens = info.task == Task::kNextToken;
+  (tokens ? info.tokens : info.samples) = file.int64(tokens ? names::kTokens : names::kSamples);
   read_shard_list(file, info);
+  const hdf5::File shard = open_shard_file(master, info.shards.front());
+  tokens ? read_token_facts(file, shard, info) : read_sample_facts(file, shard, info);
   info.checksum = file.uint64(names::kChecksum);
   if (info.checksum != facts_checksum(info)) {
     fail(ExitCode::kData,
@@ -153,22 +185,10 @@ DatasetInfo read_master(const std::filesystem::path& path) {
          "it anew",
          path.string());
   }
-  return info;
+  return master;
 }
 
 namespace {
-
-hdf5::File open_shard_file(const DatasetInfo& info, const ShardInfo& entry) {
-  const std::filesystem::path path = info.path.parent_path() / entry.file;
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    fail(ExitCode::kData, "the shard {} of {} is missing; put it beside its master or import anew",
-         entry.file, info.path.string());
-  }
-  hdf5::File file = hdf5::File::open(path, ExitCode::kData);
-  check_format(file, names::kShardFormat, "a shard");
-  return file;
-}
 
 // Throws: Error(kData) where the shard's checksum is not the one that its master promises.
 void check_shard_checksum(const hdf5::File& file, const DatasetInfo& info, const ShardInfo& entry) {
@@ -191,18 +211,18 @@ const std::byte* mapped_dataset(const hdf5::File& file, const MappedFile& mapped
          "the shard {} holds '{}' as {} elements or of another type, its master promises {}",
          file.origin().path.string(), name, dataset.shape().text(), shape.text());
   }
-  const std::int64_t offset = dataset.file_offset();
-  const std::int64_t end = offset + shape.count() * type.bytes;
+  const grid::Range bytes = dataset.byte_range();
   const auto size = static_cast<std::int64_t>(mapped.bytes().size());
-  if (end > size) {
+  if (bytes.end > size) {
     fail(ExitCode::kData, "the shard {} was cut short: '{}' ends at byte {}, the file at {}",
-         file.origin().path.string(), name, end, size);
+         file.origin().path.string(), name, bytes.end, size);
   }
-  return mapped.bytes().data() + offset;
+  return mapped.bytes().data() + bytes.begin;
 }
 
-MappedShard map_shard(const DatasetInfo& info, const ShardInfo& entry, std::int64_t first) {
-  const hdf5::File file = open_shard_file(info, entry);
+MappedShard map_shard(const ReadMaster& master, const ShardInfo& entry, std::int64_t first) {
+  const DatasetInfo& info = master.info;
+  const hdf5::File file = open_shard_file(master, entry);
   MappedShard shard{MappedFile(file.origin().path), first, entry.samples};
   const auto map = [&](const char* name, const Shape& shape, const hdf5::ElementType& type) {
     return mapped_dataset(file, shard.file, name, shape, type);
@@ -225,7 +245,8 @@ MappedShard map_shard(const DatasetInfo& info, const ShardInfo& entry, std::int6
 
 }  // namespace
 
-std::vector<MappedShard> map_shards(DatasetInfo& info) {
+std::vector<MappedShard> map_shards(ReadMaster& master) {
+  DatasetInfo& info = master.info;
   std::vector<MappedShard> shards;
   std::int64_t first = 0;
   for (ShardInfo& entry : info.shards) {
@@ -234,7 +255,7 @@ std::vector<MappedShard> map_shards(DatasetInfo& info) {
            "{} is inconsistent: {} begins within a block of tokens; import it anew",
            info.path.string(), entry.file);
     }
-    shards.push_back(map_shard(info, entry, first));
+    shards.push_back(map_shard(master, entry, first));
     entry.file_bytes = std::ssize(shards.back().file.bytes());
     first += entry.samples;
   }

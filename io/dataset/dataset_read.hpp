@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -13,6 +14,7 @@
 #include "strata/core/hash.hpp"
 #include "strata/io/dataset.hpp"
 
+#include "files/manifest.hpp"
 #include "files/posix_file.hpp"
 #include "files/raw_elements.hpp"
 #include "hdf5/hdf5_file.hpp"
@@ -39,8 +41,15 @@ std::vector<T> read_vector(const hdf5::File& file, const char* name) {
   return values;
 }
 
-/// Reads a master. Throws: Error(kData) where it is damaged or contradicts itself.
-[[nodiscard]] DatasetInfo read_master(const std::filesystem::path& path);
+/// A master and the manifest beside it, which sets of earlier versions lack.
+struct ReadMaster {
+  DatasetInfo info;
+  std::optional<Manifest> manifest;
+};
+
+/// Reads a master, and shapes and types from its first shard.
+/// Throws: Error(kData) where they are damaged or contradict each other.
+[[nodiscard]] ReadMaster read_master(const std::filesystem::path& path);
 
 /// One shard of a data set, mapped into memory. Its elements need not be aligned.
 struct MappedShard {
@@ -60,7 +69,7 @@ struct MappedShard {
 /// Maps all shards of a data set and writes their file sizes into `info`.
 /// Throws: Error(kData) where a shard is missing, too short, of another format, shape or type, or
 /// has another checksum than its master promises.
-[[nodiscard]] std::vector<MappedShard> map_shards(DatasetInfo& info);
+[[nodiscard]] std::vector<MappedShard> map_shards(ReadMaster& master);
 
 /// The shard that holds a sample or token. Pre: one does.
 [[nodiscard]] const MappedShard& shard_with(std::span<const MappedShard> shards,

@@ -3,8 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <span>
+
+#include "files/user_file.hpp"
 
 namespace strata::io {
 
@@ -14,7 +15,7 @@ class BinaryFile {
   explicit BinaryFile(std::filesystem::path path);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  [[nodiscard]] std::int64_t size() const { return size_; }
+  [[nodiscard]] std::int64_t size() const { return file_.size_bytes; }
 
   /// Fills `bytes`. Throws: also where the file ends early.
   void read(std::span<std::byte> bytes);
@@ -22,8 +23,7 @@ class BinaryFile {
 
  private:
   std::filesystem::path path_;
-  std::ifstream stream_;
-  std::int64_t size_ = 0;
+  UserFile file_;
 };
 
 }  // namespace strata::io

@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 constexpr std::size_t kLongestRecord = std::size_t{64} << 20;
+constexpr std::size_t kLongestHeader = std::size_t{16} << 20;
+constexpr std::size_t kMostColumns = std::size_t{1} << 20;
 
 }  // namespace
 
@@ -30,9 +32,11 @@ bool CsvReader::refill() {
   buffer_.erase(0, begin_);
   begin_ = 0;
   const std::size_t kept = buffer_.size();
-  if (kept > kLongestRecord) {
-    fail(ExitCode::kData, "{}:{}: the record does not end within {}; is a closing quote missing?",
-         path().string(), next_line_, bytes_text(std::int64_t{kLongestRecord}));
+  const std::size_t longest = header_.empty() ? kLongestHeader : kLongestRecord;
+  if (kept > longest) {
+    fail(ExitCode::kData, "{}:{}: the {} does not end within {}; is a closing quote missing?",
+         path().string(), next_line_, header_.empty() ? "header" : "record",
+         bytes_text(static_cast<std::int64_t>(longest)));
   }
   buffer_.resize(kept + kReadBytes);
   const std::size_t count = stream_.read(std::as_writable_bytes(std::span(buffer_).subspan(kept)));
@@ -88,22 +92,35 @@ bool CsvReader::next() {
     }
   } while (trimmed(record).empty());
   fields_.clear();
+  field_count_ = 0;
   if (record.find('"') == std::string_view::npos) {
     split_plain(record);
   } else {
     split_quoted(record);
   }
-  if (!header_.empty() && fields_.size() != header_.size()) {
+  if (field_count_ > kMostColumns) {
+    fail(ExitCode::kData, "{}:{}: {} fields; at most {} columns are read", path().string(), line_,
+         field_count_, kMostColumns);
+  }
+  if (!header_.empty() && field_count_ != header_.size()) {
     fail(ExitCode::kData, "{}:{}: the row has {} fields, the header names {} columns",
-         path().string(), line_, fields_.size(), header_.size());
+         path().string(), line_, field_count_, header_.size());
   }
   return true;
+}
+
+void CsvReader::add_field(std::string_view field) {
+  // Memory for the fields that are expected, not for those that a wrong file has.
+  if (fields_.size() < (header_.empty() ? kMostColumns : header_.size())) {
+    fields_.push_back(field);
+  }
+  ++field_count_;
 }
 
 void CsvReader::split_plain(std::string_view record) {
   for (std::size_t begin = 0; begin <= record.size();) {
     const std::size_t end = std::min(record.find(',', begin), record.size());
-    fields_.push_back(trimmed(record.substr(begin, end - begin)));
+    add_field(trimmed(record.substr(begin, end - begin)));
     begin = end + 1;
   }
 }
@@ -121,9 +138,9 @@ void CsvReader::split_quoted(std::string_view record) {
         fail(ExitCode::kData,
              "{}:{}: field {} has a quote but does not begin with one; quote the whole field and "
              "double the quotes inside",
-             path().string(), line_, fields_.size() + 1);
+             path().string(), line_, field_count_ + 1);
       }
-      fields_.push_back(field);
+      add_field(field);
       at = end + 1;
       continue;
     }
@@ -133,7 +150,7 @@ void CsvReader::split_quoted(std::string_view record) {
       close = record.find('"', close);
       if (close == std::string_view::npos) {
         fail(ExitCode::kData, "{}:{}: the quote that opens field {} is never closed",
-             path().string(), line_, fields_.size() + 1);
+             path().string(), line_, field_count_ + 1);
       }
       if (close + 1 >= record.size() || record[close + 1] != '"') {
         break;
@@ -147,9 +164,9 @@ void CsvReader::split_quoted(std::string_view record) {
     const std::size_t end = std::min(record.find(',', close), record.size());
     if (!trimmed(record.substr(close + 1, end - close - 1)).empty()) {
       fail(ExitCode::kData, "{}:{}: field {} goes on after its closing quote", path().string(),
-           line_, fields_.size() + 1);
+           line_, field_count_ + 1);
     }
-    fields_.push_back(std::string_view(unquoted_).substr(first));
+    add_field(std::string_view(unquoted_).substr(first));
     at = end + 1;
   }
 }

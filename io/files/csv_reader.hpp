@@ -16,7 +16,7 @@ namespace strata::io {
 class CsvReader {
  public:
   /// Reads the header row.
-  /// Throws: Error(kData) for an empty file.
+  /// Throws: Error(kData) for an empty file, and for a header of more than 16 MiB or 2^20 columns.
   explicit CsvReader(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& path() const { return stream_.path(); }
@@ -24,7 +24,7 @@ class CsvReader {
 
   /// Advances to the next record; false at the end of the file.
   /// Throws: Error(kData) naming the line for a record with another number of fields than the
-  /// header, and for misplaced or missing quotes.
+  /// header or of more than 64 MiB, and for misplaced or missing quotes.
   bool next();
   /// The current record's fields, without white space around them; valid until next().
   [[nodiscard]] const std::vector<std::string_view>& fields() const { return fields_; }
@@ -34,6 +34,7 @@ class CsvReader {
  private:
   bool read_record(std::string_view& record);
   bool refill();
+  void add_field(std::string_view field);
   void split_plain(std::string_view record);
   void split_quoted(std::string_view record);
 
@@ -45,6 +46,7 @@ class CsvReader {
   std::int64_t next_line_ = 1;
   std::string unquoted_;
   std::vector<std::string_view> fields_;
+  std::size_t field_count_ = 0;  ///< of the current record, stored in fields_ or not
 };
 
 }  // namespace strata::io

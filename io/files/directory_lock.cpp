@@ -18,6 +18,7 @@
 
 #include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
+#include "strata/io/text_file.hpp"
 
 #include "files/lock_owner.hpp"
 #include "files/posix_file.hpp"
@@ -26,6 +27,11 @@ namespace strata::io {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::optional<std::string> read_lock(const fs::path& path) {
+  constexpr std::size_t kMostBytes = 4096;
+  return read_text(path, ExitCode::kUsage, kMostBytes);
+}
 
 void sleep_for(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
@@ -278,6 +284,26 @@ DirectoryLock::~DirectoryLock() {
   } catch (const Error&) {
     // It is another process's now.
   }
+}
+
+bool DirectoryLock::is_visible(const fs::path& directory, const LockOptions& options,
+                               const std::string& nonce, double timeout_seconds) {
+  const auto sees = [&] {
+    return lock_owner_of(read_lock(directory / options.name).value_or("")).nonce == nonce;
+  };
+  const double end = now_seconds() + timeout_seconds;
+  while (!sees()) {
+    if (now_seconds() > end) {
+      return false;
+    }
+    // A change of the directory by this client makes NFS drop the attributes that it has cached.
+    const fs::path probe = directory / fmt::format(".{}.probe.{}", options.name, make_nonce());
+    if (FileDescriptor(probe, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW).is_open()) {
+      ::unlink(probe.c_str());
+    }
+    sleep_for(std::min(0.5, timeout_seconds / 4));
+  }
+  return true;
 }
 
 void DirectoryLock::require_held() const {

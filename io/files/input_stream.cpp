@@ -6,25 +6,22 @@
 #include <utility>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+#include "files/user_file.hpp"
 
 namespace strata::io {
 
 InputStream::InputStream(std::filesystem::path path) : path_(std::move(path)) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path_, error);
-  if (!std::filesystem::exists(status)) {
-    fail(ExitCode::kData, "{} does not exist", path_.string());
-  }
-  if (std::filesystem::is_directory(status)) {
-    fail(ExitCode::kData, "{} is a directory, a file was expected", path_.string());
-  }
-  file_ = gzopen(path_.c_str(), "rbe");
+  UserFile input(path_, ExitCode::kData);
+  file_ = gzdopen(input.descriptor.get(), "rb");
   if (file_ == nullptr) {
-    fail(ExitCode::kData, "cannot open {}: {}", path_.string(), std::strerror(errno));
+    fail(ExitCode::kData, "cannot open {}: out of memory", path_.string());
   }
+  static_cast<void>(input.descriptor.release());
   gzbuffer(file_, 1U << 20U);
-  if (gzdirect(file_) != 0 && std::filesystem::is_regular_file(status)) {
-    known_size_ = static_cast<std::int64_t>(std::filesystem::file_size(path_));
+  if (gzdirect(file_) != 0) {
+    known_size_ = input.size_bytes;
   }
 }
 
@@ -53,6 +50,21 @@ std::size_t InputStream::read(std::span<std::byte> bytes) {
     total += static_cast<std::size_t>(count);
   }
   return total;
+}
+
+std::string InputStream::read_whole(std::int64_t most_bytes) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  std::string text;
+  for (std::size_t count = kPiece; count == kPiece;) {
+    text.resize(text.size() + kPiece);
+    count = read(std::as_writable_bytes(std::span(text)).last(kPiece));
+    text.resize(text.size() - kPiece + count);
+    if (std::cmp_greater(text.size(), most_bytes)) {
+      fail(ExitCode::kData, "{} has more than {}, which is too much for such a file",
+           path_.string(), bytes_text(most_bytes));
+    }
+  }
+  return text;
 }
 
 }  // namespace strata::io

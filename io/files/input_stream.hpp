@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 
 #include <zlib.h>
 
@@ -12,7 +13,7 @@ namespace strata::io {
 /// A file read sequentially; gzip-compressed files are decompressed.
 class InputStream {
  public:
-  /// Throws: Error(kData) where it cannot be opened.
+  /// Throws: Error(kData) where it cannot be opened or is no regular file.
   explicit InputStream(std::filesystem::path path);
   ~InputStream();
   InputStream(const InputStream&) = delete;
@@ -26,6 +27,9 @@ class InputStream {
   /// Throws: Error(kData) where the file cannot be read or its compressed data are damaged or
   /// truncated.
   std::size_t read(std::span<std::byte> bytes);
+  /// The rest of the file, decompressed.
+  /// Throws: Error(kData) as read(), and for more than `most_bytes`.
+  [[nodiscard]] std::string read_whole(std::int64_t most_bytes);
 
  private:
   std::filesystem::path path_;

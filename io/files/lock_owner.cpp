@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -15,17 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
 #include <fmt/chrono.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/directory_lock.hpp"
-
-#include "files/posix_file.hpp"
 
 namespace strata::io {
 namespace {
@@ -223,31 +216,6 @@ OwnerVerdict judge(const LockOwner& owner, const LockOwner& self) {
     return judge_process(owner);
   }
   return judge_job(owner, self);
-}
-
-std::optional<std::string> read_lock(const std::filesystem::path& path) {
-  constexpr std::size_t kMostBytes = 4096;
-  const FileDescriptor file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
-  if (!file.is_open() && (errno == ENOENT || errno == ESTALE)) {
-    return std::nullopt;
-  }
-  struct stat status {};
-  if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
-    fail(ExitCode::kUsage, "cannot read the lock {}: {}", path.string(), std::strerror(errno));
-  }
-  if (!S_ISREG(status.st_mode)) {
-    fail(ExitCode::kUsage, "the lock {} is not a regular file; delete it", path.string());
-  }
-  std::string text(kMostBytes, '\0');
-  const ssize_t bytes = ::pread(file.get(), text.data(), text.size(), 0);
-  if (bytes < 0 && errno == ESTALE) {
-    return std::nullopt;
-  }
-  if (bytes < 0) {
-    fail(ExitCode::kUsage, "cannot read the lock {}: {}", path.string(), std::strerror(errno));
-  }
-  text.resize(static_cast<std::size_t>(bytes));
-  return text;
 }
 
 }  // namespace strata::io

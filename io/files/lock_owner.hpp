@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <optional>
 #include <string>
 
 namespace strata::io {
@@ -47,9 +45,5 @@ struct OwnerVerdict {
 /// Whether `owner` still runs, as far as `self` can prove: by the process table of the same node,
 /// its boot id, the restarts of the same Slurm job, or squeue.
 [[nodiscard]] OwnerVerdict judge(const LockOwner& owner, const LockOwner& self);
-
-/// Reads a small regular file without following a link; nothing where it does not exist.
-/// Throws: Error(kUsage).
-[[nodiscard]] std::optional<std::string> read_lock(const std::filesystem::path& path);
 
 }  // namespace strata::io

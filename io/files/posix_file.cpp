@@ -1,26 +1,105 @@
 #include "files/posix_file.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "strata/core/error.hpp"
 
+#include "files/user_file.hpp"
+
 namespace strata::io {
 
 FileDescriptor::FileDescriptor(const std::filesystem::path& path, int flags)
     : value_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {}
+
+namespace {
+
+[[noreturn]] void fail_call(ExitCode code, const char* what, const std::filesystem::path& path) {
+  throw FileSystemError(code,
+                        fmt::format("cannot {} {}: {}", what, path.string(), std::strerror(errno)));
+}
+
+void require_regular(const struct stat& status, const std::filesystem::path& path, ExitCode code) {
+  if (!S_ISREG(status.st_mode)) {
+    fail(code, "{} is not a regular file", path.string());
+  }
+}
+
+}  // namespace
+
+std::optional<std::int64_t> regular_file_bytes(const std::filesystem::path& path, ExitCode code) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) {
+      return std::nullopt;
+    }
+    fail_call(code, "read", path);
+  }
+  require_regular(status, path, code);
+  return status.st_size;
+}
+
+void write_whole_file(const std::filesystem::path& path, std::string_view text, ExitCode code) {
+  constexpr mode_t kMode = 0666;
+  FileDescriptor file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, kMode));
+  if (!file.is_open()) {
+    fail_call(code, "write", path);
+  }
+  while (!text.empty()) {
+    const ssize_t written = ::write(file.get(), text.data(), text.size());
+    if (written < 0 && errno != EINTR) {
+      fail_call(code, "write", path);
+    }
+    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
+  }
+  if (::fsync(file.get()) != 0 || !file.close()) {
+    fail_call(code, "put on disk", path);
+  }
+}
+
+InputFile::InputFile(std::filesystem::path path, ExitCode code)
+    // A FIFO would block without O_NONBLOCK.
+    : path_(std::move(path)), code_(code), descriptor_(path_, O_RDONLY | O_NONBLOCK) {
+  struct stat status {};
+  if (!descriptor_.is_open() && (errno == ENOENT || errno == ENOTDIR)) {
+    fail(code_, "{} does not exist", path_.string());
+  }
+  if (!descriptor_.is_open() || ::fstat(descriptor_.get(), &status) != 0) {
+    fail_call(code_, "open", path_);
+  }
+  require_regular(status, path_, code_);
+  size_ = status.st_size;
+}
+
+void InputFile::read_at(std::int64_t offset, std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pread(descriptor_.get(), bytes.data(), bytes.size(), offset);
+    if (count < 0 && errno != EINTR) {
+      fail_call(code_, "read", path_);
+    }
+    if (count == 0) {
+      fail(code_, "{} ends at byte {}, {} were expected", path_.string(), offset, size_);
+    }
+    const auto got = std::max<ssize_t>(count, 0);
+    offset += got;
+    bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+}
 
 bool FileDescriptor::close() {
   return value_ < 0 || ::close(std::exchange(value_, -1)) == 0;
 }
 
 PosixFile::PosixFile(std::filesystem::path path)
-    : path_(std::move(path)), descriptor_(path_, O_WRONLY) {
+    : path_(std::move(path)), descriptor_(path_, O_WRONLY | O_NOFOLLOW) {
   if (!descriptor_.is_open()) {
     fail(ExitCode::kData, "cannot open {} for writing: {}", path_.string(), std::strerror(errno));
   }
@@ -52,20 +131,13 @@ void PosixFile::finish() {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const FileDescriptor descriptor(path, O_RDONLY);
-  if (!descriptor.is_open()) {
-    fail(ExitCode::kData, "cannot open {}: {}", path.string(), std::strerror(errno));
-  }
-  struct stat status {};
-  void* address = MAP_FAILED;
-  if (::fstat(descriptor.get(), &status) == 0) {
-    address = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_SHARED,
-                     descriptor.get(), 0);
-  }
+  const UserFile file(path, ExitCode::kData);
+  const auto size = static_cast<std::size_t>(file.size_bytes);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor.get(), 0);
   if (address == MAP_FAILED) {
     fail(ExitCode::kData, "cannot map {} into memory: {}", path.string(), std::strerror(errno));
   }
-  bytes_ = {static_cast<const std::byte*>(address), static_cast<std::size_t>(status.st_size)};
+  bytes_ = {static_cast<const std::byte*>(address), size};
 }
 
 MappedFile::~MappedFile() {

@@ -27,18 +27,28 @@ herr_t keep_first(unsigned position, const H5E_error2_t* error, void* data) {
   return 0;
 }
 
-// The innermost description on HDF5's error stack.
-std::string reason() {
+struct Reason {
+  enum class Kind { kContent, kSystemCall } kind = Kind::kContent;
   std::string text;
+};
+
+// The innermost description on HDF5's error stack.
+Reason last_reason() {
+  Reason reason;
+  std::string& text = reason.text;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, &keep_first, &text);
   H5Eclear2(H5E_DEFAULT);
   // For a failed system call, extract its message from among addresses and offsets.
   constexpr std::string_view kSystemMessage = "error message = '";
   if (const std::size_t begin = text.find(kSystemMessage); begin != std::string::npos) {
+    reason.kind = Reason::Kind::kSystemCall;
     text.erase(0, begin + kSystemMessage.size());
     text.erase(std::min(text.find('\''), text.size()));
   }
-  return text.empty() ? "HDF5 gives no reason" : text;
+  if (text.empty()) {
+    text = "HDF5 gives no reason";
+  }
+  return reason;
 }
 
 // A file that cannot be flushed, for example on a full disk, is left open: H5Fclose would fail half
@@ -142,9 +152,15 @@ Handle text_type(std::size_t size, const Origin& origin) {
 }
 
 void check(std::int64_t status, const Origin& origin, std::string_view what) {
-  if (status < 0) {
-    fail(origin.code, "{} {}: {}", what, origin.path.string(), reason());
+  if (status >= 0) {
+    return;
   }
+  const Reason reason = last_reason();
+  const std::string message = fmt::format("{} {}: {}", what, origin.path.string(), reason.text);
+  if (reason.kind == Reason::Kind::kSystemCall) {
+    throw FileSystemError(origin.code, message);
+  }
+  throw Error(origin.code, message);
 }
 
 Handle& Handle::operator=(Handle&& other) noexcept {
@@ -203,8 +219,8 @@ File File::create(const std::filesystem::path& path, ExitCode code) {
 File File::open(const std::filesystem::path& path, ExitCode code) {
   silence();
   Origin origin{path, code};
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
+  const auto bytes = regular_file_bytes(path, code);
+  if (!bytes) {
     fail(code, "{} does not exist", path.string());
   }
   if (H5Fis_hdf5(path.c_str()) <= 0) {
@@ -214,6 +230,7 @@ File File::open(const std::filesystem::path& path, ExitCode code) {
   const Handle access = file_access(origin);
   Handle file =
       own(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), &close_file, origin, "cannot open");
+  origin.bytes = bytes;
   return {std::move(file), std::move(origin)};
 }
 
@@ -267,15 +284,26 @@ Dataset File::open_dataset(const std::string& name) const {
   }
   Handle dataset = own(H5Dopen2(id(), name.c_str(), H5P_DEFAULT), &H5Dclose, origin_,
                        fmt::format("cannot open the data set '{}' of", name));
-  return {std::move(dataset), origin_, name};
+  Dataset opened{std::move(dataset), origin_, name};
+  if (origin_.bytes) {
+    opened.require_plain();
+  }
+  return opened;
 }
 
 bool File::has(const std::string& name) const {
   silence();
   // H5Lexists requires every group of the path to exist.
   for (std::size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {
-    if (H5Lexists(id(), name.substr(0, end).c_str(), H5P_DEFAULT) <= 0) {
+    const std::string link = name.substr(0, end);
+    if (H5Lexists(id(), link.c_str(), H5P_DEFAULT) <= 0) {
       return false;
+    }
+    H5L_info_t info{};
+    check(H5Lget_info(id(), link.c_str(), &info, H5P_DEFAULT), origin_, "cannot read a link of");
+    if (info.type != H5L_TYPE_HARD) {
+      fail(origin_.code, "'{}' of {} is a link to somewhere else, which strata does not follow",
+           link, origin_.path.string());
     }
     if (end == std::string::npos) {
       return true;
@@ -309,6 +337,7 @@ std::vector<std::string> File::read_texts(const std::string& name) const {
     fail(origin_.code, "the data set '{}' of {} does not hold fixed-length texts", name,
          origin_.path.string());
   }
+  // require_plain bounds the product.
   const std::size_t longest = H5Tget_size(stored.get());
   const auto count = static_cast<std::size_t>(dataset.shape().count());
   std::string cells(longest * count, '\0');

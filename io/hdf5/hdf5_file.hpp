@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,10 +46,11 @@ class Handle {
   Close close_ = nullptr;
 };
 
-/// File name and exit code of errors.
+/// File name and exit code of errors; size of a file opened for reading.
 struct Origin {
   std::filesystem::path path;
   ExitCode code = ExitCode::kData;
+  std::optional<std::int64_t> bytes = std::nullopt;
 };
 
 /// An element's type in a file (little-endian) and in memory. The identifiers are predefined by
@@ -84,6 +86,9 @@ class Object {
  protected:
   Object(Handle handle, Origin origin) : handle_(std::move(handle)), origin_(std::move(origin)) {}
 
+  /// Throws: where `bytes` is negative or more than the file has.
+  void require_within_file(std::int64_t bytes, const std::string& name) const;
+
   Handle handle_;
   Origin origin_;
 
@@ -110,11 +115,19 @@ class Dataset : public Object {
   /// File offset of the elements of a contiguous data set.
   /// Throws: for another layout, and before space is allocated.
   [[nodiscard]] std::int64_t file_offset() const;
+  /// The bytes of the file that hold the elements of a contiguous data set.
+  /// Throws: as file_offset, and where 64 bits do not hold their end.
+  [[nodiscard]] grid::Range byte_range() const;
 
  private:
   friend class File;
   Dataset(Handle handle, Origin origin, std::string name)
       : Object(std::move(handle), std::move(origin)), name_(std::move(name)) {}
+  /// Throws: unless the elements are stored in the file itself, in one piece without compression,
+  /// and take no more than its bytes.
+  void require_plain() const;
+  /// Of all elements; -1 where 64 bits do not hold the number.
+  [[nodiscard]] std::int64_t bytes() const;
   [[nodiscard]] hid_t memory_type() const;
   /// The type of the elements in memory. Pre: `bytes` is the size of all elements.
   [[nodiscard]] hid_t type_of_whole(std::size_t bytes) const;
@@ -152,8 +165,11 @@ class File : public Object {
   Dataset create_dataset(const std::string& name, const ElementType& type, const Shape& shape);
   Dataset create_virtual(const std::string& name, const ElementType& type, const Shape& shape,
                          std::span<const VirtualPart> parts);
+  /// Throws: where there is none; in a file opened for reading also for one that is virtual, in
+  /// chunks, in another file, or larger than the file.
   [[nodiscard]] Dataset open_dataset(const std::string& name) const;
   /// Whether a data set or group with this path exists.
+  /// Throws: where the path holds a soft or external link.
   [[nodiscard]] bool has(const std::string& name) const;
 
   /// Writes a one-dimensional data set of UTF-8 texts.

@@ -6,6 +6,7 @@
 
 #include "strata/core/text.hpp"
 
+#include "files/json.hpp"
 #include "hdf5/hdf5_internal.hpp"
 
 namespace strata::io::hdf5 {
@@ -13,6 +14,13 @@ namespace strata::io::hdf5 {
 bool Object::has_attribute(const std::string& name) const {
   silence();
   return H5Aexists(id(), name.c_str()) > 0;
+}
+
+void Object::require_within_file(std::int64_t bytes, const std::string& name) const {
+  if (bytes < 0 || (origin_.bytes && bytes > *origin_.bytes)) {
+    fail(origin_.code, "'{}' of {} claims more bytes than the file has", name,
+         origin_.path.string());
+  }
 }
 
 void Object::set(const std::string& name, const Shape& shape, const ElementType& type,
@@ -72,6 +80,7 @@ std::string Object::text(const std::string& name) const {
     fail(origin_.code, "the attribute '{}' of {} is not a fixed-length text", name,
          origin_.path.string());
   }
+  require_within_file(static_cast<std::int64_t>(H5Tget_size(stored.get())), name);
   std::string value(H5Tget_size(stored.get()), '\0');
   const Handle memory = text_type(value.size(), origin_);
   get(name, {memory.get(), memory.get(), 1}, 1, value.data());
@@ -92,12 +101,12 @@ std::uint64_t Object::uint64(const std::string& name) const {
 }
 
 nlohmann::json Object::json(const std::string& name) const {
-  const std::string value = text(name);
-  nlohmann::json parsed = nlohmann::json::parse(value, nullptr, false);
-  if (parsed.is_discarded()) {
-    fail(origin_.code, "the attribute '{}' of {} is not JSON", name, origin_.path.string());
+  std::optional<nlohmann::json> parsed = parse_json(text(name));
+  if (!parsed) {
+    fail(origin_.code, "the attribute '{}' of {} is not JSON, or is nested too deep", name,
+         origin_.path.string());
   }
-  return parsed;
+  return std::move(*parsed);
 }
 
 Shape Dataset::shape() const {
@@ -184,6 +193,35 @@ std::int64_t Dataset::file_offset() const {
          origin_.path.string());
   }
   return static_cast<std::int64_t>(offset);
+}
+
+std::int64_t Dataset::bytes() const {
+  silence();
+  const Handle type =
+      own(H5Dget_type(id()), &H5Tclose, origin_, "cannot read the type of a data set of");
+  return checked_bytes(shape(), static_cast<std::int64_t>(H5Tget_size(type.get())));
+}
+
+grid::Range Dataset::byte_range() const {
+  grid::Range range{file_offset(), 0};
+  const std::int64_t size = bytes();
+  if (size < 0 || range.begin < 0 || __builtin_add_overflow(range.begin, size, &range.end)) {
+    fail(origin_.code, "the data set '{}' of {} lies outside of any file", name_,
+         origin_.path.string());
+  }
+  return range;
+}
+
+void Dataset::require_plain() const {
+  const std::string what = fmt::format("cannot read the layout of the data set '{}' of", name_);
+  const Handle creation = own(H5Dget_create_plist(id()), &H5Pclose, origin_, what);
+  const H5D_layout_t layout = H5Pget_layout(creation.get());
+  if ((layout != H5D_CONTIGUOUS && layout != H5D_COMPACT) ||
+      H5Pget_external_count(creation.get()) != 0) {
+    fail(origin_.code, "the data set '{}' of {} is not stored in one piece in the file itself",
+         name_, origin_.path.string());
+  }
+  require_within_file(bytes(), name_);
 }
 
 }  // namespace strata::io::hdf5

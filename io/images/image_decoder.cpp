@@ -10,12 +10,10 @@
 #include <turbojpeg.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
 
 namespace strata::io {
 namespace {
-
-// Far above any photograph, and low enough that a damaged header does not ask for all memory.
-constexpr std::int64_t kMostPixels = std::int64_t{1} << 27;
 
 constexpr std::array<unsigned char, 3> kJpegStart{0xFF, 0xD8, 0xFF};
 constexpr std::array<unsigned char, 8> kPngStart{0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
@@ -25,12 +23,64 @@ bool starts_with(std::span<const std::byte> file, const std::array<unsigned char
   return file.size() >= N && std::memcmp(file.data(), start.data(), N) == 0;
 }
 
-void make_room(std::int64_t height, std::int64_t width, Image& image) {
-  if (height < 1 || width < 1 || height > kMostPixels / width) {
-    throw BadImage(fmt::format("has the implausible size {} x {}", height, width));
+ImageSize checked(const ImageSize& size) {
+  constexpr std::int64_t kMost = ImageDecoder::kMostPixels;
+  if (size.height < 1 || size.width < 1 || size.height > kMost / size.width) {
+    throw BadImage(
+        fmt::format("is {} x {} (height x width); images of 1 to {} pixels are read; "
+                    "scale it down",
+                    size.height, size.width, count_text(kMost)));
   }
-  image.resize(height, width);
+  return size;
 }
+
+enum class FileKind { kJpeg, kPng };
+
+FileKind kind_of(std::span<const std::byte> file) {
+  if (file.empty()) {
+    throw BadImage("is empty");
+  }
+  if (starts_with(file, kJpegStart)) {
+    return FileKind::kJpeg;
+  }
+  if (!starts_with(file, kPngStart)) {
+    throw BadImage("is no JPEG or PNG file");
+  }
+  return FileKind::kPng;
+}
+
+/// A PNG file whose header was read.
+class PngHeader {
+ public:
+  explicit PngHeader(std::span<const std::byte> file) {
+    // After the signature come length and name of the first chunk, width and height.
+    constexpr std::size_t kDepthAt = 24;
+    if (file.size() > kDepthAt && file[kDepthAt] == std::byte{16}) {
+      throw BadImage("is a PNG file of 16 bits a channel, 8 are expected; convert it");
+    }
+    png_.version = PNG_IMAGE_VERSION;
+    check(png_image_begin_read_from_memory(&png_, file.data(), file.size()));
+  }
+  ~PngHeader() { png_image_free(&png_); }
+  PngHeader(const PngHeader&) = delete;
+  PngHeader& operator=(const PngHeader&) = delete;
+
+  [[nodiscard]] ImageSize size() const { return {png_.height, png_.width}; }
+  [[nodiscard]] bool has_alpha() const { return (png_.format & PNG_FORMAT_FLAG_ALPHA) != 0; }
+  void read(png_uint_32 format, std::vector<std::uint8_t>& pixels) {
+    png_.format = format;
+    check(png_image_finish_read(&png_, nullptr, pixels.data(), 0, nullptr));
+  }
+
+ private:
+  void check(int success) const {
+    if (success == 0) {
+      throw BadImage(fmt::format("is a damaged PNG file or cut short ({})", png_.message));
+    }
+  }
+
+  png_image png_{};
+};
 
 std::uint8_t product(unsigned a, unsigned b) {
   return static_cast<std::uint8_t>((a * b + 127) / 255);
@@ -61,52 +111,60 @@ void ImageDecoder::renew_jpeg() {
   require(jpeg_ != nullptr, "no JPEG decoder: {}", tjGetErrorStr2(nullptr));
 }
 
-void ImageDecoder::decode(std::span<const std::byte> file, Image& image) {
-  if (file.empty()) {
-    throw BadImage("is empty");
+ImageSize ImageDecoder::size_of(std::span<const std::byte> file) {
+  switch (kind_of(file)) {
+    case FileKind::kJpeg:
+      return checked(read_jpeg_header(file));
+    case FileKind::kPng:
+      break;
   }
-  if (starts_with(file, kJpegStart)) {
-    decode_jpeg(file, image);
-  } else if (starts_with(file, kPngStart)) {
-    decode_png(file, image);
-  } else {
-    throw BadImage("is no JPEG or PNG file");
-  }
+  const PngHeader png(file);
+  return checked(png.size());
 }
 
-void ImageDecoder::decode_jpeg(std::span<const std::byte> file, Image& image) {
-  const auto* bytes = reinterpret_cast<const unsigned char*>(file.data());
-  const auto bad = [&] {
-    const std::string reason = tjGetErrorStr2(jpeg_.get());
-    // A decoder that failed within a header would go on there with the next file.
-    renew_jpeg();
-    return BadImage(fmt::format("is a damaged JPEG file or cut short ({})", reason));
-  };
+void ImageDecoder::decode(std::span<const std::byte> file, Image& image) {
+  return kind_of(file) == FileKind::kJpeg ? decode_jpeg(file, image) : decode_png(file, image);
+}
+
+BadImage ImageDecoder::bad_jpeg() {
+  const std::string reason = tjGetErrorStr2(jpeg_.get());
+  // A decoder that failed within a header would go on there with the next file.
+  renew_jpeg();
+  return BadImage(fmt::format("is a damaged JPEG file or cut short ({})", reason));
+}
+
+ImageSize ImageDecoder::read_jpeg_header(std::span<const std::byte> file) {
   int width = 0;
   int height = 0;
   int subsampling = 0;
   int colours = 0;
-  if (tjDecompressHeader3(jpeg_.get(), bytes, file.size(), &width, &height, &subsampling,
-                          &colours) != 0) {
-    throw bad();
+  if (tjDecompressHeader3(jpeg_.get(), reinterpret_cast<const unsigned char*>(file.data()),
+                          file.size(), &width, &height, &subsampling, &colours) != 0) {
+    throw bad_jpeg();
   }
-  make_room(height, width, image);
-  const bool cmyk = colours == TJCS_CMYK || colours == TJCS_YCCK;
+  cmyk_ = colours == TJCS_CMYK || colours == TJCS_YCCK;
+  return {height, width};
+}
+
+void ImageDecoder::decode_jpeg(std::span<const std::byte> file, Image& image) {
+  const ImageSize size = checked(read_jpeg_header(file));
+  image.resize(size.height, size.width);
   std::uint8_t* out = image.pixels.data();
-  if (cmyk) {
+  if (cmyk_) {
     four_.resize(image.pixels.size() / 3 * 4);
     out = four_.data();
   }
-  if (tjDecompress2(jpeg_.get(), bytes, file.size(), out, width, 0, height,
-                    cmyk ? TJPF_CMYK : TJPF_RGB, TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS) != 0) {
+  if (tjDecompress2(jpeg_.get(), reinterpret_cast<const unsigned char*>(file.data()), file.size(),
+                    out, static_cast<int>(size.width), 0, static_cast<int>(size.height),
+                    cmyk_ ? TJPF_CMYK : TJPF_RGB, TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS) != 0) {
     // Extraneous bytes between segments are harmless, and some cameras write them.
     const std::string_view reason = tjGetErrorStr2(jpeg_.get());
     if (tjGetErrorCode(jpeg_.get()) != TJERR_WARNING ||
         reason.find("extraneous bytes") == std::string_view::npos) {
-      throw bad();
+      throw bad_jpeg();
     }
   }
-  if (cmyk) {
+  if (cmyk_) {
     // CMYK files store inverted inks, as Adobe's programs do.
     scale_by_fourth(four_, image);
   }
@@ -137,33 +195,18 @@ bool has_last_chunk(std::span<const std::byte> file) {
 }  // namespace
 
 void ImageDecoder::decode_png(std::span<const std::byte> file, Image& image) {
-  // After the signature come length and name of the first chunk, width and height.
-  constexpr std::size_t kDepthAt = 24;
-  if (file.size() > kDepthAt && file[kDepthAt] == std::byte{16}) {
-    throw BadImage("is a PNG file of 16 bits a channel, 8 are expected; convert it");
-  }
   if (!has_last_chunk(file)) {
     throw BadImage("is a PNG file that was cut short");
   }
-  png_image png{};
-  png.version = PNG_IMAGE_VERSION;
-  const auto check = [&](int success) {
-    if (success == 0) {
-      const std::string reason = png.message;
-      png_image_free(&png);
-      throw BadImage(fmt::format("is a damaged PNG file or cut short ({})", reason));
-    }
-  };
-  check(png_image_begin_read_from_memory(&png, file.data(), file.size()));
-  try {
-    make_room(png.height, png.width, image);
-    four_.resize(image.pixels.size() / 3 * 4);
-  } catch (...) {
-    png_image_free(&png);
-    throw;
+  PngHeader png(file);
+  const ImageSize size = checked(png.size());
+  image.resize(size.height, size.width);
+  if (!png.has_alpha()) {
+    png.read(PNG_FORMAT_RGB, image.pixels);
+    return;
   }
-  png.format = PNG_FORMAT_RGBA;
-  check(png_image_finish_read(&png, nullptr, four_.data(), 0, nullptr));
+  four_.resize(image.pixels.size() / 3 * 4);
+  png.read(PNG_FORMAT_RGBA, four_);
   scale_by_fourth(four_, image);
 }
 

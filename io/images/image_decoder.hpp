@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <stdexcept>
 #include <vector>
+
+#include "files/user_file.hpp"
 
 namespace strata::io {
 
@@ -22,24 +23,42 @@ struct Image {
   }
 };
 
+/// Height and width in pixels, as a file's header says.
+struct ImageSize {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+
+  [[nodiscard]] std::int64_t pixels() const { return height * width; }
+};
+
 /// Why a file is not a usable image; the text follows the file's name.
-class BadImage : public std::runtime_error {
+class BadImage : public BadInput {
  public:
-  using std::runtime_error::runtime_error;
+  using BadInput::BadInput;
 };
 
 /// Decodes JPEG and PNG files, detected by their magic bytes. Not thread-safe.
 class ImageDecoder {
  public:
+  /// Decoding takes 3 bytes a pixel, up to 7 with transparency and up to 9 for a progressive JPEG.
+  static constexpr std::int64_t kMostPixels = std::int64_t{1} << 26;
+
   ImageDecoder();
 
+  /// Reads the header only.
+  /// Throws: BadImage for a file that is not an image, and for more than kMostPixels.
+  [[nodiscard]] ImageSize size_of(std::span<const std::byte> file);
   /// Converts grey to RGB and composites transparent pixels on black.
   /// Throws: BadImage for a file that is not an image, is truncated or damaged, or has more than 8
   /// bits per channel.
   void decode(std::span<const std::byte> file, Image& image);
+  /// Frees the buffers that decode() keeps for the next image.
+  void release_buffers() { four_ = {}; }
 
  private:
   void renew_jpeg();
+  ImageSize read_jpeg_header(std::span<const std::byte> file);
+  [[nodiscard]] BadImage bad_jpeg();
   void decode_jpeg(std::span<const std::byte> file, Image& image);
   void decode_png(std::span<const std::byte> file, Image& image);
 
@@ -47,6 +66,7 @@ class ImageDecoder {
     void operator()(void* handle) const;
   };
   std::unique_ptr<void, HandleDelete> jpeg_;
+  bool cmyk_ = false;               ///< of the JPEG whose header was read last
   std::vector<std::uint8_t> four_;  ///< bytes of pixels with a fourth channel
 };
 

@@ -1,9 +1,9 @@
 #include <cstring>
-#include <fstream>
 #include <optional>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/io/input.hpp"
 
 #include "files/binary_file.hpp"
 #include "import/input_files.hpp"
@@ -31,13 +31,11 @@ std::vector<std::string> cifar10_names() {
 /// The names of CIFAR-100's classes from the file distributed with it; empty without that file.
 std::vector<std::string> fine_names(const std::filesystem::path& beside) {
   const std::filesystem::path path = beside.parent_path() / "fine_label_names.txt";
-  std::ifstream file(path);
-  std::vector<std::string> names;
-  for (std::string line; std::getline(file, line);) {
-    if (!trimmed(line).empty()) {
-      names.emplace_back(trimmed(line));
-    }
+  if (std::error_code error; !std::filesystem::exists(path, error)) {
+    return {};
   }
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;
+  std::vector<std::string> names = split_words(read_input(path, kMostBytes, ExitCode::kData), "\n");
   if (!names.empty() && names.size() != 100) {
     fail(ExitCode::kData, "{} has {} names, expected 100; correct it or take it away",
          path.string(), names.size());

@@ -18,6 +18,7 @@ namespace {
 
 // Bounds the memory for class names; more names than this are not classes.
 constexpr std::size_t kMostNames = 100000;
+constexpr std::size_t kLongestName = 1000;
 
 // Facts about the labels of all files, collected in one pass.
 struct LabelFacts {
@@ -107,6 +108,10 @@ void CsvSource::note_label(const CsvReader& reader, LabelFacts& facts) const {
   const auto label_text = [&] {
     return fmt::format("{}:{}: the label '{}'", reader.path().string(), reader.line(), label);
   };
+  if (label.size() > kLongestName) {
+    fail(ExitCode::kData, "{}:{}: the label has {} bytes, at most {} are allowed",
+         reader.path().string(), reader.line(), label.size(), kLongestName);
+  }
   if (label.empty()) {
     fail(ExitCode::kData, "{} is empty; fill it in or leave the row out", label_text());
   }

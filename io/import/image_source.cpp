@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -8,14 +7,10 @@
 #include <numeric>
 #include <thread>
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
-#include "files/posix_file.hpp"
+#include "files/user_file.hpp"
 #include "images/image_decoder.hpp"
 #include "images/image_folders.hpp"
 #include "images/image_transform.hpp"
@@ -26,10 +21,14 @@ namespace {
 
 constexpr std::size_t kShownFiles = 20;
 
-// Upper bound on the pixels of a resized image, exceeded by very narrow images only.
-constexpr std::int64_t kMostResized = std::int64_t{1} << 27;
+// Images with more pixels than this are decoded one at a time, so that the memory of all threads
+// together stays bounded.
+constexpr std::int64_t kLargePixels = std::int64_t{1} << 24;
 
-constexpr off_t kMostFileBytes = off_t{1} << 30;
+// Upper bound on the pixels of a resized image, exceeded by very narrow images only.
+constexpr std::int64_t kMostResized = ImageDecoder::kMostPixels;
+
+constexpr std::int64_t kMostFileBytes = std::int64_t{256} << 20;
 
 /// A file that cannot be imported.
 struct BadFile {
@@ -37,32 +36,15 @@ struct BadFile {
   std::string text;  ///< its name and the reason
 };
 
-/// Reads a whole file into `bytes`. Throws: BadImage.
+/// Reads a whole file into `bytes`. Throws: BadInput.
 void read_whole(const std::filesystem::path& path, std::vector<std::byte>& bytes) {
-  const auto require_read = [](bool succeeded) {
-    if (!succeeded) {
-      throw BadImage(fmt::format("cannot be read: {}", std::strerror(errno)));
-    }
-  };
-  const FileDescriptor file(path, O_RDONLY | O_NONBLOCK);
-  require_read(file.is_open());
-  struct stat status {};
-  require_read(::fstat(file.get(), &status) == 0);
-  if (!S_ISREG(status.st_mode)) {
-    throw BadImage("is no plain file");
+  const UserFile file(path);
+  if (file.size_bytes > kMostFileBytes) {
+    throw BadInput(fmt::format("has {}, too many for an image: at most {} are read",
+                               bytes_text(file.size_bytes), bytes_text(kMostFileBytes)));
   }
-  if (status.st_size > kMostFileBytes) {
-    throw BadImage(fmt::format("has {} bytes, too many for an image", status.st_size));
-  }
-  bytes.resize(static_cast<std::size_t>(status.st_size));
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t got = ::read(file.get(), bytes.data() + done, bytes.size() - done);
-    require_read(got >= 0 || errno == EINTR);
-    if (got == 0) {
-      bytes.resize(done);
-    }
-    done += static_cast<std::size_t>(std::max<ssize_t>(0, got));
-  }
+  bytes.resize(static_cast<std::size_t>(file.size_bytes));
+  bytes.resize(file.read(bytes));
 }
 
 /// Buffers of one decoder thread.
@@ -71,6 +53,13 @@ struct Worker {
   std::vector<std::byte> bytes;
   Image image;
   Image resized;
+
+  void release_buffers() {
+    decoder.release_buffers();
+    bytes = {};
+    image = {};
+    resized = {};
+  }
 };
 
 /// Images in folders, decoded by several threads in a fixed order.
@@ -87,7 +76,12 @@ class ImageSource final : public SampleSource {
   [[nodiscard]] std::vector<std::string> skipped() const override { return skipped_; }
 
  private:
-  void load(Worker& worker, const std::filesystem::path& path) const;
+  /// Calls `use` with the decoded and resized image.
+  void with_image(Worker& worker, const std::filesystem::path& path,
+                  const std::function<void(const Image&)>& use);
+  /// The size after resizing. Throws: BadImage for one that is too large.
+  [[nodiscard]] ImageSize resized_size(const ImageSize& size) const;
+  void load(Worker& worker, const ImageSize& resized) const;
   void check_size(const Image& image) const;
   void find_size();
   void find_bad(const SampleProgress& checking);
@@ -111,6 +105,7 @@ class ImageSource final : public SampleSource {
   std::vector<Worker> workers_;
   std::mutex mutex_;
   std::vector<BadFile> bad_;  ///< guarded by mutex_
+  std::mutex large_image_;
 };
 
 ImageSource::ImageSource(const ImportOptions& options, const SampleProgress& checking)
@@ -132,23 +127,46 @@ ImageSource::ImageSource(const ImportOptions& options, const SampleProgress& che
   }
 }
 
-void ImageSource::load(Worker& worker, const std::filesystem::path& path) const {
+ImageSize ImageSource::resized_size(const ImageSize& size) const {
+  ImageSize resized = size;
+  if (options_.shorter_side > 0) {
+    const std::int64_t shorter = std::min(size.height, size.width);
+    resized = {size.height * options_.shorter_side / shorter,
+               size.width * options_.shorter_side / shorter};
+  } else if (options_.height > 0) {
+    resized = {options_.height, options_.width};
+  }
+  // Between the two passes of resizing, an image has its old height and its new width.
+  if (resized.width > kMostResized / std::max(resized.height, size.height)) {
+    throw BadImage(fmt::format("is {} x {} (height x width), of which resizing would make {} x {}",
+                               size.height, size.width, resized.height, resized.width));
+  }
+  return resized;
+}
+
+void ImageSource::with_image(Worker& worker, const std::filesystem::path& path,
+                             const std::function<void(const Image&)>& use) {
   read_whole(path, worker.bytes);
+  const ImageSize size = worker.decoder.size_of(worker.bytes);
+  const ImageSize resized = resized_size(size);
+  if (std::max({size.pixels(), resized.pixels(), size.height * resized.width}) <= kLargePixels) {
+    load(worker, resized);
+    return use(worker.image);
+  }
+  const std::scoped_lock one_at_a_time(large_image_);
+  struct Release {
+    Worker& worker;
+    ~Release() { worker.release_buffers(); }
+  } const release{worker};
+  load(worker, resized);
+  use(worker.image);
+}
+
+void ImageSource::load(Worker& worker, const ImageSize& resized) const {
   Image& image = worker.image;
   worker.decoder.decode(worker.bytes, image);
-  std::int64_t height = options_.height;
-  std::int64_t width = options_.width;
-  if (options_.shorter_side > 0) {
-    const std::int64_t shorter = std::min(image.height, image.width);
-    height = image.height * options_.shorter_side / shorter;
-    width = image.width * options_.shorter_side / shorter;
-  }
-  if (height > 0 && (width > kMostResized / height || width > kMostResized / image.height)) {
-    throw BadImage(fmt::format("is {} x {} (height x width), of which resizing would make {} x {}",
-                               image.height, image.width, height, width));
-  }
-  if (height > 0 && (height != image.height || width != image.width)) {
-    resize(image, height, width, worker.resized);
+  if (resized.height != image.height || resized.width != image.width) {
+    resize(image, resized.height, resized.width, worker.resized);
     std::swap(image, worker.resized);
   }
   if (options_.crop > 0) {
@@ -176,13 +194,13 @@ void ImageSource::find_size() {
   for (std::int64_t file = 0; file < folders_.files(); ++file) {
     const std::filesystem::path path = folders_.path(file);
     try {
-      load(workers_.front(), path);
-      const Image& image = workers_.front().image;
-      layout_.input_shape = Shape{options_.channels, image.height, image.width};
+      with_image(workers_.front(), path, [&](const Image& image) {
+        layout_.input_shape = Shape{options_.channels, image.height, image.width};
+      });
       sized_by_ = path.string();
       bad_.clear();
       return;
-    } catch (const BadImage& problem) {
+    } catch (const BadInput& problem) {
       bad_.push_back({file, fmt::format("{} {}", path.string(), problem.what())});
     }
   }
@@ -218,10 +236,11 @@ void ImageSource::work(Worker& worker, std::int64_t first, std::int64_t count,
     const std::int64_t file = good_[static_cast<std::size_t>(first + i)];
     const std::filesystem::path path = folders_.path(file);
     try {
-      load(worker, path);
-      check_size(worker.image);
-      use(worker.image, i);
-    } catch (const BadImage& problem) {
+      with_image(worker, path, [&](const Image& image) {
+        check_size(image);
+        use(image, i);
+      });
+    } catch (const BadInput& problem) {
       const std::scoped_lock lock(mutex_);
       bad_.push_back({file, fmt::format("{} {}", path.string(), problem.what())});
     }

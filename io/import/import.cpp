@@ -58,15 +58,13 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
     fail(ExitCode::kUsage, "--shard-mib is {} and --classes is {}, neither may be negative",
          options.shard_bytes, options.classes);
   }
-  refuse_existing(options);
-  const EmptyDirectories unused(options.output);
+  const OutputDirectory output(options);
   if (holds_tokens(options.format)) {
-    return import_tokens(options, progress);
+    return import_tokens(options, output, progress);
   }
   const std::unique_ptr<SampleSource> source = open_source(options, checking);
   const SampleLayout& layout = source->layout();
   const SplitCounts counts = parse_split(options.split, source->samples());
-  make_directory(options.output);
   const std::int64_t total = counts.train + counts.test;
   check_space(options, SplitWriter::predicted_bytes(layout, total));
 
@@ -98,7 +96,7 @@ ImportReport import_dataset(const ImportOptions& options, const SampleProgress& 
   const MasterFacts facts{fmt::format("{}: {}", name_of(options.format), source->description()),
                           class_count(layout, options.classes, largest), statistics.mean(),
                           statistics.deviation()};
-  ImportReport report = publish(options, writers, facts, source->samples());
+  ImportReport report = publish(output, writers, facts, source->samples());
   report.classes = facts.classes;
   report.skipped = source->skipped();
   return report;

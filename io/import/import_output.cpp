@@ -6,7 +6,11 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
+#include "hdf5/hdf5_file.hpp"
+#include "import/pending_file.hpp"
+
 namespace strata::io {
+namespace {
 
 void refuse_existing(const ImportOptions& options) {
   for (const char* master : {"train.h5", "test.h5"}) {
@@ -19,6 +23,17 @@ void refuse_existing(const ImportOptions& options) {
     }
   }
 }
+
+void make_directory(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (!std::filesystem::is_directory(directory)) {
+    fail(ExitCode::kData, "cannot make the directory {}: {}", directory.string(),
+         error ? error.message() : "a file is in the way");
+  }
+}
+
+}  // namespace
 
 EmptyDirectories::EmptyDirectories(const std::filesystem::path& path) {
   std::error_code error;
@@ -38,27 +53,42 @@ EmptyDirectories::~EmptyDirectories() {
   }
 }
 
-// Masters first: shards without a master are no data set, but a master with the wrong shards is a
-// broken one.
-void remove_existing(const std::filesystem::path& directory) {
-  std::vector<std::filesystem::path> shards;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    const std::string name = entry.path().filename().string();
-    for (const std::string split : {"train", "test"}) {
-      if (name == split + ".h5") {
-        std::filesystem::remove(entry.path());
-      }
-      const std::string digits = name.starts_with(split + "-") && name.ends_with(".h5")
-                                     ? name.substr(split.size() + 1, name.size() - split.size() - 4)
-                                     : std::string();
-      if (!digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos) {
-        shards.push_back(entry.path());
-      }
+OutputDirectory::OutputDirectory(const ImportOptions& options)
+    : path_(options.output),
+      existing_(options.existing),
+      unused_((refuse_existing(options), options.output)),
+      log_(Log::Output::kPrint) {
+  make_directory(path_);
+  lock_.emplace(path_, LockOptions{.name = "import.lock", .setting = "--output"}, log_);
+  // Another import may have ended meanwhile.
+  refuse_existing(options);
+  remove(ImportedFile::kPending);
+}
+
+void OutputDirectory::remove(ImportedFile kind) const {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+    if (kind_of_file(entry.path().filename().string()) == kind) {
+      files.push_back(entry.path());
     }
   }
-  for (const std::filesystem::path& shard : shards) {
-    std::filesystem::remove(shard);
+  for (const std::filesystem::path& file : files) {
+    std::filesystem::remove(file);
   }
+  sync();
+}
+
+void OutputDirectory::prepare() const {
+  lock_->require_held();
+  if (existing_ == Existing::kReplace) {
+    // Shards without a master are no data set, but a master over other shards is a broken one.
+    remove(ImportedFile::kMaster);
+    remove(ImportedFile::kShard);
+  }
+}
+
+void OutputDirectory::sync() const {
+  hdf5::sync_directory({path_, ExitCode::kData});
 }
 
 void check_space(const ImportOptions& options, std::int64_t needed) {
@@ -68,15 +98,6 @@ void check_space(const ImportOptions& options, std::int64_t needed) {
     fail(ExitCode::kData, "the data set takes {} but the disk of {} has only {} left",
          bytes_text(needed), options.output.string(),
          bytes_text(static_cast<std::int64_t>(space.available)));
-  }
-}
-
-void make_directory(const std::filesystem::path& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (!std::filesystem::is_directory(directory)) {
-    fail(ExitCode::kData, "cannot make the directory {}: {}", directory.string(),
-         error ? error.message() : "a file is in the way");
   }
 }
 

@@ -2,18 +2,19 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "strata/core/log.hpp"
+#include "strata/io/directory_lock.hpp"
 #include "strata/io/import.hpp"
 
-#include "hdf5/hdf5_file.hpp"
+#include "import/pending_file.hpp"
 #include "import/split_text.hpp"
 
 namespace strata::io {
 
-/// Throws: Error(kUsage) where the output holds a data set that may not be replaced.
-void refuse_existing(const ImportOptions& options);
 /// Removes in its destructor those directories on the path that did not exist when it was
 /// constructed and are empty.
 class EmptyDirectories {
@@ -27,12 +28,32 @@ class EmptyDirectories {
   std::vector<std::filesystem::path> absent_;  ///< the innermost first
 };
 
-/// Throws: Error(kData).
-void make_directory(const std::filesystem::path& directory);
+/// The output of an import, locked against other imports.
+class OutputDirectory {
+ public:
+  /// Makes the directory, takes its lock and removes the unfinished files of imports that were
+  /// killed.
+  /// Throws: Error(kUsage) where another import holds the lock, or where there is a data set that
+  /// may not be replaced; Error(kData) where the directory cannot be made.
+  explicit OutputDirectory(const ImportOptions& options);
+
+  /// Checks that this process still holds the lock, and removes the data set that is replaced.
+  void prepare() const;
+  /// Puts the names of the files on disk.
+  void sync() const;
+
+ private:
+  void remove(ImportedFile kind) const;
+
+  std::filesystem::path path_;
+  Existing existing_;
+  EmptyDirectories unused_;
+  Log log_;
+  std::optional<DirectoryLock> lock_;
+};
+
 /// Throws: Error(kData) where the file system of the output has fewer bytes free.
 void check_space(const ImportOptions& options, std::int64_t needed);
-/// Removes the masters and shards of a data set.
-void remove_existing(const std::filesystem::path& directory);
 
 /// Opens a writer for each split that has samples, train first.
 template <typename Writer, typename Layout>
@@ -51,22 +72,19 @@ template <typename Writer, typename Layout>
 /// use needs, comes last.
 /// Returns: paths and counts. `samples`: all that the source holds.
 template <typename Writer, typename Facts>
-ImportReport publish(const ImportOptions& options, std::vector<Writer>& writers, const Facts& facts,
-                     std::int64_t samples) {
+ImportReport publish(const OutputDirectory& output, std::vector<Writer>& writers,
+                     const Facts& facts, std::int64_t samples) {
   for (Writer& writer : writers) {
     writer.finish(facts);
   }
-  if (options.existing == Existing::kReplace) {
-    remove_existing(options.output);
-  }
+  output.prepare();
   for (Writer& writer : writers) {
     writer.files().publish_shards();
   }
-  const hdf5::Origin directory{options.output, ExitCode::kData};
-  hdf5::sync_directory(directory);
+  output.sync();
   std::for_each(writers.rbegin(), writers.rend(),
                 [](Writer& writer) { writer.files().publish_master(); });
-  hdf5::sync_directory(directory);
+  output.sync();
 
   ImportReport report;
   report.train = writers.front().files().master_path();

@@ -42,6 +42,12 @@ void SplitFiles::require_shard(
         file.create_dataset(names::kChecksums, hdf5::uint64_type(), checksums).file_offset();
     shard.checksum_offset =
         file.create_dataset(names::kChecksum, hdf5::uint64_type(), Shape{}).file_offset();
+    for (const char* payload :
+         {names::kInputs, names::kTargets, names::kTokens, names::kChecksums}) {
+      if (file.has(payload)) {
+        shard.payload.push_back(file.open_dataset(payload).byte_range());
+      }
+    }
     file.finish();
   }
   shard.file = PosixFile(pending.temporary());
@@ -65,6 +71,10 @@ void SplitFiles::add_written(std::int64_t samples, std::span<const std::uint64_t
     shard_->file.write_at(shard_->checksum_offset,
                           std::as_bytes(std::span(&shards_.back().checksum, 1)));
     shard_->file.finish();
+    ManifestEntry entry =
+        manifest_entry_of(files_.back().temporary(), std::move(shard_->payload), ExitCode::kData);
+    entry.file = shards_.back().file;
+    manifest_.push_back(std::move(entry));
     shard_.reset();
   }
 }
@@ -74,16 +84,22 @@ hdf5::File SplitFiles::begin_master(Task task, std::string_view source) {
   master_.emplace(master_path());
   hdf5::File file = hdf5::File::create(master_->temporary(), ExitCode::kData);
   file.set_format(names::kMasterFormat, names::kVersionWritten);
+  file.set_int64(kManifestAttribute, 1);
   file.set_text(names::kSource, source);
   file.set_text(names::kTask, name_of(task));
   return file;
 }
 
-void SplitFiles::finish_master(hdf5::File& master, DatasetInfo info) const {
+void SplitFiles::finish_master(hdf5::File& master, DatasetInfo info) {
   info.shards = shards_;
   write_shard_list(master, shards_);
   master.set_uint64(names::kChecksum, facts_checksum(info));
   master.finish();
+  ManifestEntry entry = manifest_entry_of(master_->temporary(), {}, ExitCode::kData);
+  entry.file = master_path().filename().string();
+  manifest_.insert(manifest_.begin(), std::move(entry));
+  const PendingFile& pending = files_.emplace_back(manifest_path(master_path()));
+  Manifest(std::move(manifest_)).write(pending.temporary(), ExitCode::kData);
 }
 
 void SplitFiles::publish_shards() {

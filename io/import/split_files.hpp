@@ -13,8 +13,10 @@
 #include "strata/io/dataset.hpp"
 
 #include "dataset/dataset_parts.hpp"
+#include "files/manifest.hpp"
 #include "files/posix_file.hpp"
 #include "hdf5/hdf5_file.hpp"
+#include "import/pending_file.hpp"
 
 namespace strata::io {
 
@@ -50,9 +52,10 @@ class SplitFiles {
 
   /// Begins the master. Pre: left() == 0.
   [[nodiscard]] hdf5::File begin_master(Task task, std::string_view source);
-  /// Writes the list of shards and the checksum of `info`, and calls fsync.
-  void finish_master(hdf5::File& master, DatasetInfo info) const;
+  /// Writes the list of shards and the checksum of `info`, then the manifest, and calls fsync.
+  void finish_master(hdf5::File& master, DatasetInfo info);
 
+  /// Renames the shards and the manifest to their final names.
   void publish_shards();
   void publish_master();
 
@@ -64,6 +67,7 @@ class SplitFiles {
     std::int64_t checksums_offset = 0;  ///< of the next
     std::int64_t checksum_offset = 0;
     StreamingHash hash;
+    std::vector<grid::Range> payload;
   };
 
   std::filesystem::path directory_;
@@ -73,6 +77,7 @@ class SplitFiles {
   std::int64_t shard_samples_;
   std::optional<OpenShard> shard_;
   std::vector<ShardInfo> shards_;
+  std::vector<ManifestEntry> manifest_;
   std::vector<PendingFile> files_;
   std::optional<PendingFile> master_;
 };

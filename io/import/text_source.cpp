@@ -4,9 +4,9 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 
 #include "files/input_stream.hpp"
-#include "files/utf8.hpp"
 #include "import/input_files.hpp"
 #include "import/token_source.hpp"
 #include "tokenizer/text_encoder.hpp"

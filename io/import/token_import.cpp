@@ -7,10 +7,10 @@
 
 #include "strata/core/error.hpp"
 
-#include "dataset/dataset_parts.hpp"
 #include "files/binary_file.hpp"
 #include "files/posix_file.hpp"
 #include "import/import_output.hpp"
+#include "import/pending_file.hpp"
 #include "import/split_text.hpp"
 #include "import/token_source.hpp"
 #include "import/token_writer.hpp"
@@ -23,10 +23,8 @@ class SpillFile {
  public:
   SpillFile(const std::filesystem::path& directory, std::uint32_t largest_id)
       : pending_(directory / "tokens"),
-        id_bytes_(static_cast<std::size_t>(size_bytes(token_dtype(std::int64_t{largest_id} + 1)))) {
-    const std::ofstream created(pending_.temporary(), std::ios::binary | std::ios::trunc);
-    file_ = PosixFile(pending_.temporary());
-  }
+        id_bytes_(static_cast<std::size_t>(size_bytes(token_dtype(std::int64_t{largest_id} + 1)))),
+        file_(pending_.temporary()) {}
 
   void append(std::span<const std::uint32_t> ids) {
     bytes_.resize(ids.size() * id_bytes_);
@@ -98,11 +96,11 @@ void renumber(std::span<const std::uint32_t> renumbering, std::vector<std::uint3
 
 class Import {
  public:
-  Import(const ImportOptions& options, const SampleProgress& progress)
-      : options_(options), progress_(progress), source_(open_source(options)) {}
+  Import(const ImportOptions& options, const OutputDirectory& output,
+         const SampleProgress& progress)
+      : options_(options), output_(output), progress_(progress), source_(open_source(options)) {}
 
   ImportReport run() {
-    make_directory(options_.output);
     std::optional<SpillFile> spill;
     if (source_->tokens() < 0) {
       spill.emplace(options_.output, source_->largest_id());
@@ -125,7 +123,7 @@ class Import {
     });
     const TokenFacts facts{fmt::format("{}: {}", name_of(options_.format), source_->description()),
                            source_->vocabulary(), source_->tokenizer()};
-    ImportReport report = publish(options_, writers, facts, tokens);
+    ImportReport report = publish(output_, writers, facts, tokens);
     report.vocabulary = source_->vocabulary();
     return report;
   }
@@ -143,6 +141,7 @@ class Import {
   }
 
   const ImportOptions& options_;
+  const OutputDirectory& output_;
   const SampleProgress& progress_;
   std::unique_ptr<TokenSource> source_;
   std::int64_t done_ = 0;
@@ -150,8 +149,9 @@ class Import {
 
 }  // namespace
 
-ImportReport import_tokens(const ImportOptions& options, const SampleProgress& progress) {
-  return Import(options, progress).run();
+ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& output,
+                           const SampleProgress& progress) {
+  return Import(options, output, progress).run();
 }
 
 }  // namespace strata::io

@@ -2,9 +2,12 @@
 
 #include "strata/io/import.hpp"
 
+#include "import/import_output.hpp"
+
 namespace strata::io {
 
-/// import_dataset for text and token files. Pre: the output holds no data set or may be replaced.
-ImportReport import_tokens(const ImportOptions& options, const SampleProgress& progress);
+/// import_dataset for text and token files.
+ImportReport import_tokens(const ImportOptions& options, const OutputDirectory& output,
+                           const SampleProgress& progress);
 
 }  // namespace strata::io

@@ -6,9 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
+#include "strata/core/utf8.hpp"
 
 #include "files/input_stream.hpp"
-#include "files/utf8.hpp"
+#include "files/json.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
 
 namespace strata::io {
@@ -16,17 +17,8 @@ namespace {
 
 constexpr const char* kSeparator = "<|endoftext|>";
 
-std::string read_whole(const std::filesystem::path& path) {
-  constexpr std::size_t kPiece = std::size_t{1} << 20;
-  InputStream file(path);
-  std::string text;
-  for (std::size_t count = kPiece; count == kPiece;) {
-    text.resize(text.size() + kPiece);
-    count = file.read(std::as_writable_bytes(std::span(text)).last(kPiece));
-    text.resize(text.size() - kPiece + count);
-  }
-  return text;
-}
+// Far above any vocabulary; as JSON, such a file takes some 20 times its size in memory.
+constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
 
 // The files map each byte to a visible character: printable Latin-1 characters to themselves, the
 // others to U+0100 and up.
@@ -77,7 +69,8 @@ void check_bytes(const Ids& ids, const std::filesystem::path& path) {
 
 std::vector<std::string> read_encoder(const std::filesystem::path& path,
                                       const ByteCharacters& characters) {
-  const nlohmann::json json = nlohmann::json::parse(read_whole(path), nullptr, false);
+  const nlohmann::json json =
+      parse_json(InputStream(path).read_whole(kMostBytes)).value_or(nlohmann::json());
   if (!json.is_object() || json.empty()) {
     fail(ExitCode::kData,
          "{} is not an encoder.json: a JSON object of tokens and their ids was expected",
@@ -186,7 +179,7 @@ BytePairTables read_gpt2_files(const std::filesystem::path& encoder,
   }
   check_bytes(ids, encoder);
   MergeReader reader(merges, encoder, characters, ids);
-  const std::string text = read_whole(merges);
+  const std::string text = InputStream(merges).read_whole(kMostBytes);
   for_each_line(text,
                 [&](std::int64_t number, std::string_view line) { reader.add(number, line); });
   tables.merges = reader.release();

@@ -6,7 +6,7 @@
 
 #include <utf8proc.h>
 
-#include "files/utf8.hpp"
+#include "strata/core/utf8.hpp"
 
 namespace strata::io {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "files/utf8.hpp"
+#include "strata/core/utf8.hpp"
 
 namespace strata::io {
 namespace {

@@ -1,8 +1,8 @@
 #include "strata/io/tokenizer.hpp"
 
 #include "strata/core/error.hpp"
+#include "strata/core/utf8.hpp"
 
-#include "files/utf8.hpp"
 #include "tokenizer/text_encoder.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
 

@@ -13,7 +13,9 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/ops/instruction_set.hpp"
+#include "strata/train/stop_signal.hpp"
 
 #include "commands/commands.hpp"
 #include "environment/versions.hpp"
@@ -132,7 +134,7 @@ std::string help_of(Arguments arguments) {
 }
 
 void report(const std::string& message) {
-  print_error(fmt::format("strata: {}\n", message));
+  print_error(fmt::format("strata: {}\n", printable_lines(message)));
 }
 
 /// Runs a command in one process.
@@ -155,7 +157,8 @@ int run_alone(const std::function<ExitCode()>& command) {
 /// other error aborts a job of several ranks, because the others may be waiting for this one.
 int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSession&)>& command) {
   return run_alone([&] {
-    comm::MpiSession mpi(&argc, &argv);
+    comm::Activity activity;
+    comm::MpiSession mpi(&argc, &argv, &activity);
     const std::int64_t rank = mpi.world().rank();
     const auto end_job = [&](ExitCode code, const std::string& message) {
       if (mpi.world().size() > 1) {
@@ -212,6 +215,10 @@ int run(int argc, char** argv) {
   if (command == "train" || (command == "data" && !rest.empty() && rest.front() == "import")) {
     // These commands write files and continue after a closed pipe; other commands end.
     std::signal(SIGPIPE, SIG_IGN);
+  }
+  if (command == "train") {
+    // Before MPI starts, so that a stop request during set-up is not the end of the process.
+    train::install_stop_signals();
   }
   if (command == "train" || command == "evaluate" || command == "generate") {
     const auto on_ranks = command == "train"      ? train_command

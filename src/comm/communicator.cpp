@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 
 namespace strata::comm {
@@ -48,22 +50,46 @@ std::string Request::awaited() const {
   return text.empty() ? what_ : text;
 }
 
+namespace {
+
+/// Gives the core to other processes between two tests of a message. Where a yield shows that a
+/// process computes on this core, sleeps instead for a while: a process that yields to another
+/// waits for a whole time slice, a process that wakes up gets the core soon. `now`: the time;
+/// returns it.
+double give_way(Activity* activity, double now) {
+  constexpr double kSliceSeconds = 1e-3;
+  constexpr double kSleepingSeconds = 0.1;
+  constexpr std::chrono::microseconds kSleep{50};
+  if (activity != nullptr && now < activity->sleep_until_seconds) {
+    std::this_thread::sleep_for(kSleep);
+    return now_seconds();
+  }
+  std::this_thread::yield();
+  const double after = now_seconds();
+  if (activity != nullptr && after - now > kSliceSeconds) {
+    activity->sleep_until_seconds = after + kSleepingSeconds;
+  }
+  return after;
+}
+
+}  // namespace
+
 void Request::wait() {
-  using Clock = std::chrono::steady_clock;
-  // A short spin catches messages that are about to arrive; after it the rank yields its core,
-  // which matters where ranks outnumber cores.
+  // A short spin catches messages that are about to arrive.
   constexpr int kSpins = 64;
-  constexpr int kTestsPerClockRead = 256;
+  constexpr double kLongSeconds = 0.2;
   for (int i = 0; i < kSpins; ++i) {
     if (test()) {
       return;
     }
   }
-  const Clock::time_point start = Clock::now();
-  for (std::int64_t tests = 1; !test(); ++tests) {
-    std::this_thread::yield();
-    if (tests % kTestsPerClockRead == 0 &&
-        std::chrono::duration<double>(Clock::now() - start).count() > timeout_.seconds) {
+  const double start = now_seconds();
+  std::optional<BlockingCall> noted;
+  for (double now = start; !test(); now = give_way(activity_, now)) {
+    if (now - start > kLongSeconds && !noted) {
+      noted.emplace(activity_, awaited());
+    }
+    if (now - start > timeout_.seconds) {
       fail(ExitCode::kPeer,
            "timed out after {:.0f} s waiting to {}; that rank or its node hangs or is gone. Submit "
            "the job again with --run.resume=auto; run.timeout sets the limit",
@@ -79,12 +105,13 @@ std::string Communicator::describe(std::string_view verb, std::int64_t peer, Tag
 
 Request Communicator::send(ConstTensorView payload, std::int64_t peer, Tag tag) {
   require(peer >= 0 && peer < size_ && peer != rank_, "a message to rank {} of {}", peer, size_);
-  return {begin_send(payload, peer, tag), describe("send to", peer, tag), timeout_};
+  return {begin_send(payload, peer, tag), describe("send to", peer, tag), timeout_, activity_};
 }
 
 Request Communicator::receive(TensorView payload, std::int64_t peer, Tag tag) {
   require(peer >= 0 && peer < size_ && peer != rank_, "a message from rank {} of {}", peer, size_);
-  return {begin_receive(payload, peer, tag), describe("receive from", peer, tag), timeout_};
+  return {begin_receive(payload, peer, tag), describe("receive from", peer, tag), timeout_,
+          activity_};
 }
 
 Request Communicator::exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives,
@@ -101,7 +128,7 @@ Request Communicator::exchange(std::span<const Outgoing> sends, std::span<const 
             "a message from rank {} of {}", message.peer, size_);
   }
   return {begin_exchange(sends, receives, tag),
-          describe_collective(fmt::format("exchange of {}s", name_of(tag))), timeout_};
+          describe_collective(fmt::format("exchange of {}s", name_of(tag))), timeout_, activity_};
 }
 
 std::unique_ptr<Request::Operation> Communicator::begin_exchange(std::span<const Outgoing> sends,
@@ -132,7 +159,8 @@ Request Communicator::reduce_scatter(TensorView tensor, std::span<const grid::Ra
     end = slice.end;
   }
   require(end == tensor.count(), "slices of {} elements for a tensor of {}", end, tensor.count());
-  return {begin_reduce_scatter(tensor, slices), describe_collective("reduce-scatter"), timeout_};
+  return {begin_reduce_scatter(tensor, slices), describe_collective("reduce-scatter"), timeout_,
+          activity_};
 }
 
 std::vector<std::string> Communicator::all_gather_texts(const std::string& mine) {

@@ -4,11 +4,14 @@
 #include <chrono>
 #include <cstring>
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/utf8.hpp"
 
 namespace strata {
 namespace {
@@ -22,6 +25,29 @@ std::size_t columns() {
   winsize size{};
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1
                                                                          : kUnknown - 1;
+}
+
+/// Opens a regular file for appending, or makes one. A link or FIFO in its place is refused: it may
+/// lead to another user's file, or wait for a reader.
+std::FILE* open_log(const std::string& path) {
+  const int descriptor = ::open(
+      path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  const int error = errno;
+  struct stat status {};
+  const bool regular =
+      descriptor >= 0 && ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  if (!regular) {
+    // ELOOP: a link; ENXIO: a FIFO without a reader, or a socket.
+    const bool special = descriptor >= 0 || error == ELOOP || error == ENXIO;
+    if (descriptor >= 0) {
+      ::close(descriptor);
+    }
+    fail(ExitCode::kUsage, "cannot write the log {}: {}; {}choose another run.dir", path,
+         special ? "it is a link or a special file, a regular file was expected"
+                 : std::strerror(error),
+         special ? "remove it or " : "");
+  }
+  return ::fdopen(descriptor, "a");
 }
 
 }  // namespace
@@ -43,24 +69,22 @@ void Log::open_file(const std::string& path) {
   if (output_ == Output::kSilent) {
     return;
   }
-  file_.reset(std::fopen(path.c_str(), "a"));
-  if (!file_) {
-    fail(ExitCode::kUsage, "cannot write the log {}: {}; choose another run.dir", path,
-         std::strerror(errno));
-  }
+  file_.reset(open_log(path));
   for (const std::string& text : early_lines_) {
     write(text);
   }
   early_lines_.clear();
 }
 
-void Log::line(std::string_view text) {
+void Log::line(std::string_view line_text) {
+  const std::string text = printable_lines(line_text);
   print_error(fmt::format("{}{}\n", progress_.empty() ? "" : kErase, text));
   show_progress();
   keep(text);
 }
 
-void Log::progress_line(const std::string& text) {
+void Log::progress_line(std::string_view line_text) {
+  const std::string text = printable_lines(line_text);
   if (screen_ == Screen::kNone) {
     line(text);
     return;

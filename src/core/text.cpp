@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "strata/core/utf8.hpp"
+
 namespace strata {
 
 std::int64_t edit_distance(std::string_view a, std::string_view b) {
@@ -110,9 +112,15 @@ bool parse_double(std::string_view text, double& value) {
   return status == std::errc() && end == text.data() + text.size();
 }
 
-std::string table_text(const std::vector<std::vector<std::string>>& rows) {
-  if (rows.empty()) {
+std::string table_text(const std::vector<std::vector<std::string>>& cells) {
+  if (cells.empty()) {
     return {};
+  }
+  constexpr std::size_t kLongestCell = 400;
+  std::vector<std::vector<std::string>> rows = cells;
+  for (std::vector<std::string>& row : rows) {
+    std::transform(row.begin(), row.end(), row.begin(),
+                   [](const std::string& cell) { return printable(cell, kLongestCell); });
   }
   std::vector<std::size_t> widths(rows.front().size(), 0);
   std::vector<bool> numeric(rows.front().size(), true);

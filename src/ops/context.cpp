@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "strata/core/error.hpp"
+#include "strata/ops/thread_pool.hpp"
 
 #include "cuda/dispatch.hpp"
 #include "cuda/launch_context.hpp"
@@ -14,6 +15,7 @@ namespace strata::ops {
 
 Context::Context(int threads) : threads_(threads), stream_(device::Device::cpu()) {
   require(threads >= 1, "a context with {} threads", threads);
+  pool_ = std::make_unique<ThreadPool>(threads);
   primitives_ = std::make_unique<PrimitiveCache>(threads);
 }
 

@@ -215,6 +215,8 @@ nn::StageSpec stage_spec(const Plan& plan, const grid::Coordinates& coordinates)
           .order = fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit};
 }
 
+constexpr const char* kCheckpointCopy = "checkpoint's copy";
+
 /// The memory of samples; bytes_of(options) is that of one loader.
 template <typename Function>
 std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& rank,
@@ -249,7 +251,9 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
                    : device_sample_bytes(plan.device, plan.train_data, options);
       });
   memory.insert(memory.end(), samples.begin(), samples.end());
-  if (plan.device == device::DeviceKind::kCuda) {
+  if (plan.device == device::DeviceKind::kCpu) {
+    memory.push_back({kCheckpointCopy, checkpoint_copy_bytes(plan, rank)});
+  } else {
     memory.push_back({"cuBLASLt's workspace", ops::Context::kCudaBytes});
     std::int64_t gpu_workspace_bytes = 0;
     for (std::int64_t i = rank.stage.layers.begin; i < rank.stage.layers.end; ++i) {
@@ -268,17 +272,12 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
   if (plan.device == device::DeviceKind::kCpu) {
     return {};
   }
-  const RunConfig& c = plan.config;
   std::vector<nn::MemoryItem> memory =
       samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
         return io::Loader::memory_bytes(plan.train_data, options) +
                pinned_sample_bytes(plan.device, plan.train_data, options);
       });
-  // The master weights (the weights themselves in full precision) and the optimizer's state.
-  const std::size_t kinds = 1 + optim::Optimizer::state_names(c.optimizer.options).size();
-  memory.push_back({"a checkpoint's copy", static_cast<std::int64_t>(kinds) *
-                                               rank.buckets.owned_elements(rank.coordinates.data) *
-                                               size_bytes(compute_dtype(c.numerics.dtype))});
+  memory.push_back({kCheckpointCopy, checkpoint_copy_bytes(plan, rank)});
   return memory;
 }
 
@@ -351,6 +350,21 @@ std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
       });
   return optim::TiedExchange::Stages{.owner = plan.split.stage_of(owner->layer),
                                      .borrower = plan.split.stage_of(borrowed->layer)};
+}
+
+std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
+  const RunConfig& c = plan.config;
+  const bool in_place =
+      plan.device == device::DeviceKind::kCpu &&
+      (c.checkpoint.background == Switch::kOff ||
+       (c.checkpoint.every == 0 && c.checkpoint.keep_every == 0 && c.checkpoint.minutes == 0.0));
+  if (in_place) {
+    return 0;
+  }
+  // The master weights (the weights themselves in full precision) and the optimizer's state.
+  const std::size_t kinds = 1 + optim::Optimizer::state_names(c.optimizer.options).size();
+  return static_cast<std::int64_t>(kinds) * rank.buckets.owned_elements(rank.coordinates.data) *
+         size_bytes(compute_dtype(c.numerics.dtype));
 }
 
 RankPlan rank_plan(const Plan& plan, std::int64_t rank) {

@@ -12,6 +12,9 @@
 #include "strata/core/text.hpp"
 #include "strata/ops/instruction_set.hpp"
 #include "strata/train/checkpoint_names.hpp"
+#include "strata/train/stop_signal.hpp"
+
+#include "file_timeout.hpp"
 
 namespace strata::train {
 namespace {
@@ -192,87 +195,46 @@ void require_same_tokenizer(const plan::Plan& plan, const io::Checkpoint& checkp
   }
 }
 
-/// A longer timeout while files are read and written: ranks with few files wait for others.
-class FileTimeout {
- public:
-  explicit FileTimeout(comm::Communicator& group) : group_(group), before_(group.timeout()) {
-    constexpr double kTimesLonger = 10.0;
-    group.set_timeout({.seconds = kTimesLonger * before_.seconds});
-  }
-  ~FileTimeout() { group_.set_timeout(before_); }
-  FileTimeout(const FileTimeout&) = delete;
-  FileTimeout& operator=(const FileTimeout&) = delete;
-
- private:
-  comm::Communicator& group_;
-  comm::Timeout before_;
-};
-
-/// Writes and commits. Throws AgreedError on all ranks where one fails.
-void write_checkpoint(const plan::Plan& plan, comm::Communicator& world, const RankState& state,
-                      const RunRecord& run, std::int64_t step) {
-  const std::filesystem::path root = checkpoint_root(plan.config);
-  comm::agree(world, [&] {
-    if (world.rank() == 0) {
-      io::begin_checkpoint(root, step);
-    }
-  });
-  std::string record;
-  comm::agree(world, [&] {
-    record = io::text_of(
-        io::write_part(io::partial_directory(root, step), world.rank(), state.snapshot().slices));
-  });
-  const std::vector<std::string> records = world.all_gather_texts(record);
-  comm::agree(world, [&] {
-    if (world.rank() != 0) {
-      return;
-    }
-    std::vector<io::PartRecord> parts;
-    parts.reserve(records.size());
-    for (const std::string& text : records) {
-      parts.push_back(io::part_record_of(text));
-    }
-    nlohmann::json metadata{
-        {"step", step},
-        {"samples", step * plan.config.batch.global},
-        {"virtual_grid",
-         {{"lanes", plan.config.numerics.lanes},
-          {"shards", plan.config.numerics.shards},
-          {"microbatch", plan.config.batch.micro}}},
-        {"grid", {{"pipeline", plan.grid.pipeline}, {"tensor", plan.grid.tensor}}},
-        {"layers", model_lines(plan)},
-        {"identity", identity_of(plan)},
-        {kData, json_of(plan.train_data)},
-        {"config", run.config_text}};
-    if (plan.train_data.task == io::Task::kNextToken) {
-      metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
-    }
-    if (plan.device == device::DeviceKind::kCpu) {
-      metadata[kInstructionSet] = name_of(ops::used_instruction_set());
-    }
-    io::commit_checkpoint(root, step, parts, metadata, run.tokenizer);
-  });
-}
-
 }  // namespace
 
 std::filesystem::path checkpoint_root(const plan::RunConfig& config) {
   return std::filesystem::path(config.run.dir) / "checkpoints";
 }
 
+std::filesystem::path unsaved_marker(const plan::RunConfig& config) {
+  return std::filesystem::path(config.run.dir) / "unsaved";
+}
+
 namespace {
 
-/// Opens a checkpoint; every rank verifies a share of its files.
-io::Checkpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory) {
-  const FileTimeout timeout(world);
+/// A checkpoint that was verified, or what keeps the ranks from reading it now.
+struct OpenedCheckpoint {
   std::optional<io::Checkpoint> checkpoint;
+  std::string unreadable;
+};
+
+/// Opens a checkpoint; every rank verifies a share of its files. Throws AgreedError on all ranks
+/// where it is damaged.
+OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory) {
+  const FileTimeout timeout(world);
+  OpenedCheckpoint opened;
   comm::agree(world, [&] {
-    checkpoint = io::Checkpoint::open(directory);
-    for (std::int64_t part = world.rank(); part < checkpoint->part_count(); part += world.size()) {
-      checkpoint->verify_part(part);
+    try {
+      opened.checkpoint = io::Checkpoint::open(directory);
+      for (std::int64_t part = world.rank(); part < opened.checkpoint->part_count();
+           part += world.size()) {
+        end_setup_on_stop_request();
+        opened.checkpoint->verify_part(part);
+      }
+    } catch (const FileSystemError& error) {
+      opened.unreadable = fmt::format("rank {}: {}", world.rank(), error.what());
     }
   });
-  return std::move(*checkpoint);
+  const std::vector<std::string> texts = world.all_gather_texts(opened.unreadable);
+  const auto first =
+      std::ranges::find_if(texts, [](const std::string& text) { return !text.empty(); });
+  opened.unreadable = first == texts.end() ? "" : *first;
+  return opened;
 }
 
 }  // namespace
@@ -290,16 +252,34 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
   });
   const std::string listed = world.all_gather_texts(mine).front();
   std::string problem;
+  std::string unreadable;
   for (std::size_t begin = 0; begin < listed.size();) {
     const std::size_t end = listed.find('\n', begin);
     const std::string directory = listed.substr(begin, end - begin);
     begin = end + 1;
     try {
-      return open_verified(world, directory);
+      OpenedCheckpoint opened = open_verified(world, directory);
+      if (opened.unreadable.empty()) {
+        if (!opened.checkpoint->warning().empty()) {
+          log.warn("{}", opened.checkpoint->warning());
+        }
+        return std::move(opened.checkpoint);
+      }
+      unreadable = opened.unreadable;
     } catch (const comm::AgreedError& error) {
+      if (error.code() == ExitCode::kStoppedEarly) {
+        throw;
+      }
       problem = error.what();
       log.warn("passing over a bad checkpoint: {}", problem);
+      continue;
     }
+    // It may be good: a run that went on from an earlier one would replace or delete it.
+    throw comm::AgreedError(ExitCode::kCheckpoint,
+                            fmt::format("the checkpoint {} cannot be read now: {}. Submit the job "
+                                        "again once the file system answers, or move the "
+                                        "checkpoint away to continue from an earlier one",
+                                        directory, unreadable));
   }
   if (!problem.empty()) {
     throw comm::AgreedError(ExitCode::kCheckpoint,
@@ -383,6 +363,14 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
   require_same_tensors(plan, checkpoint, kStatePrefix);
 }
 
+std::int64_t checkpoint_bytes(const plan::Plan& plan) {
+  std::int64_t bytes = 0;
+  for (const io::TensorInfo& tensor : tensors_of(plan)) {
+    bytes += tensor.shape.count() * size_bytes(tensor.dtype);
+  }
+  return bytes;
+}
+
 std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const std::string stored = checkpoint.metadata().value(kInstructionSet, std::string());
   if (stored.empty() || plan.device != device::DeviceKind::kCpu) {
@@ -400,32 +388,44 @@ std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint&
       checkpoint.directory().string(), stored, name_of(here), name_of(dtype), stored);
 }
 
-void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,
-                     const RunRecord& record, std::int64_t step, Log& log) {
-  comm::Communicator& world = *groups.world;
-  const std::filesystem::path root = checkpoint_root(plan.config);
-  const FileTimeout timeout(world);
-  std::error_code ignored;
-  try {
-    write_checkpoint(plan, world, state, record, step);
-  } catch (const comm::AgreedError&) {
-    if (world.rank() == 0) {
-      std::filesystem::remove_all(io::partial_directory(root, step), ignored);
-    }
-    throw;
+nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
+                                   std::int64_t step) {
+  nlohmann::json metadata{
+      {"step", step},
+      {"samples", step * plan.config.batch.global},
+      {"virtual_grid",
+       {{"lanes", plan.config.numerics.lanes},
+        {"shards", plan.config.numerics.shards},
+        {"microbatch", plan.config.batch.micro}}},
+      {"grid", {{"pipeline", plan.grid.pipeline}, {"tensor", plan.grid.tensor}}},
+      {"layers", model_lines(plan)},
+      {"identity", identity_of(plan)},
+      {kData, json_of(plan.train_data)},
+      {"config", run.config_text}};
+  if (plan.train_data.task == io::Task::kNextToken) {
+    metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
   }
-  tidy_checkpoints(plan, world, step, log);
+  if (plan.device == device::DeviceKind::kCpu) {
+    metadata[kInstructionSet] = name_of(ops::used_instruction_set());
+  }
+  return metadata;
+}
+
+std::string prune_warning(const plan::Plan& plan, std::int64_t step) {
+  try {
+    io::prune_checkpoints(checkpoint_root(plan.config), step, plan.config.checkpoint.keep,
+                          plan.config.checkpoint.keep_every);
+  } catch (const Error& error) {
+    return fmt::format("an expired checkpoint could not be deleted: {}", error.what());
+  }
+  return "";
 }
 
 void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
                       Log& log) {
-  if (world.rank() != 0) {
-    return;
-  }
-  try {
-    io::prune_checkpoints(checkpoint_root(plan.config), step, plan.config.checkpoint.keep);
-  } catch (const Error& error) {
-    log.warn("an expired checkpoint could not be deleted: {}", error.what());
+  const std::string warning = world.rank() == 0 ? prune_warning(plan, step) : "";
+  if (!warning.empty()) {
+    log.warn("{}", warning);
   }
 }
 

@@ -75,9 +75,10 @@ void require_fits(const plan::Plan& plan, const io::DatasetInfo& info) {
   }
 }
 
-EvaluationResult evaluate(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
-                          comm::Groups& groups, pipeline::Executor& executor,
-                          const io::Dataset& dataset, ClassCounts* counts) {
+std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan& plan,
+                                         const plan::RankPlan& rank, comm::Groups& groups,
+                                         pipeline::Executor& executor, const io::Dataset& dataset,
+                                         ClassCounts* counts, StopPolls* polls) {
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = plan.config.batch.global;
   const std::int64_t all_rounds = (info.samples + round_samples - 1) / round_samples;
@@ -101,6 +102,9 @@ EvaluationResult evaluate(ops::Context& context, const plan::Plan& plan, const p
   std::vector<double> totals(2, 0.0);
   const auto width = static_cast<std::size_t>(2 * plan.microbatches);
   for (std::int64_t round = 0; round < rounds; ++round) {
+    if (polls != nullptr && polls->poll() == StopRequest::kStop) {
+      return std::nullopt;
+    }
     feed.next();
     BatchSource source(plan, rank, feed, round * round_samples, samples);
     const std::vector<ops::LossSums> losses = executor.evaluate(plan.evaluation, source, see);
@@ -125,7 +129,8 @@ EvaluationResult evaluate(ops::Context& context, const plan::Plan& plan, const p
     counts->take_from(*groups.pipeline, plan.grid.pipeline - 1);
   }
   const auto targets = static_cast<double>(samples * plan.targets_per_sample);
-  return {.loss = totals[0] / targets, .accuracy = totals[1] / targets, .samples = samples};
+  return EvaluationResult{
+      .loss = totals[0] / targets, .accuracy = totals[1] / targets, .samples = samples};
 }
 
 }  // namespace strata::train

@@ -1,21 +1,31 @@
 #include "strata/train/metrics.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
+#include <sstream>
 
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "strata/core/error.hpp"
+#include "strata/io/text_file.hpp"
 
 namespace strata::train {
 namespace {
 
 constexpr const char* kEvaluateKind = "evaluate";
 
+/// The text of a metrics file. What cannot be read is an error and never a shorter history.
+std::string text_in(const std::filesystem::path& path) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 34;
+  return io::read_text(path, ExitCode::kData, kMostBytes).value_or("");
+}
+
 /// The complete lines of the steps that are kept.
-std::string kept_lines(const std::filesystem::path& path, const MetricsKept& keep) {
-  std::ifstream in(path);
+std::string kept_lines(const std::string& all, const MetricsKept& keep) {
+  std::istringstream in(all);
   std::string kept;
   for (std::string text; std::getline(in, text);) {
     const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
@@ -38,28 +48,44 @@ std::string kept_lines(const std::filesystem::path& path, const MetricsKept& kee
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, const MetricsKept& keep) {
-  const std::string kept = kept_lines(path, keep);
-  const std::filesystem::path fresh = path.string() + ".new";
-  {
-    std::ofstream out(fresh, std::ios::trunc);
-    out << kept;
-    if (!out.flush()) {
-      refuse(fresh);
-    }
+std::int64_t last_metrics_step(const std::filesystem::path& path) {
+  std::istringstream in(text_in(path));
+  std::int64_t last = 0;
+  for (std::string text; std::getline(in, text);) {
+    const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
+    last = std::max(last, object.is_object() ? object.value("step", std::int64_t{0}) : 0);
   }
-  std::error_code error;
-  std::filesystem::rename(fresh, path, error);
-  file_.reset(std::fopen(path.c_str(), "a"));
-  if (error || !file_) {
+  return last;
+}
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, const MetricsKept& keep) {
+  io::replace_text(path, kept_lines(text_in(path), keep));
+  file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
+  if (file_ < 0) {
     refuse(path);
   }
 }
 
+MetricsFile::~MetricsFile() {
+  sync();
+  ::close(file_);
+}
+
+void MetricsFile::sync() {
+  failed_ = ::fsync(file_) != 0 || failed_;
+}
+
 void MetricsFile::line(const std::string& text) {
-  const bool written =
-      std::fprintf(file_.get(), "%s\n", text.c_str()) >= 0 && std::fflush(file_.get()) == 0;
-  failed_ = failed_ || !written;
+  const std::string whole = (torn_ ? "\n" : "") + text + "\n";
+  const off_t before = ::lseek(file_, 0, SEEK_END);
+  const ssize_t written = ::write(file_, whole.data(), whole.size());
+  if (written == static_cast<ssize_t>(whole.size())) {
+    torn_ = false;
+    return;
+  }
+  failed_ = true;
+  // Removes the part that was written; else the next line begins with a line feed.
+  torn_ = (written > 0 && ::ftruncate(file_, before) != 0) || torn_;
 }
 
 void MetricsFile::write(const TrainRecord& r) {
@@ -82,6 +108,16 @@ void MetricsFile::write(const TrainRecord& r) {
   object["bubble_seconds"] = r.times.bubble;
   object["data_seconds"] = r.times.data;
   object["other_seconds"] = r.times.other();
+  line(object.dump());
+}
+
+void MetricsFile::write(const CheckpointRecord& r) {
+  nlohmann::ordered_json object;
+  object["kind"] = "checkpoint";
+  object["step"] = r.step;
+  object["bytes"] = r.bytes;
+  object["blocked_seconds"] = r.blocked_seconds;
+  object["write_seconds"] = r.write_seconds;
   line(object.dump());
 }
 

@@ -7,6 +7,7 @@
 #include "strata/ops/convert.hpp"
 #include "strata/ops/reduce.hpp"
 #include "strata/train/checkpoint_names.hpp"
+#include "strata/train/stop_signal.hpp"
 
 namespace strata::train {
 namespace {
@@ -83,6 +84,7 @@ void StageState::reset_clock() {
 
 void StageState::load_weights(const io::Checkpoint& checkpoint) {
   for (const nn::PlacedParameter& placed : rank_.layout.parameters) {
+    end_setup_on_stop_request();
     if (has_weights(placed, rank_.layout)) {
       read_slice(checkpoint, weight_name(placed.spec), placed, 0,
                  weights_.flat_slice(placed.offset, placed.shape.count()));
@@ -173,12 +175,20 @@ void RankState::require_finite() const {
   }
 }
 
-RankState::Snapshot RankState::snapshot() const {
-  Snapshot snapshot{.slices = slices(), .memory = {}};
-  for (io::TensorSlice& slice : snapshot.slices) {
-    slice.data = snapshot.memory.emplace_back(slice.data, context_.stream()).view();
+std::vector<io::TensorSlice> RankState::snapshot(const device::Buffer& memory) const {
+  std::vector<io::TensorSlice> slices = this->slices();
+  if (memory.empty()) {
+    return slices;
   }
-  return snapshot;
+  std::int64_t offset_bytes = 0;
+  for (io::TensorSlice& slice : slices) {
+    const TensorView copy = memory.view(offset_bytes, slice.data.shape(), slice.data.dtype());
+    device::copy_tensor(slice.data, copy, context_.stream());
+    offset_bytes += copy.bytes();
+    slice.data = copy;
+  }
+  context_.stream().synchronize();
+  return slices;
 }
 
 std::vector<io::TensorSlice> RankState::slices() const {
@@ -212,6 +222,7 @@ void RankState::load(const io::Checkpoint& checkpoint) {
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
     const auto read = [&](const std::string& name, const TensorView& into) {
+      end_setup_on_stop_request();
       read_slice(checkpoint, name, placed, piece.range.begin, into);
     };
     if (has_masters()) {

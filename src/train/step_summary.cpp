@@ -29,7 +29,7 @@ class Gathered {
   std::vector<double> all_;
 };
 
-/// The stop request and the loss precede the squares.
+/// The requests and the loss precede the squares.
 constexpr std::size_t kSquaresAt = 2;
 
 /// The index of every slice of every parameter, in canonical order.
@@ -55,26 +55,22 @@ class NormSlots {
   std::vector<bool> is_split_;
 };
 
-double flag_of(bool stop) {
-  return stop ? 1.0 : 0.0;
-}
-
 }  // namespace
 
 StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
-                           RankState& state, StopRequest stop) {
+                           RankState& state, StepRequests requests) {
   state.norm().begin(state.reducer().sums());
   groups.engine->drain();
   // Also synchronizes the squares.
   const std::vector<ops::LossSums> losses = state.stage().losses();
   const std::span<const double> squares = state.norm().partials();
 
-  // Over the data group: the stop request, the loss of each own lane, the partial sums of the norm.
+  // Over the data group: the requests, the loss of each own lane, the partial sums of the norm.
   const std::int64_t own_lanes = plan.lanes.leaves() / plan.grid.data;
   const auto lanes_at = std::size_t{1};
   const auto partials_at = lanes_at + static_cast<std::size_t>(own_lanes);
   std::vector<double> mine(partials_at);
-  mine[0] = flag_of(stop == StopRequest::kStop);
+  mine[0] = requests.encoded();
   for (std::size_t m = 0; m < losses.size(); ++m) {
     mine[lanes_at + m / static_cast<std::size_t>(plan.microbatches_per_lane)] += losses[m].loss;
   }
@@ -82,22 +78,21 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   StepSummary summary;
   const Gathered data(*groups.data, mine, summary.communication_seconds);
 
-  bool stopping = false;
   std::vector<double> lane_losses;
   std::vector<std::span<const double>> partials;
   for (std::int64_t r = 0; r < plan.grid.data; ++r) {
     const std::span<const double> row = data.row(r);
-    stopping = stopping || row[0] != 0.0;
+    requests.add_encoded(row[0]);
     lane_losses.insert(lane_losses.end(), row.begin() + lanes_at,
                        row.begin() + static_cast<std::ptrdiff_t>(partials_at));
     partials.push_back(row.subspan(partials_at));
   }
 
-  // Over the tensor group, then the pipeline group: the stop request, the loss (of the last stage),
+  // Over the tensor group, then the pipeline group: the requests, the loss (of the last stage),
   // and the squared norm of every slice of a parameter.
   const NormSlots slots(plan);
   std::vector<double> model(kSquaresAt + slots.count());
-  model[0] = flag_of(stopping);
+  model[0] = requests.encoded();
   model[1] = grid::sum_in_tree(plan.lanes, lane_losses);
   const std::vector<double> slice_squares = state.norm().squares(partials);
   for (std::size_t p = 0; p < slice_squares.size(); ++p) {
@@ -110,13 +105,17 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   const Gathered tensors(*groups.tensor, model, summary.communication_seconds);
   // The loss and the squares of replicated parameters are equal on all tensor ranks. The squares of
   // slices are 0 except on the rank that owns the slice.
-  for (std::size_t i = 0; i < model.size(); ++i) {
-    const bool split = i == 0 || (i >= kSquaresAt && slots.is_split(i - kSquaresAt));
+  for (std::size_t i = 1; i < model.size(); ++i) {
+    const bool split = i >= kSquaresAt && slots.is_split(i - kSquaresAt);
     model[i] = tensors.row(0)[i];
     for (std::int64_t t = 1; split && t < plan.grid.tensor; ++t) {
       model[i] += tensors.row(t)[i];
     }
   }
+  for (std::int64_t t = 0; t < plan.grid.tensor; ++t) {
+    requests.add_encoded(tensors.row(t)[0]);
+  }
+  model[0] = requests.encoded();
   const Gathered stages(*groups.pipeline, model, summary.communication_seconds);
 
   double square = 0.0;
@@ -128,9 +127,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
     square += slice;
   }
   for (std::int64_t s = 0; s < plan.grid.pipeline; ++s) {
-    if (stages.row(s)[0] != 0.0) {
-      summary.stop = StopRequest::kStop;
-    }
+    summary.requests.add_encoded(stages.row(s)[0]);
   }
   summary.grad_norm = std::sqrt(square);
   summary.loss = stages.row(plan.grid.pipeline - 1)[1] /

@@ -1,16 +1,15 @@
 #include "strata/train/trainer.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
+#include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
+#include "strata/train/checkpoint_writer.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
 #include "strata/train/metrics.hpp"
@@ -20,30 +19,26 @@
 #include "strata/train/stop_signal.hpp"
 #include "strata/train/timeline.hpp"
 
+#include "evaluation_record.hpp"
+#include "run_clock.hpp"
 #include "sample_feed.hpp"
+#include "step_report.hpp"
 
 namespace strata::train {
 namespace {
 
-/// Replaces a file atomically: a killed process leaves the old text or the new one.
-void write_atomically(const std::filesystem::path& path, const std::string& text) {
-  const std::filesystem::path fresh = path.string() + ".new";
-  std::ofstream out(fresh, std::ios::trunc);
-  out << text;
-  out.close();
-  std::error_code error;
-  if (out) {
-    std::filesystem::rename(fresh, path, error);
-  }
-  if (!out || error) {
-    fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
-         path.string(), error ? error.message() : std::strerror(errno));
-  }
+/// What a save takes before one was measured: that of a slow shared file system.
+double assumed_save_seconds(std::int64_t bytes) {
+  constexpr double kLatencySeconds = 3.0;
+  constexpr double kBytesPerSecond = 200e6;
+  return kLatencySeconds + static_cast<double>(bytes) / kBytesPerSecond;
 }
 
 /// The state of one call of train() on one rank.
 class Trainer {
  public:
+  using OnFailure = CheckpointWriter::OnFailure;
+
   explicit Trainer(const TrainerSetup& setup)
       : setup_(setup),
         plan_(setup.plan),
@@ -54,16 +49,23 @@ class Trainer {
 
   FinishedRun run() {
     begin();
-    Outcome outcome = Outcome::kFinished;
-    if (first_step_ < plan_.total_steps) {
+    if (setup_.groups.world->rank() == 0) {
+      clock_.emplace(
+          RunClock::Options{.began = now_seconds(),
+                            .save_interval_seconds = 60.0 * config_.checkpoint.minutes,
+                            .ends = setup_.ends,
+                            .assumed_save_seconds = assumed_save_seconds(checkpoint_bytes(plan_))});
+    }
+    Outcome outcome = evaluate_again();
+    if (outcome == Outcome::kFinished && first_step_ < plan_.total_steps) {
       outcome = train_steps();
-    } else {
+    } else if (outcome == Outcome::kFinished) {
       setup_.log.info("nothing to train: step {} of {} is done already", first_step_,
                       plan_.total_steps);
     }
     const std::int64_t end = std::max(first_step_, plan_.total_steps);
     if (outcome == Outcome::kFinished && evaluated_step_ != end) {
-      evaluate(end);
+      outcome = evaluate(end);
     }
     if (config_.run.timeline == plan::Switch::kOn) {
       timeline_.write(*setup_.groups.world,
@@ -80,12 +82,13 @@ class Trainer {
         state_.load(*setup_.checkpoint);
         first_step_ = setup_.checkpoint->step();
       }
+      end_setup_on_stop_request();
       if (setup_.groups.world->rank() == 0) {
         if (plan_.train_data.tokenizer != io::TokenizerKind::kNone) {
           tokenizer_.emplace(io::Tokenizer::of(plan_.train_data));
         }
         const std::filesystem::path dir(config_.run.dir);
-        write_atomically(dir / "config.ini", setup_.config_text);
+        io::replace_text(dir / "config.ini", setup_.config_text);
         // Where all steps are done already, the final evaluation is repeated.
         const bool evaluates_again =
             first_step_ >= plan_.total_steps && setup_.test_data != nullptr;
@@ -94,6 +97,13 @@ class Trainer {
             MetricsKept{.training_step = first_step_,
                         .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_});
       }
+    });
+    comm::agree(*setup_.groups.world, [&] {
+      writer_.emplace(plan_, rank_, setup_.groups, state_,
+                      RunRecord{.config_text = setup_.config_text,
+                                .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr,
+                                .lock = setup_.lock},
+                      setup_.log);
     });
     saved_step_ = setup_.checkpoint != nullptr ? first_step_ : -1;
     if (setup_.checkpoint != nullptr) {
@@ -118,26 +128,71 @@ class Trainer {
     feed_.emplace(setup_.context, setup_.train_data, rank_,
                   training_loader(plan_, rank_, first_step_));
     discard_waits();
-    began_ = now_seconds();
+    if (metrics_) {
+      report_.emplace(setup_, *metrics_, first_step_);
+    }
     for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
       const StepSummary summary = train_step(step);
       const bool last = step == plan_.total_steps;
-      if (config_.train.evaluate_every > 0 && step % config_.train.evaluate_every == 0) {
-        evaluate(step);
+      const bool stop = summary.requests.has(StepRequest::kStop) && !last;
+      if (last || stop || summary.requests.has(StepRequest::kSave) || is_save_step(step)) {
+        save(step, last || stop ? OnFailure::kThrow : OnFailure::kWarn);
+      } else if (writer_->is_saving() && !summary.requests.has(StepRequest::kWait)) {
+        writer_->advance();
       }
-      const bool stop = summary.stop == StopRequest::kStop && !last;
-      if (last || stop || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0)) {
-        save(step);
-      }
+      report_save();
       if (stop) {
         setup_.log.info(
-            "stopped on request after step {} of {}, checkpoint written; continue with "
-            "--run.resume=auto",
-            step, plan_.total_steps);
+            "stopped {} after step {} of {}, checkpoint written; continue with --run.resume=auto",
+            stop_reason(), step, plan_.total_steps);
+        return Outcome::kStopped;
+      }
+      // After the save: bad test data must not end the run at the same step again and again.
+      if (is_evaluation_step(step) && evaluate(step) == Outcome::kStopped) {
         return Outcome::kStopped;
       }
     }
     return Outcome::kFinished;
+  }
+
+  /// What this rank asks of all ranks.
+  [[nodiscard]] StepRequests requests() {
+    StepRequests mine;
+    if (own_stop_request() == StopRequest::kStop) {
+      mine.add(StepRequest::kStop);
+    }
+    if (writer_->is_writing()) {
+      mine.add(StepRequest::kWait);
+    }
+    if (clock_ && clock_->save_due(now_seconds())) {
+      mine.add(StepRequest::kSave);
+    }
+    return mine;
+  }
+
+  [[nodiscard]] StopRequest own_stop_request() {
+    time_is_over_ = time_is_over_ || (clock_ && clock_->stop_due(now_seconds()));
+    return time_is_over_ ? StopRequest::kStop : stop_request();
+  }
+
+  /// Why the run stops. Warns where the time limit leaves no room to train.
+  [[nodiscard]] std::string stop_reason() const {
+    if (!time_is_over_) {
+      return "on request";
+    }
+    if (clock_->steps() <= 1) {
+      setup_.log.warn(
+          "the time limit is over after {} step{}: a step takes {}, and a checkpoint {}. Give the "
+          "job more time (sbatch --time, run.time_limit), or more ranks",
+          clock_->steps(), clock_->steps() == 1 ? "" : "s", duration_text(clock_->step_seconds()),
+          duration_text(clock_->save_seconds()));
+    }
+    return "ahead of the time limit";
+  }
+
+  [[nodiscard]] bool is_save_step(std::int64_t step) const {
+    const auto hits = [&](std::int64_t every) { return every > 0 && step % every == 0; };
+    return hits(config_.checkpoint.every) || hits(config_.checkpoint.keep_every);
   }
 
   /// Stalls outside steps do not count.
@@ -163,7 +218,7 @@ class Trainer {
 
     const double reduced = now_seconds();
     const double tied = state_.combine_tied();
-    const StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, stop_request());
+    const StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, requests());
     const double exchanged = tied + summary.communication_seconds;
     times.communication += exchanged;
     times.compute += now_seconds() - reduced - exchanged;
@@ -186,7 +241,12 @@ class Trainer {
     const double end = now_seconds();
     times.compute += end - updating - waited;
     times.step = end - begin;
-    report(step, summary, rate, times);
+    if (clock_) {
+      clock_->step_done(times.step);
+    }
+    if (report_) {
+      report_->add(step, summary, rate, times);
+    }
     return summary;
   }
 
@@ -195,110 +255,108 @@ class Trainer {
     return limit > 0.0 && norm > limit ? limit / norm : 1.0;
   }
 
-  void report(std::int64_t step, const StepSummary& summary, double rate, const StepTimes& times) {
-    if (!metrics_) {
-      return;
-    }
-    const double samples_per_second = static_cast<double>(config_.batch.global) / times.step;
-    const auto tokens = static_cast<double>(plan_.targets_per_sample);
-    metrics_->write(TrainRecord{
-        .step = step,
-        .loss = summary.loss,
-        .grad_norm = summary.grad_norm,
-        .learning_rate = rate,
-        .samples_per_second = samples_per_second,
-        .tokens_per_second =
-            is_language_model(plan_) ? std::optional(samples_per_second * tokens) : std::nullopt,
-        .mfu = mfu_of(times.step),
-        .times = times});
-    if (metrics_->failed() && !metrics_warned_) {
-      metrics_warned_ = true;
-      setup_.log.warn(
-          "metrics.jsonl cannot be written, so lines from step {} on are missing; check the disk's "
-          "free space",
-          step);
-    }
-    window_seconds_ += times.step;
-    window_data_seconds_ += times.data;
-    ++window_steps_;
-    if (!is_log_step(step)) {
-      return;
-    }
-    const auto window = static_cast<double>(window_steps_);
-    const double elapsed = now_seconds() - began_;
-    const double left = elapsed / static_cast<double>(step - first_step_) *
-                        static_cast<double>(plan_.total_steps - step);
-    const bool language = is_language_model(plan_);
-    const double rate_shown =
-        window * static_cast<double>(config_.batch.global) * (language ? tokens : 1.0);
-    const std::optional<double> mfu = mfu_of(window_seconds_ / window);
-    setup_.log.progress(
-        "step {}/{}  loss {:.4f}  {} {}/s{}  data wait {:.1f} %  ETA {}", step, plan_.total_steps,
-        summary.loss, count_text(std::llround(rate_shown / window_seconds_)),
-        language ? "tokens" : "samples", mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
-        100.0 * window_data_seconds_ / window_seconds_, duration_text(left));
-    window_seconds_ = 0.0;
-    window_data_seconds_ = 0.0;
-    window_steps_ = 0;
-    last_line_ = now_seconds();
-  }
-
-  /// Model FLOP/s utilization of a step of `step_seconds`.
-  [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const {
-    if (setup_.peak_flops == 0.0) {
-      return std::nullopt;
-    }
-    const double flops = plan_.model->training_flops() * static_cast<double>(config_.batch.global);
-    return flops / step_seconds / (setup_.peak_flops * static_cast<double>(plan_.grid.ranks()));
-  }
-
-  [[nodiscard]] bool is_log_step(std::int64_t step) const {
-    if (step == first_step_ + 1 || step == plan_.total_steps) {
-      return true;
-    }
-    constexpr double kSecondsBetweenLines = 2.0;
-    return config_.train.log_every > 0 ? step % config_.train.log_every == 0
-                                       : now_seconds() - last_line_ >= kSecondsBetweenLines;
-  }
-
-  void evaluate(std::int64_t step) {
+  Outcome evaluate(std::int64_t step) {
     if (setup_.test_data == nullptr) {
-      return;
+      return Outcome::kFinished;
     }
-    const EvaluationResult result =
-        train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_, *setup_.test_data);
+    // Bad test data may end the run.
+    writer_->finish();
+    report_save();
+    StopPolls polls(*setup_.groups.world, [this] { return own_stop_request(); });
+    const std::optional<EvaluationResult> result = evaluated(step, polls);
     evaluated_step_ = step;
     discard_waits();
-    if (!std::isfinite(result.loss)) {
+    if (!result) {
+      save(step, OnFailure::kThrow);
+      setup_.log.info(
+          "stopped {} in the evaluation after step {} of {}, checkpoint written; continue with "
+          "--run.resume=auto",
+          stop_reason(), step, plan_.total_steps);
+      return Outcome::kStopped;
+    }
+    if (!std::isfinite(result->loss)) {
       throw comm::AgreedError(
           ExitCode::kDiverged,
           fmt::format("the run diverged: after step {} the loss of the test data is {}; the last "
                       "good checkpoint is kept. Lower optimizer.learning_rate",
-                      step, result.loss));
+                      step, result->loss));
     }
     const bool classes = plan_.model->loss() == nn::LossKind::kCrossEntropy;
     if (metrics_) {
       metrics_->write(EvaluateRecord{
           .step = step,
-          .loss = result.loss,
-          .accuracy = classes ? std::optional(result.accuracy) : std::nullopt,
+          .loss = result->loss,
+          .accuracy = classes ? std::optional(result->accuracy) : std::nullopt,
           .perplexity =
-              is_language_model(plan_) ? std::optional(std::exp(result.loss)) : std::nullopt});
+              is_language_model(plan_) ? std::optional(std::exp(result->loss)) : std::nullopt});
     }
-    setup_.log.info("step {}: test {}", step, text_of(plan_, result));
+    setup_.log.info("step {}: test {}", step, text_of(plan_, *result));
+    return Outcome::kFinished;
   }
 
-  void save(std::int64_t step) {
+  std::optional<EvaluationResult> evaluated(std::int64_t step, StopPolls& polls) {
+    try {
+      return train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_,
+                             *setup_.test_data, nullptr, &polls);
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kData) {
+        note_failed_evaluation(config_.run.dir, step);
+      }
+      throw;
+    }
+  }
+
+  [[nodiscard]] bool is_evaluation_step(std::int64_t step) const {
+    return config_.train.evaluate_every > 0 && step % config_.train.evaluate_every == 0;
+  }
+
+  /// The evaluation of the step that the run continues after, where the run before did not come to
+  /// its end.
+  Outcome evaluate_again() {
+    if (setup_.checkpoint == nullptr || setup_.test_data == nullptr ||
+        !is_evaluation_step(first_step_) || first_step_ >= plan_.total_steps) {
+      return Outcome::kFinished;
+    }
+    auto left = EvaluationLeft::kNone;
+    if (setup_.groups.world->rank() == 0) {
+      left = evaluation_left(config_.run.dir, first_step_);
+    }
+    setup_.groups.world->broadcast(comm::payload_of(std::span(&left, 1)), 0);
+    if (left == EvaluationLeft::kFailed) {
+      setup_.log.warn(
+          "the evaluation after step {} failed in an earlier run and is left out; check data.test: "
+          "strata data inspect {} --verify",
+          first_step_, config_.data.test);
+    }
+    return left == EvaluationLeft::kDue ? evaluate(first_step_) : Outcome::kFinished;
+  }
+
+  /// Writes what the last committed checkpoint cost.
+  void report_save() {
+    const std::optional<CheckpointRecord> report = writer_->take_report();
+    if (report && metrics_ && clock_) {
+      metrics_->write(*report);
+      clock_->save_took(report->blocked_seconds + report->write_seconds);
+    }
+  }
+
+  void save(std::int64_t step, OnFailure on_failure) {
     if (saved_step_ == step) {
       return;
     }
     setup_.groups.engine->drain();
+    if (metrics_) {
+      metrics_->sync();
+    }
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
-    save_checkpoint(
-        plan_, setup_.groups, state_,
-        {.config_text = setup_.config_text, .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr}, step,
-        setup_.log);
+    writer_->begin(step, on_failure);
+    if (on_failure == OnFailure::kThrow || config_.checkpoint.background == plan::Switch::kOff) {
+      writer_->finish();
+    }
     saved_step_ = step;
+    if (clock_) {
+      clock_->saved(now_seconds());
+    }
     discard_waits();
   }
 
@@ -310,18 +368,16 @@ class Trainer {
   pipeline::Executor executor_;
   std::optional<SampleFeed> feed_;
   std::optional<MetricsFile> metrics_;
+  std::optional<RunClock> clock_;  ///< on rank 0
+  bool time_is_over_ = false;
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
+  std::optional<CheckpointWriter> writer_;
   Timeline timeline_;
-  bool metrics_warned_ = false;
+  std::optional<StepReport> report_;  ///< on rank 0, while it trains
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;
   std::int64_t evaluated_step_ = -1;
-  double began_ = 0.0;
-  double last_line_ = 0.0;
-  double window_seconds_ = 0.0;
-  double window_data_seconds_ = 0.0;
-  std::int64_t window_steps_ = 0;
 };
 
 }  // namespace

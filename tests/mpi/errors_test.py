@@ -194,9 +194,8 @@ class Settings(Errors):
                      "cross_entropy", settings=["--model.loss=mean_squared_error"], ranks=2)
 
     def test_files_that_are_not_there(self):
-        self.refused(USAGE, "cannot read the config file missing.ini", "No such file",
-                     config="missing.ini", ranks=4)
-        self.refused(USAGE, "cannot read the config file classes: it is a directory",
+        self.refused(USAGE, "missing.ini does not exist", config="missing.ini", ranks=4)
+        self.refused(USAGE, "classes is a directory, a regular file was expected",
                      config="classes")
         self.refused(DATA, "missing/train.h5 does not exist",
                      settings=["--data.train=missing/train.h5"], ranks=2)

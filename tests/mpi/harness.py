@@ -175,12 +175,13 @@ class Job:
 
 
 def metrics(run_directory):
-    """The lines of metrics.jsonl without the times, numbers as the text that stands there."""
+    """The lines of steps and evaluations in metrics.jsonl, without the times, numbers as the text that stands there."""
     kept = ("kind", "step", "loss", "grad_norm", "learning_rate", "accuracy")
     rows = []
     for line in pathlib.Path(run_directory, "metrics.jsonl").read_text().splitlines():
         record = json.loads(line, parse_float=str, parse_int=str)
-        rows.append(tuple((key, record[key]) for key in kept if key in record))
+        if record["kind"] != "checkpoint":
+            rows.append(tuple((key, record[key]) for key in kept if key in record))
     return rows
 
 

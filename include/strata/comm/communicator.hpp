@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "strata/comm/activity.hpp"
 #include "strata/comm/summation.hpp"
 #include "strata/core/tensor.hpp"
 #include "strata/grid/grid.hpp"
@@ -44,8 +45,13 @@ class Request {
   };
 
   Request() = default;
-  Request(std::unique_ptr<Operation> operation, std::string what, Timeout timeout)
-      : operation_(std::move(operation)), what_(std::move(what)), timeout_(timeout) {}
+  /// `activity`: of this rank, or null.
+  Request(std::unique_ptr<Operation> operation, std::string what, Timeout timeout,
+          Activity* activity = nullptr)
+      : operation_(std::move(operation)),
+        what_(std::move(what)),
+        timeout_(timeout),
+        activity_(activity) {}
 
   /// Makes progress; true once complete, and for an empty request.
   bool test();
@@ -64,6 +70,7 @@ class Request {
   std::unique_ptr<Operation> operation_;
   std::string what_;
   Timeout timeout_;
+  Activity* activity_ = nullptr;
 };
 
 /// One send and one receive of an exchange.
@@ -105,6 +112,14 @@ class Communicator {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Timeout timeout() const { return timeout_; }
   void set_timeout(Timeout timeout) { timeout_ = timeout; }
+  /// What this rank does, for a watchdog; null where nobody watches.
+  [[nodiscard]] Activity* activity() const { return activity_; }
+  void set_activity(Activity* activity) { activity_ = activity; }
+  void enter(Phase phase) {
+    if (activity_ != nullptr) {
+      activity_->enter(phase);
+    }
+  }
 
   /// Starts a send to `peer`. Messages of one tag between two ranks arrive in the order sent.
   [[nodiscard]] Request send(ConstTensorView payload, std::int64_t peer, Tag tag);
@@ -174,6 +189,7 @@ class Communicator {
   std::int64_t size_;
   std::string name_;
   Timeout timeout_;
+  Activity* activity_ = nullptr;
 };
 
 /// A tensor view of host memory, to send or receive.

@@ -12,8 +12,9 @@ namespace strata::comm {
 /// MPI from initialization to finalization. One per process; all calls come from one thread.
 class MpiSession {
  public:
+  /// Records what this rank does in `activity`, if there is one.
   /// Communication: collective over the world. Throws: Error(kPeer) where MPI does not start.
-  MpiSession(int* argc, char*** argv);
+  MpiSession(int* argc, char*** argv, Activity* activity = nullptr);
   ~MpiSession() = default;
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;

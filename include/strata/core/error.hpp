@@ -30,6 +30,12 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+/// A failed system call on a file: the file may be good, it cannot be read or written now.
+class FileSystemError : public Error {
+ public:
+  using Error::Error;
+};
+
 [[noreturn]] void vfail(ExitCode code, fmt::string_view format, fmt::format_args args);
 [[noreturn]] void vfail_precondition(fmt::string_view format, fmt::format_args args);
 

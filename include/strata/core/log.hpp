@@ -14,7 +14,8 @@ namespace strata {
 void print_error(std::string_view text);
 
 /// Lines for people, to standard error and, once opened, to a log file. Every rank has one; only
-/// ranks with Output::kPrint write them. A line that cannot be written is dropped.
+/// ranks with Output::kPrint write them, as printable_lines(). A line that cannot be written is
+/// dropped.
 class Log {
  public:
   enum class Output { kPrint, kSilent };
@@ -58,8 +59,8 @@ class Log {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
 
-  void line(std::string_view text);
-  void progress_line(const std::string& text);
+  void line(std::string_view line_text);
+  void progress_line(std::string_view line_text);
   void show_progress() const;
   /// Writes to the log file, or keeps the line until the file is open.
   void keep(std::string_view text);

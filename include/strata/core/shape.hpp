@@ -73,6 +73,18 @@ class Shape {
   std::size_t rank_ = 0;
 };
 
+/// The bytes of an array, or -1 where an extent is negative or 64 bits do not hold the product: for
+/// shapes that a file claims.
+[[nodiscard]] inline std::int64_t checked_bytes(const Shape& shape, std::int64_t element_bytes) {
+  std::int64_t bytes = element_bytes;
+  for (const std::int64_t extent : shape.extents()) {
+    if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes)) {
+      return -1;
+    }
+  }
+  return bytes;
+}
+
 /// The shape of a sample in computation: images, which data sets store as channels x height x
 /// width, become channels-last.
 [[nodiscard]] inline Shape channels_last(const Shape& sample) {

@@ -52,8 +52,8 @@ template <typename Enum>
 [[nodiscard]] bool parse_int64(std::string_view text, std::int64_t& value);
 [[nodiscard]] bool parse_double(std::string_view text, double& value);
 
-/// Rows of cells in aligned columns; the first row is underlined. Columns that hold only numbers
-/// align right.
-[[nodiscard]] std::string table_text(const std::vector<std::vector<std::string>>& rows);
+/// Rows of cells, printable() each, in aligned columns; the first row is underlined. Columns that
+/// hold only numbers align right.
+[[nodiscard]] std::string table_text(const std::vector<std::vector<std::string>>& cells);
 
 }  // namespace strata

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,7 +73,14 @@ struct SliceRecord {
 struct PartRecord {
   std::string file;
   std::int64_t bytes = 0;
+  /// The id of the save that wrote it, which all parts of a checkpoint share; empty in checkpoints
+  /// of earlier versions.
+  std::string save;
   std::vector<SliceRecord> slices;
+  /// XXH3 of the bytes outside the slices, and the ranges of bytes of the slices, for the manifest;
+  /// a reader leaves them empty.
+  std::uint64_t header_checksum = 0;
+  std::vector<grid::Range> payload;
 
   friend bool operator==(const PartRecord&, const PartRecord&) = default;
 };
@@ -82,17 +90,18 @@ struct PartRecord {
 /// Throws: Error(kCheckpoint) where the text is not a record.
 [[nodiscard]] PartRecord part_record_of(const std::string& text);
 
-/// Creates the hidden directory for the parts of a checkpoint, and `root` where it is missing;
-/// removes the files of an earlier attempt at the same step. One process calls it, before any
-/// write_part.
+/// Creates a hidden directory for the parts of a checkpoint, and `root` where it is missing; its
+/// name holds a random id of this save. Deletes the directories of earlier attempts at the same
+/// step. One process calls it, before any write_part.
 /// Throws: Error(kCheckpoint) where the directory cannot be created.
 std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::int64_t step);
 
-/// The directory that begin_checkpoint creates.
-[[nodiscard]] std::filesystem::path partial_directory(const std::filesystem::path& root,
-                                                      std::int64_t step);
+/// Deletes the directories that begin_checkpoint created for `step` and that were not committed.
+/// Throws: Error(kCheckpoint).
+void delete_partial(const std::filesystem::path& root, std::int64_t step);
 
-/// Writes one part file and calls fsync. Empty slices are skipped.
+/// Writes one part file into the directory of begin_checkpoint and calls fsync. Empty slices are
+/// skipped.
 /// Pre: each slice lies within its shard and each shard within its tensor; a slice holds
 /// range.count() elements; names are path-like ("weights/dense1.weight"); part indices are unique.
 /// Throws: Error(kCheckpoint) where the file cannot be written; the message gives the bytes needed,
@@ -100,18 +109,21 @@ std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::i
 PartRecord write_part(const std::filesystem::path& directory, std::int64_t part_index,
                       std::span<const TensorSlice> slices);
 
-/// Writes the master for the parts in partial_directory(root, step) and commits the checkpoint with
-/// one rename; it replaces an earlier checkpoint of the same step. All files are synced on return.
+/// Writes the master beside the parts of one save and commits the checkpoint with one rename; it
+/// replaces an earlier checkpoint of the same step. All files are synced on return.
 /// The master stores `tokenizer`, where given, in the layout of a data set's master. One process
 /// calls it, after all write_part.
 /// Returns: the checkpoint's directory.
-/// Throws: Error(kCheckpoint) where a part is missing, where a tensor is not covered exactly once
-/// (shards split one dimension without gaps, ranges cover each shard) or where the master cannot be
-/// written; earlier checkpoints stay.
+/// Throws: Error(kCheckpoint) where a part is missing or of another save, where a tensor is not
+/// covered exactly once (shards split one dimension without gaps, ranges cover each shard) or where
+/// the master cannot be written; earlier checkpoints stay.
 std::filesystem::path commit_checkpoint(const std::filesystem::path& root, std::int64_t step,
                                         std::span<const PartRecord> records,
                                         const nlohmann::json& metadata,
                                         const Tokenizer* tokenizer = nullptr);
+
+/// The step that a checkpoint directory's name holds; nothing for other names.
+[[nodiscard]] std::optional<std::int64_t> step_of_name(const std::filesystem::path& directory);
 
 /// A committed checkpoint on disk.
 struct CheckpointEntry {
@@ -125,14 +137,13 @@ struct CheckpointEntry {
 /// not exist. Partial checkpoints of killed runs are not listed.
 [[nodiscard]] std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& root);
 
-/// Deletes all but the `keep` newest checkpoints up to `newest_step`, and partial or half-deleted
-/// ones. Checkpoints of later steps stay: they belong to a run that was resumed from an earlier
-/// checkpoint. A kill at any time leaves no damaged checkpoint visible. One process calls it, while
-/// no checkpoint is being written.
-/// Pre: keep >= 1.
-/// Throws: Error(kCheckpoint) where something cannot be deleted.
+/// Deletes all but the `keep` newest checkpoints up to `newest_step` and those of multiples of
+/// `keep_every` steps (0: none), and partial or half-deleted ones. Checkpoints of later steps stay:
+/// they belong to a run that was resumed from an earlier checkpoint. A kill at any time leaves no
+/// damaged checkpoint visible. One process calls it, while no checkpoint is being written. Pre:
+/// keep >= 1. Throws: Error(kCheckpoint) where something cannot be deleted.
 void prune_checkpoints(const std::filesystem::path& root, std::int64_t newest_step,
-                       std::int64_t keep);
+                       std::int64_t keep, std::int64_t keep_every = 0);
 
 /// A committed checkpoint, open for reading. Several processes may read it at the same time; one
 /// object serves one thread.
@@ -140,7 +151,8 @@ class Checkpoint {
  public:
   /// Opens the checkpoint in `directory`.
   /// Throws: Error(kCheckpoint) where the master is missing, damaged, of another format or version,
-  /// or where a part is missing or has another size than was written.
+  /// or of another step than the directory's name says, or where a part is missing or has another
+  /// size than was written; FileSystemError(kCheckpoint) where that cannot be found out now.
   [[nodiscard]] static Checkpoint open(const std::filesystem::path& directory);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
@@ -148,6 +160,8 @@ class Checkpoint {
 
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
   [[nodiscard]] std::filesystem::path master() const;
+  /// What a user should know about a checkpoint that opens; mostly empty.
+  [[nodiscard]] std::string warning() const;
   [[nodiscard]] std::int64_t step() const { return step_; }
   /// The metadata passed to commit_checkpoint.
   [[nodiscard]] const nlohmann::json& metadata() const { return *metadata_; }
@@ -180,7 +194,7 @@ class Checkpoint {
   };
 
   Checkpoint(std::filesystem::path directory, std::int64_t step, nlohmann::json metadata,
-             std::vector<PartRecord> parts);
+             std::vector<PartRecord> parts, std::unique_ptr<OpenParts> open_parts);
   [[nodiscard]] const SliceRecord& record_at(const Location& location) const {
     return parts_[location.part].slices[location.slice];
   }

@@ -109,6 +109,8 @@ class Dataset {
   Dataset& operator=(Dataset&& other) noexcept;
 
   [[nodiscard]] const DatasetInfo& info() const;
+  /// What a user should know about a data set that opens; mostly empty.
+  [[nodiscard]] std::string warning() const;
 
   /// Divides a token stream into samples of `context` tokens: the input of sample i is the tokens
   /// [i * context, (i + 1) * context), its target [i * context + 1, (i + 1) * context + 1). Sets
@@ -160,6 +162,7 @@ enum class Inspect { kDescribe, kVerify };
 struct Inspection {
   std::string text;
   std::int64_t bad_shards = 0;
+  std::string warning;  ///< of Dataset::warning
 };
 
 /// Describes a data set: counts, shapes, classes, statistics and shards. A shard with damaged

@@ -45,6 +45,14 @@ class DirectoryLock {
   /// was deleted.
   void require_held() const;
 
+  [[nodiscard]] const std::string& nonce() const { return nonce_; }
+
+  /// Whether the calling process, on any node, sees the lock with this nonce in `directory`; tries
+  /// again until the timeout, because NFS clients cache directories.
+  [[nodiscard]] static bool is_visible(const std::filesystem::path& directory,
+                                       const LockOptions& options, const std::string& nonce,
+                                       double timeout_seconds);
+
  private:
   class Heartbeat;
 

@@ -11,6 +11,7 @@ namespace strata::ops {
 
 class CudaResources;
 class PrimitiveCache;
+class ThreadPool;
 
 /// Precision of a GPU's float32 matrix products: full (24-bit significand), or TF32 (11 bits) on
 /// tensor cores. Both accumulate in float32.
@@ -56,6 +57,8 @@ class Context {
   [[nodiscard]] const device::Device& device() const { return stream_.device(); }
   /// Threads on the CPU; 1 where the device is a GPU.
   [[nodiscard]] int threads() const { return threads_; }
+  /// The threads of parallel_for(). Pre: the device is the CPU.
+  [[nodiscard]] ThreadPool& pool() { return *pool_; }
   /// The stream on which operations are enqueued.
   [[nodiscard]] device::Stream& stream() { return stream_; }
   /// Waits for all enqueued operations. Throws: Error(kPeer) where one failed.
@@ -75,6 +78,7 @@ class Context {
   Context(device::Stream stream, const CudaOptions& options);
 
   int threads_;
+  std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<PrimitiveCache> primitives_;
   std::unique_ptr<CudaResources> cuda_resources_;
   // Destroyed first: its pending work may use the memory above.

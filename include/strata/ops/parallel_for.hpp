@@ -2,39 +2,43 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "strata/core/error.hpp"
 #include "strata/ops/context.hpp"
+#include "strata/ops/thread_pool.hpp"
 
 namespace strata::ops {
 
-/// Whether parallel_for() uses OpenMP threads. ThreadSanitizer does not see the barriers of GCC's
-/// OpenMP library and would report every result that crosses one as a race.
-#ifdef __SANITIZE_THREAD__
-inline constexpr bool kUseThreads = false;
-#else
-inline constexpr bool kUseThreads = true;
-#endif
-
 /// Calls function(begin, end) for the chunks [0, grain), [grain, 2 grain), ... of [0, count), on
-/// the context's threads. The chunks, and so the bits, do not depend on the number of threads.
+/// the context's threads; function(begin, end, thread) where it takes the thread's number. The
+/// chunks, and so the bits, do not depend on the number of threads.
 /// Pre: grain >= 1; calls do not depend on one another and do not throw.
 template <typename Function>
 void parallel_for(Context& context, std::int64_t count, std::int64_t grain,
                   const Function& function) {
   require(grain >= 1, "a chunk of {} items", grain);
   const std::int64_t chunks = (count + grain - 1) / grain;
-  if (!kUseThreads || context.threads() == 1 || chunks <= 1) {
+  const auto run = [&](std::int64_t chunk, int thread) {
+    const std::int64_t end = std::min(count, (chunk + 1) * grain);
+    if constexpr (std::is_invocable_v<Function, std::int64_t, std::int64_t, int>) {
+      function(chunk * grain, end, thread);
+    } else {
+      function(chunk * grain, end);
+    }
+  };
+  if (context.threads() == 1 || chunks <= 1) {
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      function(chunk * grain, std::min(count, (chunk + 1) * grain));
+      run(chunk, 0);
     }
     return;
   }
-  const int threads = static_cast<int>(std::min<std::int64_t>(context.threads(), chunks));
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-    function(chunk * grain, std::min(count, (chunk + 1) * grain));
-  }
+  context.pool().run(
+      chunks,
+      [](const void* body, std::int64_t chunk, int thread) {
+        (*static_cast<decltype(&run)>(body))(chunk, thread);
+      },
+      &run);
 }
 
 }  // namespace strata::ops

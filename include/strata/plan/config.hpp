@@ -109,7 +109,10 @@ struct RunConfig {
   } train;
   struct {
     std::int64_t every = 0;
+    double minutes = 30.0;
     std::int64_t keep = 3;
+    Switch background = Switch::kOn;
+    std::int64_t keep_every = 0;
   } checkpoint;
   struct {
     std::string dir = "runs/run";
@@ -119,6 +122,7 @@ struct RunConfig {
     Transport transport = Transport::kAuto;
     Resume resume = Resume::kNever;
     double timeout_seconds = 600.0;
+    double time_limit_minutes = 0.0;
     Switch timeline = Switch::kOff;
     double peak_tflops = 0.0;
     Switch cuda_graphs = Switch::kOff;

@@ -116,6 +116,10 @@ struct VirtualGrid {
 
 [[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
 
+/// Host memory into which a rank copies what it writes into a checkpoint, in bytes. 0 on a CPU for
+/// a run whose saves wait for the files.
+[[nodiscard]] std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank);
+
 /// The options of this rank's training loader: its microbatches of steps [first_step, total).
 [[nodiscard]] io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank,
                                                 std::int64_t first_step);

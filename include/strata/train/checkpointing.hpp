@@ -5,20 +5,27 @@
 #include <optional>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "strata/comm/groups.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
+#include "strata/io/directory_lock.hpp"
 #include "strata/plan/plan.hpp"
-#include "strata/train/rank_state.hpp"
 
 namespace strata::train {
 
 /// The directory of a run's checkpoints.
 [[nodiscard]] std::filesystem::path checkpoint_root(const plan::RunConfig& config);
 
+/// A file in run.dir that exists from the start of a run until its first checkpoint is committed.
+/// With it, a run without a checkpoint may start over; without it, the checkpoints are lost.
+[[nodiscard]] std::filesystem::path unsaved_marker(const plan::RunConfig& config);
+
 /// The newest valid checkpoint in `root`; skips damaged ones with a warning. Every rank verifies a
 /// share of the files. Communication: collective over the world.
-/// Throws: AgreedError(kCheckpoint) where there are checkpoints but none is valid.
+/// Throws: AgreedError(kCheckpoint) where there are checkpoints but none is valid, and where a
+/// newer one cannot be read now: a run from an earlier one would replace it or delete it.
 [[nodiscard]] std::optional<io::Checkpoint> newest_good_checkpoint(
     comm::Communicator& world, const std::filesystem::path& root, Log& log);
 
@@ -34,6 +41,7 @@ namespace strata::train {
 struct RunRecord {
   std::string config_text;
   const io::Tokenizer* tokenizer = nullptr;  ///< null: none, or not known
+  const io::DirectoryLock* lock = nullptr;   ///< of run.dir, on rank 0; null: none to check
 };
 
 /// Rejects a checkpoint of another model; ignores optimizer state.
@@ -52,14 +60,18 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
 [[nodiscard]] std::string instruction_set_change(const plan::Plan& plan,
                                                  const io::Checkpoint& checkpoint);
 
-/// Writes a checkpoint, then deletes expired ones; a failed deletion is a warning.
-/// Communication: collective over the world. Throws: AgreedError(kCheckpoint) where the checkpoint
-/// cannot be written; earlier ones remain.
-void save_checkpoint(const plan::Plan& plan, comm::Groups& groups, const RankState& state,
-                     const RunRecord& record, std::int64_t step, Log& log);
+/// The metadata of a checkpoint of the state after `step`.
+[[nodiscard]] nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
+                                                 std::int64_t step);
 
-/// Deletes, on rank 0, expired checkpoints before `step` and partial ones of killed runs; a failed
-/// deletion is a warning.
+/// The bytes of the tensors of one of the run's checkpoints.
+[[nodiscard]] std::int64_t checkpoint_bytes(const plan::Plan& plan);
+
+/// Deletes expired checkpoints before `step` and partial ones. Returns: a warning where one cannot
+/// be deleted, else nothing.
+[[nodiscard]] std::string prune_warning(const plan::Plan& plan, std::int64_t step);
+
+/// prune_warning() on rank 0, with its warning in the log.
 void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
                       Log& log);
 

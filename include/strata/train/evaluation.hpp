@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "strata/comm/groups.hpp"
@@ -8,6 +9,7 @@
 #include "strata/pipeline/executor.hpp"
 #include "strata/plan/plan.hpp"
 #include "strata/train/class_counts.hpp"
+#include "strata/train/stop_polls.hpp"
 
 namespace strata::train {
 
@@ -27,13 +29,14 @@ void require_fits(const plan::Plan& plan, const io::DatasetInfo& info);
 
 /// Evaluates the samples of a data set in order: all of them, or train.evaluate_batches global
 /// batches. Every rank gets the result, with the same bits on every grid. `counts`, unless null,
-/// receives the confusion matrix of all samples on every rank.
+/// receives the confusion matrix of all samples on every rank. `polls`, unless null, can end the
+/// evaluation early. Returns: nothing where they did, on all ranks.
 /// Communication: over the whole grid. Pre: require_fits(); a given `counts` is empty, and
 /// counts_classes(). Throws: Error(kData) where a sample is damaged.
-[[nodiscard]] EvaluationResult evaluate(ops::Context& context, const plan::Plan& plan,
-                                        const plan::RankPlan& rank, comm::Groups& groups,
-                                        pipeline::Executor& executor, const io::Dataset& dataset,
-                                        ClassCounts* counts = nullptr);
+[[nodiscard]] std::optional<EvaluationResult> evaluate(
+    ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
+    pipeline::Executor& executor, const io::Dataset& dataset, ClassCounts* counts,
+    StopPolls* polls);
 
 /// Whether predictions can be counted by class: every rank of the last stage has all outputs of a
 /// classifier.

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -34,6 +32,14 @@ struct EvaluateRecord {
   std::optional<double> perplexity;
 };
 
+/// The line of a checkpoint.
+struct CheckpointRecord {
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;        ///< of all parts
+  double blocked_seconds = 0.0;  ///< training waited for the save
+  double write_seconds = 0.0;    ///< at work on files: the thread of rank 0
+};
+
 /// The last steps whose lines remain in a metrics file that a run continues.
 struct MetricsKept {
   std::int64_t training_step = 0;
@@ -44,24 +50,33 @@ struct MetricsKept {
 class MetricsFile {
  public:
   /// Opens the file to append, after removing lines of later steps and a truncated last line.
-  /// Throws: Error(kUsage) where it cannot be written.
+  /// Throws: Error(kData) where it exists and cannot be read; Error(kUsage) where it cannot be
+  /// written.
   MetricsFile(const std::filesystem::path& path, const MetricsKept& keep);
+  /// Syncs the file.
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
 
   /// Whether writing a line has failed, as on a full disk; the run continues.
   [[nodiscard]] bool failed() const { return failed_; }
 
   void write(const TrainRecord& record);
   void write(const EvaluateRecord& record);
+  void write(const CheckpointRecord& record);
+  /// Calls fsync, which a run does before each checkpoint.
+  void sync();
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-
   void line(const std::string& text);
 
-  std::unique_ptr<std::FILE, Close> file_;
+  int file_ = -1;
   bool failed_ = false;
+  bool torn_ = false;  ///< the last line lacks its end
 };
+
+/// The greatest step in a metrics file; 0 where there is none.
+/// Throws: Error(kData) where the file cannot be read.
+[[nodiscard]] std::int64_t last_metrics_step(const std::filesystem::path& path);
 
 }  // namespace strata::train

@@ -79,13 +79,10 @@ class RankState {
   /// Throws: Error(kDiverged) where a weight that this rank owns is not finite.
   void require_finite() const;
 
-  /// The weights and the optimizer state that this rank owns, in host memory, for a checkpoint. For
-  /// a GPU this is a copy.
-  struct Snapshot {
-    std::vector<io::TensorSlice> slices;
-    std::vector<device::HostView> memory;
-  };
-  [[nodiscard]] Snapshot snapshot() const;
+  /// The weights and the optimizer state that this rank owns, for a checkpoint: copied into
+  /// `memory`, or in place where `memory` is empty. Waits for the copies.
+  /// Pre: `memory` has plan::checkpoint_copy_bytes().
+  [[nodiscard]] std::vector<io::TensorSlice> snapshot(const device::Buffer& memory) const;
   /// Reads the weights and the own slices of the optimizer state.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
   void load(const io::Checkpoint& checkpoint);

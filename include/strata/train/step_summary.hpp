@@ -6,22 +6,43 @@
 
 namespace strata::train {
 
-/// Whether the run was requested to stop.
-enum class StopRequest { kNone, kStop };
+/// What ranks ask for at the end of a step. What one rank asks for, all ranks do.
+enum class StepRequest : unsigned {
+  kStop = 1,
+  kSave = 2,
+  kWait = 4,  ///< with the next phase of the save under way: a thread still writes
+};
+
+/// A set of requests.
+class StepRequests {
+ public:
+  void add(StepRequest request) { bits_ |= static_cast<unsigned>(request); }
+  [[nodiscard]] bool has(StepRequest request) const {
+    return (bits_ & static_cast<unsigned>(request)) != 0;
+  }
+
+  /// As a number for an exchange of numbers.
+  [[nodiscard]] double encoded() const { return bits_; }
+  void add_encoded(double number) { bits_ |= static_cast<unsigned>(number); }
+
+ private:
+  unsigned bits_ = 0;
+};
 
 /// The results of a step's backward pass, equal on all ranks.
 struct StepSummary {
   double loss = 0.0;       ///< mean over the global batch
   double grad_norm = 0.0;  ///< of the mean loss's gradient, over all tensors
-  StopRequest stop = StopRequest::kNone;
+  StepRequests requests;
   double communication_seconds = 0.0;  ///< spent in the exchange
 };
 
-/// Reduces losses, gradient norms and stop requests over all ranks, in the same order on every grid
+/// Reduces losses, gradient norms and requests over all ranks, in the same order on every grid
 /// (design law 1). Synchronizes the host with its device, once per step. Pre: the reducer has the
 /// step's gradients. Communication: an all-gather over each of the data, tensor and pipeline
 /// groups. Throws: Error(kData) that names a target without a model output.
 [[nodiscard]] StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank,
-                                         comm::Groups& groups, RankState& state, StopRequest stop);
+                                         comm::Groups& groups, RankState& state,
+                                         StepRequests requests);
 
 }  // namespace strata::train

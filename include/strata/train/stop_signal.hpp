@@ -1,14 +1,20 @@
 #pragma once
 
-#include "strata/train/step_summary.hpp"
-
 namespace strata::train {
 
-/// Makes SIGTERM, SIGINT and SIGUSR1 request a stop after the current step. A second SIGINT kills
-/// the process.
+/// Whether a rank, or the run, was requested to stop.
+enum class StopRequest { kNone, kStop };
+
+/// Makes SIGTERM, SIGINT and SIGUSR1 request a stop. SIGTERM or SIGINT, sent again a second or more
+/// after the first one, kills the process; within that second they count as one request, because
+/// Slurm and srun may both deliver it. SIGUSR1 may be repeated.
 void install_stop_signals();
 
 /// Whether such a signal has arrived.
 [[nodiscard]] StopRequest stop_request();
+
+/// Ends set-up after a stop request: called within comm::agree(), all ranks end together.
+/// Throws: Error(kStoppedEarly) where such a signal has arrived.
+void end_setup_on_stop_request();
 
 }  // namespace strata::train

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -8,6 +9,7 @@
 #include "strata/core/log.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/dataset.hpp"
+#include "strata/io/directory_lock.hpp"
 #include "strata/plan/plan.hpp"
 
 namespace strata::train {
@@ -29,9 +31,12 @@ struct TrainerSetup {
   const io::Dataset& train_data;
   const io::Dataset* test_data = nullptr;      ///< null: no evaluation
   const io::Checkpoint* checkpoint = nullptr;  ///< null: starts a new run
+  const io::DirectoryLock* lock = nullptr;     ///< of run.dir, on rank 0; checked at each save
   std::string config_text;
   /// A rank's peak rate of matrix products in the model's dtype, in FLOP/s; 0: not known.
   double peak_flops = 0.0;
+  /// When the run must have ended, of now_seconds(); rank 0's counts.
+  double ends = std::numeric_limits<double>::infinity();
   Log& log;
 };
 

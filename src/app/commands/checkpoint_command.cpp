@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "strata/core/log.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/train/checkpointing.hpp"
 
@@ -39,8 +41,11 @@ ExitCode checkpoint_command(Arguments arguments) {
          what);
   }
   const io::Checkpoint checkpoint = io::Checkpoint::open(directory_of(line.positions().front()));
+  if (!checkpoint.warning().empty()) {
+    print_error(fmt::format("warning: {}\n", checkpoint.warning()));
+  }
   if (what == "inspect") {
-    fmt::print("{}", checkpoint.describe());
+    fmt::print("{}", printable_lines(checkpoint.describe()));
     return ExitCode::kDone;
   }
   for (std::int64_t part = 0; part < checkpoint.part_count(); ++part) {

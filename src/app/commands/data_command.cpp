@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <limits>
 
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 #include "strata/core/clock.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/contact_sheet.hpp"
 #include "strata/io/dataset.hpp"
 #include "strata/io/import.hpp"
@@ -251,7 +253,22 @@ io::ImportOptions import_options(const CommandLine& line) {
   return options;
 }
 
+/// Refuses ranks beyond 0 of a parallel launch: every rank would do the whole import.
+void refuse_other_ranks() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    const char* text = std::getenv(name);
+    std::int64_t rank = 0;
+    if (text != nullptr && parse_int64(text, rank) && rank > 0) {
+      fail(ExitCode::kUsage,
+           "this is rank {} of a parallel launch ({}), and an import is one process with threads; "
+           "start strata data import without mpirun, under srun with --ntasks=1",
+           rank, name);
+    }
+  }
+}
+
 ExitCode import_command(Arguments arguments) {
+  refuse_other_ranks();
   const CommandLine line(
       arguments,
       {"format",  "output",    "images",     "labels",  "files",     "label",     "inputs",
@@ -270,7 +287,7 @@ ExitCode import_command(Arguments arguments) {
   checking.finish();
   progress.finish();
   for (const std::string& file : report.skipped) {
-    print_error(fmt::format("left out: {}\n", file));
+    print_error(fmt::format("left out: {}\n", printable(file, 1000)));
   }
   fmt::print("{}: {} training {}", report.train.string(), count_text(report.train_samples), unit);
   if (!report.test.empty()) {
@@ -320,7 +337,10 @@ ExitCode inspect_command(Arguments arguments) {
         path, line.has("verify") ? io::Inspect::kVerify : io::Inspect::kDescribe,
         std::ref(progress));
     progress.finish();
-    fmt::print("{}", inspection.text);
+    if (!inspection.warning.empty()) {
+      print_error(fmt::format("warning: {}\n", inspection.warning));
+    }
+    fmt::print("{}", printable_lines(inspection.text));
     bad += inspection.bad_shards;
   }
   if (draws) {

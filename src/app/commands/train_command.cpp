@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 
 #include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
+#include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
@@ -17,25 +19,12 @@
 #include "strata/train/trainer.hpp"
 
 #include "environment/execution_environment.hpp"
+#include "environment/run_directory.hpp"
 #include "environment/run_inputs.hpp"
+#include "environment/time_limit.hpp"
 
 namespace strata::app {
 namespace {
-
-void make_run_directory(comm::MpiSession& mpi, const plan::RunConfig& config, Log& log) {
-  comm::agree(mpi.world(), [&] {
-    if (mpi.world().rank() != 0) {
-      return;
-    }
-    std::error_code error;
-    std::filesystem::create_directories(train::checkpoint_root(config), error);
-    if (error) {
-      fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another run.dir",
-           config.run.dir, error.message());
-    }
-    log.open_file((std::filesystem::path(config.run.dir) / "log.txt").string());
-  });
-}
 
 /// The text of the run's config.ini: resolved values for settings that determine the numbers, given
 /// values for settings that depend on the launch.
@@ -91,6 +80,22 @@ std::string run_config_text(const RunInputs& inputs, const plan::Plan& plan,
   return resolved_config_text({.config = given, .origins = inputs.origins}, resolved, launch);
 }
 
+/// When the run must have ended, of now_seconds().
+double end_of(const plan::RunConfig& config, double started, Log& log) {
+  double end = std::numeric_limits<double>::infinity();
+  if (config.run.time_limit_minutes > 0.0) {
+    end = started + 60.0 * config.run.time_limit_minutes;
+  }
+  if (const std::optional<double> left = allocation_seconds_left()) {
+    end = std::min(end, now_seconds() + *left);
+  }
+  if (std::isfinite(end)) {
+    log.info("time limit: in {}; the run stops before, with a checkpoint",
+             duration_text(std::max(0.0, end - now_seconds())));
+  }
+  return end;
+}
+
 std::int64_t peak_resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -143,11 +148,17 @@ void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const Res
 }  // namespace
 
 ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
+  const double started = now_seconds();
   Log log(log_role(mpi));
   TrainArguments given;
   comm::agree(mpi.world(), [&] { given = parse_arguments(arguments, "train"); });
   RunInputs inputs = open_run_inputs(mpi, given.config, given.settings,
-                                     given.dry_run ? DataNeeded::kNo : DataNeeded::kYes);
+                                     given.dry_run ? DataNeeded::kNo : DataNeeded::kYes, log);
+  comm::agree(mpi.world(), train::end_setup_on_stop_request);
+  std::optional<RunDirectory> directory;
+  if (!given.dry_run) {
+    directory.emplace(mpi, inputs.config, log);
+  }
   if (!given.dry_run || inputs.config.run.resume != plan::Resume::kNever) {
     open_run_directory(mpi, inputs, log);
   }
@@ -160,7 +171,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   }
   // Before anything is written, because opening the GPU may fail.
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
-  make_run_directory(mpi, plan.config, log);
+  begin_run(mpi, inputs, log);
   log.info("{}", plan::plan_text(plan));
   log.info("{}", environment.text());
   if (!environment.warning().empty()) {
@@ -172,7 +183,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
     log.warn("{}", other_bits);
   }
 
-  train::install_stop_signals();
+  comm::agree(mpi.world(), train::end_setup_on_stop_request);
   const train::FinishedRun run =
       train::train({.plan = plan,
                     .groups = environment.groups(),
@@ -180,8 +191,11 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
                     .train_data = *inputs.train_data,
                     .test_data = inputs.test_data ? &*inputs.test_data : nullptr,
                     .checkpoint = inputs.checkpoint ? &*inputs.checkpoint : nullptr,
+                    .lock = directory->lock(),
                     .config_text = run_config_text(inputs, plan, environment),
                     .peak_flops = environment.peak_flops(),
+                    .ends = mpi.world().rank() == 0 ? end_of(plan.config, started, log)
+                                                    : std::numeric_limits<double>::infinity(),
                     .log = log});
   // No message may be in flight when the groups are destroyed.
   environment.groups().world->barrier();
@@ -273,8 +287,10 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
     state->load_weights(*inputs.checkpoint);
   });
   pipeline::Executor executor(state->stage(), *groups.pipeline, *groups.engine);
-  const train::EvaluationResult result = train::evaluate(
-      environment.context(), plan, rank, groups, executor, data, counts ? &*counts : nullptr);
+  const train::EvaluationResult result =
+      train::evaluate(environment.context(), plan, rank, groups, executor, data,
+                      counts ? &*counts : nullptr, nullptr)
+          .value();
   comm::agree(mpi.world(), [&] {
     if (mpi.world().rank() == 0) {
       print_result(inputs, plan, result, counts, given);

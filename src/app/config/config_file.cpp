@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
+#include <sstream>
 #include <string_view>
 
 #include <boost/program_options.hpp>
@@ -15,6 +12,7 @@
 #include "strata/app/options.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/io/input.hpp"
 
 namespace strata::app {
 namespace {
@@ -101,20 +99,13 @@ std::map<std::string, Origin> origins_in(std::istream& in) {
   return origins;
 }
 
-/// Opens a config file.
-std::ifstream opened(const std::string& path) {
-  std::ifstream in(path);
-  if (std::error_code error; std::filesystem::is_directory(path, error)) {
-    fail(ExitCode::kUsage, "cannot read the config file {}: it is a directory", path);
-  }
-  if (!in) {
-    fail(ExitCode::kUsage, "cannot read the config file {}: {}", path, std::strerror(errno));
-  }
-  return in;
+std::string config_file_text(const std::string& path) {
+  constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
+  return io::read_input(path, kMostBytes, ExitCode::kUsage);
 }
 
-Settings file_settings(const std::string& path) {
-  std::ifstream in = opened(path);
+Settings file_settings(const std::string& path, const std::string& text) {
+  std::istringstream in(text);
   try {
     return settings_of(po::parse_config_file(in, known_settings(), true), path, Repeated::kRefused);
   } catch (const po::error& error) {
@@ -188,8 +179,9 @@ std::string default_of(const Option& option) {
 
 GivenConfig read_config(const std::string& path, std::span<const std::string> arguments) {
   GivenConfig given;
-  apply_settings(file_settings(path), given.config);
-  std::ifstream in = opened(path);
+  const std::string text = config_file_text(path);
+  apply_settings(file_settings(path, text), given.config);
+  std::istringstream in(text);
   given.origins = origins_in(in);
   const Settings settings = argument_settings(arguments);
   apply_settings(settings, given.config);

@@ -14,17 +14,20 @@
 namespace strata::app {
 namespace {
 
-io::Dataset open_data(const plan::RunConfig& config, const std::string& master) {
+io::Dataset open_data(const plan::RunConfig& config, const std::string& master, Log& log) {
   io::Dataset data = io::Dataset::open(master);
+  if (!data.warning().empty()) {
+    log.warn("{}", data.warning());
+  }
   if (data.info().task == io::Task::kNextToken) {
     data.set_context(plan::context_of(config));
   }
   return data;
 }
 
-void open_training_data(RunInputs& inputs, DataNeeded needed) {
+void open_training_data(RunInputs& inputs, DataNeeded needed, Log& log) {
   if (!inputs.config.data.train.empty()) {
-    inputs.train_data = open_data(inputs.config, inputs.config.data.train);
+    inputs.train_data = open_data(inputs.config, inputs.config.data.train, log);
     inputs.train_info = inputs.train_data->info();
     return;
   }
@@ -67,10 +70,10 @@ void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
 
 /// Reads the description of the training data from the checkpoint; opens the data for a checkpoint
 /// of an earlier version.
-void open_data_of_checkpoint(RunInputs& inputs) {
+void open_data_of_checkpoint(RunInputs& inputs, Log& log) {
   std::optional<io::DatasetInfo> info = train::data_of(*inputs.checkpoint);
   if (!info) {
-    open_training_data(inputs, DataNeeded::kYes);
+    open_training_data(inputs, DataNeeded::kYes, log);
     return;
   }
   if (info->task == io::Task::kNextToken) {
@@ -80,26 +83,26 @@ void open_data_of_checkpoint(RunInputs& inputs) {
 }
 
 /// Opens the data to evaluate on: data.test, else data.train.
-void open_evaluated_data(RunInputs& inputs) {
+void open_evaluated_data(RunInputs& inputs, Log& log) {
   const plan::RunConfig& config = inputs.config;
   if (config.data.test.empty() && config.data.train.empty()) {
     fail(ExitCode::kUsage,
          "data.test and data.train are empty; name a data set, as in --data.test=DIR/test.h5");
   }
   inputs.test_data =
-      open_data(config, config.data.test.empty() ? config.data.train : config.data.test);
+      open_data(config, config.data.test.empty() ? config.data.train : config.data.test, log);
 }
 
 }  // namespace
 
 RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Arguments settings,
-                          DataNeeded needed) {
+                          DataNeeded needed, Log& log) {
   RunInputs inputs;
   comm::agree(mpi.world(), [&] {
     load_config(mpi, inputs, path, settings);
-    open_training_data(inputs, needed);
+    open_training_data(inputs, needed, log);
     if (!inputs.config.data.test.empty()) {
-      inputs.test_data = open_data(inputs.config, inputs.config.data.test);
+      inputs.test_data = open_data(inputs.config, inputs.config.data.test, log);
     }
   });
   check_same_inputs(mpi, inputs);
@@ -124,9 +127,9 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
   check_same_inputs(mpi, inputs);
   open_checkpoint(mpi, inputs, log);
   comm::agree(mpi.world(), [&] {
-    open_data_of_checkpoint(inputs);
+    open_data_of_checkpoint(inputs, log);
     if (evaluates == Evaluates::kYes) {
-      open_evaluated_data(inputs);
+      open_evaluated_data(inputs, log);
     }
     inputs.config = plan::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info,
                                             train::virtual_grid_of(*inputs.checkpoint));
@@ -143,7 +146,8 @@ void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
     comm::agree(mpi.world(), [&] {
       const std::filesystem::path dir(config.run.dir);
       if (mpi.world().rank() == 0 &&
-          (std::filesystem::exists(dir / "config.ini") || !io::list_checkpoints(root).empty())) {
+          (std::filesystem::exists(dir / "config.ini") ||
+           std::filesystem::exists(dir / "metrics.jsonl") || !io::list_checkpoints(root).empty())) {
         fail(
             ExitCode::kUsage,
             "{} holds a run already; continue it with --run.resume=auto, or choose another run.dir",

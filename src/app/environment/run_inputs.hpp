@@ -50,7 +50,7 @@ enum class DataNeeded { kNo, kYes };
 
 /// Reads the config and opens the data sets. Communication: collective over the world.
 [[nodiscard]] RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path,
-                                        Arguments settings, DataNeeded needed);
+                                        Arguments settings, DataNeeded needed, Log& log);
 
 /// Whether a command needs a data set to evaluate on.
 enum class Evaluates { kNo, kYes };

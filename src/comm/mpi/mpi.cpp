@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <fmt/format.h>
 #include <mpi.h>
 
 #include "strata/core/error.hpp"
@@ -85,17 +86,23 @@ class MpiReduceScatter final : public Request::Operation {
 
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(MPI_Comm communicator, std::int64_t rank, std::int64_t size, std::string name)
+  MpiCommunicator(MPI_Comm communicator, std::int64_t rank, std::int64_t size, std::string name,
+                  Activity* activity)
       : Communicator(rank, size, std::move(name)), communicator_(communicator) {
+    if (activity != nullptr) {
+      set_activity(activity);
+      group_ = activity->add_group(this->name());
+    }
     check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
 
-  static std::unique_ptr<MpiCommunicator> of(MPI_Comm communicator, std::string name) {
+  static std::unique_ptr<MpiCommunicator> of(MPI_Comm communicator, std::string name,
+                                             Activity* activity) {
     int rank = 0;
     int size = 0;
     check(MPI_Comm_rank(communicator, &rank), "MPI_Comm_rank");
     check(MPI_Comm_size(communicator, &size), "MPI_Comm_size");
-    return std::make_unique<MpiCommunicator>(communicator, rank, size, std::move(name));
+    return std::make_unique<MpiCommunicator>(communicator, rank, size, std::move(name), activity);
   }
 
   // Freeing a communicator is collective, and destructors do not communicate. MPI_Finalize frees
@@ -106,12 +113,14 @@ class MpiCommunicator final : public Communicator {
 
   void barrier() override {
     MPI_Request request = MPI_REQUEST_NULL;
+    record("barrier", ++collectives_, -1, 0);
     check(MPI_Ibarrier(communicator_, &request), "MPI_Ibarrier");
     wait_for(request, "barrier");
   }
 
   void broadcast(TensorView payload, std::int64_t root) override {
     MPI_Request request = MPI_REQUEST_NULL;
+    record("broadcast", ++collectives_, -1, payload.bytes());
     check(MPI_Ibcast(payload.raw(), bytes_of(payload), MPI_BYTE, static_cast<int>(root),
                      communicator_, &request),
           "MPI_Ibcast");
@@ -122,6 +131,7 @@ class MpiCommunicator final : public Communicator {
     require(all.bytes() == size() * mine.bytes(), "{} bytes gathered from {} ranks with {} each",
             all.bytes(), size(), mine.bytes());
     MPI_Request request = MPI_REQUEST_NULL;
+    record("all-gather", ++collectives_, -1, all.bytes());
     check(MPI_Iallgather(mine.raw(), bytes_of(mine), MPI_BYTE, all.raw(), bytes_of(mine), MPI_BYTE,
                          communicator_, &request),
           "MPI_Iallgather");
@@ -130,6 +140,7 @@ class MpiCommunicator final : public Communicator {
 
   void all_reduce(TensorView sum) override {
     MPI_Request request = MPI_REQUEST_NULL;
+    record("all-reduce", ++collectives_, -1, sum.bytes());
     check(MPI_Iallreduce(MPI_IN_PLACE, sum.raw(), checked_int(sum.count(), "the elements of a sum"),
                          type_of(sum), MPI_SUM, communicator_, &request),
           "MPI_Iallreduce");
@@ -143,9 +154,11 @@ class MpiCommunicator final : public Communicator {
       ++key;
     }
     MPI_Comm split = MPI_COMM_NULL;
+    const BlockingCall call(activity(), fmt::format("split the {} into {}s", this->name(), name));
+    record("split", ++collectives_, -1, 0);
     check(MPI_Comm_split(communicator_, static_cast<int>(members.front()), key, &split),
           "MPI_Comm_split");
-    auto group = of(split, std::move(name));
+    auto group = of(split, std::move(name), activity());
     group->set_timeout(timeout());
     return group;
   }
@@ -153,17 +166,20 @@ class MpiCommunicator final : public Communicator {
  protected:
   std::unique_ptr<Request::Operation> begin_send(ConstTensorView payload, std::int64_t peer,
                                                  Tag tag) override {
+    record("send", ++messages_, peer, payload.bytes());
     return begin(MPI_Isend, "MPI_Isend", payload, peer, tag);
   }
 
   std::unique_ptr<Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
                                                     Tag tag) override {
+    record("receive", ++messages_, peer, payload.bytes());
     return begin(MPI_Irecv, "MPI_Irecv", payload, peer, tag);
   }
 
   std::unique_ptr<Request::Operation> begin_reduce_scatter(
       TensorView tensor, std::span<const grid::Range> slices) override {
     const grid::Range& own = slices[static_cast<std::size_t>(rank())];
+    record("reduce-scatter", ++collectives_, -1, tensor.bytes());
     return std::make_unique<MpiReduceScatter>(communicator_, tensor, slices,
                                               tensor.flat_slice(own.begin, own.count()));
   }
@@ -179,10 +195,20 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiOperation>(request);
   }
   void wait_for(MPI_Request request, const char* what) {
-    Request(std::make_unique<MpiOperation>(request), describe_collective(what), timeout()).wait();
+    Request(std::make_unique<MpiOperation>(request), describe_collective(what), timeout(),
+            activity())
+        .wait();
+  }
+  void record(const char* kind, std::int64_t number, std::int64_t peer, std::int64_t bytes) {
+    if (activity() != nullptr) {
+      activity()->record(group_, kind, number, peer, bytes);
+    }
   }
 
   MPI_Comm communicator_;
+  int group_ = 0;
+  std::int64_t collectives_ = 0;
+  std::int64_t messages_ = 0;
 };
 
 class MpiProgress final : public ProgressEngine {
@@ -196,13 +222,17 @@ class MpiProgress final : public ProgressEngine {
 
 }  // namespace
 
-MpiSession::MpiSession(int* argc, char*** argv) {
+MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
+  const BlockingCall call(activity, "start MPI with all ranks");
+  // Open MPI would yield the core in every call that finds no message, also between operations,
+  // where the rank has work to do. Request::wait() yields by itself.
+  setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
   int provided = 0;
   check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED) {
     fail(ExitCode::kPeer, "the MPI library does not support threads (MPI_THREAD_FUNNELED)");
   }
-  world_ = MpiCommunicator::of(MPI_COMM_WORLD, "world");
+  world_ = MpiCommunicator::of(MPI_COMM_WORLD, "world", activity);
   engine_ = std::make_unique<MpiProgress>();
   MPI_Comm node = MPI_COMM_NULL;
   check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
@@ -222,6 +252,7 @@ void MpiSession::separate() {
 }
 
 void MpiSession::finalize() {
+  const BlockingCall call(world_->activity(), "finalize MPI with all ranks");
   check(MPI_Finalize(), "MPI_Finalize");
 }
 

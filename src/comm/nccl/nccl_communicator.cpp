@@ -112,6 +112,7 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, NcclEngin
       host_(std::move(host)),
       channel_(std::move(channel)) {
   set_timeout(host_->timeout());
+  set_activity(host_->activity());
 }
 
 Communicator& NcclCommunicator::host() {

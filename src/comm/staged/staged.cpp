@@ -164,6 +164,7 @@ class StagedCommunicator final : public Communicator {
         host_(std::move(host)),
         pool_(engine) {
     set_timeout(host_->timeout());
+    set_activity(host_->activity());
   }
 
   void barrier() override {

@@ -191,10 +191,11 @@ void forward(Context& context, const AttentionShape& shape, const Stored* qkv, S
   const std::int64_t tokens = shape.tokens;
   const std::int64_t size = shape.head_size;
   const ThreadScratch<T> memory(context, ForwardScratch<T>::elements(tokens, size));
-  parallel_for(context, shape.sequences * shape.kv_heads, 1, [&](std::int64_t item, std::int64_t) {
+  const std::int64_t items = shape.sequences * shape.kv_heads;
+  parallel_for(context, items, 1, [&](std::int64_t item, std::int64_t, int thread) {
     const std::int64_t sequence = item / shape.kv_heads;
     const std::int64_t kv_head = item % shape.kv_heads;
-    const ForwardScratch<T> scratch(memory.mine(), tokens, size);
+    const ForwardScratch<T> scratch(memory.of(thread), tokens, size);
     gather_keys(qkv_head(shape, qkv, sequence, kv_head, shape.queries),
                 qkv_head(shape, qkv, sequence, kv_head, shape.queries + 1), tokens, size, scratch);
     for (std::int64_t query = 0; query < shape.queries; ++query) {
@@ -267,8 +268,8 @@ void cached_attention(Context& context, const AttentionShape& shape, const Const
     const Stored* value = values.host<Stored>().data();
     Stored* to = y.host<Stored>().data();
     const ThreadScratch<T> memory(context, ForwardScratch<T>::elements(total, size));
-    parallel_for(context, shape.kv_heads, 1, [&](std::int64_t kv_head, std::int64_t) {
-      const ForwardScratch<T> scratch(memory.mine(), total, size);
+    parallel_for(context, shape.kv_heads, 1, [&](std::int64_t kv_head, std::int64_t, int thread) {
+      const ForwardScratch<T> scratch(memory.of(thread), total, size);
       const std::int64_t begin = kv_head * capacity * size;
       gather_keys<T, Stored>({key + begin, size}, {value + begin, size}, total, size, scratch);
       for (std::int64_t query = 0; query < shape.queries; ++query) {

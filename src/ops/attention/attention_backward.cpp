@@ -204,11 +204,11 @@ void causal_attention_backward(Context& context, const AttentionShape& shape,
                                           dqkv.host<Stored>().data()};
     const ThreadScratch<T> memory(context,
                                   BackwardScratch<T>::elements(shape.tokens, shape.head_size));
-    parallel_for(
-        context, shape.sequences * shape.kv_heads, 1, [&](std::int64_t item, std::int64_t) {
-          const BackwardScratch<T> scratch(memory.mine(), shape.tokens, shape.head_size);
-          backward_kv_head(shape, tensors, item / shape.kv_heads, item % shape.kv_heads, scratch);
-        });
+    const std::int64_t items = shape.sequences * shape.kv_heads;
+    parallel_for(context, items, 1, [&](std::int64_t item, std::int64_t, int thread) {
+      const BackwardScratch<T> scratch(memory.of(thread), shape.tokens, shape.head_size);
+      backward_kv_head(shape, tensors, item / shape.kv_heads, item % shape.kv_heads, scratch);
+    });
   });
 }
 

@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <omp.h>
-
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/ops/attention.hpp"
@@ -161,9 +159,8 @@ class ThreadScratch {
         buffer_(device::Device::cpu(),
                 context.threads() * elements_ * static_cast<std::int64_t>(sizeof(T))) {}
 
-  /// The calling thread's scratch.
-  [[nodiscard]] T* mine() const {
-    return reinterpret_cast<T*>(buffer_.raw()) + omp_get_thread_num() * elements_;
+  [[nodiscard]] T* of(int thread) const {
+    return reinterpret_cast<T*>(buffer_.raw()) + thread * elements_;
   }
 
  private:

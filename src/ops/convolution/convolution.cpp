@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include <omp.h>
-
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
 #include "strata/ops/parallel_for.hpp"
@@ -81,11 +79,11 @@ void run_images(Context& context, ConvolutionKey key, const ImagePass& pass) {
   std::byte* const packed = primitives.shared(pack.operand_bytes(1));
   primitives.run(pack, 0, std::array{pass.weight, packed});
   const std::int64_t to_bytes = pass.to_elements * size_bytes(key.result);
-  parallel_for(context, images, grain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(context, images, grain, [&](std::int64_t begin, std::int64_t end, int thread) {
     std::byte* const to = pass.to + begin * to_bytes;
     const std::array operands{const_cast<std::byte*>(pass.from + begin * pass.from_bytes), packed,
                               to, pass.bias};
-    primitives.run(end == images ? last : whole, omp_get_thread_num(), operands);
+    primitives.run(end == images ? last : whole, thread, operands);
     if (pass.activation == Activation::kRelu) {
       with_stored(key.result, [&]<typename T>(T) {
         relu_run(reinterpret_cast<T*>(to), (end - begin) * pass.to_elements);
@@ -134,11 +132,11 @@ class WeightSum {
     for (std::int64_t first = 0; first < groups_; first += at_once) {
       const std::int64_t count = std::min(at_once, groups_ - first);
       std::byte* const parts = first == 0 ? sum : sum + part_bytes;
-      parallel_for(context_, count, 1, [&](std::int64_t i, std::int64_t) {
+      parallel_for(context_, count, 1, [&](std::int64_t i, std::int64_t, int thread) {
         const std::int64_t group = first + i;
         const std::array operands{x + group * grain_ * x_bytes_, dy + group * grain_ * dy_bytes_,
                                   parts + i * part_bytes};
-        primitives.run(group == groups_ - 1 ? *last_ : *whole_, omp_get_thread_num(), operands);
+        primitives.run(group == groups_ - 1 ? *last_ : *whole_, thread, operands);
       });
       primitives.check();
       const std::int64_t own = first == 0 ? 1 : 0;

@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include <omp.h>
-
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
 #include "strata/ops/elementwise.hpp"
@@ -190,8 +188,8 @@ class TiledProduct {
       key.n = tiles_.columns(tile);
       products.push_back(&primitives.primitive(key));
     }
-    parallel_for(context, tiles_.count(), 1, [&](std::int64_t tile, std::int64_t) {
-      run_tile(primitives, *products[static_cast<std::size_t>(tile)], tile);
+    parallel_for(context, tiles_.count(), 1, [&](std::int64_t tile, std::int64_t, int thread) {
+      run_tile(primitives, *products[static_cast<std::size_t>(tile)], tile, thread);
     });
     primitives.check();
   }
@@ -206,8 +204,8 @@ class TiledProduct {
     return stage_c_ ? tiles_.most_rows() * tiles_.most_columns() * size_bytes(key_.result) : 0;
   }
 
-  void run_tile(PrimitiveCache& primitives, Primitive& product, std::int64_t tile) const {
-    const int thread = omp_get_thread_num();
+  void run_tile(PrimitiveCache& primitives, Primitive& product, std::int64_t tile,
+                int thread) const {
     std::byte* const staging = primitives.staging(thread);
     const std::int64_t rows = tiles_.rows(tile);
     const std::int64_t row_bytes = tiles_.columns(tile) * size_bytes(key_.result);

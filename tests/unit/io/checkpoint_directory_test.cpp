@@ -69,14 +69,31 @@ TEST(CheckpointDirectory, PartialOnesAreIgnoredAndReplaced) {
   const Model model;
   write_checkpoint(scratch.path(), 10, 1);
   const fs::path partial = begin_checkpoint(scratch.path(), 20);
-  EXPECT_EQ(partial, scratch.path() / ".step-00000020.partial");
-  EXPECT_EQ(partial, partial_directory(scratch.path(), 20));
+  EXPECT_THAT(partial.filename().string(),
+              ::testing::MatchesRegex("\\.step-00000020\\.[0-9a-f]+\\.partial"));
+  // As earlier versions named it.
+  fs::create_directory(scratch.path() / ".step-00000020.partial");
   (void)write_part(partial, 0, model.slices_of(0, 2));
   EXPECT_THAT(steps_in(scratch.path()), ElementsAre(10));
   std::ofstream(partial / "part-00009.h5") << "left by a killed run";
   const fs::path directory = write_checkpoint(scratch.path(), 20, 1);
   EXPECT_THAT(steps_in(scratch.path()), ElementsAre(20, 10));
-  EXPECT_THAT(names_in(directory), UnorderedElementsAre("master.h5", "part-00000.h5"));
+  EXPECT_THAT(names_in(directory),
+              UnorderedElementsAre("master.h5", "master.manifest", "part-00000.h5"));
+  EXPECT_THAT(names_in(scratch.path()), UnorderedElementsAre("step-00000010", "step-00000020"));
+}
+
+TEST(CheckpointDirectory, PartsOfTwoSavesNeverMeet) {
+  const TemporaryDirectory scratch;
+  const Model model;
+  std::vector<PartRecord> records;
+  for (std::int64_t part = 0; part < 2; ++part) {
+    const fs::path root = scratch / fmt::format("run-{}", part);
+    records.push_back(write_part(begin_checkpoint(root, 20), part, model.slices_of(part, 2)));
+  }
+  EXPECT_THAT(
+      testing::checkpoint_error([&] { commit_checkpoint(scratch / "run-0", 20, records, {}); }),
+      ::testing::HasSubstr("part part-00001.h5 belongs to save " + records[1].save));
 }
 
 TEST(CheckpointDirectory, SameStepIsReplaced) {
@@ -122,6 +139,16 @@ TEST(CheckpointDirectory, PruneKeepsTheNewest) {
   EXPECT_THROW(prune_checkpoints(scratch.path(), 40, 0), std::logic_error);
 }
 
+TEST(CheckpointDirectory, PruneKeepsMultiplesOfKeepEvery) {
+  const TemporaryDirectory scratch;
+  for (const std::int64_t step : {7, 10, 15, 20, 25}) {
+    write_checkpoint(scratch.path(), step, 1);
+  }
+  prune_checkpoints(scratch.path(), 25, 1, 10);
+  EXPECT_THAT(names_in(scratch.path()),
+              UnorderedElementsAre("step-00000010", "step-00000020", "step-00000025"));
+}
+
 TEST(CheckpointDirectory, PruneLeavesLaterStepsOfAGivenUpRun) {
   const TemporaryDirectory scratch;
   for (const std::int64_t step : {10, 20, 25, 30, 40}) {
@@ -138,6 +165,7 @@ TEST(CheckpointDirectory, PruneClearsWhatKilledRunsLeft) {
     write_checkpoint(scratch.path(), step, 1);
   }
   begin_checkpoint(scratch.path(), 40);
+  fs::create_directory(scratch.path() / ".step-00000050.partial");
   fs::create_directory(scratch.path() / ".step-00000007.deleted");
   std::ofstream(scratch.path() / ".step-00000007.deleted" / "part-00001.h5") << "half";
   fs::copy(scratch.path() / "step-00000010", scratch.path() / ".step-00000020.replaced");

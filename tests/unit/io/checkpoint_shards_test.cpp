@@ -302,6 +302,7 @@ TEST(CheckpointShards, FormatVersionsWithoutThemAreRefused) {
       "/usr/bin/python3 -c 'import h5py; h5py.File(\"{}\", \"r+\").attrs.modify(\"version\", 1)'",
       (directory / "master.h5").string());
   ASSERT_EQ(std::system(command.c_str()), 0);
+  test::remove_manifest(directory / "master.h5");
   EXPECT_THAT(checkpoint_error([&] { (void)Checkpoint::open(directory); }),
               HasSubstr("has format version 1, this program reads version 2"));
 }

@@ -12,7 +12,10 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <hdf5.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include "strata/core/error.hpp"
@@ -178,6 +181,28 @@ inline ImportReport import_images(
   ImportOptions options = idx_options(directory, split);
   change(options);
   return import_dataset(options);
+}
+
+/// Makes a data set or checkpoint one of an earlier version, which has no manifest.
+inline void remove_manifest(const std::filesystem::path& master) {
+  ASSERT_TRUE(
+      std::filesystem::remove(std::filesystem::path(master).replace_extension(".manifest")));
+  const hid_t file = H5Fopen(master.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  ASSERT_GE(H5Adelete(file, "manifest"), 0);
+  ASSERT_GE(H5Fclose(file), 0);
+}
+
+/// Runs `function` in a child process, so that limits, mounts and crashes end with it; its exit
+/// code, or 100 and the signal.
+inline int in_child(const std::function<void()>& function) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    function();
+    std::_Exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
 }
 
 /// What `action` says when it fails, by default for bad data.

@@ -22,6 +22,7 @@ using test::TemporaryDirectory;
 using test::values_of;
 using test::write_file;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -152,26 +153,41 @@ TEST(Dataset, RefusesAMissingShard) {
 }
 
 TEST(Dataset, RefusesAShardThatIsTooShort) {
-  const TemporaryDirectory directory;
-  const ImportReport report = import_in_shards(directory);
-  const std::filesystem::path shard = directory / "out/train-00001.h5";
-  std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 100);
-  EXPECT_THAT(open_error(report.train), AllOf(HasSubstr("train-00001.h5"), HasSubstr("truncated")));
-  std::filesystem::resize_file(shard, 0);
-  EXPECT_THAT(open_error(report.train), HasSubstr("is not an HDF5 file"));
-  // One with fewer samples than the master promises.
-  std::filesystem::copy_file(directory / "out/train-00002.h5", shard,
-                             std::filesystem::copy_options::overwrite_existing);
-  EXPECT_THAT(open_error(report.train),
-              AllOf(HasSubstr("5 x 1 x 4 x 5"), HasSubstr("promises 10 x 1 x 4 x 5")));
+  for (const bool earlier : {false, true}) {
+    const TemporaryDirectory directory;
+    const ImportReport report = import_in_shards(directory);
+    if (earlier) {
+      test::remove_manifest(report.train);
+    }
+    const std::filesystem::path shard = directory / "out/train-00001.h5";
+    std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 100);
+    EXPECT_THAT(open_error(report.train),
+                AllOf(HasSubstr("train-00001.h5"),
+                      HasSubstr(earlier ? "truncated" : "has 2396 bytes, 2496 were written")));
+    std::filesystem::resize_file(shard, 0);
+    EXPECT_THAT(open_error(report.train),
+                HasSubstr(earlier ? "is not an HDF5 file" : "has 0 bytes"));
+    // One with fewer samples than the master promises.
+    std::filesystem::copy_file(directory / "out/train-00002.h5", shard,
+                               std::filesystem::copy_options::overwrite_existing);
+    EXPECT_THAT(open_error(report.train),
+                earlier ? AllOf(HasSubstr("5 x 1 x 4 x 5"), HasSubstr("promises 10 x 1 x 4 x 5"))
+                        : AllOf(HasSubstr("train-00001.h5"), HasSubstr("is damaged")));
+  }
 }
 
 TEST(Dataset, RefusesAShardOfAnotherImport) {
-  const TemporaryDirectory directory;
-  const ImportReport report = import_in_shards(directory);
-  std::filesystem::copy_file(directory / "out/train-00000.h5", directory / "out/train-00001.h5",
-                             std::filesystem::copy_options::overwrite_existing);
-  EXPECT_THAT(open_error(report.train), HasSubstr("belongs to another import"));
+  for (const bool earlier : {false, true}) {
+    const TemporaryDirectory directory;
+    const ImportReport report = import_in_shards(directory);
+    if (earlier) {
+      test::remove_manifest(report.train);
+    }
+    std::filesystem::copy_file(directory / "out/train-00000.h5", directory / "out/train-00001.h5",
+                               std::filesystem::copy_options::overwrite_existing);
+    EXPECT_THAT(open_error(report.train),
+                HasSubstr(earlier ? "belongs to another import" : "does not match the checksum"));
+  }
 }
 
 TEST(Dataset, NoticesAFlippedBit) {
@@ -258,18 +274,19 @@ TEST(Dataset, AFullDiskLeavesNothingBehind) {
   {
     const SmallDisk disk(512);
     EXPECT_THAT(error_of([&] { import_dataset(options); }),
-                HasSubstr("out/train-00000.h5.partial: "));
+                ContainsRegex("out/train-00000.h5.[0-9a-f]{16}.partial: "));
   }
   EXPECT_FALSE(std::filesystem::exists(directory / "out"));
   std::optional<SmallDisk> disk;
-  EXPECT_THAT(error_of([&] {
-                import_dataset(options, [&](std::int64_t done, std::int64_t) {
-                  EXPECT_LT(done, 900);
-                  disk.emplace(100000);
-                });
-              }),
-              AllOf(HasSubstr("cannot write"), HasSubstr("out/train-00000.h5.partial: "),
-                    HasSubstr("free some space")));
+  EXPECT_THAT(
+      error_of([&] {
+        import_dataset(options, [&](std::int64_t done, std::int64_t) {
+          EXPECT_LT(done, 900);
+          disk.emplace(100000);
+        });
+      }),
+      AllOf(HasSubstr("cannot write"), ContainsRegex("out/train-00000.h5.[0-9a-f]{16}.partial: "),
+            HasSubstr("free some space")));
   disk.reset();
   EXPECT_FALSE(std::filesystem::exists(directory / "out"));
   EXPECT_EQ(import_dataset(options).train_samples, 900);

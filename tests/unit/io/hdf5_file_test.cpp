@@ -88,33 +88,60 @@ TEST(Hdf5File, BoxesReachTheirElements) {
   EXPECT_EQ(scalar, 2.5);
 }
 
-TEST(Hdf5File, VirtualDataSetsShowPartsOfOtherFiles) {
+// What a file may hold that leads out of it: HDF5 would follow all of these.
+TEST(Hdf5File, NothingLeadsToOtherFiles) {
   const TemporaryDirectory directory;
-  for (const std::int64_t half : {0, 1}) {
-    File file = File::create(directory / fmt::format("part-{}.h5", half), ExitCode::kData);
-    file.create_dataset("x", element_type(DType::kFloat32), Shape{2, 2})
-        .write(bytes(std::vector<float>(4, static_cast<float>(half + 1))));
+  {
+    File file = File::create(directory / "part.h5", ExitCode::kData);
+    file.create_dataset("x", element_type(DType::kUint8), Shape{2});
     file.finish();
   }
   {
     File file = File::create(directory / "whole.h5", ExitCode::kData);
-    std::vector<VirtualPart> parts;
-    for (const std::int64_t half : {0, 1}) {
-      parts.push_back({fmt::format("part-{}.h5", half),
-                       "x",
-                       Shape{2, 2},
-                       {{0, 0}, {2, 2}},
-                       {{0, 2 * half}, {2, 2}}});
-    }
-    file.create_virtual("x", element_type(DType::kFloat32), Shape{2, 4}, parts);
+    const Shape shape{2};
+    const std::vector<VirtualPart> parts{{"part.h5", "x", shape, {{0}, {2}}, {{0}, {2}}}};
+    file.create_virtual("virtual", element_type(DType::kUint8), shape, parts);
+    ASSERT_GE(H5Lcreate_external("part.h5", "/x", file.id(), "link", H5P_DEFAULT, H5P_DEFAULT), 0);
+    ASSERT_GE(H5Lcreate_soft("/virtual", file.id(), "soft", H5P_DEFAULT, H5P_DEFAULT), 0);
+    const hid_t layout = H5Pcreate(H5P_DATASET_CREATE);
+    ASSERT_GE(H5Pset_external(layout, "part.h5", 0, 2), 0);
+    const hsize_t extent = 2;
+    const hid_t space = H5Screate_simple(1, &extent, nullptr);
+    const hid_t stored =
+        H5Dcreate2(file.id(), "external", H5T_STD_U8LE, space, H5P_DEFAULT, layout, H5P_DEFAULT);
+    ASSERT_GE(H5Dclose(stored), 0);
+    H5Sclose(space);
+    H5Pclose(layout);
     file.finish();
   }
   const File file = File::open(directory / "whole.h5", ExitCode::kData);
-  const Dataset dataset = file.open_dataset("x");
-  std::vector<float> values(8);
-  dataset.read(std::as_writable_bytes(std::span(values)));
-  EXPECT_THAT(values, ElementsAre(1, 1, 2, 2, 1, 1, 2, 2));
-  EXPECT_THAT(error_of([&] { (void)dataset.file_offset(); }), HasSubstr("not stored in one piece"));
+  for (const char* name : {"virtual", "external"}) {
+    EXPECT_THAT(error_of([&] { (void)file.open_dataset(name); }),
+                HasSubstr("is not stored in one piece in the file itself"));
+  }
+  for (const char* name : {"link", "soft"}) {
+    EXPECT_THAT(error_of([&] { (void)file.open_dataset(name); }),
+                HasSubstr("a link to somewhere else"));
+  }
+}
+
+// HDF5 takes a data set of 16 EiB - 1 in a small file where its space is never allocated.
+TEST(Hdf5File, NoDataSetIsLargerThanItsFile) {
+  const TemporaryDirectory directory;
+  const std::vector<std::vector<hsize_t>> shapes{{1ULL << 40U}, {1ULL << 33U, 1ULL << 33U}};
+  for (const std::vector<hsize_t>& shape : shapes) {
+    const std::filesystem::path path = directory / "a.h5";
+    const hid_t created = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    const hid_t space = H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr);
+    const hid_t dataset =
+        H5Dcreate2(created, "x", H5T_STD_U8LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    ASSERT_GE(H5Dclose(dataset), 0);
+    H5Sclose(space);
+    H5Fclose(created);
+    const File file = File::open(path, ExitCode::kData);
+    EXPECT_THAT(error_of([&] { (void)file.open_dataset("x"); }),
+                HasSubstr("claims more bytes than the file has"));
+  }
 }
 
 TEST(Hdf5File, FailuresPrintNothingAndCarryTheirCode) {

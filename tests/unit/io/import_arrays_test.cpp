@@ -195,7 +195,8 @@ TEST(ImportIdx, ReplacesOnlyWhenAsked) {
   for (const auto& entry : std::filesystem::directory_iterator(directory / "out")) {
     files.push_back(entry.path().filename().string());
   }
-  EXPECT_THAT(files, ::testing::UnorderedElementsAre("train.h5", "train-00000.h5"));
+  EXPECT_THAT(files,
+              ::testing::UnorderedElementsAre("train.h5", "train.manifest", "train-00000.h5"));
 }
 
 TEST(ImportNpy, KeepsFloatsAndTakesIntegersAsClasses) {

@@ -194,5 +194,37 @@ TEST(ImportCsv, NeedsFarLessMemoryThanTheFileHas) {
   EXPECT_LT(peak_bytes() - before, std::int64_t{30} << 20);
 }
 
+TEST(ImportCsv, MemoryForFieldsIsBounded) {
+  const auto repeated = [](const char* text, std::size_t bytes) {
+    std::string all;
+    while (all.size() < bytes) {
+      all += text;
+    }
+    return all;
+  };
+  struct Case {
+    std::string text;
+    const char* words;
+  };
+  const std::size_t many = std::size_t{3} << 20;
+  const std::vector<Case> cases{
+      {"kind" + repeated(",a", std::size_t{20} << 20), "table.csv:1: the header does not end"},
+      {"kind" + repeated(",a", many) + "\n1,2\n", "at most 1048576 columns are read"},
+      {"kind,a\n1" + repeated(",2", many) + "\n", "at most 1048576 columns are read"},
+      {"kind,a\n1" + repeated(",\"2\"", many) + "\n", "has 786433 fields, the header names 2"},
+      {"kind,a\n" + std::string(1001, 'x') + ",2\n", "the label has 1001 bytes, at most 1000"}};
+  const std::int64_t before = peak_bytes();
+  for (const Case& one : cases) {
+    const TemporaryDirectory directory;
+    EXPECT_THAT(error_of([&] { import_dataset(csv_options(directory, one.text)); }),
+                HasSubstr(one.words));
+  }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LT(peak_bytes() - before, std::int64_t{100} << 20);
+#else
+  static_cast<void>(before);
+#endif
+}
+
 }  // namespace
 }  // namespace strata::io

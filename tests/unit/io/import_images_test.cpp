@@ -240,6 +240,58 @@ TEST(ImportImages, ShowsTwentyBadFilesAndCountsTheRest) {
               HasSubstr("34 of 34 files"));
 }
 
+// A PNG or JPEG file whose header says that it is of another size.
+std::string claiming(std::string file, std::uint32_t height, std::uint32_t width) {
+  const auto put = [&](std::size_t at, std::uint32_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) {
+      file[at + static_cast<std::size_t>(i)] = static_cast<char>(value >> 8 * (bytes - 1 - i));
+    }
+  };
+  if (file.starts_with("\x89PNG")) {
+    put(16, width, 4);
+    put(20, height, 4);
+    const auto* chunk = reinterpret_cast<const Bytef*>(file.data() + 12);
+    put(29, static_cast<std::uint32_t>(crc32(0, chunk, 17)), 4);
+  } else {
+    const std::size_t frame = file.find("\xff\xc0");
+    put(frame + 5, height, 2);
+    put(frame + 7, width, 2);
+  }
+  return file;
+}
+
+TEST(ImportImages, TooManyPixelsAreRefusedBeforeDecoding) {
+  for (const std::string& file : {png(8, 8, 0), jpeg(8, 8, 0)}) {
+    const TemporaryDirectory directory;
+    write_image(directory / "in/a/0", png(8, 8, 0));
+    write_image(directory / "in/a/1", claiming(file, 1U << 13U, (1U << 13U) + 1));
+    ImportOptions options = image_options({directory / "in"}, directory / "out", "1.0");
+    const std::string limit = "is 8192 x 8193 (height x width); images of 1 to 67,108,864 pixels";
+    EXPECT_THAT(import_error(options), HasSubstr(limit));
+    options.images.bad_files = BadFiles::kSkip;
+    EXPECT_THAT(import_dataset(options).skipped, testing::ElementsAre(HasSubstr(limit)));
+    // The largest allowed size is only cut short.
+    write_image(directory / "in/a/1", claiming(file, 1U << 13U, 1U << 13U));
+    options.existing = Existing::kReplace;
+    EXPECT_THAT(import_dataset(options).skipped, testing::ElementsAre(HasSubstr("cut short")));
+  }
+}
+
+TEST(ImportImages, LargeOnesGiveTheSamePixels) {
+  const TemporaryDirectory directory;
+  // 2^24 pixels are the most that threads decode at the same time.
+  write_image(directory / "in/a/0", claiming(png(4, 4, 0), 4, 4));
+  const std::vector<std::uint8_t> grey((std::size_t{1} << 24) + 4096, 77);
+  write_image(directory / "in/a/1", png(grey, 4097, 4096, PNG_FORMAT_GRAY));
+  write_image(directory / "in/b/2", png(grey, 4097, 4096, PNG_FORMAT_GRAY));
+  ImportOptions options = image_options({directory / "in"}, directory / "out", "1.0");
+  options.images.height = options.images.width = 4;
+  options.images.threads = 3;
+  const Dataset train = Dataset::open(import_dataset(options).train);
+  EXPECT_EQ(train.info().samples, 3);
+  EXPECT_THAT(values_of<std::uint8_t>(train.sample_input(2)), testing::Each(77));
+}
+
 TEST(ImportImages, LeavesBadFilesOutWhenAsked) {
   const TemporaryDirectory directory;
   write_bad_files(directory);

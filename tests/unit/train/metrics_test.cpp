@@ -1,11 +1,15 @@
 #include "strata/train/metrics.hpp"
 
+#include <csignal>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include "../io/data_files.hpp"
 #include "error_of.hpp"
@@ -28,27 +32,69 @@ class MetricsFileTest : public testing::Test {
 };
 
 TEST_F(MetricsFileTest, KeepsWholeLinesUpToAStep) {
-  const std::string kept =
-      "{\"kind\":\"train\",\"step\":1}\n{\"kind\":\"evaluate\",\"step\":2}\n"
-      "{\"kind\":\"train\",\"step\":2}\n";
-  write_file(path_, kept + "{\"kind\":\"train\",\"step\":3}\n{\"kind\":\"train\",\"st");
-  MetricsFile metrics(path_, up_to(2));
-  EXPECT_EQ(read_file(path_), kept);
-  metrics.write(EvaluateRecord{.step = 3, .loss = 0.5, .accuracy = 0.25});
-  EXPECT_EQ(read_file(path_),
-            kept + "{\"kind\":\"evaluate\",\"step\":3,\"loss\":0.5,\"accuracy\":0.25}\n");
+  const std::string first = "{\"kind\":\"train\",\"step\":1}\n";
+  const std::string second =
+      "{\"kind\":\"evaluate\",\"step\":2}\n{\"kind\":\"train\",\"step\":2}\n";
+  const std::string third = "{\"kind\":\"train\",\"step\":3}\n";
+  struct Case {
+    std::string text;
+    std::int64_t step;
+    std::string kept;
+  };
+  for (const Case& one : std::vector<Case>{
+           {"", 5, ""},
+           {first + second, 5, first + second},
+           {first + second + third, 2, first + second},
+           {first + second + third.substr(0, third.size() - 2), 5, first + second},
+           {first + second + third.substr(0, third.size() - 1), 5, first + second + third},
+           {first + "\n" + second.substr(0, 9) + "\n" + third, 5, first + third},
+           {first, 0, ""}}) {
+    write_file(path_, one.text);
+    MetricsFile metrics(path_, up_to(one.step));
+    EXPECT_EQ(read_file(path_), one.kept) << one.text;
+    metrics.write(EvaluateRecord{.step = 6, .loss = 0.5, .accuracy = 0.25});
+    EXPECT_EQ(read_file(path_),
+              one.kept + "{\"kind\":\"evaluate\",\"step\":6,\"loss\":0.5,\"accuracy\":0.25}\n");
+  }
 }
 
-TEST_F(MetricsFileTest, DropsALastLineThatWasCutShort) {
-  write_file(path_, "{\"kind\":\"train\",\"step\":1}\n{\"kind\":\"train\",\"step\":2,\"loss\":0.1");
-  const MetricsFile metrics(path_, up_to(100));
-  EXPECT_EQ(read_file(path_), "{\"kind\":\"train\",\"step\":1}\n");
+TEST_F(MetricsFileTest, AHistoryThatCannotBeReadIsAnError) {
+  std::filesystem::create_directory(path_);
+  write_file(directory_ / "elsewhere", "{\"step\":1}\n");
+  std::filesystem::create_symlink("elsewhere", directory_ / "link");
+  struct Case {
+    std::filesystem::path path;
+    const char* reason;
+  };
+  // Address 0 of a process is not mapped: reading it is an I/O error.
+  for (const Case& one :
+       {Case{"/proc/self/mem", "Input/output error"}, Case{path_, "not a regular file"},
+        Case{directory_ / "link", "Too many levels of symbolic links"}}) {
+    for (const auto& read : std::vector<std::function<void()>>{
+             [&] { const MetricsFile metrics(one.path, up_to(1)); },
+             [&] { static_cast<void>(last_metrics_step(one.path)); }}) {
+      EXPECT_THAT(test::error_of(read, ExitCode::kData), ::testing::HasSubstr(one.reason));
+    }
+  }
+  EXPECT_EQ(read_file(directory_ / "elsewhere"), "{\"step\":1}\n");
 }
 
-TEST_F(MetricsFileTest, BeginsAnewAtStepZero) {
-  write_file(path_, "{\"kind\":\"train\",\"step\":1}\n");
-  const MetricsFile metrics(path_, up_to(0));
-  EXPECT_EQ(read_file(path_), "");
+TEST_F(MetricsFileTest, ALineThatDidNotFitLeavesNoPart) {
+  MetricsFile metrics(path_, up_to(0));
+  metrics.write(EvaluateRecord{.step = 1, .loss = 0.5});
+  const std::string first = read_file(path_);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit full{.rlim_cur = first.size() + 10, .rlim_max = before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &full);
+  metrics.write(EvaluateRecord{.step = 2, .loss = 0.5});
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(metrics.failed());
+  EXPECT_EQ(read_file(path_), first);
+  metrics.write(EvaluateRecord{.step = 3, .loss = 0.5});
+  EXPECT_EQ(read_file(path_), first + "{\"kind\":\"evaluate\",\"step\":3,\"loss\":0.5}\n");
 }
 
 TEST_F(MetricsFileTest, WritesNumbersThatReadBackToTheSameBits) {

@@ -20,7 +20,7 @@
 
 namespace strata::train::test {
 
-/// What a run leaves: its metrics line by line, and the tensors of its last checkpoint.
+/// What a run leaves: the metrics of its steps and evaluations line by line, and the tensors of its last checkpoint.
 struct RunResult {
   std::vector<nlohmann::json> metrics;
   std::map<std::string, std::vector<float>> tensors;
@@ -78,7 +78,10 @@ inline RunResult result_of(const plan::RunConfig& config, std::int64_t step) {
   RunResult result;
   std::ifstream in(std::filesystem::path(config.run.dir) / "metrics.jsonl");
   for (std::string line; std::getline(in, line);) {
-    result.metrics.push_back(nlohmann::json::parse(line));
+    const nlohmann::json object = nlohmann::json::parse(line);
+    if (object.at("kind") != "checkpoint") {
+      result.metrics.push_back(object);
+    }
   }
   const std::vector<io::CheckpointEntry> entries = io::list_checkpoints(checkpoint_root(config));
   if (entries.empty() || entries.front().step != step) {

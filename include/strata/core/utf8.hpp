@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace strata::io {
+namespace strata {
 
 /// The longest prefix of a text that is valid UTF-8.
 struct Utf8Prefix {
@@ -46,7 +46,15 @@ void append_utf8(char32_t character, std::string& text);
 /// A character in messages, as in 'é' (U+00E9).
 [[nodiscard]] std::string character_text(char32_t character);
 
-/// A text in double quotes on one line, with control characters and invalid UTF-8 escaped.
+/// A text from a file or a user, for one line on a terminal: control characters and invalid UTF-8
+/// become \xNN, a line break \n, and the middle of a text of more than `most_bytes` is left out.
+[[nodiscard]] std::string printable(std::string_view text, std::size_t most_bytes = 200);
+
+/// A message of this program that may hold such texts: as printable(), but tabs and line breaks
+/// stay, and only lines of more than 1000 bytes are shortened.
+[[nodiscard]] std::string printable_lines(std::string_view text);
+
+/// A whole text as printable() shows it, in double quotes, with quotes and backslashes escaped.
 [[nodiscard]] std::string quoted_text(std::string_view text);
 
-}  // namespace strata::io
+}  // namespace strata

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "strata/core/enum_names.hpp"
+
+namespace strata::comm {
+
+enum class Phase { kStart, kSetup, kTraining, kSave, kEvaluation, kEnd };
+
+constexpr auto enum_names(Phase) {
+  return names_in_order("start", "set-up", "training", "save", "evaluation", "end");
+}
+
+/// An operation that a rank has begun.
+struct OperationRecord {
+  std::string group;        ///< as in "data group"
+  const char* kind = "";    ///< as in "all-gather"; a literal
+  std::int64_t number = 0;  ///< among the operations of this kind of call in the group
+  std::int64_t peer = -1;   ///< of a message; -1 for a collective
+  std::int64_t bytes = 0;
+};
+
+/// What the main thread waits for.
+struct WaitState {
+  std::string what;
+  double seconds = 0.0;  ///< so far; 0 where it does not wait
+};
+
+/// What a rank's main thread does: its phase, its last operations and what it waits for. The main
+/// thread writes it without locks on the way of a message; a watchdog reads it.
+class Activity {
+ public:
+  void enter(Phase phase) { phase_ = phase; }
+  [[nodiscard]] Phase phase() const { return phase_; }
+  void set_step(std::int64_t step) { step_ = step; }
+  [[nodiscard]] std::int64_t step() const { return step_; }
+
+  /// Returns the number of a new group, for record().
+  [[nodiscard]] int add_group(std::string_view name);
+  /// Records the begin of an operation. `kind` is a literal.
+  void record(int group, const char* kind, std::int64_t number, std::int64_t peer,
+              std::int64_t bytes);
+  /// Operations begun so far.
+  [[nodiscard]] std::int64_t operations() const { return operations_; }
+  /// Operation `index` of operations(), of which the last kKept are there. Where the main thread
+  /// overwrites it meanwhile, the record may mix two operations.
+  [[nodiscard]] OperationRecord operation(std::int64_t index) const;
+
+  /// The main thread begins to wait, as in "complete the barrier with all ranks of the world".
+  void begin_wait(std::string what);
+  void end_wait();
+  [[nodiscard]] WaitState wait_state() const;
+
+  /// Until when waits sleep between tests, because another process wants the core.
+  double sleep_until_seconds = 0.0;
+
+  static constexpr std::int64_t kKept = 64;
+
+ private:
+  static constexpr std::size_t kMostGroups = 32;
+
+  struct Slot {
+    std::atomic<int> group{0};
+    std::atomic<const char*> kind{""};
+    std::atomic<std::int64_t> number{0};
+    std::atomic<std::int64_t> peer{-1};
+    std::atomic<std::int64_t> bytes{0};
+  };
+
+  std::atomic<Phase> phase_{Phase::kStart};
+  std::atomic<std::int64_t> step_{0};
+  std::atomic<std::int64_t> operations_{0};
+  std::array<Slot, kKept> slots_;
+  mutable std::mutex mutex_;
+  std::array<std::string, kMostGroups> groups_;
+  std::size_t group_count_ = 0;
+  std::string waiting_for_;
+  double waiting_since_ = 0.0;
+};
+
+/// Marks a blocking call of the main thread; null where nobody watches.
+class BlockingCall {
+ public:
+  BlockingCall(Activity* activity, const std::string& what) : activity_(activity) {
+    if (activity_ != nullptr) {
+      activity_->begin_wait(what);
+    }
+  }
+  ~BlockingCall() {
+    if (activity_ != nullptr) {
+      activity_->end_wait();
+    }
+  }
+  BlockingCall(const BlockingCall&) = delete;
+  BlockingCall& operator=(const BlockingCall&) = delete;
+
+ private:
+  Activity* activity_;
+};
+
+}  // namespace strata::comm

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "strata/core/error.hpp"
+
+namespace strata::io {
+
+/// Reads at most `most_bytes` of a regular file, without following a link; nothing where there is
+/// no file. Throws: Error(code).
+[[nodiscard]] std::optional<std::string> read_text(const std::filesystem::path& path, ExitCode code,
+                                                   std::size_t most_bytes);
+
+/// Replaces a file in a run directory: a killed process leaves the old text or the new one, and
+/// both file and directory are synced. The text is first written under a name that no other
+/// process chooses; such files of killed processes are deleted. Throws: Error(kUsage).
+void replace_text(const std::filesystem::path& path, const std::string& text);
+
+}  // namespace strata::io

@@ -1,0 +1,98 @@
+#include "strata/io/text_file.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "strata/io/directory_lock.hpp"
+
+#include "files/posix_file.hpp"
+
+namespace strata::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// False, with errno, where the file cannot be read.
+bool read_all(const FileDescriptor& file, std::size_t most_bytes, std::string& text) {
+  constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+  while (text.size() < most_bytes) {
+    const std::size_t before = text.size();
+    text.resize(std::min(most_bytes, before + kBlockBytes));
+    const ssize_t bytes = ::read(file.get(), text.data() + before, text.size() - before);
+    text.resize(before + static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
+    if (bytes == 0 || (bytes < 0 && errno != EINTR)) {
+      return bytes == 0;
+    }
+  }
+  return true;
+}
+
+bool write_all(const FileDescriptor& file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t bytes = ::write(file.get(), text.data(), text.size());
+    if (bytes < 0 && errno != EINTR) {
+      return false;
+    }
+    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
+  }
+  return true;
+}
+
+/// Deletes the files that killed processes left under names of their own.
+void delete_unfinished(const fs::path& path) {
+  const std::string prefix = "." + path.filename().string() + ".";
+  std::error_code error;
+  for (fs::directory_iterator entries(path.parent_path(), error), end; !error && entries != end;
+       entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    if (name.starts_with(prefix) && name.ends_with(".new")) {
+      std::error_code ignored;
+      fs::remove(entries->path(), ignored);
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> read_text(const fs::path& path, ExitCode code, std::size_t most_bytes) {
+  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  const FileDescriptor file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  if (!file.is_open() && errno == ENOENT) {
+    return std::nullopt;
+  }
+  struct stat status {};
+  if (file.is_open() && ::fstat(file.get(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    fail(code, "{} is not a regular file; move it away", path.string());
+  }
+  std::string text;
+  if (!file.is_open() || !read_all(file, most_bytes, text)) {
+    fail(code, "cannot read {}: {}", path.string(), std::strerror(errno));
+  }
+  return text;
+}
+
+void replace_text(const fs::path& path, const std::string& text) {
+  delete_unfinished(path);
+  const fs::path fresh =
+      path.parent_path() / fmt::format(".{}.{}.new", path.filename().string(), make_nonce());
+  FileDescriptor file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+  const bool replaced = file.is_open() && write_all(file, text) && ::fsync(file.get()) == 0 &&
+                        file.close() && std::rename(fresh.c_str(), path.c_str()) == 0;
+  const int error = errno;
+  // Some file systems do not sync directories.
+  const FileDescriptor directory(path.parent_path(), O_RDONLY | O_DIRECTORY);
+  if (!replaced || (::fsync(directory.get()) != 0 && errno == EIO)) {
+    const int reason = replaced ? errno : error;
+    ::unlink(fresh.c_str());
+    fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
+         path.string(), std::strerror(reason));
+  }
+}
+
+}  // namespace strata::io

@@ -1,0 +1,111 @@
+#include "files/user_file.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "strata/core/text.hpp"
+#include "strata/io/input.hpp"
+
+#include "files/input_stream.hpp"
+
+namespace strata::io {
+namespace {
+
+void refuse_special(mode_t mode) {
+  const char* kind = S_ISDIR(mode)    ? "a directory"
+                     : S_ISFIFO(mode) ? "a FIFO (named pipe)"
+                     : S_ISSOCK(mode) ? "a socket"
+                     : S_ISCHR(mode)  ? "a character device"
+                     : S_ISBLK(mode)  ? "a block device"
+                                      : "a special file";
+  if (!S_ISREG(mode)) {
+    throw BadInput(fmt::format("is {}, a regular file was expected", kind));
+  }
+}
+
+[[noreturn]] void refuse_unopened(int error) {
+  throw BadInput(error == ENOENT ? "does not exist"
+                                 : fmt::format("cannot be opened: {}", std::strerror(error)));
+}
+
+template <typename Action>
+auto with_name(const std::filesystem::path& path, ExitCode code, Action&& action) {
+  try {
+    return action();
+  } catch (const BadInput& problem) {
+    fail(code, "{} {}", path.string(), problem.what());
+  }
+}
+
+}  // namespace
+
+UserFile::UserFile(const std::filesystem::path& path) {
+  struct stat status {};
+  // Opening a device can act on it, so its kind is looked up first.
+  if (::stat(path.c_str(), &status) != 0) {
+    refuse_unopened(errno);
+  }
+  refuse_special(status.st_mode);
+  descriptor = FileDescriptor(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+  if (!descriptor.is_open() || ::fstat(descriptor.get(), &status) != 0) {
+    refuse_unopened(errno);
+  }
+  refuse_special(status.st_mode);
+  size_bytes = status.st_size;
+}
+
+UserFile::UserFile(const std::filesystem::path& path, ExitCode code)
+    : UserFile(with_name(path, code, [&] { return UserFile(path); })) {}
+
+std::size_t UserFile::read(std::span<std::byte> bytes) const {
+  std::size_t total = 0;
+  while (total < bytes.size()) {
+    const ssize_t got = ::read(descriptor.get(), bytes.data() + total, bytes.size() - total);
+    if (got < 0 && errno != EINTR) {
+      throw BadInput(fmt::format("cannot be read: {}", std::strerror(errno)));
+    }
+    if (got == 0) {
+      break;
+    }
+    total += got > 0 ? static_cast<std::size_t>(got) : 0;
+  }
+  return total;
+}
+
+std::string read_input(const std::filesystem::path& path, std::int64_t most_bytes, ExitCode code) {
+  return with_name(path, code, [&] {
+    const UserFile file(path);
+    const auto refuse = [&] {
+      throw BadInput(
+          fmt::format("has more than {}, which is too much for such a file; name the "
+                      "right file",
+                      bytes_text(most_bytes)));
+    };
+    if (file.size_bytes > most_bytes) {
+      refuse();
+    }
+    // A file of /proc has no size, and a file can grow.
+    std::string text(static_cast<std::size_t>(file.size_bytes) + 1, '\0');
+    for (std::size_t done = 0;;) {
+      done += file.read(std::as_writable_bytes(std::span(text)).subspan(done));
+      if (std::cmp_greater(done, most_bytes)) {
+        refuse();
+      }
+      if (done < text.size()) {
+        text.resize(done);
+        return text;
+      }
+      text.resize(2 * text.size());
+    }
+  });
+}
+
+}  // namespace strata::io

@@ -1,0 +1,133 @@
+#include "environment/run_directory.hpp"
+
+#include <system_error>
+
+#include "strata/comm/agree.hpp"
+#include "strata/io/text_file.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/metrics.hpp"
+
+#include "environment/host_name.hpp"
+
+namespace strata::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Checks that all ranks see rank 0's lock. Communication: collective over the world.
+void require_shared(comm::MpiSession& mpi, const fs::path& directory, const std::string& nonce) {
+  constexpr double kTimeoutSeconds = 5.0;
+  constexpr std::size_t kMostNamed = 8;
+  comm::Communicator& world = mpi.world();
+  const std::string expected = world.all_gather_texts(nonce).front();
+  std::string mine;
+  comm::agree(world, [&] {
+    if (!io::DirectoryLock::is_visible(directory, {}, expected, kTimeoutSeconds)) {
+      mine = host_name();
+    }
+  });
+  const std::vector<std::string> hosts = world.all_gather_texts(mine);
+  std::string named;
+  std::size_t count = 0;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (!hosts[rank].empty() && ++count <= kMostNamed) {
+      named += fmt::format("{}rank {} on {}", named.empty() ? "" : ", ", rank, hosts[rank]);
+    }
+  }
+  if (count > 0) {
+    throw comm::AgreedError(
+        ExitCode::kUsage,
+        fmt::format("run.dir {} is not shared: {}{} {} not see the file that rank 0 wrote there; "
+                    "choose a directory on a file system that all nodes mount, as an absolute path",
+                    directory.string(), named,
+                    count > kMostNamed ? fmt::format(" and {} more", count - kMostNamed) : "",
+                    count == 1 ? "does" : "do"));
+  }
+}
+
+/// Keeps the history of a run that ended before its first checkpoint.
+void keep_metrics(const plan::RunConfig& config, Log& log) {
+  const fs::path metrics = fs::path(config.run.dir) / "metrics.jsonl";
+  const std::int64_t step = train::last_metrics_step(metrics);
+  if (step == 0) {
+    return;
+  }
+  if (!fs::exists(train::unsaved_marker(config))) {
+    fail(
+        ExitCode::kCheckpoint,
+        "{} has metrics up to step {}, but its checkpoints are gone; restore {}, or choose another "
+        "run.dir to start anew",
+        config.run.dir, step, train::checkpoint_root(config).string());
+  }
+  std::int64_t number = 1;
+  const auto numbered = [&] { return fs::path(fmt::format("{}.{}", metrics.string(), number)); };
+  while (fs::exists(fs::symlink_status(numbered()))) {
+    ++number;
+  }
+  fs::rename(metrics, numbered());
+  log.info(
+      "the last run in {} ended after step {}, before its first checkpoint; its metrics are in "
+      "{}, and training starts at step 1",
+      config.run.dir, step, numbered().string());
+}
+
+}  // namespace
+
+RunDirectory::RunDirectory(comm::MpiSession& mpi, const plan::RunConfig& config, Log& log) {
+  comm::Communicator& world = mpi.world();
+  const fs::path directory(config.run.dir);
+  // Rank 0 may watch the heartbeat of another owner, and a rank retry to see the directory.
+  constexpr double kExtraSeconds = 120.0;
+  const comm::Timeout before = world.timeout();
+  world.set_timeout({.seconds = before.seconds + kExtraSeconds});
+  comm::agree(world, [&] {
+    if (world.rank() == 0) {
+      made_.make(directory);
+      lock_.emplace(directory, io::LockOptions{}, log);
+    }
+  });
+  require_shared(mpi, directory, lock_ ? lock_->nonce() : "");
+  world.set_timeout(before);
+}
+
+MadeDirectories::~MadeDirectories() {
+  for (const fs::path& directory : made_) {
+    std::error_code ignored;
+    fs::remove(directory, ignored);  // fails where something is in it
+  }
+}
+
+void MadeDirectories::make(const fs::path& directory) {
+  std::error_code error;
+  for (fs::path path = directory; !path.empty() && !fs::exists(path, error);
+       path = path.parent_path()) {
+    made_.push_back(path);
+  }
+  fs::create_directories(directory, error);
+  if (error) {
+    fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another run.dir",
+         directory.string(), error.message());
+  }
+}
+
+void begin_run(comm::MpiSession& mpi, const RunInputs& inputs, Log& log) {
+  comm::agree(mpi.world(), [&] {
+    if (mpi.world().rank() != 0) {
+      return;
+    }
+    const plan::RunConfig& config = inputs.config;
+    if (!inputs.checkpoint) {
+      keep_metrics(config, log);
+      io::replace_text(train::unsaved_marker(config), "");
+    }
+    std::error_code error;
+    fs::create_directories(train::checkpoint_root(config), error);
+    if (error) {
+      fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another run.dir",
+           train::checkpoint_root(config).string(), error.message());
+    }
+    log.open_file((fs::path(config.run.dir) / "log.txt").string());
+  });
+}
+
+}  // namespace strata::app

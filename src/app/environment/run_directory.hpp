@@ -1,0 +1,53 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "strata/comm/mpi.hpp"
+#include "strata/core/log.hpp"
+#include "strata/io/directory_lock.hpp"
+#include "strata/plan/plan.hpp"
+
+#include "environment/run_inputs.hpp"
+
+namespace strata::app {
+
+/// Directories that are deleted at the end where they were made and nothing was written to them.
+class MadeDirectories {
+ public:
+  MadeDirectories() = default;
+  ~MadeDirectories();
+  MadeDirectories(const MadeDirectories&) = delete;
+  MadeDirectories& operator=(const MadeDirectories&) = delete;
+
+  /// Throws: Error(kUsage).
+  void make(const std::filesystem::path& directory);
+
+ private:
+  std::vector<std::filesystem::path> made_;  ///< the innermost first
+};
+
+/// The directory of a run, locked by rank 0 for as long as the run writes to it.
+class RunDirectory {
+ public:
+  /// Makes run.dir and takes its lock. Communication: collective over the world.
+  /// Throws: AgreedError(kUsage) where the directory cannot be made, another run holds its lock, or
+  /// ranks see another directory than rank 0.
+  RunDirectory(comm::MpiSession& mpi, const plan::RunConfig& config, Log& log);
+
+  /// Null on ranks other than 0.
+  [[nodiscard]] const io::DirectoryLock* lock() const { return lock_ ? &*lock_ : nullptr; }
+
+ private:
+  MadeDirectories made_;
+  std::optional<io::DirectoryLock> lock_;
+};
+
+/// Makes the directory of the checkpoints, opens the log file and, for a run without a checkpoint,
+/// keeps the metrics of an earlier attempt under another name. Rank 0 writes.
+/// Communication: collective over the world.
+/// Throws: AgreedError(kCheckpoint) where an earlier run has lost its checkpoints.
+void begin_run(comm::MpiSession& mpi, const RunInputs& inputs, Log& log);
+
+}  // namespace strata::app

@@ -1,0 +1,163 @@
+#include "strata/train/checkpoint_writer.hpp"
+
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "strata/core/clock.hpp"
+#include "strata/train/checkpointing.hpp"
+
+#include "file_timeout.hpp"
+
+namespace strata::train {
+namespace {
+
+/// Throws: Error(kUsage) where another process has taken over the run directory.
+void require_locked(const RunRecord& run) {
+  if (run.lock != nullptr) {
+    run.lock->require_held();
+  }
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(const plan::Plan& plan, const plan::RankPlan& rank,
+                                   comm::Groups& groups, const RankState& state, RunRecord record,
+                                   Log& log)
+    : plan_(plan),
+      world_(*groups.world),
+      state_(state),
+      record_(std::move(record)),
+      log_(log),
+      memory_(device::Device::cpu(), plan::checkpoint_copy_bytes(plan, rank)) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (thread_.valid()) {
+    thread_.wait();
+  }
+}
+
+bool CheckpointWriter::is_writing() const {
+  return thread_.valid() && thread_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+template <typename Function>
+void CheckpointWriter::attempt(Function&& phase) {
+  const FileTimeout timeout(world_);
+  const double before = now_seconds();
+  try {
+    phase();
+    save_.blocked_seconds += now_seconds() - before;
+  } catch (const comm::AgreedError& error) {
+    if (thread_.valid()) {
+      thread_.wait();
+      thread_ = {};
+    }
+    save_.bytes = 0;
+    phase_ = Phase::kIdle;
+    if (world_.rank() == 0) {
+      try {
+        io::delete_partial(checkpoint_root(plan_.config), step_);
+      } catch (const Error&) {
+        // The next save of this step, or the next pruning, deletes it.
+      }
+    }
+    // kUsage: another process has taken over the run directory.
+    if (on_failure_ == OnFailure::kThrow || error.code() == ExitCode::kUsage) {
+      throw;
+    }
+    log_.warn("the checkpoint of step {} is not written, and training goes on: {}", step_,
+              error.what());
+  }
+}
+
+void CheckpointWriter::begin(std::int64_t step, OnFailure on_failure) {
+  finish();
+  step_ = step;
+  save_ = {.step = step};
+  on_failure_ = on_failure;
+  attempt([&] { start_parts(); });
+}
+
+void CheckpointWriter::advance() {
+  attempt([&] { next_phase(); });
+  if (!is_saving() && save_.bytes > 0) {
+    report_ = save_;
+  }
+}
+
+void CheckpointWriter::finish() {
+  while (is_saving()) {
+    advance();
+  }
+}
+
+void CheckpointWriter::next_phase() {
+  if (phase_ == Phase::kParts) {
+    start_commit();
+  } else {
+    end_commit();
+  }
+}
+
+void CheckpointWriter::start_parts() {
+  std::string directory;
+  comm::agree(world_, [&] {
+    if (world_.rank() == 0) {
+      require_locked(record_);
+      directory = io::begin_checkpoint(checkpoint_root(plan_.config), step_).string();
+    }
+  });
+  directory = world_.all_gather_texts(directory).front();
+  slices_ = state_.snapshot(memory_);
+  thread_ = std::async(std::launch::async, [this, directory] {
+    const double start = now_seconds();
+    std::string part = io::text_of(io::write_part(directory, world_.rank(), slices_));
+    save_.write_seconds += now_seconds() - start;
+    return part;
+  });
+  phase_ = Phase::kParts;
+}
+
+void CheckpointWriter::start_commit() {
+  std::string mine;
+  comm::agree(world_, [&] { mine = thread_.get(); });
+  std::vector<std::string> records = world_.all_gather_texts(mine);
+  phase_ = Phase::kCommit;
+  if (world_.rank() != 0) {
+    return;
+  }
+  thread_ = std::async(std::launch::async, [this, records = std::move(records)] {
+    const double start = now_seconds();
+    std::vector<io::PartRecord> parts;
+    parts.reserve(records.size());
+    for (const std::string& text : records) {
+      save_.bytes += parts.emplace_back(io::part_record_of(text)).bytes;
+    }
+    require_locked(record_);
+    io::commit_checkpoint(checkpoint_root(plan_.config), step_, parts,
+                          checkpoint_metadata(plan_, record_, step_), record_.tokenizer);
+    std::error_code ignored;
+    std::filesystem::remove(unsaved_marker(plan_.config), ignored);
+    save_.write_seconds += now_seconds() - start;
+    return prune_warning(plan_, step_);
+  });
+}
+
+void CheckpointWriter::end_commit() {
+  std::string warning;
+  comm::agree(world_, [&] {
+    if (thread_.valid()) {
+      warning = thread_.get();
+    }
+  });
+  phase_ = Phase::kIdle;
+  if (!warning.empty()) {
+    log_.warn("{}", warning);
+  }
+}
+
+}  // namespace strata::train

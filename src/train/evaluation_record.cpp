@@ -1,0 +1,45 @@
+#include "evaluation_record.hpp"
+
+#include <fstream>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace strata::train {
+namespace {
+
+std::filesystem::path note_of(const std::filesystem::path& run_directory) {
+  return run_directory / "failed-evaluation.txt";
+}
+
+bool is_recorded(const std::filesystem::path& metrics, std::int64_t step) {
+  std::ifstream in(metrics);
+  for (std::string text; std::getline(in, text);) {
+    const nlohmann::json line = nlohmann::json::parse(text, nullptr, false);
+    if (line.is_object() && line.value("kind", nlohmann::json()) == "evaluate" &&
+        line.value("step", nlohmann::json()) == step) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+EvaluationLeft evaluation_left(const std::filesystem::path& run_directory, std::int64_t step) {
+  if (is_recorded(run_directory / "metrics.jsonl", step)) {
+    return EvaluationLeft::kNone;
+  }
+  std::int64_t failed = -1;
+  std::ifstream note(note_of(run_directory));
+  return note >> failed && failed == step ? EvaluationLeft::kFailed : EvaluationLeft::kDue;
+}
+
+void note_failed_evaluation(const std::filesystem::path& run_directory, std::int64_t step) {
+  std::error_code ignored;
+  // Never through a link that something else left there.
+  std::filesystem::remove(note_of(run_directory), ignored);
+  std::ofstream(note_of(run_directory)) << step << "\n";
+}
+
+}  // namespace strata::train

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+namespace strata::train {
+
+/// When a run saves and when it stops by the clock. Rank 0 has one; its decisions travel to the
+/// other ranks with the results of a step. Times are of now_seconds().
+class RunClock {
+ public:
+  struct Options {
+    double began = 0.0;  ///< when training began
+    /// Between two saves; 0: none by the clock.
+    double save_interval_seconds = 0.0;
+    /// When the run must have ended.
+    double ends = std::numeric_limits<double>::infinity();
+    /// What a save takes, until one is measured.
+    double assumed_save_seconds = 0.0;
+  };
+
+  explicit RunClock(const Options& options) : options_(options), last_save_(options.began) {}
+
+  void step_done(double seconds);
+  void saved(double ended);
+  /// What a save took until its commit, which may be long after saved().
+  void save_took(double seconds) { longest_save_ = std::max(longest_save_, seconds); }
+
+  /// Whether the interval is over, or the early save is due: after three steps and 20 seconds. The
+  /// first three steps allocate memory and record CUDA graphs. A run of 20 seconds hardly notices
+  /// one save more, and a file system that refuses checkpoints is found within the first minute.
+  [[nodiscard]] bool save_due(double now) const;
+  /// Whether two more steps and a save might not end in time.
+  [[nodiscard]] bool stop_due(double now) const;
+
+  /// The longest recent step, and the longest save or else the assumed one.
+  [[nodiscard]] double step_seconds() const { return step_seconds_; }
+  [[nodiscard]] double save_seconds() const;
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
+
+ private:
+  Options options_;
+  double last_save_;
+  double longest_save_ = 0.0;
+  double step_seconds_ = 0.0;
+  std::int64_t steps_ = 0;
+  std::int64_t saves_ = 0;
+};
+
+}  // namespace strata::train

@@ -1,0 +1,89 @@
+#include "step_report.hpp"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "strata/core/clock.hpp"
+#include "strata/core/text.hpp"
+
+namespace strata::train {
+
+StepReport::StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int64_t first_step)
+    : setup_(setup), metrics_(metrics), first_step_(first_step), began_(now_seconds()) {}
+
+void StepReport::add(std::int64_t step, const StepSummary& summary, double rate,
+                     const StepTimes& times) {
+  write_metrics(step, summary, rate, times);
+  window_seconds_ += times.step;
+  window_data_seconds_ += times.data;
+  ++window_steps_;
+  if (is_log_step(step)) {
+    log_progress(step, summary.loss);
+  }
+}
+
+void StepReport::write_metrics(std::int64_t step, const StepSummary& summary, double rate,
+                               const StepTimes& times) {
+  const double samples_per_second =
+      static_cast<double>(setup_.plan.config.batch.global) / times.step;
+  const auto tokens = static_cast<double>(setup_.plan.targets_per_sample);
+  metrics_.write(TrainRecord{.step = step,
+                             .loss = summary.loss,
+                             .grad_norm = summary.grad_norm,
+                             .learning_rate = rate,
+                             .samples_per_second = samples_per_second,
+                             .tokens_per_second = is_language_model(setup_.plan)
+                                                      ? std::optional(samples_per_second * tokens)
+                                                      : std::nullopt,
+                             .mfu = mfu_of(times.step),
+                             .times = times});
+  if (metrics_.failed() && !metrics_warned_) {
+    metrics_warned_ = true;
+    setup_.log.warn(
+        "metrics.jsonl cannot be written, so lines from step {} on are missing; check the disk's "
+        "free space",
+        step);
+  }
+}
+
+std::optional<double> StepReport::mfu_of(double step_seconds) const {
+  const plan::Plan& plan = setup_.plan;
+  if (setup_.peak_flops == 0.0) {
+    return std::nullopt;
+  }
+  const double flops = plan.model->training_flops() * static_cast<double>(plan.config.batch.global);
+  return flops / step_seconds / (setup_.peak_flops * static_cast<double>(plan.grid.ranks()));
+}
+
+bool StepReport::is_log_step(std::int64_t step) const {
+  if (step == first_step_ + 1 || step == setup_.plan.total_steps) {
+    return true;
+  }
+  constexpr double kSecondsBetweenLines = 2.0;
+  const std::int64_t every = setup_.plan.config.train.log_every;
+  return every > 0 ? step % every == 0 : now_seconds() - last_line_ >= kSecondsBetweenLines;
+}
+
+void StepReport::log_progress(std::int64_t step, double loss) {
+  const plan::Plan& plan = setup_.plan;
+  const auto window = static_cast<double>(window_steps_);
+  const double elapsed = now_seconds() - began_;
+  const double left = elapsed / static_cast<double>(step - first_step_) *
+                      static_cast<double>(plan.total_steps - step);
+  const bool language = is_language_model(plan);
+  const double rate_shown = window * static_cast<double>(plan.config.batch.global) *
+                            (language ? static_cast<double>(plan.targets_per_sample) : 1.0);
+  const std::optional<double> mfu = mfu_of(window_seconds_ / window);
+  setup_.log.progress(
+      "step {}/{}  loss {:.4f}  {} {}/s{}  data wait {:.1f} %  ETA {}", step, plan.total_steps,
+      loss, count_text(std::llround(rate_shown / window_seconds_)), language ? "tokens" : "samples",
+      mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
+      100.0 * window_data_seconds_ / window_seconds_, duration_text(left));
+  window_seconds_ = 0.0;
+  window_data_seconds_ = 0.0;
+  window_steps_ = 0;
+  last_line_ = now_seconds();
+}
+
+}  // namespace strata::train

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "strata/train/metrics.hpp"
+#include "strata/train/step_summary.hpp"
+#include "strata/train/step_times.hpp"
+#include "strata/train/trainer.hpp"
+
+namespace strata::train {
+
+/// Writes the metrics of steps and the progress lines, on rank 0.
+class StepReport {
+ public:
+  /// `metrics` outlives the report; training begins now, after `first_step`.
+  StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int64_t first_step);
+
+  void add(std::int64_t step, const StepSummary& summary, double rate, const StepTimes& times);
+
+ private:
+  void write_metrics(std::int64_t step, const StepSummary& summary, double rate,
+                     const StepTimes& times);
+  /// Model FLOP/s utilization of a step of `step_seconds`.
+  [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const;
+  [[nodiscard]] bool is_log_step(std::int64_t step) const;
+  void log_progress(std::int64_t step, double loss);
+
+  const TrainerSetup& setup_;
+  MetricsFile& metrics_;
+  bool metrics_warned_ = false;
+  std::int64_t first_step_;
+  double began_;
+  double last_line_ = 0.0;
+  double window_seconds_ = 0.0;
+  double window_data_seconds_ = 0.0;
+  std::int64_t window_steps_ = 0;
+};
+
+}  // namespace strata::train

@@ -1,0 +1,163 @@
+"""The directory of a run: two runs at the same time, runs that died, directories that are not shared, histories that
+are kept."""
+
+import os
+import pathlib
+import shutil
+import signal
+
+import harness
+from harness import CHECKPOINT, DATA, DONE, USAGE
+
+NETWORK = harness.config_text(
+    ["dense 16 relu", "dropout 0.1", "dense 4"], batch={"global": 16}, numerics={"lanes": 2},
+    optimizer={"kind": "adam"}, train={"steps": 6, "evaluate_every": 2}, checkpoint={"every": 2})
+
+LONG = ["--train.steps=300", "--train.evaluate_every=0", "--checkpoint.every=50"]
+
+
+class RunDirectory(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.set_up_classes(NETWORK, (10,), 4, train=80, test=20)
+
+    def start_training(self, run, *settings, ranks=2):
+        return self.start(ranks, "train", self.config, f"--run.dir={run}", *settings)
+
+    def lines_of(self, run):
+        path = self.directory / run / "metrics.jsonl"
+        return path.read_text().count("\n") if path.exists() else 0
+
+    def hidden_in(self, run):
+        return sorted(path.name for path in (self.directory / run).rglob(".*"))
+
+
+class TwoRuns(RunDirectory):
+    def test_at_the_same_time(self):
+        self.train(self.config, (2, 1), "alone", *LONG)
+        for attempt in range(3):
+            run = f"both-{attempt}"
+            jobs = [self.start_training(run, "--run.resume=auto", *LONG) for _ in range(2)]
+            ended = sorted((job.wait(60) for job in jobs), key=lambda one: one.code)
+            self.assertEqual(ended[0].code, DONE, ended[0].text)
+            self.assert_refused(ended[1], USAGE, f"{run} is in use by host ", ", process ", ", since ",
+                                "choose another run.dir")
+            self.assert_same_run("alone", run)
+            self.assertEqual(self.hidden_in(run), [])
+            self.assertFalse((self.directory / run / "run.lock").exists())
+
+    def test_a_killed_owner_is_succeeded_at_once(self):
+        self.train(self.config, (2, 1), "undisturbed", *LONG)
+        job = self.start_training("killed", *LONG)
+        job.wait_until(lambda: harness.checkpoints(self.directory / "killed"), 60)
+        job.signal_all(signal.SIGKILL)
+        job.wait(30)
+        self.assertTrue((self.directory / "killed" / "run.lock").exists())
+        finished = self.train(self.config, (2, 1), "killed", "--run.resume=auto", *LONG)
+        self.assertIn("the lock of killed is taken over from host ", finished.text)
+        self.assertNotIn("watching its heartbeat", finished.text)
+        self.assert_same_run("undisturbed", "killed")
+
+    def test_a_run_that_lost_its_lock_writes_no_checkpoint(self):
+        job = self.start_training("lost", *LONG, "--train.steps=100000", "--checkpoint.every=100")
+        job.wait_until(lambda: self.lines_of("lost") > 3, 60)
+        lock = self.directory / "lost" / "run.lock"
+        before = harness.checkpoints(self.directory / "lost")
+        other = lock.read_text().replace("nonce = ", "nonce = 0")
+        (self.directory / "other").write_text(other)
+        os.rename(self.directory / "other", lock)
+        self.assert_refused(job.wait(60), USAGE, "was taken over by host ", "the other process goes on")
+        self.assertEqual(harness.checkpoints(self.directory / "lost"), before)
+        self.assertEqual(lock.read_text(), other)
+
+    def test_refused_settings_leave_no_directory(self):
+        for settings in [["--model.layer=dense 5"], ["--parallel.pipeline=7"]]:
+            finished = self.launch(2, "train", self.config, "--run.dir=new/run", *settings)
+            self.assertNotEqual(finished.code, DONE)
+            self.assertFalse((self.directory / "new").exists(), finished.text)
+
+
+class Unshared(RunDirectory):
+    def test_a_directory_of_its_own_for_each_rank(self):
+        for name in ("a", "b"):
+            (self.directory / name).mkdir()
+        data = [f"--data.{split}={self.directory}/classes/{split}.h5" for split in ("train", "test")]
+        rank = [harness.STRATA, "train", self.config, "--run.dir=run", *data]
+        job = harness.Job(["mpirun", "-n", "1", "--wdir", self.directory / "a", *rank, ":",
+                           "-n", "1", "--wdir", self.directory / "b", *rank], self.directory)
+        host = os.uname().nodename
+        self.assert_refused(job.wait(60), USAGE, "run.dir run is not shared: rank 1 on " + host,
+                            "all nodes mount")
+        self.assertEqual(list((self.directory / "a").iterdir()), [])
+
+
+class Histories(RunDirectory):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls().train(cls.config, (1, 1), "good")
+
+    def copy(self, name):
+        shutil.copytree(self.directory / "good", self.directory / name)
+        return self.directory / name
+
+    def test_what_is_lost_is_not_started_over(self):
+        def without_checkpoints(run):
+            shutil.rmtree(run / "checkpoints")
+
+        def empty_checkpoints(run):
+            without_checkpoints(run)
+            (run / "checkpoints").mkdir()
+
+        def unreadable_metrics(run):
+            (run / "metrics.jsonl").unlink()
+            (run / "metrics.jsonl").mkdir()
+
+        for damage, resume, code, words in [
+                (without_checkpoints, "auto", CHECKPOINT, ["metrics up to step 6", "checkpoints are gone"]),
+                (empty_checkpoints, "auto", CHECKPOINT, ["metrics up to step 6", "another run.dir"]),
+                (without_checkpoints, "never", USAGE, ["holds a run already"]),
+                (unreadable_metrics, "auto", DATA, ["metrics.jsonl is not a regular file"])]:
+            with self.subTest(damage=damage.__name__, resume=resume):
+                run = self.copy(f"{damage.__name__}-{resume}")
+                damage(run)
+                history = None if damage is unreadable_metrics else (run / "metrics.jsonl").read_text()
+                finished = self.launch(2, "train", self.config, f"--run.dir={run.name}", f"--run.resume={resume}",
+                                       "--train.steps=8")
+                self.assert_refused(finished, code, *words)
+                if history:
+                    self.assertEqual((run / "metrics.jsonl").read_text(), history)
+
+    def test_a_run_that_ended_before_its_first_checkpoint(self):
+        settings = ["--train.steps=2000", "--train.evaluate_every=0", "--checkpoint.every=0"]
+        seen = []
+        for attempt in (1, 2):
+            job = self.start_training("early", "--run.resume=auto", *settings, ranks=1)
+            earlier = [self.directory / "early" / f"metrics.jsonl.{number}" for number in range(1, attempt)]
+            job.wait_until(lambda: self.lines_of("early") > 5 and all(map(pathlib.Path.exists, earlier)), 60)
+            job.signal_all(signal.SIGKILL)
+            ended = job.wait(30)
+            self.assertEqual("before its first checkpoint" in ended.text, attempt == 2, ended.text)
+            seen.append((self.directory / "early" / "metrics.jsonl").read_text())
+        finished = self.train(self.config, (1, 1), "early", "--run.resume=auto", "--train.steps=6")
+        self.assertIn("before its first checkpoint; its metrics are in early/metrics.jsonl.2", finished.text)
+        for number, text in enumerate(seen, 1):
+            self.assertEqual((self.directory / "early" / f"metrics.jsonl.{number}").read_text(), text)
+        self.assert_same_run("good", "early")
+        self.assertFalse((self.directory / "early" / "unsaved").exists())
+
+    def test_planted_links_are_not_followed(self):
+        victim = self.directory / "victim"
+        victim.write_text("a user's file")
+        run = self.directory / "planted"
+        run.mkdir()
+        for name in ("config.ini.new", "metrics.jsonl.new", "config.ini", "unsaved"):
+            (run / name).symlink_to(victim)
+        self.train(self.config, (1, 1), "planted", "--run.resume=auto")
+        self.assertEqual(victim.read_text(), "a user's file")
+        self.assert_same_run("good", "planted")
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,129 @@
+"""A stop request ends set-up, training and evaluation soon, with exit code 75 and without a changed bit."""
+
+import os
+import pathlib
+import shutil
+import signal
+import time
+import unittest.mock
+
+import harness
+
+# An evaluation of 3,000 rounds.
+NETWORK = harness.config_text(
+    ["dense 16 relu", "dense 4"], batch={"global": 4}, numerics={"lanes": 2},
+    train={"steps": 6, "evaluate_every": 3}, checkpoint={"every": 3}, run={"resume": "auto"})
+FEW = ["--train.evaluate_batches=8"]
+
+
+def catches(pid, number):
+    """Whether a process has a handler for a signal."""
+    for line in pathlib.Path("/proc", str(pid), "status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+class Stop(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.set_up_classes(NETWORK, (10,), 4, train=100, test=12000)
+
+    def begin(self, run, ranks, *settings):
+        return self.start(ranks, "train", self.config, f"--run.dir={run}", *settings)
+
+    def saved(self, run, step):
+        return lambda: [path.name for path in harness.checkpoints(self.directory / run)][-1:] == [
+            f"step-{step:08d}"]
+
+    def stopped(self, job, words, limit=60):
+        finished = job.wait(limit)
+        self.assertEqual(finished.code, harness.STOPPED_EARLY, finished.text)
+        self.assertIn(words, finished.text)
+        self.assertIn("--run.resume=auto", finished.text)
+
+    def test_while_setting_up(self):
+        job = self.begin("set-up", 2, *FEW)
+        job.wait_until(lambda: len(job.ranks()) == 2 and catches(job.ranks()[1], signal.SIGUSR1), 60)
+        os.kill(job.ranks()[1], signal.SIGUSR1)
+        self.stopped(job, "stopped on request while setting up")
+        self.assertEqual(harness.checkpoints(self.directory / "set-up"), [])
+        self.train(self.config, (2, 1), "set-up", *FEW)
+        self.train(self.config, (1, 1), "never", *FEW)
+        self.assert_same_run("never", "set-up")
+
+    def test_while_evaluating(self):
+        self.train(self.config, (1, 1), "whole")
+        for number, (grid, step) in enumerate([((1, 2), 3), ((2, 1), 6)]):
+            run = f"evaluating-{number}"
+            job = self.begin(run, 2, *harness.grid_settings(grid))
+            job.wait_until(self.saved(run, step), 60)
+            os.kill(job.ranks()[1], signal.SIGTERM)
+            self.stopped(job, f"stopped on request in the evaluation after step {step} of 6")
+            self.assertEqual([record["step"] for record in self.records(run, "evaluate")],
+                             [str(done) for done in (3,) if done < step])
+            self.train(self.config, (1, 1), run)
+            self.assert_same_run("whole", run)
+
+    def test_bad_test_data_do_not_hold_the_run_up(self):
+        shutil.copytree(self.directory / "classes", self.directory / "damaged")
+        shard = max((self.directory / "damaged").glob("test*.h5"), key=lambda path: path.stat().st_size)
+        with open(shard, "r+b") as file:
+            file.seek(shard.stat().st_size // 2)
+            file.write(bytes(1000))
+        run = "hindered"
+        for step, last in [(3, 0), (6, 3), (6, 6)]:
+            finished = self.train(self.config, (2, 1), run, "--data.test=damaged/test.h5",
+                                  expect=harness.DATA)
+            self.assertTrue(self.saved(run, step)(), finished.text)
+            left_out = f"the evaluation after step {last} failed in an earlier run and is left out"
+            self.assertEqual(last == 3, left_out in finished.text, finished.text)
+
+    def test_a_second_sigterm_ends_at_once_and_a_second_sigusr1_does_not(self):
+        job = self.begin("twice", 2, "--train.steps=100000000", "--train.evaluate_every=0",
+                         "--run.timeout=600", *FEW)
+        lines = self.directory / "twice" / "metrics.jsonl"
+        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 3, 60)
+        stopped, waiting = job.ranks()
+        os.kill(stopped, signal.SIGSTOP)
+        for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
+            os.kill(waiting, number)
+            time.sleep(1.2)
+            self.assertIn(waiting, job.ranks())
+        os.kill(waiting, signal.SIGTERM)
+        self.assertNotIn(job.wait(10).code, (harness.DONE, harness.STOPPED_EARLY))
+
+    def steps_saved(self, run):
+        return [int(path.name.removeprefix("step-")) for path in harness.checkpoints(self.directory / run)]
+
+    def test_ahead_of_the_time_limit(self):
+        endless = ["--train.steps=100000000", "--train.evaluate_every=0", "--checkpoint.every=0", *FEW]
+        finished = self.train(self.config, (2, 1), "limit", *endless, "--run.time_limit=0.1",
+                              expect=harness.STOPPED_EARLY)
+        self.assertRegex(finished.text, r"time limit: in \d")
+        self.assertIn("stopped ahead of the time limit after step", finished.text)
+        self.assertNotIn("the time limit is over after", finished.text)
+        self.assertEqual(len(self.steps_saved("limit")), 1)
+        # The same from Slurm, and too little for a step and a checkpoint, which is said.
+        for number, end in enumerate([time.time() + 2, time.time() - 5]):
+            with unittest.mock.patch.dict(os.environ, SLURM_JOB_END_TIME=str(int(end))):
+                past = end < time.time()
+                finished = self.train(self.config, (2, 1), f"short-{number}", *FEW,
+                                      expect=harness.DONE if past else harness.STOPPED_EARLY)
+                self.assertEqual("the time limit is over after 1 step: a step takes" in finished.text,
+                                 not past, finished.text)
+
+    def test_saves_by_the_clock_and_keeps_some_for_ever(self):
+        job = self.begin("clock", 2, "--train.steps=100000000", "--train.evaluate_every=0",
+                         "--checkpoint.every=0", "--checkpoint.minutes=0.01", "--checkpoint.keep=9", *FEW)
+        job.wait_until(lambda: len(self.steps_saved("clock")) > 1, 60)
+        os.kill(job.ranks()[1], signal.SIGUSR1)
+        self.stopped(job, "stopped on request after step")
+        self.train(self.config, (2, 1), "kept", "--train.steps=20", "--checkpoint.keep=1",
+                   "--checkpoint.keep_every=7", "--train.evaluate_every=0", *FEW)
+        self.assertEqual(self.steps_saved("kept"), [7, 14, 20])
+
+
+if __name__ == "__main__":
+    harness.main()

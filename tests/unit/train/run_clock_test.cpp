@@ -1,0 +1,45 @@
+#include "run_clock.hpp"
+
+#include <gtest/gtest.h>
+
+namespace strata::train::test {
+namespace {
+
+TEST(RunClock, SavesOnceEarlyAndThenByTheInterval) {
+  RunClock clock({.began = 1000.0, .save_interval_seconds = 1800.0});
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_FALSE(clock.save_due(1030.0)) << step;
+    clock.step_done(10.0);
+  }
+  EXPECT_FALSE(clock.save_due(1019.0));
+  EXPECT_TRUE(clock.save_due(1020.0));
+  clock.saved(1032.0);
+  EXPECT_FALSE(clock.save_due(2831.0));
+  EXPECT_TRUE(clock.save_due(2832.0));
+  EXPECT_FALSE(RunClock({.began = 0.0, .save_interval_seconds = 0.0}).save_due(1e9));
+}
+
+TEST(RunClock, StopsTwoStepsAndASaveAheadOfTheEnd) {
+  RunClock clock({.began = 0.0, .ends = 100.0, .assumed_save_seconds = 5.0});
+  EXPECT_FALSE(clock.stop_due(94.0));
+  EXPECT_TRUE(clock.stop_due(95.0));
+  clock.step_done(10.0);
+  EXPECT_FALSE(clock.stop_due(74.0));
+  EXPECT_TRUE(clock.stop_due(75.0));
+  // The longest of the saves counts.
+  clock.saved(32.0);
+  clock.save_took(12.0);
+  clock.saved(41.0);
+  clock.save_took(1.0);
+  EXPECT_FALSE(clock.stop_due(67.0));
+  EXPECT_TRUE(clock.stop_due(68.0));
+  // A slow first step is forgotten.
+  for (int step = 0; step < 100; ++step) {
+    clock.step_done(1.0);
+  }
+  EXPECT_EQ(clock.step_seconds(), 1.0);
+  EXPECT_FALSE(RunClock({}).stop_due(1e9));
+}
+
+}  // namespace
+}  // namespace strata::train::test
