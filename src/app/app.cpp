@@ -19,6 +19,7 @@
 
 #include "commands/commands.hpp"
 #include "environment/versions.hpp"
+#include "environment/watchdog.hpp"
 
 namespace strata::app {
 namespace {
@@ -158,11 +159,15 @@ int run_alone(const std::function<ExitCode()>& command) {
 int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSession&)>& command) {
   return run_alone([&] {
     comm::Activity activity;
+    const std::vector<std::string> arguments(argv + 2, argv + argc);
+    Watchdog watchdog(watchdog_setup(arguments), activity);
     comm::MpiSession mpi(&argc, &argv, &activity);
+    activity.enter(comm::Phase::kSetup);
     const std::int64_t rank = mpi.world().rank();
     const auto end_job = [&](ExitCode code, const std::string& message) {
       if (mpi.world().size() > 1) {
         report(fmt::format("rank {}: {}", rank, message));
+        watchdog.write_report(message);
         comm::MpiSession::abort(static_cast<int>(code));
       }
       report(message);
@@ -177,10 +182,11 @@ int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSe
       }
       code = error.code();
     } catch (const Error& error) {
-      code = end_job(error.code(), error.what());
+      code = end_job(error.code(), error.what() + watchdog.missing_ranks());
     } catch (const std::exception& error) {
       code = end_job(ExitCode::kPeer, fmt::format("unexpected failure: {}", error.what()));
     }
+    activity.enter(comm::Phase::kEnd);
     mpi.finalize();
     return code;
   });

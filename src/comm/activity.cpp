@@ -37,8 +37,9 @@ OperationRecord Activity::operation(std::int64_t index) const {
           .bytes = slot.bytes};
 }
 
-void Activity::begin_wait(std::string what) {
+void Activity::begin_wait(WaitKind kind, std::string what) {
   const std::scoped_lock lock(mutex_);
+  wait_kind_ = kind;
   waiting_for_ = std::move(what);
   waiting_since_ = now_seconds();
 }
@@ -50,9 +51,10 @@ void Activity::end_wait() {
 
 WaitState Activity::wait_state() const {
   const std::scoped_lock lock(mutex_);
-  return waiting_since_ == 0.0
-             ? WaitState()
-             : WaitState{.what = waiting_for_, .seconds = now_seconds() - waiting_since_};
+  return waiting_since_ == 0.0 ? WaitState()
+                               : WaitState{.kind = wait_kind_,
+                                           .what = waiting_for_,
+                                           .seconds = now_seconds() - waiting_since_};
 }
 
 }  // namespace strata::comm

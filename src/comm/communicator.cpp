@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -83,11 +84,18 @@ void Request::wait() {
       return;
     }
   }
-  const double start = now_seconds();
-  std::optional<BlockingCall> noted;
-  for (double now = start; !test(); now = give_way(activity_, now)) {
+  // A process that did not run for this long, such as one that was stopped, does not count the
+  // time.
+  constexpr double kGapSeconds = 1.0;
+  double start = now_seconds();
+  std::optional<WaitMark> noted;
+  for (double now = start; !test();) {
+    const double before = std::exchange(now, give_way(activity_, now));
+    if (now - before > kGapSeconds) {
+      start += now - before;
+    }
     if (now - start > kLongSeconds && !noted) {
-      noted.emplace(activity_, awaited());
+      noted.emplace(activity_, WaitKind::kMessage, awaited());
     }
     if (now - start > timeout_.seconds) {
       fail(ExitCode::kPeer,

@@ -291,6 +291,27 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
   return std::nullopt;
 }
 
+void require_space(const plan::Plan& plan, Log& log) {
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(plan.config.run.dir, error);
+  const std::int64_t bytes = checkpoint_bytes(plan);
+  if (error) {
+    return;
+  }
+  const auto free = static_cast<std::int64_t>(space.available);
+  const std::string fact = fmt::format("a checkpoint of this run takes {} and {} has {} free",
+                                       bytes_text(bytes), plan.config.run.dir, bytes_text(free));
+  if (free < bytes) {
+    fail(ExitCode::kCheckpoint, "{}; free some space or choose another run.dir", fact);
+  }
+  if (free < 2 * bytes && io::list_checkpoints(checkpoint_root(plan.config)).empty()) {
+    log.warn(
+        "{}: a save writes the new checkpoint before the old one is deleted, so the second "
+        "save will fail; free some space",
+        fact);
+  }
+}
+
 plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   try {
     const nlohmann::json& grid = checkpoint.metadata().at("virtual_grid");

@@ -11,9 +11,16 @@ void RunClock::step_done(double seconds) {
   ++steps_;
 }
 
-void RunClock::saved(double ended) {
-  last_save_ = ended;
-  ++saves_;
+void RunClock::save_began(double now) {
+  save_began_ = now;
+  last_save_ = now;
+}
+
+void RunClock::save_ended(double now) {
+  if (save_began_) {
+    longest_save_ = std::max(longest_save_.value_or(0.0), now - *save_began_);
+    save_began_.reset();
+  }
 }
 
 bool RunClock::save_due(double now) const {
@@ -22,16 +29,18 @@ bool RunClock::save_due(double now) const {
   }
   constexpr std::int64_t kEarlySteps = 3;
   constexpr double kEarlySeconds = 20.0;
-  const bool early = saves_ == 0 && steps_ >= kEarlySteps && now - options_.began >= kEarlySeconds;
+  const bool early = last_save_ == options_.began && steps_ >= kEarlySteps &&
+                     now - options_.began >= kEarlySeconds;
   return early || now - last_save_ >= options_.save_interval_seconds;
 }
 
 bool RunClock::stop_due(double now) const {
-  return now + 2.0 * step_seconds_ + save_seconds() >= options_.ends;
+  const double saves = save_began_ ? 2.0 : 1.0;
+  return now + 2.0 * step_seconds_ + saves * save_seconds() >= options_.ends;
 }
 
 double RunClock::save_seconds() const {
-  return longest_save_ > 0.0 ? longest_save_ : options_.assumed_save_seconds;
+  return longest_save_.value_or(options_.assumed_save_seconds);
 }
 
 }  // namespace strata::train

@@ -1,4 +1,4 @@
-"""A rank that hangs or dies ends the job within seconds, with a message."""
+"""A rank that hangs or dies ends the job within seconds, with a message that names it."""
 
 import os
 import signal
@@ -6,9 +6,21 @@ import time
 
 import harness
 
+TIMEOUT = 3
+
+# Where rank 1 of 2 stops, further settings, and what the others say of their own wait and of its last heartbeat.
+PHASES = {
+    "start": ({"STALL_AT": "MPI_Init_thread"}, [], "start MPI with all ranks", ""),
+    "set-up": ({"STALL_AT": "MPI_Comm_split"}, [], "split the world into data groups", ""),
+    "end": ({"STALL_AT": "MPI_Finalize"}, ["--train.steps=2"], "finalize MPI", ""),
+    "training": ({}, [], "data group", "training, step "),
+    "save": ({}, ["--checkpoint.every=1"], "world", "save, step "),
+    "evaluation": ({}, ["--train.evaluate_every=1"], "group", "evaluation, step "),
+}
+
 NETWORK = harness.config_text(
-    ["dense 32 relu", "dense 32 relu", "dense 4"], data={"train": "classes/train.h5"},
-    batch={"global": 32}, numerics={"lanes": 2}, train={"steps": 10000000}, run={"patience": 3})
+    ["dense 32 relu", "dense 32 relu", "dense 4"],
+    batch={"global": 32}, numerics={"lanes": 2}, train={"steps": 10000000}, run={"timeout": TIMEOUT})
 
 
 class Stall(harness.StrataTest):
@@ -33,13 +45,14 @@ class Stall(harness.StrataTest):
         finished = job.wait(40)
         self.assertNotEqual(finished.code, harness.DONE, finished.text)
         self.assertLess(time.monotonic() - sent, limit)
+        self.assertRegex(finished.text, f"[Rr]ank {victim} [^;]*(has not responded|on signal 9)")
         return finished
 
     @harness.on_a_running_machine
     def stall(self, run, grid, victim, words, attempt):
-        finished = self.end_by_signal(f"{run}-{attempt}", grid, victim, signal.SIGSTOP, 20)
+        finished = self.end_by_signal(f"{run}-{attempt}", grid, victim, signal.SIGSTOP, TIMEOUT + 5)
         self.assertEqual(finished.code, harness.PEER, finished.text)
-        reports = [line for line in finished.reports() if "timed out after 3 s waiting to" in line]
+        reports = [line for line in finished.reports() if f"timed out after {TIMEOUT} s waiting to" in line]
         self.assertTrue(reports, finished.text)
         self.assertTrue(any(all(word in line for word in words) for line in reports), finished.text)
         for line in reports:
@@ -57,7 +70,40 @@ class Stall(harness.StrataTest):
     @harness.on_a_running_machine
     def test_a_rank_is_killed(self, attempt):
         for number, (grid, victim) in enumerate([((2, 1), 0), ((2, 2), 3)]):
-            self.end_by_signal(f"killed-{number}-{attempt}", grid, victim, signal.SIGKILL, 15)
+            self.end_by_signal(f"killed-{number}-{attempt}", grid, victim, signal.SIGKILL, 10)
+
+    @harness.on_a_running_machine
+    def stall_in(self, phase, attempt):
+        environment, settings, waiting, last = PHASES[phase]
+        run = f"{phase}-{attempt}"
+        os.environ.update({"LD_PRELOAD": os.environ["STALL_LIBRARY"], "STALL_RANK": "1", **environment}
+                          if environment else {})
+        try:
+            job = self.start(2, "train", self.config, f"--run.dir={run}", *settings)
+        finally:
+            for name in ("LD_PRELOAD", "STALL_RANK", "STALL_AT"):
+                os.environ.pop(name, None)
+        if environment:
+            job.wait_until(lambda: any(harness.is_stopped(pid) for pid in job.ranks()), 60)
+        else:
+            heartbeats = self.directory / run / "heartbeats"
+            job.wait_until(lambda: any(f" {last}" in path.read_text() for path in heartbeats.glob("*-rank-1")), 60)
+            os.kill(job.ranks()[1], signal.SIGSTOP)
+        sent = time.monotonic()
+        finished = job.wait(40)
+        self.assertLess(time.monotonic() - sent, TIMEOUT + 5)
+        self.assertEqual(finished.code, harness.PEER, finished.text)
+        reports = [line for line in finished.reports() if waiting in line]
+        self.assertEqual([line.count("Rank 1 ") for line in reports], [1], finished.text)
+        self.assertIn("has not ", reports[0])
+        details = (self.directory / run / "report-rank-0.txt").read_text()
+        self.assertIn("operations, oldest first:", details)
+        self.assertIn("main", details)
+
+    def test_a_rank_hangs_in_each_phase(self):
+        for phase in PHASES:
+            with self.subTest(phase=phase):
+                self.stall_in(phase)
 
 
 if __name__ == "__main__":

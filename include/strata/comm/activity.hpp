@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "strata/core/enum_names.hpp"
 
@@ -26,8 +27,15 @@ struct OperationRecord {
   std::int64_t bytes = 0;
 };
 
+/// Who ends a wait that takes too long.
+enum class WaitKind {
+  kMessage,  ///< the main thread itself
+  kMpiCall   ///< only the watchdog: MPI blocks the main thread
+};
+
 /// What the main thread waits for.
 struct WaitState {
+  WaitKind kind = WaitKind::kMessage;
   std::string what;
   double seconds = 0.0;  ///< so far; 0 where it does not wait
 };
@@ -53,7 +61,7 @@ class Activity {
   [[nodiscard]] OperationRecord operation(std::int64_t index) const;
 
   /// The main thread begins to wait, as in "complete the barrier with all ranks of the world".
-  void begin_wait(std::string what);
+  void begin_wait(WaitKind kind, std::string what);
   void end_wait();
   [[nodiscard]] WaitState wait_state() const;
 
@@ -80,25 +88,26 @@ class Activity {
   mutable std::mutex mutex_;
   std::array<std::string, kMostGroups> groups_;
   std::size_t group_count_ = 0;
+  WaitKind wait_kind_ = WaitKind::kMessage;
   std::string waiting_for_;
   double waiting_since_ = 0.0;
 };
 
-/// Marks a blocking call of the main thread; null where nobody watches.
-class BlockingCall {
+/// Marks a wait of the main thread; `activity` is null where nobody watches.
+class WaitMark {
  public:
-  BlockingCall(Activity* activity, const std::string& what) : activity_(activity) {
+  WaitMark(Activity* activity, WaitKind kind, std::string what) : activity_(activity) {
     if (activity_ != nullptr) {
-      activity_->begin_wait(what);
+      activity_->begin_wait(kind, std::move(what));
     }
   }
-  ~BlockingCall() {
+  ~WaitMark() {
     if (activity_ != nullptr) {
       activity_->end_wait();
     }
   }
-  BlockingCall(const BlockingCall&) = delete;
-  BlockingCall& operator=(const BlockingCall&) = delete;
+  WaitMark(const WaitMark&) = delete;
+  WaitMark& operator=(const WaitMark&) = delete;
 
  private:
   Activity* activity_;

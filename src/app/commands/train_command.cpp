@@ -171,7 +171,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   }
   // Before anything is written, because opening the GPU may fail.
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
-  begin_run(mpi, inputs, log);
+  begin_run(mpi, inputs, plan, log);
   log.info("{}", plan::plan_text(plan));
   log.info("{}", environment.text());
   if (!environment.warning().empty()) {

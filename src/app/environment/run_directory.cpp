@@ -110,12 +110,15 @@ void MadeDirectories::make(const fs::path& directory) {
   }
 }
 
-void begin_run(comm::MpiSession& mpi, const RunInputs& inputs, Log& log) {
+void begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan, Log& log) {
   comm::agree(mpi.world(), [&] {
     if (mpi.world().rank() != 0) {
       return;
     }
     const plan::RunConfig& config = inputs.config;
+    if (!inputs.checkpoint || inputs.checkpoint->step() < plan.total_steps) {
+      train::require_space(plan, log);
+    }
     if (!inputs.checkpoint) {
       keep_metrics(config, log);
       io::replace_text(train::unsaved_marker(config), "");

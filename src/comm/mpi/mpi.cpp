@@ -154,7 +154,8 @@ class MpiCommunicator final : public Communicator {
       ++key;
     }
     MPI_Comm split = MPI_COMM_NULL;
-    const BlockingCall call(activity(), fmt::format("split the {} into {}s", this->name(), name));
+    const WaitMark call(activity(), WaitKind::kMpiCall,
+                        fmt::format("split the {} into {}s", this->name(), name));
     record("split", ++collectives_, -1, 0);
     check(MPI_Comm_split(communicator_, static_cast<int>(members.front()), key, &split),
           "MPI_Comm_split");
@@ -223,7 +224,7 @@ class MpiProgress final : public ProgressEngine {
 }  // namespace
 
 MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
-  const BlockingCall call(activity, "start MPI with all ranks");
+  const WaitMark call(activity, WaitKind::kMpiCall, "start MPI with all ranks");
   // Open MPI would yield the core in every call that finds no message, also between operations,
   // where the rank has work to do. Request::wait() yields by itself.
   setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
@@ -252,7 +253,7 @@ void MpiSession::separate() {
 }
 
 void MpiSession::finalize() {
-  const BlockingCall call(world_->activity(), "finalize MPI with all ranks");
+  const WaitMark call(world_->activity(), WaitKind::kMpiCall, "finalize MPI with all ranks");
   check(MPI_Finalize(), "MPI_Finalize");
 }
 

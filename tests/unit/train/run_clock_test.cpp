@@ -13,7 +13,7 @@ TEST(RunClock, SavesOnceEarlyAndThenByTheInterval) {
   }
   EXPECT_FALSE(clock.save_due(1019.0));
   EXPECT_TRUE(clock.save_due(1020.0));
-  clock.saved(1032.0);
+  clock.save_began(1032.0);
   EXPECT_FALSE(clock.save_due(2831.0));
   EXPECT_TRUE(clock.save_due(2832.0));
   EXPECT_FALSE(RunClock({.began = 0.0, .save_interval_seconds = 0.0}).save_due(1e9));
@@ -27,10 +27,12 @@ TEST(RunClock, StopsTwoStepsAndASaveAheadOfTheEnd) {
   EXPECT_FALSE(clock.stop_due(74.0));
   EXPECT_TRUE(clock.stop_due(75.0));
   // The longest of the saves counts.
-  clock.saved(32.0);
-  clock.save_took(12.0);
-  clock.saved(41.0);
-  clock.save_took(1.0);
+  for (const double seconds : {12.0, 1.0}) {
+    clock.save_began(20.0);
+    EXPECT_EQ(clock.stop_due(69.0), seconds == 1.0);
+    clock.save_ended(20.0 + seconds);
+    clock.save_ended(99.0);
+  }
   EXPECT_FALSE(clock.stop_due(67.0));
   EXPECT_TRUE(clock.stop_due(68.0));
   // A slow first step is forgotten.
