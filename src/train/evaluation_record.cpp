@@ -2,9 +2,12 @@
 
 #include <cmath>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include <nlohmann/json.hpp>
+
+#include "strata/train/metrics.hpp"
 
 namespace strata::train {
 namespace {
@@ -14,7 +17,7 @@ std::filesystem::path note_of(const std::filesystem::path& run_directory) {
 }
 
 bool is_recorded(const std::filesystem::path& metrics, std::int64_t step) {
-  std::ifstream in(metrics);
+  std::istringstream in(text_in(metrics));
   for (std::string text; std::getline(in, text);) {
     const nlohmann::json line = nlohmann::json::parse(text, nullptr, false);
     if (line.is_object() && line.value("kind", nlohmann::json()) == "evaluate" &&

@@ -17,12 +17,6 @@ namespace {
 
 constexpr const char* kEvaluateKind = "evaluate";
 
-/// The text of a metrics file. What cannot be read is an error and never a shorter history.
-std::string text_in(const std::filesystem::path& path) {
-  constexpr std::size_t kMostBytes = std::size_t{1} << 34;
-  return io::read_text(path, ExitCode::kData, kMostBytes).value_or("");
-}
-
 /// The complete lines of the steps that are kept.
 std::string kept_lines(const std::string& all, const MetricsKept& keep) {
   std::istringstream in(all);
@@ -47,6 +41,11 @@ std::string kept_lines(const std::string& all, const MetricsKept& keep) {
 }
 
 }  // namespace
+
+std::string text_in(const std::filesystem::path& path) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 34;
+  return io::read_text(path, ExitCode::kData, kMostBytes).value_or("");
+}
 
 std::int64_t last_metrics_step(const std::filesystem::path& path) {
   std::istringstream in(text_in(path));
@@ -78,8 +77,12 @@ void MetricsFile::sync() {
 void MetricsFile::line(const std::string& text) {
   const std::string whole = (torn_ ? "\n" : "") + text + "\n";
   const off_t before = ::lseek(file_, 0, SEEK_END);
-  const ssize_t written = ::write(file_, whole.data(), whole.size());
-  if (written == static_cast<ssize_t>(whole.size())) {
+  std::size_t written = 0;
+  for (ssize_t bytes = 1; written < whole.size() && bytes > 0;) {
+    bytes = ::write(file_, whole.data() + written, whole.size() - written);
+    written += static_cast<std::size_t>(std::max<ssize_t>(bytes, 0));
+  }
+  if (written == whole.size()) {
     torn_ = false;
     return;
   }

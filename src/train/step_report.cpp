@@ -38,6 +38,10 @@ void StepReport::write_metrics(std::int64_t step, const StepResult& result) {
                              .mfu = mfu_of(result.times.step),
                              .times = result.times,
                              .skipped = result.update == StepResult::Update::kSkipped});
+  warn_of_lost_lines(step);
+}
+
+void StepReport::warn_of_lost_lines(std::int64_t step) {
   if (metrics_.failed() && !metrics_warned_) {
     metrics_warned_ = true;
     setup_.log.warn(

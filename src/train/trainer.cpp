@@ -76,6 +76,9 @@ class Trainer {
     if (outcome == Outcome::kFinished && evaluated_step_ != end) {
       outcome = evaluate(end);
     }
+    if (report_) {
+      report_->warn_of_lost_lines(end);
+    }
     if (const std::string checks = runner_ ? runner_->check_text() : ""; !checks.empty()) {
       setup_.log.info("{}", checks);
     }
@@ -292,9 +295,11 @@ class Trainer {
       return Outcome::kFinished;
     }
     auto left = EvaluationLeft::kNone;
-    if (setup_.groups.world->rank() == 0) {
-      left = evaluation_left(config_.run.dir, first_step_);
-    }
+    comm::agree(*setup_.groups.world, [&] {
+      if (setup_.groups.world->rank() == 0) {
+        left = evaluation_left(config_.run.dir, first_step_);
+      }
+    });
     setup_.groups.world->broadcast(comm::payload_of(std::span(&left, 1)), 0);
     if (left == EvaluationLeft::kFailed) {
       setup_.log.warn(

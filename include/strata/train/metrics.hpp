@@ -76,6 +76,11 @@ class MetricsFile {
   bool torn_ = false;  ///< the last line lacks its end
 };
 
+/// The text of a metrics file; empty where there is none. What cannot be read is an error and never
+/// a shorter history.
+/// Throws: Error(kData).
+[[nodiscard]] std::string text_in(const std::filesystem::path& path);
+
 /// The greatest step in a metrics file; 0 where there is none.
 /// Throws: Error(kData) where the file cannot be read.
 [[nodiscard]] std::int64_t last_metrics_step(const std::filesystem::path& path);
