@@ -200,8 +200,8 @@ while wait $launcher; code=$?; kill -0 $launcher 2>/dev/null; do :; done
              s.ranks_per_node, s.cpus_per_task, start,
              s.hostfile.empty() ? "" : fmt::format("--hostfile {} ", shell_quoted(s.hostfile)),
              train_words(s),
-             shell ? "trap 'stopping=yes; kill -USR1 $launcher' USR1 TERM INT"
-                   : "trap 'kill -USR1 $launcher' USR1 TERM") +
+             shell ? "trap 'stopping=yes; kill -USR1 $launcher 2>/dev/null' USR1 TERM INT"
+                   : "trap 'kill -USR1 $launcher 2>/dev/null' USR1 TERM") +
          (shell ? "[ -z \"${stopping:-}\" ] || exit $code\n" : "");
 }
 
