@@ -116,7 +116,11 @@ std::string text_of(const PartRecord& record) {
 
 PartRecord part_record_of(const std::string& text) {
   try {
-    const json value = parse_json(text).value();
+    const auto parsed = parse_json(text);
+    if (!parsed) {
+      fail(ExitCode::kCheckpoint, "a checkpoint's record of a part is not JSON");
+    }
+    const json& value = *parsed;
     PartRecord record{.file = value.at("file").get<std::string>(),
                       .bytes = value.at("bytes").get<std::int64_t>(),
                       .save = value.value("save", "")};

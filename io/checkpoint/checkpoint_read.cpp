@@ -66,10 +66,6 @@ hdf5::File open_part(const fs::path& directory, const PartRecord& part,
     fail(ExitCode::kCheckpoint, "{} is not a part of a strata checkpoint; {}",
          file.origin().path.string(), kAdvice);
   }
-  if (!part.save.empty() && file.text(kSaveAttribute) != part.save) {
-    fail(ExitCode::kCheckpoint, "{} belongs to another save than the checkpoint's master; {}",
-         file.origin().path.string(), kAdvice);
-  }
   return file;
 }
 

@@ -42,7 +42,7 @@ struct Dataset::Contents {
     if (hash_of(bytes) !=
         shard.checksum((sample - shard.first) * names::kChecksumsPerSample + column)) {
       fail(ExitCode::kData, "the {} of {} does not match its checksum: the file is damaged; {}",
-           part, dataset.sample_text(sample), "restore it or import anew");
+           part, dataset.sample_text(sample), "restore it or import it anew");
     }
   }
 };

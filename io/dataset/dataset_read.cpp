@@ -126,7 +126,7 @@ void read_token_facts(const hdf5::File& file, const hdf5::File& shard, DatasetIn
   }
 }
 
-constexpr const char* kAdvice = "restore it or import anew";
+constexpr const char* kAdvice = "restore it or import it anew";
 
 // Checks a file against the manifest, where there is one, before HDF5 opens it.
 hdf5::File open_checked(const std::filesystem::path& path,

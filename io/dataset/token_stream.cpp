@@ -62,7 +62,7 @@ void read_tokens(const DatasetInfo& info, std::span<const MappedShard> shards, s
     };
     if (hash_of(block) != shard.checksum(index)) {
       fail(ExitCode::kData,
-           "{} does not match its checksum: the file is damaged; restore it or import anew",
+           "{} does not match its checksum: the file is damaged; restore it or import it anew",
            block_text());
     }
     const auto count = static_cast<std::size_t>(std::min(std::ssize(tokens), block_tokens - begin));

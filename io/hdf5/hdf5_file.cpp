@@ -209,6 +209,8 @@ File File::create(const std::filesystem::path& path, ExitCode code) {
   silence();
   Origin origin{path, code};
   const Handle access = file_access(origin);
+  // HDF5 would write what its sieve buffer holds when a data set is closed, which reports no error.
+  check(H5Pset_sieve_buf_size(access.get(), 0), origin, "cannot set up the access to");
   const Handle root = own(H5Pcreate(H5P_FILE_CREATE), &H5Pclose, origin, "cannot create");
   leave_out_times(root, origin);
   Handle file = own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, root.get(), access.get()), &close_file,

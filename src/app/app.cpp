@@ -93,10 +93,12 @@ Reads every byte of a checkpoint, or of a run's newest one, and compares it with
 )";
 
 constexpr const char* kDoctorHelp =
-    R"(strata doctor
+    R"(strata doctor [--run.dir=DIR]
 
-Checks the node and, under mpirun or srun, the launch: cores, GPUs, libraries, executables. Ends with exit code 5 if it
-finds a problem.
+Checks the node and, under mpirun or srun, the launch: cores, GPUs, clocks, limits, network, libraries, executables, and
+the file system of DIR (default: the working directory). Ends with exit code 5 if it finds a problem.
+
+  --run.dir=DIR    where a run will write
 )";
 
 constexpr const char* kHelpHelp =

@@ -1,6 +1,7 @@
 #include "strata/optim/gradient_norm.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "strata/ops/reduce.hpp"
 
@@ -48,6 +49,23 @@ void GradientNorm::begin(const ConstTensorView& gradients) {
     done += blocks;
   }
   on_host_.update(context_.stream());
+}
+
+bool GradientNorm::is_finite(const ConstTensorView& tensor) {
+  const std::int64_t most = partials_.count() * kBlock;
+  for (std::int64_t first = 0; first < tensor.count(); first += most) {
+    const std::int64_t count = std::min(most, tensor.count() - first);
+    const std::int64_t blocks = (count + kBlock - 1) / kBlock;
+    ops::sum_of_squares_blocks(context_, tensor.flat_slice(first, count), kBlock,
+                               partials_.flat_slice(0, blocks));
+    on_host_.update(context_.stream());
+    context_.stream().synchronize();
+    const std::span<const double> sums = partials().first(static_cast<std::size_t>(blocks));
+    if (!std::ranges::all_of(sums, [](double sum) { return std::isfinite(sum); })) {
+      return false;
+    }
+  }
+  return true;
 }
 
 std::span<const double> GradientNorm::partials() const {

@@ -88,6 +88,14 @@ TensorView Optimizer::state(std::size_t index, const OwnedPiece& piece) const {
   return states_[index].flat_slice(piece.owned_offset, piece.range.count());
 }
 
+std::vector<TensorView> Optimizer::tensors() const {
+  std::vector<TensorView> all = states_;
+  if (!masters_.empty()) {
+    all.push_back(masters_);
+  }
+  return all;
+}
+
 void Optimizer::write_weights(const OwnedPiece& piece) {
   if (!masters_.empty()) {
     ops::convert(context_, master(piece),

@@ -168,6 +168,9 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
 
 Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& train_data,
              const VirtualGrid& stored, device::DeviceKind device) {
+  if (given.parallel.pipeline == 0 || given.parallel.tensor == 0) {
+    return prepare(with_grid(given, ranks, train_data, stored), ranks, train_data, stored, device);
+  }
   check_optimizer(given.optimizer.options);
   check_augmentation(given.data.augmentation, train_data);
   Plan plan;

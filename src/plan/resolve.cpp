@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <string_view>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -12,59 +10,6 @@
 #include "strata/core/text.hpp"
 
 namespace strata::plan {
-
-bool can_launch(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
-  const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
-  const bool fast = config.numerics.mode == comm::Summation::kLibrary;
-  const std::int64_t divided = fast                         ? 0
-                               : config.numerics.lanes != 0 ? config.numerics.lanes
-                                                            : lanes;
-  if (ranks < model_ranks || ranks % model_ranks != 0) {
-    return false;
-  }
-  const std::int64_t replicas = ranks / model_ranks;
-  return config.parallel.data != 0 ? replicas == config.parallel.data
-                                   : divided == 0 || divided % replicas == 0;
-}
-
-std::string launchable_ranks(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
-  const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
-  std::int64_t below = ranks / model_ranks * model_ranks;
-  while (below > 0 && !can_launch(config, below, lanes)) {
-    below -= model_ranks;
-  }
-  const std::int64_t most = model_ranks * std::max({ranks, lanes, config.numerics.lanes,
-                                                    config.parallel.data, std::int64_t{1}});
-  std::int64_t above = (ranks / model_ranks + 1) * model_ranks;
-  while (above <= most && !can_launch(config, above, lanes)) {
-    above += model_ranks;
-  }
-  return below == 0     ? fmt::format("{}", above)
-         : above > most ? fmt::format("{}", below)
-                        : fmt::format("{} or {}", below, above);
-}
-
-grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
-  grid::Grid grid{config.parallel.data, config.parallel.pipeline, config.parallel.tensor};
-  if (ranks == 0) {
-    grid.data = std::max<std::int64_t>(1, grid.data);
-    return grid;
-  }
-  const std::int64_t model_ranks = grid.pipeline * grid.tensor;
-  if (grid.data == 0) {
-    grid.data = std::max<std::int64_t>(1, ranks / model_ranks);
-  }
-  if (grid.ranks() != ranks) {
-    const std::string fitting = launchable_ranks(config, ranks, lanes);
-    fail(ExitCode::kUsage,
-         "the job has {} rank{}, but the grid {} needs {}; launch {} rank{}, or change "
-         "parallel.data, parallel.pipeline "
-         "or parallel.tensor",
-         ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), fitting,
-         fitting == "1" ? "" : "s");
-  }
-  return grid;
-}
 
 namespace {
 
@@ -352,63 +297,6 @@ void check_stages(const Plan& plan) {
            rows, c.batch.micro, rows / c.batch.micro, c.numerics.shards);
     }
   }
-}
-
-RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
-                            const io::DatasetInfo& data, const VirtualGrid& stored) {
-  RunConfig result = config;
-  const auto set_grid = [&](const grid::Grid& grid) {
-    result.parallel.data = grid.data;
-    result.parallel.pipeline = grid.pipeline;
-    result.parallel.tensor = grid.tensor;
-  };
-  set_grid({});
-  result.parallel.split = "auto";
-  result.parallel.sequence = Switch::kOff;
-  result.numerics.mode = comm::Summation::kInvariant;
-  result.numerics.lanes = stored.lanes;
-  result.numerics.shards = stored.shards;
-  result.run.cuda_graphs = Switch::kOff;
-  const std::int64_t layers = prepare(result, 1, data, stored).model->layer_count();
-  const auto grid_of = [&](std::int64_t count) -> std::optional<grid::Grid> {
-    const auto fits = [&](const grid::Grid& grid) {
-      return grid.ranks() == count && stored.lanes % grid.data == 0 && grid.pipeline <= layers &&
-             stored.shards % grid.tensor == 0;
-    };
-    const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
-    const grid::Grid own{std::max<std::int64_t>(1, count / model_ranks), config.parallel.pipeline,
-                         config.parallel.tensor};
-    if (fits(own)) {
-      return own;
-    }
-    for (std::int64_t replicas = std::min(count, stored.lanes); replicas >= 1; --replicas) {
-      for (std::int64_t tensor = 1; tensor <= stored.shards; ++tensor) {
-        const grid::Grid grid{replicas, count / (replicas * tensor), tensor};
-        if (fits(grid)) {
-          return grid;
-        }
-      }
-    }
-    return std::nullopt;
-  };
-  if (const auto grid = grid_of(ranks)) {
-    set_grid(*grid);
-    return result;
-  }
-  std::vector<std::int64_t> counts;
-  const std::int64_t most = stored.lanes * layers * stored.shards;
-  for (std::int64_t count = 1; count <= most && (counts.empty() || counts.back() < ranks);
-       ++count) {
-    if (grid_of(count)) {
-      counts.push_back(count);
-    }
-  }
-  constexpr std::ptrdiff_t kMostNamed = 8;
-  fail(ExitCode::kUsage,
-       "the job has {} ranks, which do not divide a model of {} layers in {} lanes and {} shards; "
-       "launch {}",
-       ranks, layers, stored.lanes, stored.shards,
-       fmt::join(counts.end() - std::min(kMostNamed, std::ssize(counts)), counts.end(), " or "));
 }
 
 }  // namespace strata::plan

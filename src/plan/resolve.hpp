@@ -7,6 +7,11 @@
 // The steps of prepare(). Each throws Error(kUsage) that names the setting and a valid value.
 namespace strata::plan {
 
+/// The config with pipeline stages and tensor ranks in place of each "auto": the checkpoint's where
+/// `ranks` allow them, else those with the most replicas; 1 in a new run.
+[[nodiscard]] RunConfig with_grid(const RunConfig& given, std::int64_t ranks,
+                                  const io::DatasetInfo& data, const VirtualGrid& stored);
+
 /// The grid of `ranks` ranks; with 0 ranks, the grid that the config describes. `lanes`: of the
 /// checkpoint that the run continues; 0: none.
 [[nodiscard]] grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks,

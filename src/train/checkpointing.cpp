@@ -167,10 +167,22 @@ void require_same_tensors(const plan::Plan& plan, const io::Checkpoint& checkpoi
   }
 }
 
+/// An entry of a checkpoint's metadata; empty where there is none.
+template <typename T>
+T metadata_entry(const io::Checkpoint& checkpoint, const char* key) {
+  const nlohmann::json& metadata = checkpoint.metadata();
+  try {
+    return metadata.contains(key) ? metadata.at(key).get<T>() : T();
+  } catch (const nlohmann::json::exception& error) {
+    fail(ExitCode::kCheckpoint, "{} has no valid '{}' in its metadata ({}); use another checkpoint",
+         checkpoint.directory().string(), key, error.what());
+  }
+}
+
 /// Compares layer properties that the tensors do not show, such as activations.
 void require_same_layers(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const std::vector<std::string> lines = model_lines(plan);
-  const auto stored = checkpoint.metadata().value("layers", std::vector<std::string>());
+  const auto stored = metadata_entry<std::vector<std::string>>(checkpoint, "layers");
   for (std::size_t i = 0; i < std::max(lines.size(), stored.size()); ++i) {
     const std::string here = i < lines.size() ? lines[i] : "nothing";
     const std::string there = i < stored.size() ? comparable(stored[i]) : "nothing";
@@ -186,7 +198,7 @@ void require_same_tokenizer(const plan::Plan& plan, const io::Checkpoint& checkp
   if (plan.train_data.task != io::Task::kNextToken) {
     return;
   }
-  const nlohmann::json stored = checkpoint.metadata().value(kTokenizer, nlohmann::json());
+  const nlohmann::json stored = metadata_entry<nlohmann::json>(checkpoint, kTokenizer);
   if (stored != nlohmann::json(hash_text(plan.train_data.tokenizer_checksum))) {
     fail(ExitCode::kData,
          "{} learned from ids of another tokenizer than the one that {} was made with, so that "
@@ -291,12 +303,42 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
   return std::nullopt;
 }
 
+void require_space(const plan::Plan& plan, Log& log) {
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(plan.config.run.dir, error);
+  const std::int64_t bytes = checkpoint_bytes(plan);
+  if (error) {
+    return;
+  }
+  const auto free = static_cast<std::int64_t>(space.available);
+  const std::string fact = fmt::format("a checkpoint of this run takes {} and {} has {} free",
+                                       bytes_text(bytes), plan.config.run.dir, bytes_text(free));
+  if (free < bytes) {
+    fail(ExitCode::kCheckpoint, "{}; free some space or choose another run.dir", fact);
+  }
+  if (free < 2 * bytes && io::list_checkpoints(checkpoint_root(plan.config)).empty()) {
+    log.warn(
+        "{}: a save writes the new checkpoint before the old one is deleted, so the second "
+        "save will fail; free some space",
+        fact);
+  }
+}
+
 plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   try {
     const nlohmann::json& grid = checkpoint.metadata().at("virtual_grid");
-    return {.lanes = grid.at("lanes"),
-            .shards = grid.at("shards"),
-            .microbatch = grid.at("microbatch")};
+    const nlohmann::json ranks = checkpoint.metadata().value("grid", nlohmann::json::object());
+    const plan::VirtualGrid found{.lanes = grid.at("lanes"),
+                                  .shards = grid.at("shards"),
+                                  .microbatch = grid.at("microbatch"),
+                                  .pipeline = ranks.value("pipeline", std::int64_t{0}),
+                                  .tensor = ranks.value("tensor", std::int64_t{0})};
+    if (found.lanes < 1 || found.shards < 1 || found.microbatch < 1 || found.pipeline < 0 ||
+        found.tensor < 0) {
+      fail(ExitCode::kCheckpoint, "{} has the virtual grid {}; use another checkpoint",
+           checkpoint.directory().string(), grid.dump());
+    }
+    return found;
   } catch (const nlohmann::json::exception& error) {
     fail(ExitCode::kCheckpoint,
          "{} has no valid record of its virtual grid ({}); use another checkpoint",
@@ -343,10 +385,11 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_model(plan, checkpoint);
-  const nlohmann::json stored = checkpoint.metadata().value("identity", nlohmann::json::object());
+  const auto stored = metadata_entry<nlohmann::json::object_t>(checkpoint, "identity");
   const nlohmann::ordered_json identity = identity_of(plan);
   for (const auto& [key, value] : identity.items()) {
-    nlohmann::json there = stored.value(key, nlohmann::json());
+    const auto found = stored.find(key);
+    nlohmann::json there = found == stored.end() ? nlohmann::json() : found->second;
     if (there.is_string()) {
       there = switch_spelling(there.get<std::string>());
     }
@@ -369,7 +412,7 @@ std::int64_t checkpoint_bytes(const plan::Plan& plan) {
 }
 
 std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  const std::string stored = checkpoint.metadata().value(kInstructionSet, std::string());
+  const std::string stored = metadata_entry<std::string>(checkpoint, kInstructionSet);
   if (stored.empty() || plan.device != device::DeviceKind::kCpu) {
     return "";
   }
@@ -387,16 +430,18 @@ std::string instruction_set_change(const plan::Plan& plan, const io::Checkpoint&
 
 nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
                                    std::int64_t step) {
-  nlohmann::json metadata{{"step", step},
-                          {"samples", step * plan.config.batch.global},
-                          {"virtual_grid",
-                           {{"lanes", plan.config.numerics.lanes},
-                            {"shards", plan.config.numerics.shards},
-                            {"microbatch", plan.config.batch.micro}}},
-                          {"layers", model_lines(plan)},
-                          {"identity", identity_of(plan)},
-                          {kData, json_of(plan.train_data)},
-                          {"config", run.config_text}};
+  nlohmann::json metadata{
+      {"step", step},
+      {"samples", step * plan.config.batch.global},
+      {"virtual_grid",
+       {{"lanes", plan.config.numerics.lanes},
+        {"shards", plan.config.numerics.shards},
+        {"microbatch", plan.config.batch.micro}}},
+      {"grid", {{"pipeline", plan.grid.pipeline}, {"tensor", plan.grid.tensor}}},
+      {"layers", model_lines(plan)},
+      {"identity", identity_of(plan)},
+      {kData, json_of(plan.train_data)},
+      {"config", run.config_text}};
   if (plan.train_data.task == io::Task::kNextToken) {
     metadata[kTokenizer] = hash_text(plan.train_data.tokenizer_checksum);
   }

@@ -108,6 +108,9 @@ void MetricsFile::write(const TrainRecord& r) {
   object["bubble_seconds"] = r.times.bubble;
   object["data_seconds"] = r.times.data;
   object["other_seconds"] = r.times.other();
+  if (r.skipped) {
+    object["skipped"] = true;
+  }
   line(object.dump());
 }
 

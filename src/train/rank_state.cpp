@@ -1,11 +1,11 @@
 #include "strata/train/rank_state.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 
 #include "strata/core/clock.hpp"
+#include "strata/core/hash.hpp"
 #include "strata/ops/convert.hpp"
-#include "strata/ops/reduce.hpp"
 #include "strata/train/checkpoint_names.hpp"
 #include "strata/train/stop_signal.hpp"
 
@@ -54,6 +54,17 @@ void read_slice(const io::Checkpoint& checkpoint, const std::string& name,
       ops::convert(context, masters, piece.flat_slice(at, count));
     }
   });
+}
+
+/// Hashes a tensor in any memory, in pieces of 16 MiB.
+void add_to(StreamingHash& hash, const ConstTensorView& tensor, device::Stream& stream) {
+  constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
+  const std::int64_t most = kPieceBytes / size_bytes(tensor.dtype());
+  for (std::int64_t first = 0; first < tensor.count(); first += most) {
+    const std::int64_t count = std::min(most, tensor.count() - first);
+    const device::HostView piece(tensor.flat_slice(first, count), stream);
+    hash.update({piece.view().raw(), static_cast<std::size_t>(piece.view().bytes())});
+  }
 }
 
 }  // namespace
@@ -156,16 +167,9 @@ double RankState::update(double learning_rate, double gradient_scale, std::int64
   return waited + now_seconds() - start;
 }
 
-void RankState::require_finite() const {
+void RankState::require_finite() {
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
-    constexpr std::int64_t kBlock = 1 << 16;
-    const std::int64_t blocks = (piece.range.count() + kBlock - 1) / kBlock;
-    const device::Buffer memory(context_.device(), blocks * size_bytes(DType::kFloat64));
-    const TensorView squares = memory.view(0, Shape{blocks}, DType::kFloat64);
-    ops::sum_of_squares_blocks(context_, optimizer_.master(piece), kBlock, squares);
-    const device::HostView on_host(squares, context_.stream());
-    const std::span<const double> sums = on_host.view().host<double>();
-    if (!std::all_of(sums.begin(), sums.end(), [](double s) { return std::isfinite(s); })) {
+    if (!norm_.is_finite(optimizer_.master(piece))) {
       fail(ExitCode::kDiverged,
            "the run diverged: after the last update {} holds numbers that are not finite; no "
            "checkpoint is written, and the last good one is kept. Lower optimizer.learning_rate, "
@@ -173,6 +177,39 @@ void RankState::require_finite() const {
            rank_.layout.parameters[piece.parameter].spec.name);
     }
   }
+}
+
+std::uint64_t RankState::weights_hash() const {
+  StreamingHash hash;
+  add_to(hash, stage_state_.weights(), context_.stream());
+  return hash.digest();
+}
+
+std::uint64_t RankState::optimizer_hash() const {
+  StreamingHash hash;
+  for (const TensorView& tensor : optimizer_.tensors()) {
+    add_to(hash, tensor, context_.stream());
+  }
+  return hash.digest();
+}
+
+void RankState::damage(FaultPlace place) {
+  const optim::OwnedPiece& piece = optimizer_.pieces().front();
+  const TensorView tensor = place == FaultPlace::kGradient  ? reducer_.sums()
+                            : place == FaultPlace::kWeights ? stage_state_.weights()
+                                                            : optimizer_.state(0, piece);
+  const TensorView element =
+      tensor.flat_slice(place == FaultPlace::kGradient ? piece.arena_offset : 0, 1);
+  const device::HostView copy(element, context_.stream());
+  std::vector<std::byte> bytes(copy.view().raw(), copy.view().raw() + element.bytes());
+  if (place == FaultPlace::kGradient) {
+    std::ranges::fill(bytes, std::byte{0xFF});
+    bytes.back() = std::byte{0x7F};
+  } else {
+    bytes.front() ^= std::byte{1};
+  }
+  device::write_from_host(
+      element, [&](std::int64_t, const TensorView& into) { std::ranges::copy(bytes, into.raw()); });
 }
 
 std::vector<io::TensorSlice> RankState::snapshot(const device::Buffer& memory) const {

@@ -2,7 +2,17 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "strata/core/text.hpp"
+
 namespace strata::train {
+
+double assumed_save_seconds(std::int64_t bytes) {
+  constexpr double kLatencySeconds = 3.0;
+  constexpr double kBytesPerSecond = 200e6;
+  return kLatencySeconds + static_cast<double>(bytes) / kBytesPerSecond;
+}
 
 void RunClock::step_done(double seconds) {
   // The first step is the slowest; it is forgotten after some tens of steps.
@@ -11,9 +21,16 @@ void RunClock::step_done(double seconds) {
   ++steps_;
 }
 
-void RunClock::saved(double ended) {
-  last_save_ = ended;
-  ++saves_;
+void RunClock::save_began(double now) {
+  save_began_ = now;
+  last_save_ = now;
+}
+
+void RunClock::save_ended(double now) {
+  if (save_began_) {
+    longest_save_ = std::max(longest_save_.value_or(0.0), now - *save_began_);
+    save_began_.reset();
+  }
 }
 
 bool RunClock::save_due(double now) const {
@@ -22,16 +39,30 @@ bool RunClock::save_due(double now) const {
   }
   constexpr std::int64_t kEarlySteps = 3;
   constexpr double kEarlySeconds = 20.0;
-  const bool early = saves_ == 0 && steps_ >= kEarlySteps && now - options_.began >= kEarlySeconds;
+  const bool early = last_save_ == options_.began && steps_ >= kEarlySteps &&
+                     now - options_.began >= kEarlySeconds;
   return early || now - last_save_ >= options_.save_interval_seconds;
 }
 
-bool RunClock::stop_due(double now) const {
-  return now + 2.0 * step_seconds_ + save_seconds() >= options_.ends;
+bool RunClock::stop_due(double now) {
+  const double saves = save_began_ ? 2.0 : 1.0;
+  time_is_over_ =
+      time_is_over_ || now + 2.0 * step_seconds_ + saves * save_seconds() >= options_.ends;
+  return time_is_over_;
+}
+
+std::string RunClock::time_limit_warning() const {
+  if (!time_is_over_ || steps_ > 1) {
+    return "";
+  }
+  return fmt::format(
+      "the time limit is over after {} step{}: a step takes {}, and a checkpoint {}. Give the job "
+      "more time (sbatch --time, run.time_limit), or more ranks",
+      steps_, steps_ == 1 ? "" : "s", duration_text(step_seconds_), duration_text(save_seconds()));
 }
 
 double RunClock::save_seconds() const {
-  return longest_save_ > 0.0 ? longest_save_ : options_.assumed_save_seconds;
+  return longest_save_.value_or(options_.assumed_save_seconds);
 }
 
 }  // namespace strata::train

@@ -12,32 +12,32 @@ namespace strata::train {
 StepReport::StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int64_t first_step)
     : setup_(setup), metrics_(metrics), first_step_(first_step), began_(now_seconds()) {}
 
-void StepReport::add(std::int64_t step, const StepSummary& summary, double rate,
-                     const StepTimes& times) {
-  write_metrics(step, summary, rate, times);
-  window_seconds_ += times.step;
-  window_data_seconds_ += times.data;
+void StepReport::add(std::int64_t step, const StepResult& result,
+                     const std::optional<RankTimes>& ranks) {
+  write_metrics(step, result);
+  window_seconds_ += result.times.step;
+  window_data_seconds_ += result.times.data;
   ++window_steps_;
-  if (is_log_step(step)) {
-    log_progress(step, summary.loss);
+  if (ranks) {
+    log_progress(step, result.summary.loss, *ranks);
   }
 }
 
-void StepReport::write_metrics(std::int64_t step, const StepSummary& summary, double rate,
-                               const StepTimes& times) {
+void StepReport::write_metrics(std::int64_t step, const StepResult& result) {
   const double samples_per_second =
-      static_cast<double>(setup_.plan.config.batch.global) / times.step;
+      static_cast<double>(setup_.plan.config.batch.global) / result.times.step;
   const auto tokens = static_cast<double>(setup_.plan.targets_per_sample);
   metrics_.write(TrainRecord{.step = step,
-                             .loss = summary.loss,
-                             .grad_norm = summary.grad_norm,
-                             .learning_rate = rate,
+                             .loss = result.summary.loss,
+                             .grad_norm = result.summary.grad_norm,
+                             .learning_rate = result.rate,
                              .samples_per_second = samples_per_second,
                              .tokens_per_second = is_language_model(setup_.plan)
                                                       ? std::optional(samples_per_second * tokens)
                                                       : std::nullopt,
-                             .mfu = mfu_of(times.step),
-                             .times = times});
+                             .mfu = mfu_of(result.times.step),
+                             .times = result.times,
+                             .skipped = result.update == StepResult::Update::kSkipped});
   if (metrics_.failed() && !metrics_warned_) {
     metrics_warned_ = true;
     setup_.log.warn(
@@ -65,7 +65,7 @@ bool StepReport::is_log_step(std::int64_t step) const {
   return every > 0 ? step % every == 0 : now_seconds() - last_line_ >= kSecondsBetweenLines;
 }
 
-void StepReport::log_progress(std::int64_t step, double loss) {
+void StepReport::log_progress(std::int64_t step, double loss, const RankTimes& ranks) {
   const plan::Plan& plan = setup_.plan;
   const auto window = static_cast<double>(window_steps_);
   const double elapsed = now_seconds() - began_;
@@ -76,10 +76,11 @@ void StepReport::log_progress(std::int64_t step, double loss) {
                             (language ? static_cast<double>(plan.targets_per_sample) : 1.0);
   const std::optional<double> mfu = mfu_of(window_seconds_ / window);
   setup_.log.progress(
-      "step {}/{}  loss {:.4f}  {} {}/s{}  data wait {:.1f} %  ETA {}", step, plan.total_steps,
+      "step {}/{}  loss {:.4f}  {} {}/s{}  data wait {:.1f} %{}  ETA {}", step, plan.total_steps,
       loss, count_text(std::llround(rate_shown / window_seconds_)), language ? "tokens" : "samples",
       mfu ? fmt::format("  MFU {:.1f} %", 100.0 * *mfu) : "",
-      100.0 * window_data_seconds_ / window_seconds_, duration_text(left));
+      100.0 * window_data_seconds_ / window_seconds_,
+      plan.grid.ranks() > 1 ? "  " + ranks.text() : "", duration_text(left));
   window_seconds_ = 0.0;
   window_data_seconds_ = 0.0;
   window_steps_ = 0;

@@ -8,6 +8,9 @@
 #include "strata/train/step_times.hpp"
 #include "strata/train/trainer.hpp"
 
+#include "step_runner.hpp"
+#include "stragglers.hpp"
+
 namespace strata::train {
 
 /// Writes the metrics of steps and the progress lines, on rank 0.
@@ -16,15 +19,16 @@ class StepReport {
   /// `metrics` outlives the report; training begins now, after `first_step`.
   StepReport(const TrainerSetup& setup, MetricsFile& metrics, std::int64_t first_step);
 
-  void add(std::int64_t step, const StepSummary& summary, double rate, const StepTimes& times);
+  /// Writes a progress line too where it gets the ranks' compute times.
+  void add(std::int64_t step, const StepResult& result, const std::optional<RankTimes>& ranks);
+  /// Whether a progress line is due.
+  [[nodiscard]] bool is_log_step(std::int64_t step) const;
 
  private:
-  void write_metrics(std::int64_t step, const StepSummary& summary, double rate,
-                     const StepTimes& times);
+  void write_metrics(std::int64_t step, const StepResult& result);
   /// Model FLOP/s utilization of a step of `step_seconds`.
   [[nodiscard]] std::optional<double> mfu_of(double step_seconds) const;
-  [[nodiscard]] bool is_log_step(std::int64_t step) const;
-  void log_progress(std::int64_t step, double loss);
+  void log_progress(std::int64_t step, double loss, const RankTimes& ranks);
 
   const TrainerSetup& setup_;
   MetricsFile& metrics_;

@@ -4,13 +4,15 @@
 #include <cmath>
 #include <filesystem>
 
+#include <nlohmann/json.hpp>
+
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
-#include "strata/core/text.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/checkpoint_writer.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/config_changes.hpp"
 #include "strata/train/evaluation.hpp"
 #include "strata/train/metrics.hpp"
 #include "strata/train/rank_state.hpp"
@@ -21,18 +23,12 @@
 
 #include "evaluation_record.hpp"
 #include "run_clock.hpp"
-#include "sample_feed.hpp"
 #include "step_report.hpp"
+#include "step_runner.hpp"
+#include "stragglers.hpp"
 
 namespace strata::train {
 namespace {
-
-/// What a save takes before one was measured: that of a slow shared file system.
-double assumed_save_seconds(std::int64_t bytes) {
-  constexpr double kLatencySeconds = 3.0;
-  constexpr double kBytesPerSecond = 200e6;
-  return kLatencySeconds + static_cast<double>(bytes) / kBytesPerSecond;
-}
 
 /// Marks a phase within training, for the watchdog.
 class PhaseMark {
@@ -57,7 +53,8 @@ class Trainer {
         config_(setup.plan.config),
         rank_(rank_plan(setup.plan, setup.groups.world->rank())),
         state_(setup.context, setup.plan, rank_, setup.groups),
-        executor_(state_.stage(), *setup.groups.pipeline, *setup.groups.engine) {}
+        executor_(state_.stage(), *setup.groups.pipeline, *setup.groups.engine),
+        stragglers_(setup.groups) {}
 
   FinishedRun run() {
     begin();
@@ -78,6 +75,13 @@ class Trainer {
     const std::int64_t end = std::max(first_step_, plan_.total_steps);
     if (outcome == Outcome::kFinished && evaluated_step_ != end) {
       outcome = evaluate(end);
+    }
+    if (const std::string checks = runner_ ? runner_->check_text() : ""; !checks.empty()) {
+      setup_.log.info("{}", checks);
+    }
+    if (runner_ && runner_->skipped() > 0) {
+      setup_.log.warn("{} of {} steps were skipped, because loss or gradients were not finite",
+                      runner_->skipped(), clock_ ? clock_->steps() : 0);
     }
     if (config_.run.timeline == plan::Switch::kOn) {
       timeline_.write(*setup_.groups.world,
@@ -121,6 +125,11 @@ class Trainer {
     if (setup_.checkpoint != nullptr) {
       setup_.log.info("continuing after step {} from {}", first_step_,
                       setup_.checkpoint->directory().string());
+      const auto before = setup_.checkpoint->metadata().value("config", nlohmann::json());
+      for (const std::string& change : config_changes(
+               before.is_string() ? before.get<std::string>() : "", setup_.config_text)) {
+        setup_.log.info("{}, from step {} on", change, first_step_ + 1);
+      }
       tidy_checkpoints(plan_, *setup_.groups.world, first_step_, setup_.log);
     }
     if (config_.run.cuda_graphs == plan::Switch::kOn && plan_.device == device::DeviceKind::kCuda) {
@@ -138,19 +147,18 @@ class Trainer {
 
   Outcome train_steps() {
     setup_.groups.world->enter(comm::Phase::kTraining);
-    feed_.emplace(setup_.context, setup_.train_data, rank_,
-                  training_loader(plan_, rank_, first_step_));
+    runner_.emplace(setup_, rank_, state_, executor_, first_step_);
     discard_waits();
     if (metrics_) {
       report_.emplace(setup_, *metrics_, first_step_);
     }
     for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
-      const StepSummary summary = train_step(step);
+      const StepRequests asked = train_step(step);
       const bool last = step == plan_.total_steps;
-      const bool stop = summary.requests.has(StepRequest::kStop) && !last;
-      if (last || stop || summary.requests.has(StepRequest::kSave) || is_save_step(step)) {
+      const bool stop = asked.has(StepRequest::kStop) && !last;
+      if (last || stop || asked.has(StepRequest::kSave) || is_save_step(step)) {
         save(step, last || stop ? OnFailure::kThrow : OnFailure::kWarn);
-      } else if (writer_->is_saving() && !summary.requests.has(StepRequest::kWait)) {
+      } else if (writer_->is_saving() && !asked.has(StepRequest::kWait)) {
         writer_->advance();
       }
       report_save();
@@ -169,38 +177,34 @@ class Trainer {
   }
 
   /// What this rank asks of all ranks.
-  [[nodiscard]] StepRequests requests() {
+  [[nodiscard]] StepRequests requests(std::int64_t step) {
     StepRequests mine;
+    if (report_ && report_->is_log_step(step)) {
+      mine.add(StepRequest::kTimes);
+    }
     if (own_stop_request() == StopRequest::kStop) {
       mine.add(StepRequest::kStop);
     }
-    if (writer_->is_writing()) {
-      mine.add(StepRequest::kWait);
-    }
     if (clock_ && clock_->save_due(now_seconds())) {
       mine.add(StepRequest::kSave);
+    }
+    if (writer_->is_writing()) {
+      mine.add(StepRequest::kWait);
     }
     return mine;
   }
 
   [[nodiscard]] StopRequest own_stop_request() {
-    time_is_over_ = time_is_over_ || (clock_ && clock_->stop_due(now_seconds()));
-    return time_is_over_ ? StopRequest::kStop : stop_request();
+    return clock_ && clock_->stop_due(now_seconds()) ? StopRequest::kStop : stop_request();
   }
 
-  /// Why the run stops. Warns where the time limit leaves no room to train.
+  /// Why the run stops, on rank 0. Warns where the time limit leaves no room to train.
   [[nodiscard]] std::string stop_reason() const {
-    if (!time_is_over_) {
-      return "on request";
+    const std::string warning = clock_ ? clock_->time_limit_warning() : "";
+    if (!warning.empty()) {
+      setup_.log.warn("{}", warning);
     }
-    if (clock_->steps() <= 1) {
-      setup_.log.warn(
-          "the time limit is over after {} step{}: a step takes {}, and a checkpoint {}. Give the "
-          "job more time (sbatch --time, run.time_limit), or more ranks",
-          clock_->steps(), clock_->steps() == 1 ? "" : "s", duration_text(clock_->step_seconds()),
-          duration_text(clock_->save_seconds()));
-    }
-    return "ahead of the time limit";
+    return clock_ && clock_->time_is_over() ? "ahead of the time limit" : "on request";
   }
 
   [[nodiscard]] bool is_save_step(std::int64_t step) const {
@@ -211,74 +215,33 @@ class Trainer {
   /// Stalls outside steps do not count.
   void discard_waits() { static_cast<void>(setup_.groups.engine->take_device_waits()); }
 
-  StepSummary train_step(std::int64_t step) {
+  StepRequests train_step(std::int64_t step) {
     if (comm::Activity* const activity = setup_.groups.world->activity()) {
       activity->set_step(step);
     }
-    StepTimes times;
-    const double begin = now_seconds();
-    feed_->next();
-    times.data = now_seconds() - begin;
-
-    const std::int64_t first_sample = (step - 1) * config_.batch.global;
-    BatchSource source(plan_, rank_, *feed_, first_sample, first_sample + config_.batch.global);
-    state_.reset_clock();
-    const pipeline::ExecutionTimes execution =
-        executor_.train(plan_.training, source,
-                        1.0 / static_cast<double>(config_.batch.global * plan_.targets_per_sample),
-                        state_.reducer());
-    feed_->prefetch();
-    times.bubble = execution.pipeline_wait;
-    times.communication = state_.exposed_seconds();
-    times.compute = execution.compute - times.communication;
-
-    const double reduced = now_seconds();
-    const double tied = state_.combine_tied();
-    const StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, requests());
-    const double exchanged = tied + summary.communication_seconds;
-    times.communication += exchanged;
-    times.compute += now_seconds() - reduced - exchanged;
-    // On a GPU the host counted these stalls as compute. They include the stalls of the last
-    // update, for which the host did not wait.
-    count_device_waits(times, setup_.groups.engine->take_device_waits());
-    if (!std::isfinite(summary.loss) || !std::isfinite(summary.grad_norm)) {
-      throw comm::AgreedError(ExitCode::kDiverged,
-                              fmt::format("the run diverged: at step {} the loss is {} and the "
-                                          "gradient norm {}; the last good checkpoint "
-                                          "is kept. Lower optimizer.learning_rate, set "
-                                          "optimizer.clip_norm or lengthen schedule.warmup_steps",
-                                          step, summary.loss, summary.grad_norm));
-    }
-
-    const double rate = optim::learning_rate(config_.schedule, step);
-    const double updating = now_seconds();
-    const double waited = state_.update(rate, clip_scale(summary.grad_norm), step);
-    times.communication += waited;
-    const double end = now_seconds();
-    times.compute += end - updating - waited;
-    times.step = end - begin;
+    const StepResult result = runner_->run(step, [&] { return requests(step); });
     if (clock_) {
-      clock_->step_done(times.step);
+      clock_->step_done(result.times.step);
+    }
+    stragglers_.add_step(result.times.compute);
+    std::optional<RankTimes> ranks;
+    if (result.summary.requests.has(StepRequest::kTimes)) {
+      ranks = stragglers_.end_window(setup_.log);
     }
     if (report_) {
-      report_->add(step, summary, rate, times);
+      report_->add(step, result, ranks);
     }
-    return summary;
-  }
-
-  [[nodiscard]] double clip_scale(double norm) const {
-    const double limit = config_.optimizer.clip_norm;
-    return limit > 0.0 && norm > limit ? limit / norm : 1.0;
+    return result.summary.requests;
   }
 
   Outcome evaluate(std::int64_t step) {
     if (setup_.test_data == nullptr) {
       return Outcome::kFinished;
     }
-    const PhaseMark phase(*setup_.groups.world, comm::Phase::kEvaluation);
     // Bad test data may end the run.
     writer_->finish();
     report_save();
+    const PhaseMark phase(*setup_.groups.world, comm::Phase::kEvaluation);
     StopPolls polls(*setup_.groups.world, [this] { return own_stop_request(); });
     const std::optional<EvaluationResult> result = evaluated(step, polls);
     evaluated_step_ = step;
@@ -298,14 +261,8 @@ class Trainer {
                       "good checkpoint is kept. Lower optimizer.learning_rate",
                       step, result->loss));
     }
-    const bool classes = plan_.model->loss() == nn::LossKind::kCrossEntropy;
     if (metrics_) {
-      metrics_->write(EvaluateRecord{
-          .step = step,
-          .loss = result->loss,
-          .accuracy = classes ? std::optional(result->accuracy) : std::nullopt,
-          .perplexity =
-              is_language_model(plan_) ? std::optional(std::exp(result->loss)) : std::nullopt});
+      metrics_->write(record_of(plan_, step, *result));
     }
     setup_.log.info("step {}: test {}", step, text_of(plan_, *result));
     return Outcome::kFinished;
@@ -350,10 +307,12 @@ class Trainer {
 
   /// Writes what the last committed checkpoint cost.
   void report_save() {
+    if (clock_ && !writer_->is_saving()) {
+      clock_->save_ended(now_seconds());
+    }
     const std::optional<CheckpointRecord> report = writer_->take_report();
-    if (report && metrics_ && clock_) {
+    if (report && metrics_) {
       metrics_->write(*report);
-      clock_->save_took(report->blocked_seconds + report->write_seconds);
     }
   }
 
@@ -362,9 +321,15 @@ class Trainer {
       return;
     }
     const PhaseMark phase(*setup_.groups.world, comm::Phase::kSave);
+    if (clock_) {
+      clock_->save_began(now_seconds());
+    }
     setup_.groups.engine->drain();
     if (metrics_) {
       metrics_->sync();
+    }
+    if (runner_) {
+      runner_->confirm_state();
     }
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
     writer_->begin(step, on_failure);
@@ -372,9 +337,6 @@ class Trainer {
       writer_->finish();
     }
     saved_step_ = step;
-    if (clock_) {
-      clock_->saved(now_seconds());
-    }
     discard_waits();
   }
 
@@ -384,10 +346,10 @@ class Trainer {
   plan::RankPlan rank_;
   RankState state_;
   pipeline::Executor executor_;
-  std::optional<SampleFeed> feed_;
+  std::optional<StepRunner> runner_;  ///< while it trains
   std::optional<MetricsFile> metrics_;
   std::optional<RunClock> clock_;  ///< on rank 0
-  bool time_is_over_ = false;
+  Stragglers stragglers_;
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   std::optional<CheckpointWriter> writer_;

@@ -39,6 +39,21 @@ class Doctor(harness.StrataTest):
         self.assertIn("has executable", finished.text)
         self.assertIn("start all ranks with the same executable", finished.text)
 
+    def test_the_file_system_of_a_run(self):
+        finished = self.launch(2, "doctor", "--run.dir=runs/new")
+        self.assertRegex(finished.text, "runs/new: shared by all ranks, writable; rename and fsync work; .* MiB/s")
+        self.assertRegex(finished.text, "clocks: at most 0.* s apart")
+        self.assertEqual(list((self.directory / "runs/new").iterdir()), [])
+        for name in "ab":
+            (self.directory / name).mkdir()
+        apart = harness.Job(["mpirun", "-n", "1", "--wdir", self.directory / "a", harness.STRATA, "doctor", ":",
+                             "-n", "1", "--wdir", self.directory / "b", harness.STRATA, "doctor"], self.directory).wait(60)
+        self.assertEqual(apart.code, harness.PEER, apart.text)
+        self.assertRegex(apart.text, "rank 1 on .*: . is not the directory that rank 0 sees: choose a run.dir on")
+        finished = self.alone("doctor", "--run.dir=/proc/new")
+        self.assertEqual(finished.code, harness.PEER, finished.text)
+        self.assertIn("rank 0 cannot write in /proc/new (open: ", finished.text)
+
     def test_wrong_use(self):
         self.assert_refused(self.launch(2, "doctor", "--verbose"), harness.USAGE, "--verbose")
 

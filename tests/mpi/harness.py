@@ -129,10 +129,10 @@ def on_a_running_machine(test):
 class Job:
     """A running command in a session of its own, its output in a file."""
 
-    def __init__(self, command, directory):
+    def __init__(self, command, directory, **variables):
         self.output = tempfile.TemporaryFile(dir=directory)
         self.started = time.monotonic()
-        environment = {**os.environ, **LAUNCH_ENVIRONMENT, "TMPDIR": str(directory)}
+        environment = {**os.environ, **LAUNCH_ENVIRONMENT, "TMPDIR": str(directory), **variables}
         self.process = subprocess.Popen(
             [str(word) for word in command], cwd=directory, env=environment,
             stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT,

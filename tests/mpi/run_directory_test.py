@@ -5,9 +5,11 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
+import time
 
 import harness
-from harness import CHECKPOINT, DATA, DONE, USAGE
+from harness import CHECKPOINT, DATA, DONE, STOPPED_EARLY, USAGE
 
 NETWORK = harness.config_text(
     ["dense 16 relu", "dropout 0.1", "dense 4"], batch={"global": 16}, numerics={"lanes": 2},
@@ -71,6 +73,20 @@ class TwoRuns(RunDirectory):
         self.assertEqual(harness.checkpoints(self.directory / "lost"), before)
         self.assertEqual(lock.read_text(), other)
 
+    def test_a_stop_request_ends_the_wait_for_an_unknown_owner(self):
+        lock = self.directory / "waits" / "run.lock"
+        lock.parent.mkdir()
+        text = "heartbeat = 000000000001\nnonce = 12\nhost = another-node\npid = 7\nboot = 1\n"
+        lock.write_text(text)
+        job = self.start_training("waits", *LONG)
+        job.wait_until(lambda: "waits is locked by host another-node, process 7" in job.text(), 30)
+        asked = time.monotonic()
+        os.kill(job.ranks()[0], signal.SIGUSR1)
+        finished = job.wait(60)
+        self.assert_refused(finished, STOPPED_EARLY, "while setting up")
+        self.assertLess(time.monotonic() - asked, 40.0)
+        self.assertEqual(lock.read_text(), text)
+
     def test_refused_settings_leave_no_directory(self):
         for settings in [["--model.layer=dense 5"], ["--parallel.pipeline=7"]]:
             finished = self.launch(2, "train", self.config, "--run.dir=new/run", *settings)
@@ -90,6 +106,39 @@ class Unshared(RunDirectory):
         self.assert_refused(job.wait(60), USAGE, "run.dir run is not shared: rank 1 on " + host,
                             "all nodes mount")
         self.assertEqual(list((self.directory / "a").iterdir()), [])
+
+
+class Space(RunDirectory):
+    def test_none_for_a_checkpoint(self):
+        """24 MB of weights and Adam state on 16 MiB, then on 40 MiB."""
+        mount = self.directory / "small"
+        mount.mkdir()
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", mount],
+                              capture_output=True, text=True)
+        if made.returncode != 0:
+            self.skipTest(f"a small file system cannot be mounted: {made.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "-l", mount], check=True)
+        wide = ["--model.layer=dense 1400 relu", "--model.layer=dense 1400 relu", "--model.layer=dense 4",
+                "--checkpoint.every=0", "--train.evaluate_every=0", "--train.steps=1"]
+        finished = self.launch(2, "train", self.config, "--run.dir=small/run", *wide)
+        self.assert_refused(finished, CHECKPOINT, "a checkpoint of this run takes 22.69 MiB and small/run has 16",
+                            "free some space")
+        self.assertNotIn("step 1/1", finished.text)
+        self.assertFalse((mount / "run").exists())
+        subprocess.run(["mount", "-o", "remount,size=40m", mount], check=True)
+        finished = self.train(self.config, (1, 1), "small/run", *wide)
+        self.assertIn("so the second save will fail", finished.text)
+
+
+class Changes(RunDirectory):
+    def test_settings_changed_between_resumes(self):
+        self.train(self.config, (1, 1), "changed")
+        finished = self.train(self.config, (1, 1), "changed", "--run.resume=auto", "--train.steps=8",
+                              "--optimizer.learning_rate=0.05")
+        lines = [line for line in finished.text.splitlines() if " -> " in line]
+        self.assertEqual(len(lines), 2, lines)
+        self.assertRegex(lines[0], r"^optimizer.learning_rate: \S+ -> 0.05, from step 7 on$")
+        self.assertEqual(lines[1], "train.steps: 6 -> 8, from step 7 on")
 
 
 class Histories(RunDirectory):

@@ -262,6 +262,10 @@ size_t fwrite(const void *buffer, size_t size, size_t count, FILE *file) {
   return meet_file(WRITE, fileno(file)) == FAIL ? 0 : REAL(fwrite)(buffer, size, count, file);
 }
 
+int fflush(FILE *file) {
+  return file != NULL && meet_file(WRITE, fileno(file)) == FAIL ? EOF : REAL(fflush)(file);
+}
+
 int fsync(int fd) {
   return meet_file(FSYNC, fd) == FAIL ? -1 : REAL(fsync)(fd);
 }

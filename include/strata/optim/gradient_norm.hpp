@@ -26,6 +26,8 @@ class GradientNorm {
 
   /// Enqueues the sums of squares of the own blocks.
   void begin(const ConstTensorView& gradients);
+  /// Whether all elements are finite. Waits for the device. Overwrites the partial sums.
+  [[nodiscard]] bool is_finite(const ConstTensorView& tensor);
   /// The own partial sums, the same number on every rank. Pre: the context has been synchronized
   /// since begin().
   [[nodiscard]] std::span<const double> partials() const;

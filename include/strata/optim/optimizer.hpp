@@ -66,6 +66,8 @@ class Optimizer {
   [[nodiscard]] TensorView master(const OwnedPiece& piece) const;
   /// State tensor `index` of a piece.
   [[nodiscard]] TensorView state(std::size_t index, const OwnedPiece& piece) const;
+  /// All own state tensors and, where there are, master copies.
+  [[nodiscard]] std::vector<TensorView> tensors() const;
   /// Rounds the master copies into the weights of the own slices; nothing without copies.
   void write_weights();
 

@@ -49,6 +49,17 @@ enum class Transport {
 constexpr auto enum_names(Transport) {
   return names_in_order("auto", "nccl", "mpi");
 }
+/// What a run does at a step whose loss or gradient norm is not finite.
+enum class Nonfinite {
+  kStop,   ///< ends
+  kSkip,   ///< leaves the update out
+  kRepeat  ///< computes the step once more and compares the bits
+};
+
+constexpr auto enum_names(Nonfinite) {
+  return names_in_order("stop", "skip", "repeat");
+}
+
 enum class Switch { kOff, kOn };
 
 constexpr auto enum_names(Switch) {
@@ -106,13 +117,16 @@ struct RunConfig {
     std::int64_t evaluate_batches = 0;
     nn::Recompute recompute = nn::Recompute::kNone;
     std::int64_t log_every = 0;
+    Nonfinite nonfinite = Nonfinite::kStop;
+    Switch check = Switch::kOn;
+    std::int64_t check_every = 0;
   } train;
   struct {
     std::int64_t every = 0;
     double minutes = 30.0;
     std::int64_t keep = 3;
-    Switch background = Switch::kOn;
     std::int64_t keep_every = 0;
+    Switch background = Switch::kOn;
   } checkpoint;
   struct {
     std::string dir = "runs/run";

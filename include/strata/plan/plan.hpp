@@ -79,6 +79,9 @@ struct VirtualGrid {
   std::int64_t lanes = 0;  ///< 0: not set yet
   std::int64_t shards = 0;
   std::int64_t microbatch = 0;
+  /// The grid that wrote the checkpoint, kept where parallel.* is auto; 0: not known.
+  std::int64_t pipeline = 0;
+  std::int64_t tensor = 0;
 };
 
 /// The `layer =` lines of the model: the config's, or the expansion of its preset.

@@ -29,6 +29,11 @@ namespace strata::train {
 [[nodiscard]] std::optional<io::Checkpoint> newest_good_checkpoint(
     comm::Communicator& world, const std::filesystem::path& root, Log& log);
 
+/// Checks that a checkpoint fits into the free space of run.dir; warns where a second, which a save
+/// needs before it deletes the first, does not fit.
+/// Throws: Error(kCheckpoint).
+void require_space(const plan::Plan& plan, Log& log);
+
 /// The virtual grid of the run that wrote a checkpoint.
 [[nodiscard]] plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint);
 
@@ -60,12 +65,12 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
 [[nodiscard]] std::string instruction_set_change(const plan::Plan& plan,
                                                  const io::Checkpoint& checkpoint);
 
+/// The bytes of the tensors of one of the run's checkpoints.
+[[nodiscard]] std::int64_t checkpoint_bytes(const plan::Plan& plan);
+
 /// The metadata of a checkpoint of the state after `step`.
 [[nodiscard]] nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
                                                  std::int64_t step);
-
-/// The bytes of the tensors of one of the run's checkpoints.
-[[nodiscard]] std::int64_t checkpoint_bytes(const plan::Plan& plan);
 
 /// Deletes expired checkpoints before `step` and partial ones. Returns: a warning where one cannot
 /// be deleted, else nothing.

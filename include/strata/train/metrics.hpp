@@ -21,6 +21,7 @@ struct TrainRecord {
   /// Model FLOP/s utilization: the share of the ranks' peak; only where the peak is known.
   std::optional<double> mfu;
   StepTimes times;
+  bool skipped = false;  ///< the weights were not updated
 };
 
 /// The line of an evaluation.

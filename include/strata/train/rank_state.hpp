@@ -14,6 +14,7 @@
 #include "strata/optim/optimizer.hpp"
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/plan/plan.hpp"
+#include "strata/train/test_fault.hpp"
 
 namespace strata::train {
 
@@ -76,8 +77,18 @@ class RankState {
   /// two stages of a tied table. Returns: seconds spent waiting.
   double update(double learning_rate, double gradient_scale, std::int64_t step);
 
-  /// Throws: Error(kDiverged) where a weight that this rank owns is not finite.
-  void require_finite() const;
+  /// Throws: Error(kDiverged) where a weight that this rank owns is not finite. Overwrites the
+  /// partial sums of the gradient norm.
+  void require_finite();
+
+  /// Hashes of this rank's copy of the weights, and of the optimizer state that it owns. Pre: no
+  /// message is in flight.
+  [[nodiscard]] std::uint64_t weights_hash() const;
+  [[nodiscard]] std::uint64_t optimizer_hash() const;
+
+  /// Damages one number, for tests: NaN in the reduced gradient, a flipped bit elsewhere.
+  /// Pre: no message is in flight.
+  void damage(FaultPlace place);
 
   /// The weights and the optimizer state that this rank owns, for a checkpoint: copied into
   /// `memory`, or in place where `memory` is empty. Waits for the copies.

@@ -10,7 +10,9 @@ namespace strata::train {
 enum class StepRequest : unsigned {
   kStop = 1,
   kSave = 2,
-  kWait = 4,  ///< with the next phase of the save under way: a thread still writes
+  kCheck = 8,   ///< compare the replicas after the update
+  kTimes = 16,  ///< gather the ranks' compute times
+  kWait = 4,    ///< with the next phase of the save under way: a thread still writes
 };
 
 /// A set of requests.

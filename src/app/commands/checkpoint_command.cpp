@@ -42,7 +42,7 @@ ExitCode checkpoint_command(Arguments arguments) {
   }
   const io::Checkpoint checkpoint = io::Checkpoint::open(directory_of(line.positions().front()));
   if (!checkpoint.warning().empty()) {
-    print_error(fmt::format("warning: {}\n", checkpoint.warning()));
+    print_error(fmt::format("warning: {}\n", printable_lines(checkpoint.warning())));
   }
   if (what == "inspect") {
     fmt::print("{}", printable_lines(checkpoint.describe()));

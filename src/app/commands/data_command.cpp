@@ -338,7 +338,7 @@ ExitCode inspect_command(Arguments arguments) {
         std::ref(progress));
     progress.finish();
     if (!inspection.warning.empty()) {
-      print_error(fmt::format("warning: {}\n", inspection.warning));
+      print_error(fmt::format("warning: {}\n", printable_lines(inspection.warning)));
     }
     fmt::print("{}", printable_lines(inspection.text));
     bad += inspection.bad_shards;

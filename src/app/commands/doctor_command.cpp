@@ -1,7 +1,13 @@
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <fstream>
+#include <set>
 
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/resource.h>
 
 #include "strata/comm/agree.hpp"
 #include "strata/comm/nccl.hpp"
@@ -10,6 +16,7 @@
 #include "strata/ops/instruction_set.hpp"
 
 #include "commands/commands.hpp"
+#include "commands/doctor_directory.hpp"
 #include "commands/doctor_report.hpp"
 #include "environment/cpu_cores.hpp"
 #include "environment/gpu_assignment.hpp"
@@ -61,6 +68,55 @@ void collect_gpu_facts(RankFacts& facts, const GpuAssignment& assignment) {
   }
 }
 
+/// A soft limit of the process; 0 where there is none.
+std::int64_t soft_limit(__rlimit_resource_t resource) {
+  rlimit limit{};
+  const bool known = getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return known ? static_cast<std::int64_t>(limit.rlim_cur) : 0;
+}
+
+std::vector<std::string> names_in(const std::filesystem::path& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+/// Network interfaces that are up, without the loopback.
+std::vector<std::string> interfaces_up() {
+  std::set<std::string> names;
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) == 0) {
+    for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+      if ((entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_LOOPBACK) == 0) {
+        names.insert(entry->ifa_name);
+      }
+    }
+    freeifaddrs(first);
+  }
+  return {names.begin(), names.end()};
+}
+
+/// The rank's clock against rank 0's: the median over rounds, each read after a barrier.
+/// Communication: collective over the world.
+double clock_offset_seconds(comm::Communicator& world) {
+  constexpr int kRounds = 5;
+  std::vector<double> offsets;
+  for (int round = 0; round < kRounds; ++round) {
+    world.barrier();
+    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+    std::vector<double> all(static_cast<std::size_t>(world.size()));
+    const double mine = now.count();
+    world.all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
+    offsets.push_back(mine - all.front());
+  }
+  std::ranges::sort(offsets);
+  return offsets[kRounds / 2];
+}
+
 /// Communication: collective over the world.
 RankFacts collect_facts(comm::MpiSession& mpi) {
   RankFacts facts;
@@ -75,6 +131,11 @@ RankFacts collect_facts(comm::MpiSession& mpi) {
   facts.versions = versions();
   facts.versions.push_back({"executable", executable_hash()});
   facts.nccl_absence = comm::nccl_absence();
+  facts.clock_offset_seconds = clock_offset_seconds(mpi.world());
+  facts.open_files = soft_limit(RLIMIT_NOFILE);
+  facts.locked_memory_bytes = soft_limit(RLIMIT_MEMLOCK);
+  facts.interfaces = interfaces_up();
+  facts.infiniband = names_in("/sys/class/infiniband");
   collect_gpu_facts(facts, assign_gpus(mpi));
   return facts;
 }
@@ -95,19 +156,28 @@ std::string gpus_text(std::span<const RankFacts> ranks) {
 }  // namespace
 
 ExitCode doctor_command(comm::MpiSession& mpi, Arguments arguments) {
-  if (!arguments.empty()) {
-    throw comm::AgreedError(
-        ExitCode::kUsage,
-        fmt::format("strata doctor takes no \"{}\"; give it alone", arguments.front()));
-  }
+  std::string directory;
+  comm::agree(mpi.world(), [&] {
+    const CommandLine line(arguments, {"run.dir"}, {}, CommandLine::Values::kOne);
+    if (!line.positions().empty()) {
+      fail(ExitCode::kUsage, "strata doctor takes --run.dir=DIR and no \"{}\"; leave it out",
+           line.positions().front());
+    }
+    directory = line.value("run.dir", ".");
+  });
   std::vector<RankFacts> ranks;
   for (const std::string& text : mpi.world().all_gather_texts(packed(collect_facts(mpi)))) {
     ranks.push_back(unpacked(text));
   }
-  const std::vector<std::string> found = problems(ranks);
+  std::vector<std::string> found = problems(ranks);
+  const DirectoryReport tried = try_directory(mpi.world(), directory);
+  found.insert(found.end(), tried.problems.begin(), tried.problems.end());
   if (mpi.world().rank() == 0) {
-    fmt::print("{}\n{}{}\n", facts_text(ranks), gpus_text(ranks),
-               versions_text(ranks.front().versions));
+    fmt::print("{}\n{}{}", facts_text(ranks), gpus_text(ranks), system_text(ranks));
+    for (const std::string& line : tried.lines) {
+      fmt::print("{}\n", line);
+    }
+    fmt::print("{}\n", versions_text(ranks.front().versions));
     for (const std::string& problem : found) {
       fmt::print("- {}\n", problem);
     }

@@ -155,7 +155,75 @@ void check_threads(std::span<const RankFacts> ranks, Problems& found) {
   }
 }
 
+/// The largest difference between two ranks' clocks.
+double clock_skew_seconds(std::span<const RankFacts> ranks) {
+  const auto [least, most] = std::ranges::minmax(ranks, {}, &RankFacts::clock_offset_seconds);
+  return most.clock_offset_seconds - least.clock_offset_seconds;
+}
+
+bool spans_nodes(std::span<const RankFacts> ranks) {
+  return std::ranges::any_of(
+      ranks, [&](const RankFacts& facts) { return facts.host != ranks.front().host; });
+}
+
+/// Reports each problem of the system once for its first host.
+void check_system(std::span<const RankFacts> ranks, Problems& found) {
+  constexpr double kMostSkewSeconds = 1.0;
+  constexpr std::int64_t kLeastOpenFiles = 1024;
+  constexpr std::int64_t kLeastLockedBytes = std::int64_t{64} << 20;
+  if (const double skew = clock_skew_seconds(ranks); skew > kMostSkewSeconds) {
+    found.push_back(fmt::format(
+        "the clocks of the ranks differ by {:.1f} s: synchronize the nodes (chrony, NTP)", skew));
+  }
+  const auto report_first = [&](const auto& holds, const auto& text_of) {
+    const auto facts = std::ranges::find_if(ranks, holds);
+    if (facts != ranks.end()) {
+      found.push_back(facts->host + ": " + text_of(*facts));
+    }
+  };
+  report_first(
+      [&](const RankFacts& facts) {
+        return facts.open_files != 0 && facts.open_files < kLeastOpenFiles;
+      },
+      [&](const RankFacts& facts) {
+        return fmt::format("a rank may open {} files: raise the limit to {} (ulimit -n)",
+                           facts.open_files, kLeastOpenFiles);
+      });
+  report_first(
+      [&](const RankFacts& facts) {
+        return !facts.infiniband.empty() && facts.locked_memory_bytes != 0 &&
+               facts.locked_memory_bytes < kLeastLockedBytes;
+      },
+      [](const RankFacts& facts) {
+        return fmt::format(
+            "a rank may lock {} of memory, which is too little for {}: lift the limit (ulimit -l "
+            "unlimited, LimitMEMLOCK of slurmd)",
+            bytes_text(facts.locked_memory_bytes), facts.infiniband.front());
+      });
+  if (spans_nodes(ranks)) {
+    report_first([](const RankFacts& facts) { return facts.interfaces.empty(); },
+                 [](const RankFacts&) {
+                   return "no network interface is up, so other nodes cannot reach it";
+                 });
+  }
+}
+
 }  // namespace
+
+std::string system_text(std::span<const RankFacts> ranks) {
+  const RankFacts& first = ranks.front();
+  const auto limit = [](std::int64_t value, const std::string& text) {
+    return value == 0 ? std::string("unlimited") : text;
+  };
+  return fmt::format(
+      "clocks: at most {:.3f} s apart\n"
+      "limits: {} open files, {} of locked memory\n"
+      "interfaces of {}: {}; InfiniBand: {}\n",
+      clock_skew_seconds(ranks), limit(first.open_files, count_text(first.open_files)),
+      limit(first.locked_memory_bytes, bytes_text(first.locked_memory_bytes)), first.host,
+      first.interfaces.empty() ? "none" : fmt::format("{}", fmt::join(first.interfaces, ", ")),
+      first.infiniband.empty() ? "none" : fmt::format("{}", fmt::join(first.infiniband, ", ")));
+}
 
 std::string facts_text(std::span<const RankFacts> ranks) {
   std::vector<std::vector<std::string>> rows{
@@ -180,6 +248,7 @@ std::vector<std::string> problems(std::span<const RankFacts> ranks) {
   check_drivers(ranks, found);
   check_libraries(ranks, found);
   check_threads(ranks, found);
+  check_system(ranks, found);
   return found;
 }
 
@@ -205,6 +274,11 @@ std::string packed(const RankFacts& facts) {
                         {"runtime_version", facts.runtime_version},
                         {"gpu_failure", facts.gpu_failure},
                         {"nccl_absence", facts.nccl_absence},
+                        {"clock_offset_seconds", facts.clock_offset_seconds},
+                        {"open_files", facts.open_files},
+                        {"locked_memory_bytes", facts.locked_memory_bytes},
+                        {"interfaces", facts.interfaces},
+                        {"infiniband", facts.infiniband},
                         {"versions", versions}}
       .dump();
 }
@@ -229,6 +303,11 @@ RankFacts unpacked(const std::string& text) {
   json.at("runtime_version").get_to(facts.runtime_version);
   json.at("gpu_failure").get_to(facts.gpu_failure);
   json.at("nccl_absence").get_to(facts.nccl_absence);
+  json.at("clock_offset_seconds").get_to(facts.clock_offset_seconds);
+  json.at("open_files").get_to(facts.open_files);
+  json.at("locked_memory_bytes").get_to(facts.locked_memory_bytes);
+  json.at("interfaces").get_to(facts.interfaces);
+  json.at("infiniband").get_to(facts.infiniband);
   for (const nlohmann::json& library : json.at("versions")) {
     facts.versions.push_back({library.at(0), library.at(1)});
   }

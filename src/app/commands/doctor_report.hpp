@@ -35,6 +35,14 @@ struct RankFacts {
   /// Why the rank's GPU could not be queried; empty on success.
   std::string gpu_failure;
   std::string nccl_absence;
+  /// The rank's clock against rank 0's, in seconds.
+  double clock_offset_seconds = 0.0;
+  /// Soft limits; 0: none.
+  std::int64_t open_files = 0;
+  std::int64_t locked_memory_bytes = 0;
+  /// Network interfaces that are up, the loopback apart, and InfiniBand devices.
+  std::vector<std::string> interfaces;
+  std::vector<std::string> infiniband;
   /// Versions of the executable and its libraries.
   std::vector<VersionFact> versions;
 
@@ -43,6 +51,9 @@ struct RankFacts {
 
 /// A printable table of the ranks.
 [[nodiscard]] std::string facts_text(std::span<const RankFacts> ranks);
+
+/// Clocks, limits and interfaces, one line each.
+[[nodiscard]] std::string system_text(std::span<const RankFacts> ranks);
 
 /// Problems of the nodes or the launch, each with what to do about it; empty where there are none.
 /// Pre: `ranks` is in rank order.

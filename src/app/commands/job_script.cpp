@@ -19,11 +19,16 @@ std::string clock_text(std::int64_t seconds) {
 std::string slurm_directives(const JobScript& s) {
   const std::string nodes = s.least_nodes < s.nodes ? fmt::format("{}-{}", s.least_nodes, s.nodes)
                                                     : fmt::format("{}", s.nodes);
+  // A job of a range of nodes that asks for tasks wants its first number of nodes again when
+  // requeued.
+  const std::string tasks =
+      s.least_nodes < s.nodes
+          ? fmt::format("#SBATCH --mincpus={}\n", s.ranks_per_node * s.cpus_per_task)
+          : fmt::format("#SBATCH --ntasks-per-node={}\n#SBATCH --cpus-per-task={}\n",
+                        s.ranks_per_node, s.cpus_per_task);
   const bool shell_gets_signal = s.launcher == Launcher::kMpirun;
   return line("#SBATCH --job-name={value}", s.name) + line("#SBATCH --nodes={value}", nodes) +
-         line("#SBATCH --ntasks-per-node={value}", fmt::format("{}", s.ranks_per_node)) +
-         line("#SBATCH --cpus-per-task={value}", fmt::format("{}", s.cpus_per_task)) +
-         line("#SBATCH --gpus-per-node={value}", fmt::format("{}", s.gpus_per_node)) +
+         tasks + line("#SBATCH --gpus-per-node={value}", fmt::format("{}", s.gpus_per_node)) +
          (s.memory_gib > 0 ? fmt::format("#SBATCH --mem={}G\n", s.memory_gib) : "") +
          line("#SBATCH --partition={value}", s.partition) +
          line("#SBATCH --account={value}", s.account) + line("#SBATCH --qos={value}", s.qos) +
@@ -157,8 +162,10 @@ std::string train_words(const JobScript& s) {
 }
 
 std::string srun_lines(const JobScript& s) {
-  return "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}  # srun does not take it from "
-         "sbatch\n" +
+  return fmt::format(
+             "export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-{}}}  # srun does not take it from "
+             "sbatch\n",
+             s.cpus_per_task) +
          line("export SLURM_PMIX_FENCE={value}  # Slurm 22.05's default fence crashes some starts",
               s.fence) +
          "binding=cores\n"
@@ -166,9 +173,9 @@ std::string srun_lines(const JobScript& s) {
          "ranks\n"
          "trap : USR1 TERM  # Slurm signals the ranks too; this script waits for them\n" +
          fmt::format(
-             "srun --mpi=pmix --kill-on-bad-exit=1 --ntasks=$ranks --cpu-bind=$binding {}\\\n  "
-             "{}\n",
-             s.gpus_per_node > 0 ? "--gpu-bind=none " : "", train_words(s)) +
+             "srun --mpi=pmix --kill-on-bad-exit=1 --ntasks=$ranks --ntasks-per-node={} "
+             "--cpu-bind=$binding {}\\\n  {}\n",
+             s.ranks_per_node, s.gpus_per_node > 0 ? "--gpu-bind=none " : "", train_words(s)) +
          "code=$?\n";
 }
 
@@ -181,16 +188,16 @@ std::string mpirun_lines(const JobScript& s) {
   }
   const bool shell = s.scheduler == Scheduler::kShell;
   return fmt::format(
-             R"sh(mapping=(--map-by slot:PE={} --bind-to core)
-[ -z "${{STRATA_NO_BINDING:-}}" ] || mapping=(--bind-to none)  # on nodes with fewer cores than ranks
-{} {}-n $ranks "${{mapping[@]}}" \
-  {} &
+             R"sh(mapping=(--map-by ppr:{0}:node:PE={1} --bind-to core)
+[ -z "${{STRATA_NO_BINDING:-}}" ] || mapping=(--map-by ppr:{0}:node --bind-to none)  # on nodes with fewer cores than ranks
+{2} {3}-n $ranks "${{mapping[@]}}" \
+  {4} &
 launcher=$!
-{}
+{5}
 # mpirun hands USR1 to the ranks; on TERM it would kill them. A signal ends the wait, not mpirun.
 while wait $launcher; code=$?; kill -0 $launcher 2>/dev/null; do :; done
 )sh",
-             s.cpus_per_task, start,
+             s.ranks_per_node, s.cpus_per_task, start,
              s.hostfile.empty() ? "" : fmt::format("--hostfile {} ", shell_quoted(s.hostfile)),
              train_words(s),
              shell ? "trap 'stopping=yes; kill -USR1 $launcher' USR1 TERM INT"

@@ -194,11 +194,17 @@ void fix_lanes(std::int64_t lanes, plan::RunConfig& config, JobScript& script) {
 }  // namespace
 
 void set_job_size(const CommandLine& line, plan::RunConfig& config, JobScript& script) {
+  const plan::VirtualGrid stored = stored_grid(config);
+  if (config.parallel.pipeline == 0) {
+    config.parallel.pipeline = std::max<std::int64_t>(1, stored.pipeline);
+  }
+  if (config.parallel.tensor == 0) {
+    config.parallel.tensor = std::max<std::int64_t>(1, stored.tensor);
+  }
   read_nodes(line.value("nodes", "1"), script);
   script.ranks_per_node =
       line.count("ranks-per-node", default_ranks_per_node(config, script.nodes), 1, 4096);
   script.model_ranks = config.parallel.pipeline * config.parallel.tensor;
-  const plan::VirtualGrid stored = stored_grid(config);
   const std::int64_t lanes = config.numerics.lanes != 0 ? config.numerics.lanes : stored.lanes;
   std::int64_t ranks = script.nodes * script.ranks_per_node;
   if (script.least_nodes < script.nodes) {

@@ -37,6 +37,14 @@ std::string run_config_text(const RunInputs& inputs, const plan::Plan& plan,
     resolved.parallel.data = 0;
     launch["parallel.data"] = std::to_string(plan.grid.data);
   }
+  if (given.parallel.pipeline == 0) {
+    resolved.parallel.pipeline = 0;
+    launch["parallel.pipeline"] = std::to_string(plan.grid.pipeline);
+  }
+  if (given.parallel.tensor == 0) {
+    resolved.parallel.tensor = 0;
+    launch["parallel.tensor"] = std::to_string(plan.grid.tensor);
+  }
   if (plan.config.numerics.mode == comm::Summation::kLibrary) {
     resolved.numerics.lanes = given.numerics.lanes;
     resolved.numerics.shards = given.numerics.shards;
@@ -163,7 +171,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   }
   // Before anything is written, because opening the GPU may fail.
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
-  begin_run(mpi, inputs, log);
+  begin_run(mpi, inputs, plan, log);
   log.info("{}", plan::plan_text(plan));
   log.info("{}", environment.text());
   if (!environment.warning().empty()) {

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -44,6 +45,15 @@ Option whole(const std::string& key, const std::string& unit, const std::string&
             member(config) = static_cast<Integer>(value);
           },
           [=](RunConfig config) { return fmt::format("{}", member(config)); }};
+}
+
+/// An option whose 0 may be written "auto".
+inline Option or_auto(Option option) {
+  option.values = "auto, or " + option.values;
+  option.set = [set = std::move(option.set)](RunConfig& config, const std::string& text) {
+    set(config, text == "auto" ? "0" : text);
+  };
+  return option;
 }
 
 enum class Bound { kFromZero, kAboveZero, kFraction, kFactor, kBucket };

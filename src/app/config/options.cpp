@@ -132,12 +132,17 @@ std::vector<Option> model_and_data() {
 
 std::vector<Option> parallel_and_numerics() {
   return {
-      whole("parallel.data", "replicas", "data-parallel replicas; 0: what the launched ranks allow",
-            0, STRATA_MEMBER(parallel.data), kMostRanks),
-      whole("parallel.pipeline", "stages", "pipeline stages", 1, STRATA_MEMBER(parallel.pipeline),
-            kMostRanks),
-      whole("parallel.tensor", "ranks", "tensor-parallel ranks, which share each split layer", 1,
-            STRATA_MEMBER(parallel.tensor), kMostRanks),
+      or_auto(whole("parallel.data", "replicas",
+                    "data-parallel replicas; 0: what the launched ranks allow", 0,
+                    STRATA_MEMBER(parallel.data), kMostRanks)),
+      or_auto(
+          whole("parallel.pipeline", "stages",
+                "pipeline stages; 0: the checkpoint's if the launched ranks allow, else others; "
+                "1 in a new run",
+                0, STRATA_MEMBER(parallel.pipeline), kMostRanks)),
+      or_auto(whole("parallel.tensor", "ranks",
+                    "tensor-parallel ranks, which share each split layer; 0: as parallel.pipeline",
+                    0, STRATA_MEMBER(parallel.tensor), kMostRanks)),
       choice("parallel.sequence",
              "on: tensor ranks also share a transformer's token rows between split layers "
              "(sequence parallelism)",
@@ -250,6 +255,20 @@ std::vector<Option> running() {
              STRATA_MEMBER(train.recompute)),
       whole("train.log_every", "steps", "steps between progress lines; 0: a line every 2 seconds",
             0, STRATA_MEMBER(train.log_every)),
+      choice("train.nonfinite",
+             "at a step whose loss or gradient norm is not finite; stop: exit code 6, before the "
+             "update; skip: leave the update out, at most 10 times in a row; repeat: compute the "
+             "step once more: go on if the result differs and is finite, else stop",
+             STRATA_MEMBER(train.nonfinite)),
+      choice("train.check",
+             "on: replicas compare hashes of their weights after an update, and each rank compares "
+             "its weights and optimizer state before the next one; a difference ends the run with "
+             "exit code 5",
+             STRATA_MEMBER(train.check)),
+      whole("train.check_every", "steps",
+            "steps between these checks; 0: every 100 steps, less often where they would take more "
+            "than 1 % of the time",
+            0, STRATA_MEMBER(train.check_every)),
       whole("checkpoint.every", "steps", "steps between checkpoints; 0: by checkpoint.minutes only",
             0, STRATA_MEMBER(checkpoint.every)),
       number("checkpoint.minutes", "minutes",
@@ -258,13 +277,13 @@ std::vector<Option> running() {
              Bound::kFromZero, STRATA_MEMBER(checkpoint.minutes)),
       whole("checkpoint.keep", "checkpoints", "number of newest checkpoints to keep", 1,
             STRATA_MEMBER(checkpoint.keep)),
+      whole("checkpoint.keep_every", "steps",
+            "steps between checkpoints that are kept for ever, besides the newest; 0: none", 0,
+            STRATA_MEMBER(checkpoint.keep_every)),
       choice("checkpoint.background",
              "on: a thread writes a copy of the state while training goes on; off: training waits "
              "for the files",
              STRATA_MEMBER(checkpoint.background)),
-      whole("checkpoint.keep_every", "steps",
-            "steps between checkpoints that are kept for ever, besides the newest; 0: none", 0,
-            STRATA_MEMBER(checkpoint.keep_every)),
       text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir),
            Empty::kRefused),
       whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,

@@ -1,3 +1,4 @@
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ std::vector<RankFacts> good_launch() {
     facts.core_count = 4;
     facts.threads = 4;
     facts.instruction_set = "amx";
+    facts.open_files = 20000;
+    facts.interfaces = {"eth0"};
     facts.gpu_name = "H200";
     facts.gpu_bus_id = fmt::format("0000:0{}:00.0", r % 2);
     facts.gpu_uuid = fmt::format("GPU-{}", r);
@@ -96,6 +99,34 @@ TEST(Doctor, WantsADriverOfTheRuntimesMajorVersion) {
   EXPECT_THAT(problems(ranks),
               ElementsAre(AllOf(HasSubstr("driver of node2 supports CUDA up to 12.4"),
                                 HasSubstr("built with 13.1"))));
+}
+
+TEST(Doctor, NamesClocksLimitsAndInterfacesThatDoNotServe) {
+  struct Case {
+    std::function<void(RankFacts&)> change;  // of rank 2, on node2
+    std::string problem;
+  };
+  const std::vector<Case> cases{
+      {[](RankFacts& facts) { facts.clock_offset_seconds = -1.5; }, "differ by 1.5 s: synchronize"},
+      {[](RankFacts& facts) { facts.open_files = 256; }, "node2: a rank may open 256 files"},
+      {[](RankFacts& facts) { facts.interfaces.clear(); }, "node2: no network interface is up"},
+      {[](RankFacts& facts) {
+         facts.infiniband = {"mlx5_0"};
+         facts.locked_memory_bytes = 65536;
+       },
+       "node2: a rank may lock 64.00 KiB of memory, which is too little for mlx5_0"},
+  };
+  for (const Case& one : cases) {
+    std::vector<RankFacts> ranks = good_launch();
+    one.change(ranks[2]);
+    EXPECT_THAT(problems(ranks), ElementsAre(HasSubstr(one.problem)));
+    EXPECT_EQ(unpacked(packed(ranks[2])), ranks[2]);
+  }
+  // Unlimited memory, and limits that matter to InfiniBand alone.
+  std::vector<RankFacts> ranks = good_launch();
+  ranks[0].infiniband = {"mlx5_0"};
+  ranks[1].locked_memory_bytes = 65536;
+  EXPECT_THAT(problems(ranks), IsEmpty());
 }
 
 TEST(Doctor, NamesALibraryThatIsMissingOnANodeOnce) {

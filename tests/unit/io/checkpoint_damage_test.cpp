@@ -158,7 +158,7 @@ TEST(CheckpointDamage, PartOfAnotherCheckpointIsFound) {
   fs::copy_file(one / "part-00001.h5", two / "part-00001.h5", fs::copy_options::overwrite_existing);
   const Checkpoint checkpoint = Checkpoint::open(two);
   EXPECT_THAT(checkpoint_error([&] { checkpoint.verify_part(1); }),
-              HasSubstr("part-00001.h5 belongs to another save"));
+              HasSubstr("part-00001.h5 is damaged"));
 }
 
 TEST(CheckpointDamage, MissingOrForeignMasterIsRefused) {

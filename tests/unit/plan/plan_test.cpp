@@ -120,6 +120,23 @@ TEST(Prepare, FillsTheJobWithReplicas) {
   expect_refusal(gpt_on({0, 2, 2}), 6, {}, {"6 ranks", "needs 4", "launch 4 or 8 ranks"});
 }
 
+TEST(Prepare, KeepsPipelineAndTensorOfTheCheckpointWhereTheRanksAllow) {
+  const VirtualGrid stored{.lanes = 4, .shards = 2, .microbatch = 2, .pipeline = 2, .tensor = 2};
+  const auto grid_for = [&](const grid::Grid& given, std::int64_t ranks, const VirtualGrid& from) {
+    return prepare(gpt_on(given), ranks, tokens(), from).grid;
+  };
+  const grid::Grid automatic{0, 0, 0};
+  EXPECT_EQ(grid_for(automatic, 16, stored), (grid::Grid{4, 2, 2}));
+  EXPECT_EQ(grid_for(automatic, 4, stored), (grid::Grid{1, 2, 2}));
+  EXPECT_EQ(grid_for(automatic, 2, stored), (grid::Grid{2, 1, 1}));
+  EXPECT_EQ(grid_for(automatic, 3, stored), (grid::Grid{1, 3, 1}));
+  EXPECT_EQ(grid_for({0, 0, 2}, 2, stored), (grid::Grid{1, 1, 2}));
+  EXPECT_EQ(grid_for(automatic, 4, {}), (grid::Grid{4, 1, 1}));
+  expect_refusal(gpt_on(automatic), 7, stored, {"7 ranks", "launch 4 or 8 ranks"});
+  // Replicas must divide the lanes.
+  expect_refusal(gpt_on({0, 2, 1}), 6, stored, {"parallel.data = 3", "launch 4 or 8 ranks"});
+}
+
 TEST(Prepare, RefusesAVirtualGridThatTheGridDoesNotDivide) {
   RunConfig config = gpt_on({1, 1, 4});
   config.numerics.shards = 2;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "../io/data_files.hpp"
@@ -143,12 +144,52 @@ TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
        .global_shape = {3, 5},
        .range = {0, 15},
        .data = ConstTensorView(std::span<const float>(weights), Shape{15})}};
-  const std::vector<io::PartRecord> parts{io::write_part(io::begin_checkpoint(root, 1), 0, slices)};
-  const nlohmann::json metadata{{"layers", {"dense 3 bias=no"}}};
-  const io::Checkpoint checkpoint =
-      io::Checkpoint::open(io::commit_checkpoint(root, 1, parts, metadata));
+  const auto with_metadata = [&](const nlohmann::json& metadata) {
+    std::filesystem::remove_all(root / "step-00000001");
+    const std::vector<io::PartRecord> parts{
+        io::write_part(io::begin_checkpoint(root, 1), 0, slices)};
+    return io::Checkpoint::open(io::commit_checkpoint(root, 1, parts, metadata));
+  };
+  const io::Checkpoint checkpoint = with_metadata({{"layers", {"dense 3 bias=no"}}});
   EXPECT_NO_THROW(require_same_model(plan, checkpoint));
   EXPECT_FALSE(data_of(checkpoint));
+
+  for (const nlohmann::json& wrong : std::vector<nlohmann::json>{1, {1}, {{"a", 1}}}) {
+    EXPECT_THAT(strata::test::error_of(
+                    [&] {
+                      require_same_model(plan, with_metadata({{"layers", wrong}}));
+                    },
+                    ExitCode::kCheckpoint),
+                testing::HasSubstr("has no valid 'layers' in its metadata"))
+        << wrong;
+  }
+  const nlohmann::json layers{"dense 3 bias=no"};
+  for (const auto& wrong : std::vector<nlohmann::json>{
+           {{"layers", layers}, {"identity", 1}}, {{"layers", layers}, {"identity", {"a", "b"}}}}) {
+    EXPECT_THAT(strata::test::error_of([&] { require_continues(plan, with_metadata(wrong)); },
+                                       ExitCode::kCheckpoint),
+                testing::HasSubstr("has no valid 'identity' in its metadata"));
+  }
+  EXPECT_THAT(strata::test::error_of(
+                  [&] {
+                    (void)instruction_set_change(plan, with_metadata({{"instruction_set", 3}}));
+                  },
+                  ExitCode::kCheckpoint),
+              testing::HasSubstr("has no valid 'instruction_set' in its metadata"));
+  for (const nlohmann::json& grid :
+       std::vector<nlohmann::json>{nullptr,
+                                   {{"lanes", "1"}, {"shards", 1}, {"microbatch", 1}},
+                                   {{"lanes", 1}},
+                                   "text",
+                                   {{"lanes", 0}, {"shards", 1}, {"microbatch", 1}}}) {
+    EXPECT_THAT(strata::test::error_of(
+                    [&] {
+                      (void)virtual_grid_of(with_metadata({{"virtual_grid", grid}}));
+                    },
+                    ExitCode::kCheckpoint),
+                testing::HasSubstr("virtual grid"))
+        << grid;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace strata::train {
+
+/// The settings that differ between two texts of config.ini, as "optimizer.learning_rate: 0.1 ->
+/// 0.05". Lists only settings that both texts have, in the order of `now`; run.dir and run.resume
+/// are left out, which differ as soon as a run continues.
+[[nodiscard]] std::vector<std::string> config_changes(std::string_view before,
+                                                      std::string_view now);
+
+}  // namespace strata::train

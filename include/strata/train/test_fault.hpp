@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "strata/core/enum_names.hpp"
+
+namespace strata::train {
+
+/// Where a test damages a rank's memory.
+enum class FaultPlace {
+  kGradient,  ///< an own element of the reduced gradient becomes NaN
+  kWeights,   ///< a bit of the rank's copy of the weights flips before replicas are compared
+  kState      ///< a bit of the own optimizer state flips after that
+};
+
+constexpr auto enum_names(FaultPlace) {
+  return names_in_order("gradient", "weights", "state");
+}
+
+/// A passing fault that a test injects into one rank: STRATA_TEST_FAULT=PLACE:STEP:RANK. Happens
+/// once.
+class TestFault {
+ public:
+  /// Nothing without the variable, on another rank, and for a text of another form.
+  [[nodiscard]] static std::optional<TestFault> of_rank(std::int64_t rank);
+
+  /// Whether the fault happens now.
+  [[nodiscard]] bool happens(FaultPlace place, std::int64_t step);
+
+ private:
+  FaultPlace place_ = FaultPlace::kGradient;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace strata::train

@@ -1,0 +1,201 @@
+#include "step_runner.hpp"
+
+#include <bit>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "strata/comm/agree.hpp"
+#include "strata/core/clock.hpp"
+
+namespace strata::train {
+namespace {
+
+bool is_finite(const StepSummary& summary) {
+  return std::isfinite(summary.loss) && std::isfinite(summary.grad_norm);
+}
+
+bool same_bits(const StepSummary& left, const StepSummary& right) {
+  const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
+  return bits(left.loss) == bits(right.loss) && bits(left.grad_norm) == bits(right.grad_norm);
+}
+
+std::string numbers_text(const StepSummary& summary) {
+  return fmt::format("the loss is {} and the gradient norm {}", summary.loss, summary.grad_norm);
+}
+
+/// Ends the run on all ranks; all have the same summary.
+[[noreturn]] void end_diverged(std::int64_t step, const std::string& what) {
+  throw comm::AgreedError(
+      ExitCode::kDiverged,
+      fmt::format("the run diverged: at step {} {}; the last good checkpoint is kept. Lower "
+                  "optimizer.learning_rate, set optimizer.clip_norm or lengthen "
+                  "schedule.warmup_steps",
+                  step, what));
+}
+
+}  // namespace
+
+StepRunner::StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
+                       pipeline::Executor& executor, std::int64_t first_step)
+    : setup_(setup),
+      plan_(setup.plan),
+      rank_(rank),
+      state_(state),
+      executor_(executor),
+      feed_(setup.context, setup.train_data, rank, training_loader(plan_, rank, first_step)),
+      fault_(TestFault::of_rank(setup.groups.world->rank())),
+      check_(setup.groups, state),
+      began_(now_seconds()),
+      last_check_(began_),
+      last_checked_step_(first_step) {}
+
+StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()>& requests) {
+  StepResult result;
+  const double begin = now_seconds();
+  feed_.next();
+  result.times.data = now_seconds() - begin;
+  result.summary = gradients(step, requests, result.times);
+  result.rate = optim::learning_rate(plan_.config.schedule, step);
+  result.update = judge(step, result);
+  if (result.update == StepResult::Update::kDone) {
+    check_.confirm(ReplicaCheck::Until::kUpdate);
+    update(step, result);
+    skipped_in_a_row_ = 0;
+    if (result.summary.requests.has(StepRequest::kCheck)) {
+      check(step);
+    }
+  }
+  result.times.step = now_seconds() - begin;
+  return result;
+}
+
+StepSummary StepRunner::gradients(std::int64_t step, const std::function<StepRequests()>& requests,
+                                  StepTimes& times) {
+  const std::int64_t batch = plan_.config.batch.global;
+  const std::int64_t first_sample = (step - 1) * batch;
+  BatchSource source(plan_, rank_, feed_, first_sample, first_sample + batch);
+  state_.reset_clock();
+  const pipeline::ExecutionTimes execution = executor_.train(
+      plan_.training, source, 1.0 / static_cast<double>(batch * plan_.targets_per_sample),
+      state_.reducer());
+  feed_.prefetch();
+  times.bubble += execution.pipeline_wait;
+  times.communication += state_.exposed_seconds();
+  times.compute += execution.compute - state_.exposed_seconds();
+
+  const double reduced = now_seconds();
+  const double tied = state_.combine_tied();
+  inject(FaultPlace::kGradient, step);
+  StepRequests mine = requests();
+  if (check_due(step)) {
+    mine.add(StepRequest::kCheck);
+  }
+  StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, mine);
+  const double exchanged = tied + summary.communication_seconds;
+  times.communication += exchanged;
+  times.compute += now_seconds() - reduced - exchanged;
+  // On a GPU the host counted these stalls as compute. They include the stalls of the last
+  // update, for which the host did not wait.
+  count_device_waits(times, setup_.groups.engine->take_device_waits());
+  return summary;
+}
+
+StepResult::Update StepRunner::judge(std::int64_t step, StepResult& result) {
+  if (is_finite(result.summary)) {
+    return StepResult::Update::kDone;
+  }
+  switch (plan_.config.train.nonfinite) {
+    case plan::Nonfinite::kSkip:
+      return skip(step, result.summary);
+    case plan::Nonfinite::kRepeat:
+      repeat(step, result);
+      return StepResult::Update::kDone;
+    case plan::Nonfinite::kStop:
+      break;
+  }
+  end_diverged(step, numbers_text(result.summary));
+}
+
+StepResult::Update StepRunner::skip(std::int64_t step, const StepSummary& summary) {
+  constexpr std::int64_t kMostInARow = 10;
+  ++skipped_;
+  if (++skipped_in_a_row_ > kMostInARow) {
+    end_diverged(step, fmt::format("{}, as at {} steps before it, which were skipped",
+                                   numbers_text(summary), kMostInARow));
+  }
+  setup_.log.warn("step {} is skipped: {}; the weights stay as they were", step,
+                  numbers_text(summary));
+  return StepResult::Update::kSkipped;
+}
+
+void StepRunner::repeat(std::int64_t step, StepResult& result) {
+  const StepSummary first = result.summary;
+  result.summary = gradients(
+      step, [&] { return first.requests; }, result.times);
+  const StepSummary& second = result.summary;
+  if (same_bits(first, second)) {
+    end_diverged(step, numbers_text(first) + ", and the same when computed once more");
+  }
+  const std::string differ = fmt::format(
+      "at step {} {}; computed once more from the same weights and samples, {}. Two results of one "
+      "computation point to a hardware fault: have the nodes' memory and GPUs checked",
+      step, numbers_text(first), numbers_text(second));
+  if (!is_finite(second)) {
+    throw comm::AgreedError(ExitCode::kDiverged, differ);
+  }
+  setup_.log.warn("{}. The run goes on with the second result", differ);
+}
+
+void StepRunner::update(std::int64_t step, StepResult& result) {
+  const double updating = now_seconds();
+  const double waited = state_.update(result.rate, clip_scale(result.summary.grad_norm), step);
+  result.times.communication += waited;
+  result.times.compute += now_seconds() - updating - waited;
+}
+
+double StepRunner::clip_scale(double norm) const {
+  const double limit = plan_.config.optimizer.clip_norm;
+  return limit > 0.0 && norm > limit ? limit / norm : 1.0;
+}
+
+/// Rank 0 decides, from what the last check took.
+bool StepRunner::check_due(std::int64_t step) const {
+  const auto& train = plan_.config.train;
+  if (setup_.groups.world->rank() != 0 || train.check == plan::Switch::kOff) {
+    return false;
+  }
+  if (train.check_every > 0) {
+    return step % train.check_every == 0;
+  }
+  constexpr std::int64_t kSteps = 100;
+  constexpr double kShareOfTime = 0.01;
+  return step - last_checked_step_ >= kSteps &&
+         check_.seconds() <= kShareOfTime * (now_seconds() - last_check_);
+}
+
+void StepRunner::check(std::int64_t step) {
+  setup_.groups.engine->drain();
+  inject(FaultPlace::kWeights, step);
+  check_.compare(step);
+  inject(FaultPlace::kState, step);
+  last_checked_step_ = step;
+  last_check_ = now_seconds();
+}
+
+std::string StepRunner::check_text() const {
+  if (check_.comparisons() == 0) {
+    return "";
+  }
+  return fmt::format("checks of weights and optimizer state: {}, {:.2g} % of the time",
+                     check_.comparisons(), 100.0 * check_.all_seconds() / (now_seconds() - began_));
+}
+
+void StepRunner::inject(FaultPlace place, std::int64_t step) {
+  if (fault_ && fault_->happens(place, step)) {
+    setup_.groups.engine->drain();
+    state_.damage(place);
+  }
+}
+
+}  // namespace strata::train

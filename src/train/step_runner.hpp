@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "strata/pipeline/executor.hpp"
+#include "strata/train/rank_state.hpp"
+#include "strata/train/step_summary.hpp"
+#include "strata/train/step_times.hpp"
+#include "strata/train/test_fault.hpp"
+#include "strata/train/trainer.hpp"
+
+#include "replica_check.hpp"
+#include "sample_feed.hpp"
+
+namespace strata::train {
+
+/// What a step did.
+struct StepResult {
+  enum class Update { kDone, kSkipped };
+
+  StepSummary summary;
+  double rate = 0.0;  ///< learning rate
+  StepTimes times;
+  Update update = Update::kDone;
+};
+
+/// Runs training steps on one rank.
+class StepRunner {
+ public:
+  /// Starts to read samples, from those of the step after `first_step` on.
+  StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
+             pipeline::Executor& executor, std::int64_t first_step);
+
+  /// Trains one step. `requests` gives what this rank asks of all at the step's end.
+  /// Throws: AgreedError(kDiverged) where loss or gradients are not finite, as train.nonfinite
+  /// says; the weights are as before the step.
+  [[nodiscard]] StepResult run(std::int64_t step, const std::function<StepRequests()>& requests);
+
+  /// Before a save: the state is what the last update made of it, where that was recorded.
+  /// Communication: over the world. Throws: AgreedError(kPeer).
+  void confirm_state() { check_.confirm(ReplicaCheck::Until::kSave); }
+  /// What the checks of replicas took, for the log; empty without checks.
+  [[nodiscard]] std::string check_text() const;
+
+  /// Steps whose update was skipped.
+  [[nodiscard]] std::int64_t skipped() const { return skipped_; }
+
+ private:
+  /// Forward, backward and the exchange of results; adds its times.
+  [[nodiscard]] StepSummary gradients(std::int64_t step,
+                                      const std::function<StepRequests()>& requests,
+                                      StepTimes& times);
+  [[nodiscard]] StepResult::Update judge(std::int64_t step, StepResult& result);
+  [[nodiscard]] StepResult::Update skip(std::int64_t step, const StepSummary& summary);
+  void repeat(std::int64_t step, StepResult& result);
+  void update(std::int64_t step, StepResult& result);
+  [[nodiscard]] double clip_scale(double norm) const;
+  [[nodiscard]] bool check_due(std::int64_t step) const;
+  void check(std::int64_t step);
+  void inject(FaultPlace place, std::int64_t step);
+
+  const TrainerSetup& setup_;
+  const plan::Plan& plan_;
+  const plan::RankPlan& rank_;
+  RankState& state_;
+  pipeline::Executor& executor_;
+  SampleFeed feed_;
+  std::optional<TestFault> fault_;
+  ReplicaCheck check_;
+  double began_;
+  double last_check_;
+  std::int64_t last_checked_step_;
+  std::int64_t skipped_ = 0;
+  std::int64_t skipped_in_a_row_ = 0;
+};
+
+}  // namespace strata::train

@@ -1,0 +1,38 @@
+#include "strata/train/test_fault.hpp"
+
+#include <cstdlib>
+#include <sstream>
+#include <string>
+
+namespace strata::train {
+
+std::optional<TestFault> TestFault::of_rank(std::int64_t rank) {
+  const char* text = std::getenv("STRATA_TEST_FAULT");
+  if (text == nullptr) {
+    return std::nullopt;
+  }
+  std::istringstream in(text);
+  std::string place;
+  char colon = ' ';
+  std::int64_t step = 0;
+  std::int64_t victim = -1;
+  std::getline(in, place, ':') >> step >> colon >> victim;
+  const auto kind = enum_from_name<FaultPlace>(place);
+  if (!in || !kind || victim != rank) {
+    return std::nullopt;
+  }
+  TestFault fault;
+  fault.place_ = *kind;
+  fault.step_ = step;
+  return fault;
+}
+
+bool TestFault::happens(FaultPlace place, std::int64_t step) {
+  if (place != place_ || step != step_) {
+    return false;
+  }
+  step_ = 0;
+  return true;
+}
+
+}  // namespace strata::train

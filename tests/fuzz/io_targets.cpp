@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "strata/core/error.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/io/checkpoint.hpp"
+#include "strata/io/tokenizer.hpp"
+
+#include "files/array_file.hpp"
+#include "files/csv_reader.hpp"
+#include "images/image_decoder.hpp"
+#include "memory_file.hpp"
+#include "targets.hpp"
+
+namespace strata::fuzz {
+namespace {
+
+template <typename Read>
+int refused_or_read(Read&& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    static_cast<void>(printable_lines(error.what()));
+  } catch (const io::BadInput& error) {
+    static_cast<void>(printable_lines(error.what()));
+  }
+  return 0;
+}
+
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+int run_csv(std::span<const std::byte> bytes) {
+  return refused_or_read([&] {
+    const MemoryFile file(bytes);
+    io::CsvReader reader(file.path());
+    while (reader.next()) {
+    }
+  });
+}
+
+int run_image(std::span<const std::byte> bytes) {
+  // Larger ones only take longer.
+  constexpr std::int64_t kMostPixels = std::int64_t{1} << 20;
+  return refused_or_read([&] {
+    io::ImageDecoder decoder;
+    if (decoder.size_of(bytes).pixels() <= kMostPixels) {
+      io::Image image;
+      decoder.decode(bytes, image);
+    }
+  });
+}
+
+// The encoder, a NUL, and the merges.
+int run_tokenizer(std::span<const std::byte> bytes) {
+  return refused_or_read([&] {
+    const auto end = std::find(bytes.begin(), bytes.end(), std::byte{0});
+    const auto length = static_cast<std::size_t>(end - bytes.begin());
+    const MemoryFile encoder(bytes.first(length));
+    const MemoryFile merges(bytes.subspan(std::min(length + 1, bytes.size())));
+    const io::Tokenizer tokenizer = io::Tokenizer::gpt2(encoder.path(), merges.path());
+    static_cast<void>(tokenizer.decode(tokenizer.encode("A day's work: 2026!\n\xf0\x9f\x98\x80")));
+  });
+}
+
+int run_array(std::span<const std::byte> bytes) {
+  constexpr std::int64_t kMostRowBytes = std::int64_t{1} << 20;
+  return refused_or_read([&] {
+    const MemoryFile file(bytes);
+    const bool npy = text_of(bytes).starts_with("\x93");
+    io::ArrayFile array =
+        npy ? io::ArrayFile::open_npy(file.path()) : io::ArrayFile::open_idx(file.path());
+    if (array.row_bytes() <= kMostRowBytes) {
+      std::vector<std::byte> row(static_cast<std::size_t>(array.row_bytes()));
+      array.read(row);
+      array.finish();
+    }
+  });
+}
+
+int run_record(std::span<const std::byte> bytes) {
+  return refused_or_read([&] {
+    const io::PartRecord record = io::part_record_of(std::string(text_of(bytes)));
+    // What was read can be written and read again.
+    static_cast<void>(io::part_record_of(io::text_of(record)));
+  });
+}
+
+int run_text(std::span<const std::byte> bytes) {
+  const std::string_view text = text_of(bytes);
+  for (const std::string& shown : {printable(text, 20), printable_lines(text), quoted_text(text)}) {
+    const bool control = std::any_of(shown.begin(), shown.end(), [](char byte) {
+      return static_cast<unsigned char>(byte) < 0x20 && byte != '\n' && byte != '\t';
+    });
+    if (control || utf8_prefix(shown).bytes != shown.size()) {
+      std::abort();
+    }
+  }
+  return 0;
+}
+
+}  // namespace strata::fuzz

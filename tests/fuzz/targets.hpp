@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+/// The readers of users' files as functions of bytes, for fuzzers and for a replay of their corpus.
+namespace strata::fuzz {
+
+/// A reader. Returns 0 where the bytes are read and where strata refuses them; any other exception
+/// escapes.
+struct Target {
+  const char* name;
+  int (*run)(std::span<const std::byte>);
+};
+
+int run_config(std::span<const std::byte> bytes);
+int run_csv(std::span<const std::byte> bytes);
+int run_image(std::span<const std::byte> bytes);
+int run_tokenizer(std::span<const std::byte> bytes);
+int run_array(std::span<const std::byte> bytes);
+int run_record(std::span<const std::byte> bytes);
+int run_text(std::span<const std::byte> bytes);
+
+/// All but the config, which needs the whole program.
+inline constexpr Target kIoTargets[] = {
+    {"csv", run_csv},     {"image", run_image},   {"tokenizer", run_tokenizer},
+    {"array", run_array}, {"record", run_record}, {"text", run_text}};
+
+}  // namespace strata::fuzz

@@ -1,0 +1,175 @@
+"""Each system call on a file fails once: a run ends with one message and the right exit code, or goes on, and the next
+run ends with the bits of one that was never disturbed.
+
+STRATA_TEST_LONG=1 makes every call fail in every way; otherwise each test takes a sample with the seed STRATA_TEST_SEED, for
+STRATA_TEST_SECONDS.
+STRATA_FAULT_SHIM names the library of tests/support/fault_shim.c.
+"""
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+
+import harness
+from harness import CHECKPOINT, DATA, DONE, PEER, USAGE
+
+NETWORK = harness.config_text(
+    ["dense 12 relu", "dense 3"], data={"train": "sweep/data/train.h5", "test": "sweep/data/test.h5"},
+    batch={"global": 8, "micro": 4}, numerics={"lanes": 2}, optimizer={"kind": "adam"},
+    train={"steps": 4, "evaluate_every": 2}, checkpoint={"every": 2, "keep": 2}, run={"resume": "auto"})
+
+ERRORS = {"open": ["EIO", "EACCES", "ENOSPC", "kill"], "read": ["EIO", "short", "kill"],
+          "write": ["EIO", "ENOSPC", "short", "kill"], "fsync": ["EIO", "ENOSPC", "kill"],
+          "rename": ["EIO", "ENOSPC", "kill"], "close": ["EIO", "ENOSPC", "kill"], "mmap": ["ENOMEM", "kill"]}
+
+LONG = "STRATA_TEST_LONG" in os.environ
+SAMPLE_SECONDS = float(os.environ.get("STRATA_TEST_SECONDS", "5"))
+
+
+class FaultSweep(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        test = cls()
+        (cls.directory / "sweep").mkdir()
+        test.import_classes("sweep/data", (5,), 3, train=40, test=12)
+        cls.config = test.write_config("network.ini", NETWORK)
+        test.train(cls.config, (1, 1), "whole")
+        test.train(cls.config, (1, 1), "half", "--train.steps=2")
+
+    def clear(self):
+        for name in ("run", "copy"):
+            shutil.rmtree(self.directory / "sweep" / name, ignore_errors=True)
+
+    def strata(self, ranks, *arguments, **variables):
+        """Runs the executable with faults, on the ranks alone and not in mpirun."""
+        command = [harness.STRATA, *arguments]
+        preload = [f"LD_PRELOAD={os.environ['STRATA_FAULT_SHIM']}" if variables else "LD_PRELOAD="]
+        command = ["env", *preload, *command]
+        if ranks > 1:
+            command = ["mpirun", "-n", str(ranks), *command]
+        return harness.Job(command, self.directory, **variables).wait(40)
+
+    def train_arguments(self):
+        return "train", self.config, "--run.dir=sweep/run"
+
+    def counts(self, ranks, arguments):
+        """How often each rank makes each call."""
+        self.prepare()
+        path = self.directory / "counts"
+        path.unlink(missing_ok=True)
+        finished = self.strata(ranks, *arguments, STRATA_FAULT="n=0,path=/sweep/", STRATA_FAULT_COUNT=str(path))
+        self.assertEqual(finished.code, DONE, finished.text)
+        found = []
+        for line in path.read_text().splitlines():
+            rank, *words = line.split()
+            found += [(int(rank), call, int(number)) for call, number in zip(words[::2], words[1::2])]
+        self.assertEqual(len({rank for rank, *_ in found}), ranks)
+        return found
+
+    def cases(self, ranks, arguments):
+        """(rank, call, n, error) of all faults, in random order."""
+        found = [(rank, call, n, error) for rank, call, number in self.counts(ranks, arguments)
+                 for n in range(1, number + 1) for error in ERRORS[call]]
+        random.Random(os.environ.get("STRATA_TEST_SEED", "1")).shuffle(found)
+        return found
+
+    def sweep(self, name, ranks, prepare, arguments, check):
+        """Runs with each fault, and calls check(finished) after each."""
+        self.prepare = prepare
+        cases = self.cases(ranks, arguments)
+        end = time.monotonic() + SAMPLE_SECONDS
+        codes = {}
+        log = self.directory / "met"
+        for number, (rank, call, n, error) in enumerate(cases):
+            if not LONG and time.monotonic() > end:
+                number -= 1
+                break
+            prepare()
+            log.unlink(missing_ok=True)
+            fault = f"call={call},n={n},error={error},rank={rank},path=/sweep/"
+            with self.subTest(fault=fault):
+                finished = self.strata(ranks, *arguments, STRATA_FAULT=fault, STRATA_FAULT_LOG=str(log))
+                met = log.read_text() if log.exists() else "not met"
+                context = f"{fault}: {met}\n{finished.text}"
+                codes[finished.code] = codes.get(finished.code, 0) + 1
+                if error == "kill":
+                    self.assertIn(finished.code, (-signal.SIGKILL, 128 + signal.SIGKILL), context)
+                else:
+                    self.assertIn(finished.code, (DONE, USAGE, DATA, CHECKPOINT, PEER), context)
+                    self.assertEqual(len(finished.reports()), int(finished.code != DONE), context)
+                try:
+                    check(finished)
+                except AssertionError as failure:
+                    print(f"wrong end: {context}\n{failure}", file=sys.stderr, flush=True)
+                    raise AssertionError(f"{context}\n{failure}") from None
+        print(f"{name}: {number + 1} of {len(cases)} faults; exit codes {dict(sorted(codes.items()))}",
+              file=sys.stderr, flush=True)
+
+    def check_run(self, finished):
+        """The next run ends with the bits of the undisturbed one."""
+        if finished.code != DONE:
+            again = self.strata(1, *self.train_arguments())
+            self.assertEqual(again.code, DONE, again.text)
+        self.assert_same_run("whole", "sweep/run")
+
+    def half_done(self):
+        self.clear()
+        shutil.copytree(self.directory / "half", self.directory / "sweep/run")
+
+    def test_train(self):
+        self.sweep("train", 1, self.clear, self.train_arguments(), self.check_run)
+
+    def test_resume(self):
+        self.sweep("resume", 1, self.half_done, self.train_arguments(), self.check_run)
+
+    def test_resume_on_two_ranks(self):
+        self.sweep("resume on 2 ranks", 2, self.half_done, self.train_arguments(), self.check_run)
+
+    def test_unreadable_is_not_damaged(self):
+        """The run stops, and the newest checkpoint stays: a run from an earlier one would replace it."""
+        whole = shutil.copytree(self.directory / "whole", self.directory / "sweep/kept")
+        arguments = ("train", self.config, "--run.dir=sweep/kept", "--train.steps=6")
+        for ranks, fault in [(1, "call=open,error=EIO,path=000004/part-"), (1, "call=read,error=ESTALE,path=000004/part-"),
+                             (1, "call=open,error=ENOMEM,path=000004/master.h5"),
+                             (1, "call=open,error=EACCES,path=000004/master.manifest"),
+                             (1, "call=open,error=EIO,path=kept/checkpoints"),
+                             (2, "call=open,error=EIO,path=000004/part-,rank=0")]:
+            with self.subTest(fault=fault, ranks=ranks):
+                finished = self.strata(ranks, *arguments, STRATA_FAULT=f"n=1,last,{fault}")
+                words = ["cannot be read now"] if "000004" in fault else ["cannot"]
+                self.assert_refused(finished, CHECKPOINT, *words)
+                self.assertEqual(len(harness.checkpoints(whole)), 2)
+        self.assertIn("continuing after step 4", self.strata(1, *arguments).text)
+
+    def test_verify(self):
+        def whole():
+            self.clear()
+            shutil.copytree(self.directory / "whole", self.directory / "sweep/run")
+
+        def check(finished):
+            good = "all bytes as they were written" in finished.text
+            self.assertEqual(good, finished.code == DONE, finished.text)
+
+        self.sweep("verify", 1, whole, ("checkpoint", "verify", "sweep/run"), check)
+
+    def test_import(self):
+        arguments = ("data", "import", "--format=npy", "--inputs=sweep/data-inputs.npy",
+                     "--targets=sweep/data-targets.npy", "--split=40,12", "--output=sweep/copy", "--overwrite")
+
+        def check(finished):
+            if finished.code != DONE:
+                again = self.strata(1, *arguments)
+                self.assertEqual(again.code, DONE, again.text)
+            for name in ("train", "test"):
+                verified = self.strata(1, "data", "inspect", f"sweep/copy/{name}.h5", "--verify")
+                self.assertEqual(verified.code, DONE, verified.text)
+
+        self.sweep("import", 1, self.clear, arguments, check)
+
+
+if __name__ == "__main__":
+    harness.main()

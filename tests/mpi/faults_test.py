@@ -1,0 +1,100 @@
+"""Numbers that are not finite, and passing faults of one rank, which a test hook injects."""
+
+import os
+import signal
+import time
+import unittest.mock
+
+import harness
+
+NETWORK = harness.config_text(
+    ["dense 16 relu", "dense 4"], batch={"global": 16}, numerics={"lanes": 2},
+    optimizer={"kind": "adam"}, train={"steps": 4})
+
+
+class Faults(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.set_up_classes(NETWORK, (10,), 4, train=80, test=20)
+        cls().train(cls.config, (1, 1), "undisturbed")
+
+    def faulty(self, fault, run, *settings, grid=(2, 1), expect=harness.DONE):
+        """Trains with the fault PLACE:STEP:RANK."""
+        with unittest.mock.patch.dict(os.environ, STRATA_TEST_FAULT=fault):
+            return self.train(self.config, grid, run, *settings, expect=expect)
+
+    def weights(self, run):
+        return harness.tensors(harness.checkpoints(self.directory / run)[-1])
+
+    def test_a_run_that_diverges_ends_with_every_choice(self):
+        for choice, step, words in [("stop", 2, "the loss is"),
+                                    ("skip", 12, "as at 10 steps before it, which were skipped"),
+                                    ("repeat", 2, "and the same when computed once more")]:
+            finished = self.train(self.config, (2, 1), f"diverged-{choice}", "--train.steps=20",
+                                  "--optimizer.kind=sgd", "--optimizer.learning_rate=1e38",
+                                  f"--train.nonfinite={choice}", expect=harness.DIVERGED)
+            self.assert_refused(finished, harness.DIVERGED, f"the run diverged: at step {step} ", words)
+            self.assertEqual(harness.checkpoints(self.directory / f"diverged-{choice}"), [])
+
+    def test_a_passing_fault_stops_the_run_before_the_update(self):
+        finished = self.faulty("gradient:3:1", "stopped", expect=harness.DIVERGED)
+        self.assert_refused(finished, harness.DIVERGED, "at step 3", "the gradient norm nan")
+
+    def test_a_skipped_step_leaves_the_weights_as_they_were(self):
+        self.train(self.config, (1, 1), "two", "--train.steps=2")
+        finished = self.faulty("gradient:3:1", "skipped", "--train.nonfinite=skip", "--train.steps=3")
+        self.assertIn("step 3 is skipped", finished.text)
+        self.assertIn("1 of 3 steps were skipped", finished.text)
+        self.assertEqual(harness.differing_tensors(self.weights("two"), self.weights("skipped")), [])
+        lines = (self.directory / "skipped" / "metrics.jsonl").read_text().splitlines()
+        self.assertEqual(["skipped" in line for line in lines[:3]], [False, False, True])
+
+    def test_a_repeated_step_gives_the_bits_of_an_undisturbed_run(self):
+        for grid, rank in [((2, 1), 1), ((1, 2), 0)]:
+            run = f"repeated-{rank}"
+            finished = self.faulty(f"gradient:3:{rank}", run, "--train.nonfinite=repeat", grid=grid)
+            self.assertIn("point to a hardware fault", finished.text)
+            self.assert_same_run("undisturbed", run)
+
+    def test_a_replica_with_other_weights_is_named(self):
+        check = ["--train.check_every=1", "--checkpoint.every=1", "--checkpoint.background=off"]
+        # One of three is outvoted; of two, both are suspects; on one rank a change is seen all the same.
+        for grid, fault, words in [((3, 1), "weights:3:2", "replicas hold different weights; the suspect is: rank 2 on"),
+                                   ((2, 1), "weights:3:1", "the suspects are: rank 0 on"),
+                                   ((1, 2), "state:3:1", "optimizer state changed after the update of step 3, where "
+                                                         "nothing writes to them; the suspect is: rank 1 on")]:
+            run = f"corrupt-{fault}-{grid[0]}".replace(":", "-")
+            with self.subTest(grid=grid, fault=fault):
+                finished = self.faulty(fault, run, *check, "--numerics.lanes=6", "--batch.global=18",
+                                       grid=grid, expect=harness.PEER)
+                self.assert_refused(finished, harness.PEER, "silent corruption: ", words, "--run.resume=auto")
+                self.assertEqual(harness.checkpoints(self.directory / run)[-1].name, "step-00000002")
+
+    def test_checks_change_no_numbers(self):
+        finished = self.train(self.config, (2, 1), "checked", "--train.check_every=1")
+        self.assertIn("checks of weights and optimizer state: 4, ", finished.text)
+        self.assert_same_run("undisturbed", "checked")
+
+    def test_a_slow_rank_is_named(self):
+        job = self.start(2, "train", self.config, "--run.dir=slow", "--train.steps=100000000")
+        lines = self.directory / "slow" / "metrics.jsonl"
+        job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 3, 60)
+        slow = job.ranks()[1]
+
+        def slowed_until_named():
+            os.kill(slow, signal.SIGSTOP)
+            time.sleep(0.08)
+            os.kill(slow, signal.SIGCONT)
+            time.sleep(0.01)
+            return "warning: rank 1 computes for" in job.text()
+
+        job.wait_until(slowed_until_named, 60)
+        job.signal_all(signal.SIGUSR1)
+        text = job.wait(60).text
+        self.assertEqual(text.count("rank 1 computes for"), 1)
+        self.assertRegex(text, r"compute \S+ / \S+ / \S+ ms \(rank [01]\)")
+
+
+if __name__ == "__main__":
+    harness.main()
