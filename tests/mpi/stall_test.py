@@ -45,7 +45,7 @@ class Stall(harness.StrataTest):
         finished = job.wait(40)
         self.assertNotEqual(finished.code, harness.DONE, finished.text)
         self.assertLess(time.monotonic() - sent, limit)
-        self.assertRegex(finished.text, f"[Rr]ank {victim} [^;]*(has not responded|on signal 9)")
+        self.assertRegex(finished.text, f"[Rr]ank {victim} [^;]*(has not (responded|written)|on signal 9)")
         return finished
 
     @harness.on_a_running_machine

@@ -121,8 +121,7 @@ Watchdog::Watchdog(WatchdogSetup setup, const comm::Activity& activity)
       activity_(activity),
       main_thread_(pthread_self()),
       interval_seconds_(std::clamp(setup_.timeout_seconds / 15.0, 0.1, 5.0)),
-      peers_(static_cast<std::size_t>(setup_.ranks)),
-      running_since_(now_seconds()) {
+      peers_(static_cast<std::size_t>(setup_.ranks)) {
   if (setup_.ranks < 2) {
     return;
   }
@@ -164,8 +163,12 @@ void Watchdog::watch() {
   // A job that ends within seconds leaves no trace in its run directory.
   const double first_beat = now_seconds() + std::min(5.0, setup_.timeout_seconds / 3.0);
   constexpr double kGapSeconds = 1.0;
+  // The main thread asks for the missing ranks after its wait has ended with an error.
+  constexpr double kReportSeconds = 3.0;
   std::unique_lock lock(mutex_);
   double last = now_seconds();
+  // This thread may start late.
+  running_since_ = last;
   while (!ended_.wait_for(lock, std::chrono::duration<double>(interval_seconds_),
                           [&] { return state_ == State::kEnded; })) {
     const double now = now_seconds();
@@ -181,7 +184,7 @@ void Watchdog::watch() {
     lock.lock();
     if (wait.seconds > setup_.timeout_seconds / 4.0) {
       look_at_peers();
-    } else {
+    } else if (now_seconds() - looked_ > kReportSeconds) {
       looking_since_ = 0.0;
     }
   }

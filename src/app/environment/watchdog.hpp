@@ -80,7 +80,7 @@ class Watchdog {
   double looking_since_ = 0.0;
   double looked_ = 0.0;
   /// When this process last continued after it had not run for some time.
-  double running_since_;
+  double running_since_ = 0.0;
   std::thread thread_;
 };
 
