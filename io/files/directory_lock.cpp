@@ -144,6 +144,7 @@ OwnerVerdict watch(const fs::path& lock, const std::string& last, const LockOpti
   const double end = now_seconds() + options.stale_seconds;
   while (now_seconds() < end) {
     sleep_for(std::min(1.0, options.heartbeat_seconds / 4));
+    options.while_watching();
     const std::optional<std::string> now = read_succession(lock).last;
     if (!now || lock_owner_of(*now).nonce != lock_owner_of(last).nonce) {
       return {};  // the owner has released it, or another contender has taken it over

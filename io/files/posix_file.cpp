@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "strata/core/error.hpp"
+#include "strata/io/mapped_files.hpp"
 
 #include "files/user_file.hpp"
 
@@ -138,10 +139,12 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
     fail(ExitCode::kData, "cannot map {} into memory: {}", path.string(), std::strerror(errno));
   }
   bytes_ = {static_cast<const std::byte*>(address), size};
+  add_mapped_file(bytes_, path.string());
 }
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) {
+    remove_mapped_file(bytes_);
     ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
   }
 }

@@ -1,7 +1,10 @@
 #include "strata/app/app.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -18,6 +21,7 @@
 #include "strata/train/stop_signal.hpp"
 
 #include "commands/commands.hpp"
+#include "environment/crash_signals.hpp"
 #include "environment/versions.hpp"
 #include "environment/watchdog.hpp"
 
@@ -149,6 +153,9 @@ int run_alone(const std::function<ExitCode()>& command) {
     report(fmt::format("{}: {}", error.path1().string(), error.code().message()));
     return static_cast<int>(ExitCode::kData);
   } catch (const std::exception& error) {
+    if (std::ferror(stdout) != 0) {
+      return static_cast<int>(ExitCode::kDone);  // run() reports it
+    }
     report(fmt::format("unexpected failure: {}", error.what()));
     return static_cast<int>(ExitCode::kPeer);
   }
@@ -158,12 +165,13 @@ int run_alone(const std::function<ExitCode()>& command) {
 /// other error aborts a job of several ranks, because the others may be waiting for this one.
 int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSession&)>& command) {
   return run_alone([&] {
-    comm::Activity activity;
+    static comm::Activity activity;  // signal handlers read it to the end
     const std::vector<std::string> arguments(argv + 2, argv + argc);
     Watchdog watchdog(watchdog_setup(arguments), activity);
     comm::MpiSession mpi(&argc, &argv, &activity);
     activity.enter(comm::Phase::kSetup);
     const std::int64_t rank = mpi.world().rank();
+    install_crash_signals(rank, &activity);
     const auto end_job = [&](ExitCode code, const std::string& message) {
       if (mpi.world().size() > 1) {
         report(fmt::format("rank {}: {}", rank, message));
@@ -194,7 +202,9 @@ int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSe
 
 }  // namespace
 
-int run(int argc, char** argv) {
+namespace {
+
+int run_command(int argc, char** argv) {
   // Under a file size limit, writes fail with a message instead of killing the process.
   std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
@@ -254,6 +264,24 @@ int run(int argc, char** argv) {
                                        nearest(command, known)),
          kUsage);
   });
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  install_crash_signals(0, nullptr);
+  const int code =
+      run_alone([&] { return static_cast<ExitCode>(run_command(argc, argv)); });
+  // A full disk shows when the last lines are written, or earlier.
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) &&
+      code == static_cast<int>(ExitCode::kDone)) {
+    report(
+        fmt::format("standard output cannot be written: {}; free some space, or send the output "
+                    "elsewhere",
+                    std::strerror(errno)));
+    return static_cast<int>(ExitCode::kData);
+  }
+  return code;
 }
 
 }  // namespace strata::app

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <string_view>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -12,59 +10,6 @@
 #include "strata/core/text.hpp"
 
 namespace strata::plan {
-
-bool can_launch(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
-  const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
-  const bool fast = config.numerics.mode == comm::Summation::kLibrary;
-  const std::int64_t divided = fast                         ? 0
-                               : config.numerics.lanes != 0 ? config.numerics.lanes
-                                                            : lanes;
-  if (ranks < model_ranks || ranks % model_ranks != 0) {
-    return false;
-  }
-  const std::int64_t replicas = ranks / model_ranks;
-  return config.parallel.data != 0 ? replicas == config.parallel.data
-                                   : divided == 0 || divided % replicas == 0;
-}
-
-std::string launchable_ranks(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
-  const std::int64_t model_ranks = config.parallel.pipeline * config.parallel.tensor;
-  std::int64_t below = ranks / model_ranks * model_ranks;
-  while (below > 0 && !can_launch(config, below, lanes)) {
-    below -= model_ranks;
-  }
-  const std::int64_t most = model_ranks * std::max({ranks, lanes, config.numerics.lanes,
-                                                    config.parallel.data, std::int64_t{1}});
-  std::int64_t above = (ranks / model_ranks + 1) * model_ranks;
-  while (above <= most && !can_launch(config, above, lanes)) {
-    above += model_ranks;
-  }
-  return below == 0     ? fmt::format("{}", above)
-         : above > most ? fmt::format("{}", below)
-                        : fmt::format("{} or {}", below, above);
-}
-
-grid::Grid resolve_grid(const RunConfig& config, std::int64_t ranks, std::int64_t lanes) {
-  grid::Grid grid{config.parallel.data, config.parallel.pipeline, config.parallel.tensor};
-  if (ranks == 0) {
-    grid.data = std::max<std::int64_t>(1, grid.data);
-    return grid;
-  }
-  const std::int64_t model_ranks = grid.pipeline * grid.tensor;
-  if (grid.data == 0) {
-    grid.data = std::max<std::int64_t>(1, ranks / model_ranks);
-  }
-  if (grid.ranks() != ranks) {
-    const std::string fitting = launchable_ranks(config, ranks, lanes);
-    fail(ExitCode::kUsage,
-         "the job has {} rank{}, but the grid {} needs {}; launch {} rank{}, or change "
-         "parallel.data, parallel.pipeline "
-         "or parallel.tensor",
-         ranks, ranks == 1 ? "" : "s", grid.text(), grid.ranks(), fitting,
-         fitting == "1" ? "" : "s");
-  }
-  return grid;
-}
 
 namespace {
 
@@ -352,108 +297,6 @@ void check_stages(const Plan& plan) {
            rows, c.batch.micro, rows / c.batch.micro, c.numerics.shards);
     }
   }
-}
-
-namespace {
-
-/// A grid of `ranks` ranks for the virtual grid: `own` with as many replicas as fit, else the one
-/// with the most replicas among those that `allowed` accepts.
-template <typename Allowed>
-std::optional<grid::Grid> grid_of(std::int64_t ranks, const grid::Grid& own,
-                                  const VirtualGrid& stored, std::int64_t layers,
-                                  const Allowed& allowed) {
-  const auto fits = [&](const grid::Grid& grid) {
-    return grid.ranks() == ranks && stored.lanes % grid.data == 0 && grid.pipeline <= layers &&
-           stored.shards % grid.tensor == 0 && allowed(grid);
-  };
-  const std::int64_t model_ranks = std::max<std::int64_t>(1, own.pipeline * own.tensor);
-  const grid::Grid kept{std::max<std::int64_t>(1, ranks / model_ranks), own.pipeline, own.tensor};
-  if (fits(kept)) {
-    return kept;
-  }
-  for (std::int64_t replicas = std::min(ranks, stored.lanes); replicas >= 1; --replicas) {
-    for (std::int64_t tensor = 1; tensor <= stored.shards; ++tensor) {
-      const grid::Grid grid{replicas, ranks / (replicas * tensor), tensor};
-      if (fits(grid)) {
-        return grid;
-      }
-    }
-  }
-  return std::nullopt;
-}
-
-void set_grid(const grid::Grid& grid, RunConfig& config) {
-  config.parallel.data = grid.data;
-  config.parallel.pipeline = grid.pipeline;
-  config.parallel.tensor = grid.tensor;
-}
-
-}  // namespace
-
-RunConfig with_grid(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& data,
-                    const VirtualGrid& stored) {
-  const auto chosen = [](std::int64_t value, std::int64_t kept) {
-    return value != 0 ? value : std::max<std::int64_t>(1, kept);
-  };
-  RunConfig config = given;
-  config.parallel.pipeline = chosen(given.parallel.pipeline, stored.pipeline);
-  config.parallel.tensor = chosen(given.parallel.tensor, stored.tensor);
-  if (ranks == 0 || stored.lanes == 0 || can_launch(config, ranks, stored.lanes)) {
-    return config;
-  }
-  RunConfig alone = given;
-  set_grid({}, alone);
-  alone.parallel.split = "auto";
-  alone.parallel.sequence = Switch::kOff;
-  const std::int64_t layers = prepare(alone, 1, data, stored).model->layer_count();
-  const auto grid = grid_of(ranks, {0, config.parallel.pipeline, config.parallel.tensor}, stored,
-                            layers, [&](const grid::Grid& other) {
-                              const auto& p = given.parallel;
-                              return (p.data == 0 || p.data == other.data) &&
-                                     (p.pipeline == 0 || p.pipeline == other.pipeline) &&
-                                     (p.tensor == 0 || p.tensor == other.tensor);
-                            });
-  if (grid) {
-    config.parallel.split =
-        grid->pipeline == config.parallel.pipeline ? given.parallel.split : "auto";
-    set_grid(*grid, config);
-  }
-  return config;
-}
-
-RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
-                            const io::DatasetInfo& data, const VirtualGrid& stored) {
-  RunConfig result = config;
-  set_grid({}, result);
-  result.parallel.split = "auto";
-  result.parallel.sequence = Switch::kOff;
-  result.numerics.mode = comm::Summation::kInvariant;
-  result.numerics.lanes = stored.lanes;
-  result.numerics.shards = stored.shards;
-  result.run.cuda_graphs = Switch::kOff;
-  const std::int64_t layers = prepare(result, 1, data, stored).model->layer_count();
-  const grid::Grid own{0, config.parallel.pipeline, config.parallel.tensor};
-  const auto grid_for = [&](std::int64_t count) {
-    return grid_of(count, own, stored, layers, [](const grid::Grid&) { return true; });
-  };
-  if (const auto grid = grid_for(ranks)) {
-    set_grid(*grid, result);
-    return result;
-  }
-  std::vector<std::int64_t> counts;
-  const std::int64_t most = stored.lanes * layers * stored.shards;
-  for (std::int64_t count = 1; count <= most && (counts.empty() || counts.back() < ranks);
-       ++count) {
-    if (grid_for(count)) {
-      counts.push_back(count);
-    }
-  }
-  constexpr std::ptrdiff_t kMostNamed = 8;
-  fail(ExitCode::kUsage,
-       "the job has {} ranks, which do not divide a model of {} layers in {} lanes and {} shards; "
-       "launch {}",
-       ranks, layers, stored.lanes, stored.shards,
-       fmt::join(counts.end() - std::min(kMostNamed, std::ssize(counts)), counts.end(), " or "));
 }
 
 }  // namespace strata::plan

@@ -1,5 +1,6 @@
 #include "evaluation_record.hpp"
 
+#include <cmath>
 #include <fstream>
 #include <string>
 
@@ -25,6 +26,16 @@ bool is_recorded(const std::filesystem::path& metrics, std::int64_t step) {
 }
 
 }  // namespace
+
+EvaluateRecord record_of(const plan::Plan& plan, std::int64_t step,
+                         const EvaluationResult& result) {
+  const bool classes = plan.model->loss() == nn::LossKind::kCrossEntropy;
+  return {
+      .step = step,
+      .loss = result.loss,
+      .accuracy = classes ? std::optional(result.accuracy) : std::nullopt,
+      .perplexity = is_language_model(plan) ? std::optional(std::exp(result.loss)) : std::nullopt};
+}
 
 EvaluationLeft evaluation_left(const std::filesystem::path& run_directory, std::int64_t step) {
   if (is_recorded(run_directory / "metrics.jsonl", step)) {

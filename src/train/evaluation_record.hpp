@@ -3,7 +3,14 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "strata/train/evaluation.hpp"
+#include "strata/train/metrics.hpp"
+
 namespace strata::train {
+
+/// The line of an evaluation in metrics.jsonl.
+[[nodiscard]] EvaluateRecord record_of(const plan::Plan& plan, std::int64_t step,
+                                       const EvaluationResult& result);
 
 /// What a run that resumes after `step` does about that step's evaluation, which follows the save.
 enum class EvaluationLeft { kNone, kDue, kFailed };

@@ -2,7 +2,17 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "strata/core/text.hpp"
+
 namespace strata::train {
+
+double assumed_save_seconds(std::int64_t bytes) {
+  constexpr double kLatencySeconds = 3.0;
+  constexpr double kBytesPerSecond = 200e6;
+  return kLatencySeconds + static_cast<double>(bytes) / kBytesPerSecond;
+}
 
 void RunClock::step_done(double seconds) {
   // The first step is the slowest; it is forgotten after some tens of steps.
@@ -34,9 +44,21 @@ bool RunClock::save_due(double now) const {
   return early || now - last_save_ >= options_.save_interval_seconds;
 }
 
-bool RunClock::stop_due(double now) const {
+bool RunClock::stop_due(double now) {
   const double saves = save_began_ ? 2.0 : 1.0;
-  return now + 2.0 * step_seconds_ + saves * save_seconds() >= options_.ends;
+  time_is_over_ =
+      time_is_over_ || now + 2.0 * step_seconds_ + saves * save_seconds() >= options_.ends;
+  return time_is_over_;
+}
+
+std::string RunClock::time_limit_warning() const {
+  if (!time_is_over_ || steps_ > 1) {
+    return "";
+  }
+  return fmt::format(
+      "the time limit is over after {} step{}: a step takes {}, and a checkpoint {}. Give the job "
+      "more time (sbatch --time, run.time_limit), or more ranks",
+      steps_, steps_ == 1 ? "" : "s", duration_text(step_seconds_), duration_text(save_seconds()));
 }
 
 double RunClock::save_seconds() const {

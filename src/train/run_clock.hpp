@@ -3,8 +3,12 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 
 namespace strata::train {
+
+/// What a save takes before one is measured: that of a slow shared file system.
+[[nodiscard]] double assumed_save_seconds(std::int64_t bytes);
 
 /// When a run saves and when it stops by the clock. Rank 0 has one; its decisions travel to the
 /// other ranks with the results of a step. Times are of now_seconds().
@@ -32,7 +36,11 @@ class RunClock {
   /// one save more, and a file system that refuses checkpoints is found within the first minute.
   [[nodiscard]] bool save_due(double now) const;
   /// Whether two more steps, a save and the save under way might not end in time.
-  [[nodiscard]] bool stop_due(double now) const;
+  /// Stays so once it is.
+  [[nodiscard]] bool stop_due(double now);
+  [[nodiscard]] bool time_is_over() const { return time_is_over_; }
+  /// What to say where the time is over after one step at most; else empty.
+  [[nodiscard]] std::string time_limit_warning() const;
 
   /// The longest recent step, and the longest save or else the assumed one.
   [[nodiscard]] double step_seconds() const { return step_seconds_; }
@@ -46,6 +54,7 @@ class RunClock {
   std::optional<double> longest_save_;  ///< in seconds, to the commit
   double step_seconds_ = 0.0;
   std::int64_t steps_ = 0;
+  bool time_is_over_ = false;
 };
 
 }  // namespace strata::train

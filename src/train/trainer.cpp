@@ -8,7 +8,6 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
-#include "strata/core/text.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/checkpoint_writer.hpp"
@@ -30,13 +29,6 @@
 
 namespace strata::train {
 namespace {
-
-/// What a save takes before one was measured: that of a slow shared file system.
-double assumed_save_seconds(std::int64_t bytes) {
-  constexpr double kLatencySeconds = 3.0;
-  constexpr double kBytesPerSecond = 200e6;
-  return kLatencySeconds + static_cast<double>(bytes) / kBytesPerSecond;
-}
 
 /// Marks a phase within training, for the watchdog.
 class PhaseMark {
@@ -203,23 +195,16 @@ class Trainer {
   }
 
   [[nodiscard]] StopRequest own_stop_request() {
-    time_is_over_ = time_is_over_ || (clock_ && clock_->stop_due(now_seconds()));
-    return time_is_over_ ? StopRequest::kStop : stop_request();
+    return clock_ && clock_->stop_due(now_seconds()) ? StopRequest::kStop : stop_request();
   }
 
-  /// Why the run stops. Warns where the time limit leaves no room to train.
+  /// Why the run stops, on rank 0. Warns where the time limit leaves no room to train.
   [[nodiscard]] std::string stop_reason() const {
-    if (!time_is_over_) {
-      return "on request";
+    const std::string warning = clock_ ? clock_->time_limit_warning() : "";
+    if (!warning.empty()) {
+      setup_.log.warn("{}", warning);
     }
-    if (clock_->steps() <= 1) {
-      setup_.log.warn(
-          "the time limit is over after {} step{}: a step takes {}, and a checkpoint {}. Give the "
-          "job more time (sbatch --time, run.time_limit), or more ranks",
-          clock_->steps(), clock_->steps() == 1 ? "" : "s", duration_text(clock_->step_seconds()),
-          duration_text(clock_->save_seconds()));
-    }
-    return "ahead of the time limit";
+    return clock_ && clock_->time_is_over() ? "ahead of the time limit" : "on request";
   }
 
   [[nodiscard]] bool is_save_step(std::int64_t step) const {
@@ -276,14 +261,8 @@ class Trainer {
                       "good checkpoint is kept. Lower optimizer.learning_rate",
                       step, result->loss));
     }
-    const bool classes = plan_.model->loss() == nn::LossKind::kCrossEntropy;
     if (metrics_) {
-      metrics_->write(EvaluateRecord{
-          .step = step,
-          .loss = result->loss,
-          .accuracy = classes ? std::optional(result->accuracy) : std::nullopt,
-          .perplexity =
-              is_language_model(plan_) ? std::optional(std::exp(result->loss)) : std::nullopt});
+      metrics_->write(record_of(plan_, step, *result));
     }
     setup_.log.info("step {}: test {}", step, text_of(plan_, *result));
     return Outcome::kFinished;
@@ -370,7 +349,6 @@ class Trainer {
   std::optional<StepRunner> runner_;  ///< while it trains
   std::optional<MetricsFile> metrics_;
   std::optional<RunClock> clock_;  ///< on rank 0
-  bool time_is_over_ = false;
   Stragglers stragglers_;
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;

@@ -128,12 +128,11 @@ class Settings(Errors):
 
     def test_every_command_has_help(self):
         commands = ["train", "evaluate", "generate", "data import", "data inspect",
-                    "checkpoint inspect", "checkpoint verify", "doctor", "help"]
+                    "checkpoint inspect", "checkpoint verify", "job", "doctor", "help"]
         for command in commands:
             helped = self.alone(*command.split(), "--help")
             self.assertEqual(helped.code, DONE, helped.text)
-            self.assertTrue(helped.text.startswith(f"strata {command} "
-                                                   if command != "doctor" else "strata doctor\n"), helped.text)
+            self.assertTrue(helped.text.startswith(f"strata {command} "), helped.text)
             self.assertEqual(helped.text, self.alone("help", *command.split()).text)
         for command in ("data", "checkpoint"):
             self.assertEqual(self.alone(command, "--help").text.count(f"\nstrata {command} "), 1)

@@ -1,7 +1,8 @@
 """Each system call on a file fails once: a run ends with one message and the right exit code, or goes on, and the next
 run ends with the bits of one that was never disturbed.
 
-STRATA_TEST_LONG=1 makes every call fail in every way; otherwise a sample with the seed STRATA_TEST_SEED does.
+STRATA_TEST_LONG=1 makes every call fail in every way; otherwise each test takes a sample with the seed STRATA_TEST_SEED, for
+STRATA_TEST_SECONDS.
 STRATA_FAULT_SHIM names the library of tests/support/fault_shim.c.
 """
 
@@ -25,7 +26,7 @@ ERRORS = {"open": ["EIO", "EACCES", "ENOSPC", "kill"], "read": ["EIO", "short", 
           "rename": ["EIO", "ENOSPC", "kill"], "close": ["EIO", "ENOSPC", "kill"], "mmap": ["ENOMEM", "kill"]}
 
 LONG = "STRATA_TEST_LONG" in os.environ
-SAMPLE_SECONDS = 5.0  # per test
+SAMPLE_SECONDS = float(os.environ.get("STRATA_TEST_SECONDS", "5"))
 
 
 class FaultSweep(harness.StrataTest):
@@ -103,6 +104,7 @@ class FaultSweep(harness.StrataTest):
                 try:
                     check(finished)
                 except AssertionError as failure:
+                    print(f"wrong end: {context}\n{failure}", file=sys.stderr, flush=True)
                     raise AssertionError(f"{context}\n{failure}") from None
         print(f"{name}: {number + 1} of {len(cases)} faults; exit codes {dict(sorted(codes.items()))}",
               file=sys.stderr, flush=True)

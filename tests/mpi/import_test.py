@@ -102,7 +102,7 @@ class Import(harness.StrataTest):
             (output / name).write_text("left")
         (output / "train-00000.h5.partial").symlink_to(self.directory / "precious")
         self.assertEqual(self.start_import("a", "kept").wait(60).code, DONE)
-        self.assertEqual(sorted(path.name for path in output.iterdir() if path.suffix != ".h5"),
+        self.assertEqual(sorted(path.name for path in output.iterdir() if path.suffix not in (".h5", ".manifest")),
                          ["notes.partial", "train-1.h5.bak", "train.txt.partial"])
         self.assertFalse((self.directory / "precious").exists())
 

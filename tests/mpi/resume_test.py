@@ -34,6 +34,24 @@ class Resume(harness.StrataTest):
                 self.assertIn("continuing after step 6", finished.text)
                 self.assert_same_run("short", run)
 
+    def test_a_grid_that_is_chosen_anew(self):
+        chosen = ["--parallel.data=auto", "--parallel.pipeline=auto", "--parallel.tensor=auto"]
+        self.train(self.config, (2, 2), "auto", "--train.steps=3")
+        # Each start keeps the stages of the last one if it can.
+        for ranks, grid, steps in ((2, "1 data x 2 pipeline", 5), (1, "1 data x 1 pipeline", 7),
+                                   (3, "1 data x 3 pipeline", 9), (4, "4 data x 1 pipeline", 12)):
+            finished = self.launch(ranks, "train", self.config, "--run.dir=auto", "--run.resume=must",
+                                   f"--train.steps={steps}", *chosen)
+            self.assertEqual(finished.code, harness.DONE, finished.text)
+            self.assertIn(f"grid: {grid}", finished.text)
+        trained, whole = ([row for row in harness.metrics(self.directory / run) if ("kind", "train") in row]
+                          for run in ("auto", "short"))
+        self.assertEqual(trained, whole)
+        refused = self.launch(4, "train", self.config, "--run.dir=auto", "--run.resume=must", "--parallel.pipeline=3",
+                              "--train.steps=20")
+        self.assertEqual(refused.code, harness.USAGE)
+        self.assertIn("launch 3 or 6 ranks", refused.text)
+
     def stop_and_continue(self, run, first, then, send):
         """Starts on one grid, has `send` signal the job once it trains, and finishes on another."""
         data, pipeline = first

@@ -6,9 +6,10 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import time
 
 import harness
-from harness import CHECKPOINT, DATA, DONE, USAGE
+from harness import CHECKPOINT, DATA, DONE, STOPPED_EARLY, USAGE
 
 NETWORK = harness.config_text(
     ["dense 16 relu", "dropout 0.1", "dense 4"], batch={"global": 16}, numerics={"lanes": 2},
@@ -71,6 +72,20 @@ class TwoRuns(RunDirectory):
         self.assert_refused(job.wait(60), USAGE, "was taken over by host ", "the other process goes on")
         self.assertEqual(harness.checkpoints(self.directory / "lost"), before)
         self.assertEqual(lock.read_text(), other)
+
+    def test_a_stop_request_ends_the_wait_for_an_unknown_owner(self):
+        lock = self.directory / "waits" / "run.lock"
+        lock.parent.mkdir()
+        text = "heartbeat = 000000000001\nnonce = 12\nhost = another-node\npid = 7\nboot = 1\n"
+        lock.write_text(text)
+        job = self.start_training("waits", *LONG)
+        job.wait_until(lambda: "waits is locked by host another-node, process 7" in job.text(), 30)
+        asked = time.monotonic()
+        os.kill(job.ranks()[0], signal.SIGUSR1)
+        finished = job.wait(60)
+        self.assert_refused(finished, STOPPED_EARLY, "while setting up")
+        self.assertLess(time.monotonic() - asked, 40.0)
+        self.assertEqual(lock.read_text(), text)
 
     def test_refused_settings_leave_no_directory(self):
         for settings in [["--model.layer=dense 5"], ["--parallel.pipeline=7"]]:

@@ -9,7 +9,7 @@ import unittest.mock
 
 import harness
 
-# An evaluation of 3,000 rounds.
+# An evaluation of 2,000 rounds.
 NETWORK = harness.config_text(
     ["dense 16 relu", "dense 4"], batch={"global": 4}, numerics={"lanes": 2},
     train={"steps": 6, "evaluate_every": 3}, checkpoint={"every": 3}, run={"resume": "auto"})
@@ -28,7 +28,7 @@ class Stop(harness.StrataTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.set_up_classes(NETWORK, (10,), 4, train=100, test=12000)
+        cls.set_up_classes(NETWORK, (10,), 4, train=100, test=8000)
 
     def begin(self, run, ranks, *settings):
         return self.start(ranks, "train", self.config, f"--run.dir={run}", *settings)

@@ -100,7 +100,8 @@ MessageTimeout=10
 TCPTimeout=2
 END
   for ((node = 1; node <= $1; node++)); do
-    echo "NodeName=node$node NodeAddr=127.0.0.1 Port=$((port + node)) CPUs=$cpus RealMemory=64000 Feature=pair$(((node + 1) / 2))" >>"$SLURM_CONF"
+    echo "NodeName=node$node NodeAddr=127.0.0.1 Port=$((port + node)) CPUs=$cpus RealMemory=64000" \
+      "Feature=pair$(((node + 1) / 2))" >>"$SLURM_CONF"
   done
   echo "PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP" >>"$SLURM_CONF"
 }

@@ -97,6 +97,20 @@ node() {
   last_steps node "$job"
 }
 
+# A script that is submitted twice: one job trains, the other says why not.
+twice() {
+  local first second
+  first=$(submit twice --nodes=2 --constraint=pair1 --time=30) || exit 1
+  second=$(sbatch --parsable twice.sbatch)
+  check twice "one job ends" wait_until 200 grep -lq "^stopped: exit code 2" "strata-$first.log" "strata-$second.log"
+  if grep -q "^stopped" "strata-$first.log"; then first=$second second=$first; fi
+  check twice "it names the other" grep -q "twice is in use by slurm job $first, host" "strata-$second.log"
+  goes_on_after twice "$(step_of twice)"
+  scontrol requeue "$first"
+  check twice "back in the queue" wait_until 200 job_is "$first" '[A-Z]*' 1
+  last_steps twice "$first"
+}
+
 # A program that always loses a peer is not started for ever.
 hopeless() {
   local job
@@ -133,13 +147,13 @@ printf '#!/bin/sh\nexit 5\n' >lost && chmod 755 lost
 "$cluster" up 4 || exit 1
 eval "$("$cluster" env)"
 
-for case in "cuts srun" "cuts mpirun" node hopeless; do
+for case in "cuts srun" "cuts mpirun" node twice hopeless; do
   $case &
 done
 wait
-steps=$(for run in srun mpirun node; do step_of $run; done | sort -n | tail -n 1)
+steps=$(for run in srun mpirun node twice; do step_of $run; done | sort -n | tail -n 1)
 "$strata" train net.ini --parallel.pipeline=1 --train.steps="$steps" --run.dir=undisturbed >undisturbed.log 2>&1
-for run in srun mpirun node; do
+for run in srun mpirun node twice; do
   check $run "the bits of a run that nothing disturbed" same_losses $run
 done
 [ ! -e failures ]

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,8 @@ struct LockOptions {
   double heartbeat_seconds = 5.0;
   /// An owner whose counter does not advance for this time is gone.
   double stale_seconds = 60.0;
+  /// Called about once a second while a contender watches a heartbeat; may throw to give up.
+  std::function<void()> while_watching = [] {};
 };
 
 /// A lock file that one process at a time holds, on local and network file systems (NFS, Lustre):

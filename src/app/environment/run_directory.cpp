@@ -6,6 +6,7 @@
 #include "strata/io/text_file.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/metrics.hpp"
+#include "strata/train/stop_signal.hpp"
 
 #include "environment/host_name.hpp"
 
@@ -83,7 +84,8 @@ RunDirectory::RunDirectory(comm::MpiSession& mpi, const plan::RunConfig& config,
   comm::agree(world, [&] {
     if (world.rank() == 0) {
       made_.make(directory);
-      lock_.emplace(directory, io::LockOptions{}, log);
+      lock_.emplace(directory, io::LockOptions{.while_watching = train::end_setup_on_stop_request},
+                    log);
     }
   });
   require_shared(mpi, directory, lock_ ? lock_->nonce() : "");

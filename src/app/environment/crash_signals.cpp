@@ -1,0 +1,99 @@
+#include "environment/crash_signals.hpp"
+
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include <unistd.h>
+
+#include "strata/core/error.hpp"
+#include "strata/io/mapped_files.hpp"
+
+namespace strata::app {
+namespace {
+
+constexpr std::array kSignals{std::pair{SIGBUS, "SIGBUS"}, std::pair{SIGSEGV, "SIGSEGV"},
+                              std::pair{SIGABRT, "SIGABRT"}, std::pair{SIGFPE, "SIGFPE"},
+                              std::pair{SIGILL, "SIGILL"}};
+
+// A signal handler can only access global state.
+std::atomic<std::int64_t> own_rank{0};
+std::atomic<const comm::Activity*> own_activity{nullptr};
+std::array<struct sigaction, kSignals.size()> earlier;
+// The main thread's stack may be full.
+alignas(16) std::array<char, 1 << 16> handler_stack;
+
+/// A line that is built and written without allocation.
+class Line {
+ public:
+  Line& operator<<(std::string_view text) {
+    const std::size_t length = std::min(text.size(), text_.size() - length_);
+    std::memcpy(text_.data() + length_, text.data(), length);
+    length_ += length;
+    return *this;
+  }
+  Line& operator<<(std::int64_t number) {
+    std::array<char, 24> digits{};
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+    return *this << std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data()));
+  }
+  void write() const { static_cast<void>(::write(STDERR_FILENO, text_.data(), length_) != 0); }
+
+ private:
+  std::array<char, 1024> text_{};
+  std::size_t length_ = 0;
+};
+
+extern "C" void on_crash_signal(int signal, siginfo_t* info, void* /*context*/) {
+  const char* const file = signal == SIGBUS ? io::mapped_file_at(info->si_addr) : nullptr;
+  Line line;
+  line << "strata: rank " << own_rank.load() << ": ";
+  if (file != nullptr) {
+    line << file
+         << " became shorter or cannot be read while it is in use; restore it and submit the job "
+            "again with --run.resume=auto\n";
+    line.write();
+    _exit(static_cast<int>(ExitCode::kData));
+  }
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    if (kSignals[i].first == signal) {
+      line << "crashed with " << kSignals[i].second;
+      sigaction(signal, &earlier[i], nullptr);
+    }
+  }
+  if (const comm::Activity* const activity = own_activity) {
+    line << " in phase " << name_of(activity->phase()) << ", step " << activity->step();
+  }
+  line << "; this is an error in strata or in a library: please report it with the lines above and "
+          "below\n";
+  line.write();
+  // The earlier handler gets the signal again, once this one returns.
+  raise(signal);
+}
+
+}  // namespace
+
+void install_crash_signals(std::int64_t rank, const comm::Activity* activity) {
+  own_rank = rank;
+  own_activity = activity;
+  stack_t stack{};
+  stack.ss_sp = handler_stack.data();
+  stack.ss_size = handler_stack.size();
+  sigaltstack(&stack, nullptr);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    struct sigaction action {};
+    action.sa_sigaction = on_crash_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    struct sigaction before {};
+    sigaction(kSignals[i].first, &action, &before);
+    if ((before.sa_flags & SA_SIGINFO) == 0 || before.sa_sigaction != on_crash_signal) {
+      earlier[i] = before;
+    }
+  }
+}
+
+}  // namespace strata::app
