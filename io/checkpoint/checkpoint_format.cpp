@@ -1,7 +1,6 @@
 #include "checkpoint/checkpoint_format.hpp"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <map>
 #include <tuple>
