@@ -1,7 +1,7 @@
 #include "checkpoint/checkpoint_format.hpp"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -40,13 +40,18 @@ std::uint64_t hash_at(const json& value, const char* key) {
   return std::stoull(value.at(key).get<std::string>(), nullptr, 16);
 }
 
+std::vector<std::int64_t> integers_of(const json& values) {
+  std::vector<std::int64_t> integers;
+  std::transform(values.begin(), values.end(), std::back_inserter(integers), integer_of);
+  return integers;
+}
+
 json json_of(const grid::Range& range) {
   return {range.begin, range.end};
 }
 
 grid::Range range_of(const json& value) {
-  const grid::Range range{.begin = value.at(0).get<std::int64_t>(),
-                          .end = value.at(1).get<std::int64_t>()};
+  const grid::Range range{.begin = integer_of(value.at(0)), .end = integer_of(value.at(1))};
   if (range.begin < 0 || range.end < range.begin) {
     fail(ExitCode::kCheckpoint, "a checkpoint record has a range from {} to {}", range.begin,
          range.end);
@@ -58,7 +63,11 @@ ShardSlice shard_of(const json& value, const Shape& shape) {
   if (!value.contains("shard")) {
     return {};
   }
-  const auto numbers = value.at("shard").get<std::array<std::int64_t, 3>>();
+  const std::vector<std::int64_t> numbers = integers_of(value.at("shard"));
+  if (numbers.size() != 3) {
+    fail(ExitCode::kCheckpoint, "a checkpoint record has a shard of {} numbers, 3 were expected",
+         numbers.size());
+  }
   const ShardSlice shard{.dimension = numbers[0], .first = numbers[1], .count = numbers[2]};
   if (!checkpoint::lies_within(shard, shape)) {
     fail(ExitCode::kCheckpoint,
@@ -74,7 +83,7 @@ SliceRecord slice_record_of(const json& value) {
     fail(ExitCode::kCheckpoint, "a checkpoint record names the element type '{}', known are {}",
          value.at("dtype").get<std::string>(), joined_names<DType>());
   }
-  const auto extents = value.at("shape").get<std::vector<std::int64_t>>();
+  const std::vector<std::int64_t> extents = integers_of(value.at("shape"));
   if (extents.size() > Shape::kMaxRank) {
     fail(ExitCode::kCheckpoint, "a checkpoint record has a tensor of {} dimensions, at most {} fit",
          extents.size(), Shape::kMaxRank);
@@ -122,7 +131,7 @@ PartRecord part_record_of(const std::string& text) {
     }
     const json& value = *parsed;
     PartRecord record{.file = value.at("file").get<std::string>(),
-                      .bytes = value.at("bytes").get<std::int64_t>(),
+                      .bytes = integer_of(value.at("bytes")),
                       .save = value.value("save", "")};
     if (!is_file_name(record.file)) {
       fail(ExitCode::kCheckpoint, "a checkpoint's part has the name {}, which leads elsewhere",

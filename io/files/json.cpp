@@ -1,5 +1,8 @@
 #include "files/json.hpp"
 
+#include <stdexcept>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 namespace strata::io {
@@ -16,6 +19,16 @@ std::optional<nlohmann::json> parse_json(std::string_view text) {
     return std::nullopt;
   }
   return parsed;
+}
+
+std::int64_t integer_of(const nlohmann::json& value) {
+  const bool fits = value.is_number_unsigned()
+                        ? std::in_range<std::int64_t>(value.get<std::uint64_t>())
+                        : value.is_number_integer();
+  if (!fits) {
+    throw std::out_of_range(value.dump() + " is no whole number of 64 bits");
+  }
+  return value.get<std::int64_t>();
 }
 
 }  // namespace strata::io

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -10,5 +11,9 @@ namespace strata::io {
 /// Parses a document from a file; nothing where it is not JSON or is nested more than 64 deep,
 /// which recursion over it would not survive.
 [[nodiscard]] std::optional<nlohmann::json> parse_json(std::string_view text);
+
+/// Throws: std::out_of_range where the value is no whole number of 64 bits. (nlohmann's conversion
+/// of large floating-point numbers is undefined.)
+[[nodiscard]] std::int64_t integer_of(const nlohmann::json& value);
 
 }  // namespace strata::io

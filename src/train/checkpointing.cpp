@@ -56,8 +56,28 @@ Enum enum_at(const nlohmann::json& json, const char* key) {
   return *value;
 }
 
+std::int64_t integer_of(const nlohmann::json& value, const char* key, std::int64_t least) {
+  if (!value.is_number_integer() || value.get<std::int64_t>() < least) {
+    fail(ExitCode::kCheckpoint, "its {} is {}, a whole number from {} was expected", key,
+         value.dump(), least);
+  }
+  return value.get<std::int64_t>();
+}
+
+std::int64_t integer_at(const nlohmann::json& json, const char* key, std::int64_t least = 0) {
+  return integer_of(json.at(key), key, least);
+}
+
 Shape shape_at(const nlohmann::json& json, const char* key) {
-  return Shape(json.at(key).get<std::vector<std::int64_t>>());
+  std::vector<std::int64_t> extents;
+  for (const nlohmann::json& extent : json.at(key)) {
+    extents.push_back(integer_of(extent, key, 0));
+  }
+  if (extents.size() > Shape::kMaxRank) {
+    fail(ExitCode::kCheckpoint, "its {} has {} dimensions, at most {} were expected", key,
+         extents.size(), Shape::kMaxRank);
+  }
+  return Shape(extents);
 }
 
 std::uint64_t hash_from(const nlohmann::json& text) {
@@ -328,18 +348,15 @@ plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
   try {
     const nlohmann::json& grid = checkpoint.metadata().at("virtual_grid");
     const nlohmann::json ranks = checkpoint.metadata().value("grid", nlohmann::json::object());
-    const plan::VirtualGrid found{.lanes = grid.at("lanes"),
-                                  .shards = grid.at("shards"),
-                                  .microbatch = grid.at("microbatch"),
-                                  .pipeline = ranks.value("pipeline", std::int64_t{0}),
-                                  .tensor = ranks.value("tensor", std::int64_t{0})};
-    if (found.lanes < 1 || found.shards < 1 || found.microbatch < 1 || found.pipeline < 0 ||
-        found.tensor < 0) {
-      fail(ExitCode::kCheckpoint, "{} has the virtual grid {}; use another checkpoint",
-           checkpoint.directory().string(), grid.dump());
-    }
-    return found;
-  } catch (const nlohmann::json::exception& error) {
+    const auto ranks_of = [&](const char* key) {
+      return ranks.contains(key) ? integer_at(ranks, key) : 0;
+    };
+    return {.lanes = integer_at(grid, "lanes", 1),
+            .shards = integer_at(grid, "shards", 1),
+            .microbatch = integer_at(grid, "microbatch", 1),
+            .pipeline = ranks_of("pipeline"),
+            .tensor = ranks_of("tensor")};
+  } catch (const std::exception& error) {
     fail(ExitCode::kCheckpoint,
          "{} has no valid record of its virtual grid ({}); use another checkpoint",
          checkpoint.directory().string(), error.what());
@@ -355,12 +372,12 @@ std::optional<io::DatasetInfo> data_of(const io::Checkpoint& checkpoint) {
     const nlohmann::json& data = metadata.at(kData);
     io::DatasetInfo info{.path = checkpoint.master(),
                          .task = enum_at<io::Task>(data, "task"),
-                         .samples = data.at("samples"),
+                         .samples = integer_at(data, "samples"),
                          .input_shape = shape_at(data, "input_shape"),
                          .input_dtype = enum_at<DType>(data, "input_dtype"),
                          .target_shape = shape_at(data, "target_shape"),
                          .target_dtype = enum_at<DType>(data, "target_dtype"),
-                         .classes = data.at("classes"),
+                         .classes = integer_at(data, "classes"),
                          .class_names = data.at("class_names"),
                          .tokenizer = enum_at<io::TokenizerKind>(data, "tokenizer"),
                          .mean = data.at("mean"),
