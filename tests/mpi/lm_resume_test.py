@@ -186,7 +186,7 @@ class Checkpoints(language.LanguageTest):
         with h5py.File(harness.checkpoints(self.directory / "moved")[-1] / "master.h5", "r+") as master:
             master["text/characters"][3] += 1
         for command in (["checkpoint", "verify", "moved"], ["generate", "moved", *prompt]):
-            self.assert_refused(self.alone(*command), harness.DATA, "the tokenizer in moved", "damaged")
+            self.assert_refused(self.alone(*command), harness.CHECKPOINT, "master.h5 is damaged", "manifest")
 
     def test_evaluation_is_the_same_on_two_grids(self):
         lines = []
