@@ -270,8 +270,7 @@ int run_command(int argc, char** argv) {
 
 int run(int argc, char** argv) {
   install_crash_signals(0, nullptr);
-  const int code =
-      run_alone([&] { return static_cast<ExitCode>(run_command(argc, argv)); });
+  const int code = run_alone([&] { return static_cast<ExitCode>(run_command(argc, argv)); });
   // A full disk shows when the last lines are written, or earlier.
   if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) &&
       code == static_cast<int>(ExitCode::kDone)) {

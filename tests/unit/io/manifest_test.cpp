@@ -59,12 +59,12 @@ TEST(Manifest, RefusesLinesThatNoWriterWrites) {
   };
   const std::string hash = " 0123456789abcdef";
   EXPECT_TRUE(read("a.h5 9" + hash + " 1-2 4-9\n"));
-  for (const std::string& line :
-       std::vector<std::string>{"../a.h5 9" + hash + "\n", "/a.h5 9" + hash + "\n", ".. 9" + hash + "\n",
-        "a.h5 -9" + hash + "\n", "a.h5 99999999999999999999" + hash + "\n", "a.h5 9\n",
-        "a.h5 9 0123\n", "a.h5 9" + hash + " 4-2\n", "a.h5 9" + hash + " 4-10\n",
-        "a.h5 9" + hash + " 4-6 5-7\n", "a.h5 9" + hash + " -1-4\n", "a.h5 9" + hash + " 4\n",
-        "a.h5 9" + hash, "\n"}) {
+  for (const std::string& line : std::vector<std::string>{
+           "../a.h5 9" + hash + "\n", "/a.h5 9" + hash + "\n", ".. 9" + hash + "\n",
+           "a.h5 -9" + hash + "\n", "a.h5 99999999999999999999" + hash + "\n", "a.h5 9\n",
+           "a.h5 9 0123\n", "a.h5 9" + hash + " 4-2\n", "a.h5 9" + hash + " 4-10\n",
+           "a.h5 9" + hash + " 4-6 5-7\n", "a.h5 9" + hash + " -1-4\n", "a.h5 9" + hash + " 4\n",
+           "a.h5 9" + hash, "\n"}) {
     EXPECT_THAT(error_of([&] { (void)read(line); }), HasSubstr("is damaged or of a later version"))
         << line;
   }
