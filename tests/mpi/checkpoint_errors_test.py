@@ -115,8 +115,11 @@ class FullDisk(errors_test.Errors):
         wide = ["--model.layer=dense 2000 relu", "--model.layer=dense 4", "--checkpoint.every=1",
                 "--checkpoint.keep=50", "--train.steps=20"]
         run = mount / "run"
-        self.refused(CHECKPOINT, "No space left", "bytes", "the last good checkpoint is kept", ranks=2,
-                     run=run, settings=wide)
+        finished = self.launch(2, "train", self.config, f"--run.dir={run}", *wide)
+        self.assert_refused(finished, CHECKPOINT, "No space left", "bytes", "the last good checkpoint is kept")
+        # A save in the middle of a run that fails is reported, and training goes on.
+        self.assertIn("is not written, and training goes on", finished.text)
+        self.assertIn("step 20/20", finished.text)
         kept = harness.checkpoints(run)
         self.assertGreater(len(kept), 2)
         verified = self.alone("checkpoint", "verify", run)
