@@ -108,6 +108,15 @@ void discard(const fs::path& root, std::int64_t step, DirectoryState state) {
   delete_directory(deleted);
 }
 
+// Deletes the directories of saves of `step` that were not committed.
+void delete_partial(const fs::path& root, std::int64_t step) {
+  for (const StepDirectory& one : scan(root)) {
+    if (one.state == DirectoryState::kPartial && one.step == step) {
+      delete_directory(directory_of(root, step, one.state, one.save));
+    }
+  }
+}
+
 }  // namespace
 
 namespace checkpoint {
@@ -146,14 +155,6 @@ void make_visible(const fs::path& partial, const fs::path& root, std::int64_t st
 }
 
 }  // namespace checkpoint
-
-void delete_partial(const fs::path& root, std::int64_t step) {
-  for (const StepDirectory& one : scan(root)) {
-    if (one.state == DirectoryState::kPartial && one.step == step) {
-      delete_directory(directory_of(root, step, one.state, one.save));
-    }
-  }
-}
 
 std::optional<std::int64_t> step_of_name(const fs::path& directory) {
   const fs::path name =

@@ -30,8 +30,7 @@ Shape checked_shape(const std::vector<std::int64_t>& extents, const std::filesys
   std::int64_t elements = 1;
   for (const std::int64_t extent : extents) {
     if (extent < 1 || extent > kMostElements / elements) {
-      fail(ExitCode::kData, "{} has the shape {}, which no array of samples has", path.string(),
-           Shape(extents).text());
+      fail(ExitCode::kData, "{} has the invalid shape {}", path.string(), Shape(extents).text());
     }
     elements *= extent;
   }

@@ -28,9 +28,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<std::string> read_lock(const fs::path& path) {
+std::optional<std::string> read_lock(const fs::path& path, ExitCode code = ExitCode::kUsage) {
   constexpr std::size_t kMostBytes = 4096;
-  return read_text(path, ExitCode::kUsage, kMostBytes);
+  return read_text(path, code, kMostBytes);
 }
 
 void sleep_for(double seconds) {
@@ -308,7 +308,7 @@ bool DirectoryLock::is_visible(const fs::path& directory, const LockOptions& opt
 }
 
 void DirectoryLock::require_held() const {
-  const std::optional<std::string> text = read_lock(path_);
+  const std::optional<std::string> text = read_lock(path_, ExitCode::kCheckpoint);
   const LockOwner owner = lock_owner_of(text.value_or(""));
   if (!text) {
     fail(ExitCode::kUsage,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
@@ -163,7 +164,8 @@ int run_alone(const std::function<ExitCode()>& command) {
 
 /// Runs a command on all ranks. An AgreedError, thrown on all ranks, ends the job in order. Any
 /// other error aborts a job of several ranks, because the others may be waiting for this one.
-int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSession&)>& command) {
+int run_on_ranks(int argc, char** argv,
+                 const std::function<ExitCode(comm::MpiSession&, const FailureHandler&)>& command) {
   return run_alone([&] {
     static comm::Activity activity;  // signal handlers read it to the end
     const std::vector<std::string> arguments(argv + 2, argv + argc);
@@ -181,18 +183,32 @@ int run_on_ranks(int argc, char** argv, const std::function<ExitCode(comm::MpiSe
       report(message);
       return code;
     };
+    const auto failed = [&](const std::exception& error) {
+      if (mpi.world().size() > 1) {
+        // The report reads and writes files, and a file system may not respond.
+        constexpr unsigned kMostSeconds = 10;
+        std::signal(SIGALRM, SIG_DFL);
+        alarm(kMostSeconds);
+      }
+      const auto* const known = dynamic_cast<const Error*>(&error);
+      return known != nullptr
+                 ? end_job(known->code(), known->what() + watchdog.missing_ranks())
+                 : end_job(ExitCode::kPeer, fmt::format("unexpected failure: {}", error.what()));
+    };
     ExitCode code = ExitCode::kDone;
     try {
-      code = command(mpi);
+      code = command(mpi, [&](const std::exception& error) {
+        if (mpi.world().size() > 1) {
+          failed(error);
+        }
+      });
     } catch (const comm::AgreedError& error) {
       if (rank == 0) {
         report(error.what());
       }
       code = error.code();
-    } catch (const Error& error) {
-      code = end_job(error.code(), error.what() + watchdog.missing_ranks());
     } catch (const std::exception& error) {
-      code = end_job(ExitCode::kPeer, fmt::format("unexpected failure: {}", error.what()));
+      code = failed(error);
     }
     activity.enter(comm::Phase::kEnd);
     mpi.finalize();
@@ -237,10 +253,11 @@ int run_command(int argc, char** argv) {
     train::install_stop_signals();
   }
   if (command == "train" || command == "evaluate" || command == "generate") {
-    const auto on_ranks = command == "train"      ? train_command
-                          : command == "evaluate" ? evaluate_command
-                                                  : generate_command;
-    return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi) { return on_ranks(mpi, rest); });
+    return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi, const FailureHandler& on_failure) {
+      return command == "train"      ? train_command(mpi, rest, on_failure)
+             : command == "evaluate" ? evaluate_command(mpi, rest)
+                                     : generate_command(mpi, rest);
+    });
   }
   if (command == "data") {
     return run_alone([&] { return data_command(rest); });
@@ -252,8 +269,9 @@ int run_command(int argc, char** argv) {
     return run_alone([&] { return job_command(rest); });
   }
   if (command == "doctor") {
-    return run_on_ranks(argc, argv,
-                        [&](comm::MpiSession& mpi) { return doctor_command(mpi, rest); });
+    return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi, const FailureHandler&) {
+      return doctor_command(mpi, rest);
+    });
   }
   return run_alone([&]() -> ExitCode {
     const std::vector<std::string> known{"train",      "evaluate", "generate", "data",

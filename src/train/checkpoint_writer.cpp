@@ -58,14 +58,12 @@ void CheckpointWriter::attempt(Function&& phase) {
     }
     save_.bytes = 0;
     phase_ = Phase::kIdle;
-    if (world_.rank() == 0) {
-      try {
-        io::delete_partial(checkpoint_root(plan_.config), step_);
-      } catch (const Error&) {
-        // The next save of this step, or the next pruning, deletes it.
-      }
+    outcome_ = Outcome::kFailed;
+    if (!directory_.empty()) {
+      // Only its own: another process may have taken over the run directory and save this step.
+      std::error_code ignored;  // the next pruning deletes what is left
+      std::filesystem::remove_all(directory_, ignored);
     }
-    // kUsage: another process has taken over the run directory.
     if (on_failure_ == OnFailure::kThrow || error.code() == ExitCode::kUsage) {
       throw;
     }
@@ -79,6 +77,8 @@ void CheckpointWriter::begin(std::int64_t step, OnFailure on_failure) {
   step_ = step;
   save_ = {.step = step};
   on_failure_ = on_failure;
+  outcome_ = Outcome::kOpen;
+  directory_.clear();
   attempt([&] { start_parts(); });
 }
 
@@ -108,7 +108,8 @@ void CheckpointWriter::start_parts() {
   comm::agree(world_, [&] {
     if (world_.rank() == 0) {
       require_locked(record_);
-      directory = io::begin_checkpoint(checkpoint_root(plan_.config), step_).string();
+      directory_ = io::begin_checkpoint(checkpoint_root(plan_.config), step_);
+      directory = directory_.string();
     }
   });
   directory = world_.all_gather_texts(directory).front();

@@ -276,10 +276,15 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
   // All ranks use rank 0's list, because ranks may see different states of a shared file system.
   std::string mine;
   comm::agree(world, [&] {
-    if (world.rank() == 0) {
+    if (world.rank() != 0) {
+      return;
+    }
+    try {
       for (const io::CheckpointEntry& entry : io::list_checkpoints(root)) {
         mine += entry.directory.string() + "\n";
       }
+    } catch (const FileSystemError& error) {
+      fail(ExitCode::kPeer, "{}. Submit the job again once the file system answers", error.what());
     }
   });
   const std::string listed = world.all_gather_texts(mine).front();
@@ -299,7 +304,7 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
       }
       unreadable = opened.unreadable;
     } catch (const comm::AgreedError& error) {
-      if (error.code() == ExitCode::kStoppedEarly) {
+      if (error.code() != ExitCode::kCheckpoint) {
         throw;
       }
       problem = error.what();
@@ -307,7 +312,7 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
       continue;
     }
     // It may be good: a run that went on from an earlier one would replace or delete it.
-    throw comm::AgreedError(ExitCode::kCheckpoint,
+    throw comm::AgreedError(ExitCode::kPeer,
                             fmt::format("the checkpoint {} cannot be read now: {}. Submit the job "
                                         "again once the file system answers, or move the "
                                         "checkpoint away to continue from an earlier one",

@@ -56,7 +56,8 @@ std::string RunClock::time_limit_warning() const {
     return "";
   }
   return fmt::format(
-      "the time limit is over after {} step{}: a step takes {}, and a checkpoint {}. Give the job "
+      "the time limit leaves room for {} step{} only: a step takes {}, and a checkpoint {}. Give "
+      "the job "
       "more time (sbatch --time, run.time_limit), or more ranks",
       steps_, steps_ == 1 ? "" : "s", duration_text(step_seconds_), duration_text(save_seconds()));
 }

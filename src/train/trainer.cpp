@@ -322,7 +322,7 @@ class Trainer {
   }
 
   void save(std::int64_t step, OnFailure on_failure) {
-    if (saved_step_ == step) {
+    if (saved_step_ == step && !writer_->has_failed()) {
       return;
     }
     const PhaseMark phase(*setup_.groups.world, comm::Phase::kSave);
@@ -370,7 +370,16 @@ class Trainer {
 FinishedRun train(const TrainerSetup& setup) {
   std::optional<Trainer> trainer;
   comm::agree(*setup.groups.world, [&] { trainer.emplace(setup); });
-  return trainer->run();
+  try {
+    return trainer->run();
+  } catch (const comm::AgreedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (setup.on_failure) {
+      setup.on_failure(error);
+    }
+    throw;
+  }
 }
 
 }  // namespace strata::train

@@ -82,7 +82,7 @@ class FaultSweep(harness.StrataTest):
         self.prepare = prepare
         cases = self.cases(ranks, arguments)
         end = time.monotonic() + SAMPLE_SECONDS
-        codes = {}
+        codes, faults_met = {}, 0
         log = self.directory / "met"
         for number, (rank, call, n, error) in enumerate(cases):
             if not LONG and time.monotonic() > end:
@@ -94,6 +94,7 @@ class FaultSweep(harness.StrataTest):
             with self.subTest(fault=fault):
                 finished = self.strata(ranks, *arguments, STRATA_FAULT=fault, STRATA_FAULT_LOG=str(log))
                 met = log.read_text() if log.exists() else "not met"
+                faults_met += log.exists()
                 context = f"{fault}: {met}\n{finished.text}"
                 codes[finished.code] = codes.get(finished.code, 0) + 1
                 if error == "kill":
@@ -106,6 +107,7 @@ class FaultSweep(harness.StrataTest):
                 except AssertionError as failure:
                     print(f"wrong end: {context}\n{failure}", file=sys.stderr, flush=True)
                     raise AssertionError(f"{context}\n{failure}") from None
+        self.assertGreater(faults_met, (number + 1) // 2)
         print(f"{name}: {number + 1} of {len(cases)} faults; exit codes {dict(sorted(codes.items()))}",
               file=sys.stderr, flush=True)
 
@@ -139,7 +141,10 @@ class FaultSweep(harness.StrataTest):
                 fault = f"call={call},n={n},error={error},path={path}"
                 with self.subTest(fault=fault):
                     self.half_done()
-                    finished = self.strata(1, *self.train_arguments(), STRATA_FAULT=fault)
+                    met = self.directory / "met"
+                    met.unlink(missing_ok=True)
+                    finished = self.strata(1, *self.train_arguments(), STRATA_FAULT=fault, STRATA_FAULT_LOG=str(met))
+                    self.assertTrue(met.exists(), f"{fault} was not met")
                     self.assertIn(finished.code, (DONE, USAGE, DATA, CHECKPOINT), finished.text)
                     if error == "short":  # no error
                         self.assertNotIn("cannot be written", finished.text)
@@ -160,7 +165,7 @@ class FaultSweep(harness.StrataTest):
             with self.subTest(fault=fault, ranks=ranks):
                 finished = self.strata(ranks, *arguments, STRATA_FAULT=f"n=1,last,{fault}")
                 words = ["cannot be read now"] if "000004" in fault else ["cannot"]
-                self.assert_refused(finished, CHECKPOINT, *words)
+                self.assert_refused(finished, PEER, *words)
                 self.assertEqual(len(harness.checkpoints(whole)), 2)
         self.assertIn("continuing after step 4", self.strata(1, *arguments).text)
 

@@ -103,7 +103,7 @@ class Stop(harness.StrataTest):
                               expect=harness.STOPPED_EARLY)
         self.assertRegex(finished.text, r"time limit: in \d")
         self.assertIn("stopped ahead of the time limit after step", finished.text)
-        self.assertNotIn("the time limit is over after", finished.text)
+        self.assertNotIn("the time limit leaves room for", finished.text)
         self.assertEqual(len(self.steps_saved("limit")), 1)
         # The same from Slurm, and too little for a step and a checkpoint, which is said.
         for number, end in enumerate([time.time() + 2, time.time() - 5]):
@@ -111,7 +111,7 @@ class Stop(harness.StrataTest):
                 past = end < time.time()
                 finished = self.train(self.config, (2, 1), f"short-{number}", *FEW,
                                       expect=harness.DONE if past else harness.STOPPED_EARLY)
-                self.assertEqual("the time limit is over after 1 step: a step takes" in finished.text,
+                self.assertEqual("the time limit leaves room for 1 step only: a step takes" in finished.text,
                                  not past, finished.text)
 
     def test_saves_by_the_clock_and_keeps_some_for_ever(self):

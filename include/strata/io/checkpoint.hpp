@@ -96,10 +96,6 @@ struct PartRecord {
 /// Throws: Error(kCheckpoint) where the directory cannot be created.
 std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::int64_t step);
 
-/// Deletes the directories that begin_checkpoint created for `step` and that were not committed.
-/// Throws: Error(kCheckpoint).
-void delete_partial(const std::filesystem::path& root, std::int64_t step);
-
 /// Writes one part file into the directory of begin_checkpoint and calls fsync. Empty slices are
 /// skipped.
 /// Pre: each slice lies within its shard and each shard within its tensor; a slice holds

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <future>
 #include <optional>
 #include <string>
@@ -53,6 +54,8 @@ class CheckpointWriter {
   /// where another process has taken over the run directory. Earlier checkpoints remain.
   void finish();
 
+  /// Whether the last save failed; the same on all ranks.
+  [[nodiscard]] bool has_failed() const { return outcome_ == Outcome::kFailed; }
   /// On rank 0 the report of the save that was committed last, once.
   [[nodiscard]] std::optional<CheckpointRecord> take_report() { return std::exchange(report_, {}); }
 
@@ -62,6 +65,8 @@ class CheckpointWriter {
     kParts,   ///< every rank's thread writes its part
     kCommit,  ///< rank 0's thread writes the master, commits and deletes expired checkpoints
   };
+
+  enum class Outcome { kOpen, kFailed };
 
   void start_parts();
   void start_commit();
@@ -81,7 +86,9 @@ class CheckpointWriter {
   std::vector<io::TensorSlice> slices_;
   Phase phase_ = Phase::kIdle;
   OnFailure on_failure_ = OnFailure::kWarn;
+  Outcome outcome_ = Outcome::kOpen;
   std::int64_t step_ = -1;
+  std::filesystem::path directory_;  ///< of the save under way, on rank 0
   /// Of the save under way. Of the thread while it runs: bytes and write_seconds.
   CheckpointRecord save_;
   std::optional<CheckpointRecord> report_;

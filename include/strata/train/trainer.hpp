@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -37,6 +39,9 @@ struct TrainerSetup {
   double peak_flops = 0.0;
   /// When the run must have ended, of now_seconds(); rank 0's counts.
   double ends = std::numeric_limits<double>::infinity();
+  /// Called where this rank fails alone, before the trainer's memory and threads are released; need
+  /// not return.
+  std::function<void(const std::exception&)> on_failure;
   Log& log;
 };
 

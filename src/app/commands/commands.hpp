@@ -1,5 +1,7 @@
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <string>
 
 #include "strata/comm/mpi.hpp"
@@ -9,8 +11,13 @@
 
 namespace strata::app {
 
-/// Commands that run on a grid of ranks.
-ExitCode train_command(comm::MpiSession& mpi, Arguments arguments);
+/// Reports the failure of one rank and aborts the job. Returns where there is one rank only.
+using FailureHandler = std::function<void(const std::exception&)>;
+
+/// Commands that run on a grid of ranks. Training calls `on_failure` before it releases memory and
+/// threads, which may take long.
+ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
+                       const FailureHandler& on_failure);
 ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments);
 /// Runs on one rank.
 ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments);

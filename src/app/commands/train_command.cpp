@@ -18,6 +18,7 @@
 #include "strata/train/stop_signal.hpp"
 #include "strata/train/trainer.hpp"
 
+#include "commands/commands.hpp"
 #include "environment/execution_environment.hpp"
 #include "environment/run_directory.hpp"
 #include "environment/run_inputs.hpp"
@@ -147,7 +148,8 @@ void log_resource_usage(comm::MpiSession& mpi, const plan::Plan& plan, const Res
 
 }  // namespace
 
-ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
+ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
+                       const FailureHandler& on_failure) {
   const double started = now_seconds();
   Log log(log_role(mpi));
   TrainArguments given;
@@ -177,8 +179,12 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
   if (!environment.warning().empty()) {
     log.warn("{}", environment.warning());
   }
-  const std::string other_bits =
-      inputs.checkpoint ? train::instruction_set_change(plan, *inputs.checkpoint) : "";
+  std::string other_bits;
+  comm::agree(mpi.world(), [&] {
+    if (inputs.checkpoint) {
+      other_bits = train::instruction_set_change(plan, *inputs.checkpoint);
+    }
+  });
   if (!other_bits.empty()) {
     log.warn("{}", other_bits);
   }
@@ -196,6 +202,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments) {
                     .peak_flops = environment.peak_flops(),
                     .ends = mpi.world().rank() == 0 ? end_of(plan.config, started, log)
                                                     : std::numeric_limits<double>::infinity(),
+                    .on_failure = on_failure,
                     .log = log});
   // No message may be in flight when the groups are destroyed.
   environment.groups().world->barrier();

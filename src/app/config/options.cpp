@@ -278,7 +278,7 @@ std::vector<Option> running() {
       whole("checkpoint.keep", "checkpoints", "number of newest checkpoints to keep", 1,
             STRATA_MEMBER(checkpoint.keep)),
       whole("checkpoint.keep_every", "steps",
-            "steps between checkpoints that are kept for ever, besides the newest; 0: none", 0,
+            "steps between checkpoints that are kept permanently, besides the newest; 0: none", 0,
             STRATA_MEMBER(checkpoint.keep_every)),
       choice("checkpoint.background",
              "on: a thread writes a copy of the state while training goes on; off: training waits "

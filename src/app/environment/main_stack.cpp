@@ -41,9 +41,10 @@ std::string main_stack(pthread_t thread) {
   for (int i = 0; i < 100 && frame_count == 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  char** const names = backtrace_symbols(frames.data(), frame_count);
+  const int count = frame_count;
+  char** const names = backtrace_symbols(frames.data(), count);
   std::string text;
-  for (int i = 0; i < frame_count && names != nullptr; ++i) {
+  for (int i = 0; i < count && names != nullptr; ++i) {
     text += std::string("  ") + names[i] + "\n";
   }
   std::free(names);

@@ -68,6 +68,15 @@ Heartbeat parse_heartbeat(const std::string& text) {
                                text.size() - text.find(words[2]) - words[2].size() - 2)};
 }
 
+/// Names the launch, with the same text on all ranks. Under mpirun in a Slurm job the ranks of its
+/// own node lack the step's number, but all have the namespace.
+std::string job_text() {
+  const std::string space = text_in("PMIX_NAMESPACE");
+  return !space.empty()
+             ? space
+             : text_in("SLURM_JOB_ID") + "." + text_in("SLURM_STEP_ID") + text_in("PMI_JOBID");
+}
+
 /// Deletes the heartbeats that killed jobs left behind.
 void delete_old(const std::filesystem::path& directory) {
   std::error_code error;
@@ -88,9 +97,7 @@ WatchdogSetup watchdog_setup(Arguments arguments) {
       .run_directory = {},
       .rank = number_in({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}, 0),
       .ranks = number_in({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1),
-      .job = hash_text(hash_of(text_in("PMIX_NAMESPACE") + text_in("SLURM_JOB_ID") + "." +
-                               text_in("SLURM_STEP_ID") + text_in("PMI_JOBID")))
-                 .substr(0, 8)};
+      .job = hash_text(hash_of(job_text())).substr(0, 8)};
   std::string path;
   std::vector<std::string> settings;
   for (const std::string& argument : arguments) {
