@@ -203,6 +203,28 @@ bool try_to_take(const fs::path& lock, const Candidate& candidate, const LockOwn
   return true;
 }
 
+/// Deletes the claims and candidates of contenders that are gone. A claim to succeed another owner
+/// than the present one is good for nothing: who holds it sees that the lock has changed.
+void remove_leftovers(const fs::path& lock, const LockOwner& self) {
+  const std::string prefix = fmt::format(".{}.", lock.filename().string());
+  std::error_code error;
+  for (fs::directory_iterator entries(lock.parent_path(), error), end; !error && entries != end;
+       entries.increment(error)) {
+    const fs::path& path = entries->path();
+    if (!path.filename().string().starts_with(prefix)) {
+      continue;
+    }
+    try {
+      const std::optional<std::string> text = read_lock(path);
+      if (text && judge(lock_owner_of(*text), self).state == OwnerState::kGone) {
+        ::unlink(path.c_str());
+      }
+    } catch (const Error&) {
+      // Not a contender's; it stays.
+    }
+  }
+}
+
 }  // namespace
 
 std::string make_nonce() {
@@ -268,6 +290,7 @@ DirectoryLock::DirectoryLock(const fs::path& directory, const LockOptions& optio
     Candidate candidate(path_, self, options);
     if (try_to_take(path_, candidate, self, options, log)) {
       nonce_ = self.nonce;
+      remove_leftovers(path_, self);
       heartbeat_ = std::make_unique<Heartbeat>(candidate.take_file(), options.heartbeat_seconds);
       return;
     }

@@ -278,6 +278,17 @@ TEST_F(DirectoryLockTest, AClaimOfADeadContenderIsTakenOverToo) {
   EXPECT_THAT(names_in(directory_.path()), ElementsAre(kName));
 }
 
+TEST_F(DirectoryLockTest, DeletesWhatDeadContendersLeft) {
+  LockOwner dead = this_process();
+  dead.pid = ended_process();
+  for (const char* name : {".run.lock.after-12", ".run.lock.node.7.34"}) {
+    write_file(directory_ / name, text_of(dead));
+  }
+  write_file(directory_ / ".run.lock.after-56", text_of(this_process()));
+  const DirectoryLock lock = take();
+  EXPECT_THAT(names_in(directory_.path()), UnorderedElementsAre(kName, ".run.lock.after-56"));
+}
+
 TEST_F(DirectoryLockTest, TellsThatItWasTakenOverOrDeleted) {
   const LockOwner other = this_process();
   const DirectoryLock lock = take();
