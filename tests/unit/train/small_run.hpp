@@ -20,7 +20,8 @@
 
 namespace strata::train::test {
 
-/// What a run leaves: the metrics of its steps and evaluations line by line, and the tensors of its last checkpoint.
+/// What a run leaves: the metrics of its steps and evaluations line by line, and the tensors of its
+/// last checkpoint.
 struct RunResult {
   std::vector<nlohmann::json> metrics;
   std::map<std::string, std::vector<float>> tensors;
