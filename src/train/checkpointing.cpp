@@ -12,9 +12,6 @@
 #include "strata/core/text.hpp"
 #include "strata/ops/instruction_set.hpp"
 #include "strata/train/checkpoint_names.hpp"
-#include "strata/train/stop_signal.hpp"
-
-#include "file_timeout.hpp"
 
 namespace strata::train {
 namespace {
@@ -235,97 +232,6 @@ std::filesystem::path checkpoint_root(const plan::RunConfig& config) {
 
 std::filesystem::path unsaved_marker(const plan::RunConfig& config) {
   return std::filesystem::path(config.run.dir) / "unsaved";
-}
-
-namespace {
-
-/// A checkpoint that was verified, or what keeps the ranks from reading it now.
-struct OpenedCheckpoint {
-  std::optional<io::Checkpoint> checkpoint;
-  std::string unreadable;
-};
-
-/// Opens a checkpoint; every rank verifies a share of its files. Throws AgreedError on all ranks
-/// where it is damaged.
-OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem::path& directory) {
-  const FileTimeout timeout(world);
-  OpenedCheckpoint opened;
-  comm::agree(world, [&] {
-    try {
-      opened.checkpoint = io::Checkpoint::open(directory);
-      for (std::int64_t part = world.rank(); part < opened.checkpoint->part_count();
-           part += world.size()) {
-        end_setup_on_stop_request();
-        opened.checkpoint->verify_part(part);
-      }
-    } catch (const FileSystemError& error) {
-      opened.unreadable = fmt::format("rank {}: {}", world.rank(), error.what());
-    }
-  });
-  const std::vector<std::string> texts = world.all_gather_texts(opened.unreadable);
-  const auto first =
-      std::ranges::find_if(texts, [](const std::string& text) { return !text.empty(); });
-  opened.unreadable = first == texts.end() ? "" : *first;
-  return opened;
-}
-
-}  // namespace
-
-std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
-                                                     const std::filesystem::path& root, Log& log) {
-  // All ranks use rank 0's list, because ranks may see different states of a shared file system.
-  std::string mine;
-  comm::agree(world, [&] {
-    if (world.rank() != 0) {
-      return;
-    }
-    try {
-      for (const io::CheckpointEntry& entry : io::list_checkpoints(root)) {
-        mine += entry.directory.string() + "\n";
-      }
-    } catch (const FileSystemError& error) {
-      fail(ExitCode::kPeer, "{}. Submit the job again once the file system answers", error.what());
-    }
-  });
-  const std::string listed = world.all_gather_texts(mine).front();
-  std::string problem;
-  std::string unreadable;
-  for (std::size_t begin = 0; begin < listed.size();) {
-    const std::size_t end = listed.find('\n', begin);
-    const std::string directory = listed.substr(begin, end - begin);
-    begin = end + 1;
-    try {
-      OpenedCheckpoint opened = open_verified(world, directory);
-      if (opened.unreadable.empty()) {
-        if (!opened.checkpoint->warning().empty()) {
-          log.warn("{}", opened.checkpoint->warning());
-        }
-        return std::move(opened.checkpoint);
-      }
-      unreadable = opened.unreadable;
-    } catch (const comm::AgreedError& error) {
-      if (error.code() != ExitCode::kCheckpoint) {
-        throw;
-      }
-      problem = error.what();
-      log.warn("passing over a bad checkpoint: {}", problem);
-      continue;
-    }
-    // It may be good: a run that went on from an earlier one would replace or delete it.
-    throw comm::AgreedError(ExitCode::kPeer,
-                            fmt::format("the checkpoint {} cannot be read now: {}. Submit the job "
-                                        "again once the file system answers, or move the "
-                                        "checkpoint away to continue from an earlier one",
-                                        directory, unreadable));
-  }
-  if (!problem.empty()) {
-    throw comm::AgreedError(ExitCode::kCheckpoint,
-                            fmt::format("none of the checkpoints in {} is good; the oldest: {}. "
-                                        "Restore one from a copy, or choose another "
-                                        "run.dir to begin anew",
-                                        root.string(), problem));
-  }
-  return std::nullopt;
 }
 
 void require_space(const plan::Plan& plan, Log& log) {
