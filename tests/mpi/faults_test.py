@@ -34,7 +34,7 @@ class Faults(harness.StrataTest):
                                     ("repeat", 2, "and the same when computed once more")]:
             finished = self.train(self.config, (2, 1), f"diverged-{choice}", "--train.steps=20",
                                   "--optimizer.kind=sgd", "--optimizer.learning_rate=1e38",
-                                  f"--train.nonfinite={choice}", expect=harness.DIVERGED)
+                                  f"--train.nonfinite={choice}", "--train.repeat_every=1", expect=harness.DIVERGED)
             self.assert_refused(finished, harness.DIVERGED, f"the run diverged: at step {step} ", words)
             self.assertEqual(harness.checkpoints(self.directory / f"diverged-{choice}"), [])
 
