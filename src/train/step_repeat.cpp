@@ -144,13 +144,13 @@ bool StepRepeat::is_due(std::int64_t step) const {
 StepSummary StepRepeat::run(std::int64_t step, SampleFeed& feed,
                             const std::function<StepSummary()>& own, const Compute& again) {
   const double begin = now_seconds();
+  last_step_ = step;
   std::vector<StepRun> runs{shifted(step, 0, 1, feed, again)};
   last_seconds_ = now_seconds() - begin;
   runs.push_back(recorded(step, 1, 0, own));
   last_seconds_ += runs[1].hashing_seconds;
   seconds_ += last_seconds_;
   last_time_ = now_seconds();
-  last_step_ = step;
   ++steps_;
   const bool same_failure = !is_finite(runs[0].summary) && !is_finite(runs[1].summary);
   if (!same_failure && !suspects_among(setup_.groups.grid, runs).empty()) {

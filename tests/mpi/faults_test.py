@@ -97,6 +97,13 @@ class Faults(harness.StrataTest):
         self.assertRegex(finished.text, "checks of weights and optimizer state: 4, .*; repeated steps: 2, ")
         self.assert_same_run("undisturbed", "checked")
 
+    def test_a_step_in_200_is_repeated(self):
+        for settings, repeats in [([], True), (["--train.repeat_every=0"], False), (["--train.check=off"], False),
+                                  (["--numerics.mode=fast"], False)]:
+            run = "long" + "".join(settings)
+            text = self.train(self.config, (2, 1), run, "--train.steps=250", *settings).text
+            self.assertEqual("repeated steps: 1, " in text, repeats, text)
+
     def test_a_slow_rank_is_named(self):
         job = self.start(2, "train", self.config, "--run.dir=slow", "--train.steps=100000000")
         lines = self.directory / "slow" / "metrics.jsonl"
