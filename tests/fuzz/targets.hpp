@@ -14,16 +14,27 @@ struct Target {
 };
 
 int run_config(std::span<const std::byte> bytes);
+int run_plan(std::span<const std::byte> bytes);
+int run_site(std::span<const std::byte> bytes);
 int run_csv(std::span<const std::byte> bytes);
 int run_image(std::span<const std::byte> bytes);
 int run_tokenizer(std::span<const std::byte> bytes);
 int run_array(std::span<const std::byte> bytes);
 int run_record(std::span<const std::byte> bytes);
 int run_text(std::span<const std::byte> bytes);
+int run_dataset(std::span<const std::byte> bytes);
+int run_checkpoint(std::span<const std::byte> bytes);
 
-/// All but the config, which needs the whole program.
-inline constexpr Target kIoTargets[] = {
-    {"csv", run_csv},     {"image", run_image},   {"tokenizer", run_tokenizer},
-    {"array", run_array}, {"record", run_record}, {"text", run_text}};
+inline constexpr Target kTargets[] = {{"config", run_config},
+                                      {"plan", run_plan},
+                                      {"site", run_site},
+                                      {"csv", run_csv},
+                                      {"image", run_image},
+                                      {"tokenizer", run_tokenizer},
+                                      {"array", run_array},
+                                      {"record", run_record},
+                                      {"text", run_text},
+                                      {"dataset", run_dataset},
+                                      {"checkpoint", run_checkpoint}};
 
 }  // namespace strata::fuzz
