@@ -11,6 +11,8 @@ namespace strata::fuzz {
 struct Target {
   const char* name;
   int (*run)(std::span<const std::byte>);
+  /// Places of a file at which a replay cuts and changes it.
+  std::size_t places = 600;
 };
 
 int run_config(std::span<const std::byte> bytes);
@@ -34,7 +36,7 @@ inline constexpr Target kTargets[] = {{"config", run_config},
                                       {"array", run_array},
                                       {"record", run_record},
                                       {"text", run_text},
-                                      {"dataset", run_dataset},
-                                      {"checkpoint", run_checkpoint}};
+                                      {"dataset", run_dataset, 60},
+                                      {"checkpoint", run_checkpoint, 200}};
 
 }  // namespace strata::fuzz
