@@ -50,6 +50,16 @@ losses() { grep -o '"kind":"train","step":[0-9]*,"loss":[^,]*,"grad_norm":[^,]*'
 same_losses() {
   [ -n "$(losses "$1")" ] && cmp -s <(losses "$1") <(losses undisturbed | head -n "$(losses "$1" | wc -l)")
 }
+rank_process() {  # rank_process RUN RANK: its id
+  local process
+  for process in $(pgrep -f -- "train $1.ini"); do
+    if [ "$(readlink "/proc/$process/exe")" = "$strata" ] && grep -qzx "PMIX_RANK=$2" "/proc/$process/environ"; then
+      echo "$process" && return
+    fi
+  done
+  return 1
+}
+no_ranks() { ! rank_process "$1" "$2" >/dev/null; }
 submit() {  # submit RUN OPTION...: prints the job's id
   local run=$1
   shift
@@ -95,6 +105,27 @@ node() {
   scontrol requeue "$job"
   check node "back in the queue" wait_until 200 job_is "$job" '[A-Z]*' 2
   last_steps node "$job"
+}
+
+# Two nodes train and one is spare: in one allocation a node dies and the spare takes its place; a rank is killed, and the
+# nodes start again; a node is taken out of service, and the one that is left goes on with half the replicas.
+spares() {  # spares LAUNCHER TRIO
+  local run=spares-$1 job
+  job=$(submit "$run" --nodes=2 --spares=1 --constraint="trio$2" --time=30 --launcher="$1") || exit 1
+  goes_on_after "$run" 600
+  "$cluster" node-kill $((3 * $2 + 3))
+  check "$run" "the spare is used" wait_until 100 grep -q "2 of [23] nodes answer" "strata-$job.log"
+  goes_on_after "$run" "$(step_of "$run")"
+  check "$run" "as many replicas" test "$(grep -c "grid: 2 data x 2 pipeline" "strata-$job.log")" = 2
+  kill -KILL "$(rank_process "$run" 1)"
+  check "$run" "the ranks end within 10 s of a killed one" wait_until 10 no_ranks "$run" 0
+  goes_on_after "$run" "$(step_of "$run")"
+  "$cluster" node-down $((3 * $2 + 4))
+  check "$run" "the node that is left goes on" wait_until 100 grep -q "grid: 1 data x 2 pipeline" "strata-$job.log"
+  goes_on_after "$run" "$(step_of "$run")"
+  kill -KILL "$(rank_process "$run" 1)"
+  last_steps "$run" "$job"
+  check "$run" "in one allocation" job_is "$job" COMPLETED 0
 }
 
 # A script that is submitted twice: one job trains, the other says why not.
@@ -144,16 +175,17 @@ every = 500
 threads = 1
 END
 printf '#!/bin/sh\nexit 5\n' >lost && chmod 755 lost
-"$cluster" up 4 || exit 1
+"$cluster" up 10 || exit 1
 eval "$("$cluster" env)"
 
-for case in "cuts srun" "cuts mpirun" node twice hopeless; do
+for case in ${STRATA_TEST_CASES:-"cuts srun" "cuts mpirun" node twice hopeless "spares srun 1" "spares mpirun 2"}; do
   $case &
 done
 wait
-steps=$(for run in srun mpirun node twice; do step_of $run; done | sort -n | tail -n 1)
+runs=(srun mpirun node twice spares-srun spares-mpirun)
+steps=$(for run in "${runs[@]}"; do step_of "$run"; done | sort -n | tail -n 1)
 "$strata" train net.ini --parallel.pipeline=1 --train.steps="$steps" --run.dir=undisturbed >undisturbed.log 2>&1
-for run in srun mpirun node twice; do
-  check $run "the bits of a run that nothing disturbed" same_losses $run
+for run in "${runs[@]}"; do
+  check "$run" "the bits of a run that nothing disturbed" same_losses "$run"
 done
 [ ! -e failures ]
