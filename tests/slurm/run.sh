@@ -111,7 +111,7 @@ node() {
 # nodes start again; a node is taken out of service, and the one that is left goes on with half the replicas.
 spares() {  # spares LAUNCHER TRIO
   local run=spares-$1 job
-  job=$(submit "$run" --nodes=2 --spares=1 --constraint="trio$2" --time=30 --launcher="$1") || exit 1
+  job=$(submit "$run" --nodes=2 --spares=1 --starts=9 --constraint="trio$2" --time=30 --launcher="$1") || exit 1
   goes_on_after "$run" 600
   "$cluster" node-kill $((3 * $2 + 3))
   check "$run" "the spare is used" wait_until 100 grep -q "2 of [23] nodes answer" "strata-$job.log"
