@@ -14,7 +14,7 @@
 set -uo pipefail
 
 dir=${STRATA_SLURM_DIR:-/tmp/strata-slurm}
-cpus=8  # of each node, more than there may be: config_overrides
+cpus=16  # of each node, more than there may be: config_overrides
 PATH=$PATH:/usr/sbin
 export SLURM_CONF=$dir/slurm.conf
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Submits scripts of `strata job` to a real Slurm. Runs that are cut off, lose a node or meet a second copy of themselves
 # end with the losses of a run that was never disturbed.
-#   tests/slurm/run.sh STRATA
+#   tests/slurm/run.sh STRATA [CASE ...]     as in "stalls mpirun training save evaluation set-up"
 # cluster.sh starts the cluster. Without Slurm's packages or root the test is skipped (exit code 77).
 set -uo pipefail
 
@@ -15,6 +15,7 @@ unshare --uts true 2>/dev/null || skip "UTS namespaces are not allowed here"
 
 cluster=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/cluster.sh
 strata=$(realpath "$1")
+shift
 unset STRATA
 export STRATA_NO_BINDING=1 STRATA_SITE=/dev/null
 work=$(mktemp -d "${TMPDIR:-/tmp}/strata-slurm.XXXXXX")
@@ -44,6 +45,7 @@ wait_until() {  # wait_until SECONDS COMMAND...
   done
 }
 job_is() { scontrol show job "$1" -o | grep -q "JobState=$2 .*Restarts=${3:-}"; }
+says() { tail -n "+$(($2 + 1))" "strata-$1.log" | grep -qE "$3"; }  # says JOB LINES PATTERN: after its first LINES lines
 step_of() { tail -n 1 "$1/metrics.jsonl" 2>/dev/null | sed -n 's/.*"step":\([0-9]*\),.*/\1/p'; }
 passed() { [ "$(step_of "$1")" -gt "$2" ]; }
 losses() { grep -o '"kind":"train","step":[0-9]*,"loss":[^,]*,"grad_norm":[^,]*' "$1/metrics.jsonl"; }
@@ -59,7 +61,8 @@ rank_process() {  # rank_process RUN RANK: its id
   done
   return 1
 }
-no_ranks() { ! rank_process "$1" "$2" >/dev/null; }
+has_rank() { rank_process "$@" >/dev/null; }
+no_ranks() { ! has_rank "$@"; }
 submit() {  # submit RUN OPTION...: prints the job's id
   local run=$1
   shift
@@ -128,6 +131,39 @@ spares() {  # spares LAUNCHER TRIO
   check "$run" "in one allocation" job_is "$job" COMPLETED 0
 }
 
+# A rank that is stopped is named within the timeout + 5 s, one that is killed takes the others along within 10 s; the job
+# goes back into the queue.
+stalls() {  # stalls LAUNCHER PHASE...
+  local run=stalls-$1 job restarts=0 process phase sent lines
+  job=$(submit "$run" --nodes=2 --constraint=pair1 --time=30 --launcher="$1" --run.timeout=3 --starts=9 \
+    --data.test=points/test.h5 --train.evaluate_every=1 --checkpoint.every=1) || exit 1
+  shift
+  for phase in "$@" killed; do
+    check "$run" "a rank starts" wait_until 100 has_rank "$run" 1
+    process=$(rank_process "$run" 1)
+    case $phase in
+      set-up) ;;
+      killed) goes_on_after "$run" "$(step_of "$run")" ;;
+      *)
+        goes_on_after "$run" "$(step_of "$run")"
+        check "$run" "is in its $phase" wait_until 60 grep -qE "^[0-9]+ node[0-9]+ $process $phase" "$run"/heartbeats/*-rank-1
+        ;;
+    esac
+    sent=$EPOCHREALTIME lines=$(wc -l <"strata-$job.log")
+    if [ "$phase" = killed ]; then
+      kill -KILL "$process"
+      check "$run" "the ranks end within 10 s of a killed one" wait_until 10 no_ranks "$run" 0
+    else
+      kill -STOP "$process"
+      check "$run" "a rank that stops in its $phase is named within 8 s" wait_until 8 \
+        says "$job" "$lines" "waiting to .*Rank 1 (has not written|\(host node[0-9]+, process $process\) has not responded)"
+    fi
+    echo "$run: $phase: $(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $sent }") s"
+    check "$run" "back in the queue" wait_until 200 job_is "$job" '[A-Z]*' $((++restarts))
+  done
+  last_steps "$run" "$job"
+}
+
 # A script that is submitted twice: one job trains, the other says why not.
 twice() {
   local first second
@@ -178,14 +214,15 @@ printf '#!/bin/sh\nexit 5\n' >lost && chmod 755 lost
 "$cluster" up 10 || exit 1
 eval "$("$cluster" env)"
 
-for case in ${STRATA_TEST_CASES:-"cuts srun" "cuts mpirun" node twice hopeless "spares srun 1" "spares mpirun 2"}; do
+[ $# -gt 0 ] || set -- "cuts srun" "cuts mpirun" node twice hopeless "spares srun 1" "spares mpirun 2" "stalls srun training set-up"
+for case in "$@"; do
   $case &
 done
 wait
-runs=(srun mpirun node twice spares-srun spares-mpirun)
-steps=$(for run in "${runs[@]}"; do step_of "$run"; done | sort -n | tail -n 1)
+runs=(*/metrics.jsonl)
+steps=$(for run in "${runs[@]%/*}"; do step_of "$run"; done | sort -n | tail -n 1)
 "$strata" train net.ini --parallel.pipeline=1 --train.steps="$steps" --run.dir=undisturbed >undisturbed.log 2>&1
-for run in "${runs[@]}"; do
+for run in "${runs[@]%/*}"; do
   check "$run" "the bits of a run that nothing disturbed" same_losses "$run"
 done
 [ ! -e failures ]
