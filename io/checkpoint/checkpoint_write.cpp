@@ -72,13 +72,13 @@ std::int64_t free_bytes(const fs::path& directory) {
 }
 
 // Preallocates the space of `file`, so that a disk filled by other writers at the same time is
-// reported before the data are written.
-void reserve_space(const hdf5::File& file) {
+// reported before the data are written. Returns the file, open for writing.
+FileDescriptor reserve_space(const hdf5::File& file) {
   const hdf5::Origin& origin = file.origin();
   hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), origin, "cannot write");
   hsize_t bytes = 0;
   hdf5::check(H5Fget_filesize(file.id(), &bytes), origin, "cannot find the size of");
-  const FileDescriptor descriptor(origin.path, O_WRONLY);
+  FileDescriptor descriptor(origin.path, O_WRONLY);
   if (!descriptor.is_open()) {
     fail(origin.code, "cannot open {}: {}", origin.path.string(), std::strerror(errno));
   }
@@ -87,6 +87,30 @@ void reserve_space(const hdf5::File& file) {
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
     fail(origin.code, "cannot write {}: {}", origin.path.string(), std::strerror(error));
   }
+  return descriptor;
+}
+
+std::span<const std::byte> bytes_of(const ConstTensorView& data) {
+  return {data.raw(), static_cast<std::size_t>(data.bytes())};
+}
+
+// Writes a slice piece by piece: hashed while it is in the cache, and on its way to the disk while
+// the next pieces are copied. Returns the hash.
+std::uint64_t write_elements(hdf5::Dataset& dataset, const FileDescriptor& file,
+                             const ConstTensorView& data) {
+  constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
+  const grid::Range range = dataset.byte_range();
+  const std::int64_t most = kPieceBytes / size_bytes(data.dtype());
+  StreamingHash hash;
+  for (std::int64_t first = 0; first < data.count(); first += most) {
+    const ConstTensorView piece = data.flat_slice(first, std::min(most, data.count() - first));
+    hash.update(bytes_of(piece));
+    dataset.write({first, first + piece.count()}, bytes_of(piece));
+    // Only a hint: fsync reports what fails.
+    static_cast<void>(::sync_file_range(file.get(), range.begin + first * size_bytes(data.dtype()),
+                                        piece.bytes(), SYNC_FILE_RANGE_WRITE));
+  }
+  return hash.digest();
 }
 
 // Calls `write`, which creates `path`. On failure, removes the file and adds the bytes needed to
@@ -110,10 +134,6 @@ void write_file(const fs::path& path, std::int64_t needed_bytes, Function&& writ
   }
 }
 
-std::span<const std::byte> bytes_of(const ConstTensorView& data) {
-  return {data.raw(), static_cast<std::size_t>(data.bytes())};
-}
-
 void write_slices(const fs::path& path, std::int64_t part_index,
                   std::span<const TensorSlice> slices, PartRecord& record) {
   hdf5::File file = hdf5::File::create(path, ExitCode::kCheckpoint);
@@ -135,12 +155,11 @@ void write_slices(const fs::path& path, std::int64_t part_index,
         {.tensor = {.name = slice.name, .shape = slice.global_shape, .dtype = slice.data.dtype()},
          .shard = shard,
          .range = slice.range,
-         .dataset = name,
-         .checksum = hash_of(bytes_of(slice.data))});
+         .dataset = name});
   }
-  reserve_space(file);
+  const FileDescriptor descriptor = reserve_space(file);
   for (std::size_t i = 0; i < slices.size(); ++i) {
-    datasets[i].write(bytes_of(slices[i].data));
+    record.slices[i].checksum = write_elements(datasets[i], descriptor, slices[i].data);
     record.payload.push_back(datasets[i].byte_range());
   }
   datasets.clear();

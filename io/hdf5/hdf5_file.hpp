@@ -108,6 +108,8 @@ class Dataset : public Object {
   [[nodiscard]] bool holds(const ElementType& type) const;
 
   void write(std::span<const std::byte> elements);
+  /// Writes a range of the elements of a data set with one dimension.
+  void write(grid::Range range, std::span<const std::byte> elements);
   void read(std::span<std::byte> elements) const;
   /// Reads the elements of all boxes, concatenated.
   void read(std::span<const grid::Box> boxes, std::span<std::byte> elements) const;

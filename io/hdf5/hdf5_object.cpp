@@ -163,6 +163,18 @@ void Dataset::write(std::span<const std::byte> elements) {
         fmt::format("cannot write the data set '{}' of", name_));
 }
 
+void Dataset::write(grid::Range range, std::span<const std::byte> elements) {
+  const hid_t type = memory_type();
+  const std::string what = fmt::format("cannot write the data set '{}' of", name_);
+  require(elements.size() == static_cast<std::size_t>(range.count()) * H5Tget_size(type),
+          "{} bytes were given for {} elements of '{}'", elements.size(), range.count(), name_);
+  const Handle space = own(H5Dget_space(id()), &H5Sclose, origin_, what);
+  select(space.get(), {.start = {range.begin}, .count = {range.count()}}, origin_);
+  const Handle memory = make_space(Shape{range.count()}, origin_);
+  check(H5Dwrite(id(), type, memory.get(), space.get(), H5P_DEFAULT, elements.data()), origin_,
+        what);
+}
+
 void Dataset::read(std::span<std::byte> elements) const {
   const hid_t type = type_of_whole(elements.size());
   check(H5Dread(id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, elements.data()), origin_,

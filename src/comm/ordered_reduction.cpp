@@ -38,7 +38,8 @@ std::int64_t received_parts(const grid::SumTree& tree, std::int64_t ranks, std::
   return parts;
 }
 
-OrderedReduction::OrderedReduction(Communicator& group, const grid::SumTree& tree) : group_(group) {
+OrderedReduction::OrderedReduction(Communicator& group, const grid::SumTree& tree)
+    : group_(&group) {
   require(tree.leaves() % group.size() == 0, "{} lanes for {} ranks", tree.leaves(), group.size());
   std::vector<grid::Range> nodes;
   for (std::int64_t r = 0; r < group.size(); ++r) {
@@ -60,15 +61,15 @@ OrderedReduction::Pending OrderedReduction::start(std::span<const TensorView> pa
                                                   TensorView received) {
   require(static_cast<std::int64_t>(partials.size()) == own_parts_,
           "{} partial sums for {} tree nodes", partials.size(), own_parts_);
-  require(static_cast<std::int64_t>(slices.size()) == group_.size(), "{} slices for {} ranks",
-          slices.size(), group_.size());
-  const grid::Range mine = slices[static_cast<std::size_t>(group_.rank())];
+  require(static_cast<std::int64_t>(slices.size()) == group_->size(), "{} slices for {} ranks",
+          slices.size(), group_->size());
+  const grid::Range mine = slices[static_cast<std::size_t>(group_->rank())];
   Pending pending;
   std::vector<Incoming> receives;
   std::int64_t offset = 0;
-  for (std::int64_t r = 0; r < group_.size(); ++r) {
+  for (std::int64_t r = 0; r < group_->size(); ++r) {
     for (std::int64_t k = 0; k < parts_of_[static_cast<std::size_t>(r)]; ++k) {
-      if (r == group_.rank()) {
+      if (r == group_->rank()) {
         pending.parts.push_back(
             partials[static_cast<std::size_t>(k)].flat_slice(mine.begin, mine.count()));
         continue;
@@ -82,8 +83,8 @@ OrderedReduction::Pending OrderedReduction::start(std::span<const TensorView> pa
   }
   // Each rank starts with its right neighbour, to avoid that all send to rank 0 first.
   std::vector<Outgoing> sends;
-  for (std::int64_t step = 1; step < group_.size(); ++step) {
-    const std::int64_t peer = (group_.rank() + step) % group_.size();
+  for (std::int64_t step = 1; step < group_->size(); ++step) {
+    const std::int64_t peer = (group_->rank() + step) % group_->size();
     const grid::Range slice = slices[static_cast<std::size_t>(peer)];
     for (const TensorView& partial : partials) {
       if (slice.count() > 0) {
@@ -91,7 +92,7 @@ OrderedReduction::Pending OrderedReduction::start(std::span<const TensorView> pa
       }
     }
   }
-  pending.messages = group_.exchange(sends, receives, Tag::kReduce);
+  pending.messages = group_->exchange(sends, receives, Tag::kReduce);
   return pending;
 }
 

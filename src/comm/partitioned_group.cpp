@@ -31,6 +31,13 @@ PartitionedGroup::PartitionedGroup(std::int64_t parts)
       own_{0, parts},
       steps_(steps_over_leaves(tree_)) {}
 
+void PartitionedGroup::set_group(Communicator& group) {
+  require(group_ != nullptr && group.size() == group_->size(), "another group of {} ranks",
+          group.size());
+  group_ = &group;
+  own_ = grid::even_part(parts(), group.size(), group.rank());
+}
+
 void PartitionedGroup::all_gather_parts(const ConstTensorView& mine, const TensorView& all) {
   if (ranks() == 1) {
     require(mine.raw() == all.raw(), "the parts of a single rank are not in the gathered tensor");

@@ -20,7 +20,7 @@ std::int64_t GraphCache::graphs() const {
 }
 
 void GraphCache::run(const Key& key, const std::function<void()>& work) {
-  if (!is_enabled_) {
+  if (!is_enabled_ || is_suspended_) {
     work();
     return;
   }

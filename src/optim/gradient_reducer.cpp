@@ -1,5 +1,7 @@
 #include "strata/optim/gradient_reducer.hpp"
 
+#include <algorithm>
+
 #include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 
@@ -32,24 +34,29 @@ grid::RunningReduction fold_of(const grid::SumTree& lanes, std::int64_t data_ran
 std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
                                                     std::int64_t data_ranks, std::int64_t data_rank,
                                                     const BucketPlan& plan, const Sizes& sizes) {
-  const grid::RunningReduction fold = fold_of(lanes, data_ranks, data_rank, sizes);
+  const grid::Range ranks = sizes.reach == Reach::kAnyLanes ? grid::Range{0, data_ranks}
+                                                            : grid::Range{data_rank, data_rank + 1};
+  std::int64_t accumulators = 0;
+  std::int64_t received = 0;
+  for (std::int64_t r = ranks.begin; r < ranks.end; ++r) {
+    accumulators = std::max(accumulators, fold_of(lanes, data_ranks, r, sizes).accumulators);
+    received = std::max(received, receive_elements(lanes, data_ranks, r, plan, sizes.summation));
+  }
   const std::int64_t element_bytes = size_bytes(compute_dtype(sizes.dtype));
-  return {{"gradients", fold.accumulators * sizes.elements * element_bytes},
-          {"gradient receive buffers",
-           kInFlight * receive_elements(lanes, data_ranks, data_rank, plan, sizes.summation) *
-               element_bytes}};
+  return {{"gradients", accumulators * sizes.elements * element_bytes},
+          {"gradient receive buffers", kInFlight * received * element_bytes}};
 }
 
 GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data_group,
                                  const grid::SumTree& lanes, const BucketPlan& plan,
                                  const Sizes& sizes)
     : context_(context),
-      data_group_(data_group),
+      data_group_(&data_group),
+      lanes_(lanes),
       reduction_(data_group, lanes),
       plan_(plan),
       sizes_(sizes),
-      microbatches_per_lane_(sizes.microbatches_per_lane),
-      fold_(fold_of(lanes, data_group.size(), data_group.rank(), sizes)) {
+      microbatches_per_lane_(sizes.microbatches_per_lane) {
   if (sizes.summation == comm::Summation::kLibrary) {
     microbatches_per_lane_ *= lanes.leaves() / data_group.size();
   }
@@ -57,14 +64,23 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
       memory(lanes, data_group.size(), data_group.rank(), plan, sizes);
   gradient_memory_ = device::Buffer(context.device(), items[0].bytes);
   receive_memory_ = device::Buffer(context.device(), items[1].bytes);
-  const DType dtype = compute_dtype(sizes.dtype);
+  assign(data_group);
+}
+
+void GradientReducer::assign(comm::Communicator& data_group) {
+  data_group_ = &data_group;
+  reduction_ = comm::OrderedReduction(data_group, lanes_);
+  fold_ = fold_of(lanes_, data_group.size(), data_group.rank(), sizes_);
+  const DType dtype = compute_dtype(sizes_.dtype);
   const std::int64_t element_bytes = size_bytes(dtype);
+  accumulators_.clear();
   for (std::int64_t a = 0; a < fold_.accumulators; ++a) {
     accumulators_.push_back(
-        gradient_memory_.view(a * sizes.elements * element_bytes, Shape{sizes.elements}, dtype));
+        gradient_memory_.view(a * sizes_.elements * element_bytes, Shape{sizes_.elements}, dtype));
   }
   const std::int64_t slot_elements =
-      receive_elements(lanes, data_group.size(), data_group.rank(), plan, sizes.summation);
+      receive_elements(lanes_, data_group.size(), data_group.rank(), plan_, sizes_.summation);
+  receive_slots_.clear();
   for (std::int64_t s = 0; s < kInFlight; ++s) {
     receive_slots_.push_back(
         receive_memory_.view(s * slot_elements * element_bytes, Shape{slot_elements}, dtype));
@@ -124,13 +140,16 @@ void GradientReducer::start_bucket(std::size_t bucket) {
   const grid::Range& elements = plan_.buckets()[bucket].elements;
   if (sizes_.summation == comm::Summation::kLibrary) {
     in_flight_.emplace_back().messages =
-        data_group_.reduce_scatter(sums().flat_slice(elements.begin, elements.count()), slices);
+        data_group_->reduce_scatter(sums().flat_slice(elements.begin, elements.count()), slices);
     return;
   }
   std::vector<TensorView> partials;
   for (std::int64_t k = 0; k < reduction_.own_parts(); ++k) {
     partials.push_back(
         accumulators_[static_cast<std::size_t>(k)].flat_slice(elements.begin, elements.count()));
+  }
+  if (sums_observer_) {
+    sums_observer_(partials);
   }
   in_flight_.push_back(reduction_.start(
       partials, slices, receive_slots_[started_++ % static_cast<std::size_t>(kInFlight)]));

@@ -23,10 +23,13 @@ std::vector<grid::Range> own_slices(const BucketPlan& plan, Bucket::Use use,
   return slices;
 }
 
-std::int64_t longest(const std::vector<grid::Range>& ranges) {
+/// Elements of the longest slice that any data rank owns.
+std::int64_t longest_slice(const BucketPlan& plan, Bucket::Use use) {
   std::int64_t count = 0;
-  for (const grid::Range& range : ranges) {
-    count = std::max(count, range.count());
+  for (const Bucket& bucket : plan.buckets_for(use)) {
+    for (const grid::Range& slice : bucket.slices) {
+      count = std::max(count, slice.count());
+    }
   }
   return count;
 }
@@ -45,12 +48,10 @@ double wait_for(std::vector<comm::Request>& requests) {
 
 }  // namespace
 
-nn::MemoryItem TiedExchange::memory(const BucketPlan& plan, std::int64_t data_rank,
-                                    std::int64_t pipeline_rank, const Stages& stages,
-                                    DType weights_dtype) {
+nn::MemoryItem TiedExchange::memory(const BucketPlan& plan, std::int64_t pipeline_rank,
+                                    const Stages& stages, DType weights_dtype) {
   const bool receives = stages.owner != stages.borrower && pipeline_rank == stages.owner;
-  const std::int64_t elements =
-      receives ? longest(own_slices(plan, Bucket::Use::kShared, data_rank)) : 0;
+  const std::int64_t elements = receives ? longest_slice(plan, Bucket::Use::kShared) : 0;
   return {"tied gradient receive buffers",
           kInFlight * elements * size_bytes(compute_dtype(weights_dtype))};
 }
@@ -82,20 +83,25 @@ TiedExchange::TiedExchange(ops::Context& context, comm::Communicator& pipeline_g
     : context_(context),
       group_(pipeline_group),
       stages_(stages),
-      shared_(own_slices(plan, Bucket::Use::kShared, data_rank)),
-      borrowed_(own_slices(plan, Bucket::Use::kBorrowed, data_rank)),
+      plan_(plan),
       receive_memory_(context.device(),
-                      memory(plan, data_rank, pipeline_group.rank(), stages, weights_dtype).bytes) {
+                      memory(plan, pipeline_group.rank(), stages, weights_dtype).bytes) {
   require((layout.shared.count() > 0) == owns() && (layout.borrowed.count() > 0) == borrows(),
           "stage {} shares {} elements and borrows {}, but stage {} owns and stage {} borrows them",
           group_.rank(), layout.shared.count(), layout.borrowed.count(), stages.owner,
           stages.borrower);
   const DType dtype = compute_dtype(weights_dtype);
-  const std::int64_t slot = longest(shared_);
+  const std::int64_t slot = longest_slice(plan, Bucket::Use::kShared);
   for (std::int64_t s = 0; owns() && spans_stages() && s < kInFlight; ++s) {
     receive_slots_.push_back(
         receive_memory_.view(s * slot * size_bytes(dtype), Shape{slot}, dtype));
   }
+  assign(data_rank);
+}
+
+void TiedExchange::assign(std::int64_t data_rank) {
+  shared_ = own_slices(plan_, Bucket::Use::kShared, data_rank);
+  borrowed_ = own_slices(plan_, Bucket::Use::kBorrowed, data_rank);
 }
 
 void TiedExchange::add(const TensorView& into, const TensorView& from) {

@@ -47,6 +47,7 @@ class Executor::Run {
         group_(executor.group_),
         engine_(executor.engine_),
         observer_(executor.observer_),
+        send_observer_(executor.send_observer_),
         source_(source),
         mode_(mode),
         gradient_scale_(gradient_scale),
@@ -160,6 +161,9 @@ class Executor::Run {
   }
 
   void send(const ConstTensorView& tensor, std::int64_t peer, comm::Tag tag, Messages& sends) {
+    if (send_observer_) {
+      timed([&] { send_observer_(tensor, tag); });
+    }
     const double computed = engine_.computing_seconds();
     sends.add(group_.send(tensor, peer, tag));
     times_.compute += engine_.computing_seconds() - computed;
@@ -275,6 +279,7 @@ class Executor::Run {
   comm::Communicator& group_;
   comm::ProgressEngine& engine_;
   const ActionObserver& observer_;
+  const SendObserver& send_observer_;
   MicrobatchSource& source_;
   nn::Mode mode_;
   double gradient_scale_;

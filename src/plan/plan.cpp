@@ -99,6 +99,12 @@ io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank, std::i
           .reader_threads = plan.config.data.reader_threads};
 }
 
+io::LoaderOptions repeat_loader(const Plan& plan, const RankPlan& rank, std::int64_t step) {
+  io::LoaderOptions options = training_loader(plan, rank, step - 1);
+  options.steps = 1;
+  return options;
+}
+
 io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank, std::int64_t rounds) {
   io::LoaderOptions options = training_loader(plan, rank, 0);
   options.order = io::Order::kSequential;
@@ -222,8 +228,11 @@ template <typename Function>
 std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& rank,
                                            const Function& bytes_of) {
   const bool evaluates = rank.loads && !plan.config.data.test.empty();
+  // On one replica a repeated step has the samples of the first run.
+  const bool repeats = rank.loads && repeats_steps(plan) && plan.grid.data > 1;
   return {{"samples, training", rank.loads ? bytes_of(training_loader(plan, rank, 0)) : 0},
-          {"samples, evaluation", evaluates ? bytes_of(evaluation_loader(plan, rank, 1)) : 0}};
+          {"samples, evaluation", evaluates ? bytes_of(evaluation_loader(plan, rank, 1)) : 0},
+          {"samples, repeated step", repeats ? bytes_of(repeat_loader(plan, rank, 1)) : 0}};
 }
 
 /// All allocations of the rank on its device.
@@ -239,8 +248,8 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   add(optim::Optimizer::memory(c.optimizer.options, rank.buckets, rank.coordinates.data,
                                c.numerics.dtype));
   if (const auto tie = tied_stages(plan)) {
-    add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.data, rank.coordinates.pipeline,
-                                     *tie, c.numerics.dtype)});
+    add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.pipeline, *tie,
+                                     c.numerics.dtype)});
   }
   add(nn::Stage::memory(*plan.model, rank.stage));
   add({optim::GradientNorm::memory(rank.buckets, plan.grid.data)});
@@ -391,7 +400,9 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
                           .microbatches_per_lane = plan.microbatches_per_lane,
                           .dtype = c.numerics.dtype,
                           .summation = c.numerics.mode,
-                          .joins_lanes = plan.model->joins_lanes()};
+                          .joins_lanes = plan.model->joins_lanes(),
+                          .reach = repeats_steps(plan) ? optim::GradientReducer::Reach::kAnyLanes
+                                                       : optim::GradientReducer::Reach::kOwnLanes};
   for (std::int64_t m = 0; m < plan.microbatches; ++m) {
     result.offsets.push_back((coordinates.data * plan.microbatches + m) * c.batch.micro);
   }

@@ -72,6 +72,10 @@ void check_unused(const RunConfig& config, const Plan& plan) {
               : fmt::format("parallel.tensor is {}, which puts messages into every pass",
                             plan.grid.tensor),
         joins ? "choose parallel.data = 1, or no sync for batch_norm" : "choose another grid");
+  check(config.train.repeat_every != otherwise.train.repeat_every && config.train.repeat_every > 0,
+        config.numerics.mode == comm::Summation::kInvariant, "train.repeat_every",
+        "numerics.mode is fast, whose sums depend on who computes what",
+        "set numerics.mode to invariant");
   check(config.model.sync_batch_norm != nn::SyncLanes::kNo, nn::has_batch_norm(*plan.model),
         "model.sync_batch_norm", "the model has no batch_norm layer", "give it one");
 }

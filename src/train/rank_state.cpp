@@ -56,7 +56,8 @@ void read_slice(const io::Checkpoint& checkpoint, const std::string& name,
   });
 }
 
-/// Hashes a tensor in any memory, in pieces of 16 MiB.
+}  // namespace
+
 void add_to(StreamingHash& hash, const ConstTensorView& tensor, device::Stream& stream) {
   constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
   const std::int64_t most = kPieceBytes / size_bytes(tensor.dtype());
@@ -66,8 +67,6 @@ void add_to(StreamingHash& hash, const ConstTensorView& tensor, device::Stream& 
     hash.update({piece.view().raw(), static_cast<std::size_t>(piece.view().bytes())});
   }
 }
-
-}  // namespace
 
 StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank,
                        comm::Groups& groups)
@@ -129,6 +128,25 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
 bool RankState::has_masters() const {
   const DType dtype = plan_.config.numerics.dtype;
   return compute_dtype(dtype) != dtype;
+}
+
+void RankState::assign(std::int64_t shift) {
+  const std::int64_t place = (rank_.coordinates.data + shift) % plan_.grid.data;
+  if (place == rank_.coordinates.data) {
+    rotated_data_.reset();
+    rotated_lanes_.reset();
+    stage().resume_graphs();
+  } else {
+    rotated_data_.emplace(*groups_.data, shift, context_.stream());
+    rotated_lanes_.emplace(*groups_.lanes, shift, context_.stream());
+    stage().suspend_graphs();
+  }
+  reducer_.assign(data_group());
+  stage_state_.set_lanes(rotated_lanes_ ? *rotated_lanes_ : *groups_.lanes);
+  norm_.assign(place);
+  if (tie_) {
+    tie_->assign(place);
+  }
 }
 
 double RankState::combine_tied() {
@@ -193,11 +211,24 @@ std::uint64_t RankState::optimizer_hash() const {
   return hash.digest();
 }
 
+std::uint64_t RankState::sums_hash() {
+  const std::int64_t place = data_group().rank();
+  StreamingHash hash;
+  for (const optim::Bucket& bucket : rank_.buckets.buckets()) {
+    const grid::Range& slice = bucket.slices[static_cast<std::size_t>(place)];
+    add_to(hash, reducer_.sums().flat_slice(bucket.elements.begin + slice.begin, slice.count()),
+           context_.stream());
+  }
+  const std::int64_t blocks = rank_.buckets.owned_elements(place) / nn::ParameterLayout::kBlock;
+  hash.update(std::as_bytes(norm_.partials().first(static_cast<std::size_t>(blocks))));
+  return hash.digest();
+}
+
 void RankState::damage(FaultPlace place) {
   const optim::OwnedPiece& piece = optimizer_.pieces().front();
-  const TensorView tensor = place == FaultPlace::kGradient  ? reducer_.sums()
-                            : place == FaultPlace::kWeights ? stage_state_.weights()
-                                                            : optimizer_.state(0, piece);
+  const TensorView tensor = place == FaultPlace::kGradient ? reducer_.sums()
+                            : place == FaultPlace::kState  ? optimizer_.state(0, piece)
+                                                           : stage_state_.weights();
   const TensorView element =
       tensor.flat_slice(place == FaultPlace::kGradient ? piece.arena_offset : 0, 1);
   const device::HostView copy(element, context_.stream());
@@ -205,6 +236,8 @@ void RankState::damage(FaultPlace place) {
   if (place == FaultPlace::kGradient) {
     std::ranges::fill(bytes, std::byte{0xFF});
     bytes.back() = std::byte{0x7F};
+  } else if (place == FaultPlace::kProduct) {
+    bytes.back() ^= std::byte{1};  // of the exponent
   } else {
     bytes.front() ^= std::byte{1};
   }

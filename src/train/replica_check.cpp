@@ -60,7 +60,8 @@ void ReplicaCheck::compare(std::int64_t step) {
   all_seconds_ += seconds_;
   ++comparisons_;
   if (!suspects.empty()) {
-    end(suspects,
+    end_corrupt(
+        groups_, suspects,
         fmt::format("after the update of step {} the replicas hold different weights", step));
   }
 }
@@ -88,9 +89,10 @@ void ReplicaCheck::confirm(Until until) {
   seconds_ += took;
   all_seconds_ += took;
   if (!suspects.empty()) {
-    end(suspects, fmt::format("{} changed after the update of step {}, where nothing writes to "
-                              "them",
-                              what, step_));
+    end_corrupt(groups_, suspects,
+                fmt::format("{} changed after the update of step {}, where nothing writes to "
+                            "them",
+                            what, step_));
   }
 }
 
@@ -101,8 +103,9 @@ std::vector<ReplicaCheck::Hashes> ReplicaCheck::gathered(const Hashes& mine) {
   return all;
 }
 
-void ReplicaCheck::end(const std::vector<std::int64_t>& suspects, const std::string& what) {
-  const std::vector<std::string> hosts = groups_.world->all_gather_texts(host_name());
+void end_corrupt(comm::Groups& groups, const std::vector<std::int64_t>& suspects,
+                 const std::string& what) {
+  const std::vector<std::string> hosts = groups.world->all_gather_texts(host_name());
   std::vector<std::string> named;
   for (const std::int64_t rank : suspects) {
     named.push_back(fmt::format("rank {} on {}", rank, hosts[static_cast<std::size_t>(rank)]));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "strata/comm/groups.hpp"
@@ -38,9 +39,6 @@ class ReplicaCheck {
   };
 
   [[nodiscard]] std::vector<Hashes> gathered(const Hashes& mine);
-  /// Ends the run on all ranks.
-  [[noreturn]] void end(const std::vector<std::int64_t>& suspects, const std::string& what);
-
   comm::Groups& groups_;
   RankState& state_;
   std::int64_t step_ = 0;
@@ -49,6 +47,11 @@ class ReplicaCheck {
   double all_seconds_ = 0.0;
   std::int64_t comparisons_ = 0;
 };
+
+/// Ends the run on all ranks, which found the same. Communication: all-gathers over the world.
+/// Throws: AgreedError(kPeer) that names the suspects and their nodes.
+[[noreturn]] void end_corrupt(comm::Groups& groups, const std::vector<std::int64_t>& suspects,
+                              const std::string& what);
 
 /// The ranks whose value is not the one that more than half of `members` have; all members where
 /// there is no such value, none where all are equal.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
@@ -46,6 +47,7 @@ StepRunner::StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, Ra
       feed_(setup.context, setup.train_data, rank, training_loader(plan_, rank, first_step)),
       fault_(TestFault::of_rank(setup.groups.world->rank())),
       check_(setup.groups, state),
+      repeat_(setup, rank, state, executor),
       began_(now_seconds()),
       last_check_(began_),
       last_checked_step_(first_step) {}
@@ -55,7 +57,7 @@ StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()
   const double begin = now_seconds();
   feed_.next();
   result.times.data = now_seconds() - begin;
-  result.summary = gradients(step, requests, result.times);
+  result.summary = checked_gradients(step, requests, result.times);
   result.rate = optim::learning_rate(plan_.config.schedule, step);
   result.update = judge(step, result);
   if (result.update == StepResult::Update::kDone) {
@@ -70,16 +72,31 @@ StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()
   return result;
 }
 
-StepSummary StepRunner::gradients(std::int64_t step, const std::function<StepRequests()>& requests,
-                                  StepTimes& times) {
+StepSummary StepRunner::checked_gradients(std::int64_t step,
+                                          const std::function<StepRequests()>& requests,
+                                          StepTimes& times) {
+  const auto own = [&] { return gradients(step, {rank_, feed_}, requests, times); };
+  if (!repeat_.is_due(step)) {
+    return own();
+  }
+  return repeat_.run(step, feed_, own, [&](const plan::RankPlan& rank, SampleFeed& feed) {
+    // As for other checks, the step's time counts as other.
+    StepTimes spare;
+    return gradients(
+        step, {rank, feed}, [] { return StepRequests(); }, spare);
+  });
+}
+
+StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
+                                  const std::function<StepRequests()>& requests, StepTimes& times) {
   const std::int64_t batch = plan_.config.batch.global;
   const std::int64_t first_sample = (step - 1) * batch;
-  BatchSource source(plan_, rank_, feed_, first_sample, first_sample + batch);
+  BatchSource source(plan_, work.rank, work.feed, first_sample, first_sample + batch);
   state_.reset_clock();
   const pipeline::ExecutionTimes execution = executor_.train(
       plan_.training, source, 1.0 / static_cast<double>(batch * plan_.targets_per_sample),
       state_.reducer());
-  feed_.prefetch();
+  work.feed.prefetch();
   times.bubble += execution.pipeline_wait;
   times.communication += state_.exposed_seconds();
   times.compute += execution.compute - state_.exposed_seconds();
@@ -109,7 +126,7 @@ StepResult::Update StepRunner::judge(std::int64_t step, StepResult& result) {
     case plan::Nonfinite::kSkip:
       return skip(step, result.summary);
     case plan::Nonfinite::kRepeat:
-      repeat(step, result);
+      compute_again(step, result);
       return StepResult::Update::kDone;
     case plan::Nonfinite::kStop:
       break;
@@ -129,10 +146,10 @@ StepResult::Update StepRunner::skip(std::int64_t step, const StepSummary& summar
   return StepResult::Update::kSkipped;
 }
 
-void StepRunner::repeat(std::int64_t step, StepResult& result) {
+void StepRunner::compute_again(std::int64_t step, StepResult& result) {
   const StepSummary first = result.summary;
   result.summary = gradients(
-      step, [&] { return first.requests; }, result.times);
+      step, {rank_, feed_}, [&] { return first.requests; }, result.times);
   const StepSummary& second = result.summary;
   if (same_bits(first, second)) {
     end_diverged(step, numbers_text(first) + ", and the same when computed once more");
@@ -184,11 +201,16 @@ void StepRunner::check(std::int64_t step) {
 }
 
 std::string StepRunner::check_text() const {
-  if (check_.comparisons() == 0) {
-    return "";
-  }
-  return fmt::format("checks of weights and optimizer state: {}, {:.2g} % of the time",
-                     check_.comparisons(), 100.0 * check_.all_seconds() / (now_seconds() - began_));
+  std::vector<std::string> parts;
+  const auto add = [&](const char* what, std::int64_t count, double seconds) {
+    if (count > 0) {
+      parts.push_back(fmt::format("{}: {}, {:.2g} % of the time", what, count,
+                                  100.0 * seconds / (now_seconds() - began_)));
+    }
+  };
+  add("checks of weights and optimizer state", check_.comparisons(), check_.all_seconds());
+  add("repeated steps", repeat_.steps(), repeat_.seconds());
+  return fmt::format("{}", fmt::join(parts, "; "));
 }
 
 void StepRunner::inject(FaultPlace place, std::int64_t step) {

@@ -14,6 +14,7 @@
 
 #include "replica_check.hpp"
 #include "sample_feed.hpp"
+#include "step_repeat.hpp"
 
 namespace strata::train {
 
@@ -49,13 +50,22 @@ class StepRunner {
   [[nodiscard]] std::int64_t skipped() const { return skipped_; }
 
  private:
+  /// Lanes, and the samples of them.
+  struct Work {
+    const plan::RankPlan& rank;
+    SampleFeed& feed;
+  };
   /// Forward, backward and the exchange of results; adds its times.
-  [[nodiscard]] StepSummary gradients(std::int64_t step,
+  [[nodiscard]] StepSummary gradients(std::int64_t step, const Work& work,
                                       const std::function<StepRequests()>& requests,
                                       StepTimes& times);
+  /// gradients() of the own lanes, after a run on other lanes where the step is one to repeat.
+  [[nodiscard]] StepSummary checked_gradients(std::int64_t step,
+                                              const std::function<StepRequests()>& requests,
+                                              StepTimes& times);
   [[nodiscard]] StepResult::Update judge(std::int64_t step, StepResult& result);
   [[nodiscard]] StepResult::Update skip(std::int64_t step, const StepSummary& summary);
-  void repeat(std::int64_t step, StepResult& result);
+  void compute_again(std::int64_t step, StepResult& result);
   void update(std::int64_t step, StepResult& result);
   [[nodiscard]] double clip_scale(double norm) const;
   [[nodiscard]] bool check_due(std::int64_t step) const;
@@ -70,6 +80,7 @@ class StepRunner {
   SampleFeed feed_;
   std::optional<TestFault> fault_;
   ReplicaCheck check_;
+  StepRepeat repeat_;
   double began_;
   double last_check_;
   std::int64_t last_checked_step_;

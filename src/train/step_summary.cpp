@@ -76,7 +76,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   }
   mine.insert(mine.end(), squares.begin(), squares.end());
   StepSummary summary;
-  const Gathered data(*groups.data, mine, summary.communication_seconds);
+  const Gathered data(state.data_group(), mine, summary.communication_seconds);
 
   std::vector<double> lane_losses;
   std::vector<std::span<const double>> partials;

@@ -24,6 +24,7 @@ std::optional<TestFault> TestFault::of_rank(std::int64_t rank) {
   TestFault fault;
   fault.place_ = *kind;
   fault.step_ = step;
+  std::getline(in.ignore(), fault.runs_);
   return fault;
 }
 
@@ -33,6 +34,11 @@ bool TestFault::happens(FaultPlace place, std::int64_t step) {
   }
   step_ = 0;
   return true;
+}
+
+bool TestFault::hits_run(std::int64_t step, std::size_t run) const {
+  return place_ == FaultPlace::kProduct && step == step_ &&
+         runs_.find(std::to_string(run)) != std::string::npos;
 }
 
 }  // namespace strata::train

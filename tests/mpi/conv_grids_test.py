@@ -12,6 +12,7 @@ SCHEDULE = ["--parallel.schedule=1f1b", "--parallel.schedule=gpipe"]
 READERS = ["--data.reader_threads=1", "--data.reader_threads=3"]
 THREADS = ["--run.threads=1", "--run.threads=1", "--run.threads=2"]
 BUCKET = ["--parallel.bucket=4", "--parallel.bucket=0.01"]
+REPEAT = ["--train.repeat_every=0", "--train.repeat_every=2"]
 
 SETTINGS = {
     "data": {"train": "images/train.h5", "test": "images/test.h5", "normalise": "standard",
@@ -34,7 +35,7 @@ STAYS_CUT = ["conv 8 5 stride=2 parallel=column", "group_norm 4", "batch_norm re
 
 def varied(grids):
     """Each grid with settings of the kinds above, which change at different paces."""
-    return [(grid, [SCHEDULE[i % 2], READERS[i // 2 % 2], THREADS[i % 3], BUCKET[i // 3 % 2]])
+    return [(grid, [SCHEDULE[i % 2], READERS[i // 2 % 2], THREADS[i % 3], BUCKET[i // 3 % 2], REPEAT[min(i, 1)]])
             for i, grid in enumerate(grids)]
 
 

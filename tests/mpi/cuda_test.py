@@ -87,10 +87,11 @@ class Images(Near):
 
     def test_statistics_of_all_lanes(self):
         sync = [*self.network, "--model.sync_batch_norm=yes"]
-        self.same_on([((1, 1, 1), []), ((2, 1, 1), []), ((2, 2, 1), [])], *sync, name="sync")
+        repeat = ["--train.repeat_every=2"]
+        self.same_on([((1, 1, 1), []), ((2, 1, 1), repeat), ((2, 2, 1), repeat)], *sync, name="sync")
 
     def test_graphs(self):
-        graphs = ["--run.cuda_graphs=on"]
+        graphs = ["--run.cuda_graphs=on", "--train.repeat_every=4"]
         self.same_on([((1, 1, 1), [])] + [(grid, graphs) for grid in GRIDS if grid[2] == 1],
                      *self.network, "--train.steps=5", name="graphs")
         self.assert_graphs(self.config, self.network, "kept")
@@ -159,7 +160,7 @@ class Language(Near, language.LanguageTest):
 
     def test_graphs(self):
         dropout = [CUDA, "--model.dropout=0.2", "--numerics.dtype=bfloat16"]
-        graphs = ["--run.cuda_graphs=on"]
+        graphs = ["--run.cuda_graphs=on", "--train.repeat_every=4"]
         self.same_on([((1, 1, 1), []), ((1, 1, 1), graphs), ((2, 1, 1), graphs),
                       ((1, 2, 1), [*graphs, "--parallel.schedule=gpipe"]),
                       ((2, 2, 1), [*graphs, "--train.recompute=full"])],

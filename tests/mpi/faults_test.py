@@ -1,6 +1,7 @@
 """Numbers that are not finite, and passing faults of one rank, which a test hook injects."""
 
 import os
+import re
 import signal
 import time
 import unittest.mock
@@ -71,9 +72,29 @@ class Faults(harness.StrataTest):
                 self.assert_refused(finished, harness.PEER, "silent corruption: ", words, "--run.resume=auto")
                 self.assertEqual(harness.checkpoints(self.directory / run)[-1].name, "step-00000002")
 
+    def test_a_flipped_product_is_found_by_the_repeated_step(self):
+        repeated = ["--train.repeat_every=1", "--checkpoint.every=1", "--checkpoint.background=off",
+                    "--numerics.lanes=4"]
+        # The runs of step 3 that the fault hits: 0 on other lanes, 1 on the own ones, 2 to decide.
+        for grid, rank, runs, suspects in [
+                ((4, 1), 2, "012", [2]), ((4, 1), 3, "0", [3]), ((4, 1), 0, "1", [0]),
+                # Two replicas: a passing fault is outvoted, a lasting one is not.
+                ((2, 1), 1, "0", [1]), ((2, 1), 0, "1", [0]), ((2, 1), 1, "012", [0, 1]),
+                # The stage that is first in the data flow.
+                ((2, 2), 1, "1", [1]), ((2, 2), 3, "0", [3]), ((2, 2), 2, "012", [2, 3]),
+                ((1, 1), 0, "1", [0])]:
+            with self.subTest(grid=grid, rank=rank, runs=runs):
+                run = f"product-{grid[0]}{grid[1]}-{rank}-{runs}"
+                finished = self.faulty(f"product:3:{rank}:{runs}", run, *repeated, grid=grid, expect=harness.PEER)
+                self.assert_refused(finished, harness.PEER, "silent corruption: step 3, computed again on ",
+                                    "gave other numbers", "--run.resume=auto")
+                named = re.search(r"suspects? (?:is|are): (.*?)\. Nothing", finished.reports()[0]).group(1)
+                self.assertEqual([int(text) for text in re.findall(r"rank (\d+) on", named)], suspects)
+                self.assertEqual(harness.checkpoints(self.directory / run)[-1].name, "step-00000002")
+
     def test_checks_change_no_numbers(self):
-        finished = self.train(self.config, (2, 1), "checked", "--train.check_every=1")
-        self.assertIn("checks of weights and optimizer state: 4, ", finished.text)
+        finished = self.train(self.config, (2, 1), "checked", "--train.check_every=1", "--train.repeat_every=2")
+        self.assertRegex(finished.text, "checks of weights and optimizer state: 4, .*; repeated steps: 2, ")
         self.assert_same_run("undisturbed", "checked")
 
     def test_a_slow_rank_is_named(self):

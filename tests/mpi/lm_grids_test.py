@@ -18,12 +18,13 @@ SCHEDULE = ["--parallel.schedule=1f1b", "--parallel.schedule=gpipe"]
 THREADS = ["--run.threads=1", "--run.threads=1", "--run.threads=2"]
 BUCKET = ["--parallel.bucket=4", "--parallel.bucket=4", "--parallel.bucket=0.001",
           "--parallel.bucket=0.02", "--parallel.bucket=4"]
+REPEAT = ["--train.repeat_every=0", "--train.repeat_every=2"]
 
 
 def varied(grids):
     """Each grid with settings of the kinds above, which change at different paces."""
     return [(grid, [SEQUENCE[i % 2], RECOMPUTE[i % 3], SCHEDULE[i // 2 % 2], THREADS[i // 3 % 3],
-                    BUCKET[i % 5]])
+                    BUCKET[i % 5], REPEAT[min(i, 1)]])
             for i, grid in enumerate(grids)]
 
 

@@ -15,7 +15,7 @@ def byte_count(text):
 
 class Memory(harness.StrataTest):
     def config(self, name, data, layers=(), **sections):
-        sections = {"optimizer": {"kind": "adam"}, "train": {"steps": 3}, **sections}
+        sections = {"optimizer": {"kind": "adam"}, "train": {"steps": 3, "repeat_every": 2}, **sections}
         return self.write_config(f"{name}.ini", harness.config_text(layers, data=data, **sections))
 
     def measure(self, config, grid):

@@ -51,7 +51,7 @@ class OrderedReduction {
   void fold(ops::Context& context, const Pending& pending) const;
 
  private:
-  Communicator& group_;
+  Communicator* group_;
   std::vector<std::int64_t> parts_of_;
   std::int64_t parts_ = 0;
   std::int64_t own_parts_ = 0;

@@ -20,6 +20,10 @@ class PartitionedGroup {
   /// All parts on one rank.
   explicit PartitionedGroup(std::int64_t parts);
 
+  /// Sends over other ranks from now on, of which this rank's number says which parts it owns.
+  /// Pre: as many ranks as before.
+  void set_group(Communicator& group);
+
   [[nodiscard]] std::int64_t parts() const { return tree_.leaves(); }
   [[nodiscard]] const grid::Range& own() const { return own_; }
   [[nodiscard]] std::int64_t ranks() const { return group_ == nullptr ? 1 : group_->size(); }

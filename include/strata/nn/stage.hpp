@@ -105,6 +105,9 @@ class Stage {
   bool record_passes();
   /// Cached CUDA graphs.
   [[nodiscard]] std::int64_t graphs() const { return graph_cache_.graphs(); }
+  /// Graphs hold the lanes that the rank computes: for other lanes, runs all passes eagerly.
+  void suspend_graphs() { graph_cache_.suspend(); }
+  void resume_graphs() { graph_cache_.resume(); }
 
   void forward(std::span<const Microbatch> concurrent, Mode mode);
   /// Computes the loss of the first `valid` samples for losses(), and in training the output's

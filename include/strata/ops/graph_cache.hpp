@@ -24,6 +24,9 @@ class GraphCache {
   /// Pre: the context is a GPU's.
   void enable();
   [[nodiscard]] bool is_enabled() const { return is_enabled_; }
+  /// Until resume(), work runs eagerly and no graph is captured.
+  void suspend() { is_suspended_ = true; }
+  void resume() { is_suspended_ = false; }
   /// Whether run() is capturing: nothing else may be enqueued on the GPU meanwhile.
   [[nodiscard]] bool is_recording() const { return is_recording_; }
   /// Number of captured graphs.
@@ -44,6 +47,7 @@ class GraphCache {
 
   Context& context_;
   bool is_enabled_ = false;
+  bool is_suspended_ = false;
   bool is_recording_ = false;
   std::map<Key, Piece> pieces_;
 };

@@ -24,11 +24,15 @@ class GradientNorm {
   /// The allocation of a GradientNorm on its context's device.
   [[nodiscard]] static nn::MemoryItem memory(const BucketPlan& plan, std::int64_t data_ranks);
 
+  /// Sums the blocks of another data rank from now on.
+  void assign(std::int64_t data_rank) { data_rank_ = data_rank; }
+
   /// Enqueues the sums of squares of the own blocks.
   void begin(const ConstTensorView& gradients);
   /// Whether all elements are finite. Waits for the device. Overwrites the partial sums.
   [[nodiscard]] bool is_finite(const ConstTensorView& tensor);
-  /// The own partial sums, the same number on every rank. Pre: the context has been synchronized
+  /// The own partial sums, the same number on every rank: blocks of the own slices in order, then
+  /// unused ones. Pre: the context has been synchronized
   /// since begin().
   [[nodiscard]] std::span<const double> partials() const;
   /// The squared norm of each placed slice of the layout, 0 for borrowed ones. `gathered[r]` are

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "strata/comm/ordered_reduction.hpp"
@@ -19,6 +22,9 @@ namespace strata::optim {
 /// (design law 1). With comm::Summation::kLibrary all lanes of a rank are one.
 class GradientReducer final : public nn::GradientSink {
  public:
+  /// The lanes that a rank may compute: those of its place in the data group, or those of any.
+  enum class Reach { kOwnLanes, kAnyLanes };
+
   struct Sizes {
     std::int64_t elements = 0;
     std::int64_t microbatches_per_lane = 1;
@@ -27,6 +33,8 @@ class GradientReducer final : public nn::GradientSink {
     comm::Summation summation = comm::Summation::kInvariant;
     /// Whether the own lanes run concurrently: the k-th microbatch of each before the next of any.
     bool joins_lanes = false;
+    /// What memory is planned for.
+    Reach reach = Reach::kOwnLanes;
   };
 
   GradientReducer(ops::Context& context, comm::Communicator& data_group, const grid::SumTree& lanes,
@@ -38,6 +46,15 @@ class GradientReducer final : public nn::GradientSink {
                                                           std::int64_t data_rank,
                                                           const BucketPlan& plan,
                                                           const Sizes& sizes);
+
+  /// Reduces over other ranks from now on, of which this rank's number says which lanes and slices
+  /// are its own. Pre: as many ranks as before; Reach::kAnyLanes, or the same number.
+  void assign(comm::Communicator& data_group);
+
+  /// Called with this rank's sums of a bucket, one for each tree node that its lanes complete,
+  /// before they are sent. An empty observer ends the calls.
+  using SumsObserver = std::function<void(std::span<const TensorView> partials)>;
+  void observe_sums(SumsObserver observer) { sums_observer_ = std::move(observer); }
 
   [[nodiscard]] Target begin_microbatch(std::int64_t m) override;
   [[nodiscard]] bool acts_on(std::int64_t m, std::int64_t layer) const override;
@@ -58,7 +75,8 @@ class GradientReducer final : public nn::GradientSink {
   void finish_oldest();
 
   ops::Context& context_;
-  comm::Communicator& data_group_;
+  comm::Communicator* data_group_;
+  grid::SumTree lanes_;
   comm::OrderedReduction reduction_;
   const BucketPlan& plan_;
   Sizes sizes_;
@@ -72,6 +90,7 @@ class GradientReducer final : public nn::GradientSink {
   std::size_t next_bucket_ = 0;
   std::size_t started_ = 0;
   double exposed_seconds_ = 0.0;
+  SumsObserver sums_observer_;
 };
 
 }  // namespace strata::optim

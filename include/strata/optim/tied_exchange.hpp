@@ -30,10 +30,11 @@ class TiedExchange {
                const nn::ParameterLayout& layout, const BucketPlan& plan, std::int64_t data_rank,
                const Stages& stages, DType weights_dtype);
 
-  /// The allocation of a TiedExchange of this pipeline rank.
-  [[nodiscard]] static nn::MemoryItem memory(const BucketPlan& plan, std::int64_t data_rank,
-                                             std::int64_t pipeline_rank, const Stages& stages,
-                                             DType weights_dtype);
+  /// The allocation of a TiedExchange of this pipeline rank, the same for every data rank.
+  [[nodiscard]] static nn::MemoryItem memory(const BucketPlan& plan, std::int64_t pipeline_rank,
+                                             const Stages& stages, DType weights_dtype);
+  /// Exchanges the slices of another data rank from now on.
+  void assign(std::int64_t data_rank);
 
   /// The messages of a TiedExchange of this pipeline rank in a step.
   [[nodiscard]] static nn::LayerTraffic traffic(const BucketPlan& plan, std::int64_t data_rank,
@@ -64,6 +65,7 @@ class TiedExchange {
   ops::Context& context_;
   comm::Communicator& group_;
   Stages stages_;
+  const BucketPlan& plan_;
   /// The own slices in the arena, bucket by bucket, without empty ones.
   std::vector<grid::Range> shared_;
   std::vector<grid::Range> borrowed_;

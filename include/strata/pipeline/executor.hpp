@@ -37,6 +37,9 @@ struct ExecutionTimes {
 /// Called after each action with its begin and end, in seconds of the steady clock.
 using ActionObserver = std::function<void(const Action&, double begin, double end)>;
 
+/// Called with each tensor before a training pass sends it to a neighbouring stage.
+using SendObserver = std::function<void(const ConstTensorView& tensor, comm::Tag tag)>;
+
 /// Called on the last stage with each microbatch's outputs and targets, of which the first `valid`
 /// rows count, before its loss is computed.
 using OutputObserver = std::function<void(const ConstTensorView& outputs,
@@ -54,6 +57,8 @@ class Executor {
   Executor(nn::Stage& stage, comm::Communicator& pipeline_group, comm::ProgressEngine& engine);
 
   void set_observer(ActionObserver observer) { observer_ = std::move(observer); }
+  /// An empty observer ends the calls.
+  void observe_sends(SendObserver observer) { send_observer_ = std::move(observer); }
 
   /// Runs forward and backward of every microbatch of a sound schedule; scales each row's gradient
   /// by gradient_scale. A GPU may still be running afterwards; nn::Stage::losses() synchronizes.
@@ -73,6 +78,7 @@ class Executor {
   comm::Communicator& group_;
   comm::ProgressEngine& engine_;
   ActionObserver observer_;
+  SendObserver send_observer_;
 };
 
 }  // namespace strata::pipeline

@@ -120,6 +120,7 @@ struct RunConfig {
     Nonfinite nonfinite = Nonfinite::kStop;
     Switch check = Switch::kOn;
     std::int64_t check_every = 0;
+    std::int64_t repeat_every = 200;
   } train;
   struct {
     std::int64_t every = 0;

@@ -49,6 +49,13 @@ struct Plan {
   return plan.train_data.task == io::Task::kNextToken;
 }
 
+/// Whether steps are repeated on other lanes (train.repeat_every). The sums of `numerics.mode =
+/// fast` depend on the assignment.
+[[nodiscard]] inline bool repeats_steps(const Plan& plan) {
+  return plan.config.train.repeat_every > 0 && plan.config.train.check == Switch::kOn &&
+         plan.config.numerics.mode == comm::Summation::kInvariant;
+}
+
 /// One kind of messages that a rank sends in a training step.
 struct Traffic {
   std::string name;
@@ -123,6 +130,10 @@ struct VirtualGrid {
 /// The options of this rank's training loader: its microbatches of steps [first_step, total).
 [[nodiscard]] io::LoaderOptions training_loader(const Plan& plan, const RankPlan& rank,
                                                 std::int64_t first_step);
+
+/// The options of the loader of one repeated step, counted from 1, on the lanes of `rank`.
+[[nodiscard]] io::LoaderOptions repeat_loader(const Plan& plan, const RankPlan& rank,
+                                              std::int64_t step);
 
 /// The options for one sequential pass over a split in `rounds` steps.
 [[nodiscard]] io::LoaderOptions evaluation_loader(const Plan& plan, const RankPlan& rank,

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "strata/comm/groups.hpp"
+#include "strata/comm/rotated_group.hpp"
+#include "strata/core/hash.hpp"
 #include "strata/device/buffer.hpp"
 #include "strata/device/host_copy.hpp"
 #include "strata/io/checkpoint.hpp"
@@ -34,6 +36,8 @@ class StageState {
     return shards_.exposed_seconds() + lanes_.exposed_seconds();
   }
   void reset_clock();
+  /// Computes other lanes from now on: those of this rank's number in `lanes`.
+  void set_lanes(comm::Communicator& lanes) { lanes_.set_group(lanes); }
 
   /// Reads the weights.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
@@ -69,6 +73,15 @@ class RankState {
   [[nodiscard]] optim::GradientReducer& reducer() { return reducer_; }
   [[nodiscard]] optim::GradientNorm& norm() { return norm_; }
 
+  /// Takes the place `shift` further in the data group, with its lanes and its slices of the
+  /// reduced gradients, until assign(0). Weights and optimizer state stay. Pre: no message is in
+  /// flight, and all ranks of the group take the same shift; plan::repeats_steps(), or shift = 0.
+  void assign(std::int64_t shift);
+  /// The data group in order of the places.
+  [[nodiscard]] comm::Communicator& data_group() {
+    return rotated_data_ ? *rotated_data_ : *groups_.data;
+  }
+
   /// Sums the gradients of a tied table's two uses. Communication: over the pipeline group, where
   /// two stages use the table. Returns: seconds spent waiting for it.
   double combine_tied();
@@ -85,9 +98,12 @@ class RankState {
   /// message is in flight.
   [[nodiscard]] std::uint64_t weights_hash() const;
   [[nodiscard]] std::uint64_t optimizer_hash() const;
+  /// A hash of the own slices of the reduced gradients and of their squares. Pre: the squares are
+  /// on the host (summarize_step).
+  [[nodiscard]] std::uint64_t sums_hash();
 
-  /// Damages one number, for tests: NaN in the reduced gradient, a flipped bit elsewhere.
-  /// Pre: no message is in flight.
+  /// Damages one number, for tests: NaN in the reduced gradient, a flipped bit elsewhere. For
+  /// kProduct a second call puts it right. Pre: no message is in flight.
   void damage(FaultPlace place);
 
   /// The weights and the optimizer state that this rank owns, for a checkpoint: copied into
@@ -114,6 +130,11 @@ class RankState {
   optim::Optimizer optimizer_;
   std::optional<optim::TiedExchange> tie_;
   optim::GradientNorm norm_;
+  std::optional<comm::RotatedGroup> rotated_data_;
+  std::optional<comm::RotatedGroup> rotated_lanes_;
 };
+
+/// Hashes a tensor in any memory. Waits for the work on `stream`.
+void add_to(StreamingHash& hash, const ConstTensorView& tensor, device::Stream& stream);
 
 }  // namespace strata::train

@@ -27,8 +27,9 @@ struct JobOption {
   const char* help;
 };
 
-constexpr std::array<JobOption, 22> kOptions{{
+constexpr std::array<JobOption, 23> kOptions{{
     {"nodes", "N", "nodes; MIN-MAX: with fewer, fewer replicas (Slurm; default 1)"},
+    {"spares", "K", "further nodes, which replace lost ones without a new job (Slurm, --hostfile)"},
     {"ranks-per-node", "R", "ranks on a node (default: what parallel.* asks for)"},
     {"time", "T", "limit: MINUTES, HH:MM:SS or DAYS-HH[:MM[:SS]]"},
     {"cpus-per-task", "C", "cores of a rank (default: run.threads, else 8 with a GPU, else 4)"},

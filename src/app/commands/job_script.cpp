@@ -17,8 +17,9 @@ std::string clock_text(std::int64_t seconds) {
 }
 
 std::string slurm_directives(const JobScript& s) {
-  const std::string nodes = s.least_nodes < s.nodes ? fmt::format("{}-{}", s.least_nodes, s.nodes)
-                                                    : fmt::format("{}", s.nodes);
+  const std::int64_t most = s.nodes + s.spares.value_or(0);
+  const std::string nodes =
+      s.least_nodes < s.nodes ? fmt::format("{}-{}", s.least_nodes, most) : fmt::format("{}", most);
   // A job of a range of nodes that asks for tasks wants its first number of nodes again when
   // requeued.
   const std::string tasks =
@@ -36,6 +37,7 @@ std::string slurm_directives(const JobScript& s) {
          line("#SBATCH --time={value}", clock_text(s.limit_seconds)) +
          fmt::format("#SBATCH --signal={}USR1@{}\n", shell_gets_signal ? "B:" : "",
                      s.signal_seconds) +
+         (s.spares ? "#SBATCH --no-kill\n" : "") +
          "#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --output=strata-%j.log\n";
 }
 
@@ -95,11 +97,11 @@ SchedulerWords words_of(const JobScript& s) {
 
 std::string header(const JobScript& s, const SchedulerWords& words) {
   const std::string submit = words.submit.substr(0, words.submit.find(" --"));
-  std::string text =
-      fmt::format("#!/bin/bash\n# {} on {}{} node{} x {} rank{}: {}. Made by\n#   {}\n", s.config,
-                  s.least_nodes < s.nodes ? fmt::format("{} to ", s.least_nodes) : "", s.nodes,
-                  s.nodes == 1 ? "" : "s", s.ranks_per_node, s.ranks_per_node == 1 ? "" : "s",
-                  s.grid, s.command);
+  std::string text = fmt::format(
+      "#!/bin/bash\n# {} on {}{} node{}{} x {} rank{}: {}. Made by\n#   {}\n", s.config,
+      s.least_nodes < s.nodes ? fmt::format("{} to ", s.least_nodes) : "", s.nodes,
+      s.nodes == 1 ? "" : "s", s.spares ? fmt::format(" (and {} spare)", *s.spares) : "",
+      s.ranks_per_node, s.ranks_per_node == 1 ? "" : "s", s.grid, s.command);
   text += s.scheduler == Scheduler::kPbs
               ? fmt::format("# Start: qsub {}\n", shell_quoted(s.file))
               : fmt::format("# Start: {} {} [--section.key=value ...]\n",
@@ -133,8 +135,64 @@ echo "$step $((++starts))" >"$run/starts"
                      shell_quoted(s.program), shell_quoted(s.run_directory));
 }
 
+/// Sets `nodes`, those that answer.
+std::string healthy_nodes(const JobScript& s) {
+  const bool slurm = s.scheduler == Scheduler::kSlurm;
+  const std::string all =
+      slurm
+          ? R"sh(sinfo -h -N -n "$(squeue -h -j "$SLURM_JOB_ID" -o %N)" -o '%N %t' |
+  awk '$2 !~ /^(down|drain|drng|fail)|[*]$/ && !seen[$1]++ { print $1 }')sh"
+          : fmt::format("awk '/^[^#]/ && !seen[$1]++ {{ print $1 }}' {}", shell_quoted(s.hostfile));
+  const std::string_view probe =
+      slurm ? "srun --overlap --mpi=none --nodes=1 --ntasks=1 --nodelist=\"$1\""
+            : "mpirun --host \"$1\" -n 1";
+  const std::string text = fmt::format(R"sh(
+# Up to {} nodes train, out of those that answer; the others are spares.
+answers() {{ timeout 30 {} true </dev/null >/dev/null 2>&1 && echo "$1"; }}
+all=$({})
+alive=$(for node in $all; do answers "$node" & done; wait)
+mapfile -t nodes < <(grep -Fx "$alive" <<<"$all")
+echo "${{#nodes[@]}} of $(wc -w <<<"$all") nodes answer: ${{nodes[*]}}"
+)sh",
+                                       s.nodes, probe, all);
+  return text + (slurm ? R"sh(trap : USR1 TERM
+# Where the node of this script is lost, Slurm keeps the job without it: a guard on the last node requeues the job.
+watch='while sleep 20 || :; do
+  nodes=$(squeue -h -j "$SLURM_JOB_ID" -o %N) && [ -n "$nodes" ] || continue
+  scontrol show hostnames "$nodes" | grep -Fxq "$0" || scontrol requeue "$SLURM_JOB_ID"
+done'
+if [ ${#nodes[@]} -gt 1 ]; then
+  srun --overlap --mpi=none --nodes=1 --ntasks=1 --nodelist="${nodes[-1]}" bash -c "trap : USR1; $watch" "$SLURMD_NODENAME" </dev/null &
+  guard=$!
+fi
+)sh"
+                       : "");
+}
+
+/// Sets `ranks` to those of the replicas that `nodes` have room for, and leaves the other nodes
+/// out.
+std::string fitted_ranks(const JobScript& s, const SchedulerWords& words) {
+  const bool requeues = s.scheduler == Scheduler::kSlurm && s.chain == 1;
+  return fmt::format(R"sh(nodes=("${{nodes[@]:0:{0}}}")
+# As many replicas as these nodes have room for: a divisor of the {1} lanes.
+data={1}
+until [ $data -eq 0 ] || {{ [ $((data * {2})) -le $((${{#nodes[@]}} * {3})) ] && [ $(({1} % data)) -eq 0 ]; }}; do data=$((data - 1)); done
+if [ $data -eq 0 ]; then
+  echo "the nodes that answer have no room for a replica of {2} ranks"
+  {4}exit 5
+fi
+ranks=$((data * {2}))
+nodes=("${{nodes[@]:0:$(((ranks + {5}) / {3}))}}")
+)sh",
+                     s.nodes, s.lanes, s.model_ranks, s.ranks_per_node,
+                     requeues ? words.again + "  " : "", s.ranks_per_node - 1);
+}
+
 /// Sets `ranks`.
-std::string rank_count(const JobScript& s) {
+std::string rank_count(const JobScript& s, const SchedulerWords& words) {
+  if (s.spares) {
+    return healthy_nodes(s) + fitted_ranks(s, words);
+  }
   if (s.least_nodes == s.nodes) {
     return fmt::format("ranks={}\n", s.nodes * s.ranks_per_node);
   }
@@ -173,8 +231,11 @@ std::string srun_lines(const JobScript& s) {
          "ranks\n"
          "trap : USR1 TERM  # Slurm signals the ranks too; this script waits for them\n" +
          fmt::format(
-             "srun --mpi=pmix --kill-on-bad-exit=1 --ntasks=$ranks --ntasks-per-node={} "
+             "srun --mpi=pmix --kill-on-bad-exit=1 {}--ntasks=$ranks --ntasks-per-node={} "
              "--cpu-bind=$binding {}\\\n  {}\n",
+             s.spares
+                 ? "--overlap --nodes=${#nodes[@]} --nodelist=\"$(IFS=,; echo \"${nodes[*]}\")\" "
+                 : "",
              s.ranks_per_node, s.gpus_per_node > 0 ? "--gpu-bind=none " : "", train_words(s)) +
          "code=$?\n";
 }
@@ -187,6 +248,10 @@ std::string mpirun_lines(const JobScript& s) {
                         s.limit_seconds - s.signal_seconds);
   }
   const bool shell = s.scheduler == Scheduler::kShell;
+  const std::string hosts =
+      s.spares ? fmt::format("--host \"$(printf '%s:{},' \"${{nodes[@]}}\")\" ", s.ranks_per_node)
+      : s.hostfile.empty() ? ""
+                           : fmt::format("--hostfile {} ", shell_quoted(s.hostfile));
   return fmt::format(
              R"sh(mapping=(--map-by ppr:{0}:node:PE={1} --bind-to core)
 [ -z "${{STRATA_NO_BINDING:-}}" ] || mapping=(--map-by ppr:{0}:node --bind-to none)  # on nodes with fewer cores than ranks
@@ -197,11 +262,13 @@ launcher=$!
 # mpirun hands USR1 to the ranks; on TERM it would kill them. A signal ends the wait, not mpirun.
 while wait $launcher; code=$?; kill -0 $launcher 2>/dev/null; do :; done
 )sh",
-             s.ranks_per_node, s.cpus_per_task, start,
-             s.hostfile.empty() ? "" : fmt::format("--hostfile {} ", shell_quoted(s.hostfile)),
-             train_words(s),
+             s.ranks_per_node, s.cpus_per_task, start, hosts, train_words(s),
              shell ? "trap 'stopping=yes; kill -USR1 $launcher 2>/dev/null' USR1 TERM INT"
                    : "trap 'kill -USR1 $launcher 2>/dev/null' USR1 TERM") +
+         (s.spares ? "# Where Slurm ends its daemons, mpirun returns 0; a run that is done has "
+                     "removed its lock.\n"
+                     "[ $code -ne 0 ] || [ ! -e \"$run/run.lock\" ] || code=137\n"
+                   : "") +
          (shell ? "[ -z \"${stopping:-}\" ] || exit $code\n" : "");
 }
 
@@ -214,6 +281,16 @@ std::string flux_lines(const JobScript& s) {
 }
 
 std::string verdict(const JobScript& s, const SchedulerWords& words) {
+  const std::string in_place =
+      s.spares
+          ? fmt::format(
+                R"sh(if [ $code -ne 75 ]; then
+  echo "exit code $code, newest checkpoint of step $now; going on with the nodes that answer"
+  {}exec bash "$0" "$@"
+fi
+)sh",
+                s.scheduler == Scheduler::kSlurm ? "[ -z \"${guard:-}\" ] || kill $guard\n  " : "")
+          : "";
   const std::string next =
       s.chain > 1 ? "the next job of the chain goes on" : "going on in a new start";
   return fmt::format(R"sh(
@@ -228,10 +305,10 @@ if [ "$now" -le "$step" ] && [ "$starts" -ge {} ]; then
   echo "stopped: exit code $code, and $starts starts in a row ended without a new checkpoint; the lines above say why"
   exit $code
 fi
-echo "exit code $code, newest checkpoint of step $now; {}"
+{}echo "exit code $code, newest checkpoint of step $now; {}"
 {}exit $code
 )sh",
-                     s.starts, next, s.chain > 1 ? "" : words.again);
+                     s.starts, in_place, next, s.chain > 1 ? "" : words.again);
 }
 
 }  // namespace
@@ -260,7 +337,7 @@ std::string submit_after(Scheduler scheduler, const std::string& before) {
 std::string script_text(const JobScript& s) {
   const SchedulerWords words = words_of(s);
   return header(s, words) + line("module load {value}", s.modules) + words.start + counting(s) +
-         rank_count(s) +
+         rank_count(s, words) +
          (s.scheduler == Scheduler::kFlux   ? flux_lines(s)
           : s.launcher == Launcher::kMpirun ? mpirun_lines(s)
                                             : srun_lines(s)) +

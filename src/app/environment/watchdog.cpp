@@ -69,11 +69,11 @@ Heartbeat parse_heartbeat(const std::string& text) {
 }
 
 /// Names the launch, with the same text on all ranks. Under mpirun in a Slurm job the ranks of its
-/// own node lack the step's number, but all have the namespace.
+/// own node lack the step's number, but all have the namespace. A requeued job repeats it.
 std::string job_text() {
   const std::string space = text_in("PMIX_NAMESPACE");
   return !space.empty()
-             ? space
+             ? space + "." + text_in("SLURM_RESTART_COUNT")
              : text_in("SLURM_JOB_ID") + "." + text_in("SLURM_STEP_ID") + text_in("PMI_JOBID");
 }
 

@@ -1,12 +1,15 @@
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "strata/comm/groups.hpp"
+#include "strata/comm/rotated_group.hpp"
 #include "strata/core/error.hpp"
 
 #include "comm_cases.hpp"
@@ -35,6 +38,28 @@ INSTANTIATE_TEST_SUITE_P(Cases, ThreadRanks,
                            return std::get<0>(test.param).name + "_on_" +
                                   std::to_string(std::get<1>(test.param));
                          });
+
+TEST(RotatedGroup, PassesTheCasesOfEveryCommunicator) {
+  // It refuses a reduce-scatter. Texts hold its own name, or the group's name and ranks.
+  const std::set<std::string> others{"exchanges_are_one_request", "unequal_plans_are_named",
+                                     "the_library_sums", "a_wait_times_out"};
+  for (const CommCase& comm_case : comm_cases()) {
+    if (others.contains(comm_case.name)) {
+      continue;
+    }
+    for (const auto& [ranks, shift] : {std::pair{1, 1}, {2, 1}, {3, 2}, {4, 5}}) {
+      run_in_process_ranks(ranks, [&, shift = shift](Communicator& world) {
+        device::Stream stream(device::Device::cpu());
+        RotatedGroup rotated(world, shift, stream);
+        EXPECT_EQ(rotated.rank(), (world.rank() + shift) % world.size());
+        const std::string report = run_case(comm_case, rotated);
+        if (world.rank() == 0) {
+          EXPECT_EQ(report, "");
+        }
+      });
+    }
+  }
+}
 
 TEST(RunThreadRanks, ThrowsTheErrorOfTheRankThatFailedFirstAndEndsTheOthersWaits) {
   const std::string text = strata::test::error_of(

@@ -205,7 +205,7 @@ TEST(TiedExchange, PlansMemoryForArrivingGradientsOnTheOwnerOfTwoStages) {
   const nn::ParameterLayout layout = nn::layout_of(tied_model(), {0, 2});
   const BucketPlan plan(layout, 1, kBucket);
   const auto bytes = [&](std::int64_t rank, const TiedExchange::Stages& stages, DType dtype) {
-    return TiedExchange::memory(plan, 0, rank, stages, dtype).bytes;
+    return TiedExchange::memory(plan, rank, stages, dtype).bytes;
   };
   EXPECT_EQ(bytes(0, {.owner = 0, .borrower = 1}, DType::kFloat32), 4 * kBucket * 4);
   EXPECT_EQ(bytes(0, {.owner = 0, .borrower = 1}, DType::kBfloat16), 4 * kBucket * 4);

@@ -1,9 +1,11 @@
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "replica_check.hpp"
+#include "step_repeat.hpp"
 #include "stragglers.hpp"
 
 namespace strata::train::test {
@@ -18,6 +20,76 @@ TEST(RankComparison, TheMajorityNamesTheSuspects) {
   EXPECT_EQ(suspects_of(members, {4, 4, 9, 9}), members);
   EXPECT_EQ(suspects_of(members, {9, 9, 4, 5}), members);
   EXPECT_EQ(suspects_of({2}, {9}), Ranks());
+}
+
+/// A difference from the other runs, at the place of one rank in one run.
+struct Odd {
+  std::size_t run;
+  std::int64_t rank;
+  std::uint64_t RunHashes::*field;
+};
+
+/// Runs with shifts 1, 0 and 2 without a fault, but for `odds`, each with a value of its own.
+std::vector<StepRun> runs_with(const grid::Grid& grid, const std::vector<Odd>& odds) {
+  std::vector<StepRun> runs;
+  for (const std::int64_t shift : {1, 0, 2}) {
+    StepRun& run = runs.emplace_back(StepRun{.shift = shift % grid.data, .ranks = {}});
+    for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
+      grid::Coordinates place = grid.coordinates_of(rank);
+      place.data = (place.data + shift) % grid.data;
+      const auto lanes = static_cast<std::uint64_t>(grid.rank_of(place));
+      run.ranks.push_back({.forward = lanes, .backward = lanes, .sums = lanes, .summary = 0});
+    }
+  }
+  for (std::size_t i = 0; i < odds.size(); ++i) {
+    runs[odds[i].run].ranks[static_cast<std::size_t>(odds[i].rank)].*odds[i].field = 1000 + i;
+  }
+  return runs;
+}
+
+TEST(RankComparison, RunsOfOneStepNameTheRankThatComputedTheOddOne) {
+  using Ranks = std::vector<std::int64_t>;
+  constexpr auto kForward = &RunHashes::forward;
+  constexpr auto kBackward = &RunHashes::backward;
+  constexpr auto kSums = &RunHashes::sums;
+  const grid::Grid four{.data = 4};
+  const grid::Grid stages{.data = 2, .pipeline = 3};  // rank = 2 * stage + replica
+  const grid::Grid shards{.data = 3, .tensor = 2};    // rank = 2 * replica + shard
+  struct Case {
+    grid::Grid grid;
+    std::vector<Odd> odds;
+    Ranks suspects;
+  };
+  const std::vector<Case> cases{
+      {four, {}, {}},
+      {four, {{0, 2, kBackward}}, {2}},
+      {four, {{0, 2, kBackward}, {1, 2, kBackward}, {2, 2, kBackward}}, {2}},
+      {four, {{1, 0, kForward}, {1, 3, kForward}}, {0, 3}},
+      // A wrong sum names the owner of the slice, if all lanes' gradients are right.
+      {four, {{1, 3, kSums}}, {3}},
+      {four, {{0, 1, kBackward}, {0, 0, kSums}, {0, 1, kSums}, {0, 2, kSums}}, {1}},
+      {four, {{1, 2, &RunHashes::summary}}, {2}},
+      // Two replicas: the own run and the third one are of the same rank.
+      {stages, {{0, 1, kForward}}, {1}},
+      {stages, {{0, 1, kForward}, {1, 1, kForward}, {2, 1, kForward}}, {0, 1}},
+      // Forward through the stages, then backward.
+      {stages, {{1, 2, kForward}, {1, 4, kForward}, {1, 0, kBackward}}, {2}},
+      {stages, {{1, 4, kBackward}, {1, 2, kBackward}, {1, 0, kBackward}}, {4}},
+      {stages, {{1, 3, kBackward}, {1, 1, kBackward}}, {3}},
+      {stages, {{2, 5, kForward}, {2, 0, kBackward}}, {0, 5}},
+      // Reductions over the shards spread a fault.
+      {shards, {{0, 4, kForward}, {0, 5, kForward}, {0, 4, kBackward}}, {4, 5}},
+      {shards, {{0, 4, kBackward}}, {4}},
+      // No two runs agree.
+      {four, {{0, 0, kForward}, {1, 1, kForward}}, {0, 1, 3}}};
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    EXPECT_EQ(suspects_among(cases[i].grid, runs_with(cases[i].grid, cases[i].odds)),
+              cases[i].suspects)
+        << "case " << i;
+  }
+  // Of two runs that differ, either may be wrong.
+  const std::vector<StepRun> runs = runs_with(four, {{0, 2, kForward}});
+  EXPECT_EQ(suspects_among(four, std::span(runs).first(2)), Ranks({2, 3}));
 }
 
 TEST(RankComparison, ARankIsSlowAtMoreThanOneAndAHalfTimesTheMedian) {

@@ -1,0 +1,184 @@
+#include "step_repeat.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "strata/core/clock.hpp"
+#include "strata/core/hash.hpp"
+
+#include "replica_check.hpp"
+
+namespace strata::train {
+namespace {
+
+using Field = std::uint64_t RunHashes::*;
+
+/// Adds the suspects among the ranks that computed `part`, the lanes or the slice of a data rank,
+/// in one stage. Returns: whether the runs differ.
+bool add_suspects(std::set<std::int64_t>& suspects, const grid::Grid& grid,
+                  std::span<const StepRun> runs, Field field, std::int64_t part,
+                  std::int64_t stage) {
+  bool differ = false;
+  for (std::int64_t shard = 0; shard < grid.tensor; ++shard) {
+    std::vector<std::int64_t> members;
+    std::vector<std::uint64_t> values;
+    for (const StepRun& run : runs) {
+      const std::int64_t replica = (part + grid.data - run.shift % grid.data) % grid.data;
+      members.push_back(grid.rank_of({replica, stage, shard}));
+      values.push_back(run.ranks[static_cast<std::size_t>(members.back())].*field);
+    }
+    const std::vector<std::int64_t> odd = suspects_of(members, values);
+    differ = differ || !odd.empty();
+    suspects.insert(odd.begin(), odd.end());
+  }
+  return differ;
+}
+
+std::uint64_t hash_of_summary(const StepSummary& summary) {
+  const double numbers[] = {summary.loss, summary.grad_norm};
+  return hash_of(std::as_bytes(std::span(numbers)));
+}
+
+/// Hashes activations, gradients and losses while it exists.
+class Recording {
+ public:
+  Recording(RankState& state, pipeline::Executor& executor, device::Stream& stream)
+      : state_(state), executor_(executor) {
+    executor.observe_sends([this, &stream](const ConstTensorView& tensor, comm::Tag tag) {
+      add_to(tag == comm::Tag::kActivation ? forward_ : backward_, tensor, stream);
+    });
+    state.reducer().observe_sums([this, &stream](std::span<const TensorView> partials) {
+      for (const TensorView& partial : partials) {
+        add_to(backward_, partial, stream);
+      }
+    });
+  }
+  ~Recording() {
+    executor_.observe_sends({});
+    state_.reducer().observe_sums({});
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  [[nodiscard]] RunHashes hashes(const StepSummary& summary) {
+    for (const ops::LossSums& sums : state_.stage().losses()) {
+      forward_.update(std::as_bytes(std::span(&sums.loss, 1)));
+    }
+    return {.forward = forward_.digest(),
+            .backward = backward_.digest(),
+            .sums = state_.sums_hash(),
+            .summary = hash_of_summary(summary)};
+  }
+
+ private:
+  RankState& state_;
+  pipeline::Executor& executor_;
+  StreamingHash forward_;
+  StreamingHash backward_;
+};
+
+}  // namespace
+
+std::vector<std::int64_t> suspects_among(const grid::Grid& grid, std::span<const StepRun> runs) {
+  std::set<std::int64_t> suspects;
+  const auto add = [&](Field field, std::int64_t part, std::int64_t stage) {
+    return add_suspects(suspects, grid, runs, field, part, stage);
+  };
+  for (std::int64_t part = 0; part < grid.data; ++part) {
+    bool found = false;
+    for (std::int64_t stage = 0; stage < grid.pipeline && !found; ++stage) {
+      found = add(&RunHashes::forward, part, stage);
+    }
+    for (std::int64_t stage = grid.pipeline; stage-- > 0 && !found;) {
+      found = add(&RunHashes::backward, part, stage);
+    }
+  }
+  // From the last stage: a borrowed table's gradients go from there to the first.
+  for (const Field field : {&RunHashes::sums, &RunHashes::summary}) {
+    for (std::int64_t stage = grid.pipeline; stage-- > 0 && suspects.empty();) {
+      for (std::int64_t part = 0; part < grid.data; ++part) {
+        add(field, part, stage);
+      }
+    }
+  }
+  return {suspects.begin(), suspects.end()};
+}
+
+StepRepeat::StepRepeat(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
+                       pipeline::Executor& executor)
+    : setup_(setup),
+      rank_(rank),
+      state_(state),
+      executor_(executor),
+      fault_(TestFault::of_rank(setup.groups.world->rank())) {}
+
+bool StepRepeat::is_due(std::int64_t step) const {
+  return plan::repeats_steps(setup_.plan) && step % setup_.plan.config.train.repeat_every == 0;
+}
+
+StepSummary StepRepeat::run(std::int64_t step, SampleFeed& feed,
+                            const std::function<StepSummary()>& own, const Compute& again) {
+  const double begin = now_seconds();
+  std::vector<StepRun> runs{shifted(step, 0, 1, feed, again)};
+  seconds_ += now_seconds() - begin;
+  ++steps_;
+  StepSummary summary;
+  runs.push_back(recorded(step, 1, 0, [&] { return summary = own(); }));
+  if (!suspects_among(setup_.groups.grid, runs).empty()) {
+    runs.push_back(shifted(step, 2, 2, feed, again));
+    end(step, runs);
+  }
+  return summary;
+}
+
+StepRun StepRepeat::shifted(std::int64_t step, std::size_t run, std::int64_t shift,
+                            SampleFeed& feed, const Compute& again) {
+  const grid::Grid& grid = setup_.groups.grid;
+  if (shift % grid.data == 0) {
+    return recorded(step, run, 0, [&] { return again(rank_, feed); });
+  }
+  grid::Coordinates place = rank_.coordinates;
+  place.data = (place.data + shift) % grid.data;
+  const plan::RankPlan other = plan::rank_plan(setup_.plan, grid.rank_of(place));
+  setup_.groups.engine->drain();
+  SampleFeed samples(setup_.context, setup_.train_data, other,
+                     plan::repeat_loader(setup_.plan, other, step));
+  samples.next();
+  state_.assign(shift);
+  const StepRun result = recorded(step, run, shift, [&] { return again(other, samples); });
+  state_.assign(0);
+  return result;
+}
+
+StepRun StepRepeat::recorded(std::int64_t step, std::size_t run, std::int64_t shift,
+                             const std::function<StepSummary()>& compute) {
+  inject(step, run);
+  Recording recording(state_, executor_, setup_.context.stream());
+  const StepSummary summary = compute();
+  const RunHashes mine = recording.hashes(summary);
+  inject(step, run);
+  StepRun result{.shift = shift};
+  result.ranks.resize(static_cast<std::size_t>(setup_.groups.world->size()));
+  setup_.groups.world->all_gather(comm::payload_of(std::span(&mine, 1)),
+                                  comm::payload_of(std::span(result.ranks)));
+  return result;
+}
+
+void StepRepeat::inject(std::int64_t step, std::size_t run) {
+  if (fault_ && fault_->hits_run(step, run)) {
+    setup_.groups.engine->drain();
+    state_.damage(FaultPlace::kProduct);
+  }
+}
+
+void StepRepeat::end(std::int64_t step, std::span<const StepRun> runs) {
+  end_corrupt(
+      setup_.groups, suspects_among(setup_.groups.grid, runs),
+      fmt::format("step {}, computed {}, gave other numbers", step,
+                  setup_.groups.grid.data == 1 ? "again on the same ranks"
+                                               : "again on another assignment of lanes to ranks"));
+}
+
+}  // namespace strata::train

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "strata/grid/grid.hpp"
+#include "strata/pipeline/executor.hpp"
+#include "strata/train/rank_state.hpp"
+#include "strata/train/step_summary.hpp"
+#include "strata/train/test_fault.hpp"
+#include "strata/train/trainer.hpp"
+
+#include "sample_feed.hpp"
+
+namespace strata::train {
+
+/// Hashes of what one rank computed in one run of a step.
+struct RunHashes {
+  std::uint64_t forward = 0;   ///< activations sent to the next stage; the last stage's losses
+  std::uint64_t backward = 0;  ///< the own lanes' weight gradients, gradients sent to other stages
+  std::uint64_t sums = 0;      ///< the own slices of the gradients reduced over all lanes
+  std::uint64_t summary = 0;   ///< loss and gradient norm
+};
+
+/// One run of a step: data rank d computes the lanes of data rank (d + shift) mod D.
+struct StepRun {
+  std::int64_t shift = 0;
+  std::vector<RunHashes> ranks;  ///< in order of the world
+};
+
+/// The ranks that may have computed a wrong number, in ascending order; none where all runs have
+/// the same bits. Follows the data flow through the stages to the first difference, where the ranks
+/// without the majority of the runs are suspects, or all ranks that computed these lanes.
+[[nodiscard]] std::vector<std::int64_t> suspects_among(const grid::Grid& grid,
+                                                       std::span<const StepRun> runs);
+
+/// Finds wrong results of a rank's arithmetic: computes a step twice, first with every rank on the
+/// lanes of the next data rank, then on its own lanes, and compares the bits (design law 1).
+class StepRepeat {
+ public:
+  StepRepeat(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
+             pipeline::Executor& executor);
+
+  /// Whether `step` is repeated; the same on all ranks.
+  [[nodiscard]] bool is_due(std::int64_t step) const;
+
+  /// Computes the gradients of a step on the lanes of `rank`, whose samples `feed` has.
+  using Compute = std::function<StepSummary(const plan::RankPlan& rank, SampleFeed& feed)>;
+
+  /// Computes the step on other lanes by `again`, then by `own` on the own lanes, which `feed` has,
+  /// and leaves the gradients of the second run. Where they differ, runs it a third time.
+  /// Communication: that of the runs, and an all-gather over the world after each.
+  /// Throws: AgreedError(kPeer) that names the suspects.
+  [[nodiscard]] StepSummary run(std::int64_t step, SampleFeed& feed,
+                                const std::function<StepSummary()>& own, const Compute& again);
+
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
+  /// Seconds that the first runs took on this rank.
+  [[nodiscard]] double seconds() const { return seconds_; }
+
+ private:
+  /// Computes the step with a shift; `feed` has the samples of the own lanes.
+  [[nodiscard]] StepRun shifted(std::int64_t step, std::size_t run, std::int64_t shift,
+                                SampleFeed& feed, const Compute& again);
+  /// Hashes what `compute` does.
+  [[nodiscard]] StepRun recorded(std::int64_t step, std::size_t run, std::int64_t shift,
+                                 const std::function<StepSummary()>& compute);
+  /// Damages what run `run` computes with, or puts it right again.
+  void inject(std::int64_t step, std::size_t run);
+  [[noreturn]] void end(std::int64_t step, std::span<const StepRun> runs);
+
+  const TrainerSetup& setup_;
+  const plan::RankPlan& rank_;
+  RankState& state_;
+  pipeline::Executor& executor_;
+  std::optional<TestFault> fault_;
+  std::int64_t steps_ = 0;
+  double seconds_ = 0.0;
+};
+
+}  // namespace strata::train
