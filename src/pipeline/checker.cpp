@@ -249,11 +249,21 @@ class Checker {
 }  // namespace
 
 std::int64_t live_bound(const Schedule& schedule, std::int64_t stage) {
+  const std::int64_t from_end = schedule.stages - stage;
+  const std::int64_t all = schedule.microbatches * schedule.chunks;
   switch (schedule.kind) {
     case ScheduleKind::kGpipe:
-      return schedule.microbatches * schedule.chunks;
+      return all;
     case ScheduleKind::k1f1b:
-      return std::min(schedule.stages - stage, schedule.microbatches) * schedule.chunks;
+      return std::min(from_end, all);
+    case ScheduleKind::kInterleaved:
+      return std::min(2 * from_end - 1 + (schedule.chunks - 1) * schedule.stages, all);
+    case ScheduleKind::kZbH1:
+      return std::min(schedule.stages, all);
+    case ScheduleKind::kZbH2:
+      return std::min(2 * schedule.stages - 1, all);
+    case ScheduleKind::kZbV:
+      return std::min(2 * schedule.stages, all);
     case ScheduleKind::kForwardOnly:
       return 1;
   }

@@ -1,34 +1,11 @@
 #include "strata/pipeline/schedule.hpp"
 
-#include <algorithm>
-
 #include <fmt/core.h>
 
 #include "strata/core/error.hpp"
 
 namespace strata::pipeline {
 namespace {
-
-void append_backward(std::vector<Action>& actions, std::int64_t microbatch) {
-  actions.push_back({.kind = ActionKind::kBackwardInput, .microbatch = microbatch});
-  actions.push_back({.kind = ActionKind::kBackwardWeight, .microbatch = microbatch});
-}
-
-// Forwards in order; the backward of microbatch i follows the forward of microbatch i + `lead`, or
-// comes after the last forward.
-std::vector<Action> forwards_leading_by(std::int64_t lead, std::int64_t microbatches) {
-  std::vector<Action> actions;
-  actions.reserve(static_cast<std::size_t>(3 * microbatches));
-  for (std::int64_t step = 0; step < microbatches + lead; ++step) {
-    if (step < microbatches) {
-      actions.push_back({.kind = ActionKind::kForward, .microbatch = step});
-    }
-    if (step >= lead) {
-      append_backward(actions, step - lead);
-    }
-  }
-  return actions;
-}
 
 // The neighbour that `position` exchanges messages with: none at the end of the chain, or where the
 // neighbour is on the same stage.
@@ -39,83 +16,72 @@ std::optional<StageChunk> remote(std::optional<StageChunk> neighbour, const Stag
 }  // namespace
 
 std::optional<StageChunk> upstream(const Schedule& schedule, const StageChunk& position) {
-  if (position.stage > 0) {
-    return StageChunk{.stage = position.stage - 1, .chunk = position.chunk};
+  const bool backwards = schedule.placement == Placement::kV && position.chunk % 2 == 1;
+  const std::int64_t first = backwards ? schedule.stages - 1 : 0;
+  if (position.stage != first) {
+    return StageChunk{.stage = position.stage + (backwards ? 1 : -1), .chunk = position.chunk};
   }
-  if (position.chunk > 0) {
-    return StageChunk{.stage = schedule.stages - 1, .chunk = position.chunk - 1};
+  if (position.chunk == 0) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  const std::int64_t last_before =
+      schedule.placement == Placement::kV ? position.stage : schedule.stages - 1;
+  return StageChunk{.stage = last_before, .chunk = position.chunk - 1};
 }
 
 std::optional<StageChunk> downstream(const Schedule& schedule, const StageChunk& position) {
-  if (position.stage + 1 < schedule.stages) {
-    return StageChunk{.stage = position.stage + 1, .chunk = position.chunk};
+  const bool backwards = schedule.placement == Placement::kV && position.chunk % 2 == 1;
+  const std::int64_t last = backwards ? 0 : schedule.stages - 1;
+  if (position.stage != last) {
+    return StageChunk{.stage = position.stage + (backwards ? -1 : 1), .chunk = position.chunk};
   }
-  if (position.chunk + 1 < schedule.chunks) {
-    return StageChunk{.stage = 0, .chunk = position.chunk + 1};
+  if (position.chunk + 1 == schedule.chunks) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  return StageChunk{.stage = schedule.placement == Placement::kV ? position.stage : 0,
+                    .chunk = position.chunk + 1};
 }
 
-Schedule compute_order(ScheduleKind kind, std::int64_t stages, std::int64_t microbatches) {
-  require(stages >= 1 && microbatches >= 1,
-          "a schedule needs at least one stage and one microbatch, not {} and {}", stages,
-          microbatches);
-  Schedule schedule;
-  schedule.kind = kind;
-  schedule.stages = stages;
-  schedule.microbatches = microbatches;
-  for (std::int64_t stage = 0; stage < stages; ++stage) {
-    switch (kind) {
-      case ScheduleKind::kGpipe:
-        schedule.stage_actions.push_back(forwards_leading_by(microbatches - 1, microbatches));
-        break;
-      case ScheduleKind::k1f1b:
-        schedule.stage_actions.push_back(
-            forwards_leading_by(std::min(stages - stage - 1, microbatches - 1), microbatches));
-        break;
-      case ScheduleKind::kForwardOnly: {
-        std::vector<Action>& actions = schedule.stage_actions.emplace_back();
-        for (std::int64_t microbatch = 0; microbatch < microbatches; ++microbatch) {
-          actions.push_back({.kind = ActionKind::kForward, .microbatch = microbatch});
-        }
-        break;
-      }
-    }
-  }
-  return schedule;
-}
-
-Schedule insert_communication(const Schedule& computed) {
+Schedule insert_communication(const Schedule& computed, Backward backward) {
   Schedule schedule = computed;
   for (std::int64_t stage = 0; stage < computed.stages; ++stage) {
     std::vector<Action>& actions = schedule.stage_actions[static_cast<std::size_t>(stage)];
     actions.clear();
     bool has_gradients = false;
-    for (const Action& action : computed.stage_actions[static_cast<std::size_t>(stage)]) {
+    const auto exchange = [&](ActionKind kind, const Action& action,
+                              const std::optional<StageChunk>& with) {
+      if (with) {
+        actions.push_back({.kind = kind,
+                           .microbatch = action.microbatch,
+                           .chunk = action.chunk,
+                           .peer = with->stage});
+      }
+    };
+    const auto& list = computed.stage_actions[static_cast<std::size_t>(stage)];
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Action& action = list[i];
       const StageChunk position{.stage = stage, .chunk = action.chunk};
       const std::optional<StageChunk> before = remote(upstream(computed, position), position);
       const std::optional<StageChunk> after = remote(downstream(computed, position), position);
-      const auto exchange = [&](ActionKind kind, const std::optional<StageChunk>& with) {
-        if (with) {
-          actions.push_back({.kind = kind,
-                             .microbatch = action.microbatch,
-                             .chunk = action.chunk,
-                             .peer = with->stage});
-        }
-      };
       switch (action.kind) {
         case ActionKind::kForward:
-          exchange(ActionKind::kReceiveActivation, before);
+          exchange(ActionKind::kReceiveActivation, action, before);
           actions.push_back(action);
-          exchange(ActionKind::kSendActivation, after);
+          exchange(ActionKind::kSendActivation, action, after);
           break;
-        case ActionKind::kBackwardInput:
-          exchange(ActionKind::kReceiveGradient, after);
+        case ActionKind::kBackwardInput: {
+          exchange(ActionKind::kReceiveGradient, action, after);
           actions.push_back(action);
-          exchange(ActionKind::kSendGradient, before);
+          const Action weight{.kind = ActionKind::kBackwardWeight,
+                              .microbatch = action.microbatch,
+                              .chunk = action.chunk};
+          if (backward == Backward::kFused && i + 1 < list.size() && list[i + 1] == weight) {
+            actions.push_back(list[++i]);
+            has_gradients = true;
+          }
+          exchange(ActionKind::kSendGradient, action, before);
           break;
+        }
         case ActionKind::kBackwardWeight:
           actions.push_back(action);
           has_gradients = true;
@@ -132,8 +98,8 @@ Schedule insert_communication(const Schedule& computed) {
   return schedule;
 }
 
-Schedule make_schedule(ScheduleKind kind, std::int64_t stages, std::int64_t microbatches) {
-  return insert_communication(compute_order(kind, stages, microbatches));
+Schedule make_schedule(ScheduleKind kind, const ScheduleSize& size, Backward backward) {
+  return insert_communication(compute_order(kind, size), backward);
 }
 
 bool is_send(ActionKind kind) {

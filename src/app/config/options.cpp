@@ -155,7 +155,8 @@ std::vector<Option> parallel_and_numerics() {
        .set =
            [](RunConfig& config, const std::string& value) {
              const auto kind = enum_from_name<pipeline::ScheduleKind>(value);
-             if (!kind || *kind == pipeline::ScheduleKind::kForwardOnly) {
+             // A stage runs one chunk, and a weight gradient right after its input gradient.
+             if (kind != pipeline::ScheduleKind::kGpipe && kind != pipeline::ScheduleKind::k1f1b) {
                refuse("parallel.schedule", value, "one of gpipe, 1f1b");
              }
              config.parallel.schedule = *kind;
