@@ -13,6 +13,15 @@ std::optional<StageChunk> remote(std::optional<StageChunk> neighbour, const Stag
   return neighbour && neighbour->stage != position.stage ? neighbour : std::nullopt;
 }
 
+/// The forward after the backward pass at `i`; the list's size where another backward comes first.
+std::size_t next_forward(const std::vector<Action>& list, std::size_t i) {
+  ++i;
+  while (i < list.size() && list[i].kind == ActionKind::kBackwardWeight) {
+    ++i;
+  }
+  return i < list.size() && list[i].kind == ActionKind::kForward ? i : list.size();
+}
+
 }  // namespace
 
 std::optional<StageChunk> upstream(const Schedule& schedule, const StageChunk& position) {
@@ -46,8 +55,10 @@ Schedule insert_communication(const Schedule& computed, Backward backward) {
   Schedule schedule = computed;
   for (std::int64_t stage = 0; stage < computed.stages; ++stage) {
     std::vector<Action>& actions = schedule.stage_actions[static_cast<std::size_t>(stage)];
+    const auto& list = computed.stage_actions[static_cast<std::size_t>(stage)];
     actions.clear();
     bool has_gradients = false;
+    std::size_t received = list.size();  // the forward whose activation is received already
     const auto exchange = [&](ActionKind kind, const Action& action,
                               const std::optional<StageChunk>& with) {
       if (with) {
@@ -57,7 +68,6 @@ Schedule insert_communication(const Schedule& computed, Backward backward) {
                            .peer = with->stage});
       }
     };
-    const auto& list = computed.stage_actions[static_cast<std::size_t>(stage)];
     for (std::size_t i = 0; i < list.size(); ++i) {
       const Action& action = list[i];
       const StageChunk position{.stage = stage, .chunk = action.chunk};
@@ -65,11 +75,20 @@ Schedule insert_communication(const Schedule& computed, Backward backward) {
       const std::optional<StageChunk> after = remote(downstream(computed, position), position);
       switch (action.kind) {
         case ActionKind::kForward:
-          exchange(ActionKind::kReceiveActivation, action, before);
+          if (received != i) {
+            exchange(ActionKind::kReceiveActivation, action, before);
+          }
           actions.push_back(action);
           exchange(ActionKind::kSendActivation, action, after);
           break;
         case ActionKind::kBackwardInput: {
+          // A stage of zb-h2 is two forwards ahead of the next: the next receives one of them
+          // before its backward pass, so that a host that waits for its sends gets through its
+          // warm-up.
+          received = computed.kind == ScheduleKind::kZbH2 ? next_forward(list, i) : list.size();
+          if (received < list.size()) {
+            exchange(ActionKind::kReceiveActivation, list[received], before);
+          }
           exchange(ActionKind::kReceiveGradient, action, after);
           actions.push_back(action);
           const Action weight{.kind = ActionKind::kBackwardWeight,

@@ -258,9 +258,12 @@ TEST_P(DeviceOrder, EveryEvaluationInATrainingsMemoryCompletes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceOrder,
-                         ::testing::Values(ScheduleKind::kGpipe, ScheduleKind::k1f1b),
+                         ::testing::Values(ScheduleKind::kGpipe, ScheduleKind::k1f1b,
+                                           ScheduleKind::kZbH1, ScheduleKind::kZbH2),
                          [](const auto& test) {
-                           return "schedule_" + std::string(name_of(test.param));
+                           std::string name(name_of(test.param));
+                           std::ranges::replace(name, '-', '_');
+                           return "schedule_" + name;
                          });
 
 // Why each route has a stream of its own: a stage that sends an activation on while the next sends

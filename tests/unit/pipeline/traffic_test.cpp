@@ -138,7 +138,7 @@ TEST(StagesTraffic, IsWhatCrossesTheModel) {
 }
 
 TEST(StagesTraffic, IsWhatTheStagesSend) {
-  for (const ScheduleKind kind : {ScheduleKind::kGpipe, ScheduleKind::k1f1b}) {
+  for (const ScheduleKind kind : {ScheduleKind::kGpipe, ScheduleKind::k1f1b, ScheduleKind::kZbH2}) {
     for (const std::int64_t lanes : {1, 2}) {
       for (const Cut& cut : kCuts) {
         expect_crossings({cut}, kind, lanes);
