@@ -164,6 +164,8 @@ StageList list_of(ScheduleKind kind, const ScheduleSize& size, std::int64_t stag
     case ScheduleKind::kForwardOnly:
       forwards_only(list, microbatches);
       break;
+    case ScheduleKind::kFile:
+      require(false, "a file holds its order itself");
   }
   return list;
 }
@@ -186,7 +188,9 @@ Schedule compute_order(ScheduleKind kind, const ScheduleSize& size) {
                     .stages = size.stages,
                     .microbatches = size.microbatches,
                     .chunks = size.chunks,
-                    .placement = kind == ScheduleKind::kZbV ? Placement::kV : Placement::kLoop,
+                    .order = kind == ScheduleKind::kZbV
+                                 ? ChunkOrder::v(size.stages, size.chunks)
+                                 : ChunkOrder::loop(size.stages, size.chunks),
                     .stage_actions = {}};
   for (std::int64_t stage = 0; stage < size.stages; ++stage) {
     schedule.stage_actions.push_back(list_of(kind, size, stage).take(size.microbatches));

@@ -1,5 +1,8 @@
 #include "strata/pipeline/schedule.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include <fmt/core.h>
 
 #include "strata/core/error.hpp"
@@ -24,31 +27,58 @@ std::size_t next_forward(const std::vector<Action>& list, std::size_t i) {
 
 }  // namespace
 
+ChunkOrder::ChunkOrder(std::vector<StageChunk> chunks) : chunks_(std::move(chunks)) {
+  std::int64_t number = 0;
+  for (const StageChunk& position : chunks_) {
+    const auto stage = static_cast<std::size_t>(position.stage);
+    const auto chunk = static_cast<std::size_t>(position.chunk);
+    indices_.resize(std::max(indices_.size(), stage + 1));
+    std::vector<std::int64_t>& indices = indices_[stage];
+    indices.resize(std::max(indices.size(), chunk + 1), -1);
+    require(indices[chunk] < 0, "chunk {} of stage {} runs twice", position.chunk, position.stage);
+    indices[chunk] = number++;
+  }
+}
+
+ChunkOrder ChunkOrder::loop(std::int64_t stages, std::int64_t chunks) {
+  std::vector<StageChunk> order;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (std::int64_t stage = 0; stage < stages; ++stage) {
+      order.push_back({.stage = stage, .chunk = chunk});
+    }
+  }
+  return ChunkOrder(std::move(order));
+}
+
+ChunkOrder ChunkOrder::v(std::int64_t stages, std::int64_t chunks) {
+  std::vector<StageChunk> order = loop(stages, chunks).chunks_;
+  for (StageChunk& position : order) {
+    if (position.chunk % 2 == 1) {
+      position.stage = stages - 1 - position.stage;
+    }
+  }
+  return ChunkOrder(std::move(order));
+}
+
+std::int64_t ChunkOrder::index_of(const StageChunk& position) const {
+  const auto stage = static_cast<std::size_t>(position.stage);
+  const auto chunk = static_cast<std::size_t>(position.chunk);
+  const bool known = position.stage >= 0 && stage < indices_.size() && position.chunk >= 0 &&
+                     chunk < indices_[stage].size();
+  return known ? indices_[stage][chunk] : -1;
+}
+
 std::optional<StageChunk> upstream(const Schedule& schedule, const StageChunk& position) {
-  const bool backwards = schedule.placement == Placement::kV && position.chunk % 2 == 1;
-  const std::int64_t first = backwards ? schedule.stages - 1 : 0;
-  if (position.stage != first) {
-    return StageChunk{.stage = position.stage + (backwards ? 1 : -1), .chunk = position.chunk};
-  }
-  if (position.chunk == 0) {
-    return std::nullopt;
-  }
-  const std::int64_t last_before =
-      schedule.placement == Placement::kV ? position.stage : schedule.stages - 1;
-  return StageChunk{.stage = last_before, .chunk = position.chunk - 1};
+  const std::int64_t index = schedule.order.index_of(position);
+  return index > 0 ? std::optional(schedule.order.chunks()[static_cast<std::size_t>(index - 1)])
+                   : std::nullopt;
 }
 
 std::optional<StageChunk> downstream(const Schedule& schedule, const StageChunk& position) {
-  const bool backwards = schedule.placement == Placement::kV && position.chunk % 2 == 1;
-  const std::int64_t last = backwards ? 0 : schedule.stages - 1;
-  if (position.stage != last) {
-    return StageChunk{.stage = position.stage + (backwards ? -1 : 1), .chunk = position.chunk};
-  }
-  if (position.chunk + 1 == schedule.chunks) {
-    return std::nullopt;
-  }
-  return StageChunk{.stage = schedule.placement == Placement::kV ? position.stage : 0,
-                    .chunk = position.chunk + 1};
+  const auto next = static_cast<std::size_t>(schedule.order.index_of(position) + 1);
+  return next > 0 && next < schedule.order.chunks().size()
+             ? std::optional(schedule.order.chunks()[next])
+             : std::nullopt;
 }
 
 Schedule insert_communication(const Schedule& computed, Backward backward) {

@@ -8,6 +8,12 @@
 
 namespace strata::pipeline {
 
+/// An action in a stage's list.
+struct ActionPlace {
+  std::int64_t stage = -1;  ///< negative: of no stage alone
+  Action action;
+};
+
 /// The result of check().
 struct CheckReport {
   /// For each stage, the peak number of microbatches (times chunks) whose activations are live.
@@ -17,6 +23,11 @@ struct CheckReport {
   bool passes_with_rendezvous_sends = false;
   /// Each names the stage, the action and the microbatch; empty for a sound schedule.
   std::vector<std::string> errors;
+  /// What each error is about; an action that is missing is not in the list.
+  std::vector<ActionPlace> places;
+  /// Of a schedule from a file: weight gradients that follow one of a later microbatch. It is
+  /// sound, but training with it would not keep its bits (design law 1).
+  std::vector<ActionPlace> descending_weights;
 
   [[nodiscard]] bool passed() const { return errors.empty(); }
 };

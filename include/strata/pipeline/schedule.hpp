@@ -34,18 +34,14 @@ enum class ScheduleKind {
   kZbH1,         ///< 1f1b whose weight gradients wait, within the activations of 1f1b's first stage
   kZbH2,         ///< the same with twice the warm-up and up to twice the activations
   kZbV,          ///< two chunks a stage, placed as a V
-  kForwardOnly   ///< evaluation and generation
+  kForwardOnly,  ///< evaluation and generation
+  kFile          ///< read from a file
 };
 
 constexpr auto enum_names(ScheduleKind) {
-  return names_in_order("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "forward");
+  return names_in_order("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "forward",
+                        "file");
 }
-
-/// How the chunks lie on the stages.
-enum class Placement {
-  kLoop,  ///< the layers run through chunk 0 of every stage, then chunk 1 of every stage, and so on
-  kV      ///< chunk 0 from the first stage to the last, chunk 1 back to the first, and so on
-};
 
 /// The peer of an action that does not communicate.
 inline constexpr std::int64_t kNoPeer = -1;
@@ -58,6 +54,37 @@ struct Action {
   std::int64_t peer = kNoPeer;
 
   friend bool operator==(const Action&, const Action&) = default;
+};
+
+/// One chunk of one stage.
+struct StageChunk {
+  std::int64_t stage = 0;
+  std::int64_t chunk = 0;
+
+  friend bool operator==(const StageChunk&, const StageChunk&) = default;
+};
+
+/// The chunks of all stages in the order in which the layers run through them.
+class ChunkOrder {
+ public:
+  ChunkOrder() = default;
+  /// Pre: no chunk twice.
+  explicit ChunkOrder(std::vector<StageChunk> chunks);
+  /// Chunk 0 of every stage, then chunk 1 of every stage, and so on.
+  [[nodiscard]] static ChunkOrder loop(std::int64_t stages, std::int64_t chunks);
+  /// Chunk 0 from the first stage to the last, chunk 1 back to the first, and so on.
+  [[nodiscard]] static ChunkOrder v(std::int64_t stages, std::int64_t chunks);
+
+  [[nodiscard]] const std::vector<StageChunk>& chunks() const { return chunks_; }
+  /// The chunk's index in chunks(); -1 where it is not there.
+  [[nodiscard]] std::int64_t index_of(const StageChunk& position) const;
+
+  friend bool operator==(const ChunkOrder&, const ChunkOrder&) = default;
+
+ private:
+  std::vector<StageChunk> chunks_;
+  /// By stage, then chunk.
+  std::vector<std::vector<std::int64_t>> indices_;
 };
 
 /// The size of a schedule.
@@ -73,19 +100,11 @@ struct Schedule {
   ScheduleKind kind = ScheduleKind::kGpipe;
   std::int64_t stages = 1;
   std::int64_t microbatches = 1;
-  std::int64_t chunks = 1;
-  Placement placement = Placement::kLoop;
+  std::int64_t chunks = 1;  ///< the most of a stage
+  ChunkOrder order;
   std::vector<std::vector<Action>> stage_actions;
 
   friend bool operator==(const Schedule&, const Schedule&) = default;
-};
-
-/// One chunk of one stage.
-struct StageChunk {
-  std::int64_t stage = 0;
-  std::int64_t chunk = 0;
-
-  friend bool operator==(const StageChunk&, const StageChunk&) = default;
 };
 
 /// Where the input of `position` comes from; nothing for the first layers.

@@ -224,6 +224,7 @@ INSTANTIATE_TEST_SUITE_P(
             "chunks_of_one_stage_out_of_order", make_schedule(ScheduleKind::kForwardOnly, {1, 1}),
             [](Schedule& s) {
               s.chunks = 2;
+              s.order = ChunkOrder::loop(1, 2);
               s.stage_actions = {{{.kind = kForward, .chunk = 1}, {.kind = kForward, .chunk = 0}}};
             },
             Contains("stage 0: forward of microbatch 0 (chunk 1): needs a forward before it")}),

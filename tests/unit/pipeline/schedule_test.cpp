@@ -82,6 +82,7 @@ TEST(Schedule, OneStageHasNoMessages) {
 TEST(Schedule, ChunksRunThroughAllStagesBeforeTheNextChunk) {
   Schedule schedule = compute_order(ScheduleKind::kForwardOnly, {2, 1});
   schedule.chunks = 2;
+  schedule.order = ChunkOrder::loop(2, 2);
   schedule.stage_actions = {
       {{.kind = ActionKind::kForward, .chunk = 0}, {.kind = ActionKind::kForward, .chunk = 1}},
       {{.kind = ActionKind::kForward, .chunk = 0}, {.kind = ActionKind::kForward, .chunk = 1}}};
@@ -107,7 +108,8 @@ TEST(Schedule, ActionsAndKindsHaveNames) {
             "receive-gradient of microbatch 0 (chunk 2) from stage 4");
   EXPECT_EQ(text_of({.kind = ActionKind::kReduce}), "reduce");
   EXPECT_EQ(enum_from_name<ScheduleKind>("1f1b"), ScheduleKind::k1f1b);
-  EXPECT_EQ(joined_names<ScheduleKind>(), "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, forward");
+  EXPECT_EQ(joined_names<ScheduleKind>(),
+            "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, forward, file");
 }
 
 }  // namespace
