@@ -192,8 +192,7 @@ namespace {
 
 // Throws: Error(kData) where the shard's checksum is not the one that its master promises.
 void check_shard_checksum(const hdf5::File& file, const DatasetInfo& info, const ShardInfo& entry) {
-  std::uint64_t checksum = 0;
-  file.open_dataset(names::kChecksum).read(std::as_writable_bytes(std::span(&checksum, 1)));
+  const std::uint64_t checksum = read_elements<std::uint64_t>(file, names::kChecksum, 0).front();
   if (checksum != entry.checksum) {
     fail(ExitCode::kData,
          "the shard {} belongs to another import than {}: its checksum is {}, expected {}",

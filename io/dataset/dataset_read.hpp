@@ -24,21 +24,26 @@ namespace strata::io {
 /// Throws: Error(kData) where the file has another format or version; `what` names the file.
 void check_format(const hdf5::File& file, const char* format, const char* what);
 
-/// Reads a whole one-dimensional data set.
+/// Reads a whole data set of `rank` dimensions.
+/// Throws: Error(kData) where it has another rank or type.
 template <typename T>
-std::vector<T> read_vector(const hdf5::File& file, const char* name) {
+std::vector<T> read_elements(const hdf5::File& file, const char* name, std::size_t rank) {
   const hdf5::Dataset dataset = file.open_dataset(name);
   hdf5::ElementType type = hdf5::uint64_type();
   if constexpr (!std::is_same_v<T, std::uint64_t>) {
     type = hdf5::element_type(kDTypeOf<T>);
   }
-  if (dataset.shape().rank() != 1 || !dataset.holds(type)) {
+  if (dataset.shape().rank() != rank || !dataset.holds(type)) {
     fail(ExitCode::kData, "the data set '{}' of {} has another shape or type than expected", name,
          file.origin().path.string());
   }
   std::vector<T> values(static_cast<std::size_t>(dataset.shape().count()));
   dataset.read(std::as_writable_bytes(std::span(values)));
   return values;
+}
+template <typename T>
+std::vector<T> read_vector(const hdf5::File& file, const char* name) {
+  return read_elements<T>(file, name, 1);
 }
 
 /// A master and the manifest beside it, which sets of earlier versions lack.

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <string_view>
+#include <unordered_set>
 
 #include <fmt/format.h>
 
@@ -49,6 +51,24 @@ std::vector<char32_t> read_characters(const hdf5::File& file, const DatasetInfo&
   return {stored.begin(), stored.end()};
 }
 
+/// Whether every byte is a token, and so are the operands and the result of each merge.
+bool is_complete(const BytePairTables& tables) {
+  const std::unordered_set<std::string_view> tokens(tables.tokens.begin(), tables.tokens.end());
+  for (int value = 0; value < 256; ++value) {
+    const char byte = static_cast<char>(value);
+    if (!tokens.contains({&byte, 1})) {
+      return false;
+    }
+  }
+  const auto count = static_cast<std::int64_t>(tables.tokens.size());
+  return tables.separator >= -1 && tables.separator < count &&
+         std::ranges::all_of(tables.merges, [&](const auto& merge) {
+           const auto [left, right] = merge;
+           return left < count && right < count &&
+                  tokens.contains(tables.tokens[left] + tables.tokens[right]);
+         });
+}
+
 BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
   const auto bytes = read_vector<std::uint8_t>(file, names::kTokenBytes);
   const auto ends = read_vector<std::int64_t>(file, names::kTokenEnds);
@@ -68,6 +88,9 @@ BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
   }
   tables.merges.resize(static_cast<std::size_t>(merges.shape()[0]));
   merges.read(std::as_writable_bytes(std::span(tables.merges)));
+  if (!is_complete(tables)) {
+    fail_damaged(info);
+  }
   return tables;
 }
 

@@ -1,20 +1,83 @@
+#include <cstdlib>
+
 #include "strata/app/config_file.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/plan/plan.hpp"
 
+#include "config/site_file.hpp"
 #include "memory_file.hpp"
 #include "targets.hpp"
 
 namespace strata::fuzz {
+namespace {
+
+template <typename Read>
+int refused_or_read(Read&& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    static_cast<void>(printable_lines(error.what()));
+  }
+  return 0;
+}
+
+/// Larger runs only take longer to plan.
+bool is_small(const plan::RunConfig& config) {
+  constexpr std::int64_t kMost = 64;
+  const nn::TransformerOptions& transformer = config.model.transformer;
+  return config.batch.global <= kMost && config.parallel.data <= kMost &&
+         config.parallel.pipeline <= kMost && config.parallel.tensor <= kMost &&
+         config.numerics.lanes <= kMost && config.numerics.shards <= kMost &&
+         transformer.blocks <= kMost && config.model.layers.size() <= kMost;
+}
+
+io::DatasetInfo small_data(io::Task task) {
+  io::DatasetInfo data{.path = "train.h5", .task = task, .samples = 100, .classes = 8};
+  data.target_shape = task == io::Task::kRegression ? Shape{2} : Shape{};
+  data.target_dtype = task == io::Task::kRegression ? DType::kFloat64 : DType::kInt64;
+  data.input_shape = task == io::Task::kRegression ? Shape{10} : Shape{3, 8, 8};
+  data.mean = data.deviation = {1.0};
+  return data;
+}
+
+io::DatasetInfo small_data(const plan::RunConfig& config) {
+  if (config.data.train == "values") {
+    return small_data(io::Task::kRegression);
+  }
+  if (config.data.train == "images") {
+    return small_data(io::Task::kClassification);
+  }
+  return plan::assumed_data(config);
+}
+
+}  // namespace
 
 int run_config(std::span<const std::byte> bytes) {
   const MemoryFile file(bytes);
-  try {
+  return refused_or_read([&] {
     const app::GivenConfig given = app::read_config(file.path(), {});
-    static_cast<void>(app::config_text(given.config));
-  } catch (const Error&) {
-    return 0;
-  }
-  return 0;
+    static_cast<void>(app::resolved_config_text(given, given.config, {}));
+  });
+}
+
+int run_plan(std::span<const std::byte> bytes) {
+  const MemoryFile file(bytes);
+  return refused_or_read([&] {
+    const plan::RunConfig config = app::read_config(file.path(), {}).config;
+    if (is_small(config)) {
+      const plan::Plan plan = plan::prepare(config, 0, small_data(config), {});
+      static_cast<void>(plan::plan_text(plan));
+    }
+  });
+}
+
+int run_site(std::span<const std::byte> bytes) {
+  const MemoryFile file(bytes);
+  ::setenv("STRATA_SITE", file.path().c_str(), 1);
+  return refused_or_read([] {
+    static_cast<void>(app::read_site_file({"nodes", "time", "partition"}));
+  });
 }
 
 }  // namespace strata::fuzz

@@ -11,19 +11,32 @@ namespace strata::fuzz {
 struct Target {
   const char* name;
   int (*run)(std::span<const std::byte>);
+  /// Places of a file at which a replay cuts and changes it.
+  std::size_t places = 600;
 };
 
 int run_config(std::span<const std::byte> bytes);
+int run_plan(std::span<const std::byte> bytes);
+int run_site(std::span<const std::byte> bytes);
 int run_csv(std::span<const std::byte> bytes);
 int run_image(std::span<const std::byte> bytes);
 int run_tokenizer(std::span<const std::byte> bytes);
 int run_array(std::span<const std::byte> bytes);
 int run_record(std::span<const std::byte> bytes);
 int run_text(std::span<const std::byte> bytes);
+int run_dataset(std::span<const std::byte> bytes);
+int run_checkpoint(std::span<const std::byte> bytes);
 
-/// All but the config, which needs the whole program.
-inline constexpr Target kIoTargets[] = {
-    {"csv", run_csv},     {"image", run_image},   {"tokenizer", run_tokenizer},
-    {"array", run_array}, {"record", run_record}, {"text", run_text}};
+inline constexpr Target kTargets[] = {{"config", run_config},
+                                      {"plan", run_plan},
+                                      {"site", run_site},
+                                      {"csv", run_csv},
+                                      {"image", run_image},
+                                      {"tokenizer", run_tokenizer},
+                                      {"array", run_array},
+                                      {"record", run_record},
+                                      {"text", run_text},
+                                      {"dataset", run_dataset, 60},
+                                      {"checkpoint", run_checkpoint, 200}};
 
 }  // namespace strata::fuzz

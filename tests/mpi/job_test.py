@@ -33,6 +33,8 @@ REFUSED = [
     (["--time=60", "--scheduler=flux", "--nodes=1-2"], "only --scheduler=slurm"),
     (["--time=60", "--mem=1x"], "--mem is \"1x\""),
     (["--time=60", "--submit", "--output=refused.sh"], "refused the script: sbatch: error: invalid partition"),
+    (["--time=60", "--spares=-1"], "--spares is \"-1\""),
+    (["--time=60", "--scheduler=pbs", "--spares=1"], "--spares needs --scheduler=slurm or --hostfile, because pbs ends"),
     (["--hostfile=hosts", "--submit"], "--submit needs a scheduler"),
 ]
 
@@ -103,14 +105,15 @@ class JobTest(StrataTest):
         self.assertRegex(self.job("--time=60", site=site).stderr, "no option \"job.partiton\".*nearest is \"partition\"")
 
     def test_what_a_script_does_after_each_exit_code(self):
-        # The codes of the starts, with "+" a start that writes a checkpoint; how many are made, and the last words.
-        cases = [("75+ 75+ 5+ 0", 4, ""), ("5 5 5 5", 3, "3 starts in a row"), ("5 75 5+ 205 137 0", 6, ""),
-                 ("2", 1, "exit code 2, which a new start would repeat"), ("6+ 0", 1, "exit code 6"),
-                 ("127", 1, "exit code 127"), ("75 75+ 1 143 5", 5, "3 starts in a row")]
+        # The codes of the starts, with "+" a start that writes a checkpoint; how many are made, and the last words. Each
+        # checkpoint is of an earlier step, as where a run goes back behind damaged ones.
+        cases = [("75+ 75+ 5+ 0", 4, ""), ("5 5 5 5", 3, "3 consecutive starts"), ("5 75 5+ 205 137 0", 6, ""),
+                 ("2", 1, "exit code 2, which a restart would repeat"), ("6+ 0", 1, "exit code 6"),
+                 ("127", 1, "exit code 127"), ("75 75+ 1 143 5", 5, "3 consecutive starts")]
         text = self.job("--hostfile=hosts", "--nodes=2", "--ranks-per-node=2").stdout
         (self.directory / "job.sh").write_text(text)
         self.stub("mpirun", """read -r first rest <codes; echo "$rest" >codes; echo start >>starts.log
-if [[ $first = *+ ]]; then mkdir -p runs/run/checkpoints/step-$(printf %08d "$(wc -l <starts.log)"); fi
+if [[ $first = *+ ]]; then mkdir -p runs/run/checkpoints/step-$(printf %08d $((900 - $(wc -l <starts.log)))); fi
 exit ${first%+}""")
         for codes, starts, words in cases:
             with self.subTest(codes):
@@ -121,6 +124,26 @@ exit ${first%+}""")
                 self.assertEqual(len((self.directory / "starts.log").read_text().split()), starts, result.stdout)
                 last = codes.split()[starts - 1]
                 self.assertEqual(result.returncode, int(last.rstrip("+")), result.stdout)
+                self.assertIn(words, result.stdout)
+
+    def test_a_lost_host_is_replaced_and_then_left_out(self):
+        # Each launch loses the first of its hosts; a probe of a lost host fails.
+        (self.directory / "hosts").write_text("# comment\na slots=2\nb\nb\nc slots=2\n")
+        (self.directory / "job.sh").write_text(
+            self.job("--hostfile=hosts", "--nodes=2", "--spares=1", "--ranks-per-node=2").stdout)
+        self.stub("mpirun", """if [ "${*: -1}" = true ]; then ! grep -qx "$2" lost 2>/dev/null; exit; fi
+echo "$2 $4" >>starts.log; touch runs/run/run.lock; [ "$4" != 2 ] || { rm runs/run/run.lock; exit 0; }
+first=${2%%:*}; echo "$first" >>lost; [ "$first" = a ] && exit 205; exit 0""")
+        for lost, starts, code, words in [
+                ("", ["a:2,b:2, 4", "b:2,c:2, 4", "c:2, 2"], DONE, "1 of 3 nodes answer: c"),
+                ("a\nb\nc\n", [], 5, "no room for a replica of 2 ranks")]:
+            with self.subTest(words):
+                subprocess.run("rm -rf runs starts.log; touch starts.log", shell=True, cwd=self.directory, check=True)
+                (self.directory / "lost").write_text(lost)
+                result = subprocess.run(["bash", "job.sh"], cwd=self.directory, capture_output=True, text=True, check=False,
+                                        env={**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}"})
+                self.assertEqual((self.directory / "starts.log").read_text().splitlines(), starts, result.stdout)
+                self.assertEqual(result.returncode, code, result.stdout)
                 self.assertIn(words, result.stdout)
 
     def test_a_chain_is_submitted_in_order(self):

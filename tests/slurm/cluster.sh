@@ -1,7 +1,8 @@
 #!/bin/bash
 # A Slurm cluster of N nodes on this machine, for tests: munged, slurmctld and N slurmd from Debian's packages, without
 # systemd and without files outside one directory. Needs root.
-#   cluster.sh up N          starts node1 ... nodeN, with the features pair1, pair1, pair2, pair2 ...; ends with its caller
+#   cluster.sh up N          starts node1 ... nodeN, with the features pair1, pair1, pair2, pair2 ..., and from node5 on
+#                            trio1, trio1, trio1, trio2 ...; ends with its caller
 #   cluster.sh env           prints what a shell needs to use it: eval "$(cluster.sh env)"
 #   cluster.sh node-kill K   kills node K and all that runs there, as a power cut does
 #   cluster.sh node-down K   takes node K out of service; Slurm ends its jobs at once
@@ -13,7 +14,7 @@
 set -uo pipefail
 
 dir=${STRATA_SLURM_DIR:-/tmp/strata-slurm}
-cpus=8  # of each node, more than there may be: config_overrides
+cpus=16  # of each node, more than there may be: config_overrides
 PATH=$PATH:/usr/sbin
 export SLURM_CONF=$dir/slurm.conf
 
@@ -101,7 +102,7 @@ TCPTimeout=2
 END
   for ((node = 1; node <= $1; node++)); do
     echo "NodeName=node$node NodeAddr=127.0.0.1 Port=$((port + node)) CPUs=$cpus RealMemory=64000" \
-      "Feature=pair$(((node + 1) / 2))" >>"$SLURM_CONF"
+      "Feature=pair$(((node + 1) / 2)),trio$(((node - 2) / 3))" >>"$SLURM_CONF"
   done
   echo "PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP" >>"$SLURM_CONF"
 }

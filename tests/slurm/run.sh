@@ -1,7 +1,7 @@
 #!/bin/bash
 # Submits scripts of `strata job` to a real Slurm. Runs that are cut off, lose a node or meet a second copy of themselves
 # end with the losses of a run that was never disturbed.
-#   tests/slurm/run.sh STRATA
+#   tests/slurm/run.sh STRATA [CASE ...]     as in "stalls mpirun training save evaluation set-up"
 # cluster.sh starts the cluster. Without Slurm's packages or root the test is skipped (exit code 77).
 set -uo pipefail
 
@@ -13,8 +13,11 @@ for program in slurmctld slurmd munged sbatch; do
 done
 unshare --uts true 2>/dev/null || skip "UTS namespaces are not allowed here"
 
-cluster=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/cluster.sh
+tests=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cluster=$tests/slurm/cluster.sh
+python=${PYTHON:-/usr/bin/python3}  # with h5py
 strata=$(realpath "$1")
+shift
 unset STRATA
 export STRATA_NO_BINDING=1 STRATA_SITE=/dev/null
 work=$(mktemp -d "${TMPDIR:-/tmp}/strata-slurm.XXXXXX")
@@ -44,12 +47,28 @@ wait_until() {  # wait_until SECONDS COMMAND...
   done
 }
 job_is() { scontrol show job "$1" -o | grep -q "JobState=$2 .*Restarts=${3:-}"; }
+says() { tail -n "+$(($2 + 1))" "strata-$1.log" | grep -qE "$3"; }  # says JOB LINES PATTERN: after its first LINES lines
 step_of() { tail -n 1 "$1/metrics.jsonl" 2>/dev/null | sed -n 's/.*"step":\([0-9]*\),.*/\1/p'; }
 passed() { [ "$(step_of "$1")" -gt "$2" ]; }
 losses() { grep -o '"kind":"train","step":[0-9]*,"loss":[^,]*,"grad_norm":[^,]*' "$1/metrics.jsonl"; }
-same_losses() {
-  [ -n "$(losses "$1")" ] && cmp -s <(losses "$1") <(losses undisturbed | head -n "$(losses "$1" | wc -l)")
+same_losses() { [ -n "$(losses "$1")" ] && cmp -s <(losses "$1") <(losses "undisturbed/$1"); }
+same_tensors() {
+  PYTHONPATH=$tests/mpi "$python" -c "if True:
+    import sys, harness
+    ends = [harness.checkpoints(run)[-1] for run in sys.argv[1:]]
+    assert ends[0].name == ends[1].name and not harness.differing_tensors(*map(harness.tensors, ends)), ends" "$1" "undisturbed/$1"
 }
+rank_process() {  # rank_process RUN RANK: its id
+  local process
+  for process in $(pgrep -f -- "train $1.ini"); do
+    if [ "$(readlink "/proc/$process/exe")" = "$strata" ] && grep -qzx "PMIX_RANK=$2" "/proc/$process/environ"; then
+      echo "$process" && return
+    fi
+  done
+  return 1
+}
+has_rank() { rank_process "$@" >/dev/null; }
+no_ranks() { ! has_rank "$@"; }
 submit() {  # submit RUN OPTION...: prints the job's id
   local run=$1
   shift
@@ -97,6 +116,60 @@ node() {
   last_steps node "$job"
 }
 
+# Two nodes train and one is spare: in one allocation a node dies and the spare takes its place; a rank is killed, and the
+# nodes start again; a node is taken out of service, and the one that is left goes on with half the replicas.
+spares() {  # spares LAUNCHER TRIO
+  local run=spares-$1 job
+  job=$(submit "$run" --nodes=2 --spares=1 --starts=9 --constraint="trio$2" --time=30 --launcher="$1") || exit 1
+  goes_on_after "$run" 600
+  "$cluster" node-kill $((3 * $2 + 3))
+  check "$run" "the spare is used" wait_until 100 grep -q "2 of [23] nodes answer" "strata-$job.log"
+  goes_on_after "$run" "$(step_of "$run")"
+  check "$run" "as many replicas" test "$(grep -c "grid: 2 data x 2 pipeline" "strata-$job.log")" = 2
+  kill -KILL "$(rank_process "$run" 1)"
+  check "$run" "the ranks end within 10 s of a killed one" wait_until 10 no_ranks "$run" 0
+  goes_on_after "$run" "$(step_of "$run")"
+  "$cluster" node-down $((3 * $2 + 4))
+  check "$run" "the node that is left goes on" wait_until 100 grep -q "grid: 1 data x 2 pipeline" "strata-$job.log"
+  goes_on_after "$run" "$(step_of "$run")"
+  kill -KILL "$(rank_process "$run" 1)"
+  last_steps "$run" "$job"
+  check "$run" "in one allocation" job_is "$job" COMPLETED 0
+}
+
+# A rank that is stopped is named within the timeout + 5 s, one that is killed takes the others along within 10 s; the job
+# goes back into the queue.
+stalls() {  # stalls LAUNCHER PHASE...
+  local run=stalls-$1 job restarts=0 process phase sent lines
+  job=$(submit "$run" --nodes=2 --constraint=pair1 --time=30 --launcher="$1" --run.timeout=3 --starts=9 \
+    --data.test=points/test.h5 --train.evaluate_every=1 --checkpoint.every=1) || exit 1
+  shift
+  for phase in "$@" killed; do
+    check "$run" "a rank starts" wait_until 100 has_rank "$run" 1
+    process=$(rank_process "$run" 1)
+    case $phase in
+      set-up) ;;
+      killed) goes_on_after "$run" "$(step_of "$run")" ;;
+      *)
+        goes_on_after "$run" "$(step_of "$run")"
+        check "$run" "is in its $phase" wait_until 60 grep -qE "^[0-9]+ node[0-9]+ $process $phase" "$run"/heartbeats/*-rank-1
+        ;;
+    esac
+    sent=$EPOCHREALTIME lines=$(wc -l <"strata-$job.log")
+    if [ "$phase" = killed ]; then
+      kill -KILL "$process"
+      check "$run" "the ranks end within 10 s of a killed one" wait_until 10 no_ranks "$run" 0
+    else
+      kill -STOP "$process"
+      check "$run" "a rank that stops in its $phase is named within 8 s" wait_until 8 \
+        says "$job" "$lines" "waiting to .*Rank 1 (has not written|\(host node[0-9]+, process $process\) has not responded)"
+    fi
+    echo "$run: $phase: $(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $sent }") s"
+    check "$run" "back in the queue" wait_until 200 job_is "$job" '[A-Z]*' $((++restarts))
+  done
+  last_steps "$run" "$job"
+}
+
 # A script that is submitted twice: one job trains, the other says why not.
 twice() {
   local first second
@@ -116,7 +189,7 @@ hopeless() {
   local job
   job=$(submit hopeless --program="$work/lost" --nodes=1 --time=30 --parallel.pipeline=1 --parallel.data=2 --starts=2) || exit 1
   check hopeless "gives up" wait_until 200 job_is "$job" FAILED 1
-  check hopeless "says why" grep -q "exit code 5, and 2 starts in a row ended without a new checkpoint" "strata-$job.log"
+  check hopeless "says why" grep -q "exit code 5, and 2 consecutive starts ended without a new checkpoint" "strata-$job.log"
 }
 
 awk 'BEGIN { srand(1); for (j = 0; j < 16; j++) printf "x%d,", j; print "y";
@@ -144,16 +217,18 @@ every = 500
 threads = 1
 END
 printf '#!/bin/sh\nexit 5\n' >lost && chmod 755 lost
-"$cluster" up 4 || exit 1
+"$cluster" up 10 || exit 1
 eval "$("$cluster" env)"
 
-for case in "cuts srun" "cuts mpirun" node twice hopeless; do
+[ $# -gt 0 ] || set -- "cuts srun" "cuts mpirun" node twice hopeless "spares srun 1" "spares mpirun 2" "stalls srun training set-up"
+for case in "$@"; do
   $case &
 done
 wait
-steps=$(for run in srun mpirun node twice; do step_of $run; done | sort -n | tail -n 1)
-"$strata" train net.ini --parallel.pipeline=1 --train.steps="$steps" --run.dir=undisturbed >undisturbed.log 2>&1
-for run in srun mpirun node twice; do
-  check $run "the bits of a run that nothing disturbed" same_losses $run
+for run in */metrics.jsonl; do
+  run=${run%/*}
+  "$strata" train net.ini --parallel.pipeline=1 --train.steps="$(step_of "$run")" --run.dir="undisturbed/$run" >"$run.plan" 2>&1
+  check "$run" "the losses and gradient norms of a run that nothing disturbed" same_losses "$run"
+  check "$run" "its weights and optimizer state" same_tensors "$run"
 done
 [ ! -e failures ]

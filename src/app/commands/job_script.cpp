@@ -17,8 +17,9 @@ std::string clock_text(std::int64_t seconds) {
 }
 
 std::string slurm_directives(const JobScript& s) {
-  const std::string nodes = s.least_nodes < s.nodes ? fmt::format("{}-{}", s.least_nodes, s.nodes)
-                                                    : fmt::format("{}", s.nodes);
+  const std::int64_t most = s.nodes + s.spares.value_or(0);
+  const std::string nodes =
+      s.least_nodes < s.nodes ? fmt::format("{}-{}", s.least_nodes, most) : fmt::format("{}", most);
   // A job of a range of nodes that asks for tasks wants its first number of nodes again when
   // requeued.
   const std::string tasks =
@@ -36,6 +37,7 @@ std::string slurm_directives(const JobScript& s) {
          line("#SBATCH --time={value}", clock_text(s.limit_seconds)) +
          fmt::format("#SBATCH --signal={}USR1@{}\n", shell_gets_signal ? "B:" : "",
                      s.signal_seconds) +
+         (s.spares ? "#SBATCH --no-kill\n" : "") +
          "#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --output=strata-%j.log\n";
 }
 
@@ -95,11 +97,11 @@ SchedulerWords words_of(const JobScript& s) {
 
 std::string header(const JobScript& s, const SchedulerWords& words) {
   const std::string submit = words.submit.substr(0, words.submit.find(" --"));
-  std::string text =
-      fmt::format("#!/bin/bash\n# {} on {}{} node{} x {} rank{}: {}. Made by\n#   {}\n", s.config,
-                  s.least_nodes < s.nodes ? fmt::format("{} to ", s.least_nodes) : "", s.nodes,
-                  s.nodes == 1 ? "" : "s", s.ranks_per_node, s.ranks_per_node == 1 ? "" : "s",
-                  s.grid, s.command);
+  std::string text = fmt::format(
+      "#!/bin/bash\n# {} on {}{} node{}{} x {} rank{}: {}. Made by\n#   {}\n", s.config,
+      s.least_nodes < s.nodes ? fmt::format("{} to ", s.least_nodes) : "", s.nodes,
+      s.nodes == 1 ? "" : "s", s.spares ? fmt::format(" (and {} spare)", *s.spares) : "",
+      s.ranks_per_node, s.ranks_per_node == 1 ? "" : "s", s.grid, s.command);
   text += s.scheduler == Scheduler::kPbs
               ? fmt::format("# Start: qsub {}\n", shell_quoted(s.file))
               : fmt::format("# Start: {} {} [--section.key=value ...]\n",
@@ -120,21 +122,79 @@ std::string counting(const JobScript& s) {
 run={}
 for setting in "$@"; do [[ $setting != --run.dir=* ]] || run=${{setting#*=}}; done
 
-# Starts without a new checkpoint are counted in the run's directory, across requeues.
-newest_step() {{
-  ls "$run/checkpoints" 2>/dev/null | sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo 0
+# Starts without a new checkpoint are counted in the run's directory, across requeues. The newest checkpoint is the one
+# written last: a run that went back behind a damaged one writes smaller steps.
+newest_checkpoint() {{
+  stat -c '%n@%Y' "$(ls -dt "$run"/checkpoints/step-* 2>/dev/null | head -n 1)" 2>/dev/null | grep -o 'step-.*' || echo none
 }}
+count_starts() {{ echo "$1 $before" >"$run/starts.new" && mv "$run/starts.new" "$run/starts"; }}
 mkdir -p "$run" || exit 2
-step=$(newest_step) last=0 starts=0
-[ ! -s "$run/starts" ] || read -r last starts <"$run/starts"
-[ "$step" -le "$last" ] || starts=0
-echo "$step $((++starts))" >"$run/starts"
+before=$(newest_checkpoint) last= starts=0
+[ ! -s "$run/starts" ] || read -r starts last <"$run/starts"
+[ "$before" = "$last" ] || starts=0
+count_starts $((++starts))
 )sh",
                      shell_quoted(s.program), shell_quoted(s.run_directory));
 }
 
+/// Sets `nodes`, those that answer.
+std::string healthy_nodes(const JobScript& s) {
+  const bool slurm = s.scheduler == Scheduler::kSlurm;
+  const std::string all =
+      slurm
+          ? R"sh(sinfo -h -N -n "$(squeue -h -j "$SLURM_JOB_ID" -o %N)" -o '%N %t' |
+  awk '$2 !~ /^(down|drain|drng|fail)|[*]$/ && !seen[$1]++ { print $1 }')sh"
+          : fmt::format("awk '/^[^#]/ && !seen[$1]++ {{ print $1 }}' {}", shell_quoted(s.hostfile));
+  const std::string_view probe =
+      slurm ? "srun --overlap --mpi=none --nodes=1 --ntasks=1 --nodelist=\"$1\""
+            : "mpirun --host \"$1\" -n 1";
+  const std::string text = fmt::format(R"sh(
+# Up to {} nodes train, out of those that answer; the others are spares.
+answers() {{ timeout 30 {} true </dev/null >/dev/null 2>&1 && echo "$1"; }}
+all=$({})
+alive=$(for node in $all; do answers "$node" & done; wait)
+mapfile -t nodes < <(grep -Fx "$alive" <<<"$all")
+echo "${{#nodes[@]}} of $(wc -w <<<"$all") nodes answer: ${{nodes[*]}}"
+)sh",
+                                       s.nodes, probe, all);
+  return text + (slurm ? R"sh(trap : USR1 TERM
+# Where the node of this script is lost, Slurm keeps the job without it: a guard on the last node requeues the job.
+watch='while sleep 20 || :; do
+  nodes=$(squeue -h -j "$SLURM_JOB_ID" -o %N) && [ -n "$nodes" ] || continue
+  scontrol show hostnames "$nodes" | grep -Fxq "$0" || scontrol requeue "$SLURM_JOB_ID"
+done'
+if [ ${#nodes[@]} -gt 1 ]; then
+  srun --overlap --mpi=none --nodes=1 --ntasks=1 --nodelist="${nodes[-1]}" bash -c "trap : USR1; $watch" "$SLURMD_NODENAME" </dev/null &
+  guard=$!
+fi
+)sh"
+                       : "");
+}
+
+/// Sets `ranks` to those of the replicas that `nodes` have room for, and leaves the other nodes
+/// out.
+std::string fitted_ranks(const JobScript& s, const SchedulerWords& words) {
+  const bool requeues = s.scheduler == Scheduler::kSlurm && s.chain == 1;
+  return fmt::format(R"sh(nodes=("${{nodes[@]:0:{0}}}")
+# As many replicas as these nodes have room for: a divisor of the {1} lanes.
+data={1}
+until [ $data -eq 0 ] || {{ [ $((data * {2})) -le $((${{#nodes[@]}} * {3})) ] && [ $(({1} % data)) -eq 0 ]; }}; do data=$((data - 1)); done
+if [ $data -eq 0 ]; then
+  echo "the nodes that answer have no room for a replica of {2} ranks"
+  {4}exit 5
+fi
+ranks=$((data * {2}))
+nodes=("${{nodes[@]:0:$(((ranks + {5}) / {3}))}}")
+)sh",
+                     s.nodes, s.lanes, s.model_ranks, s.ranks_per_node,
+                     requeues ? words.again + "  " : "", s.ranks_per_node - 1);
+}
+
 /// Sets `ranks`.
-std::string rank_count(const JobScript& s) {
+std::string rank_count(const JobScript& s, const SchedulerWords& words) {
+  if (s.spares) {
+    return healthy_nodes(s) + fitted_ranks(s, words);
+  }
   if (s.least_nodes == s.nodes) {
     return fmt::format("ranks={}\n", s.nodes * s.ranks_per_node);
   }
@@ -173,8 +233,11 @@ std::string srun_lines(const JobScript& s) {
          "ranks\n"
          "trap : USR1 TERM  # Slurm signals the ranks too; this script waits for them\n" +
          fmt::format(
-             "srun --mpi=pmix --kill-on-bad-exit=1 --ntasks=$ranks --ntasks-per-node={} "
+             "srun --mpi=pmix --kill-on-bad-exit=1 {}--ntasks=$ranks --ntasks-per-node={} "
              "--cpu-bind=$binding {}\\\n  {}\n",
+             s.spares
+                 ? "--overlap --nodes=${#nodes[@]} --nodelist=\"$(IFS=,; echo \"${nodes[*]}\")\" "
+                 : "",
              s.ranks_per_node, s.gpus_per_node > 0 ? "--gpu-bind=none " : "", train_words(s)) +
          "code=$?\n";
 }
@@ -187,6 +250,10 @@ std::string mpirun_lines(const JobScript& s) {
                         s.limit_seconds - s.signal_seconds);
   }
   const bool shell = s.scheduler == Scheduler::kShell;
+  const std::string hosts =
+      s.spares ? fmt::format("--host \"$(printf '%s:{},' \"${{nodes[@]}}\")\" ", s.ranks_per_node)
+      : s.hostfile.empty() ? ""
+                           : fmt::format("--hostfile {} ", shell_quoted(s.hostfile));
   return fmt::format(
              R"sh(mapping=(--map-by ppr:{0}:node:PE={1} --bind-to core)
 [ -z "${{STRATA_NO_BINDING:-}}" ] || mapping=(--map-by ppr:{0}:node --bind-to none)  # on nodes with fewer cores than ranks
@@ -197,11 +264,13 @@ launcher=$!
 # mpirun hands USR1 to the ranks; on TERM it would kill them. A signal ends the wait, not mpirun.
 while wait $launcher; code=$?; kill -0 $launcher 2>/dev/null; do :; done
 )sh",
-             s.ranks_per_node, s.cpus_per_task, start,
-             s.hostfile.empty() ? "" : fmt::format("--hostfile {} ", shell_quoted(s.hostfile)),
-             train_words(s),
+             s.ranks_per_node, s.cpus_per_task, start, hosts, train_words(s),
              shell ? "trap 'stopping=yes; kill -USR1 $launcher 2>/dev/null' USR1 TERM INT"
                    : "trap 'kill -USR1 $launcher 2>/dev/null' USR1 TERM") +
+         (s.spares ? "# Where Slurm ends its daemons, mpirun returns 0; a run that is done has "
+                     "removed its lock.\n"
+                     "[ $code -ne 0 ] || [ ! -e \"$run/run.lock\" ] || code=137\n"
+                   : "") +
          (shell ? "[ -z \"${stopping:-}\" ] || exit $code\n" : "");
 }
 
@@ -214,24 +283,35 @@ std::string flux_lines(const JobScript& s) {
 }
 
 std::string verdict(const JobScript& s, const SchedulerWords& words) {
+  const std::string in_place =
+      s.spares
+          ? fmt::format(
+                R"sh(if [ $code -ne 75 ]; then
+  echo "exit code $code, newest checkpoint ${{now%@*}}; going on with the nodes that answer"
+  {}exec bash "$0" "$@"
+fi
+)sh",
+                s.scheduler == Scheduler::kSlurm ? "[ -z \"${guard:-}\" ] || kill $guard\n  " : "")
+          : "";
   const std::string next =
-      s.chain > 1 ? "the next job of the chain goes on" : "going on in a new start";
+      s.chain > 1 ? "the next job of the chain goes on" : "restarting";
   return fmt::format(R"sh(
 case $code in
   0) exit 0 ;;
   2 | 3 | 4 | 6 | 126 | 127)
-    echo "stopped: exit code $code, which a new start would repeat; the lines above say why"
+    [ $code -ne 2 ] || count_starts $((starts - 1))  # another job may train in this directory
+    echo "stopped: exit code $code, which a restart would repeat; the lines above say why"
     exit $code ;;
 esac
-now=$(newest_step)
-if [ "$now" -le "$step" ] && [ "$starts" -ge {} ]; then
-  echo "stopped: exit code $code, and $starts starts in a row ended without a new checkpoint; the lines above say why"
+now=$(newest_checkpoint)
+if [ "$now" = "$before" ] && [ "$starts" -ge {} ]; then
+  echo "stopped: exit code $code, and $starts consecutive starts ended without a new checkpoint; the lines above say why"
   exit $code
 fi
-echo "exit code $code, newest checkpoint of step $now; {}"
+{}echo "exit code $code, newest checkpoint ${{now%@*}}; {}"
 {}exit $code
 )sh",
-                     s.starts, next, s.chain > 1 ? "" : words.again);
+                     s.starts, in_place, next, s.chain > 1 ? "" : words.again);
 }
 
 }  // namespace
@@ -260,7 +340,7 @@ std::string submit_after(Scheduler scheduler, const std::string& before) {
 std::string script_text(const JobScript& s) {
   const SchedulerWords words = words_of(s);
   return header(s, words) + line("module load {value}", s.modules) + words.start + counting(s) +
-         rank_count(s) +
+         rank_count(s, words) +
          (s.scheduler == Scheduler::kFlux   ? flux_lines(s)
           : s.launcher == Launcher::kMpirun ? mpirun_lines(s)
                                             : srun_lines(s)) +

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,10 @@ struct JobScript {
   std::string file;     ///< of the script, which a job submits again
   std::string name;
   std::int64_t least_nodes = 1;  ///< fewer than `nodes`: the job takes what it gets
-  std::int64_t nodes = 1;
+  std::int64_t nodes = 1;  ///< that train
+  /// Further nodes of the allocation, which replace lost ones; without a value the scheduler ends
+  /// the job with a lost node.
+  std::optional<std::int64_t> spares;
   std::int64_t ranks_per_node = 1;
   std::int64_t cpus_per_task = 1;
   std::int64_t gpus_per_node = 0;

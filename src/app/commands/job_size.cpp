@@ -64,6 +64,19 @@ void read_nodes(const std::string& text, JobScript& script) {
   }
 }
 
+void read_spares(const CommandLine& line, JobScript& script) {
+  if (!line.has("spares")) {
+    return;
+  }
+  script.spares = line.count("spares", 0, 0, 65536);
+  if (script.scheduler != Scheduler::kSlurm && !line.has("hostfile")) {
+    fail(ExitCode::kUsage,
+         "--spares needs --scheduler=slurm or --hostfile, because {} ends a job that loses a node; "
+         "leave --spares out",
+         script.scheduler == Scheduler::kShell ? "mpirun on one host" : name_of(script.scheduler));
+  }
+}
+
 /// Ranks of a node that the config asks for.
 std::int64_t default_ranks_per_node(const plan::RunConfig& config, std::int64_t nodes) {
   const std::int64_t ranks = config.parallel.pipeline * config.parallel.tensor *
@@ -172,7 +185,7 @@ void plan_memory(const plan::Plan& plan, const plan::VirtualGrid& stored, const 
   }
 }
 
-/// Fixes the lanes of a job that takes fewer nodes too; each start computes the replicas.
+/// Fixes the lanes of a job that goes on with fewer nodes too; each start computes the replicas.
 void fix_lanes(std::int64_t lanes, plan::RunConfig& config, JobScript& script) {
   if (script.least_nodes * script.ranks_per_node < script.model_ranks) {
     fail(ExitCode::kUsage,
@@ -202,16 +215,19 @@ void set_job_size(const CommandLine& line, plan::RunConfig& config, JobScript& s
     config.parallel.tensor = std::max<std::int64_t>(1, stored.tensor);
   }
   read_nodes(line.value("nodes", "1"), script);
+  read_spares(line, script);
   script.ranks_per_node =
       line.count("ranks-per-node", default_ranks_per_node(config, script.nodes), 1, 4096);
   script.model_ranks = config.parallel.pipeline * config.parallel.tensor;
   const std::int64_t lanes = config.numerics.lanes != 0 ? config.numerics.lanes : stored.lanes;
   std::int64_t ranks = script.nodes * script.ranks_per_node;
-  if (script.least_nodes < script.nodes) {
+  const bool range = script.least_nodes < script.nodes;
+  if (!range) {
+    check_grid(script, config, lanes);
+  }
+  if (range || script.spares) {
     fix_lanes(lanes, config, script);
     ranks = launched_ranks(script, script.nodes);
-  } else {
-    check_grid(script, config, lanes);
   }
   const bool gpu = config.run.device == plan::DeviceChoice::kCuda;
   script.gpus_per_node = gpu ? script.ranks_per_node : 0;
