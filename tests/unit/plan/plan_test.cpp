@@ -297,6 +297,12 @@ TEST(Prepare, RefusesSettingsThatDoNothing) {
           {"optimizer.momentum is set", "optimizer.kind is adam", "sgd"});
   refused([](RunConfig& c) { c.optimizer.options.nesterov = ops::Nesterov::kOn; },
           {"optimizer.nesterov is set", "optimizer.kind is adam", "sgd"});
+  refused(
+      [](RunConfig& c) {
+        c.train.repeat_every = 7;
+        c.numerics.mode = comm::Summation::kLibrary;
+      },
+      {"train.repeat_every is set", "numerics.mode is fast", "invariant"});
   refused([](RunConfig& c) { c.schedule.every_steps = 7; },
           {"schedule.every is set", "schedule.kind is constant", "to step"});
   refused([](RunConfig& c) { c.schedule.factor = 0.7; },
