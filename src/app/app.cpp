@@ -187,10 +187,14 @@ int run_on_ranks(int argc, char** argv,
     };
     const auto failed = [&](const std::exception& error) {
       if (mpi.world().size() > 1) {
-        // The report reads and writes files, and a file system may not respond.
+        // The abort may not return.
         constexpr unsigned kMostSeconds = 10;
         std::signal(SIGALRM, SIG_DFL);
         alarm(kMostSeconds);
+      }
+      if (dynamic_cast<const TimeoutError*>(&error) != nullptr) {
+        watchdog.report_timeout(error.what());
+        comm::MpiSession::abort(static_cast<int>(ExitCode::kPeer));
       }
       const auto* const known = dynamic_cast<const Error*>(&error);
       return known != nullptr

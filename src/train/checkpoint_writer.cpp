@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "strata/core/blocked_signals.hpp"
@@ -34,6 +35,13 @@ CheckpointWriter::CheckpointWriter(const plan::Plan& plan, const plan::RankPlan&
       record_(std::move(record)),
       log_(log),
       memory_(device::Device::cpu(), plan::checkpoint_copy_bytes(plan, rank)) {}
+
+std::string CheckpointWriter::result() {
+  // Where a peer stops meanwhile, the watchdog ends the wait.
+  const comm::WaitMark mark(world_.activity(), comm::WaitKind::kMessage,
+                            fmt::format("write the checkpoint of step {} to files", step_));
+  return thread_.get();
+}
 
 CheckpointWriter::~CheckpointWriter() {
   if (thread_.valid()) {
@@ -127,7 +135,7 @@ void CheckpointWriter::start_parts() {
 
 void CheckpointWriter::start_commit() {
   std::string mine;
-  comm::agree(world_, [&] { mine = thread_.get(); });
+  comm::agree(world_, [&] { mine = result(); });
   std::vector<std::string> records = world_.all_gather_texts(mine);
   phase_ = Phase::kCommit;
   if (world_.rank() != 0) {
@@ -155,7 +163,7 @@ void CheckpointWriter::end_commit() {
   std::string warning;
   comm::agree(world_, [&] {
     if (thread_.valid()) {
-      warning = thread_.get();
+      warning = result();
     }
   });
   phase_ = Phase::kIdle;

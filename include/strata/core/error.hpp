@@ -36,6 +36,12 @@ class FileSystemError : public Error {
   using Error::Error;
 };
 
+/// An operation with another rank that did not complete in time. Each rank that waits throws one.
+class TimeoutError : public Error {
+ public:
+  using Error::Error;
+};
+
 [[noreturn]] void vfail(ExitCode code, fmt::string_view format, fmt::format_args args);
 [[noreturn]] void vfail_precondition(fmt::string_view format, fmt::format_args args);
 
