@@ -17,7 +17,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
 #include "strata/io/directory_lock.hpp"
 
 namespace strata::io {
@@ -127,21 +129,12 @@ OwnerVerdict judge_job(const LockOwner& owner, const LockOwner& self) {
   return {OwnerState::kGone, fmt::format("Slurm's job {} is {}", owner.job, state)};
 }
 
-std::string printable(std::string text) {
-  constexpr std::size_t kLongest = 200;
-  text.resize(std::min(text.size(), kLongest));
-  std::ranges::replace_if(
-      text, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
-}
-
 }  // namespace
 
 LockOwner this_process() {
   LockOwner self;
   self.nonce = make_nonce();
-  std::array<char, 256> host{};
-  self.host = ::gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "?";
+  self.host = host_name();
   self.pid = ::getpid();
   self.process_start = status_of(self.pid).value_or(ProcessStatus()).start;
   std::ifstream boot("/proc/sys/kernel/random/boot_id");

@@ -3,12 +3,11 @@
 #include <system_error>
 
 #include "strata/comm/agree.hpp"
+#include "strata/core/host_name.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/metrics.hpp"
 #include "strata/train/stop_signal.hpp"
-
-#include "environment/host_name.hpp"
 
 namespace strata::app {
 namespace {
