@@ -18,10 +18,10 @@ namespace po = boost::program_options;
 
 constexpr std::string_view kSection = "job.";
 
-/// The first site file; empty where there is none.
+/// The first site file; empty where there is none, or where STRATA_SITE is /dev/null.
 std::string site_path() {
   if (const char* named = std::getenv("STRATA_SITE"); named != nullptr && *named != '\0') {
-    return named;
+    return named == std::string("/dev/null") ? "" : named;
   }
   const char* home = std::getenv("HOME");
   for (const std::string& path :
