@@ -15,11 +15,11 @@
 #include "strata/core/blocked_signals.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/hash.hpp"
+#include "strata/core/host_name.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 
-#include "environment/host_name.hpp"
 #include "environment/main_stack.hpp"
 
 namespace strata::app {
