@@ -83,7 +83,7 @@ void train(benchmark::State& state, const Task& task) {
       nn::initialise(placed, 1, 0, weights.flat_slice(placed.offset, placed.shape.count()));
     }
     const pipeline::Schedule schedule =
-        pipeline::make_schedule(pipeline::ScheduleKind::k1f1b, 1, task.microbatches);
+        pipeline::make_schedule(pipeline::ScheduleKind::k1f1b, {1, task.microbatches});
     comm::ProgressEngine engine;
     comm::ShardGroup shards(1);
     nn::Stage stage(context, engine, shards, model,

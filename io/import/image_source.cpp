@@ -7,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "strata/core/blocked_signals.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 
@@ -261,8 +262,11 @@ void ImageSource::decode(std::int64_t first, std::int64_t count,
   };
   {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 1; i < workers_.size() && static_cast<std::int64_t>(i) < count; ++i) {
-      threads.emplace_back(guarded, std::ref(workers_[i]));
+    {
+      const BlockedSignals blocked;
+      for (std::size_t i = 1; i < workers_.size() && static_cast<std::int64_t>(i) < count; ++i) {
+        threads.emplace_back(guarded, std::ref(workers_[i]));
+      }
     }
     guarded(workers_.front());
   }

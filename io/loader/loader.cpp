@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "strata/core/blocked_signals.hpp"
 #include "strata/core/error.hpp"
 
 #include "loader/sample_reader.hpp"
@@ -71,6 +72,7 @@ class Loader::Reader {
     for (std::int64_t share = 0; share < options_.reader_threads; ++share) {
       readers_.emplace_back(dataset_, options_, layout_);
     }
+    const BlockedSignals blocked;
     for (std::int64_t share = 0; share < options_.reader_threads; ++share) {
       threads_.emplace_back([this, share](const std::stop_token& stop) { run(share, stop); });
     }

@@ -41,6 +41,7 @@ constexpr const char* kUsage =
   strata checkpoint inspect DIR                                   list the contents of a checkpoint
   strata checkpoint verify DIR                                    read and check every byte
   strata job CONFIG.ini --nodes=N --time=T ...                    write a job script for Slurm, PBS, Flux or mpirun
+  strata schedule check|simulate|draw|convert SCHEDULE            prove and time a pipeline schedule, PyTorch's too
   strata doctor                                                   check the node and, under mpirun or srun, the launch
   strata help [COMMAND]                                           this text, or that of a command
   strata --version
@@ -124,6 +125,7 @@ std::string help_of(Arguments arguments) {
                               {"checkpoint inspect", kCheckpointInspectHelp},
                               {"checkpoint verify", kCheckpointVerifyHelp},
                               {"job", job_help()},
+                              {"schedule", schedule_help()},
                               {"doctor", kDoctorHelp},
                               {"help", kHelpHelp}};
   const std::string first = arguments.empty() ? "" : arguments[0];
@@ -281,6 +283,9 @@ int run_command(int argc, char** argv) {
   if (command == "job") {
     return run_alone([&] { return job_command(rest); });
   }
+  if (command == "schedule") {
+    return run_alone([&] { return schedule_command(rest); });
+  }
   if (command == "doctor") {
     return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi, const FailureHandler&) {
       return doctor_command(mpi, rest);
@@ -288,7 +293,7 @@ int run_command(int argc, char** argv) {
   }
   return run_alone([&]() -> ExitCode {
     const std::vector<std::string> known{"train",      "evaluate", "generate", "data",
-                                         "checkpoint", "job",      "doctor"};
+                                         "checkpoint", "job",      "schedule", "doctor"};
     fail(ExitCode::kUsage, "{}\n\n{}",
          command.empty() ? "a command is needed"
                          : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,

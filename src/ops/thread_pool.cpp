@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 
+#include "strata/core/blocked_signals.hpp"
 #include "strata/core/error.hpp"
 
 namespace strata::ops {
@@ -65,15 +65,10 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::start() {
   shares_ = std::make_unique<Share[]>(static_cast<std::size_t>(threads_));
-  // The main thread takes all signals.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
+  const BlockedSignals blocked;
   for (int thread = 1; thread < threads_; ++thread) {
     workers_.emplace_back([this, thread] { work(thread); });
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void ThreadPool::run(std::int64_t chunks, Body body, const void* function) {

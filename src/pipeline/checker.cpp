@@ -12,9 +12,22 @@
 namespace strata::pipeline {
 namespace {
 
+/// A file may hold forward passes only.
+bool has_backward(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.stage_actions, [](const std::vector<Action>& list) {
+    return std::ranges::any_of(list, [](const Action& action) {
+      return action.kind == ActionKind::kBackwardInput ||
+             action.kind == ActionKind::kBackwardWeight;
+    });
+  });
+}
+
 class Checker {
  public:
-  explicit Checker(const Schedule& schedule) : schedule_(schedule) {}
+  explicit Checker(const Schedule& schedule)
+      : schedule_(schedule),
+        trains_(schedule.kind != ScheduleKind::kForwardOnly &&
+                (schedule.kind != ScheduleKind::kFile || has_backward(schedule))) {}
 
   CheckReport run() {
     if (!shape_holds()) {
@@ -26,11 +39,13 @@ class Checker {
     }
     for (std::string& text : message_errors(schedule_)) {
       report_.errors.push_back(std::move(text));
+      report_.places.emplace_back();
     }
     // Missing or misplaced messages would only be reported a second time, as a hang.
     if (report_.errors.empty()) {
       const std::string hang = hang_of(schedule_, Sends::kNeverBlock);
       if (!hang.empty()) {
+        report_.places.emplace_back();
         report_.errors.push_back(hang);
       }
       report_.passes_with_rendezvous_sends = hang_of(schedule_, Sends::kRendezvous).empty();
@@ -53,6 +68,7 @@ class Checker {
   template <typename... Args>
   void error(std::int64_t stage, const Action& action, fmt::format_string<Args...> format,
              Args&&... args) {
+    report_.places.push_back({.stage = stage, .action = action});
     report_.errors.push_back(fmt::format("stage {}: {}: {}", stage, text_of(action),
                                          fmt::format(format, std::forward<Args>(args)...)));
   }
@@ -60,24 +76,26 @@ class Checker {
   [[nodiscard]] const std::vector<Action>& actions_of(std::int64_t stage) const {
     return schedule_.stage_actions[static_cast<std::size_t>(stage)];
   }
-  [[nodiscard]] bool trains() const { return schedule_.kind != ScheduleKind::kForwardOnly; }
+  [[nodiscard]] bool trains() const { return trains_; }
   [[nodiscard]] static bool remote(const std::optional<StageChunk>& neighbour, std::int64_t stage) {
     return neighbour && neighbour->stage != stage;
   }
 
   bool shape_holds() {
     if (schedule_.stages < 1 || schedule_.microbatches < 1 || schedule_.chunks < 1) {
+      report_.places.emplace_back();
       report_.errors.push_back(
           fmt::format("it has {} stages, {} microbatches and {} chunks; each must be at least 1",
                       schedule_.stages, schedule_.microbatches, schedule_.chunks));
     } else if (static_cast<std::int64_t>(schedule_.stage_actions.size()) != schedule_.stages) {
+      report_.places.emplace_back();
       report_.errors.push_back(fmt::format("{} lists of actions for {} stages",
                                            schedule_.stage_actions.size(), schedule_.stages));
     } else {
       for (std::int64_t stage = 0; stage < schedule_.stages; ++stage) {
         for (const Action& action : actions_of(stage)) {
           if (action.microbatch < 0 || action.microbatch >= schedule_.microbatches ||
-              action.chunk < 0 || action.chunk >= schedule_.chunks) {
+              schedule_.order.index_of({.stage = stage, .chunk = action.chunk}) < 0) {
             error(stage, action, "there are {} microbatches and {} chunks", schedule_.microbatches,
                   schedule_.chunks);
           }
@@ -168,7 +186,9 @@ class Checker {
           once(stage, action, seen.backward_weight);
           needs(stage, action, seen.backward_input, ActionKind::kBackwardInput);
           std::int64_t& last = last_weight[static_cast<std::size_t>(action.chunk)];
-          if (action.microbatch < last) {
+          if (action.microbatch < last && schedule_.kind == ScheduleKind::kFile) {
+            report_.descending_weights.push_back({.stage = stage, .action = action});
+          } else if (action.microbatch < last) {
             error(stage, action, "follows that of microbatch {}; weight gradients must ascend",
                   last);
           }
@@ -197,6 +217,9 @@ class Checker {
 
   void check_complete(std::int64_t stage, const std::vector<Progress>& progress) {
     for (std::int64_t chunk = 0; chunk < schedule_.chunks; ++chunk) {
+      if (schedule_.order.index_of({.stage = stage, .chunk = chunk}) < 0) {
+        continue;
+      }
       for (std::int64_t microbatch = 0; microbatch < schedule_.microbatches; ++microbatch) {
         const Progress& seen =
             progress[static_cast<std::size_t>(chunk * schedule_.microbatches + microbatch)];
@@ -243,19 +266,32 @@ class Checker {
   }
 
   const Schedule& schedule_;
+  bool trains_;
   CheckReport report_;
 };
 
 }  // namespace
 
 std::int64_t live_bound(const Schedule& schedule, std::int64_t stage) {
+  const std::int64_t from_end = schedule.stages - stage;
+  const std::int64_t all = schedule.microbatches * schedule.chunks;
   switch (schedule.kind) {
     case ScheduleKind::kGpipe:
-      return schedule.microbatches * schedule.chunks;
+      return all;
     case ScheduleKind::k1f1b:
-      return std::min(schedule.stages - stage, schedule.microbatches) * schedule.chunks;
+      return std::min(from_end, all);
+    case ScheduleKind::kInterleaved:
+      return std::min(2 * from_end - 1 + (schedule.chunks - 1) * schedule.stages, all);
+    case ScheduleKind::kZbH1:
+      return std::min(schedule.stages, all);
+    case ScheduleKind::kZbH2:
+      return std::min(2 * schedule.stages - 1, all);
+    case ScheduleKind::kZbV:
+      return std::min(2 * schedule.stages, all);
     case ScheduleKind::kForwardOnly:
       return 1;
+    case ScheduleKind::kFile:
+      return all;
   }
   return 0;
 }

@@ -9,12 +9,30 @@
 
 namespace strata::pipeline {
 
+namespace {
+
+/// The most microbatches of a stage between backward-input and backward-weight.
+std::int64_t most_deferred(const Schedule& schedule, std::int64_t stage) {
+  std::int64_t deferred = 0;
+  std::int64_t most = 1;
+  for (const Action& action : schedule.stage_actions[static_cast<std::size_t>(stage)]) {
+    if (action.kind == ActionKind::kBackwardInput) {
+      most = std::max(most, ++deferred);
+    } else if (action.kind == ActionKind::kBackwardWeight) {
+      --deferred;
+    }
+  }
+  return most;
+}
+
+}  // namespace
+
 nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage) {
   const std::int64_t live = live_bound(schedule, stage);
-  const std::int64_t ahead = std::min(live + 1, schedule.microbatches);
+  const std::int64_t deferred = most_deferred(schedule, stage);
   return {.activations = live,
-          .inputs = stage == 0 ? 0 : ahead,
-          .gradients = schedule.stages == 1 ? 1 : std::min<std::int64_t>(2, schedule.microbatches),
+          .inputs = stage == 0 ? 0 : std::min(live + 1, schedule.microbatches),
+          .gradients = schedule.stages == 1 ? 1 : std::min(deferred + 1, schedule.microbatches),
           .losses = schedule.microbatches};
 }
 

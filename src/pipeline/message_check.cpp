@@ -24,8 +24,16 @@ struct Traffic {
   std::vector<Message> received;
 };
 
-// From stage, to stage.
-using Direction = std::pair<std::int64_t, std::int64_t>;
+// Messages that arrive in the order in which they are sent: those of one kind from one stage to one
+// chunk of another.
+struct Channel {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  bool gradient = false;
+  std::int64_t chunk = 0;
+
+  friend auto operator<=>(const Channel&, const Channel&) = default;
+};
 
 std::string text_of(const Message& message) {
   std::string text = fmt::format("the {} of microbatch {}",
@@ -58,14 +66,23 @@ void append_unmatched(const std::vector<Message>& list, const std::vector<Messag
   }
 }
 
-std::map<Direction, Traffic> traffic_of(const Schedule& schedule) {
-  std::map<Direction, Traffic> traffic;
+Channel channel_of(const Schedule& schedule, std::int64_t stage, const Action& action) {
+  const Message message = message_of(schedule, stage, action);
+  const bool sends = is_send(action.kind);
+  return {.from = sends ? stage : action.peer,
+          .to = sends ? action.peer : stage,
+          .gradient = message.gradient,
+          .chunk = message.receiver.chunk};
+}
+
+std::map<Channel, Traffic> traffic_of(const Schedule& schedule) {
+  std::map<Channel, Traffic> traffic;
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
     for (const Action& action : schedule.stage_actions[static_cast<std::size_t>(stage)]) {
-      if (is_send(action.kind)) {
-        traffic[{stage, action.peer}].sent.push_back(message_of(schedule, stage, action));
-      } else if (is_receive(action.kind)) {
-        traffic[{action.peer, stage}].received.push_back(message_of(schedule, stage, action));
+      if (is_send(action.kind) || is_receive(action.kind)) {
+        Traffic& channel = traffic[channel_of(schedule, stage, action)];
+        (is_send(action.kind) ? channel.sent : channel.received)
+            .push_back(message_of(schedule, stage, action));
       }
     }
   }
@@ -76,13 +93,12 @@ std::map<Direction, Traffic> traffic_of(const Schedule& schedule) {
 
 std::vector<std::string> message_errors(const Schedule& schedule) {
   std::vector<std::string> errors;
-  for (const auto& [direction, messages] : traffic_of(schedule)) {
+  for (const auto& [channel, messages] : traffic_of(schedule)) {
     const auto& [sent, received] = messages;
     if (sent == received) {
       continue;
     }
-    const std::string where =
-        fmt::format("from stage {} to stage {}", direction.first, direction.second);
+    const std::string where = fmt::format("from stage {} to stage {}", channel.from, channel.to);
     const std::size_t errors_before = errors.size();
     append_unmatched(sent, received, where, "sent and never received", errors);
     append_unmatched(received, sent, where, "received and never sent", errors);
@@ -108,7 +124,7 @@ std::vector<std::string> message_errors(const Schedule& schedule) {
 
 std::string hang_of(const Schedule& schedule, Sends sends) {
   std::vector<std::size_t> position(static_cast<std::size_t>(schedule.stages), 0);
-  std::map<Direction, std::int64_t> in_flight;
+  std::map<Channel, std::int64_t> in_flight;
   for (bool moved = true; moved;) {
     moved = false;
     for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
@@ -117,13 +133,13 @@ std::string hang_of(const Schedule& schedule, Sends sends) {
       for (; next < actions.size(); ++next, moved = true) {
         const Action& action = actions[next];
         if (is_send(action.kind)) {
-          std::int64_t& messages = in_flight[{stage, action.peer}];
+          std::int64_t& messages = in_flight[channel_of(schedule, stage, action)];
           if (sends == Sends::kRendezvous && messages == 1) {
             break;
           }
           ++messages;
         } else if (is_receive(action.kind)) {
-          std::int64_t& messages = in_flight[{action.peer, stage}];
+          std::int64_t& messages = in_flight[channel_of(schedule, stage, action)];
           if (messages == 0) {
             break;
           }

@@ -1,6 +1,7 @@
 #include "strata/pipeline/schedule.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -9,113 +10,127 @@
 namespace strata::pipeline {
 namespace {
 
-void append_backward(std::vector<Action>& actions, std::int64_t microbatch) {
-  actions.push_back({.kind = ActionKind::kBackwardInput, .microbatch = microbatch});
-  actions.push_back({.kind = ActionKind::kBackwardWeight, .microbatch = microbatch});
-}
-
-// Forwards in order; the backward of microbatch i follows the forward of microbatch i + `lead`, or
-// comes after the last forward.
-std::vector<Action> forwards_leading_by(std::int64_t lead, std::int64_t microbatches) {
-  std::vector<Action> actions;
-  actions.reserve(static_cast<std::size_t>(3 * microbatches));
-  for (std::int64_t step = 0; step < microbatches + lead; ++step) {
-    if (step < microbatches) {
-      actions.push_back({.kind = ActionKind::kForward, .microbatch = step});
-    }
-    if (step >= lead) {
-      append_backward(actions, step - lead);
-    }
-  }
-  return actions;
-}
-
 // The neighbour that `position` exchanges messages with: none at the end of the chain, or where the
 // neighbour is on the same stage.
 std::optional<StageChunk> remote(std::optional<StageChunk> neighbour, const StageChunk& position) {
   return neighbour && neighbour->stage != position.stage ? neighbour : std::nullopt;
 }
 
+/// The forward after the backward pass at `i`; the list's size where another backward comes first.
+std::size_t next_forward(const std::vector<Action>& list, std::size_t i) {
+  ++i;
+  while (i < list.size() && list[i].kind == ActionKind::kBackwardWeight) {
+    ++i;
+  }
+  return i < list.size() && list[i].kind == ActionKind::kForward ? i : list.size();
+}
+
 }  // namespace
 
+ChunkOrder::ChunkOrder(std::vector<StageChunk> chunks) : chunks_(std::move(chunks)) {
+  std::int64_t number = 0;
+  for (const StageChunk& position : chunks_) {
+    const auto stage = static_cast<std::size_t>(position.stage);
+    const auto chunk = static_cast<std::size_t>(position.chunk);
+    indices_.resize(std::max(indices_.size(), stage + 1));
+    std::vector<std::int64_t>& indices = indices_[stage];
+    indices.resize(std::max(indices.size(), chunk + 1), -1);
+    require(indices[chunk] < 0, "chunk {} of stage {} runs twice", position.chunk, position.stage);
+    indices[chunk] = number++;
+  }
+}
+
+ChunkOrder ChunkOrder::loop(std::int64_t stages, std::int64_t chunks) {
+  std::vector<StageChunk> order;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (std::int64_t stage = 0; stage < stages; ++stage) {
+      order.push_back({.stage = stage, .chunk = chunk});
+    }
+  }
+  return ChunkOrder(std::move(order));
+}
+
+ChunkOrder ChunkOrder::v(std::int64_t stages, std::int64_t chunks) {
+  std::vector<StageChunk> order = loop(stages, chunks).chunks_;
+  for (StageChunk& position : order) {
+    if (position.chunk % 2 == 1) {
+      position.stage = stages - 1 - position.stage;
+    }
+  }
+  return ChunkOrder(std::move(order));
+}
+
+std::int64_t ChunkOrder::index_of(const StageChunk& position) const {
+  const auto stage = static_cast<std::size_t>(position.stage);
+  const auto chunk = static_cast<std::size_t>(position.chunk);
+  const bool known = position.stage >= 0 && stage < indices_.size() && position.chunk >= 0 &&
+                     chunk < indices_[stage].size();
+  return known ? indices_[stage][chunk] : -1;
+}
+
 std::optional<StageChunk> upstream(const Schedule& schedule, const StageChunk& position) {
-  if (position.stage > 0) {
-    return StageChunk{.stage = position.stage - 1, .chunk = position.chunk};
-  }
-  if (position.chunk > 0) {
-    return StageChunk{.stage = schedule.stages - 1, .chunk = position.chunk - 1};
-  }
-  return std::nullopt;
+  const std::int64_t index = schedule.order.index_of(position);
+  return index > 0 ? std::optional(schedule.order.chunks()[static_cast<std::size_t>(index - 1)])
+                   : std::nullopt;
 }
 
 std::optional<StageChunk> downstream(const Schedule& schedule, const StageChunk& position) {
-  if (position.stage + 1 < schedule.stages) {
-    return StageChunk{.stage = position.stage + 1, .chunk = position.chunk};
-  }
-  if (position.chunk + 1 < schedule.chunks) {
-    return StageChunk{.stage = 0, .chunk = position.chunk + 1};
-  }
-  return std::nullopt;
+  const auto next = static_cast<std::size_t>(schedule.order.index_of(position) + 1);
+  return next > 0 && next < schedule.order.chunks().size()
+             ? std::optional(schedule.order.chunks()[next])
+             : std::nullopt;
 }
 
-Schedule compute_order(ScheduleKind kind, std::int64_t stages, std::int64_t microbatches) {
-  require(stages >= 1 && microbatches >= 1,
-          "a schedule needs at least one stage and one microbatch, not {} and {}", stages,
-          microbatches);
-  Schedule schedule;
-  schedule.kind = kind;
-  schedule.stages = stages;
-  schedule.microbatches = microbatches;
-  for (std::int64_t stage = 0; stage < stages; ++stage) {
-    switch (kind) {
-      case ScheduleKind::kGpipe:
-        schedule.stage_actions.push_back(forwards_leading_by(microbatches - 1, microbatches));
-        break;
-      case ScheduleKind::k1f1b:
-        schedule.stage_actions.push_back(
-            forwards_leading_by(std::min(stages - stage - 1, microbatches - 1), microbatches));
-        break;
-      case ScheduleKind::kForwardOnly: {
-        std::vector<Action>& actions = schedule.stage_actions.emplace_back();
-        for (std::int64_t microbatch = 0; microbatch < microbatches; ++microbatch) {
-          actions.push_back({.kind = ActionKind::kForward, .microbatch = microbatch});
-        }
-        break;
-      }
-    }
-  }
-  return schedule;
-}
-
-Schedule insert_communication(const Schedule& computed) {
+Schedule insert_communication(const Schedule& computed, Backward backward) {
   Schedule schedule = computed;
   for (std::int64_t stage = 0; stage < computed.stages; ++stage) {
     std::vector<Action>& actions = schedule.stage_actions[static_cast<std::size_t>(stage)];
+    const auto& list = computed.stage_actions[static_cast<std::size_t>(stage)];
     actions.clear();
     bool has_gradients = false;
-    for (const Action& action : computed.stage_actions[static_cast<std::size_t>(stage)]) {
+    std::size_t received = list.size();  // the forward whose activation is received already
+    const auto exchange = [&](ActionKind kind, const Action& action,
+                              const std::optional<StageChunk>& with) {
+      if (with) {
+        actions.push_back({.kind = kind,
+                           .microbatch = action.microbatch,
+                           .chunk = action.chunk,
+                           .peer = with->stage});
+      }
+    };
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Action& action = list[i];
       const StageChunk position{.stage = stage, .chunk = action.chunk};
       const std::optional<StageChunk> before = remote(upstream(computed, position), position);
       const std::optional<StageChunk> after = remote(downstream(computed, position), position);
-      const auto exchange = [&](ActionKind kind, const std::optional<StageChunk>& with) {
-        if (with) {
-          actions.push_back({.kind = kind,
-                             .microbatch = action.microbatch,
-                             .chunk = action.chunk,
-                             .peer = with->stage});
-        }
-      };
       switch (action.kind) {
         case ActionKind::kForward:
-          exchange(ActionKind::kReceiveActivation, before);
+          if (received != i) {
+            exchange(ActionKind::kReceiveActivation, action, before);
+          }
           actions.push_back(action);
-          exchange(ActionKind::kSendActivation, after);
+          exchange(ActionKind::kSendActivation, action, after);
           break;
-        case ActionKind::kBackwardInput:
-          exchange(ActionKind::kReceiveGradient, after);
+        case ActionKind::kBackwardInput: {
+          // A stage of zb-h2 is two forwards ahead of the next: the next receives one of them
+          // before its backward pass, so that a host that waits for its sends gets through its
+          // warm-up.
+          received = computed.kind == ScheduleKind::kZbH2 ? next_forward(list, i) : list.size();
+          if (received < list.size()) {
+            exchange(ActionKind::kReceiveActivation, list[received], before);
+          }
+          exchange(ActionKind::kReceiveGradient, action, after);
           actions.push_back(action);
-          exchange(ActionKind::kSendGradient, before);
+          const Action weight{.kind = ActionKind::kBackwardWeight,
+                              .microbatch = action.microbatch,
+                              .chunk = action.chunk};
+          if (backward == Backward::kFused && i + 1 < list.size() && list[i + 1] == weight) {
+            actions.push_back(list[++i]);
+            has_gradients = true;
+          }
+          exchange(ActionKind::kSendGradient, action, before);
           break;
+        }
         case ActionKind::kBackwardWeight:
           actions.push_back(action);
           has_gradients = true;
@@ -132,8 +147,8 @@ Schedule insert_communication(const Schedule& computed) {
   return schedule;
 }
 
-Schedule make_schedule(ScheduleKind kind, std::int64_t stages, std::int64_t microbatches) {
-  return insert_communication(compute_order(kind, stages, microbatches));
+Schedule make_schedule(ScheduleKind kind, const ScheduleSize& size, Backward backward) {
+  return insert_communication(compute_order(kind, size), backward);
 }
 
 bool is_send(ActionKind kind) {

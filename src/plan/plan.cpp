@@ -199,9 +199,10 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
     plan.concurrent_lanes = plan.lanes.leaves() / plan.grid.data;
   }
   const std::int64_t executions = plan.microbatches / plan.concurrent_lanes;
-  plan.training = pipeline::make_schedule(given.parallel.schedule, plan.grid.pipeline, executions);
-  plan.evaluation =
-      pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly, plan.grid.pipeline, executions);
+  plan.training =
+      pipeline::make_schedule(given.parallel.schedule, {plan.grid.pipeline, executions});
+  plan.evaluation = pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly,
+                                            {plan.grid.pipeline, executions});
   check_stages(plan);
   pipeline::require_sound(plan.training);
   pipeline::require_sound(plan.evaluation);

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "strata/core/blocked_signals.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/file_timeout.hpp"
@@ -125,6 +126,7 @@ void CheckpointWriter::start_parts() {
   });
   directory = world_.all_gather_texts(directory).front();
   slices_ = state_.snapshot(memory_);
+  const BlockedSignals blocked;
   thread_ = std::async(std::launch::async, [this, directory] {
     const double start = now_seconds();
     std::string part = io::text_of(io::write_part(directory, world_.rank(), slices_));
@@ -142,6 +144,7 @@ void CheckpointWriter::start_commit() {
   if (world_.rank() != 0) {
     return;
   }
+  const BlockedSignals blocked;
   thread_ = std::async(std::launch::async, [this, records = std::move(records)] {
     const double start = now_seconds();
     std::vector<io::PartRecord> parts;

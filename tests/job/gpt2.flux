@@ -19,15 +19,17 @@ strata=${STRATA:-build/release/bin/strata}
 run=runs/gpt2-124m
 for setting in "$@"; do [[ $setting != --run.dir=* ]] || run=${setting#*=}; done
 
-# Starts without a new checkpoint are counted in the run's directory, across requeues.
-newest_step() {
-  ls "$run/checkpoints" 2>/dev/null | sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo 0
+# Starts without a new checkpoint are counted in the run's directory, across requeues. The newest checkpoint is the one
+# written last: a run that went back behind a damaged one writes smaller steps.
+newest_checkpoint() {
+  stat -c '%n@%Y' "$(ls -dt "$run"/checkpoints/step-* 2>/dev/null | head -n 1)" 2>/dev/null | grep -o 'step-.*' || echo none
 }
+count_starts() { echo "$1 $before" >"$run/starts.new" && mv "$run/starts.new" "$run/starts"; }
 mkdir -p "$run" || exit 2
-step=$(newest_step) last=0 starts=0
-[ ! -s "$run/starts" ] || read -r last starts <"$run/starts"
-[ "$step" -le "$last" ] || starts=0
-echo "$step $((++starts))" >"$run/starts"
+before=$(newest_checkpoint) last= starts=0
+[ ! -s "$run/starts" ] || read -r starts last <"$run/starts"
+[ "$before" = "$last" ] || starts=0
+count_starts $((++starts))
 ranks=8
 flux run -o pmi=pmix --nodes=2 --ntasks=$ranks --cores-per-task=8 --gpus-per-task=1 \
   --time-limit=43200s --signal=SIGUSR1@120s \
@@ -37,14 +39,15 @@ code=$?
 case $code in
   0) exit 0 ;;
   2 | 3 | 4 | 6 | 126 | 127)
-    echo "stopped: exit code $code, which a new start would repeat; the lines above say why"
+    [ $code -ne 2 ] || count_starts $((starts - 1))  # another job may train in this directory
+    echo "stopped: exit code $code, which a restart would repeat; the lines above say why"
     exit $code ;;
 esac
-now=$(newest_step)
-if [ "$now" -le "$step" ] && [ "$starts" -ge 3 ]; then
-  echo "stopped: exit code $code, and $starts starts in a row ended without a new checkpoint; the lines above say why"
+now=$(newest_checkpoint)
+if [ "$now" = "$before" ] && [ "$starts" -ge 3 ]; then
+  echo "stopped: exit code $code, and $starts consecutive starts ended without a new checkpoint; the lines above say why"
   exit $code
 fi
-echo "exit code $code, newest checkpoint of step $now; going on in a new start"
+echo "exit code $code, newest checkpoint ${now%@*}; restarting"
 flux batch tests/job/gpt2.flux "$@"
 exit $code

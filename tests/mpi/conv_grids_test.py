@@ -8,7 +8,7 @@ GRIDS = [(1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (1, 4, 1), (1, 1, 2), (2, 2
          (2, 2, 2)]
 
 # What must not change a bit, besides the grid.
-SCHEDULE = ["--parallel.schedule=1f1b", "--parallel.schedule=gpipe"]
+SCHEDULE = [f"--parallel.schedule={kind}" for kind in ("1f1b", "gpipe", "zb-h1", "zb-h2")]
 READERS = ["--data.reader_threads=1", "--data.reader_threads=3"]
 THREADS = ["--run.threads=1", "--run.threads=1", "--run.threads=2"]
 BUCKET = ["--parallel.bucket=4", "--parallel.bucket=0.01"]
@@ -35,7 +35,7 @@ STAYS_CUT = ["conv 8 5 stride=2 parallel=column", "group_norm 4", "batch_norm re
 
 def varied(grids):
     """Each grid with settings of the kinds above, which change at different paces."""
-    return [(grid, [SCHEDULE[i % 2], READERS[i // 2 % 2], THREADS[i % 3], BUCKET[i // 3 % 2], REPEAT[min(i, 1)]])
+    return [(grid, [SCHEDULE[i % 4], READERS[i // 2 % 2], THREADS[i % 3], BUCKET[i // 3 % 2], REPEAT[min(i, 1)]])
             for i, grid in enumerate(grids)]
 
 

@@ -77,7 +77,7 @@ class Settings(Errors):
                 ("optimizer.learning_rate=nan", ["optimizer.learning_rate", "number from 0"]),
                 ("optimizer.kind=adm", ["optimizer.kind", "sgd, adam, adamw, adagrad"]),
                 ("numerics.dtype=int32", ["numerics.dtype", "float32, bfloat16, float64"]),
-                ("parallel.schedule=zb", ["parallel.schedule", "gpipe, 1f1b"]),
+                ("parallel.schedule=zb", ["parallel.schedule", "gpipe, 1f1b, zb-h1, zb-h2"]),
                 ("run.threads=5000", ["run.threads", "from 0 to 4096"]),
                 ("run.seed=-1", ["run.seed", "from 0"]),
                 ("run.device=gpu", ['run.device = "gpu"', "auto, cpu, cuda"]),

@@ -73,7 +73,9 @@ class Grids(harness.StrataTest):
         layers = ["dense 32", "gelu", "flatten", "dense 5"]
         split = "--parallel.split=0,2,3"
         self.same_on([((1, 1), []), ((1, 3), [split, "--parallel.schedule=gpipe"]),
-                      ((1, 3), [split, "--parallel.schedule=1f1b"]), ((2, 3), [split])],
+                      ((1, 3), [split, "--parallel.schedule=1f1b"]),
+                      ((2, 3), [split, "--parallel.schedule=zb-h1"]),
+                      ((1, 3), [split, "--parallel.schedule=zb-h2"])],
                      "--data.train=images/train.h5", "--data.test=images/test.h5",
                      "--batch.global=128", "--batch.micro=4", "--train.steps=8",
                      *(f"--model.layer={layer}" for layer in layers), name="middle")

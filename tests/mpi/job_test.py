@@ -105,14 +105,15 @@ class JobTest(StrataTest):
         self.assertRegex(self.job("--time=60", site=site).stderr, "no option \"job.partiton\".*nearest is \"partition\"")
 
     def test_what_a_script_does_after_each_exit_code(self):
-        # The codes of the starts, with "+" a start that writes a checkpoint; how many are made, and the last words.
-        cases = [("75+ 75+ 5+ 0", 4, ""), ("5 5 5 5", 3, "3 starts in a row"), ("5 75 5+ 205 137 0", 6, ""),
-                 ("2", 1, "exit code 2, which a new start would repeat"), ("6+ 0", 1, "exit code 6"),
-                 ("127", 1, "exit code 127"), ("75 75+ 1 143 5", 5, "3 starts in a row")]
+        # The codes of the starts, with "+" a start that writes a checkpoint; how many are made, and the last words. Each
+        # checkpoint is of an earlier step, as where a run goes back behind damaged ones.
+        cases = [("75+ 75+ 5+ 0", 4, ""), ("5 5 5 5", 3, "3 consecutive starts"), ("5 75 5+ 205 137 0", 6, ""),
+                 ("2", 1, "exit code 2, which a restart would repeat"), ("6+ 0", 1, "exit code 6"),
+                 ("127", 1, "exit code 127"), ("75 75+ 1 143 5", 5, "3 consecutive starts")]
         text = self.job("--hostfile=hosts", "--nodes=2", "--ranks-per-node=2").stdout
         (self.directory / "job.sh").write_text(text)
         self.stub("mpirun", """read -r first rest <codes; echo "$rest" >codes; echo start >>starts.log
-if [[ $first = *+ ]]; then mkdir -p runs/run/checkpoints/step-$(printf %08d "$(wc -l <starts.log)"); fi
+if [[ $first = *+ ]]; then mkdir -p runs/run/checkpoints/step-$(printf %08d $((900 - $(wc -l <starts.log)))); fi
 exit ${first%+}""")
         for codes, starts, words in cases:
             with self.subTest(codes):

@@ -14,7 +14,7 @@ EVERY_GRID = [(data, pipeline, tensor)
 # What must not change a bit, besides the grid.
 SEQUENCE = ["--parallel.sequence=off", "--parallel.sequence=on"]
 RECOMPUTE = ["--train.recompute=none", "--train.recompute=selective", "--train.recompute=full"]
-SCHEDULE = ["--parallel.schedule=1f1b", "--parallel.schedule=gpipe"]
+SCHEDULE = [f"--parallel.schedule={kind}" for kind in ("1f1b", "gpipe", "zb-h1", "zb-h2")]
 THREADS = ["--run.threads=1", "--run.threads=1", "--run.threads=2"]
 BUCKET = ["--parallel.bucket=4", "--parallel.bucket=4", "--parallel.bucket=0.001",
           "--parallel.bucket=0.02", "--parallel.bucket=4"]
@@ -23,7 +23,7 @@ REPEAT = ["--train.repeat_every=0", "--train.repeat_every=2"]
 
 def varied(grids):
     """Each grid with settings of the kinds above, which change at different paces."""
-    return [(grid, [SEQUENCE[i % 2], RECOMPUTE[i % 3], SCHEDULE[i // 2 % 2], THREADS[i // 3 % 3],
+    return [(grid, [SEQUENCE[i % 2], RECOMPUTE[i % 3], SCHEDULE[i // 2 % 4], THREADS[i // 3 % 3],
                     BUCKET[i % 5], REPEAT[min(i, 1)]])
             for i, grid in enumerate(grids)]
 
@@ -130,7 +130,7 @@ class FeatureSplitLayers(language.LanguageTest):
     def test_columns_and_rows(self):
         for dtype in ("float32", "bfloat16"):
             reference = self.same_on(
-                [(grid, [SCHEDULE[i % 2], THREADS[i % 3]]) for i, grid in enumerate(self.GRIDS)],
+                [(grid, [SCHEDULE[i % 4], THREADS[i % 3]]) for i, grid in enumerate(self.GRIDS)],
                 f"--numerics.dtype={dtype}", name=f"dense-{dtype}", config=self.dense)
             losses = [float(record["loss"]) for record in self.records(reference, "train")]
             self.assertLess(losses[-1], losses[0])

@@ -66,11 +66,20 @@ class TwoRuns(RunDirectory):
         job.wait_until(lambda: self.lines_of("lost") > 3, 60)
         lock = self.directory / "lost" / "run.lock"
         before = harness.checkpoints(self.directory / "lost")
+        for rank in job.ranks():
+            os.kill(rank, signal.SIGSTOP)
         other = lock.read_text().replace("nonce = ", "nonce = 0")
         (self.directory / "other").write_text(other)
         os.rename(self.directory / "other", lock)
+        foreign = [self.directory / "lost" / "checkpoints" / f".step-{step:08d}.00112233445566aa.partial"
+                   for step in range(100, 10000, 100)]
+        for directory in foreign:
+            directory.mkdir(parents=True)
+        for rank in job.ranks():
+            os.kill(rank, signal.SIGCONT)
         self.assert_refused(job.wait(60), USAGE, "was taken over by host ", "the other process goes on")
         self.assertEqual(harness.checkpoints(self.directory / "lost"), before)
+        self.assertEqual([directory.name for directory in foreign if not directory.exists()], [])
         self.assertEqual(lock.read_text(), other)
 
     def test_a_stop_request_ends_the_wait_for_an_unknown_owner(self):

@@ -24,6 +24,18 @@ def catches(pid, number):
     return False
 
 
+def threads_taking(pid, number):
+    """The threads of a process that do not block a signal."""
+    for task in pathlib.Path("/proc", str(pid), "task").iterdir():
+        try:
+            lines = (task / "status").read_text().splitlines()
+        except OSError:
+            continue  # it has ended
+        blocked, = (int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:"))
+        if not blocked >> (number - 1) & 1:
+            yield int(task.name)
+
+
 class Stop(harness.StrataTest):
     @classmethod
     def setUpClass(cls):
@@ -65,6 +77,32 @@ class Stop(harness.StrataTest):
                              [str(done) for done in (3,) if done < step])
             self.train(self.config, (1, 1), run)
             self.assert_same_run("whole", run)
+
+    def test_a_failed_save_is_tried_again_at_the_stop(self):
+        shim = {"LD_PRELOAD": os.environ["STRATA_FAULT_SHIM"],
+                "STRATA_FAULT": "call=write,n=1,error=ENOSPC,path=/part-,rank=1"}
+        with unittest.mock.patch.dict(os.environ, shim):
+            job = self.begin("retried", 2)
+        job.wait_until(lambda: "the checkpoint of step 3 is not written" in job.text(), 60)
+        self.assertEqual(self.steps_saved("retried"), [])
+        os.kill(job.ranks()[1], signal.SIGTERM)
+        self.stopped(job, "stopped on request in the evaluation after step 3 of 6")
+        self.assertEqual(self.steps_saved("retried"), [3])
+        self.assertEqual(self.alone("checkpoint", "verify", "retried").code, harness.DONE)
+
+    def test_threads_of_saves_leave_stop_requests_to_the_main_thread(self):
+        job = self.begin("threads", 1, "--train.steps=100000000", "--train.evaluate_every=0", "--checkpoint.every=5",
+                         *FEW)
+        job.wait_until(lambda: self.steps_saved("threads"), 60)
+        rank, = job.ranks()
+        first, seen = set(threads_taking(rank, signal.SIGUSR1)), set()
+        newest = self.steps_saved("threads")[-1]
+        while self.steps_saved("threads")[-1] < newest + 100:
+            seen.update(threads_taking(rank, signal.SIGUSR1))
+        os.kill(rank, signal.SIGUSR1)
+        self.stopped(job, "stopped on request after step")
+        self.assertIn(rank, first)
+        self.assertEqual(seen - first, set())
 
     def test_bad_test_data_do_not_hold_the_run_up(self):
         shutil.copytree(self.directory / "classes", self.directory / "damaged")

@@ -189,7 +189,7 @@ hopeless() {
   local job
   job=$(submit hopeless --program="$work/lost" --nodes=1 --time=30 --parallel.pipeline=1 --parallel.data=2 --starts=2) || exit 1
   check hopeless "gives up" wait_until 200 job_is "$job" FAILED 1
-  check hopeless "says why" grep -q "exit code 5, and 2 starts in a row ended without a new checkpoint" "strata-$job.log"
+  check hopeless "says why" grep -q "exit code 5, and 2 consecutive starts ended without a new checkpoint" "strata-$job.log"
 }
 
 awk 'BEGIN { srand(1); for (j = 0; j < 16; j++) printf "x%d,", j; print "y";

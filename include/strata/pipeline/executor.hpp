@@ -46,8 +46,8 @@ using OutputObserver = std::function<void(const ConstTensorView& outputs,
                                           const ConstTensorView& targets, std::int64_t valid)>;
 
 /// The memory slots with which a stage can run a training schedule and any evaluation. Received
-/// activations have one slot more than are live, and gradients have two, so that receives can be
-/// posted early.
+/// activations and gradients have one slot more than are live, so that receives can be posted
+/// early.
 [[nodiscard]] nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage);
 
 /// Runs the action list of one stage (design law 2).

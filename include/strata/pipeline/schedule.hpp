@@ -28,13 +28,19 @@ constexpr auto enum_names(ActionKind) {
 
 /// The orders of compute actions.
 enum class ScheduleKind {
-  kGpipe,       ///< all forwards, then all backwards
-  k1f1b,        ///< warm-up forwards, then one backward after each forward
-  kForwardOnly  ///< evaluation and generation
+  kGpipe,        ///< all forwards, then all backwards
+  k1f1b,         ///< warm-up forwards, then one backward after each forward
+  kInterleaved,  ///< 1f1b with several chunks a stage
+  kZbH1,         ///< 1f1b whose weight gradients wait, within the activations of 1f1b's first stage
+  kZbH2,         ///< the same with twice the warm-up and up to twice the activations
+  kZbV,          ///< two chunks a stage, placed as a V
+  kForwardOnly,  ///< evaluation and generation
+  kFile          ///< read from a file
 };
 
 constexpr auto enum_names(ScheduleKind) {
-  return names_in_order("gpipe", "1f1b", "forward");
+  return names_in_order("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "forward",
+                        "file");
 }
 
 /// The peer of an action that does not communicate.
@@ -50,24 +56,55 @@ struct Action {
   friend bool operator==(const Action&, const Action&) = default;
 };
 
+/// One chunk of one stage.
+struct StageChunk {
+  std::int64_t stage = 0;
+  std::int64_t chunk = 0;
+
+  friend bool operator==(const StageChunk&, const StageChunk&) = default;
+};
+
+/// The chunks of all stages in the order in which the layers run through them.
+class ChunkOrder {
+ public:
+  ChunkOrder() = default;
+  /// Pre: no chunk twice.
+  explicit ChunkOrder(std::vector<StageChunk> chunks);
+  /// Chunk 0 of every stage, then chunk 1 of every stage, and so on.
+  [[nodiscard]] static ChunkOrder loop(std::int64_t stages, std::int64_t chunks);
+  /// Chunk 0 from the first stage to the last, chunk 1 back to the first, and so on.
+  [[nodiscard]] static ChunkOrder v(std::int64_t stages, std::int64_t chunks);
+
+  [[nodiscard]] const std::vector<StageChunk>& chunks() const { return chunks_; }
+  /// The chunk's index in chunks(); -1 where it is not there.
+  [[nodiscard]] std::int64_t index_of(const StageChunk& position) const;
+
+  friend bool operator==(const ChunkOrder&, const ChunkOrder&) = default;
+
+ private:
+  std::vector<StageChunk> chunks_;
+  /// By stage, then chunk.
+  std::vector<std::vector<std::int64_t>> indices_;
+};
+
+/// The size of a schedule.
+struct ScheduleSize {
+  std::int64_t stages = 1;
+  std::int64_t microbatches = 1;
+  std::int64_t chunks = 1;  ///< a stage
+};
+
 /// The actions of every stage in one step, in order: stage_actions[stage]. The executor runs only
 /// schedules of one chunk; checker and simulator also handle more.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::kGpipe;
   std::int64_t stages = 1;
   std::int64_t microbatches = 1;
-  std::int64_t chunks = 1;
+  std::int64_t chunks = 1;  ///< the most of a stage
+  ChunkOrder order;
   std::vector<std::vector<Action>> stage_actions;
 
   friend bool operator==(const Schedule&, const Schedule&) = default;
-};
-
-/// One chunk of one stage. The layers run through chunk 0 of every stage, then chunk 1, and so on.
-struct StageChunk {
-  std::int64_t stage = 0;
-  std::int64_t chunk = 0;
-
-  friend bool operator==(const StageChunk&, const StageChunk&) = default;
 };
 
 /// Where the input of `position` comes from; nothing for the first layers.
@@ -78,24 +115,32 @@ struct StageChunk {
 [[nodiscard]] std::optional<StageChunk> downstream(const Schedule& schedule,
                                                    const StageChunk& position);
 
+/// Whether schedules of this kind defer weight gradients, to fill waits.
+[[nodiscard]] bool defers_weight_gradients(ScheduleKind kind);
+
 /// The compute actions of every stage, without communication. Backward is two actions, input
-/// gradient and then weight gradient. On every stage and in every kind of schedule weight gradients
-/// ascend by microbatch, so that a lane accumulates its microbatches in order.
-/// Pre: stages >= 1, microbatches >= 1.
-/// Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019 (1F1B).
-[[nodiscard]] Schedule compute_order(ScheduleKind kind, std::int64_t stages,
-                                     std::int64_t microbatches);
+/// gradient and then weight gradient. On every stage and chunk and in every kind of schedule weight
+/// gradients ascend by microbatch, so that a lane accumulates its microbatches in order.
+/// Pre: each size >= 1; one chunk but for interleaved, two for zb-v.
+/// Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019 (1F1B);
+/// Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", SC 2021
+/// (interleaved); Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (zb-h1, zb-h2); Qi et
+/// al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024 (zb-v).
+[[nodiscard]] Schedule compute_order(ScheduleKind kind, const ScheduleSize& size);
+
+/// When the input gradient is sent, where the weight gradient of the same microbatch follows it at
+/// once: before the weight gradient, because the upstream stage waits for it, or after both.
+enum class Backward { kSplit, kFused };
 
 /// The schedule with its messages: a receive right before the action that reads it, a send right
-/// after the action that computes it, and one reduce after the last weight gradient. The input
-/// gradient is sent before the weight gradient begins, because the upstream stage waits for it.
+/// after the action that computes it, and one reduce after the last weight gradient.
 /// Pre: `computed` holds compute actions only.
-[[nodiscard]] Schedule insert_communication(const Schedule& computed);
+[[nodiscard]] Schedule insert_communication(const Schedule& computed,
+                                            Backward backward = Backward::kSplit);
 
-/// The complete schedule: compute_order() with its communication.
-/// Pre: stages >= 1, microbatches >= 1.
-[[nodiscard]] Schedule make_schedule(ScheduleKind kind, std::int64_t stages,
-                                     std::int64_t microbatches);
+/// The complete schedule: compute_order() with its communication. Pre: as compute_order().
+[[nodiscard]] Schedule make_schedule(ScheduleKind kind, const ScheduleSize& size,
+                                     Backward backward = Backward::kSplit);
 
 /// As in "send-activation of microbatch 3 to stage 1".
 [[nodiscard]] std::string text_of(const Action& action);

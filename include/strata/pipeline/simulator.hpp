@@ -35,11 +35,20 @@ struct Simulation {
   /// For each stage: the time in compute actions, and the rest of the makespan.
   std::vector<double> busy_seconds;
   std::vector<double> idle_seconds;
+  /// For each stage: the time between the begin of its first compute action and the end of its last
+  /// in which it computes nothing.
+  std::vector<double> bubble_seconds;
   /// Idle time of all stages over stages times makespan.
   double bubble_fraction = 0.0;
-  /// In order of begin, then stage, then position in the stage's list.
+  /// In order of begin, then stage, then position in the stage's list; empty for Record::kTotals.
   std::vector<TimedAction> actions;
+
+  /// Of the stage with the longest bubble.
+  [[nodiscard]] double longest_bubble_seconds() const;
 };
+
+/// What a simulation keeps.
+enum class Record { kActions, kTotals };
 
 /// Simulates a schedule: each stage runs its actions in order, sends never block, a receive ends
 /// when its message arrives, reduce costs nothing.
@@ -48,6 +57,7 @@ struct Simulation {
 /// With a fused backward (backward_weight = 0) the bubble is (S - 1) / (M + S - 1); with a split
 /// backward it is smaller, because only input gradients are on the critical path of the drain.
 /// Pre: the schedule is sound (check); every vector of `costs` has one entry a stage.
-[[nodiscard]] Simulation simulate(const Schedule& schedule, const StageCosts& costs);
+[[nodiscard]] Simulation simulate(const Schedule& schedule, const StageCosts& costs,
+                                  Record record = Record::kActions);
 
 }  // namespace strata::pipeline

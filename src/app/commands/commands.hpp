@@ -30,10 +30,13 @@ ExitCode data_command(Arguments arguments);
 ExitCode checkpoint_command(Arguments arguments);
 /// Writes a job script, and submits it if asked.
 ExitCode job_command(Arguments arguments);
+/// Proves, simulates, draws and writes pipeline schedules.
+ExitCode schedule_command(Arguments arguments);
 
 /// Help texts of the commands with options of their own.
 [[nodiscard]] std::string import_help();
 [[nodiscard]] std::string generate_help();
 [[nodiscard]] std::string job_help();
+[[nodiscard]] std::string schedule_help();
 
 }  // namespace strata::app

@@ -49,7 +49,7 @@ constexpr std::array<JobOption, 23> kOptions{{
     {"signal", "SECONDS",
      "lead of the stop signal on the limit (default 120, at most a quarter of the limit)"},
     {"starts", "K",
-     "starts in a row without a new checkpoint, before the job gives up (default 3)"},
+     "consecutive starts without a new checkpoint, before the job gives up (default 3)"},
     {"chain", "N",
      "N jobs, each of which starts where the one before it left off, instead of a requeue"},
     {"job-name", "NAME", "name of the job (default: that of run.dir)"},
@@ -246,7 +246,7 @@ std::string job_help() {
   std::string text =
       R"(strata job CONFIG.ini --nodes=N --time=T [options] [--section.key=value ...] [--submit]
 
-Writes a job script that trains, stops ahead of the time limit with a checkpoint and goes on in a new start. Checks that
+Writes a job script that trains, stops ahead of the time limit with a checkpoint and restarts. Checks that
 the grid fits the nodes, and prints the memory of a rank.
 
 )";

@@ -122,15 +122,17 @@ std::string counting(const JobScript& s) {
 run={}
 for setting in "$@"; do [[ $setting != --run.dir=* ]] || run=${{setting#*=}}; done
 
-# Starts without a new checkpoint are counted in the run's directory, across requeues.
-newest_step() {{
-  ls "$run/checkpoints" 2>/dev/null | sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo 0
+# Starts without a new checkpoint are counted in the run's directory, across requeues. The newest checkpoint is the one
+# written last: a run that went back behind a damaged one writes smaller steps.
+newest_checkpoint() {{
+  stat -c '%n@%Y' "$(ls -dt "$run"/checkpoints/step-* 2>/dev/null | head -n 1)" 2>/dev/null | grep -o 'step-.*' || echo none
 }}
+count_starts() {{ echo "$1 $before" >"$run/starts.new" && mv "$run/starts.new" "$run/starts"; }}
 mkdir -p "$run" || exit 2
-step=$(newest_step) last=0 starts=0
-[ ! -s "$run/starts" ] || read -r last starts <"$run/starts"
-[ "$step" -le "$last" ] || starts=0
-echo "$step $((++starts))" >"$run/starts"
+before=$(newest_checkpoint) last= starts=0
+[ ! -s "$run/starts" ] || read -r starts last <"$run/starts"
+[ "$before" = "$last" ] || starts=0
+count_starts $((++starts))
 )sh",
                      shell_quoted(s.program), shell_quoted(s.run_directory));
 }
@@ -285,27 +287,28 @@ std::string verdict(const JobScript& s, const SchedulerWords& words) {
       s.spares
           ? fmt::format(
                 R"sh(if [ $code -ne 75 ]; then
-  echo "exit code $code, newest checkpoint of step $now; going on with the nodes that answer"
+  echo "exit code $code, newest checkpoint ${{now%@*}}; going on with the nodes that answer"
   {}exec bash "$0" "$@"
 fi
 )sh",
                 s.scheduler == Scheduler::kSlurm ? "[ -z \"${guard:-}\" ] || kill $guard\n  " : "")
           : "";
   const std::string next =
-      s.chain > 1 ? "the next job of the chain goes on" : "going on in a new start";
+      s.chain > 1 ? "the next job of the chain goes on" : "restarting";
   return fmt::format(R"sh(
 case $code in
   0) exit 0 ;;
   2 | 3 | 4 | 6 | 126 | 127)
-    echo "stopped: exit code $code, which a new start would repeat; the lines above say why"
+    [ $code -ne 2 ] || count_starts $((starts - 1))  # another job may train in this directory
+    echo "stopped: exit code $code, which a restart would repeat; the lines above say why"
     exit $code ;;
 esac
-now=$(newest_step)
-if [ "$now" -le "$step" ] && [ "$starts" -ge {} ]; then
-  echo "stopped: exit code $code, and $starts starts in a row ended without a new checkpoint; the lines above say why"
+now=$(newest_checkpoint)
+if [ "$now" = "$before" ] && [ "$starts" -ge {} ]; then
+  echo "stopped: exit code $code, and $starts consecutive starts ended without a new checkpoint; the lines above say why"
   exit $code
 fi
-{}echo "exit code $code, newest checkpoint of step $now; {}"
+{}echo "exit code $code, newest checkpoint ${{now%@*}}; {}"
 {}exit $code
 )sh",
                      s.starts, in_place, next, s.chain > 1 ? "" : words.again);

@@ -12,7 +12,8 @@
 #include "strata/app/options.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
-#include "strata/io/input.hpp"
+
+#include "config/ini_file.hpp"
 
 namespace strata::app {
 namespace {
@@ -99,21 +100,6 @@ std::map<std::string, Origin> origins_in(std::istream& in) {
   return origins;
 }
 
-std::string config_file_text(const std::string& path) {
-  constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
-  return io::read_input(path, kMostBytes, ExitCode::kUsage);
-}
-
-Settings file_settings(const std::string& path, const std::string& text) {
-  std::istringstream in(text);
-  try {
-    return settings_of(po::parse_config_file(in, known_settings(), true), path, Repeated::kRefused);
-  } catch (const po::error& error) {
-    fail(ExitCode::kUsage, "{}: {}; a config file has [section] lines and key = value lines", path,
-         error.what());
-  }
-}
-
 Settings argument_settings(std::span<const std::string> arguments) {
   const std::string where = "command line";
   po::basic_parsed_options<char> parsed(nullptr);
@@ -179,8 +165,9 @@ std::string default_of(const Option& option) {
 
 GivenConfig read_config(const std::string& path, std::span<const std::string> arguments) {
   GivenConfig given;
-  const std::string text = config_file_text(path);
-  apply_settings(file_settings(path, text), given.config);
+  const std::string text = ini_text(path);
+  apply_settings(settings_of(parse_ini(path, text, known_settings()), path, Repeated::kRefused),
+                 given.config);
   std::istringstream in(text);
   given.origins = origins_in(in);
   const Settings settings = argument_settings(arguments);

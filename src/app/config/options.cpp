@@ -148,15 +148,19 @@ std::vector<Option> parallel_and_numerics() {
              "(sequence parallelism)",
              STRATA_MEMBER(parallel.sequence)),
       {.key = "parallel.schedule",
-       .values = "gpipe, 1f1b",
+       .values = "gpipe, 1f1b, zb-h1, zb-h2",
        .unit = {},
        .help = "order of forward and backward passes; gpipe: all forwards first; 1f1b: "
-               "alternating, with fewer microbatches in memory",
+               "alternating, with fewer microbatches in memory; zb-h1: 1f1b with weight gradients "
+               "in the bubble, with as many microbatches on each stage as 1f1b has on the first; "
+               "zb-h2: almost no bubble, with up to twice as many",
        .set =
            [](RunConfig& config, const std::string& value) {
              const auto kind = enum_from_name<pipeline::ScheduleKind>(value);
-             if (!kind || *kind == pipeline::ScheduleKind::kForwardOnly) {
-               refuse("parallel.schedule", value, "one of gpipe, 1f1b");
+             const auto kinds = {pipeline::ScheduleKind::kGpipe, pipeline::ScheduleKind::k1f1b,
+                                 pipeline::ScheduleKind::kZbH1, pipeline::ScheduleKind::kZbH2};
+             if (!kind || std::ranges::find(kinds, *kind) == kinds.end()) {
+               refuse("parallel.schedule", value, "one of gpipe, 1f1b, zb-h1, zb-h2");
              }
              config.parallel.schedule = *kind;
            },

@@ -2,13 +2,14 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+
+#include "config/ini_file.hpp"
 
 namespace strata::app {
 namespace {
@@ -17,10 +18,10 @@ namespace po = boost::program_options;
 
 constexpr std::string_view kSection = "job.";
 
-/// The first site file; empty where there is none.
+/// The first site file; empty where there is none, or where STRATA_SITE is /dev/null.
 std::string site_path() {
   if (const char* named = std::getenv("STRATA_SITE"); named != nullptr && *named != '\0') {
-    return named;
+    return named == std::string("/dev/null") ? "" : named;
   }
   const char* home = std::getenv("HOME");
   for (const std::string& path :
@@ -41,27 +42,18 @@ std::map<std::string, std::string> read_site_file(const std::vector<std::string>
   if (path.empty()) {
     return values;
   }
-  std::ifstream in(path);
-  if (!in) {
-    fail(ExitCode::kUsage, "cannot read the site file {}; correct STRATA_SITE, or unset it", path);
-  }
   po::options_description options;
   for (const std::string& name : known) {
     options.add_options()((std::string(kSection) + name).c_str(), po::value<std::string>(), "");
   }
-  try {
-    for (const po::option& option : po::parse_config_file(in, options, true).options) {
-      if (option.unregistered) {
-        const std::string name =
-            option.string_key.substr(option.string_key.starts_with(kSection) ? kSection.size() : 0);
-        fail(ExitCode::kUsage, "{}: there is no option \"{}\" in [job]; the nearest is \"{}\"",
-             path, option.string_key, nearest(name, known));
-      }
-      values[option.string_key.substr(kSection.size())] = option.value.front();
+  for (const po::option& option : parse_ini(path, ini_text(path), options).options) {
+    if (option.unregistered) {
+      const std::string name =
+          option.string_key.substr(option.string_key.starts_with(kSection) ? kSection.size() : 0);
+      fail(ExitCode::kUsage, "{}: there is no option \"{}\" in [job]; the nearest is \"{}\"", path,
+           option.string_key, nearest(name, known));
     }
-  } catch (const po::error& error) {
-    fail(ExitCode::kUsage, "{}: {}; a site file has a [job] line and name = value lines", path,
-         error.what());
+    values[option.string_key.substr(kSection.size())] = option.value.front();
   }
   return values;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <utility>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "strata/app/config_file.hpp"
+#include "strata/core/blocked_signals.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/log.hpp"
@@ -133,13 +133,8 @@ Watchdog::Watchdog(WatchdogSetup setup, const comm::Activity& activity)
     return;
   }
   prepare_main_stack();
-  // The main thread takes all signals.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
+  const BlockedSignals blocked;
   thread_ = std::thread([this] { watch(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Watchdog::~Watchdog() {

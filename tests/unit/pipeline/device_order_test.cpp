@@ -232,7 +232,7 @@ class DeviceOrder : public ::testing::TestWithParam<ScheduleKind> {};
 TEST_P(DeviceOrder, EveryScheduleCompletes) {
   for (std::int64_t stages = 1; stages <= kMostStages; ++stages) {
     for (std::int64_t microbatches = 1; microbatches <= kMostMicrobatches; ++microbatches) {
-      const Schedule schedule = make_schedule(GetParam(), stages, microbatches);
+      const Schedule schedule = make_schedule(GetParam(), {stages, microbatches});
       for (const Waits waits : {Waits::kStreams, Waits::kHost}) {
         EXPECT_TRUE(ends(schedule, schedule, {.waits = waits}))
             << stages << " stages, " << microbatches << " microbatches, waits "
@@ -245,9 +245,9 @@ TEST_P(DeviceOrder, EveryScheduleCompletes) {
 TEST_P(DeviceOrder, EveryEvaluationInATrainingsMemoryCompletes) {
   for (std::int64_t stages = 1; stages <= kMostStages; ++stages) {
     for (const std::int64_t trained : {1, 2, 5}) {
-      const Schedule memory = make_schedule(GetParam(), stages, trained);
+      const Schedule memory = make_schedule(GetParam(), {stages, trained});
       for (std::int64_t microbatches = 1; microbatches <= kMostMicrobatches; ++microbatches) {
-        const Schedule schedule = make_schedule(ScheduleKind::kForwardOnly, stages, microbatches);
+        const Schedule schedule = make_schedule(ScheduleKind::kForwardOnly, {stages, microbatches});
         for (const Waits waits : {Waits::kStreams, Waits::kHost}) {
           EXPECT_TRUE(ends(schedule, memory, {.waits = waits}))
               << stages << " stages, " << microbatches << " microbatches";
@@ -258,15 +258,18 @@ TEST_P(DeviceOrder, EveryEvaluationInATrainingsMemoryCompletes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceOrder,
-                         ::testing::Values(ScheduleKind::kGpipe, ScheduleKind::k1f1b),
+                         ::testing::Values(ScheduleKind::kGpipe, ScheduleKind::k1f1b,
+                                           ScheduleKind::kZbH1, ScheduleKind::kZbH2),
                          [](const auto& test) {
-                           return "schedule_" + std::string(name_of(test.param));
+                           std::string name(name_of(test.param));
+                           std::ranges::replace(name, '-', '_');
+                           return "schedule_" + name;
                          });
 
 // Why each route has a stream of its own: a stage that sends an activation on while the next sends
 // it a gradient would wait for it, and it for the stage.
 TEST(DeviceOrder, OneStreamForAllRoutesOfAStageDeadlocks) {
-  const Schedule schedule = make_schedule(ScheduleKind::k1f1b, 3, 4);
+  const Schedule schedule = make_schedule(ScheduleKind::k1f1b, {3, 4});
   EXPECT_FALSE(ends(schedule, schedule, {.lines = Lines::kOnePerStage}));
   EXPECT_TRUE(ends(schedule, schedule, {}));
 }
@@ -274,7 +277,7 @@ TEST(DeviceOrder, OneStreamForAllRoutesOfAStageDeadlocks) {
 // Why a receive is put there late: a host that waits for the whole GPU would wait for messages that
 // answer to what it has yet to send.
 TEST(DeviceOrder, ReceivesAheadDeadlockWhereTheHostWaits) {
-  const Schedule schedule = make_schedule(ScheduleKind::k1f1b, 2, 4);
+  const Schedule schedule = make_schedule(ScheduleKind::k1f1b, {2, 4});
   EXPECT_TRUE(ends(schedule, schedule, {.receives = Receives::kWhenPosted}));
   EXPECT_FALSE(
       ends(schedule, schedule, {.receives = Receives::kWhenPosted, .waits = Waits::kHost}));

@@ -33,8 +33,8 @@ TEST(Executor, RefusesSchedulesOfChunks) {
     NoSamples samples;
     comm::ProgressEngine engine;
     Executor executor(bench.stage(), world, engine);
-    Schedule train = make_schedule(ScheduleKind::k1f1b, 1, 2);
-    Schedule evaluate = make_schedule(ScheduleKind::kForwardOnly, 1, 2);
+    Schedule train = make_schedule(ScheduleKind::k1f1b, {1, 2});
+    Schedule evaluate = make_schedule(ScheduleKind::kForwardOnly, {1, 2});
     train.chunks = 2;
     evaluate.chunks = 2;
     EXPECT_THAT([&] { static_cast<void>(executor.train(train, samples, 1.0, sink)); },

@@ -36,25 +36,25 @@ std::vector<std::string> letters_of(const Schedule& schedule) {
 }
 
 TEST(Schedule, GpipeComputesAllForwardsThenAllBackwards) {
-  EXPECT_THAT(letters_of(compute_order(ScheduleKind::kGpipe, 2, 3)),
+  EXPECT_THAT(letters_of(compute_order(ScheduleKind::kGpipe, {2, 3})),
               ElementsAre("F0 F1 F2 B0 W0 B1 W1 B2 W2", "F0 F1 F2 B0 W0 B1 W1 B2 W2"));
 }
 
 TEST(Schedule, OneForwardOneBackwardWarmsUpByItsDistanceFromTheEnd) {
   EXPECT_THAT(
-      letters_of(compute_order(ScheduleKind::k1f1b, 3, 4)),
+      letters_of(compute_order(ScheduleKind::k1f1b, {3, 4})),
       ElementsAre("F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3", "F0 F1 B0 W0 F2 B1 W1 F3 B2 W2 B3 W3",
                   "F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3"));
 }
 
 TEST(Schedule, OneForwardOneBackwardHasNoMoreWarmUpThanMicrobatches) {
-  EXPECT_THAT(letters_of(compute_order(ScheduleKind::k1f1b, 4, 2)),
+  EXPECT_THAT(letters_of(compute_order(ScheduleKind::k1f1b, {4, 2})),
               ElementsAre("F0 F1 B0 W0 B1 W1", "F0 F1 B0 W0 B1 W1", "F0 F1 B0 W0 B1 W1",
                           "F0 B0 W0 F1 B1 W1"));
 }
 
 TEST(Schedule, PutsEachMessageBesideTheActionThatProducesOrConsumesIt) {
-  const Schedule schedule = make_schedule(ScheduleKind::k1f1b, 3, 2);
+  const Schedule schedule = make_schedule(ScheduleKind::k1f1b, {3, 2});
   EXPECT_THAT(letters_of(schedule), ElementsAre("F0 S0 F1 S1 r0 B0 W0 r1 B1 W1 X",
                                                 "R0 F0 S0 R1 F1 S1 r0 B0 s0 W0 r1 B1 s1 W1 X",
                                                 "R0 F0 B0 s0 W0 R1 F1 B1 s1 W1 X"));
@@ -70,18 +70,19 @@ TEST(Schedule, PutsEachMessageBesideTheActionThatProducesOrConsumesIt) {
 }
 
 TEST(Schedule, ForwardOnlyHasNoGradientsAndNoReduce) {
-  EXPECT_THAT(letters_of(make_schedule(ScheduleKind::kForwardOnly, 2, 2)),
+  EXPECT_THAT(letters_of(make_schedule(ScheduleKind::kForwardOnly, {2, 2})),
               ElementsAre("F0 S0 F1 S1", "R0 F0 R1 F1"));
 }
 
 TEST(Schedule, OneStageHasNoMessages) {
-  EXPECT_THAT(letters_of(make_schedule(ScheduleKind::kGpipe, 1, 2)),
+  EXPECT_THAT(letters_of(make_schedule(ScheduleKind::kGpipe, {1, 2})),
               ElementsAre("F0 F1 B0 W0 B1 W1 X"));
 }
 
 TEST(Schedule, ChunksRunThroughAllStagesBeforeTheNextChunk) {
-  Schedule schedule = compute_order(ScheduleKind::kForwardOnly, 2, 1);
+  Schedule schedule = compute_order(ScheduleKind::kForwardOnly, {2, 1});
   schedule.chunks = 2;
+  schedule.order = ChunkOrder::loop(2, 2);
   schedule.stage_actions = {
       {{.kind = ActionKind::kForward, .chunk = 0}, {.kind = ActionKind::kForward, .chunk = 1}},
       {{.kind = ActionKind::kForward, .chunk = 0}, {.kind = ActionKind::kForward, .chunk = 1}}};
@@ -94,10 +95,10 @@ TEST(Schedule, ChunksRunThroughAllStagesBeforeTheNextChunk) {
 }
 
 TEST(Schedule, RefusesCommunicationTwiceAndEmptySchedules) {
-  const Schedule schedule = make_schedule(ScheduleKind::kGpipe, 2, 2);
+  const Schedule schedule = make_schedule(ScheduleKind::kGpipe, {2, 2});
   EXPECT_THROW((void)insert_communication(schedule), std::logic_error);
-  EXPECT_THROW((void)compute_order(ScheduleKind::kGpipe, 0, 1), std::logic_error);
-  EXPECT_THROW((void)compute_order(ScheduleKind::k1f1b, 1, 0), std::logic_error);
+  EXPECT_THROW((void)compute_order(ScheduleKind::kGpipe, {0, 1}), std::logic_error);
+  EXPECT_THROW((void)compute_order(ScheduleKind::k1f1b, {1, 0}), std::logic_error);
 }
 
 TEST(Schedule, ActionsAndKindsHaveNames) {
@@ -107,7 +108,8 @@ TEST(Schedule, ActionsAndKindsHaveNames) {
             "receive-gradient of microbatch 0 (chunk 2) from stage 4");
   EXPECT_EQ(text_of({.kind = ActionKind::kReduce}), "reduce");
   EXPECT_EQ(enum_from_name<ScheduleKind>("1f1b"), ScheduleKind::k1f1b);
-  EXPECT_EQ(joined_names<ScheduleKind>(), "gpipe, 1f1b, forward");
+  EXPECT_EQ(joined_names<ScheduleKind>(),
+            "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, forward, file");
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ const std::vector<Cut> kCuts{
 void expect_crossings(const std::vector<Cut>& cuts, ScheduleKind kind, std::int64_t lanes) {
   const nn::Model model = model_with(lanes);
   const auto stages = std::ssize(cuts) + 1;
-  const Schedule schedule = make_schedule(kind, stages, kMicrobatches);
+  const Schedule schedule = make_schedule(kind, {stages, kMicrobatches});
   comm::run_in_process_ranks(stages, [&](comm::Communicator& world) {
     SCOPED_TRACE(fmt::format("stage {} of {}, the first cut before layer {}, {}, {} lanes",
                              world.rank(), stages, cuts.front().layer, name_of(kind), lanes));
@@ -138,7 +138,7 @@ TEST(StagesTraffic, IsWhatCrossesTheModel) {
 }
 
 TEST(StagesTraffic, IsWhatTheStagesSend) {
-  for (const ScheduleKind kind : {ScheduleKind::kGpipe, ScheduleKind::k1f1b}) {
+  for (const ScheduleKind kind : {ScheduleKind::kGpipe, ScheduleKind::k1f1b, ScheduleKind::kZbH2}) {
     for (const std::int64_t lanes : {1, 2}) {
       for (const Cut& cut : kCuts) {
         expect_crossings({cut}, kind, lanes);

@@ -41,8 +41,9 @@ TEST_F(SmallRun, GivesTheSameNumbersOnEveryGridAndSchedule) {
     std::int64_t pipeline;
   };
   for (const Case& grid : {Case{2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 3}}) {
-    for (const auto kind : {pipeline::ScheduleKind::k1f1b, pipeline::ScheduleKind::kGpipe}) {
-      if (grid.pipeline == 1 && kind == pipeline::ScheduleKind::kGpipe) {
+    for (const auto kind : {pipeline::ScheduleKind::k1f1b, pipeline::ScheduleKind::kGpipe,
+                            pipeline::ScheduleKind::kZbH1, pipeline::ScheduleKind::kZbH2}) {
+      if (grid.pipeline == 1 && kind != pipeline::ScheduleKind::k1f1b) {
         continue;
       }
       const std::string where = fmt::format("{}x{} {}", grid.data, grid.pipeline, name_of(kind));

@@ -1,0 +1,248 @@
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/io/input.hpp"
+#include "strata/io/text_file.hpp"
+#include "strata/pipeline/checker.hpp"
+#include "strata/pipeline/picture.hpp"
+#include "strata/pipeline/schedule_file.hpp"
+#include "strata/pipeline/simulator.hpp"
+
+#include "commands/commands.hpp"
+
+namespace strata::app {
+namespace {
+
+constexpr const char* kHelp =
+    R"(strata schedule check SCHEDULE [options]                     prove a pipeline schedule, or say what is wrong
+strata schedule simulate SCHEDULE [options]                  step time, bubble and activations of each rank
+strata schedule draw SCHEDULE --output=FILE.svg [options]    a picture of one step
+strata schedule convert SCHEDULE [--output=FILE.csv] [options]   a file for PyTorch
+
+SCHEDULE is a file of torch.distributed.pipelining, or one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v.
+
+  --stages=N            ranks of a schedule by name (default 4)
+  --microbatches=N      microbatches of a schedule by name (default 8)
+  --chunks=N            chunks a rank of interleaved (default 2)
+  --backward=ORDER      split: the input gradient is sent before the weight gradient is computed; fused: after it
+                        (default split; for a file its own order)
+  --forward=MS          time of a chunk's forward pass (default 1)
+  --backward-input=MS   time of a chunk's input gradient (default 1)
+  --backward-weight=MS  time of a chunk's weight gradient (default 1)
+  --latency=MS          time of a message (default 0)
+  --messages=on|off     convert: with sends and receives, or compute actions only (default off)
+  --output=FILE         where to write; convert without it prints
+)";
+
+constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kMostStages = 4096;
+constexpr std::int64_t kMostMicrobatches = 65536;
+constexpr std::int64_t kMostChunks = 64;
+
+/// A schedule by name, or from a file.
+struct Given {
+  std::string name;
+  std::optional<pipeline::ScheduleFile> file;
+  pipeline::Schedule schedule;
+};
+
+double milliseconds(const CommandLine& line, const char* name, const char* otherwise) {
+  constexpr double kMost = 1e9;
+  const std::string text = line.value(name, otherwise);
+  double value = 0.0;
+  if (!parse_double(text, value) || !(value >= 0.0 && value <= kMost)) {
+    fail(ExitCode::kUsage, "--{} is \"{}\", it must be a number of milliseconds from 0 to {}", name,
+         text, kMost);
+  }
+  return value;
+}
+
+/// Throws: Error(kUsage) where the value is neither.
+bool is_first(const CommandLine& line, const char* name, const char* first, const char* second,
+              const char* otherwise) {
+  const std::string text = line.value(name, otherwise);
+  if (text != first && text != second) {
+    fail(ExitCode::kUsage, "--{} is \"{}\", it must be {} or {}", name, text, first, second);
+  }
+  return text == first;
+}
+
+std::optional<pipeline::ScheduleKind> kind_of(const std::string& name) {
+  const auto kind = enum_from_name<pipeline::ScheduleKind>(name);
+  const bool trains = kind && *kind != pipeline::ScheduleKind::kForwardOnly &&
+                      *kind != pipeline::ScheduleKind::kFile;
+  return trains ? kind : std::nullopt;
+}
+
+Given read_file(const CommandLine& line, const std::string& name) {
+  for (const char* option : {"stages", "microbatches", "chunks", "backward"}) {
+    if (line.has(option)) {
+      fail(ExitCode::kUsage, "--{} belongs to a schedule by name; {} says it itself", option, name);
+    }
+  }
+  if (!std::filesystem::exists(name)) {
+    fail(ExitCode::kUsage,
+         "{} is neither a file nor one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v", name);
+  }
+  Given given{
+      .name = name,
+      .file = pipeline::parse_schedule(io::read_input(name, kMostBytes, ExitCode::kUsage), name),
+      .schedule = {}};
+  given.schedule = pipeline::schedule_of(*given.file, name);
+  return given;
+}
+
+Given given(const CommandLine& line) {
+  const std::string name = line.positions().front();
+  const auto kind = kind_of(name);
+  if (!kind) {
+    return read_file(line, name);
+  }
+  const bool interleaved = *kind == pipeline::ScheduleKind::kInterleaved;
+  const std::int64_t chunks = line.count("chunks", interleaved ? 2 : 1, 1, kMostChunks);
+  if (line.has("chunks") && !interleaved) {
+    fail(ExitCode::kUsage, "--chunks belongs to interleaved; {} has {} a rank", name,
+         *kind == pipeline::ScheduleKind::kZbV ? "two chunks" : "one chunk");
+  }
+  const bool split = is_first(line, "backward", "split", "fused", "split");
+  return {.name = name,
+          .file = std::nullopt,
+          .schedule = pipeline::make_schedule(
+              *kind,
+              {.stages = line.count("stages", 4, 1, kMostStages),
+               .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
+               .chunks = *kind == pipeline::ScheduleKind::kZbV ? 2 : chunks},
+              split ? pipeline::Backward::kSplit : pipeline::Backward::kFused)};
+}
+
+/// Throws: Error(kUsage) with what is wrong.
+pipeline::CheckReport proven(const Given& given) {
+  pipeline::CheckReport report = pipeline::check(given.schedule);
+  if (report.passed()) {
+    return report;
+  }
+  const std::vector<std::string> errors =
+      given.file ? pipeline::file_errors(*given.file, given.schedule, report, given.name)
+                 : report.errors;
+  constexpr std::size_t kMostErrors = 20;
+  const std::size_t shown = std::min(errors.size(), kMostErrors);
+  fail(ExitCode::kUsage, "the schedule is not sound:\n  {}{}",
+       fmt::join(errors.begin(), errors.begin() + static_cast<std::ptrdiff_t>(shown), "\n  "),
+       shown < errors.size() ? fmt::format("\n  and {} more", errors.size() - shown) : "");
+}
+
+pipeline::Simulation simulated(const CommandLine& line, const Given& given,
+                               pipeline::Record record) {
+  return pipeline::simulate(
+      given.schedule,
+      pipeline::equal_costs(given.schedule.stages, milliseconds(line, "forward", "1"),
+                            milliseconds(line, "backward-input", "1"),
+                            milliseconds(line, "backward-weight", "1"),
+                            milliseconds(line, "latency", "0")),
+      record);
+}
+
+std::string size_text(const pipeline::Schedule& schedule) {
+  return fmt::format("{} rank{}, {} microbatch{}, {} chunk{} a rank", schedule.stages,
+                     schedule.stages == 1 ? "" : "s", schedule.microbatches,
+                     schedule.microbatches == 1 ? "" : "es", schedule.chunks,
+                     schedule.chunks == 1 ? "" : "s");
+}
+
+void print_check(const Given& given) {
+  const pipeline::CheckReport report = proven(given);
+  fmt::print("{}: sound; {}; at most {} activations of a chunk on a rank\n",
+             printable_lines(given.name), size_text(given.schedule),
+             std::ranges::max(report.peak_live));
+  if (!report.passes_with_rendezvous_sends) {
+    fmt::print("It needs sends that complete before their receive begins\n");
+  }
+  if (!report.descending_weights.empty()) {
+    fmt::print(
+        "strata cannot train with it: weight gradients do not ascend by microbatch, first at "
+        "{}\n",
+        printable_lines(pipeline::place_text(*given.file, given.schedule,
+                                             report.descending_weights.front(), given.name)));
+  }
+}
+
+void print_simulation(const CommandLine& line, const Given& given) {
+  const pipeline::CheckReport report = proven(given);
+  const pipeline::Simulation result = simulated(line, given, pipeline::Record::kTotals);
+  fmt::print("{}: {}\nstep {:.6g} ms, bubble {:.1f} % of it\n", printable_lines(given.name),
+             size_text(given.schedule), result.makespan_seconds, 100.0 * result.bubble_fraction);
+  fmt::print("{:>6}{:>14}{:>14}{:>14}{:>14}\n", "rank", "busy ms", "idle ms", "bubble ms",
+             "activations");
+  for (std::size_t rank = 0; rank < result.busy_seconds.size(); ++rank) {
+    fmt::print("{:>6}{:>14.6g}{:>14.6g}{:>14.6g}{:>14}\n", rank, result.busy_seconds[rank],
+               result.idle_seconds[rank], result.bubble_seconds[rank], report.peak_live[rank]);
+  }
+}
+
+void write_output(const std::string& output, const std::string& text) {
+  if (std::filesystem::is_directory(output)) {
+    fail(ExitCode::kUsage, "--output={} is a directory; give a file", output);
+  }
+  io::replace_text(output, text);
+  fmt::print("{}\n", printable_lines(output));
+}
+
+}  // namespace
+
+std::string schedule_help() {
+  return kHelp;
+}
+
+ExitCode schedule_command(Arguments arguments) {
+  const std::string what = arguments.empty() ? "" : arguments.front();
+  if (what != "check" && what != "simulate" && what != "draw" && what != "convert") {
+    fail(ExitCode::kUsage,
+         "strata schedule has the commands check, simulate, draw and convert, not \"{}\"", what);
+  }
+  const CommandLine line(arguments.subspan(1),
+                         {"stages", "microbatches", "chunks", "backward", "forward",
+                          "backward-input", "backward-weight", "latency", "messages", "output"},
+                         {}, CommandLine::Values::kOne);
+  if (line.positions().size() != 1) {
+    fail(ExitCode::kUsage, "strata schedule {} needs one schedule: a file, or a name\n{}", what,
+         kHelp);
+  }
+  const Given schedule = given(line);
+  const std::string output = line.value("output", "");
+  if (what == "check") {
+    print_check(schedule);
+  } else if (what == "simulate") {
+    print_simulation(line, schedule);
+  } else if (what == "draw") {
+    if (output.empty()) {
+      fail(ExitCode::kUsage, "strata schedule draw needs --output=FILE.svg");
+    }
+    static_cast<void>(proven(schedule));
+    write_output(output,
+                 pipeline::picture_of(schedule.schedule,
+                                      simulated(line, schedule, pipeline::Record::kActions)));
+  } else {
+    const auto content = is_first(line, "messages", "on", "off", "off")
+                             ? pipeline::FileContent::kMessages
+                             : pipeline::FileContent::kCompute;
+    static_cast<void>(proven(schedule));
+    const std::string text = pipeline::text_of(
+        schedule.file ? pipeline::converted(*schedule.file, content, schedule.name)
+                      : pipeline::file_of(schedule.schedule, content));
+    if (output.empty()) {
+      fmt::print("{}", text);
+    } else {
+      write_output(output, text);
+    }
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app

@@ -1,0 +1,127 @@
+#include "strata/pipeline/picture.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace strata::pipeline {
+namespace {
+
+// Units: pixels.
+constexpr double kRowHeight = 26.0;
+constexpr double kBoxHeight = 22.0;
+constexpr double kLabelWidth = 64.0;
+constexpr double kLegendHeight = 34.0;
+constexpr double kMargin = 10.0;
+constexpr double kDigitWidth = 6.5;
+constexpr double kLeastWidth = 900.0;
+constexpr double kMostWidth = 24000.0;
+constexpr double kBoxWidth = 22.0;
+
+/// The colours of chunk 0 and of the last chunk; those between are mixed.
+struct Colours {
+  ActionKind kind;
+  const char* name;
+  int first[3];
+  int last[3];
+};
+
+constexpr Colours kColours[] = {
+    {ActionKind::kForward, "forward", {66, 113, 190}, {170, 198, 240}},
+    {ActionKind::kBackwardInput, "input gradient", {43, 140, 126}, {150, 212, 200}},
+    {ActionKind::kBackwardWeight, "weight gradient", {120, 168, 64}, {205, 228, 166}}};
+
+const Colours* colours_of(ActionKind kind) {
+  const auto* const found = std::ranges::find(kColours, kind, &Colours::kind);
+  return found == std::end(kColours) ? nullptr : found;
+}
+
+std::string colour_text(const Colours& colours, std::int64_t chunk, std::int64_t chunks) {
+  const double share =
+      chunks == 1 ? 0.0 : static_cast<double>(chunk) / static_cast<double>(chunks - 1);
+  int mixed[3];
+  for (int i = 0; i < 3; ++i) {
+    mixed[i] = colours.first[i] +
+               static_cast<int>(share * static_cast<double>(colours.last[i] - colours.first[i]));
+  }
+  return fmt::format("#{:02x}{:02x}{:02x}", mixed[0], mixed[1], mixed[2]);
+}
+
+std::string box(double x, double y, double width, const std::string& fill, const std::string& label,
+                bool dark) {
+  std::string text = fmt::format(
+      "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" "
+      "stroke=\"#ffffff\" stroke-width=\"0.6\"/>\n",
+      x, y, width, kBoxHeight, fill);
+  if (!label.empty()) {
+    text += fmt::format(
+        "<text x=\"{:.2f}\" y=\"{:.2f}\" fill=\"{}\" text-anchor=\"middle\">{}</text>\n",
+        x + width / 2.0, y + kBoxHeight / 2.0 + 4.0, dark ? "#ffffff" : "#1d2733", label);
+  }
+  return text;
+}
+
+std::string legend(double y, std::int64_t chunks) {
+  std::string text;
+  double x = kLabelWidth;
+  for (const Colours& colours : kColours) {
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const std::string name =
+          chunks == 1 ? colours.name : fmt::format("{}, chunk {}", colours.name, chunk);
+      text += box(x, y, kBoxWidth, colour_text(colours, chunk, chunks), "", true);
+      text += fmt::format("<text x=\"{:.2f}\" y=\"{:.2f}\" fill=\"#1d2733\">{}</text>\n",
+                          x + kBoxWidth + 6.0, y + kBoxHeight / 2.0 + 4.0, name);
+      x += kBoxWidth + 24.0 + kDigitWidth * static_cast<double>(name.size());
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string picture_of(const Schedule& schedule, const Simulation& simulation) {
+  double shortest = simulation.makespan_seconds;
+  for (const TimedAction& timed : simulation.actions) {
+    const double seconds = timed.end_seconds - timed.begin_seconds;
+    if (colours_of(timed.action.kind) != nullptr && seconds > 0.0) {
+      shortest = std::min(shortest, seconds);
+    }
+  }
+  // A box of the shortest action has room for a number.
+  const double span = std::max(simulation.makespan_seconds, 1e-12);
+  const double width =
+      std::clamp(kBoxWidth * span / std::max(shortest, 1e-12), kLeastWidth, kMostWidth);
+  const double scale = width / span;
+  const double rows = static_cast<double>(schedule.stages) * kRowHeight;
+  const double legend_width = kLabelWidth + 210.0 * 3.0 * static_cast<double>(schedule.chunks);
+  std::string text = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0f}\" height=\"{:.0f}\" "
+      "font-family=\"sans-serif\" font-size=\"11\">\n"
+      "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
+      std::max(kLabelWidth + width, legend_width) + kMargin, rows + kLegendHeight + 2.0 * kMargin);
+  for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
+    const double y = kMargin + kRowHeight * static_cast<double>(stage);
+    text += fmt::format("<text x=\"{}\" y=\"{:.2f}\" fill=\"#1d2733\">rank {}</text>\n", kMargin,
+                        y + kBoxHeight / 2.0 + 4.0, stage);
+    text += fmt::format(
+        "<rect x=\"{}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{}\" fill=\"#eceff3\"/>\n",
+        kLabelWidth, y, width, kBoxHeight);
+  }
+  for (const TimedAction& timed : simulation.actions) {
+    const Colours* const colours = colours_of(timed.action.kind);
+    const double box_width = (timed.end_seconds - timed.begin_seconds) * scale;
+    if (colours == nullptr || box_width <= 0.0) {
+      continue;
+    }
+    const std::string label = std::to_string(timed.action.microbatch);
+    const bool fits = box_width >= kDigitWidth * static_cast<double>(label.size()) + 2.0;
+    text += box(kLabelWidth + timed.begin_seconds * scale,
+                kMargin + kRowHeight * static_cast<double>(timed.stage), box_width,
+                colour_text(*colours, timed.action.chunk, schedule.chunks), fits ? label : "",
+                2 * timed.action.chunk < schedule.chunks);
+  }
+  text += legend(kMargin + rows + 8.0, schedule.chunks);
+  return text + "</svg>\n";
+}
+
+}  // namespace strata::pipeline

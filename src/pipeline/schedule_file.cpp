@@ -1,0 +1,424 @@
+#include "strata/pipeline/schedule_file.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+
+namespace strata::pipeline {
+namespace {
+
+constexpr std::string_view kOverlap = "OVERLAP_F_B";
+constexpr std::int64_t kMostStages = 65536;
+constexpr std::int64_t kMostMicrobatches = 65536;
+
+/// Where a parser is, for its messages.
+struct Place {
+  std::string_view name;
+  std::size_t line = 0;
+  std::size_t cell = 0;
+};
+
+[[noreturn]] void refuse(const Place& place, std::string_view cell, std::string_view why) {
+  fail(ExitCode::kUsage, "{}:{}: cell {} is \"{}\"; {}", place.name, place.line, place.cell,
+       cell.substr(0, 40), why);
+}
+
+/// Takes digits off the front.
+std::optional<std::int64_t> take_number(std::string_view& text, std::int64_t most) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  std::int64_t number = 0;
+  if (digits == 0 || !parse_int64(text.substr(0, digits), number) || number > most) {
+    return std::nullopt;
+  }
+  text.remove_prefix(digits);
+  return number;
+}
+
+bool needs_microbatch(FileActionKind kind) {
+  return kind != FileActionKind::kUnshard && kind != FileActionKind::kReshard &&
+         kind != FileActionKind::kReduceGradient;
+}
+
+FileAction action_of(std::string_view text, std::string_view cell, const Place& place) {
+  constexpr std::string_view kForm =
+      "an action is a stage, one of F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD "
+      "and REDUCE_GRAD, and a microbatch, as in 2F0";
+  FileAction action;
+  const auto stage = take_number(text, kMostStages - 1);
+  if (!stage) {
+    refuse(place, cell, kForm);
+  }
+  action.stage = *stage;
+  const std::size_t letters = std::min(text.find_first_of("0123456789"), text.size());
+  const std::string_view kind = text.substr(0, letters);
+  if (kind == "BW") {
+    refuse(
+        place, cell,
+        "in this older form BW is the whole backward pass and B the input gradient; replace B by "
+        "I, then BW by B");
+  }
+  const auto known = enum_from_name<FileActionKind>(kind);
+  if (!known) {
+    refuse(place, cell, kForm);
+  }
+  action.kind = *known;
+  text.remove_prefix(letters);
+  if (!text.empty()) {
+    action.microbatch = take_number(text, kMostMicrobatches - 1);
+  }
+  if (!text.empty() || (!action.microbatch && needs_microbatch(action.kind))) {
+    refuse(place, cell, kForm);
+  }
+  return action;
+}
+
+FileCell cell_of(std::string_view text, const Place& place) {
+  FileCell cell;
+  const std::string_view whole = trimmed(text);
+  if (whole.empty()) {
+    return cell;
+  }
+  if (whole.front() != '(') {
+    cell.actions.push_back(action_of(whole, whole, place));
+    return cell;
+  }
+  const std::size_t end = whole.find(')');
+  if (end == std::string_view::npos || whole.substr(end + 1) != kOverlap) {
+    refuse(place, whole, "actions that overlap are written as in (2F1;0B0)OVERLAP_F_B");
+  }
+  for (const std::string& part : split_words(whole.substr(1, end - 1), ";")) {
+    cell.actions.push_back(action_of(trimmed(part), whole, place));
+  }
+  if (cell.actions.size() < 2) {
+    refuse(place, whole, "actions that overlap are two or more");
+  }
+  return cell;
+}
+
+std::string text_of(const FileAction& action) {
+  return fmt::format("{}{}{}", action.stage, name_of(action.kind),
+                     action.microbatch ? std::to_string(*action.microbatch) : "");
+}
+
+std::string text_of(const FileCell& cell) {
+  std::string text;
+  for (const FileAction& action : cell.actions) {
+    text += (text.empty() ? "" : ";") + text_of(action);
+  }
+  return cell.actions.size() > 1 ? fmt::format("({}){}", text, kOverlap) : text;
+}
+
+/// Throws: Error(kUsage) for a W whose B holds the weight gradient already.
+void refuse_second_weights(const ScheduleFile& file, std::string_view name) {
+  for (std::size_t rank = 0; rank < file.ranks.size(); ++rank) {
+    std::set<std::pair<std::int64_t, std::int64_t>> whole;
+    for (std::size_t i = 0; i < file.ranks[rank].size(); ++i) {
+      for (const FileAction& action : file.ranks[rank][i].actions) {
+        const std::pair key(action.stage, action.microbatch.value_or(-1));
+        if (action.kind == FileActionKind::kBackward) {
+          whole.insert(key);
+        } else if (action.kind == FileActionKind::kBackwardWeight && whole.contains(key)) {
+          refuse({.name = name, .line = rank + 1, .cell = i + 1}, text_of(file.ranks[rank][i]),
+                 "a B before it holds the weight gradient already; in older files B is the input "
+                 "gradient: replace B by I");
+        }
+      }
+    }
+  }
+}
+
+bool is_message(FileActionKind kind) {
+  return kind == FileActionKind::kSendForward || kind == FileActionKind::kReceiveForward ||
+         kind == FileActionKind::kSendBackward || kind == FileActionKind::kReceiveBackward;
+}
+
+bool is_message(const FileCell& cell) {
+  return !cell.actions.empty() && is_message(cell.actions.front().kind);
+}
+
+/// The kinds of strata's actions that an action of a file stands for.
+std::vector<ActionKind> kinds_of(FileActionKind kind) {
+  switch (kind) {
+    case FileActionKind::kForward:
+      return {ActionKind::kForward};
+    case FileActionKind::kBackwardInput:
+      return {ActionKind::kBackwardInput};
+    case FileActionKind::kBackwardWeight:
+      return {ActionKind::kBackwardWeight};
+    case FileActionKind::kBackward:
+      return {ActionKind::kBackwardInput, ActionKind::kBackwardWeight};
+    case FileActionKind::kSendForward:
+      return {ActionKind::kSendActivation};
+    case FileActionKind::kReceiveForward:
+      return {ActionKind::kReceiveActivation};
+    case FileActionKind::kSendBackward:
+      return {ActionKind::kSendGradient};
+    case FileActionKind::kReceiveBackward:
+      return {ActionKind::kReceiveGradient};
+    case FileActionKind::kUnshard:
+    case FileActionKind::kReshard:
+    case FileActionKind::kReduceGradient:
+      break;
+  }
+  return {};
+}
+
+FileActionKind file_kind_of(ActionKind kind) {
+  for (const FileActionKind candidate :
+       {FileActionKind::kForward, FileActionKind::kBackwardInput, FileActionKind::kBackwardWeight,
+        FileActionKind::kSendForward, FileActionKind::kReceiveForward,
+        FileActionKind::kSendBackward, FileActionKind::kReceiveBackward}) {
+    if (kinds_of(candidate).front() == kind) {
+      return candidate;
+    }
+  }
+  require(false, "a {} has no letter", name_of(kind));
+  return {};
+}
+
+/// The stages of the file, each on one rank; a rank's chunks ascend by stage.
+ChunkOrder order_of(const ScheduleFile& file, std::string_view name) {
+  std::map<std::int64_t, std::int64_t> rank_of;
+  for (std::size_t rank = 0; rank < file.ranks.size(); ++rank) {
+    for (const FileCell& cell : file.ranks[rank]) {
+      for (const FileAction& action : cell.actions) {
+        const auto [at, is_new] = rank_of.emplace(action.stage, rank);
+        if (at->second != static_cast<std::int64_t>(rank)) {
+          fail(ExitCode::kUsage,
+               "{}: stage {} is on line {} and on line {}; each stage has one rank", name,
+               action.stage, at->second + 1, rank + 1);
+        }
+      }
+    }
+  }
+  std::vector<StageChunk> chunks;
+  std::vector<std::int64_t> chunks_on(file.ranks.size(), 0);
+  for (const auto& [stage, rank] : rank_of) {
+    if (stage != std::ssize(chunks)) {
+      fail(ExitCode::kUsage,
+           "{} has no actions of stage {}, but of stage {}; stages are numbered "
+           "from 0 without gaps",
+           name, chunks.size(), stage);
+    }
+    chunks.push_back({.stage = rank, .chunk = chunks_on[static_cast<std::size_t>(rank)]++});
+  }
+  if (chunks.empty() || std::ranges::count(chunks_on, 0) > 0) {
+    fail(ExitCode::kUsage, "{} has {}; each line is a rank with at least one stage", name,
+         chunks.empty() ? "no actions" : "a line without actions");
+  }
+  return ChunkOrder(std::move(chunks));
+}
+
+/// Appends a cell with the messages that it needs, and no cell in which a rank waits.
+void append_with_messages(std::vector<FileCell>& cells, const FileCell& cell,
+                          const ChunkOrder& order) {
+  const auto rank_of = [&](std::int64_t stage) {
+    return order.chunks()[static_cast<std::size_t>(stage)].stage;
+  };
+  const auto exchange = [&](FileActionKind kind, const FileAction& action, std::int64_t other) {
+    const bool exists = other >= 0 && other < std::ssize(order.chunks());
+    if (exists && rank_of(other) != rank_of(action.stage)) {
+      cells.push_back({{{.kind = kind, .stage = action.stage, .microbatch = action.microbatch}}});
+    }
+  };
+  const auto each = [&](FileActionKind forward, std::int64_t forward_to, FileActionKind backward) {
+    for (const FileAction& action : cell.actions) {
+      if (action.kind == FileActionKind::kForward) {
+        exchange(forward, action, action.stage + forward_to);
+      } else if (action.kind == FileActionKind::kBackward ||
+                 action.kind == FileActionKind::kBackwardInput) {
+        exchange(backward, action, action.stage - forward_to);
+      }
+    }
+  };
+  each(FileActionKind::kReceiveForward, -1, FileActionKind::kReceiveBackward);
+  if (!cell.actions.empty()) {
+    cells.push_back(cell);
+  }
+  each(FileActionKind::kSendForward, 1, FileActionKind::kSendBackward);
+}
+
+void append(std::vector<Action>& list, const Schedule& schedule, const FileAction& action) {
+  const StageChunk here = schedule.order.chunks()[static_cast<std::size_t>(action.stage)];
+  for (const ActionKind kind : kinds_of(action.kind)) {
+    Action own{.kind = kind, .microbatch = *action.microbatch, .chunk = here.chunk};
+    if (is_send(kind) || is_receive(kind)) {
+      const bool before =
+          kind == ActionKind::kReceiveActivation || kind == ActionKind::kSendGradient;
+      const auto peer = before ? upstream(schedule, here) : downstream(schedule, here);
+      own.peer = peer ? peer->stage : kNoPeer;
+    }
+    list.push_back(own);
+  }
+}
+
+/// The cells of one rank for a stage's actions; B for an input gradient whose weight gradient comes
+/// next.
+std::vector<FileCell> cells_of(const Schedule& schedule, std::size_t stage, FileContent content) {
+  std::vector<FileCell> cells;
+  for (const Action& action : schedule.stage_actions[stage]) {
+    const bool message = is_send(action.kind) || is_receive(action.kind);
+    if (action.kind == ActionKind::kReduce || (message && content == FileContent::kCompute)) {
+      continue;
+    }
+    const FileAction next{.kind = file_kind_of(action.kind),
+                          .stage = schedule.order.index_of(
+                              {.stage = static_cast<std::int64_t>(stage), .chunk = action.chunk}),
+                          .microbatch = action.microbatch};
+    FileAction input = next;
+    input.kind = FileActionKind::kBackwardInput;
+    if (next.kind == FileActionKind::kBackwardWeight && !cells.empty() &&
+        cells.back() == FileCell{{input}}) {
+      cells.back().actions.front().kind = FileActionKind::kBackward;
+    } else {
+      cells.push_back({{next}});
+    }
+  }
+  return cells;
+}
+
+}  // namespace
+
+ScheduleFile parse_schedule(std::string_view text, std::string_view name) {
+  ScheduleFile file;
+  Place place{.name = name, .line = 0, .cell = 0};
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++place.line;
+    place.cell = 0;
+    if (trimmed(line).empty() && trimmed(text).empty()) {
+      break;  // the end of the file
+    }
+    std::vector<FileCell>& cells = file.ranks.emplace_back();
+    for (bool more = true; more;) {
+      const std::size_t comma = std::min(line.find(','), line.size());
+      more = comma < line.size();
+      ++place.cell;
+      cells.push_back(cell_of(line.substr(0, comma), place));
+      line.remove_prefix(std::min(comma + 1, line.size()));
+    }
+  }
+  refuse_second_weights(file, name);
+  return file;
+}
+
+std::string text_of(const ScheduleFile& file) {
+  std::string text;
+  for (const std::vector<FileCell>& cells : file.ranks) {
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      text += (i == 0 ? "" : ",") + text_of(cells[i]);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+bool has_messages(const ScheduleFile& file) {
+  return std::ranges::any_of(file.ranks, [](const std::vector<FileCell>& cells) {
+    return std::ranges::any_of(cells, [](const FileCell& cell) { return is_message(cell); });
+  });
+}
+
+Schedule schedule_of(const ScheduleFile& file, std::string_view name) {
+  if (!has_messages(file)) {
+    const ScheduleFile complete = converted(file, FileContent::kMessages, name);
+    if (has_messages(complete)) {
+      return schedule_of(complete, name);
+    }
+  }
+  Schedule schedule{.kind = ScheduleKind::kFile,
+                    .stages = std::ssize(file.ranks),
+                    .microbatches = 1,
+                    .chunks = 1,
+                    .order = order_of(file, name),
+                    .stage_actions = {}};
+  for (const StageChunk& position : schedule.order.chunks()) {
+    schedule.chunks = std::max(schedule.chunks, position.chunk + 1);
+  }
+  bool trains = false;
+  for (const std::vector<FileCell>& cells : file.ranks) {
+    std::vector<Action>& list = schedule.stage_actions.emplace_back();
+    for (const FileCell& cell : cells) {
+      for (const FileAction& action : cell.actions) {
+        if (!kinds_of(action.kind).empty()) {
+          append(list, schedule, action);
+          schedule.microbatches = std::max(schedule.microbatches, *action.microbatch + 1);
+          trains = trains || list.back().kind == ActionKind::kBackwardInput ||
+                   list.back().kind == ActionKind::kBackwardWeight;
+        }
+      }
+    }
+  }
+  for (std::vector<Action>& list : schedule.stage_actions) {
+    if (trains) {
+      list.push_back({.kind = ActionKind::kReduce});
+    }
+  }
+  return schedule;
+}
+
+ScheduleFile file_of(const Schedule& schedule, FileContent content) {
+  ScheduleFile file;
+  for (std::size_t stage = 0; stage < schedule.stage_actions.size(); ++stage) {
+    file.ranks.push_back(cells_of(schedule, stage, content));
+  }
+  return file;
+}
+
+ScheduleFile converted(const ScheduleFile& file, FileContent content, std::string_view name) {
+  if (content == FileContent::kMessages && has_messages(file)) {
+    return file;
+  }
+  const ChunkOrder order = order_of(file, name);
+  ScheduleFile result;
+  for (const std::vector<FileCell>& row : file.ranks) {
+    std::vector<FileCell>& cells = result.ranks.emplace_back();
+    for (const FileCell& cell : row) {
+      if (content == FileContent::kMessages) {
+        append_with_messages(cells, cell, order);
+      } else if (!is_message(cell)) {
+        cells.push_back(cell);
+      }
+    }
+  }
+  return result;
+}
+
+std::string place_text(const ScheduleFile& file, const Schedule& schedule, const ActionPlace& place,
+                       std::string_view name) {
+  const auto& cells = file.ranks[static_cast<std::size_t>(place.stage)];
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    for (const FileAction& action : cells[i].actions) {
+      const auto kinds = kinds_of(action.kind);
+      const StageChunk here = schedule.order.chunks()[static_cast<std::size_t>(action.stage)];
+      if (action.microbatch == place.action.microbatch && here.chunk == place.action.chunk &&
+          std::ranges::find(kinds, place.action.kind) != kinds.end()) {
+        return fmt::format("{}:{}: cell {} ({})", name, place.stage + 1, i + 1, text_of(cells[i]));
+      }
+    }
+  }
+  return fmt::format("{}:{}", name, place.stage + 1);
+}
+
+std::vector<std::string> file_errors(const ScheduleFile& file, const Schedule& schedule,
+                                     const CheckReport& report, std::string_view name) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < report.errors.size(); ++i) {
+    const ActionPlace& place = report.places[i];
+    const bool of_a_stage = place.stage >= 0 && place.stage < std::ssize(file.ranks);
+    texts.push_back(fmt::format(
+        "{}: {}", of_a_stage ? place_text(file, schedule, place, name) : std::string(name),
+        report.errors[i]));
+  }
+  return texts;
+}
+
+}  // namespace strata::pipeline
