@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include <fmt/chrono.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include "strata/core/host_name.hpp"
@@ -69,8 +72,17 @@ std::optional<ProcessStatus> status_of(std::int64_t pid) {
   return status;
 }
 
+/// Whether a process has this id, also where /proc hides other users' processes (hidepid).
+bool is_process(std::int64_t pid) {
+  return pid > 0 && std::in_range<pid_t>(pid) &&
+         (::kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH);
+}
+
 OwnerVerdict judge_process(const LockOwner& owner) {
   const std::optional<ProcessStatus> status = status_of(owner.pid);
+  if (!status && is_process(owner.pid)) {
+    return {};  // /proc does not show it
+  }
   if (!status || status->state == 'Z' || status->state == 'X') {
     return {OwnerState::kGone, fmt::format("process {} has ended", owner.pid)};
   }

@@ -24,7 +24,7 @@ FileDescriptor::FileDescriptor(const std::filesystem::path& path, int flags)
 namespace {
 
 [[noreturn]] void fail_call(ExitCode code, const char* what, const std::filesystem::path& path) {
-  throw FileSystemError(code,
+  throw FileSystemError(code, errno,
                         fmt::format("cannot {} {}: {}", what, path.string(), std::strerror(errno)));
 }
 
@@ -144,7 +144,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   const auto size = static_cast<std::size_t>(file.size_bytes);
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor.get(), 0);
   if (address == MAP_FAILED) {
-    fail(ExitCode::kData, "cannot map {} into memory: {}", path.string(), std::strerror(errno));
+    fail_call(ExitCode::kData, "map into memory", path);
   }
   bytes_ = {static_cast<const std::byte*>(address), size};
   add_mapped_file(bytes_, path.string());

@@ -61,7 +61,9 @@ std::optional<std::string> read_text(const fs::path& path, ExitCode code, std::s
   }
   std::string text;
   if (!file.is_open() || !read_all(file, most_bytes, text)) {
-    fail(code, "cannot read {}: {}", path.string(), std::strerror(errno));
+    const int error = errno;
+    throw FileSystemError(code, error,
+                          fmt::format("cannot read {}: {}", path.string(), std::strerror(error)));
   }
   return text;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include <fcntl.h>
@@ -29,6 +30,7 @@ herr_t keep_first(unsigned position, const H5E_error2_t* error, void* data) {
 
 struct Reason {
   enum class Kind { kContent, kSystemCall } kind = Kind::kContent;
+  int number = 0;  // errno of a system call
   std::string text;
 };
 
@@ -42,6 +44,10 @@ Reason last_reason() {
   constexpr std::string_view kSystemMessage = "error message = '";
   if (const std::size_t begin = text.find(kSystemMessage); begin != std::string::npos) {
     reason.kind = Reason::Kind::kSystemCall;
+    constexpr std::string_view kNumber = "errno = ";
+    if (const std::size_t number = text.find(kNumber); number < begin) {
+      reason.number = std::atoi(text.c_str() + number + kNumber.size());
+    }
     text.erase(0, begin + kSystemMessage.size());
     text.erase(std::min(text.find('\''), text.size()));
   }
@@ -170,7 +176,7 @@ void check(std::int64_t status, const Origin& origin, std::string_view what) {
   const Reason reason = last_reason();
   const std::string message = fmt::format("{} {}: {}", what, origin.path.string(), reason.text);
   if (reason.kind == Reason::Kind::kSystemCall) {
-    throw FileSystemError(origin.code, message);
+    throw FileSystemError(origin.code, reason.number, message);
   }
   throw Error(origin.code, message);
 }

@@ -237,6 +237,11 @@ std::filesystem::path unsaved_marker(const plan::RunConfig& config) {
 }
 
 void require_space(const plan::Plan& plan, Log& log) {
+  try {
+    io::delete_leftovers(checkpoint_root(plan.config));
+  } catch (const Error& failed) {
+    log.warn("{}", failed.what());
+  }
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(plan.config.run.dir, error);
   const std::int64_t bytes = checkpoint_bytes(plan);

@@ -11,7 +11,8 @@
 namespace strata::io {
 
 /// Reads at most `most_bytes` of a regular file, without following a link; nothing where there is
-/// no file. Throws: Error(code).
+/// no file. Throws: Error(code) where something else has the name, FileSystemError(code) where it
+/// cannot be read.
 [[nodiscard]] std::optional<std::string> read_text(const std::filesystem::path& path, ExitCode code,
                                                    std::size_t most_bytes);
 

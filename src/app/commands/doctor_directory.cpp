@@ -163,7 +163,7 @@ DirectoryReport try_directory(comm::Communicator& world, const std::string& dire
         std::ranges::all_of(locks, [](const std::string& text) { return text.empty(); });
     report.lines.push_back(
         locked ? "HDF5's file locks: work"
-               : "HDF5's file locks: none on this file system; strata does without, and other "
+               : "HDF5's file locks: none on this file system; strata does not need them; other "
                  "readers (h5py) need HDF5_USE_FILE_LOCKING=FALSE");
   }
   return report;
