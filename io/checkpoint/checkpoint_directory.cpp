@@ -65,7 +65,7 @@ bool is_there(const fs::path& path) {
   std::error_code error;
   const bool found = fs::exists(path, error);
   if (error) {
-    throw FileSystemError(ExitCode::kCheckpoint,
+    throw FileSystemError(ExitCode::kCheckpoint, error.value(),
                           fmt::format("cannot read {}: {}", path.string(), error.message()));
   }
   return found;
@@ -86,7 +86,7 @@ std::vector<StepDirectory> scan(const fs::path& root) {
   }
   if (error && error != std::errc::no_such_file_or_directory) {
     throw FileSystemError(
-        ExitCode::kCheckpoint,
+        ExitCode::kCheckpoint, error.value(),
         fmt::format("cannot list the checkpoints in {}: {}", root.string(), error.message()));
   }
   return found;
@@ -199,6 +199,14 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& root) {
   return entries;
 }
 
+void delete_leftovers(const fs::path& root) {
+  for (const StepDirectory& one : scan(root)) {
+    if (one.state == DirectoryState::kPartial || one.state == DirectoryState::kDeleted) {
+      delete_directory(directory_of(root, one.step, one.state, one.save));
+    }
+  }
+}
+
 void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int64_t keep,
                        std::int64_t keep_every) {
   require(keep >= 1, "{} checkpoints to keep", keep);
@@ -210,11 +218,7 @@ void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int6
       discard(root, one.step, one.state);
     }
   }
-  for (const StepDirectory& one : scan(root)) {
-    if (one.state != DirectoryState::kVisible) {
-      delete_directory(directory_of(root, one.step, one.state, one.save));
-    }
-  }
+  delete_leftovers(root);
   std::vector<CheckpointEntry> entries = list_checkpoints(root);
   std::erase_if(entries, [&](const CheckpointEntry& entry) { return entry.step > newest_step; });
   for (std::size_t i = static_cast<std::size_t>(keep); i < entries.size(); ++i) {

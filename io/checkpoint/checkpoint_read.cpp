@@ -180,7 +180,7 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
   std::error_code error;
   const fs::file_status status = fs::status(directory, error);
   if (!fs::status_known(status)) {
-    throw FileSystemError(ExitCode::kCheckpoint,
+    throw FileSystemError(ExitCode::kCheckpoint, error.value(),
                           fmt::format("cannot read {}: {}", directory.string(), error.message()));
   }
   if (!fs::is_directory(status)) {

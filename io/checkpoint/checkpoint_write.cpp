@@ -250,7 +250,7 @@ PartRecord write_part(const fs::path& directory, std::int64_t part_index,
 
 fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
                            std::span<const PartRecord> records, const nlohmann::json& metadata,
-                           const Tokenizer* tokenizer) {
+                           const Tokenizer* tokenizer, const std::function<void()>& before_commit) {
   require(!records.empty(), "a checkpoint without parts");
   const fs::path directory =
       directory_of(root, step, DirectoryState::kPartial, records.front().save);
@@ -290,6 +290,7 @@ fs::path commit_checkpoint(const fs::path& root, std::int64_t step,
   });
   write_manifest(path, records);
   hdf5::sync_directory({directory, ExitCode::kCheckpoint});
+  before_commit();
   make_visible(directory, root, step);
   return directory_of(root, step, DirectoryState::kVisible);
 }

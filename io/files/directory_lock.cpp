@@ -28,13 +28,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<std::string> read_lock(const fs::path& path, ExitCode code = ExitCode::kUsage) {
-  constexpr std::size_t kMostBytes = 4096;
-  return read_text(path, code, kMostBytes);
-}
-
 void sleep_for(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+std::optional<std::string> read_lock(const fs::path& path, ExitCode code = ExitCode::kUsage) {
+  constexpr std::size_t kMostBytes = 4096;
+  constexpr int kAttempts = 10;
+  constexpr double kPauseSeconds = 0.05;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return read_text(path, code, kMostBytes);
+    } catch (const FileSystemError& error) {
+      // Over NFS another contender has renamed its file to this name: the open file is gone.
+      if (error.number() != ESTALE || attempt == kAttempts) {
+        throw;
+      }
+    }
+    sleep_for(kPauseSeconds);
+  }
 }
 
 /// A file with the text of a future lock under a name of its own; the name is removed at the end.

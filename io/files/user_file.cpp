@@ -33,7 +33,8 @@ void refuse_special(mode_t mode) {
 
 [[noreturn]] void refuse_unopened(int error) {
   throw BadInput(error == ENOENT ? "does not exist"
-                                 : fmt::format("cannot be opened: {}", std::strerror(error)));
+                                 : fmt::format("cannot be opened: {}", std::strerror(error)),
+                 error);
 }
 
 template <typename Action>
@@ -41,7 +42,8 @@ auto with_name(const std::filesystem::path& path, ExitCode code, Action&& action
   try {
     return action();
   } catch (const BadInput& problem) {
-    fail(code, "{} {}", path.string(), problem.what());
+    throw FileSystemError(code, problem.number(),
+                          fmt::format("{} {}", path.string(), problem.what()));
   }
 }
 
@@ -70,7 +72,7 @@ std::size_t UserFile::read(std::span<std::byte> bytes) const {
   while (total < bytes.size()) {
     const ssize_t got = ::read(descriptor.get(), bytes.data() + total, bytes.size() - total);
     if (got < 0 && errno != EINTR) {
-      throw BadInput(fmt::format("cannot be read: {}", std::strerror(errno)));
+      throw BadInput(fmt::format("cannot be read: {}", std::strerror(errno)), errno);
     }
     if (got == 0) {
       break;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <span>
 #include <stdexcept>
+#include <string>
 
 #include "strata/core/error.hpp"
 
@@ -15,7 +16,14 @@ namespace strata::io {
 /// Why a user's file cannot be used; the text follows the file's name.
 class BadInput : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  /// `number` is the errno of the call that failed; 0 where none did.
+  explicit BadInput(const std::string& text, int number = 0)
+      : std::runtime_error(text), number_(number) {}
+
+  [[nodiscard]] int number() const noexcept { return number_; }
+
+ private:
+  int number_;
 };
 
 /// A user's file, open for reading.
@@ -24,7 +32,7 @@ struct UserFile {
   /// waiting for it.
   /// Throws: BadInput.
   explicit UserFile(const std::filesystem::path& path);
-  /// Throws: Error(code) that begins with the path.
+  /// Throws: FileSystemError(code) that begins with the path.
   UserFile(const std::filesystem::path& path, ExitCode code);
 
   /// Fills `bytes` up to the end of the file; returns the number of bytes read.

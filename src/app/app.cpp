@@ -1,13 +1,14 @@
 #include "strata/app/app.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -48,7 +49,7 @@ constexpr const char* kUsage =
 Each command explains its options: strata COMMAND --help. strata train --help lists every setting.
 
 Exit codes: 0 done; 2 wrong use or config; 3 bad or missing data; 4 bad checkpoint; 5 a peer or device failed;
-6 diverged; 75 stopped on request with a checkpoint written, submit again to go on.
+6 diverged; 75 stopped on request: checkpoint written, or none needed yet; submit again to go on.
 )";
 
 constexpr const char* kTrainHelp =
@@ -149,19 +150,29 @@ void report(const std::string& message) {
 int run_alone(const std::function<ExitCode()>& command) {
   try {
     return static_cast<int>(command());
-  } catch (const Error& error) {
-    report(error.what());
-    return static_cast<int>(error.code());
-  } catch (const std::filesystem::filesystem_error& error) {
-    report(fmt::format("{}: {}", error.path1().string(), error.code().message()));
-    return static_cast<int>(ExitCode::kData);
   } catch (const std::exception& error) {
-    if (std::ferror(stdout) != 0) {
+    if (std::ferror(stdout) != 0 && dynamic_cast<const Error*>(&error) == nullptr) {
       return static_cast<int>(ExitCode::kDone);  // run() reports it
     }
-    report(fmt::format("unexpected failure: {}", error.what()));
-    return static_cast<int>(ExitCode::kPeer);
+    const Failure failure = failure_of(error);
+    report(failure.message);
+    return static_cast<int>(failure.code);
   }
+}
+
+// A signal handler can only access global state.
+std::atomic<int> code_at_alarm{static_cast<int>(ExitCode::kPeer)};
+
+extern "C" void on_alarm(int /*signal*/) {
+  _exit(code_at_alarm.load());
+}
+
+/// Ends the process with this code after some seconds.
+void end_soon(ExitCode code) {
+  constexpr unsigned kMostSeconds = 10;
+  code_at_alarm = static_cast<int>(code);
+  std::signal(SIGALRM, on_alarm);
+  alarm(kMostSeconds);
 }
 
 /// Runs a command on all ranks. An AgreedError, thrown on all ranks, ends the job in order. Any
@@ -176,38 +187,44 @@ int run_on_ranks(int argc, char** argv,
     activity.enter(comm::Phase::kSetup);
     const std::int64_t rank = mpi.world().rank();
     install_crash_signals(rank, &activity);
-    const auto end_job = [&](ExitCode code, const std::string& message) {
-      if (mpi.world().size() > 1) {
-        report(fmt::format("rank {}: {}", rank, message));
-        watchdog.write_report(message);
-        comm::MpiSession::abort(static_cast<int>(code));
-      }
-      report(message);
-      return code;
-    };
     const auto failed = [&](const std::exception& error) {
-      if (mpi.world().size() > 1) {
-        // The report reads and writes files, and a file system may not respond.
-        constexpr unsigned kMostSeconds = 10;
-        std::signal(SIGALRM, SIG_DFL);
-        alarm(kMostSeconds);
+      const Failure failure = failure_of(error);
+      if (mpi.world().size() == 1) {
+        report(failure.message);
+        return failure.code;
       }
-      const auto* const known = dynamic_cast<const Error*>(&error);
-      return known != nullptr
-                 ? end_job(known->code(), known->what() + watchdog.missing_ranks())
-                 : end_job(ExitCode::kPeer, fmt::format("unexpected failure: {}", error.what()));
+      // What follows the first line reads and writes files, and a file system may not respond.
+      end_soon(failure.code);
+      if (dynamic_cast<const TimeoutError*>(&error) != nullptr) {
+        watchdog.report_timeout(error.what());
+        comm::MpiSession::abort(static_cast<int>(failure.code));
+      }
+      report(fmt::format("rank {}: {}", rank, failure.message));
+      const std::string missing = watchdog.missing_ranks();
+      if (!missing.empty()) {
+        report(fmt::format("rank {}: {}", rank, missing.substr(missing.find_first_not_of(". "))));
+      }
+      watchdog.write_report(failure.message + missing);
+      comm::MpiSession::abort(static_cast<int>(failure.code));
+      return failure.code;
+    };
+    enum class Reported { kNo, kYes } reported = Reported::kNo;
+    const auto report_agreed = [&](const comm::AgreedError& error) {
+      if (rank == 0 && std::exchange(reported, Reported::kYes) == Reported::kNo) {
+        report(error.what());
+      }
     };
     ExitCode code = ExitCode::kDone;
     try {
       code = command(mpi, [&](const std::exception& error) {
-        if (mpi.world().size() > 1) {
+        if (const auto* const agreed = dynamic_cast<const comm::AgreedError*>(&error)) {
+          report_agreed(*agreed);
+        } else if (mpi.world().size() > 1) {
           failed(error);
         }
       });
     } catch (const comm::AgreedError& error) {
-      if (rank == 0) {
-        report(error.what());
-      }
+      report_agreed(error);
       code = error.code();
     } catch (const std::exception& error) {
       code = failed(error);

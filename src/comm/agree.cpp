@@ -13,12 +13,9 @@ void agree(Communicator& group, const std::function<void()>& step) {
     step();
   } catch (const AgreedError&) {
     throw;  // all ranks throw it
-  } catch (const Error& error) {
-    mine = static_cast<char>(error.code());
-    mine += error.what();
   } catch (const std::exception& error) {
-    mine = static_cast<char>(ExitCode::kPeer);
-    mine += fmt::format("unexpected failure: {}", error.what());
+    const Failure failure = failure_of(error);
+    mine = static_cast<char>(failure.code) + failure.message;
   }
   const std::vector<std::string> all = group.all_gather_texts(mine);
   const auto first =

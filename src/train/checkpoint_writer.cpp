@@ -5,13 +5,13 @@
 #include <system_error>
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "strata/core/blocked_signals.hpp"
 #include "strata/core/clock.hpp"
 #include "strata/train/checkpointing.hpp"
-
-#include "file_timeout.hpp"
+#include "strata/train/file_timeout.hpp"
 
 namespace strata::train {
 namespace {
@@ -20,6 +20,16 @@ namespace {
 void require_locked(const RunRecord& run) {
   if (run.lock != nullptr) {
     run.lock->require_held();
+  }
+}
+
+/// Runs a part of a save. A file system that fails now fails the save and not the run.
+template <typename Function>
+void as_part_of_save(Function&& part) {
+  try {
+    part();
+  } catch (const FileSystemError& error) {
+    throw Error(error.code(), error.what());
   }
 }
 
@@ -34,6 +44,13 @@ CheckpointWriter::CheckpointWriter(const plan::Plan& plan, const plan::RankPlan&
       record_(std::move(record)),
       log_(log),
       memory_(device::Device::cpu(), plan::checkpoint_copy_bytes(plan, rank)) {}
+
+std::string CheckpointWriter::result() {
+  // Where a peer stops meanwhile, the watchdog ends the wait.
+  const comm::WaitMark mark(world_.activity(), comm::WaitKind::kMessage,
+                            fmt::format("write the checkpoint of step {} to files", step_));
+  return thread_.get();
+}
 
 CheckpointWriter::~CheckpointWriter() {
   if (thread_.valid()) {
@@ -108,8 +125,10 @@ void CheckpointWriter::start_parts() {
   std::string directory;
   comm::agree(world_, [&] {
     if (world_.rank() == 0) {
-      require_locked(record_);
-      directory_ = io::begin_checkpoint(checkpoint_root(plan_.config), step_);
+      as_part_of_save([&] {
+        require_locked(record_);
+        directory_ = io::begin_checkpoint(checkpoint_root(plan_.config), step_);
+      });
       directory = directory_.string();
     }
   });
@@ -127,7 +146,7 @@ void CheckpointWriter::start_parts() {
 
 void CheckpointWriter::start_commit() {
   std::string mine;
-  comm::agree(world_, [&] { mine = thread_.get(); });
+  comm::agree(world_, [&] { as_part_of_save([&] { mine = result(); }); });
   std::vector<std::string> records = world_.all_gather_texts(mine);
   phase_ = Phase::kCommit;
   if (world_.rank() != 0) {
@@ -143,10 +162,12 @@ void CheckpointWriter::start_commit() {
     }
     require_locked(record_);
     io::commit_checkpoint(checkpoint_root(plan_.config), step_, parts,
-                          checkpoint_metadata(plan_, record_, step_), record_.tokenizer);
+                          checkpoint_metadata(plan_, record_, step_), record_.tokenizer,
+                          [&] { require_locked(record_); });
     std::error_code ignored;
     std::filesystem::remove(unsaved_marker(plan_.config), ignored);
     save_.write_seconds += now_seconds() - start;
+    require_locked(record_);
     return prune_warning(plan_, step_);
   });
 }
@@ -155,7 +176,7 @@ void CheckpointWriter::end_commit() {
   std::string warning;
   comm::agree(world_, [&] {
     if (thread_.valid()) {
-      warning = thread_.get();
+      as_part_of_save([&] { warning = result(); });
     }
   });
   phase_ = Phase::kIdle;

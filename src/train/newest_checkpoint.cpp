@@ -7,9 +7,8 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/file_timeout.hpp"
 #include "strata/train/stop_signal.hpp"
-
-#include "file_timeout.hpp"
 
 namespace strata::train {
 namespace {

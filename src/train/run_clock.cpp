@@ -33,6 +33,14 @@ void RunClock::save_ended(double now) {
   }
 }
 
+void RunClock::save_failed(double now) {
+  constexpr double kRetrySeconds = 60.0;
+  if (save_began_) {
+    last_save_ = now - std::max(0.0, options_.save_interval_seconds - kRetrySeconds);
+    save_began_.reset();
+  }
+}
+
 bool RunClock::save_due(double now) const {
   if (options_.save_interval_seconds <= 0.0) {
     return false;

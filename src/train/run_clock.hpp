@@ -28,8 +28,10 @@ class RunClock {
 
   void step_done(double seconds);
   void save_began(double now);
-  /// Does nothing where no save is under way.
+  /// These do nothing where no save is under way. A save that failed is not measured, and the next
+  /// is due after a minute or the interval, whichever is shorter.
   void save_ended(double now);
+  void save_failed(double now);
 
   /// Whether the interval is over, or the early save is due: after three steps and 20 seconds. The
   /// first three steps allocate memory and record CUDA graphs. A run of 20 seconds hardly notices

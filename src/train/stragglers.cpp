@@ -59,7 +59,7 @@ RankTimes Stragglers::end_window(Log& log) {
       if (!named && windows == kNamed) {
         log.warn(
             "rank {} computes for {:.3g} ms a step, its peers for {:.3g} ms: a slow or busy "
-            "node holds the run up; strata doctor shows where the ranks run",
+            "node slows the run down; strata doctor shows where the ranks run",
             first + i, 1e3 * stage[i], 1e3 * median_of(stage));
       }
     }

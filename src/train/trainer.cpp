@@ -14,6 +14,7 @@
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/config_changes.hpp"
 #include "strata/train/evaluation.hpp"
+#include "strata/train/file_timeout.hpp"
 #include "strata/train/metrics.hpp"
 #include "strata/train/rank_state.hpp"
 #include "strata/train/step_summary.hpp"
@@ -93,8 +94,23 @@ class Trainer {
     return {.outcome = outcome, .graphs = state_.stage().graphs()};
   }
 
+  /// Completes the save under way after an agreed failure: its state was good.
+  /// Communication: collective over the world.
+  void finish_save() {
+    try {
+      if (writer_) {
+        const PhaseMark phase(*setup_.groups.world, comm::Phase::kSave);
+        writer_->finish();
+        report_save();
+      }
+    } catch (const comm::AgreedError& error) {
+      setup_.log.warn("{}", error.what());
+    }
+  }
+
  private:
   void begin() {
+    const FileTimeout timeout(*setup_.groups.world);
     comm::agree(*setup_.groups.world, [&] {
       if (setup_.checkpoint != nullptr) {
         require_continues(plan_, *setup_.checkpoint);
@@ -276,7 +292,7 @@ class Trainer {
       return train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_,
                              *setup_.test_data, nullptr, &polls);
     } catch (const Error& error) {
-      if (error.code() == ExitCode::kData) {
+      if (failure_of(error).code == ExitCode::kData) {
         note_failed_evaluation(config_.run.dir, step);
       }
       throw;
@@ -312,7 +328,9 @@ class Trainer {
 
   /// Writes what the last committed checkpoint cost.
   void report_save() {
-    if (clock_ && !writer_->is_saving()) {
+    if (clock_ && writer_->has_failed()) {
+      clock_->save_failed(now_seconds());
+    } else if (clock_ && !writer_->is_saving()) {
       clock_->save_ended(now_seconds());
     }
     const std::optional<CheckpointRecord> report = writer_->take_report();
@@ -372,11 +390,13 @@ FinishedRun train(const TrainerSetup& setup) {
   comm::agree(*setup.groups.world, [&] { trainer.emplace(setup); });
   try {
     return trainer->run();
-  } catch (const comm::AgreedError&) {
-    throw;
   } catch (const std::exception& error) {
     if (setup.on_failure) {
       setup.on_failure(error);
+    }
+    const auto* const agreed = dynamic_cast<const comm::AgreedError*>(&error);
+    if (agreed != nullptr && agreed->code() == ExitCode::kDiverged) {
+      trainer->finish_save();
     }
     throw;
   }

@@ -169,6 +169,53 @@ class FaultSweep(harness.StrataTest):
                 self.assertEqual(len(harness.checkpoints(whole)), 2)
         self.assertIn("continuing after step 4", self.strata(1, *arguments).text)
 
+    def test_a_file_system_that_fails_now_is_no_damage(self):
+        """Exit code 5 says that the job may be submitted again; a stale handle of the lock is looked up again."""
+        for fault, code in [("call=read,error=EIO,path=data/train", PEER), ("call=open,error=ESTALE,path=data/train", PEER),
+                            ("call=open,error=EIO,path=network.ini", PEER), ("call=read,error=EIO,path=run/metrics.jsonl", PEER),
+                            ("call=read,error=EIO,path=run.lock", PEER), ("call=open,error=EACCES,path=data/train", DATA),
+                            ("call=open,error=EACCES,path=network.ini", USAGE), ("call=read,n=1,error=ESTALE,path=run.lock", DONE),
+                            ("call=read,n=9,error=EIO,path=000002/part-", PEER)]:
+            with self.subTest(fault=fault):
+                self.half_done()
+                met = self.directory / "met"
+                met.unlink(missing_ok=True)
+                fault = fault if "n=" in fault else f"n=1,last,{fault}"
+                finished = self.strata(2, *self.train_arguments(), STRATA_FAULT=fault, STRATA_FAULT_LOG=str(met))
+                self.assertTrue(met.exists(), f"{fault} was not met")
+                self.assertEqual(finished.code, code, finished.text)
+                if code != DONE:
+                    self.assert_refused(finished, code, "once the file system answers" if code == PEER else "Permission denied")
+
+    def test_a_slow_file_system_is_no_lost_peer(self):
+        """One rank reads a checkpoint for longer than run.timeout, while the others wait."""
+        whole = shutil.copytree(self.directory / "whole", self.directory / "sweep/slow")
+        fault = "call=open,n=1,last,error=slow,rank=1,path=slow/checkpoints/"
+        for arguments in [("train", self.config, "--train.steps=4", "--run.dir=sweep/slow"), ("evaluate", whole)]:
+            finished = self.strata(2, *arguments, "--run.timeout=1", STRATA_FAULT=fault)
+            self.assertEqual(finished.code, DONE, finished.text)
+
+    def test_a_process_that_proc_hides_may_live(self):
+        self.clear()
+        job = harness.Job([harness.STRATA, *self.train_arguments(), "--train.steps=1000000"], self.directory)
+        lock = self.directory / "sweep/run/run.lock"
+        job.wait_until(lock.exists, 30)
+        fault = f"call=open,n=1,last,error=EACCES,path=/proc/{job.ranks()[0]}/stat"
+        finished = self.strata(1, *self.train_arguments(), STRATA_FAULT=fault)
+        job.signal_all(signal.SIGKILL)
+        job.wait(10)
+        self.assert_refused(finished, USAGE, "its heartbeat advances")
+
+    def test_a_file_system_that_hangs_does_not_keep_the_message(self):
+        """The watchdog of rank 0 hangs where it reads the heartbeat of rank 1, which stands still."""
+        self.clear()
+        job = harness.Job(["mpirun", "-n", "2", "env", f"LD_PRELOAD={os.environ['STRATA_FAULT_SHIM']}", harness.STRATA,
+                           *self.train_arguments(), "--train.steps=1000000", "--run.timeout=2"], self.directory,
+                          STRATA_FAULT="call=open,n=1,last,error=hang,rank=0,path=-rank-1")
+        job.wait_until(lambda: list((self.directory / "sweep/run/heartbeats").glob("*-rank-1")), 30)
+        os.kill(job.ranks()[1], signal.SIGSTOP)
+        self.assert_refused(job.wait(40), PEER, "timed out after 2 s waiting to")
+
     def test_verify(self):
         def whole():
             self.clear()

@@ -42,6 +42,11 @@ class Faults(harness.StrataTest):
         finished = self.faulty("gradient:3:1", "stopped", expect=harness.DIVERGED)
         self.assert_refused(finished, harness.DIVERGED, "at step 3", "the gradient norm nan")
 
+    def test_the_save_before_a_divergence_is_completed(self):
+        finished = self.faulty("gradient:3:1", "saved", "--checkpoint.every=2", expect=harness.DIVERGED)
+        self.assert_refused(finished, harness.DIVERGED, "at step 3", "the gradient norm nan")
+        self.assertEqual([path.name for path in harness.checkpoints(self.directory / "saved")], ["step-00000002"])
+
     def test_a_skipped_step_leaves_the_weights_as_they_were(self):
         self.train(self.config, (1, 1), "two", "--train.steps=2")
         finished = self.faulty("gradient:3:1", "skipped", "--train.nonfinite=skip", "--train.steps=3")

@@ -119,7 +119,7 @@ class Unshared(RunDirectory):
 
 class Space(RunDirectory):
     def test_none_for_a_checkpoint(self):
-        """24 MB of weights and Adam state on 16 MiB, then on 40 MiB."""
+        """24 MB of weights and Adam state on 16 MiB, then on 40 MiB, of which a killed save left 30 MiB."""
         mount = self.directory / "small"
         mount.mkdir()
         made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", mount],
@@ -135,6 +135,9 @@ class Space(RunDirectory):
         self.assertNotIn("step 1/1", finished.text)
         self.assertFalse((mount / "run").exists())
         subprocess.run(["mount", "-o", "remount,size=40m", mount], check=True)
+        killed = mount / "run/checkpoints/.step-00000001.0123.partial"
+        killed.mkdir(parents=True)
+        (killed / "part-00000.h5").write_bytes(bytes(30 << 20))
         finished = self.train(self.config, (1, 1), "small/run", *wide)
         self.assertIn("so the second save will fail", finished.text)
 

@@ -6,8 +6,8 @@
  *        write their variants with offsets, fsync fdatasync and syncing of mappings, rename renameat
  * n      the call that fails, from 1; 0: none
  * last   with n: all calls from n on fail
- * error  the name of an errno (EIO, ENOSPC, EACCES, ESTALE, ENOMEM), short: a read or write of half of the bytes, or kill:
- *        SIGKILL in place of the call
+ * error  the name of an errno (EIO, ENOSPC, EACCES, ESTALE, ENOMEM), short: a read or write of half of the bytes, kill:
+ *        SIGKILL in place of the call, hang: the call never returns, or slow: it takes two seconds
  * path   only files whose absolute name holds this text count
  * rank   only this rank of MPI's world counts
  *
@@ -33,10 +33,12 @@
 
 enum call { OPEN, READ, WRITE, FSYNC, RENAME, CLOSE, MMAP, CALLS };
 static const char *const kNames[CALLS] = {"open", "read", "write", "fsync", "rename", "close", "mmap"};
+enum { KILL = -1, HANG = -2, SLOW = -3 };
 static const struct {
   const char *name;
   int value;
-} kErrors[] = {{"EIO", EIO}, {"ENOSPC", ENOSPC}, {"EACCES", EACCES}, {"ESTALE", ESTALE}, {"ENOMEM", ENOMEM}};
+} kErrors[] = {{"EIO", EIO}, {"ENOSPC", ENOSPC}, {"EACCES", EACCES}, {"ESTALE", ESTALE}, {"ENOMEM", ENOMEM},
+              {"kill", KILL}, {"hang", HANG}, {"slow", SLOW}};
 
 enum outcome { PASS, FAIL, SHORT };
 
@@ -45,7 +47,7 @@ static struct {
   int call; /* CALLS: any */
   long n;
   int onward;
-  int error; /* 0: short, -1: kill */
+  int error; /* 0: short; else an errno or one of those below */
   int counts;
   char path[256];
   const char *rank;
@@ -85,7 +87,6 @@ static void set_option(const char *key, const char *value) {
   } else if (strcmp(key, "rank") == 0) {
     plan.counts = plan.counts && strcmp(value, plan.rank) == 0;
   } else if (strcmp(key, "error") == 0) {
-    plan.error = strcmp(value, "kill") == 0 ? -1 : 0;
     for (size_t i = 0; i < sizeof kErrors / sizeof *kErrors; ++i) {
       plan.error = strcmp(value, kErrors[i].name) == 0 ? kErrors[i].value : plan.error;
     }
@@ -153,8 +154,15 @@ static enum outcome meet(enum call call, const char *path) {
   char line[PATH_MAX + 64];
   snprintf(line, sizeof line, "%s %s %s\n", plan.rank, kNames[call], path);
   append_line("STRATA_FAULT_LOG", line);
-  if (plan.error == -1) {
+  if (plan.error == KILL) {
     kill(getpid(), SIGKILL);
+  }
+  while (plan.error == HANG) {
+    pause();
+  }
+  if (plan.error == SLOW) {
+    sleep(2);
+    return PASS;
   }
   if (plan.error == 0) {
     return call == READ || call == WRITE ? SHORT : PASS;

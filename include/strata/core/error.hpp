@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -33,8 +34,34 @@ class Error : public std::runtime_error {
 /// A failed system call on a file: the file may be good, it cannot be read or written now.
 class FileSystemError : public Error {
  public:
+  /// `number` is the call's errno; 0 where it is not known.
+  FileSystemError(ExitCode code, int number, const std::string& message)
+      : Error(code, message), number_(number) {}
+
+  [[nodiscard]] int number() const noexcept { return number_; }
+  /// Whether the file system fails, as with EIO or ESTALE; not so for a wrong path, missing rights
+  /// or a full disk.
+  [[nodiscard]] bool is_passing() const noexcept;
+
+ private:
+  int number_;
+};
+
+/// An operation with another rank that did not complete in time. Each rank that waits throws one.
+class TimeoutError : public Error {
+ public:
   using Error::Error;
 };
+
+/// An exit code and the message that goes with it.
+struct Failure {
+  ExitCode code = ExitCode::kDone;
+  std::string message;
+};
+
+/// How an exception ends a process: an Error with its code and text, a file system that fails now
+/// with kPeer and what to do, an error of std::filesystem with kData, any other as unexpected.
+[[nodiscard]] Failure failure_of(const std::exception& error);
 
 [[noreturn]] void vfail(ExitCode code, fmt::string_view format, fmt::format_args args);
 [[noreturn]] void vfail_precondition(fmt::string_view format, fmt::format_args args);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -108,15 +109,16 @@ PartRecord write_part(const std::filesystem::path& directory, std::int64_t part_
 /// Writes the master beside the parts of one save and commits the checkpoint with one rename; it
 /// replaces an earlier checkpoint of the same step. All files are synced on return.
 /// The master stores `tokenizer`, where given, in the layout of a data set's master. One process
-/// calls it, after all write_part.
+/// calls it, after all write_part. It calls `before_commit`, which may throw, before it makes the
+/// checkpoint visible.
 /// Returns: the checkpoint's directory.
 /// Throws: Error(kCheckpoint) where a part is missing or of another save, where a tensor is not
 /// covered exactly once (shards split one dimension without gaps, ranges cover each shard) or where
 /// the master cannot be written; earlier checkpoints stay.
-std::filesystem::path commit_checkpoint(const std::filesystem::path& root, std::int64_t step,
-                                        std::span<const PartRecord> records,
-                                        const nlohmann::json& metadata,
-                                        const Tokenizer* tokenizer = nullptr);
+std::filesystem::path commit_checkpoint(
+    const std::filesystem::path& root, std::int64_t step, std::span<const PartRecord> records,
+    const nlohmann::json& metadata, const Tokenizer* tokenizer = nullptr,
+    const std::function<void()>& before_commit = [] {});
 
 /// The step that a checkpoint directory's name holds; nothing for other names.
 [[nodiscard]] std::optional<std::int64_t> step_of_name(const std::filesystem::path& directory);
@@ -132,6 +134,9 @@ struct CheckpointEntry {
 /// The committed checkpoints below `root`, newest (greatest step) first; empty where `root` does
 /// not exist. Partial checkpoints of killed runs are not listed.
 [[nodiscard]] std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& root);
+
+/// Deletes what killed saves and deletions left. As prune_checkpoints() otherwise.
+void delete_leftovers(const std::filesystem::path& root);
 
 /// Deletes all but the `keep` newest checkpoints up to `newest_step` and those of multiples of
 /// `keep_every` steps (0: none), and partial or half-deleted ones. Checkpoints of later steps stay:

@@ -36,7 +36,7 @@ class DirectoryLock {
   /// Takes the lock; waits only to watch the heartbeat of an owner on another node.
   /// Pre: `directory` exists.
   /// Throws: Error(kUsage) naming the owner where another process holds the lock, or where the file
-  /// cannot be written.
+  /// cannot be written; FileSystemError(kUsage) where it cannot be read.
   DirectoryLock(const std::filesystem::path& directory, const LockOptions& options, Log& log);
   /// Removes the lock if this process still holds it.
   ~DirectoryLock();

@@ -29,8 +29,9 @@ namespace strata::train {
 [[nodiscard]] std::optional<io::Checkpoint> newest_good_checkpoint(
     comm::Communicator& world, const std::filesystem::path& root, Log& log);
 
-/// Checks that a checkpoint fits into the free space of run.dir; warns where a second, which a save
-/// needs before it deletes the first, does not fit.
+/// Deletes what killed saves left, then checks that a checkpoint fits into the free space of
+/// run.dir; warns where a second, which a save needs before it deletes the first, does not fit.
+/// Pre: this process holds the run's lock.
 /// Throws: Error(kCheckpoint).
 void require_space(const plan::Plan& plan, Log& log);
 

@@ -39,8 +39,8 @@ struct TrainerSetup {
   double peak_flops = 0.0;
   /// When the run must have ended, of now_seconds(); rank 0's counts.
   double ends = std::numeric_limits<double>::infinity();
-  /// Called where this rank fails alone, before the trainer's memory and threads are released; need
-  /// not return.
+  /// Called before the trainer's memory and threads are released: where this rank fails alone, and
+  /// then it need not return; with an AgreedError on all ranks.
   std::function<void(const std::exception&)> on_failure;
   Log& log;
 };

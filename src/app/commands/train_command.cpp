@@ -14,6 +14,7 @@
 #include "strata/core/text.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
+#include "strata/train/file_timeout.hpp"
 #include "strata/train/rank_state.hpp"
 #include "strata/train/stop_signal.hpp"
 #include "strata/train/trainer.hpp"
@@ -287,12 +288,15 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   const plan::RankPlan rank = plan::rank_plan(plan, mpi.world().rank());
   std::optional<train::StageState> state;
   std::optional<train::ClassCounts> counts;
-  comm::agree(mpi.world(), [&] {
-    counts = counts_for(plan, given);
-    train::require_same_model(plan, *inputs.checkpoint);
-    state.emplace(environment.context(), plan, rank, groups);
-    state->load_weights(*inputs.checkpoint);
-  });
+  {
+    const train::FileTimeout timeout(mpi.world());
+    comm::agree(mpi.world(), [&] {
+      counts = counts_for(plan, given);
+      train::require_same_model(plan, *inputs.checkpoint);
+      state.emplace(environment.context(), plan, rank, groups);
+      state->load_weights(*inputs.checkpoint);
+    });
+  }
   pipeline::Executor executor(state->stage(), *groups.pipeline, *groups.engine);
   const train::EvaluationResult result =
       train::evaluate(environment.context(), plan, rank, groups, executor, data,

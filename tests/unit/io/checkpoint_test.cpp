@@ -233,6 +233,20 @@ TEST(CheckpointCommit, RefusesTensorsThatDifferAmongParts) {
             "float32 5 x 7 in part-00001.h5");
 }
 
+TEST(CheckpointCommit, IsNotVisibleWhereTheLastLookAtTheLockThrows) {
+  const TemporaryDirectory scratch;
+  const fs::path directory = begin_checkpoint(scratch.path(), 5);
+  const std::vector<PartRecord> records{write_part(directory, 0, Model().slices_of(0, 1))};
+  const auto lost = [&] {
+    EXPECT_TRUE(fs::exists(directory / "master.h5"));
+    fail(ExitCode::kCheckpoint, "the lock is lost");
+  };
+  EXPECT_EQ(
+      checkpoint_error([&] { commit_checkpoint(scratch.path(), 5, records, {}, nullptr, lost); }),
+      "the lock is lost");
+  EXPECT_TRUE(list_checkpoints(scratch.path()).empty());
+}
+
 TEST(CheckpointCommit, RefusesMissingAndChangedParts) {
   const TemporaryDirectory scratch;
   const Model model;

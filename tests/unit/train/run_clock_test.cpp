@@ -1,5 +1,7 @@
 #include "run_clock.hpp"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 namespace strata::train::test {
@@ -17,6 +19,19 @@ TEST(RunClock, SavesOnceEarlyAndThenByTheInterval) {
   EXPECT_FALSE(clock.save_due(2831.0));
   EXPECT_TRUE(clock.save_due(2832.0));
   EXPECT_FALSE(RunClock({.began = 0.0, .save_interval_seconds = 0.0}).save_due(1e9));
+}
+
+TEST(RunClock, AFailedSaveIsNotMeasuredAndSoonRepeated) {
+  for (const double interval : {1800.0, 20.0}) {
+    RunClock clock({.began = 0.0, .save_interval_seconds = interval, .assumed_save_seconds = 50.0});
+    clock.save_began(2000.0);
+    clock.save_failed(2001.0);
+    clock.save_failed(2050.0);  // no save is under way
+    EXPECT_EQ(clock.save_seconds(), 50.0);
+    const double due = 2001.0 + std::min(60.0, interval);
+    EXPECT_FALSE(clock.save_due(due - 1.0));
+    EXPECT_TRUE(clock.save_due(due));
+  }
 }
 
 TEST(RunClock, StopsTwoStepsAndASaveAheadOfTheEnd) {
