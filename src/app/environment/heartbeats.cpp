@@ -13,7 +13,6 @@
 #include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
 
-
 namespace strata::app {
 namespace {
 
