@@ -10,9 +10,8 @@
 #include <unistd.h>
 
 #include "strata/core/clock.hpp"
+#include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
-
-#include "environment/host_name.hpp"
 
 namespace strata::app {
 namespace {
