@@ -12,9 +12,9 @@
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
+#include "strata/io/json.hpp"
 
 #include "checkpoint/checkpoint_slices.hpp"
-#include "files/json.hpp"
 #include "files/manifest.hpp"
 
 namespace strata::io {

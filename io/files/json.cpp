@@ -1,4 +1,4 @@
-#include "files/json.hpp"
+#include "strata/io/json.hpp"
 
 #include <stdexcept>
 #include <utility>
@@ -21,14 +21,19 @@ std::optional<nlohmann::json> parse_json(std::string_view text) {
   return parsed;
 }
 
-std::int64_t integer_of(const nlohmann::json& value) {
+std::optional<std::int64_t> integer_in(const nlohmann::json& value) {
   const bool fits = value.is_number_unsigned()
                         ? std::in_range<std::int64_t>(value.get<std::uint64_t>())
                         : value.is_number_integer();
-  if (!fits) {
+  return fits ? std::optional(value.get<std::int64_t>()) : std::nullopt;
+}
+
+std::int64_t integer_of(const nlohmann::json& value) {
+  const std::optional<std::int64_t> integer = integer_in(value);
+  if (!integer) {
     throw std::out_of_range(value.dump() + " is no whole number of 64 bits");
   }
-  return value.get<std::int64_t>();
+  return *integer;
 }
 
 }  // namespace strata::io

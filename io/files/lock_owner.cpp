@@ -5,10 +5,8 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <memory>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -17,10 +15,12 @@
 
 #include <fmt/chrono.h>
 #include <sys/types.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/io/command_output.hpp"
 #include "strata/io/directory_lock.hpp"
 
 namespace strata::io {
@@ -97,23 +97,12 @@ std::string job_state(const std::string& job) {
   if (job.empty() || job.find_first_not_of("0123456789") != std::string::npos) {
     return "";
   }
-  struct Close {
-    void operator()(std::FILE* pipe) const { static_cast<void>(::pclose(pipe)); }
-  };
-  const std::string command = fmt::format("timeout 20 squeue -h -j {} -o %T 2>&1", job);
-  std::unique_ptr<std::FILE, Close> pipe(::popen(command.c_str(), "re"));
-  if (!pipe) {
-    return "";
-  }
-  std::array<char, 512> output{};
-  const std::size_t bytes = std::fread(output.data(), 1, output.size(), pipe.get());
-  const int status = ::pclose(pipe.release());
-  const std::string text(output.data(), bytes);
-  if (text.find("Invalid job id") != std::string::npos) {
+  const CommandOutput output = output_of(fmt::format("timeout 20 squeue -h -j {} -o %T 2>&1", job));
+  if (output.text.find("Invalid job id") != std::string::npos) {
     return "UNKNOWN TO SLURM";
   }
-  const std::vector<std::string> words = split_words(text);
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || words.size() > 1) {
+  const std::vector<std::string> words = split_words(output.text);
+  if (!output.succeeded || words.size() > 1) {
     return "";
   }
   return words.empty() ? "UNKNOWN TO SLURM" : words.front();
@@ -139,21 +128,12 @@ OwnerVerdict judge_job(const LockOwner& owner, const LockOwner& self) {
   return {OwnerState::kGone, fmt::format("Slurm's job {} is {}", owner.job, state)};
 }
 
-std::string printable(std::string text) {
-  constexpr std::size_t kLongest = 200;
-  text.resize(std::min(text.size(), kLongest));
-  std::ranges::replace_if(
-      text, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
-}
-
 }  // namespace
 
 LockOwner this_process() {
   LockOwner self;
   self.nonce = make_nonce();
-  std::array<char, 256> host{};
-  self.host = ::gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "?";
+  self.host = host_name();
   self.pid = ::getpid();
   self.process_start = status_of(self.pid).value_or(ProcessStatus()).start;
   std::ifstream boot("/proc/sys/kernel/random/boot_id");

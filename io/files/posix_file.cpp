@@ -12,6 +12,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/io/mapped_files.hpp"
+#include "strata/io/text_file.hpp"
 
 #include "files/user_file.hpp"
 
@@ -47,6 +48,17 @@ std::optional<std::int64_t> regular_file_bytes(const std::filesystem::path& path
   return status.st_size;
 }
 
+bool write_fully(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno != EINTR) {
+      return false;
+    }
+    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
+  }
+  return true;
+}
+
 void write_whole_file(const std::filesystem::path& path, std::string_view text, ExitCode code) {
   constexpr mode_t kMode = 0666;
   FileDescriptor file(
@@ -54,12 +66,8 @@ void write_whole_file(const std::filesystem::path& path, std::string_view text, 
   if (!file.is_open()) {
     fail_call(code, "write", path);
   }
-  while (!text.empty()) {
-    const ssize_t written = ::write(file.get(), text.data(), text.size());
-    if (written < 0 && errno != EINTR) {
-      fail_call(code, "write", path);
-    }
-    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
+  if (!write_fully(file.get(), text)) {
+    fail_call(code, "write", path);
   }
   if (::fsync(file.get()) != 0 || !file.close()) {
     fail_call(code, "put on disk", path);

@@ -33,17 +33,6 @@ bool read_all(const FileDescriptor& file, std::size_t most_bytes, std::string& t
   return true;
 }
 
-bool write_all(const FileDescriptor& file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t bytes = ::write(file.get(), text.data(), text.size());
-    if (bytes < 0 && errno != EINTR) {
-      return false;
-    }
-    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
-  }
-  return true;
-}
-
 /// Deletes the files that killed processes left under names of their own.
 void delete_unfinished(const fs::path& path) {
   const std::string prefix = "." + path.filename().string() + ".";
@@ -84,8 +73,9 @@ void replace_text(const fs::path& path, const std::string& text) {
   const fs::path fresh =
       path.parent_path() / fmt::format(".{}.{}.new", path.filename().string(), make_nonce());
   FileDescriptor file(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
-  const bool replaced = file.is_open() && write_all(file, text) && ::fsync(file.get()) == 0 &&
-                        file.close() && std::rename(fresh.c_str(), path.c_str()) == 0;
+  const bool replaced = file.is_open() && write_fully(file.get(), text) &&
+                        ::fsync(file.get()) == 0 && file.close() &&
+                        std::rename(fresh.c_str(), path.c_str()) == 0;
   const int error = errno;
   // Some file systems do not sync directories.
   const FileDescriptor directory(path.parent_path(), O_RDONLY | O_DIRECTORY);

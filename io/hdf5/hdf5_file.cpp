@@ -74,12 +74,6 @@ Handle file_access(const Origin& origin) {
   return access;
 }
 
-Handle with_groups(const Origin& origin) {
-  Handle links = own(H5Pcreate(H5P_LINK_CREATE), &H5Pclose, origin, "cannot set up links in");
-  check(H5Pset_create_intermediate_group(links.get(), 1), origin, "cannot set up links in");
-  return links;
-}
-
 void sync(const Origin& origin, int flags) {
   const FileDescriptor descriptor(origin.path, flags);
   if (!descriptor.is_open()) {
@@ -95,17 +89,35 @@ void leave_out_times(const Handle& creation, const Origin& origin) {
   check(H5Pset_obj_track_times(creation.get(), 0), origin, "cannot leave the time out of");
 }
 
+// Makes the groups on the path of a data set.
+void make_groups(hid_t file, const std::string& name, const Origin& origin) {
+  constexpr const char* kWhat = "cannot make a group of";
+  for (std::size_t end = name.find('/', 1); end != std::string::npos;
+       end = name.find('/', end + 1)) {
+    const std::string group = name.substr(0, end);
+    const htri_t exists = H5Lexists(file, group.c_str(), H5P_DEFAULT);
+    check(exists, origin, kWhat);
+    if (exists == 0) {
+      const Handle creation = own(H5Pcreate(H5P_GROUP_CREATE), &H5Pclose, origin, kWhat);
+      leave_out_times(creation, origin);
+      const Handle made =
+          own(H5Gcreate2(file, group.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), &H5Gclose,
+              origin, kWhat);
+    }
+  }
+}
+
 // Makes a data set whose layout `set_layout` chooses.
 template <typename SetLayout>
 Handle make_dataset(hid_t file, const std::string& name, const ElementType& type,
                     const Shape& shape, const Origin& origin, std::string_view what,
                     SetLayout&& set_layout) {
   const Handle space = make_space(shape, origin);
-  const Handle links = with_groups(origin);
+  make_groups(file, name, origin);
   const Handle layout = own(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose, origin, what);
   leave_out_times(layout, origin);
   set_layout(layout.get());
-  return own(H5Dcreate2(file, name.c_str(), type.file, space.get(), links.get(), layout.get(),
+  return own(H5Dcreate2(file, name.c_str(), type.file, space.get(), H5P_DEFAULT, layout.get(),
                         H5P_DEFAULT),
              &H5Dclose, origin, what);
 }

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "strata/core/text.hpp"
+#include "strata/io/json.hpp"
 
-#include "files/json.hpp"
 #include "hdf5/hdf5_internal.hpp"
 
 namespace strata::io::hdf5 {

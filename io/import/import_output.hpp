@@ -8,25 +8,13 @@
 
 #include "strata/core/log.hpp"
 #include "strata/io/directory_lock.hpp"
+#include "strata/io/empty_directories.hpp"
 #include "strata/io/import.hpp"
 
 #include "import/pending_file.hpp"
 #include "import/split_text.hpp"
 
 namespace strata::io {
-
-/// Removes in its destructor those directories on the path that did not exist when it was
-/// constructed and are empty.
-class EmptyDirectories {
- public:
-  explicit EmptyDirectories(const std::filesystem::path& path);
-  ~EmptyDirectories();
-  EmptyDirectories(const EmptyDirectories&) = delete;
-  EmptyDirectories& operator=(const EmptyDirectories&) = delete;
-
- private:
-  std::vector<std::filesystem::path> absent_;  ///< the innermost first
-};
 
 /// The output of an import, locked against other imports.
 class OutputDirectory {

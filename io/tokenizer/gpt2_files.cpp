@@ -7,9 +7,9 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
+#include "strata/io/json.hpp"
 
 #include "files/input_stream.hpp"
-#include "files/json.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
 
 namespace strata::io {

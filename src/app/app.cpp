@@ -195,6 +195,10 @@ int run_on_ranks(int argc, char** argv,
       }
       // What follows the first line reads and writes files, and a file system may not respond.
       end_soon(failure.code);
+      if (dynamic_cast<const TimeoutError*>(&error) != nullptr) {
+        watchdog.report_timeout(error.what());
+        comm::MpiSession::abort(static_cast<int>(failure.code));
+      }
       report(fmt::format("rank {}: {}", rank, failure.message));
       const std::string missing = watchdog.missing_ranks();
       if (!missing.empty()) {

@@ -98,10 +98,12 @@ void Request::wait() {
       noted.emplace(activity_, WaitKind::kMessage, awaited());
     }
     if (now - start > timeout_.seconds) {
-      fail(ExitCode::kPeer,
-           "timed out after {:.0f} s waiting to {}; that rank or its node hangs or is gone. Submit "
-           "the job again with --run.resume=auto; run.timeout sets the limit",
-           timeout_.seconds, awaited());
+      throw TimeoutError(
+          ExitCode::kPeer,
+          fmt::format("timed out after {:.0f} s waiting to {}; that rank or its node hangs or is "
+                      "gone. Submit the job again with --run.resume=auto; run.timeout sets the "
+                      "limit",
+                      timeout_.seconds, awaited()));
     }
   }
 }

@@ -79,12 +79,23 @@ std::string batch_text(const Plan& plan) {
 }
 
 std::string schedule_text(const Plan& plan) {
-  // In dense layers forward, input gradient and weight gradient have about equal costs.
-  const pipeline::Simulation simulation =
-      pipeline::simulate(plan.training, pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0));
-  return fmt::format("schedule: {}, {} stage{}, bubble {:.1f} % with equal stages\n",
-                     name_of(plan.training.kind), plan.grid.pipeline,
-                     plan.grid.pipeline == 1 ? "" : "s", 100.0 * simulation.bubble_fraction);
+  // In dense layers forward, input gradient and weight gradient have about equal costs. With
+  // recomputation both gradients are the backward-input action.
+  const bool recomputes = plan.config.train.recompute != nn::Recompute::kNone;
+  const pipeline::Simulation simulation = pipeline::simulate(
+      plan.training, recomputes ? pipeline::equal_costs(plan.grid.pipeline, 1.0, 2.0, 0.0)
+                                : pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0));
+  std::string text = fmt::format(
+      "schedule: {}, {} stage{}, bubble {:.1f} % with equal stages\n", name_of(plan.training.kind),
+      plan.grid.pipeline, plan.grid.pipeline == 1 ? "" : "s", 100.0 * simulation.bubble_fraction);
+  if (recomputes && plan.grid.pipeline > 1 &&
+      pipeline::defers_weight_gradients(plan.training.kind)) {
+    text += fmt::format(
+        "warning: with train.recompute both gradients of a layer are computed together, so {} "
+        "defers nothing; parallel.schedule=1f1b takes the same time and less memory\n",
+        name_of(plan.training.kind));
+  }
+  return text;
 }
 
 /// The bytes of the item `name`; 0 where it is not in the list.

@@ -72,7 +72,7 @@ void check_unused(const RunConfig& config, const Plan& plan) {
               : fmt::format("parallel.tensor is {}, which puts messages into every pass",
                             plan.grid.tensor),
         joins ? "choose parallel.data = 1, or no sync for batch_norm" : "choose another grid");
-  check(config.train.repeat_every != otherwise.train.repeat_every && config.train.repeat_every > 0,
+  check(config.train.repeat_every.value_or(0) > 0,
         config.numerics.mode == comm::Summation::kInvariant, "train.repeat_every",
         "numerics.mode is fast, whose sums depend on who computes what",
         "set numerics.mode to invariant");

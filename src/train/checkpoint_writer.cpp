@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "strata/core/blocked_signals.hpp"
@@ -43,6 +44,13 @@ CheckpointWriter::CheckpointWriter(const plan::Plan& plan, const plan::RankPlan&
       record_(std::move(record)),
       log_(log),
       memory_(device::Device::cpu(), plan::checkpoint_copy_bytes(plan, rank)) {}
+
+std::string CheckpointWriter::result() {
+  // Where a peer stops meanwhile, the watchdog ends the wait.
+  const comm::WaitMark mark(world_.activity(), comm::WaitKind::kMessage,
+                            fmt::format("write the checkpoint of step {} to files", step_));
+  return thread_.get();
+}
 
 CheckpointWriter::~CheckpointWriter() {
   if (thread_.valid()) {
@@ -138,7 +146,7 @@ void CheckpointWriter::start_parts() {
 
 void CheckpointWriter::start_commit() {
   std::string mine;
-  comm::agree(world_, [&] { as_part_of_save([&] { mine = thread_.get(); }); });
+  comm::agree(world_, [&] { as_part_of_save([&] { mine = result(); }); });
   std::vector<std::string> records = world_.all_gather_texts(mine);
   phase_ = Phase::kCommit;
   if (world_.rank() != 0) {
@@ -168,7 +176,7 @@ void CheckpointWriter::end_commit() {
   std::string warning;
   comm::agree(world_, [&] {
     if (thread_.valid()) {
-      as_part_of_save([&] { warning = thread_.get(); });
+      as_part_of_save([&] { warning = result(); });
     }
   });
   phase_ = Phase::kIdle;

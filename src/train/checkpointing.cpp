@@ -10,6 +10,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
+#include "strata/io/json.hpp"
 #include "strata/ops/instruction_set.hpp"
 #include "strata/train/checkpoint_names.hpp"
 
@@ -54,11 +55,12 @@ Enum enum_at(const nlohmann::json& json, const char* key) {
 }
 
 std::int64_t integer_of(const nlohmann::json& value, const char* key, std::int64_t least) {
-  if (!value.is_number_integer() || value.get<std::int64_t>() < least) {
+  const auto integer = io::integer_in(value);
+  if (integer.value_or(least - 1) < least) {
     fail(ExitCode::kCheckpoint, "its {} is {}, a whole number from {} was expected", key,
          value.dump(), least);
   }
-  return value.get<std::int64_t>();
+  return *integer;
 }
 
 std::int64_t integer_at(const nlohmann::json& json, const char* key, std::int64_t least = 0) {

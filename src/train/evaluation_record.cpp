@@ -5,8 +5,6 @@
 #include <sstream>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
 #include "strata/train/metrics.hpp"
 
 namespace strata::train {
@@ -19,9 +17,8 @@ std::filesystem::path note_of(const std::filesystem::path& run_directory) {
 bool is_recorded(const std::filesystem::path& metrics, std::int64_t step) {
   std::istringstream in(text_in(metrics));
   for (std::string text; std::getline(in, text);) {
-    const nlohmann::json line = nlohmann::json::parse(text, nullptr, false);
-    if (line.is_object() && line.value("kind", nlohmann::json()) == "evaluate" &&
-        line.value("step", nlohmann::json()) == step) {
+    const auto line = metrics_line_of(text);
+    if (line && line->kind == "evaluate" && line->step == step) {
       return true;
     }
   }

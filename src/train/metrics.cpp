@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "strata/core/error.hpp"
+#include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
 
 namespace strata::train {
@@ -22,13 +23,9 @@ std::string kept_lines(const std::string& all, const MetricsKept& keep) {
   std::istringstream in(all);
   std::string kept;
   for (std::string text; std::getline(in, text);) {
-    const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
-    if (!object.is_object()) {
-      continue;
-    }
-    const bool evaluation = object.value("kind", "") == kEvaluateKind;
-    if (object.value("step", std::int64_t{0}) <=
-        (evaluation ? keep.evaluation_step : keep.training_step)) {
+    const auto line = metrics_line_of(text);
+    if (line &&
+        line->step <= (line->kind == kEvaluateKind ? keep.evaluation_step : keep.training_step)) {
       kept += text + "\n";
     }
   }
@@ -47,12 +44,22 @@ std::string text_in(const std::filesystem::path& path) {
   return io::read_text(path, ExitCode::kData, kMostBytes).value_or("");
 }
 
+std::optional<MetricsLine> metrics_line_of(const std::string& text) {
+  const auto object = io::parse_json(text);
+  if (!object || !object->is_object()) {
+    return std::nullopt;
+  }
+  const nlohmann::json kind = object->value("kind", nlohmann::json());
+  return MetricsLine{.kind = kind.is_string() ? kind.get<std::string>() : "",
+                     .step = io::integer_in(object->value("step", nlohmann::json())).value_or(0)};
+}
+
 std::int64_t last_metrics_step(const std::filesystem::path& path) {
   std::istringstream in(text_in(path));
   std::int64_t last = 0;
   for (std::string text; std::getline(in, text);) {
-    const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
-    last = std::max(last, object.is_object() ? object.value("step", std::int64_t{0}) : 0);
+    const auto line = metrics_line_of(text);
+    last = std::max(last, line ? line->step : 0);
   }
   return last;
 }
@@ -77,18 +84,13 @@ void MetricsFile::sync() {
 void MetricsFile::line(const std::string& text) {
   const std::string whole = (torn_ ? "\n" : "") + text + "\n";
   const off_t before = ::lseek(file_, 0, SEEK_END);
-  std::size_t written = 0;
-  for (ssize_t bytes = 1; written < whole.size() && bytes > 0;) {
-    bytes = ::write(file_, whole.data() + written, whole.size() - written);
-    written += static_cast<std::size_t>(std::max<ssize_t>(bytes, 0));
-  }
-  if (written == whole.size()) {
+  if (io::write_fully(file_, whole)) {
     torn_ = false;
     return;
   }
   failed_ = true;
   // Removes the part that was written; else the next line begins with a line feed.
-  torn_ = (written > 0 && ::ftruncate(file_, before) != 0) || torn_;
+  torn_ = ::ftruncate(file_, before) != 0 || torn_;
 }
 
 void MetricsFile::write(const TrainRecord& r) {

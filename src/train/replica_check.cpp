@@ -1,26 +1,16 @@
 #include "replica_check.hpp"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
+#include "strata/core/host_name.hpp"
 
 namespace strata::train {
-namespace {
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
-}
-
-}  // namespace
-
 std::vector<std::int64_t> suspects_of(const std::vector<std::int64_t>& members,
                                       const std::vector<std::uint64_t>& values) {
   for (const std::uint64_t value : values) {

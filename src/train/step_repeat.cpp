@@ -47,11 +47,11 @@ class Recording {
   Recording(RankState& state, pipeline::Executor& executor, device::Stream& stream)
       : state_(state), executor_(executor) {
     executor.observe_sends([this, &stream](const ConstTensorView& tensor, comm::Tag tag) {
-      add_to(tag == comm::Tag::kActivation ? forward_ : backward_, tensor, stream);
+      timed([&] { add_to(tag == comm::Tag::kActivation ? forward_ : backward_, tensor, stream); });
     });
     state.reducer().observe_sums([this, &stream](std::span<const TensorView> partials) {
       for (const TensorView& partial : partials) {
-        add_to(backward_, partial, stream);
+        timed([&] { add_to(backward_, partial, stream); });
       }
     });
   }
@@ -63,20 +63,32 @@ class Recording {
   Recording& operator=(const Recording&) = delete;
 
   [[nodiscard]] RunHashes hashes(const StepSummary& summary) {
-    for (const ops::LossSums& sums : state_.stage().losses()) {
-      forward_.update(std::as_bytes(std::span(&sums.loss, 1)));
-    }
-    return {.forward = forward_.digest(),
-            .backward = backward_.digest(),
-            .sums = state_.sums_hash(),
-            .summary = hash_of_summary(summary)};
+    RunHashes hashes{.summary = hash_of_summary(summary)};
+    timed([&] {
+      for (const ops::LossSums& sums : state_.stage().losses()) {
+        forward_.update(std::as_bytes(std::span(&sums.loss, 1)));
+      }
+      hashes.sums = state_.sums_hash();
+    });
+    hashes.forward = forward_.digest();
+    hashes.backward = backward_.digest();
+    return hashes;
   }
+  [[nodiscard]] double seconds() const { return seconds_; }
 
  private:
+  template <typename Work>
+  void timed(const Work& work) {
+    const double begin = now_seconds();
+    work();
+    seconds_ += now_seconds() - begin;
+  }
+
   RankState& state_;
   pipeline::Executor& executor_;
   StreamingHash forward_;
   StreamingHash backward_;
+  double seconds_ = 0.0;
 };
 
 }  // namespace
@@ -107,30 +119,45 @@ std::vector<std::int64_t> suspects_among(const grid::Grid& grid, std::span<const
 }
 
 StepRepeat::StepRepeat(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
-                       pipeline::Executor& executor)
+                       pipeline::Executor& executor, std::int64_t first_step)
     : setup_(setup),
       rank_(rank),
       state_(state),
       executor_(executor),
-      fault_(TestFault::of_rank(setup.groups.world->rank())) {}
+      fault_(TestFault::of_rank(setup.groups.world->rank())),
+      last_time_(now_seconds()),
+      last_step_(first_step) {}
+
+bool StepRepeat::is_wanted(std::int64_t step) const {
+  constexpr std::int64_t kSteps = 200;
+  constexpr double kShareOfTime = 0.01;
+  return setup_.groups.world->rank() == 0 && plan::repeats_steps(setup_.plan) &&
+         !setup_.plan.config.train.repeat_every && step - last_step_ >= kSteps &&
+         last_seconds_ <= kShareOfTime * (now_seconds() - last_time_);
+}
 
 bool StepRepeat::is_due(std::int64_t step) const {
-  return plan::repeats_steps(setup_.plan) && step % setup_.plan.config.train.repeat_every == 0;
+  const std::optional<std::int64_t>& every = setup_.plan.config.train.repeat_every;
+  return plan::repeats_steps(setup_.plan) && (every ? step % *every == 0 : step == asked_step_);
 }
 
 StepSummary StepRepeat::run(std::int64_t step, SampleFeed& feed,
                             const std::function<StepSummary()>& own, const Compute& again) {
   const double begin = now_seconds();
+  last_step_ = step;
   std::vector<StepRun> runs{shifted(step, 0, 1, feed, again)};
-  seconds_ += now_seconds() - begin;
+  last_seconds_ = now_seconds() - begin;
+  runs.push_back(recorded(step, 1, 0, own));
+  last_seconds_ += runs[1].hashing_seconds;
+  seconds_ += last_seconds_;
+  last_time_ = now_seconds();
   ++steps_;
-  StepSummary summary;
-  runs.push_back(recorded(step, 1, 0, [&] { return summary = own(); }));
-  if (!suspects_among(setup_.groups.grid, runs).empty()) {
+  const bool same_failure = !is_finite(runs[0].summary) && !is_finite(runs[1].summary);
+  if (!same_failure && !suspects_among(setup_.groups.grid, runs).empty()) {
     runs.push_back(shifted(step, 2, 2, feed, again));
     end(step, runs);
   }
-  return summary;
+  return runs[1].summary;
 }
 
 StepRun StepRepeat::shifted(std::int64_t step, std::size_t run, std::int64_t shift,
@@ -156,10 +183,10 @@ StepRun StepRepeat::recorded(std::int64_t step, std::size_t run, std::int64_t sh
                              const std::function<StepSummary()>& compute) {
   inject(step, run);
   Recording recording(state_, executor_, setup_.context.stream());
-  const StepSummary summary = compute();
-  const RunHashes mine = recording.hashes(summary);
+  StepRun result{.shift = shift, .ranks = {}, .summary = compute()};
+  const RunHashes mine = recording.hashes(result.summary);
+  result.hashing_seconds = recording.seconds();
   inject(step, run);
-  StepRun result{.shift = shift};
   result.ranks.resize(static_cast<std::size_t>(setup_.groups.world->size()));
   setup_.groups.world->all_gather(comm::payload_of(std::span(&mine, 1)),
                                   comm::payload_of(std::span(result.ranks)));

@@ -29,6 +29,8 @@ struct RunHashes {
 struct StepRun {
   std::int64_t shift = 0;
   std::vector<RunHashes> ranks;  ///< in order of the world
+  StepSummary summary;
+  double hashing_seconds = 0.0;  ///< on this rank
 };
 
 /// The ranks that may have computed a wrong number, in ascending order; none where all runs have
@@ -42,8 +44,13 @@ struct StepRun {
 class StepRepeat {
  public:
   StepRepeat(const TrainerSetup& setup, const plan::RankPlan& rank, RankState& state,
-             pipeline::Executor& executor);
+             pipeline::Executor& executor, std::int64_t first_step);
 
+  /// Whether rank 0 wants `step` repeated, where train.repeat_every is auto; decided from what the
+  /// last repeat took.
+  [[nodiscard]] bool is_wanted(std::int64_t step) const;
+  /// All ranks ask for the same step.
+  void ask(std::int64_t step) { asked_step_ = step; }
   /// Whether `step` is repeated; the same on all ranks.
   [[nodiscard]] bool is_due(std::int64_t step) const;
 
@@ -51,14 +58,16 @@ class StepRepeat {
   using Compute = std::function<StepSummary(const plan::RankPlan& rank, SampleFeed& feed)>;
 
   /// Computes the step on other lanes by `again`, then by `own` on the own lanes, which `feed` has,
-  /// and leaves the gradients of the second run. Where they differ, runs it a third time.
+  /// and leaves the gradients of the second run. Where they differ, runs it a third time; not where
+  /// both have a loss or a norm that is not finite, because the bits of NaN depend on the order of
+  /// operands.
   /// Communication: that of the runs, and an all-gather over the world after each.
   /// Throws: AgreedError(kPeer) that names the suspects.
   [[nodiscard]] StepSummary run(std::int64_t step, SampleFeed& feed,
                                 const std::function<StepSummary()>& own, const Compute& again);
 
   [[nodiscard]] std::int64_t steps() const { return steps_; }
-  /// Seconds that the first runs took on this rank.
+  /// Seconds that the first runs and the hashes of the second ones took on this rank.
   [[nodiscard]] double seconds() const { return seconds_; }
 
  private:
@@ -79,6 +88,10 @@ class StepRepeat {
   std::optional<TestFault> fault_;
   std::int64_t steps_ = 0;
   double seconds_ = 0.0;
+  double last_seconds_ = 0.0;
+  double last_time_;
+  std::int64_t last_step_;
+  std::int64_t asked_step_ = 0;
 };
 
 }  // namespace strata::train

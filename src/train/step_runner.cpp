@@ -1,7 +1,6 @@
 #include "step_runner.hpp"
 
 #include <bit>
-#include <cmath>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,10 +10,6 @@
 
 namespace strata::train {
 namespace {
-
-bool is_finite(const StepSummary& summary) {
-  return std::isfinite(summary.loss) && std::isfinite(summary.grad_norm);
-}
 
 bool same_bits(const StepSummary& left, const StepSummary& right) {
   const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
@@ -47,7 +42,7 @@ StepRunner::StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, Ra
       feed_(setup.context, setup.train_data, rank, training_loader(plan_, rank, first_step)),
       fault_(TestFault::of_rank(setup.groups.world->rank())),
       check_(setup.groups, state),
-      repeat_(setup, rank, state, executor),
+      repeat_(setup, rank, state, executor, first_step),
       began_(now_seconds()),
       last_check_(began_),
       last_checked_step_(first_step) {}
@@ -60,6 +55,9 @@ StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()
   result.summary = checked_gradients(step, requests, result.times);
   result.rate = optim::learning_rate(plan_.config.schedule, step);
   result.update = judge(step, result);
+  if (result.summary.requests.has(StepRequest::kRepeat)) {
+    repeat_.ask(step + 1);
+  }
   if (result.update == StepResult::Update::kDone) {
     check_.confirm(ReplicaCheck::Until::kUpdate);
     update(step, result);
@@ -107,6 +105,9 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
   StepRequests mine = requests();
   if (check_due(step)) {
     mine.add(StepRequest::kCheck);
+  }
+  if (repeat_.is_wanted(step + 1)) {
+    mine.add(StepRequest::kRepeat);
   }
   StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, mine);
   const double exchanged = tied + summary.communication_seconds;

@@ -3,6 +3,8 @@
 #include "strata/app/config_file.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
+#include "strata/pipeline/checker.hpp"
+#include "strata/pipeline/schedule_file.hpp"
 #include "strata/plan/plan.hpp"
 
 #include "config/site_file.hpp"
@@ -68,6 +70,19 @@ int run_plan(std::span<const std::byte> bytes) {
     if (is_small(config)) {
       const plan::Plan plan = plan::prepare(config, 0, small_data(config), {});
       static_cast<void>(plan::plan_text(plan));
+    }
+  });
+}
+
+int run_schedule(std::span<const std::byte> bytes) {
+  constexpr const char* kName = "s.csv";
+  return refused_or_read([&] {
+    const pipeline::ScheduleFile file = pipeline::parse_schedule(
+        {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, kName);
+    const pipeline::Schedule schedule = pipeline::schedule_of(file, kName);
+    static_cast<void>(pipeline::file_errors(file, schedule, pipeline::check(schedule), kName));
+    for (const auto content : {pipeline::FileContent::kCompute, pipeline::FileContent::kMessages}) {
+      static_cast<void>(text_of(pipeline::converted(file, content, kName)));
     }
   });
 }

@@ -17,6 +17,7 @@ struct Target {
 
 int run_config(std::span<const std::byte> bytes);
 int run_plan(std::span<const std::byte> bytes);
+int run_schedule(std::span<const std::byte> bytes);
 int run_site(std::span<const std::byte> bytes);
 int run_csv(std::span<const std::byte> bytes);
 int run_image(std::span<const std::byte> bytes);
@@ -29,6 +30,7 @@ int run_checkpoint(std::span<const std::byte> bytes);
 
 inline constexpr Target kTargets[] = {{"config", run_config},
                                       {"plan", run_plan},
+                                      {"schedule", run_schedule},
                                       {"site", run_site},
                                       {"csv", run_csv},
                                       {"image", run_image},

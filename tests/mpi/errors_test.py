@@ -204,6 +204,24 @@ class Settings(Errors):
         self.refused(USAGE, "cannot make the directory a-file", "another run.dir", run="a-file",
                      ranks=2)
 
+    def test_schedules(self):
+        (self.directory / "bad.csv").write_text("0F0,0B0\n1F0,1X0\n")
+        for arguments, words in [
+                ("check nowhere", ["nowhere is neither a file nor one of gpipe"]),
+                ("check bad.csv", ['bad.csv:2: cell 2 is "1X0"']),
+                ("check zb-v --chunks=3", ["zb-v has two chunks a rank"]),
+                ("simulate zb-h1 --stages=0", ['--stages is "0"']),
+                ("simulate zb-h1 --forward=-1", ['--forward is "-1"']),
+                ("draw zb-v", ["needs --output=FILE.svg"]),
+                ("draw zb-v --output=nowhere/x.svg", ["there is no directory nowhere"]),
+                ("prove zb-v", ['check, simulate, draw and convert, not "prove"'])]:
+            self.assert_refused(self.alone("schedule", *arguments.split()), USAGE, *words)
+        done = self.alone("schedule", "convert", "zb-v", "--output=v.csv", "--messages=on")
+        self.assertEqual(done.code, DONE, done.text)
+        done = self.alone("schedule", "check", "v.csv")
+        self.assertEqual((done.code, done.text), (DONE, "v.csv: sound; 4 ranks, 8 microbatches, 2 chunks a rank; "
+                                                          "at most 8 activations of a chunk on a rank\n"))
+
     def test_evaluation_on_any_ranks(self):
         run = self.fresh_run()
         self.train(self.config, (2, 1), run, "--numerics.lanes=2")

@@ -34,7 +34,7 @@ class Faults(harness.StrataTest):
                                     ("repeat", 2, "and the same when computed once more")]:
             finished = self.train(self.config, (2, 1), f"diverged-{choice}", "--train.steps=20",
                                   "--optimizer.kind=sgd", "--optimizer.learning_rate=1e38",
-                                  f"--train.nonfinite={choice}", expect=harness.DIVERGED)
+                                  f"--train.nonfinite={choice}", "--train.repeat_every=1", expect=harness.DIVERGED)
             self.assert_refused(finished, harness.DIVERGED, f"the run diverged: at step {step} ", words)
             self.assertEqual(harness.checkpoints(self.directory / f"diverged-{choice}"), [])
 
@@ -101,6 +101,13 @@ class Faults(harness.StrataTest):
         finished = self.train(self.config, (2, 1), "checked", "--train.check_every=1", "--train.repeat_every=2")
         self.assertRegex(finished.text, "checks of weights and optimizer state: 4, .*; repeated steps: 2, ")
         self.assert_same_run("undisturbed", "checked")
+
+    def test_a_step_in_200_is_repeated(self):
+        for settings, repeats in [([], True), (["--train.repeat_every=0"], False), (["--train.check=off"], False),
+                                  (["--numerics.mode=fast"], False)]:
+            run = "long" + "".join(settings)
+            text = self.train(self.config, (2, 1), run, "--train.steps=250", *settings).text
+            self.assertEqual("repeated steps: 1, " in text, repeats, text)
 
     def test_a_slow_rank_is_named(self):
         job = self.start(2, "train", self.config, "--run.dir=slow", "--train.steps=100000000")

@@ -1,10 +1,15 @@
 // Preloaded into the ranks: rank STALL_RANK stops itself (SIGSTOP) at its call number STALL_CALL of
-// the MPI function STALL_AT.
+// the MPI function STALL_AT. Rank HANG_RANK hangs where it opens a file whose path contains
+// HANG_PATH, once the file HANG_FROM exists, as on a file system that does not respond.
 #include <csignal>
+#include <cstdarg>
 #include <cstdlib>
 #include <cstring>
 
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <mpi.h>
+#include <unistd.h>
 
 namespace {
 
@@ -20,9 +25,50 @@ void stall_at(const char* function) {
   }
 }
 
+void hang_at(const char* path) {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const char* const hung = std::getenv("HANG_RANK");
+  const char* const part = std::getenv("HANG_PATH");
+  const char* const from = std::getenv("HANG_FROM");
+  if (rank != nullptr && hung != nullptr && part != nullptr && from != nullptr &&
+      std::strcmp(rank, hung) == 0 && std::strstr(path, part) != nullptr &&
+      access(from, F_OK) == 0) {
+    while (true) {
+      pause();
+    }
+  }
+}
+
+using Open = int (*)(const char*, int, ...);
+
+int open_with(const char* name, const char* path, int flags, mode_t mode) {
+  hang_at(path);
+  return reinterpret_cast<Open>(dlsym(RTLD_NEXT, name))(path, flags, mode);
+}
+
+mode_t mode_of(int flags, std::va_list more) {
+  return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(more, mode_t) : 0;
+}
+
 }  // namespace
 
 extern "C" {
+
+int open(const char* path, int flags, ...) {
+  std::va_list more;
+  va_start(more, flags);
+  const mode_t mode = mode_of(flags, more);
+  va_end(more);
+  return open_with("open", path, flags, mode);
+}
+
+int open64(const char* path, int flags, ...) {
+  std::va_list more;
+  va_start(more, flags);
+  const mode_t mode = mode_of(flags, more);
+  va_end(more);
+  return open_with("open64", path, flags, mode);
+}
 
 int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   stall_at("MPI_Init_thread");

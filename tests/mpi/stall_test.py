@@ -1,7 +1,7 @@
 """A rank that hangs or dies ends the job within seconds, with a message that names it."""
 
+import math
 import os
-import re
 import signal
 import time
 
@@ -30,10 +30,10 @@ class Stall(harness.StrataTest):
         super().setUpClass()
         cls.set_up_classes(NETWORK, (10,), 4, train=100, test=30)
 
-    def start_training(self, run, grid):
+    def start_training(self, run, grid, *settings):
         data, pipeline = grid
         job = self.start(data * pipeline, "train", self.config, f"--run.dir={run}",
-                         f"--parallel.pipeline={pipeline}")
+                         f"--parallel.pipeline={pipeline}", *settings)
         lines = self.directory / run / "metrics.jsonl"
         job.wait_until(lambda: lines.exists() and lines.read_text().count("\n") > 5, 60)
         return job
@@ -53,11 +53,12 @@ class Stall(harness.StrataTest):
     def stall(self, run, grid, victim, words, attempt):
         finished = self.end_by_signal(f"{run}-{attempt}", grid, victim, signal.SIGSTOP, TIMEOUT + 5)
         self.assertEqual(finished.code, harness.PEER, finished.text)
-        reports = [line for line in finished.reports() if f"timed out after {TIMEOUT} s waiting to" in line]
-        self.assertTrue(reports, finished.text)
-        self.assertTrue(any(all(word in line for word in words) for line in reports), finished.text)
-        for line in reports:
-            self.assertIn("run.timeout sets", line)
+        lines = [line for line in finished.reports() if "timed out after" in line]
+        self.assertEqual(len(lines), 1, finished.text)  # one for the job
+        for word in [f"after {TIMEOUT} s waiting to", "run.timeout sets", f"Rank {victim} ", *words]:
+            self.assertIn(word, lines[0])
+        for rank in set(range(math.prod(grid))) - {victim}:
+            self.assertIn("timed out after", (self.directory / f"{run}-{attempt}/report-rank-{rank}.txt").read_text())
 
     def test_a_replica_hangs(self):
         self.stall("replica", (2, 1), 1, ["data group"])
@@ -66,7 +67,7 @@ class Stall(harness.StrataTest):
         self.stall("first", (1, 2), 0, ["rank 0", "pipeline group"])
 
     def test_the_last_stage_hangs_on_a_full_grid(self):
-        self.stall("last", (2, 2), 3, ["rank 1"])
+        self.stall("last", (2, 2), 3, [])
 
     @harness.on_a_running_machine
     def test_a_rank_is_killed(self, attempt):
@@ -94,12 +95,38 @@ class Stall(harness.StrataTest):
         finished = job.wait(40)
         self.assertLess(time.monotonic() - sent, TIMEOUT + 5)
         self.assertEqual(finished.code, harness.PEER, finished.text)
-        reports = [line for line in finished.reports() if waiting in line]
-        self.assertEqual(len(reports), 1, finished.text)
-        self.assertEqual(len(re.findall(r"Rank 1 .*has not ", finished.text)), 1, finished.text)
+        reports = [line for line in finished.reports() if "timed out" in line]
+        self.assertEqual([line.count("Rank 1 ") for line in reports], [1], finished.text)
+        self.assertIn(waiting, reports[0])
+        self.assertIn("has not ", reports[0])
         details = (self.directory / run / "report-rank-0.txt").read_text()
         self.assertIn("operations, oldest first:", details)
         self.assertIn("main", details)
+
+    @harness.on_a_running_machine
+    def file_system_hangs(self, run, path, attempt):
+        """Rank 0 no longer opens files whose path contains `path`, not even those of a checkpoint; then rank 1 stops."""
+        switch = self.directory / f"switch-{run}-{attempt}"
+        hang = {"LD_PRELOAD": os.environ["STALL_LIBRARY"], "HANG_RANK": "0", "HANG_PATH": path, "HANG_FROM": str(switch)}
+        os.environ.update(hang)
+        try:
+            job = self.start_training(f"{run}-{attempt}", (2, 1), "--checkpoint.every=1")
+        finally:
+            for name in hang:
+                os.environ.pop(name)
+        switch.touch()
+        time.sleep(1)  # several heartbeats and saves
+        os.kill(job.ranks()[1], signal.SIGSTOP)
+        sent = time.monotonic()
+        finished = job.wait(40)
+        self.assertLess(time.monotonic() - sent, TIMEOUT + 7)  # up to 2 s for files
+        self.assertEqual(finished.code, harness.PEER, finished.text)
+        self.assertRegex(finished.text, "rank 0: timed out after [0-9]+ s waiting to")
+
+    def test_a_peer_hangs_while_files_do(self):
+        for run, path in (("heartbeat", "heartbeats"), ("part", ".step-"), ("all", "all-")):
+            with self.subTest(path=path):
+                self.file_system_hangs(run, path)
 
     def test_a_rank_hangs_in_each_phase(self):
         for phase in PHASES:

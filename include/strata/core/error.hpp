@@ -47,6 +47,12 @@ class FileSystemError : public Error {
   int number_;
 };
 
+/// An operation with another rank that did not complete in time. Each rank that waits throws one.
+class TimeoutError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// An exit code and the message that goes with it.
 struct Failure {
   ExitCode code = ExitCode::kDone;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "strata/core/error.hpp"
 
@@ -14,6 +15,9 @@ namespace strata::io {
 /// cannot be read.
 [[nodiscard]] std::optional<std::string> read_text(const std::filesystem::path& path, ExitCode code,
                                                    std::size_t most_bytes);
+
+/// Writes all of `text` to a descriptor; false, with errno, where that fails.
+[[nodiscard]] bool write_fully(int file, std::string_view text);
 
 /// Replaces a file in a run directory: a killed process leaves the old text or the new one, and
 /// both file and directory are synced. The text is first written under a name that no other

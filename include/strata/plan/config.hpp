@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -120,7 +121,7 @@ struct RunConfig {
     Nonfinite nonfinite = Nonfinite::kStop;
     Switch check = Switch::kOn;
     std::int64_t check_every = 0;
-    std::int64_t repeat_every = 200;
+    std::optional<std::int64_t> repeat_every;  // nothing: auto
   } train;
   struct {
     std::int64_t every = 0;

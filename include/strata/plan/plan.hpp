@@ -52,7 +52,7 @@ struct Plan {
 /// Whether steps are repeated on other lanes (train.repeat_every). The sums of `numerics.mode =
 /// fast` depend on the assignment.
 [[nodiscard]] inline bool repeats_steps(const Plan& plan) {
-  return plan.config.train.repeat_every > 0 && plan.config.train.check == Switch::kOn &&
+  return plan.config.train.repeat_every != 0 && plan.config.train.check == Switch::kOn &&
          plan.config.numerics.mode == comm::Summation::kInvariant;
 }
 

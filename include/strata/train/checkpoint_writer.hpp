@@ -68,6 +68,8 @@ class CheckpointWriter {
 
   enum class Outcome { kOpen, kFailed };
 
+  /// Waits for the thread.
+  [[nodiscard]] std::string result();
   void start_parts();
   void start_commit();
   void end_commit();

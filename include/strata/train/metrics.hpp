@@ -81,6 +81,14 @@ class MetricsFile {
 /// Throws: Error(kData).
 [[nodiscard]] std::string text_in(const std::filesystem::path& path);
 
+/// Kind and step of a line of a metrics file; empty and 0 where the line has none.
+struct MetricsLine {
+  std::string kind;
+  std::int64_t step = 0;
+};
+/// Nothing for a line that is no JSON object, such as a torn one.
+[[nodiscard]] std::optional<MetricsLine> metrics_line_of(const std::string& text);
+
 /// The greatest step in a metrics file; 0 where there is none.
 /// Throws: Error(kData) where the file cannot be read.
 [[nodiscard]] std::int64_t last_metrics_step(const std::filesystem::path& path);

@@ -98,8 +98,8 @@ class RankState {
   /// message is in flight.
   [[nodiscard]] std::uint64_t weights_hash() const;
   [[nodiscard]] std::uint64_t optimizer_hash() const;
-  /// A hash of the own slices of the reduced gradients and of their squares. Pre: the squares are
-  /// on the host (summarize_step).
+  /// A hash of the own slices of the reduced gradients and of their squares; of the squares alone
+  /// on one replica, which reduces its own sums. Pre: the squares are on the host (summarize_step).
   [[nodiscard]] std::uint64_t sums_hash();
 
   /// Damages one number, for tests: NaN in the reduced gradient, a flipped bit elsewhere. For

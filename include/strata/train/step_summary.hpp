@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cmath>
+
 #include "strata/comm/groups.hpp"
 #include "strata/plan/plan.hpp"
 #include "strata/train/rank_state.hpp"
@@ -10,9 +12,10 @@ namespace strata::train {
 enum class StepRequest : unsigned {
   kStop = 1,
   kSave = 2,
-  kCheck = 8,   ///< compare the replicas after the update
-  kTimes = 16,  ///< gather the ranks' compute times
-  kWait = 4,    ///< with the next phase of the save under way: a thread still writes
+  kCheck = 8,    ///< compare the replicas after the update
+  kTimes = 16,   ///< gather the ranks' compute times
+  kRepeat = 32,  ///< compute the next step on other lanes too
+  kWait = 4,     ///< with the next phase of the save under way: a thread still writes
 };
 
 /// A set of requests.
@@ -38,6 +41,10 @@ struct StepSummary {
   StepRequests requests;
   double communication_seconds = 0.0;  ///< spent in the exchange
 };
+
+[[nodiscard]] inline bool is_finite(const StepSummary& summary) {
+  return std::isfinite(summary.loss) && std::isfinite(summary.grad_norm);
+}
 
 /// Reduces losses, gradient norms and requests over all ranks, in the same order on every grid
 /// (design law 1). Synchronizes the host with its device, once per step. Pre: the reducer has the

@@ -12,6 +12,7 @@
 #include "strata/comm/agree.hpp"
 #include "strata/comm/nccl.hpp"
 #include "strata/core/hash.hpp"
+#include "strata/core/host_name.hpp"
 #include "strata/device/gpu_info.hpp"
 #include "strata/ops/instruction_set.hpp"
 
@@ -20,7 +21,6 @@
 #include "commands/doctor_report.hpp"
 #include "environment/cpu_cores.hpp"
 #include "environment/gpu_assignment.hpp"
-#include "environment/host_name.hpp"
 
 namespace strata::app {
 namespace {

@@ -7,16 +7,16 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <span>
+#include <string_view>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
-
-#include "environment/host_name.hpp"
+#include "strata/io/text_file.hpp"
 
 namespace strata::app {
 namespace {
@@ -42,19 +42,13 @@ class Trial {
 };
 
 /// Writes a new file and syncs it.
-void write_file(const fs::path& path, std::span<const char> bytes, Trial& trial) {
+void write_file(const fs::path& path, std::string_view bytes, Trial& trial) {
   const int file =
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (!trial.works("open", file)) {
     return;
   }
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(file, bytes.data(), bytes.size());
-    if (!trial.works("write", written)) {
-      break;
-    }
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
+  trial.works("write", io::write_fully(file, bytes) ? 0 : -1);
   trial.works("fsync", ::fsync(file));
   trial.works("close", ::close(file));
 }
@@ -100,7 +94,7 @@ double write_speed(const fs::path& path) {
   const std::vector<char> bytes(kSpeedBytes, 'x');
   Trial trial;
   const auto start = std::chrono::steady_clock::now();
-  write_file(path, bytes, trial);
+  write_file(path, {bytes.data(), bytes.size()}, trial);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   return trial.failure().empty() ? static_cast<double>(kSpeedBytes >> 20) / seconds.count() : 0.0;
 }

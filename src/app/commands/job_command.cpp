@@ -1,17 +1,15 @@
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <optional>
 
 #include <fmt/format.h>
-#include <sys/wait.h>
 
 #include "strata/app/config_file.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/text.hpp"
+#include "strata/io/command_output.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/job_script.hpp"
@@ -202,16 +200,9 @@ JobScript job_of(const CommandLine& line, const std::vector<std::string>& settin
 
 /// Runs a command and returns its output. Throws: Error(kUsage) with the output where it fails.
 std::string output_of(const std::string& command) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen((command + " 2>&1").c_str(), "r"),
-                                                   [](FILE*) { return 0; });
-  std::string output;
-  std::array<char, 4096> piece{};
-  while (pipe && std::fgets(piece.data(), static_cast<int>(piece.size()), pipe.get()) != nullptr) {
-    output += piece.data();
-  }
-  const int status = pipe ? pclose(pipe.get()) : -1;
-  output = trimmed(output);
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+  const io::CommandOutput ended = io::output_of(command + " 2>&1");
+  const std::string output(trimmed(ended.text));
+  if (!ended.succeeded) {
     fail(ExitCode::kUsage, "\"{}\" refused the script: {}", command, output);
   }
   return output;

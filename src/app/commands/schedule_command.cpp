@@ -190,6 +190,11 @@ void write_output(const std::string& output, const std::string& text) {
   if (std::filesystem::is_directory(output)) {
     fail(ExitCode::kUsage, "--output={} is a directory; give a file", output);
   }
+  const std::filesystem::path directory = std::filesystem::path(output).parent_path();
+  if (!directory.empty() && !std::filesystem::is_directory(directory)) {
+    fail(ExitCode::kUsage, "--output={}: there is no directory {}; make it first", output,
+         directory.string());
+  }
   io::replace_text(output, text);
   fmt::print("{}\n", printable_lines(output));
 }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -54,6 +56,26 @@ inline Option or_auto(Option option) {
     set(config, text == "auto" ? "0" : text);
   };
   return option;
+}
+
+/// A whole number from 0, or "auto" for none.
+inline Option whole_or_auto(const std::string& key, const std::string& unit,
+                            const std::string& help, Member<std::optional<std::int64_t>> member) {
+  const std::string values = "auto, or whole number from 0";
+  return {key,
+          values,
+          unit,
+          help,
+          [=](RunConfig& config, const std::string& text) {
+            std::int64_t value = 0;
+            if (text != "auto" && (!parse_int64(text, value) || value < 0)) {
+              refuse(key, text, values);
+            }
+            member(config) = text == "auto" ? std::nullopt : std::optional(value);
+          },
+          [=](RunConfig config) {
+            return member(config) ? fmt::format("{}", *member(config)) : "auto";
+          }};
 }
 
 enum class Bound { kFromZero, kAboveZero, kFraction, kFactor, kBucket };

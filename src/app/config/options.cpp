@@ -273,11 +273,12 @@ std::vector<Option> running() {
             "steps between these checks; 0: every 100 steps, less often where they would take more "
             "than 1 % of the time",
             0, STRATA_MEMBER(train.check_every)),
-      whole("train.repeat_every", "steps",
-            "steps between steps that are computed twice, the second time by other ranks, and "
-            "compared; a difference ends the run with exit code 5; 0: none; none either with "
-            "train.check = off or numerics.mode = fast",
-            0, STRATA_MEMBER(train.repeat_every)),
+      whole_or_auto("train.repeat_every", "steps",
+                    "steps between steps that other ranks compute too, to compare; a difference "
+                    "ends the run with exit code 5; auto: every 200 steps, less often where they "
+                    "would take more than 1 % of the time; 0: none; none either with train.check "
+                    "= off or numerics.mode = fast",
+                    STRATA_MEMBER(train.repeat_every)),
       whole("checkpoint.every", "steps", "steps between checkpoints; 0: by checkpoint.minutes only",
             0, STRATA_MEMBER(checkpoint.every)),
       number("checkpoint.minutes", "minutes",

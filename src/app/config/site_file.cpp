@@ -39,7 +39,7 @@ std::string site_path() {
 std::map<std::string, std::string> read_site_file(const std::vector<std::string>& known) {
   std::map<std::string, std::string> values;
   const std::string path = site_path();
-  if (path.empty()) {
+  if (path.empty() || path == "/dev/null") {
     return values;
   }
   po::options_description options;

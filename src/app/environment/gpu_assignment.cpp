@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "strata/core/error.hpp"
+#include "strata/core/host_name.hpp"
 #include "strata/device/gpu_info.hpp"
-
-#include "environment/host_name.hpp"
 
 namespace strata::app {
 

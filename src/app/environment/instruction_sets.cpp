@@ -7,9 +7,8 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/host_name.hpp"
 #include "strata/ops/library_check.hpp"
-
-#include "environment/host_name.hpp"
 
 namespace strata::app {
 

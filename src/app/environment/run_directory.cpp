@@ -3,17 +3,25 @@
 #include <system_error>
 
 #include "strata/comm/agree.hpp"
+#include "strata/core/host_name.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/metrics.hpp"
 #include "strata/train/stop_signal.hpp"
 
-#include "environment/host_name.hpp"
-
 namespace strata::app {
 namespace {
 
 namespace fs = std::filesystem;
+
+void make_directory(const fs::path& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) {
+    fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another run.dir",
+         directory.string(), error.message());
+  }
+}
 
 /// Checks that all ranks see rank 0's lock. Communication: collective over the world.
 void require_shared(comm::MpiSession& mpi, const fs::path& directory, const std::string& nonce) {
@@ -83,33 +91,14 @@ RunDirectory::RunDirectory(comm::MpiSession& mpi, const plan::RunConfig& config,
   world.set_timeout({.seconds = before.seconds + kExtraSeconds});
   comm::agree(world, [&] {
     if (world.rank() == 0) {
-      made_.make(directory);
+      unused_.emplace(directory);
+      make_directory(directory);
       lock_.emplace(directory, io::LockOptions{.while_watching = train::end_setup_on_stop_request},
                     log);
     }
   });
   require_shared(mpi, directory, lock_ ? lock_->nonce() : "");
   world.set_timeout(before);
-}
-
-MadeDirectories::~MadeDirectories() {
-  for (const fs::path& directory : made_) {
-    std::error_code ignored;
-    fs::remove(directory, ignored);  // fails where something is in it
-  }
-}
-
-void MadeDirectories::make(const fs::path& directory) {
-  std::error_code error;
-  for (fs::path path = directory; !path.empty() && !fs::exists(path, error);
-       path = path.parent_path()) {
-    made_.push_back(path);
-  }
-  fs::create_directories(directory, error);
-  if (error) {
-    fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another run.dir",
-         directory.string(), error.message());
-  }
 }
 
 void begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan, Log& log) {
@@ -125,12 +114,7 @@ void begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan&
       keep_metrics(config, log);
       io::replace_text(train::unsaved_marker(config), "");
     }
-    std::error_code error;
-    fs::create_directories(train::checkpoint_root(config), error);
-    if (error) {
-      fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another run.dir",
-           train::checkpoint_root(config).string(), error.message());
-    }
+    make_directory(train::checkpoint_root(config));
     log.open_file((fs::path(config.run.dir) / "log.txt").string());
   });
 }

@@ -2,31 +2,16 @@
 
 #include <filesystem>
 #include <optional>
-#include <vector>
 
 #include "strata/comm/mpi.hpp"
 #include "strata/core/log.hpp"
 #include "strata/io/directory_lock.hpp"
+#include "strata/io/empty_directories.hpp"
 #include "strata/plan/plan.hpp"
 
 #include "environment/run_inputs.hpp"
 
 namespace strata::app {
-
-/// Directories that are deleted at the end where they were made and nothing was written to them.
-class MadeDirectories {
- public:
-  MadeDirectories() = default;
-  ~MadeDirectories();
-  MadeDirectories(const MadeDirectories&) = delete;
-  MadeDirectories& operator=(const MadeDirectories&) = delete;
-
-  /// Throws: Error(kUsage).
-  void make(const std::filesystem::path& directory);
-
- private:
-  std::vector<std::filesystem::path> made_;  ///< the innermost first
-};
 
 /// The directory of a run, locked by rank 0 for as long as the run writes to it.
 class RunDirectory {
@@ -40,7 +25,7 @@ class RunDirectory {
   [[nodiscard]] const io::DirectoryLock* lock() const { return lock_ ? &*lock_ : nullptr; }
 
  private:
-  MadeDirectories made_;
+  std::optional<io::EmptyDirectories> unused_;
   std::optional<io::DirectoryLock> lock_;
 };
 

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <memory>
 
 #include <fmt/format.h>
 
 #include "strata/core/text.hpp"
+#include "strata/io/command_output.hpp"
 
 namespace strata::app {
 namespace {
@@ -29,18 +28,10 @@ std::string environment(const char* name) {
 
 /// The first line that squeue prints about the end of a job; empty where it does not answer.
 std::string squeue_end_of(const std::string& job) {
-  struct Close {
-    void operator()(std::FILE* pipe) const { pclose(pipe); }
-  };
   // A controller that is down must not hold the run up.
   const std::string command = fmt::format(
       "command -v squeue >/dev/null && timeout 10 squeue -h -j {} -o %e 2>/dev/null", job);
-  const std::unique_ptr<std::FILE, Close> pipe(popen(command.c_str(), "r"));
-  char line[64] = "";
-  if (!pipe || std::fgets(line, sizeof line, pipe.get()) == nullptr) {
-    return "";
-  }
-  const std::string text = line;
+  const std::string text = io::output_of(command).text;
   return text.substr(0, text.find('\n'));
 }
 

@@ -1,19 +1,20 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include <pthread.h>
 
 #include "strata/comm/activity.hpp"
+#include "strata/core/clock.hpp"
 
 #include "config/command_line.hpp"
+#include "environment/heartbeats.hpp"
 
 namespace strata::app {
 
@@ -34,54 +35,45 @@ struct WatchdogSetup {
 /// reports a bad config.
 [[nodiscard]] WatchdogSetup watchdog_setup(Arguments arguments);
 
-/// A thread that watches the main thread. It writes a heartbeat file every few seconds. Where the
-/// main thread waits for long, it reads the heartbeats of the other ranks; where a rank has stopped
-/// or MPI blocks, it reports and ends the process after the timeout. It makes no MPI calls.
+/// A thread that watches the main thread: where a rank has stopped or MPI blocks, it reports and
+/// ends the process after the timeout. It makes no MPI calls, and a second thread exchanges the
+/// heartbeats, so that it does not block on a file system.
 class Watchdog {
  public:
   Watchdog(WatchdogSetup setup, const comm::Activity& activity);
-  /// Stops the thread and deletes the heartbeat.
+  /// Stops the threads and deletes the heartbeat.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   /// Sentences about the ranks that do not respond, as in ". Rank 1 ..."; where all respond, about
-  /// those that wait for nobody. Empty where none is known.
-  [[nodiscard]] std::string missing_ranks();
-  /// Writes what this rank did last into run.dir/report-rank-N.txt.
+  /// one that waits for nobody. Empty where none is known.
+  [[nodiscard]] std::string missing_ranks() const;
+  /// Prints that this rank timed out, with the ranks that are missing, unless another rank of the
+  /// job has printed such a line; writes the report. Returns within some seconds. Pre: the process
+  /// ends soon.
+  void report_timeout(const std::string& message) const;
+  /// Writes what this rank did last into run.dir/report-rank-N.txt. Pre: the process ends soon.
   void write_report(const std::string& message) const;
 
  private:
-  /// What is known of another rank.
-  struct Peer {
-    std::string heartbeat;
-    double changed_seconds = 0.0;
-  };
-
   void watch();
-  void beat();
-  /// Reads the heartbeats. Pre: holds the mutex.
-  void look_at_peers();
-  void end_if_stuck(const comm::WaitState& wait);
-  /// Sentences about the ranks without a heartbeat for this long. Pre: holds the mutex.
-  [[nodiscard]] std::string silent_ranks(double seconds) const;
-  [[nodiscard]] std::filesystem::path heartbeat_of(std::int64_t rank) const;
-  [[nodiscard]] std::string state_text() const;
+  void exchange_heartbeats();
+  [[nodiscard]] bool ends_within(double seconds);
+  void end_if_stuck(const comm::WaitState& wait) const;
+  [[nodiscard]] std::string report_text(const std::string& message) const;
 
   WatchdogSetup setup_;
   const comm::Activity& activity_;
   pthread_t main_thread_;
   double interval_seconds_;
-  std::int64_t beats_ = 0;
-  mutable std::mutex mutex_;
+  Heartbeats heartbeats_;
+  std::atomic<double> exchanged_ = now_seconds();  ///< the last exchange of heartbeats
+  std::mutex mutex_;
   std::condition_variable ended_;
   enum class State { kWatching, kEnded } state_ = State::kWatching;
-  std::vector<Peer> peers_;
-  double looking_since_ = 0.0;
-  double looked_ = 0.0;
-  /// When this process last continued after it had not run for some time.
-  double running_since_ = 0.0;
   std::thread thread_;
+  std::thread file_thread_;
 };
 
 }  // namespace strata::app

@@ -236,10 +236,12 @@ void NcclEngine::fail_with(ncclComm_t handle, ncclResult_t result, const std::st
 
 void NcclEngine::time_out(const std::string& what, Timeout timeout) {
   abort_all();
-  fail(ExitCode::kPeer,
-       "timed out after {:.0f} s waiting to {}; that rank, its GPU or its node hangs or is gone. "
-       "Submit the job again with --run.resume=auto; run.timeout sets the limit",
-       timeout.seconds, what);
+  throw TimeoutError(
+      ExitCode::kPeer,
+      fmt::format(
+          "timed out after {:.0f} s waiting to {}; that rank, its GPU or its node hangs or "
+          "is gone. Submit the job again with --run.resume=auto; run.timeout sets the limit",
+          timeout.seconds, what));
 }
 
 void NcclEngine::abort(NcclHandle handle) noexcept {

@@ -228,7 +228,7 @@ TEST(LockOwnerTest, NamesTheJobAndNoControlCharacters) {
   owner.scheduler = "slurm";
   owner.job = "17";
   const LockOwner read = lock_owner_of(text_of(owner));
-  EXPECT_THAT(description_of(read), HasSubstr("slurm job 17, host n1?[2J, process "));
+  EXPECT_THAT(description_of(read), HasSubstr(R"(slurm job 17, host n1\x1b[2J, process )"));
 }
 
 TEST_F(DirectoryLockTest, OfADeadProcessIsTakenOverAtOnce) {

@@ -1,5 +1,6 @@
 #include "hdf5/hdf5_file.hpp"
 
+#include <chrono>
 #include <numeric>
 #include <thread>
 
@@ -142,6 +143,23 @@ TEST(Hdf5File, NoDataSetIsLargerThanItsFile) {
     EXPECT_THAT(error_of([&] { (void)file.open_dataset("x"); }),
                 HasSubstr("claims more bytes than the file has"));
   }
+}
+
+TEST(Hdf5File, EqualContentsAreEqualBytesAtAnyTime) {
+  const TemporaryDirectory directory;
+  const auto write = [&](const char* name) {
+    File file = File::create(directory / name, ExitCode::kData);
+    file.set_format("strata-test", 1);
+    file.write_texts("shards/file", std::vector<std::string>{"train-00000.h5"});
+    const grid::Box box{.start = {0}, .count = {4}};
+    const VirtualPart part{"train-00000.h5", "inputs", Shape{4}, box, box};
+    file.create_virtual("a/b/inputs", uint64_type(), Shape{4}, std::span(&part, 1));
+    file.finish();
+    return test::read_file(directory / name);
+  };
+  const std::string first = write("first.h5");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // HDF5's times are whole seconds
+  EXPECT_EQ(first, write("second.h5"));
 }
 
 TEST(Hdf5File, FailuresPrintNothingAndCarryTheirCode) {

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "strata/io/input.hpp"
+#include "strata/io/json.hpp"
 #include "strata/io/tokenizer.hpp"
 
 #include "data_files.hpp"
-#include "files/json.hpp"
 #include "image_files.hpp"
 
 namespace strata::io {

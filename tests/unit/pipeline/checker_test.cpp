@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <ostream>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -12,6 +14,8 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "strata/pipeline/simulator.hpp"
 
 namespace strata::pipeline {
 namespace {
@@ -264,6 +268,59 @@ TEST(Checker, RequireSoundThrowsTheFirstError) {
         error.what(),
         HasSubstr("unsound gpipe schedule: stage 0: send-activation of microbatch 1 to stage 1"));
   }
+}
+
+// Whether the simulator, which knows nothing of the checker, runs each compute action once.
+bool runs_whole(const Schedule& schedule, const Schedule& original) {
+  try {
+    const StageCosts costs = equal_costs(schedule.stages, 1.0, 1.0, 1.0);
+    return simulate(schedule, costs, Record::kTotals).busy_seconds ==
+           simulate(original, costs, Record::kTotals).busy_seconds;
+  } catch (const std::logic_error&) {
+    return false;
+  }
+}
+
+TEST(Checker, RefusesMutationsOrTheyAreHarmless) {
+  std::mt19937_64 chance(7);
+  const auto below = [&](std::size_t count) {
+    return static_cast<std::size_t>(chance() % static_cast<std::uint64_t>(count));
+  };
+  constexpr int kMutations = 1000;
+  int refused = 0;
+  for (int i = 0; i < kMutations; ++i) {
+    constexpr ScheduleKind kKinds[] = {ScheduleKind::kGpipe, ScheduleKind::k1f1b,
+                                       ScheduleKind::kZbH1,  ScheduleKind::kZbH2,
+                                       ScheduleKind::kZbV,   ScheduleKind::kInterleaved};
+    const ScheduleKind kind = kKinds[below(std::size(kKinds))];
+    const bool chunks = kind == ScheduleKind::kZbV || kind == ScheduleKind::kInterleaved;
+    const Schedule original = make_schedule(kind, {3, 5, chunks ? 2 : 1});
+    Schedule schedule = original;
+    std::vector<Action>& list = list_of(schedule, static_cast<std::int64_t>(below(3)));
+    const std::size_t at = below(list.size());
+    const std::size_t other = below(list.size());
+    switch (below(4)) {
+      case 0:
+        list.erase(list.begin() + static_cast<std::ptrdiff_t>(at));
+        break;
+      case 1: {
+        const Action copy = list[other];
+        list.insert(list.begin() + static_cast<std::ptrdiff_t>(at), copy);
+        break;
+      }
+      case 2:
+        std::swap(list[at], list[other]);
+        break;
+      default:
+        list[at].microbatch = (list[at].microbatch + 1) % 5;
+    }
+    if (check(schedule).passed()) {
+      EXPECT_TRUE(runs_whole(schedule, original)) << name_of(kind) << ", mutation " << i;
+    } else {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, kMutations / 2);
 }
 
 }  // namespace

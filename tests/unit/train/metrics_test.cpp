@@ -47,6 +47,8 @@ TEST_F(MetricsFileTest, KeepsWholeLinesUpToAStep) {
            {first + second + third, 2, first + second},
            {first + second + third.substr(0, third.size() - 2), 5, first + second},
            {first + second + third.substr(0, third.size() - 1), 5, first + second + third},
+           {"{\"kind\":3,\"step\":\"x\"}\n" + std::string(100'000, '[') + "\n" + first, 5,
+            "{\"kind\":3,\"step\":\"x\"}\n" + first},
            {first + "\n" + second.substr(0, 9) + "\n" + third, 5, first + third},
            {first, 0, ""}}) {
     write_file(path_, one.text);

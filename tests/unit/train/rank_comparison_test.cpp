@@ -33,7 +33,7 @@ struct Odd {
 std::vector<StepRun> runs_with(const grid::Grid& grid, const std::vector<Odd>& odds) {
   std::vector<StepRun> runs;
   for (const std::int64_t shift : {1, 0, 2}) {
-    StepRun& run = runs.emplace_back(StepRun{.shift = shift % grid.data, .ranks = {}});
+    StepRun& run = runs.emplace_back(StepRun{.shift = shift % grid.data});
     for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
       grid::Coordinates place = grid.coordinates_of(rank);
       place.data = (place.data + shift) % grid.data;

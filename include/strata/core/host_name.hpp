@@ -2,9 +2,9 @@
 
 #include <string>
 
-namespace strata::app {
+namespace strata {
 
 /// The node's name; "?" where it is unknown.
 [[nodiscard]] std::string host_name();
 
-}  // namespace strata::app
+}  // namespace strata

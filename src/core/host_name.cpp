@@ -1,14 +1,14 @@
-#include "environment/host_name.hpp"
+#include "strata/core/host_name.hpp"
 
 #include <array>
 
 #include <unistd.h>
 
-namespace strata::app {
+namespace strata {
 
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
-}  // namespace strata::app
+}  // namespace strata

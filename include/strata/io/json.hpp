@@ -12,6 +12,9 @@ namespace strata::io {
 /// which recursion over it would not survive.
 [[nodiscard]] std::optional<nlohmann::json> parse_json(std::string_view text);
 
+/// A whole number of 64 bits; nothing where the value is another.
+[[nodiscard]] std::optional<std::int64_t> integer_in(const nlohmann::json& value);
+
 /// Throws: std::out_of_range where the value is no whole number of 64 bits. (nlohmann's conversion
 /// of large floating-point numbers is undefined.)
 [[nodiscard]] std::int64_t integer_of(const nlohmann::json& value);
