@@ -181,6 +181,17 @@ void check(std::int64_t status, const Origin& origin, std::string_view what) {
   throw Error(origin.code, message);
 }
 
+bool is_found(std::int64_t status, const Origin& origin, std::string_view what) {
+  try {
+    check(status, origin, what);
+  } catch (const FileSystemError&) {
+    throw;
+  } catch (const Error&) {
+    return false;
+  }
+  return status > 0;
+}
+
 Handle& Handle::operator=(Handle&& other) noexcept {
   if (this != &other) {
     reset();
@@ -243,7 +254,7 @@ File File::open(const std::filesystem::path& path, ExitCode code) {
   if (!bytes) {
     fail(code, "{} does not exist", path.string());
   }
-  if (H5Fis_hdf5(path.c_str()) <= 0) {
+  if (!is_found(H5Fis_hdf5(path.c_str()), origin, "cannot open")) {
     H5Eclear2(H5E_DEFAULT);
     fail(code, "{} is not an HDF5 file", path.string());
   }
@@ -316,7 +327,7 @@ bool File::has(const std::string& name) const {
   // H5Lexists requires every group of the path to exist.
   for (std::size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {
     const std::string link = name.substr(0, end);
-    if (H5Lexists(id(), link.c_str(), H5P_DEFAULT) <= 0) {
+    if (!is_found(H5Lexists(id(), link.c_str(), H5P_DEFAULT), origin_, "cannot read a link of")) {
       return false;
     }
     H5L_info_t info{};

@@ -192,5 +192,8 @@ void rename_file(const std::filesystem::path& from, const std::filesystem::path&
 
 /// Throws `<what> <path>: <HDF5's reason>` where `status` is negative.
 void check(std::int64_t status, const Origin& origin, std::string_view what);
+/// Whether an HDF5 function that looks for something found it; damage counts as absence.
+/// Throws: FileSystemError where a system call failed.
+[[nodiscard]] bool is_found(std::int64_t status, const Origin& origin, std::string_view what);
 
 }  // namespace strata::io::hdf5

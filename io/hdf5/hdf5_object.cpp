@@ -13,7 +13,7 @@ namespace strata::io::hdf5 {
 
 bool Object::has_attribute(const std::string& name) const {
   silence();
-  return H5Aexists(id(), name.c_str()) > 0;
+  return is_found(H5Aexists(id(), name.c_str()), origin_, "cannot read an attribute of");
 }
 
 void Object::require_within_file(std::int64_t bytes, const std::string& name) const {

@@ -193,20 +193,16 @@ int run_on_ranks(int argc, char** argv,
         report(failure.message);
         return failure.code;
       }
-      // What follows the first line reads and writes files, and a file system may not respond.
+      // The report writes files, and a file system may not respond.
       end_soon(failure.code);
       if (dynamic_cast<const TimeoutError*>(&error) != nullptr) {
         watchdog.report_timeout(error.what());
         comm::MpiSession::abort(static_cast<int>(failure.code));
       }
-      report(fmt::format("rank {}: {}", rank, failure.message));
-      const std::string missing = watchdog.missing_ranks();
-      if (!missing.empty()) {
-        report(fmt::format("rank {}: {}", rank, missing.substr(missing.find_first_not_of(". "))));
-      }
-      watchdog.write_report(failure.message + missing);
+      const std::string message = failure.message + watchdog.missing_ranks();
+      report(fmt::format("rank {}: {}", rank, message));
+      watchdog.write_report(message);
       comm::MpiSession::abort(static_cast<int>(failure.code));
-      return failure.code;
     };
     enum class Reported { kNo, kYes } reported = Reported::kNo;
     const auto report_agreed = [&](const comm::AgreedError& error) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <sstream>
 #include <string_view>
 
 #include <boost/program_options.hpp>
@@ -11,6 +10,7 @@
 
 #include "strata/app/options.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/ini_lines.hpp"
 #include "strata/core/text.hpp"
 
 #include "config/ini_file.hpp"
@@ -80,21 +80,13 @@ constexpr std::string_view kDefault = "default";
 constexpr std::string_view kDerived = "derived";
 
 /// The origins of the settings in a config file, from the comments after their values.
-std::map<std::string, Origin> origins_in(std::istream& in) {
+std::map<std::string, Origin> origins_in(std::string_view text) {
   std::map<std::string, Origin> origins;
-  std::string section;
-  for (std::string line; std::getline(in, line);) {
-    const std::size_t hash = line.find('#');
-    const std::string_view setting = trimmed(std::string_view(line).substr(0, hash));
-    const std::string_view comment =
-        hash == std::string::npos ? "" : trimmed(std::string_view(line).substr(hash + 1));
-    const std::size_t equals = setting.find('=');
-    if (setting.starts_with('[')) {
-      section = setting.substr(1, setting.find(']') - 1);
-    } else if (equals != std::string_view::npos && comment != kDefault) {
-      const bool derived = comment == kDerived || comment.starts_with(std::string(kDerived) + ": ");
-      origins[fmt::format("{}.{}", section, trimmed(setting.substr(0, equals)))] =
-          derived ? Origin::kDerived : Origin::kGiven;
+  for (const IniLine& line : ini_lines(text)) {
+    if (line.comment != kDefault) {
+      const bool derived =
+          line.comment == kDerived || line.comment.starts_with(std::string(kDerived) + ": ");
+      origins[line.key] = derived ? Origin::kDerived : Origin::kGiven;
     }
   }
   return origins;
@@ -168,8 +160,7 @@ GivenConfig read_config(const std::string& path, std::span<const std::string> ar
   const std::string text = ini_text(path);
   apply_settings(settings_of(parse_ini(path, text, known_settings()), path, Repeated::kRefused),
                  given.config);
-  std::istringstream in(text);
-  given.origins = origins_in(in);
+  given.origins = origins_in(text);
   const Settings settings = argument_settings(arguments);
   apply_settings(settings, given.config);
   for (const auto& [key, values] : settings) {

@@ -9,6 +9,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/enum_names.hpp"
+#include "strata/core/ini_lines.hpp"
 
 namespace strata {
 namespace {
@@ -83,6 +84,15 @@ TEST(EnumNames, RoundTripAndAreListed) {
   }
   EXPECT_EQ(enum_from_name<DType>("float16"), std::nullopt);
   EXPECT_EQ(joined_names<DType>("|"), "float32|float64|bfloat16|uint8|uint16|uint32|int64");
+}
+
+TEST(IniLines, SplitsSectionKeyValueAndComment) {
+  std::string found;
+  for (const IniLine& line : ini_lines("a = 1\n# x = 2\n[b] # c\n d=  e = f # derived: #7\r\n"
+                                       "no key\n[open\nlast =")) {
+    found += line.key + "|" + line.value + "|" + line.comment + "\n";
+  }
+  EXPECT_EQ(found, ".a|1|\nb.d|e = f|derived: #7\nopen.last||\n");
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+#include "strata/core/ini_lines.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "strata/core/text.hpp"
+
+namespace strata {
+
+std::vector<IniLine> ini_lines(std::string_view text) {
+  std::vector<IniLine> lines;
+  std::string section;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::size_t hash = std::min(line.find('#'), line.size());
+    const std::string_view setting = trimmed(line.substr(0, hash));
+    const std::size_t equals = setting.find('=');
+    if (setting.starts_with('[')) {
+      section = setting.substr(1, setting.find(']') - 1);
+    } else if (equals != std::string_view::npos) {
+      lines.push_back(
+          {.key = fmt::format("{}.{}", section, trimmed(setting.substr(0, equals))),
+           .value = std::string(trimmed(setting.substr(equals + 1))),
+           .comment = std::string(trimmed(line.substr(std::min(hash + 1, line.size()))))});
+    }
+  }
+  return lines;
+}
+
+}  // namespace strata
