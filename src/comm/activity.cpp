@@ -24,6 +24,8 @@ void Activity::record(int group, const char* kind, std::int64_t number, std::int
   slot.number.store(number, std::memory_order_relaxed);
   slot.peer.store(peer, std::memory_order_relaxed);
   slot.bytes.store(bytes, std::memory_order_relaxed);
+  slot.action.store(action_, std::memory_order_relaxed);
+  slot.microbatch.store(microbatch_, std::memory_order_relaxed);
   operations_.store(index + 1, std::memory_order_release);
 }
 
@@ -34,7 +36,9 @@ OperationRecord Activity::operation(std::int64_t index) const {
           .kind = slot.kind,
           .number = slot.number,
           .peer = slot.peer,
-          .bytes = slot.bytes};
+          .bytes = slot.bytes,
+          .action = slot.action,
+          .microbatch = slot.microbatch};
 }
 
 void Activity::begin_wait(WaitKind kind, std::string what) {

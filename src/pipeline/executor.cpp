@@ -85,6 +85,7 @@ class Executor::Run {
   ExecutionTimes finish() {
     for (std::size_t position = 0; position < actions_.size(); ++position) {
       const Action& action = actions_[position];
+      note(name_of(action.kind).data(), action.microbatch);
       post_receives();
       require(!is_receive(action.kind) || next_receive_ > position,
               "{} is due before its receive was posted", text_of(action));
@@ -112,10 +113,18 @@ class Executor::Run {
       }
     }
     times_.pipeline_wait += now_seconds() - begin;
+    note("", 0);
     return times_;
   }
 
  private:
+  /// For the reports of a run that hangs.
+  void note(const char* action, std::int64_t microbatch) {
+    if (comm::Activity* const activity = group_.activity()) {
+      activity->set_action(action, microbatch);
+    }
+  }
+
   static std::vector<Messages> of(std::int64_t microbatches) {
     return std::vector<Messages>(static_cast<std::size_t>(microbatches));
   }

@@ -58,7 +58,10 @@ class Stall(harness.StrataTest):
         for word in [f"after {TIMEOUT} s waiting to", "run.timeout sets", f"Rank {victim} ", *words]:
             self.assertIn(word, lines[0])
         for rank in set(range(math.prod(grid))) - {victim}:
-            self.assertIn("timed out after", (self.directory / f"{run}-{attempt}/report-rank-{rank}.txt").read_text())
+            report = (self.directory / f"{run}-{attempt}/report-rank-{rank}.txt").read_text()
+            self.assertIn("timed out after", report)
+            if grid[1] > 1:
+                self.assertRegex(report, r"pipeline group, rank \d there, \d+ bytes, during [a-z-]+ of microbatch \d")
 
     def test_a_replica_hangs(self):
         self.stall("replica", (2, 1), 1, ["data group"])

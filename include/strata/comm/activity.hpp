@@ -25,6 +25,8 @@ struct OperationRecord {
   std::int64_t number = 0;  ///< among the operations of this kind of call in the group
   std::int64_t peer = -1;   ///< of a message; -1 for a collective
   std::int64_t bytes = 0;
+  const char* action = "";      ///< of the schedule, during which it began; "" outside
+  std::int64_t microbatch = 0;  ///< of that action
 };
 
 /// Who ends a wait that takes too long.
@@ -48,6 +50,12 @@ class Activity {
   [[nodiscard]] Phase phase() const { return phase_; }
   void set_step(std::int64_t step) { step_ = step; }
   [[nodiscard]] std::int64_t step() const { return step_; }
+
+  /// The action of the schedule that the main thread begins, a literal; "" after the last one.
+  void set_action(const char* action, std::int64_t microbatch) {
+    action_ = action;
+    microbatch_ = microbatch;
+  }
 
   /// Returns the number of a new group, for record().
   [[nodiscard]] int add_group(std::string_view name);
@@ -79,10 +87,14 @@ class Activity {
     std::atomic<std::int64_t> number{0};
     std::atomic<std::int64_t> peer{-1};
     std::atomic<std::int64_t> bytes{0};
+    std::atomic<const char*> action{""};
+    std::atomic<std::int64_t> microbatch{0};
   };
 
   std::atomic<Phase> phase_{Phase::kStart};
   std::atomic<std::int64_t> step_{0};
+  const char* action_ = "";  // of the main thread alone
+  std::int64_t microbatch_ = 0;
   std::atomic<std::int64_t> operations_{0};
   std::array<Slot, kKept> slots_;
   mutable std::mutex mutex_;

@@ -245,8 +245,12 @@ std::string Watchdog::report_text(const std::string& message) const {
   for (std::int64_t i = std::max<std::int64_t>(0, operations - comm::Activity::kKept);
        i < operations; ++i) {
     const comm::OperationRecord one = activity_.operation(i);
-    text += fmt::format("  {} {} of the {}{}, {} bytes\n", one.kind, one.number, one.group,
-                        one.peer < 0 ? "" : fmt::format(", rank {} there", one.peer), one.bytes);
+    const std::string action = *one.action == '\0' ? ""
+                                                   : fmt::format(", during {} of microbatch {}",
+                                                                 one.action, one.microbatch);
+    text += fmt::format("  {} {} of the {}{}, {} bytes{}\n", one.kind, one.number, one.group,
+                        one.peer < 0 ? "" : fmt::format(", rank {} there", one.peer), one.bytes,
+                        action);
   }
   return text + "\nstack of the main thread:\n" + main_stack(main_thread_);
 }
