@@ -13,7 +13,8 @@ namespace strata::pipeline {
 /// When a send completes.
 enum class Sends {
   kNeverBlock,
-  kRendezvous  ///< with its receive; a stage waits for it before its next send of this kind to the chunk
+  kRendezvous  ///< with its receive; a stage waits for it before its next send of this kind to the
+               ///< chunk
 };
 
 /// Runs all lists concurrently. Returns: for a deadlock, what each stage waits for; else nothing.

@@ -293,8 +293,7 @@ fi
 )sh",
                 s.scheduler == Scheduler::kSlurm ? "[ -z \"${guard:-}\" ] || kill $guard\n  " : "")
           : "";
-  const std::string next =
-      s.chain > 1 ? "the next job of the chain goes on" : "restarting";
+  const std::string next = s.chain > 1 ? "the next job of the chain goes on" : "restarting";
   return fmt::format(R"sh(
 case $code in
   0) exit 0 ;;

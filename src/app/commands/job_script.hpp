@@ -32,7 +32,7 @@ struct JobScript {
   std::string file;     ///< of the script, which a job submits again
   std::string name;
   std::int64_t least_nodes = 1;  ///< fewer than `nodes`: the job takes what it gets
-  std::int64_t nodes = 1;  ///< that train
+  std::int64_t nodes = 1;        ///< that train
   /// Further nodes of the allocation, which replace lost ones; without a value the scheduler ends
   /// the job with a lost node.
   std::optional<std::int64_t> spares;
