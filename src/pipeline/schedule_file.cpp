@@ -258,6 +258,18 @@ void append(std::vector<Action>& list, const Schedule& schedule, const FileActio
   }
 }
 
+std::int64_t most_microbatch(const ScheduleFile& file) {
+  std::int64_t most = 0;
+  for (const std::vector<FileCell>& cells : file.ranks) {
+    for (const FileCell& cell : cells) {
+      for (const FileAction& action : cell.actions) {
+        most = std::max(most, action.microbatch.value_or(0));
+      }
+    }
+  }
+  return most;
+}
+
 /// The cells of one rank for a stage's actions; B for an input gradient whose weight gradient comes
 /// next.
 std::vector<FileCell> cells_of(const Schedule& schedule, std::size_t stage, FileContent content) {
@@ -284,6 +296,14 @@ std::vector<FileCell> cells_of(const Schedule& schedule, std::size_t stage, File
 }
 
 }  // namespace
+
+void require_size(std::int64_t chunks, std::int64_t microbatches, std::string_view name) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 23;  // 4,096 chunks x 2,048 microbatches
+  if (chunks > kMost / microbatches) {
+    fail(ExitCode::kUsage, "{} has {} chunks x {} microbatches, more than {}", name, chunks,
+         microbatches, kMost);
+  }
+}
 
 ScheduleFile parse_schedule(std::string_view text, std::string_view name) {
   ScheduleFile file;
@@ -343,6 +363,7 @@ Schedule schedule_of(const ScheduleFile& file, std::string_view name) {
   for (const StageChunk& position : schedule.order.chunks()) {
     schedule.chunks = std::max(schedule.chunks, position.chunk + 1);
   }
+  require_size(schedule.stages * schedule.chunks, most_microbatch(file) + 1, name);
   bool trains = false;
   for (const std::vector<FileCell>& cells : file.ranks) {
     std::vector<Action>& list = schedule.stage_actions.emplace_back();

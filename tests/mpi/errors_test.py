@@ -211,6 +211,7 @@ class Settings(Errors):
                 ("check bad.csv", ['bad.csv:2: cell 2 is "1X0"']),
                 ("check zb-v --chunks=3", ["zb-v has two chunks a rank"]),
                 ("simulate zb-h1 --stages=0", ['--stages is "0"']),
+                ("check 1f1b --stages=4096 --microbatches=65536", ["4096 chunks x 65536 microbatches"]),
                 ("simulate zb-h1 --forward=-1", ['--forward is "-1"']),
                 ("draw zb-v", ["needs --output=FILE.svg"]),
                 ("draw zb-v --output=nowhere/x.svg", ["there is no directory nowhere"]),

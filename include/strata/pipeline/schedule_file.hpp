@@ -57,6 +57,10 @@ struct ScheduleFile {
   friend bool operator==(const ScheduleFile&, const ScheduleFile&) = default;
 };
 
+/// Bounds the memory of a check and of a simulation.
+/// Throws: Error(kUsage) for more than 2^23 chunks x microbatches.
+void require_size(std::int64_t chunks, std::int64_t microbatches, std::string_view name);
+
 /// Reads the text of a file.
 /// Throws: Error(kUsage) that names the line and the cell: a cell that is no action, and the
 /// older form, in which B is the input gradient alone.

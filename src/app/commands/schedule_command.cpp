@@ -41,7 +41,7 @@ SCHEDULE is a file of torch.distributed.pipelining, or one of gpipe, 1f1b, inter
   --output=FILE         where to write; convert without it prints
 )";
 
-constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kMostStages = 4096;
 constexpr std::int64_t kMostMicrobatches = 65536;
 constexpr std::int64_t kMostChunks = 64;
@@ -112,14 +112,15 @@ Given given(const CommandLine& line) {
          *kind == pipeline::ScheduleKind::kZbV ? "two chunks" : "one chunk");
   }
   const bool split = is_first(line, "backward", "split", "fused", "split");
+  const pipeline::ScheduleSize size{
+      .stages = line.count("stages", 4, 1, kMostStages),
+      .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
+      .chunks = *kind == pipeline::ScheduleKind::kZbV ? 2 : chunks};
+  pipeline::require_size(size.stages * size.chunks, size.microbatches, name);
   return {.name = name,
           .file = std::nullopt,
           .schedule = pipeline::make_schedule(
-              *kind,
-              {.stages = line.count("stages", 4, 1, kMostStages),
-               .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
-               .chunks = *kind == pipeline::ScheduleKind::kZbV ? 2 : chunks},
-              split ? pipeline::Backward::kSplit : pipeline::Backward::kFused)};
+              *kind, size, split ? pipeline::Backward::kSplit : pipeline::Backward::kFused)};
 }
 
 /// Throws: Error(kUsage) with what is wrong.

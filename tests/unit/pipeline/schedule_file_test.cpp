@@ -28,6 +28,15 @@ std::string message_of(const std::string& text) {
   }
 }
 
+// Lines of the stages from 1 on.
+std::string text_of_stages(int count) {
+  std::string text;
+  for (int stage = 1; stage <= count; ++stage) {
+    text += std::to_string(stage) + "F0\n";
+  }
+  return text;
+}
+
 // Two ranks with two stages each, placed as a V: both kinds of backward, waits, overlap, and
 // actions that strata does not run.
 constexpr const char* kCompute =
@@ -116,6 +125,7 @@ TEST(ScheduleFile, FaultsNameLineAndCell) {
       {"0F0,0B0,0B0\n",
        "s.csv:1: cell 2 (0B0): stage 0: backward-input of microbatch 0: appears "
        "twice"},
+      {std::string(1000, ' ') + "0F65535\n" + text_of_stages(200), "201 chunks x 65536"},
       {"0F0,0I0\n", "s.csv:1: stage 0: backward-weight of microbatch 0: is missing"},
       {"0B0,0F0\n",
        "s.csv:1: cell 1 (0B0): stage 0: backward-input of microbatch 0: needs a "
