@@ -25,14 +25,14 @@ def catches(pid, number):
 
 
 def threads_taking(pid, number):
-    """The threads of a process that do not block a signal."""
+    """The threads of a process that a caught signal may go to."""
     for task in pathlib.Path("/proc", str(pid), "task").iterdir():
         try:
             lines = (task / "status").read_text().splitlines()
         except OSError:
             continue  # it has ended
-        blocked, = (int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:"))
-        if not blocked >> (number - 1) & 1:
+        blocked, caught = (int(line.split()[1], 16) for line in lines if line.startswith(("SigBlk:", "SigCgt:")))
+        if (caught & ~blocked) >> (number - 1) & 1:  # of a thread that ends both are 0
             yield int(task.name)
 
 
