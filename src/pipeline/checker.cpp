@@ -68,6 +68,9 @@ class Checker {
   template <typename... Args>
   void error(std::int64_t stage, const Action& action, fmt::format_string<Args...> format,
              Args&&... args) {
+    if (std::ssize(report_.errors) >= kMostErrors) {
+      return;
+    }
     report_.places.push_back({.stage = stage, .action = action});
     report_.errors.push_back(fmt::format("stage {}: {}: {}", stage, text_of(action),
                                          fmt::format(format, std::forward<Args>(args)...)));

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include <fmt/core.h>
+
+#include "strata/pipeline/checker.hpp"
 
 namespace strata::pipeline {
 namespace {
@@ -18,6 +21,15 @@ struct Message {
 
   friend bool operator==(const Message&, const Message&) = default;
 };
+
+// Any order, for searches.
+bool before(const Message& left, const Message& right) {
+  const auto key = [](const Message& message) {
+    return std::tuple(message.gradient, message.microbatch, message.receiver.stage,
+                      message.receiver.chunk);
+  };
+  return key(left) < key(right);
+}
 
 struct Traffic {
   std::vector<Message> sent;
@@ -56,11 +68,12 @@ Message message_of(const Schedule& schedule, std::int64_t stage, const Action& a
 }
 
 // Appends an error for each message of `list` that is not in `others`.
-void append_unmatched(const std::vector<Message>& list, const std::vector<Message>& others,
+void append_unmatched(const std::vector<Message>& list, std::vector<Message> others,
                       const std::string& where, const char* what,
                       std::vector<std::string>& errors) {
+  std::ranges::sort(others, before);
   for (const Message& message : list) {
-    if (std::find(others.begin(), others.end(), message) == others.end()) {
+    if (std::ssize(errors) < kMostErrors && !std::ranges::binary_search(others, message, before)) {
       errors.push_back(fmt::format("{}: {} is {}", where, text_of(message), what));
     }
   }

@@ -213,8 +213,9 @@ class Settings(Errors):
                 ("simulate zb-h1 --stages=0", ['--stages is "0"']),
                 ("check 1f1b --stages=4096 --microbatches=65536", ["4096 chunks x 65536 microbatches"]),
                 ("simulate zb-h1 --forward=-1", ['--forward is "-1"']),
+                ("check zb-v --output=x", ["no option --output"]),
                 ("draw zb-v", ["needs --output=FILE.svg"]),
-                ("draw zb-v --output=nowhere/x.svg", ["there is no directory nowhere"]),
+                ("draw zb-v --output=nowhere/x.svg", ["cannot write nowhere/x.svg: No such file or directory"]),
                 ("prove zb-v", ['check, simulate, draw and convert, not "prove"'])]:
             self.assert_refused(self.alone("schedule", *arguments.split()), USAGE, *words)
         done = self.alone("schedule", "convert", "zb-v", "--output=v.csv", "--messages=on")

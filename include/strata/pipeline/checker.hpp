@@ -14,6 +14,9 @@ struct ActionPlace {
   Action action;
 };
 
+/// A report has no more errors than this.
+inline constexpr std::int64_t kMostErrors = 1000;
+
 /// The result of check().
 struct CheckReport {
   /// For each stage, the peak number of microbatches (times chunks) whose activations are live.
@@ -21,7 +24,8 @@ struct CheckReport {
   /// Whether the schedule also completes with rendezvous sends, each stage with at most one
   /// unfinished send of each kind to each chunk. Meaningless where there are errors.
   bool passes_with_rendezvous_sends = false;
-  /// Each names the stage, the action and the microbatch; empty for a sound schedule.
+  /// Each names the stage, the action and the microbatch; empty for a sound schedule. The first
+  /// kMostErrors.
   std::vector<std::string> errors;
   /// What each error is about; an action that is missing is not in the list.
   std::vector<ActionPlace> places;

@@ -132,8 +132,9 @@ struct Schedule {
 /// once: before the weight gradient, because the upstream stage waits for it, or after both.
 enum class Backward { kSplit, kFused };
 
-/// The schedule with its messages: a receive right before the action that reads it, a send right
-/// after the action that computes it, and one reduce after the last weight gradient.
+/// The schedule with its messages: a receive right before the action that reads it (in zb-h2 that
+/// of a forward before the backward pass ahead of it), a send right after the action that computes
+/// it, and one reduce after the last weight gradient.
 /// Pre: `computed` holds compute actions only.
 [[nodiscard]] Schedule insert_communication(const Schedule& computed,
                                             Backward backward = Backward::kSplit);

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include <fmt/format.h>
@@ -14,6 +13,7 @@
 #include "commands/commands.hpp"
 #include "commands/job_script.hpp"
 #include "commands/job_size.hpp"
+#include "commands/output_file.hpp"
 #include "config/site_file.hpp"
 
 namespace strata::app {
@@ -208,15 +208,6 @@ std::string output_of(const std::string& command) {
   return output;
 }
 
-void write_script(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) {
-    fail(ExitCode::kData, "cannot write the script {}; choose another --output", path);
-  }
-}
-
 /// Hands the script to the scheduler, or a chain of jobs.
 void submit(const JobScript& script) {
   if (script.scheduler == Scheduler::kShell) {
@@ -266,7 +257,7 @@ ExitCode job_command(Arguments arguments) {
     fmt::print("{}", text);
     return ExitCode::kDone;
   }
-  write_script(script.file, text);
+  write_file(script.file, text);
   if (line.has("submit")) {
     submit(script);
   } else {

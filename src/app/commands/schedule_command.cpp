@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,13 +10,13 @@
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/input.hpp"
-#include "strata/io/text_file.hpp"
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/picture.hpp"
 #include "strata/pipeline/schedule_file.hpp"
 #include "strata/pipeline/simulator.hpp"
 
 #include "commands/commands.hpp"
+#include "commands/output_file.hpp"
 
 namespace strata::app {
 namespace {
@@ -129,14 +130,14 @@ pipeline::CheckReport proven(const Given& given) {
   if (report.passed()) {
     return report;
   }
+  constexpr std::size_t kShown = 20;
+  const std::size_t all = report.errors.size();
+  report.errors.resize(std::min(all, kShown));
   const std::vector<std::string> errors =
       given.file ? pipeline::file_errors(*given.file, given.schedule, report, given.name)
                  : report.errors;
-  constexpr std::size_t kMostErrors = 20;
-  const std::size_t shown = std::min(errors.size(), kMostErrors);
-  fail(ExitCode::kUsage, "the schedule is not sound:\n  {}{}",
-       fmt::join(errors.begin(), errors.begin() + static_cast<std::ptrdiff_t>(shown), "\n  "),
-       shown < errors.size() ? fmt::format("\n  and {} more", errors.size() - shown) : "");
+  fail(ExitCode::kUsage, "the schedule is not sound:\n  {}{}", fmt::join(errors, "\n  "),
+       all > kShown ? fmt::format("\n  and {} more", all - kShown) : "");
 }
 
 pipeline::Simulation simulated(const CommandLine& line, const Given& given,
@@ -187,17 +188,22 @@ void print_simulation(const CommandLine& line, const Given& given) {
   }
 }
 
-void write_output(const std::string& output, const std::string& text) {
-  if (std::filesystem::is_directory(output)) {
-    fail(ExitCode::kUsage, "--output={} is a directory; give a file", output);
+/// The options that a subcommand reads.
+std::vector<std::string> options_of(const std::string& what) {
+  std::vector<std::string> names = {"stages", "microbatches", "chunks", "backward"};
+  const auto add = [&](std::initializer_list<const char*> more) {
+    names.insert(names.end(), more.begin(), more.end());
+  };
+  if (what == "simulate" || what == "draw") {
+    add({"forward", "backward-input", "backward-weight", "latency"});
   }
-  const std::filesystem::path directory = std::filesystem::path(output).parent_path();
-  if (!directory.empty() && !std::filesystem::is_directory(directory)) {
-    fail(ExitCode::kUsage, "--output={}: there is no directory {}; make it first", output,
-         directory.string());
+  if (what == "convert") {
+    add({"messages"});
   }
-  io::replace_text(output, text);
-  fmt::print("{}\n", printable_lines(output));
+  if (what == "draw" || what == "convert") {
+    add({"output"});
+  }
+  return names;
 }
 
 }  // namespace
@@ -212,16 +218,13 @@ ExitCode schedule_command(Arguments arguments) {
     fail(ExitCode::kUsage,
          "strata schedule has the commands check, simulate, draw and convert, not \"{}\"", what);
   }
-  const CommandLine line(arguments.subspan(1),
-                         {"stages", "microbatches", "chunks", "backward", "forward",
-                          "backward-input", "backward-weight", "latency", "messages", "output"},
-                         {}, CommandLine::Values::kOne);
+  const CommandLine line(arguments.subspan(1), options_of(what), {}, CommandLine::Values::kOne);
   if (line.positions().size() != 1) {
     fail(ExitCode::kUsage, "strata schedule {} needs one schedule: a file, or a name\n{}", what,
          kHelp);
   }
   const Given schedule = given(line);
-  const std::string output = line.value("output", "");
+  const std::string output = line.has("output") ? line.value("output", "") : "";
   if (what == "check") {
     print_check(schedule);
   } else if (what == "simulate") {
@@ -231,9 +234,9 @@ ExitCode schedule_command(Arguments arguments) {
       fail(ExitCode::kUsage, "strata schedule draw needs --output=FILE.svg");
     }
     static_cast<void>(proven(schedule));
-    write_output(output,
-                 pipeline::picture_of(schedule.schedule,
-                                      simulated(line, schedule, pipeline::Record::kActions)));
+    const pipeline::Simulation simulation = simulated(line, schedule, pipeline::Record::kActions);
+    write_file(output, pipeline::picture_of(schedule.schedule, simulation));
+    fmt::print("{}\n", printable_lines(output));
   } else {
     const auto content = is_first(line, "messages", "on", "off", "off")
                              ? pipeline::FileContent::kMessages
@@ -245,7 +248,8 @@ ExitCode schedule_command(Arguments arguments) {
     if (output.empty()) {
       fmt::print("{}", text);
     } else {
-      write_output(output, text);
+      write_file(output, text);
+      fmt::print("{}\n", printable_lines(output));
     }
   }
   return ExitCode::kDone;
