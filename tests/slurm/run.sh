@@ -176,12 +176,13 @@ twice() {
   first=$(submit twice --nodes=2 --constraint=pair1 --time=30) || exit 1
   second=$(sbatch --parsable twice.sbatch)
   check twice "one job ends" wait_until 200 grep -lq "^stopped: exit code 2" "strata-$first.log" "strata-$second.log"
-  if grep -q "^stopped" "strata-$first.log"; then first=$second second=$first; fi
-  check twice "it names the other" grep -q "twice is in use by slurm job $first, host" "strata-$second.log"
+  local trains=$first ends=$second
+  if grep -q "^stopped" "strata-$first.log"; then trains=$second ends=$first; fi
+  check twice "it names the other" grep -q "twice is in use by slurm job $trains, host" "strata-$ends.log"
   goes_on_after twice "$(step_of twice)"
-  scontrol requeue "$first"
-  check twice "back in the queue" wait_until 200 job_is "$first" '[A-Z]*' 1
-  last_steps twice "$first"
+  scontrol requeue "$trains"
+  check twice "back in the queue" wait_until 200 job_is "$trains" '[A-Z]*' 1
+  last_steps twice "$trains"
 }
 
 # A program that always loses a peer is not started for ever.
