@@ -167,7 +167,7 @@ extern "C" void on_alarm(int /*signal*/) {
   _exit(code_at_alarm.load());
 }
 
-/// Ends the process with this code after some seconds.
+/// Ends the process with this code after some seconds, until `alarm(0)`.
 void end_soon(ExitCode code) {
   constexpr unsigned kMostSeconds = 10;
   code_at_alarm = static_cast<int>(code);
@@ -179,7 +179,7 @@ void end_soon(ExitCode code) {
 /// other error aborts a job of several ranks, because the others may be waiting for this one.
 int run_on_ranks(int argc, char** argv,
                  const std::function<ExitCode(comm::MpiSession&, const FailureHandler&)>& command) {
-  return run_alone([&] {
+  const int code = run_alone([&] {
     static comm::Activity activity;  // signal handlers read it to the end
     const std::vector<std::string> arguments(argv + 2, argv + argc);
     Watchdog watchdog(watchdog_setup(arguments), activity);
@@ -210,9 +210,9 @@ int run_on_ranks(int argc, char** argv,
         report(error.what());
       }
     };
-    ExitCode code = ExitCode::kDone;
+    ExitCode ended = ExitCode::kDone;
     try {
-      code = command(mpi, [&](const std::exception& error) {
+      ended = command(mpi, [&](const std::exception& error) {
         if (const auto* const agreed = dynamic_cast<const comm::AgreedError*>(&error)) {
           report_agreed(*agreed);
         } else if (mpi.world().size() > 1) {
@@ -221,14 +221,19 @@ int run_on_ranks(int argc, char** argv,
       });
     } catch (const comm::AgreedError& error) {
       report_agreed(error);
-      code = error.code();
+      ended = error.code();
     } catch (const std::exception& error) {
-      code = failed(error);
+      ended = failed(error);
     }
     activity.enter(comm::Phase::kEnd);
     mpi.finalize();
-    return code;
+    // The watchdog waits for its threads and deletes files, and a file system may not respond.
+    std::fflush(stdout);  // run() reports a failure
+    end_soon(ended);
+    return ended;
   });
+  alarm(0);
+  return code;
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 # flux: --time-limit=43200s
 # flux: --output=strata-{{id}}.log
 
-module load openmpi/4.1 hdf5
 echo "job $FLUX_ENCLOSING_ID"
+module load openmpi/4.1 hdf5
 strata=${STRATA:-build/release/bin/strata}
 run=runs/gpt2-124m
 for setting in "$@"; do [[ $setting != --run.dir=* ]] || run=${setting#*=}; done

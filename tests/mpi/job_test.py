@@ -34,7 +34,9 @@ REFUSED = [
     (["--time=60", "--mem=1x"], "--mem is \"1x\""),
     (["--time=60", "--submit", "--output=refused.sh"], "refused the script: sbatch: error: invalid partition"),
     (["--time=60", "--spares=-1"], "--spares is \"-1\""),
-    (["--time=60", "--scheduler=pbs", "--spares=1"], "--spares needs --scheduler=slurm or --hostfile, because pbs ends"),
+    (["--time=60", "--scheduler=pbs", "--spares=1"], "--spares needs --scheduler=slurm, or --hostfile .*because pbs ends"),
+    (["--time=60", "--scheduler=flux", "--hostfile=hosts", "--spares=1"], "--spares needs .*because flux ends"),
+    (["--scheduler=shell", "--spares=1"], "--spares needs .*because mpirun on one host ends"),
     (["--hostfile=hosts", "--submit"], "--submit needs a scheduler"),
 ]
 
@@ -145,6 +147,25 @@ first=${2%%:*}; echo "$first" >>lost; [ "$first" = a ] && exit 205; exit 0""")
                 self.assertEqual((self.directory / "starts.log").read_text().splitlines(), starts, result.stdout)
                 self.assertEqual(result.returncode, code, result.stdout)
                 self.assertIn(words, result.stdout)
+
+    def test_a_job_without_a_node_that_answers_is_requeued_some_times_only(self):
+        # In the first start sinfo does not answer; later no probe succeeds. scontrol fails, or the script would sleep.
+        (self.directory / "job.sh").write_text(
+            self.job("--time=60", "--nodes=2", "--spares=1", "--ranks-per-node=2", "--launcher=mpirun").stdout)
+        self.stub("squeue", "")
+        self.stub("sinfo", "echo \"$4\" >>asked; [ ! -e answers ] || printf 'a idle\\nb idle\\n'")
+        self.stub("srun", "exit 1")
+        self.stub("sleep", "kill -USR1 $PPID")
+        self.stub("scontrol", "touch answers; echo requeued; exit 1")
+        environment = {**os.environ, "PATH": f"{self.directory}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "7",
+                       "SLURM_JOB_NODELIST": "a,b", "SLURMD_NODENAME": "a"}
+        for nodes, last in [(0, "requeued"), (2, "requeued"),
+                            (2, "stopped: exit code 5, and 3 consecutive starts ended without a new checkpoint; .*")]:
+            result = subprocess.run(["bash", "job.sh"], cwd=self.directory, env=environment, capture_output=True, text=True,
+                                    check=False)
+            self.assertEqual(result.returncode, 5, result.stdout + result.stderr)
+            self.assertRegex(result.stdout, f"\n0 of {nodes} nodes answer: \nthe nodes .* have no room .*\n{last}\n$")
+        self.assertEqual((self.directory / "asked").read_text().split(), ["a,b"] * 5)
 
     def test_a_chain_is_submitted_in_order(self):
         self.stub("sbatch", """echo "$*" >>submitted; wc -l <submitted""")

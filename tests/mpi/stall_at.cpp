@@ -3,6 +3,7 @@
 // HANG_PATH, once the file HANG_FROM exists, as on a file system that does not respond.
 #include <csignal>
 #include <cstdarg>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -68,6 +69,12 @@ int open64(const char* path, int flags, ...) {
   const mode_t mode = mode_of(flags, more);
   va_end(more);
   return open_with("open64", path, flags, mode);
+}
+
+// Of std::ifstream.
+FILE* fopen64(const char* path, const char* mode) {
+  hang_at(path);
+  return reinterpret_cast<decltype(&fopen64)>(dlsym(RTLD_NEXT, "fopen64"))(path, mode);
 }
 
 int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import time
+import unittest.mock
 
 import harness
 
@@ -127,9 +128,22 @@ class Stall(harness.StrataTest):
         self.assertRegex(finished.text, "rank 0: timed out after [0-9]+ s waiting to")
 
     def test_a_peer_hangs_while_files_do(self):
-        for run, path in (("heartbeat", "heartbeats"), ("part", ".step-"), ("all", "all-")):
+        for run, path in (("heartbeat", "heartbeats"), ("part", ".step-"), ("all", "all-"), ("peer", "-rank-1")):
             with self.subTest(path=path):
                 self.file_system_hangs(run, path)
+
+    def test_a_run_ends_while_files_hang(self):
+        """The watchdog of rank 0 no longer comes back from its heartbeat; the process ends 10 s after its work."""
+        hang = {"LD_PRELOAD": os.environ["STALL_LIBRARY"], "HANG_RANK": "0", "HANG_PATH": "heartbeats", "HANG_FROM": "/",
+                "STALL_RANK": "1", "STALL_AT": "MPI_Finalize"}
+        with unittest.mock.patch.dict(os.environ, hang):
+            job = self.start(2, "train", self.config, "--run.dir=ending", "--train.steps=2", "--run.timeout=6")
+        job.wait_until(lambda: any(harness.is_stopped(pid) for pid in job.ranks()), 60)
+        time.sleep(3)  # the first heartbeat comes after 2 s
+        os.kill(job.ranks()[1], signal.SIGCONT)
+        finished = job.wait(20)
+        self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.assertGreater(finished.seconds, 10)
 
     def test_a_rank_hangs_in_each_phase(self):
         for phase in PHASES:

@@ -97,8 +97,13 @@ class Stop(harness.StrataTest):
         rank, = job.ranks()
         first, seen = set(threads_taking(rank, signal.SIGUSR1)), set()
         newest = self.steps_saved("threads")[-1]
-        while self.steps_saved("threads")[-1] < newest + 100:
-            seen.update(threads_taking(rank, signal.SIGUSR1))
+
+        def saved_again():
+            for _ in range(50):
+                seen.update(threads_taking(rank, signal.SIGUSR1))
+            return self.steps_saved("threads")[-1] >= newest + 100
+
+        job.wait_until(saved_again, 60)
         os.kill(rank, signal.SIGUSR1)
         self.stopped(job, "stopped on request after step")
         self.assertIn(rank, first)

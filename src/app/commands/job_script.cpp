@@ -77,11 +77,13 @@ SchedulerWords words_of(const JobScript& s) {
   const std::string file = shell_quoted(s.file);
   switch (s.scheduler) {
     case Scheduler::kSlurm:
-      return {"sbatch --parsable",
-              "--kill-on-invalid-dep=yes --dependency=afternotok:", slurm_directives(s),
-              "echo \"job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on "
-              "$SLURM_JOB_NODELIST\"\n",
-              "scontrol requeue \"$SLURM_JOB_ID\" && sleep 60  # until Slurm ends this script\n"};
+      return {
+          "sbatch --parsable",
+          "--kill-on-invalid-dep=yes --dependency=afternotok:", slurm_directives(s),
+          "trap : USR1 TERM  # stop requests are for the ranks, which also know the time limit\n"
+          "echo \"job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), on "
+          "$SLURM_JOB_NODELIST\"\n",
+          "scontrol requeue \"$SLURM_JOB_ID\" && sleep 60  # until Slurm ends this script\n"};
     case Scheduler::kPbs:
       return {"qsub", "-W depend=afternotok:", pbs_directives(s),
               "cd \"$PBS_O_WORKDIR\" || exit 1\necho \"job $PBS_JOBID\"\n",
@@ -137,28 +139,38 @@ count_starts $((++starts))
                      shell_quoted(s.program), shell_quoted(s.run_directory));
 }
 
+constexpr std::string_view kGaveUp =
+    R"sh(echo "stopped: exit code $code, and $starts consecutive starts ended without a new checkpoint; the lines above say why")sh";
+
 /// Sets `nodes`, those that answer.
 std::string healthy_nodes(const JobScript& s) {
   const bool slurm = s.scheduler == Scheduler::kSlurm;
-  const std::string all =
-      slurm
-          ? R"sh(sinfo -h -N -n "$(squeue -h -j "$SLURM_JOB_ID" -o %N)" -o '%N %t' |
-  awk '$2 !~ /^(down|drain|drng|fail)|[*]$/ && !seen[$1]++ { print $1 }')sh"
-          : fmt::format("awk '/^[^#]/ && !seen[$1]++ {{ print $1 }}' {}", shell_quoted(s.hostfile));
+  // A busy slurmctld may not answer.
+  const std::string all = slurm
+                              ? R"sh(for pause in 5 10 20; do
+  list=$(squeue -h -j "$SLURM_JOB_ID" -o %N)
+  all=$(sinfo -h -N -n "${list:-$SLURM_JOB_NODELIST}" -o '%N %t' |
+    awk '$2 !~ /^(down|drain|drng|fail)|[*]$/ && !seen[$1]++ { print $1 }')
+  [ -z "$all" ] || break
+  sleep $pause
+done)sh"
+                              : fmt::format("all=$(awk '/^[^#]/ && !seen[$1]++ {{ print $1 }}' {})",
+                                            shell_quoted(s.hostfile));
   const std::string_view probe =
       slurm ? "srun --overlap --mpi=none --nodes=1 --ntasks=1 --nodelist=\"$1\""
             : "mpirun --host \"$1\" -n 1";
   const std::string text = fmt::format(R"sh(
 # Up to {} nodes train, out of those that answer; the others are spares.
 answers() {{ timeout 30 {} true </dev/null >/dev/null 2>&1 && echo "$1"; }}
-all=$({})
+{}
 alive=$(for node in $all; do answers "$node" & done; wait)
-mapfile -t nodes < <(grep -Fx "$alive" <<<"$all")
+mapfile -t nodes < <(grep -Fx "$alive" <<<"$all" | grep .)
 echo "${{#nodes[@]}} of $(wc -w <<<"$all") nodes answer: ${{nodes[*]}}"
 )sh",
                                        s.nodes, probe, all);
-  return text + (slurm ? R"sh(trap : USR1 TERM
-# Where the node of this script is lost, Slurm keeps the job without it: a guard on the last node requeues the job.
+  return text +
+         (slurm
+              ? R"sh(# Where the node of this script is lost, Slurm keeps the job without it: a guard on the last node requeues the job.
 watch='while sleep 20 || :; do
   nodes=$(squeue -h -j "$SLURM_JOB_ID" -o %N) && [ -n "$nodes" ] || continue
   scontrol show hostnames "$nodes" | grep -Fxq "$0" || scontrol requeue "$SLURM_JOB_ID"
@@ -168,26 +180,31 @@ if [ ${#nodes[@]} -gt 1 ]; then
   guard=$!
 fi
 )sh"
-                       : "");
+              : "");
 }
 
 /// Sets `ranks` to those of the replicas that `nodes` have room for, and leaves the other nodes
 /// out.
 std::string fitted_ranks(const JobScript& s, const SchedulerWords& words) {
-  const bool requeues = s.scheduler == Scheduler::kSlurm && s.chain == 1;
+  const std::string requeue =
+      s.scheduler == Scheduler::kSlurm && s.chain == 1
+          ? fmt::format("[ \"$starts\" -lt {} ] || {{ {}; exit $code; }}\n  {}  ", s.starts,
+                        kGaveUp, words.again)
+          : "";
   return fmt::format(R"sh(nodes=("${{nodes[@]:0:{0}}}")
 # As many replicas as these nodes have room for: a divisor of the {1} lanes.
 data={1}
 until [ $data -eq 0 ] || {{ [ $((data * {2})) -le $((${{#nodes[@]}} * {3})) ] && [ $(({1} % data)) -eq 0 ]; }}; do data=$((data - 1)); done
 if [ $data -eq 0 ]; then
   echo "the nodes that answer have no room for a replica of {2} ranks"
-  {4}exit 5
+  code=5
+  {4}exit $code
 fi
 ranks=$((data * {2}))
 nodes=("${{nodes[@]:0:$(((ranks + {5}) / {3}))}}")
 )sh",
-                     s.nodes, s.lanes, s.model_ranks, s.ranks_per_node,
-                     requeues ? words.again + "  " : "", s.ranks_per_node - 1);
+                     s.nodes, s.lanes, s.model_ranks, s.ranks_per_node, requeue,
+                     s.ranks_per_node - 1);
 }
 
 /// Sets `ranks`.
@@ -230,8 +247,7 @@ std::string srun_lines(const JobScript& s) {
               s.fence) +
          "binding=cores\n"
          "[ -z \"${STRATA_NO_BINDING:-}\" ] || binding=none  # on nodes with fewer cores than "
-         "ranks\n"
-         "trap : USR1 TERM  # Slurm signals the ranks too; this script waits for them\n" +
+         "ranks\n" +
          fmt::format(
              "srun --mpi=pmix --kill-on-bad-exit=1 {}--ntasks=$ranks --ntasks-per-node={} "
              "--cpu-bind=$binding {}\\\n  {}\n",
@@ -304,13 +320,13 @@ case $code in
 esac
 now=$(newest_checkpoint)
 if [ "$now" = "$before" ] && [ "$starts" -ge {} ]; then
-  echo "stopped: exit code $code, and $starts consecutive starts ended without a new checkpoint; the lines above say why"
+  {}
   exit $code
 fi
 {}echo "exit code $code, newest checkpoint ${{now%@*}}; {}"
 {}exit $code
 )sh",
-                     s.starts, in_place, next, s.chain > 1 ? "" : words.again);
+                     s.starts, kGaveUp, in_place, next, s.chain > 1 ? "" : words.again);
 }
 
 }  // namespace
@@ -338,7 +354,7 @@ std::string submit_after(Scheduler scheduler, const std::string& before) {
 
 std::string script_text(const JobScript& s) {
   const SchedulerWords words = words_of(s);
-  return header(s, words) + line("module load {value}", s.modules) + words.start + counting(s) +
+  return header(s, words) + words.start + line("module load {value}", s.modules) + counting(s) +
          rank_count(s, words) +
          (s.scheduler == Scheduler::kFlux   ? flux_lines(s)
           : s.launcher == Launcher::kMpirun ? mpirun_lines(s)

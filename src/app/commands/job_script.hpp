@@ -45,7 +45,7 @@ struct JobScript {
   std::int64_t model_ranks = 1;     ///< of one replica
   std::int64_t lanes = 1;
   std::int64_t chain = 1;   ///< jobs that follow each other, instead of one that requeues itself
-  std::int64_t starts = 3;  ///< in a row without a new checkpoint, before it gives up
+  std::int64_t starts = 3;  ///< consecutive, without a new checkpoint, before it gives up
   std::string partition;
   std::string account;
   std::string qos;

@@ -69,10 +69,11 @@ void read_spares(const CommandLine& line, JobScript& script) {
     return;
   }
   script.spares = line.count("spares", 0, 0, 65536);
-  if (script.scheduler != Scheduler::kSlurm && !line.has("hostfile")) {
+  if (script.scheduler != Scheduler::kSlurm &&
+      (script.scheduler != Scheduler::kShell || !line.has("hostfile"))) {
     fail(ExitCode::kUsage,
-         "--spares needs --scheduler=slurm or --hostfile, because {} ends a job that loses a node; "
-         "leave --spares out",
+         "--spares needs --scheduler=slurm, or --hostfile without --scheduler, because {} ends a "
+         "job that loses a node; leave --spares out",
          script.scheduler == Scheduler::kShell ? "mpirun on one host" : name_of(script.scheduler));
   }
 }
