@@ -44,7 +44,10 @@ struct Channel {
   bool gradient = false;
   std::int64_t chunk = 0;
 
-  friend auto operator<=>(const Channel&, const Channel&) = default;
+  friend bool operator<(const Channel& left, const Channel& right) {
+    return std::tie(left.from, left.to, left.gradient, left.chunk) <
+           std::tie(right.from, right.to, right.gradient, right.chunk);
+  }
 };
 
 std::string text_of(const Message& message) {

@@ -174,7 +174,7 @@ StepRun StepRepeat::shifted(std::int64_t step, std::size_t run, std::int64_t shi
                      plan::repeat_loader(setup_.plan, other, step));
   samples.next();
   state_.assign(shift);
-  const StepRun result = recorded(step, run, shift, [&] { return again(other, samples); });
+  StepRun result = recorded(step, run, shift, [&] { return again(other, samples); });
   state_.assign(0);
   return result;
 }
