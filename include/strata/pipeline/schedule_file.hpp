@@ -66,7 +66,8 @@ void require_size(std::int64_t chunks, std::int64_t microbatches, std::string_vi
 /// older form, in which B is the input gradient alone.
 [[nodiscard]] ScheduleFile parse_schedule(std::string_view text, std::string_view name);
 
-/// The text of a file.
+/// The text of a cell, and of a file.
+[[nodiscard]] std::string text_of(const FileCell& cell);
 [[nodiscard]] std::string text_of(const ScheduleFile& file);
 
 /// Whether the file has messages.
