@@ -8,7 +8,7 @@ namespace strata::bench {
 namespace {
 
 constexpr double kSecondsPerNs = 1e-9;
-constexpr std::size_t kShares = 10;
+constexpr std::size_t kShares = 40;
 
 double seconds(std::int64_t ns) {
   return kSecondsPerNs * static_cast<double>(ns);

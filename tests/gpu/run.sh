@@ -2,11 +2,12 @@
 # Runs the GPU tests on a node that has a GPU and needs nothing else installed; a table says what came of them.
 # Then each operation of a layer is held to its roofline, in a table of its own; the share of a step of GPT-2 124M in which
 # the GPU is idle is measured; and where a Python has PyTorch and sees the GPU, strata is compared with it.
-#   tests/gpu/run.sh [--only=tests|rooflines|idle|comparison|accuracy] [--sanitize=TOOL]... [ARCHIVE]
+#   tests/gpu/run.sh [--only=tests|grids|rooflines|idle|comparison|accuracy] [--sanitize=TOOL]... [ARCHIVE]
 # ARCHIVE: default build/strata-gpu.tar.xz, made by tests/gpu/bundle.sh; inside an unpacked archive: what is there.
+# grids: of the tests, those of several ranks.
 # accuracy, only where it is asked for: jobs on MNIST, CIFAR-10 and Shakespeare are trained and held to what is expected. The
 # data: STRATA_DATA_DIR, else strata-data.tar beside ARCHIVE or the unpacked archive, made by tests/gpu/bundle.sh --data.
-# STRATA_ACCURACY_OPTIONS: more options of tests/gpu/accuracy.py.
+# STRATA_ACCURACY_OPTIONS, STRATA_ROOFLINE_OPTIONS: more options of tests/gpu/accuracy.py and of bench_gpu_layer.
 # --sanitize: the operations under compute-sanitizer's memcheck, racecheck, initcheck or synccheck too, some minutes each.
 # STRATA_PEER_PYTHON: the Python that has PyTorch; default: python3. STRATA_PEER_OPTIONS: more options of bench/gpu_vs_torch.py.
 # STRATA_GPU_LOGS: a directory for the whole output of each test; default: a new one.
@@ -19,8 +20,8 @@ only=
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --sanitize=memcheck | --sanitize=racecheck | --sanitize=initcheck | --sanitize=synccheck) tools+=("${1#*=}") ;;
-    --only=tests | --only=rooflines | --only=idle | --only=comparison | --only=accuracy) only=${1#*=} ;;
-    *) echo "run.sh: there is no option \"$1\"; give --only=tests, rooflines, idle, comparison or accuracy, --sanitize=memcheck, racecheck, initcheck or synccheck, or nothing" >&2; exit 2 ;;
+    --only=tests | --only=grids | --only=rooflines | --only=idle | --only=comparison | --only=accuracy) only=${1#*=} ;;
+    *) echo "run.sh: there is no option \"$1\"; give --only=tests, grids, rooflines, idle, comparison or accuracy, --sanitize=memcheck, racecheck, initcheck or synccheck, or nothing" >&2; exit 2 ;;
   esac
   shift
 done
@@ -134,13 +135,21 @@ run_tests() {
   row "staged messages" timeout 120 unit_comm --gtest_filter='CudaStaged.*'
   row "samples" timeout 120 unit_train --gtest_filter='Feed.OfAGpu*'
   # A process a test: after an illegal access no call of a process succeeds.
-  local tests test ranks tool dtype first_gpu=${CUDA_VISIBLE_DEVICES:-0}
-  first_gpu=${first_gpu%%,*}
+  local tests test tool
   tests=$(gpu_ops --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^ / { print suite $1 }')
   [ -n "$tests" ] || row "operations" gpu_ops --gtest_list_tests
   for test in $tests; do
     row "$test" timeout 120 gpu_ops --gtest_filter="$test"
   done
+  # Own kernels only: the libraries' make the tools slow.
+  for tool in "${tools[@]}"; do
+    row "operations $tool" timeout 540 compute-sanitizer --tool "$tool" --kernel-name kns=strata --report-api-errors no \
+      --error-exitcode 9 --print-limit 5 "$top/bin/gpu_ops"
+  done
+}
+run_grids() {
+  local ranks dtype first_gpu=${CUDA_VISIBLE_DEVICES:-0}
+  first_gpu=${first_gpu%%,*}
   # Ranks that share the first GPU, against MPI.
   for ranks in 2 4; do
     row "nccl on $ranks ranks" timeout 300 env CUDA_VISIBLE_DEVICES="$first_gpu" mpirun -n "$ranks" "$top/bin/gpu_comm"
@@ -152,11 +161,6 @@ run_tests() {
   done
   row "doctor" timeout 120 strata doctor
   row "two ranks" two_ranks
-  # Own kernels only: the libraries' make the tools slow.
-  for tool in "${tools[@]}"; do
-    row "operations $tool" timeout 540 compute-sanitizer --tool "$tool" --kernel-name kns=strata --report-api-errors no \
-      --error-exitcode 9 --print-limit 5 "$top/bin/gpu_ops"
-  done
 }
 
 # PyTorch brings its own libraries: only strata itself is to find the bundle's.
@@ -198,13 +202,15 @@ peer_ready() {
 wanted() { [ "$only" = "$1" ] || { [ -z "$only" ] && [ "$1" != accuracy ]; }; }
 
 wanted tests && run_tests
+{ wanted tests || [ "$only" = grids ]; } && run_grids
 echo
 echo "logs: $logs"
 printf '%s\n' "${table[@]}"
 if wanted rooflines; then
   echo
   status=0
-  timeout 300 bench_gpu_layer --output="$logs/rooflines.json" 2>"$logs/rooflines.log" || status=$?
+  # shellcheck disable=SC2086  # several options
+  timeout 300 bench_gpu_layer --output="$logs/rooflines.json" ${STRATA_ROOFLINE_OPTIONS:-} 2>"$logs/rooflines.log" || status=$?
   case $status in
     0) ;;
     77) echo "no rooflines without it" ;;

@@ -9,6 +9,10 @@
 namespace strata::comm {
 namespace {
 
+// Patch releases of a minor version have one interface; PyTorch's packages and toolkits carry
+// different ones.
+constexpr int kOldest = NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, 0);
+
 constexpr const char* kRemedy =
     "put its directory into LD_LIBRARY_PATH on every node, or set run.transport = mpi";
 
@@ -21,9 +25,9 @@ std::string version_text(int version) {
 NcclLibrary::NcclLibrary() : file_("libnccl.so." + std::to_string(NCCL_MAJOR), kRemedy) {
   file_.find("ncclGetVersion", get_version);
   int version = 0;
-  if (get_version(&version) != ncclSuccess || version < NCCL_VERSION_CODE) {
+  if (get_version(&version) != ncclSuccess || version < kOldest) {
     fail(ExitCode::kPeer, "this node has NCCL {}, but this executable needs {} or newer; {}",
-         version_text(version), version_text(NCCL_VERSION_CODE), kRemedy);
+         version_text(version), version_text(kOldest), kRemedy);
   }
   file_.find("ncclGetUniqueId", get_unique_id);
   file_.find("ncclCommInitRankConfig", comm_init_rank_config);
