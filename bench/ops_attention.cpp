@@ -104,11 +104,11 @@ void split_cross_entropy(benchmark::State& state) {
   const ConstTensorView target(std::span<const std::int64_t>(targets), {rows});
   ops::Context context(1);
   for (auto _ : state) {
-    ops::cross_entropy_parts(context, logits.view(), target, 0,
+    ops::cross_entropy_parts(context, logits.view(), target, 0, ids,
                              parts.view().reshaped({rows, ops::kCrossEntropyParts}));
     ops::combine_cross_entropy(context, {}, parts.view(), target, ids, rows, log_sums.view(),
                                sums.view());
-    ops::cross_entropy_gradient(context, logits.view(), target, 0, log_sums.view(), rows, 1.0,
+    ops::cross_entropy_gradient(context, logits.view(), target, 0, ids, log_sums.view(), rows, 1.0,
                                 dlogits.view());
     benchmark::ClobberMemory();
   }

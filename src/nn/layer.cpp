@@ -30,9 +30,12 @@ Shape local_shape(const Port& port, const PassShape& pass) {
     case Placement::kFeatures:
       break;
   }
+  const std::int64_t multiple = port.is_logits ? pass.logit_multiple : 1;
   std::int64_t width = 0;
   for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
-    width += shard_part(port.shape.back(), port.unit, pass.shards.count, s).count();
+    const std::int64_t part =
+        shard_part(port.shape.back(), port.unit, pass.shards.count, s).count();
+    width += (part + multiple - 1) / multiple * multiple;
   }
   return {rows_at(port, pass.microbatch) * width};
 }

@@ -8,6 +8,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/ops/matmul.hpp"
 
 namespace strata::plan {
 
@@ -273,7 +274,8 @@ nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {
           .shards = {.count = c.numerics.shards,
                      .own = grid::even_part(c.numerics.shards, plan.grid.tensor, tensor)},
           .recompute = c.train.recompute,
-          .concurrent_lanes = plan.concurrent_lanes};
+          .concurrent_lanes = plan.concurrent_lanes,
+          .logit_multiple = plan.device == device::DeviceKind::kCuda ? ops::kPaddedRow : 1};
 }
 
 void check_stages(const Plan& plan) {

@@ -146,14 +146,19 @@ std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) 
   const nn::Port& port = plan_.model->output();
   const std::int64_t vocabulary = port.shape.back();
   const bool split = port.placement == nn::Placement::kFeatures;
-  const std::int64_t blocks = split ? plan_.config.numerics.shards : 1;
+  const std::int64_t shards = split ? plan_.config.numerics.shards : 1;
+  const nn::LogitBlocks blocks{.rows = count,
+                               .vocabulary = vocabulary,
+                               .shards = shards,
+                               .own = {0, shards},
+                               .multiple = split ? state_.stage().logit_multiple() : 1};
   std::vector<float> logits;
   with_stored(output.dtype(), [&]<typename T>(T) {
-    for (std::int64_t s = 0; s < blocks; ++s) {
-      const ConstTensorView block =
-          nn::shard_block(output, count, vocabulary, blocks, {0, blocks}, s);
-      const std::span<const T> all = block.host<T>();
-      for (const T& logit : all.subspan(all.size() - static_cast<std::size_t>(block.shape()[1]))) {
+    for (std::int64_t s = 0; s < shards; ++s) {
+      const std::int64_t last_row = (count - 1) * blocks.columns(s);
+      const ConstTensorView last =
+          blocks.block(output, s).flat_slice(last_row, blocks.ids(s).count());
+      for (const T& logit : last.host<T>()) {
         logits.push_back(static_cast<float>(logit));
       }
     }

@@ -72,7 +72,7 @@ void split_cross_entropy(Context& context) {
   };
   std::vector<ReductionStep> steps;
   for (std::int64_t shard = 0; shard < shards; ++shard) {
-    cross_entropy_parts(context, shard_of(logits, shard, ids), targets.view(), shard * ids,
+    cross_entropy_parts(context, shard_of(logits, shard, ids), targets.view(), shard * ids, ids,
                         shard_of(parts, shard, kCrossEntropyParts));
     if (shard > 0) {
       steps.push_back({0, shard});
@@ -82,7 +82,7 @@ void split_cross_entropy(Context& context) {
   combine_cross_entropy(context, steps, parts.view(), targets.view(), shards * ids, rows,
                         log_sums.view(), sums.view());
   for (std::int64_t shard = 0; shard < shards; ++shard) {
-    cross_entropy_gradient(context, shard_of(logits, shard, ids), targets.view(), shard * ids,
+    cross_entropy_gradient(context, shard_of(logits, shard, ids), targets.view(), shard * ids, ids,
                            log_sums.view(), rows, 1.0 / static_cast<double>(rows),
                            shard_of(dlogits, shard, ids));
   }

@@ -58,6 +58,9 @@ struct PassShape {
   /// Lanes whose microbatches pass through each layer concurrently: the rank's lanes where a layer
   /// joins them, else 1.
   std::int64_t concurrent_lanes = 1;
+  /// Rows of logits, and of their gradients, have a multiple of this many elements
+  /// (`ops::kPaddedRow` on GPUs). What lies past a shard's ids counts nowhere.
+  std::int64_t logit_multiple = 1;
 };
 
 /// A tensor that a layer asks its stage for.
@@ -97,6 +100,8 @@ struct LayerPass {
   comm::ShardGroup& shards;
   Mode mode = Mode::kTraining;
   Recompute recompute = Recompute::kNone;
+  /// As PassShape's.
+  std::int64_t logit_multiple = 1;
   /// The lanes of all replicas, for layers that join them; else null.
   comm::PartitionedGroup* lanes = nullptr;
   /// Global index of the sample in row 0; further samples follow it.
@@ -147,6 +152,8 @@ struct Port {
   Placement placement = Placement::kReplicated;
   /// Features that stay together where they are split.
   std::int64_t unit = 1;
+  /// Whether a row of a shard is padded to PassShape::logit_multiple; only with kFeatures.
+  bool is_logits = false;
 
   friend bool operator==(const Port&, const Port&) = default;
 };
@@ -176,6 +183,34 @@ template <typename View>
   return tensor.flat_slice(rows * (columns.begin - first), rows * columns.count())
       .reshaped(Shape{rows, columns.count()});
 }
+
+/// How logits of a whole vocabulary lie in a rank's memory.
+struct LogitBlocks {
+  std::int64_t rows = 0;
+  std::int64_t vocabulary = 0;
+  std::int64_t shards = 1;
+  grid::Range own{0, 1};
+  std::int64_t multiple = 1;
+
+  /// The ids of a shard.
+  [[nodiscard]] grid::Range ids(std::int64_t shard) const {
+    return shard_part(vocabulary, 1, shards, shard);
+  }
+  /// Elements of a shard's row.
+  [[nodiscard]] std::int64_t columns(std::int64_t shard) const {
+    return (ids(shard).count() + multiple - 1) / multiple * multiple;
+  }
+  /// The block of one own shard. Shape: rows x columns.
+  template <typename View>
+  [[nodiscard]] View block(const View& tensor, std::int64_t shard) const {
+    std::int64_t before = 0;
+    for (std::int64_t s = own.begin; s < shard; ++s) {
+      before += columns(s);
+    }
+    return tensor.flat_slice(rows * before, rows * columns(shard))
+        .reshaped(Shape{rows, columns(shard)});
+  }
+};
 
 /// One layer of a model: its shapes, parameters and passes. A layer holds neither tensors nor
 /// state.

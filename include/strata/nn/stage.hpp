@@ -87,6 +87,7 @@ class Stage {
   [[nodiscard]] const StageSlots& slots() const { return spec_.slots; }
   [[nodiscard]] std::int64_t concurrent_lanes() const { return spec_.pass.concurrent_lanes; }
   [[nodiscard]] std::int64_t microbatch() const { return spec_.pass.microbatch; }
+  [[nodiscard]] std::int64_t logit_multiple() const { return spec_.pass.logit_multiple; }
 
   /// The receive buffers of a microbatch's inputs, one for each tensor that crosses the stage's
   /// begin.

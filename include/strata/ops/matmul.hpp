@@ -13,6 +13,10 @@ enum class Transpose { kNo, kYes };
 /// Whether a result overwrites a tensor or is added to it.
 enum class Accumulate { kOverwrite, kAdd };
 
+/// Rows of this many elements suit the products of GPUs: 16 bytes of bfloat16, which their copies
+/// to shared memory need. A bfloat16 product with an odd extent takes 5 to 7 times as long.
+inline constexpr std::int64_t kPaddedRow = 8;
+
 struct MatmulOptions {
   Transpose transpose_a = Transpose::kNo;
   Transpose transpose_b = Transpose::kNo;
@@ -29,6 +33,10 @@ struct MatmulOptions {
   /// Pre-activation whose GELU gradient scales the product; empty for no scaling. Pre: neither bias
   /// nor activation nor addend, kOverwrite; not c. Same dtype and shape as c.
   ConstTensorView gelu_gradient_of = {};
+  /// Allows longer rows: of c where b is transposed, else of a; m, n and k are then those of b and
+  /// c. Further elements of a row of c become 0. Pre: those of a are 0 unless a is transposed. No
+  /// other options but transposes and `accumulate`; kOverwrite where c has longer rows.
+  bool padded_rows = false;
 };
 
 /// c = activation(op(a) op(b) + bias) + addend, or c += op(a) op(b) + bias, or c = op(a) op(b)

@@ -16,11 +16,11 @@ class Context;
 /// of the shard's maximum logits, else 0 (0 with NaNs).
 inline constexpr std::int64_t kCrossEntropyParts = 4;
 
-/// Computes the values of one vocabulary shard, the ids [first_id, first_id + columns of logits).
-/// Shapes: logits rows x ids; targets (int64) rows; parts rows x kCrossEntropyParts in
-/// compute_dtype() of logits.
+/// Computes the values of one vocabulary shard, the ids [first_id, first_id + ids).
+/// Shapes: logits rows x columns, of which the first `ids` count; targets (int64) rows; parts rows
+/// x kCrossEntropyParts in compute_dtype() of logits.
 void cross_entropy_parts(Context& context, const ConstTensorView& logits,
-                         const ConstTensorView& targets, std::int64_t first_id,
+                         const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,
                          const TensorView& parts);
 
 /// Combines the shards: sums over shards in the order of `steps`, which end in part 0. log_sums[r]
@@ -33,10 +33,11 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
                            std::int64_t vocabulary, std::int64_t valid_rows,
                            const TensorView& log_sums, const TensorView& sums);
 
-/// dlogits = gradient_scale (exp(logit - log_sum) - onehot(target)); 0 in rows from valid_rows on.
+/// dlogits = gradient_scale (exp(logit - log_sum) - onehot(target)); 0 in rows from valid_rows on
+/// and in columns from `ids` on.
 /// In place (dlogits is logits) is allowed. Shapes: as cross_entropy_parts; dlogits as logits.
 void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
-                            const ConstTensorView& targets, std::int64_t first_id,
+                            const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,
                             const ConstTensorView& log_sums, std::int64_t valid_rows,
                             double gradient_scale, const TensorView& dlogits);
 

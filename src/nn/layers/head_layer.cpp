@@ -14,7 +14,10 @@ namespace {
 class Head final : public Layer {
  public:
   Head(const LayerSite& site, ParameterSpec table)
-      : Layer(site.name, site.input, {{site.input.shape[0], table.shape[0]}, Placement::kFeatures}),
+      : Layer(site.name, site.input,
+              {.shape = {site.input.shape[0], table.shape[0]},
+               .placement = Placement::kFeatures,
+               .is_logits = true}),
         table_(std::move(table)) {}
 
   std::string text() const override {
@@ -63,7 +66,7 @@ class Head final : public Layer {
     const ConstTensorView x = whole_input(pass);
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
       ops::matmul(pass.context, x, weight(pass, s), block(pass, pass.output, s),
-                  {.transpose_b = ops::Transpose::kYes});
+                  {.transpose_b = ops::Transpose::kYes, .padded_rows = true});
     }
   }
 
@@ -77,7 +80,8 @@ class Head final : public Layer {
     const std::int64_t rows = input_gradient.count() / width();
     const TensorView dx = input_gradient.reshaped(Shape{rows, width()});
     if (pass.shards.shards() == 1) {
-      ops::matmul(pass.context, block(pass, output_gradient, 0), weight(pass, 0), dx);
+      ops::matmul(pass.context, block(pass, output_gradient, 0), weight(pass, 0), dx,
+                  {.padded_rows = true});
       return;
     }
     ShardSum sums(pass, pass.workspace, whole_rows(pass), width());
@@ -85,7 +89,7 @@ class Head final : public Layer {
                  sums.rows(input().placement,
                            [&](std::int64_t s, const TensorView& into) {
                              ops::matmul(pass.context, block(pass, output_gradient, s),
-                                         weight(pass, s), into);
+                                         weight(pass, s), into, {.padded_rows = true});
                            }),
                  dx);
   }
@@ -96,8 +100,9 @@ class Head final : public Layer {
     const ConstTensorView x = whole_input(pass);
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
       const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-      ops::matmul(pass.context, block(pass, output_gradient, s), x, weight_gradients[0][local],
-                  {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate});
+      ops::matmul(
+          pass.context, block(pass, output_gradient, s), x, weight_gradients[0][local],
+          {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate, .padded_rows = true});
     }
   }
 
@@ -135,8 +140,12 @@ class Head final : public Layer {
   }
 
   TensorView block(const LayerPass& pass, const TensorView& logits, std::int64_t shard) const {
-    return shard_block(logits, whole_rows(pass), vocabulary(), pass.shards.shards(),
-                       pass.shards.own(), shard);
+    return LogitBlocks{.rows = whole_rows(pass),
+                       .vocabulary = vocabulary(),
+                       .shards = pass.shards.shards(),
+                       .own = pass.shards.own(),
+                       .multiple = pass.logit_multiple}
+        .block(logits, shard);
   }
 
   ParameterSpec table_;

@@ -179,6 +179,7 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
       .shards = shards_,
       .mode = mode,
       .recompute = spec_.pass.recompute,
+      .logit_multiple = spec_.pass.logit_multiple,
       .lanes = lanes_,
       .first_sample = microbatch.first_sample,
       .input = read(sources.input),

@@ -129,26 +129,26 @@ void Stage::split_cross_entropy(const ConstTensorView& logits, const ConstTensor
   const std::int64_t vocabulary = model_.output().shape.back();
   const std::int64_t rows = rows_at(model_.output(), microbatch());
   const grid::Range& own = shards_.own();
-  const auto block = [&](const auto& tensor, std::int64_t s) {
-    return shard_block(tensor, rows, vocabulary, shards_.shards(), own, s);
-  };
-  const auto first_id = [&](std::int64_t s) {
-    return grid::even_part(vocabulary, shards_.shards(), s).begin;
-  };
+  const LogitBlocks blocks{.rows = rows,
+                           .vocabulary = vocabulary,
+                           .shards = shards_.shards(),
+                           .own = own,
+                           .multiple = spec_.pass.logit_multiple};
   const auto& [all_shards, own_shards, log_sums] = loss_workspace_;
   const TensorView& made = shards_.ranks() == 1 ? all_shards : own_shards;
   const std::int64_t part = rows * ops::kCrossEntropyParts;
   for (std::int64_t s = own.begin; s < own.end; ++s) {
     ops::cross_entropy_parts(
-        context_, block(logits, s), targets, first_id(s),
+        context_, blocks.block(logits, s), targets, blocks.ids(s).begin, blocks.ids(s).count(),
         made.flat_slice((s - own.begin) * part, part).reshaped({rows, ops::kCrossEntropyParts}));
   }
   shards_.all_gather_parts(made, all_shards);
   ops::combine_cross_entropy(context_, shards_.steps(), all_shards, targets, vocabulary, valid_rows,
                              log_sums, sums);
   for (std::int64_t s = own.begin; s < own.end && !gradient.empty(); ++s) {
-    ops::cross_entropy_gradient(context_, block(logits, s), targets, first_id(s), log_sums,
-                                valid_rows, gradient_scale, block(gradient, s));
+    ops::cross_entropy_gradient(context_, blocks.block(logits, s), targets, blocks.ids(s).begin,
+                                blocks.ids(s).count(), log_sums, valid_rows, gradient_scale,
+                                blocks.block(gradient, s));
   }
 }
 

@@ -51,25 +51,30 @@ void row_gradient(const Stored* logits, std::int64_t ids, std::int64_t target,
   }
 }
 
+void require_ids(std::int64_t first_id, std::int64_t ids, std::int64_t columns) {
+  require(ids >= 1 && ids <= columns && first_id >= 0, "logits of the ids [{}, {}) in {} columns",
+          first_id, first_id + ids, columns);
+}
+
 }  // namespace
 
 void cross_entropy_parts(Context& context, const ConstTensorView& logits,
-                         const ConstTensorView& targets, std::int64_t first_id,
+                         const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,
                          const TensorView& parts) {
-  const auto [rows, ids] = rows_of(logits.shape());
-  require(ids >= 1 && first_id >= 0, "logits of the ids [{}, {})", first_id, first_id + ids);
+  const auto [rows, columns] = rows_of(logits.shape());
+  require_ids(first_id, ids, columns);
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
   require_count(parts, compute_dtype(logits.dtype()), rows * kCrossEntropyParts,
                 "cross-entropy's parts");
-  if (run_on_gpu<cuda::cross_entropy_parts>(context, logits, targets, first_id, parts)) {
+  if (run_on_gpu<cuda::cross_entropy_parts>(context, logits, targets, first_id, ids, parts)) {
     return;
   }
   const auto target = targets.host<std::int64_t>();
-  with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {
+  with_stored(logits.dtype(), [&, rows = rows, columns = columns]<typename Stored>(Stored) {
     const Stored* from = logits.host<Stored>().data();
     Compute<Stored>* to = parts.host<Compute<Stored>>().data();
-    parallel_for_rows(context, rows, n, [&](std::int64_t row) {
-      row_parts(from + row * n, n, target[static_cast<std::size_t>(row)] - first_id,
+    parallel_for_rows(context, rows, ids, [&](std::int64_t row) {
+      row_parts(from + row * columns, ids, target[static_cast<std::size_t>(row)] - first_id,
                 to + row * kCrossEntropyParts);
     });
   });
@@ -123,31 +128,33 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
 }
 
 void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
-                            const ConstTensorView& targets, std::int64_t first_id,
+                            const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,
                             const ConstTensorView& log_sums, std::int64_t valid_rows,
                             double gradient_scale, const TensorView& dlogits) {
-  const auto [rows, ids] = rows_of(logits.shape());
+  const auto [rows, columns] = rows_of(logits.shape());
+  require_ids(first_id, ids, columns);
   require_count(targets, DType::kInt64, rows, "cross-entropy's targets");
   require_count(log_sums, compute_dtype(logits.dtype()), rows, "cross-entropy's log_sums");
   require_like(dlogits, logits.dtype(), logits.shape(), "cross-entropy's dlogits");
   require(valid_rows >= 0 && valid_rows <= rows, "{} valid rows of {}", valid_rows, rows);
-  if (run_on_gpu<cuda::cross_entropy_gradient>(context, logits, targets, first_id, log_sums,
+  if (run_on_gpu<cuda::cross_entropy_gradient>(context, logits, targets, first_id, ids, log_sums,
                                                valid_rows, gradient_scale, dlogits)) {
     return;
   }
   const auto target = targets.host<std::int64_t>();
-  with_stored(logits.dtype(), [&, rows = rows, n = ids]<typename Stored>(Stored) {
+  with_stored(logits.dtype(), [&, rows = rows, columns = columns]<typename Stored>(Stored) {
     using T = Compute<Stored>;
     const Stored* from = logits.host<Stored>().data();
     const T* log_sum = log_sums.host<T>().data();
     Stored* to = dlogits.host<Stored>().data();
-    parallel_for_rows(context, rows, n, [&](std::int64_t row) {
-      if (row < valid_rows) {
-        row_gradient(from + row * n, n, target[static_cast<std::size_t>(row)] - first_id,
-                     log_sum[row], static_cast<T>(gradient_scale), to + row * n);
-      } else {
-        std::fill_n(to + row * n, n, Stored{});
+    parallel_for_rows(context, rows, columns, [&](std::int64_t row) {
+      Stored* const to_row = to + row * columns;
+      const bool counts = row < valid_rows;
+      if (counts) {
+        row_gradient(from + row * columns, ids, target[static_cast<std::size_t>(row)] - first_id,
+                     log_sum[row], static_cast<T>(gradient_scale), to_row);
       }
+      std::fill(to_row + (counts ? ids : 0), to_row + columns, Stored{});
     });
   });
 }

@@ -13,10 +13,11 @@ template <typename T>
 struct ShardLogits {
   std::int64_t first_id;
   std::int64_t ids;
+  std::int64_t columns;
   const T* logits;
   const std::int64_t* targets;
 
-  __device__ const T* of_row(std::int64_t row) const { return logits + row * ids; }
+  __device__ const T* of_row(std::int64_t row) const { return logits + row * columns; }
   /// Out of range where another shard has the row's target.
   __device__ std::int64_t target(std::int64_t row) const { return targets[row] - first_id; }
 };
@@ -75,25 +76,27 @@ struct GradientOfRow {
     const C log_sum = log_sums[row];
     const C factor = scale;
     const bool counts = row < valid_rows;
-    map_row(threads, shard.of_row(row), dlogits + row * shard.ids, shard.ids, [=](int i, C logit) {
-      const C power = exponential(logit - log_sum);
-      const C term = factor * (i == target ? power - C{1} : power);
-      return counts ? term : C{0};
-    });
+    const auto ids = static_cast<int>(counts ? shard.ids : 0);
+    map_row(threads, shard.of_row(row), dlogits + row * shard.columns, shard.columns,
+            [=](int i, C logit) {
+              const C power = exponential(logit - log_sum);
+              const C term = factor * (i == target ? power - C{1} : power);
+              return i < ids ? term : C{0};
+            });
   }
 };
 
 }  // namespace
 
 void cross_entropy_parts(Context& context, const ConstTensorView& logits,
-                         const ConstTensorView& targets, std::int64_t first_id,
+                         const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,
                          const TensorView& parts) {
   const Rows shape = rows_of(logits.shape());
   with_device_type(logits.dtype(), [&]<typename T>(T) {
-    for_each_logit_row<T>(
-        context, "cross_entropy_parts", shape,
-        PartsOfRow<T>{{first_id, shape.columns, logits.device<T>(), targets.device<std::int64_t>()},
-                      parts.device<Compute<T>>()});
+    for_each_logit_row<T>(context, "cross_entropy_parts", shape,
+                          PartsOfRow<T>{{first_id, ids, shape.columns, logits.device<T>(),
+                                         targets.device<std::int64_t>()},
+                                        parts.device<Compute<T>>()});
   });
 }
 
@@ -120,14 +123,14 @@ void combine_cross_entropy(Context& context, std::span<const ReductionStep> step
 }
 
 void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
-                            const ConstTensorView& targets, std::int64_t first_id,
+                            const ConstTensorView& targets, std::int64_t first_id, std::int64_t ids,
                             const ConstTensorView& log_sums, std::int64_t valid_rows,
                             double gradient_scale, const TensorView& dlogits) {
   const Rows shape = rows_of(logits.shape());
   with_device_type(logits.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     for_each_logit_row<T>(context, "cross_entropy_gradient", shape,
-                          GradientOfRow<T>{{first_id, shape.columns, logits.device<T>(),
+                          GradientOfRow<T>{{first_id, ids, shape.columns, logits.device<T>(),
                                             targets.device<std::int64_t>()},
                                            log_sums.device<C>(),
                                            valid_rows,

@@ -119,10 +119,10 @@ CublasLtProducts::Owned<cublasLtMatmulDesc_t> CublasLtProducts::desc_of(
 }
 
 CublasLtProducts::Owned<cublasLtMatrixLayout_t> CublasLtProducts::layout_of(
-    DType dtype, std::int64_t rows, std::int64_t columns) const {
+    DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row) const {
   cublasLtMatrixLayout_t raw = nullptr;
   check(functions_.layout_create(&raw, library_type(dtype), static_cast<std::uint64_t>(columns),
-                                 static_cast<std::uint64_t>(rows), columns),
+                                 static_cast<std::uint64_t>(rows), row),
         "describing a product's tensor");
   return {raw, functions_.layout_destroy};
 }
@@ -172,12 +172,12 @@ const CublasLtProducts::Prepared& CublasLtProducts::prepared(const CublasLtProdu
   }
   const bool transposed_a = product.transpose_a == Transpose::kYes;
   const bool transposed_b = product.transpose_b == Transpose::kYes;
+  const std::int64_t row_b = transposed_b ? product.k : product.n;
   Prepared parts{desc_of(product),
-                 layout_of(product.operands, transposed_b ? product.n : product.k,
-                           transposed_b ? product.k : product.n),
+                 layout_of(product.operands, transposed_b ? product.n : product.k, row_b, row_b),
                  layout_of(product.operands, transposed_a ? product.k : product.m,
-                           transposed_a ? product.m : product.k),
-                 layout_of(product.result, product.m, product.n),
+                           transposed_a ? product.m : product.k, product.row_a),
+                 layout_of(product.result, product.m, product.n, product.row_c),
                  {}};
   parts.algorithm = algorithm_of(product, parts);
   return prepared_.emplace(product, std::move(parts)).first->second;

@@ -24,6 +24,9 @@ struct CublasLtProduct {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
+  /// Elements from one row of a, and of c, to the next.
+  std::int64_t row_a = 0;
+  std::int64_t row_c = 0;
   DType operands = DType::kFloat32;
   DType result = DType::kFloat32;
   Transpose transpose_a = Transpose::kNo;
@@ -108,9 +111,10 @@ class CublasLtProducts {
   void check(cublasStatus_t status, const char* what) const;
   [[nodiscard]] const Prepared& prepared(const CublasLtProduct& product);
   [[nodiscard]] Owned<cublasLtMatmulDesc_t> desc_of(const CublasLtProduct& product) const;
-  /// A stored matrix of row-major `rows` x `columns`.
+  /// A stored matrix of row-major `rows` x `columns`; `row` elements from one row to the next.
   [[nodiscard]] Owned<cublasLtMatrixLayout_t> layout_of(DType dtype, std::int64_t rows,
-                                                        std::int64_t columns) const;
+                                                        std::int64_t columns,
+                                                        std::int64_t row) const;
   [[nodiscard]] std::optional<cublasLtMatmulAlgo_t> algorithm_of(const CublasLtProduct& product,
                                                                  const Prepared& parts) const;
 

@@ -8,6 +8,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
+#include "strata/device/buffer.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/parallel_for.hpp"
 
@@ -81,21 +82,43 @@ class Tiles {
   std::int64_t down_;
 };
 
+/// The longer rows of MatmulOptions::padded_rows.
+void require_padded(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& c,
+                    const MatmulOptions& options) {
+  const bool transposed_a = options.transpose_a == Transpose::kYes;
+  const bool transposed_b = options.transpose_b == Transpose::kYes;
+  const std::int64_t used = transposed_a ? c.shape()[0] : b.shape()[transposed_b ? 1 : 0];
+  const std::int64_t made = b.shape()[transposed_b ? 0 : 1];
+  const bool exact = options.bias.empty() && options.addend.empty() &&
+                     options.gelu_gradient_of.empty() && options.activation == Activation::kNone;
+  require(exact && c.shape().rank() == 2 &&
+              (transposed_b ? a.shape()[1] == used : a.shape()[1] >= used) &&
+              (transposed_b && options.accumulate == Accumulate::kOverwrite ? c.shape()[1] >= made
+                                                                            : c.shape()[1] == made),
+          "a product of tensors of {} and {} into one of {}, with padded rows", a.shape().text(),
+          b.shape().text(), c.shape().text());
+}
+
 Extents extents_of(const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& c,
                    const MatmulOptions& options) {
   require(a.shape().rank() == 2 && b.shape().rank() == 2, "a product of tensors of {} and {}",
           a.shape().text(), b.shape().text());
   const bool transposed_a = options.transpose_a == Transpose::kYes;
   const bool transposed_b = options.transpose_b == Transpose::kYes;
-  const Extents extents{a.shape()[transposed_a ? 1 : 0], b.shape()[transposed_b ? 0 : 1],
-                        a.shape()[transposed_a ? 0 : 1], a.shape()[1]};
+  Extents extents{a.shape()[transposed_a ? 1 : 0], b.shape()[transposed_b ? 0 : 1],
+                  a.shape()[transposed_a ? 0 : 1], a.shape()[1]};
+  if (options.padded_rows) {
+    require_padded(a, b, c, options);
+    extents.m = c.shape()[0];
+    extents.k = transposed_a ? a.shape()[0] : b.shape()[transposed_b ? 1 : 0];
+  }
   require(b.shape()[transposed_b ? 1 : 0] == extents.k && extents.k >= 1,
           "a product of tensors of {} and {} that sums over {}", a.shape().text(), b.shape().text(),
           extents.k);
   require(b.dtype() == a.dtype(), "a product of {} and {}", name_of(a.dtype()), name_of(b.dtype()));
   const bool widened = a.dtype() == DType::kBfloat16 && c.dtype() == DType::kFloat32;
-  require_like(c, widened ? DType::kFloat32 : a.dtype(), Shape{extents.m, extents.n},
-               "a product's c");
+  require_like(c, widened ? DType::kFloat32 : a.dtype(),
+               Shape{extents.m, options.padded_rows ? c.shape()[1] : extents.n}, "a product's c");
   if (!options.bias.empty()) {
     require_count(options.bias, a.dtype(), extents.n, "a product's bias");
   }
@@ -357,6 +380,41 @@ void host_product(Context& context, const Extents& extents, const ConstTensorVie
   }
 }
 
+/// Copies the first `columns` elements of each row; further elements of a row of `to` become 0.
+void copy_rows(const ConstTensorView& from, std::int64_t columns, const TensorView& to) {
+  const std::int64_t element = size_bytes(from.dtype());
+  const std::int64_t from_row = from.shape()[1] * element;
+  const std::int64_t to_row = to.shape()[1] * element;
+  for (std::int64_t row = 0; row < to.shape()[0]; ++row) {
+    std::byte* const at = to.raw() + row * to_row;
+    std::memcpy(at, from.raw() + row * from_row, static_cast<std::size_t>(columns * element));
+    std::memset(at + columns * element, 0, static_cast<std::size_t>(to_row - columns * element));
+  }
+}
+
+/// A product with longer rows, which only GPUs' models have: their tensors are packed first.
+void product_of_padded(Context& context, const Extents& extents, const ConstTensorView& a,
+                       const ConstTensorView& b, const TensorView& c, MatmulOptions options) {
+  options.padded_rows = false;
+  const Shape packed_a{a.shape()[0],
+                       options.transpose_a == Transpose::kYes ? extents.m : extents.k};
+  const Shape packed_c{extents.m, extents.n};
+  const auto bytes_of = [](const Shape& shape, DType dtype) {
+    return shape.count() * size_bytes(dtype);
+  };
+  const device::Buffer a_memory(context.device(), bytes_of(packed_a, a.dtype()));
+  const TensorView left = a_memory.view(0, packed_a, a.dtype());
+  copy_rows(a, packed_a[1], left);
+  if (c.shape() == packed_c) {
+    matmul(context, left, b, c, options);
+    return;
+  }
+  const device::Buffer c_memory(context.device(), bytes_of(packed_c, c.dtype()));
+  const TensorView result = c_memory.view(0, packed_c, c.dtype());
+  matmul(context, left, b, result, options);
+  copy_rows(result, extents.n, c);
+}
+
 }  // namespace
 
 void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
@@ -370,6 +428,13 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
     return;
   }
   MatmulOptions product = options;
+  if (options.padded_rows) {
+    const std::int64_t used = options.transpose_a == Transpose::kYes ? extents.m : extents.k;
+    if (a.shape()[1] != used || c.shape()[1] != extents.n) {
+      product_of_padded(context, extents, a, b, c, options);
+      return;
+    }
+  }
   if (!options.addend.empty()) {
     if (options.addend.raw() != c.raw()) {
       copy(context, options.addend, c);

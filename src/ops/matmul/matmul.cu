@@ -3,9 +3,11 @@
 #include "checks.hpp"
 #include "cuda/aligned.hpp"
 #include "cuda/bias.hpp"
+#include "cuda/column_sums.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
 #include "cuda/resources.hpp"
+#include "cuda/stream.hpp"
 #include "matmul/cublaslt_products.hpp"
 
 namespace strata::ops::cuda {
@@ -69,9 +71,37 @@ struct ProductTensors {
   const TensorView& made;
 };
 
-/// The part of a product that the library computes.
+/// Rows of a piece of a product that sums over many rows.
+constexpr std::int64_t kPieceRows = 8192;
+
+/// Enqueues a product. One with few elements that sums over many rows, as a weight gradient's, goes
+/// in pieces of the rows: without split-k the library has no fast kernel for it. The pieces add up
+/// in order.
+void enqueue(Context& context, CublasLtProduct product, ProductAddresses at) {
+  constexpr std::int64_t kFewElements = 1 << 20;
+  const bool in_pieces = product.transpose_a == Transpose::kYes &&
+                         product.transpose_b == Transpose::kNo &&
+                         product.operands == DType::kBfloat16 &&
+                         product.result == DType::kFloat32 && product.m * product.n <= kFewElements;
+  const std::int64_t rows = product.k;
+  for (std::int64_t first = 0; first < rows; first += kPieceRows) {
+    product.k = in_pieces ? std::min(kPieceRows, rows - first) : rows;
+    library_of(context).multiply(product, at, context.cuda_resources().workspace(),
+                                 stream_of(context));
+    if (product.k == rows) {
+      return;
+    }
+    const std::int64_t element = size_bytes(product.operands);
+    at.a += kPieceRows * product.row_a * element;
+    at.b += kPieceRows * product.n * element;
+    at.addend = at.c;
+    product.accumulate = Accumulate::kAdd;
+  }
+}
+
+/// The part of a product that the library computes. `zero_rows`: rows of zeros behind those of b.
 void multiply(Context& context, const CublasLtProduct& product, const ProductTensors& tensors,
-              const MatmulOptions& options) {
+              const MatmulOptions& options, std::int64_t zero_rows) {
   ProductAddresses at;
   AlignedTensors aligned(context, "copying a product's tensor");
   aligned.reads(tensors.a, at.a);
@@ -94,12 +124,20 @@ void multiply(Context& context, const CublasLtProduct& product, const ProductTen
     aligned.writes(tensors.made, at.c);
     aligned.reads(addend, at.addend);
   }
-  aligned.place(0);
+  const std::int64_t behind = zero_rows * tensors.b.shape()[1] * size_bytes(product.operands);
+  std::byte* const longer = aligned.place(behind == 0 ? 0 : tensors.b.bytes() + behind);
+  if (behind != 0) {
+    constexpr const char* kWhat = "padding a product's tensor";
+    const cudaStream_t stream = stream_of(context);
+    const auto bytes = static_cast<std::size_t>(tensors.b.bytes());
+    check(cudaMemcpyAsync(longer, at.b, bytes, cudaMemcpyDeviceToDevice, stream), kWhat);
+    check(cudaMemsetAsync(longer + bytes, 0, static_cast<std::size_t>(behind), stream), kWhat);
+    at.b = longer;
+  }
   if (at.addend == nullptr) {
     at.addend = at.c;
   }
-  library_of(context).multiply(product, at, context.cuda_resources().workspace(),
-                               stream_of(context));
+  enqueue(context, product, at);
   aligned.finish();
 }
 
@@ -121,6 +159,39 @@ void finish(Context& context, const MatmulOptions& options, cublasLtEpilogue_t e
   }
 }
 
+/// One row of a product with a transposed a.
+template <typename T>
+struct RowTerm {
+  const T* a;
+  std::int64_t row_a;
+  const T* b;
+  std::int64_t n;
+
+  __device__ Compute<T> operator()(std::int64_t i, std::int64_t j) const {
+    return value_of(a[i * row_a]) * value_of(b[i * n + j]);
+  }
+};
+
+/// c = (or +=) a^T b, where the rows of a are longer than c has rows. The library computes rows up
+/// to the last multiple of kPaddedRow, for it is slow where c has an odd number; the rest are sums.
+void matmul_transposed_padded(Context& context, CublasLtProduct product,
+                              const ProductTensors& tensors, const MatmulOptions& options) {
+  const std::int64_t rows = product.m;
+  product.m -= rows % kPaddedRow;
+  if (product.m > 0) {
+    multiply(context, product, tensors, options, 0);
+  }
+  with_device_type(product.operands, [&]<typename T>(T) {
+    using C = Compute<T>;
+    for (std::int64_t row = product.m; row < rows; ++row) {
+      sum_over_rows<C>(
+          context, "a row of a product", product.k, product.n, options.accumulate,
+          tensors.c.device<C>() + row * product.n,
+          RowTerm<T>{tensors.a.device<T>() + row, product.row_a, tensors.b.device<T>(), product.n});
+    }
+  });
+}
+
 }  // namespace
 
 void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b,
@@ -131,9 +202,13 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
     require_memory_space(context, tensor);
   }
   CublasLtProduct product;
+  const bool transposed_a = options.transpose_a == Transpose::kYes;
+  const bool transposed_b = options.transpose_b == Transpose::kYes;
   product.m = c.shape()[0];
   product.n = c.shape()[1];
-  product.k = a.shape()[options.transpose_a == Transpose::kYes ? 0 : 1];
+  product.k = a.shape()[transposed_a ? 0 : 1];
+  product.row_a = a.shape()[1];
+  product.row_c = c.shape()[1];
   product.operands = a.dtype();
   product.result = c.dtype();
   product.transpose_a = options.transpose_a;
@@ -141,10 +216,16 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   product.accumulate = options.addend.empty() ? options.accumulate : Accumulate::kAdd;
   product.precision = context.cuda_resources().options().float32_products;
   product.epilogue = epilogue_of(library_of(context), product, options);
+  if (transposed_a && product.row_a != product.m && c.dtype() == compute_dtype(a.dtype())) {
+    matmul_transposed_padded(context, product, {a, b, c, c}, options);
+    return;
+  }
+  // Longer rows of a or c: rows of zeros behind b give them terms of 0.
+  const std::int64_t zero_rows = (transposed_b ? product.n : product.k) - b.shape()[0];
   const bool gelu_behind =
       options.activation == Activation::kGelu && !has_pre_activation(product.epilogue);
   const TensorView& made = gelu_behind ? options.pre_activation : c;
-  multiply(context, product, {a, b, c, made}, options);
+  multiply(context, product, {a, b, c, made}, options, zero_rows);
   finish(context, options, product.epilogue, made, c);
 }
 

@@ -63,7 +63,7 @@ TEST(CudaContext, OfTargetsOutsideTheFirstIsTold) {
   const Buffer parts_memory(context.device(), 6 * kCrossEntropyParts * 4);
   const Buffer log_sums(context.device(), 6 * 4);
   const TensorView parts = parts_memory.view(0, {1, 6, kCrossEntropyParts}, DType::kFloat32);
-  cross_entropy_parts(context, bad.logits, bad.targets, 0, parts);
+  cross_entropy_parts(context, bad.logits, bad.targets, 0, bad.logits.shape().back(), parts);
   // Rows that do not count may have any target.
   for (const std::int64_t valid : {6, 3}) {
     const std::int64_t expected = valid == 6 ? 3 : -1;

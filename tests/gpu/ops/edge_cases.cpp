@@ -103,8 +103,8 @@ void add_rows_in_place(std::vector<Case>& cases, const Shape& shape) {
   add_case(cases, "cross_entropy_gradient" + of,
            {updated(shape), ids(rows, 0, 3 * shape.back()), computed(Role::kRead, rows)},
            [=](Context& context, const Tensors& t) {
-             cross_entropy_gradient(context, t[0], t[1], shape.back(), t[2], rows[0] - 1, 0.125,
-                                    t[0]);
+             cross_entropy_gradient(context, t[0], t[1], shape.back(), shape.back(), t[2],
+                                    rows[0] - 1, 0.125, t[0]);
            });
   cases.push_back({"mean_squared_error" + of,
                    {updated(shape), read(shape)},
@@ -145,7 +145,7 @@ void add_losses_of_nans(std::vector<Case>& cases, const Shape& shape) {
          const std::int64_t bytes = shape[0] * kCrossEntropyParts * size_bytes(t[2].dtype());
          const device::Buffer memory(context.device(), bytes);
          const TensorView parts = memory.view(0, {1, shape[0], kCrossEntropyParts}, t[2].dtype());
-         cross_entropy_parts(context, t[0], t[1], 0, parts);
+         cross_entropy_parts(context, t[0], t[1], 0, shape.back(), parts);
          return loss_of(context, [&](const TensorView& sums) {
            combine_cross_entropy(context, {}, parts, t[1], shape.back(), shape[0], t[2], sums);
          });

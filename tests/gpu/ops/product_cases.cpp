@@ -121,6 +121,33 @@ void add_fused(std::vector<Case>& cases, const Product& p) {
            });
 }
 
+/// Products of a head, whose logits have longer rows.
+void add_padded(std::vector<Case>& cases, const Product& p) {
+  constexpr std::int64_t kMore = 7;
+  add_case(cases, name_of_product("matmul_padded_c", p),
+           {read({p.m, p.k}), read({p.n, p.k}), written({p.m, p.n + kMore})},
+           [](Context& context, const Tensors& t) {
+             matmul(context, t[0], t[1], t[2],
+                    {.transpose_b = Transpose::kYes, .padded_rows = true});
+           });
+  add_case(cases, name_of_product("matmul_padded_a", p),
+           {read({p.m, p.k + kMore}), read({p.k, p.n}), written({p.m, p.n})},
+           [](Context& context, const Tensors& t) {
+             matmul(context, t[0], t[1], t[2], {.padded_rows = true});
+           });
+  for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
+    const bool adds = accumulate == Accumulate::kAdd;
+    add_case(cases, name_of_product(adds ? "matmul_padded_t_added" : "matmul_padded_t", p),
+             {read({p.k, p.m + kMore}), read({p.k, p.n}),
+              computed(adds ? Role::kBoth : Role::kWritten, {p.m, p.n})},
+             [=](Context& context, const Tensors& t) {
+               matmul(
+                   context, t[0], t[1], t[2],
+                   {.transpose_a = Transpose::kYes, .accumulate = accumulate, .padded_rows = true});
+             });
+  }
+}
+
 }  // namespace
 
 void add_product_cases(std::vector<Case>& cases) {
@@ -130,7 +157,11 @@ void add_product_cases(std::vector<Case>& cases) {
     add_transposes(cases, product);
     add_options(cases, product);
     add_fused(cases, product);
+    add_padded(cases, product);
   }
+  // Weight gradients in pieces.
+  add_transposes(cases, {24, 16, 20000});
+  add_padded(cases, {33, 16, 20000});
   // GELU is the library's where rows are a multiple of 8 elements.
   for (const Product& product : {Product{7, 24, 10}, Product{1, 8, 2}, Product{129, 8, 34}}) {
     add_fused(cases, product);

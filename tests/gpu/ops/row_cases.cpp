@@ -261,18 +261,22 @@ void add_losses(std::vector<Case>& cases, std::int64_t rows, std::int64_t classe
                        mean_squared_error(context, t[0], t[1], valid, 0.125, t[2], sums);
                      });
                    }});
-  add_case(cases, "cross_entropy_parts" + of,
-           {read(shape), ids({rows}, 0, 3 * classes),
-            computed(Role::kWritten, {rows, kCrossEntropyParts})},
-           [=](Context& context, const Tensors& t) {
-             cross_entropy_parts(context, t[0], t[1], classes, t[2]);
-           });
-  add_case(
-      cases, "cross_entropy_gradient" + of,
-      {read(shape), ids({rows}, 0, 3 * classes), computed(Role::kRead, {rows}), written(shape)},
-      [=](Context& context, const Tensors& t) {
-        cross_entropy_gradient(context, t[0], t[1], classes, t[2], valid, 0.125, t[3]);
-      });
+  // All columns, and rows that are longer than the shard has ids.
+  for (const std::int64_t count : {classes, classes - classes / 8}) {
+    const std::string name = of + "_with_ids_" + std::to_string(count);
+    add_case(cases, "cross_entropy_parts" + name,
+             {read(shape), ids({rows}, 0, 3 * classes),
+              computed(Role::kWritten, {rows, kCrossEntropyParts})},
+             [=](Context& context, const Tensors& t) {
+               cross_entropy_parts(context, t[0], t[1], classes, count, t[2]);
+             });
+    add_case(
+        cases, "cross_entropy_gradient" + name,
+        {read(shape), ids({rows}, 0, 3 * classes), computed(Role::kRead, {rows}), written(shape)},
+        [=](Context& context, const Tensors& t) {
+          cross_entropy_gradient(context, t[0], t[1], classes, count, t[2], valid, 0.125, t[3]);
+        });
+  }
 }
 
 /// A row whose first logits are minus infinity, as those of ids that are ruled out: some threads
@@ -315,7 +319,7 @@ void add_shards(std::vector<Case>& cases, const std::string& name, const Operand
          };
          for (std::int64_t s = 0; s < 3; ++s) {
            cross_entropy_parts(context, shard_of(t[0], s, ids_of_shard), t[1], s * ids_of_shard,
-                               shard_of(t[2], s, kCrossEntropyParts));
+                               ids_of_shard, shard_of(t[2], s, kCrossEntropyParts));
          }
          return loss_of(context, [&](const TensorView& sums) {
            combine_cross_entropy(context, steps, t[2], t[1], vocabulary, rows - 3, t[3], sums);

@@ -35,7 +35,7 @@ class Split {
   LossSums losses(Context& context, std::int64_t valid_rows, std::span<const ReductionStep> steps) {
     for (std::int64_t shard = 0; shard < shards(); ++shard) {
       cross_entropy_parts(
-          context, of(shard).view(), targets_.view(), first(shard),
+          context, of(shard).view(), targets_.view(), first(shard), ids(shard),
           parts_.view()
               .flat_slice(shard * rows_ * kCrossEntropyParts, rows_ * kCrossEntropyParts)
               .reshaped({rows_, kCrossEntropyParts}));
@@ -50,8 +50,8 @@ class Split {
   const Tensor<T>& gradient(Context& context, std::int64_t valid_rows, double scale) {
     for (std::int64_t shard = 0; shard < shards(); ++shard) {
       Tensor<T>& part = of(shard);
-      cross_entropy_gradient(context, part.view(), targets_.view(), first(shard), log_sums_.view(),
-                             valid_rows, scale, part.view());
+      cross_entropy_gradient(context, part.view(), targets_.view(), first(shard), ids(shard),
+                             log_sums_.view(), valid_rows, scale, part.view());
       for (std::int64_t i = 0; i < rows_ * ids(shard); ++i) {
         gradient_[i / ids(shard) * cuts_.back() + first(shard) + i % ids(shard)] = part[i];
       }
