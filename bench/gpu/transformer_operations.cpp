@@ -12,6 +12,7 @@
 #include "strata/ops/layer_norm.hpp"
 #include "strata/ops/loss.hpp"
 #include "strata/ops/matmul.hpp"
+#include "strata/ops/split_cross_entropy.hpp"
 #include "strata/ops/update.hpp"
 
 #include "layers.hpp"
@@ -35,7 +36,14 @@ struct Product {
   Also also = Also::kNothing;
   /// Whether its inputs are GELU's results; their gradient goes through GELU with the product.
   bool behind_gelu = false;
+  /// Whether its results are logits.
+  bool padded = false;
 };
+
+/// Elements of a row of logits.
+std::int64_t padded_row(std::int64_t ids) {
+  return (ids + ops::kPaddedRow - 1) / ops::kPaddedRow * ops::kPaddedRow;
+}
 
 std::string forward_name(const Product& product) {
   switch (product.also) {
@@ -53,13 +61,14 @@ std::string forward_name(const Product& product) {
 void add_product(Operations& all, std::int64_t rows, const Product& product) {
   const Shape x_shape{rows, product.inputs};
   const Shape w_shape{product.outputs, product.inputs};
-  const Shape y_shape{rows, product.outputs};
+  const Shape y_shape{rows, product.padded ? padded_row(product.outputs) : product.outputs};
   const double flops =
       2.0 * static_cast<double>(rows) * static_cast<double>(product.inputs * product.outputs);
   all.push_back({forward_name(product), flops, [=](Operands& operands) -> Call {
                    const TensorView x = operands.read(x_shape);
                    const TensorView w = operands.read(w_shape);
-                   ops::MatmulOptions options{.transpose_b = ops::Transpose::kYes};
+                   ops::MatmulOptions options{.transpose_b = ops::Transpose::kYes,
+                                              .padded_rows = product.padded};
                    if (product.has_bias) {
                      options.bias = operands.read({product.outputs});
                    }
@@ -79,7 +88,7 @@ void add_product(Operations& all, std::int64_t rows, const Product& product) {
        flops, [=](Operands& operands) -> Call {
          const TensorView dy = operands.read(y_shape);
          const TensorView w = operands.read(w_shape);
-         ops::MatmulOptions options;
+         ops::MatmulOptions options{.padded_rows = product.padded};
          if (product.behind_gelu) {
            options.gelu_gradient_of = operands.read(x_shape);
          }
@@ -88,16 +97,17 @@ void add_product(Operations& all, std::int64_t rows, const Product& product) {
            ops::matmul(context, dy, w, dx, options);
          };
        }});
-  all.push_back(
-      {product.name + ", weight gradient", flops, [=](Operands& operands) -> Call {
-         const TensorView dy = operands.read(y_shape);
-         const TensorView x = operands.read(x_shape);
-         const TensorView dw = operands.updated(w_shape, DType::kFloat32);
-         return [&context = operands.context(), dy, x, dw] {
-           ops::matmul(context, dy, x, dw,
-                       {.transpose_a = ops::Transpose::kYes, .accumulate = ops::Accumulate::kAdd});
-         };
-       }});
+  all.push_back({product.name + ", weight gradient", flops, [=](Operands& operands) -> Call {
+                   const TensorView dy = operands.read(y_shape);
+                   const TensorView x = operands.read(x_shape);
+                   const TensorView dw = operands.updated(w_shape, DType::kFloat32);
+                   return [&context = operands.context(), dy, x, dw, padded = product.padded] {
+                     ops::matmul(context, dy, x, dw,
+                                 {.transpose_a = ops::Transpose::kYes,
+                                  .accumulate = ops::Accumulate::kAdd,
+                                  .padded_rows = padded});
+                   };
+                 }});
 }
 
 struct AttentionOperands {
@@ -221,16 +231,24 @@ void add_residual(Operations& all, const Shape& shape) {
                  }});
 }
 
-void add_cross_entropy(Operations& all, const Shape& shape) {
+/// Of one shard, as the last stage of a language model does it.
+void add_cross_entropy(Operations& all, std::int64_t rows, std::int64_t ids) {
+  const Shape shape{rows, padded_row(ids)};
   all.push_back({"cross-entropy and its gradient", 0.0, [=](Operands& operands) -> Call {
                    const TensorView logits = operands.read(shape);
-                   const TensorView targets = operands.token_ids(shape[0], shape[1]).ids;
+                   const TensorView targets = operands.token_ids(rows, ids).ids;
                    const TensorView dlogits = operands.written(shape);
+                   const TensorView parts =
+                       operands.written({1, rows, ops::kCrossEntropyParts}, DType::kFloat32);
+                   const TensorView log_sums = operands.written({rows}, DType::kFloat32);
                    const TensorView sums = operands.written({ops::kLossElements}, DType::kInt64);
-                   return [&context = operands.context(), logits, targets, dlogits, sums] {
-                     const std::int64_t rows = targets.count();
-                     ops::cross_entropy(context, logits, targets, rows,
-                                        1.0 / static_cast<double>(rows), dlogits, sums);
+                   return [&context = operands.context(), rows, ids, logits, targets, dlogits,
+                           parts, log_sums, sums] {
+                     ops::cross_entropy_parts(context, logits, targets, 0, ids, parts);
+                     ops::combine_cross_entropy(context, {}, parts, targets, ids, rows, log_sums,
+                                                sums);
+                     ops::cross_entropy_gradient(context, logits, targets, 0, ids, log_sums, rows,
+                                                 1.0 / static_cast<double>(rows), dlogits);
                    };
                  }});
 }
@@ -312,7 +330,11 @@ std::vector<Operation> transformer_operations(const TransformerSizes& sizes) {
                .also = Also::kAddsResidual,
                .behind_gelu = true});
   add_product(all, rows,
-              {.name = "head", .inputs = width, .outputs = sizes.vocabulary, .has_bias = false});
+              {.name = "head",
+               .inputs = width,
+               .outputs = sizes.vocabulary,
+               .has_bias = false,
+               .padded = true});
   add_attention(all, sizes, "attention", ops::LibraryKernels::kLibrary);
   add_attention(all, sizes, "attention by own kernels", ops::LibraryKernels::kOwn);
   add_layer_norm(all, {rows, width});
@@ -320,7 +342,7 @@ std::vector<Operation> transformer_operations(const TransformerSizes& sizes) {
     add_bias_gradient(all, {rows, times * width});
   }
   add_residual(all, {rows, width});
-  add_cross_entropy(all, {rows, sizes.vocabulary});
+  add_cross_entropy(all, rows, sizes.vocabulary);
   add_embedding_gradients(all, sizes);
   add_update(all, width);
   return all;

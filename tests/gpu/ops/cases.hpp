@@ -54,6 +54,8 @@ struct Case {
   bool takes_bfloat16 = true;
   /// Whether what it shows is of bfloat16 alone.
   bool only_bfloat16 = false;
+  /// Terms of a product's sum.
+  std::int64_t terms = 0;
 };
 
 /// A tensor of the case's dtype that is read.
