@@ -304,8 +304,8 @@ void add_update(Operations& all, std::int64_t width) {
            for (const Updated& p : parameters) {
              ops::adam_update(
                  context, p.master, p.gradient, p.m, p.v,
-                 {.learning_rate = 1e-4, .weight_decay = 0.1, .decay = ops::DecayKind::kDecoupled});
-             ops::convert(context, p.master, p.weight);
+                 {.learning_rate = 1e-4, .weight_decay = 0.1, .decay = ops::DecayKind::kDecoupled},
+                 p.weight);
            }
          };
        }});

@@ -64,8 +64,15 @@ Optimizer::Optimizer(ops::Context& context, const OptimizerOptions& options,
   for (const OwnedPiece& piece : pieces_) {
     const nn::ParameterSpec& spec = layout.parameters[piece.parameter].spec;
     const bool decays = options.decay_scope == DecayScope::kAll || spec.shape.rank() >= 2;
-    rules_.push_back(
-        {.rule = spec.rule, .keep = spec.keep, .decay = decays ? options.weight_decay : 0.0});
+    const Rule rule{
+        .rule = spec.rule, .keep = spec.keep, .decay = decays ? options.weight_decay : 0.0};
+    if (runs_.empty() || runs_.back().bucket != piece.bucket || runs_.back().rule != rule) {
+      runs_.push_back({.bucket = piece.bucket,
+                       .arena_offset = piece.arena_offset,
+                       .owned_offset = piece.owned_offset,
+                       .rule = rule});
+    }
+    runs_.back().count = piece.owned_offset + piece.range.count() - runs_.back().owned_offset;
   }
   const std::int64_t elements = plan.owned_elements(data_rank);
   const DType dtype = compute_dtype(weights.dtype());
@@ -79,9 +86,14 @@ Optimizer::Optimizer(ops::Context& context, const OptimizerOptions& options,
   }
 }
 
+TensorView Optimizer::master(std::int64_t arena_offset, std::int64_t owned_offset,
+                             std::int64_t count) const {
+  return masters_.empty() ? weights_.flat_slice(arena_offset, count)
+                          : masters_.flat_slice(owned_offset, count);
+}
+
 TensorView Optimizer::master(const OwnedPiece& piece) const {
-  return masters_.empty() ? weights_.flat_slice(piece.arena_offset, piece.range.count())
-                          : masters_.flat_slice(piece.owned_offset, piece.range.count());
+  return master(piece.arena_offset, piece.owned_offset, piece.range.count());
 }
 
 TensorView Optimizer::state(std::size_t index, const OwnedPiece& piece) const {
@@ -96,53 +108,54 @@ std::vector<TensorView> Optimizer::tensors() const {
   return all;
 }
 
-void Optimizer::write_weights(const OwnedPiece& piece) {
-  if (!masters_.empty()) {
-    ops::convert(context_, master(piece),
-                 weights_.flat_slice(piece.arena_offset, piece.range.count()));
-  }
-}
-
 void Optimizer::write_weights() {
   for (const OwnedPiece& piece : pieces_) {
-    write_weights(piece);
+    if (!masters_.empty()) {
+      ops::convert(context_, master(piece),
+                   weights_.flat_slice(piece.arena_offset, piece.range.count()));
+    }
   }
 }
 
 void Optimizer::update(std::size_t bucket, const ConstTensorView& gradients, double learning_rate,
                        double gradient_scale, std::int64_t step) {
-  for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    const OwnedPiece& piece = pieces_[i];
-    if (piece.bucket != bucket) {
+  for (const Run& run : runs_) {
+    if (run.bucket != bucket) {
       continue;
     }
-    const ConstTensorView gradient = gradients.flat_slice(piece.arena_offset, piece.range.count());
-    if (rules_[i].rule == nn::ParameterRule::kAverage) {
-      ops::average_update(context_, master(piece), gradient, rules_[i].keep);
-    } else {
-      update_piece(piece, gradient, learning_rate, rules_[i].decay, gradient_scale, step);
+    const ConstTensorView gradient = gradients.flat_slice(run.arena_offset, run.count);
+    if (!update_run(run, gradient, learning_rate, gradient_scale, step) && !masters_.empty()) {
+      ops::convert(context_, master(run.arena_offset, run.owned_offset, run.count),
+                   weights_.flat_slice(run.arena_offset, run.count));
     }
-    write_weights(piece);
   }
 }
 
-void Optimizer::update_piece(const OwnedPiece& piece, const ConstTensorView& gradient,
-                             double learning_rate, double weight_decay, double gradient_scale,
-                             std::int64_t step) {
-  const TensorView weight = master(piece);
+bool Optimizer::update_run(const Run& run, const ConstTensorView& gradient, double learning_rate,
+                           double gradient_scale, std::int64_t step) {
+  const TensorView weight = master(run.arena_offset, run.owned_offset, run.count);
+  if (run.rule.rule == nn::ParameterRule::kAverage) {
+    ops::average_update(context_, weight, gradient, run.rule.keep);
+    return false;
+  }
+  const auto state_of = [&](std::size_t index) {
+    return index < states_.size() ? states_[index].flat_slice(run.owned_offset, run.count)
+                                  : TensorView();
+  };
+  const double weight_decay = run.rule.decay;
   switch (options_.kind) {
     case OptimizerKind::kSgd:
-      ops::sgd_update(context_, weight, gradient, states_.empty() ? TensorView() : state(0, piece),
+      ops::sgd_update(context_, weight, gradient, state_of(0),
                       {.learning_rate = learning_rate,
                        .momentum = options_.momentum,
                        .nesterov = options_.nesterov,
                        .weight_decay = weight_decay,
                        .gradient_scale = gradient_scale});
-      break;
+      return false;
     case OptimizerKind::kAdam:
     case OptimizerKind::kAdamw:
       ops::adam_update(
-          context_, weight, gradient, state(0, piece), state(1, piece),
+          context_, weight, gradient, state_of(0), state_of(1),
           {.learning_rate = learning_rate,
            .beta1 = options_.beta1,
            .beta2 = options_.beta2,
@@ -151,16 +164,18 @@ void Optimizer::update_piece(const OwnedPiece& piece, const ConstTensorView& gra
            .decay = options_.kind == OptimizerKind::kAdamw ? ops::DecayKind::kDecoupled
                                                            : ops::DecayKind::kInGradient,
            .step = step,
-           .gradient_scale = gradient_scale});
-      break;
+           .gradient_scale = gradient_scale},
+          masters_.empty() ? TensorView() : weights_.flat_slice(run.arena_offset, run.count));
+      return true;
     case OptimizerKind::kAdagrad:
-      ops::adagrad_update(context_, weight, gradient, state(0, piece),
+      ops::adagrad_update(context_, weight, gradient, state_of(0),
                           {.learning_rate = learning_rate,
                            .epsilon = options_.epsilon,
                            .weight_decay = weight_decay,
                            .gradient_scale = gradient_scale});
-      break;
+      return false;
   }
+  return false;
 }
 
 }  // namespace strata::optim

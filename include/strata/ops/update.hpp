@@ -54,11 +54,14 @@ void sgd_update(Context& context, const TensorView& weight, const ConstTensorVie
                 const TensorView& momentum, const SgdOptions& options);
 
 /// m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -= rate mhat / (sqrt(vhat) +
-/// epsilon) with mhat = m / (1 - beta1^step), vhat = v / (1 - beta2^step).
-/// Shapes: equal counts and dtypes. Source: Kingma, Ba, "Adam", arXiv 1412.6980; Loshchilov,
-/// Hutter, "Decoupled weight decay regularization", arXiv 1711.05101.
+/// epsilon) with mhat = m / (1 - beta1^step), vhat = v / (1 - beta2^step). `rounded` receives w
+/// rounded to nearest; empty for none.
+/// Shapes: equal counts and dtypes; on GPUs rounded is bfloat16 and w float32. Source: Kingma, Ba,
+/// "Adam", arXiv 1412.6980; Loshchilov, Hutter, "Decoupled weight decay regularization", arXiv
+/// 1711.05101.
 void adam_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
-                 const TensorView& m, const TensorView& v, const AdamOptions& options);
+                 const TensorView& m, const TensorView& v, const AdamOptions& options,
+                 const TensorView& rounded = {});
 
 /// s += g^2; w -= rate g / (sqrt(s) + epsilon).
 /// Shapes: equal counts and dtypes. Source: Duchi, Hazan, Singer, "Adaptive subgradient methods",

@@ -72,21 +72,35 @@ class Optimizer {
   void write_weights();
 
  private:
-  struct PieceRule {
+  struct Rule {
     nn::ParameterRule rule = nn::ParameterRule::kTrained;
     double keep = 0.0;
     double decay = 0.0;
+
+    friend bool operator==(const Rule&, const Rule&) = default;
   };
 
-  void update_piece(const OwnedPiece& piece, const ConstTensorView& gradient, double learning_rate,
-                    double weight_decay, double gradient_scale, std::int64_t step);
-  void write_weights(const OwnedPiece& piece);
+  /// Pieces of one bucket that have one rule and follow each other, with what pads them: zeros,
+  /// which every rule keeps.
+  struct Run {
+    std::size_t bucket = 0;
+    std::int64_t arena_offset = 0;
+    std::int64_t owned_offset = 0;
+    std::int64_t count = 0;
+    Rule rule;
+  };
+
+  [[nodiscard]] TensorView master(std::int64_t arena_offset, std::int64_t owned_offset,
+                                  std::int64_t count) const;
+  /// Whether the weights have been rounded too.
+  bool update_run(const Run& run, const ConstTensorView& gradient, double learning_rate,
+                  double gradient_scale, std::int64_t step);
 
   ops::Context& context_;
   OptimizerOptions options_;
   TensorView weights_;
   std::vector<OwnedPiece> pieces_;
-  std::vector<PieceRule> rules_;  ///< for each piece
+  std::vector<Run> runs_;
   device::Buffer state_memory_;
   device::Buffer master_memory_;
   std::vector<TensorView> states_;

@@ -4,6 +4,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/error.hpp"
+#include "strata/ops/convert.hpp"
 #include "strata/ops/parallel_for.hpp"
 
 #include "checks.hpp"
@@ -82,12 +83,16 @@ void sgd_update(Context& context, const TensorView& weight, const ConstTensorVie
 }
 
 void adam_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
-                 const TensorView& m, const TensorView& v, const AdamOptions& options) {
+                 const TensorView& m, const TensorView& v, const AdamOptions& options,
+                 const TensorView& rounded) {
   require_count(gradient, weight.dtype(), weight.count(), "adam's gradient");
   require_count(m, weight.dtype(), weight.count(), "adam's m");
   require_count(v, weight.dtype(), weight.count(), "adam's v");
   require(options.step >= 1, "adam's step {}; 1 is the first", options.step);
-  if (run_on_gpu<cuda::adam_update>(context, weight, gradient, m, v, options)) {
+  if (!rounded.empty()) {
+    require_count(rounded, rounded.dtype(), weight.count(), "adam's rounded weights");
+  }
+  if (run_on_gpu<cuda::adam_update>(context, weight, gradient, m, v, options, rounded)) {
     return;
   }
   with_floating(weight.dtype(), [&]<typename T>(T) {
@@ -100,6 +105,9 @@ void adam_update(Context& context, const TensorView& weight, const ConstTensorVi
       adam_chunk(w, g, first, second, factor, begin, end);
     });
   });
+  if (!rounded.empty()) {
+    convert(context, weight, rounded);
+  }
 }
 
 void adagrad_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,

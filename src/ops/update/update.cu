@@ -1,3 +1,4 @@
+#include "strata/core/error.hpp"
 #include "strata/ops/update.hpp"
 
 #include "cuda/map.hpp"
@@ -42,6 +43,18 @@ struct Adam {
   }
 };
 
+/// An update of the last operand, which is then rounded.
+template <typename Update>
+struct Rounded {
+  Update update;
+
+  template <typename T>
+  __device__ void operator()(__nv_bfloat16& rounded, T gradient, T& m, T& v, T& w) const {
+    update(gradient, m, v, w);
+    rounded = to_storage<__nv_bfloat16>(static_cast<float>(w));
+  }
+};
+
 template <typename T>
 struct Adagrad {
   AdagradFactors<T> factor;
@@ -82,11 +95,23 @@ void sgd_update(Context& context, const TensorView& weight, const ConstTensorVie
 }
 
 void adam_update(Context& context, const TensorView& weight, const ConstTensorView& gradient,
-                 const TensorView& m, const TensorView& v, const AdamOptions& options) {
+                 const TensorView& m, const TensorView& v, const AdamOptions& options,
+                 const TensorView& rounded) {
   with_floating(weight.dtype(), [&]<typename T>(T) {
-    map(context, "adam_update", weight.count(), Adam<T>{AdamFactors<T>(options)},
-        In<T>{gradient.device<T>()}, InOut<T>{m.device<T>()}, InOut<T>{v.device<T>()},
-        InOut<T>{weight.device<T>()});
+    const auto run = [&](const auto& update, const auto&... first) {
+      map(context, "adam_update", weight.count(), update, first..., In<T>{gradient.device<T>()},
+          InOut<T>{m.device<T>()}, InOut<T>{v.device<T>()}, InOut<T>{weight.device<T>()});
+    };
+    const Adam<T> update{AdamFactors<T>(options)};
+    if (rounded.empty()) {
+      run(update);
+      return;
+    }
+    require(rounded.dtype() == DType::kBfloat16 && std::is_same_v<T, float>,
+            "adam's {} weights, rounded to {}", name_of(weight.dtype()), name_of(rounded.dtype()));
+    if constexpr (std::is_same_v<T, float>) {
+      run(Rounded<Adam<T>>{update}, Out<__nv_bfloat16>{rounded.device<__nv_bfloat16>()});
+    }
   });
 }
 

@@ -191,6 +191,26 @@ void add_update_cases(std::vector<Case>& cases) {
         },
         Nearness::kSameBits, false);
   }
+  cases.push_back(
+      {.name = "adamw_rounded",
+       .operands =
+           {computed(Role::kBoth, kMany),
+            computed(Role::kRead, kMany),
+            computed(Role::kBoth, kMany),
+            {.type = Type::kComputed, .role = Role::kBoth, .shape = kMany, .low = 0.0, .high = 1.0},
+            written(kMany)},
+       .call =
+           [](Context& context, const Tensors& t) {
+             adam_update(context, t[0], t[1], t[2], t[3],
+                         {.learning_rate = 1e-2,
+                          .weight_decay = 0.1,
+                          .decay = DecayKind::kDecoupled,
+                          .step = 3},
+                         t[4]);
+             return std::vector<double>();
+           },
+       .nearness = Nearness::kSameBits,
+       .only_bfloat16 = true});
   add_case(
       cases, "adagrad",
       {updated(kMany), read(kMany), {.role = Role::kBoth, .shape = kMany, .low = 0.0, .high = 1.0}},
