@@ -1,6 +1,8 @@
 #include "strata/comm/nccl.hpp"
 
 #include <cstdlib>
+#include <numeric>
+#include <vector>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"
@@ -74,24 +76,14 @@ std::string nccl_absence() {
 DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
                  const device::Device& device, device::Stream& compute) {
   std::unique_ptr<NcclEngine> engine;
-  ncclUniqueId id{};
-  const bool alone = host->size() == 1;
   agree(*host, [&] {
     require_queues();
     engine = std::make_unique<NcclEngine>(host_engine, device, compute, host->timeout());
-    if (host->rank() == 0 && !alone) {
-      id = engine->unique_id();
-    }
   });
-  std::unique_ptr<NcclChannel> channel;
-  if (!alone) {
-    host->broadcast(TensorView(reinterpret_cast<std::byte*>(&id), Shape{sizeof id}, DType::kUint8),
-                    0);
-    agree(*host, [&] {
-      channel = std::make_unique<NcclChannel>(
-          *engine, engine->join(id, host->rank(), host->size(), host->timeout()), host->name());
-    });
-  }
+  std::vector<std::int64_t> everyone(static_cast<std::size_t>(host->size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  std::unique_ptr<NcclChannel> channel =
+      open_channel(*engine, *host, everyone, kGroupBlocks, host->name());
   auto ranks = std::make_unique<NcclCommunicator>(std::move(host), *engine, std::move(channel));
   return {.engine = std::move(engine), .ranks = std::move(ranks)};
 }

@@ -15,12 +15,6 @@ namespace {
 
 using Note = NcclEngine::Note;
 
-/// The limit of thread blocks of NCCL's kernels per group and per route. The kernels of a rank's 3
-/// groups and 4 routes are resident together on a GPU of 64 multiprocessors, so no kernel that
-/// waits for a peer keeps another from starting.
-constexpr int kGroupBlocks = 16;
-constexpr int kRouteBlocks = 4;
-
 ncclDataType_t type_of(const ConstTensorView& summand) {
   return with_floating(summand.dtype(), []<typename T>(T) {
     return std::is_same_v<T, float> ? ncclFloat32 : ncclFloat64;
@@ -57,6 +51,38 @@ class ChannelOperation final : public Request::Operation {
 };
 
 }  // namespace
+
+std::unique_ptr<NcclChannel> open_channel(NcclEngine& engine, Communicator& host,
+                                          std::span<const std::int64_t> members, int blocks,
+                                          std::string name) {
+  const bool alone = members.size() < 2;
+  ncclUniqueId own{};
+  agree(host, [&] {
+    if (!alone && members.front() == host.rank()) {
+      own = engine.unique_id();
+    }
+  });
+  // One id per set of members: that of its first rank.
+  std::vector<ncclUniqueId> ids(count_of(host.size()));
+  const auto bytes_of = [](std::span<ncclUniqueId> some) {
+    return TensorView(std::as_writable_bytes(some).data(),
+                      Shape{static_cast<std::int64_t>(some.size_bytes())}, DType::kUint8);
+  };
+  host.all_gather(bytes_of(std::span(&own, 1)), bytes_of(std::span(ids)));
+  std::unique_ptr<NcclChannel> channel;
+  agree(host, [&] {
+    if (alone) {
+      return;
+    }
+    const auto place = std::find(members.begin(), members.end(), host.rank()) - members.begin();
+    require(place < std::ssize(members), "rank {} is not a member of the {}", host.rank(), name);
+    const NcclHandle handle =
+        engine.join(ids[count_of(members.front())], place, std::ssize(members), blocks,
+                    "connect the GPUs of the " + name, host.timeout());
+    channel = std::make_unique<NcclChannel>(engine, handle, std::move(name));
+  });
+  return channel;
+}
 
 /// A receive is issued when it is waited for, ordered after the work that was on the compute stream
 /// when it was posted. Issued at once, it could wait for a message that this rank has yet to send,
@@ -276,18 +302,8 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
 std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::int64_t> members,
                                                          std::string name) {
   std::unique_ptr<Communicator> group = host().subgroup(members, std::move(name));
-  std::unique_ptr<NcclChannel> channel;
-  if (channel_ != nullptr) {
-    agree(host(), [&] {
-      const std::optional<std::int64_t> color =
-          members.size() > 1 ? std::optional(members.front()) : std::nullopt;
-      const NcclHandle handle =
-          engine_.split(*channel_, color, group->rank(), kGroupBlocks, timeout());
-      if (handle != nullptr) {
-        channel = std::make_unique<NcclChannel>(engine_, handle, group->name());
-      }
-    });
-  }
+  std::unique_ptr<NcclChannel> channel =
+      open_channel(engine_, host(), members, kGroupBlocks, group->name());
   return std::make_unique<NcclCommunicator>(std::move(group), engine_, std::move(channel));
 }
 
@@ -314,28 +330,27 @@ void NcclCommunicator::open_routes(std::span<const Route> routes) {
 }
 
 void NcclCommunicator::open_round(std::span<const Route> routes) {
+  const auto own = std::find_if(routes.begin(), routes.end(), [&](const Route& route) {
+    return route.from == rank() || route.to == rank();
+  });
+  std::vector<std::int64_t> ends;
+  if (own != routes.end()) {
+    ends = {own->from, own->to};
+  }
+  std::unique_ptr<NcclChannel> channel = open_channel(engine_, host(), ends, kRouteBlocks, name());
   agree(host(), [&] {
-    const auto own = std::find_if(routes.begin(), routes.end(), [&](const Route& route) {
-      return route.from == rank() || route.to == rank();
-    });
-    std::optional<std::int64_t> color;
-    if (own != routes.end()) {
-      color = own->from;
-    }
-    const bool sends = color == rank();
-    const NcclHandle handle =
-        engine_.split(*channel_, color, sends ? 0 : 1, kRouteBlocks, timeout());
-    if (handle == nullptr) {
+    if (channel == nullptr) {
       return;
     }
     auto& open = *routes_.emplace_back(std::make_unique<OpenRoute>());
     open.route = *own;
-    open.channel = std::make_unique<NcclChannel>(engine_, handle, name());
+    open.channel = std::move(channel);
     // NCCL connects two ranks at their first message, which blocks the host; better here than in a
     // step.
     const device::Buffer memory(engine_.device(), 1);
     const TensorView payload = memory.view(0, Shape{1}, DType::kUint8);
     const Tag tag = own->tag;
+    const bool sends = own->from == rank();
     Request(sends ? begin_send(payload, own->to, tag) : begin_receive(payload, own->from, tag),
             describe("connect to", sends ? own->to : own->from, tag), timeout())
         .wait();

@@ -23,6 +23,19 @@ struct OpenRoute {
   std::deque<RouteReceive*> posted;
 };
 
+/// The limit of thread blocks of NCCL's kernels per group and per route. The kernels of a rank's 3
+/// groups and 4 routes are resident together on a GPU of 64 multiprocessors, so no kernel that
+/// waits for a peer keeps another from starting.
+inline constexpr int kGroupBlocks = 16;
+inline constexpr int kRouteBlocks = 4;
+
+/// The NCCL communicator of `members`, ranks of `host` in order; null where they are fewer than
+/// two. `name` is for errors. Communication: collective over `host`; the members of one call are
+/// disjoint.
+[[nodiscard]] std::unique_ptr<NcclChannel> open_channel(NcclEngine& engine, Communicator& host,
+                                                        std::span<const std::int64_t> members,
+                                                        int blocks, std::string name);
+
 /// One group of ranks, over NCCL and the host's transport (strata/comm/nccl.hpp).
 class NcclCommunicator final : public Communicator {
  public:

@@ -3,7 +3,6 @@
 #ifdef STRATA_HAVE_NCCL
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -71,42 +70,16 @@ ncclUniqueId NcclEngine::unique_id() {
 }
 
 NcclHandle NcclEngine::join(const ncclUniqueId& id, std::int64_t rank, std::int64_t size,
-                            Timeout timeout) {
-  use_device();
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  ncclComm_t& handle = handles_.emplace_back(nullptr);
-  const ncclResult_t result =
-      library_.comm_init_rank_config(&handle, checked_int(size, "the ranks of a communicator"), id,
-                                     static_cast<int>(rank), &config);
-  complete(handle, result, "connect all ranks' GPUs", timeout);
-  return &handle;
-}
-
-NcclHandle NcclEngine::split(const NcclChannel& parent, std::optional<std::int64_t> color,
-                             std::int64_t key, int blocks, Timeout timeout) {
+                            int blocks, const std::string& what, Timeout timeout) {
   use_device();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.maxCTAs = blocks;
-  const std::string what = "split the GPUs of the " + parent.name();
   ncclComm_t& handle = handles_.emplace_back(nullptr);
   const ncclResult_t result =
-      library_.comm_split(parent.handle(), color ? static_cast<int>(*color) : NCCL_SPLIT_NOCOLOR,
-                          static_cast<int>(key), &handle, &config);
-  complete(parent.handle(), result, what, timeout);
-  if (!color) {
-    return nullptr;
-  }
-  // A thread of NCCL may write the handle shortly after the call on the parent completes.
-  Waiting waiting(timeout);
-  const std::atomic_ref<ncclComm_t> made(handle);
-  while (made.load(std::memory_order_acquire) == nullptr) {
-    if (waiting.timed_out()) {
-      time_out(what, timeout);
-    }
-  }
-  complete(handle, ncclInProgress, what, timeout);
+      library_.comm_init_rank_config(&handle, checked_int(size, "the ranks of a communicator"), id,
+                                     static_cast<int>(rank), &config);
+  complete(handle, result, what, timeout);
   return &handle;
 }
 
@@ -133,16 +106,19 @@ ncclResult_t NcclEngine::state_of(ncclComm_t handle) const {
 
 void NcclEngine::complete(ncclComm_t handle, ncclResult_t result, const std::string& what,
                           Timeout timeout) {
+  // The communicator's state decides: calls may return ncclSuccess while they are in progress, and
+  // NCCL refuses the next call until then.
   Waiting waiting(timeout);
-  while (result == ncclInProgress) {
+  while (!is_failure(result)) {
     result = state_of(handle);
+    if (result == ncclSuccess) {
+      return;
+    }
     if (result == ncclInProgress && waiting.timed_out()) {
       time_out(what, timeout);
     }
   }
-  if (result != ncclSuccess) {
-    fail_with(handle, result, what);
-  }
+  fail_with(handle, result, what);
 }
 
 void NcclEngine::look_for_failures() {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,8 +20,8 @@ namespace strata::comm {
 
 class NcclChannel;
 
-/// The address of a communicator's handle. It is stable, because NCCL may write the handle after
-/// the call that creates it. The handle is null once the communicator is aborted.
+/// The address of a communicator's handle. It is stable. The handle is null once the communicator
+/// is aborted.
 using NcclHandle = ncclComm_t*;
 
 /// What the compute stream waits for: a neighbouring stage or the ranks of a group.
@@ -50,14 +49,10 @@ class NcclEngine final : public ProgressEngine {
   [[nodiscard]] device::Stream& compute() { return compute_; }
 
   [[nodiscard]] ncclUniqueId unique_id();
-  /// A communicator of all ranks that call with the same id. Communication: collective over them.
+  /// The communicator of `size` ranks that call with the same id; `what` names the call in errors.
+  /// `blocks`: the limit of thread blocks of NCCL's kernels. Communication: collective over them.
   [[nodiscard]] NcclHandle join(const ncclUniqueId& id, std::int64_t rank, std::int64_t size,
-                                Timeout timeout);
-  /// The communicator of the ranks with the same color, in order of `key`; null without a color.
-  /// `blocks`: the limit of thread blocks of NCCL's kernels. Communication: collective over the
-  /// ranks of `parent`.
-  [[nodiscard]] NcclHandle split(const NcclChannel& parent, std::optional<std::int64_t> color,
-                                 std::int64_t key, int blocks, Timeout timeout);
+                                int blocks, const std::string& what, Timeout timeout);
 
   /// Makes several calls in one NCCL group; `what` names them in errors.
   void group(ncclComm_t handle, const std::string& what, Timeout timeout,

@@ -31,7 +31,6 @@ NcclLibrary::NcclLibrary() : file_("libnccl.so." + std::to_string(NCCL_MAJOR), k
   }
   file_.find("ncclGetUniqueId", get_unique_id);
   file_.find("ncclCommInitRankConfig", comm_init_rank_config);
-  file_.find("ncclCommSplit", comm_split);
   file_.find("ncclCommAbort", comm_abort);
   file_.find("ncclCommGetAsyncError", comm_get_async_error);
   file_.find("ncclGetErrorString", get_error_string);

@@ -10,8 +10,7 @@
 
 namespace strata::comm {
 
-static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0),
-              "NCCL 2.18 or newer is needed, for ncclCommSplit");
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "NCCL 2.18 or newer is needed");
 
 /// NCCL's functions, loaded from the shared library at construction
 /// (docs/decisions/0001-cuda-libraries-on-demand.md).
@@ -23,7 +22,6 @@ class NcclLibrary {
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
-  decltype(&ncclCommSplit) comm_split = nullptr;
   decltype(&ncclCommAbort) comm_abort = nullptr;
   decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
   decltype(&ncclGetErrorString) get_error_string = nullptr;
