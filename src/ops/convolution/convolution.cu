@@ -3,7 +3,6 @@
 #include "convolution/cuda_windows.hpp"
 #include "convolution/cudnn_convolution.hpp"
 #include "cuda/bias.hpp"
-#include "cuda/column_sums.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
 #include "cuda/tile_product.hpp"
@@ -138,6 +137,21 @@ struct BackwardWeight {
   }
 };
 
+/// dw[i] = (or +=) the sum over pieces of parts[piece, i], added in order.
+template <typename C>
+__global__ void add_pieces_kernel(std::int64_t pieces, std::int64_t elements, const C* parts,
+                                  bool adds, C* dw) {
+  const std::int64_t i = thread_number();
+  if (i >= elements) {
+    return;
+  }
+  C sum{0};
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    sum += parts[piece * elements + i];
+  }
+  dw[i] = adds ? dw[i] + sum : sum;
+}
+
 /// Calls function(T{}, To{}) with the types of the operands and of a result: T or its compute type.
 template <typename Function>
 void with_types(const ConstTensorView& operand, const TensorView& result,
@@ -218,7 +232,7 @@ void convolution_backward_weight(Context& context, const ConvolutionShape& shape
     C* const parts = scratch_of<C>(context, pieces * dw.count());
     tile_product<C>(context, "convolution_backward_weight", product,
                     BackwardWeight<T>{images, x.device<T>(), dy.device<T>(), parts});
-    launch(context, "a convolution's pieces", grid_of(dw.count()), sum_parts_kernel<C, C>, pieces,
+    launch(context, "a convolution's pieces", grid_of(dw.count()), add_pieces_kernel<C>, pieces,
            dw.count(), parts, accumulate == Accumulate::kAdd, dw.device<C>());
   });
 }

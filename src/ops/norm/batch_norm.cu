@@ -1,6 +1,8 @@
 #include "strata/ops/batch_norm.hpp"
 
 #include "checks.hpp"
+#include "cuda/chunks.hpp"
+#include "cuda/column_sums.hpp"
 #include "cuda/columns.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
@@ -8,58 +10,121 @@
 namespace strata::ops::cuda {
 namespace {
 
-/// parts[piece, j] = the mean of a column's rows and the sum of squared deviations from it.
-template <typename T>
+/// parts[part, 0, j] = the mean of column j over a part's rows; parts[part, 1, j] = the sum of
+/// squared deviations from it.
+template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     statistics_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles, const T* x,
-                      Sums<double>* parts) {
+                      double* parts) {
   using C = Compute<T>;
-  const Piece<kPartRows> at(rows, tiles);
-  if (at.column >= columns || at.first >= rows) {
-    return;
+  constexpr int kValues = PartThread<kWidth>::kColumns;
+  __shared__ double sums[kRuns * kValues];
+  const PartThread<kWidth> at(rows, tiles);
+  const int own_rows = at.column < columns ? at.count : 0;
+  const double own_count = static_cast<double>(own_rows);
+  double means[kWidth] = {};
+  double squares[kWidth] = {};
+  if (own_rows > 0) {
+    const auto row = [&](int i) {
+      return elements_at<kWidth>(x + at.row(i) * columns + at.column);
+    };
+    // Measured from the first row: the squares of a narrow column far from zero lose nothing.
+    const Chunk<T, kWidth> centre = row(0);
+    C apart[kWidth] = {};
+    C square[kWidth] = {};
+    const auto add_row = [&](int i) {
+      const Chunk<T, kWidth> values = row(i);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        const C difference = value_of(values.at[j]) - value_of(centre.at[j]);
+        apart[j] += difference;
+        square[j] = fused(difference, difference, square[j]);
+      }
+    };
+    if (own_rows == kSumRows) {
+#pragma unroll
+      for (int i = 1; i < kSumRows; ++i) {
+        add_row(i);
+      }
+    } else {
+      for (int i = 1; i < own_rows; ++i) {
+        add_row(i);
+      }
+    }
+    const double share = 1.0 / own_count;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      const auto sum = static_cast<double>(apart[j]);
+      means[j] = static_cast<double>(value_of(centre.at[j])) + sum * share;
+      squares[j] = static_cast<double>(square[j]) - sum * sum * share;
+    }
   }
-  const auto value = [&](std::int64_t row) { return value_of(x[row * columns + at.column]); };
-  const double count = static_cast<double>(at.end - at.first);
-  const double mean = sum_runs<C>(at.first, at.end,
-                                  [&](std::int64_t row) {
-                                    return Sums<C>{value(row), C{0}};
-                                  })
-                          .first /
-                      count;
-  const C centre = static_cast<C>(mean);
-  const double squares = sum_runs<C>(at.first, at.end, [&](std::int64_t row) {
-                           const C difference = value(row) - centre;
-                           return Sums<C>{difference * difference, C{0}};
-                         }).first;
-  const double rounding = mean - static_cast<double>(centre);
-  parts[at.number * columns + at.column] = {mean, squares - count * rounding * rounding};
+  const std::int64_t left = rows - at.part * kPartRows;
+  const double share = 1.0 / static_cast<double>(left < kPartRows ? left : kPartRows);
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    sums[at.template place<kValues>(j)] = own_count * means[j];
+  }
+  add_runs<kValues>(sums);
+  double part_means[kWidth];
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    part_means[j] = sums[j * kColumnThreads + at.lane] * share;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    const double apart = means[j] - part_means[j];
+    sums[at.template place<kValues>(j)] = squares[j] + own_count * apart * apart;
+  }
+  add_runs<kValues>(sums);
+  if (at.run == 0 && at.column < columns) {
+    double* const to = parts + at.part * 2 * columns + at.column;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      to[j] = part_means[j];
+      to[columns + j] = sums[j * kColumnThreads + at.lane];
+    }
+  }
 }
 
-/// One thread for each column: combines the parts' statistics in order.
+/// One block for kColumnThreads columns: combines the parts' statistics.
 template <typename C>
-__global__ void join_statistics_kernel(std::int64_t rows, std::int64_t columns,
-                                       const Sums<double>* parts, C* means, C* variances) {
-  const std::int64_t j = thread_number();
-  if (j >= columns) {
-    return;
-  }
+__global__ void __launch_bounds__(kThreads)
+    join_statistics_kernel(std::int64_t rows, std::int64_t columns, const double* parts, C* means,
+                           C* variances) {
+  __shared__ double sums[kThreads];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kColumnThreads;
+  const std::int64_t j = static_cast<std::int64_t>(blockIdx.x) * kColumnThreads + lane;
+  const std::int64_t end = j < columns ? count_of(rows, kPartRows) : 0;
   const double count = static_cast<double>(rows);
-  const auto rows_of_part = [=](std::int64_t first) {
-    return static_cast<double>(first + kPartRows < rows ? kPartRows : rows - first);
+  const auto rows_of_part = [=](std::int64_t part) {
+    const std::int64_t left = rows - part * kPartRows;
+    return static_cast<double>(left < kPartRows ? left : kPartRows);
   };
-  double centre = 0.0;
-  for (std::int64_t first = 0; first < rows; first += kPartRows) {
-    centre += rows_of_part(first) * parts[first / kPartRows * columns + j].first / count;
+  double sum = 0.0;
+#pragma unroll 8
+  for (std::int64_t part = thread / kColumnThreads; part < end; part += kRuns) {
+    sum += rows_of_part(part) * parts[part * 2 * columns + j];
   }
+  sums[thread] = sum;
+  add_runs<kColumnThreads>(sums);
+  const double centre = sums[lane] / count;
+  __syncthreads();
   double squares = 0.0;
-  for (std::int64_t first = 0; first < rows; first += kPartRows) {
-    const Sums<double> part = parts[first / kPartRows * columns + j];
-    const double apart = part.first - centre;
-    squares += part.second + rows_of_part(first) * apart * apart;
+#pragma unroll 4
+  for (std::int64_t part = thread / kColumnThreads; part < end; part += kRuns) {
+    const double apart = parts[part * 2 * columns + j] - centre;
+    squares += parts[(part * 2 + 1) * columns + j] + rows_of_part(part) * apart * apart;
   }
-  means[j] = static_cast<C>(centre);
-  // Rounding can make the sum of a constant column slightly negative.
-  variances[j] = static_cast<C>((squares < 0.0 ? 0.0 : squares) / count);
+  sums[thread] = squares;
+  add_runs<kColumnThreads>(sums);
+  if (thread < kColumnThreads && j < columns) {
+    means[j] = static_cast<C>(centre);
+    // Rounding can make the sum of a constant column slightly negative.
+    variances[j] = static_cast<C>((sums[lane] < 0.0 ? 0.0 : sums[lane]) / count);
+  }
 }
 
 /// A statistic of each column, in x's dtype or its compute dtype.
@@ -88,8 +153,11 @@ struct Columns {
   Statistic<T> variance;
   double epsilon;
 
+  __device__ double unrounded_rstd(std::int64_t j) const {
+    return 1.0 / sqrt(static_cast<double>(variance[j]) + epsilon);
+  }
   __device__ Compute<T> rstd(std::int64_t j) const {
-    return static_cast<Compute<T>>(1.0 / sqrt(static_cast<double>(variance[j]) + epsilon));
+    return static_cast<Compute<T>>(unrounded_rstd(j));
   }
 };
 
@@ -105,41 +173,60 @@ struct Gradient {
   }
 };
 
-/// parts[piece, j] = a column's sums of g and of g xhat.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    gradient_sums_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles, const T* x,
-                         Columns<T> with, Gradient<T> gradient, Sums<double>* parts) {
-  using C = Compute<T>;
-  const Piece<kPartRows> at(rows, tiles);
-  if (at.column >= columns || at.first >= rows) {
-    return;
-  }
-  const C mean = with.mean[at.column];
-  const C rstd = with.rstd(at.column);
-  parts[at.number * columns + at.column] = sum_runs<C>(at.first, at.end, [&](std::int64_t row) {
-    const std::int64_t i = row * columns + at.column;
-    const C g = gradient[i];
-    return Sums<C>{g, g * ((value_of(x[i]) - mean) * rstd)};
-  });
-}
+/// g and g (x - mean), where g is the gradient before the activation.
+template <typename T, Activation kActivation>
+struct GradientTerm {
+  static constexpr int kSums = 2;
 
-/// One thread for each column: adds the parts in order.
-template <typename C>
-__global__ void add_sums_kernel(std::int64_t parts, std::int64_t columns, const Sums<double>* sums,
-                                C* first, C* second) {
-  const std::int64_t j = thread_number();
-  if (j >= columns) {
-    return;
+  const T* x;
+  Statistic<T> mean;
+  Gradient<T> gradient;
+  std::int64_t columns;
+
+  template <int kWidth>
+  __device__ auto of_columns(std::int64_t j) const {
+    using C = Compute<T>;
+    Chunk<C, kWidth> centres;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      centres.at[i] = mean[j + i];
+    }
+    return [from = x + j, y = gradient.y, dy = gradient.dy + j, n = columns, j, centres](
+               std::int64_t row, C* sums) {
+      const auto values = elements_at<kWidth>(from + row * n);
+      const auto gradients = elements_at<kWidth>(dy + row * n);
+      Chunk<T, kWidth> outputs{};
+      if constexpr (kActivation == Activation::kRelu) {
+        outputs = elements_at<kWidth>(y + row * n + j);
+      }
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        C g = value_of(gradients.at[i]);
+        if (kActivation == Activation::kRelu && value_of(outputs.at[i]) <= C{0}) {
+          g = C{0};
+        }
+        sums[i] += g;
+        sums[kWidth + i] += g * (value_of(values.at[i]) - centres.at[i]);
+      }
+    };
   }
-  Sums<double> total{0.0, 0.0};
-  for (std::int64_t part = 0; part < parts; ++part) {
-    total.first += sums[part * columns + j].first;
-    total.second += sums[part * columns + j].second;
+};
+
+/// dbias = the sum of g, dweight = the sum of g xhat.
+template <typename T>
+struct StoreGradients {
+  Columns<T> with;
+  Compute<T>* dweight;
+  Compute<T>* dbias;
+
+  __device__ void operator()(std::int64_t number, std::int64_t j, double sum) const {
+    if (number == 0) {
+      dbias[j] = static_cast<Compute<T>>(sum);
+    } else {
+      dweight[j] = static_cast<Compute<T>>(sum * with.unrounded_rstd(j));
+    }
   }
-  first[j] = static_cast<C>(total.first);
-  second[j] = static_cast<C>(total.second);
-}
+};
 
 template <typename T>
 struct Forward {
@@ -189,21 +276,21 @@ template <typename T, typename Function>
 __global__ void __launch_bounds__(kThreads)
     map_columns_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles,
                        Function function, T* to) {
-  const Piece<kRunRows> at(rows, tiles);
+  const Piece at(rows, tiles);
   if (at.column >= columns || at.first >= rows) {
     return;
   }
   const auto result = function.of_column(at.column);
   // All loads precede the first store, so that no load waits.
-  Compute<T> values[kRunRows] = {};
+  Compute<T> values[kPieceRows] = {};
 #pragma unroll
-  for (int i = 0; i < kRunRows; ++i) {
+  for (int i = 0; i < kPieceRows; ++i) {
     if (at.first + i < at.end) {
       values[i] = result((at.first + i) * columns + at.column);
     }
   }
 #pragma unroll
-  for (int i = 0; i < kRunRows; ++i) {
+  for (int i = 0; i < kPieceRows; ++i) {
     if (at.first + i < at.end) {
       to[(at.first + i) * columns + at.column] = to_storage<T>(values[i]);
     }
@@ -213,7 +300,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, typename Function>
 void map_columns(Context& context, const char* name, const Rows& shape, const Function& function,
                  T* to) {
-  launch_pieces<kRunRows>(context, name, shape, map_columns_kernel<T, Function>, function, to);
+  launch_pieces(context, name, shape, map_columns_kernel<T, Function>, function, to);
 }
 
 /// Means over parts, with scratch for the sums.
@@ -278,14 +365,22 @@ __global__ void mean_kernel(PartMeans<C> mean_of, const C* parts, C* means) {
 void column_statistics(Context& context, const ConstTensorView& x, const TensorView& mean,
                        const TensorView& variance) {
   const Rows shape = rows_of(x.shape());
-  auto* const parts =
-      scratch_of<Sums<double>>(context, count_of(shape.rows, kPartRows) * shape.columns);
+  const std::int64_t count = count_of(shape.rows, kPartRows);
+  double* const parts = scratch_of<double>(context, count * 2 * shape.columns);
   with_device_type(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
-    launch_pieces<kPartRows>(context, "column_statistics", shape, statistics_kernel<T>,
-                             x.device<T>(), parts);
-    launch(context, "joining statistics", grid_of(shape.columns), join_statistics_kernel<C>,
-           shape.rows, shape.columns, parts, mean.device<C>(), variance.device<C>());
+    const T* const from = x.device<T>();
+    with_width(
+        shape.columns,
+        [&](auto width) {
+          const std::int64_t tiles = count_of(shape.columns, PartThread<width()>::kColumns);
+          launch(context, "column_statistics", {count * tiles, kThreads, 0},
+                 statistics_kernel<T, width()>, shape.rows, shape.columns, tiles, from, parts);
+        },
+        from);
+    launch(context, "joining statistics", {count_of(shape.columns, kColumnThreads), kThreads, 0},
+           join_statistics_kernel<C>, shape.rows, shape.columns, parts, mean.device<C>(),
+           variance.device<C>());
   });
 }
 
@@ -326,16 +421,21 @@ void batch_norm_backward_sums(Context& context, const ConstTensorView& x,
                               double epsilon, const ConstTensorView& y, const ConstTensorView& dy,
                               const TensorView& dweight, const TensorView& dbias) {
   const Rows shape = rows_of(x.shape());
-  const std::int64_t parts = count_of(shape.rows, kPartRows);
-  auto* const sums = scratch_of<Sums<double>>(context, parts * shape.columns);
   with_device_type(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
+    const T* const from = x.device<T>();
     const Columns<T> with{Statistic<T>(mean), Statistic<T>(variance), epsilon};
-    launch_pieces<kPartRows>(context, "batch_norm_backward_sums", shape, gradient_sums_kernel<T>,
-                             x.device<T>(), with, Gradient<T>{device_or_null<T>(y), dy.device<T>()},
-                             sums);
-    launch(context, "adding batch norm's sums", grid_of(shape.columns), add_sums_kernel<C>, parts,
-           shape.columns, sums, dbias.device<C>(), dweight.device<C>());
+    const Gradient<T> gradient{device_or_null<T>(y), dy.device<T>()};
+    const StoreGradients<T> store{with, dweight.device<C>(), dbias.device<C>()};
+    const auto sum = [&]<typename Term>(const Term& term) {
+      sum_over_rows<C>(context, "batch_norm_backward_sums", shape, term, store, from, gradient.y,
+                       gradient.dy);
+    };
+    if (y.empty()) {
+      sum(GradientTerm<T, Activation::kNone>{from, with.mean, gradient, shape.columns});
+    } else {
+      sum(GradientTerm<T, Activation::kRelu>{from, with.mean, gradient, shape.columns});
+    }
   });
 }
 

@@ -161,15 +161,29 @@ struct NormBackwardInput {
   }
 };
 
-/// dy xhat, whose sum over rows is the gradient of the weight.
-template <typename T, Center kCenter>
+/// dy xhat, whose sum over rows is the gradient of the weight, and with two sums dy, for the bias.
+template <typename T, Center kCenter, int kSumCount>
 struct WeightTerm {
+  static constexpr int kSums = kSumCount;
+
   Normalised<T, kCenter> rows;
   const T* dy;
 
-  __device__ Compute<T> operator()(std::int64_t row, std::int64_t j) const {
-    const std::int64_t i = row * rows.columns + j;
-    return value_of(dy[i]) * rows[row](value_of(rows.x[i]));
+  template <int kWidth>
+  __device__ auto of_columns(std::int64_t j) const {
+    return [of = rows, x = rows.x + j, gradient = dy + j](std::int64_t row, Compute<T>* sums) {
+      const auto values = elements_at<kWidth>(x + row * of.columns);
+      const auto gradients = elements_at<kWidth>(gradient + row * of.columns);
+      const Normalise<Compute<T>> xhat = of[row];
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const Compute<T> g = value_of(gradients.at[i]);
+        sums[i] += g * xhat(value_of(values.at[i]));
+        if constexpr (kSumCount == 2) {
+          sums[kWidth + i] += g;
+        }
+      }
+    };
   }
 };
 
@@ -208,19 +222,29 @@ void norm_backward_input(Context& context, const char* name, const ConstTensorVi
   });
 }
 
+/// `dbias` may be empty.
 template <Center kCenter>
 void norm_backward_weight(Context& context, const char* name, const ConstTensorView& x,
                           const ConstTensorView& mean, const ConstTensorView& rstd,
                           const ConstTensorView& dy, const TensorView& dweight,
-                          Accumulate accumulate) {
+                          const TensorView& dbias, Accumulate accumulate) {
   const Rows shape = rows_of(x.shape());
   const int columns = static_cast<int>(shape.columns);
   with_device_type(x.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
     const Normalised<T, kCenter> rows{x.device<T>(), device_or_null<C>(mean), rstd.device<C>(),
                                       columns};
-    sum_over_rows<C>(context, name, shape.rows, shape.columns, accumulate, dweight.device<C>(),
-                     WeightTerm<T, kCenter>{rows, dy.device<T>()});
+    const T* const gradient = dy.device<T>();
+    const StoreSums<C> store{dweight.device<C>(), device_or_null<C>(dbias),
+                             accumulate == Accumulate::kAdd};
+    const auto sum = [&]<typename Term>(const Term& term) {
+      sum_over_rows<C>(context, name, shape, term, store, rows.x, gradient);
+    };
+    if (dbias.empty()) {
+      sum(WeightTerm<T, kCenter, 1>{rows, gradient});
+    } else {
+      sum(WeightTerm<T, kCenter, 2>{rows, gradient});
+    }
   });
 }
 

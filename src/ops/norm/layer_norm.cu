@@ -25,10 +25,7 @@ void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                 const ConstTensorView& dy, const TensorView& dweight,
                                 const TensorView& dbias, Accumulate accumulate) {
   norm_backward_weight<Center::kMean>(context, "layer_norm_backward_weight", x, mean, rstd, dy,
-                                      dweight, accumulate);
-  if (!dbias.empty()) {
-    ops::column_sum(context, dy, dbias, accumulate);
-  }
+                                      dweight, dbias, accumulate);
 }
 
 }  // namespace strata::ops::cuda

@@ -22,7 +22,7 @@ void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
                               const ConstTensorView& rstd, const ConstTensorView& dy,
                               const TensorView& dweight, Accumulate accumulate) {
   norm_backward_weight<Center::kZero>(context, "rms_norm_backward_weight", x, {}, rstd, dy, dweight,
-                                      accumulate);
+                                      {}, accumulate);
 }
 
 }  // namespace strata::ops::cuda

@@ -166,7 +166,7 @@ void add_product_cases(std::vector<Case>& cases) {
   for (const Product& product : {Product{7, 24, 10}, Product{1, 8, 2}, Product{129, 8, 34}}) {
     add_fused(cases, product);
   }
-  for (const Shape& shape : {Shape{7, 5}, Shape{64, 128}, Shape{3, 211, 130}}) {
+  for (const Shape& shape : {Shape{7, 5}, Shape{64, 128}, Shape{3, 211, 130}, Shape{17000, 24}}) {
     const Operand sum = computed(Role::kBoth, {shape.back()});
     const std::string of = "_of_" + std::to_string(shape.count());
     add_case(cases, "column_sum" + of, {read(shape), sum}, [](Context& context, const Tensors& t) {

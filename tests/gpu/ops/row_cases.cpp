@@ -348,8 +348,11 @@ void add_row_cases(std::vector<Case>& cases) {
     add_layer_norms(cases, shape, of);
     add_rms_norms(cases, shape, of);
   }
-  // Over rows: more than one block of threads takes.
+  // Over rows: more than one block of threads takes, of columns that are loaded one by one and
+  // 16 bytes at a time.
   add_batch_norms(cases, {1100, 33}, "_of_33");
+  add_batch_norms(cases, {1100, 72}, "_of_72");
+  add_layer_norms(cases, {1100, 72}, "_of_1100x72");
   add_joined_statistics(cases);
   add_folds(cases);
   for (const std::int64_t block : {100, 2000}) {
