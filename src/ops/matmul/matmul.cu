@@ -162,13 +162,23 @@ void finish(Context& context, const MatmulOptions& options, cublasLtEpilogue_t e
 /// One row of a product with a transposed a.
 template <typename T>
 struct RowTerm {
+  static constexpr int kSums = 1;
+
   const T* a;
   std::int64_t row_a;
   const T* b;
   std::int64_t n;
 
-  __device__ Compute<T> operator()(std::int64_t i, std::int64_t j) const {
-    return value_of(a[i * row_a]) * value_of(b[i * n + j]);
+  template <int kWidth>
+  __device__ auto of_columns(std::int64_t j) const {
+    return [left = a, row_a = row_a, right = b + j, n = n](std::int64_t row, Compute<T>* sums) {
+      const Compute<T> factor = value_of(left[row * row_a]);
+      const auto values = elements_at<kWidth>(right + row * n);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        sums[i] += factor * value_of(values.at[i]);
+      }
+    };
   }
 };
 
@@ -184,10 +194,12 @@ void matmul_transposed_padded(Context& context, CublasLtProduct product,
   with_device_type(product.operands, [&]<typename T>(T) {
     using C = Compute<T>;
     for (std::int64_t row = product.m; row < rows; ++row) {
-      sum_over_rows<C>(
-          context, "a row of a product", product.k, product.n, options.accumulate,
-          tensors.c.device<C>() + row * product.n,
-          RowTerm<T>{tensors.a.device<T>() + row, product.row_a, tensors.b.device<T>(), product.n});
+      const T* const b = tensors.b.device<T>();
+      sum_over_rows<C>(context, "a row of a product", {product.k, product.n},
+                       RowTerm<T>{tensors.a.device<T>() + row, product.row_a, b, product.n},
+                       StoreSums<C>{tensors.c.device<C>() + row * product.n, nullptr,
+                                    options.accumulate == Accumulate::kAdd},
+                       b);
     }
   });
 }
