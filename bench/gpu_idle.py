@@ -97,6 +97,10 @@ def lines_of(found):
         seconds = kernel["seconds"] / half
         yield (f"{kernel['count'] / half:>8.1f} {1e3 * seconds:>9.3f} "
                f"{100 * seconds / found['busy_seconds']:>5.1f}% {kernel['name'][:WIDTH]}")
+    yield f"{'a step':>8} {'idle ms':>9}"
+    for gap in found["report"]["gaps"]:
+        before, after = (name[:WIDTH // 2] for name in gap["name"].split(" > ")[:2])
+        yield f"{gap['count'] / half:>8.1f} {1e3 * gap['seconds'] / half:>9.3f} {before} > {after}"
 
 
 def main():

@@ -1,6 +1,7 @@
 #include "activity.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +10,7 @@ namespace {
 
 constexpr double kSecondsPerNs = 1e-9;
 constexpr std::size_t kShares = 40;
+constexpr std::size_t kGaps = 10;
 
 double seconds(std::int64_t ns) {
   return kSecondsPerNs * static_cast<double>(ns);
@@ -27,6 +29,22 @@ Window between_step_ends(const Recording& recording, std::string_view step_end) 
   std::sort(ends.begin(), ends.end());
   return {.time = {.begin_ns = ends[(ends.size() - 1) / 2], .end_ns = ends.back()},
           .step_ends = static_cast<std::int64_t>(ends.size())};
+}
+
+void keep_largest(std::vector<Share>& all, std::size_t most) {
+  std::sort(all.begin(), all.end(), [](const Share& a, const Share& b) {
+    return a.total_ns != b.total_ns ? a.total_ns > b.total_ns : a.name < b.name;
+  });
+  all.resize(std::min(most, all.size()));
+}
+
+nlohmann::json json_of(const std::vector<Share>& all) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Share& share : all) {
+    list.push_back(
+        {{"name", share.name}, {"count", share.count}, {"seconds", seconds(share.total_ns)}});
+  }
+  return list;
 }
 
 }  // namespace
@@ -84,10 +102,40 @@ std::vector<Share> largest_shares(const Recording& recording, const Interval& wi
     }
   }
   std::erase_if(all, [](const Share& share) { return share.count == 0; });
-  std::sort(all.begin(), all.end(), [](const Share& a, const Share& b) {
-    return a.total_ns != b.total_ns ? a.total_ns > b.total_ns : a.name < b.name;
-  });
-  all.resize(std::min(most, all.size()));
+  keep_largest(all, most);
+  return all;
+}
+
+std::vector<Share> largest_gaps(const Recording& recording, const Interval& window,
+                                std::size_t most) {
+  std::vector<Activity> in_order = recording.activities;
+  std::sort(in_order.begin(), in_order.end(),
+            [](const Activity& a, const Activity& b) { return a.time.begin_ns < b.time.begin_ns; });
+  std::map<std::string, Share> gaps;
+  std::int64_t busy_to = window.begin_ns;
+  const Activity* before = nullptr;
+  for (const Activity& activity : in_order) {
+    if (activity.time.begin_ns >= window.end_ns) {
+      break;
+    }
+    if (before != nullptr && activity.time.begin_ns > busy_to) {
+      const std::string name =
+          recording.names[before->name] + " > " + recording.names[activity.name];
+      Share& gap = gaps[name];
+      gap.name = name;
+      ++gap.count;
+      gap.total_ns += activity.time.begin_ns - busy_to;
+    }
+    if (activity.time.end_ns >= busy_to) {
+      busy_to = activity.time.end_ns;
+      before = &activity;
+    }
+  }
+  std::vector<Share> all;
+  for (const auto& [name, gap] : gaps) {
+    all.push_back(gap);
+  }
+  keep_largest(all, most);
   return all;
 }
 
@@ -95,21 +143,16 @@ nlohmann::json idle_report(const Recording& recording, std::string_view step_end
   const Window window = second_half(recording, step_end);
   const std::int64_t length = window.time.end_ns - window.time.begin_ns;
   const std::int64_t busy = busy_ns(recording.activities, window.time);
-  nlohmann::json report{
-      {"activities", recording.activities.size()},
-      {"lost", recording.lost},
-      {"step_ends", window.step_ends},
-      {"window_seconds", seconds(length)},
-      {"busy_seconds", seconds(busy)},
-      {"idle_share", length == 0 ? nlohmann::json()
-                                 : nlohmann::json(static_cast<double>(length - busy) /
-                                                  static_cast<double>(length))},
-      {"kernels", nlohmann::json::array()}};
-  for (const Share& share : largest_shares(recording, window.time, kShares)) {
-    report["kernels"].push_back(
-        {{"name", share.name}, {"count", share.count}, {"seconds", seconds(share.total_ns)}});
-  }
-  return report;
+  return {{"activities", recording.activities.size()},
+          {"lost", recording.lost},
+          {"step_ends", window.step_ends},
+          {"window_seconds", seconds(length)},
+          {"busy_seconds", seconds(busy)},
+          {"idle_share", length == 0 ? nlohmann::json()
+                                     : nlohmann::json(static_cast<double>(length - busy) /
+                                                      static_cast<double>(length))},
+          {"kernels", json_of(largest_shares(recording, window.time, kShares))},
+          {"gaps", json_of(largest_gaps(recording, window.time, kGaps))}};
 }
 
 }  // namespace strata::bench

@@ -59,7 +59,12 @@ struct Share {
 [[nodiscard]] std::vector<Share> largest_shares(const Recording& recording, const Interval& window,
                                                 std::size_t most);
 
-/// The window, its busy time and its ten largest shares; docs/benchmarks.md has the keys.
+/// Idle time within `window` by what it lies between, "BEFORE > AFTER", at most `most` pairs, in
+/// order of time, then of name.
+[[nodiscard]] std::vector<Share> largest_gaps(const Recording& recording, const Interval& window,
+                                              std::size_t most);
+
+/// The window, its busy time, its largest shares and gaps; docs/benchmarks.md has the keys.
 [[nodiscard]] nlohmann::json idle_report(const Recording& recording, std::string_view step_end);
 
 }  // namespace strata::bench
