@@ -31,8 +31,8 @@ struct OperationRecord {
 
 /// Who ends a wait that takes too long.
 enum class WaitKind {
-  kMessage,  ///< the main thread itself
-  kMpiCall   ///< only the watchdog: MPI blocks the main thread
+  kMessage,     ///< the main thread itself
+  kLibraryCall  ///< only the watchdog: MPI or NCCL blocks the main thread
 };
 
 /// What the main thread waits for.

@@ -31,8 +31,8 @@ void request_hardware_queues();
 /// Destroying a group aborts its pending operations; after a barrier() of the world there are none.
 /// Pre: request_hardware_queues(); `compute` is a stream of `device`, a GPU; `compute`, `device`
 /// and `host_engine` outlive the result. Communication: collective over `host`. Throws:
-/// AgreedError(kPeer) where a rank has no NCCL, ranks share a GPU, or the GPUs do not connect
-/// within the timeout; AgreedError(kUsage) where the environment allows too few hardware queues.
+/// AgreedError(kPeer) where a rank has no NCCL, ranks share a GPU, or the GPUs do not connect;
+/// AgreedError(kUsage) where the environment allows too few hardware queues.
 [[nodiscard]] DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
                                const device::Device& device, device::Stream& compute);
 

@@ -186,7 +186,7 @@ void Watchdog::end_if_stuck(const comm::WaitState& wait) const {
   }
   const bool files_hang = file_thread_.joinable() && now_seconds() > exchanged_ + timeout;
   // The main thread may wait longer, because a save takes long; but not for a rank that is gone.
-  if (wait.kind != comm::WaitKind::kMpiCall && !files_hang &&
+  if (wait.kind != comm::WaitKind::kLibraryCall && !files_hang &&
       heartbeats_.silent_ranks(timeout / 2.0).empty()) {
     return;
   }

@@ -154,7 +154,7 @@ class MpiCommunicator final : public Communicator {
       ++key;
     }
     MPI_Comm split = MPI_COMM_NULL;
-    const WaitMark call(activity(), WaitKind::kMpiCall,
+    const WaitMark call(activity(), WaitKind::kLibraryCall,
                         fmt::format("split the {} into {}s", this->name(), name));
     record("split", ++collectives_, -1, 0);
     check(MPI_Comm_split(communicator_, static_cast<int>(members.front()), key, &split),
@@ -224,7 +224,7 @@ class MpiProgress final : public ProgressEngine {
 }  // namespace
 
 MpiSession::MpiSession(int* argc, char*** argv, Activity* activity) {
-  const WaitMark call(activity, WaitKind::kMpiCall, "start MPI with all ranks");
+  const WaitMark call(activity, WaitKind::kLibraryCall, "start MPI with all ranks");
   // Open MPI would yield the core in every call that finds no message, also between operations,
   // where the rank has work to do. Request::wait() yields by itself.
   setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
@@ -253,7 +253,7 @@ void MpiSession::separate() {
 }
 
 void MpiSession::finalize() {
-  const WaitMark call(world_->activity(), WaitKind::kMpiCall, "finalize MPI with all ranks");
+  const WaitMark call(world_->activity(), WaitKind::kLibraryCall, "finalize MPI with all ranks");
   check(MPI_Finalize(), "MPI_Finalize");
 }
 

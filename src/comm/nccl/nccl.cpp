@@ -78,7 +78,8 @@ DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine
   std::unique_ptr<NcclEngine> engine;
   agree(*host, [&] {
     require_queues();
-    engine = std::make_unique<NcclEngine>(host_engine, device, compute, host->timeout());
+    engine = std::make_unique<NcclEngine>(host_engine, device, compute, host->timeout(),
+                                          host->activity());
   });
   std::vector<std::int64_t> everyone(static_cast<std::size_t>(host->size()));
   std::iota(everyone.begin(), everyone.end(), 0);

@@ -78,7 +78,7 @@ std::unique_ptr<NcclChannel> open_channel(NcclEngine& engine, Communicator& host
     require(place < std::ssize(members), "rank {} is not a member of the {}", host.rank(), name);
     const NcclHandle handle =
         engine.join(ids[count_of(members.front())], place, std::ssize(members), blocks,
-                    "connect the GPUs of the " + name, host.timeout());
+                    "connect the GPUs of the " + name);
     channel = std::make_unique<NcclChannel>(engine, handle, std::move(name));
   });
   return channel;
@@ -89,13 +89,11 @@ std::unique_ptr<NcclChannel> open_channel(NcclEngine& engine, Communicator& host
 /// and any call that synchronizes the whole GPU, such as freeing memory, would deadlock.
 class RouteReceive final : public Request::Operation {
  public:
-  RouteReceive(NcclEngine& engine, OpenRoute& route, const TensorView& payload, std::string what,
-               Timeout timeout)
+  RouteReceive(NcclEngine& engine, OpenRoute& route, const TensorView& payload, std::string what)
       : engine_(engine),
         route_(route),
         payload_(payload),
         what_(std::move(what)),
-        timeout_(timeout),
         ready_(engine.mark_compute()) {
     route_.posted.push_back(this);
   }
@@ -116,7 +114,7 @@ class RouteReceive final : public Request::Operation {
  private:
   void begin() {
     done_ = route_.channel->issue(
-        ready_, what_, timeout_, [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
+        ready_, what_, [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
           note(engine_.functions().recv(payload_.raw(), count_of(payload_.bytes()), ncclUint8, 0,
                                         handle, stream));
         });
@@ -126,7 +124,6 @@ class RouteReceive final : public Request::Operation {
   OpenRoute& route_;
   TensorView payload_;
   std::string what_;
-  Timeout timeout_;
   device::Event ready_;
   std::optional<device::Event> done_;
 };
@@ -159,8 +156,8 @@ std::unique_ptr<Request::Operation> NcclCommunicator::on_channel(NcclChannel& ch
                                                                  std::string what, Awaited awaited,
                                                                  const Calls& calls) {
   device::Event ready = engine_.mark_compute();
-  return std::make_unique<ChannelOperation>(
-      engine_, channel.issue(ready, std::move(what), timeout(), calls), awaited);
+  return std::make_unique<ChannelOperation>(engine_, channel.issue(ready, std::move(what), calls),
+                                            awaited);
 }
 
 template <typename Calls>
@@ -237,7 +234,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_receive(TensorView p
     return host().receive(payload, peer, tag).release();
   }
   return std::make_unique<RouteReceive>(engine_, route_of({.from = peer, .to = rank(), .tag = tag}),
-                                        payload, describe("receive from", peer, tag), timeout());
+                                        payload, describe("receive from", peer, tag));
 }
 
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(

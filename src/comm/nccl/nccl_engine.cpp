@@ -38,15 +38,11 @@ class Waiting {
   std::int64_t checks_ = 0;
 };
 
-bool is_failure(ncclResult_t result) {
-  return result != ncclSuccess && result != ncclInProgress;
-}
-
 }  // namespace
 
 NcclEngine::NcclEngine(ProgressEngine& host, const device::Device& device, device::Stream& compute,
-                       Timeout timeout)
-    : host_(host), timeout_(timeout), device_(device), compute_(compute) {}
+                       Timeout timeout, Activity* activity)
+    : host_(host), timeout_(timeout), activity_(activity), device_(device), compute_(compute) {}
 
 void NcclEngine::progress() {
   host_.progress();
@@ -70,26 +66,32 @@ ncclUniqueId NcclEngine::unique_id() {
 }
 
 NcclHandle NcclEngine::join(const ncclUniqueId& id, std::int64_t rank, std::int64_t size,
-                            int blocks, const std::string& what, Timeout timeout) {
+                            int blocks, const std::string& what) {
   use_device();
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = 1;
   config.maxCTAs = blocks;
   ncclComm_t& handle = handles_.emplace_back(nullptr);
+  const WaitMark call(activity_, WaitKind::kLibraryCall, what);
   const ncclResult_t result =
       library_.comm_init_rank_config(&handle, checked_int(size, "the ranks of a communicator"), id,
                                      static_cast<int>(rank), &config);
-  complete(handle, result, what, timeout);
+  if (result != ncclSuccess) {
+    fail_with(handle, result, what);
+  }
   return &handle;
 }
 
-void NcclEngine::group(ncclComm_t handle, const std::string& what, Timeout timeout,
+void NcclEngine::group(ncclComm_t handle, const std::string& what,
                        const std::function<void(const Note& note)>& calls) {
   use_device();
+  const WaitMark call(activity_, WaitKind::kLibraryCall, what);
   ncclResult_t worst = library_.group_start();
-  calls([&](ncclResult_t result) { worst = is_failure(worst) ? worst : result; });
+  calls([&](ncclResult_t result) { worst = worst == ncclSuccess ? result : worst; });
   const ncclResult_t end = library_.group_end();
-  complete(handle, is_failure(worst) ? worst : end, what, timeout);
+  if (const ncclResult_t result = worst == ncclSuccess ? end : worst; result != ncclSuccess) {
+    fail_with(handle, result, what);
+  }
 }
 
 device::Event NcclEngine::mark_compute() {
@@ -99,33 +101,16 @@ device::Event NcclEngine::mark_compute() {
 }
 
 ncclResult_t NcclEngine::state_of(ncclComm_t handle) const {
-  ncclResult_t state = ncclInProgress;
+  ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = library_.comm_get_async_error(handle, &state);
   return asked == ncclSuccess ? state : asked;
-}
-
-void NcclEngine::complete(ncclComm_t handle, ncclResult_t result, const std::string& what,
-                          Timeout timeout) {
-  // The communicator's state decides: calls may return ncclSuccess while they are in progress, and
-  // NCCL refuses the next call until then.
-  Waiting waiting(timeout);
-  while (!is_failure(result)) {
-    result = state_of(handle);
-    if (result == ncclSuccess) {
-      return;
-    }
-    if (result == ncclInProgress && waiting.timed_out()) {
-      time_out(what, timeout);
-    }
-  }
-  fail_with(handle, result, what);
 }
 
 void NcclEngine::look_for_failures() {
   for (const NcclChannel* channel : channels_) {
     const ncclResult_t state =
         channel->handle() == nullptr ? ncclSuccess : state_of(channel->handle());
-    if (is_failure(state)) {
+    if (state != ncclSuccess) {
       fail_with(channel->handle(), state, channel->latest());
     }
   }

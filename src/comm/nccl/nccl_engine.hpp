@@ -28,16 +28,17 @@ using NcclHandle = ncclComm_t*;
 enum class Awaited { kStage, kGroup };
 
 /// The library, the GPU, the compute stream and the list of channels that all NCCL communicators of
-/// a process share. The communicators are non-blocking (ncclConfig_t::blocking = 0): the engine
-/// waits, with a timeout, for every call that needs other ranks.
+/// a process share. The communicators are blocking: a call returns once its work is enqueued. Only
+/// calls that connect ranks wait for them, which the watchdog ends; the engine waits for the work
+/// itself, with a timeout.
 class NcclEngine final : public ProgressEngine {
  public:
   /// Collects the results of NCCL's calls within a group.
   using Note = std::function<void(ncclResult_t)>;
 
-  /// Throws: Error(kPeer) where NCCL is missing.
+  /// `activity`: of this rank, or null. Throws: Error(kPeer) where NCCL is missing.
   NcclEngine(ProgressEngine& host, const device::Device& device, device::Stream& compute,
-             Timeout timeout);
+             Timeout timeout, Activity* activity);
 
   void progress() override;
   void drain() override { drain_within(timeout_); }
@@ -52,10 +53,10 @@ class NcclEngine final : public ProgressEngine {
   /// The communicator of `size` ranks that call with the same id; `what` names the call in errors.
   /// `blocks`: the limit of thread blocks of NCCL's kernels. Communication: collective over them.
   [[nodiscard]] NcclHandle join(const ncclUniqueId& id, std::int64_t rank, std::int64_t size,
-                                int blocks, const std::string& what, Timeout timeout);
+                                int blocks, const std::string& what);
 
   /// Makes several calls in one NCCL group; `what` names them in errors.
-  void group(ncclComm_t handle, const std::string& what, Timeout timeout,
+  void group(ncclComm_t handle, const std::string& what,
              const std::function<void(const Note& note)>& calls);
 
   /// An event at the current end of the compute stream, for one stream to wait for.
@@ -83,8 +84,6 @@ class NcclEngine final : public ProgressEngine {
   void look_for_failures();
   /// Adds up the measured stalls. Pre: the compute stream is idle.
   void count_waits();
-  /// Waits until the call that returned `result` is complete.
-  void complete(ncclComm_t handle, ncclResult_t result, const std::string& what, Timeout timeout);
   [[nodiscard]] ncclResult_t state_of(ncclComm_t handle) const;
   /// Aborts all communicators, then throws.
   [[noreturn]] void fail_with(ncclComm_t handle, ncclResult_t result, const std::string& what);
@@ -93,6 +92,7 @@ class NcclEngine final : public ProgressEngine {
 
   ProgressEngine& host_;
   Timeout timeout_;
+  Activity* activity_;
   NcclLibrary library_;
   device::Device device_;
   device::Stream& compute_;
@@ -127,12 +127,11 @@ class NcclChannel {
   /// Enqueues operations on the stream as one NCCL group, after the event `ready`.
   /// Returns: the event of their completion, for one stream to wait for.
   template <typename Calls>
-  [[nodiscard]] device::Event issue(device::Event& ready, std::string what, Timeout timeout,
-                                    const Calls& calls) {
+  [[nodiscard]] device::Event issue(device::Event& ready, std::string what, const Calls& calls) {
     require_open();
     ready.wait(stream_);
     latest_ = std::move(what);
-    engine_.group(*handle_, latest_, timeout, [&](const NcclEngine::Note& note) {
+    engine_.group(*handle_, latest_, [&](const NcclEngine::Note& note) {
       calls(note, *handle_, static_cast<cudaStream_t>(stream_.raw()));
     });
     device::Event done(engine_.device(), 1);
