@@ -20,11 +20,6 @@ inline constexpr std::int64_t kPartRows = std::int64_t{kRuns} * kSumRows;
 /// Threads that share a row of a part, each with kWidth columns.
 inline constexpr int kColumnThreads = kThreads / kRuns;
 
-/// all / held, rounded up.
-constexpr std::int64_t count_of(std::int64_t all, std::int64_t held) {
-  return (all + held - 1) / held;
-}
-
 /// The rows and columns of a thread in a kernel of parts.
 template <int kWidth>
 struct PartThread {

@@ -85,9 +85,14 @@ void launch(Context& context, const char* name, const Grid& grid, void (*kernel)
   check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }
 
+/// all / held, rounded up.
+__host__ __device__ constexpr std::int64_t count_of(std::int64_t all, std::int64_t held) {
+  return (all + held - 1) / held;
+}
+
 /// Enough blocks of kThreads for `count` threads.
 inline Grid grid_of(std::int64_t count) {
-  return {(count + kThreads - 1) / kThreads, kThreads, 0};
+  return {count_of(count, kThreads), kThreads, 0};
 }
 
 /// This thread's number in the whole grid.

@@ -13,6 +13,7 @@
 
 #include "checks.hpp"
 #include "cuda/ops.hpp"
+#include "embedding/pieces.hpp"
 #include "simd/column_sums.hpp"
 #include "simd/simd_reduction.hpp"
 #include "simd/to_storage.hpp"
@@ -156,10 +157,15 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
     Compute<T>* to = dtable.host<Compute<T>>().data();
     parallel_for_rows(context, distinct, n, [&](std::int64_t i) {
       const auto index = static_cast<std::size_t>(i);
-      const TableRow* const first = sorted.data() + begins[index];
-      sum_rows(
-          from, n, begins[index + 1] - begins[index],
-          [=](std::int64_t row) { return first[row].second; }, accumulate, to + first->first * n);
+      const std::int64_t end = begins[index + 1];
+      Accumulate of_piece = accumulate;
+      for (std::int64_t begin = begins[index]; begin < end; begin += kPieceRows) {
+        const TableRow* const first = sorted.data() + begin;
+        sum_rows(
+            from, n, std::min<std::int64_t>(kPieceRows, end - begin),
+            [=](std::int64_t row) { return first[row].second; }, of_piece, to + first->first * n);
+        of_piece = Accumulate::kAdd;
+      }
     });
   });
 }

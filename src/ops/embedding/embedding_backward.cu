@@ -5,8 +5,10 @@
 #include "cuda/chunks.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/ops.hpp"
+#include "embedding/pieces.hpp"
 
-// Sorts the rows of dy by table row; one block sums each run of equal rows.
+// Sorts the rows of dy by table row; one block sums each piece of a run of equal rows. The pieces
+// depend only on the places in the run; their sums are added in order.
 namespace strata::ops::cuda {
 namespace {
 
@@ -62,8 +64,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Merge by rank, one thread for each key: its rank is its index in its own tile plus the number of
-/// smaller keys in the others.
+/// Tiles that a thread searches at once, so that it need not wait for one load after the other.
+constexpr int kSearches = 4;
+
+/// Merge by rank, one thread for each key: its rank is the number of smaller keys in all tiles.
 __global__ void __launch_bounds__(kThreads)
     merge_tiles_kernel(std::int64_t rows, const Key* sorted, Key* merged) {
   const std::int64_t i = thread_number();
@@ -71,82 +75,174 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const Key key = sorted[i];
-  const std::int64_t own = i / kTileKeys * kTileKeys;
-  std::int64_t place = i - own;
-  for (std::int64_t begin = 0; begin < rows; begin += kTileKeys) {
-    if (begin == own) {
-      continue;
-    }
-    std::int64_t low = begin;
-    std::int64_t high = begin + kTileKeys < rows ? begin + kTileKeys : rows;
-    while (low < high) {
-      const std::int64_t middle = low + (high - low) / 2;
-      if (sorted[middle] < key) {
-        low = middle + 1;
-      } else {
-        high = middle;
+  std::int64_t place = 0;
+  for (std::int64_t begin = 0; begin < rows; begin += kSearches * kTileKeys) {
+    std::int64_t smaller[kSearches] = {};
+#pragma unroll 1
+    for (int step = kTileKeys; step > 0; step /= 2) {
+#pragma unroll
+      for (int k = 0; k < kSearches; ++k) {
+        const std::int64_t tile = begin + k * kTileKeys;
+        const std::int64_t probe = smaller[k] + step;
+        if (probe <= kTileKeys && tile + probe <= rows && sorted[tile + probe - 1] < key) {
+          smaller[k] = probe;
+        }
       }
     }
-    place += low - begin;
+#pragma unroll
+    for (int k = 0; k < kSearches; ++k) {
+      place += smaller[k];
+    }
   }
   merged[place] = key;
 }
 
+/// Whether the place of key `at` in its run is a multiple of kPieceRows.
+__device__ bool begins_piece(const Key* keys, std::int64_t at) {
+  const std::int64_t table_row = table_row_of(keys[at]);
+  if (at == 0 || table_row_of(keys[at - 1]) != table_row) {
+    return true;
+  }
+  if (at < kPieceRows || table_row_of(keys[at - kPieceRows]) != table_row) {
+    return false;
+  }
+  std::int64_t low = 0;
+  std::int64_t high = at - kPieceRows;
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (table_row_of(keys[middle]) < table_row) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return (at - low) % kPieceRows == 0;
+}
+
 constexpr int kSumThreads = 128;
+/// Keys that a block of threads has.
+constexpr int kBlockKeys = 8;
 /// Loads in flight.
 constexpr int kAhead = 8;
 
-/// One block for each key and tile of columns; it exits unless its key is the first of a table row.
-/// Sums all rows of dy for that table row, in order; no two blocks write the same element.
-template <typename T>
+/// One block for kBlockKeys keys and a tile of columns: sums the rows of dy for each piece that
+/// begins there, in order. The first piece of a run goes into the table's row, another one into
+/// pieces[at / kPieceRows], where `at` is its first key: no two pieces of one run or of two have
+/// the same place.
+template <int kWidth, typename T>
 __global__ void __launch_bounds__(kSumThreads)
-    sum_runs_kernel(std::int64_t rows, int columns, std::int64_t tiles, const Key* keys,
-                    std::int64_t table_rows, const T* dy, bool adds, Compute<T>* dtable) {
+    sum_pieces_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles, const Key* keys,
+                      std::int64_t table_rows, const T* dy, bool adds, Compute<T>* pieces,
+                      Compute<T>* dtable) {
   using C = Compute<T>;
-  const std::int64_t first_key = blockIdx.x / tiles;
-  const std::int64_t table_row = table_row_of(keys[first_key]);
-  const int column = static_cast<int>(blockIdx.x % tiles * kSumThreads + threadIdx.x) * kWide<T>;
-  if (table_row == table_rows || column >= columns ||
-      (first_key > 0 && table_row_of(keys[first_key - 1]) == table_row)) {
+  __shared__ bool begins[kBlockKeys];
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int64_t first_key = blockIdx.x / tiles * kBlockKeys;
+  if (thread < kBlockKeys) {
+    const std::int64_t at = first_key + thread;
+    begins[thread] = at < rows && table_row_of(keys[at]) < table_rows && begins_piece(keys, at);
+  }
+  __syncthreads();
+  const std::int64_t column = (blockIdx.x % tiles * kSumThreads + thread) * kWidth;
+  if (column >= columns) {
     return;
   }
-  C sums[kWide<T>] = {};
+  for (int number = 0; number < kBlockKeys; ++number) {
+    if (!begins[number]) {
+      continue;
+    }
+    const std::int64_t at = first_key + number;
+    const std::int64_t end = at + kPieceRows < rows ? at + kPieceRows : rows;
+    const std::int64_t table_row = table_row_of(keys[at]);
+    const bool is_first = at == 0 || table_row_of(keys[at - 1]) != table_row;
+    C sums[kWidth] = {};
+    bool goes_on = true;
+    for (std::int64_t next = at; goes_on && next < end; next += kAhead) {
+      Chunk<T, kWidth> terms[kAhead];
+      bool belongs[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const Key key = next + k < end ? keys[next + k] : ~Key{0};
+        belongs[k] = table_row_of(key) == table_row;
+        if (belongs[k]) {
+          terms[k] = elements_at<kWidth>(dy + dy_row_of(key) * columns + column);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+#pragma unroll
+        for (int i = 0; belongs[k] && i < kWidth; ++i) {
+          sums[i] += value_of(terms[k].at[i]);
+        }
+      }
+      goes_on = belongs[kAhead - 1];
+    }
+    C* const to =
+        (is_first ? dtable + table_row * columns : pieces + at / kPieceRows * columns) + column;
+    Chunk<C, kWidth> chunk{};
+    if (is_first && adds) {
+      chunk = elements_at<kWidth>(to);
+    }
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      chunk.at[i] = is_first && adds ? chunk.at[i] + sums[i] : sums[i];
+    }
+    store_elements(to, chunk);
+  }
+}
+
+/// One block for kPieceRows keys and a tile of columns. At most one run of more keys begins there:
+/// adds its pieces after the first to the table's row, in order.
+template <int kWidth, typename C>
+__global__ void __launch_bounds__(kSumThreads)
+    add_pieces_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles, const Key* keys,
+                      std::int64_t table_rows, const C* pieces, C* dtable) {
+  static_assert(kPieceRows <= kSumThreads);
+  __shared__ int long_run;
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int64_t first_key = blockIdx.x / tiles * kPieceRows;
+  if (thread == 0) {
+    long_run = -1;
+  }
+  __syncthreads();
+  if (const std::int64_t at = first_key + thread; thread < kPieceRows && at + kPieceRows < rows) {
+    const std::int64_t table_row = table_row_of(keys[at]);
+    if (table_row < table_rows && table_row_of(keys[at + kPieceRows]) == table_row &&
+        (at == 0 || table_row_of(keys[at - 1]) != table_row)) {
+      long_run = thread;
+    }
+  }
+  __syncthreads();
+  const std::int64_t column = (blockIdx.x % tiles * kSumThreads + thread) * kWidth;
+  if (long_run < 0 || column >= columns) {
+    return;
+  }
+  const std::int64_t begin = first_key + long_run;
+  const std::int64_t table_row = table_row_of(keys[begin]);
+  C* const to = dtable + table_row * columns + column;
+  Chunk<C, kWidth> sums = elements_at<kWidth>(to);
   bool goes_on = true;
-  for (std::int64_t next = first_key; goes_on; next += kAhead) {
-    Wide<T> terms[kAhead];
+  for (std::int64_t next = begin + kPieceRows; goes_on; next += kAhead * kPieceRows) {
+    Chunk<C, kWidth> terms[kAhead];
     bool belongs[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      const Key key = next + k < rows ? keys[next + k] : ~Key{0};
-      belongs[k] = table_row_of(key) == table_row;
+      const std::int64_t at = next + k * kPieceRows;
+      belongs[k] = at < rows && table_row_of(keys[at]) == table_row;
       if (belongs[k]) {
-        terms[k] = chunk_at(dy + dy_row_of(key) * columns, columns, column, to_storage<T>(C{0}));
+        terms[k] = elements_at<kWidth>(pieces + at / kPieceRows * columns + column);
       }
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
 #pragma unroll
-      for (int i = 0; belongs[k] && i < kWide<T>; ++i) {
-        sums[i] += value_of(terms[k].at[i]);
+      for (int i = 0; belongs[k] && i < kWidth; ++i) {
+        sums.at[i] += terms[k].at[i];
       }
     }
     goes_on = belongs[kAhead - 1];
   }
-  C* const to = dtable + table_row * columns;
-#pragma unroll
-  for (int i = 0; i < kWide<T>; i += kWide<C>) {
-    if (column + i < columns) {
-      Wide<C> chunk;
-      if (adds) {
-        chunk = chunk_at(to, columns, column + i, C{0});
-      }
-#pragma unroll
-      for (int j = 0; j < kWide<C>; ++j) {
-        chunk.at[j] = adds ? chunk.at[j] + sums[i + j] : sums[i + j];
-      }
-      store_chunk(to, columns, column + i, chunk);
-    }
-  }
+  store_elements(to, sums);
 }
 
 }  // namespace
@@ -155,20 +251,35 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
                         std::int64_t first_id, const TensorView& dtable, Accumulate accumulate) {
   const auto [rows, columns] = rows_of(dy.shape());
   const std::int64_t table_rows = dtable.shape()[0];
-  require_rows("embedding_backward", columns, kLongestRow);
   require(rows < (std::int64_t{1} << kRowBits) && table_rows < (std::int64_t{1} << kRowBits),
           "the gradient of a table of {} rows from {} rows", table_rows, rows);
-  Key* const sorted = scratch_of<Key>(context, 2 * rows);
+  const std::int64_t windows = count_of(rows, kPieceRows);
+  // The keys, twice; then the sums of pieces.
+  const std::int64_t sums_bytes = windows * columns * size_bytes(dtable.dtype());
+  Key* const sorted =
+      scratch_of<Key>(context, 2 * rows + count_of(sums_bytes, static_cast<int>(sizeof(Key))));
   Key* const merged = sorted + rows;
-  launch(context, "sorting ids", {(rows + kTileKeys - 1) / kTileKeys, kThreads, 0},
-         sort_tiles_kernel, rows, ids.device<std::int64_t>(), first_id, table_rows, sorted);
+  launch(context, "sorting ids", {count_of(rows, kTileKeys), kThreads, 0}, sort_tiles_kernel, rows,
+         ids.device<std::int64_t>(), first_id, table_rows, sorted);
   launch(context, "sorting ids", grid_of(rows), merge_tiles_kernel, rows, sorted, merged);
   with_device_type(dy.dtype(), [&, rows = rows, columns = columns]<typename T>(T) {
-    const std::int64_t tile = std::int64_t{kSumThreads} * kWide<T>;
-    const std::int64_t tiles = (columns + tile - 1) / tile;
-    launch(context, "embedding_backward", {rows * tiles, kSumThreads, 0}, sum_runs_kernel<T>, rows,
-           static_cast<int>(columns), tiles, merged, table_rows, dy.device<T>(),
-           accumulate == Accumulate::kAdd, dtable.device<Compute<T>>());
+    using C = Compute<T>;
+    const T* const from = dy.device<T>();
+    C* const to = dtable.device<C>();
+    C* const pieces = reinterpret_cast<C*>(merged + rows);
+    with_width(
+        columns,
+        [&](auto width) {
+          const std::int64_t tiles = count_of(columns, kSumThreads * width);
+          launch(context, "embedding_backward",
+                 {count_of(rows, kBlockKeys) * tiles, kSumThreads, 0},
+                 sum_pieces_kernel<width(), T>, rows, columns, tiles, merged, table_rows, from,
+                 accumulate == Accumulate::kAdd, pieces, to);
+          launch(context, "adding pieces of a gradient", {windows * tiles, kSumThreads, 0},
+                 add_pieces_kernel<width(), C>, rows, columns, tiles, merged, table_rows, pieces,
+                 to);
+        },
+        from, to);
   });
 }
 

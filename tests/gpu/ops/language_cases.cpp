@@ -59,9 +59,11 @@ void add_caches(std::vector<Case>& cases, std::int64_t tokens, std::int64_t past
       Nearness::kSameBits);
 }
 
-/// A table of 11 ids from 4 on; some ids lie outside, and most come several times.
-void add_embeddings(std::vector<Case>& cases, std::int64_t rows, std::int64_t n) {
-  const Operand id = ids({rows}, 0, 20);
+/// A table of 11 ids from 4 on. Of the ids in [low, high) some may lie outside, and most come
+/// several times.
+void add_embeddings(std::vector<Case>& cases, std::int64_t rows, std::int64_t n,
+                    std::int64_t low = 0, std::int64_t high = 20) {
+  const Operand id = ids({rows}, low, high);
   const Shape table{11, n};
   const std::string of = "_of_" + std::to_string(rows) + "x" + std::to_string(n);
   for (const Accumulate accumulate : {Accumulate::kOverwrite, Accumulate::kAdd}) {
@@ -146,6 +148,9 @@ void add_language_cases(std::vector<Case>& cases) {
   add_embeddings(cases, 30, 1100);
   add_embeddings(cases, 30, 1104);  // rows of bfloat16 that begin at multiples of 16 bytes
   add_embeddings(cases, 5000, 3);   // ids that several blocks sort
+  // Ids that come many times, and one that is all of whole pieces.
+  add_embeddings(cases, 5000, 12, 0, 6);
+  add_embeddings(cases, 128, 4, 4, 5);
 }
 
 }  // namespace strata::ops::test
