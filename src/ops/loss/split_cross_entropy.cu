@@ -93,10 +93,10 @@ void cross_entropy_parts(Context& context, const ConstTensorView& logits,
                          const TensorView& parts) {
   const Rows shape = rows_of(logits.shape());
   with_device_type(logits.dtype(), [&]<typename T>(T) {
-    for_each_logit_row<T>(context, "cross_entropy_parts", shape,
-                          PartsOfRow<T>{{first_id, ids, shape.columns, logits.device<T>(),
-                                         targets.device<std::int64_t>()},
-                                        parts.device<Compute<T>>()});
+    for_each_row(context, "cross_entropy_parts", shape.rows, shape.columns,
+                 PartsOfRow<T>{{first_id, ids, shape.columns, logits.device<T>(),
+                                targets.device<std::int64_t>()},
+                               parts.device<Compute<T>>()});
   });
 }
 
@@ -129,13 +129,13 @@ void cross_entropy_gradient(Context& context, const ConstTensorView& logits,
   const Rows shape = rows_of(logits.shape());
   with_device_type(logits.dtype(), [&]<typename T>(T) {
     using C = Compute<T>;
-    for_each_logit_row<T>(context, "cross_entropy_gradient", shape,
-                          GradientOfRow<T>{{first_id, ids, shape.columns, logits.device<T>(),
-                                            targets.device<std::int64_t>()},
-                                           log_sums.device<C>(),
-                                           valid_rows,
-                                           static_cast<C>(gradient_scale),
-                                           dlogits.device<T>()});
+    for_each_row(context, "cross_entropy_gradient", shape.rows, shape.columns,
+                 GradientOfRow<T>{{first_id, ids, shape.columns, logits.device<T>(),
+                                   targets.device<std::int64_t>()},
+                                  log_sums.device<C>(),
+                                  valid_rows,
+                                  static_cast<C>(gradient_scale),
+                                  dlogits.device<T>()});
   });
 }
 
