@@ -7,7 +7,8 @@
 # grids: of the tests, those of several ranks.
 # accuracy, only where it is asked for: jobs on MNIST, CIFAR-10 and Shakespeare are trained and held to what is expected. The
 # data: STRATA_DATA_DIR, else strata-data.tar beside ARCHIVE or the unpacked archive, made by tests/gpu/bundle.sh --data.
-# STRATA_ACCURACY_OPTIONS, STRATA_ROOFLINE_OPTIONS: more options of tests/gpu/accuracy.py and of bench_gpu_layer.
+# STRATA_ACCURACY_OPTIONS, STRATA_ROOFLINE_OPTIONS, STRATA_IDLE_OPTIONS: more options of tests/gpu/accuracy.py, of
+# bench_gpu_layer and of bench/gpu_idle.py.
 # --sanitize: the operations under compute-sanitizer's memcheck, racecheck, initcheck or synccheck too, some minutes each.
 # STRATA_PEER_PYTHON: the Python that has PyTorch; default: python3. STRATA_PEER_OPTIONS: more options of bench/gpu_vs_torch.py.
 # STRATA_GPU_LOGS: a directory for the whole output of each test; default: a new one.
@@ -154,10 +155,10 @@ run_grids() {
   for ranks in 2 4; do
     row "nccl on $ranks ranks" timeout 300 env CUDA_VISIBLE_DEVICES="$first_gpu" mpirun -n "$ranks" "$top/bin/gpu_comm"
   done
-  for dtype in float32 bfloat16; do
+  for dtype in bfloat16 float32; do
     has_gpu || { table+=("the same bits on grids, $dtype: left out, there is no GPU"); continue; }
-    CUDA_VISIBLE_DEVICES=$first_gpu row "the same bits on grids, $dtype" same_bits "$dtype" mpi
     CUDA_VISIBLE_DEVICES=$first_gpu row "the same bits on grids, NCCL, $dtype" same_bits "$dtype" nccl
+    CUDA_VISIBLE_DEVICES=$first_gpu row "the same bits on grids, $dtype" same_bits "$dtype" mpi
   done
   row "doctor" timeout 120 strata doctor
   row "two ranks" two_ranks
@@ -181,7 +182,8 @@ idle() {
   elif ! has_gpu; then
     echo "idle time not measured: there is no GPU"
   else
-    timeout 580 python3 "$top/bench/gpu_idle.py" "$top/bin/strata" --output="$logs/idle.json"
+    # shellcheck disable=SC2086  # several options
+    timeout 580 python3 "$top/bench/gpu_idle.py" "$top/bin/strata" --output="$logs/idle.json" ${STRATA_IDLE_OPTIONS:-}
   fi
 }
 accuracy() {
