@@ -87,7 +87,11 @@ ListScheduler::Choice ListScheduler::choose(std::int64_t stage, double now,
     const std::int64_t chunk = rules.last_chunk_first ? chunks_ - 1 - i : i;
     const std::int64_t here = stage * chunks_ + chunk;
     const Chunk& done = chunk_[at(here)];
-    if (weight.chunk < 0 && done.weight_gradients < done.input_gradients) {
+    const std::int64_t waiting = done.input_gradients - done.weight_gradients;
+    if (waiting > own.backlog) {
+      return {.kind = ActionKind::kBackwardWeight, .chunk = chunk};
+    }
+    if (weight.chunk < 0 && waiting > 0) {
       weight.chunk = chunk;
     }
     if (done.input_gradients < done.forwards) {
@@ -110,14 +114,16 @@ ListScheduler::Choice ListScheduler::choose(std::int64_t stage, double now,
       }
     }
   }
-  if (forward.chunk >= 0 && (rules.forward_first || input.chunk < 0)) {
+  if (forward.chunk >= 0 && (own.forward_first || input.chunk < 0)) {
     return forward;
   }
   if (input.chunk >= 0) {
     return input;
   }
   const double seconds = costs_.backward_weight_seconds[at(stage)];
-  if (weight.chunk >= 0 && (full || now + seconds * (1.0 - own.patience) <= next)) {
+  const bool last = chunk_[at(stage * chunks_)].input_gradients == microbatches_ - 1;
+  const double patience = last && own.hurries_last ? 0.0 : own.patience;
+  if (weight.chunk >= 0 && (full || now + seconds * (1.0 - patience) <= next)) {
     return weight;
   }
   return {};

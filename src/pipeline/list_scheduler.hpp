@@ -15,16 +15,24 @@ namespace strata::pipeline {
 struct StageRules {
   /// Most forwards of chunk 0 ahead of its input gradients.
   std::int64_t lead = 1;
+  /// Most weight gradients of a chunk that wait; one more runs before anything else.
+  std::int64_t backlog = 0;
   /// A weight gradient fills a wait that is too short for it if it delays what arrives by at most
   /// this share of its own time.
   double patience = 0.0;
+  /// The last input gradient is never delayed.
+  bool hurries_last = true;
+  bool forward_first = false;  ///< where a forward and an input gradient are ready
+
+  friend bool operator==(const StageRules&, const StageRules&) = default;
 };
 
 /// How all stages choose.
 struct ListRules {
   std::vector<StageRules> stages;
-  bool forward_first = false;     ///< where a forward and an input gradient are ready
   bool last_chunk_first = false;  ///< where actions of both chunks are ready
+
+  friend bool operator==(const ListRules&, const ListRules&) = default;
 };
 
 /// Times of a laid out schedule.

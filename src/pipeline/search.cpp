@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -33,21 +32,25 @@ struct Surroundings {
   double before_first_forward = 0.0;
   double before_first_gradient = 0.0;  ///< of its last chunk
   double after_last_gradient = 0.0;    ///< upstream of its first chunk
+  double held = 0.0;                   ///< least time of a microbatch's activations, of all chunks
 };
 
-std::vector<Surroundings> surroundings_of(const SearchGoal& goal) {
-  const std::vector<StageChunk> chunks = shape_of(goal.size).order.chunks();
+/// Pre: the layers run through a stage's chunks in ascending order.
+std::vector<Surroundings> surroundings_of(const SearchGoal& goal, const ChunkOrder& order) {
+  const std::vector<StageChunk>& chunks = order.chunks();
   const StageCosts& costs = goal.costs;
   const auto hop = [&](std::size_t i) {
     return i > 0 && chunks[i].stage != chunks[i - 1].stage ? costs.send_latency_seconds : 0.0;
   };
   std::vector<Surroundings> all(at(goal.size.stages));
+  std::vector<double> begins;  // of the forwards of one microbatch
   double forward = 0.0;
   double upstream_gradients = costs.backward_weight_seconds.front();
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     Surroundings& around = all[at(chunks[i].stage)];
     forward += hop(i);
     upstream_gradients += hop(i);
+    begins.push_back(forward);
     if (chunks[i].chunk == 0) {
       around.before_first_forward = forward;
       around.after_last_gradient = upstream_gradients;
@@ -60,7 +63,10 @@ std::vector<Surroundings> surroundings_of(const SearchGoal& goal) {
     if (chunks[i].chunk == goal.size.chunks - 1) {
       all[at(chunks[i].stage)].before_first_gradient = gradient;
     }
-    gradient += costs.backward_input_seconds[at(chunks[i].stage)] + hop(i);
+    const std::size_t stage = at(chunks[i].stage);
+    gradient += costs.backward_input_seconds[stage];
+    all[stage].held += gradient - begins[i] + costs.backward_weight_seconds[stage];
+    gradient += hop(i);
   }
   return all;
 }
@@ -93,9 +99,8 @@ class RuleSearch {
   }
 
  private:
-  static constexpr double kPatience[] = {0.0, 0.5, 1.0};
   /// Bounds the time of a search to seconds.
-  static constexpr std::int64_t kMostActions = 8'000'000;
+  static constexpr std::int64_t kMostActions = 12'000'000;
 
   [[nodiscard]] bool done() const {
     const std::int64_t actions =
@@ -103,8 +108,12 @@ class RuleSearch {
     return tries_ > 0 && (tries_ + 1) * actions > kMostActions;
   }
 
-  bool improves(const ListRules& rules) {
-    if (done()) {
+  bool improves(ListRules rules) {
+    for (StageRules& own : rules.stages) {
+      own.lead = std::clamp<std::int64_t>(own.lead, 1, most_lead_);
+      own.backlog = std::clamp<std::int64_t>(own.backlog, 0, goal_.most_live);
+    }
+    if (done() || rules == best_rules_) {
       return false;
     }
     ++tries_;
@@ -113,13 +122,13 @@ class RuleSearch {
       return false;
     }
     best_times_ = times;
-    best_rules_ = rules;
+    best_rules_ = std::move(rules);
     return true;
   }
 
   /// Leads by the distance from the end, and by the forwards that fit before the first gradient.
   void try_starts() {
-    const std::vector<Surroundings> around = surroundings_of(goal_);
+    const std::vector<Surroundings> around = surroundings_of(goal_, shape_.order);
     std::vector<std::vector<std::int64_t>> leads = {
         std::vector<std::int64_t>(at(goal_.size.stages), most_lead_)};
     for (const std::int64_t slope : {2, 1}) {
@@ -142,40 +151,44 @@ class RuleSearch {
       }
     }
     for (const std::vector<std::int64_t>& lead : leads) {
-      for (const double patience : kPatience) {
-        for (const bool forward_first : {false, true}) {
-          for (const bool last_chunk_first : {true, false}) {
-            if (goal_.size.chunks == 1 && !last_chunk_first) {
-              continue;
+      for (const double patience : {0.0, 0.5, 1.0}) {
+        for (const bool keeps_backlog : {true, false}) {
+          for (std::int64_t last = 0; last < goal_.size.chunks; ++last) {
+            ListRules rules{.stages = {}, .last_chunk_first = last == 0};
+            for (std::int64_t stage = 0; stage < goal_.size.stages; ++stage) {
+              rules.stages.push_back({.lead = lead[at(stage)],
+                                      .backlog = keeps_backlog ? goal_.most_live : stage,
+                                      .patience = patience});
             }
-            ListRules rules{
-                .stages = {}, .forward_first = forward_first, .last_chunk_first = last_chunk_first};
-            for (const std::int64_t own : lead) {
-              rules.stages.push_back(
-                  {.lead = std::clamp<std::int64_t>(own, 1, most_lead_), .patience = patience});
-            }
-            improves(rules);
+            improves(std::move(rules));
           }
         }
       }
     }
   }
 
-  /// Changes one stage's rules at a time until no change helps.
+  /// Changes a rule of neighbouring stages, of ever fewer of them, until no change helps.
   void improve() {
     for (bool better = true; better && !done();) {
       better = false;
-      for (std::size_t stage = 0; stage < best_rules_.stages.size(); ++stage) {
-        for (const std::int64_t change : {-2, -1, 1, 2}) {
-          ListRules rules = best_rules_;
-          std::int64_t& lead = rules.stages[stage].lead;
-          lead = std::clamp<std::int64_t>(lead + change, 1, most_lead_);
-          better = (lead != best_rules_.stages[stage].lead && improves(rules)) || better;
-        }
-        for (const double patience : kPatience) {
-          ListRules rules = best_rules_;
-          rules.stages[stage].patience = patience;
-          better = (patience != best_rules_.stages[stage].patience && improves(rules)) || better;
+      for (std::int64_t span = goal_.size.stages; span >= 1; span /= 2) {
+        for (std::int64_t first = 0; first < goal_.size.stages; first += span) {
+          const auto with = [&](const auto& change) {
+            ListRules rules = best_rules_;
+            for (std::int64_t i = first; i < std::min(first + span, goal_.size.stages); ++i) {
+              change(rules.stages[at(i)]);
+            }
+            better = improves(std::move(rules)) || better;
+          };
+          for (const std::int64_t step : {-2, -1, 1, 2}) {
+            with([&](StageRules& own) { own.lead += step; });
+            with([&](StageRules& own) { own.backlog += step; });
+          }
+          for (const double patience : {0.0, 0.25, 0.5, 0.75, 1.0}) {
+            with([&](StageRules& own) { own.patience = patience; });
+          }
+          with([&](StageRules& own) { own.forward_first = !own.forward_first; });
+          with([&](StageRules& own) { own.hurries_last = !own.hurries_last; });
         }
       }
     }
@@ -196,14 +209,21 @@ ListTimes times_of(const Simulation& simulation) {
           .longest_bubble_seconds = simulation.longest_bubble_seconds()};
 }
 
+std::vector<ScheduleKind> kinds_of(std::int64_t chunks) {
+  if (chunks == 2) {
+    return {ScheduleKind::kInterleaved, ScheduleKind::kZbV};
+  }
+  return {ScheduleKind::kGpipe, ScheduleKind::k1f1b, ScheduleKind::kZbH1, ScheduleKind::kZbH2};
+}
+
 }  // namespace
 
-double lower_bound_seconds(const SearchGoal& goal) {
+double lower_bound_seconds(const SearchGoal& goal, const ChunkOrder& order) {
   const StageCosts& costs = goal.costs;
   const std::int64_t all = goal.size.microbatches * goal.size.chunks;
-  const auto microbatches = static_cast<double>(all);
+  const auto passes = static_cast<double>(all);
   const auto room = static_cast<double>(std::min(goal.most_live, all));
-  const std::vector<Surroundings> around = surroundings_of(goal);
+  const std::vector<Surroundings> around = surroundings_of(goal, order);
   double bound = 0.0;
   for (std::size_t stage = 0; stage < around.size(); ++stage) {
     const double forward = costs.forward_seconds[stage];
@@ -212,10 +232,12 @@ double lower_bound_seconds(const SearchGoal& goal) {
     const double before = around[stage].before_first_forward;
     const double wait =
         std::max(0.0, around[stage].before_first_gradient - before - room * forward);
-    const double work = microbatches * (forward + input + weight);
-    const double drained = microbatches * (forward + input) + (microbatches - room) * weight +
-                           around[stage].after_last_gradient;
-    bound = std::max(bound, before + wait + std::max(work, drained));
+    const double work = passes * (forward + input + weight);
+    const double drained =
+        passes * (forward + input) + (passes - room) * weight + around[stage].after_last_gradient;
+    const double held = static_cast<double>(goal.size.microbatches) * around[stage].held /
+                        static_cast<double>(goal.most_live);
+    bound = std::max({bound, before + wait + std::max(work, drained), before + held});
   }
   return bound;
 }
@@ -225,29 +247,29 @@ FoundSchedule search(const SearchGoal& goal) {
           "schedules are made of one or two chunks a stage, not {}", goal.size.chunks);
   FoundSchedule found{.schedule = RuleSearch(goal).best(),
                       .simulation = {},
-                      .lower_bound_seconds = lower_bound_seconds(goal),
+                      .lower_bound_seconds = 0.0,
                       .best_named = std::nullopt};
   found.simulation = simulate(found.schedule, goal.costs, Record::kTotals);
-  const auto one_chunk = {ScheduleKind::kGpipe, ScheduleKind::k1f1b, ScheduleKind::kZbH1,
-                          ScheduleKind::kZbH2};
-  const auto two_chunks = {ScheduleKind::kInterleaved, ScheduleKind::kZbV};
-  for (const ScheduleKind kind :
-       goal.size.chunks == 1 ? std::vector(one_chunk) : std::vector(two_chunks)) {
-    Schedule named = make_schedule(kind, goal.size);
+  for (const ScheduleKind kind : kinds_of(goal.size.chunks)) {
+    const Schedule named = make_schedule(kind, goal.size);
     if (std::ranges::max(check(named).peak_live) > goal.most_live) {
       continue;
     }
-    Simulation simulation = simulate(named, goal.costs, Record::kTotals);
-    const double seconds = simulation.makespan_seconds;
+    const double seconds = simulate(named, goal.costs, Record::kTotals).makespan_seconds;
     if (!found.best_named || seconds < found.best_named->makespan_seconds) {
       found.best_named = {.kind = kind, .makespan_seconds = seconds};
     }
+    // With the messages that a file of this order would have.
+    Schedule order = compute_order(kind, goal.size);
+    order.kind = ScheduleKind::kFile;
+    Schedule schedule = insert_communication(order);
+    Simulation simulation = simulate(schedule, goal.costs, Record::kTotals);
     if (is_better(times_of(simulation), times_of(found.simulation))) {
-      found.schedule = std::move(named);
-      found.schedule.kind = ScheduleKind::kFile;
+      found.schedule = std::move(schedule);
       found.simulation = std::move(simulation);
     }
   }
+  found.lower_bound_seconds = lower_bound_seconds(goal, found.schedule.order);
   return found;
 }
 

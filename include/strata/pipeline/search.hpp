@@ -27,13 +27,14 @@ struct NamedTime {
 struct FoundSchedule {
   /// Of kind kFile. Weight gradients ascend by microbatch in every chunk.
   Schedule schedule;
-  Simulation simulation;  ///< totals
-  double lower_bound_seconds = 0.0;
+  Simulation simulation;             ///< totals
+  double lower_bound_seconds = 0.0;  ///< with the chunks placed as they are
   /// The fastest of as many chunks whose activations fit; ties go to the first in ScheduleKind.
   std::optional<NamedTime> best_named;
 };
 
-/// No schedule for `goal` takes less time. It is the largest, over stages, of the sum of
+/// No schedule for `goal` whose chunks lie as in `order` takes less time. It is the largest, over
+/// stages, of two sums. One is of
 ///  - the time before the stage's first forward can begin: all forwards and messages upstream of
 ///    it;
 ///  - the wait for its first gradient: the time of the forwards, input gradients and messages that
@@ -42,11 +43,14 @@ struct FoundSchedule {
 ///  - the longer of its own work, and of its forwards, its input gradients and as many weight
 ///    gradients as must make room for forwards, followed by the input gradients and messages
 ///    upstream of its last one and by the first stage's weight gradient.
-[[nodiscard]] double lower_bound_seconds(const SearchGoal& goal);
+/// The other is of the time before its first forward, and of the time for which all microbatches
+/// hold activations on it, each as short as it can, shared by the activations that it has room for.
+/// Pre: the layers run through a stage's chunks in ascending order.
+[[nodiscard]] double lower_bound_seconds(const SearchGoal& goal, const ChunkOrder& order);
 
 /// Searches for the order of compute actions with the least step time, and among those of the same
 /// step time with the least longest bubble: lays out lists along the time by rules, improves the
-/// best rules stage by stage, and simulates the schedules by name. It ends at the lower bound or
+/// best rules stage by stage, and simulates the schedules by name. It ends where no change helps or
 /// after a fixed number of actions, and gives the same schedule each time. Never worse than
 /// best_named.
 /// Pre: each size >= 1; one or two chunks; most_live >= chunks; costs of size.stages stages.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <initializer_list>
 #include <optional>
@@ -180,14 +181,18 @@ std::string size_text(const pipeline::Schedule& schedule) {
                      schedule.chunks == 1 ? "" : "s");
 }
 
+void print_sends(const pipeline::CheckReport& report) {
+  if (!report.passes_with_rendezvous_sends) {
+    fmt::print("It needs sends that complete before their receive begins\n");
+  }
+}
+
 void print_check(const Given& given) {
   const pipeline::CheckReport report = proven(given);
   fmt::print("{}: sound; {}; at most {} activations of a chunk on a rank\n",
              printable_lines(given.name), size_text(given.schedule),
              std::ranges::max(report.peak_live));
-  if (!report.passes_with_rendezvous_sends) {
-    fmt::print("It needs sends that complete before their receive begins\n");
-  }
+  print_sends(report);
   if (!report.descending_weights.empty()) {
     fmt::print(
         "strata cannot train with it: weight gradients do not ascend by microbatch, first at "
@@ -200,9 +205,15 @@ void print_check(const Given& given) {
 void print_ranks(const pipeline::Simulation& result, const pipeline::CheckReport& report) {
   fmt::print("{:>6}{:>14}{:>14}{:>14}{:>14}\n", "rank", "busy ms", "idle ms", "bubble ms",
              "activations");
+  // Differences of sums are not exactly 0.
+  const auto rounded = [&](double seconds) {
+    constexpr double kRounding = 1e-12;
+    return std::abs(seconds) > kRounding * result.makespan_seconds ? seconds : 0.0;
+  };
   for (std::size_t rank = 0; rank < result.busy_seconds.size(); ++rank) {
     fmt::print("{:>6}{:>14.6g}{:>14.6g}{:>14.6g}{:>14}\n", rank, result.busy_seconds[rank],
-               result.idle_seconds[rank], result.bubble_seconds[rank], report.peak_live[rank]);
+               rounded(result.idle_seconds[rank]), rounded(result.bubble_seconds[rank]),
+               report.peak_live[rank]);
   }
 }
 
@@ -228,14 +239,16 @@ void make(const CommandLine& line) {
              100.0 * found.simulation.bubble_fraction);
   fmt::print("no schedule within {} activations a rank takes less than {:.6g} ms: {:.2f} % less\n",
              memory, found.lower_bound_seconds,
-             step > 0.0 ? 100.0 * (step - found.lower_bound_seconds) / step : 0.0);
+             step > 0.0 ? std::max(0.0, 100.0 * (step - found.lower_bound_seconds) / step) : 0.0);
   if (found.best_named) {
     fmt::print("fastest by name within them: {}, {:.6g} ms\n", name_of(found.best_named->kind),
                found.best_named->makespan_seconds);
   } else {
     fmt::print("no schedule by name fits them\n");
   }
-  print_ranks(found.simulation, pipeline::check(found.schedule));
+  const pipeline::CheckReport report = pipeline::check(found.schedule);
+  print_sends(report);
+  print_ranks(found.simulation, report);
   if (line.has("output")) {
     const std::string output = line.value("output", "");
     write_file(output, pipeline::text_of(
