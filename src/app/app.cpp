@@ -42,6 +42,7 @@ constexpr const char* kUsage =
   strata checkpoint verify DIR                                    read and check every byte
   strata job CONFIG.ini --nodes=N --time=T ...                    write a job script for Slurm, PBS, Flux or mpirun
   strata schedule check|simulate|draw|convert SCHEDULE            prove and time a pipeline schedule, PyTorch's too
+  strata schedule make [--memory=N ...]                           search for the fastest pipeline schedule
   strata doctor                                                   check the node and, under mpirun or srun, the launch
   strata help [COMMAND]                                           this text, or that of a command
   strata --version

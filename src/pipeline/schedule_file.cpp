@@ -149,11 +149,13 @@ std::int64_t most_microbatch(const ScheduleFile& file) {
 }
 
 /// The cells of one rank for a stage's actions; B for an input gradient whose weight gradient comes
-/// next.
+/// next, before it is sent.
 std::vector<FileCell> cells_of(const Schedule& schedule, std::size_t stage, FileContent content) {
   std::vector<FileCell> cells;
+  bool message_before = false;
   for (const Action& action : schedule.stage_actions[stage]) {
     const bool message = is_send(action.kind) || is_receive(action.kind);
+    const bool follows_message = std::exchange(message_before, message);
     if (action.kind == ActionKind::kReduce || (message && content == FileContent::kCompute)) {
       continue;
     }
@@ -163,7 +165,7 @@ std::vector<FileCell> cells_of(const Schedule& schedule, std::size_t stage, File
                           .microbatch = action.microbatch};
     FileAction input = next;
     input.kind = FileActionKind::kBackwardInput;
-    if (next.kind == FileActionKind::kBackwardWeight && !cells.empty() &&
+    if (next.kind == FileActionKind::kBackwardWeight && !follows_message && !cells.empty() &&
         cells.back() == FileCell{{input}}) {
       cells.back().actions.front().kind = FileActionKind::kBackward;
     } else {

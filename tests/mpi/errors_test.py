@@ -216,13 +216,24 @@ class Settings(Errors):
                 ("check zb-v --output=x", ["no option --output"]),
                 ("draw zb-v", ["needs --output=FILE.svg"]),
                 ("draw zb-v --output=nowhere/x.svg", ["cannot write nowhere/x.svg: No such file or directory"]),
-                ("prove zb-v", ['check, simulate, draw and convert, not "prove"'])]:
+                ("simulate zb-h1 --forward=1,1", ["--forward has 2 times for 4 ranks"]),
+                ("make zb-v", ['takes options only, not "zb-v"']),
+                ("make --chunks=3", ['--chunks is "3"']),
+                ("make --memory=0", ['--memory is "0"']),
+                ("make --output=nowhere/x.csv", ["cannot write nowhere/x.csv"]),
+                ("prove zb-v", ['check, simulate, draw, convert and make, not "prove"'])]:
             self.assert_refused(self.alone("schedule", *arguments.split()), USAGE, *words)
         done = self.alone("schedule", "convert", "zb-v", "--output=v.csv", "--messages=on")
         self.assertEqual(done.code, DONE, done.text)
         done = self.alone("schedule", "check", "v.csv")
         self.assertEqual((done.code, done.text), (DONE, "v.csv: sound; 4 ranks, 8 microbatches, 2 chunks a rank; "
                                                           "at most 8 activations of a chunk on a rank\n"))
+        made = self.alone("schedule", "make", "--memory=8", "--forward=1,1,1,2", "--output=made.csv")
+        self.assertEqual(made.code, DONE, made.text)
+        simulated = self.alone("schedule", "simulate", "made.csv", "--forward=1,1,1,2")
+        step = made.text.splitlines()[1]
+        self.assertTrue(step.startswith("step "), made.text)
+        self.assertEqual(simulated.text.splitlines()[1], step)
 
     def test_evaluation_on_any_ranks(self):
         run = self.fresh_run()

@@ -35,7 +35,7 @@ enum class ScheduleKind {
   kZbH2,         ///< the same with twice the warm-up and up to twice the activations
   kZbV,          ///< two chunks a stage, placed as a V
   kForwardOnly,  ///< evaluation and generation
-  kFile          ///< read from a file
+  kFile          ///< read from a file, or made to measure
 };
 
 constexpr auto enum_names(ScheduleKind) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <initializer_list>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/picture.hpp"
 #include "strata/pipeline/schedule_file.hpp"
+#include "strata/pipeline/search.hpp"
 #include "strata/pipeline/simulator.hpp"
 
 #include "commands/commands.hpp"
@@ -26,20 +28,23 @@ constexpr const char* kHelp =
 strata schedule simulate SCHEDULE [options]                  step time, bubble and activations of each rank
 strata schedule draw SCHEDULE --output=FILE.svg [options]    a picture of one step
 strata schedule convert SCHEDULE [--output=FILE.csv] [options]   a file for PyTorch
+strata schedule make [--output=FILE.csv] [options]           search for the fastest for given times and memory
 
 SCHEDULE is a file of torch.distributed.pipelining, or one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v.
 
-  --stages=N            ranks of a schedule by name (default 4)
-  --microbatches=N      microbatches of a schedule by name (default 8)
-  --chunks=N            chunks a rank of interleaved (default 2)
+  --stages=N            ranks of a schedule by name or to make (default 4)
+  --microbatches=N      microbatches of a schedule by name or to make (default 8)
+  --chunks=N            chunks a rank of interleaved (default 2); make: 1, or 2 placed as a V (default 1)
+  --memory=N            make: activations of a rank's layers that it holds at once, each from its forward pass to its
+                        weight gradient (default: as many as there are stages)
   --backward=ORDER      split: the input gradient is sent before the weight gradient is computed; fused: after it
                         (default split; for a file its own order)
-  --forward=MS          time of a chunk's forward pass (default 1)
+  --forward=MS          time of a chunk's forward pass (default 1); MS,MS,... gives each rank its own
   --backward-input=MS   time of a chunk's input gradient (default 1)
   --backward-weight=MS  time of a chunk's weight gradient (default 1)
   --latency=MS          time of a message (default 0)
   --messages=on|off     convert: with sends and receives, or compute actions only (default off)
-  --output=FILE         where to write; convert without it prints
+  --output=FILE         where to write; convert without it prints, make writes nothing
 )";
 
 constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
@@ -54,15 +59,39 @@ struct Given {
   pipeline::Schedule schedule;
 };
 
-double milliseconds(const CommandLine& line, const char* name, const char* otherwise) {
+double milliseconds(const char* name, const std::string& text) {
   constexpr double kMost = 1e9;
-  const std::string text = line.value(name, otherwise);
   double value = 0.0;
   if (!parse_double(text, value) || !(value >= 0.0 && value <= kMost)) {
     fail(ExitCode::kUsage, "--{} is \"{}\", it must be a number of milliseconds from 0 to {}", name,
          text, kMost);
   }
   return value;
+}
+
+/// One time for all stages, or one for each, with commas between them.
+std::vector<double> stage_times(const CommandLine& line, const char* name, std::int64_t stages) {
+  const std::string text = line.value(name, "1");
+  std::vector<double> times;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    times.push_back(milliseconds(name, text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  if (times.size() == 1) {
+    times.resize(static_cast<std::size_t>(stages), times.front());
+  }
+  if (std::ssize(times) != stages) {
+    fail(ExitCode::kUsage, "--{} has {} times for {} ranks", name, times.size(), stages);
+  }
+  return times;
+}
+
+pipeline::StageCosts costs_of(const CommandLine& line, std::int64_t stages) {
+  return {.forward_seconds = stage_times(line, "forward", stages),
+          .backward_input_seconds = stage_times(line, "backward-input", stages),
+          .backward_weight_seconds = stage_times(line, "backward-weight", stages),
+          .send_latency_seconds = milliseconds("latency", line.value("latency", "0"))};
 }
 
 /// Throws: Error(kUsage) where the value is neither.
@@ -142,13 +171,7 @@ pipeline::CheckReport proven(const Given& given) {
 
 pipeline::Simulation simulated(const CommandLine& line, const Given& given,
                                pipeline::Record record) {
-  return pipeline::simulate(
-      given.schedule,
-      pipeline::equal_costs(given.schedule.stages, milliseconds(line, "forward", "1"),
-                            milliseconds(line, "backward-input", "1"),
-                            milliseconds(line, "backward-weight", "1"),
-                            milliseconds(line, "latency", "0")),
-      record);
+  return pipeline::simulate(given.schedule, costs_of(line, given.schedule.stages), record);
 }
 
 std::string size_text(const pipeline::Schedule& schedule) {
@@ -158,14 +181,18 @@ std::string size_text(const pipeline::Schedule& schedule) {
                      schedule.chunks == 1 ? "" : "s");
 }
 
+void print_sends(const pipeline::CheckReport& report) {
+  if (!report.passes_with_rendezvous_sends) {
+    fmt::print("It needs sends that complete before their receive begins\n");
+  }
+}
+
 void print_check(const Given& given) {
   const pipeline::CheckReport report = proven(given);
   fmt::print("{}: sound; {}; at most {} activations of a chunk on a rank\n",
              printable_lines(given.name), size_text(given.schedule),
              std::ranges::max(report.peak_live));
-  if (!report.passes_with_rendezvous_sends) {
-    fmt::print("It needs sends that complete before their receive begins\n");
-  }
+  print_sends(report);
   if (!report.descending_weights.empty()) {
     fmt::print(
         "strata cannot train with it: weight gradients do not ascend by microbatch, first at "
@@ -175,32 +202,75 @@ void print_check(const Given& given) {
   }
 }
 
+void print_ranks(const pipeline::Simulation& result, const pipeline::CheckReport& report) {
+  fmt::print("{:>6}{:>14}{:>14}{:>14}{:>14}\n", "rank", "busy ms", "idle ms", "bubble ms",
+             "activations");
+  // Differences of sums are not exactly 0.
+  const auto rounded = [&](double seconds) {
+    constexpr double kRounding = 1e-12;
+    return std::abs(seconds) > kRounding * result.makespan_seconds ? seconds : 0.0;
+  };
+  for (std::size_t rank = 0; rank < result.busy_seconds.size(); ++rank) {
+    fmt::print("{:>6}{:>14.6g}{:>14.6g}{:>14.6g}{:>14}\n", rank, result.busy_seconds[rank],
+               rounded(result.idle_seconds[rank]), rounded(result.bubble_seconds[rank]),
+               report.peak_live[rank]);
+  }
+}
+
 void print_simulation(const CommandLine& line, const Given& given) {
   const pipeline::CheckReport report = proven(given);
   const pipeline::Simulation result = simulated(line, given, pipeline::Record::kTotals);
   fmt::print("{}: {}\nstep {:.6g} ms, bubble {:.1f} % of it\n", printable_lines(given.name),
              size_text(given.schedule), result.makespan_seconds, 100.0 * result.bubble_fraction);
-  fmt::print("{:>6}{:>14}{:>14}{:>14}{:>14}\n", "rank", "busy ms", "idle ms", "bubble ms",
-             "activations");
-  for (std::size_t rank = 0; rank < result.busy_seconds.size(); ++rank) {
-    fmt::print("{:>6}{:>14.6g}{:>14.6g}{:>14.6g}{:>14}\n", rank, result.busy_seconds[rank],
-               result.idle_seconds[rank], result.bubble_seconds[rank], report.peak_live[rank]);
+  print_ranks(result, report);
+}
+
+void make(const CommandLine& line) {
+  const pipeline::ScheduleSize size{
+      .stages = line.count("stages", 4, 1, kMostStages),
+      .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
+      .chunks = line.count("chunks", 1, 1, 2)};
+  pipeline::require_size(size.stages * size.chunks, size.microbatches, "make");
+  const std::int64_t memory = line.count("memory", size.stages, 1, kMostMicrobatches);
+  const pipeline::FoundSchedule found = pipeline::search(
+      {.size = size, .costs = costs_of(line, size.stages), .most_live = memory * size.chunks});
+  const double step = found.simulation.makespan_seconds;
+  fmt::print("{}\nstep {:.6g} ms, bubble {:.1f} % of it\n", size_text(found.schedule), step,
+             100.0 * found.simulation.bubble_fraction);
+  fmt::print("no schedule within {} activations a rank takes less than {:.6g} ms: {:.2f} % less\n",
+             memory, found.lower_bound_seconds,
+             step > 0.0 ? std::max(0.0, 100.0 * (step - found.lower_bound_seconds) / step) : 0.0);
+  if (found.best_named) {
+    fmt::print("fastest by name within them: {}, {:.6g} ms\n", name_of(found.best_named->kind),
+               found.best_named->makespan_seconds);
+  } else {
+    fmt::print("no schedule by name fits them\n");
+  }
+  const pipeline::CheckReport report = pipeline::check(found.schedule);
+  print_sends(report);
+  print_ranks(found.simulation, report);
+  if (line.has("output")) {
+    const std::string output = line.value("output", "");
+    write_file(output, pipeline::text_of(
+                           pipeline::file_of(found.schedule, pipeline::FileContent::kCompute)));
+    fmt::print("{}\n", printable_lines(output));
   }
 }
 
 /// The options that a subcommand reads.
 std::vector<std::string> options_of(const std::string& what) {
-  std::vector<std::string> names = {"stages", "microbatches", "chunks", "backward"};
+  std::vector<std::string> names = {"stages", "microbatches", "chunks"};
   const auto add = [&](std::initializer_list<const char*> more) {
     names.insert(names.end(), more.begin(), more.end());
   };
-  if (what == "simulate" || what == "draw") {
+  add({what == "make" ? "memory" : "backward"});
+  if (what == "simulate" || what == "draw" || what == "make") {
     add({"forward", "backward-input", "backward-weight", "latency"});
   }
   if (what == "convert") {
     add({"messages"});
   }
-  if (what == "draw" || what == "convert") {
+  if (what == "draw" || what == "convert" || what == "make") {
     add({"output"});
   }
   return names;
@@ -214,11 +284,21 @@ std::string schedule_help() {
 
 ExitCode schedule_command(Arguments arguments) {
   const std::string what = arguments.empty() ? "" : arguments.front();
-  if (what != "check" && what != "simulate" && what != "draw" && what != "convert") {
+  if (what != "check" && what != "simulate" && what != "draw" && what != "convert" &&
+      what != "make") {
     fail(ExitCode::kUsage,
-         "strata schedule has the commands check, simulate, draw and convert, not \"{}\"", what);
+         "strata schedule has the commands check, simulate, draw, convert and make, not \"{}\"",
+         what);
   }
   const CommandLine line(arguments.subspan(1), options_of(what), {}, CommandLine::Values::kOne);
+  if (what == "make") {
+    if (!line.positions().empty()) {
+      fail(ExitCode::kUsage, "strata schedule make takes options only, not \"{}\"",
+           line.positions().front());
+    }
+    make(line);
+    return ExitCode::kDone;
+  }
   if (line.positions().size() != 1) {
     fail(ExitCode::kUsage, "strata schedule {} needs one schedule: a file, or a name\n{}", what,
          kHelp);

@@ -76,8 +76,12 @@ TEST(ScheduleFile, EveryKindOfScheduleIsWrittenAndReadBack) {
                                                           {ScheduleKind::kZbH1, 1},
                                                           {ScheduleKind::kZbH2, 1},
                                                           {ScheduleKind::kZbV, 2}}) {
-    Schedule schedule = make_schedule(kind, {4, 9, chunks}, Backward::kFused);
-    for (const FileContent content : {FileContent::kCompute, FileContent::kMessages}) {
+    for (const auto& [backward, content] : std::vector<std::pair<Backward, FileContent>>{
+             {Backward::kFused, FileContent::kCompute},
+             {Backward::kFused, FileContent::kMessages},
+             {Backward::kSplit, FileContent::kCompute},
+             {Backward::kSplit, FileContent::kMessages}}) {
+      const Schedule schedule = make_schedule(kind, {4, 9, chunks}, backward);
       const ScheduleFile file = file_of(schedule, content);
       EXPECT_EQ(has_messages(file), content == FileContent::kMessages);
       EXPECT_EQ(parse_schedule(text_of(file), "s.csv"), file);
