@@ -184,6 +184,11 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
   plan.train_data = train_data;
   plan.grid = resolve_grid(given, ranks, stored.lanes);
   plan.total_steps = resolve_steps(given, train_data.samples);
+  if (given.run.timeline && given.run.timeline->last > plan.total_steps) {
+    fail(ExitCode::kUsage,
+         "run.timeline = {}-{}, but the run has {} steps; give steps from 1 to {}",
+         given.run.timeline->first, given.run.timeline->last, plan.total_steps, plan.total_steps);
+  }
   plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps);
   plan.lanes = grid::SumTree(plan.config.numerics.lanes);
   const std::int64_t step_microbatches = plan.config.batch.global / plan.config.batch.micro;

@@ -1,5 +1,6 @@
 #include "strata/train/timeline.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -7,37 +8,119 @@
 #include <fmt/format.h>
 
 #include "strata/comm/agree.hpp"
+#include "strata/comm/clock_offset.hpp"
+#include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
+#include "strata/core/host_name.hpp"
 
 namespace strata::train {
+namespace {
 
-void Timeline::add(const std::string& name, double begin, double end) {
-  if (std::ssize(events_) < kMostEvents) {
-    events_.push_back({name, begin, end});
+using pipeline::ActionKind;
+
+/// A colour name of chrome://tracing; Perfetto colours by name.
+const char* colour_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kForward:
+      return "thread_state_running";
+    case ActionKind::kBackwardInput:
+      return "thread_state_iowait";
+    case ActionKind::kBackwardWeight:
+      return "rail_animation";
+    default:
+      return "grey";
   }
 }
 
-void Timeline::write(comm::Communicator& world, const std::filesystem::path& path) const {
-  std::string mine;
-  for (const Event& event : events_) {
-    mine +=
-        fmt::format(R"({{"name":"{}","ph":"X","pid":{},"tid":0,"ts":{:.3f},"dur":{:.3f}}},)"
-                    "\n",
-                    event.name, world.rank(), event.begin * 1e6, (event.end - event.begin) * 1e6);
+double microseconds(double seconds) {
+  return 1e6 * seconds;
+}
+
+}  // namespace
+
+void Timeline::add(Event event) {
+  if (std::ssize(events_) < kMostEvents) {
+    events_.push_back(std::move(event));
   }
-  const std::vector<std::string> all = world.all_gather_texts(mine);
+}
+
+void Timeline::add(std::int64_t step, const pipeline::Action& action, double begin, double end) {
+  const bool sends = pipeline::is_send(action.kind);
+  const bool receives = pipeline::is_receive(action.kind);
+  Event event{.name = pipeline::text_of(action),
+              .colour = colour_of(action.kind),
+              .begin = begin,
+              .end = end,
+              .sends = sends};
+  if (sends || receives || action.kind == ActionKind::kReduce) {
+    event.track = Track::kCommunication;
+  }
+  if (sends || receives) {
+    const std::int64_t from = sends ? at_.pipeline : action.peer;
+    const std::int64_t to = sends ? action.peer : at_.pipeline;
+    event.message = fmt::format("step {} replica {} shard {} microbatch {} stage {} to {}", step,
+                                at_.data, at_.tensor, action.microbatch, from, to);
+    event.message += fmt::format(" #{}", ++messages_[event.message]);
+  }
+  add(std::move(event));
+}
+
+void Timeline::add_step(std::int64_t step, double begin, double end) {
+  add({.name = fmt::format("step {}", step), .colour = "white", .begin = begin, .end = end});
+}
+
+std::string Timeline::json(std::int64_t rank, double origin) const {
+  std::string text;
+  const auto describe = [&](std::string_view what, std::int64_t track, const std::string& name) {
+    text += fmt::format(R"(,{{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})"
+                        "\n",
+                        what, rank, track, name);
+  };
+  describe("process_name", 0,
+           fmt::format("rank {}: data {}, stage {}, tensor {}, {}", rank, at_.data, at_.pipeline,
+                       at_.tensor, host_name()));
+  describe("thread_name", 0, "compute");
+  describe("thread_name", 1, "communication");
+  std::vector<Event> in_order = events_;
+  std::ranges::stable_sort(in_order, [](const Event& a, const Event& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+  });
+  for (const Event& event : in_order) {
+    const auto track = static_cast<std::int64_t>(event.track);
+    const double begin = microseconds(event.begin - origin);
+    const double length = microseconds(event.end - event.begin);
+    text += fmt::format(
+        R"(,{{"name":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"cname":"{}"}})"
+        "\n",
+        event.name, rank, track, begin, length, event.colour);
+    if (!event.message.empty()) {
+      // Within its slice: a message begins where the send does and ends before the receive does.
+      text += fmt::format(
+          R"(,{{"name":"message","cat":"message","ph":"{}","id":"{}","pid":{},"tid":{},"ts":{:.3f}{}}})"
+          "\n",
+          event.sends ? "s" : "f", event.message, rank, track,
+          event.sends ? begin : std::max(begin, begin + length - 0.001),
+          event.sends ? "" : R"(,"bp":"e")");
+    }
+  }
+  return text;
+}
+
+void Timeline::write(comm::Communicator& world, const std::filesystem::path& path) const {
+  const double offset = comm::clock_offset_seconds(world, now_seconds);
+  double origin = events_.empty() ? now_seconds() : events_.front().begin;
+  world.broadcast(comm::payload_of(std::span(&origin, 1)), 0);
+  const std::vector<std::string> all = world.all_gather_texts(json(world.rank(), origin + offset));
   comm::agree(world, [&] {
     if (world.rank() != 0) {
       return;
     }
     std::ofstream out(path, std::ios::trunc);
-    out << "{\"traceEvents\":[\n";
-    for (const std::string& events : all) {
-      out << events;
+    out << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      out << (rank == 0 ? all[rank].substr(1) : all[rank]);
     }
-    // JSON allows no trailing comma, so a last event that only names the process ends the list.
-    out << "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"rank "
-           "0\"}}\n]}\n";
+    out << "]}\n";
     if (!out.flush()) {
       fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
            path.string(), std::strerror(errno));

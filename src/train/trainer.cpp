@@ -87,9 +87,8 @@ class Trainer {
       setup_.log.warn("{} of {} steps were skipped, because loss or gradients were not finite",
                       runner_->skipped(), clock_ ? clock_->steps() : 0);
     }
-    if (config_.run.timeline == plan::Switch::kOn) {
-      timeline_.write(*setup_.groups.world,
-                      std::filesystem::path(config_.run.dir) / "timeline.json");
+    if (timeline_) {
+      write_timeline();
     }
     return {.outcome = outcome, .graphs = state_.stage().graphs()};
   }
@@ -154,14 +153,34 @@ class Trainer {
     if (config_.run.cuda_graphs == plan::Switch::kOn && plan_.device == device::DeviceKind::kCuda) {
       require(state_.stage().record_passes(), "passes that contain messages cannot be recorded");
     }
-    if (config_.run.timeline == plan::Switch::kOn) {
-      executor_.set_observer([this](const pipeline::Action& action, double from, double to) {
-        const std::string lanes = plan_.concurrent_lanes > 1
-                                      ? fmt::format(" of each of {} lanes", plan_.concurrent_lanes)
-                                      : "";
-        timeline_.add(pipeline::text_of(action) + lanes, from, to);
-      });
+  }
+
+  /// Records the actions of `step` where it is one of run.timeline.
+  void begin_timeline(std::int64_t step) {
+    if (!config_.run.timeline || !config_.run.timeline->holds(step)) {
+      return;
     }
+    if (!timeline_) {
+      timeline_.emplace(rank_.coordinates);
+    }
+    executor_.set_observer([this, step](const pipeline::Action& action, double from, double to) {
+      timeline_->add(step, action, from, to);
+    });
+  }
+  void end_timeline(std::int64_t step, double begin) {
+    if (!timeline_) {
+      return;
+    }
+    executor_.set_observer({});
+    timeline_->add_step(step, begin, now_seconds());
+    if (step == config_.run.timeline->last) {
+      write_timeline();
+    }
+  }
+  void write_timeline() {
+    timeline_->write(*setup_.groups.world,
+                     std::filesystem::path(config_.run.dir) / "timeline.json");
+    timeline_.reset();
   }
 
   Outcome train_steps() {
@@ -238,7 +257,10 @@ class Trainer {
     if (comm::Activity* const activity = setup_.groups.world->activity()) {
       activity->set_step(step);
     }
+    begin_timeline(step);
+    const double begin = now_seconds();
     const StepResult result = runner_->run(step, [&] { return requests(step); });
+    end_timeline(step, begin);
     if (clock_) {
       clock_->step_done(result.times.step);
     }
@@ -376,7 +398,7 @@ class Trainer {
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
   std::optional<CheckpointWriter> writer_;
-  Timeline timeline_;
+  std::optional<Timeline> timeline_;  ///< while it records
   std::optional<StepReport> report_;  ///< on rank 0, while it trains
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;

@@ -67,6 +67,14 @@ constexpr auto enum_names(Switch) {
   return names_in_order("off", "on");
 }
 
+/// Steps [first, last], from 1.
+struct StepRange {
+  std::int64_t first = 1;
+  std::int64_t last = 1;
+
+  [[nodiscard]] bool holds(std::int64_t step) const { return first <= step && step <= last; }
+};
+
 /// All settings of the config file and the command line. 0 and "auto" leave a value to prepare(),
 /// which returns the resolved config in its Plan.
 struct RunConfig {
@@ -139,7 +147,7 @@ struct RunConfig {
     Resume resume = Resume::kNever;
     double timeout_seconds = 600.0;
     double time_limit_minutes = 0.0;
-    Switch timeline = Switch::kOff;
+    std::optional<StepRange> timeline;  // nothing: off
     double peak_tflops = 0.0;
     Switch cuda_graphs = Switch::kOff;
   } run;

@@ -2,33 +2,56 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "strata/comm/communicator.hpp"
+#include "strata/grid/grid.hpp"
+#include "strata/pipeline/schedule.hpp"
 
 namespace strata::train {
 
-/// A trace of each rank's actions, in the format of chrome://tracing and Perfetto.
+/// A trace of some steps on all ranks, in the format of chrome://tracing and Perfetto
+/// (docs/formats.md).
 class Timeline {
  public:
   /// The limit of events per rank; later events are dropped to bound memory.
   static constexpr std::int64_t kMostEvents = 20000;
 
-  /// Begin and end in seconds of the steady clock.
-  void add(const std::string& name, double begin, double end);
-  /// Gathers the events of all ranks and writes them on rank 0. Communication: collective over the
-  /// world. Throws: AgreedError(kUsage) where the file cannot be written.
+  /// Of a rank at these coordinates.
+  explicit Timeline(const grid::Coordinates& at) : at_(at) {}
+
+  /// An action of a step. Begin and end in seconds of the steady clock.
+  void add(std::int64_t step, const pipeline::Action& action, double begin, double end);
+  /// A whole step, which encloses its actions.
+  void add_step(std::int64_t step, double begin, double end);
+  /// Gathers the events of all ranks and writes them on rank 0, in rank 0's clock. Communication:
+  /// collective over the world. Throws: AgreedError(kUsage) where the file cannot be written.
   void write(comm::Communicator& world, const std::filesystem::path& path) const;
 
  private:
+  enum class Track { kCompute, kCommunication };
+
   struct Event {
+    Track track = Track::kCompute;
     std::string name;
+    const char* colour = "";
     double begin = 0.0;
     double end = 0.0;
+    /// The message that a send begins and a receive ends, the same on both ranks; else empty.
+    std::string message;
+    bool sends = false;
   };
 
+  void add(Event event);
+  /// The events as JSON objects, each behind a comma. `origin`: what is 0.
+  [[nodiscard]] std::string json(std::int64_t rank, double origin) const;
+
+  grid::Coordinates at_;
   std::vector<Event> events_;
+  /// How often a message of a name occurred: a repeated step has each twice.
+  std::map<std::string, std::int64_t> messages_;
 };
 
 }  // namespace strata::train

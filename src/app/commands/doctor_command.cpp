@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 
 #include "strata/comm/agree.hpp"
+#include "strata/comm/clock_offset.hpp"
 #include "strata/comm/nccl.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/host_name.hpp"
@@ -100,21 +101,10 @@ std::vector<std::string> interfaces_up() {
   return {names.begin(), names.end()};
 }
 
-/// The rank's clock against rank 0's: the median over rounds, each read after a barrier.
-/// Communication: collective over the world.
-double clock_offset_seconds(comm::Communicator& world) {
-  constexpr int kRounds = 5;
-  std::vector<double> offsets;
-  for (int round = 0; round < kRounds; ++round) {
-    world.barrier();
-    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-    std::vector<double> all(static_cast<std::size_t>(world.size()));
-    const double mine = now.count();
-    world.all_gather(comm::payload_of(std::span(&mine, 1)), comm::payload_of(std::span(all)));
-    offsets.push_back(mine - all.front());
-  }
-  std::ranges::sort(offsets);
-  return offsets[kRounds / 2];
+/// Seconds since the epoch.
+double wall_clock_seconds() {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return now.count();
 }
 
 /// Communication: collective over the world.
@@ -131,7 +121,7 @@ RankFacts collect_facts(comm::MpiSession& mpi) {
   facts.versions = versions();
   facts.versions.push_back({"executable", executable_hash()});
   facts.nccl_absence = comm::nccl_absence();
-  facts.clock_offset_seconds = clock_offset_seconds(mpi.world());
+  facts.clock_offset_seconds = comm::clock_offset_seconds(mpi.world(), wall_clock_seconds);
   facts.open_files = soft_limit(RLIMIT_NOFILE);
   facts.locked_memory_bytes = soft_limit(RLIMIT_MEMLOCK);
   facts.interfaces = interfaces_up();

@@ -40,6 +40,35 @@ Option dtype_option() {
       .get = [](const RunConfig& config) { return std::string(name_of(config.numerics.dtype)); }};
 }
 
+Option timeline_option() {
+  return {.key = "run.timeline",
+          .values = "off, FIRST-LAST",
+          .unit = "steps",
+          .help =
+              "write timeline.json: when each rank did what in the steps FIRST to LAST, for "
+              "chrome://tracing or Perfetto; at most 20,000 actions a rank",
+          .set =
+              [](RunConfig& config, const std::string& value) {
+                config.run.timeline.reset();
+                if (value == "off") {
+                  return;
+                }
+                const std::size_t dash = value.find('-');
+                plan::StepRange steps;
+                if (dash == std::string::npos || !parse_int64(value.substr(0, dash), steps.first) ||
+                    !parse_int64(value.substr(dash + 1), steps.last) || steps.first < 1 ||
+                    steps.last < steps.first) {
+                  refuse("run.timeline", value, "off, or the first and the last step, as in 5-7");
+                }
+                config.run.timeline = steps;
+              },
+          .get =
+              [](const RunConfig& config) {
+                const std::optional<plan::StepRange>& steps = config.run.timeline;
+                return steps ? fmt::format("{}-{}", steps->first, steps->last) : "off";
+              }};
+}
+
 // An accessor for one member of the config.
 #define STRATA_MEMBER(path)     \
   +[](RunConfig & c) -> auto& { \
@@ -325,10 +354,7 @@ std::vector<Option> running() {
              "the run stops early enough to end, with a checkpoint and exit code 75, within this "
              "time; 0: at the end of the Slurm allocation, if there is one",
              Bound::kFromZero, STRATA_MEMBER(run.time_limit_minutes)),
-      choice("run.timeline",
-             "on: write timeline.json, the first 20,000 actions of each rank, for chrome://tracing "
-             "or Perfetto",
-             STRATA_MEMBER(run.timeline)),
+      timeline_option(),
       number("run.peak_tflops", "TFLOP/s",
              "peak throughput of a rank's GPU, or of its cores, in matrix products of "
              "numerics.dtype; 0: the published value of known GPUs. The MFU is relative to it",

@@ -1,0 +1,84 @@
+"""run.timeline: a trace that chrome://tracing and Perfetto accept."""
+
+import json
+import pathlib
+
+import harness
+
+NETWORK = harness.config_text(["dense 32 relu", "dense 32 relu", "dense 4"], batch={"global": 32, "micro": 4},
+                              numerics={"lanes": 2}, train={"steps": 6})
+
+
+class Timeline(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.set_up_classes(NETWORK, (10,), 4, train=400, test=30)
+
+    def trace(self, run):
+        return json.loads(pathlib.Path(self.directory, run, "timeline.json").read_text())["traceEvents"]
+
+    def test_slices_nest_and_flows_resolve(self):
+        for run, grid, settings in (("1f1b", (2, 2), []), ("zb", (1, 3), ["--parallel.schedule=zb-h2"]),
+                                    ("repeated", (2, 2), ["--train.repeat_every=3"])):
+            with self.subTest(run=run):
+                self.train(self.config, grid, run, "--run.timeline=3-4", *settings)
+                events = self.trace(run)
+                ranks = grid[0] * grid[1]
+                names = {event["args"]["name"].split(":")[0] for event in events if event["name"] == "process_name"}
+                self.assertEqual(names, {f"rank {rank}" for rank in range(ranks)})
+                slices = [event for event in events if event["ph"] == "X"]
+                for rank in range(ranks):
+                    for track in (0, 1):
+                        self.check_track([event for event in slices if (event["pid"], event["tid"]) == (rank, track)])
+                    self.assertEqual({event["name"] for event in slices
+                                      if event["pid"] == rank and event["name"].startswith("step ")},
+                                     {"step 3", "step 4"})
+                self.check_flows(events, slices)
+
+    def check_track(self, slices):
+        """Begins ascend, and slices nest. Times are written to 0.001 microseconds."""
+        open_ends = []
+        last = float("-inf")
+        self.assertTrue(slices)
+        for event in slices:
+            begin, end = event["ts"], event["ts"] + event["dur"]
+            self.assertGreaterEqual(begin, last)
+            last = begin
+            while open_ends and open_ends[-1] <= begin + 0.002:
+                open_ends.pop()
+            if open_ends:
+                self.assertLessEqual(end, open_ends[-1] + 0.002)
+            open_ends.append(end)
+
+    def check_flows(self, events, slices):
+        begins, ends = ({event["id"]: event for event in events if event["ph"] == phase} for phase in "sf")
+        self.assertEqual(len(begins), len([event for event in events if event["ph"] == "s"]))
+        self.assertEqual(begins.keys(), ends.keys())
+        self.assertTrue(begins)
+        for name, begin in begins.items():
+            end = ends[name]
+            # Clocks of ranks are as near as ranks leave a barrier together.
+            self.assertGreater(end["ts"], begin["ts"] - 20000)
+            for event, word in ((begin, "send-"), (end, "receive-")):
+                around = [one for one in slices if (one["pid"], one["tid"]) == (event["pid"], event["tid"]) and
+                          one["ts"] - 0.002 <= event["ts"] <= one["ts"] + one["dur"] + 0.002 and
+                          one["name"].startswith(word)]
+                self.assertTrue(around, event)
+
+    def test_the_bits_are_those_without_it(self):
+        self.train(self.config, (1, 2), "without")
+        self.train(self.config, (1, 2), "with", "--run.timeline=1-6")
+        self.assert_same_run("without", "with")
+
+    def test_bad_ranges(self):
+        for value, words in (("5-7", "run.timeline = 5-7, but the run has 6 steps; give steps from 1 to 6"),
+                             ("7", "run.timeline = \"7\" is not allowed"), ("3-2", "give off, or the first"),
+                             ("0-2", "is not allowed"), ("on", "is not allowed")):
+            with self.subTest(value=value):
+                self.assert_refused(self.alone("train", self.config, "--run.dir=refused", f"--run.timeline={value}"),
+                                    harness.USAGE, words)
+
+
+if __name__ == "__main__":
+    harness.main()
