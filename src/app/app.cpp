@@ -43,6 +43,7 @@ constexpr const char* kUsage =
   strata job CONFIG.ini --nodes=N --time=T ...                    write a job script for Slurm, PBS, Flux or mpirun
   strata schedule check|simulate|draw|convert SCHEDULE            prove and time a pipeline schedule, PyTorch's too
   strata schedule make [--memory=N ...]                           search for the fastest pipeline schedule
+  strata timeline report|draw FILE                                the time account and a picture of recorded steps
   strata doctor                                                   check the node and, under mpirun or srun, the launch
   strata help [COMMAND]                                           this text, or that of a command
   strata --version
@@ -127,6 +128,7 @@ std::string help_of(Arguments arguments) {
                               {"checkpoint verify", kCheckpointVerifyHelp},
                               {"job", job_help()},
                               {"schedule", schedule_help()},
+                              {"timeline", timeline_help()},
                               {"doctor", kDoctorHelp},
                               {"help", kHelpHelp}};
   const std::string first = arguments.empty() ? "" : arguments[0];
@@ -292,14 +294,17 @@ int run_command(int argc, char** argv) {
   if (command == "schedule") {
     return run_alone([&] { return schedule_command(rest); });
   }
+  if (command == "timeline") {
+    return run_alone([&] { return timeline_command(rest); });
+  }
   if (command == "doctor") {
     return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi, const FailureHandler&) {
       return doctor_command(mpi, rest);
     });
   }
   return run_alone([&]() -> ExitCode {
-    const std::vector<std::string> known{"train",      "evaluate", "generate", "data",
-                                         "checkpoint", "job",      "schedule", "doctor"};
+    const std::vector<std::string> known{"train", "evaluate", "generate", "data",  "checkpoint",
+                                         "job",   "schedule", "timeline", "doctor"};
     fail(ExitCode::kUsage, "{}\n\n{}",
          command.empty() ? "a command is needed"
                          : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,

@@ -51,7 +51,9 @@ void Timeline::add(std::int64_t step, const pipeline::Action& action, double beg
               .colour = colour_of(action.kind),
               .begin = begin,
               .end = end,
-              .sends = sends};
+              .sends = sends,
+              .details = fmt::format(R"("step":{},"action":"{}","microbatch":{})", step,
+                                     name_of(action.kind), action.microbatch)};
   if (sends || receives || action.kind == ActionKind::kReduce) {
     event.track = Track::kCommunication;
   }
@@ -65,20 +67,29 @@ void Timeline::add(std::int64_t step, const pipeline::Action& action, double beg
   add(std::move(event));
 }
 
-void Timeline::add_step(std::int64_t step, double begin, double end) {
-  add({.name = fmt::format("step {}", step), .colour = "white", .begin = begin, .end = end});
+void Timeline::add_step(std::int64_t step, double begin, double end, const StepTimes& times) {
+  add({.name = fmt::format("step {}", step),
+       .colour = "white",
+       .begin = begin,
+       .end = end,
+       .details = fmt::format(
+           R"("step":{},"step_seconds":{},"compute_seconds":{},"communication_seconds":{},"bubble_seconds":{},"data_seconds":{},"other_seconds":{})",
+           step, times.step, times.compute, times.communication, times.bubble, times.data,
+           times.other())});
 }
 
 std::string Timeline::json(std::int64_t rank, double origin) const {
   std::string text;
-  const auto describe = [&](std::string_view what, std::int64_t track, const std::string& name) {
-    text += fmt::format(R"(,{{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})"
+  const auto describe = [&](std::string_view what, std::int64_t track, const std::string& name,
+                            const std::string& more = "") {
+    text += fmt::format(R"(,{{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"{}}}}})"
                         "\n",
-                        what, rank, track, name);
+                        what, rank, track, name, more);
   };
   describe("process_name", 0,
            fmt::format("rank {}: data {}, stage {}, tensor {}, {}", rank, at_.data, at_.pipeline,
-                       at_.tensor, host_name()));
+                       at_.tensor, host_name()),
+           fmt::format(R"(,"data":{},"stage":{},"tensor":{})", at_.data, at_.pipeline, at_.tensor));
   describe("thread_name", 0, "compute");
   describe("thread_name", 1, "communication");
   std::vector<Event> in_order = events_;
@@ -90,9 +101,9 @@ std::string Timeline::json(std::int64_t rank, double origin) const {
     const double begin = microseconds(event.begin - origin);
     const double length = microseconds(event.end - event.begin);
     text += fmt::format(
-        R"(,{{"name":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"cname":"{}"}})"
+        R"(,{{"name":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"cname":"{}","args":{{{}}}}})"
         "\n",
-        event.name, rank, track, begin, length, event.colour);
+        event.name, rank, track, begin, length, event.colour, event.details);
     if (!event.message.empty()) {
       // Within its slice: a message begins where the send does and ends before the receive does.
       text += fmt::format(
@@ -108,7 +119,10 @@ std::string Timeline::json(std::int64_t rank, double origin) const {
 
 void Timeline::write(comm::Communicator& world, const std::filesystem::path& path) const {
   const double offset = comm::clock_offset_seconds(world, now_seconds);
-  double origin = events_.empty() ? now_seconds() : events_.front().begin;
+  double origin = now_seconds();
+  for (const Event& event : events_) {
+    origin = std::min(origin, event.begin);
+  }
   world.broadcast(comm::payload_of(std::span(&origin, 1)), 0);
   const std::vector<std::string> all = world.all_gather_texts(json(world.rank(), origin + offset));
   comm::agree(world, [&] {

@@ -167,12 +167,12 @@ class Trainer {
       timeline_->add(step, action, from, to);
     });
   }
-  void end_timeline(std::int64_t step, double begin) {
+  void end_timeline(std::int64_t step, double begin, const StepTimes& times) {
     if (!timeline_) {
       return;
     }
     executor_.set_observer({});
-    timeline_->add_step(step, begin, now_seconds());
+    timeline_->add_step(step, begin, now_seconds(), times);
     if (step == config_.run.timeline->last) {
       write_timeline();
     }
@@ -260,7 +260,7 @@ class Trainer {
     begin_timeline(step);
     const double begin = now_seconds();
     const StepResult result = runner_->run(step, [&] { return requests(step); });
-    end_timeline(step, begin);
+    end_timeline(step, begin, result.times);
     if (clock_) {
       clock_->step_done(result.times.step);
     }

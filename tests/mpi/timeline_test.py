@@ -66,6 +66,29 @@ class Timeline(harness.StrataTest):
                           one["name"].startswith(word)]
                 self.assertTrue(around, event)
 
+    def test_report_and_picture(self):
+        self.train(self.config, (2, 2), "drawn", "--run.timeline=2-3")
+        path = "drawn/timeline.json"
+        finished = self.alone("timeline", "report", path)
+        self.assertEqual(finished.code, harness.DONE, finished.text)
+        rows = [line.split() for line in finished.text.splitlines()[2:]]
+        self.assertEqual([row[0] for row in rows], ["0", "1", "2", "3", "all"])
+        for row in rows:
+            step, parts = float(row[1]), [float(word) for word in row[2::3]]
+            self.assertAlmostEqual(sum(parts), step, delta=0.01 * step)
+        finished = self.alone("timeline", "draw", path, "--step=3", "--data=1", "--output=step.svg")
+        self.assertEqual(finished.code, harness.DONE, finished.text)
+        picture = pathlib.Path(self.directory, "step.svg").read_text()
+        # 2 stages x 4 microbatches x forward, input gradient, weight gradient, and the legend's 3; the first stage's
+        # input gradients are drawn too.
+        self.assertGreaterEqual(picture.count("<rect"), 2 * 4 * 3)
+        for arguments, words in ((["draw", path], "needs --output"), (["draw", path, "--output=x.svg", "--step=5"],
+                                 "has no action of step 5 on replica 0"), (["report", "drawn/config.ini"],
+                                 "is not a timeline of strata"), (["report", "missing"], "missing does not exist"),
+                                 ([], "has the commands report and draw")):
+            with self.subTest(arguments=arguments):
+                self.assert_refused(self.alone("timeline", *arguments), harness.USAGE, words)
+
     def test_the_bits_are_those_without_it(self):
         self.train(self.config, (1, 2), "without")
         self.train(self.config, (1, 2), "with", "--run.timeline=1-6")

@@ -9,6 +9,7 @@
 #include "strata/comm/communicator.hpp"
 #include "strata/grid/grid.hpp"
 #include "strata/pipeline/schedule.hpp"
+#include "strata/train/step_times.hpp"
 
 namespace strata::train {
 
@@ -24,8 +25,8 @@ class Timeline {
 
   /// An action of a step. Begin and end in seconds of the steady clock.
   void add(std::int64_t step, const pipeline::Action& action, double begin, double end);
-  /// A whole step, which encloses its actions.
-  void add_step(std::int64_t step, double begin, double end);
+  /// A whole step, which encloses its actions, and its time account.
+  void add_step(std::int64_t step, double begin, double end, const StepTimes& times);
   /// Gathers the events of all ranks and writes them on rank 0, in rank 0's clock. Communication:
   /// collective over the world. Throws: AgreedError(kUsage) where the file cannot be written.
   void write(comm::Communicator& world, const std::filesystem::path& path) const;
@@ -42,6 +43,7 @@ class Timeline {
     /// The message that a send begins and a receive ends, the same on both ranks; else empty.
     std::string message;
     bool sends = false;
+    std::string details;  ///< the JSON members of "args"
   };
 
   void add(Event event);

@@ -32,11 +32,14 @@ ExitCode checkpoint_command(Arguments arguments);
 ExitCode job_command(Arguments arguments);
 /// Proves, simulates, draws and writes pipeline schedules.
 ExitCode schedule_command(Arguments arguments);
+/// Reports and draws the steps that a run recorded.
+ExitCode timeline_command(Arguments arguments);
 
 /// Help texts of the commands with options of their own.
 [[nodiscard]] std::string import_help();
 [[nodiscard]] std::string generate_help();
 [[nodiscard]] std::string job_help();
 [[nodiscard]] std::string schedule_help();
+[[nodiscard]] std::string timeline_help();
 
 }  // namespace strata::app

@@ -1,0 +1,204 @@
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/core/enum_names.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/io/input.hpp"
+#include "strata/io/json.hpp"
+#include "strata/pipeline/picture.hpp"
+#include "strata/pipeline/schedule.hpp"
+#include "strata/pipeline/simulator.hpp"
+
+#include "commands/commands.hpp"
+#include "commands/output_file.hpp"
+
+namespace strata::app {
+namespace {
+
+constexpr const char* kHelp =
+    R"(strata timeline report FILE                            the time account of each rank in the recorded steps
+strata timeline draw FILE --output=FILE.svg [options]  a picture of one recorded step of one pipeline
+
+FILE is the timeline.json that a run with run.timeline = FIRST-LAST wrote.
+
+  --step=N         draw: which step (default the first recorded one)
+  --data=N         draw: which replica (default 0)
+  --tensor=N       draw: which tensor rank (default 0)
+  --output=FILE    where draw writes
+)";
+
+constexpr std::int64_t kMostBytes = std::int64_t{4} << 30;
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
+constexpr double kMilliseconds = 1e-3;  // of a microsecond
+
+/// A rank's place in the grid.
+struct Place {
+  std::int64_t data = 0;
+  std::int64_t stage = 0;
+  std::int64_t tensor = 0;
+};
+
+struct Trace {
+  std::map<std::int64_t, Place> places;  ///< by rank
+  nlohmann::json::array_t steps;         ///< slices of whole steps
+  nlohmann::json::array_t actions;
+};
+
+/// Throws: Error(kUsage) where the file is none of strata's timelines.
+Trace read_trace(const std::string& path) {
+  const std::optional<nlohmann::json> content =
+      io::parse_json(io::read_input(path, kMostBytes, ExitCode::kUsage));
+  Trace trace;
+  try {
+    for (const nlohmann::json& event : content.value().at("traceEvents")) {
+      const nlohmann::json args = event.value("args", nlohmann::json::object());
+      if (event.at("name") == "process_name") {
+        trace.places[event.at("pid").get<std::int64_t>()] = {args.at("data"), args.at("stage"),
+                                                             args.at("tensor")};
+      } else if (event.at("ph") == "X") {
+        static_cast<void>(args.at("step").get<std::int64_t>());
+        (args.contains("action") ? trace.actions : trace.steps).push_back(event);
+      }
+    }
+  } catch (const std::exception&) {
+    fail(ExitCode::kUsage,
+         "{} is not a timeline of strata; give the timeline.json that a run with run.timeline = "
+         "FIRST-LAST wrote",
+         printable_lines(path));
+  }
+  if (trace.places.empty() || trace.steps.empty()) {
+    fail(ExitCode::kUsage, "{} holds no step; give a run.timeline that the run comes to",
+         printable_lines(path));
+  }
+  return trace;
+}
+
+/// The parts of steps, in milliseconds.
+struct Account {
+  static constexpr const char* kParts[] = {"compute", "communication", "bubble", "data", "other"};
+
+  std::int64_t steps = 0;
+  double step = 0.0;
+  std::array<double, std::size(kParts)> parts{};
+
+  void add(const nlohmann::json& args) {
+    ++steps;
+    step += 1e3 * args.at("step_seconds").get<double>();
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i] += 1e3 * args.at(fmt::format("{}_seconds", kParts[i])).get<double>();
+    }
+  }
+  void print(const std::string& name) const {
+    const auto count = static_cast<double>(std::max<std::int64_t>(steps, 1));
+    fmt::print("{:>6}{:>12.3f}", name, step / count);
+    for (const double part : parts) {
+      fmt::print("{:>16}", fmt::format("{:.3f} {:>4.1f} %", part / count,
+                                       step > 0.0 ? 100.0 * part / step : 0.0));
+    }
+    fmt::print("\n");
+  }
+};
+
+void report(const std::string& path) {
+  const Trace trace = read_trace(path);
+  std::map<std::int64_t, Account> ranks;
+  Account all;
+  std::set<std::int64_t> numbers;
+  for (const nlohmann::json& step : trace.steps) {
+    ranks[step.at("pid")].add(step.at("args"));
+    all.add(step.at("args"));
+    numbers.insert(step.at("args").at("step").get<std::int64_t>());
+  }
+  fmt::print("steps {} to {}, means in ms\n{:>6}{:>12}", *numbers.begin(), *numbers.rbegin(),
+             "rank", "step");
+  for (const char* part : Account::kParts) {
+    fmt::print("{:>16}", part);
+  }
+  fmt::print("\n");
+  for (const auto& [rank, account] : ranks) {
+    account.print(fmt::format("{}", rank));
+  }
+  all.print("all");
+}
+
+void draw(const CommandLine& line, const std::string& path) {
+  const std::string output = line.value("output", "");
+  if (output.empty()) {
+    fail(ExitCode::kUsage, "strata timeline draw needs --output=FILE.svg");
+  }
+  const Trace trace = read_trace(path);
+  const std::int64_t step = line.count("step", trace.steps.front().at("args").at("step"), 1,
+                                       std::numeric_limits<std::int64_t>::max());
+  const std::int64_t data = line.count("data", 0, 0, kMostRanks);
+  const std::int64_t tensor = line.count("tensor", 0, 0, kMostRanks);
+  pipeline::Schedule schedule{.microbatches = 0};
+  pipeline::Simulation drawn;
+  double first = std::numeric_limits<double>::infinity();
+  for (const nlohmann::json& event : trace.actions) {
+    const Place& at = trace.places.at(event.at("pid"));
+    const nlohmann::json& args = event.at("args");
+    const auto kind = enum_from_name<pipeline::ActionKind>(args.at("action").get<std::string>());
+    if (at.data != data || at.tensor != tensor || args.at("step") != step || !kind) {
+      continue;
+    }
+    const double begin = kMilliseconds * event.at("ts").get<double>();
+    const auto microbatch = args.at("microbatch").get<std::int64_t>();
+    drawn.actions.push_back({.stage = at.stage,
+                             .action = {.kind = *kind, .microbatch = microbatch},
+                             .begin_seconds = begin,
+                             .end_seconds = begin + kMilliseconds * event.at("dur").get<double>()});
+    first = std::min(first, begin);
+    schedule.stages = std::max(schedule.stages, at.stage + 1);
+    schedule.microbatches = std::max(schedule.microbatches, microbatch + 1);
+  }
+  if (drawn.actions.empty()) {
+    fail(ExitCode::kUsage,
+         "{} has no action of step {} on replica {}, tensor rank {}; choose others with --step, "
+         "--data and --tensor",
+         printable_lines(path), step, data, tensor);
+  }
+  for (pipeline::TimedAction& timed : drawn.actions) {
+    timed.begin_seconds -= first;
+    timed.end_seconds -= first;
+    drawn.makespan_seconds = std::max(drawn.makespan_seconds, timed.end_seconds);
+  }
+  write_file(output, pipeline::picture_of(schedule, drawn));
+  fmt::print("{}\n", printable_lines(output));
+}
+
+}  // namespace
+
+std::string timeline_help() {
+  return kHelp;
+}
+
+ExitCode timeline_command(Arguments arguments) {
+  const std::string what = arguments.empty() ? "" : arguments.front();
+  if (what != "report" && what != "draw") {
+    fail(ExitCode::kUsage, "strata timeline has the commands report and draw, not \"{}\"", what);
+  }
+  const std::vector<std::string> options =
+      what == "draw" ? std::vector<std::string>{"step", "data", "tensor", "output"}
+                     : std::vector<std::string>{};
+  const CommandLine line(arguments.subspan(1), options, {}, CommandLine::Values::kOne);
+  if (line.positions().size() != 1) {
+    fail(ExitCode::kUsage, "strata timeline {} needs one file\n{}", what, kHelp);
+  }
+  if (what == "report") {
+    report(line.positions().front());
+  } else {
+    draw(line, line.positions().front());
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app
