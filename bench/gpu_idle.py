@@ -99,7 +99,7 @@ def lines_of(found):
                f"{100 * seconds / found['busy_seconds']:>5.1f}% {kernel['name'][:WIDTH]}")
     yield f"{'a step':>8} {'idle ms':>9}"
     for gap in found["report"]["gaps"]:
-        before, after = (name[:WIDTH // 2] for name in gap["name"].split(" > ")[:2])
+        before, after = (gap[key][:WIDTH // 2] for key in ("before", "after"))
         yield f"{gap['count'] / half:>8.1f} {1e3 * gap['seconds'] / half:>9.3f} {before} > {after}"
 
 

@@ -40,11 +40,6 @@ struct Product {
   bool padded = false;
 };
 
-/// Elements of a row of logits.
-std::int64_t padded_row(std::int64_t ids) {
-  return (ids + ops::kPaddedRow - 1) / ops::kPaddedRow * ops::kPaddedRow;
-}
-
 std::string forward_name(const Product& product) {
   switch (product.also) {
     case Also::kAddsResidual:
@@ -61,7 +56,7 @@ std::string forward_name(const Product& product) {
 void add_product(Operations& all, std::int64_t rows, const Product& product) {
   const Shape x_shape{rows, product.inputs};
   const Shape w_shape{product.outputs, product.inputs};
-  const Shape y_shape{rows, product.padded ? padded_row(product.outputs) : product.outputs};
+  const Shape y_shape{rows, product.padded ? ops::padded_row(product.outputs) : product.outputs};
   const double flops =
       2.0 * static_cast<double>(rows) * static_cast<double>(product.inputs * product.outputs);
   all.push_back({forward_name(product), flops, [=](Operands& operands) -> Call {
@@ -233,7 +228,7 @@ void add_residual(Operations& all, const Shape& shape) {
 
 /// Of one shard, as the last stage of a language model does it.
 void add_cross_entropy(Operations& all, std::int64_t rows, std::int64_t ids) {
-  const Shape shape{rows, padded_row(ids)};
+  const Shape shape{rows, ops::padded_row(ids)};
   all.push_back({"cross-entropy and its gradient", 0.0, [=](Operands& operands) -> Call {
                    const TensorView logits = operands.read(shape);
                    const TensorView targets = operands.token_ids(rows, ids).ids;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -31,20 +32,12 @@ Window between_step_ends(const Recording& recording, std::string_view step_end) 
           .step_ends = static_cast<std::int64_t>(ends.size())};
 }
 
-void keep_largest(std::vector<Share>& all, std::size_t most) {
-  std::sort(all.begin(), all.end(), [](const Share& a, const Share& b) {
-    return a.total_ns != b.total_ns ? a.total_ns > b.total_ns : a.name < b.name;
+template <typename Item, typename Name>
+void keep_largest(std::vector<Item>& all, std::size_t most, const Name& name) {
+  std::sort(all.begin(), all.end(), [&](const Item& a, const Item& b) {
+    return a.total_ns != b.total_ns ? a.total_ns > b.total_ns : name(a) < name(b);
   });
   all.resize(std::min(most, all.size()));
-}
-
-nlohmann::json json_of(const std::vector<Share>& all) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const Share& share : all) {
-    list.push_back(
-        {{"name", share.name}, {"count", share.count}, {"seconds", seconds(share.total_ns)}});
-  }
-  return list;
 }
 
 }  // namespace
@@ -102,16 +95,17 @@ std::vector<Share> largest_shares(const Recording& recording, const Interval& wi
     }
   }
   std::erase_if(all, [](const Share& share) { return share.count == 0; });
-  keep_largest(all, most);
+  keep_largest(all, most, [](const Share& share) { return share.name; });
   return all;
 }
 
-std::vector<Share> largest_gaps(const Recording& recording, const Interval& window,
-                                std::size_t most) {
+std::vector<Gap> largest_gaps(const Recording& recording, const Interval& window,
+                              std::size_t most) {
   std::vector<Activity> in_order = recording.activities;
   std::sort(in_order.begin(), in_order.end(),
             [](const Activity& a, const Activity& b) { return a.time.begin_ns < b.time.begin_ns; });
-  std::map<std::string, Share> gaps;
+  using Names = std::pair<std::string, std::string>;
+  std::map<Names, Gap> gaps;
   std::int64_t busy_to = window.begin_ns;
   const Activity* before = nullptr;
   for (const Activity& activity : in_order) {
@@ -119,10 +113,10 @@ std::vector<Share> largest_gaps(const Recording& recording, const Interval& wind
       break;
     }
     if (before != nullptr && activity.time.begin_ns > busy_to) {
-      const std::string name =
-          recording.names[before->name] + " > " + recording.names[activity.name];
-      Share& gap = gaps[name];
-      gap.name = name;
+      const Names names{recording.names[before->name], recording.names[activity.name]};
+      Gap& gap = gaps[names];
+      gap.before = names.first;
+      gap.after = names.second;
       ++gap.count;
       gap.total_ns += activity.time.begin_ns - busy_to;
     }
@@ -131,11 +125,11 @@ std::vector<Share> largest_gaps(const Recording& recording, const Interval& wind
       before = &activity;
     }
   }
-  std::vector<Share> all;
-  for (const auto& [name, gap] : gaps) {
+  std::vector<Gap> all;
+  for (const auto& [names, gap] : gaps) {
     all.push_back(gap);
   }
-  keep_largest(all, most);
+  keep_largest(all, most, [](const Gap& gap) { return Names(gap.before, gap.after); });
   return all;
 }
 
@@ -143,6 +137,18 @@ nlohmann::json idle_report(const Recording& recording, std::string_view step_end
   const Window window = second_half(recording, step_end);
   const std::int64_t length = window.time.end_ns - window.time.begin_ns;
   const std::int64_t busy = busy_ns(recording.activities, window.time);
+  nlohmann::json kernels = nlohmann::json::array();
+  for (const Share& share : largest_shares(recording, window.time, kShares)) {
+    kernels.push_back(
+        {{"name", share.name}, {"count", share.count}, {"seconds", seconds(share.total_ns)}});
+  }
+  nlohmann::json gaps = nlohmann::json::array();
+  for (const Gap& gap : largest_gaps(recording, window.time, kGaps)) {
+    gaps.push_back({{"before", gap.before},
+                    {"after", gap.after},
+                    {"count", gap.count},
+                    {"seconds", seconds(gap.total_ns)}});
+  }
   return {{"activities", recording.activities.size()},
           {"lost", recording.lost},
           {"step_ends", window.step_ends},
@@ -151,8 +157,8 @@ nlohmann::json idle_report(const Recording& recording, std::string_view step_end
           {"idle_share", length == 0 ? nlohmann::json()
                                      : nlohmann::json(static_cast<double>(length - busy) /
                                                       static_cast<double>(length))},
-          {"kernels", json_of(largest_shares(recording, window.time, kShares))},
-          {"gaps", json_of(largest_gaps(recording, window.time, kGaps))}};
+          {"kernels", std::move(kernels)},
+          {"gaps", std::move(gaps)}};
 }
 
 }  // namespace strata::bench

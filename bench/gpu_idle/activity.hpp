@@ -59,10 +59,18 @@ struct Share {
 [[nodiscard]] std::vector<Share> largest_shares(const Recording& recording, const Interval& window,
                                                 std::size_t most);
 
-/// Idle time within `window` by what it lies between, "BEFORE > AFTER", at most `most` pairs, in
-/// order of time, then of name.
-[[nodiscard]] std::vector<Share> largest_gaps(const Recording& recording, const Interval& window,
-                                              std::size_t most);
+/// Idle time between two activities.
+struct Gap {
+  std::string before;
+  std::string after;
+  std::int64_t count = 0;
+  std::int64_t total_ns = 0;
+};
+
+/// Idle time between activities that begin within `window`, at most `most` pairs of names, in order
+/// of time, then of names.
+[[nodiscard]] std::vector<Gap> largest_gaps(const Recording& recording, const Interval& window,
+                                            std::size_t most);
 
 /// The window, its busy time, its largest shares and gaps; docs/benchmarks.md has the keys.
 [[nodiscard]] nlohmann::json idle_report(const Recording& recording, std::string_view step_end);

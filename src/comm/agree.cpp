@@ -17,7 +17,16 @@ void agree(Communicator& group, const std::function<void()>& step) {
     const Failure failure = failure_of(error);
     mine = static_cast<char>(failure.code) + failure.message;
   }
-  const std::vector<std::string> all = group.all_gather_texts(mine);
+  std::vector<std::string> all;
+  try {
+    all = group.all_gather_texts(mine);
+  } catch (const std::exception&) {
+    if (mine.empty()) {
+      throw;
+    }
+    // The others do not come to hear of it, perhaps because of this failure: it is the one to tell.
+    throw Error(static_cast<ExitCode>(mine.front()), mine.substr(1));
+  }
   const auto first =
       std::find_if(all.begin(), all.end(), [](const std::string& text) { return !text.empty(); });
   if (first == all.end()) {

@@ -33,11 +33,18 @@ Shape local_shape(const Port& port, const PassShape& pass) {
   const std::int64_t multiple = port.is_logits ? pass.logit_multiple : 1;
   std::int64_t width = 0;
   for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
-    const std::int64_t part =
-        shard_part(port.shape.back(), port.unit, pass.shards.count, s).count();
-    width += (part + multiple - 1) / multiple * multiple;
+    width += ops::padded_row(shard_part(port.shape.back(), port.unit, pass.shards.count, s).count(),
+                             multiple);
   }
   return {rows_at(port, pass.microbatch) * width};
+}
+
+LogitBlocks logit_blocks(const Port& port, const PassShape& pass) {
+  return {.rows = rows_at(port, pass.microbatch),
+          .vocabulary = port.shape.back(),
+          .shards = pass.shards.count,
+          .own = pass.shards.own,
+          .multiple = port.is_logits ? pass.logit_multiple : 1};
 }
 
 std::vector<SavedSpec> Layer::saved(const PassShape& /*pass*/) const {

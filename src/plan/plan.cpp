@@ -270,10 +270,16 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
     memory.push_back({kCheckpointCopy, checkpoint_copy_bytes(plan, rank)});
   } else {
     memory.push_back({"cuBLASLt's workspace", ops::Context::kCudaBytes});
+    std::int64_t gpu_scratch_bytes = 0;
     std::int64_t gpu_workspace_bytes = 0;
     for (std::int64_t i = rank.stage.layers.begin; i < rank.stage.layers.end; ++i) {
       gpu_workspace_bytes =
           std::max(gpu_workspace_bytes, plan.model->layer(i).gpu_workspace_bytes(rank.stage.pass));
+      gpu_scratch_bytes =
+          std::max(gpu_scratch_bytes, plan.model->layer(i).gpu_scratch_bytes(rank.stage.pass));
+    }
+    if (gpu_scratch_bytes > 0) {
+      memory.push_back({"padded copy of the head's weights", gpu_scratch_bytes});
     }
     if (c.numerics.attention == ops::LibraryKernels::kLibrary && gpu_workspace_bytes > 0) {
       memory.push_back({"cuDNN's attention, at most", gpu_workspace_bytes});

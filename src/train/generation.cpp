@@ -151,7 +151,7 @@ std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) 
                                .vocabulary = vocabulary,
                                .shards = shards,
                                .own = {0, shards},
-                               .multiple = split ? state_.stage().logit_multiple() : 1};
+                               .multiple = port.is_logits ? state_.stage().logit_multiple() : 1};
   std::vector<float> logits;
   with_stored(output.dtype(), [&]<typename T>(T) {
     for (std::int64_t s = 0; s < shards; ++s) {

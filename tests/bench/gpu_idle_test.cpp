@@ -70,10 +70,11 @@ TEST(GpuIdle, WindowIsHalfOfTheStepsWithoutWhatFollows) {
   EXPECT_EQ(report.at("activities").get<int>(), 13);
   EXPECT_EQ(report.at("kernels").size(), 2);
   // 10 ns before each step's update, 10 ns before the next step; the window begins within a gap.
-  const std::vector<Share> gaps = largest_gaps(recording, window.time, 1);
+  const std::vector<Gap> gaps = largest_gaps(recording, window.time, 1);
   ASSERT_EQ(gaps.size(), 1);
   EXPECT_EQ(gaps.front().count, 2);
   EXPECT_EQ(gaps.front().total_ns, 20);
+  EXPECT_EQ(report.at("gaps").at(0).at("before"), gaps.front().before);
   EXPECT_EQ(largest_gaps(recording, window.time, 9).size(), 2);
 }
 

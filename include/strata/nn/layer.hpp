@@ -152,7 +152,8 @@ struct Port {
   Placement placement = Placement::kReplicated;
   /// Features that stay together where they are split.
   std::int64_t unit = 1;
-  /// Whether a row of a shard is padded to PassShape::logit_multiple; only with kFeatures.
+  /// Whether a row of a shard is padded to PassShape::logit_multiple; only of the model's last
+  /// layer, and with kFeatures.
   bool is_logits = false;
 
   friend bool operator==(const Port&, const Port&) = default;
@@ -184,7 +185,8 @@ template <typename View>
       .reshaped(Shape{rows, columns.count()});
 }
 
-/// How logits of a whole vocabulary lie in a rank's memory.
+/// How the outputs of a model that are split by feature, as a head's logits, lie in a rank's
+/// memory.
 struct LogitBlocks {
   std::int64_t rows = 0;
   std::int64_t vocabulary = 0;
@@ -198,7 +200,7 @@ struct LogitBlocks {
   }
   /// Elements of a shard's row.
   [[nodiscard]] std::int64_t columns(std::int64_t shard) const {
-    return (ids(shard).count() + multiple - 1) / multiple * multiple;
+    return ops::padded_row(ids(shard).count(), multiple);
   }
   /// The block of one own shard. Shape: rows x columns.
   template <typename View>
@@ -211,6 +213,9 @@ struct LogitBlocks {
         .reshaped(Shape{rows, columns(shard)});
   }
 };
+
+/// Of a model's output.
+[[nodiscard]] LogitBlocks logit_blocks(const Port& port, const PassShape& pass);
 
 /// One layer of a model: its shapes, parameters and passes. A layer holds neither tensors nor
 /// state.
@@ -237,6 +242,10 @@ class Layer {
   [[nodiscard]] virtual std::vector<TensorSpec> workspace(const PassShape& pass) const;
   /// Bytes of workspace that a GPU library's kernels need, besides workspace().
   [[nodiscard]] virtual std::int64_t gpu_workspace_bytes(const PassShape& /*pass*/) const {
+    return 0;
+  }
+  /// Bytes of scratch memory that a GPU's passes need at once, where they are large and known.
+  [[nodiscard]] virtual std::int64_t gpu_scratch_bytes(const PassShape& /*pass*/) const {
     return 0;
   }
   /// Whether the output is a reshaped view of the input; such a layer has no passes.

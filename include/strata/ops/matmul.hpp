@@ -17,6 +17,11 @@ enum class Accumulate { kOverwrite, kAdd };
 /// to shared memory need. A bfloat16 product with an odd extent takes 5 to 7 times as long.
 inline constexpr std::int64_t kPaddedRow = 8;
 
+/// The elements of a row of `count`, rounded up to a multiple.
+constexpr std::int64_t padded_row(std::int64_t count, std::int64_t multiple = kPaddedRow) {
+  return (count + multiple - 1) / multiple * multiple;
+}
+
 struct MatmulOptions {
   Transpose transpose_a = Transpose::kNo;
   Transpose transpose_b = Transpose::kNo;

@@ -237,9 +237,12 @@ void make(const CommandLine& line) {
   const double step = found.simulation.makespan_seconds;
   fmt::print("{}\nstep {:.6g} ms, bubble {:.1f} % of it\n", size_text(found.schedule), step,
              100.0 * found.simulation.bubble_fraction);
-  fmt::print("no schedule within {} activations a rank takes less than {:.6g} ms: {:.2f} % less\n",
-             memory, found.lower_bound_seconds,
-             step > 0.0 ? std::max(0.0, 100.0 * (step - found.lower_bound_seconds) / step) : 0.0);
+  fmt::print(
+      "no order of these chunks takes less than {:.6g} ms with {} activations of a chunk a rank: "
+      "at "
+      "most {:.2f} % can be saved\n",
+      found.lower_bound_seconds, memory * size.chunks,
+      step > 0.0 ? std::max(0.0, 100.0 * (step - found.lower_bound_seconds) / step) : 0.0);
   if (found.best_named) {
     fmt::print("fastest by name within them: {}, {:.6g} ms\n", name_of(found.best_named->kind),
                found.best_named->makespan_seconds);

@@ -35,9 +35,9 @@ struct WatchdogSetup {
 /// reports a bad config.
 [[nodiscard]] WatchdogSetup watchdog_setup(Arguments arguments);
 
-/// A thread that watches the main thread: where a rank has stopped or MPI blocks, it reports and
-/// ends the process after the timeout. It makes no MPI calls, and a second thread exchanges the
-/// heartbeats, so that it does not block on a file system.
+/// A thread that watches the main thread: where a rank has stopped, or a call of MPI or NCCL
+/// blocks, it reports and ends the process after the timeout. It makes no MPI calls, and a second
+/// thread exchanges the heartbeats, so that it does not block on a file system.
 class Watchdog {
  public:
   Watchdog(WatchdogSetup setup, const comm::Activity& activity);

@@ -79,7 +79,7 @@ std::unique_ptr<NcclChannel> open_channel(NcclEngine& engine, Communicator& host
     const NcclHandle handle =
         engine.join(ids[count_of(members.front())], place, std::ssize(members), blocks,
                     "connect the GPUs of the " + name);
-    channel = std::make_unique<NcclChannel>(engine, handle, std::move(name));
+    channel = std::make_unique<NcclChannel>(engine, handle);
   });
   return channel;
 }
@@ -334,7 +334,10 @@ void NcclCommunicator::open_round(std::span<const Route> routes) {
   if (own != routes.end()) {
     ends = {own->from, own->to};
   }
-  std::unique_ptr<NcclChannel> channel = open_channel(engine_, host(), ends, kRouteBlocks, name());
+  std::unique_ptr<NcclChannel> channel = open_channel(
+      engine_, host(), ends, kRouteBlocks,
+      own == routes.end() ? name()
+                          : fmt::format("{}, ranks {} and {}", name(), own->from, own->to));
   agree(host(), [&] {
     if (channel == nullptr) {
       return;

@@ -222,8 +222,8 @@ void NcclEngine::abort_all() noexcept {
   static_cast<void>(library_.group_end());
 }
 
-NcclChannel::NcclChannel(NcclEngine& engine, NcclHandle handle, std::string name)
-    : engine_(engine), handle_(handle), stream_(engine.device()), name_(std::move(name)) {
+NcclChannel::NcclChannel(NcclEngine& engine, NcclHandle handle)
+    : engine_(engine), handle_(handle), stream_(engine.device()) {
   engine_.add(*this);
 }
 

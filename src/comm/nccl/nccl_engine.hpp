@@ -110,7 +110,7 @@ class NcclEngine final : public ProgressEngine {
 class NcclChannel {
  public:
   /// Takes ownership of `handle`.
-  NcclChannel(NcclEngine& engine, NcclHandle handle, std::string name);
+  NcclChannel(NcclEngine& engine, NcclHandle handle);
   /// Aborts pending operations.
   ~NcclChannel();
   NcclChannel(const NcclChannel&) = delete;
@@ -118,7 +118,6 @@ class NcclChannel {
 
   /// Null after a failure.
   [[nodiscard]] ncclComm_t handle() const { return *handle_; }
-  [[nodiscard]] const std::string& name() const { return name_; }
   /// The operation issued last, as in "receive from rank 1 of the pipeline group (this rank is 0
   /// there): activation".
   [[nodiscard]] const std::string& latest() const { return latest_; }
@@ -145,7 +144,6 @@ class NcclChannel {
   NcclEngine& engine_;
   NcclHandle handle_;
   device::Stream stream_;
-  std::string name_;
   std::string latest_;
 };
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "strata/ops/convert.hpp"
@@ -46,6 +48,18 @@ class Head final : public Layer {
     return {.forward_flops = flops,
             .backward_flops = 2.0 * flops,
             .elements_moved = 3.0 * static_cast<double>(output_shape().count())};
+  }
+
+  /// Products copy a shard's weights where its logits are padded.
+  std::int64_t gpu_scratch_bytes(const PassShape& pass) const override {
+    const LogitBlocks blocks = logit_blocks(output(), pass);
+    std::int64_t most = 0;
+    for (std::int64_t s = blocks.own.begin; s < blocks.own.end; ++s) {
+      if (blocks.columns(s) != blocks.ids(s).count()) {
+        most = std::max(most, blocks.columns(s) * width() * size_bytes(pass.dtype));
+      }
+    }
+    return most;
   }
 
   LayerTraffic traffic(const PassShape& pass) const override {

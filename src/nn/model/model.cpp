@@ -76,6 +76,13 @@ std::vector<std::int64_t> Model::boundary_tensors(std::int64_t layer) const {
 }
 
 void Model::check_output() const {
+  for (std::int64_t i = 0; i + 1 < layer_count(); ++i) {
+    if (layer(i).output().is_logits) {
+      fail(ExitCode::kUsage,
+           "layer {} of {}, \"{}\", makes logits, but is not the last; remove the layers behind it",
+           i + 1, layer_count(), options_.layers[static_cast<std::size_t>(i)]);
+    }
+  }
   const Port& port = output();
   const bool tokens = options_.input_kind == InputKind::kTokenIds;
   if (port.placement != Placement::kReplicated && options_.loss == LossKind::kMeanSquaredError) {

@@ -129,11 +129,7 @@ void Stage::split_cross_entropy(const ConstTensorView& logits, const ConstTensor
   const std::int64_t vocabulary = model_.output().shape.back();
   const std::int64_t rows = rows_at(model_.output(), microbatch());
   const grid::Range& own = shards_.own();
-  const LogitBlocks blocks{.rows = rows,
-                           .vocabulary = vocabulary,
-                           .shards = shards_.shards(),
-                           .own = own,
-                           .multiple = spec_.pass.logit_multiple};
+  const LogitBlocks blocks = logit_blocks(model_.output(), spec_.pass);
   const auto& [all_shards, own_shards, log_sums] = loss_workspace_;
   const TensorView& made = shards_.ranks() == 1 ? all_shards : own_shards;
   const std::int64_t part = rows * ops::kCrossEntropyParts;

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "checks.hpp"
-#include "cuda/column_sums.hpp"
 #include "cuda/kernel.hpp"
 
 // Kernels in which a thread has one column and a piece of the rows, so that it loads the column's

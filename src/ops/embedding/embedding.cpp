@@ -159,10 +159,10 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
       const auto index = static_cast<std::size_t>(i);
       const std::int64_t end = begins[index + 1];
       Accumulate of_piece = accumulate;
-      for (std::int64_t begin = begins[index]; begin < end; begin += kPieceRows) {
+      for (std::int64_t begin = begins[index]; begin < end; begin += kEmbeddingPieceRows) {
         const TableRow* const first = sorted.data() + begin;
         sum_rows(
-            from, n, std::min<std::int64_t>(kPieceRows, end - begin),
+            from, n, std::min<std::int64_t>(kEmbeddingPieceRows, end - begin),
             [=](std::int64_t row) { return first[row].second; }, of_piece, to + first->first * n);
         of_piece = Accumulate::kAdd;
       }

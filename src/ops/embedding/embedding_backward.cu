@@ -97,17 +97,17 @@ __global__ void __launch_bounds__(kThreads)
   merged[place] = key;
 }
 
-/// Whether the place of key `at` in its run is a multiple of kPieceRows.
+/// Whether the place of key `at` in its run is a multiple of kEmbeddingPieceRows.
 __device__ bool begins_piece(const Key* keys, std::int64_t at) {
   const std::int64_t table_row = table_row_of(keys[at]);
   if (at == 0 || table_row_of(keys[at - 1]) != table_row) {
     return true;
   }
-  if (at < kPieceRows || table_row_of(keys[at - kPieceRows]) != table_row) {
+  if (at < kEmbeddingPieceRows || table_row_of(keys[at - kEmbeddingPieceRows]) != table_row) {
     return false;
   }
   std::int64_t low = 0;
-  std::int64_t high = at - kPieceRows;
+  std::int64_t high = at - kEmbeddingPieceRows;
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;
     if (table_row_of(keys[middle]) < table_row) {
@@ -116,7 +116,7 @@ __device__ bool begins_piece(const Key* keys, std::int64_t at) {
       high = middle;
     }
   }
-  return (at - low) % kPieceRows == 0;
+  return (at - low) % kEmbeddingPieceRows == 0;
 }
 
 constexpr int kSumThreads = 128;
@@ -127,8 +127,8 @@ constexpr int kAhead = 8;
 
 /// One block for kBlockKeys keys and a tile of columns: sums the rows of dy for each piece that
 /// begins there, in order. The first piece of a run goes into the table's row, another one into
-/// pieces[at / kPieceRows], where `at` is its first key: no two pieces of one run or of two have
-/// the same place.
+/// pieces[at / kEmbeddingPieceRows], where `at` is its first key: no two pieces of one run or of
+/// two have the same place.
 template <int kWidth, typename T>
 __global__ void __launch_bounds__(kSumThreads)
     sum_pieces_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles, const Key* keys,
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kSumThreads)
       continue;
     }
     const std::int64_t at = first_key + number;
-    const std::int64_t end = at + kPieceRows < rows ? at + kPieceRows : rows;
+    const std::int64_t end = at + kEmbeddingPieceRows < rows ? at + kEmbeddingPieceRows : rows;
     const std::int64_t table_row = table_row_of(keys[at]);
     const bool is_first = at == 0 || table_row_of(keys[at - 1]) != table_row;
     C sums[kWidth] = {};
@@ -178,7 +178,8 @@ __global__ void __launch_bounds__(kSumThreads)
       goes_on = belongs[kAhead - 1];
     }
     C* const to =
-        (is_first ? dtable + table_row * columns : pieces + at / kPieceRows * columns) + column;
+        (is_first ? dtable + table_row * columns : pieces + at / kEmbeddingPieceRows * columns) +
+        column;
     Chunk<C, kWidth> chunk{};
     if (is_first && adds) {
       chunk = elements_at<kWidth>(to);
@@ -191,23 +192,24 @@ __global__ void __launch_bounds__(kSumThreads)
   }
 }
 
-/// One block for kPieceRows keys and a tile of columns. At most one run of more keys begins there:
-/// adds its pieces after the first to the table's row, in order.
+/// One block for kEmbeddingPieceRows keys and a tile of columns. At most one run of more keys
+/// begins there: adds its pieces after the first to the table's row, in order.
 template <int kWidth, typename C>
 __global__ void __launch_bounds__(kSumThreads)
     add_pieces_kernel(std::int64_t rows, std::int64_t columns, std::int64_t tiles, const Key* keys,
                       std::int64_t table_rows, const C* pieces, C* dtable) {
-  static_assert(kPieceRows <= kSumThreads);
+  static_assert(kEmbeddingPieceRows <= kSumThreads);
   __shared__ int long_run;
   const int thread = static_cast<int>(threadIdx.x);
-  const std::int64_t first_key = blockIdx.x / tiles * kPieceRows;
+  const std::int64_t first_key = blockIdx.x / tiles * kEmbeddingPieceRows;
   if (thread == 0) {
     long_run = -1;
   }
   __syncthreads();
-  if (const std::int64_t at = first_key + thread; thread < kPieceRows && at + kPieceRows < rows) {
+  if (const std::int64_t at = first_key + thread;
+      thread < kEmbeddingPieceRows && at + kEmbeddingPieceRows < rows) {
     const std::int64_t table_row = table_row_of(keys[at]);
-    if (table_row < table_rows && table_row_of(keys[at + kPieceRows]) == table_row &&
+    if (table_row < table_rows && table_row_of(keys[at + kEmbeddingPieceRows]) == table_row &&
         (at == 0 || table_row_of(keys[at - 1]) != table_row)) {
       long_run = thread;
     }
@@ -222,15 +224,16 @@ __global__ void __launch_bounds__(kSumThreads)
   C* const to = dtable + table_row * columns + column;
   Chunk<C, kWidth> sums = elements_at<kWidth>(to);
   bool goes_on = true;
-  for (std::int64_t next = begin + kPieceRows; goes_on; next += kAhead * kPieceRows) {
+  for (std::int64_t next = begin + kEmbeddingPieceRows; goes_on;
+       next += kAhead * kEmbeddingPieceRows) {
     Chunk<C, kWidth> terms[kAhead];
     bool belongs[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      const std::int64_t at = next + k * kPieceRows;
+      const std::int64_t at = next + k * kEmbeddingPieceRows;
       belongs[k] = at < rows && table_row_of(keys[at]) == table_row;
       if (belongs[k]) {
-        terms[k] = elements_at<kWidth>(pieces + at / kPieceRows * columns + column);
+        terms[k] = elements_at<kWidth>(pieces + at / kEmbeddingPieceRows * columns + column);
       }
     }
 #pragma unroll
@@ -253,7 +256,7 @@ void embedding_backward(Context& context, const ConstTensorView& ids, const Cons
   const std::int64_t table_rows = dtable.shape()[0];
   require(rows < (std::int64_t{1} << kRowBits) && table_rows < (std::int64_t{1} << kRowBits),
           "the gradient of a table of {} rows from {} rows", table_rows, rows);
-  const std::int64_t windows = count_of(rows, kPieceRows);
+  const std::int64_t windows = count_of(rows, kEmbeddingPieceRows);
   // The keys, twice; then the sums of pieces.
   const std::int64_t sums_bytes = windows * columns * size_bytes(dtable.dtype());
   Key* const sorted =

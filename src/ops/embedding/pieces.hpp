@@ -5,6 +5,6 @@ namespace strata::ops {
 
 /// The rows with one id are added in pieces of so many, and the pieces' sums to the table's row in
 /// order.
-inline constexpr int kPieceRows = 64;
+inline constexpr int kEmbeddingPieceRows = 64;
 
 }  // namespace strata::ops

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "strata/ops/matmul.hpp"
 
 #include "checks.hpp"
@@ -72,7 +74,7 @@ struct ProductTensors {
 };
 
 /// Rows of a piece of a product that sums over many rows.
-constexpr std::int64_t kPieceRows = 8192;
+constexpr std::int64_t kProductPieceRows = 8192;
 
 /// Enqueues a product. One with few elements that sums over many rows, as a weight gradient's, goes
 /// in pieces of the rows: without split-k the library has no fast kernel for it. The pieces add up
@@ -84,16 +86,16 @@ void enqueue(Context& context, CublasLtProduct product, ProductAddresses at) {
                          product.operands == DType::kBfloat16 &&
                          product.result == DType::kFloat32 && product.m * product.n <= kFewElements;
   const std::int64_t rows = product.k;
-  for (std::int64_t first = 0; first < rows; first += kPieceRows) {
-    product.k = in_pieces ? std::min(kPieceRows, rows - first) : rows;
+  for (std::int64_t first = 0; first < rows; first += kProductPieceRows) {
+    product.k = in_pieces ? std::min(kProductPieceRows, rows - first) : rows;
     library_of(context).multiply(product, at, context.cuda_resources().workspace(),
                                  stream_of(context));
     if (product.k == rows) {
       return;
     }
     const std::int64_t element = size_bytes(product.operands);
-    at.a += kPieceRows * product.row_a * element;
-    at.b += kPieceRows * product.n * element;
+    at.a += kProductPieceRows * product.row_a * element;
+    at.b += kProductPieceRows * product.n * element;
     at.addend = at.c;
     product.accumulate = Accumulate::kAdd;
   }

@@ -114,9 +114,14 @@ Trained train(const Model& model, StageBench<T>& bench, const Samples& samples) 
     const ConstTensorView found = stage.outputs_of(Alone(m, input, 0).microbatch).front();
     if (output.placement == Placement::kFeatures) {
       for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
-        const ConstTensorView block =
-            shard_block(found, rows, output.shape.back(), pass.shards.count, pass.shards.own, s);
-        result.outputs[fmt::format("{} block {}", m, s)] = widened(block.template host<T>());
+        const LogitBlocks blocks = logit_blocks(output, pass);
+        const ConstTensorView block = blocks.block(found, s);
+        std::vector<double>& outputs = result.outputs[fmt::format("{} block {}", m, s)];
+        for (std::int64_t row = 0; row < rows; ++row) {
+          const std::vector<double> of_row = widened(
+              block.flat_slice(row * blocks.columns(s), blocks.ids(s).count()).template host<T>());
+          outputs.insert(outputs.end(), of_row.begin(), of_row.end());
+        }
       }
     } else {
       result.outputs[std::to_string(m)] = widened(found.host<T>());

@@ -164,6 +164,48 @@ TEST(StageMemory, NothingStandsBetweenAProductAndTheGradientOfGelu) {
             workspace_of("mlp 12 relu"));
 }
 
+template <typename T>
+Trained with_logits_of(std::int64_t multiple, std::int64_t vocabulary, std::int64_t shards,
+                       const std::string& head) {
+  const Model model = language_model({"embedding 8", "mlp 12", head}, kContext, vocabulary, shards);
+  StageSpec spec = spec_of<T>({0, model.layer_count()}, kMicrobatch);
+  spec.pass.logit_multiple = multiple;
+  StageBench<T> bench(model, spec);
+  return train(model, bench, language_samples(kMicrobatches, kMicrobatch * kContext, vocabulary));
+}
+
+// As on GPUs. The memory behind the ids is not initialised by a forward pass.
+TEST(PaddedLogits, GiveTheSameBits) {
+  for (const std::int64_t vocabulary : {5, 13, 16}) {
+    for (const std::int64_t shards : {1, 3}) {
+      for (const std::string head : {"head", "head tied=no"}) {
+        SCOPED_TRACE(fmt::format("{} of {} ids, {} shards", head, vocabulary, shards));
+        EXPECT_EQ(with_logits_of<float>(8, vocabulary, shards, head),
+                  with_logits_of<float>(1, vocabulary, shards, head));
+        EXPECT_EQ(with_logits_of<BFloat16>(8, vocabulary, shards, head),
+                  with_logits_of<BFloat16>(1, vocabulary, shards, head));
+      }
+    }
+  }
+}
+
+// Only a head's rows are padded.
+TEST(PaddedLogits, AreOnlyAHeads) {
+  const Model model({.layers = {"dense 8 relu", "dense 10 parallel=column"},
+                     .input_shape = Shape{4},
+                     .outputs = 10,
+                     .seed = 3,
+                     .shards = 2});
+  const auto result = [&](std::int64_t multiple) {
+    StageSpec spec = spec_of<float>({1, 2}, kMicrobatch);
+    spec.pass.logit_multiple = multiple;
+    StageBench<float> bench(model, spec);
+    return train(model, bench, number_samples(kMicrobatches, kMicrobatch, 8, 10));
+  };
+  EXPECT_EQ(result(8), result(1));
+  EXPECT_THROW(language_model({"embedding 8", "head", "dropout 0.1"}, kContext, 5, 1), Error);
+}
+
 TEST(StageMemory, GradientOfLogitsTakesTheirPlace) {
   const Model model = gpt(2);
   const StageSpec spec = spec_of<float>({0, model.layer_count()}, kMicrobatch);

@@ -78,6 +78,38 @@ TEST(Embedding, ReadsMinusZeroAsZero) {
   }
 }
 
+TYPED_TEST(EmbeddingTyped, BackwardAddsManyRowsOfAnIdInPieces) {
+  using T = TypeParam;
+  using C = Compute<T>;
+  constexpr std::int64_t kMany = 200;
+  constexpr std::int64_t kPiece = 64;
+  Tensor<std::int64_t> ids({kMany});
+  for (std::int64_t row = 0; row < kMany; ++row) {
+    ids[row] = 2;
+  }
+  const auto dy = randoms<T>({kMany, kColumns}, 3);
+  for (const Accumulate accumulate : kBoth) {
+    Context context(3);
+    auto dtable = randoms<C>({kIds, kColumns}, 4, 1.0, 3);
+    const auto before = dtable.values();
+    embedding_backward(context, ids.view(), dy.view(), 0, dtable.view(), accumulate);
+    for (std::int64_t column = 0; column < kColumns; ++column) {
+      const std::int64_t at = 2 * kColumns + column;
+      C expected{0};
+      for (std::int64_t begin = 0; begin < kMany; begin += kPiece) {
+        C piece{0};
+        for (std::int64_t row = begin; row < std::min(begin + kPiece, kMany); ++row) {
+          piece += static_cast<C>(dy[row * kColumns + column]);
+        }
+        expected = begin == 0 && accumulate == Accumulate::kAdd
+                       ? before[static_cast<std::size_t>(at)] + piece
+                       : expected + piece;
+      }
+      ASSERT_EQ(dtable[at], expected) << column;
+    }
+  }
+}
+
 TYPED_TEST(EmbeddingTyped, BackwardAddsRowsInOrder) {
   using T = TypeParam;
   using C = Compute<T>;

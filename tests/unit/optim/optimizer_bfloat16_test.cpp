@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -47,6 +48,21 @@ std::vector<BFloat16> rounded(const std::vector<float>& values) {
   return result;
 }
 
+/// Updates include what pads parameters: it must stay 0, for hashes of whole tensors read it.
+void expect_zeros_between(const Optimizer& optimizer) {
+  const auto elements = static_cast<std::size_t>(optimizer.tensors().front().count());
+  std::vector<bool> used(elements, false);
+  for (const OwnedPiece& piece : optimizer.pieces()) {
+    std::fill_n(used.begin() + piece.owned_offset, piece.range.count(), true);
+  }
+  for (const TensorView& tensor : optimizer.tensors()) {
+    const std::span<const float> values = tensor.host<float>();
+    for (std::size_t i = 0; i < elements; ++i) {
+      ASSERT_TRUE(used[i] || values[i] == 0.0F) << i;
+    }
+  }
+}
+
 /// The bfloat16 weights after a few steps of which each of `ranks` ranks updates its own slices.
 std::vector<BFloat16> updated(const OptimizerOptions& options, const nn::ParameterLayout& layout,
                               std::int64_t ranks) {
@@ -65,6 +81,7 @@ std::vector<BFloat16> updated(const OptimizerOptions& options, const nn::Paramet
     }
     optimizer.write_weights();
     take_steps(optimizer, layout, plan);
+    expect_zeros_between(optimizer);
   }
   return weights;
 }
