@@ -7,6 +7,8 @@
 #include "strata/device/profile_range.hpp"
 #include "strata/pipeline/checker.hpp"
 
+#include "message_check.hpp"
+
 namespace strata::pipeline {
 
 namespace {
@@ -57,11 +59,21 @@ nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage) {
   const MostHeld held = most_held(schedule, stage);
   const std::int64_t live =
       schedule.kind == ScheduleKind::kFile ? held.activations : live_bound(schedule, stage);
-  return {.activations = live,
-          .inputs =
-              stage == 0 ? 0 : std::min(std::max(live + 1, held.inputs), schedule.microbatches),
-          .gradients = schedule.stages == 1 ? 1 : std::min(held.gradients + 1, schedule.microbatches),
-          .losses = schedule.microbatches};
+  return {
+      .activations = live,
+      .inputs = stage == 0 ? 0 : std::min(std::max(live + 1, held.inputs), schedule.microbatches),
+      .gradients = schedule.stages == 1 ? 1 : std::min(held.gradients + 1, schedule.microbatches),
+      .losses = schedule.microbatches};
+}
+
+std::string training_hang(const Schedule& schedule, device::DeviceKind device) {
+  std::vector<std::int64_t> gradient_slots;
+  for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
+    gradient_slots.push_back(slots_for(schedule, stage).gradients);
+  }
+  return hang_of(schedule,
+                 device == device::DeviceKind::kCuda ? Sends::kSynchronous : Sends::kSlots,
+                 gradient_slots);
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include "strata/core/error.hpp"
 #include "strata/io/input.hpp"
 #include "strata/pipeline/checker.hpp"
+#include "strata/pipeline/executor.hpp"
 #include "strata/pipeline/schedule_file.hpp"
 
 namespace strata::plan {
@@ -25,9 +26,10 @@ void check_cells(const pipeline::ScheduleFile& file, const std::string& path) {
       };
       for (const pipeline::FileAction& action : cell.actions) {
         if (action.stage != static_cast<std::int64_t>(rank)) {
-          refuse(fmt::format("training runs one chunk a rank, in rank order, so line {} has stage "
-                             "{} alone; give such a file",
-                             rank + 1, rank));
+          refuse(
+              fmt::format("training runs one chunk a rank, in rank order, so line {} has stage "
+                          "{} alone; give such a file",
+                          rank + 1, rank));
         }
         if (action.kind == pipeline::FileActionKind::kUnshard ||
             action.kind == pipeline::FileActionKind::kReshard ||
@@ -67,8 +69,8 @@ void check_order(const pipeline::ScheduleFile& file, const pipeline::Schedule& s
 
 }  // namespace
 
-pipeline::Schedule schedule_from_file(const std::string& path,
-                                      const pipeline::ScheduleSize& size) {
+pipeline::Schedule schedule_from_file(const std::string& path, const pipeline::ScheduleSize& size,
+                                      device::DeviceKind device) {
   const pipeline::ScheduleFile file = pipeline::parse_schedule(
       io::read_input(path, pipeline::kMostFileBytes, ExitCode::kUsage), path);
   const std::int64_t ranks = std::ssize(file.ranks);
@@ -98,11 +100,12 @@ pipeline::Schedule schedule_from_file(const std::string& path,
          path);
   }
   check_order(file, schedule, path);
-  if (!report.passes_with_rendezvous_sends) {
+  const std::string hang = pipeline::training_hang(schedule, device);
+  if (!hang.empty()) {
     fail(ExitCode::kUsage,
-         "{} deadlocks where a send waits for its receive, as it may in training; move the sends "
-         "or receives (strata schedule convert --messages=on shows them)",
-         path);
+         "{}: {}, because sends wait for their receives{}; move receives ahead (strata schedule "
+         "convert --messages=on writes them)",
+         path, hang, device == device::DeviceKind::kCuda ? " on GPUs" : "");
   }
   return schedule;
 }

@@ -199,11 +199,10 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
   if (plan.model->joins_lanes()) {
     plan.concurrent_lanes = plan.lanes.leaves() / plan.grid.data;
   }
-  const pipeline::ScheduleSize size{
-      .stages = plan.grid.pipeline,
-      .microbatches = plan.microbatches / plan.concurrent_lanes};
+  const pipeline::ScheduleSize size{.stages = plan.grid.pipeline,
+                                    .microbatches = plan.microbatches / plan.concurrent_lanes};
   plan.training = given.parallel.schedule == pipeline::ScheduleKind::kFile
-                      ? schedule_from_file(given.parallel.schedule_file, size)
+                      ? schedule_from_file(given.parallel.schedule_file, size, device)
                       : pipeline::make_schedule(given.parallel.schedule, size);
   plan.evaluation = pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly, size);
   check_stages(plan);

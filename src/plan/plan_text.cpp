@@ -88,8 +88,7 @@ std::string schedule_text(const Plan& plan) {
   std::string text = fmt::format(
       "schedule: {}, {} stage{}, bubble {:.1f} % with equal stages\n", schedule_name(plan.config),
       plan.grid.pipeline, plan.grid.pipeline == 1 ? "" : "s", 100.0 * simulation.bubble_fraction);
-  if (recomputes && plan.grid.pipeline > 1 &&
-      pipeline::defers_weight_gradients(plan.training)) {
+  if (recomputes && plan.grid.pipeline > 1 && pipeline::defers_weight_gradients(plan.training)) {
     text += fmt::format(
         "warning: with train.recompute both gradients of a layer are computed together, so {} "
         "defers nothing; parallel.schedule=1f1b takes the same time and less memory\n",

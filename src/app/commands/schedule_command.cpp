@@ -120,10 +120,10 @@ Given read_file(const CommandLine& line, const std::string& name) {
     fail(ExitCode::kUsage,
          "{} is neither a file nor one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v", name);
   }
-  Given given{
-      .name = name,
-      .file = pipeline::parse_schedule(io::read_input(name, pipeline::kMostFileBytes, ExitCode::kUsage), name),
-      .schedule = {}};
+  Given given{.name = name,
+              .file = pipeline::parse_schedule(
+                  io::read_input(name, pipeline::kMostFileBytes, ExitCode::kUsage), name),
+              .schedule = {}};
   given.schedule = pipeline::schedule_of(*given.file, name);
   return given;
 }
