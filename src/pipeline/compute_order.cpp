@@ -172,10 +172,6 @@ StageList list_of(ScheduleKind kind, const ScheduleSize& size, std::int64_t stag
 
 }  // namespace
 
-bool defers_weight_gradients(ScheduleKind kind) {
-  return kind == ScheduleKind::kZbH1 || kind == ScheduleKind::kZbH2 || kind == ScheduleKind::kZbV;
-}
-
 Schedule compute_order(ScheduleKind kind, const ScheduleSize& size) {
   require(size.stages >= 1 && size.microbatches >= 1 && size.chunks >= 1,
           "a schedule needs at least one stage, microbatch and chunk, not {}, {} and {}",

@@ -7,19 +7,47 @@
 #include "strata/device/profile_range.hpp"
 #include "strata/pipeline/checker.hpp"
 
+#include "message_check.hpp"
+
 namespace strata::pipeline {
 
 namespace {
 
-/// The most microbatches of a stage between backward-input and backward-weight.
-std::int64_t most_deferred(const Schedule& schedule, std::int64_t stage) {
-  std::int64_t deferred = 0;
-  std::int64_t most = 1;
+/// The most microbatches of a stage that hold a tensor at once. Microbatches ascend in each kind of
+/// action.
+struct MostHeld {
+  std::int64_t activations = 0;  ///< from forward to backward-weight
+  std::int64_t inputs = 0;       ///< from receive-activation to backward-weight
+  /// From receive-gradient, or else backward-input, until both backward-weight and send-gradient.
+  std::int64_t gradients = 1;
+};
+
+MostHeld most_held(const Schedule& schedule, std::int64_t stage) {
+  MostHeld most;
+  std::int64_t weights = 0;
+  std::int64_t sent = stage == 0 ? schedule.microbatches : 0;
   for (const Action& action : schedule.stage_actions[static_cast<std::size_t>(stage)]) {
-    if (action.kind == ActionKind::kBackwardInput) {
-      most = std::max(most, ++deferred);
-    } else if (action.kind == ActionKind::kBackwardWeight) {
-      --deferred;
+    const std::int64_t begun = action.microbatch + 1;
+    switch (action.kind) {
+      case ActionKind::kForward:
+        most.activations = std::max(most.activations, begun - weights);
+        break;
+      case ActionKind::kReceiveActivation:
+        most.inputs = std::max(most.inputs, begun - weights);
+        break;
+      case ActionKind::kReceiveGradient:
+      case ActionKind::kBackwardInput:
+        most.gradients = std::max(most.gradients, begun - std::min(weights, sent));
+        break;
+      case ActionKind::kSendGradient:
+        sent = begun;
+        break;
+      case ActionKind::kBackwardWeight:
+        weights = begun;
+        break;
+      case ActionKind::kSendActivation:
+      case ActionKind::kReduce:
+        break;
     }
   }
   return most;
@@ -28,12 +56,24 @@ std::int64_t most_deferred(const Schedule& schedule, std::int64_t stage) {
 }  // namespace
 
 nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage) {
-  const std::int64_t live = live_bound(schedule, stage);
-  const std::int64_t deferred = most_deferred(schedule, stage);
-  return {.activations = live,
-          .inputs = stage == 0 ? 0 : std::min(live + 1, schedule.microbatches),
-          .gradients = schedule.stages == 1 ? 1 : std::min(deferred + 1, schedule.microbatches),
-          .losses = schedule.microbatches};
+  const MostHeld held = most_held(schedule, stage);
+  const std::int64_t live =
+      schedule.kind == ScheduleKind::kFile ? held.activations : live_bound(schedule, stage);
+  return {
+      .activations = live,
+      .inputs = stage == 0 ? 0 : std::min(std::max(live + 1, held.inputs), schedule.microbatches),
+      .gradients = schedule.stages == 1 ? 1 : std::min(held.gradients + 1, schedule.microbatches),
+      .losses = schedule.microbatches};
+}
+
+std::string training_hang(const Schedule& schedule, device::DeviceKind device) {
+  std::vector<std::int64_t> gradient_slots;
+  for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
+    gradient_slots.push_back(slots_for(schedule, stage).gradients);
+  }
+  return hang_of(schedule,
+                 device == device::DeviceKind::kCuda ? Sends::kSynchronous : Sends::kSlots,
+                 gradient_slots);
 }
 
 namespace {
@@ -176,6 +216,7 @@ class Executor::Run {
             send(gradient, action.peer, comm::Tag::kGradient, gradient_sends_[index]);
           }
         }
+        gradients_sent_ = m + 1;
         break;
       case ActionKind::kBackwardWeight:
         timed([&] { stage_.backward_weight(microbatches(m), *sink_); });
@@ -273,6 +314,9 @@ class Executor::Run {
           return;
         }
         if (forwards_gradients_) {
+          if (m - stage_.slots().gradients >= gradients_sent_) {
+            return;
+          }
           wait_for_slot(gradient_sends_, m, stage_.slots().gradients);
         }
         receive(action, gradient_receives_[index], comm::Tag::kGradient,
@@ -323,6 +367,7 @@ class Executor::Run {
   std::size_t next_receive_ = 0;
   std::int64_t forwards_done_ = 0;
   std::int64_t outputs_sent_ = 0;
+  std::int64_t gradients_sent_ = 0;
   std::int64_t weights_done_ = 0;
   ExecutionTimes times_;
 };

@@ -138,9 +138,19 @@ std::vector<std::string> message_errors(const Schedule& schedule) {
   return errors;
 }
 
-std::string hang_of(const Schedule& schedule, Sends sends) {
+std::string hang_of(const Schedule& schedule, Sends sends,
+                    std::span<const std::int64_t> gradient_slots) {
   std::vector<std::size_t> position(static_cast<std::size_t>(schedule.stages), 0);
   std::map<Channel, std::int64_t> in_flight;
+  // Gradients of each stage that the stage before it has received.
+  std::vector<std::int64_t> taken(static_cast<std::size_t>(schedule.stages), 0);
+  const auto is_awaited = [&](std::int64_t stage, const Action& send) {
+    const std::size_t at = position[static_cast<std::size_t>(send.peer)];
+    const auto& actions = schedule.stage_actions[static_cast<std::size_t>(send.peer)];
+    return at < actions.size() && is_receive(actions[at].kind) &&
+           !(channel_of(schedule, stage, send) < channel_of(schedule, send.peer, actions[at])) &&
+           !(channel_of(schedule, send.peer, actions[at]) < channel_of(schedule, stage, send));
+  };
   for (bool moved = true; moved;) {
     moved = false;
     for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
@@ -150,7 +160,8 @@ std::string hang_of(const Schedule& schedule, Sends sends) {
         const Action& action = actions[next];
         if (is_send(action.kind)) {
           std::int64_t& messages = in_flight[channel_of(schedule, stage, action)];
-          if (sends == Sends::kRendezvous && messages == 1) {
+          if ((sends == Sends::kRendezvous && messages == 1) ||
+              (sends == Sends::kSynchronous && (messages == 1 || !is_awaited(stage, action)))) {
             break;
           }
           ++messages;
@@ -160,6 +171,14 @@ std::string hang_of(const Schedule& schedule, Sends sends) {
             break;
           }
           --messages;
+          if (action.kind == ActionKind::kReceiveGradient) {
+            ++taken[static_cast<std::size_t>(action.peer)];
+          }
+        } else if (sends == Sends::kSlots && action.kind == ActionKind::kBackwardInput &&
+                   stage > 0 &&
+                   taken[static_cast<std::size_t>(stage)] <=
+                       action.microbatch - gradient_slots[static_cast<std::size_t>(stage)]) {
+          break;
         }
       }
     }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,12 +15,17 @@ namespace strata::pipeline {
 /// When a send completes.
 enum class Sends {
   kNeverBlock,
-  kRendezvous  ///< with its receive; a stage waits for it before its next send of this kind to the
-               ///< chunk
+  kRendezvous,  ///< with its receive; a stage waits for it before its next send of this kind to the
+                ///< chunk
+  kSynchronous,  ///< with its receive; a stage waits for it before its next action
+  kSlots  ///< with its receive; a stage waits for a gradient before it reuses the gradient's slot
 };
 
 /// Runs all lists concurrently. Returns: for a deadlock, what each stage waits for; else nothing.
-/// Pre: message_errors() found nothing, so that counting messages identifies them.
-[[nodiscard]] std::string hang_of(const Schedule& schedule, Sends sends);
+/// `gradient_slots`: of each stage, for kSlots.
+/// Pre: message_errors() found nothing, so that counting messages identifies them; for kSlots, one
+/// chunk a stage, and actions of a kind ascend by microbatch.
+[[nodiscard]] std::string hang_of(const Schedule& schedule, Sends sends,
+                                  std::span<const std::int64_t> gradient_slots = {});
 
 }  // namespace strata::pipeline

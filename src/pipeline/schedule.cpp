@@ -151,6 +151,24 @@ Schedule make_schedule(ScheduleKind kind, const ScheduleSize& size, Backward bac
   return insert_communication(compute_order(kind, size), backward);
 }
 
+bool defers_weight_gradients(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.stage_actions, [](const std::vector<Action>& list) {
+    const Action* before = nullptr;
+    for (const Action& action : list) {
+      if (is_send(action.kind) || is_receive(action.kind)) {
+        continue;
+      }
+      if (action.kind == ActionKind::kBackwardWeight && before != nullptr &&
+          (before->kind != ActionKind::kBackwardInput || before->chunk != action.chunk ||
+           before->microbatch != action.microbatch)) {
+        return true;
+      }
+      before = &action;
+    }
+    return false;
+  });
+}
+
 bool is_send(ActionKind kind) {
   return kind == ActionKind::kSendActivation || kind == ActionKind::kSendGradient;
 }

@@ -95,6 +95,9 @@ std::optional<grid::Grid> grid_of(std::int64_t ranks, const grid::Grid& own,
   return std::nullopt;
 }
 
+/// A file has a schedule for its own number of stages and microbatches only.
+constexpr auto kScheduleOfAnyGrid = pipeline::ScheduleKind::k1f1b;
+
 void set_grid(const grid::Grid& grid, RunConfig& config) {
   config.parallel.data = grid.data;
   config.parallel.pipeline = grid.pipeline;
@@ -117,6 +120,7 @@ RunConfig with_grid(const RunConfig& given, std::int64_t ranks, const io::Datase
   RunConfig alone = given;
   set_grid({}, alone);
   alone.parallel.split = "auto";
+  alone.parallel.schedule = kScheduleOfAnyGrid;
   alone.parallel.sequence = Switch::kOff;
   const std::int64_t layers = prepare(alone, 1, data, stored).model->layer_count();
   const auto grid = grid_of(ranks, {0, config.parallel.pipeline, config.parallel.tensor}, stored,
@@ -129,6 +133,10 @@ RunConfig with_grid(const RunConfig& given, std::int64_t ranks, const io::Datase
   if (grid) {
     config.parallel.split =
         grid->pipeline == config.parallel.pipeline ? given.parallel.split : "auto";
+    if (grid->pipeline != config.parallel.pipeline &&
+        given.parallel.schedule == pipeline::ScheduleKind::kFile) {
+      config.parallel.schedule = kScheduleOfAnyGrid;
+    }
     set_grid(*grid, config);
   }
   return config;
@@ -139,6 +147,7 @@ RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
   RunConfig result = config;
   set_grid({}, result);
   result.parallel.split = "auto";
+  result.parallel.schedule = kScheduleOfAnyGrid;
   result.parallel.sequence = Switch::kOff;
   result.numerics.mode = comm::Summation::kInvariant;
   result.numerics.lanes = stored.lanes;

@@ -12,6 +12,7 @@
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/executor.hpp"
 
+#include "file_schedule.hpp"
 #include "resolve.hpp"
 
 namespace strata::plan {
@@ -203,11 +204,12 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
   if (plan.model->joins_lanes()) {
     plan.concurrent_lanes = plan.lanes.leaves() / plan.grid.data;
   }
-  const std::int64_t executions = plan.microbatches / plan.concurrent_lanes;
-  plan.training =
-      pipeline::make_schedule(given.parallel.schedule, {plan.grid.pipeline, executions});
-  plan.evaluation = pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly,
-                                            {plan.grid.pipeline, executions});
+  const pipeline::ScheduleSize size{.stages = plan.grid.pipeline,
+                                    .microbatches = plan.microbatches / plan.concurrent_lanes};
+  plan.training = given.parallel.schedule == pipeline::ScheduleKind::kFile
+                      ? schedule_from_file(given.parallel.schedule_file, size, device)
+                      : pipeline::make_schedule(given.parallel.schedule, size);
+  plan.evaluation = pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly, size);
   check_stages(plan);
   pipeline::require_sound(plan.training);
   pipeline::require_sound(plan.evaluation);

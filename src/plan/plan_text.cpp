@@ -86,14 +86,13 @@ std::string schedule_text(const Plan& plan) {
       plan.training, recomputes ? pipeline::equal_costs(plan.grid.pipeline, 1.0, 2.0, 0.0)
                                 : pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0));
   std::string text = fmt::format(
-      "schedule: {}, {} stage{}, bubble {:.1f} % with equal stages\n", name_of(plan.training.kind),
+      "schedule: {}, {} stage{}, bubble {:.1f} % with equal stages\n", schedule_name(plan.config),
       plan.grid.pipeline, plan.grid.pipeline == 1 ? "" : "s", 100.0 * simulation.bubble_fraction);
-  if (recomputes && plan.grid.pipeline > 1 &&
-      pipeline::defers_weight_gradients(plan.training.kind)) {
+  if (recomputes && plan.grid.pipeline > 1 && pipeline::defers_weight_gradients(plan.training)) {
     text += fmt::format(
         "warning: with train.recompute both gradients of a layer are computed together, so {} "
         "defers nothing; parallel.schedule=1f1b takes the same time and less memory\n",
-        name_of(plan.training.kind));
+        schedule_name(plan.config));
   }
   return text;
 }

@@ -116,6 +116,13 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
 
 }  // namespace
 
+std::string schedule_name(const RunConfig& config) {
+  const std::string name(name_of(config.parallel.schedule));
+  return config.parallel.schedule == pipeline::ScheduleKind::kFile
+             ? name + ":" + config.parallel.schedule_file
+             : name;
+}
+
 RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
                          const io::DatasetInfo& data, const VirtualGrid& stored,
                          std::int64_t total_steps) {

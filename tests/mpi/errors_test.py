@@ -77,7 +77,8 @@ class Settings(Errors):
                 ("optimizer.learning_rate=nan", ["optimizer.learning_rate", "number from 0"]),
                 ("optimizer.kind=adm", ["optimizer.kind", "sgd, adam, adamw, adagrad"]),
                 ("numerics.dtype=int32", ["numerics.dtype", "float32, bfloat16, float64"]),
-                ("parallel.schedule=zb", ["parallel.schedule", "gpipe, 1f1b, zb-h1, zb-h2"]),
+                ("parallel.schedule=zb", ["parallel.schedule", "gpipe, 1f1b, zb-h1, zb-h2, or file:PATH"]),
+                ("parallel.schedule=file:", ['parallel.schedule = "file:"', "or file:PATH"]),
                 ("run.threads=5000", ["run.threads", "from 0 to 4096"]),
                 ("run.seed=-1", ["run.seed", "from 0"]),
                 ("run.device=gpu", ['run.device = "gpu"', "auto, cpu, cuda"]),
@@ -234,6 +235,37 @@ class Settings(Errors):
         step = made.text.splitlines()[1]
         self.assertTrue(step.startswith("step "), made.text)
         self.assertEqual(simulated.text.splitlines()[1], step)
+
+    def test_schedules_that_cannot_train(self):
+        # 2 stages and 2 microbatches.
+        settings = ["--parallel.pipeline=2", "--batch.global=16", "--batch.micro=8", "--numerics.lanes=1"]
+        good = "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
+        for text, words in [
+                ("0F0,0F1,0B0,0B1\n", ["a schedule of 1 rank,", "parallel.pipeline is 2", "set parallel.pipeline to 1"]),
+                ("0F0,0B0\n1F0,1B0\n", ["a schedule of 1 microbatch,", "each rank has 2 in a step"]),
+                ("0F0,0F1,0B0,0B1,2F0\n1F0,1F1,1B0,1B1\n",
+                 ["bad.csv:1: cell 5 (2F0): training runs one chunk a rank, in rank order"]),
+                ("1F0,1F1,1B0,1B1\n0F0,0F1,0B0,0B1\n", ["bad.csv:1: cell 1 (1F0)", "line 1 has stage 0"]),
+                ("0UNSHARD,0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n",
+                 ["bad.csv:1: cell 1 (0UNSHARD): training does not run UNSHARD; leave it out"]),
+                ("0F0,0F1,0B0,0B1\n1F0,1F1,1I0,1I1,1W1,1W0\n",
+                 ["bad.csv:2: cell 6 (1W0): backward-weight of microbatch 0 follows that of microbatch 1"]),
+                ("0F0,0F1,0B1,0B0\n1F0,1F1,1I1,1I0,1W0,1W1\n", ["bad.csv:1: cell 4 (0B0)", "backward-weight"]),
+                ("0F0,0F1,0I1,0I0,0W0,0W1\n1F0,1F1,1I1,1I0,1W0,1W1\n",
+                 ["bad.csv:1: cell 4 (0I0): backward-input of microbatch 0 follows that of microbatch 1"]),
+                ("0F1,0F0,0B0,0B1\n1F1,1F0,1B0,1B1\n", ["bad.csv:1: cell 2 (0F0)", "forward of microbatch 0"]),
+                ("0F0,0F1,0B0\n1F0,1F1,1B0,1B1\n", ["bad.csv:1: stage 0: backward-input of microbatch 1: is missing"]),
+                ("0F0,0F1\n1F0,1F1\n", ["has no backward passes"]),
+                ("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", ["deadlock: stage 0 waits at receive-gradient"]),
+                ("0F0,0B0\n1F0,1X0\n", ['bad.csv:2: cell 2 is "1X0"']),
+                ("", ["a schedule of 0 ranks"])]:
+            (self.directory / "bad.csv").write_text(text)
+            self.refused(USAGE, *words, settings=[*settings, "--parallel.schedule=file:bad.csv", "--dry-run"])
+        self.refused(USAGE, "nowhere.csv does not exist", ranks=2,
+                     settings=[*settings, "--parallel.schedule=file:nowhere.csv"])
+        (self.directory / "good.csv").write_text(good)
+        self.assertIn("schedule: file:good.csv, 2 stages, bubble",
+                      self.planned(*settings, "--parallel.schedule=file:good.csv"))
 
     def test_evaluation_on_any_ranks(self):
         run = self.fresh_run()

@@ -63,6 +63,24 @@ class Transformers(language.LanguageTest):
         self.assertEqual({tensor.dtype.name for name, tensor in saved.items()
                           if not name.startswith("text/")}, {"float32"})
 
+    def test_a_schedule_file(self):
+        # Made for 4 stages of unlike times, and ZB-H2 with its messages in the file.
+        for arguments in (["make", "--memory=5", "--forward=1,2,1,1", "--output=made.csv"],
+                          ["convert", "zb-h2", "--messages=on", "--output=messages.csv"]):
+            written = self.alone("schedule", *arguments)
+            self.assertEqual(written.code, harness.DONE, written.text)
+        files = [f"--parallel.schedule=file:{name}.csv" for name in ("made", "messages")]
+        runs = [((1, 4, 1), [RECOMPUTE[i % 3], schedule]) for i, schedule in enumerate([*files, *SCHEDULE])]
+        self.same_on([((1, 1, 1), []), *runs], "--numerics.lanes=2", "--train.steps=2", name="file")
+        # Another number of stages continues it under another schedule; evaluation needs no file.
+        for name in ("made.csv", "messages.csv"):
+            (self.directory / name).unlink()
+        evaluated = self.alone("evaluate", "file-1")
+        self.assertEqual(evaluated.code, harness.DONE, evaluated.text)
+        for run, grid in (("file-0", (1, 1, 1)), ("file-1", (1, 2, 1))):
+            self.train(self.config, grid, run, "--numerics.lanes=2", "--train.steps=3", "--run.resume=must")
+        self.assert_same_run("file-0", "file-1")
+
     def test_float64(self):
         self.same_on(varied([(1, 1, 1), (1, 2, 2)]), "--numerics.dtype=float64",
                      "--train.steps=2", name="float64")

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "strata/comm/progress_engine.hpp"
+#include "strata/device/device.hpp"
 #include "strata/nn/gradient_sink.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/pipeline/schedule.hpp"
@@ -49,6 +51,12 @@ using OutputObserver = std::function<void(const ConstTensorView& outputs,
 /// activations and gradients have one slot more than are live, so that receives can be posted
 /// early.
 [[nodiscard]] nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage);
+
+/// What each stage waits for where training under a sound schedule would deadlock; else nothing. A
+/// send completes with its receive. A stage waits for it before it reuses the memory; on a GPU,
+/// whose host may have to wait for all that is enqueued, before the stage's next action.
+/// Pre: one chunk a stage; actions of a kind ascend by microbatch.
+[[nodiscard]] std::string training_hang(const Schedule& schedule, device::DeviceKind device);
 
 /// Runs the action list of one stage (design law 2).
 class Executor {

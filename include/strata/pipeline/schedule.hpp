@@ -115,8 +115,8 @@ struct Schedule {
 [[nodiscard]] std::optional<StageChunk> downstream(const Schedule& schedule,
                                                    const StageChunk& position);
 
-/// Whether schedules of this kind defer weight gradients, to fill waits.
-[[nodiscard]] bool defers_weight_gradients(ScheduleKind kind);
+/// Whether a stage computes something between an input gradient and its weight gradient.
+[[nodiscard]] bool defers_weight_gradients(const Schedule& schedule);
 
 /// The compute actions of every stage, without communication. Backward is two actions, input
 /// gradient and then weight gradient. On every stage and chunk and in every kind of schedule weight

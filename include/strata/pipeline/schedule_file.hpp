@@ -57,6 +57,9 @@ struct ScheduleFile {
   friend bool operator==(const ScheduleFile&, const ScheduleFile&) = default;
 };
 
+/// The most bytes of a file.
+inline constexpr std::int64_t kMostFileBytes = std::int64_t{16} << 20;
+
 /// Bounds the memory of a check and of a simulation.
 /// Throws: Error(kUsage) for more than 2^23 chunks x microbatches.
 void require_size(std::int64_t chunks, std::int64_t microbatches, std::string_view name);

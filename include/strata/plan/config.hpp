@@ -102,6 +102,7 @@ struct RunConfig {
     std::int64_t tensor = 1;
     Switch sequence = Switch::kOff;
     pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1f1b;
+    std::string schedule_file;  // of ScheduleKind::kFile
     std::string split = "auto";
     double bucket_mib = 4.0;
   } parallel;
@@ -152,5 +153,8 @@ struct RunConfig {
     Switch cuda_graphs = Switch::kOff;
   } run;
 };
+
+/// The value of parallel.schedule, as in "1f1b" or "file:made.csv".
+[[nodiscard]] std::string schedule_name(const RunConfig& config);
 
 }  // namespace strata::plan

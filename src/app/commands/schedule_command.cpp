@@ -47,7 +47,6 @@ SCHEDULE is a file of torch.distributed.pipelining, or one of gpipe, 1f1b, inter
   --output=FILE         where to write; convert without it prints, make writes nothing
 )";
 
-constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kMostStages = 4096;
 constexpr std::int64_t kMostMicrobatches = 65536;
 constexpr std::int64_t kMostChunks = 64;
@@ -121,10 +120,10 @@ Given read_file(const CommandLine& line, const std::string& name) {
     fail(ExitCode::kUsage,
          "{} is neither a file nor one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v", name);
   }
-  Given given{
-      .name = name,
-      .file = pipeline::parse_schedule(io::read_input(name, kMostBytes, ExitCode::kUsage), name),
-      .schedule = {}};
+  Given given{.name = name,
+              .file = pipeline::parse_schedule(
+                  io::read_input(name, pipeline::kMostFileBytes, ExitCode::kUsage), name),
+              .schedule = {}};
   given.schedule = pipeline::schedule_of(*given.file, name);
   return given;
 }

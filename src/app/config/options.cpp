@@ -19,6 +19,8 @@ constexpr std::int64_t kMostReaders = 256;
 // On each axis of the grid, and of lanes and shards.
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
 
+constexpr std::string_view kFileSchedule = "file:";
+
 /// Only floating-point types are allowed.
 Option dtype_option() {
   return {
@@ -177,24 +179,30 @@ std::vector<Option> parallel_and_numerics() {
              "(sequence parallelism)",
              STRATA_MEMBER(parallel.sequence)),
       {.key = "parallel.schedule",
-       .values = "gpipe, 1f1b, zb-h1, zb-h2",
+       .values = "gpipe, 1f1b, zb-h1, zb-h2, file:PATH",
        .unit = {},
        .help = "order of forward and backward passes; gpipe: all forwards first; 1f1b: "
                "alternating, with fewer microbatches in memory; zb-h1: 1f1b with weight gradients "
                "in the bubble, with as many microbatches on each stage as 1f1b has on the first; "
-               "zb-h2: almost no bubble, with up to twice as many",
+               "zb-h2: almost no bubble, with up to twice as many; file:PATH: a schedule file of "
+               "torch.distributed.pipelining, with one chunk a rank",
        .set =
            [](RunConfig& config, const std::string& value) {
+             if (value.starts_with(kFileSchedule) && value.size() > kFileSchedule.size()) {
+               config.parallel.schedule = pipeline::ScheduleKind::kFile;
+               config.parallel.schedule_file = value.substr(kFileSchedule.size());
+               return;
+             }
              const auto kind = enum_from_name<pipeline::ScheduleKind>(value);
              const auto kinds = {pipeline::ScheduleKind::kGpipe, pipeline::ScheduleKind::k1f1b,
                                  pipeline::ScheduleKind::kZbH1, pipeline::ScheduleKind::kZbH2};
              if (!kind || std::ranges::find(kinds, *kind) == kinds.end()) {
-               refuse("parallel.schedule", value, "one of gpipe, 1f1b, zb-h1, zb-h2");
+               refuse("parallel.schedule", value, "one of gpipe, 1f1b, zb-h1, zb-h2, or file:PATH");
              }
              config.parallel.schedule = *kind;
+             config.parallel.schedule_file.clear();
            },
-       .get =
-           [](const RunConfig& config) { return std::string(name_of(config.parallel.schedule)); }},
+       .get = [](const RunConfig& config) { return plan::schedule_name(config); }},
       text("parallel.split", "auto, or layers",
            "auto: stages of about equal cost; otherwise the first layer of each stage, by name or "
            "number",
