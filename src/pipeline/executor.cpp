@@ -71,8 +71,7 @@ std::string training_hang(const Schedule& schedule, device::DeviceKind device) {
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
     gradient_slots.push_back(slots_for(schedule, stage).gradients);
   }
-  return hang_of(schedule,
-                 device == device::DeviceKind::kCuda ? Sends::kSynchronous : Sends::kSlots,
+  return hang_of(schedule, device == device::DeviceKind::kCuda ? Sends::kHostWaits : Sends::kSlots,
                  gradient_slots);
 }
 

@@ -144,12 +144,11 @@ std::string hang_of(const Schedule& schedule, Sends sends,
   std::map<Channel, std::int64_t> in_flight;
   // Gradients of each stage that the stage before it has received.
   std::vector<std::int64_t> taken(static_cast<std::size_t>(schedule.stages), 0);
-  const auto is_awaited = [&](std::int64_t stage, const Action& send) {
-    const std::size_t at = position[static_cast<std::size_t>(send.peer)];
-    const auto& actions = schedule.stage_actions[static_cast<std::size_t>(send.peer)];
-    return at < actions.size() && is_receive(actions[at].kind) &&
-           !(channel_of(schedule, stage, send) < channel_of(schedule, send.peer, actions[at])) &&
-           !(channel_of(schedule, send.peer, actions[at]) < channel_of(schedule, stage, send));
+  const auto has_unmatched = [&](std::int64_t stage) {
+    return std::ranges::any_of(in_flight, [&](const auto& entry) {
+      return (entry.first.from == stage && entry.second > 0) ||
+             (entry.first.to == stage && entry.second < 0);
+    });
   };
   for (bool moved = true; moved;) {
     moved = false;
@@ -160,20 +159,21 @@ std::string hang_of(const Schedule& schedule, Sends sends,
         const Action& action = actions[next];
         if (is_send(action.kind)) {
           std::int64_t& messages = in_flight[channel_of(schedule, stage, action)];
-          if ((sends == Sends::kRendezvous && messages == 1) ||
-              (sends == Sends::kSynchronous && (messages == 1 || !is_awaited(stage, action)))) {
+          if (sends == Sends::kRendezvous && messages == 1) {
             break;
           }
           ++messages;
         } else if (is_receive(action.kind)) {
           std::int64_t& messages = in_flight[channel_of(schedule, stage, action)];
-          if (messages == 0) {
+          if (messages == 0 && sends != Sends::kHostWaits) {
             break;
           }
           --messages;
           if (action.kind == ActionKind::kReceiveGradient) {
             ++taken[static_cast<std::size_t>(action.peer)];
           }
+        } else if (sends == Sends::kHostWaits && has_unmatched(stage)) {
+          break;
         } else if (sends == Sends::kSlots && action.kind == ActionKind::kBackwardInput &&
                    stage > 0 &&
                    taken[static_cast<std::size_t>(stage)] <=

@@ -17,7 +17,8 @@ enum class Sends {
   kNeverBlock,
   kRendezvous,  ///< with its receive; a stage waits for it before its next send of this kind to the
                 ///< chunk
-  kSynchronous,  ///< with its receive; a stage waits for it before its next action
+  kHostWaits,   ///< with its receive; before an action that computes a stage waits for all its
+                ///< messages, sent and received
   kSlots  ///< with its receive; a stage waits for a gradient before it reuses the gradient's slot
 };
 

@@ -241,7 +241,8 @@ class Settings(Errors):
         settings = ["--parallel.pipeline=2", "--batch.global=16", "--batch.micro=8", "--numerics.lanes=1"]
         good = "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
         for text, words in [
-                ("0F0,0F1,0B0,0B1\n", ["a schedule of 1 rank,", "parallel.pipeline is 2", "set parallel.pipeline to 1"]),
+                ("0F0,0F1,0B0,0B1\n",
+                 ["a schedule of 1 rank,", "parallel.pipeline is 2", "set parallel.pipeline to 1"]),
                 ("0F0,0B0\n1F0,1B0\n", ["a schedule of 1 microbatch,", "each rank has 2 in a step"]),
                 ("0F0,0F1,0B0,0B1,2F0\n1F0,1F1,1B0,1B1\n",
                  ["bad.csv:1: cell 5 (2F0): training runs one chunk a rank, in rank order"]),

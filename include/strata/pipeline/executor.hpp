@@ -54,7 +54,7 @@ using OutputObserver = std::function<void(const ConstTensorView& outputs,
 
 /// What each stage waits for where training under a sound schedule would deadlock; else nothing. A
 /// send completes with its receive. A stage waits for it before it reuses the memory; on a GPU,
-/// whose host may have to wait for all that is enqueued, before the stage's next action.
+/// whose host may have to wait for all that is enqueued, before the stage's next computation.
 /// Pre: one chunk a stage; actions of a kind ascend by microbatch.
 [[nodiscard]] std::string training_hang(const Schedule& schedule, device::DeviceKind device);
 

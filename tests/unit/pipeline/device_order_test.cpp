@@ -238,6 +238,8 @@ TEST_P(DeviceOrder, EveryScheduleCompletes) {
             << stages << " stages, " << microbatches << " microbatches, waits "
             << (waits == Waits::kHost ? "of the host" : "of streams");
       }
+      EXPECT_EQ(training_hang(schedule, device::DeviceKind::kCpu), "");
+      EXPECT_EQ(training_hang(schedule, device::DeviceKind::kCuda), "");
     }
   }
 }
@@ -265,6 +267,17 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeviceOrder,
                            std::ranges::replace(name, '-', '_');
                            return "schedule_" + name;
                          });
+
+// Why a file is refused on GPUs: zb-h2 without its early receives.
+TEST(DeviceOrder, LateReceivesDeadlockWhereTheHostWaits) {
+  Schedule computed = compute_order(ScheduleKind::kZbH2, {4, 8});
+  computed.kind = ScheduleKind::kFile;
+  const Schedule schedule = insert_communication(computed);
+  EXPECT_TRUE(ends(schedule, schedule, {}));
+  EXPECT_FALSE(ends(schedule, schedule, {.waits = Waits::kHost}));
+  EXPECT_EQ(training_hang(schedule, device::DeviceKind::kCpu), "");
+  EXPECT_NE(training_hang(schedule, device::DeviceKind::kCuda), "");
+}
 
 // Why each route has a stream of its own: a stage that sends an activation on while the next sends
 // it a gradient would wait for it, and it for the stage.
