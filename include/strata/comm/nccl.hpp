@@ -31,7 +31,8 @@ void request_hardware_queues();
 /// Destroying a group aborts its pending operations; after a barrier() of the world there are none.
 /// Pre: request_hardware_queues(); `compute` is a stream of `device`, a GPU; `compute`, `device`
 /// and `host_engine` outlive the result. Communication: collective over `host`. Throws:
-/// AgreedError(kPeer) where a rank has no NCCL, ranks share a GPU, or the GPUs do not connect;
+/// AgreedError(kPeer) where a rank has no NCCL, ranks share a GPU, or no GPU connects; Error(kPeer)
+/// on a rank that does not, while others wait for it;
 /// AgreedError(kUsage) where the environment allows too few hardware queues.
 [[nodiscard]] DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
                                const device::Device& device, device::Stream& compute);
