@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "strata/comm/agree.hpp"
 #include "strata/comm/groups.hpp"
 #include "strata/comm/rotated_group.hpp"
 #include "strata/core/error.hpp"
@@ -69,6 +70,20 @@ TEST(RunThreadRanks, ThrowsTheErrorOfTheRankThatFailedFirstAndEndsTheOthersWaits
             fail(ExitCode::kData, "the disk is gone");
           }
           world.barrier();
+        });
+      },
+      ExitCode::kData);
+  EXPECT_EQ(text, "the disk is gone");
+}
+
+TEST(Agree, TellsTheOwnFailureWhereTheOthersDoNotCome) {
+  const std::string text = strata::test::error_of(
+      [] {
+        run_in_process_ranks(2, [](Communicator& world) {
+          if (world.rank() == 0) {
+            world.set_timeout({.seconds = 0.2});
+            agree(world, [] { fail(ExitCode::kData, "the disk is gone"); });
+          }
         });
       },
       ExitCode::kData);
