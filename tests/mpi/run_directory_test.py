@@ -196,7 +196,7 @@ class Histories(RunDirectory):
         for attempt in (1, 2):
             job = self.start_training("early", "--run.resume=auto", *settings, ranks=1)
             earlier = [self.directory / "early" / f"metrics.jsonl.{number}" for number in range(1, attempt)]
-            job.wait_until(lambda: self.lines_of("early") > 5 and all(map(pathlib.Path.exists, earlier)), 60)
+            job.wait_until(lambda: all(map(pathlib.Path.exists, earlier)) and self.lines_of("early") > 5, 60)
             job.signal_all(signal.SIGKILL)
             ended = job.wait(30)
             self.assertEqual("before its first checkpoint" in ended.text, attempt == 2, ended.text)

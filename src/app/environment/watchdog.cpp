@@ -231,8 +231,12 @@ void Watchdog::write_report(const std::string& message) const {
     std::filesystem::create_directories(setup_.run_directory, ignored);
     const std::filesystem::path path =
         setup_.run_directory / fmt::format("report-rank-{}.txt", setup_.rank);
+    const std::string text = report_text(message);
     std::filesystem::remove(path, ignored);
-    std::ofstream(path) << report_text(message);
+    std::ofstream file(path);
+    // The launcher may end this process before the stack is there.
+    file << text << std::flush;
+    file << "\nstack of the main thread:\n" << main_stack(main_thread_);
     return true;
   });
 }
@@ -252,7 +256,7 @@ std::string Watchdog::report_text(const std::string& message) const {
                         one.peer < 0 ? "" : fmt::format(", rank {} there", one.peer), one.bytes,
                         action);
   }
-  return text + "\nstack of the main thread:\n" + main_stack(main_thread_);
+  return text;
 }
 
 }  // namespace strata::app
