@@ -24,7 +24,7 @@ class Arena final : public nn::GradientSink {
       : memory_(device::Device::cpu(), elements * 4),
         gradients_(memory_.view(0, Shape{elements}, DType::kFloat32)) {}
 
-  Target begin_microbatch(std::int64_t m) override {
+  Target begin_microbatch(std::int64_t m, const grid::Range& /*layers*/) override {
     return {gradients_, m == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd};
   }
   bool acts_on(std::int64_t /*m*/, std::int64_t /*layer*/) const override { return false; }
@@ -89,10 +89,10 @@ void train(benchmark::State& state, const Task& task) {
     nn::Stage stage(context, engine, shards, model,
                     {.layers = all,
                      .pass = {.microbatch = task.microbatch},
-                     .slots = pipeline::slots_for(schedule, 0),
+                     .slots = pipeline::slots_for(schedule, {}),
                      .order = nn::BackwardOrder::kFused},
-                    weights);
-    pipeline::Executor executor(stage, group, engine);
+                    layout, weights);
+    pipeline::Executor executor({&stage}, group, engine);
     Arena arena(layout.elements);
     Samples samples(task.microbatch, task.features);
     for (auto _ : state) {

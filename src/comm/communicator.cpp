@@ -110,7 +110,7 @@ void Request::wait() {
 
 std::string Communicator::describe(std::string_view verb, std::int64_t peer, Tag tag) const {
   return fmt::format("{} rank {} of the {} (this rank is {} there): {}", verb, peer, name_, rank_,
-                     name_of(tag));
+                     name_of(kind_of(tag)));
 }
 
 Request Communicator::send(ConstTensorView payload, std::int64_t peer, Tag tag) {
@@ -138,7 +138,8 @@ Request Communicator::exchange(std::span<const Outgoing> sends, std::span<const 
             "a message from rank {} of {}", message.peer, size_);
   }
   return {begin_exchange(sends, receives, tag),
-          describe_collective(fmt::format("exchange of {}s", name_of(tag))), timeout_, activity_};
+          describe_collective(fmt::format("exchange of {}s", name_of(kind_of(tag)))), timeout_,
+          activity_};
 }
 
 std::unique_ptr<Request::Operation> Communicator::begin_exchange(std::span<const Outgoing> sends,

@@ -1,27 +1,47 @@
 #include "strata/comm/groups.hpp"
 
+#include <map>
+#include <numeric>
+
 #include "strata/core/error.hpp"
 
 namespace strata::comm {
 
-std::vector<Route> pipeline_routes(std::int64_t stages) {
+std::vector<Route> pipeline_routes(std::span<const std::int64_t> stages) {
+  std::vector<std::int64_t> chunks;
+  std::map<std::int64_t, std::int64_t> chunks_of;
+  for (const std::int64_t stage : stages) {
+    chunks.push_back(chunks_of[stage]++);
+  }
   std::vector<Route> routes;
-  for (const std::int64_t first : {0, 1}) {
-    for (std::int64_t s = first; s + 1 < stages; s += 2) {
-      routes.push_back({.from = s, .to = s + 1, .tag = Tag::kActivation});
+  const auto add = [&](std::size_t from, std::size_t to, Tag kind) {
+    if (stages[from] != stages[to]) {
+      routes.push_back({.from = stages[from], .to = stages[to], .tag = tag_of(kind, chunks[to])});
     }
-    for (std::int64_t s = first; s + 1 < stages; s += 2) {
-      routes.push_back({.from = s + 1, .to = s, .tag = Tag::kGradient});
+  };
+  for (const std::size_t first : {0, 1}) {
+    for (std::size_t i = first; i + 1 < stages.size(); i += 2) {
+      add(i, i + 1, Tag::kActivation);
+    }
+    for (std::size_t i = first; i + 1 < stages.size(); i += 2) {
+      add(i + 1, i, Tag::kGradient);
     }
   }
-  if (stages > 1) {
-    routes.push_back({.from = stages - 1, .to = 0, .tag = Tag::kReduce});
-    routes.push_back({.from = 0, .to = stages - 1, .tag = Tag::kGather});
+  if (!stages.empty() && stages.front() != stages.back()) {
+    routes.push_back({.from = stages.back(), .to = stages.front(), .tag = Tag::kReduce});
+    routes.push_back({.from = stages.front(), .to = stages.back(), .tag = Tag::kGather});
   }
   return routes;
 }
 
 Groups make_groups(Communicator& world, ProgressEngine& engine, const grid::Grid& grid) {
+  std::vector<std::int64_t> stages(static_cast<std::size_t>(grid.pipeline));
+  std::iota(stages.begin(), stages.end(), 0);
+  return make_groups(world, engine, grid, pipeline_routes(stages));
+}
+
+Groups make_groups(Communicator& world, ProgressEngine& engine, const grid::Grid& grid,
+                   std::span<const Route> routes) {
   require(grid.ranks() == world.size(), "a grid of {} ranks over {} processes", grid.ranks(),
           world.size());
   Groups groups;
@@ -36,7 +56,7 @@ Groups make_groups(Communicator& world, ProgressEngine& engine, const grid::Grid
   groups.lanes = along(grid::Axis::kData, "lane");
   groups.pipeline = along(grid::Axis::kPipeline, "pipeline");
   groups.tensor = along(grid::Axis::kTensor, "tensor");
-  groups.pipeline->open_routes(pipeline_routes(grid.pipeline));
+  groups.pipeline->open_routes(routes);
   return groups;
 }
 

@@ -37,6 +37,11 @@ std::vector<PlacedParameter> slices_of(const ParameterSpec& spec, std::int64_t i
 
 ParameterLayout layout_of(const std::vector<ParameterSpec>& all, const grid::Range& layers,
                           const Shards& shards) {
+  return layout_of(all, std::span(&layers, 1), shards);
+}
+
+ParameterLayout layout_of(const std::vector<ParameterSpec>& all,
+                          std::span<const grid::Range> chunks, const Shards& shards) {
   constexpr std::int64_t kBlock = ParameterLayout::kBlock;
   ParameterLayout layout;
   const auto place = [&](const ParameterSpec& spec, std::int64_t index) {
@@ -49,16 +54,22 @@ ParameterLayout layout_of(const std::vector<ParameterSpec>& all, const grid::Ran
     return grid::Range{begin, layout.elements};
   };
   const auto here = [&](const ParameterSpec& spec) {
-    return spec.layer >= layers.begin && spec.layer < layers.end;
+    return std::ranges::any_of(chunks, [&](const grid::Range& layers) {
+      return spec.layer >= layers.begin && spec.layer < layers.end;
+    });
   };
   const auto is_borrowed = [](const ParameterSpec& spec) {
     return spec.ownership == Ownership::kBorrowed;
   };
   const auto borrowed = std::find_if(all.begin(), all.end(), is_borrowed);
   bool owner_here = false;
+  std::size_t chunk = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (!here(all[i]) || is_borrowed(all[i])) {
       continue;
+    }
+    for (; all[i].layer >= chunks[chunk].end; ++chunk) {
+      layout.chunk_begins.push_back(layout.elements);
     }
     const grid::Range placed = place(all[i], static_cast<std::int64_t>(i));
     if (borrowed != all.end() && borrowed->name == all[i].name) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <span>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -20,6 +21,22 @@ struct Region {
   grid::Range elements;
   Bucket::Use use = Bucket::Use::kOwn;
 };
+
+/// The regions, divided where a chunk begins.
+std::vector<Region> divided(std::span<const Region> regions, std::span<const std::int64_t> begins) {
+  std::vector<Region> parts;
+  for (const Region& region : regions) {
+    std::int64_t end = region.elements.end;
+    for (auto begin = begins.rbegin(); begin != begins.rend(); ++begin) {
+      if (*begin > region.elements.begin && *begin < end) {
+        parts.push_back({{*begin, end}, region.use});
+        end = *begin;
+      }
+    }
+    parts.push_back({{region.elements.begin, end}, region.use});
+  }
+  return parts;
+}
 
 /// The arena's regions, from its end.
 std::vector<Region> regions_of(const nn::ParameterLayout& layout) {
@@ -40,7 +57,7 @@ std::vector<Region> regions_of(const nn::ParameterLayout& layout) {
     end = region.elements.begin;
   }
   regions.push_back({{0, end}, Bucket::Use::kOwn});
-  return regions;
+  return divided(regions, layout.chunk_begins);
 }
 
 /// The layer of the parameter at this offset of the arena.

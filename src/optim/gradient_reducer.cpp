@@ -87,8 +87,13 @@ void GradientReducer::assign(comm::Communicator& data_group) {
   }
 }
 
-nn::GradientSink::Target GradientReducer::begin_microbatch(std::int64_t m) {
+nn::GradientSink::Target GradientReducer::begin_microbatch(std::int64_t m,
+                                                           const grid::Range& layers) {
   next_bucket_ = 0;
+  while (next_bucket_ < plan_.buckets().size() &&
+         plan_.buckets()[next_bucket_].ready_layer >= layers.end) {
+    ++next_bucket_;
+  }
   const auto lane = static_cast<std::size_t>(m / microbatches_per_lane_);
   return {.gradients = accumulators_[static_cast<std::size_t>(fold_.accumulator[lane])],
           .accumulate = m % microbatches_per_lane_ == 0 ? ops::Accumulate::kOverwrite
@@ -149,7 +154,7 @@ void GradientReducer::start_bucket(std::size_t bucket) {
         accumulators_[static_cast<std::size_t>(k)].flat_slice(elements.begin, elements.count()));
   }
   if (sums_observer_) {
-    sums_observer_(partials);
+    sums_observer_(plan_.buckets()[bucket], partials);
   }
   in_flight_.push_back(reduction_.start(
       partials, slices, receive_slots_[started_++ % static_cast<std::size_t>(kInFlight)]));

@@ -162,15 +162,41 @@ StageList list_of(ScheduleKind kind, const ScheduleSize& size, std::int64_t stag
       zb_v(list, size, stage, microbatches);
       break;
     case ScheduleKind::kForwardOnly:
-      forwards_only(list, microbatches);
-      break;
     case ScheduleKind::kFile:
-      require(false, "a file holds its order itself");
+      require(false, "{} is no pattern of a stage", name_of(kind));
   }
   return list;
 }
 
 }  // namespace
+
+Schedule forward_order(const ChunkOrder& order, std::int64_t stages, std::int64_t microbatches) {
+  Schedule schedule{.kind = ScheduleKind::kForwardOnly,
+                    .stages = stages,
+                    .microbatches = microbatches,
+                    .chunks = 1,
+                    .order = order,
+                    .stage_actions = {}};
+  schedule.stage_actions.resize(static_cast<std::size_t>(stages));
+  const std::vector<StageChunk>& chunks = order.chunks();
+  std::vector<std::int64_t> done(chunks.size(), 0);
+  while (done.back() < microbatches) {
+    // One unit of time. From the last chunk, so that an output arrives one unit later.
+    std::vector<bool> busy(static_cast<std::size_t>(stages), false);
+    for (std::size_t i = chunks.size(); i-- > 0;) {
+      const auto stage = static_cast<std::size_t>(chunks[i].stage);
+      if (!busy[stage] && done[i] < (i == 0 ? microbatches : done[i - 1])) {
+        busy[stage] = true;
+        schedule.stage_actions[stage].push_back(
+            {.kind = ActionKind::kForward, .microbatch = done[i]++, .chunk = chunks[i].chunk});
+      }
+    }
+  }
+  for (const StageChunk& position : chunks) {
+    schedule.chunks = std::max(schedule.chunks, position.chunk + 1);
+  }
+  return schedule;
+}
 
 Schedule compute_order(ScheduleKind kind, const ScheduleSize& size) {
   require(size.stages >= 1 && size.microbatches >= 1 && size.chunks >= 1,
@@ -180,6 +206,9 @@ Schedule compute_order(ScheduleKind kind, const ScheduleSize& size) {
   const std::int64_t chunks = kind == ScheduleKind::kZbV ? 2 : 1;
   require(any_chunks || size.chunks == chunks, "{} has {} chunks a stage, not {}", name_of(kind),
           chunks, size.chunks);
+  if (kind == ScheduleKind::kForwardOnly) {
+    return forward_order(ChunkOrder::loop(size.stages, 1), size.stages, size.microbatches);
+  }
   Schedule schedule{.kind = kind,
                     .stages = size.stages,
                     .microbatches = size.microbatches,

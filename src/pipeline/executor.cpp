@@ -1,6 +1,9 @@
 #include "strata/pipeline/executor.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
 
 #include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
@@ -13,21 +16,30 @@ namespace strata::pipeline {
 
 namespace {
 
-/// The most microbatches of a stage that hold a tensor at once. Microbatches ascend in each kind of
+/// The most microbatches of a chunk that hold a tensor at once. Microbatches ascend in each kind of
 /// action.
 struct MostHeld {
   std::int64_t activations = 0;  ///< from forward to backward-weight
   std::int64_t inputs = 0;       ///< from receive-activation to backward-weight
-  /// From receive-gradient, or else backward-input, until both backward-weight and send-gradient.
+  /// From receive-gradient, or else backward-input, until both backward-weight and send-gradient,
+  /// or the backward-input of a chunk before it on the same stage.
   std::int64_t gradients = 1;
 };
 
-MostHeld most_held(const Schedule& schedule, std::int64_t stage) {
+MostHeld most_held(const Schedule& schedule, const StageChunk& position) {
   MostHeld most;
   std::int64_t weights = 0;
-  std::int64_t sent = stage == 0 ? schedule.microbatches : 0;
-  for (const Action& action : schedule.stage_actions[static_cast<std::size_t>(stage)]) {
+  const std::optional<StageChunk> before = upstream(schedule, position);
+  std::int64_t sent = before ? 0 : schedule.microbatches;
+  for (const Action& action : schedule.stage_actions[static_cast<std::size_t>(position.stage)]) {
     const std::int64_t begun = action.microbatch + 1;
+    if (action.kind == ActionKind::kBackwardInput && before &&
+        *before == StageChunk{.stage = position.stage, .chunk = action.chunk}) {
+      sent = begun;
+    }
+    if (action.chunk != position.chunk) {
+      continue;
+    }
     switch (action.kind) {
       case ActionKind::kForward:
         most.activations = std::max(most.activations, begun - weights);
@@ -55,21 +67,23 @@ MostHeld most_held(const Schedule& schedule, std::int64_t stage) {
 
 }  // namespace
 
-nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage) {
-  const MostHeld held = most_held(schedule, stage);
-  const std::int64_t live =
-      schedule.kind == ScheduleKind::kFile ? held.activations : live_bound(schedule, stage);
-  return {
-      .activations = live,
-      .inputs = stage == 0 ? 0 : std::min(std::max(live + 1, held.inputs), schedule.microbatches),
-      .gradients = schedule.stages == 1 ? 1 : std::min(held.gradients + 1, schedule.microbatches),
-      .losses = schedule.microbatches};
+nn::StageSlots slots_for(const Schedule& schedule, const StageChunk& position) {
+  const MostHeld held = most_held(schedule, position);
+  const bool by_formula = schedule.kind != ScheduleKind::kFile && schedule.chunks == 1;
+  const std::int64_t live = by_formula ? live_bound(schedule, position.stage) : held.activations;
+  const bool alone = schedule.order.chunks().size() == 1;
+  return {.activations = live,
+          .inputs = upstream(schedule, position)
+                        ? std::min(std::max(live + 1, held.inputs), schedule.microbatches)
+                        : 0,
+          .gradients = alone ? 1 : std::min(held.gradients + 1, schedule.microbatches),
+          .losses = schedule.microbatches};
 }
 
 std::string training_hang(const Schedule& schedule, device::DeviceKind device) {
   std::vector<std::int64_t> gradient_slots;
-  for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
-    gradient_slots.push_back(slots_for(schedule, stage).gradients);
+  for (const StageChunk& position : schedule.order.chunks()) {
+    gradient_slots.push_back(slots_for(schedule, position).gradients);
   }
   return hang_of(schedule, device == device::DeviceKind::kCuda ? Sends::kHostWaits : Sends::kSlots,
                  gradient_slots);
@@ -94,13 +108,13 @@ class Messages {
 }  // namespace
 
 /// One pass through the list. An action's microbatch stands for one microbatch of each concurrent
-/// lane. Actions start and end in ascending order, so microbatch m may use slot m % slots once
-/// microbatch m - slots no longer needs it.
+/// lane. In each chunk actions start and end in ascending order, so microbatch m may use slot
+/// m % slots once microbatch m - slots no longer needs it.
 class Executor::Run {
  public:
   Run(Executor& executor, const Schedule& schedule, MicrobatchSource& source, nn::Mode mode,
       double gradient_scale, nn::GradientSink* sink, const OutputObserver& see)
-      : stage_(executor.stage_),
+      : schedule_(schedule),
         group_(executor.group_),
         engine_(executor.engine_),
         observer_(executor.observer_),
@@ -111,14 +125,24 @@ class Executor::Run {
         sink_(sink),
         see_(see),
         actions_(schedule.stage_actions[static_cast<std::size_t>(group_.rank())]),
-        lane_microbatches_(schedule.microbatches),
-        forwards_gradients_(sink != nullptr && forwards_gradients()),
-        activation_receives_(of(schedule.microbatches)),
-        gradient_receives_(of(schedule.microbatches)),
-        activation_sends_(of(schedule.microbatches)),
-        gradient_sends_(of(schedule.microbatches)) {
-    require(schedule.chunks == 1, "a schedule of {} chunks a stage; a stage runs one chunk",
-            schedule.chunks);
+        lane_microbatches_(schedule.microbatches) {
+    for (nn::Stage* const stage : executor.chunks_) {
+      chunks_.emplace_back(*stage, schedule.microbatches);
+      chunks_.back().forwards_gradients = sink != nullptr && forwards_gradients(*stage);
+    }
+    std::size_t scheduled = 0;
+    for (const StageChunk& position : schedule.order.chunks()) {
+      if (position.stage == group_.rank()) {
+        const auto next = downstream(schedule, position);
+        if (scheduled + 1 < chunks_.size() && next && next->stage == position.stage) {
+          chunks_[scheduled].downstream = &chunks_[scheduled + 1];
+          chunks_[scheduled + 1].upstream = &chunks_[scheduled];
+        }
+        ++scheduled;
+      }
+    }
+    require(scheduled == chunks_.size(), "a schedule of {} chunks, on a stage of {}", scheduled,
+            chunks_.size());
   }
 
   ExecutionTimes finish() {
@@ -138,7 +162,7 @@ class Executor::Run {
       if (observer_) {
         // The launches are asynchronous; wait for the action itself.
         engine_.drain();
-        stage_.synchronize();
+        chunks_.front().stage.synchronize();
       }
       const double end = now_seconds();
       if (observer_) {
@@ -146,9 +170,11 @@ class Executor::Run {
       }
     }
     const double begin = now_seconds();
-    for (std::vector<Messages>* sends : {&activation_sends_, &gradient_sends_}) {
-      for (Messages& send : *sends) {
-        send.wait();
+    for (Chunk& chunk : chunks_) {
+      for (std::vector<Messages>* sends : {&chunk.activation_sends, &chunk.gradient_sends}) {
+        for (Messages& send : *sends) {
+          send.wait();
+        }
       }
     }
     times_.pipeline_wait += now_seconds() - begin;
@@ -157,6 +183,30 @@ class Executor::Run {
   }
 
  private:
+  /// The progress of one chunk.
+  struct Chunk {
+    Chunk(nn::Stage& chunk, std::int64_t microbatches)
+        : stage(chunk),
+          activation_receives(static_cast<std::size_t>(microbatches)),
+          gradient_receives(static_cast<std::size_t>(microbatches)),
+          activation_sends(static_cast<std::size_t>(microbatches)),
+          gradient_sends(static_cast<std::size_t>(microbatches)) {}
+
+    nn::Stage& stage;
+    /// The chunks before and after it, where they are on this stage.
+    Chunk* upstream = nullptr;
+    Chunk* downstream = nullptr;
+    bool forwards_gradients = false;
+    std::vector<Messages> activation_receives;
+    std::vector<Messages> gradient_receives;
+    std::vector<Messages> activation_sends;
+    std::vector<Messages> gradient_sends;
+    std::int64_t forwards_done = 0;
+    std::int64_t outputs_sent = 0;
+    std::int64_t gradients_sent = 0;
+    std::int64_t weights_done = 0;
+  };
+
   /// For the reports of a run that hangs.
   void note(const char* action, std::int64_t microbatch) {
     if (comm::Activity* const activity = group_.activity()) {
@@ -164,23 +214,26 @@ class Executor::Run {
     }
   }
 
-  static std::vector<Messages> of(std::int64_t microbatches) {
-    return std::vector<Messages>(static_cast<std::size_t>(microbatches));
+  [[nodiscard]] Chunk& chunk_of(const Action& action) {
+    return chunks_[static_cast<std::size_t>(action.chunk)];
   }
+  [[nodiscard]] std::int64_t number_of(const Chunk& chunk) const { return &chunk - chunks_.data(); }
 
-  [[nodiscard]] std::int64_t execution_index_of(std::int64_t m, std::int64_t lane) const {
-    return m * stage_.concurrent_lanes() + lane;
+  [[nodiscard]] static std::int64_t execution_index_of(const Chunk& chunk, std::int64_t m,
+                                                       std::int64_t lane) {
+    return m * chunk.stage.concurrent_lanes() + lane;
   }
 
   /// The microbatches of an action: the m-th of each concurrent lane.
-  [[nodiscard]] std::vector<nn::Microbatch> microbatches(std::int64_t m) {
+  [[nodiscard]] std::vector<nn::Microbatch> microbatches(const Chunk& chunk, std::int64_t m) {
     std::vector<nn::Microbatch> concurrent;
-    for (std::int64_t k = 0; k < stage_.concurrent_lanes(); ++k) {
+    for (std::int64_t k = 0; k < chunk.stage.concurrent_lanes(); ++k) {
       const std::int64_t number = k * lane_microbatches_ + m;
-      concurrent.push_back({.number = number,
-                            .execution_index = execution_index_of(m, k),
-                            .input = stage_.is_first() ? source_.inputs(number) : ConstTensorView(),
-                            .first_sample = source_.first_row(number)});
+      concurrent.push_back(
+          {.number = number,
+           .execution_index = execution_index_of(chunk, m, k),
+           .input = chunk.stage.is_first() ? source_.inputs(number) : ConstTensorView(),
+           .first_sample = source_.first_row(number)});
     }
     return concurrent;
   }
@@ -188,109 +241,172 @@ class Executor::Run {
   void perform(const Action& action) {
     const std::int64_t m = action.microbatch;
     const auto index = static_cast<std::size_t>(m);
+    if (action.kind == ActionKind::kReduce) {
+      timed([&] { sink_->finish(); });
+      return;
+    }
+    Chunk& chunk = chunk_of(action);
     switch (action.kind) {
       case ActionKind::kReceiveActivation:
-        wait(activation_receives_[index]);
+        wait(chunk.activation_receives[index]);
         break;
       case ActionKind::kReceiveGradient:
-        wait(gradient_receives_[index]);
+        wait(chunk.gradient_receives[index]);
         break;
       case ActionKind::kForward:
-        forward(m);
+        forward(chunk, m);
         break;
       case ActionKind::kSendActivation:
-        for (const nn::Microbatch& microbatch : microbatches(m)) {
-          for (const ConstTensorView& output : stage_.outputs_of(microbatch)) {
-            send(output, action.peer, comm::Tag::kActivation, activation_sends_[index]);
-          }
+        for (const ConstTensorView& output : outputs_of(chunk, m)) {
+          send(output, action, chunk.activation_sends[index]);
         }
-        outputs_sent_ = m + 1;
+        chunk.outputs_sent = m + 1;
         break;
       case ActionKind::kBackwardInput:
-        backward_input(m);
+        backward_input(chunk, m);
         break;
       case ActionKind::kSendGradient:
-        for (std::int64_t k = 0; k < stage_.concurrent_lanes(); ++k) {
-          for (const TensorView& gradient : stage_.input_gradients_of(execution_index_of(m, k))) {
-            send(gradient, action.peer, comm::Tag::kGradient, gradient_sends_[index]);
-          }
+        for (const TensorView& gradient : input_gradients_of(chunk, m)) {
+          send(gradient, action, chunk.gradient_sends[index]);
         }
-        gradients_sent_ = m + 1;
+        chunk.gradients_sent = m + 1;
         break;
       case ActionKind::kBackwardWeight:
-        timed([&] { stage_.backward_weight(microbatches(m), *sink_); });
-        weights_done_ = m + 1;
+        timed([&] { chunk.stage.backward_weight(microbatches(chunk, m), *sink_); });
+        chunk.weights_done = m + 1;
         break;
       case ActionKind::kReduce:
-        timed([&] { sink_->finish(); });
         break;
     }
   }
 
-  void send(const ConstTensorView& tensor, std::int64_t peer, comm::Tag tag, Messages& sends) {
-    if (send_observer_) {
-      timed([&] { send_observer_(tensor, tag); });
+  /// The tensors of all concurrent lanes that a chunk hands on, and where it takes them.
+  [[nodiscard]] std::vector<ConstTensorView> outputs_of(const Chunk& chunk, std::int64_t m) {
+    std::vector<ConstTensorView> tensors;
+    for (const nn::Microbatch& microbatch : microbatches(chunk, m)) {
+      std::ranges::copy(chunk.stage.outputs_of(microbatch), std::back_inserter(tensors));
     }
+    return tensors;
+  }
+  template <typename TensorsOf>
+  [[nodiscard]] static std::vector<TensorView> tensors_of(const Chunk& chunk, std::int64_t m,
+                                                          const TensorsOf& of_index) {
+    std::vector<TensorView> tensors;
+    for (std::int64_t k = 0; k < chunk.stage.concurrent_lanes(); ++k) {
+      std::ranges::copy(of_index(execution_index_of(chunk, m, k)), std::back_inserter(tensors));
+    }
+    return tensors;
+  }
+  [[nodiscard]] static std::vector<TensorView> inputs_of(const Chunk& chunk, std::int64_t m) {
+    return tensors_of(chunk, m, [&](std::int64_t i) { return chunk.stage.inputs_of(i); });
+  }
+  [[nodiscard]] static std::vector<TensorView> output_gradients_of(const Chunk& chunk,
+                                                                   std::int64_t m) {
+    return tensors_of(chunk, m, [&](std::int64_t i) { return chunk.stage.output_gradients_of(i); });
+  }
+  [[nodiscard]] static std::vector<TensorView> input_gradients_of(const Chunk& chunk,
+                                                                  std::int64_t m) {
+    return tensors_of(chunk, m, [&](std::int64_t i) { return chunk.stage.input_gradients_of(i); });
+  }
+
+  void observe(const ConstTensorView& tensor, comm::Tag kind, std::int64_t chunk) {
+    if (send_observer_ && mode_ == nn::Mode::kTraining) {
+      timed([&] { send_observer_(tensor, kind, chunk); });
+    }
+  }
+
+  [[nodiscard]] static comm::Tag kind_of(const Action& action) {
+    return action.kind == ActionKind::kSendActivation ||
+                   action.kind == ActionKind::kReceiveActivation
+               ? comm::Tag::kActivation
+               : comm::Tag::kGradient;
+  }
+  /// The tag names the receiving chunk, as routes do.
+  [[nodiscard]] comm::Tag tag_of(const Action& action) const {
+    return comm::tag_of(kind_of(action), receiver_of(schedule_, group_.rank(), action).chunk);
+  }
+
+  void send(const ConstTensorView& tensor, const Action& action, Messages& sends) {
+    observe(tensor, kind_of(action), action.chunk);
     const double computed = engine_.computing_seconds();
-    sends.add(group_.send(tensor, peer, tag));
+    sends.add(group_.send(tensor, action.peer, tag_of(action)));
     times_.compute += engine_.computing_seconds() - computed;
   }
 
-  void forward(std::int64_t m) {
-    wait_for_slot(activation_sends_, m, stage_.slots().activations);
-    timed([&] { stage_.forward(microbatches(m), mode_); });
-    forwards_done_ = m + 1;
-    if (mode_ == nn::Mode::kEvaluation && stage_.is_last()) {
-      losses(m);
+  /// Hands tensors to another chunk of this stage.
+  template <typename Tensors>
+  void hand_on(const Tensors& from, const std::vector<TensorView>& to, const Chunk& sender,
+               comm::Tag kind) {
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      observe(from[i], kind, number_of(sender));
+      timed([&] { sender.stage.copy(from[i], to[i]); });
     }
   }
 
-  void backward_input(std::int64_t m) {
-    wait_for_slot(gradient_sends_, m, stage_.slots().gradients);
-    if (stage_.is_last()) {
-      losses(m);
+  void forward(Chunk& chunk, std::int64_t m) {
+    wait_for_slot(chunk.activation_sends, m, chunk.stage.slots().activations);
+    if (chunk.upstream != nullptr) {
+      // A pending send may read a view of the slot's input.
+      wait_for_slot(chunk.activation_sends, m, chunk.stage.slots().inputs);
+      hand_on(outputs_of(*chunk.upstream, m), inputs_of(chunk, m), *chunk.upstream,
+              comm::Tag::kActivation);
     }
-    timed([&] { stage_.backward_input(microbatches(m), *sink_); });
+    timed([&] { chunk.stage.forward(microbatches(chunk, m), mode_); });
+    chunk.forwards_done = m + 1;
+    if (mode_ == nn::Mode::kEvaluation && chunk.stage.is_last()) {
+      losses(chunk, m);
+    }
   }
 
-  void losses(std::int64_t m) {
+  void backward_input(Chunk& chunk, std::int64_t m) {
+    wait_for_slot(chunk.gradient_sends, m, chunk.stage.slots().gradients);
+    if (chunk.stage.is_last()) {
+      losses(chunk, m);
+    }
+    if (chunk.downstream != nullptr) {
+      hand_on(input_gradients_of(*chunk.downstream, m), output_gradients_of(chunk, m),
+              *chunk.downstream, comm::Tag::kGradient);
+    }
+    timed([&] { chunk.stage.backward_input(microbatches(chunk, m), *sink_); });
+  }
+
+  void losses(Chunk& chunk, std::int64_t m) {
     timed([&] {
-      for (const nn::Microbatch& microbatch : microbatches(m)) {
+      for (const nn::Microbatch& microbatch : microbatches(chunk, m)) {
         const ConstTensorView targets = source_.targets(microbatch.number);
         const std::int64_t valid = source_.valid_rows(microbatch.number);
         if (see_) {
-          see_(stage_.outputs_of(microbatch).front(), targets, valid);
+          see_(chunk.stage.outputs_of(microbatch).front(), targets, valid);
         }
-        stage_.loss(microbatch, targets, valid, gradient_scale_, mode_);
+        chunk.stage.loss(microbatch, targets, valid, gradient_scale_, mode_);
       }
     });
   }
 
   /// Microbatches whose received input is no longer needed, apart from pending sends.
-  [[nodiscard]] std::int64_t inputs_done() const {
+  [[nodiscard]] std::int64_t inputs_done(const Chunk& chunk) const {
     if (mode_ == nn::Mode::kTraining) {
-      return weights_done_;
+      return chunk.weights_done;
     }
-    return stage_.is_last() ? forwards_done_ : outputs_sent_;
+    if (chunk.downstream != nullptr) {
+      return chunk.downstream->forwards_done;
+    }
+    return chunk.stage.is_last() ? chunk.forwards_done : chunk.outputs_sent;
   }
 
-  /// Whether the stage forwards a received gradient, because none of its layers reads the tensor.
-  [[nodiscard]] bool forwards_gradients() const {
-    const std::vector<TensorView> received = stage_.output_gradients_of(0);
-    const std::vector<TensorView>& sent = stage_.input_gradients_of(0);
+  /// Whether the chunk forwards a received gradient, because none of its layers reads the tensor.
+  [[nodiscard]] static bool forwards_gradients(const nn::Stage& stage) {
+    const std::vector<TensorView> received = stage.output_gradients_of(0);
+    const std::vector<TensorView>& sent = stage.input_gradients_of(0);
     return std::any_of(sent.begin(), sent.end(), [&](const TensorView& gradient) {
       return std::any_of(received.begin(), received.end(),
                          [&](const TensorView& other) { return other.raw() == gradient.raw(); });
     });
   }
 
-  template <typename TensorsOf>
-  void receive(const Action& action, Messages& messages, comm::Tag tag,
-               const TensorsOf& tensors_of) {
-    for (std::int64_t k = 0; k < stage_.concurrent_lanes(); ++k) {
-      for (const TensorView& tensor : tensors_of(execution_index_of(action.microbatch, k))) {
-        messages.add(group_.receive(tensor, action.peer, tag));
-      }
+  void receive(const Action& action, Messages& messages, const std::vector<TensorView>& tensors) {
+    for (const TensorView& tensor : tensors) {
+      messages.add(group_.receive(tensor, action.peer, tag_of(action)));
     }
   }
 
@@ -300,32 +416,32 @@ class Executor::Run {
       const Action& action = actions_[next_receive_];
       const std::int64_t m = action.microbatch;
       const auto index = static_cast<std::size_t>(m);
+      if (!is_receive(action.kind)) {
+        continue;
+      }
+      Chunk& chunk = chunk_of(action);
+      const nn::StageSlots& slots = chunk.stage.slots();
       if (action.kind == ActionKind::kReceiveActivation) {
-        if (m - stage_.slots().inputs >= inputs_done()) {
+        if (m - slots.inputs >= inputs_done(chunk)) {
           return;
         }
         // A pending send may read a view of the slot's input.
-        wait_for_slot(activation_sends_, m, stage_.slots().inputs);
-        receive(action, activation_receives_[index], comm::Tag::kActivation,
-                [&](std::int64_t execution_index) { return stage_.inputs_of(execution_index); });
-      } else if (action.kind == ActionKind::kReceiveGradient) {
-        if (m - stage_.slots().gradients >= weights_done_) {
+        wait_for_slot(chunk.activation_sends, m, slots.inputs);
+        receive(action, chunk.activation_receives[index], inputs_of(chunk, m));
+      } else {
+        if (m - slots.gradients >= chunk.weights_done) {
           return;
         }
-        if (forwards_gradients_) {
-          if (m - stage_.slots().gradients >= gradients_sent_) {
+        if (chunk.forwards_gradients) {
+          if (m - slots.gradients >= chunk.gradients_sent) {
             return;
           }
-          wait_for_slot(gradient_sends_, m, stage_.slots().gradients);
+          wait_for_slot(chunk.gradient_sends, m, slots.gradients);
         }
-        receive(action, gradient_receives_[index], comm::Tag::kGradient,
-                [&](std::int64_t execution_index) {
-                  return stage_.output_gradients_of(execution_index);
-                });
+        receive(action, chunk.gradient_receives[index], output_gradients_of(chunk, m));
       }
     }
   }
-
   void wait_for_slot(std::vector<Messages>& sends, std::int64_t m, std::int64_t slots) {
     if (m >= slots) {
       wait(sends[static_cast<std::size_t>(m - slots)]);
@@ -345,7 +461,7 @@ class Executor::Run {
     times_.compute += now_seconds() - begin;
   }
 
-  nn::Stage& stage_;
+  const Schedule& schedule_;
   comm::Communicator& group_;
   comm::ProgressEngine& engine_;
   const ActionObserver& observer_;
@@ -358,22 +474,14 @@ class Executor::Run {
   const std::vector<Action>& actions_;
   /// Microbatches of each concurrent lane; all microbatches where lanes run one after the other.
   std::int64_t lane_microbatches_;
-  bool forwards_gradients_;
-  std::vector<Messages> activation_receives_;
-  std::vector<Messages> gradient_receives_;
-  std::vector<Messages> activation_sends_;
-  std::vector<Messages> gradient_sends_;
+  std::vector<Chunk> chunks_;
   std::size_t next_receive_ = 0;
-  std::int64_t forwards_done_ = 0;
-  std::int64_t outputs_sent_ = 0;
-  std::int64_t gradients_sent_ = 0;
-  std::int64_t weights_done_ = 0;
   ExecutionTimes times_;
 };
 
-Executor::Executor(nn::Stage& stage, comm::Communicator& pipeline_group,
+Executor::Executor(std::vector<nn::Stage*> chunks, comm::Communicator& pipeline_group,
                    comm::ProgressEngine& engine)
-    : stage_(stage), group_(pipeline_group), engine_(engine) {}
+    : chunks_(std::move(chunks)), group_(pipeline_group), engine_(engine) {}
 
 ExecutionTimes Executor::train(const Schedule& schedule, MicrobatchSource& source,
                                double gradient_scale, nn::GradientSink& sink) {
@@ -387,7 +495,7 @@ std::vector<ops::LossSums> Executor::evaluate(const Schedule& schedule, Microbat
   static_cast<void>(
       Run(*this, schedule, source, nn::Mode::kEvaluation, 0.0, nullptr, see).finish());
   engine_.drain();
-  return stage_.losses();
+  return chunks_.back()->losses();
 }
 
 }  // namespace strata::pipeline

@@ -62,12 +62,9 @@ std::string text_of(const Message& message) {
 Message message_of(const Schedule& schedule, std::int64_t stage, const Action& action) {
   const bool gradient =
       action.kind == ActionKind::kSendGradient || action.kind == ActionKind::kReceiveGradient;
-  StageChunk receiver{.stage = stage, .chunk = action.chunk};
-  if (is_send(action.kind)) {
-    const auto neighbour = gradient ? upstream(schedule, receiver) : downstream(schedule, receiver);
-    receiver = neighbour.value_or(StageChunk{.stage = action.peer, .chunk = action.chunk});
-  }
-  return {.gradient = gradient, .microbatch = action.microbatch, .receiver = receiver};
+  return {.gradient = gradient,
+          .microbatch = action.microbatch,
+          .receiver = receiver_of(schedule, stage, action)};
 }
 
 // Appends an error for each message of `list` that is not in `others`.
@@ -142,8 +139,14 @@ std::string hang_of(const Schedule& schedule, Sends sends,
                     std::span<const std::int64_t> gradient_slots) {
   std::vector<std::size_t> position(static_cast<std::size_t>(schedule.stages), 0);
   std::map<Channel, std::int64_t> in_flight;
-  // Gradients of each stage that the stage before it has received.
-  std::vector<std::int64_t> taken(static_cast<std::size_t>(schedule.stages), 0);
+  // Gradients of each chunk that the chunk before it has received.
+  std::vector<std::int64_t> taken(schedule.order.chunks().size(), 0);
+  const auto has_slot = [&](const StageChunk& chunk, std::int64_t microbatch) {
+    const auto before = upstream(schedule, chunk);
+    const auto index = static_cast<std::size_t>(schedule.order.index_of(chunk));
+    return !before || before->stage == chunk.stage ||
+           taken[index] > microbatch - gradient_slots[index];
+  };
   const auto has_unmatched = [&](std::int64_t stage) {
     return std::ranges::any_of(in_flight, [&](const auto& entry) {
       return (entry.first.from == stage && entry.second > 0) ||
@@ -170,14 +173,13 @@ std::string hang_of(const Schedule& schedule, Sends sends,
           }
           --messages;
           if (action.kind == ActionKind::kReceiveGradient) {
-            ++taken[static_cast<std::size_t>(action.peer)];
+            ++taken[static_cast<std::size_t>(
+                schedule.order.index_of({.stage = stage, .chunk = action.chunk}) + 1)];
           }
         } else if (sends == Sends::kHostWaits && has_unmatched(stage)) {
           break;
         } else if (sends == Sends::kSlots && action.kind == ActionKind::kBackwardInput &&
-                   stage > 0 &&
-                   taken[static_cast<std::size_t>(stage)] <=
-                       action.microbatch - gradient_slots[static_cast<std::size_t>(stage)]) {
+                   !has_slot({.stage = stage, .chunk = action.chunk}, action.microbatch)) {
           break;
         }
       }

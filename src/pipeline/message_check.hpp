@@ -23,9 +23,9 @@ enum class Sends {
 };
 
 /// Runs all lists concurrently. Returns: for a deadlock, what each stage waits for; else nothing.
-/// `gradient_slots`: of each stage, for kSlots.
-/// Pre: message_errors() found nothing, so that counting messages identifies them; for kSlots, one
-/// chunk a stage, and actions of a kind ascend by microbatch.
+/// `gradient_slots`: of each chunk, in layer order, for kSlots.
+/// Pre: message_errors() found nothing, so that counting messages identifies them; for kSlots,
+/// actions of a kind ascend by microbatch in each chunk.
 [[nodiscard]] std::string hang_of(const Schedule& schedule, Sends sends,
                                   std::span<const std::int64_t> gradient_slots = {});
 

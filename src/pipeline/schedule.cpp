@@ -81,6 +81,16 @@ std::optional<StageChunk> downstream(const Schedule& schedule, const StageChunk&
              : std::nullopt;
 }
 
+StageChunk receiver_of(const Schedule& schedule, std::int64_t stage, const Action& action) {
+  const StageChunk here{.stage = stage, .chunk = action.chunk};
+  if (!is_send(action.kind)) {
+    return here;
+  }
+  const auto neighbour = action.kind == ActionKind::kSendGradient ? upstream(schedule, here)
+                                                                  : downstream(schedule, here);
+  return neighbour.value_or(StageChunk{.stage = action.peer, .chunk = action.chunk});
+}
+
 Schedule insert_communication(const Schedule& computed, Backward backward) {
   Schedule schedule = computed;
   for (std::int64_t stage = 0; stage < computed.stages; ++stage) {

@@ -10,6 +10,7 @@
 #include "strata/core/error.hpp"
 
 #include "resolve.hpp"
+#include "training_schedule.hpp"
 
 // The grids that ranks allow.
 namespace strata::plan {
@@ -121,15 +122,17 @@ RunConfig with_grid(const RunConfig& given, std::int64_t ranks, const io::Datase
   set_grid({}, alone);
   alone.parallel.split = "auto";
   alone.parallel.schedule = kScheduleOfAnyGrid;
+  alone.parallel.chunks = 0;
   alone.parallel.sequence = Switch::kOff;
   const std::int64_t layers = prepare(alone, 1, data, stored).model->layer_count();
-  const auto grid = grid_of(ranks, {0, config.parallel.pipeline, config.parallel.tensor}, stored,
-                            layers, [&](const grid::Grid& other) {
-                              const auto& p = given.parallel;
-                              return (p.data == 0 || p.data == other.data) &&
-                                     (p.pipeline == 0 || p.pipeline == other.pipeline) &&
-                                     (p.tensor == 0 || p.tensor == other.tensor);
-                            });
+  const auto grid =
+      grid_of(ranks, {0, config.parallel.pipeline, config.parallel.tensor}, stored,
+              std::max<std::int64_t>(1, layers / chunks_of(given)), [&](const grid::Grid& other) {
+                const auto& p = given.parallel;
+                return (p.data == 0 || p.data == other.data) &&
+                       (p.pipeline == 0 || p.pipeline == other.pipeline) &&
+                       (p.tensor == 0 || p.tensor == other.tensor);
+              });
   if (grid) {
     config.parallel.split =
         grid->pipeline == config.parallel.pipeline ? given.parallel.split : "auto";
@@ -148,6 +151,7 @@ RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
   set_grid({}, result);
   result.parallel.split = "auto";
   result.parallel.schedule = kScheduleOfAnyGrid;
+  result.parallel.chunks = 0;
   result.parallel.sequence = Switch::kOff;
   result.numerics.mode = comm::Summation::kInvariant;
   result.numerics.lanes = stored.lanes;

@@ -1,6 +1,7 @@
 #include "strata/plan/plan.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -12,8 +13,8 @@
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/executor.hpp"
 
-#include "file_schedule.hpp"
 #include "resolve.hpp"
+#include "training_schedule.hpp"
 
 namespace strata::plan {
 
@@ -200,33 +201,52 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
   }
-  plan.split = nn::split_model(*plan.model, plan.grid.pipeline, given.parallel.split);
   if (plan.model->joins_lanes()) {
     plan.concurrent_lanes = plan.lanes.leaves() / plan.grid.data;
   }
-  const pipeline::ScheduleSize size{.stages = plan.grid.pipeline,
-                                    .microbatches = plan.microbatches / plan.concurrent_lanes};
-  plan.training = given.parallel.schedule == pipeline::ScheduleKind::kFile
-                      ? schedule_from_file(given.parallel.schedule_file, size, device)
-                      : pipeline::make_schedule(given.parallel.schedule, size);
-  plan.evaluation = pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly, size);
-  check_stages(plan);
-  pipeline::require_sound(plan.training);
+  const std::int64_t microbatches = plan.microbatches / plan.concurrent_lanes;
+  plan.training = training_schedule(given, plan.grid.pipeline, microbatches, device);
+  plan.backward = backward_order(given, plan.training);
+  plan.evaluation = pipeline::insert_communication(
+      pipeline::forward_order(plan.training.order, plan.grid.pipeline, microbatches));
   pipeline::require_sound(plan.evaluation);
+  plan.split =
+      nn::split_model(*plan.model, std::ssize(plan.training.order.chunks()), given.parallel.split);
+  check_stages(plan);
   return plan;
 }
 
 namespace {
 
-nn::StageSpec stage_spec(const Plan& plan, const grid::Coordinates& coordinates) {
-  const RunConfig& c = plan.config;
-  // The fused order shares one gradient buffer inside the stage. Recomputed activations exist only
-  // once, so both gradients of a layer must be computed while they are valid.
-  const bool fused = plan.grid.pipeline == 1 || c.train.recompute != nn::Recompute::kNone;
-  return {.layers = plan.split.stages[static_cast<std::size_t>(coordinates.pipeline)],
-          .pass = pass_shape(plan, coordinates.tensor),
-          .slots = pipeline::slots_for(plan.training, coordinates.pipeline),
-          .order = fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit};
+/// The chunks of a stage.
+std::vector<nn::StageSpec> chunk_specs(const Plan& plan, const grid::Coordinates& coordinates) {
+  std::vector<nn::StageSpec> specs;
+  const std::vector<pipeline::StageChunk>& positions = plan.training.order.chunks();
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i].stage == coordinates.pipeline) {
+      specs.push_back({.layers = plan.split.stages[i],
+                       .pass = pass_shape(plan, coordinates.tensor),
+                       .slots = pipeline::slots_for(plan.training, positions[i]),
+                       .order = plan.backward});
+    }
+  }
+  return specs;
+}
+
+/// The sum of the chunks' items, by name.
+std::vector<nn::MemoryItem> chunks_memory(const Plan& plan, const RankPlan& rank) {
+  std::vector<nn::MemoryItem> sum;
+  for (const nn::StageSpec& chunk : rank.chunks) {
+    for (nn::MemoryItem& item : nn::Stage::memory(*plan.model, chunk)) {
+      const auto same = std::ranges::find(sum, item.name, &nn::MemoryItem::name);
+      if (same == sum.end()) {
+        sum.push_back(std::move(item));
+      } else {
+        same->bytes += item.bytes;
+      }
+    }
+  }
+  return sum;
 }
 
 constexpr const char* kCheckpointCopy = "checkpoint's copy";
@@ -259,7 +279,7 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
     add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.pipeline, *tie,
                                      c.numerics.dtype)});
   }
-  add(nn::Stage::memory(*plan.model, rank.stage));
+  add(chunks_memory(plan, rank));
   add({optim::GradientNorm::memory(rank.buckets, plan.grid.data)});
   const std::vector<nn::MemoryItem> samples =
       samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
@@ -274,11 +294,12 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
     memory.push_back({"cuBLASLt's workspace", ops::Context::kCudaBytes});
     std::int64_t gpu_scratch_bytes = 0;
     std::int64_t gpu_workspace_bytes = 0;
-    for (std::int64_t i = rank.stage.layers.begin; i < rank.stage.layers.end; ++i) {
-      gpu_workspace_bytes =
-          std::max(gpu_workspace_bytes, plan.model->layer(i).gpu_workspace_bytes(rank.stage.pass));
-      gpu_scratch_bytes =
-          std::max(gpu_scratch_bytes, plan.model->layer(i).gpu_scratch_bytes(rank.stage.pass));
+    for (const nn::StageSpec& chunk : rank.chunks) {
+      for (std::int64_t i = chunk.layers.begin; i < chunk.layers.end; ++i) {
+        const nn::Layer& layer = plan.model->layer(i);
+        gpu_workspace_bytes = std::max(gpu_workspace_bytes, layer.gpu_workspace_bytes(chunk.pass));
+        gpu_scratch_bytes = std::max(gpu_scratch_bytes, layer.gpu_scratch_bytes(chunk.pass));
+      }
     }
     if (gpu_scratch_bytes > 0) {
       memory.push_back({"padded copy of the head's weights", gpu_scratch_bytes});
@@ -310,9 +331,8 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   const auto microbatches = static_cast<double>(plan.microbatches);
   const auto element = static_cast<double>(size_bytes(c.numerics.dtype));
   const auto gradient = static_cast<double>(size_bytes(compute_dtype(c.numerics.dtype)));
-  const nn::StageSpec& stage = rank.stage;
   Traffic neighbours{"activations and their gradients, between stages"};
-  const auto add_crossing = [&](std::int64_t layer, bool forward) {
+  const auto add_crossing = [&](std::int64_t layer, const nn::PassShape& pass, bool forward) {
     for (const std::int64_t tensor : plan.model->boundary_tensors(layer)) {
       if (tensor == nn::kModelInput && !forward) {
         continue;  // the model's input has no gradient
@@ -320,16 +340,27 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
       const nn::Port& port = plan.model->port_of(tensor);
       neighbours.messages += microbatches;
       neighbours.bytes +=
-          microbatches * element * static_cast<double>(nn::local_shape(port, stage.pass).count());
+          microbatches * element * static_cast<double>(nn::local_shape(port, pass).count());
     }
   };
-  if (rank.coordinates.pipeline + 1 < plan.grid.pipeline) {
-    add_crossing(stage.layers.end, true);
+  nn::LayerTraffic shards;
+  nn::LayerTraffic lanes;
+  for (std::size_t i = 0; i < rank.chunks.size(); ++i) {
+    const nn::StageSpec& chunk = rank.chunks[i];
+    const pipeline::StageChunk here{.stage = rank.coordinates.pipeline,
+                                    .chunk = static_cast<std::int64_t>(i)};
+    const auto crosses = [&](const std::optional<pipeline::StageChunk>& other) {
+      return other && other->stage != here.stage;
+    };
+    if (crosses(pipeline::downstream(plan.training, here))) {
+      add_crossing(chunk.layers.end, chunk.pass, true);
+    }
+    if (crosses(pipeline::upstream(plan.training, here))) {
+      add_crossing(chunk.layers.begin, chunk.pass, false);
+    }
+    shards += nn::Stage::traffic(*plan.model, chunk);
+    lanes += nn::Stage::lane_traffic(*plan.model, chunk, plan.grid.data);
   }
-  if (rank.coordinates.pipeline > 0) {
-    add_crossing(stage.layers.begin, false);
-  }
-  const nn::LayerTraffic shards = nn::Stage::traffic(*plan.model, stage);
   const Traffic tensor{"tensor-parallel reductions", microbatches * shards.messages,
                        microbatches * shards.bytes};
   // All-to-all of the partial sums, then the gather of the weights.
@@ -345,7 +376,6 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   std::vector<Traffic> all{neighbours, tensor, data};
   if (plan.model->joins_lanes()) {
     const auto executions = static_cast<double>(plan.training.microbatches);
-    const nn::LayerTraffic lanes = nn::Stage::lane_traffic(*plan.model, stage, plan.grid.data);
     all.push_back({"batch statistics, between replicas", executions * lanes.messages,
                    executions * lanes.bytes});
   }
@@ -359,6 +389,13 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
 
 }  // namespace
 
+std::vector<std::int64_t> chunk_stages(const Plan& plan) {
+  std::vector<std::int64_t> stages;
+  std::ranges::transform(plan.training.order.chunks(), std::back_inserter(stages),
+                         &pipeline::StageChunk::stage);
+  return stages;
+}
+
 std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
   const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
   const auto borrowed = std::find_if(
@@ -371,8 +408,11 @@ std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan) {
       std::find_if(parameters.begin(), parameters.end(), [&](const nn::ParameterSpec& spec) {
         return spec.name == borrowed->name && spec.ownership == nn::Ownership::kOwned;
       });
-  return optim::TiedExchange::Stages{.owner = plan.split.stage_of(owner->layer),
-                                     .borrower = plan.split.stage_of(borrowed->layer)};
+  const auto stage_of = [&, stages = chunk_stages(plan)](std::int64_t layer) {
+    return stages[static_cast<std::size_t>(plan.split.stage_of(layer))];
+  };
+  return optim::TiedExchange::Stages{.owner = stage_of(owner->layer),
+                                     .borrower = stage_of(borrowed->layer)};
 }
 
 std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
@@ -393,17 +433,19 @@ std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
 RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   const RunConfig& c = plan.config;
   const grid::Coordinates coordinates = plan.grid.coordinates_of(rank);
-  const nn::StageSpec stage = stage_spec(plan, coordinates);
+  std::vector<nn::StageSpec> chunks = chunk_specs(plan, coordinates);
+  std::vector<grid::Range> layers;
+  std::ranges::transform(chunks, std::back_inserter(layers), &nn::StageSpec::layers);
   nn::ParameterLayout layout =
-      nn::layout_of(plan.model->parameters(), stage.layers, stage.pass.shards);
+      nn::layout_of(plan.model->parameters(), layers, chunks.front().pass.shards);
   const auto bucket_elements = std::max<std::int64_t>(
       nn::ParameterLayout::kBlock, static_cast<std::int64_t>(c.parallel.bucket_mib * 1048576.0) /
                                        size_bytes(compute_dtype(c.numerics.dtype)));
   optim::BucketPlan buckets(layout, plan.grid.data, bucket_elements);
-  const bool first = coordinates.pipeline == 0;
-  const bool last = coordinates.pipeline + 1 == plan.grid.pipeline;
+  const bool first = chunks.front().layers.begin == 0;
+  const bool last = chunks.back().layers.end == plan.model->layer_count();
   RankPlan result{.coordinates = coordinates,
-                  .stage = stage,
+                  .chunks = std::move(chunks),
                   .layout = std::move(layout),
                   .buckets = std::move(buckets),
                   .parts = first && last ? io::Parts::kBoth

@@ -79,15 +79,18 @@ std::string batch_text(const Plan& plan) {
 }
 
 std::string schedule_text(const Plan& plan) {
-  // In dense layers forward, input gradient and weight gradient have about equal costs. With
-  // recomputation both gradients are the backward-input action.
+  // In dense layers forward, input gradient and weight gradient have about equal costs. A fused
+  // backward pass is the backward-input action.
   const bool recomputes = plan.config.train.recompute != nn::Recompute::kNone;
   const pipeline::Simulation simulation = pipeline::simulate(
-      plan.training, recomputes ? pipeline::equal_costs(plan.grid.pipeline, 1.0, 2.0, 0.0)
-                                : pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0));
+      plan.training, plan.backward == nn::BackwardOrder::kFused
+                         ? pipeline::equal_costs(plan.grid.pipeline, 1.0, 2.0, 0.0)
+                         : pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0));
   std::string text = fmt::format(
-      "schedule: {}, {} stage{}, bubble {:.1f} % with equal stages\n", schedule_name(plan.config),
-      plan.grid.pipeline, plan.grid.pipeline == 1 ? "" : "s", 100.0 * simulation.bubble_fraction);
+      "schedule: {}, {} stage{}{}, bubble {:.1f} % with equal stages\n", schedule_name(plan.config),
+      plan.grid.pipeline, plan.grid.pipeline == 1 ? "" : "s",
+      plan.training.chunks == 1 ? "" : fmt::format(" of {} chunks", plan.training.chunks),
+      100.0 * simulation.bubble_fraction);
   if (recomputes && plan.grid.pipeline > 1 && pipeline::defers_weight_gradients(plan.training)) {
     text += fmt::format(
         "warning: with train.recompute both gradients of a layer are computed together, so {} "
@@ -181,7 +184,7 @@ std::int64_t host_bytes(const Plan& plan, const RankPlan& rank) {
 
 std::string plan_text(const Plan& plan) {
   const std::vector<RankPlan> ranks = largest_rank_plans(plan);
-  std::string text = nn::model_table(*plan.model, plan.split) + "\n";
+  std::string text = nn::model_table(*plan.model, plan.split, chunk_stages(plan)) + "\n";
   text += grid_text(plan) + batch_text(plan) + schedule_text(plan) + memory_tables(plan, ranks);
   return plan.grid.ranks() == 1 ? text : text + "\n" + traffic_text(ranks);
 }

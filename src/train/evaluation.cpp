@@ -123,10 +123,10 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
       totals[i % 2] += all[i];
     }
   }
-  groups.pipeline->broadcast(comm::payload_of(std::span(totals)), plan.grid.pipeline - 1);
+  groups.pipeline->broadcast(comm::payload_of(std::span(totals)), loss_stage(plan));
   if (counts != nullptr) {
     counts->add_up(*groups.data);
-    counts->take_from(*groups.pipeline, plan.grid.pipeline - 1);
+    counts->take_from(*groups.pipeline, loss_stage(plan));
   }
   const auto targets = static_cast<double>(samples * plan.targets_per_sample);
   return EvaluationResult{

@@ -42,10 +42,11 @@ void require_finite(std::span<const float> logits) {
 /// The plan's only rank, with memory for one sequence and no backward pass.
 plan::RankPlan generating_rank(const plan::Plan& plan) {
   plan::RankPlan rank = rank_plan(plan, 0);
-  rank.stage.pass.microbatch = 1;
-  rank.stage.pass.concurrent_lanes = 1;
-  rank.stage.slots = {.activations = 1, .inputs = 0, .gradients = 0, .losses = 0};
-  rank.stage.order = nn::BackwardOrder::kSplit;
+  nn::StageSpec& stage = rank.chunks.front();
+  stage.pass.microbatch = 1;
+  stage.pass.concurrent_lanes = 1;
+  stage.slots = {.activations = 1, .inputs = 0, .gradients = 0, .losses = 0};
+  stage.order = nn::BackwardOrder::kSplit;
   return rank;
 }
 
@@ -109,7 +110,8 @@ Generator::Generator(ops::Context& context, const plan::Plan& plan, comm::Groups
   };
   std::int64_t bytes = 0;
   for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
-    for (const nn::TensorSpec& spec : plan.model->layer(i).cache(rank_.stage.pass, capacity)) {
+    for (const nn::TensorSpec& spec :
+         plan.model->layer(i).cache(rank_.chunks.front().pass, capacity)) {
       bytes += 2 * padded(spec);
     }
   }
@@ -122,7 +124,8 @@ Generator::Generator(ops::Context& context, const plan::Plan& plan, comm::Groups
   };
   for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
     nn::Stage::LayerCache& cache = caches_.emplace_back();
-    for (const nn::TensorSpec& spec : plan.model->layer(i).cache(rank_.stage.pass, capacity)) {
+    for (const nn::TensorSpec& spec :
+         plan.model->layer(i).cache(rank_.chunks.front().pass, capacity)) {
       cache.keys.push_back(place(spec));
       cache.values.push_back(place(spec));
     }
@@ -140,18 +143,20 @@ std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) 
     device::copy_tensor(ids, copy);
     input = copy;
   }
-  const device::HostView copy(state_.stage().decode(input, past_, caches_), context_.stream());
+  const device::HostView copy(state_.chunks().front()->decode(input, past_, caches_),
+                              context_.stream());
   const ConstTensorView& output = copy.view();
   past_ += count;
   const nn::Port& port = plan_.model->output();
   const std::int64_t vocabulary = port.shape.back();
   const bool split = port.placement == nn::Placement::kFeatures;
   const std::int64_t shards = split ? plan_.config.numerics.shards : 1;
-  const nn::LogitBlocks blocks{.rows = count,
-                               .vocabulary = vocabulary,
-                               .shards = shards,
-                               .own = {0, shards},
-                               .multiple = port.is_logits ? state_.stage().logit_multiple() : 1};
+  const nn::LogitBlocks blocks{
+      .rows = count,
+      .vocabulary = vocabulary,
+      .shards = shards,
+      .own = {0, shards},
+      .multiple = port.is_logits ? state_.chunks().front()->logit_multiple() : 1};
   std::vector<float> logits;
   with_stored(output.dtype(), [&]<typename T>(T) {
     for (std::int64_t s = 0; s < shards; ++s) {

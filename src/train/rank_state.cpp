@@ -77,14 +77,25 @@ StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan
           weight_memory_.view(0, Shape{rank.layout.weight_elements}, plan.config.numerics.dtype)),
       shards_(*groups.tensor, *groups.engine, plan.config.numerics.shards,
               plan.config.numerics.mode),
-      lanes_(*groups.lanes, *groups.engine, plan.lanes.leaves()),
-      stage_(context, *groups.engine, shards_, *plan.model, rank.stage, weights_, &lanes_) {
+      lanes_(*groups.lanes, *groups.engine, plan.lanes.leaves()) {
+  for (const nn::StageSpec& chunk : rank.chunks) {
+    chunks_.emplace_back(context, *groups.engine, shards_, *plan.model, chunk, rank.layout,
+                         weights_, &lanes_);
+  }
   for (const nn::PlacedParameter& placed : rank.layout.parameters) {
     if (has_weights(placed, rank.layout)) {
       nn::initialise(placed, plan.config.run.seed, 0,
                      weights_.flat_slice(placed.offset, placed.shape.count()));
     }
   }
+}
+
+std::vector<nn::Stage*> StageState::chunks() {
+  std::vector<nn::Stage*> chunks;
+  for (nn::Stage& chunk : chunks_) {
+    chunks.push_back(&chunk);
+  }
+  return chunks;
 }
 
 void StageState::reset_clock() {
@@ -135,11 +146,15 @@ void RankState::assign(std::int64_t shift) {
   if (place == rank_.coordinates.data) {
     rotated_data_.reset();
     rotated_lanes_.reset();
-    stage().resume_graphs();
+    for (nn::Stage* const chunk : chunks()) {
+      chunk->resume_graphs();
+    }
   } else {
     rotated_data_.emplace(*groups_.data, shift, context_.stream());
     rotated_lanes_.emplace(*groups_.lanes, shift, context_.stream());
-    stage().suspend_graphs();
+    for (nn::Stage* const chunk : chunks()) {
+      chunk->suspend_graphs();
+    }
   }
   reducer_.assign(data_group());
   stage_state_.set_lanes(rotated_lanes_ ? *rotated_lanes_ : *groups_.lanes);

@@ -1,6 +1,9 @@
 #include "step_repeat.hpp"
 
 #include <algorithm>
+#include <array>
+#include <functional>
+#include <ranges>
 #include <set>
 
 #include <fmt/format.h>
@@ -13,12 +16,12 @@
 namespace strata::train {
 namespace {
 
-using Field = std::uint64_t RunHashes::*;
+using Field = std::function<std::uint64_t(const RunHashes&)>;
 
 /// Adds the suspects among the ranks that computed `part`, the lanes or the slice of a data rank,
 /// in one stage. Returns: whether the runs differ.
 bool add_suspects(std::set<std::int64_t>& suspects, const grid::Grid& grid,
-                  std::span<const StepRun> runs, Field field, std::int64_t part,
+                  std::span<const StepRun> runs, const Field& field, std::int64_t part,
                   std::int64_t stage) {
   bool differ = false;
   for (std::int64_t shard = 0; shard < grid.tensor; ++shard) {
@@ -27,7 +30,7 @@ bool add_suspects(std::set<std::int64_t>& suspects, const grid::Grid& grid,
     for (const StepRun& run : runs) {
       const std::int64_t replica = (part + grid.data - run.shift % grid.data) % grid.data;
       members.push_back(grid.rank_of({replica, stage, shard}));
-      values.push_back(run.ranks[static_cast<std::size_t>(members.back())].*field);
+      values.push_back(field(run.ranks[static_cast<std::size_t>(members.back())]));
     }
     const std::vector<std::int64_t> odd = suspects_of(members, values);
     differ = differ || !odd.empty();
@@ -46,14 +49,17 @@ class Recording {
  public:
   Recording(RankState& state, pipeline::Executor& executor, device::Stream& stream)
       : state_(state), executor_(executor) {
-    executor.observe_sends([this, &stream](const ConstTensorView& tensor, comm::Tag tag) {
-      timed([&] { add_to(tag == comm::Tag::kActivation ? forward_ : backward_, tensor, stream); });
-    });
-    state.reducer().observe_sums([this, &stream](std::span<const TensorView> partials) {
-      for (const TensorView& partial : partials) {
-        timed([&] { add_to(backward_, partial, stream); });
-      }
-    });
+    executor.observe_sends(
+        [this, &stream](const ConstTensorView& tensor, comm::Tag kind, std::int64_t chunk) {
+          auto& hashes = kind == comm::Tag::kActivation ? forward_ : backward_;
+          timed([&] { add_to(hashes[static_cast<std::size_t>(chunk)], tensor, stream); });
+        });
+    state.reducer().observe_sums(
+        [this, &stream](const optim::Bucket& bucket, std::span<const TensorView> partials) {
+          for (const TensorView& partial : partials) {
+            timed([&] { add_to(backward_[chunk_of(bucket)], partial, stream); });
+          }
+        });
   }
   ~Recording() {
     executor_.observe_sends({});
@@ -65,18 +71,28 @@ class Recording {
   [[nodiscard]] RunHashes hashes(const StepSummary& summary) {
     RunHashes hashes{.summary = hash_of_summary(summary)};
     timed([&] {
-      for (const ops::LossSums& sums : state_.stage().losses()) {
-        forward_.update(std::as_bytes(std::span(&sums.loss, 1)));
+      for (const ops::LossSums& sums : state_.losses()) {
+        forward_[state_.chunks().size() - 1].update(std::as_bytes(std::span(&sums.loss, 1)));
       }
       hashes.sums = state_.sums_hash();
     });
-    hashes.forward = forward_.digest();
-    hashes.backward = backward_.digest();
+    for (std::size_t c = 0; c < forward_.size(); ++c) {
+      hashes.forward[c] = forward_[c].digest();
+      hashes.backward[c] = backward_[c].digest();
+    }
     return hashes;
   }
   [[nodiscard]] double seconds() const { return seconds_; }
 
  private:
+  [[nodiscard]] std::size_t chunk_of(const optim::Bucket& bucket) {
+    std::size_t chunk = 0;
+    while (bucket.ready_layer >= state_.chunks()[chunk]->layers().end) {
+      ++chunk;
+    }
+    return chunk;
+  }
+
   template <typename Work>
   void timed(const Work& work) {
     const double begin = now_seconds();
@@ -86,25 +102,31 @@ class Recording {
 
   RankState& state_;
   pipeline::Executor& executor_;
-  StreamingHash forward_;
-  StreamingHash backward_;
+  std::array<StreamingHash, pipeline::kMostChunks> forward_;
+  std::array<StreamingHash, pipeline::kMostChunks> backward_;
   double seconds_ = 0.0;
 };
 
 }  // namespace
 
-std::vector<std::int64_t> suspects_among(const grid::Grid& grid, std::span<const StepRun> runs) {
+std::vector<std::int64_t> suspects_among(const grid::Grid& grid, const pipeline::ChunkOrder& order,
+                                         std::span<const StepRun> runs) {
   std::set<std::int64_t> suspects;
-  const auto add = [&](Field field, std::int64_t part, std::int64_t stage) {
+  const auto add = [&](const Field& field, std::int64_t part, std::int64_t stage) {
     return add_suspects(suspects, grid, runs, field, part, stage);
   };
   for (std::int64_t part = 0; part < grid.data; ++part) {
     bool found = false;
-    for (std::int64_t stage = 0; stage < grid.pipeline && !found; ++stage) {
-      found = add(&RunHashes::forward, part, stage);
+    const auto look = [&](const pipeline::StageChunk& at, auto field) {
+      const auto chunk = static_cast<std::size_t>(at.chunk);
+      found =
+          found || add([&](const RunHashes& run) { return (run.*field)[chunk]; }, part, at.stage);
+    };
+    for (const pipeline::StageChunk& at : order.chunks()) {
+      look(at, &RunHashes::forward);
     }
-    for (std::int64_t stage = grid.pipeline; stage-- > 0 && !found;) {
-      found = add(&RunHashes::backward, part, stage);
+    for (const pipeline::StageChunk& at : std::views::reverse(order.chunks())) {
+      look(at, &RunHashes::backward);
     }
   }
   // From the last stage: a borrowed table's gradients go from there to the first.
@@ -153,7 +175,7 @@ StepSummary StepRepeat::run(std::int64_t step, SampleFeed& feed,
   last_time_ = now_seconds();
   ++steps_;
   const bool same_failure = !is_finite(runs[0].summary) && !is_finite(runs[1].summary);
-  if (!same_failure && !suspects_among(setup_.groups.grid, runs).empty()) {
+  if (!same_failure && !suspects(runs).empty()) {
     runs.push_back(shifted(step, 2, 2, feed, again));
     end(step, runs);
   }
@@ -193,6 +215,10 @@ StepRun StepRepeat::recorded(std::int64_t step, std::size_t run, std::int64_t sh
   return result;
 }
 
+std::vector<std::int64_t> StepRepeat::suspects(std::span<const StepRun> runs) const {
+  return suspects_among(setup_.groups.grid, setup_.plan.training.order, runs);
+}
+
 void StepRepeat::inject(std::int64_t step, std::size_t run) {
   if (fault_ && fault_->hits_run(step, run)) {
     setup_.groups.engine->drain();
@@ -202,7 +228,7 @@ void StepRepeat::inject(std::int64_t step, std::size_t run) {
 
 void StepRepeat::end(std::int64_t step, std::span<const StepRun> runs) {
   end_corrupt(
-      setup_.groups, suspects_among(setup_.groups.grid, runs),
+      setup_.groups, suspects(runs),
       fmt::format("step {}, computed {}, gave other numbers", step,
                   setup_.groups.grid.data == 1 ? "again on the same ranks"
                                                : "again on another assignment of lanes to ranks"));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -19,10 +20,12 @@ namespace strata::train {
 
 /// Hashes of what one rank computed in one run of a step.
 struct RunHashes {
-  std::uint64_t forward = 0;   ///< activations sent to the next stage; the last stage's losses
-  std::uint64_t backward = 0;  ///< the own lanes' weight gradients, gradients sent to other stages
-  std::uint64_t sums = 0;      ///< the own slices of the gradients reduced over all lanes
-  std::uint64_t summary = 0;   ///< loss and gradient norm
+  /// Of each chunk: the activations that it hands on; of the last the losses.
+  std::array<std::uint64_t, pipeline::kMostChunks> forward{};
+  /// Of each chunk: the own lanes' weight gradients, and the gradients that it hands on.
+  std::array<std::uint64_t, pipeline::kMostChunks> backward{};
+  std::uint64_t sums = 0;     ///< the own slices of the gradients reduced over all lanes
+  std::uint64_t summary = 0;  ///< loss and gradient norm
 };
 
 /// One run of a step: data rank d computes the lanes of data rank (d + shift) mod D.
@@ -35,8 +38,10 @@ struct StepRun {
 
 /// The ranks that may have computed a wrong number, in ascending order; none where all runs have
 /// the same bits. Follows the data flow through the stages to the first difference, where the ranks
-/// without the majority of the runs are suspects, or all ranks that computed these lanes.
+/// without the majority of the runs are suspects, or all ranks that computed these lanes. `order`:
+/// the chunks of the stages.
 [[nodiscard]] std::vector<std::int64_t> suspects_among(const grid::Grid& grid,
+                                                       const pipeline::ChunkOrder& order,
                                                        std::span<const StepRun> runs);
 
 /// Finds wrong results of a rank's arithmetic: computes a step twice, first with every rank on the
@@ -79,6 +84,7 @@ class StepRepeat {
                                  const std::function<StepSummary()>& compute);
   /// Damages what run `run` computes with, or puts it right again.
   void inject(std::int64_t step, std::size_t run);
+  [[nodiscard]] std::vector<std::int64_t> suspects(std::span<const StepRun> runs) const;
   [[noreturn]] void end(std::int64_t step, std::span<const StepRun> runs);
 
   const TrainerSetup& setup_;

@@ -62,7 +62,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   state.norm().begin(state.reducer().sums());
   groups.engine->drain();
   // Also synchronizes the squares.
-  const std::vector<ops::LossSums> losses = state.stage().losses();
+  const std::vector<ops::LossSums> losses = state.losses();
   const std::span<const double> squares = state.norm().partials();
 
   // Over the data group: the requests, the loss of each own lane, the partial sums of the norm.
@@ -88,7 +88,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
     partials.push_back(row.subspan(partials_at));
   }
 
-  // Over the tensor group, then the pipeline group: the requests, the loss (of the last stage),
+  // Over the tensor group, then the pipeline group: the requests, the loss (of one stage),
   // and the squared norm of every slice of a parameter.
   const NormSlots slots(plan);
   std::vector<double> model(kSquaresAt + slots.count());
@@ -130,7 +130,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
     summary.requests.add_encoded(stages.row(s)[0]);
   }
   summary.grad_norm = std::sqrt(square);
-  summary.loss = stages.row(plan.grid.pipeline - 1)[1] /
+  summary.loss = stages.row(loss_stage(plan))[1] /
                  static_cast<double>(plan.config.batch.global * plan.targets_per_sample);
   return summary;
 }

@@ -52,16 +52,16 @@ void Timeline::add(std::int64_t step, const pipeline::Action& action, double beg
               .begin = begin,
               .end = end,
               .sends = sends,
-              .details = fmt::format(R"("step":{},"action":"{}","microbatch":{})", step,
-                                     name_of(action.kind), action.microbatch)};
+              .details = fmt::format(R"("step":{},"action":"{}","microbatch":{},"chunk":{})", step,
+                                     name_of(action.kind), action.microbatch, action.chunk)};
   if (sends || receives || action.kind == ActionKind::kReduce) {
     event.track = Track::kCommunication;
   }
   if (sends || receives) {
-    const std::int64_t from = sends ? at_.pipeline : action.peer;
-    const std::int64_t to = sends ? action.peer : at_.pipeline;
-    event.message = fmt::format("step {} replica {} shard {} microbatch {} stage {} to {}", step,
-                                at_.data, at_.tensor, action.microbatch, from, to);
+    const pipeline::StageChunk to = pipeline::receiver_of(schedule_, at_.pipeline, action);
+    event.message = fmt::format("step {} replica {} shard {} microbatch {} stage {} to {} chunk {}",
+                                step, at_.data, at_.tensor, action.microbatch,
+                                sends ? at_.pipeline : action.peer, to.stage, to.chunk);
     event.message += fmt::format(" #{}", ++messages_[event.message]);
   }
   add(std::move(event));

@@ -54,7 +54,7 @@ class Trainer {
         config_(setup.plan.config),
         rank_(rank_plan(setup.plan, setup.groups.world->rank())),
         state_(setup.context, setup.plan, rank_, setup.groups),
-        executor_(state_.stage(), *setup.groups.pipeline, *setup.groups.engine),
+        executor_(state_.chunks(), *setup.groups.pipeline, *setup.groups.engine),
         stragglers_(setup.groups) {}
 
   FinishedRun run() {
@@ -90,7 +90,7 @@ class Trainer {
     if (timeline_) {
       write_timeline();
     }
-    return {.outcome = outcome, .graphs = state_.stage().graphs()};
+    return {.outcome = outcome, .graphs = graphs()};
   }
 
   /// Completes the save under way after an agreed failure: its state was good.
@@ -151,8 +151,19 @@ class Trainer {
       tidy_checkpoints(plan_, *setup_.groups.world, first_step_, setup_.log);
     }
     if (config_.run.cuda_graphs == plan::Switch::kOn && plan_.device == device::DeviceKind::kCuda) {
-      require(state_.stage().record_passes(), "passes that contain messages cannot be recorded");
+      for (nn::Stage* const chunk : state_.chunks()) {
+        require(chunk->record_passes(), "passes that contain messages cannot be recorded");
+      }
     }
+  }
+
+  /// Cached CUDA graphs.
+  [[nodiscard]] std::int64_t graphs() {
+    std::int64_t graphs = 0;
+    for (const nn::Stage* const chunk : state_.chunks()) {
+      graphs += chunk->graphs();
+    }
+    return graphs;
   }
 
   /// Records the actions of `step` where it is one of run.timeline.
@@ -161,7 +172,7 @@ class Trainer {
       return;
     }
     if (!timeline_) {
-      timeline_.emplace(rank_.coordinates);
+      timeline_.emplace(rank_.coordinates, plan_.training);
     }
     executor_.set_observer([this, step](const pipeline::Action& action, double from, double to) {
       timeline_->add(step, action, from, to);

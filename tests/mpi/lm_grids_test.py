@@ -81,6 +81,37 @@ class Transformers(language.LanguageTest):
             self.train(self.config, grid, run, "--numerics.lanes=2", "--train.steps=3", "--run.resume=must")
         self.assert_same_run("file-0", "file-1")
 
+    def test_chunks(self):
+        """Several chunks a rank; the table of token vectors is tied to the head."""
+        for arguments in (["make", "--memory=6", "--chunks=2", "--stages=3", "--output=v.csv"],
+                          ["convert", "interleaved", "--chunks=3", "--stages=2", "--messages=on", "--output=loop.csv"]):
+            written = self.alone("schedule", *arguments, "--microbatches=8")
+            self.assertEqual(written.code, harness.DONE, written.text)
+        interleaved = "--parallel.schedule=interleaved"
+        runs = [((1, 1, 1), [interleaved]),
+                ((1, 2, 1), [interleaved, REPEAT[1]]),
+                ((1, 2, 1), [interleaved, "--parallel.chunks=3", BUCKET[2]]),
+                ((1, 3, 1), [interleaved, RECOMPUTE[1]]),
+                ((2, 2, 2), [interleaved, "--parallel.chunks=3", REPEAT[1], SEQUENCE[1]]),
+                ((1, 2, 1), ["--parallel.schedule=zb-v", RECOMPUTE[2]]),
+                ((1, 3, 1), ["--parallel.schedule=zb-v", BUCKET[3]]),
+                ((2, 3, 1), ["--parallel.schedule=zb-v", REPEAT[1]]),
+                ((2, 2, 2), ["--parallel.schedule=zb-v", SEQUENCE[1], BUCKET[2]]),
+                ((1, 3, 1), ["--parallel.schedule=file:v.csv", THREADS[2]]),
+                ((1, 2, 1), ["--parallel.schedule=file:loop.csv"]),
+                ((1, 2, 1), ["--parallel.backward=fused"]),
+                ((1, 1, 1), ["--parallel.backward=split"])]
+        reference = self.same_on(runs, "--numerics.lanes=2", name="chunks")
+        saved = harness.tensors(harness.checkpoints(self.directory / reference)[-1])
+        self.assertIn("weights/embedding.tokens.weight", saved)
+        self.assertFalse([name for name in saved if "head" in name])
+        # Other chunks continue the run.
+        for run, grid, settings in (("chunks-0", (1, 1, 1), []), ("chunks-7", (1, 2, 1), [interleaved]),
+                                    ("chunks-4", (1, 3, 1), ["--parallel.schedule=zb-v"])):
+            self.train(self.config, grid, run, *settings, "--numerics.lanes=2", "--train.steps=5", "--run.resume=must")
+        self.assert_same_run("chunks-0", "chunks-7")
+        self.assert_same_run("chunks-0", "chunks-4")
+
     def test_float64(self):
         self.same_on(varied([(1, 1, 1), (1, 2, 2)]), "--numerics.dtype=float64",
                      "--train.steps=2", name="float64")

@@ -68,7 +68,7 @@ class Sum final : public GradientSink {
  public:
   explicit Sum(std::int64_t elements) : gradients_(Shape{elements}) {}
 
-  Target begin_microbatch(std::int64_t m) override {
+  Target begin_microbatch(std::int64_t m, const grid::Range& /*layers*/) override {
     return {.gradients = gradients_.view(),
             .accumulate = m == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd};
   }
@@ -103,7 +103,7 @@ struct Part {
               {.layers = layers,
                .pass = {.microbatch = microbatch, .dtype = kDTypeOf<T>, .shards = shards},
                .slots = {.activations = 1, .inputs = layers.begin == 0 ? 0 : 1, .gradients = 1}},
-              weights.view()) {
+              layout, weights.view()) {
     for (const PlacedParameter& placed : layout.parameters) {
       if (placed.offset >= layout.weight_elements || placed.spec.rule == ParameterRule::kAverage) {
         continue;  // used in the place of its owner, or only in evaluation

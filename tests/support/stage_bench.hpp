@@ -45,7 +45,7 @@ class ArenaSink final : public GradientSink {
   explicit ArenaSink(std::int64_t elements)
       : gradients_(static_cast<std::size_t>(elements), T{-77}) {}
 
-  Target begin_microbatch(std::int64_t m) override {
+  Target begin_microbatch(std::int64_t m, const grid::Range& /*layers*/) override {
     const auto accumulate = m == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd;
     return {.gradients = view(), .accumulate = accumulate};
   }
@@ -88,7 +88,7 @@ class StageBench {
         spec_(with_shards(spec, shards_)),
         layout_(layout_of(model.parameters(), spec_.layers, spec_.pass.shards)),
         weights_(static_cast<std::size_t>(layout_.weight_elements)),
-        stage_(context_, engine_, shards_, model, spec_, weight_view(), lanes) {
+        stage_(context_, engine_, shards_, model, spec_, layout_, weight_view(), lanes) {
     for (const PlacedParameter& placed : layout_.parameters) {
       if (placed.offset < layout_.weight_elements) {
         fill(placed);

@@ -22,6 +22,14 @@ constexpr auto enum_names(Tag) {
                         "weight slice");
 }
 
+/// The tag of messages to one chunk of the receiving stage; `kind` itself for chunk 0.
+[[nodiscard]] constexpr Tag tag_of(Tag kind, std::int64_t chunk) {
+  return Tag{static_cast<int>(kind) + static_cast<int>(chunk * std::ssize(enum_names(kind)))};
+}
+[[nodiscard]] constexpr Tag kind_of(Tag tag) {
+  return Tag{static_cast<int>(tag) % static_cast<int>(std::ssize(enum_names(tag)))};
+}
+
 /// The time limit of one communication operation.
 struct Timeout {
   double seconds = 300.0;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "strata/comm/communicator.hpp"
@@ -26,13 +27,17 @@ struct Groups {
   std::unique_ptr<Communicator> tensor;
 };
 
-/// The routes between stages: activations and gradients between neighbours, and a tied table's
-/// gradients and weights between the last stage and the first. Routes without a common rank are
-/// consecutive.
-[[nodiscard]] std::vector<Route> pipeline_routes(std::int64_t stages);
+/// The routes between stages: activations and gradients between chunks that follow each other, and
+/// a tied table's gradients and weights between the last chunk and the first. `stages`: of each
+/// chunk, in layer order. Chunks of a stage are numbered in that order. Routes without a common
+/// rank are consecutive where each stage has one chunk.
+[[nodiscard]] std::vector<Route> pipeline_routes(std::span<const std::int64_t> stages);
 
-/// Splits the world along the axes of the grid.
+/// Splits the world along the axes of the grid. `routes`: those of pipeline_routes().
 /// Pre: grid.ranks() == world.size(). Communication: collective over the world.
+[[nodiscard]] Groups make_groups(Communicator& world, ProgressEngine& engine,
+                                 const grid::Grid& grid, std::span<const Route> routes);
+/// The same with one chunk a stage.
 [[nodiscard]] Groups make_groups(Communicator& world, ProgressEngine& engine,
                                  const grid::Grid& grid);
 

@@ -113,13 +113,15 @@ class Model {
 /// Whether a layer keeps running statistics.
 [[nodiscard]] bool has_batch_norm(const Model& model);
 
-/// The layers of each stage: balanced by cost for "auto", else from a list of first layers, by
-/// index or by name ("0, 2" or "dense1, dense3"); a residual block's name stands for its first
-/// layer. Throws: Error(kUsage) for more stages than layers or an invalid list.
-[[nodiscard]] grid::StageSplit split_model(const Model& model, std::int64_t stages,
+/// The layers of each stage, or of each chunk: balanced by cost for "auto", else from a list of
+/// first layers, by index or by name ("0, 2" or "dense1, dense3"); a residual block's name stands
+/// for its first layer. Throws: Error(kUsage) for more parts than layers or an invalid list.
+[[nodiscard]] grid::StageSplit split_model(const Model& model, std::int64_t parts,
                                            const std::string& how);
 
 /// The model as a table: layer, name, output shape, parameters, stage; then totals and the balance.
-[[nodiscard]] std::string model_table(const Model& model, const grid::StageSplit& split);
+/// `stages`: of each chunk of the split; empty where each part is a stage.
+[[nodiscard]] std::string model_table(const Model& model, const grid::StageSplit& split,
+                                      std::span<const std::int64_t> stages = {});
 
 }  // namespace strata::nn

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -114,10 +115,16 @@ struct ParameterLayout {
   /// Both have the same length on whichever stages they lie, so that they split into equal buckets.
   grid::Range shared;
   grid::Range borrowed;
+  /// Where the owned parameters of each chunk after the first begin.
+  std::vector<std::int64_t> chunk_begins;
 };
 
-/// The layout of those parameters whose layer is in `layers`, with the slices of the own shards.
-/// Pre: `all` is in canonical order.
+/// The layout of those parameters whose layer is in one of the chunks, with the slices of the own
+/// shards. Pre: `all` is in canonical order; the chunks ascend.
+[[nodiscard]] ParameterLayout layout_of(const std::vector<ParameterSpec>& all,
+                                        std::span<const grid::Range> chunks,
+                                        const Shards& shards = {});
+/// The same for one chunk.
 [[nodiscard]] ParameterLayout layout_of(const std::vector<ParameterSpec>& all,
                                         const grid::Range& layers, const Shards& shards = {});
 

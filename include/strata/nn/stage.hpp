@@ -43,7 +43,7 @@ struct MemoryItem {
   std::int64_t bytes = 0;
 };
 
-/// The layers of one stage, and its memory and order of work.
+/// The layers of one stage, or of one of its chunks, and its memory and order of work.
 struct StageSpec {
   grid::Range layers;
   PassShape pass;
@@ -63,15 +63,17 @@ struct Microbatch {
   std::int64_t first_sample = 0;
 };
 
-/// The tensors of one stage in its arenas, and its passes over microbatches.
+/// The tensors of one stage, or of one of its chunks, in its arenas, and its passes over
+/// microbatches. Of a chunk, read "chunk" for "stage".
 class Stage {
  public:
-  /// `weights` holds the weight_elements of layout_of(model.parameters(), layers, shards), in
-  /// pass.dtype. `lanes` may be null where no layer joins lanes or the stage only evaluates. Pre:
-  /// model, shards and spec.pass.shards agree; `lanes` has spec.pass.concurrent_lanes own lanes.
+  /// `weights` holds the weight_elements of the rank's `layout`, in pass.dtype. `lanes` may be null
+  /// where no layer joins lanes or the stage only evaluates. Pre: model, shards and
+  /// spec.pass.shards agree; `layout` holds the parameters of spec.layers; `lanes` has
+  /// spec.pass.concurrent_lanes own lanes.
   Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGroup& shards,
-        const Model& model, const StageSpec& spec, const TensorView& weights,
-        comm::PartitionedGroup* lanes = nullptr);
+        const Model& model, const StageSpec& spec, const ParameterLayout& layout,
+        const TensorView& weights, comm::PartitionedGroup* lanes = nullptr);
 
   /// The bytes that a Stage allocates, without allocating them.
   [[nodiscard]] static std::vector<MemoryItem> memory(const Model& model, const StageSpec& spec);
@@ -127,6 +129,8 @@ class Stage {
   /// first.
   void backward_weight(std::span<const Microbatch> concurrent, GradientSink& sink);
 
+  /// Copies a tensor, in the order of the context's stream.
+  void copy(const ConstTensorView& from, const TensorView& to);
   /// Waits for all work on the context's stream.
   void synchronize() { context_.synchronize(); }
 

@@ -53,10 +53,11 @@ class GradientReducer final : public nn::GradientSink {
 
   /// Called with this rank's sums of a bucket, one for each tree node that its lanes complete,
   /// before they are sent. An empty observer ends the calls.
-  using SumsObserver = std::function<void(std::span<const TensorView> partials)>;
+  using SumsObserver =
+      std::function<void(const Bucket& bucket, std::span<const TensorView> partials)>;
   void observe_sums(SumsObserver observer) { sums_observer_ = std::move(observer); }
 
-  [[nodiscard]] Target begin_microbatch(std::int64_t m) override;
+  [[nodiscard]] Target begin_microbatch(std::int64_t m, const grid::Range& layers) override;
   [[nodiscard]] bool acts_on(std::int64_t m, std::int64_t layer) const override;
   void layer_done(std::int64_t m, std::int64_t layer) override;
   void finish() override;

@@ -39,30 +39,33 @@ struct ExecutionTimes {
 /// Called after each action with its begin and end, in seconds of the steady clock.
 using ActionObserver = std::function<void(const Action&, double begin, double end)>;
 
-/// Called with each tensor before a training pass sends it to a neighbouring stage.
-using SendObserver = std::function<void(const ConstTensorView& tensor, comm::Tag tag)>;
+/// Called with each activation or gradient that a chunk of this stage hands on in training.
+using SendObserver =
+    std::function<void(const ConstTensorView& tensor, comm::Tag kind, std::int64_t chunk)>;
 
 /// Called on the last stage with each microbatch's outputs and targets, of which the first `valid`
 /// rows count, before its loss is computed.
 using OutputObserver = std::function<void(const ConstTensorView& outputs,
                                           const ConstTensorView& targets, std::int64_t valid)>;
 
-/// The memory slots with which a stage can run a training schedule and any evaluation. Received
+/// The memory slots with which a chunk can run a training schedule and any evaluation. Received
 /// activations and gradients have one slot more than are live, so that receives can be posted
 /// early.
-[[nodiscard]] nn::StageSlots slots_for(const Schedule& schedule, std::int64_t stage);
+[[nodiscard]] nn::StageSlots slots_for(const Schedule& schedule, const StageChunk& position);
 
 /// What each stage waits for where training under a sound schedule would deadlock; else nothing. A
 /// send completes with its receive. A stage waits for it before it reuses the memory; on a GPU,
 /// whose host may have to wait for all that is enqueued, before the stage's next computation.
-/// Pre: one chunk a stage; actions of a kind ascend by microbatch.
+/// Pre: actions of a kind ascend by microbatch in each chunk.
 [[nodiscard]] std::string training_hang(const Schedule& schedule, device::DeviceKind device);
 
 /// Runs the action list of one stage (design law 2).
 class Executor {
  public:
+  /// `chunks`: of this stage, in layer order; they outlive the executor.
   /// Pre: the rank in `pipeline_group` is the stage's index.
-  Executor(nn::Stage& stage, comm::Communicator& pipeline_group, comm::ProgressEngine& engine);
+  Executor(std::vector<nn::Stage*> chunks, comm::Communicator& pipeline_group,
+           comm::ProgressEngine& engine);
 
   void set_observer(ActionObserver observer) { observer_ = std::move(observer); }
   /// An empty observer ends the calls.
@@ -70,7 +73,7 @@ class Executor {
 
   /// Runs forward and backward of every microbatch of a sound schedule; scales each row's gradient
   /// by gradient_scale. A GPU may still be running afterwards; nn::Stage::losses() synchronizes.
-  /// Throws: std::logic_error for a schedule of more than one chunk.
+  /// Throws: std::logic_error for a schedule of another number of chunks.
   [[nodiscard]] ExecutionTimes train(const Schedule& schedule, MicrobatchSource& source,
                                      double gradient_scale, nn::GradientSink& sink);
   /// Runs the forward passes. `see` may be empty. Returns: the losses of all microbatches on the
@@ -82,7 +85,7 @@ class Executor {
  private:
   class Run;
 
-  nn::Stage& stage_;
+  std::vector<nn::Stage*> chunks_;
   comm::Communicator& group_;
   comm::ProgressEngine& engine_;
   ActionObserver observer_;

@@ -87,6 +87,9 @@ class ChunkOrder {
   std::vector<std::vector<std::int64_t>> indices_;
 };
 
+/// The most chunks of a stage in training.
+inline constexpr std::int64_t kMostChunks = 4;
+
 /// The size of a schedule.
 struct ScheduleSize {
   std::int64_t stages = 1;
@@ -94,8 +97,7 @@ struct ScheduleSize {
   std::int64_t chunks = 1;  ///< a stage
 };
 
-/// The actions of every stage in one step, in order: stage_actions[stage]. The executor runs only
-/// schedules of one chunk; checker and simulator also handle more.
+/// The actions of every stage in one step, in order: stage_actions[stage].
 struct Schedule {
   ScheduleKind kind = ScheduleKind::kGpipe;
   std::int64_t stages = 1;
@@ -115,6 +117,11 @@ struct Schedule {
 [[nodiscard]] std::optional<StageChunk> downstream(const Schedule& schedule,
                                                    const StageChunk& position);
 
+/// The chunk that receives the message of a send or a receive of `stage`. Where the schedule has no
+/// such neighbour, the same chunk of the action's peer.
+[[nodiscard]] StageChunk receiver_of(const Schedule& schedule, std::int64_t stage,
+                                     const Action& action);
+
 /// Whether a stage computes something between an input gradient and its weight gradient.
 [[nodiscard]] bool defers_weight_gradients(const Schedule& schedule);
 
@@ -127,6 +134,11 @@ struct Schedule {
 /// (interleaved); Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (zb-h1, zb-h2); Qi et
 /// al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024 (zb-v).
 [[nodiscard]] Schedule compute_order(ScheduleKind kind, const ScheduleSize& size);
+
+/// Forward passes alone: each stage runs, of the chunks whose input is there, the last.
+/// Pre: each size >= 1; `order` is not empty.
+[[nodiscard]] Schedule forward_order(const ChunkOrder& order, std::int64_t stages,
+                                     std::int64_t microbatches);
 
 /// When the input gradient is sent, where the weight gradient of the same microbatch follows it at
 /// once: before the weight gradient, because the upstream stage waits for it, or after both.

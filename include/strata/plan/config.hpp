@@ -67,6 +67,13 @@ constexpr auto enum_names(Switch) {
   return names_in_order("off", "on");
 }
 
+/// Whether the input gradient leaves a stage before its weight gradients are computed.
+enum class Backward { kAuto, kFused, kSplit };
+
+constexpr auto enum_names(Backward) {
+  return names_in_order("auto", "fused", "split");
+}
+
 /// Steps [first, last], from 1.
 struct StepRange {
   std::int64_t first = 1;
@@ -103,6 +110,8 @@ struct RunConfig {
     Switch sequence = Switch::kOff;
     pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1f1b;
     std::string schedule_file;  // of ScheduleKind::kFile
+    std::int64_t chunks = 0;    // 0: as many as the schedule needs
+    Backward backward = Backward::kAuto;
     std::string split = "auto";
     double bucket_mib = 4.0;
   } parallel;

@@ -31,6 +31,7 @@ struct Plan {
   grid::Grid grid;
   io::DatasetInfo train_data;
   std::unique_ptr<nn::Model> model;
+  /// Of all chunks, in layer order: those of `training.order`.
   grid::StageSplit split;
   grid::SumTree lanes{1};
   std::int64_t microbatches_per_lane = 1;
@@ -42,6 +43,7 @@ struct Plan {
   std::int64_t targets_per_sample = 1;
   std::int64_t total_steps = 0;
   pipeline::Schedule training;
+  nn::BackwardOrder backward = nn::BackwardOrder::kFused;
   pipeline::Schedule evaluation;
 };
 
@@ -66,7 +68,7 @@ struct Traffic {
 /// One rank's part of a plan.
 struct RankPlan {
   grid::Coordinates coordinates;
-  nn::StageSpec stage;
+  std::vector<nn::StageSpec> chunks;  ///< in layer order; at least one
   nn::ParameterLayout layout;
   optim::BucketPlan buckets;
   optim::GradientReducer::Sizes reducer_sizes;
@@ -120,6 +122,14 @@ struct VirtualGrid {
 
 /// The stages that own and use a tied table; nothing where no parameter is tied.
 [[nodiscard]] std::optional<optim::TiedExchange::Stages> tied_stages(const Plan& plan);
+
+/// The stage of each chunk, in layer order.
+[[nodiscard]] std::vector<std::int64_t> chunk_stages(const Plan& plan);
+
+/// The stage that computes the loss.
+[[nodiscard]] inline std::int64_t loss_stage(const Plan& plan) {
+  return plan.training.order.chunks().back().stage;
+}
 
 [[nodiscard]] RankPlan rank_plan(const Plan& plan, std::int64_t rank);
 

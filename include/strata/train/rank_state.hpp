@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -20,7 +21,7 @@
 
 namespace strata::train {
 
-/// The weights of one rank's stage and the memory of its passes, which evaluation needs.
+/// The weights of one rank's chunks and the memory of its passes, which evaluation needs.
 class StageState {
  public:
   /// Initialises the weights.
@@ -30,7 +31,8 @@ class StageState {
   StageState& operator=(const StageState&) = delete;
 
   [[nodiscard]] const TensorView& weights() const { return weights_; }
-  [[nodiscard]] nn::Stage& stage() { return stage_; }
+  /// Of this rank, in layer order.
+  [[nodiscard]] std::vector<nn::Stage*> chunks();
   /// Seconds since the last reset that passes spent in messages of the tensor and the lane group.
   [[nodiscard]] double exposed_seconds() const {
     return shards_.exposed_seconds() + lanes_.exposed_seconds();
@@ -49,7 +51,7 @@ class StageState {
   TensorView weights_;
   comm::ShardGroup shards_;
   comm::PartitionedGroup lanes_;
-  nn::Stage stage_;
+  std::deque<nn::Stage> chunks_;
 };
 
 /// The training state of one rank: its stage, its gradients, and its share of the optimizer state.
@@ -61,7 +63,10 @@ class RankState {
   RankState(const RankState&) = delete;
   RankState& operator=(const RankState&) = delete;
 
-  [[nodiscard]] nn::Stage& stage() { return stage_state_.stage(); }
+  /// Of this rank, in layer order.
+  [[nodiscard]] std::vector<nn::Stage*> chunks() { return stage_state_.chunks(); }
+  /// nn::Stage::losses() of the last chunk.
+  [[nodiscard]] std::vector<ops::LossSums> losses() { return chunks().back()->losses(); }
   /// Seconds since the last reset that passes and the gradients' reduction spent in messages.
   [[nodiscard]] double exposed_seconds() const {
     return reducer_.exposed_seconds() + stage_state_.exposed_seconds();

@@ -20,8 +20,9 @@ class Timeline {
   /// The limit of events per rank; later events are dropped to bound memory.
   static constexpr std::int64_t kMostEvents = 20000;
 
-  /// Of a rank at these coordinates.
-  explicit Timeline(const grid::Coordinates& at) : at_(at) {}
+  /// Of a rank at these coordinates, which runs `schedule`.
+  Timeline(const grid::Coordinates& at, const pipeline::Schedule& schedule)
+      : at_(at), schedule_(schedule) {}
 
   /// An action of a step. Begin and end in seconds of the steady clock.
   void add(std::int64_t step, const pipeline::Action& action, double begin, double end);
@@ -51,6 +52,7 @@ class Timeline {
   [[nodiscard]] std::string json(std::int64_t rank, double origin) const;
 
   grid::Coordinates at_;
+  const pipeline::Schedule& schedule_;
   std::vector<Event> events_;
   /// How often a message of a name occurred: a repeated step has each twice.
   std::map<std::string, std::int64_t> messages_;

@@ -152,13 +152,15 @@ void draw(const CommandLine& line, const std::string& path) {
     }
     const double begin = kMilliseconds * event.at("ts").get<double>();
     const auto microbatch = args.at("microbatch").get<std::int64_t>();
+    const std::int64_t chunk = args.value("chunk", std::int64_t{0});
     drawn.actions.push_back({.stage = at.stage,
-                             .action = {.kind = *kind, .microbatch = microbatch},
+                             .action = {.kind = *kind, .microbatch = microbatch, .chunk = chunk},
                              .begin_seconds = begin,
                              .end_seconds = begin + kMilliseconds * event.at("dur").get<double>()});
     first = std::min(first, begin);
     schedule.stages = std::max(schedule.stages, at.stage + 1);
     schedule.microbatches = std::max(schedule.microbatches, microbatch + 1);
+    schedule.chunks = std::max(schedule.chunks, chunk + 1);
   }
   if (drawn.actions.empty()) {
     fail(ExitCode::kUsage,

@@ -297,7 +297,7 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
       state->load_weights(*inputs.checkpoint);
     });
   }
-  pipeline::Executor executor(state->stage(), *groups.pipeline, *groups.engine);
+  pipeline::Executor executor(state->chunks(), *groups.pipeline, *groups.engine);
   const train::EvaluationResult result =
       train::evaluate(environment.context(), plan, rank, groups, executor, data,
                       counts ? &*counts : nullptr, nullptr)

@@ -179,13 +179,15 @@ std::vector<Option> parallel_and_numerics() {
              "(sequence parallelism)",
              STRATA_MEMBER(parallel.sequence)),
       {.key = "parallel.schedule",
-       .values = "gpipe, 1f1b, zb-h1, zb-h2, file:PATH",
+       .values = "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, file:PATH",
        .unit = {},
        .help = "order of forward and backward passes; gpipe: all forwards first; 1f1b: "
-               "alternating, with fewer microbatches in memory; zb-h1: 1f1b with weight gradients "
-               "in the bubble, with as many microbatches on each stage as 1f1b has on the first; "
-               "zb-h2: almost no bubble, with up to twice as many; file:PATH: a schedule file of "
-               "torch.distributed.pipelining, with one chunk a rank",
+               "alternating, with fewer microbatches in memory; interleaved: 1f1b with several "
+               "chunks of layers a rank, a smaller bubble for more messages; zb-h1: 1f1b with "
+               "weight gradients in the bubble, with as many microbatches on each stage as 1f1b "
+               "has on the first; zb-h2: almost no bubble, with up to twice as many; zb-v: almost "
+               "no bubble within that of 1f1b, with two chunks a rank; file:PATH: a schedule file "
+               "of torch.distributed.pipelining",
        .set =
            [](RunConfig& config, const std::string& value) {
              if (value.starts_with(kFileSchedule) && value.size() > kFileSchedule.size()) {
@@ -194,18 +196,28 @@ std::vector<Option> parallel_and_numerics() {
                return;
              }
              const auto kind = enum_from_name<pipeline::ScheduleKind>(value);
-             const auto kinds = {pipeline::ScheduleKind::kGpipe, pipeline::ScheduleKind::k1f1b,
-                                 pipeline::ScheduleKind::kZbH1, pipeline::ScheduleKind::kZbH2};
-             if (!kind || std::ranges::find(kinds, *kind) == kinds.end()) {
-               refuse("parallel.schedule", value, "one of gpipe, 1f1b, zb-h1, zb-h2, or file:PATH");
+             if (!kind || *kind == pipeline::ScheduleKind::kForwardOnly ||
+                 *kind == pipeline::ScheduleKind::kFile) {
+               refuse("parallel.schedule", value,
+                      "one of gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or file:PATH");
              }
              config.parallel.schedule = *kind;
              config.parallel.schedule_file.clear();
            },
        .get = [](const RunConfig& config) { return plan::schedule_name(config); }},
+      or_auto(whole("parallel.chunks", "chunks",
+                    "chunks of layers that each rank of interleaved holds; 0: 2 for interleaved "
+                    "and zb-v, else 1",
+                    0, STRATA_MEMBER(parallel.chunks), pipeline::kMostChunks)),
+      choice("parallel.backward",
+             "fused: a layer's input and weight gradient one after the other, so that the "
+             "gradients of one layer are in memory at a time, and a stage sends its gradient "
+             "after both; split: the input gradients of all layers first, which shortens the "
+             "bubble; auto: split where there are several stages and no recomputation",
+             STRATA_MEMBER(parallel.backward)),
       text("parallel.split", "auto, or layers",
-           "auto: stages of about equal cost; otherwise the first layer of each stage, by name or "
-           "number",
+           "auto: chunks of about equal cost; otherwise the first layer of each stage, or of each "
+           "chunk in layer order, by name or number",
            STRATA_MEMBER(parallel.split)),
       number("parallel.bucket", "MiB",
              "size of the gradient buckets; each is reduced as one message", Bound::kBucket,

@@ -159,7 +159,8 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
         fmt::format(", {} thread{} each, {}", inputs.threads, inputs.threads == 1 ? "" : "s", isa);
   }
   groups_ = comm::make_groups(world_.ranks ? *world_.ranks : mpi.world(),
-                              world_.engine ? *world_.engine : mpi.engine(), plan.grid);
+                              world_.engine ? *world_.engine : mpi.engine(), plan.grid,
+                              comm::pipeline_routes(plan::chunk_stages(plan)));
   connect_groups(plan, use);
 }
 

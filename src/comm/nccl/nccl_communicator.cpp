@@ -26,7 +26,8 @@ std::size_t count_of(std::int64_t count) {
 }
 
 Awaited awaited_of(Tag tag) {
-  return tag == Tag::kActivation || tag == Tag::kGradient ? Awaited::kStage : Awaited::kGroup;
+  const Tag kind = kind_of(tag);
+  return kind == Tag::kActivation || kind == Tag::kGradient ? Awaited::kStage : Awaited::kGroup;
 }
 
 bool on_host(const ConstTensorView& payload) {
@@ -147,7 +148,7 @@ OpenRoute& NcclCommunicator::route_of(const Route& route) {
   const auto found = std::find_if(routes_.begin(), routes_.end(),
                                   [&](const auto& open) { return open->route == route; });
   require(found != routes_.end(), "no open route from rank {} to rank {} of the {} for {}s",
-          route.from, route.to, name(), name_of(route.tag));
+          route.from, route.to, name(), name_of(kind_of(route.tag)));
   return **found;
 }
 
@@ -305,6 +306,14 @@ std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::in
 }
 
 void NcclCommunicator::open_routes(std::span<const Route> routes) {
+  std::vector<int> routes_of(static_cast<std::size_t>(size()));
+  for (const Route& route : routes) {
+    for (const std::int64_t end : {route.from, route.to}) {
+      ++routes_of.at(static_cast<std::size_t>(end));
+    }
+  }
+  const int most = std::max(1, *std::ranges::max_element(routes_of));
+  const int blocks = std::max(1, kAllRoutesBlocks / most);
   // Consecutive routes without a common rank are opened together.
   std::size_t begin = 0;
   while (begin < routes.size()) {
@@ -321,12 +330,12 @@ void NcclCommunicator::open_routes(std::span<const Route> routes) {
       taken[from] = true;
       taken[to] = true;
     }
-    open_round(routes.subspan(begin, end - begin));
+    open_round(routes.subspan(begin, end - begin), blocks);
     begin = end;
   }
 }
 
-void NcclCommunicator::open_round(std::span<const Route> routes) {
+void NcclCommunicator::open_round(std::span<const Route> routes, int blocks) {
   const auto own = std::find_if(routes.begin(), routes.end(), [&](const Route& route) {
     return route.from == rank() || route.to == rank();
   });
@@ -335,7 +344,7 @@ void NcclCommunicator::open_round(std::span<const Route> routes) {
     ends = {own->from, own->to};
   }
   std::unique_ptr<NcclChannel> channel = open_channel(
-      engine_, host(), ends, kRouteBlocks,
+      engine_, host(), ends, blocks,
       own == routes.end() ? name()
                           : fmt::format("{}, ranks {} and {}", name(), own->from, own->to));
   agree(host(), [&] {

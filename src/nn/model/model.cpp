@@ -178,16 +178,16 @@ std::int64_t layer_named(const Model& model, const std::string& name) {
 
 }  // namespace
 
-grid::StageSplit split_model(const Model& model, std::int64_t stages, const std::string& how) {
-  if (stages > model.layer_count()) {
+grid::StageSplit split_model(const Model& model, std::int64_t parts, const std::string& how) {
+  if (parts > model.layer_count()) {
     fail(ExitCode::kUsage,
-         "parallel.pipeline is {}, but the model has {} layers; a stage holds at least one, so use "
-         "at most {} stages",
-         stages, model.layer_count(), model.layer_count());
+         "{} stages or chunks (parallel.pipeline, parallel.chunks), but the model has {} layers, "
+         "and each holds at least one; use at most {}",
+         parts, model.layer_count(), model.layer_count());
   }
   const std::vector<double> costs = model.costs();
   if (how == "auto") {
-    return grid::balanced_split(costs, stages);
+    return grid::balanced_split(costs, parts);
   }
   std::vector<std::int64_t> first_layers;
   for (const std::string& word : split_words(how, ", ")) {
@@ -205,37 +205,42 @@ grid::StageSplit split_model(const Model& model, std::int64_t stages, const std:
   }
   const bool ascends = std::is_sorted(first_layers.begin(), first_layers.end(),
                                       std::less_equal<>());  // refuses equal neighbours too
-  if (static_cast<std::int64_t>(first_layers.size()) != stages || first_layers.front() != 0 ||
-      (!ascends && stages > 1)) {
+  if (static_cast<std::int64_t>(first_layers.size()) != parts || first_layers.front() != 0 ||
+      (!ascends && parts > 1)) {
     fail(ExitCode::kUsage,
-         "parallel.split = \"{}\" must list the first layer of each of the {} stages, ascending "
-         "and beginning with "
-         "layer 0, or be \"auto\"",
-         how, stages);
+         "parallel.split = \"{}\" must list the first layer of each of the {} stages or chunks, "
+         "ascending and beginning with layer 0, or be \"auto\"",
+         how, parts);
   }
   return grid::explicit_split(costs, first_layers);
 }
 
-std::string model_table(const Model& model, const grid::StageSplit& split) {
+std::string model_table(const Model& model, const grid::StageSplit& split,
+                        std::span<const std::int64_t> stages) {
   std::vector<std::vector<std::string>> rows{
       {"#", "layer", "name", "output", "parameters", "stage"}};
-  std::size_t stage = 0;
+  const bool has_chunks =
+      !stages.empty() && *std::ranges::max_element(stages) + 1 < std::ssize(stages);
+  std::size_t part = 0;
   for (std::int64_t i = 0; i < model.layer_count(); ++i) {
-    while (i >= split.stages[stage].end) {
-      ++stage;
+    while (i >= split.stages[part].end) {
+      ++part;
     }
     const Layer& layer = model.layer(i);
     std::int64_t count = 0;
     for (const ParameterSpec& spec : layer.parameters()) {
       count += is_trained(spec) ? spec.shape.count() : 0;
     }
-    rows.push_back({std::to_string(i), layer.text(), layer.name(), shape_text(layer.output()),
-                    count_text(count), std::to_string(stage)});
+    rows.push_back(
+        {std::to_string(i), layer.text(), layer.name(), shape_text(layer.output()),
+         count_text(count),
+         std::to_string(stages.empty() ? static_cast<std::int64_t>(part) : stages[part])});
   }
   return table_text(rows) +
-         fmt::format("{} parameters; input {}; {} stage{}, the slowest at {:.2f} x the mean cost",
+         fmt::format("{} parameters; input {}; {} {}{}, the slowest at {:.2f} x the mean cost",
                      count_text(model.parameter_count()), model.input_shape().text(),
-                     split.stages.size(), split.stages.size() == 1 ? "" : "s", split.imbalance);
+                     split.stages.size(), has_chunks ? "chunk" : "stage",
+                     split.stages.size() == 1 ? "" : "s", split.imbalance);
 }
 
 }  // namespace strata::nn

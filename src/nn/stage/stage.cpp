@@ -9,8 +9,8 @@
 namespace strata::nn {
 
 Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGroup& shards,
-             const Model& model, const StageSpec& spec, const TensorView& weights,
-             comm::PartitionedGroup* lanes)
+             const Model& model, const StageSpec& spec, const ParameterLayout& layout,
+             const TensorView& weights, comm::PartitionedGroup* lanes)
     : context_(context),
       engine_(engine),
       shards_(shards),
@@ -20,7 +20,6 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
       input_tensors_(model.boundary_tensors(spec.layers.begin)),
       output_tensors_(model.boundary_tensors(spec.layers.end)),
       graph_cache_(context) {
-  const ParameterLayout layout = layout_of(model.parameters(), spec.layers, spec.pass.shards);
   require(weights.count() == layout.weight_elements && weights.dtype() == spec.pass.dtype,
           "the arena holds {} {} weights, the stage's layout has {} of {}", weights.count(),
           name_of(weights.dtype()), layout.weight_elements, name_of(spec.pass.dtype));
@@ -85,6 +84,9 @@ std::vector<Stage::LayerParameters> Stage::group_parameters(const ParameterLayou
   };
   std::int64_t last_index = -1;
   for (const PlacedParameter& placed : layout.parameters) {
+    if (placed.spec.layer < layers.begin || placed.spec.layer >= layers.end) {
+      continue;
+    }
     LayerParameters& layer = groups[static_cast<std::size_t>(placed.spec.layer - layers.begin)];
     if (placed.index != last_index) {
       layer.emplace_back();
@@ -109,6 +111,10 @@ std::vector<ParameterViews> Stage::views_of(const LayerParameters& parameters,
     }
   }
   return views;
+}
+
+void Stage::copy(const ConstTensorView& from, const TensorView& to) {
+  device::copy_tensor(from, to, context_.stream());
 }
 
 const Stage::ActivationSlot& Stage::slot_of(std::int64_t execution_index) const {

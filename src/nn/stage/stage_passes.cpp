@@ -231,7 +231,7 @@ void Stage::backward_to_sink(std::span<const Microbatch> concurrent, GradientSin
   ops::GraphCache::Key key{static_cast<std::int64_t>(PassKind::kBackwardWeight)};
   for (const Microbatch& microbatch : concurrent) {
     const GradientSink::Target& target =
-        targets.emplace_back(sink.begin_microbatch(microbatch.number));
+        targets.emplace_back(sink.begin_microbatch(microbatch.number, spec_.layers));
     key.insert(key.end(), {reinterpret_cast<std::intptr_t>(target.gradients.raw()),
                            static_cast<std::int64_t>(target.accumulate)});
   }

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "strata/comm/agree.hpp"
@@ -19,6 +21,8 @@
 
 namespace strata::comm::test {
 namespace {
+
+using testing::UnorderedElementsAre;
 
 class ThreadRanks : public testing::TestWithParam<std::tuple<CommCase, std::int64_t>> {};
 
@@ -101,14 +105,28 @@ TEST(Communicator, RefusesMessagesToUnknownRanksAndToItself) {
   });
 }
 
-TEST(PipelineRoutes, AreOneForEachDirectionAndTag) {
-  EXPECT_TRUE(pipeline_routes(1).empty());
-  EXPECT_EQ(pipeline_routes(2), (std::vector<Route>{{0, 1, Tag::kActivation},
-                                                    {1, 0, Tag::kGradient},
-                                                    {1, 0, Tag::kReduce},
-                                                    {0, 1, Tag::kGather}}));
+TEST(PipelineRoutes, AreOneForEachDirectionTagAndChunk) {
+  const auto routes_of = [](std::vector<std::int64_t> stages) { return pipeline_routes(stages); };
+  EXPECT_TRUE(routes_of({0}).empty());
+  EXPECT_EQ(routes_of({0, 1}), (std::vector<Route>{{0, 1, Tag::kActivation},
+                                                   {1, 0, Tag::kGradient},
+                                                   {1, 0, Tag::kReduce},
+                                                   {0, 1, Tag::kGather}}));
+  // As a loop, and as a V.
+  EXPECT_THAT(routes_of({0, 1, 0, 1}),
+              UnorderedElementsAre(
+                  Route{0, 1, Tag::kActivation}, Route{1, 0, tag_of(Tag::kActivation, 1)},
+                  Route{0, 1, tag_of(Tag::kActivation, 1)}, Route{1, 0, tag_of(Tag::kGradient, 1)},
+                  Route{0, 1, tag_of(Tag::kGradient, 0)}, Route{1, 0, Tag::kGradient},
+                  Route{1, 0, Tag::kReduce}, Route{0, 1, Tag::kGather}));
+  EXPECT_THAT(
+      routes_of({0, 1, 1, 0}),
+      UnorderedElementsAre(Route{0, 1, Tag::kActivation}, Route{1, 0, tag_of(Tag::kActivation, 1)},
+                           Route{0, 1, tag_of(Tag::kGradient, 1)}, Route{1, 0, Tag::kGradient}));
   for (const std::int64_t stages : {3, 4, 7}) {
-    const std::vector<Route> routes = pipeline_routes(stages);
+    std::vector<std::int64_t> all(static_cast<std::size_t>(stages));
+    std::iota(all.begin(), all.end(), 0);
+    const std::vector<Route> routes = pipeline_routes(all);
     EXPECT_EQ(std::ssize(routes), 2 * (stages - 1) + 2);
     for (std::int64_t s = 0; s + 1 < stages; ++s) {
       EXPECT_EQ(std::count(routes.begin(), routes.end(), Route{s, s + 1, Tag::kActivation}), 1);

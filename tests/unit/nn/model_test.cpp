@@ -147,15 +147,16 @@ TEST(SplitModel, RefusesWhatIsNoSplit) {
                           ExitCode::kUsage);
   };
   EXPECT_EQ(refusal(5, "auto"),
-            "parallel.pipeline is 5, but the model has 4 layers; a stage holds at least one, so "
-            "use at most 4 stages");
+            "5 stages or chunks (parallel.pipeline, parallel.chunks), but the model has 4 layers, "
+            "and each holds at least one; use at most 4");
   EXPECT_EQ(refusal(2, "0, dense7"),
             "parallel.split names the layer \"dense7\"; give a name from the model table or a "
             "number below 4");
   for (const char* how : {"0", "0, 1, 2", "1, 2", "0, 0", "2, 0", ","}) {
-    EXPECT_EQ(refusal(2, how), "parallel.split = \"" + std::string(how) +
-                                   "\" must list the first layer of each of the 2 stages, "
-                                   "ascending and beginning with layer 0, or be \"auto\"");
+    EXPECT_EQ(refusal(2, how),
+              "parallel.split = \"" + std::string(how) +
+                  "\" must list the first layer of each of the 2 stages or chunks, "
+                  "ascending and beginning with layer 0, or be \"auto\"");
   }
   EXPECT_EQ(refusal(2, "0, 4").find("parallel.split names the layer \"4\""), 0U);
   EXPECT_EQ(refusal(2, "-1, 2").find("parallel.split names the layer \"-1\""), 0U);

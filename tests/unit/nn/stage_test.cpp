@@ -352,7 +352,8 @@ TEST(Stage, RefusesWeightsOfAnotherSizeOrDtypeAndOtherShards) {
   comm::ShardGroup alone(1);
   const StageSpec spec = spec_of<float>({0, 2}, kMicrobatch);
   const auto make = [&](comm::ShardGroup& shards, const TensorView& weights) {
-    const Stage stage(context, engine, shards, model, spec, weights);
+    const Stage stage(context, engine, shards, model, spec,
+                      layout_of(model.parameters(), spec.layers), weights);
   };
   std::vector<float> few(1024);
   std::vector<float> weights(2048);

@@ -84,11 +84,11 @@ void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
                const grid::Range& lanes, const std::vector<std::int64_t>& concurrent) {
   std::vector<nn::GradientSink::Target> targets;
   std::vector<std::vector<float>> gradients;
+  const std::int64_t layers = layout.parameters.back().spec.layer + 1;
   for (const std::int64_t m : concurrent) {
-    targets.push_back(reducer.begin_microbatch(m));
+    targets.push_back(reducer.begin_microbatch(m, {0, layers}));
     gradients.push_back(gradient_of_rank(layout, lanes, m));
   }
-  const std::int64_t layers = layout.parameters.back().spec.layer + 1;
   for (std::int64_t layer = layers; layer-- > 0;) {
     for (std::size_t k = 0; k < concurrent.size(); ++k) {
       const bool adds = targets[k].accumulate == ops::Accumulate::kAdd;

@@ -218,7 +218,7 @@ class Streams {
 bool ends(const Schedule& schedule, const Schedule& memory, const Rules& rules) {
   std::vector<StageQueue> stages;
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
-    stages.push_back(ScheduleRecorder(schedule, stage, slots_for(memory, stage), rules).record());
+    stages.push_back(ScheduleRecorder(schedule, stage, slots_for(memory, {.stage = stage}), rules).record());
   }
   const std::int64_t messages = schedule.stages * schedule.stages * 2 * schedule.microbatches;
   return Streams(std::move(stages), static_cast<std::size_t>(messages)).run_to_end();

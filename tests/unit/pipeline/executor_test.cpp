@@ -24,7 +24,7 @@ class NoSamples final : public MicrobatchSource {
   std::int64_t valid_rows(std::int64_t /*m*/) override { throw std::runtime_error("valid rows"); }
 };
 
-TEST(Executor, RefusesSchedulesOfChunks) {
+TEST(Executor, RefusesSchedulesOfOtherChunks) {
   const nn::Model model({.layers = {"dense 3"}, .input_shape = {2}, .outputs = 3});
   comm::run_in_process_ranks(1, [&](comm::Communicator& world) {
     nn::test::StageBench<float> bench(model, nn::test::spec_of<float>({0, 1}, 2),
@@ -32,11 +32,9 @@ TEST(Executor, RefusesSchedulesOfChunks) {
     nn::test::ArenaSink<float> sink(bench.layout().elements);
     NoSamples samples;
     comm::ProgressEngine engine;
-    Executor executor(bench.stage(), world, engine);
-    Schedule train = make_schedule(ScheduleKind::k1f1b, {1, 2});
-    Schedule evaluate = make_schedule(ScheduleKind::kForwardOnly, {1, 2});
-    train.chunks = 2;
-    evaluate.chunks = 2;
+    Executor executor({&bench.stage()}, world, engine);
+    const Schedule train = make_schedule(ScheduleKind::kInterleaved, {1, 2, 2});
+    const Schedule evaluate = insert_communication(forward_order(train.order, 1, 2));
     EXPECT_THAT([&] { static_cast<void>(executor.train(train, samples, 1.0, sink)); },
                 ThrowsMessage<std::logic_error>(HasSubstr("2 chunks")));
     EXPECT_THAT([&] { static_cast<void>(executor.evaluate(evaluate, samples)); },

@@ -100,14 +100,14 @@ void expect_crossings(const std::vector<Cut>& cuts, ScheduleKind kind, std::int6
         nn::test::spec_of<float>({before == nullptr ? 0 : before->layer,
                                   behind == nullptr ? model.layer_count() : behind->layer},
                                  kRows);
-    spec.slots = slots_for(schedule, world.rank());
+    spec.slots = slots_for(schedule, {.stage = world.rank()});
     spec.pass.concurrent_lanes = lanes;
     nn::test::StageBench<float> bench(model, spec, comm::ShardGroup(1), &group);
     nn::test::ArenaSink<float> sink(bench.layout().elements);
     Samples samples(model.layer(0).input().shape);
     comm::ProgressEngine engine;
     static_cast<void>(
-        Executor(bench.stage(), counting, engine).train(schedule, samples, 0.25, sink));
+        Executor({&bench.stage()}, counting, engine).train(schedule, samples, 0.25, sink));
     EXPECT_EQ(std::ssize(bench.stage().losses()), behind == nullptr ? kMicrobatches * lanes : 0);
     expect_sent(counting.sent(comm::Tag::kActivation),
                 behind == nullptr ? Sent() : behind->activations, kMicrobatches * lanes);

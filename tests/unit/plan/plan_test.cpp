@@ -369,16 +369,18 @@ TEST(RankPlan, HasTheShardsAndTheOrderOfItsCoordinates) {
   for (std::int64_t rank = 0; rank < 4; ++rank) {
     const RankPlan found = rank_plan(plan, rank);
     EXPECT_EQ(found.coordinates, plan.grid.coordinates_of(rank));
-    EXPECT_EQ(found.stage.pass.shards.count, 4);
-    EXPECT_EQ(found.stage.pass.shards.own,
+    EXPECT_EQ(found.chunks.front().pass.shards.count, 4);
+    EXPECT_EQ(found.chunks.front().pass.shards.own,
               (grid::Range{2 * found.coordinates.tensor, 2 * found.coordinates.tensor + 2}));
-    EXPECT_EQ(found.stage.order, nn::BackwardOrder::kSplit);
+    EXPECT_EQ(found.chunks.front().order, nn::BackwardOrder::kSplit);
     EXPECT_EQ(found.parts,
               found.coordinates.pipeline == 0 ? io::Parts::kInputs : io::Parts::kTargets);
   }
-  EXPECT_EQ(rank_plan(prepare(gpt(), 1, tokens(), {}), 0).stage.order, nn::BackwardOrder::kFused);
+  EXPECT_EQ(rank_plan(prepare(gpt(), 1, tokens(), {}), 0).chunks.front().order,
+            nn::BackwardOrder::kFused);
   config.train.recompute = nn::Recompute::kSelective;
-  EXPECT_EQ(rank_plan(prepare(config, 4, tokens(), {}), 0).stage.order, nn::BackwardOrder::kFused);
+  EXPECT_EQ(rank_plan(prepare(config, 4, tokens(), {}), 0).chunks.front().order,
+            nn::BackwardOrder::kFused);
 }
 
 // Two stages of two tensor ranks; 4 microbatches of 2 x 8 rows; sums and copies of rows x 16

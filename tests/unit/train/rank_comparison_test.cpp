@@ -26,7 +26,7 @@ TEST(RankComparison, TheMajorityNamesTheSuspects) {
 struct Odd {
   std::size_t run;
   std::int64_t rank;
-  std::uint64_t RunHashes::*field;
+  std::uint64_t& (*field)(RunHashes&);
 };
 
 /// Runs with shifts 1, 0 and 2 without a fault, but for `odds`, each with a value of its own.
@@ -38,20 +38,26 @@ std::vector<StepRun> runs_with(const grid::Grid& grid, const std::vector<Odd>& o
       grid::Coordinates place = grid.coordinates_of(rank);
       place.data = (place.data + shift) % grid.data;
       const auto lanes = static_cast<std::uint64_t>(grid.rank_of(place));
-      run.ranks.push_back({.forward = lanes, .backward = lanes, .sums = lanes, .summary = 0});
+      run.ranks.push_back({.forward = {lanes, lanes}, .backward = {lanes, lanes}, .sums = lanes});
     }
   }
   for (std::size_t i = 0; i < odds.size(); ++i) {
-    runs[odds[i].run].ranks[static_cast<std::size_t>(odds[i].rank)].*odds[i].field = 1000 + i;
+    odds[i].field(runs[odds[i].run].ranks[static_cast<std::size_t>(odds[i].rank)]) = 1000 + i;
   }
   return runs;
 }
 
+pipeline::ChunkOrder loop_of(const grid::Grid& grid) {
+  return pipeline::ChunkOrder::loop(grid.pipeline, 2);
+}
+
 TEST(RankComparison, RunsOfOneStepNameTheRankThatComputedTheOddOne) {
   using Ranks = std::vector<std::int64_t>;
-  constexpr auto kForward = &RunHashes::forward;
-  constexpr auto kBackward = &RunHashes::backward;
-  constexpr auto kSums = &RunHashes::sums;
+  constexpr auto kForward = [](RunHashes& run) -> std::uint64_t& { return run.forward[0]; };
+  constexpr auto kForward1 = [](RunHashes& run) -> std::uint64_t& { return run.forward[1]; };
+  constexpr auto kBackward = [](RunHashes& run) -> std::uint64_t& { return run.backward[0]; };
+  constexpr auto kSums = [](RunHashes& run) -> std::uint64_t& { return run.sums; };
+  constexpr auto kSummary = [](RunHashes& run) -> std::uint64_t& { return run.summary; };
   const grid::Grid four{.data = 4};
   const grid::Grid stages{.data = 2, .pipeline = 3};  // rank = 2 * stage + replica
   const grid::Grid shards{.data = 3, .tensor = 2};    // rank = 2 * replica + shard
@@ -68,7 +74,7 @@ TEST(RankComparison, RunsOfOneStepNameTheRankThatComputedTheOddOne) {
       // A wrong sum names the owner of the slice, if all lanes' gradients are right.
       {four, {{1, 3, kSums}}, {3}},
       {four, {{0, 1, kBackward}, {0, 0, kSums}, {0, 1, kSums}, {0, 2, kSums}}, {1}},
-      {four, {{1, 2, &RunHashes::summary}}, {2}},
+      {four, {{1, 2, kSummary}}, {2}},
       // Two replicas: the own run and the third one are of the same rank.
       {stages, {{0, 1, kForward}}, {1}},
       {stages, {{0, 1, kForward}, {1, 1, kForward}, {2, 1, kForward}}, {0, 1}},
@@ -77,19 +83,22 @@ TEST(RankComparison, RunsOfOneStepNameTheRankThatComputedTheOddOne) {
       {stages, {{1, 4, kBackward}, {1, 2, kBackward}, {1, 0, kBackward}}, {4}},
       {stages, {{1, 3, kBackward}, {1, 1, kBackward}}, {3}},
       {stages, {{2, 5, kForward}, {2, 0, kBackward}}, {0, 5}},
+      // The second chunk of the first stage follows the first chunk of the last.
+      {stages, {{1, 4, kForward}, {1, 0, kForward1}}, {4}},
       // Reductions over the shards spread a fault.
       {shards, {{0, 4, kForward}, {0, 5, kForward}, {0, 4, kBackward}}, {4, 5}},
       {shards, {{0, 4, kBackward}}, {4}},
       // No two runs agree.
       {four, {{0, 0, kForward}, {1, 1, kForward}}, {0, 1, 3}}};
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    EXPECT_EQ(suspects_among(cases[i].grid, runs_with(cases[i].grid, cases[i].odds)),
+    EXPECT_EQ(suspects_among(cases[i].grid, loop_of(cases[i].grid),
+                             runs_with(cases[i].grid, cases[i].odds)),
               cases[i].suspects)
         << "case " << i;
   }
   // Of two runs that differ, either may be wrong.
   const std::vector<StepRun> runs = runs_with(four, {{0, 2, kForward}});
-  EXPECT_EQ(suspects_among(four, std::span(runs).first(2)), Ranks({2, 3}));
+  EXPECT_EQ(suspects_among(four, loop_of(four), std::span(runs).first(2)), Ranks({2, 3}));
 }
 
 TEST(RankComparison, ARankIsSlowAtMoreThanOneAndAHalfTimesTheMedian) {

@@ -1,6 +1,8 @@
-#include "file_schedule.hpp"
+#include "training_schedule.hpp"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -15,7 +17,7 @@ namespace {
 
 using pipeline::ActionKind;
 
-/// Rejects stages elsewhere than on their own line, and cells that training does not run.
+/// Rejects cells that training does not run.
 void check_cells(const pipeline::ScheduleFile& file, const std::string& path) {
   for (std::size_t rank = 0; rank < file.ranks.size(); ++rank) {
     for (std::size_t i = 0; i < file.ranks[rank].size(); ++i) {
@@ -25,12 +27,6 @@ void check_cells(const pipeline::ScheduleFile& file, const std::string& path) {
              because);
       };
       for (const pipeline::FileAction& action : cell.actions) {
-        if (action.stage != static_cast<std::int64_t>(rank)) {
-          refuse(
-              fmt::format("training runs one chunk a rank, in rank order, so line {} has stage "
-                          "{} alone; give such a file",
-                          rank + 1, rank));
-        }
         if (action.kind == pipeline::FileActionKind::kUnshard ||
             action.kind == pipeline::FileActionKind::kReshard ||
             action.kind == pipeline::FileActionKind::kReduceGradient) {
@@ -48,16 +44,17 @@ void check_order(const pipeline::ScheduleFile& file, const pipeline::Schedule& s
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
     for (const ActionKind kind :
          {ActionKind::kBackwardWeight, ActionKind::kBackwardInput, ActionKind::kForward}) {
-      std::int64_t last = -1;
+      std::vector<std::int64_t> last_of(static_cast<std::size_t>(schedule.chunks), -1);
       for (const pipeline::Action& action :
            schedule.stage_actions[static_cast<std::size_t>(stage)]) {
         if (action.kind != kind) {
           continue;
         }
+        std::int64_t& last = last_of[static_cast<std::size_t>(action.chunk)];
         if (action.microbatch < last) {
           fail(ExitCode::kUsage,
                "{}: {} follows that of microbatch {}; in training the actions of each kind ascend "
-               "by microbatch, so reorder them",
+               "by microbatch in each chunk, so reorder them",
                place_text(file, schedule, {.stage = stage, .action = action}, path),
                text_of(action), last);
         }
@@ -66,8 +63,6 @@ void check_order(const pipeline::ScheduleFile& file, const pipeline::Schedule& s
     }
   }
 }
-
-}  // namespace
 
 pipeline::Schedule schedule_from_file(const std::string& path, const pipeline::ScheduleSize& size,
                                       device::DeviceKind device) {
@@ -89,6 +84,10 @@ pipeline::Schedule schedule_from_file(const std::string& path, const pipeline::S
          path, schedule.microbatches, schedule.microbatches == 1 ? "" : "es", size.microbatches,
          size.microbatches);
   }
+  if (schedule.chunks > pipeline::kMostChunks) {
+    fail(ExitCode::kUsage, "{} has {} stages on a line; training runs at most {} a rank", path,
+         schedule.chunks, pipeline::kMostChunks);
+  }
   const pipeline::CheckReport report = pipeline::check(schedule);
   if (!report.passed()) {
     fail(ExitCode::kUsage, "{}; strata schedule check lists all that is wrong",
@@ -106,6 +105,76 @@ pipeline::Schedule schedule_from_file(const std::string& path, const pipeline::S
          "{}: {}, because sends wait for their receives{}; move receives ahead (strata schedule "
          "convert --messages=on writes them)",
          path, hang, device == device::DeviceKind::kCuda ? " on GPUs" : "");
+  }
+  return schedule;
+}
+
+bool has_chunks(pipeline::ScheduleKind kind) {
+  return kind == pipeline::ScheduleKind::kInterleaved || kind == pipeline::ScheduleKind::kZbV;
+}
+
+}  // namespace
+
+std::int64_t chunks_of(const RunConfig& config) {
+  const auto& p = config.parallel;
+  return p.chunks != 0 ? p.chunks : has_chunks(p.schedule) ? 2 : 1;
+}
+
+nn::BackwardOrder backward_order(const RunConfig& config, const pipeline::Schedule& schedule) {
+  const Backward asked = config.parallel.backward;
+  // Recomputed activations exist only once, so both gradients of a layer must be computed while
+  // they are valid.
+  const bool recomputes = config.train.recompute != nn::Recompute::kNone;
+  if (asked == Backward::kSplit && recomputes) {
+    fail(ExitCode::kUsage,
+         "parallel.backward is split, but train.recompute is {}, which computes both gradients of "
+         "a layer together; set parallel.backward to fused or auto",
+         name_of(config.train.recompute));
+  }
+  if (asked == Backward::kFused && schedule.stages > 1 &&
+      pipeline::defers_weight_gradients(schedule)) {
+    fail(ExitCode::kUsage,
+         "parallel.backward is fused, but parallel.schedule = {} computes weight gradients later "
+         "than input gradients; set parallel.backward to auto, or parallel.schedule to 1f1b",
+         schedule_name(config));
+  }
+  // On one stage nobody waits for the input gradient.
+  const bool fused = recomputes || asked == Backward::kFused ||
+                     (schedule.order.chunks().size() == 1 && asked == Backward::kAuto);
+  return fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit;
+}
+
+pipeline::Schedule training_schedule(const RunConfig& config, std::int64_t stages,
+                                     std::int64_t microbatches, device::DeviceKind device) {
+  const auto& p = config.parallel;
+  const std::int64_t chunks = chunks_of(config);
+  if (p.schedule == pipeline::ScheduleKind::kZbV && chunks != 2) {
+    fail(ExitCode::kUsage,
+         "parallel.chunks is {}, but zb-v has 2 chunks a rank; leave parallel.chunks out", chunks);
+  }
+  if (chunks != 1 && !has_chunks(p.schedule)) {
+    fail(ExitCode::kUsage,
+         "parallel.chunks is {}, but parallel.schedule = {} {}; leave it out, or set "
+         "parallel.schedule to interleaved",
+         chunks, schedule_name(config),
+         p.schedule == pipeline::ScheduleKind::kFile ? "says itself which chunks a rank holds"
+                                                     : "has one chunk a rank");
+  }
+  if (p.schedule == pipeline::ScheduleKind::kFile) {
+    return schedule_from_file(p.schedule_file, {stages, microbatches}, device);
+  }
+  const bool one = stages == 1 && has_chunks(p.schedule);
+  pipeline::Schedule schedule = pipeline::make_schedule(
+      one ? pipeline::ScheduleKind::k1f1b : p.schedule, {stages, microbatches, one ? 1 : chunks});
+  pipeline::require_sound(schedule);
+  if (schedule.chunks > 1) {
+    const std::string hang = pipeline::training_hang(schedule, device);
+    if (!hang.empty()) {
+      fail(ExitCode::kUsage,
+           "parallel.schedule = {} with {} stages and {} microbatches would hang: {}; choose "
+           "another schedule",
+           schedule_name(config), stages, microbatches, hang);
+    }
   }
   return schedule;
 }

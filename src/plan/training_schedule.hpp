@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "strata/device/device.hpp"
+#include "strata/nn/stage.hpp"
+#include "strata/pipeline/schedule.hpp"
+#include "strata/plan/config.hpp"
+
+namespace strata::plan {
+
+/// The most chunks of a stage that parallel.schedule and parallel.chunks ask for; 1 for a file.
+[[nodiscard]] std::int64_t chunks_of(const RunConfig& config);
+
+/// Whether the input gradient leaves a stage before its weight gradients are computed.
+/// Throws: Error(kUsage) where parallel.backward contradicts other settings.
+[[nodiscard]] nn::BackwardOrder backward_order(const RunConfig& config,
+                                               const pipeline::Schedule& schedule);
+
+/// The proven training schedule that the config asks for, with `stages` stages and `microbatches`
+/// microbatches. One stage has one chunk.
+/// Throws: Error(kUsage) for chunks that the schedule does not have. For a file it names the file
+/// and, where a cell is to blame, its line and cell: another number of ranks or microbatches, an
+/// unsound schedule, actions of a kind that do not ascend by microbatch, a deadlock on `device`,
+/// and actions that training does not run.
+[[nodiscard]] pipeline::Schedule training_schedule(const RunConfig& config, std::int64_t stages,
+                                                   std::int64_t microbatches,
+                                                   device::DeviceKind device);
+
+}  // namespace strata::plan
