@@ -1,11 +1,14 @@
 #include "strata/pipeline/schedule.hpp"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include <fmt/core.h>
 
 #include "strata/core/error.hpp"
+#include "strata/pipeline/simulator.hpp"
 
 namespace strata::pipeline {
 namespace {
@@ -14,15 +17,6 @@ namespace {
 // neighbour is on the same stage.
 std::optional<StageChunk> remote(std::optional<StageChunk> neighbour, const StageChunk& position) {
   return neighbour && neighbour->stage != position.stage ? neighbour : std::nullopt;
-}
-
-/// The forward after the backward pass at `i`; the list's size where another backward comes first.
-std::size_t next_forward(const std::vector<Action>& list, std::size_t i) {
-  ++i;
-  while (i < list.size() && list[i].kind == ActionKind::kBackwardWeight) {
-    ++i;
-  }
-  return i < list.size() && list[i].kind == ActionKind::kForward ? i : list.size();
 }
 
 }  // namespace
@@ -98,7 +92,6 @@ Schedule insert_communication(const Schedule& computed, Backward backward) {
     const auto& list = computed.stage_actions[static_cast<std::size_t>(stage)];
     actions.clear();
     bool has_gradients = false;
-    std::size_t received = list.size();  // the forward whose activation is received already
     const auto exchange = [&](ActionKind kind, const Action& action,
                               const std::optional<StageChunk>& with) {
       if (with) {
@@ -115,20 +108,11 @@ Schedule insert_communication(const Schedule& computed, Backward backward) {
       const std::optional<StageChunk> after = remote(downstream(computed, position), position);
       switch (action.kind) {
         case ActionKind::kForward:
-          if (received != i) {
-            exchange(ActionKind::kReceiveActivation, action, before);
-          }
+          exchange(ActionKind::kReceiveActivation, action, before);
           actions.push_back(action);
           exchange(ActionKind::kSendActivation, action, after);
           break;
         case ActionKind::kBackwardInput: {
-          // A stage of zb-h2 is two forwards ahead of the next: the next receives one of them
-          // before its backward pass, so that a host that waits for its sends gets through its
-          // warm-up.
-          received = computed.kind == ScheduleKind::kZbH2 ? next_forward(list, i) : list.size();
-          if (received < list.size()) {
-            exchange(ActionKind::kReceiveActivation, list[received], before);
-          }
           exchange(ActionKind::kReceiveGradient, action, after);
           actions.push_back(action);
           const Action weight{.kind = ActionKind::kBackwardWeight,
@@ -159,6 +143,44 @@ Schedule insert_communication(const Schedule& computed, Backward backward) {
 
 Schedule make_schedule(ScheduleKind kind, const ScheduleSize& size, Backward backward) {
   return insert_communication(compute_order(kind, size), backward);
+}
+
+Schedule with_early_receives(const Schedule& schedule) {
+  const Simulation simulation = simulate(schedule, equal_costs(schedule.stages, 1.0, 1.0, 1.0));
+  const auto message_of = [&](const TimedAction& timed) {
+    const StageChunk receiver = receiver_of(schedule, timed.stage, timed.action);
+    const bool gradient = timed.action.kind == ActionKind::kSendGradient ||
+                          timed.action.kind == ActionKind::kReceiveGradient;
+    return std::tuple(receiver.stage, receiver.chunk, gradient, timed.action.microbatch);
+  };
+  std::map<std::tuple<std::int64_t, std::int64_t, bool, std::int64_t>, double> sent;
+  std::vector<std::vector<TimedAction>> lists(static_cast<std::size_t>(schedule.stages));
+  std::vector<std::vector<TimedAction>> receives(lists.size());
+  for (const TimedAction& timed : simulation.actions) {
+    const auto stage = static_cast<std::size_t>(timed.stage);
+    (is_receive(timed.action.kind) ? receives : lists)[stage].push_back(timed);
+    if (is_send(timed.action.kind)) {
+      sent[message_of(timed)] = timed.end_seconds;
+    }
+  }
+  Schedule early = schedule;
+  for (std::size_t stage = 0; stage < lists.size(); ++stage) {
+    std::vector<TimedAction>& waiting = receives[stage];
+    const auto sent_at = [&](const TimedAction& timed) { return sent.at(message_of(timed)); };
+    std::ranges::stable_sort(waiting, {}, sent_at);
+    std::vector<Action>& actions = early.stage_actions[stage];
+    actions.clear();
+    auto next = waiting.begin();
+    for (const TimedAction& timed : lists[stage]) {
+      // Behind the sends of the action before.
+      const bool computes = !is_send(timed.action.kind);
+      for (; computes && next != waiting.end() && sent_at(*next) <= timed.begin_seconds; ++next) {
+        actions.push_back(next->action);
+      }
+      actions.push_back(timed.action);
+    }
+  }
+  return early;
 }
 
 bool defers_weight_gradients(const Schedule& schedule) {

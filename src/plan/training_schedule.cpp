@@ -64,8 +64,7 @@ void check_order(const pipeline::ScheduleFile& file, const pipeline::Schedule& s
   }
 }
 
-pipeline::Schedule schedule_from_file(const std::string& path, const pipeline::ScheduleSize& size,
-                                      device::DeviceKind device) {
+pipeline::Schedule schedule_from_file(const std::string& path, const pipeline::ScheduleSize& size) {
   const pipeline::ScheduleFile file = pipeline::parse_schedule(
       io::read_input(path, pipeline::kMostFileBytes, ExitCode::kUsage), path);
   const std::int64_t ranks = std::ssize(file.ranks);
@@ -99,14 +98,21 @@ pipeline::Schedule schedule_from_file(const std::string& path, const pipeline::S
          path);
   }
   check_order(file, schedule, path);
-  const std::string hang = pipeline::training_hang(schedule, device);
+  const std::string hang = pipeline::training_hang(schedule, device::DeviceKind::kCpu);
   if (!hang.empty()) {
     fail(ExitCode::kUsage,
-         "{}: {}, because sends wait for their receives{}; move receives ahead (strata schedule "
-         "convert --messages=on writes them)",
-         path, hang, device == device::DeviceKind::kCuda ? " on GPUs" : "");
+         "{}: {}, because sends wait for their receives; leave the messages out, so that strata "
+         "inserts them",
+         path, hang);
   }
   return schedule;
+}
+
+/// The schedule, with early receives where it needs them.
+pipeline::Schedule for_device(const pipeline::Schedule& schedule, device::DeviceKind device) {
+  return pipeline::training_hang(schedule, device).empty()
+             ? schedule
+             : pipeline::with_early_receives(schedule);
 }
 
 bool has_chunks(pipeline::ScheduleKind kind) {
@@ -161,21 +167,13 @@ pipeline::Schedule training_schedule(const RunConfig& config, std::int64_t stage
                                                      : "has one chunk a rank");
   }
   if (p.schedule == pipeline::ScheduleKind::kFile) {
-    return schedule_from_file(p.schedule_file, {stages, microbatches}, device);
+    return for_device(schedule_from_file(p.schedule_file, {stages, microbatches}), device);
   }
   const bool one = stages == 1 && has_chunks(p.schedule);
   pipeline::Schedule schedule = pipeline::make_schedule(
       one ? pipeline::ScheduleKind::k1f1b : p.schedule, {stages, microbatches, one ? 1 : chunks});
+  schedule = for_device(schedule, device);
   pipeline::require_sound(schedule);
-  if (schedule.chunks > 1) {
-    const std::string hang = pipeline::training_hang(schedule, device);
-    if (!hang.empty()) {
-      fail(ExitCode::kUsage,
-           "parallel.schedule = {} with {} stages and {} microbatches would hang: {}; choose "
-           "another schedule",
-           schedule_name(config), stages, microbatches, hang);
-    }
-  }
   return schedule;
 }
 

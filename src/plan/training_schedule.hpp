@@ -21,8 +21,8 @@ namespace strata::plan {
 /// microbatches. One stage has one chunk.
 /// Throws: Error(kUsage) for chunks that the schedule does not have. For a file it names the file
 /// and, where a cell is to blame, its line and cell: another number of ranks or microbatches, an
-/// unsound schedule, actions of a kind that do not ascend by microbatch, a deadlock on `device`,
-/// and actions that training does not run.
+/// unsound schedule, actions of a kind that do not ascend by microbatch, a deadlock, and actions
+/// that training does not run.
 [[nodiscard]] pipeline::Schedule training_schedule(const RunConfig& config, std::int64_t stages,
                                                    std::int64_t microbatches,
                                                    device::DeviceKind device);

@@ -77,7 +77,7 @@ class Settings(Errors):
                 ("optimizer.learning_rate=nan", ["optimizer.learning_rate", "number from 0"]),
                 ("optimizer.kind=adm", ["optimizer.kind", "sgd, adam, adamw, adagrad"]),
                 ("numerics.dtype=int32", ["numerics.dtype", "float32, bfloat16, float64"]),
-                ("parallel.schedule=zb", ["parallel.schedule", "gpipe, 1f1b, zb-h1, zb-h2, or file:PATH"]),
+                ("parallel.schedule=zb", ["parallel.schedule", "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or file:PATH"]),
                 ("parallel.schedule=file:", ['parallel.schedule = "file:"', "or file:PATH"]),
                 ("run.threads=5000", ["run.threads", "from 0 to 4096"]),
                 ("run.seed=-1", ["run.seed", "from 0"]),
@@ -168,7 +168,7 @@ class Settings(Errors):
                      "12 or 18", settings=["--batch.micro=3"])
         self.refused(USAGE, "numerics.lanes is 2, which parallel.data = 3 does not divide", ranks=3,
                      settings=["--batch.global=12"])
-        self.refused(USAGE, "parallel.pipeline is 4, but the model has 3 layers",
+        self.refused(USAGE, "the model has 3 layers, too few for 4 stages",
                      "at most 3 stages", ranks=4, settings=["--parallel.pipeline=4"])
         self.refused(USAGE, "the job has 2 ranks", "1 data x 3 pipeline x 1 tensor needs 3",
                      "launch 3 ranks", ranks=2, settings=["--parallel.pipeline=3"])
@@ -244,9 +244,10 @@ class Settings(Errors):
                 ("0F0,0F1,0B0,0B1\n",
                  ["a schedule of 1 rank,", "parallel.pipeline is 2", "set parallel.pipeline to 1"]),
                 ("0F0,0B0\n1F0,1B0\n", ["a schedule of 1 microbatch,", "each rank has 2 in a step"]),
-                ("0F0,0F1,0B0,0B1,2F0\n1F0,1F1,1B0,1B1\n",
-                 ["bad.csv:1: cell 5 (2F0): training runs one chunk a rank, in rank order"]),
-                ("1F0,1F1,1B0,1B1\n0F0,0F1,0B0,0B1\n", ["bad.csv:1: cell 1 (1F0)", "line 1 has stage 0"]),
+                ("0F0,0F1,0B0,0B1,2F0\n1F0,1F1,1B0,1B1\n", ["bad.csv", "is missing"]),
+                (",".join(f"{stage}{what}{m}" for what in "FB" for stage in range(0, 10, 2) for m in (0, 1)) + "\n"
+                 + ",".join(f"{stage}{what}{m}" for what in "FB" for stage in range(1, 10, 2) for m in (0, 1)) + "\n",
+                 ["bad.csv has 5 stages on a line; training runs at most 4 a rank"]),
                 ("0UNSHARD,0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n",
                  ["bad.csv:1: cell 1 (0UNSHARD): training does not run UNSHARD; leave it out"]),
                 ("0F0,0F1,0B0,0B1\n1F0,1F1,1I0,1I1,1W1,1W0\n",
@@ -264,6 +265,16 @@ class Settings(Errors):
             self.refused(USAGE, *words, settings=[*settings, "--parallel.schedule=file:bad.csv", "--dry-run"])
         self.refused(USAGE, "nowhere.csv does not exist", ranks=2,
                      settings=[*settings, "--parallel.schedule=file:nowhere.csv"])
+        for schedule, words in [
+                ("zb-v --parallel.chunks=3", ["parallel.chunks is 3, but zb-v has 2 chunks a rank"]),
+                ("1f1b --parallel.chunks=2", ["parallel.chunks is 2, but parallel.schedule = 1f1b has one chunk"]),
+                ("file:good.csv --parallel.chunks=2", ["says itself which chunks a rank holds"]),
+                ("interleaved --parallel.chunks=5", ["parallel.chunks", "4"]),
+                ("interleaved --parallel.chunks=4", ["the model has 3 layers, too few for 8 stages or chunks", "use at most 3"]),
+                ("1f1b --parallel.split=0,1,2", ["each of the 2 stages or chunks"]),
+                ("zb-h1 --parallel.backward=fused", ["computes weight gradients later", "to auto"]),
+                ("1f1b --parallel.backward=split --train.recompute=full", ["parallel.backward is split", "to fused"])]:
+            self.refused(USAGE, *words, settings=[*settings, *f"--parallel.schedule={schedule} --dry-run".split()])
         (self.directory / "good.csv").write_text(good)
         self.assertIn("schedule: file:good.csv, 2 stages, bubble",
                       self.planned(*settings, "--parallel.schedule=file:good.csv"))

@@ -5,8 +5,8 @@ import pathlib
 
 import harness
 
-NETWORK = harness.config_text(["dense 32 relu", "dense 32 relu", "dense 4"], batch={"global": 32, "micro": 4},
-                              numerics={"lanes": 2}, train={"steps": 6})
+NETWORK = harness.config_text(["dense 32 relu", "dense 32 relu", "dense 32 relu", "dense 4"],
+                              batch={"global": 32, "micro": 4}, numerics={"lanes": 2}, train={"steps": 6})
 
 
 class Timeline(harness.StrataTest):
@@ -20,6 +20,7 @@ class Timeline(harness.StrataTest):
 
     def test_slices_nest_and_flows_resolve(self):
         for run, grid, settings in (("1f1b", (2, 2), []), ("zb", (1, 3), ["--parallel.schedule=zb-h2"]),
+                                    ("v", (2, 2), ["--parallel.schedule=zb-v"]),
                                     ("repeated", (2, 2), ["--train.repeat_every=3"])):
             with self.subTest(run=run):
                 self.train(self.config, grid, run, "--run.timeline=3-4", *settings)

@@ -144,9 +144,8 @@ struct Schedule {
 /// once: before the weight gradient, because the upstream stage waits for it, or after both.
 enum class Backward { kSplit, kFused };
 
-/// The schedule with its messages: a receive right before the action that reads it (in zb-h2 that
-/// of a forward before the backward pass ahead of it), a send right after the action that computes
-/// it, and one reduce after the last weight gradient.
+/// The schedule with its messages: a receive right before the action that reads it, a send right
+/// after the action that computes it, and one reduce after the last weight gradient.
 /// Pre: `computed` holds compute actions only.
 [[nodiscard]] Schedule insert_communication(const Schedule& computed,
                                             Backward backward = Backward::kSplit);
@@ -154,6 +153,12 @@ enum class Backward { kSplit, kFused };
 /// The complete schedule: compute_order() with its communication. Pre: as compute_order().
 [[nodiscard]] Schedule make_schedule(ScheduleKind kind, const ScheduleSize& size,
                                      Backward backward = Backward::kSplit);
+
+/// The schedule with each receive moved ahead: where all compute actions take the same time, to the
+/// first compute action that begins once the message is sent. No such schedule deadlocks in
+/// training: a stage that waits for its messages waits for actions that began earlier.
+/// Pre: the schedule is sound.
+[[nodiscard]] Schedule with_early_receives(const Schedule& schedule);
 
 /// As in "send-activation of microbatch 3 to stage 1".
 [[nodiscard]] std::string text_of(const Action& action);

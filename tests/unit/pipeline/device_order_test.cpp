@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/pipeline/schedule.hpp"
 
@@ -218,7 +219,8 @@ class Streams {
 bool ends(const Schedule& schedule, const Schedule& memory, const Rules& rules) {
   std::vector<StageQueue> stages;
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
-    stages.push_back(ScheduleRecorder(schedule, stage, slots_for(memory, {.stage = stage}), rules).record());
+    stages.push_back(
+        ScheduleRecorder(schedule, stage, slots_for(memory, {.stage = stage}), rules).record());
   }
   const std::int64_t messages = schedule.stages * schedule.stages * 2 * schedule.microbatches;
   return Streams(std::move(stages), static_cast<std::size_t>(messages)).run_to_end();
@@ -227,12 +229,18 @@ bool ends(const Schedule& schedule, const Schedule& memory, const Rules& rules) 
 constexpr std::int64_t kMostStages = 6;
 constexpr std::int64_t kMostMicrobatches = 10;
 
+/// The schedule as it trains where the host waits.
+Schedule for_host_waits(const Schedule& schedule) {
+  return training_hang(schedule, device::DeviceKind::kCuda).empty() ? schedule
+                                                                    : with_early_receives(schedule);
+}
+
 class DeviceOrder : public ::testing::TestWithParam<ScheduleKind> {};
 
 TEST_P(DeviceOrder, EveryScheduleCompletes) {
   for (std::int64_t stages = 1; stages <= kMostStages; ++stages) {
     for (std::int64_t microbatches = 1; microbatches <= kMostMicrobatches; ++microbatches) {
-      const Schedule schedule = make_schedule(GetParam(), {stages, microbatches});
+      const Schedule schedule = for_host_waits(make_schedule(GetParam(), {stages, microbatches}));
       for (const Waits waits : {Waits::kStreams, Waits::kHost}) {
         EXPECT_TRUE(ends(schedule, schedule, {.waits = waits}))
             << stages << " stages, " << microbatches << " microbatches, waits "
@@ -268,7 +276,30 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeviceOrder,
                            return "schedule_" + name;
                          });
 
-// Why a file is refused on GPUs: zb-h2 without its early receives.
+TEST(DeviceOrder, ChunksDoNotDeadlock) {
+  for (const auto& [kind, chunks] : {std::pair(ScheduleKind::kInterleaved, std::int64_t{2}),
+                                     {ScheduleKind::kInterleaved, 3},
+                                     {ScheduleKind::kInterleaved, 4},
+                                     {ScheduleKind::kZbV, 2}}) {
+    for (std::int64_t stages = 2; stages <= kMostStages; ++stages) {
+      for (std::int64_t microbatches = 1; microbatches <= 2 * kMostMicrobatches; ++microbatches) {
+        const Schedule schedule =
+            for_host_waits(make_schedule(kind, {stages, microbatches, chunks}));
+        EXPECT_TRUE(check(schedule).passed());
+        const Schedule evaluation =
+            insert_communication(forward_order(schedule.order, stages, microbatches));
+        EXPECT_TRUE(check(evaluation).passed());
+        EXPECT_TRUE(check(evaluation).passes_with_rendezvous_sends);
+        for (const Schedule& list : {schedule, evaluation}) {
+          EXPECT_EQ(training_hang(list, device::DeviceKind::kCpu), "");
+        }
+        EXPECT_EQ(training_hang(schedule, device::DeviceKind::kCuda), "");
+      }
+    }
+  }
+}
+
+// Why receives move ahead on GPUs.
 TEST(DeviceOrder, LateReceivesDeadlockWhereTheHostWaits) {
   Schedule computed = compute_order(ScheduleKind::kZbH2, {4, 8});
   computed.kind = ScheduleKind::kFile;
@@ -277,6 +308,9 @@ TEST(DeviceOrder, LateReceivesDeadlockWhereTheHostWaits) {
   EXPECT_FALSE(ends(schedule, schedule, {.waits = Waits::kHost}));
   EXPECT_EQ(training_hang(schedule, device::DeviceKind::kCpu), "");
   EXPECT_NE(training_hang(schedule, device::DeviceKind::kCuda), "");
+  const Schedule early = with_early_receives(schedule);
+  EXPECT_TRUE(ends(early, early, {.waits = Waits::kHost}));
+  EXPECT_EQ(training_hang(early, device::DeviceKind::kCuda), "");
 }
 
 // Why each route has a stream of its own: a stage that sends an activation on while the next sends

@@ -124,7 +124,7 @@ TEST(Search, LargeSchedulesReachTheBoundWithTwiceTheMemoryOf1f1b) {
     EXPECT_TRUE(check(found.schedule).passed());
     EXPECT_DOUBLE_EQ(found.simulation.makespan_seconds, found.lower_bound_seconds);
     ASSERT_TRUE(found.best_named.has_value());
-    EXPECT_LT(found.simulation.makespan_seconds, found.best_named->makespan_seconds);
+    EXPECT_LE(found.simulation.makespan_seconds, found.best_named->makespan_seconds);
   }
 }
 
