@@ -26,6 +26,11 @@ bool would_fit(const Plan& plan, const RunConfig& config, std::int64_t rank,
 /// The first change of settings under which the arenas fit, as in "train.recompute = full".
 std::optional<std::string> what_would_fit(const Plan& plan, std::int64_t rank,
                                           std::int64_t free_bytes, const VirtualGrid& stored) {
+  RunConfig fused = plan.config;
+  fused.parallel.backward = Backward::kFused;
+  if (would_fit(plan, fused, rank, free_bytes, stored)) {
+    return "parallel.backward = fused";
+  }
   for (const nn::Recompute recompute : {nn::Recompute::kSelective, nn::Recompute::kFull}) {
     RunConfig config = plan.config;
     config.train.recompute = recompute;

@@ -169,7 +169,7 @@ class Settings(Errors):
         self.refused(USAGE, "numerics.lanes is 2, which parallel.data = 3 does not divide", ranks=3,
                      settings=["--batch.global=12"])
         self.refused(USAGE, "the model has 3 layers, too few for 4 stages",
-                     "at most 3 stages", ranks=4, settings=["--parallel.pipeline=4"])
+                     "use at most 3", ranks=4, settings=["--parallel.pipeline=4"])
         self.refused(USAGE, "the job has 2 ranks", "1 data x 3 pipeline x 1 tensor needs 3",
                      "launch 3 ranks", ranks=2, settings=["--parallel.pipeline=3"])
         self.refused(USAGE, "the job has 2 ranks", "needs 1", "launch 1 rank,", ranks=2,
