@@ -1,4 +1,4 @@
-"""bench/scaling.py: sweeps that end, fail, are killed and go on; comparing them; wrong use."""
+"""bench/scaling.py: sweeps that end, fail, are killed and go on; comparing them; wrong use. And bench/schedule_vs_simulator.py."""
 
 import json
 import os
@@ -134,6 +134,27 @@ class Scaling(harness.StrataTest):
                 self.assertNotIn("Traceback", text)
         text = self.sweep("x.json", "--grids", "1x1x1", "--launch=no-such-launcher {ranks}", expect=1)
         self.assertIn("cannot start no-such-launcher: No such file", text)
+
+    def test_schedule_against_the_simulator(self):
+        finished = harness.Job([sys.executable, SCRIPT.with_name("schedule_vs_simulator.py"), harness.STRATA, "--rounds=1",
+                                "--steps=2", "--width=16", "--blocks=2", "--microbatches=3", "--schedules", "zb-h1",
+                                "--output=simulator.json"], self.directory).wait(120)
+        self.assertEqual(finished.code, 0, finished.text)
+        [run] = self.results("simulator.json")["runs"]["zb-h1"]
+        # 3 microbatches on the stage that takes longest.
+        self.assertGreater(run["simulated"], 3 * max(map(sum, zip(*run["times"].values()))) - 1e-3)
+
+    def test_replay_drops_waits(self):
+        sys.path.insert(0, str(SCRIPT.parent))
+        import schedule_vs_simulator
+        forward, gradient, weight = schedule_vs_simulator.COMPUTE
+        step = [[(0, 2, forward, 0), (2.5, 4.5, forward, 1), (9, 12, gradient, 0), (12, 13, weight, 0),
+                 (16, 19, gradient, 1), (19, 20, weight, 1)],
+                [(3, 5, forward, 0), (5, 8, gradient, 0), (8, 9, weight, 0), (9, 11, forward, 1), (11, 15, gradient, 1),
+                 (15, 16, weight, 1)]]
+        self.assertEqual(schedule_vs_simulator.span(step), 20)
+        # Stage 1 begins at 2, not 3, and its gradient of microbatch 1 ends at 14; stage 0 then takes 3 and 1.
+        self.assertEqual(schedule_vs_simulator.replay(step), 18)
 
 
 if __name__ == "__main__":
