@@ -6,21 +6,22 @@
 
 Trains a GPT on --stages ranks of one thread. The steps of a run: 5 warm up, --steps run unrecorded,
 twice --steps are recorded (run.timeline), --steps run unrecorded again, so that a drift of the machine
-meets both. Schedules take turns. From a run's timeline:
-- the median time of forward, input gradient and weight gradient on each stage; `strata schedule
-  simulate` gets these and gives the step time that they allow, without messages;
-- "measured": a recorded step from its first compute action to its last, the median;
-- "replay": the same with each action's own measured time in place of the median, the median. The
-  schedule's dependencies turn the scatter of these times into waits: replay over simulated is what
-  scatter costs, measured over replay what messages, waits and the runtime cost;
-- "step" is step_seconds of the recorded steps, optimizer and loss included; "recording" is it over
-  that of the unrecorded steps, less one.
+meets both. Schedules take turns. For each recorded step, and then the median over the steps:
+- "simulated": what `strata schedule simulate` says for the step's median times of forward, input
+  gradient and weight gradient on each stage, without messages;
+- "measured": from the first compute action to the last;
+- "replay": the simulator's rules with each action's own measured time. The schedule's dependencies
+  turn the scatter of these times into waits: replay over simulated is what scatter costs, measured
+  over replay what messages, waits and the runtime cost;
+- "step": step_seconds, optimizer and loss included; "recording": the median of the recorded steps
+  over that of the unrecorded ones, less one.
 """
 import argparse, collections, json, pathlib, statistics, tempfile
 
 import measure
 
 COMPUTE = ("forward", "backward-input", "backward-weight")
+RATIOS = (("measured", "simulated"), ("replay", "simulated"), ("measured", "replay"), ("step", "simulated"))
 WARM_UP = 5
 
 
@@ -64,20 +65,19 @@ def one_run(strata, schedule, options, config, run):
     last = first + 2 * options.steps - 1
     measure.finish(measure.start(strata, config, run, options.stages, f"--parallel.schedule={schedule}",
                                  f"--run.timeline={first}-{last}"))
-    steps = read_timeline(run / "timeline.json")
-    times = {kind: [statistics.median(end - begin for step in steps.values()
-                                      for begin, end, what, _ in step[stage] if what == kind)
-                    for stage in range(options.stages)] for kind in COMPUTE}
-    model = measure.simulated_ms(strata, schedule, options.stages, options.microbatches, times)
     walls = {line["step"]: 1e3 * line["step_seconds"] for line in measure.train_steps(run)}
-    recorded = statistics.median(walls[number] for number in steps)
-    bare = statistics.median(wall for number, wall in walls.items() if number > WARM_UP and number not in steps)
-    spans = statistics.median(map(span, steps.values()))
-    replays = statistics.median(map(replay, steps.values()))
-    return {"times": times, "simulated": model, "measured": spans, "replay": replays, "step": recorded,
-            "measured / simulated": spans / model, "replay / simulated": replays / model,
-            "measured / replay": spans / replays, "step / simulated": recorded / model,
-            "recording": recorded / bare - 1, "load": measure.machine()["load"][0]}
+    rows = []
+    for number, step in read_timeline(run / "timeline.json").items():
+        times = {kind: [statistics.median(end - begin for begin, end, what, _ in stage if what == kind)
+                        for stage in step] for kind in COMPUTE}
+        row = {**{f"{kind}, stage {stage}": each[stage] for kind, each in times.items() for stage in range(len(step))},
+               "simulated": measure.simulated_ms(strata, schedule, options.stages, options.microbatches, times),
+               "measured": span(step), "replay": replay(step), "step": walls.pop(number)}
+        row |= {f"{above} / {below}": row[above] / row[below] for above, below in RATIOS}
+        rows.append(row)
+    found = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+    bare = statistics.median(wall for number, wall in walls.items() if number > WARM_UP)
+    return {**found, "recording": found["step"] / bare - 1}
 
 
 def main():
@@ -113,17 +113,13 @@ def main():
                                               directory / f"run-{turn}-{schedule}"))
     if options.output:
         options.output.write_text(json.dumps({"machine": measure.machine(), "runs": runs}, indent=1) + "\n")
-    columns = [key for key in next(iter(runs.values()))[0] if key not in ("times", "load")]
     print(f"medians of {options.rounds} rounds (least to most), ms and ratios")
     for schedule, rounds in runs.items():
-        stages = "; ".join("stage {}: ".format(stage) + ", ".join(
-            f"{statistics.median(one['times'][kind][stage] for one in rounds):.2f}" for kind in COMPUTE)
-            for stage in range(options.stages))
-        print(f"{schedule}\n  {', '.join(COMPUTE)}: {stages}")
-        for column in columns:
-            values = sorted(one[column] for one in rounds)
-            digits = 2 if column in ("simulated", "measured", "replay", "step") else 3
-            print(f"  {column:<22}{statistics.median(values):>10.{digits}f}   "
+        print(schedule)
+        for key in rounds[0]:
+            values = sorted(one[key] for one in rounds)
+            digits = 3 if "/" in key or key == "recording" else 2
+            print(f"  {key:<26}{statistics.median(values):>10.{digits}f}   "
                   f"({values[0]:.{digits}f} to {values[-1]:.{digits}f})")
 
 

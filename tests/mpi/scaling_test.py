@@ -137,12 +137,13 @@ class Scaling(harness.StrataTest):
 
     def test_schedule_against_the_simulator(self):
         finished = harness.Job([sys.executable, SCRIPT.with_name("schedule_vs_simulator.py"), harness.STRATA, "--rounds=1",
-                                "--steps=2", "--width=16", "--blocks=2", "--microbatches=3", "--schedules", "zb-h1",
+                                "--steps=1", "--width=16", "--blocks=2", "--microbatches=3", "--schedules", "zb-h1",
                                 "--output=simulator.json"], self.directory).wait(120)
         self.assertEqual(finished.code, 0, finished.text)
         [run] = self.results("simulator.json")["runs"]["zb-h1"]
-        # 3 microbatches on the stage that takes longest.
-        self.assertGreater(run["simulated"], 3 * max(map(sum, zip(*run["times"].values()))) - 1e-3)
+        # 3 microbatches on the stage that takes longest; of two steps the median is the mean.
+        busy = [sum(time for key, time in run.items() if key.endswith(f"stage {stage}")) for stage in (0, 1)]
+        self.assertGreater(run["simulated"], 0.999 * 3 * max(busy))
 
     def test_replay_drops_waits(self):
         sys.path.insert(0, str(SCRIPT.parent))
