@@ -317,9 +317,10 @@ def plot(results, path):
         track = " ".join(f"{at:.1f},{y(point[1]):.1f}" for at, point in zip(places, line))
         out.append(f'<polyline points="{track}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for at, (count, middle, least, most, grid) in zip(places, line):
+            shade = colour if count > 1 else "#7b8794"  # of one rank, which is in all lines
             out.append(f'<path d="M{at:.1f},{y(least):.1f}V{y(most):.1f}M{at - 4:.1f},{y(least):.1f}h8'
-                       f'M{at - 4:.1f},{y(most):.1f}h8" stroke="{colour}" stroke-width="1.5"/>')
-            out.append(f'<path d="{mark}" transform="translate({at:.1f} {y(middle):.1f})" fill="{colour}">'
+                       f'M{at - 4:.1f},{y(most):.1f}h8" stroke="{shade}" stroke-width="1.5"/>')
+            out.append(f'<path d="{mark}" transform="translate({at:.1f} {y(middle):.1f})" fill="{shade}">'
                        f'<title>{grid}: {middle:.4g} {unit} ({least:.4g} to {most:.4g})</title></path>')
         row = top + 12 + 22 * (number + 1)
         out.append(f'<path d="M{legend},{row - 4}h22" stroke="{colour}" stroke-width="2"/>'

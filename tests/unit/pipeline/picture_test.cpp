@@ -22,7 +22,8 @@ std::size_t count(std::string_view text, std::string_view part) {
 
 TEST(Picture, HasABoxForEachComputeActionWithItsMicrobatch) {
   const Schedule schedule = make_schedule(ScheduleKind::kZbV, {3, 11, 2});
-  const std::string svg = picture_of(schedule, simulate(schedule, equal_costs(3, 100.0, 200.0, 100.0)));
+  const std::string svg =
+      picture_of(schedule, simulate(schedule, equal_costs(3, 100.0, 200.0, 100.0)));
   EXPECT_EQ(svg.find("<svg "), 0U);
   EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
   const std::size_t actions = 3 * 11 * 2 * 3;
