@@ -138,6 +138,16 @@ def medians(run_dir, skip):
     return found
 
 
+def simulated_ms(strata, schedule, stages, microbatches, times):
+    """The simulator's step time; `times` by kind of action: ms of each stage."""
+    finished = subprocess.run(
+        [strata, "schedule", "simulate", schedule, f"--stages={stages}", f"--microbatches={microbatches}",
+         *(f"--{kind}={','.join(f'{one:.4f}' for one in each)}" for kind, each in times.items())],
+        capture_output=True, text=True, check=True)
+    line = next(line for line in finished.stdout.splitlines() if line.startswith("step "))
+    return float(line.split()[1])
+
+
 def machine():
     """The processor, cores and load of this machine."""
     model = platform.processor() or platform.machine()

@@ -1,6 +1,7 @@
 #include "strata/pipeline/picture.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -11,12 +12,23 @@ namespace {
 constexpr double kRowHeight = 26.0;
 constexpr double kBoxHeight = 22.0;
 constexpr double kLabelWidth = 64.0;
+constexpr double kAxisHeight = 20.0;
 constexpr double kLegendHeight = 34.0;
 constexpr double kMargin = 10.0;
 constexpr double kDigitWidth = 6.5;
 constexpr double kLeastWidth = 900.0;
 constexpr double kMostWidth = 24000.0;
 constexpr double kBoxWidth = 22.0;
+constexpr double kTickDistance = 100.0;
+
+constexpr const char* kStyle = R"(<style>
+.paper { fill: #ffffff; stroke: #ffffff } .ink { fill: #1d2733 } .idle { fill: #eceff3 } .box { stroke-width: 0.6 }
+.tick { stroke: #7b8794 }
+@media (prefers-color-scheme: dark) {
+  .paper { fill: #14191f; stroke: #14191f } .ink { fill: #e3e8ee } .idle { fill: #29313a }
+}
+</style>
+)";
 
 /// The colours of chunk 0 and of the last chunk; those between are mixed.
 struct Colours {
@@ -50,8 +62,8 @@ std::string colour_text(const Colours& colours, std::int64_t chunk, std::int64_t
 std::string box(double x, double y, double width, const std::string& fill, const std::string& label,
                 bool dark) {
   std::string text = fmt::format(
-      "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" "
-      "stroke=\"#ffffff\" stroke-width=\"0.6\"/>\n",
+      "<rect class=\"paper box\" x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{}\" "
+      "style=\"fill: {}\"/>\n",
       x, y, width, kBoxHeight, fill);
   if (!label.empty()) {
     text += fmt::format(
@@ -69,7 +81,7 @@ std::string legend(double y, std::int64_t chunks) {
       const std::string name =
           chunks == 1 ? colours.name : fmt::format("{}, chunk {}", colours.name, chunk);
       text += box(x, y, kBoxWidth, colour_text(colours, chunk, chunks), "", true);
-      text += fmt::format("<text x=\"{:.2f}\" y=\"{:.2f}\" fill=\"#1d2733\">{}</text>\n",
+      text += fmt::format("<text class=\"ink\" x=\"{:.2f}\" y=\"{:.2f}\">{}</text>\n",
                           x + kBoxWidth + 6.0, y + kBoxHeight / 2.0 + 4.0, name);
       x += kBoxWidth + 24.0 + kDigitWidth * static_cast<double>(name.size());
     }
@@ -77,9 +89,30 @@ std::string legend(double y, std::int64_t chunks) {
   return text;
 }
 
+/// Round times below the rows.
+std::string axis(double y, double span, double scale) {
+  const double least = kTickDistance / scale;
+  double tick = std::pow(10.0, std::floor(std::log10(least)));
+  for (const double factor : {2.0, 2.5, 2.0}) {  // 2, 5 and 10 times a power of ten
+    if (tick < least) {
+      tick *= factor;
+    }
+  }
+  std::string text;
+  for (double count = 0.0; count * tick <= span; ++count) {
+    const double x = kLabelWidth + count * tick * scale;
+    text += fmt::format(
+        "<path class=\"tick\" d=\"M{:.2f},{:.2f}v4\"/>\n"
+        "<text class=\"ink\" x=\"{:.2f}\" y=\"{:.2f}\" text-anchor=\"middle\">{:.6g}{}</text>\n",
+        x, y, x, y + 15.0, count * tick, count == 0.0 ? " ms" : "");
+  }
+  return text;
+}
+
 }  // namespace
 
-std::string picture_of(const Schedule& schedule, const Simulation& simulation) {
+std::string picture_of(const Schedule& schedule, const Simulation& simulation,
+                       std::span<const std::int64_t> ranks) {
   double shortest = simulation.makespan_seconds;
   for (const TimedAction& timed : simulation.actions) {
     const double seconds = timed.end_seconds - timed.begin_seconds;
@@ -87,25 +120,30 @@ std::string picture_of(const Schedule& schedule, const Simulation& simulation) {
       shortest = std::min(shortest, seconds);
     }
   }
-  // A box of the shortest action has room for a number.
+  // A box of the shortest action has room for a number, unless measured times make the picture too
+  // wide for a screen.
   const double span = std::max(simulation.makespan_seconds, 1e-12);
-  const double width =
-      std::clamp(kBoxWidth * span / std::max(shortest, 1e-12), kLeastWidth, kMostWidth);
+  const double most =
+      std::clamp(9.0 * kBoxWidth * static_cast<double>(schedule.microbatches * schedule.chunks),
+                 kLeastWidth, kMostWidth);
+  const double width = std::clamp(kBoxWidth * span / std::max(shortest, 1e-12), kLeastWidth, most);
   const double scale = width / span;
   const double rows = static_cast<double>(schedule.stages) * kRowHeight;
   const double legend_width = kLabelWidth + 210.0 * 3.0 * static_cast<double>(schedule.chunks);
   std::string text = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0f}\" height=\"{:.0f}\" "
-      "font-family=\"sans-serif\" font-size=\"11\">\n"
-      "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
-      std::max(kLabelWidth + width, legend_width) + kMargin, rows + kLegendHeight + 2.0 * kMargin);
+      "font-family=\"sans-serif\" font-size=\"11\">\n{}"
+      "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n",
+      std::max(kLabelWidth + width, legend_width) + 2.0 * kMargin,
+      rows + kAxisHeight + kLegendHeight + 2.0 * kMargin, kStyle);
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
     const double y = kMargin + kRowHeight * static_cast<double>(stage);
-    text += fmt::format("<text x=\"{}\" y=\"{:.2f}\" fill=\"#1d2733\">rank {}</text>\n", kMargin,
-                        y + kBoxHeight / 2.0 + 4.0, stage);
-    text += fmt::format(
-        "<rect x=\"{}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{}\" fill=\"#eceff3\"/>\n",
-        kLabelWidth, y, width, kBoxHeight);
+    text += fmt::format("<text class=\"ink\" x=\"{}\" y=\"{:.2f}\">rank {}</text>\n", kMargin,
+                        y + kBoxHeight / 2.0 + 4.0,
+                        ranks.empty() ? stage : ranks[static_cast<std::size_t>(stage)]);
+    text +=
+        fmt::format("<rect class=\"idle\" x=\"{}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{}\"/>\n",
+                    kLabelWidth, y, width, kBoxHeight);
   }
   for (const TimedAction& timed : simulation.actions) {
     const Colours* const colours = colours_of(timed.action.kind);
@@ -120,7 +158,8 @@ std::string picture_of(const Schedule& schedule, const Simulation& simulation) {
                 colour_text(*colours, timed.action.chunk, schedule.chunks), fits ? label : "",
                 2 * timed.action.chunk < schedule.chunks);
   }
-  text += legend(kMargin + rows + 8.0, schedule.chunks);
+  text += axis(kMargin + rows, span, scale);
+  text += legend(kMargin + rows + kAxisHeight + 8.0, schedule.chunks);
   return text + "</svg>\n";
 }
 

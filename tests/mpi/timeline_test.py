@@ -21,11 +21,12 @@ class Timeline(harness.StrataTest):
     def test_slices_nest_and_flows_resolve(self):
         for run, grid, settings in (("1f1b", (2, 2), []), ("zb", (1, 3), ["--parallel.schedule=zb-h2"]),
                                     ("v", (2, 2), ["--parallel.schedule=zb-v"]),
-                                    ("repeated", (2, 2), ["--train.repeat_every=3"])):
+                                    ("repeated", (2, 2), ["--train.repeat_every=3"]),
+                                    ("8 ranks", (2, 2, 2), ["--parallel.schedule=zb-h1"])):
             with self.subTest(run=run):
                 self.train(self.config, grid, run, "--run.timeline=3-4", *settings)
                 events = self.trace(run)
-                ranks = grid[0] * grid[1]
+                ranks = harness.ranks_of(grid)
                 names = {event["args"]["name"].split(":")[0] for event in events if event["name"] == "process_name"}
                 self.assertEqual(names, {f"rank {rank}" for rank in range(ranks)})
                 slices = [event for event in events if event["ph"] == "X"]
@@ -83,6 +84,8 @@ class Timeline(harness.StrataTest):
         # 2 stages x 4 microbatches x forward, input gradient, weight gradient, and the legend's 3; the first stage's
         # input gradients are drawn too.
         self.assertGreaterEqual(picture.count("<rect"), 2 * 4 * 3)
+        for rank, count in enumerate((0, 1, 0, 1)):  # of replica 1, stage by stage
+            self.assertEqual(picture.count(f">rank {rank}</text>"), count)
         for arguments, words in ((["draw", path], "needs --output"), (["draw", path, "--output=x.svg", "--step=5"],
                                  "has no action of step 5 on replica 0"), (["report", "drawn/config.ini"],
                                  "is not a timeline of strata"), (["report", "missing"], "missing does not exist"),

@@ -173,7 +173,13 @@ void draw(const CommandLine& line, const std::string& path) {
     timed.end_seconds -= first;
     drawn.makespan_seconds = std::max(drawn.makespan_seconds, timed.end_seconds);
   }
-  write_file(output, pipeline::picture_of(schedule, drawn));
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(schedule.stages));
+  for (const auto& [rank, at] : trace.places) {
+    if (at.data == data && at.tensor == tensor && at.stage < schedule.stages) {
+      ranks[static_cast<std::size_t>(at.stage)] = rank;
+    }
+  }
+  write_file(output, pipeline::picture_of(schedule, drawn, ranks));
   fmt::print("{}\n", printable_lines(output));
 }
 

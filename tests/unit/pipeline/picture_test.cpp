@@ -1,8 +1,10 @@
 #include "strata/pipeline/picture.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -20,7 +22,8 @@ std::size_t count(std::string_view text, std::string_view part) {
 
 TEST(Picture, HasABoxForEachComputeActionWithItsMicrobatch) {
   const Schedule schedule = make_schedule(ScheduleKind::kZbV, {3, 11, 2});
-  const std::string svg = picture_of(schedule, simulate(schedule, equal_costs(3, 1.0, 2.0, 1.0)));
+  const std::string svg =
+      picture_of(schedule, simulate(schedule, equal_costs(3, 100.0, 200.0, 100.0)));
   EXPECT_EQ(svg.find("<svg "), 0U);
   EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
   const std::size_t actions = 3 * 11 * 2 * 3;
@@ -30,6 +33,18 @@ TEST(Picture, HasABoxForEachComputeActionWithItsMicrobatch) {
   EXPECT_EQ(count(svg, ">10</text>"), actions / 11);
   EXPECT_EQ(count(svg, "<text "), count(svg, "</text>"));
   EXPECT_EQ(count(svg, ">rank 2</text>"), 1U);
+}
+
+TEST(Picture, StaysReadableWhereOneMeasuredActionIsVeryShort) {
+  const Schedule schedule = make_schedule(ScheduleKind::k1f1b, {2, 4});
+  Simulation measured = simulate(schedule, equal_costs(2, 10.0, 20.0, 10.0));  // 190 ms
+  measured.actions.front().end_seconds = measured.actions.front().begin_seconds + 1e-3;
+  const std::string svg = picture_of(schedule, measured, std::vector<std::int64_t>{3, 7});
+  EXPECT_EQ(count(svg, " width=\"984\""), 1U);  // 900 for the rows, 84 for labels and margins
+  for (const char* text : {">rank 3<", ">rank 7<", ">0 ms<", ">50<", ">100<", ">150<"}) {
+    EXPECT_EQ(count(svg, text), 1U) << text;
+  }
+  EXPECT_EQ(count(svg, "class=\"tick\""), 4U);
 }
 
 }  // namespace
