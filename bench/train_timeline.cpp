@@ -21,7 +21,7 @@ void record(benchmark::State& state) {
   const auto steps = train::Timeline::kMostEvents / std::ssize(actions);
   std::int64_t events = 0;
   for ([[maybe_unused]] auto _ : state) {
-    train::Timeline timeline(grid::Coordinates{.data = 0, .pipeline = 1, .tensor = 0});
+    train::Timeline timeline({.data = 0, .pipeline = 1, .tensor = 0}, schedule);
     for (std::int64_t step = 1; step <= steps; ++step) {
       for (const pipeline::Action& action : actions) {
         const double begin = now_seconds();
