@@ -81,12 +81,13 @@ std::optional<StageChunk> downstream(const Schedule& schedule, const StageChunk&
              : std::nullopt;
 }
 
-Schedule insert_communication(const Schedule& computed, Backward backward) {
-  Schedule schedule = computed;
-  for (std::int64_t stage = 0; stage < computed.stages; ++stage) {
+Schedule insert_communication(Schedule schedule, Backward backward) {
+  for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
     std::vector<Action>& actions = schedule.stage_actions[static_cast<std::size_t>(stage)];
-    const auto& list = computed.stage_actions[static_cast<std::size_t>(stage)];
-    actions.clear();
+    const std::vector<Action> list = std::move(actions);
+    actions = {};
+    const auto weights = std::ranges::count(list, ActionKind::kBackwardWeight, &Action::kind);
+    actions.reserve(3 * list.size() - 2 * static_cast<std::size_t>(weights) + 1);
     bool has_gradients = false;
     std::size_t received = list.size();  // the forward whose activation is received already
     const auto exchange = [&](ActionKind kind, const Action& action,
@@ -101,8 +102,8 @@ Schedule insert_communication(const Schedule& computed, Backward backward) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       const Action& action = list[i];
       const StageChunk position{.stage = stage, .chunk = action.chunk};
-      const std::optional<StageChunk> before = remote(upstream(computed, position), position);
-      const std::optional<StageChunk> after = remote(downstream(computed, position), position);
+      const std::optional<StageChunk> before = remote(upstream(schedule, position), position);
+      const std::optional<StageChunk> after = remote(downstream(schedule, position), position);
       switch (action.kind) {
         case ActionKind::kForward:
           if (received != i) {
@@ -115,7 +116,7 @@ Schedule insert_communication(const Schedule& computed, Backward backward) {
           // A stage of zb-h2 is two forwards ahead of the next: the next receives one of them
           // before its backward pass, so that a host that waits for its sends gets through its
           // warm-up.
-          received = computed.kind == ScheduleKind::kZbH2 ? next_forward(list, i) : list.size();
+          received = schedule.kind == ScheduleKind::kZbH2 ? next_forward(list, i) : list.size();
           if (received < list.size()) {
             exchange(ActionKind::kReceiveActivation, list[received], before);
           }
