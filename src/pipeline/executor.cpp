@@ -1,11 +1,13 @@
 #include "strata/pipeline/executor.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 #include "strata/device/profile_range.hpp"
 #include "strata/pipeline/checker.hpp"
+#include "strata/pipeline/emulation.hpp"
 
 #include "message_check.hpp"
 
@@ -119,6 +121,9 @@ class Executor::Run {
         gradient_sends_(of(schedule.microbatches)) {
     require(schedule.chunks == 1, "a schedule of {} chunks a stage; a stage runs one chunk",
             schedule.chunks);
+    if (executor.emulated_) {
+      device_.emplace(*executor.emulated_, engine_);
+    }
   }
 
   ExecutionTimes finish() {
@@ -218,7 +223,13 @@ class Executor::Run {
         gradients_sent_ = m + 1;
         break;
       case ActionKind::kBackwardWeight:
-        timed([&] { stage_.backward_weight(microbatches(m), *sink_); });
+        timed([&] {
+          if (device_) {
+            device_->backward_weight(stage_, microbatches(m), *sink_);
+          } else {
+            stage_.backward_weight(microbatches(m), *sink_);
+          }
+        });
         weights_done_ = m + 1;
         break;
       case ActionKind::kReduce:
@@ -238,7 +249,7 @@ class Executor::Run {
 
   void forward(std::int64_t m) {
     wait_for_slot(activation_sends_, m, stage_.slots().activations);
-    timed([&] { stage_.forward(microbatches(m), mode_); });
+    compute(ActionKind::kForward, [&] { stage_.forward(microbatches(m), mode_); });
     forwards_done_ = m + 1;
     if (mode_ == nn::Mode::kEvaluation && stage_.is_last()) {
       losses(m);
@@ -250,7 +261,7 @@ class Executor::Run {
     if (stage_.is_last()) {
       losses(m);
     }
-    timed([&] { stage_.backward_input(microbatches(m), *sink_); });
+    compute(ActionKind::kBackwardInput, [&] { stage_.backward_input(microbatches(m), *sink_); });
   }
 
   void losses(std::int64_t m) {
@@ -335,7 +346,22 @@ class Executor::Run {
   void wait(Messages& messages) {
     const double begin = now_seconds();
     messages.wait();
-    times_.pipeline_wait += now_seconds() - begin;
+    const double waited = now_seconds() - begin;
+    times_.pipeline_wait += waited;
+    if (device_) {
+      device_->end_wait(waited);
+    }
+  }
+
+  template <typename Work>
+  void compute(ActionKind kind, const Work& work) {
+    timed([&] {
+      if (device_) {
+        device_->run(kind);
+      } else {
+        work();
+      }
+    });
   }
 
   template <typename Work>
@@ -350,6 +376,7 @@ class Executor::Run {
   comm::ProgressEngine& engine_;
   const ActionObserver& observer_;
   const SendObserver& send_observer_;
+  std::optional<EmulatedDevice> device_;
   MicrobatchSource& source_;
   nn::Mode mode_;
   double gradient_scale_;

@@ -210,6 +210,10 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
                       ? schedule_from_file(given.parallel.schedule_file, size, device)
                       : pipeline::make_schedule(given.parallel.schedule, size);
   plan.evaluation = pipeline::make_schedule(pipeline::ScheduleKind::kForwardOnly, size);
+  if (given.run.device == DeviceChoice::kEmulated) {
+    plan.emulated = emulated_costs(given, plan.training);
+    plan.config.checkpoint.minutes = 0.0;
+  }
   check_stages(plan);
   pipeline::require_sound(plan.training);
   pipeline::require_sound(plan.evaluation);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -55,7 +56,15 @@ class Trainer {
         rank_(rank_plan(setup.plan, setup.groups.world->rank())),
         state_(setup.context, setup.plan, rank_, setup.groups),
         executor_(state_.stage(), *setup.groups.pipeline, *setup.groups.engine),
-        stragglers_(setup.groups) {}
+        stragglers_(setup.groups) {
+    if (plan_.emulated) {
+      executor_.emulate(plan_.emulated->times_of({.stage = rank_.coordinates.pipeline}));
+      if (comm::Activity* const activity = setup.groups.world->activity()) {
+        // Ranks outnumber the cores, and none computes.
+        activity->sleep_until_seconds = std::numeric_limits<double>::infinity();
+      }
+    }
+  }
 
   FinishedRun run() {
     begin();
@@ -201,9 +210,10 @@ class Trainer {
       }
       report_save();
       if (stop) {
-        setup_.log.info(
-            "stopped {} after step {} of {}, checkpoint written; continue with --run.resume=auto",
-            stop_reason(), step, plan_.total_steps);
+        setup_.log.info("stopped {} after step {} of {}, {}", stop_reason(), step,
+                        plan_.total_steps,
+                        plan_.emulated ? "without a checkpoint"
+                                       : "checkpoint written; continue with --run.resume=auto");
         return Outcome::kStopped;
       }
       // After the save: bad test data must not end the run at the same step again and again.
@@ -362,6 +372,9 @@ class Trainer {
   }
 
   void save(std::int64_t step, OnFailure on_failure) {
+    if (plan_.emulated) {
+      return;  // its weights are not trained
+    }
     if (saved_step_ == step && !writer_->has_failed()) {
       return;
     }

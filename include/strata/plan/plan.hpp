@@ -17,6 +17,7 @@
 #include "strata/optim/gradient_reducer.hpp"
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/pipeline/schedule.hpp"
+#include "strata/pipeline/simulator.hpp"
 #include "strata/plan/config.hpp"
 
 namespace strata::plan {
@@ -43,6 +44,8 @@ struct Plan {
   std::int64_t total_steps = 0;
   pipeline::Schedule training;
   pipeline::Schedule evaluation;
+  /// Where stages sleep instead of computing (run.device = emulated): the times of their actions.
+  std::optional<pipeline::StageCosts> emulated;
 };
 
 [[nodiscard]] inline bool is_language_model(const Plan& plan) {
