@@ -88,6 +88,9 @@ class Messages {
       request.wait();
     }
   }
+  [[nodiscard]] bool test() {
+    return std::ranges::all_of(requests_, [](comm::Request& request) { return request.test(); });
+  }
 
  private:
   std::vector<comm::Request> requests_;
@@ -122,13 +125,14 @@ class Executor::Run {
     require(schedule.chunks == 1, "a schedule of {} chunks a stage; a stage runs one chunk",
             schedule.chunks);
     if (executor.emulated_) {
-      device_.emplace(*executor.emulated_, engine_);
+      device_.emplace(*executor.emulated_, engine_, [this] { return next_arrived(); });
     }
   }
 
   ExecutionTimes finish() {
     for (std::size_t position = 0; position < actions_.size(); ++position) {
       const Action& action = actions_[position];
+      position_ = position;
       note(name_of(action.kind).data(), action.microbatch);
       post_receives();
       require(!is_receive(action.kind) || next_receive_ > position,
@@ -195,10 +199,11 @@ class Executor::Run {
     const auto index = static_cast<std::size_t>(m);
     switch (action.kind) {
       case ActionKind::kReceiveActivation:
-        wait(activation_receives_[index]);
-        break;
       case ActionKind::kReceiveGradient:
-        wait(gradient_receives_[index]);
+        wait(receives_of(action));
+        if (device_) {
+          device_->received();
+        }
         break;
       case ActionKind::kForward:
         forward(m);
@@ -338,19 +343,38 @@ class Executor::Run {
   }
 
   void wait_for_slot(std::vector<Messages>& sends, std::int64_t m, std::int64_t slots) {
-    if (m >= slots) {
+    if (m >= slots && !sends[static_cast<std::size_t>(m - slots)].test()) {
       wait(sends[static_cast<std::size_t>(m - slots)]);
+      if (device_) {
+        device_->blocked();
+      }
     }
   }
 
   void wait(Messages& messages) {
     const double begin = now_seconds();
     messages.wait();
-    const double waited = now_seconds() - begin;
-    times_.pipeline_wait += waited;
-    if (device_) {
-      device_->end_wait(waited);
+    times_.pipeline_wait += now_seconds() - begin;
+  }
+
+  [[nodiscard]] Messages& receives_of(const Action& action) {
+    return (action.kind == ActionKind::kReceiveActivation
+                ? activation_receives_
+                : gradient_receives_)[static_cast<std::size_t>(action.microbatch)];
+  }
+
+  /// Whether the messages between this computation and the next have arrived.
+  [[nodiscard]] bool next_arrived() {
+    for (std::size_t i = position_ + 1; i < next_receive_; ++i) {
+      if (is_receive(actions_[i].kind)) {
+        if (!receives_of(actions_[i]).test()) {
+          return false;
+        }
+      } else if (!is_send(actions_[i].kind)) {
+        return true;
+      }
     }
+    return false;
   }
 
   template <typename Work>
@@ -390,6 +414,7 @@ class Executor::Run {
   std::vector<Messages> gradient_receives_;
   std::vector<Messages> activation_sends_;
   std::vector<Messages> gradient_sends_;
+  std::size_t position_ = 0;
   std::size_t next_receive_ = 0;
   std::int64_t forwards_done_ = 0;
   std::int64_t outputs_sent_ = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "strata/comm/progress_engine.hpp"
@@ -11,15 +12,20 @@
 namespace strata::pipeline {
 
 /// Takes a stage's place where run.device is emulated: its actions sleep for given times instead of
-/// computing. As a GPU, whose host is at most two actions ahead, it begins an action at the end of
-/// the one before, even where the host wakes late, unless the host waited for a message in between.
+/// computing. As on a GPU, whose host is at most two actions ahead, an action begins at the end of
+/// the one before, or when its message was seen to arrive, even where the host wakes late.
 class EmulatedDevice {
  public:
-  EmulatedDevice(const ChunkTimes& times, comm::ProgressEngine& engine)
-      : times_(times), engine_(engine) {}
+  /// Whether the messages are here that the next action needs.
+  using Arrived = std::function<bool()>;
 
-  /// A wait for a message that the next action needs ends now, after `seconds`.
-  void end_wait(double seconds);
+  EmulatedDevice(const ChunkTimes& times, comm::ProgressEngine& engine, Arrived arrived)
+      : times_(times), engine_(engine), arrived_(std::move(arrived)) {}
+
+  /// The host has received what the next action needs.
+  void received();
+  /// The host was blocked by something else than the device.
+  void blocked() { free_ = now_seconds(); }
 
   /// Sleeps until the end of an action. Messages make progress meanwhile.
   void run(ActionKind kind);
@@ -28,13 +34,15 @@ class EmulatedDevice {
                        nn::GradientSink& sink);
 
  private:
-  [[nodiscard]] double begin(double seconds) const;
+  void begin(double seconds);
   void sleep_until(double end);
 
   const ChunkTimes& times_;
   comm::ProgressEngine& engine_;
-  /// When the last action ended, on the device.
-  double free_ = now_seconds();
+  Arrived arrived_;
+  double free_ = now_seconds();  ///< when the device's last action ends, or began
+  /// When the next action's messages were seen; negative: not yet.
+  double arrival_ = -1.0;
 };
 
 }  // namespace strata::pipeline
