@@ -3,8 +3,18 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
+
+#include <sys/prctl.h>
 
 namespace strata::pipeline {
+
+EmulatedDevice::EmulatedDevice(const ChunkTimes& times, comm::ProgressEngine& engine,
+                               Arrived arrived)
+    : times_(times), engine_(engine), arrived_(std::move(arrived)) {
+  constexpr unsigned long kNanoseconds = 1000;  // by default, sleeps are 50 microseconds late
+  ::prctl(PR_SET_TIMERSLACK, kNanoseconds, 0, 0, 0);
+}
 
 void EmulatedDevice::received() {
   free_ = std::max(free_, arrival_ < 0.0 ? now_seconds() : arrival_);

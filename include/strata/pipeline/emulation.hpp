@@ -19,8 +19,8 @@ class EmulatedDevice {
   /// Whether the messages are here that the next action needs.
   using Arrived = std::function<bool()>;
 
-  EmulatedDevice(const ChunkTimes& times, comm::ProgressEngine& engine, Arrived arrived)
-      : times_(times), engine_(engine), arrived_(std::move(arrived)) {}
+  /// Pre: `times` and `engine` outlive the object.
+  EmulatedDevice(const ChunkTimes& times, comm::ProgressEngine& engine, Arrived arrived);
 
   /// The host has received what the next action needs.
   void received();
