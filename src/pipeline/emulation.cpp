@@ -12,7 +12,7 @@ namespace strata::pipeline {
 EmulatedDevice::EmulatedDevice(const ChunkTimes& times, comm::ProgressEngine& engine,
                                Arrived arrived)
     : times_(times), engine_(engine), arrived_(std::move(arrived)) {
-  constexpr unsigned long kNanoseconds = 1000;  // by default, sleeps are 50 microseconds late
+  constexpr unsigned long kNanoseconds = 1000;  // by default, sleeps end 50 microseconds late
   ::prctl(PR_SET_TIMERSLACK, kNanoseconds, 0, 0, 0);
 }
 
@@ -27,7 +27,7 @@ void EmulatedDevice::begin(double seconds) {
 }
 
 void EmulatedDevice::sleep_until(double end) {
-  constexpr double kInterval = 2e-4;
+  constexpr double kInterval = 5e-4;
   for (double now = now_seconds(); now < end; now = now_seconds()) {
     engine_.progress();
     if (arrival_ < 0.0 && arrived_()) {

@@ -60,8 +60,12 @@ class Trainer {
     if (plan_.emulated) {
       executor_.emulate(plan_.emulated->times_of({.stage = rank_.coordinates.pipeline}));
       if (comm::Activity* const activity = setup.groups.world->activity()) {
-        // Ranks outnumber the cores, and none computes.
+        // Ranks outnumber the cores, and none computes: all may wait at once.
+        constexpr double kSecondsPerRank = 3e-6;
         activity->sleep_until_seconds = std::numeric_limits<double>::infinity();
+        activity->sleep_seconds =
+            std::max(activity->sleep_seconds,
+                     kSecondsPerRank * static_cast<double>(setup.groups.world->size()));
       }
     }
   }
