@@ -33,6 +33,7 @@ class StageList {
   [[nodiscard]] std::vector<Action> take(std::int64_t microbatches) && {
     std::erase_if(actions_,
                   [&](const Action& action) { return action.microbatch >= microbatches; });
+    actions_.shrink_to_fit();
     return std::move(actions_);
   }
 
