@@ -60,9 +60,8 @@ namespace {
 double give_way(Activity* activity, double now) {
   constexpr double kSliceSeconds = 1e-3;
   constexpr double kSleepingSeconds = 0.1;
-  constexpr std::chrono::microseconds kSleep{50};
   if (activity != nullptr && now < activity->sleep_until_seconds) {
-    std::this_thread::sleep_for(kSleep);
+    std::this_thread::sleep_for(std::chrono::duration<double>(activity->sleep_seconds));
     return now_seconds();
   }
   std::this_thread::yield();

@@ -11,8 +11,10 @@ namespace {
 /// The list of one stage. Actions of one kind ascend by microbatch in each chunk.
 class StageList {
  public:
-  explicit StageList(std::int64_t chunks)
-      : next_(static_cast<std::size_t>(chunks), {std::int64_t{0}, 0, 0}) {}
+  StageList(std::int64_t chunks, std::int64_t microbatches)
+      : next_(static_cast<std::size_t>(chunks), {std::int64_t{0}, 0, 0}) {
+    actions_.reserve(next_.size() * next_.front().size() * static_cast<std::size_t>(microbatches));
+  }
 
   void forward(std::int64_t chunk = 0) { add(ActionKind::kForward, chunk); }
   void backward_input(std::int64_t chunk = 0) { add(ActionKind::kBackwardInput, chunk); }
@@ -31,6 +33,7 @@ class StageList {
   [[nodiscard]] std::vector<Action> take(std::int64_t microbatches) && {
     std::erase_if(actions_,
                   [&](const Action& action) { return action.microbatch >= microbatches; });
+    actions_.shrink_to_fit();
     return std::move(actions_);
   }
 
@@ -141,7 +144,7 @@ std::int64_t laid_out(ScheduleKind kind, const ScheduleSize& size) {
 StageList list_of(ScheduleKind kind, const ScheduleSize& size, std::int64_t stage) {
   const std::int64_t microbatches = laid_out(kind, size);
   const std::int64_t from_end = size.stages - stage;
-  StageList list(size.chunks);
+  StageList list(size.chunks, microbatches);
   switch (kind) {
     case ScheduleKind::kGpipe:
       one_forward_one_backward(list, microbatches, microbatches, 0);

@@ -120,7 +120,10 @@ ListScheduler::Choice ListScheduler::choose(std::int64_t stage, double now,
   if (input.chunk >= 0) {
     return input;
   }
-  const double seconds = costs_.backward_weight_seconds[at(stage)];
+  const double seconds =
+      weight.chunk < 0
+          ? 0.0
+          : costs_.times_of({.stage = stage, .chunk = weight.chunk}).backward_weight_seconds;
   const bool last = chunk_[at(stage * chunks_)].input_gradients == microbatches_ - 1;
   const double patience = last && own.hurries_last ? 0.0 : own.patience;
   if (weight.chunk >= 0 && (full || now + seconds * (1.0 - patience) <= next)) {
@@ -148,17 +151,14 @@ void ListScheduler::run(std::int64_t stage, const Choice& choice, double now) {
     clock.first_begin = now;
   }
   std::int64_t microbatch = 0;
-  double seconds = 0.0;
+  const double seconds = costs_.times_of({.stage = stage, .chunk = choice.chunk}).of(choice.kind);
   if (choice.kind == ActionKind::kForward) {
     microbatch = done.forwards++;
-    seconds = costs_.forward_seconds[at(stage)];
     ++clock.live;
   } else if (choice.kind == ActionKind::kBackwardInput) {
     microbatch = done.input_gradients++;
-    seconds = costs_.backward_input_seconds[at(stage)];
   } else {
     microbatch = done.weight_gradients++;
-    seconds = costs_.backward_weight_seconds[at(stage)];
     --clock.live;
   }
   actions_[at(stage)].push_back(
@@ -178,8 +178,11 @@ void ListScheduler::run(std::int64_t stage, const Choice& choice, double now) {
 
 void ListScheduler::arrive(std::vector<double>& arrivals, std::int64_t from, std::int64_t to,
                            std::int64_t microbatch, double end) {
-  const bool remote = from / chunks_ != to / chunks_;
-  const double arrival = end + (remote ? costs_.send_latency_seconds : 0.0);
+  double arrival = end;
+  if (from / chunks_ != to / chunks_) {
+    const LinkTimes& link = costs_.link(from / chunks_, to / chunks_);
+    arrival += &arrivals == &gradient_arrivals_ ? link.gradient_seconds : link.activation_seconds;
+  }
   arrivals[at(to * microbatches_ + microbatch)] = arrival;
   looks_.emplace(arrival, to / chunks_);
 }

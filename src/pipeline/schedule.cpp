@@ -85,12 +85,13 @@ StageChunk receiver_of(const Schedule& schedule, std::int64_t stage, const Actio
   return neighbour.value_or(StageChunk{.stage = action.peer, .chunk = action.chunk});
 }
 
-Schedule insert_communication(const Schedule& computed, Backward backward) {
-  Schedule schedule = computed;
-  for (std::int64_t stage = 0; stage < computed.stages; ++stage) {
+Schedule insert_communication(Schedule schedule, Backward backward) {
+  for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
     std::vector<Action>& actions = schedule.stage_actions[static_cast<std::size_t>(stage)];
-    const auto& list = computed.stage_actions[static_cast<std::size_t>(stage)];
-    actions.clear();
+    const std::vector<Action> list = std::move(actions);
+    actions = {};
+    const auto weights = std::ranges::count(list, ActionKind::kBackwardWeight, &Action::kind);
+    actions.reserve(3 * list.size() - 2 * static_cast<std::size_t>(weights) + 1);
     bool has_gradients = false;
     const auto exchange = [&](ActionKind kind, const Action& action,
                               const std::optional<StageChunk>& with) {
@@ -104,8 +105,8 @@ Schedule insert_communication(const Schedule& computed, Backward backward) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       const Action& action = list[i];
       const StageChunk position{.stage = stage, .chunk = action.chunk};
-      const std::optional<StageChunk> before = remote(upstream(computed, position), position);
-      const std::optional<StageChunk> after = remote(downstream(computed, position), position);
+      const std::optional<StageChunk> before = remote(upstream(schedule, position), position);
+      const std::optional<StageChunk> after = remote(downstream(schedule, position), position);
       switch (action.kind) {
         case ActionKind::kForward:
           exchange(ActionKind::kReceiveActivation, action, before);

@@ -40,33 +40,35 @@ std::vector<Surroundings> surroundings_of(const SearchGoal& goal, const ChunkOrd
   const std::vector<StageChunk>& chunks = order.chunks();
   const StageCosts& costs = goal.costs;
   const auto hop = [&](std::size_t i) {
-    return i > 0 && chunks[i].stage != chunks[i - 1].stage ? costs.send_latency_seconds : 0.0;
+    return i > 0 && chunks[i].stage != chunks[i - 1].stage
+               ? costs.link(chunks[i - 1].stage, chunks[i].stage)
+               : LinkTimes();
   };
   std::vector<Surroundings> all(at(goal.size.stages));
   std::vector<double> begins;  // of the forwards of one microbatch
   double forward = 0.0;
-  double upstream_gradients = costs.backward_weight_seconds.front();
+  double upstream_gradients = costs.times_of(chunks.front()).backward_weight_seconds;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     Surroundings& around = all[at(chunks[i].stage)];
-    forward += hop(i);
-    upstream_gradients += hop(i);
+    forward += hop(i).activation_seconds;
+    upstream_gradients += hop(i).gradient_seconds;
     begins.push_back(forward);
     if (chunks[i].chunk == 0) {
       around.before_first_forward = forward;
       around.after_last_gradient = upstream_gradients;
     }
-    forward += costs.forward_seconds[at(chunks[i].stage)];
-    upstream_gradients += costs.backward_input_seconds[at(chunks[i].stage)];
+    forward += costs.times_of(chunks[i]).forward_seconds;
+    upstream_gradients += costs.times_of(chunks[i]).backward_input_seconds;
   }
   double gradient = forward;
   for (std::size_t i = chunks.size(); i-- > 0;) {
     if (chunks[i].chunk == goal.size.chunks - 1) {
       all[at(chunks[i].stage)].before_first_gradient = gradient;
     }
-    const std::size_t stage = at(chunks[i].stage);
-    gradient += costs.backward_input_seconds[stage];
-    all[stage].held += gradient - begins[i] + costs.backward_weight_seconds[stage];
-    gradient += hop(i);
+    const ChunkTimes& own = costs.times_of(chunks[i]);
+    gradient += own.backward_input_seconds;
+    all[at(chunks[i].stage)].held += gradient - begins[i] + own.backward_weight_seconds;
+    gradient += hop(i).gradient_seconds;
   }
   return all;
 }
@@ -95,7 +97,7 @@ class RuleSearch {
     static_cast<void>(scheduler_.lay_out(best_rules_));
     Schedule schedule = shape_;
     schedule.stage_actions = scheduler_.take_actions();
-    return insert_communication(schedule);
+    return insert_communication(std::move(schedule));
   }
 
  private:
@@ -144,7 +146,7 @@ class RuleSearch {
       for (std::int64_t stage = 0; stage < goal_.size.stages; ++stage) {
         const Surroundings& wait = around[at(stage)];
         const double forwards = (wait.before_first_gradient - wait.before_first_forward) /
-                                goal_.costs.forward_seconds[at(stage)];
+                                goal_.costs.times_of({.stage = stage}).forward_seconds;
         leads.back().push_back(offset + (forwards < static_cast<double>(most_lead_)
                                              ? static_cast<std::int64_t>(std::ceil(forwards))
                                              : most_lead_));
@@ -221,23 +223,30 @@ std::vector<ScheduleKind> kinds_of(std::int64_t chunks) {
 double lower_bound_seconds(const SearchGoal& goal, const ChunkOrder& order) {
   const StageCosts& costs = goal.costs;
   const std::int64_t all = goal.size.microbatches * goal.size.chunks;
-  const auto passes = static_cast<double>(all);
   const auto room = static_cast<double>(std::min(goal.most_live, all));
+  const auto microbatches = static_cast<double>(goal.size.microbatches);
   const std::vector<Surroundings> around = surroundings_of(goal, order);
   double bound = 0.0;
   for (std::size_t stage = 0; stage < around.size(); ++stage) {
-    const double forward = costs.forward_seconds[stage];
-    const double input = costs.backward_input_seconds[stage];
-    const double weight = costs.backward_weight_seconds[stage];
+    double forward = 0.0;
+    double passes = 0.0;  // forwards and input gradients
+    double weights = 0.0;
+    double longest_weight = 0.0;
+    for (std::int64_t chunk = 0; chunk < goal.size.chunks; ++chunk) {
+      const ChunkTimes& own =
+          costs.times_of({.stage = static_cast<std::int64_t>(stage), .chunk = chunk});
+      forward = std::max(forward, own.forward_seconds);
+      passes += microbatches * (own.forward_seconds + own.backward_input_seconds);
+      weights += microbatches * own.backward_weight_seconds;
+      longest_weight = std::max(longest_weight, own.backward_weight_seconds);
+    }
     const double before = around[stage].before_first_forward;
     const double wait =
         std::max(0.0, around[stage].before_first_gradient - before - room * forward);
-    const double work = passes * (forward + input + weight);
     const double drained =
-        passes * (forward + input) + (passes - room) * weight + around[stage].after_last_gradient;
-    const double held = static_cast<double>(goal.size.microbatches) * around[stage].held /
-                        static_cast<double>(goal.most_live);
-    bound = std::max({bound, before + wait + std::max(work, drained), before + held});
+        passes + std::max(0.0, weights - room * longest_weight) + around[stage].after_last_gradient;
+    const double held = microbatches * around[stage].held / static_cast<double>(goal.most_live);
+    bound = std::max({bound, before + wait + std::max(passes + weights, drained), before + held});
   }
   return bound;
 }
@@ -262,7 +271,7 @@ FoundSchedule search(const SearchGoal& goal) {
     // With the messages that a file of this order would have.
     Schedule order = compute_order(kind, goal.size);
     order.kind = ScheduleKind::kFile;
-    Schedule schedule = insert_communication(order);
+    Schedule schedule = insert_communication(std::move(order));
     Simulation simulation = simulate(schedule, goal.costs, Record::kTotals);
     if (is_better(times_of(simulation), times_of(found.simulation))) {
       found.schedule = std::move(schedule);

@@ -9,20 +9,6 @@
 namespace strata::pipeline {
 namespace {
 
-double compute_seconds(const StageCosts& costs, std::int64_t stage, ActionKind kind) {
-  const auto index = static_cast<std::size_t>(stage);
-  switch (kind) {
-    case ActionKind::kForward:
-      return costs.forward_seconds[index];
-    case ActionKind::kBackwardInput:
-      return costs.backward_input_seconds[index];
-    case ActionKind::kBackwardWeight:
-      return costs.backward_weight_seconds[index];
-    default:
-      return 0.0;
-  }
-}
-
 bool computes(ActionKind kind) {
   return kind == ActionKind::kForward || kind == ActionKind::kBackwardInput ||
          kind == ActionKind::kBackwardWeight;
@@ -39,6 +25,7 @@ class Run {
     activations_.assign(messages, kNever);
     gradients_.assign(messages, kNever);
     result_.busy_seconds.assign(size(schedule.stages), 0.0);
+    result_.exposed_seconds.assign(size(schedule.stages), 0.0);
   }
 
   Simulation finish() {
@@ -56,6 +43,10 @@ class Run {
               "the schedule deadlocks at action {} of stage {}; check() reports why",
               clock.position, stage);
       result_.makespan_seconds = std::max(result_.makespan_seconds, clock.now);
+    }
+    result_.step_seconds = result_.makespan_seconds;
+    if (!costs_.optimizer_seconds.empty()) {
+      result_.step_seconds += std::ranges::max(costs_.optimizer_seconds);
     }
     add_up();
     std::ranges::stable_sort(result_.actions, {}, [](const TimedAction& timed) {
@@ -95,7 +86,7 @@ class Run {
       const double begin = clock.now;
       const StageChunk here{.stage = stage, .chunk = action.chunk};
       if (is_send(action.kind)) {
-        send(action, here, begin + costs_.send_latency_seconds);
+        send(action, here, begin);
       } else if (is_receive(action.kind)) {
         const double arrives =
             arrival(action.kind == ActionKind::kReceiveGradient, here, action.microbatch);
@@ -103,8 +94,13 @@ class Run {
           return;
         }
         clock.now = std::max(begin, arrives);
+        result_.exposed_seconds[size(stage)] +=
+            std::min(clock.now - begin, message_seconds(stage, action));
+      } else if (action.kind == ActionKind::kReduce && !costs_.reduce_seconds.empty()) {
+        clock.now += costs_.reduce_seconds[size(stage)];
+        result_.exposed_seconds[size(stage)] += costs_.reduce_seconds[size(stage)];
       } else if (computes(action.kind)) {
-        const double seconds = compute_seconds(costs_, stage, action.kind);
+        const double seconds = costs_.times_of(here).of(action.kind);
         clock.now += seconds;
         result_.busy_seconds[size(stage)] += seconds;
         clock.first_begin = std::min(clock.first_begin, begin);
@@ -117,11 +113,20 @@ class Run {
     }
   }
 
-  void send(const Action& action, const StageChunk& sender, double arrives) {
+  [[nodiscard]] double message_seconds(std::int64_t stage, const Action& action) const {
+    const LinkTimes& link = costs_.link(stage, action.peer);
+    const bool gradient =
+        action.kind == ActionKind::kSendGradient || action.kind == ActionKind::kReceiveGradient;
+    return gradient ? link.gradient_seconds : link.activation_seconds;
+  }
+
+  void send(const Action& action, const StageChunk& sender, double begin) {
     const bool gradient = action.kind == ActionKind::kSendGradient;
     const auto receiver = gradient ? upstream(schedule_, sender) : downstream(schedule_, sender);
-    require(receiver.has_value(), "stage {}: {} goes nowhere", sender.stage, text_of(action));
-    arrival(gradient, *receiver, action.microbatch) = arrives;
+    if (!receiver) {
+      require(false, "stage {}: {} goes nowhere", sender.stage, text_of(action));
+    }
+    arrival(gradient, *receiver, action.microbatch) = begin + message_seconds(sender.stage, action);
     const StageClock& clock = stages_[size(receiver->stage)];
     const std::vector<Action>& actions = actions_of(receiver->stage);
     if (clock.position < actions.size() && is_receive(actions[clock.position].kind)) {
@@ -156,13 +161,39 @@ class Run {
 
 }  // namespace
 
+double ChunkTimes::of(ActionKind kind) const {
+  switch (kind) {
+    case ActionKind::kForward:
+      return forward_seconds;
+    case ActionKind::kBackwardInput:
+      return backward_input_seconds;
+    case ActionKind::kBackwardWeight:
+      return backward_weight_seconds;
+    default:
+      return 0.0;
+  }
+}
+
+const ChunkTimes& StageCosts::times_of(const StageChunk& position) const {
+  const std::vector<ChunkTimes>& own = times[static_cast<std::size_t>(position.stage)];
+  return own.size() == 1 ? own.front() : own[static_cast<std::size_t>(position.chunk)];
+}
+
+const LinkTimes& StageCosts::link(std::int64_t stage, std::int64_t peer) const {
+  const std::int64_t first = std::min(stage, peer);
+  return std::max(stage, peer) == first + 1 && links.size() > 1
+             ? links[static_cast<std::size_t>(first)]
+             : links.back();
+}
+
 StageCosts equal_costs(std::int64_t stages, double forward_seconds, double backward_input_seconds,
                        double backward_weight_seconds, double send_latency_seconds) {
-  const auto count = static_cast<std::size_t>(stages);
-  return {.forward_seconds = std::vector<double>(count, forward_seconds),
-          .backward_input_seconds = std::vector<double>(count, backward_input_seconds),
-          .backward_weight_seconds = std::vector<double>(count, backward_weight_seconds),
-          .send_latency_seconds = send_latency_seconds};
+  const ChunkTimes times{.forward_seconds = forward_seconds,
+                         .backward_input_seconds = backward_input_seconds,
+                         .backward_weight_seconds = backward_weight_seconds};
+  return {.times = std::vector(static_cast<std::size_t>(stages), std::vector{times}),
+          .links = {{.activation_seconds = send_latency_seconds,
+                     .gradient_seconds = send_latency_seconds}}};
 }
 
 double Simulation::longest_bubble_seconds() const {
@@ -171,9 +202,17 @@ double Simulation::longest_bubble_seconds() const {
 
 Simulation simulate(const Schedule& schedule, const StageCosts& costs, Record record) {
   const auto stages = static_cast<std::size_t>(schedule.stages);
-  require(costs.forward_seconds.size() == stages && costs.backward_input_seconds.size() == stages &&
-              costs.backward_weight_seconds.size() == stages,
-          "the costs are not for {} stages", schedule.stages);
+  const auto of_all = [&](const std::vector<double>& seconds) {
+    return seconds.empty() || seconds.size() == stages;
+  };
+  require(costs.times.size() == stages &&
+              std::ranges::all_of(costs.times,
+                                  [&](const std::vector<ChunkTimes>& own) {
+                                    return own.size() == 1 || std::ssize(own) == schedule.chunks;
+                                  }) &&
+              (costs.links.size() == 1 || costs.links.size() == stages) &&
+              of_all(costs.reduce_seconds) && of_all(costs.optimizer_seconds),
+          "the costs are not for {} stages of {} chunks", schedule.stages, schedule.chunks);
   return Run(schedule, costs, record).finish();
 }
 

@@ -207,6 +207,10 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
   const std::int64_t microbatches = plan.microbatches / plan.concurrent_lanes;
   plan.training = training_schedule(given, plan.grid.pipeline, microbatches, device);
   plan.backward = backward_order(given, plan.training);
+  if (given.run.device == DeviceChoice::kEmulated) {
+    plan.emulated = emulated_costs(given, plan.training);
+    plan.config.checkpoint.minutes = 0.0;
+  }
   plan.evaluation = pipeline::insert_communication(
       pipeline::forward_order(plan.training.order, plan.grid.pipeline, microbatches));
   pipeline::require_sound(plan.evaluation);

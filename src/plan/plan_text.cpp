@@ -82,15 +82,19 @@ std::string schedule_text(const Plan& plan) {
   // In dense layers forward, input gradient and weight gradient have about equal costs. A fused
   // backward pass is the backward-input action.
   const bool recomputes = plan.config.train.recompute != nn::Recompute::kNone;
-  const pipeline::Simulation simulation = pipeline::simulate(
-      plan.training, plan.backward == nn::BackwardOrder::kFused
-                         ? pipeline::equal_costs(plan.grid.pipeline, 1.0, 2.0, 0.0)
-                         : pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0));
+  const pipeline::StageCosts equal = plan.backward == nn::BackwardOrder::kFused
+                                         ? pipeline::equal_costs(plan.grid.pipeline, 1.0, 2.0, 0.0)
+                                         : pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0);
+  const pipeline::Simulation simulation =
+      pipeline::simulate(plan.training, plan.emulated.value_or(equal), pipeline::Record::kTotals);
   std::string text = fmt::format(
-      "schedule: {}, {} stage{}{}, bubble {:.1f} % with equal stages\n", schedule_name(plan.config),
+      "schedule: {}, {} stage{}{}, bubble {:.1f} % with {}\n", schedule_name(plan.config),
       plan.grid.pipeline, plan.grid.pipeline == 1 ? "" : "s",
       plan.training.chunks == 1 ? "" : fmt::format(" of {} chunks", plan.training.chunks),
-      100.0 * simulation.bubble_fraction);
+      100.0 * simulation.bubble_fraction,
+      plan.emulated
+          ? fmt::format("emulated times, {:.6g} ms a step", 1e3 * simulation.makespan_seconds)
+          : "equal stages");
   if (recomputes && plan.grid.pipeline > 1 && pipeline::defers_weight_gradients(plan.training)) {
     text += fmt::format(
         "warning: with train.recompute both gradients of a layer are computed together, so {} "

@@ -9,6 +9,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/ops/matmul.hpp"
+#include "strata/pipeline/stage_times.hpp"
 
 namespace strata::plan {
 
@@ -169,6 +170,23 @@ std::int64_t resolve_steps(const RunConfig& config, std::int64_t samples) {
          steps, kMostSteps);
   }
   return static_cast<std::int64_t>(steps);
+}
+
+pipeline::StageCosts emulated_costs(const RunConfig& config, const pipeline::Schedule& schedule) {
+  constexpr double kSecondsPerMillisecond = 1e-3;
+  pipeline::StageCosts costs{.times = pipeline::parse_chunk_times(
+                                 {"emulated.forward", config.emulated.forward},
+                                 {"emulated.backward_input", config.emulated.backward_input},
+                                 {"emulated.backward_weight", config.emulated.backward_weight},
+                                 schedule.stages, schedule.chunks)};
+  for (std::vector<pipeline::ChunkTimes>& chunks : costs.times) {
+    for (pipeline::ChunkTimes& times : chunks) {
+      times.forward_seconds *= kSecondsPerMillisecond;
+      times.backward_input_seconds *= kSecondsPerMillisecond;
+      times.backward_weight_seconds *= kSecondsPerMillisecond;
+    }
+  }
+  return costs;
 }
 
 void check_optimizer(const optim::OptimizerOptions& options) {

@@ -26,6 +26,10 @@ namespace strata::plan {
 
 [[nodiscard]] nn::LossKind resolve_loss(const RunConfig& config, const io::DatasetInfo& data);
 
+/// The times of emulated.*, in seconds, for the stages and chunks of a schedule.
+[[nodiscard]] pipeline::StageCosts emulated_costs(const RunConfig& config,
+                                                  const pipeline::Schedule& schedule);
+
 void check_optimizer(const optim::OptimizerOptions& options);
 
 /// Whether a learning rate of this kind has a last step, at which it reaches its minimum.

@@ -54,6 +54,29 @@ void check_data(const RunConfig& c, const RunConfig& otherwise, const io::Datase
         "use one of numbers");
 }
 
+void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
+  const bool emulated = c.run.device == DeviceChoice::kEmulated;
+  const std::string kind = fmt::format("run.device is {}", name_of(c.run.device));
+  const auto emulates = [&](const std::string& text, const std::string& default_text,
+                            const char* key) {
+    check(text != default_text, emulated, key, kind, "set run.device to emulated");
+  };
+  emulates(c.emulated.forward, otherwise.emulated.forward, "emulated.forward");
+  emulates(c.emulated.backward_input, otherwise.emulated.backward_input, "emulated.backward_input");
+  emulates(c.emulated.backward_weight, otherwise.emulated.backward_weight,
+           "emulated.backward_weight");
+  const auto trains = [&](bool given, const char* key) {
+    check(given, !emulated, key, kind + ", which learns nothing and has no checkpoints",
+          "choose another device");
+  };
+  trains(c.run.resume != otherwise.run.resume, "run.resume");
+  trains(!c.data.test.empty(), "data.test");
+  trains(c.checkpoint.every > 0, "checkpoint.every");
+  trains(c.checkpoint.keep_every > 0, "checkpoint.keep_every");
+  trains(c.checkpoint.minutes > 0.0 && c.checkpoint.minutes != otherwise.checkpoint.minutes,
+         "checkpoint.minutes");
+}
+
 }  // namespace
 
 bool has_end(optim::LearningRateKind kind) {
@@ -65,6 +88,7 @@ void check_unused(const RunConfig& config, const Plan& plan) {
   check_optimisation(config, otherwise);
   check_schedule(config, otherwise);
   check_data(config, otherwise, plan.train_data);
+  check_emulated(config, otherwise);
   const bool joins = plan.model->joins_lanes() && plan.grid.data > 1;
   check(config.run.cuda_graphs != otherwise.run.cuda_graphs, plan.grid.tensor == 1 && !joins,
         "run.cuda_graphs",

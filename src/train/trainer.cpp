@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -55,7 +56,24 @@ class Trainer {
         rank_(rank_plan(setup.plan, setup.groups.world->rank())),
         state_(setup.context, setup.plan, rank_, setup.groups),
         executor_(state_.chunks(), *setup.groups.pipeline, *setup.groups.engine),
-        stragglers_(setup.groups) {}
+        stragglers_(setup.groups) {
+    if (plan_.emulated) {
+      std::vector<pipeline::ChunkTimes> times;
+      for (std::size_t chunk = 0; chunk < rank_.chunks.size(); ++chunk) {
+        times.push_back(plan_.emulated->times_of(
+            {.stage = rank_.coordinates.pipeline, .chunk = static_cast<std::int64_t>(chunk)}));
+      }
+      executor_.emulate(std::move(times));
+      if (comm::Activity* const activity = setup.groups.world->activity()) {
+        // Ranks outnumber the cores, and none computes: all may wait at once.
+        constexpr double kSecondsPerRank = 3e-6;
+        activity->sleep_until_seconds = std::numeric_limits<double>::infinity();
+        activity->sleep_seconds =
+            std::max(activity->sleep_seconds,
+                     kSecondsPerRank * static_cast<double>(setup.groups.world->size()));
+      }
+    }
+  }
 
   FinishedRun run() {
     begin();
@@ -212,9 +230,10 @@ class Trainer {
       }
       report_save();
       if (stop) {
-        setup_.log.info(
-            "stopped {} after step {} of {}, checkpoint written; continue with --run.resume=auto",
-            stop_reason(), step, plan_.total_steps);
+        setup_.log.info("stopped {} after step {} of {}, {}", stop_reason(), step,
+                        plan_.total_steps,
+                        plan_.emulated ? "without a checkpoint"
+                                       : "checkpoint written; continue with --run.resume=auto");
         return Outcome::kStopped;
       }
       // After the save: bad test data must not end the run at the same step again and again.
@@ -373,6 +392,9 @@ class Trainer {
   }
 
   void save(std::int64_t step, OnFailure on_failure) {
+    if (plan_.emulated) {
+      return;  // its weights are not trained
+    }
     if (saved_step_ == step && !writer_->has_failed()) {
       return;
     }

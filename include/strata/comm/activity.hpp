@@ -75,6 +75,7 @@ class Activity {
 
   /// Until when waits sleep between tests, because another process wants the core.
   double sleep_until_seconds = 0.0;
+  double sleep_seconds = 50e-6;  ///< each time
 
   static constexpr std::int64_t kKept = 64;
 

@@ -86,6 +86,7 @@ class Stage {
   [[nodiscard]] const grid::Range& layers() const { return spec_.layers; }
   [[nodiscard]] bool is_first() const { return spec_.layers.begin == 0; }
   [[nodiscard]] bool is_last() const { return spec_.layers.end == model_.layer_count(); }
+  [[nodiscard]] BackwardOrder order() const { return spec_.order; }
   [[nodiscard]] const StageSlots& slots() const { return spec_.slots; }
   [[nodiscard]] std::int64_t concurrent_lanes() const { return spec_.pass.concurrent_lanes; }
   [[nodiscard]] std::int64_t microbatch() const { return spec_.pass.microbatch; }

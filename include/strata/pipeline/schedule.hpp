@@ -146,8 +146,8 @@ enum class Backward { kSplit, kFused };
 
 /// The schedule with its messages: a receive right before the action that reads it, a send right
 /// after the action that computes it, and one reduce after the last weight gradient.
-/// Pre: `computed` holds compute actions only.
-[[nodiscard]] Schedule insert_communication(const Schedule& computed,
+/// Pre: `schedule` holds compute actions only.
+[[nodiscard]] Schedule insert_communication(Schedule schedule,
                                             Backward backward = Backward::kSplit);
 
 /// The complete schedule: compute_order() with its communication. Pre: as compute_order().

@@ -35,10 +35,15 @@ enum class LossChoice { kAuto, kCrossEntropy, kMeanSquaredError };
 constexpr auto enum_names(LossChoice) {
   return names_in_order("auto", "cross_entropy", "mean_squared_error");
 }
-enum class DeviceChoice { kAuto, kCpu, kCuda };
+enum class DeviceChoice {
+  kAuto,
+  kCpu,
+  kCuda,
+  kEmulated  ///< sleeps instead of computing; memory and messages are those of CPUs
+};
 
 constexpr auto enum_names(DeviceChoice) {
-  return names_in_order("auto", "cpu", "cuda");
+  return names_in_order("auto", "cpu", "cuda", "emulated");
 }
 /// The transport of tensors in GPU memory.
 enum class Transport {
@@ -161,6 +166,12 @@ struct RunConfig {
     double peak_tflops = 0.0;
     Switch cuda_graphs = Switch::kOff;
   } run;
+  /// Milliseconds of an action of a chunk, of all stages or of each (pipeline::parse_chunk_times).
+  struct {
+    std::string forward = "1";
+    std::string backward_input = "1";
+    std::string backward_weight = "1";
+  } emulated;
 };
 
 /// The value of parallel.schedule, as in "1f1b" or "file:made.csv".

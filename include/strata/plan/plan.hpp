@@ -17,6 +17,7 @@
 #include "strata/optim/gradient_reducer.hpp"
 #include "strata/optim/tied_exchange.hpp"
 #include "strata/pipeline/schedule.hpp"
+#include "strata/pipeline/simulator.hpp"
 #include "strata/plan/config.hpp"
 
 namespace strata::plan {
@@ -45,6 +46,8 @@ struct Plan {
   pipeline::Schedule training;
   nn::BackwardOrder backward = nn::BackwardOrder::kFused;
   pipeline::Schedule evaluation;
+  /// Where stages sleep instead of computing (run.device = emulated): the times of their actions.
+  std::optional<pipeline::StageCosts> emulated;
 };
 
 [[nodiscard]] inline bool is_language_model(const Plan& plan) {

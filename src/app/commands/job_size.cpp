@@ -208,6 +208,11 @@ void fix_lanes(std::int64_t lanes, plan::RunConfig& config, JobScript& script) {
 }  // namespace
 
 void set_job_size(const CommandLine& line, plan::RunConfig& config, JobScript& script) {
+  if (config.run.device == plan::DeviceChoice::kEmulated) {
+    fail(ExitCode::kUsage,
+         "run.device is emulated, whose runs have no checkpoints to resume from, as a job does; "
+         "choose another device");
+  }
   const plan::VirtualGrid stored = stored_grid(config);
   if (config.parallel.pipeline == 0) {
     config.parallel.pipeline = std::max<std::int64_t>(1, stored.pipeline);

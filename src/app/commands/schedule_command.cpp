@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "strata/pipeline/schedule_file.hpp"
 #include "strata/pipeline/search.hpp"
 #include "strata/pipeline/simulator.hpp"
+#include "strata/pipeline/stage_times.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
@@ -39,10 +42,17 @@ SCHEDULE is a file of torch.distributed.pipelining, or one of gpipe, 1f1b, inter
                         weight gradient (default: as many as there are stages)
   --backward=ORDER      split: the input gradient is sent before the weight gradient is computed; fused: after it
                         (default split; for a file its own order)
-  --forward=MS          time of a chunk's forward pass (default 1); MS,MS,... gives each rank its own
+  --forward=MS          time of a chunk's forward pass (default 1); MS,MS,... gives each rank its own, MS/MS/... in
+                        place of one MS each chunk of a rank
   --backward-input=MS   time of a chunk's input gradient (default 1)
   --backward-weight=MS  time of a chunk's weight gradient (default 1)
-  --latency=MS          time of a message (default 0)
+  --latency=MS          time of a message (default 0); MS,MS,... gives each pair of neighbouring ranks its own, and
+                        last, where the schedule has them, the other pairs, as from the last rank to the first
+  --bandwidth=GB/S      a message takes its bytes over this besides; GB/S,GB/S,... as for --latency
+  --message-bytes=N     bytes of an activation and of its gradient
+  --gradient-bytes=N    bytes of a gradient (default: as --message-bytes)
+  --reduce=MS           simulate, draw: the gradient reduction that nothing overlaps (default 0); MS,MS,... as above
+  --optimizer=MS        simulate: the optimizer, once all ranks have ended (default 0); MS,MS,... as above
   --messages=on|off     convert: with sends and receives, or compute actions only (default off)
   --output=FILE         where to write; convert without it prints, make writes nothing
 )";
@@ -58,39 +68,70 @@ struct Given {
   pipeline::Schedule schedule;
 };
 
-double milliseconds(const char* name, const std::string& text) {
-  constexpr double kMost = 1e9;
-  double value = 0.0;
-  if (!parse_double(text, value) || !(value >= 0.0 && value <= kMost)) {
-    fail(ExitCode::kUsage, "--{} is \"{}\", it must be a number of milliseconds from 0 to {}", name,
-         text, kMost);
-  }
-  return value;
+/// The numbers of an option: one, or one for each pair of neighbouring ranks, and one more for all
+/// other pairs where the schedule has messages between them.
+std::vector<double> link_numbers(const CommandLine& line, const char* name,
+                                 const std::string& otherwise, const pipeline::Schedule& schedule) {
+  const std::vector<pipeline::StageChunk>& chunks = schedule.order.chunks();
+  const auto others = std::ranges::adjacent_find(
+      chunks, [](const pipeline::StageChunk& from, const pipeline::StageChunk& to) {
+        return std::abs(from.stage - to.stage) > 1;
+      });
+  const std::int64_t pairs = schedule.stages - (others == chunks.end() ? 1 : 0);
+  const std::int64_t counts[] = {1, pairs};
+  return pipeline::parse_times(
+      {.name = fmt::format("--{}", name), .text = line.value(name, otherwise)},
+      std::span(counts).first(pairs > 1 ? 2 : 1));
 }
 
-/// One time for all stages, or one for each, with commas between them.
-std::vector<double> stage_times(const CommandLine& line, const char* name, std::int64_t stages) {
-  const std::string text = line.value(name, "1");
-  std::vector<double> times;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    times.push_back(milliseconds(name, text.substr(begin, end - begin)));
-    begin = end + 1;
+/// A message takes the latency, and its bytes over the bandwidth.
+std::vector<pipeline::LinkTimes> links_of(const CommandLine& line,
+                                          const pipeline::Schedule& schedule) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
+  constexpr double kBytesPerMillisecond = 1e6;  // of 1 GB/s
+  std::vector<double> latencies = link_numbers(line, "latency", "0", schedule);
+  std::vector<double> bandwidths = link_numbers(line, "bandwidth", "1", schedule);
+  const auto activation = line.count("message-bytes", 0, 0, kMostBytes);
+  const auto gradient = line.count("gradient-bytes", activation, 0, kMostBytes);
+  if (line.has("bandwidth") != (activation + gradient > 0) ||
+      std::ranges::find(bandwidths, 0.0) != bandwidths.end()) {
+    fail(ExitCode::kUsage,
+         "messages that take their bytes over the bandwidth need --bandwidth above 0 and "
+         "--message-bytes above 0; give both or neither");
   }
-  if (times.size() == 1) {
-    times.resize(static_cast<std::size_t>(stages), times.front());
+  const std::size_t links = std::max(latencies.size(), bandwidths.size());
+  latencies.resize(links, latencies.front());
+  bandwidths.resize(links, bandwidths.front());
+  std::vector<pipeline::LinkTimes> all;
+  for (std::size_t i = 0; i < links; ++i) {
+    const double rate = kBytesPerMillisecond * bandwidths[i];
+    all.push_back({.activation_seconds = latencies[i] + static_cast<double>(activation) / rate,
+                   .gradient_seconds = latencies[i] + static_cast<double>(gradient) / rate});
   }
-  if (std::ssize(times) != stages) {
-    fail(ExitCode::kUsage, "--{} has {} times for {} ranks", name, times.size(), stages);
+  if (links > 1 && std::ssize(all) < schedule.stages) {
+    all.emplace_back();  // of pairs without messages
   }
-  return times;
+  return all;
 }
 
-pipeline::StageCosts costs_of(const CommandLine& line, std::int64_t stages) {
-  return {.forward_seconds = stage_times(line, "forward", stages),
-          .backward_input_seconds = stage_times(line, "backward-input", stages),
-          .backward_weight_seconds = stage_times(line, "backward-weight", stages),
-          .send_latency_seconds = milliseconds("latency", line.value("latency", "0"))};
+/// In milliseconds, as all times of this command.
+pipeline::StageCosts costs_of(const CommandLine& line, const pipeline::Schedule& schedule) {
+  const auto text = [&](const char* name) {
+    return pipeline::TimesText{.name = fmt::format("--{}", name), .text = line.value(name, "1")};
+  };
+  const auto of_ranks = [&](const char* name) {
+    const std::int64_t counts[] = {1, schedule.stages};
+    std::vector<double> times = pipeline::parse_times(
+        {.name = fmt::format("--{}", name), .text = line.value(name, "0")}, counts);
+    times.resize(static_cast<std::size_t>(schedule.stages), times.front());
+    return times;
+  };
+  return {.times = pipeline::parse_chunk_times(text("forward"), text("backward-input"),
+                                               text("backward-weight"), schedule.stages,
+                                               schedule.chunks),
+          .links = links_of(line, schedule),
+          .reduce_seconds = of_ranks("reduce"),
+          .optimizer_seconds = of_ranks("optimizer")};
 }
 
 /// Throws: Error(kUsage) where the value is neither.
@@ -170,7 +211,7 @@ pipeline::CheckReport proven(const Given& given) {
 
 pipeline::Simulation simulated(const CommandLine& line, const Given& given,
                                pipeline::Record record) {
-  return pipeline::simulate(given.schedule, costs_of(line, given.schedule.stages), record);
+  return pipeline::simulate(given.schedule, costs_of(line, given.schedule), record);
 }
 
 std::string size_text(const pipeline::Schedule& schedule) {
@@ -202,25 +243,29 @@ void print_check(const Given& given) {
 }
 
 void print_ranks(const pipeline::Simulation& result, const pipeline::CheckReport& report) {
-  fmt::print("{:>6}{:>14}{:>14}{:>14}{:>14}\n", "rank", "busy ms", "idle ms", "bubble ms",
-             "activations");
+  fmt::print("{:>6}{:>14}{:>14}{:>14}{:>14}{:>14}\n", "rank", "busy ms", "idle ms", "bubble ms",
+             "exposed ms", "activations");
   // Differences of sums are not exactly 0.
   const auto rounded = [&](double seconds) {
     constexpr double kRounding = 1e-12;
     return std::abs(seconds) > kRounding * result.makespan_seconds ? seconds : 0.0;
   };
   for (std::size_t rank = 0; rank < result.busy_seconds.size(); ++rank) {
-    fmt::print("{:>6}{:>14.6g}{:>14.6g}{:>14.6g}{:>14}\n", rank, result.busy_seconds[rank],
+    fmt::print("{:>6}{:>14.6g}{:>14.6g}{:>14.6g}{:>14.6g}{:>14}\n", rank, result.busy_seconds[rank],
                rounded(result.idle_seconds[rank]), rounded(result.bubble_seconds[rank]),
-               report.peak_live[rank]);
+               rounded(result.exposed_seconds[rank]), report.peak_live[rank]);
   }
 }
 
 void print_simulation(const CommandLine& line, const Given& given) {
   const pipeline::CheckReport report = proven(given);
   const pipeline::Simulation result = simulated(line, given, pipeline::Record::kTotals);
-  fmt::print("{}: {}\nstep {:.6g} ms, bubble {:.1f} % of it\n", printable_lines(given.name),
+  fmt::print("{}: {}\nstep {:.6g} ms, bubble {:.1f} % of it", printable_lines(given.name),
              size_text(given.schedule), result.makespan_seconds, 100.0 * result.bubble_fraction);
+  if (result.step_seconds > result.makespan_seconds) {
+    fmt::print("; {:.6g} ms with the optimizer", result.step_seconds);
+  }
+  fmt::print("\n");
   print_ranks(result, report);
 }
 
@@ -231,8 +276,14 @@ void make(const CommandLine& line) {
       .chunks = line.count("chunks", 1, 1, 2)};
   pipeline::require_size(size.stages * size.chunks, size.microbatches, "make");
   const std::int64_t memory = line.count("memory", size.stages, 1, kMostMicrobatches);
+  // Also of interleaved, whose messages go from the last rank to the first too.
+  const pipeline::Schedule shape{.stages = size.stages,
+                                 .microbatches = size.microbatches,
+                                 .chunks = size.chunks,
+                                 .order = pipeline::ChunkOrder::loop(size.stages, size.chunks),
+                                 .stage_actions = {}};
   const pipeline::FoundSchedule found = pipeline::search(
-      {.size = size, .costs = costs_of(line, size.stages), .most_live = memory * size.chunks});
+      {.size = size, .costs = costs_of(line, shape), .most_live = memory * size.chunks});
   const double step = found.simulation.makespan_seconds;
   fmt::print("{}\nstep {:.6g} ms, bubble {:.1f} % of it\n", size_text(found.schedule), step,
              100.0 * found.simulation.bubble_fraction);
@@ -267,7 +318,14 @@ std::vector<std::string> options_of(const std::string& what) {
   };
   add({what == "make" ? "memory" : "backward"});
   if (what == "simulate" || what == "draw" || what == "make") {
-    add({"forward", "backward-input", "backward-weight", "latency"});
+    add({"forward", "backward-input", "backward-weight", "latency", "bandwidth", "message-bytes",
+         "gradient-bytes"});
+  }
+  if (what == "simulate" || what == "draw") {
+    add({"reduce"});
+  }
+  if (what == "simulate") {
+    add({"optimizer"});
   }
   if (what == "convert") {
     add({"messages"});

@@ -177,6 +177,11 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
   begin_run(mpi, inputs, plan, log);
   log.info("{}", plan::plan_text(plan));
   log.info("{}", environment.text());
+  if (plan.emulated) {
+    log.warn(
+        "run.device is emulated: no layer computes, so losses and weights mean nothing, and no "
+        "checkpoint is written");
+  }
   if (!environment.warning().empty()) {
     log.warn("{}", environment.warning());
   }

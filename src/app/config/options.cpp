@@ -71,6 +71,18 @@ Option timeline_option() {
               }};
 }
 
+/// Times of stages; plan::prepare() knows how many there are.
+Option stage_times(const std::string& key, const std::string& what, Member<std::string> member) {
+  Option option = text(key, "number from 0, or one for each stage",
+                       fmt::format("run.device = emulated: time of a microbatch's {}; with commas "
+                                   "between those of the stages, "
+                                   "and slashes between those of a stage's chunks",
+                                   what),
+                       member, Empty::kRefused);
+  option.unit = "ms";
+  return option;
+}
+
 // An accessor for one member of the config.
 #define STRATA_MEMBER(path)     \
   +[](RunConfig & c) -> auto& { \
@@ -351,7 +363,9 @@ std::vector<Option> running() {
             "threads of each rank; 0: the cores it may use, shared among the ranks of the node", 0,
             STRATA_MEMBER(run.threads), 4096),
       choice("run.device",
-             "where stages compute; auto: cuda if every rank finds a GPU, otherwise cpu",
+             "where stages compute; auto: cuda if every rank finds a GPU, otherwise cpu; emulated: "
+             "each action sleeps for the time that emulated.* says, and all messages are real; "
+             "nothing is learned, no checkpoint is written",
              STRATA_MEMBER(run.device)),
       choice("run.transport",
              "how ranks exchange GPU tensors; auto: NCCL if it is found and no two ranks share a "
@@ -379,6 +393,11 @@ std::vector<Option> running() {
              "peak throughput of a rank's GPU, or of its cores, in matrix products of "
              "numerics.dtype; 0: the published value of known GPUs. The MFU is relative to it",
              Bound::kFromZero, STRATA_MEMBER(run.peak_tflops)),
+      stage_times("emulated.forward", "forward pass", STRATA_MEMBER(emulated.forward)),
+      stage_times("emulated.backward_input", "input gradient",
+                  STRATA_MEMBER(emulated.backward_input)),
+      stage_times("emulated.backward_weight", "weight gradient",
+                  STRATA_MEMBER(emulated.backward_weight)),
   };
 }
 
@@ -413,7 +432,8 @@ const std::vector<Section>& section_table() {
       {"schedule", "the learning rate over the steps"},
       {"train", "length, evaluation and progress"},
       {"checkpoint", "when the state is saved"},
-      {"run", "where and how the program runs"}};
+      {"run", "where and how the program runs"},
+      {"emulated", "times of run.device = emulated"}};
   return kSections;
 }
 

@@ -123,7 +123,7 @@ std::string nccl_obstacle(comm::Communicator& world, std::int64_t sharing, const
 }  // namespace
 
 device::DeviceKind resolve_device(comm::MpiSession& mpi, plan::DeviceChoice choice) {
-  if (choice == plan::DeviceChoice::kCpu) {
+  if (choice == plan::DeviceChoice::kCpu || choice == plan::DeviceChoice::kEmulated) {
     return device::DeviceKind::kCpu;
   }
   comm::request_hardware_queues();
@@ -140,8 +140,10 @@ device::DeviceKind resolve_device(comm::MpiSession& mpi, plan::DeviceChoice choi
 ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs,
                                            const plan::Plan& plan, Use use) {
   peak_flops_ = 1e12 * plan.config.run.peak_tflops;
-  text_ = fmt::format("{} on {} rank{} ({})", name_of(plan.device), mpi.world().size(),
-                      mpi.world().size() == 1 ? "" : "s", comm::MpiSession::library_text());
+  text_ = fmt::format("{} on {} rank{} ({})",
+                      plan.emulated ? name_of(plan.config.run.device) : name_of(plan.device),
+                      mpi.world().size(), mpi.world().size() == 1 ? "" : "s",
+                      comm::MpiSession::library_text());
   if (plan.device == device::DeviceKind::kCuda) {
     open_gpu(mpi, inputs, plan, use);
   } else {

@@ -107,7 +107,7 @@ void begin_run(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan&
       return;
     }
     const plan::RunConfig& config = inputs.config;
-    if (!inputs.checkpoint || inputs.checkpoint->step() < plan.total_steps) {
+    if (!plan.emulated && (!inputs.checkpoint || inputs.checkpoint->step() < plan.total_steps)) {
       train::require_space(plan, log);
     }
     if (!inputs.checkpoint) {

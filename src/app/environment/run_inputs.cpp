@@ -125,6 +125,11 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
     load_config(mpi, inputs, (std::filesystem::path(path) / "config.ini").string(), all);
   });
   check_same_inputs(mpi, inputs);
+  if (inputs.config.run.device == plan::DeviceChoice::kEmulated) {
+    throw comm::AgreedError(
+        ExitCode::kUsage,
+        "run.device is emulated, which only trains, and computes nothing; choose another device");
+  }
   open_checkpoint(mpi, inputs, log);
   comm::agree(mpi.world(), [&] {
     open_data_of_checkpoint(inputs, log);

@@ -1,10 +1,15 @@
 #include "strata/pipeline/executor.hpp"
 
 #include <cstdint>
+#include <span>
 #include <stdexcept>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "strata/core/clock.hpp"
+#include "strata/pipeline/simulator.hpp"
 
 #include "in_process.hpp"
 #include "stage_bench.hpp"
@@ -39,6 +44,54 @@ TEST(Executor, RefusesSchedulesOfOtherChunks) {
                 ThrowsMessage<std::logic_error>(HasSubstr("2 chunks")));
     EXPECT_THAT([&] { static_cast<void>(executor.evaluate(evaluate, samples)); },
                 ThrowsMessage<std::logic_error>(HasSubstr("2 chunks")));
+  });
+}
+
+/// Microbatches of two samples of two inputs.
+class Samples final : public MicrobatchSource {
+ public:
+  ConstTensorView inputs(std::int64_t /*m*/) override { return inputs_.view({2, 2}); }
+  ConstTensorView targets(std::int64_t /*m*/) override { return targets_.view({2}); }
+  std::int64_t first_row(std::int64_t m) override { return 2 * m; }
+  std::int64_t valid_rows(std::int64_t /*m*/) override { return 2; }
+
+ private:
+  template <typename T>
+  struct Zeros {
+    std::vector<T> values = std::vector<T>(4, T{0});
+    [[nodiscard]] TensorView view(const Shape& shape) {
+      return {std::span(values).first(static_cast<std::size_t>(shape.count())), shape};
+    }
+  };
+  Zeros<float> inputs_;
+  Zeros<std::int64_t> targets_;
+};
+
+TEST(Executor, AnEmulatedStageTakesItsTimesAndReportsEachLayer) {
+  const nn::Model model({.layers = {"dense 3 relu", "dense 3"}, .input_shape = {2}, .outputs = 3});
+  comm::run_in_process_ranks(1, [&](comm::Communicator& world) {
+    const Schedule schedule = make_schedule(ScheduleKind::kGpipe, {1, 2});
+    nn::StageSpec spec = nn::test::spec_of<float>({0, model.layer_count()}, 2);
+    spec.slots = slots_for(schedule, {});
+    nn::test::StageBench<float> bench(model, spec, comm::ShardGroup(1));
+    nn::test::ArenaSink<float> sink(bench.layout().elements);
+    const std::vector<float> before = sink.gradients();
+    Samples samples;
+    comm::ProgressEngine engine;
+    Executor executor({&bench.stage()}, world, engine);
+    const ChunkTimes times{0.004, 0.002, 0.003};
+    executor.emulate({times});
+    const double begin = now_seconds();
+    static_cast<void>(executor.train(schedule, samples, 1.0, sink));
+    EXPECT_GE(now_seconds() - begin, simulate(schedule, {.times = {{times}}}).step_seconds);
+    std::vector<std::int64_t> reported;
+    for (std::int64_t m = 0; m < 2; ++m) {
+      for (std::int64_t layer = model.layer_count(); layer-- > 0;) {
+        reported.push_back(100 * m + layer);
+      }
+    }
+    EXPECT_EQ(sink.done(), reported);
+    EXPECT_EQ(sink.gradients(), before);
   });
 }
 

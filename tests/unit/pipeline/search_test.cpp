@@ -21,9 +21,21 @@ constexpr double kRounding = 1.0 + 1e-12;
 /// Stages of different speeds: one is slow, one is fast in one direction.
 StageCosts uneven(std::int64_t stages) {
   StageCosts costs = equal_costs(stages, 1.0, 1.25, 0.75, 0.125);
-  costs.forward_seconds.back() = 1.5;
-  costs.backward_input_seconds.front() = 0.5;
-  costs.backward_weight_seconds[static_cast<std::size_t>(stages / 2)] = 1.5;
+  costs.times.back().front().forward_seconds = 1.5;
+  costs.times.front().front().backward_input_seconds = 0.5;
+  costs.times[static_cast<std::size_t>(stages / 2)].front().backward_weight_seconds = 1.5;
+  return costs;
+}
+
+/// Chunks of different times on every stage, and a slow link.
+StageCosts uneven_chunks(std::int64_t stages, std::int64_t chunks) {
+  StageCosts costs = uneven(stages);
+  costs.links.resize(static_cast<std::size_t>(stages), {.activation_seconds = 0.25});
+  for (std::vector<ChunkTimes>& own : costs.times) {
+    own.resize(
+        static_cast<std::size_t>(chunks),
+        {.forward_seconds = 0.25, .backward_input_seconds = 2.0, .backward_weight_seconds = 0.125});
+  }
   return costs;
 }
 
@@ -36,7 +48,7 @@ std::vector<SearchGoal> goals() {
           for (const StageCosts& costs :
                {equal_costs(stages, 1.0, 1.0, 1.0), equal_costs(stages, 1.0, 2.0, 0.5, 0.25),
                 equal_costs(stages, 1.0, 1.0, 0.0), equal_costs(stages, 0.0, 1.0, 1.0),
-                uneven(stages)}) {
+                uneven(stages), uneven_chunks(stages, chunks)}) {
             all.push_back({.size = {stages, microbatches, chunks},
                            .costs = costs,
                            .most_live = memory * chunks});

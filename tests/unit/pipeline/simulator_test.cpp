@@ -186,7 +186,7 @@ TEST(Simulator, ForwardOnlyFillsAndDrainsOnce) {
 
 TEST(Simulator, TheSlowestStageBoundsTheMakespan) {
   StageCosts costs = equal_costs(3, 1.0, 1.0, 0.0);
-  costs.forward_seconds[1] = 3.0;
+  costs.times[1].front().forward_seconds = 3.0;
   const Simulation result = simulate(make_schedule(ScheduleKind::kForwardOnly, {3, 4}), costs);
   EXPECT_EQ(result.makespan_seconds, 1.0 + 4 * 3.0 + 1.0);
   EXPECT_THAT(result.busy_seconds, ElementsAre(4.0, 12.0, 4.0));
@@ -198,6 +198,63 @@ TEST(Simulator, LatencyCountsOnceAHopWithOneMicrobatch) {
       simulate(make_schedule(ScheduleKind::kGpipe, {3, 1}), equal_costs(3, 1.0, 2.0, 4.0, 0.5));
   // Forward through three stages, two hops; back, two hops; the first stage's weight gradient.
   EXPECT_EQ(result.makespan_seconds, 3.0 + 2 * 0.5 + 3 * 2.0 + 2 * 0.5 + 4.0);
+}
+
+/// A schedule with costs of its own, and its times counted by hand.
+struct Counted {
+  const char* name;
+  Schedule schedule;
+  StageCosts costs;
+  double makespan;
+  double step;
+  std::vector<double> exposed;
+};
+
+TEST(Simulator, CountsTimesByChunkMessagesReductionAndOptimizer) {
+  const ChunkTimes one{1.0, 2.0, 4.0};
+  const ChunkTimes two{0.5, 8.0, 0.25};
+  const std::vector<ChunkTimes> both = {one, two};
+  const std::vector<LinkTimes> links = {{0.5, 0.25}, {1.0, 2.0}, {16.0, 32.0}};
+  const std::vector<Counted> cases = {
+      {"a link of each pair, each direction",
+       make_schedule(ScheduleKind::kGpipe, {3, 1}),
+       {.times = {{one}, {one}, {one}}, .links = links},
+       3 * 1.0 + 0.5 + 1.0 + 3 * 2.0 + 2.0 + 0.25 + 4.0,
+       16.75,
+       {0.25, 2.5, 1.0}},
+      // Forward through chunk 0 of three stages, back to the first, through chunk 1, and back.
+      {"times of each chunk, and the link that closes the ring",
+       make_schedule(ScheduleKind::kInterleaved, {3, 1, 2}),
+       {.times = {both, both, both}, .links = links},
+       3 * (1.0 + 0.5) + 2 * (0.5 + 1.0) + 16.0 + 3 * (8.0 + 2.0) + 2 * (2.0 + 0.25) + 32.0 + 4.0,
+       94.0,
+       {0.25 + 16.0 + 0.25, 0.5 + 0.5 + 2.0 + 2.0, 1.0 + 1.0 + 32.0}},
+      {"a message that arrives while the stage computes is not exposed",
+       make_schedule(ScheduleKind::kForwardOnly, {2, 4}),
+       {.times = {{{.forward_seconds = 1.0}}, {{.forward_seconds = 2.0}}}, .links = {{0.5, 0.5}}},
+       1.0 + 0.5 + 4 * 2.0,
+       9.5,
+       {0.0, 0.5}},
+      {"a wait is exposed from when the message is sent",
+       make_schedule(ScheduleKind::kForwardOnly, {2, 3}),
+       {.times = {{{.forward_seconds = 2.0}}, {{.forward_seconds = 1.0}}}, .links = {{0.5, 0.5}}},
+       3 * 2.0 + 0.5 + 1.0,
+       7.5,
+       {0.0, 3 * 0.5}},
+      // Stage 1 ends its list at 1 + 1 + 2 + 4 + 1, stage 0 at 1 + 1 + 2 + 2 + 4 + 3.
+      {"reduction and optimizer",
+       make_schedule(ScheduleKind::kGpipe, {2, 1}),
+       {.times = {{one}, {one}}, .reduce_seconds = {3.0, 1.0}, .optimizer_seconds = {2.0, 5.0}},
+       13.0,
+       18.0,
+       {3.0, 1.0}},
+  };
+  for (const Counted& row : cases) {
+    const Simulation result = simulate(row.schedule, row.costs);
+    EXPECT_EQ(result.makespan_seconds, row.makespan) << row.name;
+    EXPECT_EQ(result.step_seconds, row.step) << row.name;
+    EXPECT_EQ(result.exposed_seconds, row.exposed) << row.name;
+  }
 }
 
 TEST(Simulator, ListsEveryActionWithItsTimes) {
@@ -228,6 +285,12 @@ TEST(Simulator, ListsEveryActionWithItsTimes) {
 TEST(Simulator, RefusesCostsOfAnotherSizeAndDeadlocks) {
   Schedule schedule = make_schedule(ScheduleKind::kGpipe, {2, 1});
   EXPECT_THROW((void)simulate(schedule, equal_costs(3, 1.0, 1.0, 1.0)), std::logic_error);
+  StageCosts costs = equal_costs(2, 1.0, 1.0, 1.0);
+  costs.times[1].resize(2);
+  EXPECT_THROW((void)simulate(schedule, costs), std::logic_error);
+  costs = equal_costs(2, 1.0, 1.0, 1.0);
+  costs.optimizer_seconds = {1.0};
+  EXPECT_THROW((void)simulate(schedule, costs), std::logic_error);
   schedule.stage_actions[0].clear();
   EXPECT_THROW((void)simulate(schedule, equal_costs(2, 1.0, 1.0, 1.0)), std::logic_error);
 }

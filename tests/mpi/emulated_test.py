@@ -1,0 +1,76 @@
+"""run.device = emulated: steps take at least the simulator's time, and nothing of such a run is taken for training."""
+
+import json
+import re
+
+import harness
+from harness import CHECKPOINT, DONE, USAGE
+
+NETWORK = harness.config_text(
+    ["dense 8 relu", "dense 8 relu", "dense 8 relu", "dense 4"], data={"train": "classes/train.h5"},
+    batch={"global": 16, "micro": 2}, numerics={"lanes": 2}, train={"steps": 3}, parallel={"bucket": 0.0001})
+
+EMULATED = ["--run.device=emulated", "--emulated.forward=3", "--emulated.backward_weight=4"]
+
+
+class Emulated(harness.StrataTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.set_up_classes(NETWORK, (10,), 4, train=64, test=16)
+
+    def simulated(self, *arguments):
+        finished = self.alone("schedule", "simulate", *arguments)
+        self.assertEqual(finished.code, DONE, finished.text)
+        return float(re.search(r"^step ([\d.]+) ms", finished.text, re.MULTILINE)[1]) / 1e3
+
+    def test_steps_take_at_least_the_simulated_time(self):
+        for schedule, grid, inputs in (("1f1b", (1, 4), "2,2,2,5"), ("zb-h1", (2, 2), "2"), ("gpipe", (1, 1), "2")):
+            with self.subTest(schedule=schedule, grid=grid):
+                run = f"{schedule}-run"
+                finished = self.train(self.config, grid, run, *EMULATED, f"--emulated.backward_input={inputs}",
+                                      f"--parallel.schedule={schedule}")
+                self.assertIn("run.device is emulated: no layer computes", finished.text)
+                seconds = self.simulated(schedule, f"--stages={grid[1]}", f"--microbatches={8 // grid[0]}",
+                                         "--forward=3", f"--backward-input={inputs}", "--backward-weight=4")
+                self.assertIn(f"emulated times, {1e3 * seconds:g} ms a step", finished.text)
+                lines = (self.directory / run / "metrics.jsonl").read_text().splitlines()
+                steps = [json.loads(line)["step_seconds"] for line in lines]
+                self.assertEqual(len(steps), 3)
+                self.assertGreaterEqual(min(steps), seconds)
+                self.assertEqual(harness.checkpoints(self.directory / run), [])
+
+    def test_nothing_is_taken_for_training(self):
+        for settings, words in [
+                (["--run.resume=auto"], ["run.resume is set, but run.device is emulated", "no checkpoints"]),
+                (["--data.test=classes/test.h5"], ["data.test is set, but run.device is emulated"]),
+                (["--checkpoint.every=2"], ["checkpoint.every is set"]),
+                (["--checkpoint.keep_every=2"], ["checkpoint.keep_every is set"]),
+                (["--checkpoint.minutes=2"], ["checkpoint.minutes is set"]),
+                (["--emulated.forward=1,2"], ["emulated.forward has 2 times for 1 rank"]),
+                (["--emulated.forward=-1"], ["emulated.forward is \"-1\"", "from 0 to"]),
+                (["--run.device=cpu"], ["emulated.forward is set, but run.device is cpu"])]:
+            with self.subTest(settings=settings):
+                self.assert_refused(self.alone("train", self.config, "--run.dir=refused", *EMULATED, *settings), USAGE,
+                                    *words)
+        self.train(self.config, (1, 1), "real")
+        kept = harness.tensors(harness.checkpoints(self.directory / "real")[-1])
+        self.assert_refused(self.alone("train", self.config, "--run.dir=real", *EMULATED), USAGE,
+                            "real holds a run already")
+        self.assert_refused(self.alone("train", self.config, "--run.dir=real", "--run.resume=auto", "--train.steps=9",
+                                       *EMULATED), USAGE, "run.resume is set, but run.device is emulated")
+        self.assert_refused(self.alone("evaluate", "real", "--run.device=emulated"), USAGE,
+                            "run.device is emulated, which only trains")
+        self.assertEqual(harness.differing_tensors(
+            kept, harness.tensors(harness.checkpoints(self.directory / "real")[-1])), [])
+        self.train(self.config, (1, 2), "emulated", *EMULATED)
+        self.assert_refused(self.alone("train", self.config, "--run.dir=emulated", "--run.resume=must"), CHECKPOINT,
+                            "there is no checkpoint in emulated")
+        self.train(self.config, (1, 2), "emulated", "--run.resume=auto")
+        self.assertEqual([record["step"] for record in self.records("emulated", "train")], ["1", "2", "3"])
+        self.assert_refused(self.alone("job", self.config, "--nodes=1", "--time=10", "--run.device=emulated"), USAGE,
+                            "run.device is emulated, whose runs have no checkpoints to resume from")
+
+
+if __name__ == "__main__":
+    harness.main()
