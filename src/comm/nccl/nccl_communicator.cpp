@@ -25,8 +25,8 @@ std::size_t count_of(std::int64_t count) {
   return static_cast<std::size_t>(count);
 }
 
-Awaited awaited_of(Tag tag) {
-  return tag == Tag::kActivation || tag == Tag::kGradient ? Awaited::kStage : Awaited::kGroup;
+Awaited awaited_of(Tag tag, grid::Axis axis) {
+  return tag == Tag::kActivation || tag == Tag::kGradient ? kNeighbourStage : Awaited(axis);
 }
 
 bool on_host(const ConstTensorView& payload) {
@@ -89,9 +89,11 @@ std::unique_ptr<NcclChannel> open_channel(NcclEngine& engine, Communicator& host
 /// and any call that synchronizes the whole GPU, such as freeing memory, would deadlock.
 class RouteReceive final : public Request::Operation {
  public:
-  RouteReceive(NcclEngine& engine, OpenRoute& route, const TensorView& payload, std::string what)
+  RouteReceive(NcclEngine& engine, OpenRoute& route, Awaited awaited, const TensorView& payload,
+               std::string what)
       : engine_(engine),
         route_(route),
+        awaited_(awaited),
         payload_(payload),
         what_(std::move(what)),
         ready_(engine.mark_compute()) {
@@ -107,7 +109,7 @@ class RouteReceive final : public Request::Operation {
       route_.posted.pop_front();
       oldest.begin();
     }
-    engine_.wait(*done_, awaited_of(route_.route.tag));
+    engine_.wait(*done_, awaited_);
     return true;
   }
 
@@ -122,6 +124,7 @@ class RouteReceive final : public Request::Operation {
 
   NcclEngine& engine_;
   OpenRoute& route_;
+  Awaited awaited_;
   TensorView payload_;
   std::string what_;
   device::Event ready_;
@@ -163,7 +166,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::on_channel(NcclChannel& ch
 template <typename Calls>
 void NcclCommunicator::collective(std::string_view what, const Calls& calls) {
   if (channel_ != nullptr) {
-    on_channel(*channel_, describe_collective(what), Awaited::kGroup, calls)->test();
+    on_channel(*channel_, describe_collective(what), axis(), calls)->test();
   }
 }
 
@@ -221,7 +224,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView
     return host().send(payload, peer, tag).release();
   }
   OpenRoute& route = route_of({.from = rank(), .to = peer, .tag = tag});
-  return on_channel(*route.channel, describe("send to", peer, tag), awaited_of(tag),
+  return on_channel(*route.channel, describe("send to", peer, tag), awaited_of(tag, axis()),
                     [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
                       note(functions().send(payload.raw(), count_of(payload.bytes()), ncclUint8, 1,
                                             handle, stream));
@@ -234,7 +237,8 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_receive(TensorView p
     return host().receive(payload, peer, tag).release();
   }
   return std::make_unique<RouteReceive>(engine_, route_of({.from = peer, .to = rank(), .tag = tag}),
-                                        payload, describe("receive from", peer, tag));
+                                        awaited_of(tag, axis()), payload,
+                                        describe("receive from", peer, tag));
 }
 
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
@@ -249,7 +253,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
               std::none_of(receives.begin(), receives.end(), inside),
           "an exchange mixes host and device memory");
   return on_channel(
-      *channel_, describe_collective(fmt::format("exchange of {}s", name_of(tag))), Awaited::kGroup,
+      *channel_, describe_collective(fmt::format("exchange of {}s", name_of(tag))), axis(),
       [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
         for (const Incoming& message : receives) {
           note(functions().recv(message.payload.raw(), count_of(message.payload.bytes()), ncclUint8,
@@ -293,7 +297,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
       }
     }
   };
-  return on_channel(*channel_, describe_collective("reduce-scatter"), Awaited::kGroup, calls);
+  return on_channel(*channel_, describe_collective("reduce-scatter"), axis(), calls);
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::int64_t> members,
