@@ -50,7 +50,9 @@ Groups make_groups(Communicator& world, ProgressEngine& engine, const grid::Grid
   groups.world = &world;
   groups.engine = &engine;
   const auto along = [&](grid::Axis axis, std::string_view name) {
-    return world.subgroup(grid.group_of(world.rank(), axis), std::string(name) + " group");
+    auto group = world.subgroup(grid.group_of(world.rank(), axis), std::string(name) + " group");
+    group->set_axis(axis);
+    return group;
   };
   groups.data = along(grid::Axis::kData, "data");
   groups.lanes = along(grid::Axis::kData, "lane");

@@ -367,6 +367,7 @@ class Executor::Run {
     }
     timed([&] {
       if (device_) {
+        chunk.stage.await_weights();
         device_->run(chunk.times.forward_seconds);
       } else {
         chunk.stage.forward(microbatches(chunk, m), mode_);

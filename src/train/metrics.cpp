@@ -108,11 +108,9 @@ void MetricsFile::write(const TrainRecord& r) {
   if (r.mfu) {
     object["mfu"] = *r.mfu;
   }
-  object["compute_seconds"] = r.times.compute;
-  object["communication_seconds"] = r.times.communication;
-  object["bubble_seconds"] = r.times.bubble;
-  object["data_seconds"] = r.times.data;
-  object["other_seconds"] = r.times.other();
+  for (const auto& [name, seconds] : named_parts(r.times)) {
+    object[name] = seconds;
+  }
   if (r.skipped) {
     object["skipped"] = true;
   }

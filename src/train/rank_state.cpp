@@ -98,6 +98,13 @@ std::vector<nn::Stage*> StageState::chunks() {
   return chunks;
 }
 
+comm::ExposedSeconds StageState::exposed_seconds() const {
+  comm::ExposedSeconds exposed;
+  exposed.of(grid::Axis::kTensor) = shards_.exposed_seconds();
+  exposed.of(grid::Axis::kData) = lanes_.exposed_seconds();
+  return exposed;
+}
+
 void StageState::reset_clock() {
   shards_.reset_clock();
   lanes_.reset_clock();
@@ -123,7 +130,11 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
       reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
       optimizer_(context, plan.config.optimizer.options, rank.layout, rank.buckets,
                  rank.coordinates.data, stage_state_.weights()),
-      norm_(context, rank.layout, rank.buckets, rank.coordinates.data, plan.grid.data) {
+      norm_(context, rank.layout, rank.buckets, rank.coordinates.data, plan.grid.data),
+      gather_(*groups.data, rank.layout, rank.buckets, stage_state_.weights()) {
+  for (nn::Stage* const chunk : chunks()) {
+    chunk->set_weight_source(&gather_);
+  }
   if (const auto tie = tied_stages(plan)) {
     tie_.emplace(context, *groups.pipeline, rank.layout, rank.buckets, rank.coordinates.data, *tie,
                  plan.config.numerics.dtype);
@@ -139,6 +150,18 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
 bool RankState::has_masters() const {
   const DType dtype = plan_.config.numerics.dtype;
   return compute_dtype(dtype) != dtype;
+}
+
+comm::ExposedSeconds RankState::exposed_seconds() const {
+  comm::ExposedSeconds exposed = stage_state_.exposed_seconds();
+  exposed.of(grid::Axis::kData) += reducer_.exposed_seconds() + gather_.exposed_seconds();
+  return exposed;
+}
+
+void RankState::reset_clock() {
+  reducer_.reset_clock();
+  gather_.reset_clock();
+  stage_state_.reset_clock();
 }
 
 void RankState::assign(std::int64_t shift) {
@@ -169,35 +192,26 @@ double RankState::combine_tied() {
 }
 
 double RankState::update(double learning_rate, double gradient_scale, std::int64_t step) {
-  const TensorView& weights = stage_state_.weights();
-  std::vector<comm::Request> gathers;
+  // In the order in which the next forward pass reads the weights.
   const std::vector<optim::Bucket>& buckets = rank_.buckets.buckets();
-  const auto gather = [&](const optim::Bucket& bucket) {
-    gathers.push_back(comm::begin_all_gather_slices(
-        *groups_.data, weights.flat_slice(bucket.elements.begin, bucket.elements.count()),
-        bucket.slices));
-  };
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
-    optimizer_.update(b, reducer_.sums(), learning_rate, gradient_scale, step);
+  for (std::size_t b = buckets.size(); b-- > 0;) {
     if (buckets[b].use != optim::Bucket::Use::kBorrowed) {
-      gather(buckets[b]);
+      optimizer_.update(b, reducer_.sums(), learning_rate, gradient_scale, step);
+      gather_.begin(b);
     }
   }
-  double waited = 0.0;
-  if (tie_) {
-    waited += tie_->return_weights(weights);
-    for (const optim::Bucket& bucket : buckets) {
-      if (bucket.use == optim::Bucket::Use::kBorrowed &&
-          bucket.elements.begin < rank_.layout.weight_elements) {
-        gather(bucket);
-      }
+  const double waited = tie_ ? tie_->return_weights(stage_state_.weights()) : 0.0;
+  for (std::size_t b = buckets.size(); b-- > 0;) {
+    if (buckets[b].use == optim::Bucket::Use::kBorrowed) {
+      gather_.begin(b);
     }
   }
-  const double start = now_seconds();
-  for (comm::Request& request : gathers) {
-    request.wait();
-  }
-  return waited + now_seconds() - start;
+  return waited;
+}
+
+void RankState::drain() {
+  gather_.finish();
+  groups_.engine->drain();
 }
 
 void RankState::require_finite() {

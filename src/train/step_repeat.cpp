@@ -191,7 +191,7 @@ StepRun StepRepeat::shifted(std::int64_t step, std::size_t run, std::int64_t shi
   grid::Coordinates place = rank_.coordinates;
   place.data = (place.data + shift) % grid.data;
   const plan::RankPlan other = plan::rank_plan(setup_.plan, grid.rank_of(place));
-  setup_.groups.engine->drain();
+  state_.drain();
   SampleFeed samples(setup_.context, setup_.train_data, other,
                      plan::repeat_loader(setup_.plan, other, step));
   samples.next();
@@ -221,7 +221,7 @@ std::vector<std::int64_t> StepRepeat::suspects(std::span<const StepRun> runs) co
 
 void StepRepeat::inject(std::int64_t step, std::size_t run) {
   if (fault_ && fault_->hits_run(step, run)) {
-    setup_.groups.engine->drain();
+    state_.drain();
     state_.damage(FaultPlace::kProduct);
   }
 }

@@ -95,9 +95,10 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
       plan_.training, source, 1.0 / static_cast<double>(batch * plan_.targets_per_sample),
       state_.reducer());
   work.feed.prefetch();
+  const comm::ExposedSeconds exposed = state_.exposed_seconds();
   times.bubble += execution.pipeline_wait;
-  times.communication += state_.exposed_seconds();
-  times.compute += execution.compute - state_.exposed_seconds();
+  times.communication += exposed;
+  times.compute += execution.compute - exposed.total();
 
   const double reduced = now_seconds();
   const double tied = state_.combine_tied();
@@ -110,9 +111,10 @@ StepSummary StepRunner::gradients(std::int64_t step, const Work& work,
     mine.add(StepRequest::kRepeat);
   }
   StepSummary summary = summarize_step(plan_, rank_, setup_.groups, state_, mine);
-  const double exchanged = tied + summary.communication_seconds;
+  comm::ExposedSeconds exchanged = summary.communication;
+  exchanged.of(grid::Axis::kPipeline) += tied;
   times.communication += exchanged;
-  times.compute += now_seconds() - reduced - exchanged;
+  times.compute += now_seconds() - reduced - exchanged.total();
   // On a GPU the host counted these stalls as compute. They include the stalls of the last
   // update, for which the host did not wait.
   count_device_waits(times, setup_.groups.engine->take_device_waits());
@@ -168,7 +170,7 @@ void StepRunner::compute_again(std::int64_t step, StepResult& result) {
 void StepRunner::update(std::int64_t step, StepResult& result) {
   const double updating = now_seconds();
   const double waited = state_.update(result.rate, clip_scale(result.summary.grad_norm), step);
-  result.times.communication += waited;
+  result.times.communication.of(grid::Axis::kPipeline) += waited;
   result.times.compute += now_seconds() - updating - waited;
 }
 
@@ -193,7 +195,7 @@ bool StepRunner::check_due(std::int64_t step) const {
 }
 
 void StepRunner::check(std::int64_t step) {
-  setup_.groups.engine->drain();
+  state_.drain();
   inject(FaultPlace::kWeights, step);
   check_.compare(step);
   inject(FaultPlace::kState, step);
@@ -216,7 +218,7 @@ std::string StepRunner::check_text() const {
 
 void StepRunner::inject(FaultPlace place, std::int64_t step) {
   if (fault_ && fault_->happens(place, step)) {
-    setup_.groups.engine->drain();
+    state_.drain();
     state_.damage(place);
   }
 }

@@ -12,12 +12,13 @@ namespace {
 /// Equal rows of doubles from every rank of a group.
 class Gathered {
  public:
-  /// Adds the duration of the all-gather to `seconds`.
-  Gathered(comm::Communicator& group, const std::vector<double>& mine, double& seconds)
+  /// Adds the duration of the all-gather to `exposed`.
+  Gathered(comm::Communicator& group, const std::vector<double>& mine,
+           comm::ExposedSeconds& exposed)
       : width_(mine.size()), all_(mine.size() * static_cast<std::size_t>(group.size())) {
     const double start = now_seconds();
     group.all_gather(comm::payload_of(std::span(mine)), comm::payload_of(std::span(all_)));
-    seconds += now_seconds() - start;
+    exposed.of(group.axis()) += now_seconds() - start;
   }
 
   [[nodiscard]] std::span<const double> row(std::int64_t rank) const {
@@ -76,7 +77,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
   }
   mine.insert(mine.end(), squares.begin(), squares.end());
   StepSummary summary;
-  const Gathered data(state.data_group(), mine, summary.communication_seconds);
+  const Gathered data(state.data_group(), mine, summary.communication);
 
   std::vector<double> lane_losses;
   std::vector<std::span<const double>> partials;
@@ -102,7 +103,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
       model[kSquaresAt + slots.of(placed.index, placed.shard)] = slice_squares[p];
     }
   }
-  const Gathered tensors(*groups.tensor, model, summary.communication_seconds);
+  const Gathered tensors(*groups.tensor, model, summary.communication);
   // The loss and the squares of replicated parameters are equal on all tensor ranks. The squares of
   // slices are 0 except on the rank that owns the slice.
   for (std::size_t i = 1; i < model.size(); ++i) {
@@ -116,7 +117,7 @@ StepSummary summarize_step(const plan::Plan& plan, const plan::RankPlan& rank, c
     requests.add_encoded(tensors.row(t)[0]);
   }
   model[0] = requests.encoded();
-  const Gathered stages(*groups.pipeline, model, summary.communication_seconds);
+  const Gathered stages(*groups.pipeline, model, summary.communication);
 
   double square = 0.0;
   for (std::size_t i = 0; i < slots.count(); ++i) {

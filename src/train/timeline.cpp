@@ -68,14 +68,15 @@ void Timeline::add(std::int64_t step, const pipeline::Action& action, double beg
 }
 
 void Timeline::add_step(std::int64_t step, double begin, double end, const StepTimes& times) {
+  std::string account = fmt::format(R"("step":{},"step_seconds":{})", step, times.step);
+  for (const auto& [name, seconds] : named_parts(times)) {
+    account += fmt::format(R"(,"{}":{})", name, seconds);
+  }
   add({.name = fmt::format("step {}", step),
        .colour = "white",
        .begin = begin,
        .end = end,
-       .details = fmt::format(
-           R"("step":{},"step_seconds":{},"compute_seconds":{},"communication_seconds":{},"bubble_seconds":{},"data_seconds":{},"other_seconds":{})",
-           step, times.step, times.compute, times.communication, times.bubble, times.data,
-           times.other())});
+       .details = std::move(account)});
 }
 
 std::string Timeline::json(std::int64_t rank, double origin) const {

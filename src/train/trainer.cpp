@@ -402,7 +402,7 @@ class Trainer {
     if (clock_) {
       clock_->save_began(now_seconds());
     }
-    setup_.groups.engine->drain();
+    state_.drain();
     if (metrics_) {
       metrics_->sync();
     }

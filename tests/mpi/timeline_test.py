@@ -2,8 +2,13 @@
 
 import json
 import pathlib
+import re
 
 import harness
+
+# The parts of the account in the order of the report: the key in metrics.jsonl and the column's title.
+PARTS = (("compute", "compute"), ("data_group", "data group"), ("pipeline_group", "pipeline group"),
+         ("tensor_group", "tensor group"), ("bubble", "bubble"), ("data", "data wait"), ("other", "other"))
 
 NETWORK = harness.config_text(["dense 32 relu", "dense 32 relu", "dense 32 relu", "dense 4"],
                               batch={"global": 32, "micro": 4}, numerics={"lanes": 2}, train={"steps": 6})
@@ -73,11 +78,21 @@ class Timeline(harness.StrataTest):
         path = "drawn/timeline.json"
         finished = self.alone("timeline", "report", path)
         self.assertEqual(finished.code, harness.DONE, finished.text)
-        rows = [line.split() for line in finished.text.splitlines()[2:]]
+        lines = finished.text.splitlines()
+        self.assertEqual(re.split("  +", lines[1].strip()), ["rank", "step", *(title for _, title in PARTS)])
+        rows = [line.split() for line in lines[2:]]
         self.assertEqual([row[0] for row in rows], ["0", "1", "2", "3", "all"])
         for row in rows:
             step, parts = float(row[1]), [float(word) for word in row[2::3]]
             self.assertAlmostEqual(sum(parts), step, delta=0.01 * step)
+        # Rank 0's row has the means of its metrics. Of the groups only data and pipeline have two ranks.
+        metrics = pathlib.Path(self.directory, "drawn", "metrics.jsonl").read_text().splitlines()
+        steps = [line for line in map(json.loads, metrics) if line["kind"] == "train" and line["step"] in (2, 3)]
+        for column, (key, _) in enumerate(PARTS):
+            mean = sum(1e3 * line[f"{key}_seconds"] for line in steps) / len(steps)
+            self.assertAlmostEqual(float(rows[0][2 + 3 * column]), mean, delta=0.001)
+        seconds = {key: sum(line[f"{key}_group_seconds"] for line in steps) for key in ("data", "pipeline", "tensor")}
+        self.assertLess(seconds["tensor"], min(seconds["data"], seconds["pipeline"]))
         finished = self.alone("timeline", "draw", path, "--step=3", "--data=1", "--output=step.svg")
         self.assertEqual(finished.code, harness.DONE, finished.text)
         picture = pathlib.Path(self.directory, "step.svg").read_text()

@@ -120,6 +120,9 @@ class Communicator {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Timeout timeout() const { return timeout_; }
   void set_timeout(Timeout timeout) { timeout_ = timeout; }
+  /// The axis of the grid that the group lies along, under which its messages are accounted for.
+  [[nodiscard]] grid::Axis axis() const { return axis_; }
+  void set_axis(grid::Axis axis) { axis_ = axis; }
   /// What this rank does, for a watchdog; null where nobody watches.
   [[nodiscard]] Activity* activity() const { return activity_; }
   void set_activity(Activity* activity) { activity_ = activity; }
@@ -197,6 +200,7 @@ class Communicator {
   std::int64_t size_;
   std::string name_;
   Timeout timeout_;
+  grid::Axis axis_ = grid::Axis::kData;
   Activity* activity_ = nullptr;
 };
 

@@ -1,16 +1,47 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <memory>
+#include <numeric>
 
 #include "strata/comm/communicator.hpp"
+#include "strata/grid/grid.hpp"
 
 namespace strata::comm {
+
+/// Seconds that a rank waited for messages, by the axis of their group.
+class ExposedSeconds {
+ public:
+  [[nodiscard]] double& of(grid::Axis axis) { return seconds_[static_cast<std::size_t>(axis)]; }
+  [[nodiscard]] double of(grid::Axis axis) const {
+    return seconds_[static_cast<std::size_t>(axis)];
+  }
+  [[nodiscard]] double total() const {
+    return std::accumulate(seconds_.begin(), seconds_.end(), 0.0);
+  }
+  ExposedSeconds& operator+=(const ExposedSeconds& other) {
+    for (std::size_t i = 0; i < seconds_.size(); ++i) {
+      seconds_[i] += other.seconds_[i];
+    }
+    return *this;
+  }
+  ExposedSeconds& operator*=(double factor) {
+    for (double& seconds : seconds_) {
+      seconds *= factor;
+    }
+    return *this;
+  }
+
+ private:
+  std::array<double, enum_names(grid::Axis()).size()> seconds_{};
+};
 
 /// How long the compute stream stalled on messages in device memory. The host does not wait for
 /// these messages.
 struct DeviceWaits {
   double stage_seconds = 0.0;  ///< on activations and their gradients
-  double group_seconds = 0.0;  ///< on all other messages
+  ExposedSeconds groups;       ///< on all other messages
 };
 
 /// Advances the messages of all groups of this process and keeps the host close to its GPU. Each

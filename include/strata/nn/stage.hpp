@@ -13,6 +13,7 @@
 #include "strata/grid/grid.hpp"
 #include "strata/nn/gradient_sink.hpp"
 #include "strata/nn/model.hpp"
+#include "strata/nn/weight_source.hpp"
 #include "strata/ops/graph_cache.hpp"
 #include "strata/ops/loss.hpp"
 
@@ -112,6 +113,16 @@ class Stage {
   /// Graphs hold the lanes that the rank computes: for other lanes, runs all passes eagerly.
   void suspend_graphs() { graph_cache_.suspend(); }
   void resume_graphs() { graph_cache_.resume(); }
+
+  /// What the first forward pass of a step waits for, layer by layer; null where all weights are
+  /// there. It outlives the stage's passes.
+  void set_weight_source(WeightSource* source) { weight_source_ = source; }
+  /// Waits for the weights of all layers.
+  void await_weights() {
+    if (weight_source_ != nullptr) {
+      weight_source_->await(spec_.layers.end - 1);
+    }
+  }
 
   void forward(std::span<const Microbatch> concurrent, Mode mode);
   /// Computes the loss of the first `valid` samples for losses(), and in training the output's
@@ -246,6 +257,7 @@ class Stage {
   comm::ProgressEngine& engine_;
   comm::ShardGroup& shards_;
   comm::PartitionedGroup* lanes_;
+  WeightSource* weight_source_ = nullptr;
   const Model& model_;
   StageSpec spec_;
   std::vector<LayerParameters> parameters_;

@@ -16,6 +16,7 @@
 #include "strata/optim/gradient_reducer.hpp"
 #include "strata/optim/optimizer.hpp"
 #include "strata/optim/tied_exchange.hpp"
+#include "strata/optim/weight_gather.hpp"
 #include "strata/plan/plan.hpp"
 #include "strata/train/test_fault.hpp"
 
@@ -34,9 +35,7 @@ class StageState {
   /// Of this rank, in layer order.
   [[nodiscard]] std::vector<nn::Stage*> chunks();
   /// Seconds since the last reset that passes spent in messages of the tensor and the lane group.
-  [[nodiscard]] double exposed_seconds() const {
-    return shards_.exposed_seconds() + lanes_.exposed_seconds();
-  }
+  [[nodiscard]] comm::ExposedSeconds exposed_seconds() const;
   void reset_clock();
   /// Computes other lanes from now on: those of this rank's number in `lanes`.
   void set_lanes(comm::Communicator& lanes) { lanes_.set_group(lanes); }
@@ -67,14 +66,10 @@ class RankState {
   [[nodiscard]] std::vector<nn::Stage*> chunks() { return stage_state_.chunks(); }
   /// nn::Stage::losses() of the last chunk.
   [[nodiscard]] std::vector<ops::LossSums> losses() { return chunks().back()->losses(); }
-  /// Seconds since the last reset that passes and the gradients' reduction spent in messages.
-  [[nodiscard]] double exposed_seconds() const {
-    return reducer_.exposed_seconds() + stage_state_.exposed_seconds();
-  }
-  void reset_clock() {
-    reducer_.reset_clock();
-    stage_state_.reset_clock();
-  }
+  /// Seconds since the last reset that passes, the gradients' reduction and the weights' gathers
+  /// spent in messages.
+  [[nodiscard]] comm::ExposedSeconds exposed_seconds() const;
+  void reset_clock();
   [[nodiscard]] optim::GradientReducer& reducer() { return reducer_; }
   [[nodiscard]] optim::GradientNorm& norm() { return norm_; }
 
@@ -90,10 +85,14 @@ class RankState {
   /// Sums the gradients of a tied table's two uses. Communication: over the pipeline group, where
   /// two stages use the table. Returns: seconds spent waiting for it.
   double combine_tied();
-  /// Updates the own slices from the reduced gradients and gathers the weights.
+  /// Updates the own slices from the reduced gradients and starts to gather the weights, for which
+  /// the next forward pass waits, layer by layer.
   /// Communication: an all-gather over the data group, bucket by bucket, and messages between the
-  /// two stages of a tied table. Returns: seconds spent waiting.
+  /// two stages of a tied table. Returns: seconds spent waiting for the latter.
   double update(double learning_rate, double gradient_scale, std::int64_t step);
+  /// Waits for the weights in flight, and drains the transport (comm::ProgressEngine): what reads
+  /// all weights, or the device's memory from the host, calls it first.
+  void drain();
 
   /// Throws: Error(kDiverged) where a weight that this rank owns is not finite. Overwrites the
   /// partial sums of the gradient norm.
@@ -135,6 +134,7 @@ class RankState {
   optim::Optimizer optimizer_;
   std::optional<optim::TiedExchange> tie_;
   optim::GradientNorm norm_;
+  optim::WeightGather gather_;
   std::optional<comm::RotatedGroup> rotated_data_;
   std::optional<comm::RotatedGroup> rotated_lanes_;
 };

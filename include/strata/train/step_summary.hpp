@@ -39,7 +39,7 @@ struct StepSummary {
   double loss = 0.0;       ///< mean over the global batch
   double grad_norm = 0.0;  ///< of the mean loss's gradient, over all tensors
   StepRequests requests;
-  double communication_seconds = 0.0;  ///< spent in the exchange
+  comm::ExposedSeconds communication;  ///< spent in the exchange
 };
 
 [[nodiscard]] inline bool is_finite(const StepSummary& summary) {

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "strata/comm/progress_engine.hpp"
 
 namespace strata::train {
@@ -7,13 +11,20 @@ namespace strata::train {
 /// The wall time of a step by category, in seconds; the parts add up to the whole (design law 8).
 struct StepTimes {
   double step = 0.0;
-  double compute = 0.0;        ///< layers, losses, updates, local reductions
-  double communication = 0.0;  ///< waiting for gradients, weights and reductions of other ranks
-  double bubble = 0.0;         ///< waiting for a neighbouring stage
-  double data = 0.0;           ///< waiting for samples
+  double compute = 0.0;  ///< layers, losses, updates, local reductions
+  /// Waiting for gradients, weights and reductions of other ranks.
+  comm::ExposedSeconds communication;
+  double bubble = 0.0;  ///< waiting for a neighbouring stage
+  double data = 0.0;    ///< waiting for samples
 
-  [[nodiscard]] double other() const { return step - compute - communication - bubble - data; }
+  [[nodiscard]] double other() const {
+    return step - compute - communication.total() - bubble - data;
+  }
 };
+
+/// The parts under the names of metrics.jsonl, in its order; those of communication follow their
+/// sum (docs/formats.md).
+[[nodiscard]] std::vector<std::pair<std::string, double>> named_parts(const StepTimes& times);
 
 /// Moves the stalls of a GPU's compute stream from compute, where the host counted them, to bubble
 /// and communication. The stream may also stall while the host waits for samples, which is already

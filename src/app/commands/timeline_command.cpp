@@ -47,6 +47,42 @@ struct Place {
   std::int64_t tensor = 0;
 };
 
+/// The parts of steps, in milliseconds.
+struct Account {
+  struct Part {
+    const char* key;  ///< as in metrics.jsonl
+    const char* title;
+  };
+  static constexpr Part kParts[] = {{"compute_seconds", "compute"},
+                                    {"data_group_seconds", "data group"},
+                                    {"pipeline_group_seconds", "pipeline group"},
+                                    {"tensor_group_seconds", "tensor group"},
+                                    {"bubble_seconds", "bubble"},
+                                    {"data_seconds", "data wait"},
+                                    {"other_seconds", "other"}};
+
+  std::int64_t steps = 0;
+  double step = 0.0;
+  std::array<double, std::size(kParts)> parts{};
+
+  void add(const nlohmann::json& args) {
+    ++steps;
+    step += 1e3 * args.at("step_seconds").get<double>();
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i] += 1e3 * args.at(kParts[i].key).get<double>();
+    }
+  }
+  void print(const std::string& name) const {
+    const auto count = static_cast<double>(std::max<std::int64_t>(steps, 1));
+    fmt::print("{:>6}{:>12.3f}", name, step / count);
+    for (const double part : parts) {
+      fmt::print("{:>16}", fmt::format("{:.3f} {:>4.1f} %", part / count,
+                                       step > 0.0 ? 100.0 * part / step : 0.0));
+    }
+    fmt::print("\n");
+  }
+};
+
 struct Trace {
   std::map<std::int64_t, Place> places;  ///< by rank
   nlohmann::json::array_t steps;         ///< slices of whole steps
@@ -66,7 +102,12 @@ Trace read_trace(const std::string& path) {
                                                              args.at("tensor")};
       } else if (event.at("ph") == "X") {
         static_cast<void>(args.at("step").get<std::int64_t>());
-        (args.contains("action") ? trace.actions : trace.steps).push_back(event);
+        if (args.contains("action")) {
+          trace.actions.push_back(event);
+        } else {
+          Account().add(args);
+          trace.steps.push_back(event);
+        }
       }
     }
   } catch (const std::exception&) {
@@ -82,32 +123,6 @@ Trace read_trace(const std::string& path) {
   return trace;
 }
 
-/// The parts of steps, in milliseconds.
-struct Account {
-  static constexpr const char* kParts[] = {"compute", "communication", "bubble", "data", "other"};
-
-  std::int64_t steps = 0;
-  double step = 0.0;
-  std::array<double, std::size(kParts)> parts{};
-
-  void add(const nlohmann::json& args) {
-    ++steps;
-    step += 1e3 * args.at("step_seconds").get<double>();
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      parts[i] += 1e3 * args.at(fmt::format("{}_seconds", kParts[i])).get<double>();
-    }
-  }
-  void print(const std::string& name) const {
-    const auto count = static_cast<double>(std::max<std::int64_t>(steps, 1));
-    fmt::print("{:>6}{:>12.3f}", name, step / count);
-    for (const double part : parts) {
-      fmt::print("{:>16}", fmt::format("{:.3f} {:>4.1f} %", part / count,
-                                       step > 0.0 ? 100.0 * part / step : 0.0));
-    }
-    fmt::print("\n");
-  }
-};
-
 void report(const std::string& path) {
   const Trace trace = read_trace(path);
   std::map<std::int64_t, Account> ranks;
@@ -118,10 +133,10 @@ void report(const std::string& path) {
     all.add(step.at("args"));
     numbers.insert(step.at("args").at("step").get<std::int64_t>());
   }
-  fmt::print("steps {} to {}, means in ms\n{:>6}{:>12}", *numbers.begin(), *numbers.rbegin(),
-             "rank", "step");
-  for (const char* part : Account::kParts) {
-    fmt::print("{:>16}", part);
+  fmt::print("steps {} to {}, means in ms; exposed communication is listed by group\n{:>6}{:>12}",
+             *numbers.begin(), *numbers.rbegin(), "rank", "step");
+  for (const Account::Part& part : Account::kParts) {
+    fmt::print("{:>16}", part.title);
   }
   fmt::print("\n");
   for (const auto& [rank, account] : ranks) {

@@ -25,9 +25,9 @@ std::size_t count_of(std::int64_t count) {
   return static_cast<std::size_t>(count);
 }
 
-Awaited awaited_of(Tag tag) {
+Awaited awaited_of(Tag tag, grid::Axis axis) {
   const Tag kind = kind_of(tag);
-  return kind == Tag::kActivation || kind == Tag::kGradient ? Awaited::kStage : Awaited::kGroup;
+  return kind == Tag::kActivation || kind == Tag::kGradient ? kNeighbourStage : Awaited(axis);
 }
 
 bool on_host(const ConstTensorView& payload) {
@@ -90,9 +90,11 @@ std::unique_ptr<NcclChannel> open_channel(NcclEngine& engine, Communicator& host
 /// and any call that synchronizes the whole GPU, such as freeing memory, would deadlock.
 class RouteReceive final : public Request::Operation {
  public:
-  RouteReceive(NcclEngine& engine, OpenRoute& route, const TensorView& payload, std::string what)
+  RouteReceive(NcclEngine& engine, OpenRoute& route, Awaited awaited, const TensorView& payload,
+               std::string what)
       : engine_(engine),
         route_(route),
+        awaited_(awaited),
         payload_(payload),
         what_(std::move(what)),
         ready_(engine.mark_compute()) {
@@ -108,7 +110,7 @@ class RouteReceive final : public Request::Operation {
       route_.posted.pop_front();
       oldest.begin();
     }
-    engine_.wait(*done_, awaited_of(route_.route.tag));
+    engine_.wait(*done_, awaited_);
     return true;
   }
 
@@ -123,6 +125,7 @@ class RouteReceive final : public Request::Operation {
 
   NcclEngine& engine_;
   OpenRoute& route_;
+  Awaited awaited_;
   TensorView payload_;
   std::string what_;
   device::Event ready_;
@@ -164,7 +167,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::on_channel(NcclChannel& ch
 template <typename Calls>
 void NcclCommunicator::collective(std::string_view what, const Calls& calls) {
   if (channel_ != nullptr) {
-    on_channel(*channel_, describe_collective(what), Awaited::kGroup, calls)->test();
+    on_channel(*channel_, describe_collective(what), axis(), calls)->test();
   }
 }
 
@@ -222,7 +225,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_send(ConstTensorView
     return host().send(payload, peer, tag).release();
   }
   OpenRoute& route = route_of({.from = rank(), .to = peer, .tag = tag});
-  return on_channel(*route.channel, describe("send to", peer, tag), awaited_of(tag),
+  return on_channel(*route.channel, describe("send to", peer, tag), awaited_of(tag, axis()),
                     [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
                       note(functions().send(payload.raw(), count_of(payload.bytes()), ncclUint8, 1,
                                             handle, stream));
@@ -235,7 +238,8 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_receive(TensorView p
     return host().receive(payload, peer, tag).release();
   }
   return std::make_unique<RouteReceive>(engine_, route_of({.from = peer, .to = rank(), .tag = tag}),
-                                        payload, describe("receive from", peer, tag));
+                                        awaited_of(tag, axis()), payload,
+                                        describe("receive from", peer, tag));
 }
 
 std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
@@ -250,7 +254,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_exchange(
               std::none_of(receives.begin(), receives.end(), inside),
           "an exchange mixes host and device memory");
   return on_channel(
-      *channel_, describe_collective(fmt::format("exchange of {}s", name_of(tag))), Awaited::kGroup,
+      *channel_, describe_collective(fmt::format("exchange of {}s", name_of(tag))), axis(),
       [&](const Note& note, ncclComm_t handle, cudaStream_t stream) {
         for (const Incoming& message : receives) {
           note(functions().recv(message.payload.raw(), count_of(message.payload.bytes()), ncclUint8,
@@ -294,7 +298,7 @@ std::unique_ptr<Request::Operation> NcclCommunicator::begin_reduce_scatter(
       }
     }
   };
-  return on_channel(*channel_, describe_collective("reduce-scatter"), Awaited::kGroup, calls);
+  return on_channel(*channel_, describe_collective("reduce-scatter"), axis(), calls);
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::int64_t> members,

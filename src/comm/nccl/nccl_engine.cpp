@@ -154,7 +154,7 @@ void NcclEngine::wait(device::Event& done, Awaited awaited) {
 
 void NcclEngine::count_waits() {
   for (Wait& wait : waits_) {
-    (wait.awaited == Awaited::kStage ? waited_.stage_seconds : waited_.group_seconds) +=
+    (wait.awaited ? waited_.groups.of(*wait.awaited) : waited_.stage_seconds) +=
         wait.time.seconds();
     idle_.push_back(std::move(wait.time));
   }

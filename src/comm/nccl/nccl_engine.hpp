@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,8 +25,10 @@ class NcclChannel;
 /// is aborted.
 using NcclHandle = ncclComm_t*;
 
-/// What the compute stream waits for: a neighbouring stage or the ranks of a group.
-enum class Awaited { kStage, kGroup };
+/// What the compute stream waits for: the ranks of a group along this axis, or a neighbouring
+/// stage.
+using Awaited = std::optional<grid::Axis>;
+inline constexpr Awaited kNeighbourStage = std::nullopt;
 
 /// The library, the GPU, the compute stream and the list of channels that all NCCL communicators of
 /// a process share. The communicators are blocking: a call returns once its work is enqueued. Only
@@ -76,7 +79,7 @@ class NcclEngine final : public ProgressEngine {
  private:
   struct Wait {
     device::Stopwatch time;
-    Awaited awaited = Awaited::kGroup;
+    Awaited awaited;
   };
 
   void use_device() const;

@@ -68,20 +68,31 @@ void Stage::run(ops::GraphCache::Key key, std::span<const Microbatch> concurrent
 }
 
 void Stage::forward(std::span<const Microbatch> concurrent, Mode mode) {
-  const auto pass = [&](const grid::Range& layers) {
-    for (std::int64_t i = layers.begin; i < layers.end; ++i) {
-      if (!model_.layer(i).is_view()) {
-        model_.layer(i).forward_lanes(passes_of(i, concurrent, mode));
-        progress();
-      }
+  const bool awaits = weight_source_ != nullptr && concurrent.front().execution_index == 0;
+  // Before each piece the pass waits for weights.
+  for (std::int64_t begin = spec_.layers.begin; begin < spec_.layers.end;) {
+    std::int64_t end = begin + 1;
+    while (end < spec_.layers.end && end != recorded().begin &&
+           !(awaits && weight_source_->waits_before(end))) {
+      ++end;
     }
-  };
-  if (mode == Mode::kEvaluation) {
-    pass(spec_.layers);
-    return;
-  }
-  for (const grid::Range& layers : {before_recorded(), recorded()}) {
-    run({static_cast<std::int64_t>(PassKind::kForward)}, concurrent, layers, [&] { pass(layers); });
+    if (awaits) {
+      weight_source_->await(end - 1);
+    }
+    const auto pass = [&] {
+      for (std::int64_t i = begin; i < end; ++i) {
+        if (!model_.layer(i).is_view()) {
+          model_.layer(i).forward_lanes(passes_of(i, concurrent, mode));
+          progress();
+        }
+      }
+    };
+    if (mode == Mode::kEvaluation) {
+      pass();
+    } else {
+      run({static_cast<std::int64_t>(PassKind::kForward)}, concurrent, {begin, end}, pass);
+    }
+    begin = end;
   }
 }
 

@@ -1,6 +1,8 @@
 #include "strata/nn/stage.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -235,6 +237,65 @@ TEST(Stage, DropsOutWhileTrainingOnlyAndBySampleNotByMicrobatch) {
   EXPECT_TRUE(std::equal(rows01.begin() + 50, rows01.end(), rows12.begin()));
   EXPECT_NE(rows01, rows12);
   EXPECT_EQ(output(0, Mode::kTraining), rows01);
+}
+
+/// Weights that arrive in two parts, before layers 0 and 3. The first part is overwritten when the
+/// second arrives, as the layers that read it have been computed by then.
+class TwoParts final : public WeightSource {
+ public:
+  explicit TwoParts(StageBench<float>& bench) : bench_(bench) {
+    for (const PlacedParameter& placed : bench.layout().parameters) {
+      const std::span<float> weight = bench.weight(placed);
+      values_.emplace_back(weight.begin(), weight.end());
+      std::ranges::fill(weight, std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+
+  bool waits_before(std::int64_t layer) const override { return layer == 0 || layer == kCut; }
+  void await(std::int64_t layer) override {
+    awaited.push_back(layer);
+    const std::vector<PlacedParameter>& parameters = bench_.layout().parameters;
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      const bool arrives = (parameters[p].spec.layer >= kCut) == (layer >= kCut);
+      const std::span<float> weight = bench_.weight(parameters[p]);
+      std::ranges::fill(weight, std::numeric_limits<float>::quiet_NaN());
+      std::ranges::copy_n(values_[p].begin(), arrives ? std::ssize(weight) : 0, weight.begin());
+    }
+  }
+
+  std::vector<std::int64_t> awaited;
+
+ private:
+  static constexpr std::int64_t kCut = 3;
+
+  StageBench<float>& bench_;
+  std::vector<std::vector<float>> values_;
+};
+
+TEST(Stage, ALayerWaitsForItsWeightsInTheFirstForwardPassOfAStep) {
+  const Model model = small_model();
+  StageSpec spec = spec_of<float>({0, model.layer_count()}, kMicrobatch);
+  const std::vector<float> sample = numbers<float>(kMicrobatch * kInputs, 1);
+  const ConstTensorView input{std::span(sample),
+                              local_shape(model.layer(0).input(), {kMicrobatch})};
+  StageBench<float> bench(model, spec);
+  StageBench<float> waiting(model, spec);
+  TwoParts source(waiting);
+  waiting.stage().set_weight_source(&source);
+  for (const Mode mode : {Mode::kTraining, Mode::kEvaluation}) {
+    const Alone first(0, input, 0);
+    bench.stage().forward(first, mode);
+    waiting.stage().forward(first, mode);
+    const auto output = [&](StageBench<float>& of) {
+      const std::span<const float> values =
+          of.stage().outputs_of(first.microbatch).front().host<float>();
+      return std::vector<float>(values.begin(), values.end());
+    };
+    EXPECT_EQ(output(waiting), output(bench));
+    waiting.stage().forward(Alone(1, input, 0), mode);
+    EXPECT_EQ(source.awaited, (std::vector<std::int64_t>{2, model.layer_count() - 1}));
+    source.awaited.clear();
+  }
 }
 
 TEST(Stage, MemoryIsWhatTheTensorsTake) {

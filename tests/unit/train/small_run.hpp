@@ -165,6 +165,9 @@ inline void expect_parts_of_step(const nlohmann::json& line, double least) {
     sum += seconds_of(line, part);
   }
   EXPECT_NEAR(sum, seconds_of(line, "step"), 1e-9);
+  EXPECT_NEAR(seconds_of(line, "data_group") + seconds_of(line, "pipeline_group") +
+                  seconds_of(line, "tensor_group"),
+              seconds_of(line, "communication"), 1e-9);
 }
 
 inline void expect_same(const RunResult& found, const RunResult& expected,

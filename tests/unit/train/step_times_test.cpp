@@ -24,15 +24,31 @@ namespace strata::train::test {
 namespace {
 
 StepTimes times_of(double compute, double data) {
-  return {.step = 10.0, .compute = compute, .communication = 0.25, .bubble = 0.5, .data = data};
+  StepTimes times{.step = 10.0, .compute = compute, .bubble = 0.5, .data = data};
+  times.communication.of(grid::Axis::kTensor) = 0.25;
+  return times;
+}
+
+comm::DeviceWaits waits_of(double stage, double data_group, double pipeline_group) {
+  comm::DeviceWaits waits{.stage_seconds = stage};
+  waits.groups.of(grid::Axis::kData) = data_group;
+  waits.groups.of(grid::Axis::kPipeline) = pipeline_group;
+  return waits;
+}
+
+/// Exposed communication of the data, the pipeline and the tensor group.
+void expect_communication(const StepTimes& times, double data, double pipeline, double tensor) {
+  EXPECT_DOUBLE_EQ(times.communication.of(grid::Axis::kData), data);
+  EXPECT_DOUBLE_EQ(times.communication.of(grid::Axis::kPipeline), pipeline);
+  EXPECT_DOUBLE_EQ(times.communication.of(grid::Axis::kTensor), tensor);
 }
 
 TEST(StepTimes, WaitsOfTheStreamAreTakenFromCompute) {
   StepTimes times = times_of(4.0, 1.0);
-  count_device_waits(times, {.stage_seconds = 1.0, .group_seconds = 2.0});
+  count_device_waits(times, waits_of(1.0, 1.5, 0.5));
   EXPECT_DOUBLE_EQ(times.compute, 1.0);
   EXPECT_DOUBLE_EQ(times.bubble, 1.5);
-  EXPECT_DOUBLE_EQ(times.communication, 2.25);
+  expect_communication(times, 1.5, 0.5, 0.25);
   EXPECT_DOUBLE_EQ(times.data, 1.0);
   EXPECT_DOUBLE_EQ(times.other(), 4.25);
 }
@@ -40,10 +56,10 @@ TEST(StepTimes, WaitsOfTheStreamAreTakenFromCompute) {
 TEST(StepTimes, AStallDuringAWaitForSamplesDoesNotCountTwice) {
   StepTimes times = times_of(2.0, 7.0);
   const double other = times.other();
-  count_device_waits(times, {.stage_seconds = 2.0, .group_seconds = 6.0});
+  count_device_waits(times, waits_of(2.0, 4.0, 2.0));
   EXPECT_DOUBLE_EQ(times.compute, 0.0);
   EXPECT_DOUBLE_EQ(times.bubble, 1.0);
-  EXPECT_DOUBLE_EQ(times.communication, 1.75);
+  expect_communication(times, 1.0, 0.5, 0.25);
   EXPECT_DOUBLE_EQ(times.data, 7.0);
   EXPECT_DOUBLE_EQ(times.other(), other);
 }
@@ -62,20 +78,21 @@ TEST(StepTimes, ChangeNothingWithoutWaits) {
 /// The least duration of a throttle() and of a drain(), and the stalls that a drain() measures.
 constexpr double kThrottleSeconds = 0.002;
 constexpr double kDrainSeconds = 0.02;
-constexpr comm::DeviceWaits kWaits{.stage_seconds = 0.012, .group_seconds = 0.006};
+constexpr double kStageSeconds = 0.012;
+constexpr double kGroupSeconds = 0.006;
 
 /// An engine whose compute stream stalls before each drain().
 class StallingEngine final : public comm::ProgressEngine {
  public:
   void drain() override {
     wait(kDrainSeconds);
-    waits_.stage_seconds += kWaits.stage_seconds;
-    waits_.group_seconds += kWaits.group_seconds;
+    waits_.stage_seconds += kStageSeconds;
+    waits_.groups.of(grid::Axis::kPipeline) += kGroupSeconds;
   }
   void throttle() override { wait(kThrottleSeconds); }
   comm::DeviceWaits take_device_waits() override {
     waited_on_host.push_back(std::exchange(waiting_seconds_, 0.0));
-    taken.push_back(std::llround(waits_.stage_seconds / kWaits.stage_seconds));
+    taken.push_back(std::llround(waits_.stage_seconds / kStageSeconds));
     return std::exchange(waits_, {});
   }
 
@@ -156,8 +173,8 @@ TEST_F(DeviceWaits, CountForTheirStepAndNotForCheckpointsAndEvaluations) {
     if (line.at("kind") != "train") {
       continue;
     }
-    EXPECT_GE(seconds_of(line, "bubble"), kWaits.stage_seconds);
-    EXPECT_GE(seconds_of(line, "communication"), kWaits.group_seconds);
+    EXPECT_GE(seconds_of(line, "bubble"), kStageSeconds);
+    EXPECT_GE(seconds_of(line, "pipeline_group"), kGroupSeconds);
     // The host waits for its GPU while that computes or stalls.
     EXPECT_GE(seconds_of(line, "compute") + seconds_of(line, "communication") +
                   seconds_of(line, "bubble"),
