@@ -108,8 +108,9 @@ void Request::wait() {
 }
 
 std::string Communicator::describe(std::string_view verb, std::int64_t peer, Tag tag) const {
-  return fmt::format("{} rank {} of the {} (this rank is {} there): {}", verb, peer, name_, rank_,
-                     name_of(kind_of(tag)));
+  const std::int64_t chunk = chunk_of(tag);
+  return fmt::format("{} rank {} of the {} (this rank is {} there): {}{}", verb, peer, name_, rank_,
+                     name_of(kind_of(tag)), chunk == 0 ? "" : fmt::format(" for chunk {}", chunk));
 }
 
 Request Communicator::send(ConstTensorView payload, std::int64_t peer, Tag tag) {

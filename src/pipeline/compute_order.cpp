@@ -173,7 +173,10 @@ StageList list_of(ScheduleKind kind, const ScheduleSize& size, std::int64_t stag
 
 }  // namespace
 
-Schedule forward_order(const ChunkOrder& order, std::int64_t stages, std::int64_t microbatches) {
+namespace {
+
+Schedule empty_forward_schedule(const ChunkOrder& order, std::int64_t stages,
+                                std::int64_t microbatches) {
   Schedule schedule{.kind = ScheduleKind::kForwardOnly,
                     .stages = stages,
                     .microbatches = microbatches,
@@ -181,6 +184,21 @@ Schedule forward_order(const ChunkOrder& order, std::int64_t stages, std::int64_
                     .order = order,
                     .stage_actions = {}};
   schedule.stage_actions.resize(static_cast<std::size_t>(stages));
+  for (const StageChunk& position : order.chunks()) {
+    schedule.chunks = std::max(schedule.chunks, position.chunk + 1);
+  }
+  return schedule;
+}
+
+void add_forward(Schedule& schedule, const StageChunk& position, std::int64_t microbatch) {
+  schedule.stage_actions[static_cast<std::size_t>(position.stage)].push_back(
+      {.kind = ActionKind::kForward, .microbatch = microbatch, .chunk = position.chunk});
+}
+
+}  // namespace
+
+Schedule forward_order(const ChunkOrder& order, std::int64_t stages, std::int64_t microbatches) {
+  Schedule schedule = empty_forward_schedule(order, stages, microbatches);
   const std::vector<StageChunk>& chunks = order.chunks();
   std::vector<std::int64_t> done(chunks.size(), 0);
   while (done.back() < microbatches) {
@@ -190,13 +208,19 @@ Schedule forward_order(const ChunkOrder& order, std::int64_t stages, std::int64_
       const auto stage = static_cast<std::size_t>(chunks[i].stage);
       if (!busy[stage] && done[i] < (i == 0 ? microbatches : done[i - 1])) {
         busy[stage] = true;
-        schedule.stage_actions[stage].push_back(
-            {.kind = ActionKind::kForward, .microbatch = done[i]++, .chunk = chunks[i].chunk});
+        add_forward(schedule, chunks[i], done[i]++);
       }
     }
   }
-  for (const StageChunk& position : chunks) {
-    schedule.chunks = std::max(schedule.chunks, position.chunk + 1);
+  return schedule;
+}
+
+Schedule one_by_one(const ChunkOrder& order, std::int64_t stages, std::int64_t microbatches) {
+  Schedule schedule = empty_forward_schedule(order, stages, microbatches);
+  for (std::int64_t m = 0; m < microbatches; ++m) {
+    for (const StageChunk& position : order.chunks()) {
+      add_forward(schedule, position, m);
+    }
   }
   return schedule;
 }

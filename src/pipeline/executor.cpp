@@ -72,12 +72,19 @@ nn::StageSlots slots_for(const Schedule& schedule, const StageChunk& position) {
   const MostHeld held = most_held(schedule, position);
   const bool by_formula = schedule.kind != ScheduleKind::kFile && schedule.chunks == 1;
   const std::int64_t live = by_formula ? live_bound(schedule, position.stage) : held.activations;
-  const bool alone = schedule.order.chunks().size() == 1;
+  const auto remote = [&](const std::optional<StageChunk>& neighbour) {
+    return neighbour && neighbour->stage != position.stage;
+  };
+  const auto before = upstream(schedule, position);
   return {.activations = live,
-          .inputs = upstream(schedule, position)
+          .inputs = remote(before)
                         ? std::min(std::max(live + 1, held.inputs), schedule.microbatches)
-                        : 0,
-          .gradients = alone ? 1 : std::min(held.gradients + 1, schedule.microbatches),
+                    : before ? live
+                             : 0,
+          .gradients = schedule.order.chunks().size() == 1 ? 1
+                       : by_formula || remote(downstream(schedule, position))
+                           ? std::min(held.gradients + 1, schedule.microbatches)
+                           : held.gradients,
           .losses = schedule.microbatches};
 }
 
@@ -173,8 +180,9 @@ class Executor::Run {
         timed([&] { engine_.throttle(); });
       }
       if (observer_) {
-        // The launches are asynchronous; wait for the action itself.
-        engine_.drain();
+        // The launches are asynchronous; wait for the action itself, but not for its messages,
+        // which may wait for a later action.
+        engine_.wait_for_compute();
         chunks_.front().stage.synchronize();
       }
       const double end = now_seconds();
@@ -387,6 +395,7 @@ class Executor::Run {
     if (chunk.downstream != nullptr) {
       hand_on(input_gradients_of(*chunk.downstream, m), output_gradients_of(chunk, m),
               *chunk.downstream, comm::Tag::kGradient);
+      chunk.downstream->gradients_sent = m + 1;
     }
     timed([&] {
       if (!device_) {

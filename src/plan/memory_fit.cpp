@@ -34,8 +34,12 @@ std::optional<std::string> what_would_fit(const Plan& plan, std::int64_t rank,
   for (const nn::Recompute recompute : {nn::Recompute::kSelective, nn::Recompute::kFull}) {
     RunConfig config = plan.config;
     config.train.recompute = recompute;
+    config.parallel.backward = Backward::kAuto;
     if (would_fit(plan, config, rank, free_bytes, stored)) {
-      return fmt::format("train.recompute = {}", name_of(recompute));
+      return fmt::format("train.recompute = {}{}", name_of(recompute),
+                         plan.config.parallel.backward == Backward::kSplit
+                             ? " with parallel.backward = auto"
+                             : "");
     }
   }
   for (std::int64_t micro = plan.config.batch.micro / 2; micro >= 1 && stored.microbatch == 0;
@@ -44,6 +48,9 @@ std::optional<std::string> what_would_fit(const Plan& plan, std::int64_t rank,
       RunConfig config = plan.config;
       config.batch.micro = micro;
       config.train.recompute = recompute;
+      if (recompute != plan.config.train.recompute) {
+        config.parallel.backward = Backward::kAuto;
+      }
       if (would_fit(plan, config, rank, free_bytes, stored)) {
         return recompute == plan.config.train.recompute
                    ? fmt::format("batch.micro = {}", micro)
@@ -87,7 +94,9 @@ void require_fits_memory(const Plan& plan, std::int64_t rank, std::int64_t free_
        mine.coordinates.pipeline, bytes_text(needed), largest_of(mine.memory),
        bytes_text(free_bytes),
        change ? fmt::format("{} would fit", *change)
-              : "neither train.recompute nor a smaller batch.micro would fit: use more ranks "
+              : "neither parallel.backward = fused, train.recompute nor a smaller batch.micro "
+                "would fit: "
+                "use more ranks "
                 "(parallel.pipeline, parallel.tensor) or a smaller model");
 }
 

@@ -95,7 +95,8 @@ std::string schedule_text(const Plan& plan) {
       plan.emulated
           ? fmt::format("emulated times, {:.6g} ms a step", 1e3 * simulation.makespan_seconds)
           : "equal stages");
-  if (recomputes && plan.grid.pipeline > 1 && pipeline::defers_weight_gradients(plan.training)) {
+  if (recomputes && plan.grid.pipeline > 1 && plan.training.chunks == 1 &&
+      pipeline::defers_weight_gradients(plan.training)) {
     text += fmt::format(
         "warning: with train.recompute both gradients of a layer are computed together, so {} "
         "defers nothing; parallel.schedule=1f1b takes the same time and less memory\n",

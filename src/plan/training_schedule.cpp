@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -43,7 +44,9 @@ void check_order(const pipeline::ScheduleFile& file, const pipeline::Schedule& s
                  const std::string& path) {
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
     for (const ActionKind kind :
-         {ActionKind::kBackwardWeight, ActionKind::kBackwardInput, ActionKind::kForward}) {
+         {ActionKind::kBackwardWeight, ActionKind::kBackwardInput, ActionKind::kForward,
+          ActionKind::kSendActivation, ActionKind::kSendGradient, ActionKind::kReceiveActivation,
+          ActionKind::kReceiveGradient}) {
       std::vector<std::int64_t> last_of(static_cast<std::size_t>(schedule.chunks), -1);
       for (const pipeline::Action& action :
            schedule.stage_actions[static_cast<std::size_t>(stage)]) {
@@ -98,21 +101,23 @@ pipeline::Schedule schedule_from_file(const std::string& path, const pipeline::S
          path);
   }
   check_order(file, schedule, path);
-  const std::string hang = pipeline::training_hang(schedule, device::DeviceKind::kCpu);
-  if (!hang.empty()) {
-    fail(ExitCode::kUsage,
-         "{}: {}, because sends wait for their receives; leave the messages out, so that strata "
-         "inserts them",
-         path, hang);
-  }
   return schedule;
 }
 
-/// The schedule, with early receives where it needs them.
-pipeline::Schedule for_device(const pipeline::Schedule& schedule, device::DeviceKind device) {
-  return pipeline::training_hang(schedule, device).empty()
-             ? schedule
-             : pipeline::with_early_receives(schedule);
+/// The schedule, with early receives where it would deadlock without.
+pipeline::Schedule for_device(const RunConfig& config, pipeline::Schedule schedule,
+                              device::DeviceKind device) {
+  if (!pipeline::training_hang(schedule, device).empty()) {
+    schedule = pipeline::with_early_receives(schedule);
+  }
+  pipeline::require_sound(schedule);
+  const std::string hang = pipeline::training_hang(schedule, device);
+  if (!hang.empty()) {
+    fail(ExitCode::kUsage,
+         "parallel.schedule = {} would hang in training: {}; choose another schedule",
+         schedule_name(config), hang);
+  }
+  return schedule;
 }
 
 bool has_chunks(pipeline::ScheduleKind kind) {
@@ -153,26 +158,41 @@ nn::BackwardOrder backward_order(const RunConfig& config, const pipeline::Schedu
 pipeline::Schedule training_schedule(const RunConfig& config, std::int64_t stages,
                                      std::int64_t microbatches, device::DeviceKind device) {
   const auto& p = config.parallel;
-  const std::int64_t chunks = chunks_of(config);
-  if (p.schedule == pipeline::ScheduleKind::kZbV && chunks != 2) {
-    fail(ExitCode::kUsage,
-         "parallel.chunks is {}, but zb-v has 2 chunks a rank; leave parallel.chunks out", chunks);
+  const auto refuse = [&](const std::string& because) {
+    fail(ExitCode::kUsage, "parallel.chunks is {}, but parallel.schedule = {} {}", p.chunks,
+         schedule_name(config), because);
+  };
+  if (p.chunks != 0 && p.schedule == pipeline::ScheduleKind::kFile) {
+    refuse("says itself which chunks a rank holds; leave parallel.chunks out");
   }
-  if (chunks != 1 && !has_chunks(p.schedule)) {
-    fail(ExitCode::kUsage,
-         "parallel.chunks is {}, but parallel.schedule = {} {}; leave it out, or set "
-         "parallel.schedule to interleaved",
-         chunks, schedule_name(config),
-         p.schedule == pipeline::ScheduleKind::kFile ? "says itself which chunks a rank holds"
-                                                     : "has one chunk a rank");
+  if (p.chunks > 1 && !has_chunks(p.schedule)) {
+    refuse("has one chunk a rank; leave it out, or set parallel.schedule to interleaved");
+  }
+  if (p.chunks != 0 && p.chunks != 2 && p.schedule == pipeline::ScheduleKind::kZbV) {
+    refuse("has 2 chunks a rank; leave parallel.chunks out");
+  }
+  if (p.chunks == 1 && p.schedule == pipeline::ScheduleKind::kInterleaved) {
+    refuse(fmt::format("has 2 to {}; set one of them, or parallel.schedule to 1f1b",
+                       pipeline::kMostChunks));
   }
   if (p.schedule == pipeline::ScheduleKind::kFile) {
-    return for_device(schedule_from_file(p.schedule_file, {stages, microbatches}), device);
+    return for_device(config, schedule_from_file(p.schedule_file, {stages, microbatches}), device);
   }
   const bool one = stages == 1 && has_chunks(p.schedule);
-  pipeline::Schedule schedule = pipeline::make_schedule(
-      one ? pipeline::ScheduleKind::k1f1b : p.schedule, {stages, microbatches, one ? 1 : chunks});
-  schedule = for_device(schedule, device);
+  pipeline::Schedule schedule =
+      pipeline::make_schedule(one ? pipeline::ScheduleKind::k1f1b : p.schedule,
+                              {stages, microbatches, one ? 1 : chunks_of(config)});
+  return for_device(config, std::move(schedule), device);
+}
+
+pipeline::Schedule evaluation_schedule(const pipeline::ChunkOrder& order, std::int64_t stages,
+                                       std::int64_t microbatches, device::DeviceKind device) {
+  pipeline::Schedule schedule =
+      pipeline::insert_communication(pipeline::forward_order(order, stages, microbatches));
+  if (!pipeline::check(schedule).passes_with_rendezvous_sends ||
+      !pipeline::training_hang(schedule, device).empty()) {
+    schedule = pipeline::insert_communication(pipeline::one_by_one(order, stages, microbatches));
+  }
   pipeline::require_sound(schedule);
   return schedule;
 }

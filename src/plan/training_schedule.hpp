@@ -9,7 +9,7 @@
 
 namespace strata::plan {
 
-/// The most chunks of a stage that parallel.schedule and parallel.chunks ask for; 1 for a file.
+/// The chunks of a stage that parallel.schedule and parallel.chunks ask for; 1 for a file.
 [[nodiscard]] std::int64_t chunks_of(const RunConfig& config);
 
 /// Whether the input gradient leaves a stage before its weight gradients are computed.
@@ -26,5 +26,10 @@ namespace strata::plan {
 [[nodiscard]] pipeline::Schedule training_schedule(const RunConfig& config, std::int64_t stages,
                                                    std::int64_t microbatches,
                                                    device::DeviceKind device);
+
+/// The proven schedule of forward passes through the chunks of a training schedule.
+[[nodiscard]] pipeline::Schedule evaluation_schedule(const pipeline::ChunkOrder& order,
+                                                     std::int64_t stages, std::int64_t microbatches,
+                                                     device::DeviceKind device);
 
 }  // namespace strata::plan

@@ -129,11 +129,14 @@ std::vector<std::int64_t> suspects_among(const grid::Grid& grid, const pipeline:
       look(at, &RunHashes::backward);
     }
   }
-  // From the last stage: a borrowed table's gradients go from there to the first.
+  // From the last chunk: a borrowed table's gradients go from there to the first.
   for (const Field field : {&RunHashes::sums, &RunHashes::summary}) {
-    for (std::int64_t stage = grid.pipeline; stage-- > 0 && suspects.empty();) {
+    for (const pipeline::StageChunk& at : std::views::reverse(order.chunks())) {
+      if (!suspects.empty()) {
+        break;
+      }
       for (std::int64_t part = 0; part < grid.data; ++part) {
-        add(field, part, stage);
+        add(field, part, at.stage);
       }
     }
   }

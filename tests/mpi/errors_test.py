@@ -168,8 +168,8 @@ class Settings(Errors):
                      "12 or 18", settings=["--batch.micro=3"])
         self.refused(USAGE, "numerics.lanes is 2, which parallel.data = 3 does not divide", ranks=3,
                      settings=["--batch.global=12"])
-        self.refused(USAGE, "the model has 3 layers, too few for 4 stages",
-                     "use at most 3", ranks=4, settings=["--parallel.pipeline=4"])
+        self.refused(USAGE, "parallel.pipeline is 4, but the model has 3 layers",
+                     "at most 3 stages", ranks=4, settings=["--parallel.pipeline=4"])
         self.refused(USAGE, "the job has 2 ranks", "1 data x 3 pipeline x 1 tensor needs 3",
                      "launch 3 ranks", ranks=2, settings=["--parallel.pipeline=3"])
         self.refused(USAGE, "the job has 2 ranks", "needs 1", "launch 1 rank,", ranks=2,
@@ -258,6 +258,9 @@ class Settings(Errors):
                 ("0F1,0F0,0B0,0B1\n1F1,1F0,1B0,1B1\n", ["bad.csv:1: cell 2 (0F0)", "forward of microbatch 0"]),
                 ("0F0,0F1,0B0\n1F0,1F1,1B0,1B1\n", ["bad.csv:1: stage 0: backward-input of microbatch 1: is missing"]),
                 ("0F0,0F1\n1F0,1F1\n", ["has no backward passes"]),
+                ("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B1,0RECV_B0,0B0,0B1\n"
+                 "1RECV_F0,1F0,1RECV_F1,1F1,1I0,1I1,1W0,1W1,1SEND_B1,1SEND_B0\n",
+                 ["bad.csv:1: cell 6 (0RECV_B0)", "receive-gradient of microbatch 0"]),
                 ("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", ["deadlock: stage 0 waits at receive-gradient"]),
                 ("0F0,0B0\n1F0,1X0\n", ['bad.csv:2: cell 2 is "1X0"']),
                 ("", ["a schedule of 0 ranks"])]:
@@ -266,11 +269,12 @@ class Settings(Errors):
         self.refused(USAGE, "nowhere.csv does not exist", ranks=2,
                      settings=[*settings, "--parallel.schedule=file:nowhere.csv"])
         for schedule, words in [
-                ("zb-v --parallel.chunks=3", ["parallel.chunks is 3, but zb-v has 2 chunks a rank"]),
+                ("zb-v --parallel.chunks=3", ["parallel.chunks is 3, but parallel.schedule = zb-v has 2 chunks a rank"]),
                 ("1f1b --parallel.chunks=2", ["parallel.chunks is 2, but parallel.schedule = 1f1b has one chunk"]),
                 ("file:good.csv --parallel.chunks=2", ["says itself which chunks a rank holds"]),
+                ("interleaved --parallel.chunks=1", ["parallel.chunks is 1", "interleaved has 2 to 4"]),
                 ("interleaved --parallel.chunks=5", ["parallel.chunks", "4"]),
-                ("interleaved --parallel.chunks=4", ["the model has 3 layers, too few for 8 stages or chunks", "use at most 3"]),
+                ("interleaved --parallel.chunks=4", ["has 8 chunks on 2 stages, but the model has 3 layers", "use fewer stages"]),
                 ("1f1b --parallel.split=0,1,2", ["each of the 2 stages or chunks"]),
                 ("zb-h1 --parallel.backward=fused", ["computes weight gradients later", "to auto"]),
                 ("1f1b --parallel.backward=split --train.recompute=full", ["parallel.backward is split", "to fused"])]:

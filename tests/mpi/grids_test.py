@@ -90,6 +90,19 @@ class Grids(harness.StrataTest):
                      "--batch.global=64", "--batch.micro=4", "--train.steps=6",
                      *(f"--model.layer={layer}" for layer in layers), name="views")
 
+    def test_a_skip_that_passes_through_a_chunk(self):
+        # The second chunk of rank 1 does not read what the block's end adds. Messages of 9.6 KB; an evaluation whose
+        # stages run ahead of each other would deadlock on the file's chunks, with memory for one microbatch.
+        layers = ["flatten", "dense 600 relu", "residual", "dense 600", "dense 600", "dense 600", "end", "dense 5"]
+        lines = [",".join(cell for m in range(16) for cell in [f"{stage}F{m}" for stage in stages]
+                          + [f"{stage}B{m}" for stage in reversed(stages)]) for stages in [(0, 3), (1, 2, 4)]]
+        (self.directory / "turns.csv").write_text("\n".join(lines) + "\n")
+        runs = [((1, 2), ["--parallel.split=0,2,3,5", f"--parallel.schedule={kind}"]) for kind in ("zb-v", "interleaved")]
+        runs.append(((1, 2), ["--parallel.split=0,2,3,4,5", "--parallel.schedule=file:turns.csv"]))
+        self.same_on([((1, 1), []), *runs], "--batch.global=64", "--batch.micro=4", "--numerics.lanes=2",
+                     "--train.steps=3", "--train.evaluate_every=1", *(f"--model.layer={layer}" for layer in layers),
+                     name="skip")
+
     def test_uneven_split(self):
         self.same_on([((1, 1), []), ((2, 3), ["--parallel.split=0,8,9"])], name="uneven")
 

@@ -29,6 +29,9 @@ constexpr auto enum_names(Tag) {
 [[nodiscard]] constexpr Tag kind_of(Tag tag) {
   return Tag{static_cast<int>(tag) % static_cast<int>(std::ssize(enum_names(tag)))};
 }
+[[nodiscard]] constexpr std::int64_t chunk_of(Tag tag) {
+  return static_cast<int>(tag) / std::ssize(enum_names(tag));
+}
 
 /// The time limit of one communication operation.
 struct Timeout {

@@ -65,6 +65,10 @@ class ProgressEngine {
   /// Throws: Error(kPeer) where the timeout expires or the transport fails.
   virtual void drain() {}
 
+  /// Blocks the host until the work on the compute stream is complete, and with it the messages
+  /// that this work waits for, but no others. Throws: as drain().
+  virtual void wait_for_compute() {}
+
   /// Throttles the host: at most two actions are enqueued ahead of the GPU. Called after each
   /// action. A host further ahead would block in a launch, because the GPU's queue is full, and
   /// would not notice a lost peer. Throws: as drain().

@@ -140,6 +140,11 @@ struct Schedule {
 [[nodiscard]] Schedule forward_order(const ChunkOrder& order, std::int64_t stages,
                                      std::int64_t microbatches);
 
+/// Forward passes alone, one microbatch after the other through all layers: slow, but no stage
+/// waits for another with a message of its own unfinished. Pre: as forward_order().
+[[nodiscard]] Schedule one_by_one(const ChunkOrder& order, std::int64_t stages,
+                                  std::int64_t microbatches);
+
 /// When the input gradient is sent, where the weight gradient of the same microbatch follows it at
 /// once: before the weight gradient, because the upstream stage waits for it, or after both.
 enum class Backward { kSplit, kFused };

@@ -112,10 +112,12 @@ std::string nccl_obstacle(comm::Communicator& world, std::int64_t sharing, const
   if (reason != reasons.end()) {
     return fmt::format("rank {}: {}", reason - reasons.begin(), *reason);
   }
+  // As comm::pipeline_routes() has them.
+  const std::vector<std::int64_t> stages = plan::chunk_stages(plan);
   const auto tie = plan::tied_stages(plan);
   if (tie && tie->owner != tie->borrower &&
-      (tie->owner != 0 || tie->borrower + 1 != plan.grid.pipeline)) {
-    return "a tied table's stages are not the first and the last";
+      (tie->owner != stages.front() || tie->borrower != stages.back())) {
+    return "a tied table's stages are not those of the first and the last layers";
   }
   return "";
 }

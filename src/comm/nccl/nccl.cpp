@@ -45,9 +45,10 @@ DeviceWorld nccl(std::unique_ptr<Communicator> /*host*/, ProgressEngine& /*host_
 namespace strata::comm {
 namespace {
 
-/// Hardware queues for the streams that wait for peers (a stage's four routes, the data, lane and
-/// tensor groups), for computing and copying, and for NCCL's own streams.
-constexpr std::int64_t kLeastQueues = 16;
+/// Hardware queues for the streams that wait for peers (four routes for each of a stage's chunks,
+/// a tied table's two, the data, lane and tensor groups), for computing and copying, and for NCCL's
+/// own streams.
+constexpr std::int64_t kLeastQueues = 30;
 
 void require_queues() {
   const char* text = std::getenv(kQueues);

@@ -161,22 +161,19 @@ void NcclEngine::count_waits() {
   waits_.clear();
 }
 
-void NcclEngine::throttle() {
-  constexpr std::size_t kAhead = 2;
+void NcclEngine::keep_ahead(std::size_t most) {
   marks_.push_back(mark_compute());
-  if (marks_.size() <= kAhead) {
-    return;
-  }
-  Waiting waiting(timeout_);
-  while (!marks_.front().reached()) {
-    look_for_failures();
-    const auto busy = std::find_if(channels_.begin(), channels_.end(),
-                                   [](NcclChannel* channel) { return !channel->idle(); });
-    if (waiting.timed_out() && busy != channels_.end()) {
-      time_out((*busy)->latest(), timeout_);
+  for (; marks_.size() > most; marks_.pop_front()) {
+    Waiting waiting(timeout_);
+    while (!marks_.front().reached()) {
+      look_for_failures();
+      const auto busy = std::find_if(channels_.begin(), channels_.end(),
+                                     [](NcclChannel* channel) { return !channel->idle(); });
+      if (waiting.timed_out() && busy != channels_.end()) {
+        time_out((*busy)->latest(), timeout_);
+      }
     }
   }
-  marks_.pop_front();
 }
 
 void NcclEngine::remove(const NcclChannel& channel) {

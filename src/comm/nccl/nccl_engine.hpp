@@ -45,7 +45,8 @@ class NcclEngine final : public ProgressEngine {
 
   void progress() override;
   void drain() override { drain_within(timeout_); }
-  void throttle() override;
+  void wait_for_compute() override { keep_ahead(0); }
+  void throttle() override { keep_ahead(2); }
   [[nodiscard]] DeviceWaits take_device_waits() override { return std::exchange(waited_, {}); }
 
   [[nodiscard]] const NcclLibrary& functions() const { return library_; }
@@ -83,6 +84,8 @@ class NcclEngine final : public ProgressEngine {
   };
 
   void use_device() const;
+  /// Waits until at most `most` of the marks, of which it sets another, are ahead of the GPU.
+  void keep_ahead(std::size_t most);
   /// Throws: Error(kPeer) where a communicator has failed.
   void look_for_failures();
   /// Adds up the measured stalls. Pre: the compute stream is idle.

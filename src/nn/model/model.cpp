@@ -181,9 +181,9 @@ std::int64_t layer_named(const Model& model, const std::string& name) {
 grid::StageSplit split_model(const Model& model, std::int64_t parts, const std::string& how) {
   if (parts > model.layer_count()) {
     fail(ExitCode::kUsage,
-         "the model has {} layers, too few for {} stages or chunks (parallel.pipeline x "
-         "parallel.chunks), which hold at least one each; use at most {}",
-         model.layer_count(), parts, model.layer_count());
+         "parallel.pipeline is {}, but the model has {} layers; a stage holds at least one, so use "
+         "at most {} stages",
+         parts, model.layer_count(), model.layer_count());
   }
   const std::vector<double> costs = model.costs();
   if (how == "auto") {

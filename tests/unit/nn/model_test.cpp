@@ -147,8 +147,8 @@ TEST(SplitModel, RefusesWhatIsNoSplit) {
                           ExitCode::kUsage);
   };
   EXPECT_EQ(refusal(5, "auto"),
-            "the model has 4 layers, too few for 5 stages or chunks (parallel.pipeline x "
-            "parallel.chunks), which hold at least one each; use at most 4");
+            "parallel.pipeline is 5, but the model has 4 layers; a stage holds at least one, so "
+            "use at most 4 stages");
   EXPECT_EQ(refusal(2, "0, dense7"),
             "parallel.split names the layer \"dense7\"; give a name from the model table or a "
             "number below 4");
