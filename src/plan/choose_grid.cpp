@@ -137,7 +137,7 @@ RunConfig with_grid(const RunConfig& given, std::int64_t ranks, const io::Datase
     config.parallel.split =
         grid->pipeline == config.parallel.pipeline ? given.parallel.split : "auto";
     if (grid->pipeline != config.parallel.pipeline &&
-        given.parallel.schedule == pipeline::ScheduleKind::kFile) {
+        given.parallel.schedule == pipeline::ScheduleKind::kFile && !is_made(given)) {
       config.parallel.schedule = kScheduleOfAnyGrid;
     }
     set_grid(*grid, config);

@@ -205,7 +205,10 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
     plan.concurrent_lanes = plan.lanes.leaves() / plan.grid.data;
   }
   const std::int64_t microbatches = plan.microbatches / plan.concurrent_lanes;
-  plan.training = training_schedule(given, plan.grid.pipeline, microbatches, device);
+  TrainingSchedule training =
+      training_schedule(given, *plan.model, plan.grid.pipeline, microbatches, device);
+  plan.training = std::move(training.schedule);
+  plan.made_for = std::move(training.made_for);
   plan.backward = backward_order(given, plan.training);
   if (given.run.device == DeviceChoice::kEmulated) {
     plan.emulated = emulated_costs(given, plan.training);

@@ -85,16 +85,22 @@ std::string schedule_text(const Plan& plan) {
   const pipeline::StageCosts equal = plan.backward == nn::BackwardOrder::kFused
                                          ? pipeline::equal_costs(plan.grid.pipeline, 1.0, 2.0, 0.0)
                                          : pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0);
+  const pipeline::StageCosts& costs = plan.emulated   ? *plan.emulated
+                                      : plan.made_for ? plan.made_for->costs
+                                                      : equal;
   const pipeline::Simulation simulation =
-      pipeline::simulate(plan.training, plan.emulated.value_or(equal), pipeline::Record::kTotals);
+      pipeline::simulate(plan.training, costs, pipeline::Record::kTotals);
+  const std::string with =
+      plan.emulated
+          ? fmt::format("emulated times, {:.6g} ms a step", 1e3 * simulation.makespan_seconds)
+      : plan.made_for ? fmt::format("the stages' FLOPs; another order saves at most {:.1f} %",
+                                    100.0 * plan.made_for->gap)
+                      : "equal stages";
   std::string text = fmt::format(
       "schedule: {}, {} stage{}{}, bubble {:.1f} % with {}\n", schedule_name(plan.config),
       plan.grid.pipeline, plan.grid.pipeline == 1 ? "" : "s",
       plan.training.chunks == 1 ? "" : fmt::format(" of {} chunks", plan.training.chunks),
-      100.0 * simulation.bubble_fraction,
-      plan.emulated
-          ? fmt::format("emulated times, {:.6g} ms a step", 1e3 * simulation.makespan_seconds)
-          : "equal stages");
+      100.0 * simulation.bubble_fraction, with);
   if (recomputes && plan.grid.pipeline > 1 && plan.training.chunks == 1 &&
       pipeline::defers_weight_gradients(plan.training)) {
     text += fmt::format(

@@ -119,9 +119,10 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
 
 std::string schedule_name(const RunConfig& config) {
   const std::string name(name_of(config.parallel.schedule));
-  return config.parallel.schedule == pipeline::ScheduleKind::kFile
-             ? name + ":" + config.parallel.schedule_file
-             : name;
+  if (config.parallel.schedule != pipeline::ScheduleKind::kFile) {
+    return name;
+  }
+  return is_made(config) ? "auto" : name + ":" + config.parallel.schedule_file;
 }
 
 RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,

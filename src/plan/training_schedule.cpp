@@ -1,6 +1,8 @@
 #include "training_schedule.hpp"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/pipeline/schedule_file.hpp"
+#include "strata/pipeline/search.hpp"
 
 namespace strata::plan {
 namespace {
@@ -120,6 +123,56 @@ pipeline::Schedule for_device(const RunConfig& config, pipeline::Schedule schedu
   return schedule;
 }
 
+/// Relative times of each stage's chunks. In dense layers forward, input gradient and weight
+/// gradient have about equal costs; a fused backward pass is the input gradient alone.
+pipeline::StageCosts costs_of(const RunConfig& config, const nn::Model& model,
+                              const grid::StageSplit& split, const pipeline::ChunkOrder& order) {
+  const std::vector<double> layers = model.costs();
+  const bool recomputes = config.train.recompute != nn::Recompute::kNone;
+  const bool fused = recomputes || config.parallel.backward == Backward::kFused;
+  pipeline::StageCosts costs;
+  for (std::size_t i = 0; i < split.stages.size(); ++i) {
+    const double cost = std::accumulate(layers.begin() + split.stages[i].begin,
+                                        layers.begin() + split.stages[i].end, 0.0);
+    const auto stage = static_cast<std::size_t>(order.chunks()[i].stage);
+    costs.times.resize(std::max(costs.times.size(), stage + 1));
+    costs.times[stage].push_back({.forward_seconds = cost,
+                                  .backward_input_seconds = recomputes ? 3.0 * cost
+                                                            : fused    ? 2.0 * cost
+                                                                       : cost,
+                                  .backward_weight_seconds = fused ? 0.0 : cost});
+  }
+  return costs;
+}
+
+/// The schedule with the least step time that a search finds within parallel.activations, with the
+/// chunks that parallel.chunks asks for and the layers allow.
+TrainingSchedule made_schedule(const RunConfig& config, const nn::Model& model, std::int64_t stages,
+                               std::int64_t microbatches) {
+  const auto& p = config.parallel;
+  std::optional<pipeline::FoundSchedule> best;
+  pipeline::StageCosts best_costs;
+  for (const std::int64_t chunks : {1, 2}) {
+    const bool fits = stages * chunks <= model.layer_count() && p.split == "auto";
+    if (p.chunks == 0 ? chunks > 1 && !fits : p.chunks != chunks) {
+      continue;
+    }
+    const grid::StageSplit split = nn::split_model(model, stages * chunks, p.split);
+    pipeline::StageCosts costs =
+        costs_of(config, model, split, pipeline::ChunkOrder::v(stages, chunks));
+    pipeline::FoundSchedule found =
+        pipeline::search({.size = {stages, microbatches, chunks},
+                          .costs = costs,
+                          .most_live = chunks * (p.activations != 0 ? p.activations : stages)});
+    if (!best || found.simulation.makespan_seconds < best->simulation.makespan_seconds) {
+      best = std::move(found);
+      best_costs = std::move(costs);
+    }
+  }
+  const double gap = 1.0 - best->lower_bound_seconds / best->simulation.makespan_seconds;
+  return {std::move(best->schedule), MadeFor{.costs = std::move(best_costs), .gap = gap}};
+}
+
 bool has_chunks(pipeline::ScheduleKind kind) {
   return kind == pipeline::ScheduleKind::kInterleaved || kind == pipeline::ScheduleKind::kZbV;
 }
@@ -155,17 +208,27 @@ nn::BackwardOrder backward_order(const RunConfig& config, const pipeline::Schedu
   return fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit;
 }
 
-pipeline::Schedule training_schedule(const RunConfig& config, std::int64_t stages,
-                                     std::int64_t microbatches, device::DeviceKind device) {
+TrainingSchedule training_schedule(const RunConfig& config, const nn::Model& model,
+                                   std::int64_t stages, std::int64_t microbatches,
+                                   device::DeviceKind device) {
   const auto& p = config.parallel;
   const auto refuse = [&](const std::string& because) {
     fail(ExitCode::kUsage, "parallel.chunks is {}, but parallel.schedule = {} {}", p.chunks,
          schedule_name(config), because);
   };
-  if (p.chunks != 0 && p.schedule == pipeline::ScheduleKind::kFile) {
+  if (is_made(config) && p.chunks > 2) {
+    refuse("searches for 1 or 2; set one of them, or leave it out");
+  }
+  if (p.activations != 0 && !is_made(config)) {
+    fail(ExitCode::kUsage,
+         "parallel.activations is {}, but parallel.schedule = {} is no search; leave it out, or "
+         "set parallel.schedule to auto",
+         p.activations, schedule_name(config));
+  }
+  if (p.chunks != 0 && p.schedule == pipeline::ScheduleKind::kFile && !is_made(config)) {
     refuse("says itself which chunks a rank holds; leave parallel.chunks out");
   }
-  if (p.chunks > 1 && !has_chunks(p.schedule)) {
+  if (p.chunks > 1 && !has_chunks(p.schedule) && !is_made(config)) {
     refuse("has one chunk a rank; leave it out, or set parallel.schedule to interleaved");
   }
   if (p.chunks != 0 && p.chunks != 2 && p.schedule == pipeline::ScheduleKind::kZbV) {
@@ -175,14 +238,20 @@ pipeline::Schedule training_schedule(const RunConfig& config, std::int64_t stage
     refuse(fmt::format("has 2 to {}; set one of them, or parallel.schedule to 1f1b",
                        pipeline::kMostChunks));
   }
-  if (p.schedule == pipeline::ScheduleKind::kFile) {
-    return for_device(config, schedule_from_file(p.schedule_file, {stages, microbatches}), device);
+  if (is_made(config) && stages > 1) {
+    TrainingSchedule made = made_schedule(config, model, stages, microbatches);
+    made.schedule = for_device(config, std::move(made.schedule), device);
+    return made;
   }
-  const bool one = stages == 1 && has_chunks(p.schedule);
+  if (p.schedule == pipeline::ScheduleKind::kFile && !is_made(config)) {
+    return {for_device(config, schedule_from_file(p.schedule_file, {stages, microbatches}), device),
+            std::nullopt};
+  }
+  const bool one = stages == 1 && (has_chunks(p.schedule) || is_made(config));
   pipeline::Schedule schedule =
       pipeline::make_schedule(one ? pipeline::ScheduleKind::k1f1b : p.schedule,
                               {stages, microbatches, one ? 1 : chunks_of(config)});
-  return for_device(config, std::move(schedule), device);
+  return {for_device(config, std::move(schedule), device), std::nullopt};
 }
 
 pipeline::Schedule evaluation_schedule(const pipeline::ChunkOrder& order, std::int64_t stages,

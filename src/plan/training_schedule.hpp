@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "strata/device/device.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/pipeline/schedule.hpp"
 #include "strata/plan/config.hpp"
+#include "strata/plan/plan.hpp"
 
 namespace strata::plan {
 
@@ -17,15 +19,21 @@ namespace strata::plan {
 [[nodiscard]] nn::BackwardOrder backward_order(const RunConfig& config,
                                                const pipeline::Schedule& schedule);
 
+struct TrainingSchedule {
+  pipeline::Schedule schedule;
+  std::optional<MadeFor> made_for;
+};
+
 /// The proven training schedule that the config asks for, with `stages` stages and `microbatches`
 /// microbatches. One stage has one chunk.
 /// Throws: Error(kUsage) for chunks that the schedule does not have. For a file it names the file
 /// and, where a cell is to blame, its line and cell: another number of ranks or microbatches, an
 /// unsound schedule, actions of a kind that do not ascend by microbatch, a deadlock, and actions
 /// that training does not run.
-[[nodiscard]] pipeline::Schedule training_schedule(const RunConfig& config, std::int64_t stages,
-                                                   std::int64_t microbatches,
-                                                   device::DeviceKind device);
+/// A schedule made to measure takes the costs of the model's layers.
+[[nodiscard]] TrainingSchedule training_schedule(const RunConfig& config, const nn::Model& model,
+                                                 std::int64_t stages, std::int64_t microbatches,
+                                                 device::DeviceKind device);
 
 /// The proven schedule of forward passes through the chunks of a training schedule.
 [[nodiscard]] pipeline::Schedule evaluation_schedule(const pipeline::ChunkOrder& order,

@@ -99,6 +99,8 @@ class Transformers(language.LanguageTest):
                 ((2, 2, 2), ["--parallel.schedule=zb-v", SEQUENCE[1], BUCKET[2]]),
                 ((1, 3, 1), ["--parallel.schedule=file:v.csv", THREADS[2]]),
                 ((1, 2, 1), ["--parallel.schedule=file:loop.csv"]),
+                ((1, 3, 1), ["--parallel.schedule=auto"]),
+                ((2, 2, 1), ["--parallel.schedule=auto", "--parallel.chunks=2", "--parallel.activations=3"]),
                 ((1, 2, 1), ["--parallel.backward=fused"]),
                 ((1, 1, 1), ["--parallel.backward=split"])]
         reference = self.same_on(runs, "--numerics.lanes=2", name="chunks")

@@ -114,8 +114,9 @@ struct RunConfig {
     std::int64_t tensor = 1;
     Switch sequence = Switch::kOff;
     pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1f1b;
-    std::string schedule_file;  // of ScheduleKind::kFile
-    std::int64_t chunks = 0;    // 0: as many as the schedule needs
+    std::string schedule_file;     // of ScheduleKind::kFile; empty: made to measure
+    std::int64_t activations = 0;  // for a made one; 0: one for each stage
+    std::int64_t chunks = 0;       // 0: as many as the schedule needs
     Backward backward = Backward::kAuto;
     std::string split = "auto";
     double bucket_mib = 4.0;
@@ -174,7 +175,13 @@ struct RunConfig {
   } emulated;
 };
 
-/// The value of parallel.schedule, as in "1f1b" or "file:made.csv".
+/// The value of parallel.schedule, as in "1f1b", "auto" or "file:made.csv".
 [[nodiscard]] std::string schedule_name(const RunConfig& config);
+
+/// Whether the schedule is made to measure (parallel.schedule = auto).
+[[nodiscard]] inline bool is_made(const RunConfig& config) {
+  return config.parallel.schedule == pipeline::ScheduleKind::kFile &&
+         config.parallel.schedule_file.empty();
+}
 
 }  // namespace strata::plan

@@ -22,6 +22,13 @@
 
 namespace strata::plan {
 
+/// What a schedule was made for.
+struct MadeFor {
+  pipeline::StageCosts costs;  ///< relative
+  /// The most of its step time that another order of the same chunks could save.
+  double gap = 0.0;
+};
+
 /// Everything that follows from the config, the data set and the number of ranks. The same on every
 /// rank; holds no tensors and sends no messages.
 struct Plan {
@@ -45,6 +52,7 @@ struct Plan {
   std::int64_t total_steps = 0;
   pipeline::Schedule training;
   nn::BackwardOrder backward = nn::BackwardOrder::kFused;
+  std::optional<MadeFor> made_for;  ///< parallel.schedule = auto
   pipeline::Schedule evaluation;
   /// Where stages sleep instead of computing (run.device = emulated): the times of their actions.
   std::optional<pipeline::StageCosts> emulated;

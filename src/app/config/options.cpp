@@ -191,15 +191,16 @@ std::vector<Option> parallel_and_numerics() {
              "(sequence parallelism)",
              STRATA_MEMBER(parallel.sequence)),
       {.key = "parallel.schedule",
-       .values = "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, file:PATH",
+       .values = "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, auto, file:PATH",
        .unit = {},
        .help = "order of forward and backward passes; gpipe: all forwards first; 1f1b: "
                "alternating, with fewer microbatches in memory; interleaved: 1f1b with several "
                "chunks of layers a rank, a smaller bubble for more messages; zb-h1: 1f1b with "
                "weight gradients in the bubble, with as many microbatches on each stage as 1f1b "
                "has on the first; zb-h2: almost no bubble, with up to twice as many; zb-v: almost "
-               "no bubble within that of 1f1b, with two chunks a rank; file:PATH: a schedule file "
-               "of torch.distributed.pipelining",
+               "no bubble within that of 1f1b, with two chunks a rank; auto: the fastest that a "
+               "search finds for the costs of the stages; file:PATH: a schedule file of "
+               "torch.distributed.pipelining",
        .set =
            [](RunConfig& config, const std::string& value) {
              if (value.starts_with(kFileSchedule) && value.size() > kFileSchedule.size()) {
@@ -207,20 +208,28 @@ std::vector<Option> parallel_and_numerics() {
                config.parallel.schedule_file = value.substr(kFileSchedule.size());
                return;
              }
+             config.parallel.schedule_file.clear();
+             if (value == "auto") {
+               config.parallel.schedule = pipeline::ScheduleKind::kFile;
+               return;
+             }
              const auto kind = enum_from_name<pipeline::ScheduleKind>(value);
              if (!kind || *kind == pipeline::ScheduleKind::kForwardOnly ||
                  *kind == pipeline::ScheduleKind::kFile) {
                refuse("parallel.schedule", value,
-                      "one of gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or file:PATH");
+                      "one of gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, auto, or file:PATH");
              }
              config.parallel.schedule = *kind;
-             config.parallel.schedule_file.clear();
            },
        .get = [](const RunConfig& config) { return plan::schedule_name(config); }},
       or_auto(whole("parallel.chunks", "chunks",
-                    "chunks of layers that each rank of interleaved holds; 0: 2 for interleaved "
-                    "and zb-v, else 1",
+                    "chunks of layers that each rank of interleaved, or of auto, holds; 0: 2 for "
+                    "interleaved and zb-v, the better of 1 and 2 for auto, else 1",
                     0, STRATA_MEMBER(parallel.chunks), pipeline::kMostChunks)),
+      or_auto(whole("parallel.activations", "activations",
+                    "for auto: the most that a rank holds at once, in activations of its layers; "
+                    "0: as many as there are stages, the most of 1f1b",
+                    0, STRATA_MEMBER(parallel.activations), kMostRanks)),
       choice("parallel.backward",
              "fused: a layer's input and weight gradient one after the other, so that the "
              "gradients of one layer are in memory at a time, and a stage sends its gradient "
