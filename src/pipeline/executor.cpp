@@ -217,7 +217,7 @@ class Executor::Run {
     std::vector<Messages> gradient_sends;
     std::int64_t forwards_done = 0;
     std::int64_t outputs_sent = 0;
-    std::int64_t gradients_sent = 0;
+    std::int64_t gradients_sent = 0;  ///< or handed on
     std::int64_t weights_done = 0;
   };
 
@@ -387,6 +387,7 @@ class Executor::Run {
     if (chunk.downstream != nullptr) {
       hand_on(input_gradients_of(*chunk.downstream, m), output_gradients_of(chunk, m),
               *chunk.downstream, comm::Tag::kGradient);
+      chunk.downstream->gradients_sent = m + 1;
     }
     timed([&] {
       if (!device_) {
