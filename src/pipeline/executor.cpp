@@ -225,7 +225,7 @@ class Executor::Run {
     std::vector<Messages> gradient_sends;
     std::int64_t forwards_done = 0;
     std::int64_t outputs_sent = 0;
-    std::int64_t gradients_sent = 0;
+    std::int64_t gradients_sent = 0;  ///< or handed on
     std::int64_t weights_done = 0;
   };
 

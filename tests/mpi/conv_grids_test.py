@@ -80,7 +80,10 @@ class Convolutions(harness.StrataTest):
         # The second split sends what is added, what a shortcut reads, and both bodies' outputs.
         inside = [((1, 2, 1), ["--parallel.split=conv1,residual4.conv2"]),
                   ((1, 4, 1), ["--parallel.split=conv1,residual1.batch_norm1,"
-                               "residual4.shortcut.zero_channels1,residual4.end"])]
+                               "residual4.shortcut.zero_channels1,residual4.end"]),
+                  # The second stage's chunks hand on a gradient that none of their layers reads.
+                  ((1, 2, 1), ["--parallel.schedule=zb-v", "--parallel.split=conv1,residual1.batch_norm1,"
+                               "residual1.conv2,residual1.batch_norm2"])]
         self.same_on(varied(GRIDS) + inside, name="resnet", config=config)
 
     def test_channels_that_stay_split(self):

@@ -64,13 +64,15 @@ class Memory(harness.StrataTest):
         (self.directory / "text.txt").write_text("".join(draw.choices("abcdefgh \n", k=20000)))
         self.import_data("--format=text", "--tokenizer=chars", "--files=text.txt", "--split=0.9,0.1",
                          "--output=text")
-        for recompute in ["none", "selective", "full"]:
+        whole = [(1, 1, 1), (1, 2, 1), (1, 1, 2)]
+        for recompute, schedule, grids in [("none", "1f1b", whole), ("none", "zb-v", [(1, 2, 1)]),
+                                           ("selective", "1f1b", whole), ("full", "1f1b", whole)]:
             config = self.config(
-                f"gpt-{recompute}", {"train": "text/train.h5"}, optimizer={"kind": "adamw"},
+                f"gpt-{recompute}-{schedule}", {"train": "text/train.h5"}, optimizer={"kind": "adamw"},
                 model={"preset": "gpt", "blocks": 6, "width": 384, "heads": 6, "context": 256},
                 batch={"global": 16, "micro": 8}, numerics={"lanes": 2, "shards": 2},
-                train={"steps": 2, "recompute": recompute})
-            for grid in [(1, 1, 1), (1, 2, 1), (1, 1, 2)]:
+                train={"steps": 2, "recompute": recompute}, parallel={"schedule": schedule})
+            for grid in grids:
                 self.measure(config, grid)
 
 

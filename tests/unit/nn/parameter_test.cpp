@@ -174,5 +174,53 @@ TEST(LayoutOf, PlacesBorrowedParametersLast) {
   EXPECT_EQ(last.weight_elements, 5120);
 }
 
+TEST(LayoutOf, PlacesChunksOneAfterTheOther) {
+  const std::vector<ParameterSpec> all{
+      {.name = "table", .shape = {3000}, .layer = 0},
+      {.name = "up", .shape = {1025}, .layer = 1},
+      {.name = "gain", .shape = {7}, .layer = 3},
+      {.name = "table", .shape = {3000}, .layer = 4, .ownership = Ownership::kBorrowed},
+      {.name = "bias", .shape = {9}, .layer = 4}};
+  using Numbers = std::vector<std::int64_t>;
+  struct Case {
+    std::vector<grid::Range> chunks;
+    Numbers indices;
+    Numbers offsets;
+    Numbers chunk_begins;
+    std::int64_t weights;
+    std::int64_t elements;
+  };
+  const std::vector<Case> cases{
+      {{{0, 5}}, {0, 1, 2, 4, 3}, {0, 3072, 5120, 6144, 7168}, {}, 7168, 10240},
+      // As zb-v places them: the owner of the table and its borrower are on one stage.
+      {{{0, 1}, {4, 5}}, {0, 4, 3}, {0, 3072, 4096}, {3072}, 4096, 7168},
+      {{{0, 1}, {3, 4}}, {0, 2}, {0, 3072}, {3072}, 4096, 4096},
+      {{{1, 2}, {4, 5}}, {1, 4, 3}, {0, 2048, 3072}, {2048}, 6144, 6144},
+      {{{0, 1}, {1, 2}, {3, 5}},
+       {0, 1, 2, 4, 3},
+       {0, 3072, 5120, 6144, 7168},
+       {3072, 5120},
+       7168,
+       10240},
+      // Layer 2 has no parameters.
+      {{{0, 1}, {2, 3}, {3, 4}}, {0, 2}, {0, 3072}, {3072, 3072}, 4096, 4096},
+      {{{2, 3}, {3, 4}}, {2}, {0}, {0}, 1024, 1024}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(testing::PrintToString(c.offsets));
+    const ParameterLayout layout = layout_of(all, c.chunks);
+    Numbers indices;
+    Numbers offsets;
+    for (const PlacedParameter& placed : layout.parameters) {
+      indices.push_back(placed.index);
+      offsets.push_back(placed.offset);
+    }
+    EXPECT_EQ(indices, c.indices);
+    EXPECT_EQ(offsets, c.offsets);
+    EXPECT_EQ(layout.chunk_begins, c.chunk_begins);
+    EXPECT_EQ(layout.weight_elements, c.weights);
+    EXPECT_EQ(layout.elements, c.elements);
+  }
+}
+
 }  // namespace
 }  // namespace strata::nn

@@ -1,5 +1,6 @@
 #include "strata/optim/buckets.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <vector>
@@ -147,6 +148,32 @@ TEST(BucketPlan, OwnsAllButWhatIsBorrowed) {
       const bool is_owned = placed.spec.ownership == nn::Ownership::kOwned;
       for (std::int64_t i = 0; i < placed.shape.count(); ++i) {
         ASSERT_EQ(seen[static_cast<std::size_t>(placed.offset + i)], is_owned ? 1 : 0);
+      }
+    }
+  }
+}
+
+TEST(BucketPlan, NoBucketCrossesAChunk) {
+  using Chunks = std::vector<grid::Range>;
+  for (const Chunks& chunks :
+       {Chunks{{0, 2}, {3, 4}}, Chunks{{0, 1}, {1, 2}, {2, 4}}, Chunks{{1, 2}, {2, 3}, {3, 4}}}) {
+    const nn::ParameterLayout layout = nn::layout_of(tied_model(), chunks);
+    const auto chunk_of = [&](std::int64_t layer) {
+      return std::ranges::find_if(chunks, [&](const auto& c) { return layer < c.end; });
+    };
+    for (const std::int64_t size : {1024, 2048, 5000, 1 << 20}) {
+      const BucketPlan plan(layout, 2, size);
+      EXPECT_EQ(elements_of(plan.buckets()), layout.elements);
+      std::int64_t last = 4;
+      for (const Bucket& bucket : plan.buckets()) {
+        for (const nn::PlacedParameter& placed : layout.parameters) {
+          if (placed.offset < bucket.elements.end &&
+              placed.offset + placed.shape.count() > bucket.elements.begin) {
+            EXPECT_EQ(chunk_of(placed.spec.layer), chunk_of(bucket.ready_layer));
+          }
+        }
+        EXPECT_LE(bucket.ready_layer, last);
+        last = bucket.ready_layer;
       }
     }
   }

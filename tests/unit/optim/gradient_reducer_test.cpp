@@ -1,6 +1,7 @@
 #include "strata/optim/gradient_reducer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -51,22 +52,55 @@ std::vector<float> expected_sum(const nn::ParameterLayout& layout, std::int64_t 
 /// In which order a rank's microbatches come.
 enum class Order {
   kLaneAfterLane,
-  kConcurrentLanes  ///< the k-th of all own lanes, before the next of any
+  kConcurrentLanes,  ///< the k-th of all own lanes, before the next of any
+  // Lane after lane in each of two chunks, of which one is two microbatches ahead.
+  kLastChunkAhead,
+  kFirstChunkAhead
 };
 
 void PrintTo(Order order, std::ostream* out) {
-  *out << (order == Order::kLaneAfterLane ? "lane_after_lane" : "concurrent_lanes");
+  constexpr std::array kNames{"lane_after_lane", "concurrent_lanes", "last_chunk_ahead",
+                              "first_chunk_ahead"};
+  *out << kNames[static_cast<std::size_t>(order)];
 }
 
-/// A rank's microbatches, by number, those of one execution in a list.
-std::vector<std::vector<std::int64_t>> executions_of(std::int64_t lanes, Order order) {
+/// A layout of three layers, with a chunk of one and a chunk of two where the order has chunks.
+nn::ParameterLayout layout_for(Order order) {
+  nn::ParameterLayout layout = layout_with(kMixed);
+  if (order == Order::kLastChunkAhead || order == Order::kFirstChunkAhead) {
+    layout.chunk_begins = {layout.parameters[2].offset};
+  }
+  return layout;
+}
+
+/// What a stage computes together: microbatches, by number, of some layers.
+struct Execution {
+  std::vector<std::int64_t> microbatches;
+  grid::Range layers{0, 3};
+};
+
+std::vector<Execution> executions_of(std::int64_t lanes, Order order) {
+  std::vector<Execution> executions;
+  if (order == Order::kLastChunkAhead || order == Order::kFirstChunkAhead) {
+    constexpr grid::Range kFirst{0, 1};
+    constexpr grid::Range kLast{1, 3};
+    const std::int64_t count = lanes * kMicrobatchesPerLane;
+    for (std::int64_t m = 0; m < count + 2; ++m) {
+      if (m < count) {
+        executions.push_back({{m}, order == Order::kLastChunkAhead ? kLast : kFirst});
+      }
+      if (m >= 2) {
+        executions.push_back({{m - 2}, order == Order::kLastChunkAhead ? kFirst : kLast});
+      }
+    }
+    return executions;
+  }
   const std::int64_t concurrent = order == Order::kConcurrentLanes ? lanes : 1;
-  std::vector<std::vector<std::int64_t>> executions;
   for (std::int64_t first = 0; first < lanes; first += concurrent) {
     for (std::int64_t m = 0; m < kMicrobatchesPerLane; ++m) {
       executions.emplace_back();
       for (std::int64_t lane = first; lane < first + concurrent; ++lane) {
-        executions.back().push_back(lane * kMicrobatchesPerLane + m);
+        executions.back().microbatches.push_back(lane * kMicrobatchesPerLane + m);
       }
     }
   }
@@ -81,15 +115,15 @@ std::vector<float> gradient_of_rank(const nn::ParameterLayout& layout, const gri
 
 /// Hands the gradients of concurrent microbatches to the reducer, layer by layer, as a stage does.
 void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
-               const grid::Range& lanes, const std::vector<std::int64_t>& concurrent) {
+               const grid::Range& lanes, const Execution& execution) {
+  const auto& [concurrent, layers] = execution;
   std::vector<nn::GradientSink::Target> targets;
   std::vector<std::vector<float>> gradients;
-  const std::int64_t layers = layout.parameters.back().spec.layer + 1;
   for (const std::int64_t m : concurrent) {
-    targets.push_back(reducer.begin_microbatch(m, {0, layers}));
+    targets.push_back(reducer.begin_microbatch(m, layers));
     gradients.push_back(gradient_of_rank(layout, lanes, m));
   }
-  for (std::int64_t layer = layers; layer-- > 0;) {
+  for (std::int64_t layer = layers.end; layer-- > layers.begin;) {
     for (std::size_t k = 0; k < concurrent.size(); ++k) {
       const bool adds = targets[k].accumulate == ops::Accumulate::kAdd;
       const std::span<float> out = targets[k].gradients.host<float>();
@@ -109,8 +143,8 @@ void hand_over(GradientReducer& reducer, const nn::ParameterLayout& layout,
 void reduce_twice(GradientReducer& reducer, const nn::ParameterLayout& layout,
                   const grid::Range& lanes, Order order) {
   for (int step = 0; step < 2; ++step) {
-    for (const std::vector<std::int64_t>& concurrent : executions_of(lanes.count(), order)) {
-      hand_over(reducer, layout, lanes, concurrent);
+    for (const Execution& execution : executions_of(lanes.count(), order)) {
+      hand_over(reducer, layout, lanes, execution);
     }
     reducer.finish();
   }
@@ -151,7 +185,7 @@ void expect_sums(const nn::ParameterLayout& layout, const Reduction& of, comm::S
 }
 
 void expect_tree_sums(const Reduction& of) {
-  const nn::ParameterLayout layout = layout_with(kMixed);
+  const nn::ParameterLayout layout = layout_for(of.order);
   const std::vector<float> expected = expected_sum(layout, 0, of.lanes);
   expect_sums(layout, of, comm::Summation::kInvariant,
               [&](std::span<const float> sums, const std::vector<std::size_t>& owned) {
@@ -163,7 +197,8 @@ void expect_tree_sums(const Reduction& of) {
 class GradientReducerOrders : public testing::TestWithParam<Order> {};
 
 INSTANTIATE_TEST_SUITE_P(Orders, GradientReducerOrders,
-                         testing::Values(Order::kLaneAfterLane, Order::kConcurrentLanes),
+                         testing::Values(Order::kLaneAfterLane, Order::kConcurrentLanes,
+                                         Order::kLastChunkAhead, Order::kFirstChunkAhead),
                          testing::PrintToStringParamName());
 
 TEST_P(GradientReducerOrders, GiveTheBitsOfTheTreeOnEveryNumberOfRanks) {
@@ -181,12 +216,15 @@ TEST_P(GradientReducerOrders, GiveTheBitsOfTheTreeOnEveryNumberOfRanks) {
 
 /// The sums of the library: within a rank microbatches in order, over ranks in any.
 void expect_library_sums(const Reduction& of) {
-  const nn::ParameterLayout layout = layout_with(kMixed);
+  const nn::ParameterLayout layout = layout_for(of.order);
   std::vector<double> expected(static_cast<std::size_t>(layout.elements), 0.0);
   std::vector<double> magnitude(expected.size(), 0.0);
   std::vector<float> in_order(expected.size(), 0.0F);
-  for (const std::vector<std::int64_t>& concurrent : executions_of(of.lanes, of.order)) {
-    for (const std::int64_t m : concurrent) {
+  for (const Execution& execution : executions_of(of.lanes, of.order)) {
+    if (execution.layers.begin > 0) {
+      continue;  // the other chunk has its microbatches in the same order
+    }
+    for (const std::int64_t m : execution.microbatches) {
       const std::vector<float> gradient = gradient_of_rank(layout, {0, of.lanes}, m);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         expected[i] += static_cast<double>(gradient[i]);

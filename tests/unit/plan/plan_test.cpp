@@ -1,6 +1,8 @@
 #include "strata/plan/plan.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -428,6 +430,48 @@ TEST(RankPlan, CountsTheMessagesOfAStep) {
                 line(kMicrobatches, kMicrobatches * 512),
                 line(kMicrobatches * 4, kMicrobatches * (2 * 512 + norm_bytes + loss_bytes)),
                 nothing, tied}));
+}
+
+// Four chunks on two stages: embedding, attention, mlp, and norm with the head.
+TEST(RankPlan, SumsItsChunks) {
+  struct Case {
+    pipeline::ScheduleKind schedule;
+    std::int64_t loss_stage;
+    std::vector<io::Parts> parts;
+    int crossings;  ///< of a microbatch, that a stage sends
+  };
+  const std::vector<Case> cases{
+      {pipeline::ScheduleKind::kZbV, 0, {io::Parts::kBoth}, 2},
+      {pipeline::ScheduleKind::kInterleaved, 1, {io::Parts::kInputs, io::Parts::kTargets}, 3}};
+  RunConfig config = gpt_on({1, 2, 1});
+  config.parallel.split = "0, 1, 2, 3";
+  for (const Case& c : cases) {
+    SCOPED_TRACE(name_of(c.schedule));
+    config.parallel.schedule = c.schedule;
+    const Plan plan = prepare(config, 2, tokens(), {});
+    EXPECT_EQ(loss_stage(plan), c.loss_stage);
+    ASSERT_TRUE(tied_stages(plan).has_value());
+    EXPECT_EQ(tied_stages(plan)->owner, 0);
+    EXPECT_EQ(tied_stages(plan)->borrower, c.loss_stage);
+    constexpr int kMicrobatches = 4;
+    for (std::int64_t stage = 0; stage < 2; ++stage) {
+      const RankPlan rank = rank_plan(plan, stage);
+      EXPECT_EQ(rank.loads, stage < std::ssize(c.parts));
+      if (rank.loads) {
+        EXPECT_EQ(rank.parts, c.parts[static_cast<std::size_t>(stage)]);
+      }
+      EXPECT_EQ(rank.traffic.front().messages, c.crossings * kMicrobatches);
+      EXPECT_EQ(rank.traffic.front().bytes, c.crossings * kMicrobatches * 1024);
+      ASSERT_EQ(rank.chunks.size(), 2U);
+      const std::vector<nn::MemoryItem> first = nn::Stage::memory(*plan.model, rank.chunks[0]);
+      const std::vector<nn::MemoryItem> second = nn::Stage::memory(*plan.model, rank.chunks[1]);
+      for (std::size_t i = 0; i < first.size(); ++i) {
+        const auto row = std::ranges::find(rank.memory, first[i].name, &nn::MemoryItem::name);
+        ASSERT_NE(row, rank.memory.end()) << first[i].name;
+        EXPECT_EQ(row->bytes, first[i].bytes + second[i].bytes) << first[i].name;
+      }
+    }
+  }
 }
 
 TEST(PlanItems, AreEqualForEqualPlansAndNameWhatDiffers) {

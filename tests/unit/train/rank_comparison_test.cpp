@@ -47,15 +47,12 @@ std::vector<StepRun> runs_with(const grid::Grid& grid, const std::vector<Odd>& o
   return runs;
 }
 
-pipeline::ChunkOrder loop_of(const grid::Grid& grid) {
-  return pipeline::ChunkOrder::loop(grid.pipeline, 2);
-}
-
 TEST(RankComparison, RunsOfOneStepNameTheRankThatComputedTheOddOne) {
   using Ranks = std::vector<std::int64_t>;
   constexpr auto kForward = [](RunHashes& run) -> std::uint64_t& { return run.forward[0]; };
   constexpr auto kForward1 = [](RunHashes& run) -> std::uint64_t& { return run.forward[1]; };
   constexpr auto kBackward = [](RunHashes& run) -> std::uint64_t& { return run.backward[0]; };
+  constexpr auto kBackward1 = [](RunHashes& run) -> std::uint64_t& { return run.backward[1]; };
   constexpr auto kSums = [](RunHashes& run) -> std::uint64_t& { return run.sums; };
   constexpr auto kSummary = [](RunHashes& run) -> std::uint64_t& { return run.summary; };
   const grid::Grid four{.data = 4};
@@ -65,6 +62,7 @@ TEST(RankComparison, RunsOfOneStepNameTheRankThatComputedTheOddOne) {
     grid::Grid grid;
     std::vector<Odd> odds;
     Ranks suspects;
+    bool v = false;  ///< the second chunk is placed as in zb-v
   };
   const std::vector<Case> cases{
       {four, {}, {}},
@@ -85,20 +83,26 @@ TEST(RankComparison, RunsOfOneStepNameTheRankThatComputedTheOddOne) {
       {stages, {{2, 5, kForward}, {2, 0, kBackward}}, {0, 5}},
       // The second chunk of the first stage follows the first chunk of the last.
       {stages, {{1, 4, kForward}, {1, 0, kForward1}}, {4}},
+      {stages, {{1, 4, kForward1}, {1, 2, kForward1}, {1, 0, kBackward1}}, {4}, true},
+      // The gradient of the second chunk reaches the first chunk of the last stage.
+      {stages, {{1, 0, kBackward1}, {1, 4, kBackward}}, {0}},
+      {stages, {{1, 0, kBackward1}, {1, 4, kBackward1}, {1, 4, kBackward}}, {4}},
+      {stages, {{1, 0, kBackward1}, {1, 4, kBackward1}, {1, 4, kBackward}}, {0}, true},
       // Reductions over the shards spread a fault.
       {shards, {{0, 4, kForward}, {0, 5, kForward}, {0, 4, kBackward}}, {4, 5}},
       {shards, {{0, 4, kBackward}}, {4}},
       // No two runs agree.
       {four, {{0, 0, kForward}, {1, 1, kForward}}, {0, 1, 3}}};
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    EXPECT_EQ(suspects_among(cases[i].grid, loop_of(cases[i].grid),
-                             runs_with(cases[i].grid, cases[i].odds)),
-              cases[i].suspects)
-        << "case " << i;
+    const auto& [grid, odds, suspects, v] = cases[i];
+    const auto order = v ? pipeline::ChunkOrder::v(grid.pipeline, 2)
+                         : pipeline::ChunkOrder::loop(grid.pipeline, 2);
+    EXPECT_EQ(suspects_among(grid, order, runs_with(grid, odds)), suspects) << "case " << i;
   }
   // Of two runs that differ, either may be wrong.
   const std::vector<StepRun> runs = runs_with(four, {{0, 2, kForward}});
-  EXPECT_EQ(suspects_among(four, loop_of(four), std::span(runs).first(2)), Ranks({2, 3}));
+  EXPECT_EQ(suspects_among(four, pipeline::ChunkOrder::loop(1, 1), std::span(runs).first(2)),
+            Ranks({2, 3}));
 }
 
 TEST(RankComparison, ARankIsSlowAtMoreThanOneAndAHalfTimesTheMedian) {
