@@ -7,15 +7,15 @@
 Each action of each rank sleeps for a given time (run.device = emulated); messages, reductions and updates are real. For
 each number of ranks p and 2p microbatches: the median step of a run, the simulator's, and both relative to 1f1b. Ends
 with 1 where a step takes more than --bound longer than the simulator's, or less. `made` is what strata schedule make
-finds within 1.5 times the activations of 1f1b.
+finds within 1.5 times the activations of 1f1b, `made-v` the same with two chunks a rank, whose actions take half the time.
 """
 import argparse, json, pathlib, re, shutil, statistics, subprocess, tempfile
 
 import measure
 
-# Those that train; of each the options of `strata schedule simulate` and the value of parallel.schedule, where they are
-# not the name.
-SCHEDULES = {"gpipe": {}, "1f1b": {}, "zb-h1": {}, "zb-h2": {}, "made": {"file": True}}
+# Of each the chunks a rank, where it has several, and whether it is a file.
+SCHEDULES = {"gpipe": {}, "1f1b": {}, "zb-h1": {}, "zb-h2": {}, "interleaved": {"chunks": 2},
+             "zb-v": {"chunks": 2}, "made": {"file": True}, "made-v": {"file": True, "chunks": 2}}
 FEATURES = 8
 
 
@@ -29,14 +29,19 @@ class Bench:
         return subprocess.run([self.options.strata, "schedule", *map(str, arguments)], check=True, capture_output=True,
                               text=True).stdout
 
-    def times(self):
-        return {"forward": self.options.forward, "backward-input": self.options.backward_input,
-                "backward-weight": self.options.backward_weight}
+    def times(self, chunks):
+        """Of a chunk: those of a rank divided by its chunks."""
+        given = {"forward": self.options.forward, "backward-input": self.options.backward_input,
+                 "backward-weight": self.options.backward_weight}
+        return {key: ",".join(f"{float(value) / chunks:g}" for value in values.split(","))
+                for key, values in given.items()}
 
     def simulated(self, name, ranks):
         """The step in seconds, and the value of parallel.schedule."""
         size = [f"--stages={ranks}", f"--microbatches={2 * ranks}"]
-        times = [f"--{key}={value}" for key, value in self.times().items()]
+        chunks = SCHEDULES[name].get("chunks", 1)
+        size.append(f"--chunks={chunks}")
+        times = [f"--{key}={value}" for key, value in self.times(chunks).items()]
         value = name
         if SCHEDULES[name].get("file"):
             path = self.directory / f"{name}-{ranks}.csv"
@@ -45,23 +50,23 @@ class Bench:
         text = self.schedule("simulate", name, *size, *times)
         return float(re.search(r"^step ([\d.e+]+) ms", text, re.MULTILINE)[1]) / 1e3, value
 
-    def measured(self, value, ranks):
+    def measured(self, value, ranks, chunks):
         """The seconds of all steps but the first two."""
         config = self.directory / "config.ini"
         run_dir = self.directory / "run"
         shutil.rmtree(run_dir, ignore_errors=True)
         measure.write_config(
-            config, [f"dense {FEATURES} relu"] * (ranks - 1) + ["dense 10"], data={"train": self.data},
+            config, [f"dense {FEATURES} relu"] * (chunks * ranks - 1) + ["dense 10"], data={"train": self.data},
             batch={"global": 2 * ranks, "micro": 1}, numerics={"lanes": 1}, train={"steps": self.options.steps},
             parallel={"pipeline": ranks, "schedule": value}, optimizer={"learning_rate": 0.01},
             run={"device": "emulated"},
-            emulated={key.replace("-", "_"): value for key, value in self.times().items()})
+            emulated={key.replace("-", "_"): value for key, value in self.times(chunks).items()})
         measure.finish(measure.start(self.options.strata, config, run_dir, ranks))
         return [step["step_seconds"] for step in measure.train_steps(run_dir)][2:]
 
     def row(self, name, ranks):
         simulated, value = self.simulated(name, ranks)
-        steps = self.measured(value, ranks)
+        steps = self.measured(value, ranks, SCHEDULES[name].get("chunks", 1))
         step = statistics.median(steps)
         return {"ranks": ranks, "schedule": name, "simulated_seconds": round(simulated, 6),
                 "step_seconds": round(step, 6), "ratio": round(step / simulated, 4),

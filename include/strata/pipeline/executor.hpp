@@ -15,7 +15,8 @@
 
 namespace strata::pipeline {
 
-/// The samples of a stage. Only the first stage reads inputs, only the last reads targets.
+/// The samples of a rank. Only the chunk of the first layer reads inputs, only that of the last
+/// targets.
 class MicrobatchSource {
  public:
   MicrobatchSource() = default;
