@@ -50,9 +50,9 @@ bool WeightGather::waits_before(std::int64_t layer) const {
   return data_group_.size() > 1 && std::ranges::count(first_layers_, layer) > 0;
 }
 
-void WeightGather::await(std::int64_t layer) {
+bool WeightGather::await(std::int64_t layer) {
   if (in_flight_.empty()) {
-    return;
+    return false;
   }
   const double start = now_seconds();
   const auto is_needed = [layer](const Gather& gather) { return gather.first_layer <= layer; };
@@ -61,12 +61,13 @@ void WeightGather::await(std::int64_t layer) {
       gather.request.wait();
     }
   }
-  std::erase_if(in_flight_, is_needed);
+  const std::size_t done = std::erase_if(in_flight_, is_needed);
   exposed_seconds_ += now_seconds() - start;
+  return done > 0;
 }
 
 void WeightGather::finish() {
-  await(kNoLayer);
+  static_cast<void>(await(kNoLayer));
 }
 
 }  // namespace strata::optim

@@ -375,7 +375,9 @@ class Executor::Run {
     }
     timed([&] {
       if (device_) {
-        chunk.stage.await_weights();
+        if (chunk.stage.await_weights()) {
+          device_->blocked();
+        }
         device_->run(chunk.times.forward_seconds);
       } else {
         chunk.stage.forward(microbatches(chunk, m), mode_);

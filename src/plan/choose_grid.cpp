@@ -123,6 +123,7 @@ RunConfig with_grid(const RunConfig& given, std::int64_t ranks, const io::Datase
   alone.parallel.split = "auto";
   alone.parallel.schedule = kScheduleOfAnyGrid;
   alone.parallel.chunks = 0;
+  alone.parallel.activations = 0;
   alone.parallel.sequence = Switch::kOff;
   const std::int64_t layers = prepare(alone, 1, data, stored).model->layer_count();
   const auto grid =
@@ -152,6 +153,7 @@ RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
   result.parallel.split = "auto";
   result.parallel.schedule = kScheduleOfAnyGrid;
   result.parallel.chunks = 0;
+  result.parallel.activations = 0;
   result.parallel.sequence = Switch::kOff;
   result.numerics.mode = comm::Summation::kInvariant;
   result.numerics.lanes = stored.lanes;

@@ -216,15 +216,8 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
   }
   plan.evaluation =
       evaluation_schedule(plan.training.order, plan.grid.pipeline, microbatches, device);
-  const std::int64_t layers = plan.model->layer_count();
-  const std::int64_t chunks = std::ssize(plan.training.order.chunks());
-  if (chunks > layers && chunks > plan.grid.pipeline) {
-    fail(ExitCode::kUsage,
-         "parallel.schedule = {} has {} chunks on {} stages, but the model has {} layers; a chunk "
-         "holds at least one, so use fewer stages or chunks, or parallel.schedule = 1f1b",
-         schedule_name(given), chunks, plan.grid.pipeline, layers);
-  }
-  plan.split = nn::split_model(*plan.model, chunks, given.parallel.split);
+  plan.split =
+      nn::split_model(*plan.model, std::ssize(plan.training.order.chunks()), given.parallel.split);
   check_stages(plan);
   return plan;
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -85,9 +86,16 @@ std::string schedule_text(const Plan& plan) {
   const pipeline::StageCosts equal = plan.backward == nn::BackwardOrder::kFused
                                          ? pipeline::equal_costs(plan.grid.pipeline, 1.0, 2.0, 0.0)
                                          : pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0);
-  const pipeline::StageCosts& costs = plan.emulated   ? *plan.emulated
-                                      : plan.made_for ? plan.made_for->costs
-                                                      : equal;
+  pipeline::StageCosts costs = plan.emulated   ? *plan.emulated
+                               : plan.made_for ? plan.made_for->costs
+                                               : equal;
+  if (plan.emulated && plan.backward == nn::BackwardOrder::kFused) {
+    for (std::vector<pipeline::ChunkTimes>& chunks : costs.times) {
+      for (pipeline::ChunkTimes& times : chunks) {
+        times.backward_input_seconds += std::exchange(times.backward_weight_seconds, 0.0);
+      }
+    }
+  }
   const pipeline::Simulation simulation =
       pipeline::simulate(plan.training, costs, pipeline::Record::kTotals);
   const std::string with =

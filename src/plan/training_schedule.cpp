@@ -110,10 +110,11 @@ pipeline::Schedule schedule_from_file(const std::string& path, const pipeline::S
 /// The schedule, with early receives where it would deadlock without.
 pipeline::Schedule for_device(const RunConfig& config, pipeline::Schedule schedule,
                               device::DeviceKind device) {
+  pipeline::require_sound(schedule);
   if (!pipeline::training_hang(schedule, device).empty()) {
     schedule = pipeline::with_early_receives(schedule);
+    pipeline::require_sound(schedule);
   }
-  pipeline::require_sound(schedule);
   const std::string hang = pipeline::training_hang(schedule, device);
   if (!hang.empty()) {
     fail(ExitCode::kUsage,
@@ -123,13 +124,49 @@ pipeline::Schedule for_device(const RunConfig& config, pipeline::Schedule schedu
   return schedule;
 }
 
+/// Whether both gradients of a layer are computed together, with several stages.
+bool computes_both(const RunConfig& config) {
+  return config.train.recompute != nn::Recompute::kNone ||
+         config.parallel.backward == Backward::kFused;
+}
+
+/// The schedule with each weight gradient right behind its input gradient.
+pipeline::Schedule with_weights_at_once(pipeline::Schedule schedule) {
+  for (std::vector<pipeline::Action>& actions : schedule.stage_actions) {
+    std::vector<pipeline::Action> computed;
+    for (pipeline::Action action : actions) {
+      if (action.kind != ActionKind::kForward && action.kind != ActionKind::kBackwardInput) {
+        continue;
+      }
+      computed.push_back(action);
+      if (action.kind == ActionKind::kBackwardInput) {
+        action.kind = ActionKind::kBackwardWeight;
+        computed.push_back(action);
+      }
+    }
+    actions = std::move(computed);
+  }
+  return pipeline::insert_communication(std::move(schedule));
+}
+
+/// Rejects more chunks than layers.
+void check_layers(const RunConfig& config, const nn::Model& model, std::int64_t stages,
+                  std::int64_t chunks) {
+  if (chunks > model.layer_count() && chunks > stages) {
+    fail(ExitCode::kUsage,
+         "parallel.schedule = {} has {} chunks on {} stages, but the model has {} layers; a chunk "
+         "holds at least one, so use fewer stages or chunks, or parallel.schedule = 1f1b",
+         schedule_name(config), chunks, stages, model.layer_count());
+  }
+}
+
 /// Relative times of each stage's chunks. In dense layers forward, input gradient and weight
 /// gradient have about equal costs; a fused backward pass is the input gradient alone.
 pipeline::StageCosts costs_of(const RunConfig& config, const nn::Model& model,
                               const grid::StageSplit& split, const pipeline::ChunkOrder& order) {
   const std::vector<double> layers = model.costs();
   const bool recomputes = config.train.recompute != nn::Recompute::kNone;
-  const bool fused = recomputes || config.parallel.backward == Backward::kFused;
+  const bool fused = computes_both(config);
   pipeline::StageCosts costs;
   for (std::size_t i = 0; i < split.stages.size(); ++i) {
     const double cost = std::accumulate(layers.begin() + split.stages[i].begin,
@@ -157,20 +194,27 @@ TrainingSchedule made_schedule(const RunConfig& config, const nn::Model& model, 
     if (p.chunks == 0 ? chunks > 1 && !fits : p.chunks != chunks) {
       continue;
     }
+    check_layers(config, model, stages, stages * chunks);
     const grid::StageSplit split = nn::split_model(model, stages * chunks, p.split);
-    pipeline::StageCosts costs =
-        costs_of(config, model, split, pipeline::ChunkOrder::v(stages, chunks));
-    pipeline::FoundSchedule found =
-        pipeline::search({.size = {stages, microbatches, chunks},
-                          .costs = costs,
-                          .most_live = chunks * (p.activations != 0 ? p.activations : stages)});
+    pipeline::SearchGoal goal{
+        .size = {stages, microbatches, chunks},
+        .costs = costs_of(config, model, split, pipeline::ChunkOrder::v(stages, chunks)),
+        .most_live = chunks * (p.activations != 0 ? p.activations : stages)};
+    pipeline::FoundSchedule found = pipeline::search(goal);
+    if (found.schedule.order != pipeline::ChunkOrder::v(stages, chunks)) {
+      // interleaved, whose chunks have other layers
+      goal.costs = costs_of(config, model, split, found.schedule.order);
+      found.simulation = pipeline::simulate(found.schedule, goal.costs, pipeline::Record::kTotals);
+      found.lower_bound_seconds = pipeline::lower_bound_seconds(goal, found.schedule.order);
+    }
     if (!best || found.simulation.makespan_seconds < best->simulation.makespan_seconds) {
       best = std::move(found);
-      best_costs = std::move(costs);
+      best_costs = std::move(goal.costs);
     }
   }
   const double gap = 1.0 - best->lower_bound_seconds / best->simulation.makespan_seconds;
-  return {std::move(best->schedule), MadeFor{.costs = std::move(best_costs), .gap = gap}};
+  return {computes_both(config) ? with_weights_at_once(best->schedule) : std::move(best->schedule),
+          MadeFor{.costs = std::move(best_costs), .gap = gap}};
 }
 
 bool has_chunks(pipeline::ScheduleKind kind) {
@@ -244,10 +288,12 @@ TrainingSchedule training_schedule(const RunConfig& config, const nn::Model& mod
     return made;
   }
   if (p.schedule == pipeline::ScheduleKind::kFile && !is_made(config)) {
-    return {for_device(config, schedule_from_file(p.schedule_file, {stages, microbatches}), device),
-            std::nullopt};
+    pipeline::Schedule schedule = schedule_from_file(p.schedule_file, {stages, microbatches});
+    check_layers(config, model, stages, std::ssize(schedule.order.chunks()));
+    return {for_device(config, std::move(schedule), device), std::nullopt};
   }
   const bool one = stages == 1 && (has_chunks(p.schedule) || is_made(config));
+  check_layers(config, model, stages, one ? 1 : stages * chunks_of(config));
   pipeline::Schedule schedule =
       pipeline::make_schedule(one ? pipeline::ScheduleKind::k1f1b : p.schedule,
                               {stages, microbatches, one ? 1 : chunks_of(config)});

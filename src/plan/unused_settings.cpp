@@ -69,6 +69,8 @@ void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
     check(given, !emulated, key, kind + ", which learns nothing and has no checkpoints",
           "choose another device");
   };
+  check(is_made(c), !emulated, "parallel.schedule",
+        kind + ", whose times auto does not search with", "make a file with strata schedule make");
   trains(c.run.resume != otherwise.run.resume, "run.resume");
   trains(!c.data.test.empty(), "data.test");
   trains(c.checkpoint.every > 0, "checkpoint.every");

@@ -310,6 +310,7 @@ class Trainer {
       return Outcome::kFinished;
     }
     // Bad test data may end the run.
+    state_.drain();
     writer_->finish();
     report_save();
     const PhaseMark phase(*setup_.groups.world, comm::Phase::kEvaluation);
@@ -393,6 +394,7 @@ class Trainer {
 
   void save(std::int64_t step, OnFailure on_failure) {
     if (plan_.emulated) {
+      state_.drain();
       return;  // its weights are not trained
     }
     if (saved_step_ == step && !writer_->has_failed()) {

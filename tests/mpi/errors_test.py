@@ -272,6 +272,8 @@ class Settings(Errors):
                 ("zb-v --parallel.chunks=3", ["parallel.chunks is 3, but parallel.schedule = zb-v has 2 chunks a rank"]),
                 ("1f1b --parallel.chunks=2", ["parallel.chunks is 2, but parallel.schedule = 1f1b has one chunk"]),
                 ("file:good.csv --parallel.chunks=2", ["says itself which chunks a rank holds"]),
+                ("auto --parallel.chunks=2", ["has 4 chunks on 2 stages, but the model has 3 layers"]),
+                ("auto --run.device=emulated", ["parallel.schedule", "strata schedule make"]),
                 ("auto --parallel.chunks=3", ["parallel.chunks is 3", "searches for 1 or 2"]),
                 ("zb-h1 --parallel.activations=3", ["parallel.activations is 3", "set parallel.schedule to auto"]),
                 ("interleaved --parallel.chunks=1", ["parallel.chunks is 1", "interleaved has 2 to 4"]),

@@ -101,9 +101,13 @@ class Transformers(language.LanguageTest):
                 ((1, 2, 1), ["--parallel.schedule=file:loop.csv"]),
                 ((1, 3, 1), ["--parallel.schedule=auto"]),
                 ((2, 2, 1), ["--parallel.schedule=auto", "--parallel.chunks=2", "--parallel.activations=3"]),
+                ((1, 3, 1), ["--parallel.schedule=auto", RECOMPUTE[2]]),
+                ((1, 2, 1), ["--parallel.schedule=auto", "--parallel.backward=fused"]),
                 ((1, 2, 1), ["--parallel.backward=fused"]),
                 ((1, 1, 1), ["--parallel.backward=split"])]
         reference = self.same_on(runs, "--numerics.lanes=2", name="chunks")
+        evaluated = self.alone("evaluate", "chunks-12")  # of auto, with a limit
+        self.assertEqual(evaluated.code, harness.DONE, evaluated.text)
         saved = harness.tensors(harness.checkpoints(self.directory / reference)[-1])
         self.assertIn("weights/embedding.tokens.weight", saved)
         self.assertFalse([name for name in saved if "head" in name])

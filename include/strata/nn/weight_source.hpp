@@ -17,7 +17,8 @@ class WeightSource {
   [[nodiscard]] virtual bool waits_before(std::int64_t layer) const = 0;
   /// Waits for the weights of `layer` and of the stage's earlier layers; on a GPU the compute
   /// stream waits, and not the host. Throws: Error(kPeer), as comm::Request::wait().
-  virtual void await(std::int64_t layer) = 0;
+  /// Returns: whether some were in flight.
+  virtual bool await(std::int64_t layer) = 0;
 };
 
 }  // namespace strata::nn

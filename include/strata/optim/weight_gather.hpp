@@ -24,7 +24,7 @@ class WeightGather final : public nn::WeightSource {
   void begin(std::size_t bucket);
 
   [[nodiscard]] bool waits_before(std::int64_t layer) const override;
-  void await(std::int64_t layer) override;
+  bool await(std::int64_t layer) override;
   /// Waits for all weights.
   void finish();
 

@@ -69,7 +69,7 @@ struct Account {
     ++steps;
     step += 1e3 * args.at("step_seconds").get<double>();
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      parts[i] += 1e3 * args.at(kParts[i].key).get<double>();
+      parts[i] += 1e3 * args.value(kParts[i].key, 0.0);  // older files lack the groups
     }
   }
   void print(const std::string& name) const {

@@ -252,7 +252,7 @@ class TwoParts final : public WeightSource {
   }
 
   bool waits_before(std::int64_t layer) const override { return layer == 0 || layer == kCut; }
-  void await(std::int64_t layer) override {
+  bool await(std::int64_t layer) override {
     awaited.push_back(layer);
     const std::vector<PlacedParameter>& parameters = bench_.layout().parameters;
     for (std::size_t p = 0; p < parameters.size(); ++p) {
@@ -260,6 +260,8 @@ class TwoParts final : public WeightSource {
       const std::span<float> weight = bench_.weight(parameters[p]);
       std::ranges::fill(weight, std::numeric_limits<float>::quiet_NaN());
       std::ranges::copy_n(values_[p].begin(), arrives ? std::ssize(weight) : 0, weight.begin());
+      return true;
+      return true;
     }
   }
 
