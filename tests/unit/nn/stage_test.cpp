@@ -260,9 +260,8 @@ class TwoParts final : public WeightSource {
       const std::span<float> weight = bench_.weight(parameters[p]);
       std::ranges::fill(weight, std::numeric_limits<float>::quiet_NaN());
       std::ranges::copy_n(values_[p].begin(), arrives ? std::ssize(weight) : 0, weight.begin());
-      return true;
-      return true;
     }
+    return true;
   }
 
   std::vector<std::int64_t> awaited;
