@@ -239,22 +239,6 @@ std::vector<nn::StageSpec> chunk_specs(const Plan& plan, const grid::Coordinates
   return specs;
 }
 
-/// The sum of the chunks' items, by name.
-std::vector<nn::MemoryItem> chunks_memory(const Plan& plan, const RankPlan& rank) {
-  std::vector<nn::MemoryItem> sum;
-  for (const nn::StageSpec& chunk : rank.chunks) {
-    for (nn::MemoryItem& item : nn::Stage::memory(*plan.model, chunk)) {
-      const auto same = std::ranges::find(sum, item.name, &nn::MemoryItem::name);
-      if (same == sum.end()) {
-        sum.push_back(std::move(item));
-      } else {
-        same->bytes += item.bytes;
-      }
-    }
-  }
-  return sum;
-}
-
 constexpr const char* kCheckpointCopy = "checkpoint's copy";
 
 /// The memory of samples; bytes_of(options) is that of one loader.
@@ -285,7 +269,7 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
     add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.pipeline, *tie,
                                      c.numerics.dtype)});
   }
-  add(chunks_memory(plan, rank));
+  add(nn::Stage::memory(*plan.model, rank.chunks));
   add({optim::GradientNorm::memory(rank.buckets, plan.grid.data)});
   const std::vector<nn::MemoryItem> samples =
       samples_memory(plan, rank, [&](const io::LoaderOptions& options) {

@@ -77,10 +77,11 @@ StageState::StageState(ops::Context& context, const plan::Plan& plan, const plan
           weight_memory_.view(0, Shape{rank.layout.weight_elements}, plan.config.numerics.dtype)),
       shards_(*groups.tensor, *groups.engine, plan.config.numerics.shards,
               plan.config.numerics.mode),
-      lanes_(*groups.lanes, *groups.engine, plan.lanes.leaves()) {
+      lanes_(*groups.lanes, *groups.engine, plan.lanes.leaves()),
+      pass_buffers_(nn::Stage::pass_buffers(context.device(), *plan.model, rank.chunks)) {
   for (const nn::StageSpec& chunk : rank.chunks) {
     chunks_.emplace_back(context, *groups.engine, shards_, *plan.model, chunk, rank.layout,
-                         weights_, &lanes_);
+                         weights_, &lanes_, &pass_buffers_);
   }
   for (const nn::PlacedParameter& placed : rank.layout.parameters) {
     if (has_weights(placed, rank.layout)) {

@@ -104,9 +104,34 @@ class Timeline(harness.StrataTest):
         for arguments, words in ((["draw", path], "needs --output"), (["draw", path, "--output=x.svg", "--step=5"],
                                  "has no action of step 5 on replica 0"), (["report", "drawn/config.ini"],
                                  "is not a timeline of strata"), (["report", "missing"], "missing does not exist"),
-                                 ([], "has the commands report and draw")):
+                                 ([], "has the commands report, draw and times"), (["times", "drawn/config.ini"], "is not a timeline of strata")):
             with self.subTest(arguments=arguments):
                 self.assert_refused(self.alone("timeline", *arguments), harness.USAGE, words)
+
+    def test_measured_times_make_a_schedule(self):
+        """The times of actions that sleep are known."""
+        times = {"forward": "4,8", "backward_input": "6,12", "backward_weight": "10,20"}
+        chunk_times = {key: ",".join(f"{float(one) / 2:g}/{one}" for one in value.split(","))
+                       for key, value in times.items()}
+        for run, settings, given in (("flat", ["--parallel.schedule=1f1b"], times),
+                                     ("chunks", ["--parallel.schedule=zb-v"], chunk_times)):
+            with self.subTest(run=run):
+                self.train(self.config, (1, 2), f"timed-{run}", "--run.timeline=2-5", "--run.device=emulated", "--data.test=",
+                           *settings, *(f"--emulated.{key}={value}" for key, value in given.items()))
+                finished = self.alone("timeline", "times", f"timed-{run}/timeline.json")
+                self.assertEqual(finished.code, harness.DONE, finished.text)
+                options = dict(word.removeprefix("--").split("=") for word in finished.text.split())
+                self.assertEqual((options["stages"], options["microbatches"]), ("2", "8"))
+                for key, value in given.items():
+                    measured = [float(one) for one in re.split("[,/]", options[key.replace("_", "-")])]
+                    expected = [float(one) for one in re.split("[,/]", value)]
+                    self.assertEqual(len(measured), len(expected))
+                    for one, other in zip(measured, expected):
+                        self.assertAlmostEqual(one, other, delta=0.3 * other + 1)
+                finished = self.alone("schedule", "make", *finished.text.split(), f"--output={run}.csv")
+                self.assertEqual(finished.code, harness.DONE, finished.text)
+                self.train(self.config, (1, 2), f"made-{run}", f"--parallel.schedule=file:{run}.csv")
+                self.assert_same_run("made-flat", f"made-{run}")
 
     def test_the_bits_are_those_without_it(self):
         self.train(self.config, (1, 2), "without")

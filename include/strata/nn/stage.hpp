@@ -71,13 +71,21 @@ class Stage {
   /// `weights` holds the weight_elements of the rank's `layout`, in pass.dtype. `lanes` may be null
   /// where no layer joins lanes or the stage only evaluates. Pre: model, shards and
   /// spec.pass.shards agree; `layout` holds the parameters of spec.layers; `lanes` has
-  /// spec.pass.concurrent_lanes own lanes.
+  /// spec.pass.concurrent_lanes own lanes. `pass_buffers` are those of the rank's chunks and
+  /// outlive the stage; null: it has its own.
   Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGroup& shards,
         const Model& model, const StageSpec& spec, const ParameterLayout& layout,
-        const TensorView& weights, comm::PartitionedGroup* lanes = nullptr);
+        const TensorView& weights, comm::PartitionedGroup* lanes = nullptr,
+        const std::vector<device::Buffer>* pass_buffers = nullptr);
 
-  /// The bytes that a Stage allocates, without allocating them.
-  [[nodiscard]] static std::vector<MemoryItem> memory(const Model& model, const StageSpec& spec);
+  /// The bytes that the Stages of a rank's chunks allocate, and their pass_buffers(), without
+  /// allocating them.
+  [[nodiscard]] static std::vector<MemoryItem> memory(const Model& model,
+                                                      std::span<const StageSpec> chunks);
+  /// What a pass needs until its end, large enough for each of a rank's chunks.
+  [[nodiscard]] static std::vector<device::Buffer> pass_buffers(const device::Device& device,
+                                                                const Model& model,
+                                                                std::span<const StageSpec> chunks);
   /// Traffic of a Stage on its tensor group for one microbatch of training.
   [[nodiscard]] static LayerTraffic traffic(const Model& model, const StageSpec& spec);
   /// Traffic of a Stage on its data group for one training microbatch of each lane.
@@ -192,6 +200,11 @@ class Stage {
   /// The arenas of a stage, in the order of memory().
   enum class Arena { kActivations, kRecomputed, kInputs, kGradients, kShared, kWorkspace, kLosses };
   class ArenaAllocator;
+  /// Whether what lies in the arena is needed until the end of a pass only.
+  [[nodiscard]] static bool is_of_a_pass(Arena arena) {
+    return arena == Arena::kRecomputed || arena == Arena::kShared || arena == Arena::kWorkspace;
+  }
+  [[nodiscard]] static std::vector<MemoryItem> arenas_of(const Model& model, const StageSpec& spec);
 
   static ActivationSlot allocate_activations(const Model& model, const StageSpec& spec,
                                              ArenaAllocator& allocator, ArenaAllocator& recomputed);

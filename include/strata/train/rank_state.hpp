@@ -50,6 +50,7 @@ class StageState {
   TensorView weights_;
   comm::ShardGroup shards_;
   comm::PartitionedGroup lanes_;
+  std::vector<device::Buffer> pass_buffers_;
   std::deque<nn::Stage> chunks_;
 };
 

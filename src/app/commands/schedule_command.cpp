@@ -34,6 +34,7 @@ strata schedule convert SCHEDULE [--output=FILE.csv] [options]   a file for PyTo
 strata schedule make [--output=FILE.csv] [options]           search for the fastest for given times and memory
 
 SCHEDULE is a file of torch.distributed.pipelining, or one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v.
+strata timeline times prints the measured times of a run as options of simulate, draw and make.
 
   --stages=N            ranks of a schedule by name or to make (default 4)
   --microbatches=N      microbatches of a schedule by name or to make (default 8)
@@ -48,6 +49,7 @@ SCHEDULE is a file of torch.distributed.pipelining, or one of gpipe, 1f1b, inter
   --backward-weight=MS  time of a chunk's weight gradient (default 1)
   --latency=MS          time of a message (default 0); MS,MS,... gives each pair of neighbouring ranks its own, and
                         last, where the schedule has them, the other pairs, as from the last rank to the first
+                        (default: as the first pair)
   --bandwidth=GB/S      a message takes its bytes over this besides; GB/S,GB/S,... as for --latency
   --message-bytes=N     bytes of an activation and of its gradient
   --gradient-bytes=N    bytes of a gradient (default: as --message-bytes)
@@ -68,20 +70,25 @@ struct Given {
   pipeline::Schedule schedule;
 };
 
-/// The numbers of an option: one, or one for each pair of neighbouring ranks, and one more for all
-/// other pairs where the schedule has messages between them.
+/// Whether messages go between ranks that are no neighbours.
+bool has_other_pairs(const pipeline::Schedule& schedule) {
+  const std::vector<pipeline::StageChunk>& chunks = schedule.order.chunks();
+  return std::ranges::adjacent_find(
+             chunks, [](const pipeline::StageChunk& from, const pipeline::StageChunk& to) {
+               return std::abs(from.stage - to.stage) > 1;
+             }) != chunks.end();
+}
+
+/// The numbers of an option: one, or one for each pair of neighbouring ranks. Where the schedule
+/// has messages between other pairs, one more is theirs, or else they have that of the first pair.
 std::vector<double> link_numbers(const CommandLine& line, const char* name,
                                  const std::string& otherwise, const pipeline::Schedule& schedule) {
-  const std::vector<pipeline::StageChunk>& chunks = schedule.order.chunks();
-  const auto others = std::ranges::adjacent_find(
-      chunks, [](const pipeline::StageChunk& from, const pipeline::StageChunk& to) {
-        return std::abs(from.stage - to.stage) > 1;
-      });
-  const std::int64_t pairs = schedule.stages - (others == chunks.end() ? 1 : 0);
-  const std::int64_t counts[] = {1, pairs};
+  const std::int64_t neighbours = schedule.stages - 1;
+  const std::int64_t counts[] = {1, neighbours, schedule.stages};
+  const std::size_t allowed = neighbours < 2 ? 1 : has_other_pairs(schedule) ? 3 : 2;
   return pipeline::parse_times(
       {.name = fmt::format("--{}", name), .text = line.value(name, otherwise)},
-      std::span(counts).first(pairs > 1 ? 2 : 1));
+      std::span(counts).first(allowed));
 }
 
 /// A message takes the latency, and its bytes over the bandwidth.
@@ -109,7 +116,7 @@ std::vector<pipeline::LinkTimes> links_of(const CommandLine& line,
                    .gradient_seconds = latencies[i] + static_cast<double>(gradient) / rate});
   }
   if (links > 1 && std::ssize(all) < schedule.stages) {
-    all.emplace_back();  // of pairs without messages
+    all.push_back(has_other_pairs(schedule) ? all.front() : pipeline::LinkTimes());
   }
   return all;
 }
@@ -177,15 +184,16 @@ Given given(const CommandLine& line) {
   }
   const bool interleaved = *kind == pipeline::ScheduleKind::kInterleaved;
   const std::int64_t chunks = line.count("chunks", interleaved ? 2 : 1, 1, kMostChunks);
-  if (line.has("chunks") && !interleaved) {
+  const bool is_v = *kind == pipeline::ScheduleKind::kZbV;
+  if (line.has("chunks") && !interleaved && chunks != (is_v ? 2 : 1)) {
     fail(ExitCode::kUsage, "--chunks belongs to interleaved; {} has {} a rank", name,
-         *kind == pipeline::ScheduleKind::kZbV ? "two chunks" : "one chunk");
+         is_v ? "two chunks" : "one chunk");
   }
   const bool split = is_first(line, "backward", "split", "fused", "split");
   const pipeline::ScheduleSize size{
       .stages = line.count("stages", 4, 1, kMostStages),
       .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
-      .chunks = *kind == pipeline::ScheduleKind::kZbV ? 2 : chunks};
+      .chunks = is_v ? 2 : chunks};
   pipeline::require_size(size.stages * size.chunks, size.microbatches, name);
   return {.name = name,
           .file = std::nullopt,

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdio>
 #include <limits>
 #include <map>
 #include <optional>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "strata/core/enum_names.hpp"
@@ -27,6 +30,7 @@ namespace {
 constexpr const char* kHelp =
     R"(strata timeline report FILE                            the time account of each rank in the recorded steps
 strata timeline draw FILE --output=FILE.svg [options]  a picture of one recorded step of one pipeline
+strata timeline times FILE                             the measured times as options of strata schedule
 
 FILE is the timeline.json that a run with run.timeline = FIRST-LAST wrote.
 
@@ -45,6 +49,13 @@ struct Place {
   std::int64_t data = 0;
   std::int64_t stage = 0;
   std::int64_t tensor = 0;
+};
+
+/// A message's way, and its time from the begin of the send to the end of the receive.
+struct Message {
+  std::int64_t from = 0;  ///< ranks
+  std::int64_t to = 0;
+  double milliseconds = 0.0;
 };
 
 /// The parts of steps, in milliseconds.
@@ -87,6 +98,7 @@ struct Trace {
   std::map<std::int64_t, Place> places;  ///< by rank
   nlohmann::json::array_t steps;         ///< slices of whole steps
   nlohmann::json::array_t actions;
+  std::map<std::string, Message> messages;  ///< by id
 };
 
 /// Throws: Error(kUsage) where the file is none of strata's timelines.
@@ -108,6 +120,11 @@ Trace read_trace(const std::string& path) {
           Account().add(args);
           trace.steps.push_back(event);
         }
+      } else if (event.at("ph") == "s" || event.at("ph") == "f") {
+        const bool sent = event.at("ph") == "s";
+        Message& message = trace.messages[event.at("id").get<std::string>()];
+        (sent ? message.from : message.to) = event.at("pid").get<std::int64_t>();
+        message.milliseconds += (sent ? -1.0 : 1.0) * kMilliseconds * event.at("ts").get<double>();
       }
     }
   } catch (const std::exception&) {
@@ -143,6 +160,89 @@ void report(const std::string& path) {
     account.print(fmt::format("{}", rank));
   }
   all.print("all");
+}
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+/// The shortest message between neighbouring stages, of the slower direction; other messages also
+/// wait for their receiver.
+double latency_of(const Trace& trace, std::int64_t stage, std::int64_t next) {
+  std::array<double, 2> shortest{};
+  for (const bool back : {false, true}) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& [id, message] : trace.messages) {
+      if (trace.places.at(message.from).stage == (back ? next : stage) &&
+          trace.places.at(message.to).stage == (back ? stage : next)) {
+        least = std::min(least, message.milliseconds);
+      }
+    }
+    shortest.at(back ? 1 : 0) = std::isfinite(least) ? std::max(least, 0.0) : 0.0;
+  }
+  return std::ranges::max(shortest);
+}
+
+/// Medians over steps, microbatches, replicas and tensor ranks.
+void times(const std::string& path) {
+  const Trace trace = read_trace(path);
+  constexpr pipeline::ActionKind kKinds[] = {pipeline::ActionKind::kForward,
+                                             pipeline::ActionKind::kBackwardInput,
+                                             pipeline::ActionKind::kBackwardWeight};
+  std::map<std::string, std::map<std::int64_t, std::map<std::int64_t, std::vector<double>>>> all;
+  std::int64_t microbatches = 0;
+  for (const nlohmann::json& event : trace.actions) {
+    const nlohmann::json& args = event.at("args");
+    all[args.at("action")][trace.places.at(event.at("pid")).stage]
+       [args.value("chunk", std::int64_t{0})]
+           .push_back(kMilliseconds * event.at("dur").get<double>());
+    microbatches = std::max(microbatches, args.at("microbatch").get<std::int64_t>() + 1);
+  }
+  std::vector<std::string> options;
+  std::array<double, std::size(kKinds)> sums{};
+  for (std::size_t i = 0; i < std::size(kKinds); ++i) {
+    const std::string name(name_of(kKinds[i]));
+    const auto& stages = all[name];
+    if (stages.empty()) {
+      fail(ExitCode::kUsage,
+           "{} holds no {} of a pipeline; record a step of training with run.timeline",
+           printable_lines(path), name);
+    }
+    if (i == 0) {
+      options.push_back(fmt::format("--stages={} --microbatches={}", stages.size(), microbatches));
+      if (const std::size_t chunks = stages.begin()->second.size(); chunks > 1) {
+        options.push_back(fmt::format("--chunks={}", chunks));
+      }
+    }
+    std::vector<std::string> texts;
+    for (const auto& [stage, chunks] : stages) {
+      std::vector<std::string> own;
+      for (const auto& [chunk, measured] : chunks) {
+        const double median = median_of(measured);
+        sums.at(i) += median;
+        own.push_back(fmt::format("{:.4g}", median));
+      }
+      texts.push_back(fmt::format("{}", fmt::join(own, "/")));
+    }
+    options.push_back(fmt::format("--{}={}", name, fmt::join(texts, ",")));
+  }
+  const auto stages = static_cast<std::int64_t>(all[std::string(name_of(kKinds[0]))].size());
+  std::vector<std::string> latencies;
+  for (std::int64_t stage = 0; stage + 1 < stages; ++stage) {
+    latencies.push_back(fmt::format("{:.4g}", latency_of(trace, stage, stage + 1)));
+  }
+  if (!latencies.empty()) {
+    options.push_back(fmt::format("--latency={}", fmt::join(latencies, ",")));
+  }
+  fmt::print("{}\n", fmt::join(options, " "));
+  constexpr double kNothing = 0.02;
+  if (sums[2] < kNothing * sums[1]) {
+    fmt::print(stderr,
+               "the input gradients contain the weight gradients; record a run with "
+               "parallel.backward = split to have each\n");
+  }
 }
 
 void draw(const CommandLine& line, const std::string& path) {
@@ -206,8 +306,9 @@ std::string timeline_help() {
 
 ExitCode timeline_command(Arguments arguments) {
   const std::string what = arguments.empty() ? "" : arguments.front();
-  if (what != "report" && what != "draw") {
-    fail(ExitCode::kUsage, "strata timeline has the commands report and draw, not \"{}\"", what);
+  if (what != "report" && what != "draw" && what != "times") {
+    fail(ExitCode::kUsage, "strata timeline has the commands report, draw and times, not \"{}\"",
+         what);
   }
   const std::vector<std::string> options =
       what == "draw" ? std::vector<std::string>{"step", "data", "tensor", "output"}
@@ -218,6 +319,8 @@ ExitCode timeline_command(Arguments arguments) {
   }
   if (what == "report") {
     report(line.positions().front());
+  } else if (what == "times") {
+    times(line.positions().front());
   } else {
     draw(line, line.positions().front());
   }

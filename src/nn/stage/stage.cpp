@@ -10,7 +10,8 @@ namespace strata::nn {
 
 Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGroup& shards,
              const Model& model, const StageSpec& spec, const ParameterLayout& layout,
-             const TensorView& weights, comm::PartitionedGroup* lanes)
+             const TensorView& weights, comm::PartitionedGroup* lanes,
+             const std::vector<device::Buffer>* pass_buffers)
     : context_(context),
       engine_(engine),
       shards_(shards),
@@ -31,10 +32,14 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
               (lanes != nullptr && lanes->own().count() == spec.pass.concurrent_lanes),
           "a stage with {} concurrent lanes needs the group of all lanes",
           spec.pass.concurrent_lanes);
-  for (const MemoryItem& item : memory(model, spec)) {
-    memory_.emplace_back(context.device(), item.bytes);
+  const auto lent = [&](Arena which) { return pass_buffers != nullptr && is_of_a_pass(which); };
+  const std::vector<MemoryItem> arenas = arenas_of(model, spec);
+  for (std::size_t i = 0; i < arenas.size(); ++i) {
+    memory_.emplace_back(context.device(), lent(static_cast<Arena>(i)) ? 0 : arenas[i].bytes);
   }
-  const auto arena = [&](Arena which) { return ArenaAllocator(&memory_[index_of(which)]); };
+  const auto arena = [&](Arena which) {
+    return ArenaAllocator(&(lent(which) ? *pass_buffers : memory_)[index_of(which)]);
+  };
   ArenaAllocator activations = arena(Arena::kActivations);
   ArenaAllocator recomputed = arena(Arena::kRecomputed);
   ArenaAllocator inputs = arena(Arena::kInputs);

@@ -173,7 +173,7 @@ LayerTraffic Stage::lane_traffic(const Model& model, const StageSpec& spec, std:
   return traffic;
 }
 
-std::vector<MemoryItem> Stage::memory(const Model& model, const StageSpec& spec) {
+std::vector<MemoryItem> Stage::arenas_of(const Model& model, const StageSpec& spec) {
   ArenaAllocator activations;
   ArenaAllocator recomputed;
   ArenaAllocator inputs;
@@ -197,6 +197,28 @@ std::vector<MemoryItem> Stage::memory(const Model& model, const StageSpec& spec)
        {Arena::kShared, {"shared gradient buffers", lanes * shared.bytes()}},
        {Arena::kWorkspace, {"workspace", workspace.bytes()}},
        {Arena::kLosses, {"per-step losses", losses.bytes()}}});
+}
+
+std::vector<MemoryItem> Stage::memory(const Model& model, std::span<const StageSpec> chunks) {
+  std::vector<MemoryItem> items = arenas_of(model, chunks.front());
+  for (const StageSpec& chunk : chunks.subspan(1)) {
+    const std::vector<MemoryItem> own = arenas_of(model, chunk);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      items[i].bytes = is_of_a_pass(static_cast<Arena>(i)) ? std::max(items[i].bytes, own[i].bytes)
+                                                           : items[i].bytes + own[i].bytes;
+    }
+  }
+  return items;
+}
+
+std::vector<device::Buffer> Stage::pass_buffers(const device::Device& device, const Model& model,
+                                                std::span<const StageSpec> chunks) {
+  const std::vector<MemoryItem> items = memory(model, chunks);
+  std::vector<device::Buffer> buffers;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    buffers.emplace_back(device, is_of_a_pass(static_cast<Arena>(i)) ? items[i].bytes : 0);
+  }
+  return buffers;
 }
 
 }  // namespace strata::nn

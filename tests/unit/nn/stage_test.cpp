@@ -311,7 +311,7 @@ TEST(Stage, MemoryIsWhatTheTensorsTake) {
       line(m * 9 * 4) + line(m * 9) + line(m * 9 * 4) + 2 * line(m * 4) + line(m * 5 * 4);
   const std::int64_t gradients = 3 * line(m * 9 * 4) + line(m * 5 * 4);
   const auto bytes_of = [&](const StageSpec& of, const std::string& name) {
-    for (const MemoryItem& item : Stage::memory(model, of)) {
+    for (const MemoryItem& item : Stage::memory(model, std::span(&of, 1))) {
       if (item.name == name) {
         return item.bytes;
       }
