@@ -12,15 +12,20 @@
 namespace strata::plan {
 namespace {
 
+/// The same run with another config; nothing where the settings contradict each other.
+std::optional<Plan> prepared(const Plan& plan, const RunConfig& config, const VirtualGrid& stored) {
+  try {
+    return prepare(config, plan.grid.ranks(), plan.train_data, stored, plan.device);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 /// Whether a rank's arenas fit under another config of the same run.
 bool would_fit(const Plan& plan, const RunConfig& config, std::int64_t rank,
                std::int64_t free_bytes, const VirtualGrid& stored) {
-  try {
-    const Plan other = prepare(config, plan.grid.ranks(), plan.train_data, stored, plan.device);
-    return device_bytes(rank_plan(other, rank)) <= free_bytes;
-  } catch (const Error&) {
-    return false;  // the settings contradict each other
-  }
+  const std::optional<Plan> other = prepared(plan, config, stored);
+  return other && device_bytes(rank_plan(*other, rank)) <= free_bytes;
 }
 
 /// The first change of settings under which the arenas fit, as in "train.recompute = full".
@@ -80,6 +85,22 @@ std::int64_t device_bytes(const RankPlan& rank) {
   return std::accumulate(
       rank.memory.begin(), rank.memory.end(), std::int64_t{0},
       [](std::int64_t sum, const nn::MemoryItem& item) { return sum + item.bytes; });
+}
+
+Plan with_fitting_backward(Plan plan, const VirtualGrid& stored,
+                           const std::function<bool(const Plan&)>& fits) {
+  if (plan.config.parallel.backward != Backward::kAuto ||
+      plan.backward == nn::BackwardOrder::kFused || fits(plan)) {
+    return plan;
+  }
+  RunConfig config = plan.config;
+  config.parallel.backward = Backward::kFused;
+  std::optional<Plan> fused = prepared(plan, config, stored);
+  if (!fused || !fits(*fused)) {
+    return plan;
+  }
+  fused->config.parallel.backward = Backward::kAuto;
+  return std::move(*fused);
 }
 
 void require_fits_memory(const Plan& plan, std::int64_t rank, std::int64_t free_bytes,

@@ -140,6 +140,31 @@ class Images(Near):
                                    f"--batch.micro={micro}", "--train.steps=1")
             self.assertEqual(finished.code, harness.DONE, finished.text)
 
+    def test_the_backward_pass_becomes_fused_where_split_does_not_fit(self):
+        if "STRATA_STANDIN" not in os.environ:
+            self.skipTest("the GPU is a real one")
+        layers = ["conv 8 3 relu padding=same"] * 10 + ["global_avg_pool", "dense 10"]
+        settings = [*(f"--model.layer={line}" for line in layers), "--parallel.pipeline=2", "--run.transport=mpi", "--batch.global=512",
+                    "--batch.micro=256", "--numerics.lanes=1", "--numerics.shards=1", "--train.steps=1"]
+
+        def run(name, memory, *more):
+            environment = {"STRATA_STANDIN_MEMORY": str(memory), "STRATA_STANDIN_GPUS": "2"}
+            with unittest.mock.patch.dict(os.environ, environment):
+                return self.launch(2, "train", self.config, f"--run.dir={name}", *settings, *more)
+
+        needs = {}
+        for order in ("split", "fused"):
+            finished = run("none", 36 << 20, f"--parallel.backward={order}")
+            self.assert_refused(finished, harness.PEER, "of its GPU's memory")
+            needs[order] = float(re.search(r"needs ([\d.]+) MiB", finished.text).group(1))
+        self.assertLess(needs["fused"] + 1, needs["split"])
+        between = int((needs["fused"] + needs["split"]) / 2 * (1 << 20))
+        for name, memory in (("enough", 1 << 30), ("fused", between)):
+            finished = run(name, memory)
+            self.assertEqual(finished.code, harness.DONE, finished.text)
+            self.assertEqual("shared gradient buffers" in finished.text, name == "fused", finished.text)
+        self.assert_same_run("enough", "fused")
+
     def test_a_run_that_diverges(self):
         finished = self.alone("train", self.config, "--run.dir=diverged", *self.network,
                               "--optimizer.kind=sgd", "--optimizer.learning_rate=1e30")

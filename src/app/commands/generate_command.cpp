@@ -143,7 +143,7 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
   }
   const io::Tokenizer tokenizer = io::Tokenizer::of(inputs.train_info);
   inputs.config.train.recompute = nn::Recompute::kNone;
-  const plan::Plan plan = make_plan(mpi, inputs, 1);
+  plan::Plan plan = make_plan(mpi, inputs, 1);
   train::require_same_model(plan, *inputs.checkpoint);
   const std::vector<std::int64_t> prompt = prompt_ids(given, tokenizer);
   train::require_prompt_fits(plan, prompt);

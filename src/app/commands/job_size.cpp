@@ -155,7 +155,7 @@ std::optional<plan::Plan> plan_of(const plan::RunConfig& config, std::int64_t ra
 }
 
 /// Sets the memory of a node, and prints the plan's.
-void plan_memory(const plan::Plan& plan, const plan::VirtualGrid& stored, const CommandLine& line,
+void plan_memory(plan::Plan plan, const plan::VirtualGrid& stored, const CommandLine& line,
                  JobScript& script) {
   std::int64_t most = 0;
   for (const plan::RankPlan& rank : plan::largest_rank_plans(plan)) {
@@ -177,7 +177,22 @@ void plan_memory(const plan::Plan& plan, const plan::VirtualGrid& stored, const 
   }
   script.memory_gib = ((given != 0 ? given : needed) + kGib - 1) / kGib;
   const std::int64_t gpu_bytes = size_of(line, "gpu-memory");
-  for (std::int64_t stage = 0; gpu && gpu_bytes > 0 && stage < plan.grid.pipeline; ++stage) {
+  if (!gpu || gpu_bytes == 0) {
+    return;
+  }
+  const auto first_too_large = [&](const plan::Plan& candidate) {
+    std::int64_t stage = 0;
+    while (stage < candidate.grid.pipeline &&
+           plan::device_bytes(plan::rank_plan(
+               candidate, candidate.grid.rank_of({.pipeline = stage}))) <= gpu_bytes) {
+      ++stage;
+    }
+    return stage;
+  };
+  plan = plan::with_fitting_backward(std::move(plan), stored, [&](const plan::Plan& candidate) {
+    return first_too_large(candidate) == candidate.grid.pipeline;
+  });
+  if (const std::int64_t stage = first_too_large(plan); stage < plan.grid.pipeline) {
     try {
       plan::require_fits_memory(plan, plan.grid.rank_of({.pipeline = stage}), gpu_bytes, stored);
     } catch (const Error& error) {
@@ -246,8 +261,8 @@ void set_job_size(const CommandLine& line, plan::RunConfig& config, JobScript& s
     print_error(
         "run.device is auto, so the job asks for no GPUs; with --run.device=cuda it does\n");
   }
-  if (const std::optional<plan::Plan> plan = plan_of(config, ranks, stored)) {
-    plan_memory(*plan, stored, line, script);
+  if (std::optional<plan::Plan> plan = plan_of(config, ranks, stored)) {
+    plan_memory(std::move(*plan), stored, line, script);
   } else {
     print_error("data.train does not exist yet, so the memory is not planned\n");
     script.memory_gib = (size_of(line, "mem") + kGib - 1) / kGib;

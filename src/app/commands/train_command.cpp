@@ -167,7 +167,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
   }
   // A dry run on one rank plans for the grid that will be launched.
   const bool alone = given.dry_run && mpi.world().size() == 1;
-  const plan::Plan plan = make_plan(mpi, inputs, alone ? 0 : mpi.world().size());
+  plan::Plan plan = make_plan(mpi, inputs, alone ? 0 : mpi.world().size());
   if (given.dry_run) {
     log.info("{}", plan::plan_text(plan));
     return ExitCode::kDone;
@@ -287,7 +287,7 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   });
   const RunInputs inputs = open_trained(mpi, given.config, given.settings, Evaluates::kYes, log);
   const io::Dataset& data = *inputs.test_data;
-  const plan::Plan plan = make_plan(mpi, inputs, mpi.world().size());
+  plan::Plan plan = make_plan(mpi, inputs, mpi.world().size());
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);
   comm::Groups& groups = environment.groups();
   const plan::RankPlan rank = plan::rank_plan(plan, mpi.world().rank());

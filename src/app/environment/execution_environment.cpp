@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -140,7 +141,7 @@ device::DeviceKind resolve_device(comm::MpiSession& mpi, plan::DeviceChoice choi
 }
 
 ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs,
-                                           const plan::Plan& plan, Use use) {
+                                           plan::Plan& plan, Use use) {
   peak_flops_ = 1e12 * plan.config.run.peak_tflops;
   text_ = fmt::format("{} on {} rank{} ({})",
                       plan.emulated ? name_of(plan.config.run.device) : name_of(plan.device),
@@ -168,6 +169,26 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
   connect_groups(plan, use);
 }
 
+namespace {
+
+/// parallel.backward = auto becomes fused where split does not fit on the GPU of some rank.
+/// Throws: AgreedError(kPeer) where that does not fit either.
+void require_memory(comm::Communicator& world, const RunInputs& inputs, std::int64_t free_bytes,
+                    plan::Plan& plan) {
+  const plan::VirtualGrid stored =
+      inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid();
+  plan = plan::with_fitting_backward(std::move(plan), stored, [&](const plan::Plan& candidate) {
+    const std::int64_t lacks =
+        plan::device_bytes(plan::rank_plan(candidate, world.rank())) > free_bytes ? 1 : 0;
+    std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
+    world.all_gather(comm::payload_of(std::span(&lacks, 1)), comm::payload_of(std::span(all)));
+    return std::ranges::count(all, 1) == 0;
+  });
+  comm::agree(world, [&] { plan::require_fits_memory(plan, world.rank(), free_bytes, stored); });
+}
+
+}  // namespace
+
 void ExecutionEnvironment::connect_groups(const plan::Plan& plan, Use use) {
   // In the same order on all ranks. Only groups in use: connections take memory.
   if (use == Use::kTraining) {
@@ -180,7 +201,7 @@ void ExecutionEnvironment::connect_groups(const plan::Plan& plan, Use use) {
 }
 
 void ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const RunInputs& inputs,
-                                    const plan::Plan& plan, Use use) {
+                                    plan::Plan& plan, Use use) {
   const bool tf32 = plan.config.numerics.tf32 == plan::Switch::kOn;
   device::GpuInfo gpu;
   const GpuAssignment assignment = assign_gpus(mpi);
@@ -211,16 +232,13 @@ void ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const RunInputs& inpu
         "ranks have different GPUs or CUDA libraries, whose results differ in the last bits; other "
         "grids will not reproduce this run bit for bit. strata doctor shows which";
   }
-  comm::agree(mpi.world(), [&] {
-    if (use != Use::kTraining) {
-      return;  // evaluation needs less than the plan lists
-    }
+  if (use == Use::kTraining) {  // evaluation needs less than the plan lists
     // The CUDA context has already allocated its memory.
-    plan::require_fits_memory(
-        plan, mpi.world().rank(),
+    require_memory(
+        mpi.world(), inputs,
         device::free_memory_bytes(device.index()) / sharing.on_this_gpu + ops::Context::kCudaBytes,
-        inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid());
-  });
+        plan);
+  }
   choose_transport(mpi, plan, sharing.on_this_gpu);
   if (use == Use::kTraining && plan.config.run.cuda_graphs == plan::Switch::kOn) {
     text_ += ", passes as CUDA graphs";

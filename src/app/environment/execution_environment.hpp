@@ -24,12 +24,12 @@ enum class Use { kTraining, kEvaluation };
 /// A rank's device and the communication groups for tensors in that device's memory.
 class ExecutionEnvironment {
  public:
-  /// Communication: collective over the world.
-  /// Throws: for a plan on GPUs, AgreedError(kPeer) where a rank finds no GPU or one that is too
-  /// old or has too little memory for training, and AgreedError(kUsage) where run.transport is nccl
-  /// and NCCL cannot be used; for a plan on CPUs, as set_instruction_set().
-  ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan,
-                       Use use);
+  /// Where parallel.backward = auto is split and only fused fits on the GPUs, the plan becomes
+  /// that. Communication: collective over the world. Throws: for a plan on GPUs, AgreedError(kPeer)
+  /// where a rank finds no GPU or one that is too old or has too little memory for training, and
+  /// AgreedError(kUsage) where run.transport is nccl and NCCL cannot be used; for a plan on CPUs,
+  /// as set_instruction_set().
+  ExecutionEnvironment(comm::MpiSession& mpi, const RunInputs& inputs, plan::Plan& plan, Use use);
   // The groups hold the context's stream.
   ExecutionEnvironment(const ExecutionEnvironment&) = delete;
   ExecutionEnvironment& operator=(const ExecutionEnvironment&) = delete;
@@ -44,7 +44,7 @@ class ExecutionEnvironment {
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  void open_gpu(comm::MpiSession& mpi, const RunInputs& inputs, const plan::Plan& plan, Use use);
+  void open_gpu(comm::MpiSession& mpi, const RunInputs& inputs, plan::Plan& plan, Use use);
   void connect_groups(const plan::Plan& plan, Use use);
   void choose_transport(comm::MpiSession& mpi, const plan::Plan& plan, std::int64_t sharing);
 

@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/plan/memory_fit.hpp"
 #include "strata/train/evaluation.hpp"
 
 #include "error_of.hpp"
@@ -478,6 +480,40 @@ TEST(RankPlan, SumsItsChunks) {
                                   : first[i].bytes + second[i].bytes)
             << first[i].name;
       }
+    }
+  }
+}
+
+TEST(Plan, AutomaticBackwardIsFusedWhereOnlyThatFits) {
+  struct Case {
+    Backward backward;
+    pipeline::ScheduleKind schedule;
+    bool split_fits;
+    bool fused_fits;
+    nn::BackwardOrder becomes;
+  };
+  using enum nn::BackwardOrder;
+  for (const Case& c : std::vector<Case>{
+           {Backward::kAuto, pipeline::ScheduleKind::k1f1b, true, true, kSplit},
+           {Backward::kAuto, pipeline::ScheduleKind::k1f1b, false, true, kFused},
+           {Backward::kAuto, pipeline::ScheduleKind::k1f1b, false, false, kSplit},
+           {Backward::kAuto, pipeline::ScheduleKind::kZbH1, false, true, kSplit},
+           {Backward::kSplit, pipeline::ScheduleKind::k1f1b, false, true, kSplit},
+       }) {
+    SCOPED_TRACE(fmt::format("{} {} {}", name_of(c.schedule), c.split_fits, c.fused_fits));
+    RunConfig config = gpt_on({1, 2, 1});
+    config.parallel.backward = c.backward;
+    config.parallel.schedule = c.schedule;
+    const Plan plan =
+        with_fitting_backward(prepare(config, 2, tokens(), {}), {}, [&](const Plan& candidate) {
+          return candidate.backward == kSplit ? c.split_fits : c.fused_fits;
+        });
+    EXPECT_EQ(plan.backward, c.becomes);
+    EXPECT_EQ(plan.config.parallel.backward, c.backward);
+    if (c.becomes == kFused) {
+      config.parallel.backward = Backward::kFused;
+      EXPECT_EQ(device_bytes(rank_plan(plan, 0)),
+                device_bytes(rank_plan(prepare(config, 2, tokens(), {}), 0)));
     }
   }
 }
