@@ -17,14 +17,15 @@ std::size_t at(std::int64_t index) {
 
 }  // namespace
 
-ListScheduler::ListScheduler(const Schedule& shape, const StageCosts& costs, std::int64_t most_live)
+ListScheduler::ListScheduler(const Schedule& shape, const SearchGoal& goal)
     : stages_count_(shape.stages),
       chunks_(shape.chunks),
       microbatches_(shape.microbatches),
-      most_live_(most_live),
-      costs_(costs) {
-  require(most_live >= chunks_, "{} activations are too few for a microbatch on {} chunks",
-          most_live, chunks_);
+      goal_(goal),
+      costs_(goal.costs) {
+  const std::int64_t least = std::ranges::min(goal.most_live);
+  require(least >= chunks_, "{} activations are too few for a microbatch on {} chunks", least,
+          chunks_);
   const auto number_of = [&](const std::optional<StageChunk>& position) {
     return position ? position->stage * chunks_ + position->chunk : -1;
   };
@@ -140,7 +141,7 @@ bool ListScheduler::may_forward(std::int64_t stage, std::int64_t chunk,
 
 // A forward of the last chunk always finds room in the end, and with it the oldest microbatch.
 bool ListScheduler::has_room(std::int64_t stage, std::int64_t chunk) const {
-  return stage_[at(stage)].live + chunks_ - chunk <= most_live_;
+  return stage_[at(stage)].live + chunks_ - chunk <= goal_.room(stage);
 }
 
 void ListScheduler::run(std::int64_t stage, const Choice& choice, double now) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strata/pipeline/schedule.hpp"
+#include "strata/pipeline/search.hpp"
 #include "strata/pipeline/simulator.hpp"
 
 namespace strata::pipeline {
@@ -46,8 +47,8 @@ struct ListTimes {
 /// where the stage is full. Deterministic.
 class ListScheduler {
  public:
-  /// Pre: most_live >= chunks; one chunk a stage, or two in a V. `costs` outlives the object.
-  ListScheduler(const Schedule& shape, const StageCosts& costs, std::int64_t most_live);
+  /// Pre: most_live >= chunks; one chunk a stage, or two in a V. `goal` outlives the object.
+  ListScheduler(const Schedule& shape, const SearchGoal& goal);
 
   ListTimes lay_out(const ListRules& rules);
 
@@ -88,7 +89,7 @@ class ListScheduler {
   std::int64_t stages_count_;
   std::int64_t chunks_;
   std::int64_t microbatches_;
-  std::int64_t most_live_;
+  const SearchGoal& goal_;
   const StageCosts& costs_;
   /// By stage * chunks + chunk.
   std::vector<Chain> chain_;

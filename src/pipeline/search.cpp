@@ -88,8 +88,8 @@ class RuleSearch {
  public:
   explicit RuleSearch(const SearchGoal& goal)
       : goal_(goal),
-        scheduler_(shape_, goal_.costs, goal.most_live),
-        most_lead_(std::min(goal.most_live, goal.size.microbatches)) {}
+        scheduler_(shape_, goal),
+        most_lead_(std::min(std::ranges::max(goal.most_live), goal.size.microbatches)) {}
 
   Schedule best() {
     try_starts();
@@ -111,9 +111,10 @@ class RuleSearch {
   }
 
   bool improves(ListRules rules) {
-    for (StageRules& own : rules.stages) {
+    for (std::int64_t stage = 0; stage < goal_.size.stages; ++stage) {
+      StageRules& own = rules.stages[at(stage)];
       own.lead = std::clamp<std::int64_t>(own.lead, 1, most_lead_);
-      own.backlog = std::clamp<std::int64_t>(own.backlog, 0, goal_.most_live);
+      own.backlog = std::clamp<std::int64_t>(own.backlog, 0, goal_.room(stage));
     }
     if (done() || rules == best_rules_) {
       return false;
@@ -159,7 +160,7 @@ class RuleSearch {
             ListRules rules{.stages = {}, .last_chunk_first = last == 0};
             for (std::int64_t stage = 0; stage < goal_.size.stages; ++stage) {
               rules.stages.push_back({.lead = lead[at(stage)],
-                                      .backlog = keeps_backlog ? goal_.most_live : stage,
+                                      .backlog = keeps_backlog ? goal_.room(stage) : stage,
                                       .patience = patience});
             }
             improves(std::move(rules));
@@ -218,16 +219,25 @@ std::vector<ScheduleKind> kinds_of(std::int64_t chunks) {
   return {ScheduleKind::kGpipe, ScheduleKind::k1f1b, ScheduleKind::kZbH1, ScheduleKind::kZbH2};
 }
 
+bool fits(const SearchGoal& goal, const std::vector<std::int64_t>& peak_live) {
+  bool all = true;
+  for (std::int64_t stage = 0; stage < goal.size.stages; ++stage) {
+    all = all && peak_live[at(stage)] <= goal.room(stage);
+  }
+  return all;
+}
+
 }  // namespace
 
 double lower_bound_seconds(const SearchGoal& goal, const ChunkOrder& order) {
   const StageCosts& costs = goal.costs;
   const std::int64_t all = goal.size.microbatches * goal.size.chunks;
-  const auto room = static_cast<double>(std::min(goal.most_live, all));
   const auto microbatches = static_cast<double>(goal.size.microbatches);
   const std::vector<Surroundings> around = surroundings_of(goal, order);
   double bound = 0.0;
   for (std::size_t stage = 0; stage < around.size(); ++stage) {
+    const std::int64_t most_live = goal.room(static_cast<std::int64_t>(stage));
+    const auto room = static_cast<double>(std::min(most_live, all));
     double forward = 0.0;
     double passes = 0.0;  // forwards and input gradients
     double weights = 0.0;
@@ -245,7 +255,7 @@ double lower_bound_seconds(const SearchGoal& goal, const ChunkOrder& order) {
         std::max(0.0, around[stage].before_first_gradient - before - room * forward);
     const double drained =
         passes + std::max(0.0, weights - room * longest_weight) + around[stage].after_last_gradient;
-    const double held = microbatches * around[stage].held / static_cast<double>(goal.most_live);
+    const double held = microbatches * around[stage].held / static_cast<double>(most_live);
     bound = std::max({bound, before + wait + std::max(passes + weights, drained), before + held});
   }
   return bound;
@@ -261,7 +271,7 @@ FoundSchedule search(const SearchGoal& goal) {
   found.simulation = simulate(found.schedule, goal.costs, Record::kTotals);
   for (const ScheduleKind kind : kinds_of(goal.size.chunks)) {
     const Schedule named = make_schedule(kind, goal.size);
-    if (std::ranges::max(check(named).peak_live) > goal.most_live) {
+    if (!fits(goal, check(named).peak_live)) {
       continue;
     }
     const double seconds = simulate(named, goal.costs, Record::kTotals).makespan_seconds;

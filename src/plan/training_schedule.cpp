@@ -199,7 +199,7 @@ TrainingSchedule made_schedule(const RunConfig& config, const nn::Model& model, 
     pipeline::SearchGoal goal{
         .size = {stages, microbatches, chunks},
         .costs = costs_of(config, model, split, pipeline::ChunkOrder::v(stages, chunks)),
-        .most_live = chunks * (p.activations != 0 ? p.activations : stages)};
+        .most_live = {chunks * (p.activations != 0 ? p.activations : stages)}};
     pipeline::FoundSchedule found = pipeline::search(goal);
     if (found.schedule.order != pipeline::ChunkOrder::v(stages, chunks)) {
       // interleaved, whose chunks have other layers

@@ -220,7 +220,8 @@ class Settings(Errors):
                 ("simulate zb-h1 --forward=1,1", ["--forward has 2 times for 4 ranks"]),
                 ("make zb-v", ['takes options only, not "zb-v"']),
                 ("make --chunks=3", ['--chunks is "3"']),
-                ("make --memory=0", ['--memory is "0"']),
+                ("make --memory=0", ['--memory allows 0 activations on rank 0']),
+                ("make --memory=1024 --activation-mib=300,2000,300,300", ['--memory allows 0 activations on rank 1']),
                 ("make --output=nowhere/x.csv", ["cannot write nowhere/x.csv"]),
                 ("prove zb-v", ['check, simulate, draw, convert and make, not "prove"'])]:
             self.assert_refused(self.alone("schedule", *arguments.split()), USAGE, *words)

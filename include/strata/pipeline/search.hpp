@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "strata/pipeline/schedule.hpp"
 #include "strata/pipeline/simulator.hpp"
@@ -13,8 +14,13 @@ struct SearchGoal {
   /// One chunk a stage, or two, placed as a V.
   ScheduleSize size;
   StageCosts costs;
-  /// The most activations of a chunk that a stage holds at once, from forward to weight gradient.
-  std::int64_t most_live = 1;
+  /// The most activations of a chunk that each stage holds at once, from forward to weight
+  /// gradient; one number for all, or one for each.
+  std::vector<std::int64_t> most_live = {1};
+
+  [[nodiscard]] std::int64_t room(std::int64_t stage) const {
+    return most_live[most_live.size() == 1 ? 0 : static_cast<std::size_t>(stage)];
+  }
 };
 
 /// A schedule by name and its step time.

@@ -40,7 +40,8 @@ strata timeline times prints the measured times of a run as options of simulate,
   --microbatches=N      microbatches of a schedule by name or to make (default 8)
   --chunks=N            chunks a rank of interleaved (default 2); make: 1, or 2 placed as a V (default 1)
   --memory=N            make: activations of a rank's layers that it holds at once, each from its forward pass to its
-                        weight gradient (default: as many as there are stages)
+                        weight gradient (default: as many as there are stages); N,N,... gives each rank its own
+  --activation-mib=N    make: MiB of such an activation; --memory then is in MiB. N,N,... as above
   --backward=ORDER      split: the input gradient is sent before the weight gradient is computed; fused: after it
                         (default split; for a file its own order)
   --forward=MS          time of a chunk's forward pass (default 1); MS,MS,... gives each rank its own, MS/MS/... in
@@ -121,24 +122,50 @@ std::vector<pipeline::LinkTimes> links_of(const CommandLine& line,
   return all;
 }
 
+/// The numbers of an option: one for all ranks, or one for each. 0 without the option.
+std::vector<double> rank_numbers(const CommandLine& line, const char* name, std::int64_t stages) {
+  const std::int64_t counts[] = {1, stages};
+  std::vector<double> numbers = pipeline::parse_times(
+      {.name = fmt::format("--{}", name), .text = line.value(name, "0")}, counts);
+  numbers.resize(static_cast<std::size_t>(stages), numbers.front());
+  return numbers;
+}
+
+/// The activations of a chunk that each rank has memory for.
+/// Throws: Error(kUsage) where that is none of a rank's layers.
+std::vector<std::int64_t> most_live(const CommandLine& line, const pipeline::ScheduleSize& size) {
+  if (!line.has("memory")) {
+    return {size.stages * size.chunks};
+  }
+  const std::vector<double> memory = rank_numbers(line, "memory", size.stages);
+  const std::vector<double> bytes = rank_numbers(line, "activation-mib", size.stages);
+  std::vector<std::int64_t> most;
+  for (std::size_t rank = 0; rank < memory.size(); ++rank) {
+    const double activations =
+        line.has("activation-mib") ? std::floor(memory[rank] / bytes[rank]) : memory[rank];
+    if (!(activations >= 1.0 && activations <= static_cast<double>(kMostMicrobatches)) ||
+        activations != std::floor(activations)) {
+      fail(ExitCode::kUsage,
+           "--memory allows {:.6g} activations on rank {}; it must allow from 1 to {}, in whole "
+           "numbers, or as MiB with --activation-mib",
+           activations, rank, kMostMicrobatches);
+    }
+    most.push_back(static_cast<std::int64_t>(activations) * size.chunks);
+  }
+  return most;
+}
+
 /// In milliseconds, as all times of this command.
 pipeline::StageCosts costs_of(const CommandLine& line, const pipeline::Schedule& schedule) {
   const auto text = [&](const char* name) {
     return pipeline::TimesText{.name = fmt::format("--{}", name), .text = line.value(name, "1")};
   };
-  const auto of_ranks = [&](const char* name) {
-    const std::int64_t counts[] = {1, schedule.stages};
-    std::vector<double> times = pipeline::parse_times(
-        {.name = fmt::format("--{}", name), .text = line.value(name, "0")}, counts);
-    times.resize(static_cast<std::size_t>(schedule.stages), times.front());
-    return times;
-  };
   return {.times = pipeline::parse_chunk_times(text("forward"), text("backward-input"),
                                                text("backward-weight"), schedule.stages,
                                                schedule.chunks),
           .links = links_of(line, schedule),
-          .reduce_seconds = of_ranks("reduce"),
-          .optimizer_seconds = of_ranks("optimizer")};
+          .reduce_seconds = rank_numbers(line, "reduce", schedule.stages),
+          .optimizer_seconds = rank_numbers(line, "optimizer", schedule.stages)};
 }
 
 /// Throws: Error(kUsage) where the value is neither.
@@ -277,29 +304,34 @@ void print_simulation(const CommandLine& line, const Given& given) {
   print_ranks(result, report);
 }
 
+/// As in "12" or "8 to 12".
+std::string most_text(const std::vector<std::int64_t>& memory) {
+  const auto [least, most] = std::ranges::minmax(memory);
+  return least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
+}
+
 void make(const CommandLine& line) {
   const pipeline::ScheduleSize size{
       .stages = line.count("stages", 4, 1, kMostStages),
       .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
       .chunks = line.count("chunks", 1, 1, 2)};
   pipeline::require_size(size.stages * size.chunks, size.microbatches, "make");
-  const std::int64_t memory = line.count("memory", size.stages, 1, kMostMicrobatches);
+  const std::vector<std::int64_t> memory = most_live(line, size);
   // Also of interleaved, whose messages go from the last rank to the first too.
   const pipeline::Schedule shape{.stages = size.stages,
                                  .microbatches = size.microbatches,
                                  .chunks = size.chunks,
                                  .order = pipeline::ChunkOrder::loop(size.stages, size.chunks),
                                  .stage_actions = {}};
-  const pipeline::FoundSchedule found = pipeline::search(
-      {.size = size, .costs = costs_of(line, shape), .most_live = memory * size.chunks});
+  const pipeline::FoundSchedule found =
+      pipeline::search({.size = size, .costs = costs_of(line, shape), .most_live = memory});
   const double step = found.simulation.makespan_seconds;
   fmt::print("{}\nstep {:.6g} ms, bubble {:.1f} % of it\n", size_text(found.schedule), step,
              100.0 * found.simulation.bubble_fraction);
   fmt::print(
       "no order of these chunks takes less than {:.6g} ms with {} activations of a chunk a rank: "
-      "at "
-      "most {:.2f} % can be saved\n",
-      found.lower_bound_seconds, memory * size.chunks,
+      "at most {:.2f} % can be saved\n",
+      found.lower_bound_seconds, most_text(memory),
       step > 0.0 ? std::max(0.0, 100.0 * (step - found.lower_bound_seconds) / step) : 0.0);
   if (found.best_named) {
     fmt::print("fastest by name within them: {}, {:.6g} ms\n", name_of(found.best_named->kind),
@@ -324,7 +356,11 @@ std::vector<std::string> options_of(const std::string& what) {
   const auto add = [&](std::initializer_list<const char*> more) {
     names.insert(names.end(), more.begin(), more.end());
   };
-  add({what == "make" ? "memory" : "backward"});
+  if (what == "make") {
+    add({"memory", "activation-mib"});
+  } else {
+    add({"backward"});
+  }
   if (what == "simulate" || what == "draw" || what == "make") {
     add({"forward", "backward-input", "backward-weight", "latency", "bandwidth", "message-bytes",
          "gradient-bytes"});

@@ -51,7 +51,7 @@ std::vector<SearchGoal> goals() {
                 uneven(stages), uneven_chunks(stages, chunks)}) {
             all.push_back({.size = {stages, microbatches, chunks},
                            .costs = costs,
-                           .most_live = memory * chunks});
+                           .most_live = {memory * chunks}});
           }
         }
       }
@@ -72,17 +72,17 @@ TEST(Search, FindsSoundSchedulesWithinTheMemoryAndNoWorseThanThoseByName) {
     const FoundSchedule found = search(goal);
     SCOPED_TRACE(testing::Message()
                  << goal.size.stages << " stages, " << goal.size.microbatches << " microbatches, "
-                 << goal.size.chunks << " chunks, " << goal.most_live << " activations");
+                 << goal.size.chunks << " chunks, " << goal.most_live.front() << " activations");
     const CheckReport report = check(found.schedule);
     ASSERT_THAT(report.errors, testing::IsEmpty());
     ASSERT_THAT(report.descending_weights, testing::IsEmpty());
-    ASSERT_LE(std::ranges::max(report.peak_live), goal.most_live);
+    ASSERT_LE(std::ranges::max(report.peak_live), goal.most_live.front());
     const double seconds = found.simulation.makespan_seconds;
     ASSERT_LE(found.lower_bound_seconds, seconds * kRounding);
     bool fits = false;
     for (const ScheduleKind kind : kinds_of(goal.size.chunks)) {
       const Schedule named = make_schedule(kind, goal.size);
-      if (std::ranges::max(check(named).peak_live) <= goal.most_live) {
+      if (std::ranges::max(check(named).peak_live) <= goal.most_live.front()) {
         fits = true;
         ASSERT_LE(seconds, simulate(named, goal.costs).makespan_seconds * kRounding)
             << name_of(kind);
@@ -99,7 +99,7 @@ TEST(Search, TheBoundHoldsForSchedulesByName) {
   for (SearchGoal goal : goals()) {
     for (const ScheduleKind kind : kinds_of(goal.size.chunks)) {
       const Schedule named = make_schedule(kind, goal.size);
-      goal.most_live = std::ranges::max(check(named).peak_live);
+      goal.most_live = check(named).peak_live;
       ASSERT_LE(lower_bound_seconds(goal, named.order),
                 simulate(named, goal.costs).makespan_seconds * kRounding)
           << name_of(kind) << ", " << goal.size.stages << " stages, " << goal.size.microbatches
@@ -108,9 +108,23 @@ TEST(Search, TheBoundHoldsForSchedulesByName) {
   }
 }
 
+// A stage with little memory does not cost the others theirs.
+TEST(Search, EachStageKeepsItsOwnLimit) {
+  SearchGoal goal{
+      .size = {4, 12, 1}, .costs = equal_costs(4, 1.0, 1.0, 1.0), .most_live = {7, 7, 2, 7}};
+  const FoundSchedule uneven = search(goal);
+  EXPECT_TRUE(check(uneven.schedule).passed());
+  const std::vector<std::int64_t> live = check(uneven.schedule).peak_live;
+  for (std::size_t stage = 0; stage < live.size(); ++stage) {
+    EXPECT_LE(live[stage], goal.most_live[stage]);
+  }
+  goal.most_live = {2};
+  EXPECT_LT(uneven.simulation.makespan_seconds, search(goal).simulation.makespan_seconds);
+}
+
 TEST(Search, OneActivationRunsMicrobatchesOneByOne) {
   const SearchGoal goal{
-      .size = {3, 5, 1}, .costs = equal_costs(3, 1.0, 2.0, 4.0, 0.5), .most_live = 1};
+      .size = {3, 5, 1}, .costs = equal_costs(3, 1.0, 2.0, 4.0, 0.5), .most_live = {1}};
   const FoundSchedule found = search(goal);
   // From the first stage's forward to its weight gradient: there and back over two hops.
   EXPECT_EQ(found.simulation.makespan_seconds, 5 * (3.0 + 2 * 0.5 + 3 * 2.0 + 2 * 0.5 + 4.0));
@@ -118,7 +132,7 @@ TEST(Search, OneActivationRunsMicrobatchesOneByOne) {
 }
 
 TEST(Search, GivesTheSameScheduleEachTimeAndSurvivesAFile) {
-  const SearchGoal goal{.size = {4, 10, 2}, .costs = uneven(4), .most_live = 8};
+  const SearchGoal goal{.size = {4, 10, 2}, .costs = uneven(4), .most_live = {8}};
   const FoundSchedule found = search(goal);
   EXPECT_EQ(search(goal).schedule, found.schedule);
   const ScheduleFile file =
@@ -129,7 +143,8 @@ TEST(Search, GivesTheSameScheduleEachTimeAndSurvivesAFile) {
 
 TEST(Search, LargeSchedulesReachTheBoundWithTwiceTheMemoryOf1f1b) {
   for (const std::int64_t chunks : {1, 2}) {
-    const SearchGoal goal{.size = {32, 256, chunks}, .costs = uneven(32), .most_live = 64 * chunks};
+    const SearchGoal goal{
+        .size = {32, 256, chunks}, .costs = uneven(32), .most_live = {64 * chunks}};
     const FoundSchedule found = search(goal);
     EXPECT_TRUE(check(found.schedule).passed());
     EXPECT_DOUBLE_EQ(found.simulation.makespan_seconds, found.lower_bound_seconds);
@@ -168,7 +183,7 @@ TEST(Search, BubbleRatesAreNoMoreThanThePublishedOnes) {
           search({.size = {row.stages, row.microbatches, 1},
                   .costs = equal_costs(row.stages, row.forward, row.backward_input,
                                        row.backward_weight, row.latency),
-                  .most_live = activations})
+                  .most_live = {activations}})
               .simulation.longest_bubble_seconds();
       const double busy = static_cast<double>(row.microbatches) *
                           (row.forward + row.backward_input + row.backward_weight);
@@ -182,8 +197,10 @@ TEST(Search, BubbleRatesAreNoMoreThanThePublishedOnes) {
 
 TEST(Search, RefusesMoreChunksAndTooLittleMemory) {
   const StageCosts costs = equal_costs(2, 1.0, 1.0, 1.0);
-  EXPECT_THROW((void)search({.size = {2, 4, 3}, .costs = costs, .most_live = 8}), std::logic_error);
-  EXPECT_THROW((void)search({.size = {2, 4, 2}, .costs = costs, .most_live = 1}), std::logic_error);
+  EXPECT_THROW((void)search({.size = {2, 4, 3}, .costs = costs, .most_live = {8}}),
+               std::logic_error);
+  EXPECT_THROW((void)search({.size = {2, 4, 2}, .costs = costs, .most_live = {1}}),
+               std::logic_error);
 }
 
 }  // namespace
