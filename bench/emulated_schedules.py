@@ -40,13 +40,13 @@ class Bench:
         """The step in seconds, and the value of parallel.schedule."""
         size = [f"--stages={ranks}", f"--microbatches={2 * ranks}"]
         chunks = SCHEDULES[name].get("chunks", 1)
-        if chunks > 1 and name != "zb-v":
+        if chunks > 1:
             size.append(f"--chunks={chunks}")
         times = [f"--{key}={value}" for key, value in self.times(chunks).items()]
         value = name
         if SCHEDULES[name].get("file"):
             path = self.directory / f"{name}-{ranks}.csv"
-            self.schedule("make", *size, *times, f"--memory={3 * ranks // 2}", f"--output={path}")
+            self.schedule("make", *size[:2], *times, f"--chunks={chunks}", f"--memory={3 * ranks // 2}", f"--output={path}")
             name, value, size = path, f"file:{path}", []
         text = self.schedule("simulate", name, *size, *times)
         return float(re.search(r"^step ([\d.e+]+) ms", text, re.MULTILINE)[1]) / 1e3, value

@@ -54,9 +54,11 @@ void EmulatedDevice::backward_weight(const nn::Stage& stage,
   for (std::int64_t i = layers.end; i-- > layers.begin;) {
     sleep_until(free_ + seconds * static_cast<double>(layers.end - i) /
                             static_cast<double>(layers.count()));
+    const double reported = now_seconds();
     for (const nn::Microbatch& microbatch : concurrent) {
       sink.layer_done(microbatch.number, i);
     }
+    free_ += now_seconds() - reported;  // the reduction is real
   }
   free_ += seconds;
 }

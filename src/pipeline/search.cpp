@@ -227,6 +227,29 @@ bool fits(const SearchGoal& goal, const std::vector<std::int64_t>& peak_live) {
   return all;
 }
 
+/// Replaces what was found by the schedule of this kind where it fits and is faster, or where there
+/// is none yet.
+void try_named(const SearchGoal& goal, ScheduleKind kind, FoundSchedule& found) {
+  const Schedule named = make_schedule(kind, goal.size);
+  if (!fits(goal, check(named).peak_live)) {
+    return;
+  }
+  const double seconds = simulate(named, goal.costs, Record::kTotals).makespan_seconds;
+  if (!found.best_named || seconds < found.best_named->makespan_seconds) {
+    found.best_named = {.kind = kind, .makespan_seconds = seconds};
+  }
+  // With the messages that a file of this order would have.
+  Schedule order = compute_order(kind, goal.size);
+  order.kind = ScheduleKind::kFile;
+  Schedule schedule = insert_communication(std::move(order));
+  Simulation simulation = simulate(schedule, goal.costs, Record::kTotals);
+  if (found.schedule.stage_actions.empty() ||
+      is_better(times_of(simulation), times_of(found.simulation))) {
+    found.schedule = std::move(schedule);
+    found.simulation = std::move(simulation);
+  }
+}
+
 }  // namespace
 
 double lower_bound_seconds(const SearchGoal& goal, const ChunkOrder& order) {
@@ -261,7 +284,10 @@ double lower_bound_seconds(const SearchGoal& goal, const ChunkOrder& order) {
   return bound;
 }
 
-FoundSchedule search(const SearchGoal& goal) {
+namespace {
+
+/// By rules, with one chunk or two in a V, and the schedules of these kinds.
+FoundSchedule search(const SearchGoal& goal, const std::vector<ScheduleKind>& kinds) {
   require(goal.size.chunks == 1 || goal.size.chunks == 2,
           "schedules are made of one or two chunks a stage, not {}", goal.size.chunks);
   FoundSchedule found{.schedule = RuleSearch(goal).best(),
@@ -269,27 +295,56 @@ FoundSchedule search(const SearchGoal& goal) {
                       .lower_bound_seconds = 0.0,
                       .best_named = std::nullopt};
   found.simulation = simulate(found.schedule, goal.costs, Record::kTotals);
-  for (const ScheduleKind kind : kinds_of(goal.size.chunks)) {
-    const Schedule named = make_schedule(kind, goal.size);
-    if (!fits(goal, check(named).peak_live)) {
-      continue;
-    }
-    const double seconds = simulate(named, goal.costs, Record::kTotals).makespan_seconds;
-    if (!found.best_named || seconds < found.best_named->makespan_seconds) {
-      found.best_named = {.kind = kind, .makespan_seconds = seconds};
-    }
-    // With the messages that a file of this order would have.
-    Schedule order = compute_order(kind, goal.size);
-    order.kind = ScheduleKind::kFile;
-    Schedule schedule = insert_communication(std::move(order));
-    Simulation simulation = simulate(schedule, goal.costs, Record::kTotals);
-    if (is_better(times_of(simulation), times_of(found.simulation))) {
-      found.schedule = std::move(schedule);
-      found.simulation = std::move(simulation);
-    }
+  for (const ScheduleKind kind : kinds) {
+    try_named(goal, kind, found);
   }
   found.lower_bound_seconds = lower_bound_seconds(goal, found.schedule.order);
   return found;
+}
+
+}  // namespace
+
+FoundSchedule search(const SearchGoal& goal) {
+  return search(goal, kinds_of(goal.size.chunks));
+}
+
+std::optional<FoundChunks> search(const ChunksGoal& goal) {
+  std::optional<FoundChunks> best;
+  const auto keep = [&](FoundSchedule found, StageCosts costs) {
+    std::optional<NamedTime> named = found.best_named;
+    if (best && best->found.best_named &&
+        (!named || best->found.best_named->makespan_seconds <= named->makespan_seconds)) {
+      named = best->found.best_named;
+    }
+    if (!best || is_better(times_of(found.simulation), times_of(best->found.simulation))) {
+      best = {.found = std::move(found), .costs = std::move(costs)};
+    }
+    best->found.best_named = named;
+  };
+  for (const std::int64_t chunks : goal.chunks) {
+    SearchGoal of_chunks{.size = {goal.stages, goal.microbatches, chunks},
+                         .costs = {},
+                         .most_live = goal.activations};
+    for (std::int64_t& most : of_chunks.most_live) {
+      most *= chunks;
+    }
+    if (chunks <= 2) {
+      of_chunks.costs = goal.costs(ChunkOrder::v(goal.stages, chunks));
+      keep(search(of_chunks, chunks == 1 ? kinds_of(1) : std::vector{ScheduleKind::kZbV}),
+           of_chunks.costs);
+    }
+    if (chunks > 1) {
+      FoundSchedule interleaved;
+      of_chunks.costs = goal.costs(ChunkOrder::loop(goal.stages, chunks));
+      try_named(of_chunks, ScheduleKind::kInterleaved, interleaved);
+      if (interleaved.best_named) {
+        interleaved.lower_bound_seconds =
+            lower_bound_seconds(of_chunks, interleaved.schedule.order);
+        keep(std::move(interleaved), of_chunks.costs);
+      }
+    }
+  }
+  return best;
 }
 
 }  // namespace strata::pipeline

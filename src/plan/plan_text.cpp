@@ -109,6 +109,13 @@ std::string schedule_text(const Plan& plan) {
       plan.grid.pipeline, plan.grid.pipeline == 1 ? "" : "s",
       plan.training.chunks == 1 ? "" : fmt::format(" of {} chunks", plan.training.chunks),
       100.0 * simulation.bubble_fraction, with);
+  if (plan.training.microbatches < plan.grid.pipeline) {
+    text += fmt::format(
+        "warning: {} microbatch{} do not fill a pipeline of {} stages; a larger batch.global or a "
+        "smaller batch.micro shortens the bubble\n",
+        plan.training.microbatches, plan.training.microbatches == 1 ? "" : "es",
+        plan.grid.pipeline);
+  }
   if (recomputes && plan.grid.pipeline > 1 && plan.training.chunks == 1 &&
       pipeline::defers_weight_gradients(plan.training)) {
     text += fmt::format(

@@ -163,8 +163,10 @@ void check_layers(const RunConfig& config, const nn::Model& model, std::int64_t 
 /// Relative times of each stage's chunks. In dense layers forward, input gradient and weight
 /// gradient have about equal costs; a fused backward pass is the input gradient alone.
 pipeline::StageCosts costs_of(const RunConfig& config, const nn::Model& model,
-                              const grid::StageSplit& split, const pipeline::ChunkOrder& order) {
+                              const pipeline::ChunkOrder& order) {
   const std::vector<double> layers = model.costs();
+  const grid::StageSplit split =
+      nn::split_model(model, std::ssize(order.chunks()), config.parallel.split);
   const bool recomputes = config.train.recompute != nn::Recompute::kNone;
   const bool fused = computes_both(config);
   pipeline::StageCosts costs;
@@ -187,34 +189,28 @@ pipeline::StageCosts costs_of(const RunConfig& config, const nn::Model& model,
 TrainingSchedule made_schedule(const RunConfig& config, const nn::Model& model, std::int64_t stages,
                                std::int64_t microbatches) {
   const auto& p = config.parallel;
-  std::optional<pipeline::FoundSchedule> best;
-  pipeline::StageCosts best_costs;
-  for (const std::int64_t chunks : {1, 2}) {
-    const bool fits = stages * chunks <= model.layer_count() && p.split == "auto";
-    if (p.chunks == 0 ? chunks > 1 && !fits : p.chunks != chunks) {
-      continue;
-    }
-    check_layers(config, model, stages, stages * chunks);
-    const grid::StageSplit split = nn::split_model(model, stages * chunks, p.split);
-    pipeline::SearchGoal goal{
-        .size = {stages, microbatches, chunks},
-        .costs = costs_of(config, model, split, pipeline::ChunkOrder::v(stages, chunks)),
-        .most_live = {chunks * (p.activations != 0 ? p.activations : stages)}};
-    pipeline::FoundSchedule found = pipeline::search(goal);
-    if (found.schedule.order != pipeline::ChunkOrder::v(stages, chunks)) {
-      // interleaved, whose chunks have other layers
-      goal.costs = costs_of(config, model, split, found.schedule.order);
-      found.simulation = pipeline::simulate(found.schedule, goal.costs, pipeline::Record::kTotals);
-      found.lower_bound_seconds = pipeline::lower_bound_seconds(goal, found.schedule.order);
-    }
-    if (!best || found.simulation.makespan_seconds < best->simulation.makespan_seconds) {
-      best = std::move(found);
-      best_costs = std::move(goal.costs);
+  std::vector<std::int64_t> tried;
+  for (std::int64_t chunks = 1; chunks <= pipeline::kMostChunks; ++chunks) {
+    const bool allowed =
+        chunks == 1 || (stages * chunks <= model.layer_count() && p.split == "auto");
+    if (p.chunks == chunks || (p.chunks == 0 && allowed)) {
+      check_layers(config, model, stages, stages * chunks);
+      tried.push_back(chunks);
     }
   }
-  const double gap = 1.0 - best->lower_bound_seconds / best->simulation.makespan_seconds;
-  return {computes_both(config) ? with_weights_at_once(best->schedule) : std::move(best->schedule),
-          MadeFor{.costs = std::move(best_costs), .gap = gap}};
+  pipeline::FoundChunks best =
+      pipeline::search(
+          {.stages = stages,
+           .microbatches = microbatches,
+           .chunks = std::move(tried),
+           .activations = {p.activations != 0 ? p.activations : stages},
+           .costs =
+               [&](const pipeline::ChunkOrder& order) { return costs_of(config, model, order); }})
+          .value();
+  const pipeline::FoundSchedule& found = best.found;
+  const double gap = 1.0 - found.lower_bound_seconds / found.simulation.makespan_seconds;
+  return {computes_both(config) ? with_weights_at_once(found.schedule) : found.schedule,
+          MadeFor{.costs = std::move(best.costs), .gap = gap}};
 }
 
 bool has_chunks(pipeline::ScheduleKind kind) {

@@ -38,12 +38,6 @@ double microseconds(double seconds) {
 
 }  // namespace
 
-void Timeline::add(Event event) {
-  if (std::ssize(events_) < kMostEvents) {
-    events_.push_back(std::move(event));
-  }
-}
-
 void Timeline::add(std::int64_t step, const pipeline::Action& action, double begin, double end) {
   const bool sends = pipeline::is_send(action.kind);
   const bool receives = pipeline::is_receive(action.kind);
@@ -64,7 +58,7 @@ void Timeline::add(std::int64_t step, const pipeline::Action& action, double beg
                                 sends ? at_.pipeline : action.peer, to.stage, to.chunk);
     event.message += fmt::format(" #{}", ++messages_[event.message]);
   }
-  add(std::move(event));
+  events_.push_back(std::move(event));
 }
 
 void Timeline::add_step(std::int64_t step, double begin, double end, const StepTimes& times) {
@@ -72,11 +66,20 @@ void Timeline::add_step(std::int64_t step, double begin, double end, const StepT
   for (const auto& [name, seconds] : named_parts(times)) {
     account += fmt::format(R"(,"{}":{})", name, seconds);
   }
-  add({.name = fmt::format("step {}", step),
-       .colour = "white",
-       .begin = begin,
-       .end = end,
-       .details = std::move(account)});
+  events_.push_back({.name = fmt::format("step {}", step),
+                     .colour = "white",
+                     .begin = begin,
+                     .end = end,
+                     .details = std::move(account)});
+  ++steps_;
+}
+
+bool Timeline::is_full() const {
+  std::int64_t longest = 0;
+  for (const std::vector<pipeline::Action>& actions : schedule_.stage_actions) {
+    longest = std::max<std::int64_t>(longest, std::ssize(actions));
+  }
+  return (steps_ + 1) * (2 * longest + 1) > kMostEvents;  // a repeated step has each action twice
 }
 
 std::string Timeline::json(std::int64_t rank, double origin) const {

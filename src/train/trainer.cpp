@@ -186,7 +186,7 @@ class Trainer {
 
   /// Records the actions of `step` where it is one of run.timeline.
   void begin_timeline(std::int64_t step) {
-    if (!config_.run.timeline || !config_.run.timeline->holds(step)) {
+    if (!config_.run.timeline || !config_.run.timeline->holds(step) || timeline_written_) {
       return;
     }
     if (!timeline_) {
@@ -202,7 +202,12 @@ class Trainer {
     }
     executor_.set_observer({});
     timeline_->add_step(step, begin, now_seconds(), times);
-    if (step == config_.run.timeline->last) {
+    if (step < config_.run.timeline->last && timeline_->is_full()) {
+      setup_.log.warn(
+          "timeline.json ends with step {} of run.timeline = {}-{}: it holds {} actions a rank",
+          step, config_.run.timeline->first, config_.run.timeline->last, Timeline::kMostEvents);
+      write_timeline();
+    } else if (step == config_.run.timeline->last) {
       write_timeline();
     }
   }
@@ -210,6 +215,7 @@ class Trainer {
     timeline_->write(*setup_.groups.world,
                      std::filesystem::path(config_.run.dir) / "timeline.json");
     timeline_.reset();
+    timeline_written_ = true;
   }
 
   Outcome train_steps() {
@@ -434,6 +440,7 @@ class Trainer {
   std::optional<io::Tokenizer> tokenizer_;
   std::optional<CheckpointWriter> writer_;
   std::optional<Timeline> timeline_;  ///< while it records
+  bool timeline_written_ = false;
   std::optional<StepReport> report_;  ///< on rank 0, while it trains
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;

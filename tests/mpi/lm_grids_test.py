@@ -65,7 +65,7 @@ class Transformers(language.LanguageTest):
 
     def test_a_schedule_file(self):
         # Made for 4 stages of unlike times, and ZB-H2 with its messages in the file.
-        for arguments in (["make", "--memory=5", "--forward=1,2,1,1", "--output=made.csv"],
+        for arguments in (["make", "--memory=5", "--chunks=1", "--forward=1,2,1,1", "--output=made.csv"],
                           ["convert", "zb-h2", "--messages=on", "--output=messages.csv"]):
             written = self.alone("schedule", *arguments)
             self.assertEqual(written.code, harness.DONE, written.text)
@@ -106,6 +106,13 @@ class Transformers(language.LanguageTest):
                 ((1, 2, 1), ["--parallel.backward=fused"]),
                 ((1, 1, 1), ["--parallel.backward=split"])]
         reference = self.same_on(runs, "--numerics.lanes=2", name="chunks")
+        # 9 layers: two chunks on each of 4 stages.
+        written = self.alone("schedule", "make", "--memory=5", "--chunks=2", "--forward=1,2,1,1", "--output=four.csv")
+        self.assertEqual(written.code, harness.DONE, written.text)
+        schedules = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "auto", "file:four.csv"]
+        self.same_on([((1, 1, 1), [])] + [((1, 4, 1), [f"--parallel.schedule={schedule}", RECOMPUTE[i % 3]])
+                                          for i, schedule in enumerate(schedules)],
+                     "--numerics.lanes=2", "--model.blocks=3", "--train.steps=2", name="four")
         evaluated = self.alone("evaluate", "chunks-12")  # of auto, with a limit
         self.assertEqual(evaluated.code, harness.DONE, evaluated.text)
         saved = harness.tensors(harness.checkpoints(self.directory / reference)[-1])

@@ -28,7 +28,8 @@ class EmulatedDevice {
 
   /// Sleeps until the end of an action that takes `seconds`. Messages make progress meanwhile.
   void run(double seconds);
-  /// Also reports each layer to the sink, after an even share of the time.
+  /// Also reports each layer to the sink, after an even share of the time; the time that the sink
+  /// takes delays the device.
   void backward_weight(const nn::Stage& stage, std::span<const nn::Microbatch> concurrent,
                        nn::GradientSink& sink, double seconds);
 

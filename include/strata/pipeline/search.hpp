@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -39,6 +40,25 @@ struct FoundSchedule {
   std::optional<NamedTime> best_named;
 };
 
+/// What a schedule of any number of chunks a stage is made for.
+struct ChunksGoal {
+  std::int64_t stages = 1;
+  std::int64_t microbatches = 1;
+  /// The chunks a stage to try, ascending: with 1 and 2 all orders, with more only interleaved.
+  std::vector<std::int64_t> chunks = {1};
+  /// The most activations of all its layers that each stage holds at once; as
+  /// SearchGoal::most_live.
+  std::vector<std::int64_t> activations = {1};
+  /// The costs of the chunks of an order.
+  std::function<StageCosts(const ChunkOrder&)> costs;
+};
+
+/// A schedule made to measure, and the costs of its chunks.
+struct FoundChunks {
+  FoundSchedule found;
+  StageCosts costs;
+};
+
 /// No schedule for `goal` whose chunks lie as in `order` takes less time. It is the largest, over
 /// stages, of two sums. One is of
 ///  - the time before the stage's first forward can begin: all forwards and messages upstream of
@@ -63,5 +83,9 @@ struct FoundSchedule {
 /// Source: the rules extend those of Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024,
 /// section 3.1.
 [[nodiscard]] FoundSchedule search(const SearchGoal& goal);
+
+/// The one with the least step time of search() for each number of chunks, the fewest chunks where
+/// they are equal; nothing where no schedule of these chunks fits. best_named is that of all.
+[[nodiscard]] std::optional<FoundChunks> search(const ChunksGoal& goal);
 
 }  // namespace strata::pipeline

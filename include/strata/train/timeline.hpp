@@ -17,7 +17,7 @@ namespace strata::train {
 /// (docs/formats.md).
 class Timeline {
  public:
-  /// The limit of events per rank; later events are dropped to bound memory.
+  /// The limit of events per rank, of which a timeline has one step at least.
   static constexpr std::int64_t kMostEvents = 20000;
 
   /// Of a rank at these coordinates, which runs `schedule`.
@@ -28,6 +28,8 @@ class Timeline {
   void add(std::int64_t step, const pipeline::Action& action, double begin, double end);
   /// A whole step, which encloses its actions, and its time account.
   void add_step(std::int64_t step, double begin, double end, const StepTimes& times);
+  /// Whether another step could exceed the limit on some rank. The same on all ranks.
+  [[nodiscard]] bool is_full() const;
   /// Gathers the events of all ranks and writes them on rank 0, in rank 0's clock. Communication:
   /// collective over the world. Throws: AgreedError(kUsage) where the file cannot be written.
   void write(comm::Communicator& world, const std::filesystem::path& path) const;
@@ -47,13 +49,13 @@ class Timeline {
     std::string details;  ///< the JSON members of "args"
   };
 
-  void add(Event event);
   /// The events as JSON objects, each behind a comma. `origin`: what is 0.
   [[nodiscard]] std::string json(std::int64_t rank, double origin) const;
 
   grid::Coordinates at_;
   const pipeline::Schedule& schedule_;
   std::vector<Event> events_;
+  std::int64_t steps_ = 0;
   /// How often a message of a name occurred: a repeated step has each twice.
   std::map<std::string, std::int64_t> messages_;
 };

@@ -3,7 +3,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
+#include <numeric>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,7 +40,8 @@ strata timeline times prints the measured times of a run as options of simulate,
 
   --stages=N            ranks of a schedule by name or to make (default 4)
   --microbatches=N      microbatches of a schedule by name or to make (default 8)
-  --chunks=N            chunks a rank of interleaved (default 2); make: 1, or 2 placed as a V (default 1)
+  --chunks=N            chunks a rank of interleaved (default 2); make: 1, or 2 placed as a V or interleaved. Without
+                        it, make takes the times for those of a rank's layers and tries 1 to 4 chunks of equal times
   --memory=N            make: activations of a rank's layers that it holds at once, each from its forward pass to its
                         weight gradient (default: as many as there are stages); N,N,... gives each rank its own
   --activation-mib=N    make: MiB of such an activation; --memory then is in MiB. N,N,... as above
@@ -63,6 +66,7 @@ strata timeline times prints the measured times of a run as options of simulate,
 constexpr std::int64_t kMostStages = 4096;
 constexpr std::int64_t kMostMicrobatches = 65536;
 constexpr std::int64_t kMostChunks = 64;
+constexpr std::int64_t kMostMade = pipeline::kMostChunks;  // that training runs
 
 /// A schedule by name, or from a file.
 struct Given {
@@ -131,14 +135,14 @@ std::vector<double> rank_numbers(const CommandLine& line, const char* name, std:
   return numbers;
 }
 
-/// The activations of a chunk that each rank has memory for.
+/// The activations of its layers that each rank has memory for.
 /// Throws: Error(kUsage) where that is none of a rank's layers.
-std::vector<std::int64_t> most_live(const CommandLine& line, const pipeline::ScheduleSize& size) {
+std::vector<std::int64_t> activations_of(const CommandLine& line, std::int64_t stages) {
   if (!line.has("memory")) {
-    return {size.stages * size.chunks};
+    return {stages};
   }
-  const std::vector<double> memory = rank_numbers(line, "memory", size.stages);
-  const std::vector<double> bytes = rank_numbers(line, "activation-mib", size.stages);
+  const std::vector<double> memory = rank_numbers(line, "memory", stages);
+  const std::vector<double> bytes = rank_numbers(line, "activation-mib", stages);
   std::vector<std::int64_t> most;
   for (std::size_t rank = 0; rank < memory.size(); ++rank) {
     const double activations =
@@ -150,7 +154,7 @@ std::vector<std::int64_t> most_live(const CommandLine& line, const pipeline::Sch
            "numbers, or as MiB with --activation-mib",
            activations, rank, kMostMicrobatches);
     }
-    most.push_back(static_cast<std::int64_t>(activations) * size.chunks);
+    most.push_back(static_cast<std::int64_t>(activations));
   }
   return most;
 }
@@ -304,34 +308,56 @@ void print_simulation(const CommandLine& line, const Given& given) {
   print_ranks(result, report);
 }
 
-/// As in "12" or "8 to 12".
-std::string most_text(const std::vector<std::int64_t>& memory) {
+/// Activations of a chunk, as in "12" or "8 to 12".
+std::string most_text(const std::vector<std::int64_t>& memory, std::int64_t chunks) {
   const auto [least, most] = std::ranges::minmax(memory);
-  return least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
+  return least == most ? fmt::format("{}", chunks * most)
+                       : fmt::format("{} to {}", chunks * least, chunks * most);
 }
 
 void make(const CommandLine& line) {
   const pipeline::ScheduleSize size{
       .stages = line.count("stages", 4, 1, kMostStages),
       .microbatches = line.count("microbatches", 8, 1, kMostMicrobatches),
-      .chunks = line.count("chunks", 1, 1, 2)};
+      .chunks = line.has("chunks") ? line.count("chunks", 1, 1, 2) : kMostMade};
   pipeline::require_size(size.stages * size.chunks, size.microbatches, "make");
-  const std::vector<std::int64_t> memory = most_live(line, size);
-  // Also of interleaved, whose messages go from the last rank to the first too.
-  const pipeline::Schedule shape{.stages = size.stages,
-                                 .microbatches = size.microbatches,
-                                 .chunks = size.chunks,
-                                 .order = pipeline::ChunkOrder::loop(size.stages, size.chunks),
-                                 .stage_actions = {}};
-  const pipeline::FoundSchedule found =
-      pipeline::search({.size = size, .costs = costs_of(line, shape), .most_live = memory});
+  const std::vector<std::int64_t> memory = activations_of(line, size.stages);
+  std::vector<std::int64_t> chunks = {size.chunks};
+  if (!line.has("chunks")) {
+    chunks.resize(kMostMade);
+    std::iota(chunks.begin(), chunks.end(), 1);
+  }
+  const auto costs = [&](const pipeline::ChunkOrder& order) {
+    const std::int64_t own = std::ssize(order.chunks()) / size.stages;
+    // Also of interleaved, whose messages go from the last rank to the first too.
+    pipeline::StageCosts own_costs =
+        costs_of(line, {.stages = size.stages,
+                        .microbatches = size.microbatches,
+                        .chunks = own,
+                        .order = pipeline::ChunkOrder::loop(size.stages, own),
+                        .stage_actions = {}});
+    for (pipeline::ChunkTimes& times : own_costs.times | std::views::join) {
+      const auto parts = line.has("chunks") ? 1.0 : static_cast<double>(own);
+      times.forward_seconds /= parts;
+      times.backward_input_seconds /= parts;
+      times.backward_weight_seconds /= parts;
+    }
+    return own_costs;
+  };
+  const std::optional<pipeline::FoundChunks> made =
+      pipeline::search({.stages = size.stages,
+                        .microbatches = size.microbatches,
+                        .chunks = std::move(chunks),
+                        .activations = memory,
+                        .costs = costs});
+  const pipeline::FoundSchedule& found = made.value().found;
   const double step = found.simulation.makespan_seconds;
   fmt::print("{}\nstep {:.6g} ms, bubble {:.1f} % of it\n", size_text(found.schedule), step,
              100.0 * found.simulation.bubble_fraction);
   fmt::print(
       "no order of these chunks takes less than {:.6g} ms with {} activations of a chunk a rank: "
       "at most {:.2f} % can be saved\n",
-      found.lower_bound_seconds, most_text(memory),
+      found.lower_bound_seconds, most_text(memory, found.schedule.chunks),
       step > 0.0 ? std::max(0.0, 100.0 * (step - found.lower_bound_seconds) / step) : 0.0);
   if (found.best_named) {
     fmt::print("fastest by name within them: {}, {:.6g} ms\n", name_of(found.best_named->kind),

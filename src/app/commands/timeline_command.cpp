@@ -212,9 +212,7 @@ void times(const std::string& path) {
     }
     if (i == 0) {
       options.push_back(fmt::format("--stages={} --microbatches={}", stages.size(), microbatches));
-      if (const std::size_t chunks = stages.begin()->second.size(); chunks > 1) {
-        options.push_back(fmt::format("--chunks={}", chunks));
-      }
+      options.push_back(fmt::format("--chunks={}", stages.begin()->second.size()));
     }
     std::vector<std::string> texts;
     for (const auto& [stage, chunks] : stages) {

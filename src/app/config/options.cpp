@@ -48,7 +48,7 @@ Option timeline_option() {
           .unit = "steps",
           .help =
               "write timeline.json: when each rank did what in the steps FIRST to LAST, for "
-              "chrome://tracing or Perfetto; at most 20,000 actions a rank",
+              "chrome://tracing or Perfetto; as many whole steps as have 20,000 actions a rank",
           .set =
               [](RunConfig& config, const std::string& value) {
                 config.run.timeline.reset();

@@ -1,6 +1,7 @@
 #include "strata/pipeline/executor.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -9,6 +10,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -74,6 +76,31 @@ class Samples final : public MicrobatchSource {
   std::vector<std::int64_t> targets_{0, 1, 2, 2, 1, 0, 0, 2, 1, 0, 2, 1, 1, 1};
 };
 
+/// Waits once, as a reduction without a free slot does.
+class SlowSink final : public nn::GradientSink {
+ public:
+  static constexpr double kSeconds = 0.05;
+
+  explicit SlowSink(nn::GradientSink& sink) : sink_(sink) {}
+
+  Target begin_microbatch(std::int64_t m, const grid::Range& layers) override {
+    return sink_.begin_microbatch(m, layers);
+  }
+  bool acts_on(std::int64_t m, std::int64_t layer) const override {
+    return sink_.acts_on(m, layer);
+  }
+  void layer_done(std::int64_t m, std::int64_t layer) override {
+    if (m == 0 && layer == 1) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(kSeconds));
+    }
+    sink_.layer_done(m, layer);
+  }
+  void finish() override { sink_.finish(); }
+
+ private:
+  nn::GradientSink& sink_;
+};
+
 TEST(Executor, AnEmulatedStageTakesItsTimesAndReportsEachLayer) {
   const nn::Model model({.layers = {"dense 3 relu", "dense 3"}, .input_shape = {2}, .outputs = 3});
   comm::run_in_process_ranks(1, [&](comm::Communicator& world) {
@@ -99,6 +126,12 @@ TEST(Executor, AnEmulatedStageTakesItsTimesAndReportsEachLayer) {
     }
     EXPECT_EQ(sink.done(), reported);
     EXPECT_EQ(sink.gradients(), before);
+
+    SlowSink slow(sink);
+    const double slow_begin = now_seconds();
+    static_cast<void>(executor.train(schedule, samples, 1.0, slow));
+    EXPECT_GE(now_seconds() - slow_begin,
+              simulate(schedule, {.times = {{times}}}).step_seconds + SlowSink::kSeconds);
   });
 }
 

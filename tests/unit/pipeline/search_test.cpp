@@ -122,6 +122,52 @@ TEST(Search, EachStageKeepsItsOwnLimit) {
   EXPECT_LT(uneven.simulation.makespan_seconds, search(goal).simulation.makespan_seconds);
 }
 
+// Of any number of chunks, each with its share of a stage's times.
+TEST(Search, TheChunksWithTheLeastTimeAreFoundAndNoNameIsFaster) {
+  const std::vector<std::int64_t> all = {1, 2, 3, 4};
+  for (const std::int64_t activations : {1, 4, 8}) {
+    const auto costs = [](const ChunkOrder& order) {
+      const auto share = 4.0 / static_cast<double>(order.chunks().size());
+      return equal_costs(4, share, share, share);
+    };
+    const std::optional<FoundChunks> best = search({.stages = 4,
+                                                    .microbatches = 8,
+                                                    .chunks = all,
+                                                    .activations = {activations},
+                                                    .costs = costs});
+    ASSERT_TRUE(best.has_value());
+    const FoundSchedule& found = best->found;
+    EXPECT_TRUE(check(found.schedule).passed());
+    EXPECT_LE(std::ranges::max(check(found.schedule).peak_live),
+              activations * found.schedule.chunks);
+    EXPECT_EQ(simulate(found.schedule, best->costs).makespan_seconds,
+              found.simulation.makespan_seconds);
+    std::optional<double> fastest;
+    for (const std::int64_t chunks : all) {
+      std::vector<ScheduleKind> kinds = {ScheduleKind::kInterleaved};
+      if (chunks <= 2) {
+        kinds = kinds_of(chunks);
+      }
+      for (const ScheduleKind kind : kinds) {
+        const Schedule named = make_schedule(kind, {4, 8, chunks});
+        if (std::ranges::max(check(named).peak_live) <= activations * chunks) {
+          const double seconds = simulate(named, costs(named.order)).makespan_seconds;
+          fastest = std::min(fastest.value_or(seconds), seconds);
+        }
+      }
+    }
+    ASSERT_EQ(found.best_named.has_value(), fastest.has_value());
+    if (fastest) {
+      EXPECT_EQ(found.best_named->makespan_seconds, *fastest);
+      EXPECT_LE(found.simulation.makespan_seconds, *fastest * kRounding);
+    }
+  }
+  const auto costs = [](const ChunkOrder&) { return equal_costs(4, 1.0, 1.0, 1.0); };
+  EXPECT_FALSE(
+      search({.stages = 4, .microbatches = 8, .chunks = {3}, .activations = {1}, .costs = costs})
+          .has_value());
+}
+
 TEST(Search, OneActivationRunsMicrobatchesOneByOne) {
   const SearchGoal goal{
       .size = {3, 5, 1}, .costs = equal_costs(3, 1.0, 2.0, 4.0, 0.5), .most_live = {1}};

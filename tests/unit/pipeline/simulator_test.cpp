@@ -78,6 +78,13 @@ TEST(Simulator, TheLongestBubbleIsThePublishedOne) {
     }
     return (stages - 1) * (cost.forward + cost.backward_input + cost.backward_weight);
   };
+  const auto split_where_groups_are_full = [](const Costs& cost, double stages,
+                                              double microbatches) -> std::optional<double> {
+    if (std::fmod(microbatches, stages) != 0.0) {
+      return std::nullopt;
+    }
+    return (stages - 1) * (cost.forward + cost.backward_input);
+  };
   const auto zb_h1 = [](const Costs& cost, double stages,
                         double microbatches) -> std::optional<double> {
     if (microbatches < stages) {
@@ -106,6 +113,8 @@ TEST(Simulator, TheLongestBubbleIsThePublishedOne) {
       {ScheduleKind::kInterleaved, Backward::kFused, 2, where_groups_are_full},
       {ScheduleKind::kInterleaved, Backward::kFused, 3, where_groups_are_full},
       {ScheduleKind::kInterleaved, Backward::kFused, 4, where_groups_are_full},
+      {ScheduleKind::kInterleaved, Backward::kSplit, 2, split_where_groups_are_full},
+      {ScheduleKind::kInterleaved, Backward::kSplit, 4, split_where_groups_are_full},
       {ScheduleKind::kZbH1, Backward::kSplit, 1, zb_h1},
       {ScheduleKind::kZbH2, Backward::kSplit, 1, zb_h2},
       {ScheduleKind::kZbV, Backward::kSplit, 2, zb_v},
