@@ -34,6 +34,9 @@ def main():
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--only", choices=["tensor", "data", "emulated"],
                         help="one of the comparisons")
+    parser.add_argument("--emulate", type=float, metavar="MS",
+                        help="run.device=emulated: each pass over a microbatch sleeps so long, and messages are real, so "
+                        "that two ranks take no cores, caches and memory from each other")
     options = parser.parse_args()
     options.strata = os.path.abspath(options.strata)
     size = dict(SIZES[options.size])
@@ -65,6 +68,9 @@ def main():
               if options.only in (None, name)]
     needed = {case for _, left, right in wanted for case in (left, right)}
     cases = {name: case for name, case in cases.items() if name in needed}
+    emulated = ["--run.device=emulated", *(f"--emulated.{key}={options.emulate}" for key in
+                                           ("forward", "backward_input", "backward_weight"))]
+    common = emulated if options.emulate else []
     rates = {name: [] for name in cases}
     parts = {}
     with tempfile.TemporaryDirectory() as name:
@@ -75,13 +81,13 @@ def main():
             config, [], model={"preset": "gpt", "context": options.context, **size}, data={"train": data},
             batch={"micro": micro}, numerics={"dtype": options.dtype},
             optimizer={"kind": "adamw", "learning_rate": 0.001, "weight_decay": 0.1, "clip_norm": 1},
-            train={"steps": options.steps + 2}, checkpoint={"keep": 1})
+            train={"steps": options.steps + 2}, checkpoint={"every": 0} if options.emulate else {"keep": 1})
         for turn in range(options.rounds):
             for case, (ranks, settings, samples) in cases.items():
                 copies = 2 if case == TOGETHER else 1
                 dirs = [directory / f"run-{turn}-{case.replace(' ', '-').replace(',', '')}-{copy}"
                         for copy in range(copies)]
-                started = [measure.start(options.strata, config, run, ranks, *settings,
+                started = [measure.start(options.strata, config, run, ranks, *settings, *common,
                                          f"--batch.global={samples}") for run in dirs]
                 for process in started:
                     measure.finish(process)

@@ -13,8 +13,10 @@
 namespace strata::device {
 
 std::optional<PeakFlops> published_peak(const GpuInfo& gpu) {
-  constexpr std::array<std::pair<std::string_view, PeakFlops>, 4> kPeaks{
-      {{"H200", {989.5e12, 494.7e12, 67e12, 67e12}},
+  constexpr std::array<std::pair<std::string_view, PeakFlops>, 6> kPeaks{
+      {{"GB200", {2500e12, 1250e12, 80e12, 40e12}},
+       {"B200", {2250e12, 1125e12, 75e12, 37e12}},
+       {"H200", {989.5e12, 494.7e12, 67e12, 67e12}},
        {"H100 PCIe", {756e12, 378e12, 51e12, 51e12}},
        {"H100", {989.5e12, 494.7e12, 67e12, 67e12}},
        {"A100", {312e12, 156e12, 19.5e12, 19.5e12}}}};
