@@ -17,8 +17,8 @@ namespace strata::plan {
 
 /// Throws Error(kPeer) where a rank's arenas exceed `free_bytes` of its GPU's memory. The text
 /// names the required bytes, the largest arenas and the first setting that would fit:
-/// parallel.backward = fused, train.recompute = selective, then full, and, unless a checkpoint fixes
-/// it, batch.micro halved.
+/// parallel.backward = fused, train.recompute = selective, then full, and, unless a checkpoint
+/// fixes it, batch.micro halved.
 void require_fits_memory(const Plan& plan, std::int64_t rank, std::int64_t free_bytes,
                          const VirtualGrid& stored);
 
