@@ -124,7 +124,7 @@ RunConfig with_grid(const RunConfig& given, std::int64_t ranks, const io::Datase
   alone.parallel.schedule = kScheduleOfAnyGrid;
   alone.parallel.chunks = 0;
   alone.parallel.activations = 0;
-  alone.parallel.sequence = Switch::kOff;
+  alone.parallel.sequence = Sequence::kAuto;
   const std::int64_t layers = prepare(alone, 1, data, stored).model->layer_count();
   const auto grid =
       grid_of(ranks, {0, config.parallel.pipeline, config.parallel.tensor}, stored,
@@ -154,7 +154,7 @@ RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
   result.parallel.schedule = kScheduleOfAnyGrid;
   result.parallel.chunks = 0;
   result.parallel.activations = 0;
-  result.parallel.sequence = Switch::kOff;
+  result.parallel.sequence = Sequence::kAuto;
   result.numerics.mode = comm::Summation::kInvariant;
   result.numerics.lanes = stored.lanes;
   result.numerics.shards = stored.shards;

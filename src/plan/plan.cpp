@@ -151,8 +151,7 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
       .input_kind =
           data.task == io::Task::kNextToken ? nn::InputKind::kTokenIds : nn::InputKind::kNumbers,
       .shards = c.numerics.shards,
-      .token_rows =
-          c.parallel.sequence == Switch::kOn ? nn::Placement::kTokens : nn::Placement::kReplicated};
+      .token_rows = plan.token_rows};
   try {
     return std::make_unique<nn::Model>(options);
   } catch (const Error& error) {
@@ -172,18 +171,16 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
   }
 }
 
-}  // namespace
-
-Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& train_data,
-             const VirtualGrid& stored, device::DeviceKind device) {
-  if (given.parallel.pipeline == 0 || given.parallel.tensor == 0) {
-    return prepare(with_grid(given, ranks, train_data, stored), ranks, train_data, stored, device);
-  }
+/// With parallel.sequence decided. Pre: parallel.pipeline and parallel.tensor are set.
+Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t ranks,
+                  const io::DatasetInfo& train_data, const VirtualGrid& stored,
+                  device::DeviceKind device) {
   check_optimizer(given.optimizer.options);
   check_augmentation(given.data.augmentation, train_data);
   Plan plan;
   plan.device = device;
   plan.train_data = train_data;
+  plan.token_rows = token_rows;
   plan.grid = resolve_grid(given, ranks, stored.lanes);
   plan.total_steps = resolve_steps(given, train_data.samples);
   if (given.run.timeline && given.run.timeline->last > plan.total_steps) {
@@ -220,6 +217,30 @@ Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& 
       nn::split_model(*plan.model, std::ssize(plan.training.order.chunks()), given.parallel.split);
   check_stages(plan);
   return plan;
+}
+
+}  // namespace
+
+Plan prepare(const RunConfig& given, std::int64_t ranks, const io::DatasetInfo& train_data,
+             const VirtualGrid& stored, device::DeviceKind device) {
+  if (given.parallel.pipeline == 0 || given.parallel.tensor == 0) {
+    return prepare(with_grid(given, ranks, train_data, stored), ranks, train_data, stored, device);
+  }
+  const auto with = [&](nn::Placement token_rows) {
+    return prepare_rows(given, token_rows, ranks, train_data, stored, device);
+  };
+  // The library's sums of numerics.mode = fast send whole rows either way.
+  const bool worth_it = given.parallel.tensor > 1 && train_data.task == io::Task::kNextToken &&
+                        given.numerics.mode == comm::Summation::kInvariant;
+  if (given.parallel.sequence == Sequence::kAuto && worth_it) {
+    try {
+      return with(nn::Placement::kTokens);
+    } catch (const Error&) {
+      // Rows that cannot be shared; any other error comes again.
+    }
+  }
+  return with(given.parallel.sequence == Sequence::kOn ? nn::Placement::kTokens
+                                                       : nn::Placement::kReplicated);
 }
 
 namespace {

@@ -72,6 +72,13 @@ constexpr auto enum_names(Switch) {
   return names_in_order("off", "on");
 }
 
+/// Whether tensor ranks share token rows between split layers.
+enum class Sequence { kAuto, kOff, kOn };
+
+constexpr auto enum_names(Sequence) {
+  return names_in_order("auto", "off", "on");
+}
+
 /// Whether the input gradient leaves a stage before its weight gradients are computed.
 enum class Backward { kAuto, kFused, kSplit };
 
@@ -112,7 +119,7 @@ struct RunConfig {
     std::int64_t data = 0;
     std::int64_t pipeline = 1;
     std::int64_t tensor = 1;
-    Switch sequence = Switch::kOff;
+    Sequence sequence = Sequence::kAuto;
     pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1f1b;
     std::string schedule_file;     // of ScheduleKind::kFile; empty: made to measure
     std::int64_t activations = 0;  // for a made one; 0: one for each stage

@@ -38,6 +38,8 @@ struct Plan {
   device::DeviceKind device = device::DeviceKind::kCpu;
   grid::Grid grid;
   io::DatasetInfo train_data;
+  /// Of a transformer's layers, outside the products that tensor ranks share.
+  nn::Placement token_rows = nn::Placement::kReplicated;
   std::unique_ptr<nn::Model> model;
   /// Of all chunks, in layer order: those of `training.order`.
   grid::StageSplit split;

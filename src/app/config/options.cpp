@@ -186,10 +186,12 @@ std::vector<Option> parallel_and_numerics() {
       or_auto(whole("parallel.tensor", "ranks",
                     "tensor-parallel ranks, which share each split layer; 0: as parallel.pipeline",
                     0, STRATA_MEMBER(parallel.tensor), kMostRanks)),
-      choice("parallel.sequence",
-             "on: tensor ranks also share a transformer's token rows between split layers "
-             "(sequence parallelism)",
-             STRATA_MEMBER(parallel.sequence)),
+      choice(
+          "parallel.sequence",
+          "on: tensor ranks also share a transformer's token rows between split layers "
+          "(sequence parallelism), with the same bits; auto: on with several tensor ranks, where "
+          "the layers and numbers allow it and numerics.mode is invariant",
+          STRATA_MEMBER(parallel.sequence)),
       {.key = "parallel.schedule",
        .values = "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, auto, file:PATH",
        .unit = {},

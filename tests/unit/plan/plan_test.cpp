@@ -192,13 +192,43 @@ TEST(Prepare, RefusesRowsThatShardsDoNotDivideUnderSequenceParallelism) {
   config.model.transformer.context = 5;
   config.batch.micro = 1;
   EXPECT_NO_THROW(prepare(config, 2, tokens(5), {}));
-  config.parallel.sequence = Switch::kOn;
+  config.parallel.sequence = Sequence::kOn;
   expect_refusal(config, 2, {},
                  {"parallel.sequence is on", "5 tokens", "batch.micro = 1", "model.context = 5",
                   "numerics.shards = 2"},
                  5);
   config.batch.micro = 2;
   EXPECT_NO_THROW(prepare(config, 2, tokens(5), {}));
+}
+
+TEST(Prepare, SharesTokenRowsOfItselfWhereTensorRanksCan) {
+  struct Case {
+    const char* name;
+    std::int64_t tensor;
+    int context;
+    comm::Summation mode;
+    Sequence given;
+    nn::Placement rows;
+  };
+  using comm::Summation;
+  using nn::Placement;
+  for (const Case& c : {
+           Case{"can", 2, 8, Summation::kInvariant, Sequence::kAuto, Placement::kTokens},
+           Case{"off", 2, 8, Summation::kInvariant, Sequence::kOff, Placement::kReplicated},
+           Case{"one rank", 1, 8, Summation::kInvariant, Sequence::kAuto, Placement::kReplicated},
+           Case{"odd rows", 2, 5, Summation::kInvariant, Sequence::kAuto, Placement::kReplicated},
+           Case{"fast", 2, 8, Summation::kLibrary, Sequence::kAuto, Placement::kReplicated},
+       }) {
+    RunConfig config = gpt_on({1, 1, c.tensor});
+    config.model.transformer.context = c.context;
+    config.batch.micro = 1;
+    config.numerics.mode = c.mode;
+    config.parallel.sequence = c.given;
+    const Plan plan = prepare(config, c.tensor, tokens(c.context), {});
+    EXPECT_EQ(plan.token_rows, c.rows) << c.name;
+    // What a plan decides can be given again.
+    EXPECT_EQ(prepare(plan.config, c.tensor, tokens(c.context), {}).token_rows, c.rows) << c.name;
+  }
 }
 
 TEST(Prepare, RefusesSumsThatAreTooLongForTheirMessages) {
@@ -223,7 +253,7 @@ TEST(Prepare, RefusesSumsThatAreTooLongForTheirMessages) {
   config.parallel.tensor = 2;
   config.model.transformer.context = 1024;
   EXPECT_NO_THROW(prepare(config, 2, tokens(1024), {}));
-  config.parallel.sequence = Switch::kOn;
+  config.parallel.sequence = Sequence::kOn;
   expect_refusal(config, 2, {}, {"layer embedding", "messages"}, 1024);
 }
 
@@ -337,7 +367,7 @@ TEST(Prepare, RefusesSettingsOfTokensWhereThereAreNone) {
   };
   refused([](RunConfig& c) { c.model.transformer.context = 8; }, "model.context is set");
   refused([](RunConfig& c) { c.data.sampling = io::Sampling::kWindows; }, "data.sampling is set");
-  refused([](RunConfig& c) { c.parallel.sequence = Switch::kOn; }, "parallel.sequence is set");
+  refused([](RunConfig& c) { c.parallel.sequence = Sequence::kOn; }, "parallel.sequence is set");
   // What a plan decides can be given again.
   const Plan plan = prepared([](RunConfig& c) { c.data.normalise = io::Normalise::kUnit; });
   EXPECT_NO_THROW(prepare(plan.config, 1, data, {}));
@@ -394,6 +424,7 @@ TEST(RankPlan, HasTheShardsAndTheOrderOfItsCoordinates) {
 TEST(RankPlan, CountsTheMessagesOfAStep) {
   RunConfig config = gpt_on({1, 2, 2});
   config.parallel.split = "embedding, norm";
+  config.parallel.sequence = Sequence::kOff;
   const auto traffic_of = [](const RunConfig& run, std::int64_t rank) {
     std::vector<std::string> lines;
     for (const Traffic& traffic : rank_plan(prepare(run, 4, tokens(), {}), rank).traffic) {
@@ -420,7 +451,7 @@ TEST(RankPlan, CountsTheMessagesOfAStep) {
             (std::vector<std::string>{
                 line(kMicrobatches, kMicrobatches * 1024),
                 line(kMicrobatches * 3, kMicrobatches * (2 * 512 + loss_bytes)), nothing, tied}));
-  config.parallel.sequence = Switch::kOn;
+  config.parallel.sequence = Sequence::kOn;
   // Half of the rows cross the stages. A reduce-scatter and a gather stand for every all-reduce;
   // each sublayer gathers the gradients of its norm, 2 x 16 floats a shard.
   const int norm_bytes = 2 * 16 * 4;

@@ -65,18 +65,18 @@ TEST_P(LanguageRun, GivesTheSameNumbersOnEveryGrid) {
   EXPECT_NEAR(alone.metrics[0].at("loss").get<double>(), std::log(kVocabulary), 0.2);
   struct Case {
     grid::Grid grid;
-    plan::Switch sequence = plan::Switch::kOff;
+    plan::Sequence sequence = plan::Sequence::kOff;
     nn::Recompute recompute = nn::Recompute::kNone;
   };
   for (const Case& c : {Case{{2, 1, 1}},
                         {{1, 2, 1}},
                         {{1, 1, 2}},
-                        {{1, 5, 1}, plan::Switch::kOff, nn::Recompute::kFull},
-                        {{2, 2, 1}, plan::Switch::kOff, nn::Recompute::kSelective},
-                        {{2, 1, 2}, plan::Switch::kOn},
-                        {{1, 2, 2}, plan::Switch::kOn, nn::Recompute::kSelective},
+                        {{1, 5, 1}, plan::Sequence::kOff, nn::Recompute::kFull},
+                        {{2, 2, 1}, plan::Sequence::kOff, nn::Recompute::kSelective},
+                        {{2, 1, 2}, plan::Sequence::kOn},
+                        {{1, 2, 2}, plan::Sequence::kOn, nn::Recompute::kSelective},
                         {{2, 2, 2}},
-                        {{1, 1, 1}, plan::Switch::kOn, nn::Recompute::kFull}}) {
+                        {{1, 1, 1}, plan::Sequence::kOn, nn::Recompute::kFull}}) {
     const std::string where = fmt::format("on {}, sequence {}, recompute {}", c.grid.text(),
                                           name_of(c.sequence), name_of(c.recompute));
     plan::RunConfig run = config(where);
@@ -104,7 +104,7 @@ TEST_P(LanguageRun, ContinuesOnAnotherGridAsIfNeverStopped) {
     second.numerics.lanes = 0;  // the checkpoint's
     second.numerics.shards = 0;
     second.batch.micro = 0;
-    second.parallel.sequence = plan::Switch::kOn;
+    second.parallel.sequence = plan::Sequence::kOn;
     expect_same(run_on(second, c.second), whole, c.name);
   }
 }
@@ -120,7 +120,7 @@ TEST_P(LanguageRun, TrainsALlama) {
                              .context = 8};
   const RunResult alone = run_on(llama, {1, 1, 1});
   llama.run.dir = (directory_ / "llama on eight").string();
-  llama.parallel.sequence = plan::Switch::kOn;
+  llama.parallel.sequence = plan::Sequence::kOn;
   expect_same(run_on(llama, {2, 2, 2}), alone, "on eight ranks");
 }
 
