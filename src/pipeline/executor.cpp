@@ -93,8 +93,10 @@ std::string training_hang(const Schedule& schedule, device::DeviceKind device) {
   for (const StageChunk& position : schedule.order.chunks()) {
     gradient_slots.push_back(slots_for(schedule, position).gradients);
   }
-  return hang_of(schedule, device == device::DeviceKind::kCuda ? Sends::kHostWaits : Sends::kSlots,
-                 gradient_slots);
+  const auto hang =
+      hang_of(schedule, device == device::DeviceKind::kCuda ? Sends::kHostWaits : Sends::kSlots,
+              gradient_slots);
+  return hang ? hang->text : "";
 }
 
 namespace {

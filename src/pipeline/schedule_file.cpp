@@ -136,6 +136,20 @@ void append(std::vector<Action>& list, const Schedule& schedule, const FileActio
   }
 }
 
+/// The compute action that a message belongs to; others are their own.
+ActionKind compute_kind_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kSendActivation:
+    case ActionKind::kReceiveActivation:
+      return ActionKind::kForward;
+    case ActionKind::kSendGradient:
+    case ActionKind::kReceiveGradient:
+      return ActionKind::kBackwardInput;
+    default:
+      return kind;
+  }
+}
+
 std::int64_t most_microbatch(const ScheduleFile& file) {
   std::int64_t most = 0;
   for (const std::vector<FileCell>& cells : file.ranks) {
@@ -260,12 +274,14 @@ ScheduleFile converted(const ScheduleFile& file, FileContent content, std::strin
 std::string place_text(const ScheduleFile& file, const Schedule& schedule, const ActionPlace& place,
                        std::string_view name) {
   const auto& cells = file.ranks[static_cast<std::size_t>(place.stage)];
+  const ActionKind kind =
+      has_messages(file) ? place.action.kind : compute_kind_of(place.action.kind);
   for (std::size_t i = 0; i < cells.size(); ++i) {
     for (const FileAction& action : cells[i].actions) {
       const auto kinds = kinds_of(action.kind);
       const StageChunk here = schedule.order.chunks()[static_cast<std::size_t>(action.stage)];
       if (action.microbatch == place.action.microbatch && here.chunk == place.action.chunk &&
-          std::ranges::find(kinds, place.action.kind) != kinds.end()) {
+          std::ranges::find(kinds, kind) != kinds.end()) {
         return fmt::format("{}:{}: cell {} ({})", name, place.stage + 1, i + 1, text_of(cells[i]));
       }
     }

@@ -262,7 +262,7 @@ class Settings(Errors):
                 ("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B1,0RECV_B0,0B0,0B1\n"
                  "1RECV_F0,1F0,1RECV_F1,1F1,1I0,1I1,1W0,1W1,1SEND_B1,1SEND_B0\n",
                  ["bad.csv:1: cell 6 (0RECV_B0)", "receive-gradient of microbatch 0"]),
-                ("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", ["deadlock: stage 0 waits at receive-gradient"]),
+                ("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", ["bad.csv:1: cell 2 (0B0): deadlock: stage 0 waits at receive-gradient"]),
                 ("0F0,0B0\n1F0,1X0\n", ['bad.csv:2: cell 2 is "1X0"']),
                 ("", ["a schedule of 0 ranks"])]:
             (self.directory / "bad.csv").write_text(text)

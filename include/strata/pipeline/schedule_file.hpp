@@ -96,7 +96,8 @@ enum class FileContent { kCompute, kMessages };
                                                    const CheckReport& report,
                                                    std::string_view name);
 
-/// The place of an action, as in "FILE:2: cell 7 (1W0)".
+/// The place of an action, as in "FILE:2: cell 7 (1W0)"; of a message that was inserted, that of
+/// the compute action that it belongs to.
 [[nodiscard]] std::string place_text(const ScheduleFile& file, const Schedule& schedule,
                                      const ActionPlace& place, std::string_view name);
 

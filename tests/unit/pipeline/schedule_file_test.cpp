@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +22,7 @@ std::string message_of(const std::string& text) {
     const ScheduleFile file = parse_schedule(text, "s.csv");
     const Schedule schedule = schedule_of(file, "s.csv");
     const std::vector<std::string> errors = file_errors(file, schedule, check(schedule), "s.csv");
-    return errors.empty() ? "sound" : errors.front();
+    return errors.empty() ? "sound" : fmt::format("{}", fmt::join(errors, "\n"));
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
     return error.what();
@@ -137,7 +138,31 @@ TEST(ScheduleFile, FaultsNameLineAndCell) {
       {"0F0,0SEND_F0\n1F0\n",
        "s.csv:2: cell 1 (1F0): stage 1: forward of microbatch 0: needs a "
        "receive-activation before it"},
-      {"0F0,0F1,0SEND_F1,0SEND_F0\n1RECV_F0,1F0,1RECV_F1,1F1\n", "order in which they are sent"},
+      {"0F0,0F1,0SEND_F1,0SEND_F0\n1RECV_F0,1F0,1RECV_F1,1F1\n",
+       "s.csv:1: cell 3 (0SEND_F1): from stage 0 to stage 1: the activation of microbatch 1 is "
+       "sent where the activation of microbatch 0 is received; messages must be received in the "
+       "order in which they are sent"},
+      {"0F0,0F1\n1F1,1F0\n",
+       "s.csv:1: cell 1 (0F0): from stage 0 to stage 1: the activation of microbatch 0 is sent"},
+      {"0F0,0F1,0SEND_F0\n1RECV_F0,1F0,1RECV_F1,1F1\n",
+       "s.csv:2: cell 3 (1RECV_F1): from stage 0 to stage 1: the activation of microbatch 1 is "
+       "received and never sent"},
+      {"0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+       "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1\n",
+       "s.csv:1: cell 7 (0RECV_B1): from stage 1 to stage 0: the gradient of microbatch 1 is "
+       "received and never sent"},
+      {"0F0,0SEND_F0,0F1,0SEND_F1\n1RECV_F0,1F0,1F1\n",
+       "s.csv:2: cell 3 (1F1): stage 1: forward of microbatch 1: needs a receive-activation before "
+       "it\ns.csv:1: cell 4 (0SEND_F1): from stage 0 to stage 1: the activation of microbatch 1 is "
+       "sent and never received"},
+      {"0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1RECV_F0,1B0,1SEND_B0\n",
+       "\ns.csv:2: cell 1 (1RECV_F0): from stage 0 to stage 1: 1 messages are sent, 2 are "
+       "received"},
+      {"0F0,0RECV_B0,0B0,0SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
+       "s.csv:1: cell 2 (0RECV_B0): deadlock: stage 0 waits at receive-gradient of microbatch 0 "
+       "from stage 1, stage 1 waits at receive-activation of microbatch 0 from stage 0"},
+      {"0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n",
+       "s.csv:1: cell 2 (0B0): deadlock: stage 0 waits at receive-gradient of microbatch 0"},
       {"0F0,0RECV_F0\n", "this chunk exchanges no such message"}};
   for (const Case& test : cases) {
     EXPECT_THAT(message_of(test.text), HasSubstr(test.message)) << test.text;
