@@ -144,7 +144,7 @@ class Checker {
       if (reduced) {
         error(stage, action, "follows the reduce");
       }
-      if (!trains() && action.kind != ActionKind::kForward &&
+      if (!trains() && !is_sharding(action.kind) && action.kind != ActionKind::kForward &&
           action.kind != ActionKind::kSendActivation &&
           action.kind != ActionKind::kReceiveActivation) {
         error(stage, action, "does not belong in a schedule of kind {}", name_of(schedule_.kind));
@@ -202,6 +202,10 @@ class Checker {
         }
         case ActionKind::kReduce:
           reduced = true;
+          break;
+        case ActionKind::kUnshard:
+        case ActionKind::kReshard:
+        case ActionKind::kReduceGradient:
           break;
       }
     }

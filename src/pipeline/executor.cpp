@@ -60,6 +60,9 @@ MostHeld most_held(const Schedule& schedule, const StageChunk& position) {
         break;
       case ActionKind::kSendActivation:
       case ActionKind::kReduce:
+      case ActionKind::kUnshard:
+      case ActionKind::kReshard:
+      case ActionKind::kReduceGradient:
         break;
     }
   }
@@ -300,6 +303,9 @@ class Executor::Run {
         backward_weight(chunk, m);
         break;
       case ActionKind::kReduce:
+      case ActionKind::kUnshard:
+      case ActionKind::kReshard:
+      case ActionKind::kReduceGradient:
         break;
     }
   }

@@ -217,6 +217,7 @@ class Settings(Errors):
                 ("check zb-v --output=x", ["no option --output"]),
                 ("draw zb-v", ["needs --output=FILE.svg"]),
                 ("draw zb-v --output=nowhere/x.svg", ["cannot write nowhere/x.svg: No such file or directory"]),
+                ("simulate zb-h1 --unshard=1", ["--unshard is for the actions of a file", "zb-h1"]),
                 ("simulate zb-h1 --forward=1,1", ["--forward has 2 times for 4 ranks"]),
                 ("make zb-v", ['takes options only, not "zb-v"']),
                 ("make --chunks=3", ['--chunks is "3"']),

@@ -76,8 +76,7 @@ void require_size(std::int64_t chunks, std::int64_t microbatches, std::string_vi
 /// Whether the file has messages.
 [[nodiscard]] bool has_messages(const ScheduleFile& file);
 
-/// The schedule of a file: compute actions and messages; messages are inserted where the file has
-/// none. Actions that strata does not have are left out.
+/// The schedule of a file; messages are inserted where the file has none.
 /// Throws: Error(kUsage) where the stages are not 0, 1, ... with one rank each.
 [[nodiscard]] Schedule schedule_of(const ScheduleFile& file, std::string_view name);
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "strata/core/error.hpp"
+#include "strata/pipeline/picture.hpp"
 #include "strata/pipeline/simulator.hpp"
 
 namespace strata::pipeline {
@@ -66,6 +67,46 @@ TEST(ScheduleFile, IsReadProvenAndWrittenBackToTheSameCells) {
     EXPECT_EQ(simulation.busy_seconds, (std::vector<double>{12.0, 12.0}));
     // Spaces and a missing end of the last line change nothing.
     EXPECT_EQ(parse_schedule(" " + text.substr(0, text.size() - 1), "s.csv"), file);
+  }
+}
+
+TEST(ScheduleFile, ShardingActionsTakeTheirTimesWhereTheyStand) {
+  struct Row {
+    std::string text;
+    double makespan;
+    double makespan_of_compute;
+    std::vector<double> exposed;
+  };
+  const std::vector<Row> rows = {
+      {"0UNSHARD,0F0,0B0,0RESHARD,0REDUCE_GRAD\n", 4 + 3 + 0.5 + 16, 3, {4 + 0.5 + 16}},
+      // Rank 1 gathers while rank 0 does.
+      {"0UNSHARD,0F0,0B0,0REDUCE_GRAD\n1UNSHARD,1F0,1B0\n", 4 + 2 * 3 + 16, 6, {4 + 16, 4}},
+      {"0F0,0UNSHARD,0SEND_F0\n1RECV_F0,1RESHARD,1F0\n", 1 + 4 + 0.5 + 1, 2, {4, 0.5}},
+      {"0F0,(0UNSHARD;0F1;0RESHARD)OVERLAP_F_B\n", 2 + 4 + 0.5, 2, {4 + 0.5}}};
+  for (const Row& row : rows) {
+    const Schedule schedule = schedule_of(parse_schedule(row.text, "s.csv"), "s.csv");
+    EXPECT_THAT(check(schedule).errors, IsEmpty()) << row.text;
+    StageCosts costs = equal_costs(schedule.stages, 1.0, 1.0, 1.0);
+    const Simulation without = simulate(schedule, costs);
+    EXPECT_EQ(without.makespan_seconds, row.makespan_of_compute) << row.text;
+    for (std::vector<ChunkTimes>& own : costs.times) {
+      own.front().unshard_seconds = 4.0;
+      own.front().reshard_seconds = 0.5;
+      own.front().reduce_gradient_seconds = 16.0;
+    }
+    const Simulation simulation = simulate(schedule, costs);
+    EXPECT_EQ(simulation.makespan_seconds, row.makespan) << row.text;
+    EXPECT_EQ(simulation.busy_seconds, without.busy_seconds) << row.text;
+    EXPECT_EQ(simulation.exposed_seconds, row.exposed) << row.text;
+    const std::string picture = picture_of(schedule, simulation);
+    for (const auto& [letters, name] : std::vector<std::pair<const char*, std::string>>{
+             {"UNSHARD", "unshard"}, {"RESHARD", "reshard"}, {"REDUCE_GRAD", "reduce gradient"}}) {
+      const std::string legend = ">" + name + "</text>";
+      EXPECT_EQ(picture.find(legend) != std::string::npos,
+                row.text.find(letters) != std::string::npos)
+          << row.text;
+      EXPECT_EQ(picture_of(schedule, without).find(legend), std::string::npos) << row.text;
+    }
   }
 }
 
