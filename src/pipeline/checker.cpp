@@ -37,18 +37,15 @@ class Checker {
       check_stage(stage);
       check_live(stage);
     }
-    for (std::string& text : message_errors(schedule_)) {
-      report_.errors.push_back(std::move(text));
-      report_.places.emplace_back();
+    for (PlacedError& wrong : message_errors(schedule_)) {
+      add(std::move(wrong));
     }
     // Missing or misplaced messages would only be reported a second time, as a hang.
     if (report_.errors.empty()) {
-      const std::string hang = hang_of(schedule_, Sends::kNeverBlock);
-      if (!hang.empty()) {
-        report_.places.emplace_back();
-        report_.errors.push_back(hang);
+      if (std::optional<PlacedError> hang = hang_of(schedule_, Sends::kNeverBlock)) {
+        add(std::move(*hang));
       }
-      report_.passes_with_rendezvous_sends = hang_of(schedule_, Sends::kRendezvous).empty();
+      report_.passes_with_rendezvous_sends = !hang_of(schedule_, Sends::kRendezvous);
     }
     return std::move(report_);
   }
@@ -65,15 +62,20 @@ class Checker {
     bool backward_weight = false;
   };
 
+  void add(PlacedError wrong) {
+    report_.places.push_back(wrong.place);
+    report_.errors.push_back(std::move(wrong.text));
+  }
+
   template <typename... Args>
   void error(std::int64_t stage, const Action& action, fmt::format_string<Args...> format,
              Args&&... args) {
     if (std::ssize(report_.errors) >= kMostErrors) {
       return;
     }
-    report_.places.push_back({.stage = stage, .action = action});
-    report_.errors.push_back(fmt::format("stage {}: {}: {}", stage, text_of(action),
-                                         fmt::format(format, std::forward<Args>(args)...)));
+    add({.place = {.stage = stage, .action = action},
+         .text = fmt::format("stage {}: {}: {}", stage, text_of(action),
+                             fmt::format(format, std::forward<Args>(args)...))});
   }
 
   [[nodiscard]] const std::vector<Action>& actions_of(std::int64_t stage) const {
@@ -86,14 +88,14 @@ class Checker {
 
   bool shape_holds() {
     if (schedule_.stages < 1 || schedule_.microbatches < 1 || schedule_.chunks < 1) {
-      report_.places.emplace_back();
-      report_.errors.push_back(
-          fmt::format("it has {} stages, {} microbatches and {} chunks; each must be at least 1",
-                      schedule_.stages, schedule_.microbatches, schedule_.chunks));
+      add({.place = {},
+           .text = fmt::format(
+               "it has {} stages, {} microbatches and {} chunks; each must be at least 1",
+               schedule_.stages, schedule_.microbatches, schedule_.chunks)});
     } else if (static_cast<std::int64_t>(schedule_.stage_actions.size()) != schedule_.stages) {
-      report_.places.emplace_back();
-      report_.errors.push_back(fmt::format("{} lists of actions for {} stages",
-                                           schedule_.stage_actions.size(), schedule_.stages));
+      add({.place = {},
+           .text = fmt::format("{} lists of actions for {} stages", schedule_.stage_actions.size(),
+                               schedule_.stages)});
     } else {
       for (std::int64_t stage = 0; stage < schedule_.stages; ++stage) {
         for (const Action& action : actions_of(stage)) {
@@ -142,7 +144,7 @@ class Checker {
       if (reduced) {
         error(stage, action, "follows the reduce");
       }
-      if (!trains() && action.kind != ActionKind::kForward &&
+      if (!trains() && !is_sharding(action.kind) && action.kind != ActionKind::kForward &&
           action.kind != ActionKind::kSendActivation &&
           action.kind != ActionKind::kReceiveActivation) {
         error(stage, action, "does not belong in a schedule of kind {}", name_of(schedule_.kind));
@@ -200,6 +202,10 @@ class Checker {
         }
         case ActionKind::kReduce:
           reduced = true;
+          break;
+        case ActionKind::kUnshard:
+        case ActionKind::kReshard:
+        case ActionKind::kReduceGradient:
           break;
       }
     }

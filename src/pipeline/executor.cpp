@@ -60,6 +60,9 @@ MostHeld most_held(const Schedule& schedule, const StageChunk& position) {
         break;
       case ActionKind::kSendActivation:
       case ActionKind::kReduce:
+      case ActionKind::kUnshard:
+      case ActionKind::kReshard:
+      case ActionKind::kReduceGradient:
         break;
     }
   }
@@ -93,8 +96,10 @@ std::string training_hang(const Schedule& schedule, device::DeviceKind device) {
   for (const StageChunk& position : schedule.order.chunks()) {
     gradient_slots.push_back(slots_for(schedule, position).gradients);
   }
-  return hang_of(schedule, device == device::DeviceKind::kCuda ? Sends::kHostWaits : Sends::kSlots,
-                 gradient_slots);
+  const auto hang =
+      hang_of(schedule, device == device::DeviceKind::kCuda ? Sends::kHostWaits : Sends::kSlots,
+              gradient_slots);
+  return hang ? hang->text : "";
 }
 
 namespace {
@@ -298,6 +303,9 @@ class Executor::Run {
         backward_weight(chunk, m);
         break;
       case ActionKind::kReduce:
+      case ActionKind::kUnshard:
+      case ActionKind::kReshard:
+      case ActionKind::kReduceGradient:
         break;
     }
   }

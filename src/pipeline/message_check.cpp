@@ -8,8 +8,6 @@
 
 #include <fmt/core.h>
 
-#include "strata/pipeline/checker.hpp"
-
 namespace strata::pipeline {
 namespace {
 
@@ -18,18 +16,16 @@ struct Message {
   bool gradient = false;
   std::int64_t microbatch = 0;
   StageChunk receiver;
+  ActionPlace place;  // of its send or its receive
 
-  friend bool operator==(const Message&, const Message&) = default;
+  // In any order, for searches.
+  [[nodiscard]] auto key() const {
+    return std::tuple(gradient, microbatch, receiver.stage, receiver.chunk);
+  }
+  friend bool operator==(const Message& left, const Message& right) {
+    return left.key() == right.key();
+  }
 };
-
-// Any order, for searches.
-bool before(const Message& left, const Message& right) {
-  const auto key = [](const Message& message) {
-    return std::tuple(message.gradient, message.microbatch, message.receiver.stage,
-                      message.receiver.chunk);
-  };
-  return key(left) < key(right);
-}
 
 struct Traffic {
   std::vector<Message> sent;
@@ -64,17 +60,19 @@ Message message_of(const Schedule& schedule, std::int64_t stage, const Action& a
       action.kind == ActionKind::kSendGradient || action.kind == ActionKind::kReceiveGradient;
   return {.gradient = gradient,
           .microbatch = action.microbatch,
-          .receiver = receiver_of(schedule, stage, action)};
+          .receiver = receiver_of(schedule, stage, action),
+          .place = {.stage = stage, .action = action}};
 }
 
 // Appends an error for each message of `list` that is not in `others`.
 void append_unmatched(const std::vector<Message>& list, std::vector<Message> others,
                       const std::string& where, const char* what,
-                      std::vector<std::string>& errors) {
-  std::ranges::sort(others, before);
+                      std::vector<PlacedError>& errors) {
+  std::ranges::sort(others, {}, &Message::key);
   for (const Message& message : list) {
-    if (std::ssize(errors) < kMostErrors && !std::ranges::binary_search(others, message, before)) {
-      errors.push_back(fmt::format("{}: {} is {}", where, text_of(message), what));
+    if (std::ssize(errors) < kMostErrors &&
+        !std::ranges::binary_search(others, message.key(), {}, &Message::key)) {
+      errors.push_back({message.place, fmt::format("{}: {} is {}", where, text_of(message), what)});
     }
   }
 }
@@ -154,8 +152,8 @@ bool messages_match(const Schedule& schedule) {
 
 }  // namespace
 
-std::vector<std::string> message_errors(const Schedule& schedule) {
-  std::vector<std::string> errors;
+std::vector<PlacedError> message_errors(const Schedule& schedule) {
+  std::vector<PlacedError> errors;
   if (messages_match(schedule)) {
     return errors;
   }
@@ -171,18 +169,17 @@ std::vector<std::string> message_errors(const Schedule& schedule) {
     if (errors.size() > errors_before) {
       continue;
     }
+    const auto [first_sent, first_received] = std::ranges::mismatch(sent, received);
     if (sent.size() != received.size()) {
-      errors.push_back(fmt::format("{}: {} messages are sent, {} are received", where, sent.size(),
-                                   received.size()));
-      continue;
-    }
-    const auto [first_sent, first_received] =
-        std::mismatch(sent.begin(), sent.end(), received.begin());
-    if (first_sent != sent.end()) {
+      errors.push_back({(sent.size() > received.size() ? first_sent : first_received)->place,
+                        fmt::format("{}: {} messages are sent, {} are received", where, sent.size(),
+                                    received.size())});
+    } else {
       errors.push_back(
-          fmt::format("{}: {} is sent where {} is received; messages must be received in the "
-                      "order in which they are sent",
-                      where, text_of(*first_sent), text_of(*first_received)));
+          {first_sent->place,
+           fmt::format("{}: {} is sent where {} is received; messages must be received in the "
+                       "order in which they are sent",
+                       where, text_of(*first_sent), text_of(*first_received))});
     }
   }
   return errors;
@@ -291,16 +288,20 @@ class ConcurrentRun {
 
 }  // namespace
 
-std::string hang_of(const Schedule& schedule, Sends sends,
-                    std::span<const std::int64_t> gradient_slots) {
+std::optional<PlacedError> hang_of(const Schedule& schedule, Sends sends,
+                                   std::span<const std::int64_t> gradient_slots) {
   const std::vector<std::size_t> position = ConcurrentRun(schedule, sends, gradient_slots).run();
-  std::string stuck;
+  std::optional<PlacedError> stuck;
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
     const std::size_t next = position[static_cast<std::size_t>(stage)];
     const auto& actions = schedule.stage_actions[static_cast<std::size_t>(stage)];
     if (next < actions.size()) {
-      stuck += fmt::format("{}stage {} waits at {}", stuck.empty() ? "deadlock: " : ", ", stage,
-                           text_of(actions[next]));
+      const char* separator = stuck ? ", " : "deadlock: ";
+      if (!stuck) {
+        stuck = {.place = {.stage = stage, .action = actions[next]}, .text = {}};
+      }
+      stuck->text +=
+          fmt::format("{}stage {} waits at {}", separator, stage, text_of(actions[next]));
     }
   }
   return stuck;

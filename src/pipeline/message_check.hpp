@@ -1,16 +1,25 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "strata/pipeline/checker.hpp"
 #include "strata/pipeline/schedule.hpp"
 
 namespace strata::pipeline {
 
-/// Mismatches between what each pair of stages sends and receives, in order.
-[[nodiscard]] std::vector<std::string> message_errors(const Schedule& schedule);
+/// What is wrong, and the action to look at.
+struct PlacedError {
+  ActionPlace place;
+  std::string text;
+};
+
+/// Mismatches between what each pair of stages sends and receives, in order; each at the first
+/// message that does not match.
+[[nodiscard]] std::vector<PlacedError> message_errors(const Schedule& schedule);
 
 /// When a send completes.
 enum class Sends {
@@ -22,11 +31,11 @@ enum class Sends {
   kSlots  ///< with its receive; a stage waits for a gradient before it reuses the gradient's slot
 };
 
-/// Runs all lists concurrently. Returns: for a deadlock, what each stage waits for; else nothing.
-/// `gradient_slots`: of each chunk, in layer order, for kSlots.
-/// Pre: message_errors() found nothing, so that counting messages identifies them; for kSlots,
-/// actions of a kind ascend by microbatch in each chunk.
-[[nodiscard]] std::string hang_of(const Schedule& schedule, Sends sends,
-                                  std::span<const std::int64_t> gradient_slots = {});
+/// Runs all lists concurrently. Returns: for a deadlock, what each stage waits for, at the action
+/// of the first that waits; else nothing. `gradient_slots`: of each chunk, in layer order, for
+/// kSlots. Pre: message_errors() found nothing, so that counting messages identifies them; for
+/// kSlots, actions of a kind ascend by microbatch in each chunk.
+[[nodiscard]] std::optional<PlacedError> hang_of(const Schedule& schedule, Sends sends,
+                                                 std::span<const std::int64_t> gradient_slots = {});
 
 }  // namespace strata::pipeline

@@ -41,7 +41,10 @@ struct Colours {
 constexpr Colours kColours[] = {
     {ActionKind::kForward, "forward", {66, 113, 190}, {170, 198, 240}},
     {ActionKind::kBackwardInput, "input gradient", {43, 140, 126}, {150, 212, 200}},
-    {ActionKind::kBackwardWeight, "weight gradient", {120, 168, 64}, {205, 228, 166}}};
+    {ActionKind::kBackwardWeight, "weight gradient", {120, 168, 64}, {205, 228, 166}},
+    {ActionKind::kUnshard, "unshard", {222, 137, 44}, {222, 137, 44}},
+    {ActionKind::kReshard, "reshard", {150, 111, 180}, {150, 111, 180}},
+    {ActionKind::kReduceGradient, "reduce gradient", {196, 70, 74}, {196, 70, 74}}};
 
 const Colours* colours_of(ActionKind kind) {
   const auto* const found = std::ranges::find(kColours, kind, &Colours::kind);
@@ -73,20 +76,32 @@ std::string box(double x, double y, double width, const std::string& fill, const
   return text;
 }
 
-std::string legend(double y, std::int64_t chunks) {
+struct Legend {
+  std::string text;
+  double end = 0.0;
+};
+
+/// The kinds of actions that take time; those of sharding have one colour for all chunks.
+Legend legend_of(const Simulation& simulation, double y, std::int64_t chunks) {
   std::string text;
   double x = kLabelWidth;
   for (const Colours& colours : kColours) {
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    if (std::ranges::none_of(simulation.actions, [&](const TimedAction& timed) {
+          return timed.action.kind == colours.kind && timed.end_seconds > timed.begin_seconds;
+        })) {
+      continue;
+    }
+    const std::int64_t shades = is_sharding(colours.kind) ? 1 : chunks;
+    for (std::int64_t chunk = 0; chunk < shades; ++chunk) {
       const std::string name =
-          chunks == 1 ? colours.name : fmt::format("{}, chunk {}", colours.name, chunk);
-      text += box(x, y, kBoxWidth, colour_text(colours, chunk, chunks), "", true);
+          shades == 1 ? colours.name : fmt::format("{}, chunk {}", colours.name, chunk);
+      text += box(x, y, kBoxWidth, colour_text(colours, chunk, shades), "", true);
       text += fmt::format("<text class=\"ink\" x=\"{:.2f}\" y=\"{:.2f}\">{}</text>\n",
                           x + kBoxWidth + 6.0, y + kBoxHeight / 2.0 + 4.0, name);
       x += kBoxWidth + 24.0 + kDigitWidth * static_cast<double>(name.size());
     }
   }
-  return text;
+  return {.text = text, .end = x};
 }
 
 /// Round times below the rows.
@@ -116,7 +131,8 @@ std::string picture_of(const Schedule& schedule, const Simulation& simulation,
   double shortest = simulation.makespan_seconds;
   for (const TimedAction& timed : simulation.actions) {
     const double seconds = timed.end_seconds - timed.begin_seconds;
-    if (colours_of(timed.action.kind) != nullptr && seconds > 0.0) {
+    if (colours_of(timed.action.kind) != nullptr && !is_sharding(timed.action.kind) &&
+        seconds > 0.0) {
       shortest = std::min(shortest, seconds);
     }
   }
@@ -129,12 +145,12 @@ std::string picture_of(const Schedule& schedule, const Simulation& simulation,
   const double width = std::clamp(kBoxWidth * span / std::max(shortest, 1e-12), kLeastWidth, most);
   const double scale = width / span;
   const double rows = static_cast<double>(schedule.stages) * kRowHeight;
-  const double legend_width = kLabelWidth + 210.0 * 3.0 * static_cast<double>(schedule.chunks);
+  const Legend legend = legend_of(simulation, kMargin + rows + kAxisHeight + 8.0, schedule.chunks);
   std::string text = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0f}\" height=\"{:.0f}\" "
       "font-family=\"sans-serif\" font-size=\"11\">\n{}"
       "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n",
-      std::max(kLabelWidth + width, legend_width) + 2.0 * kMargin,
+      std::max(kLabelWidth + width, legend.end) + 2.0 * kMargin,
       rows + kAxisHeight + kLegendHeight + 2.0 * kMargin, kStyle);
   for (std::int64_t stage = 0; stage < schedule.stages; ++stage) {
     const double y = kMargin + kRowHeight * static_cast<double>(stage);
@@ -151,7 +167,8 @@ std::string picture_of(const Schedule& schedule, const Simulation& simulation,
     if (colours == nullptr || box_width <= 0.0) {
       continue;
     }
-    const std::string label = std::to_string(timed.action.microbatch);
+    const std::string label =
+        is_sharding(timed.action.kind) ? "" : std::to_string(timed.action.microbatch);
     const bool fits = box_width >= kDigitWidth * static_cast<double>(label.size()) + 2.0;
     text += box(kLabelWidth + timed.begin_seconds * scale,
                 kMargin + kRowHeight * static_cast<double>(timed.stage), box_width,
@@ -159,8 +176,7 @@ std::string picture_of(const Schedule& schedule, const Simulation& simulation,
                 2 * timed.action.chunk < schedule.chunks);
   }
   text += axis(kMargin + rows, span, scale);
-  text += legend(kMargin + rows + kAxisHeight + 8.0, schedule.chunks);
-  return text + "</svg>\n";
+  return text + legend.text + "</svg>\n";
 }
 
 }  // namespace strata::pipeline

@@ -210,6 +210,11 @@ bool is_receive(ActionKind kind) {
   return kind == ActionKind::kReceiveActivation || kind == ActionKind::kReceiveGradient;
 }
 
+bool is_sharding(ActionKind kind) {
+  return kind == ActionKind::kUnshard || kind == ActionKind::kReshard ||
+         kind == ActionKind::kReduceGradient;
+}
+
 std::string text_of(const Action& action) {
   std::string text(name_of(action.kind));
   if (action.kind == ActionKind::kReduce) {

@@ -40,9 +40,11 @@ std::vector<ActionKind> kinds_of(FileActionKind kind) {
     case FileActionKind::kReceiveBackward:
       return {ActionKind::kReceiveGradient};
     case FileActionKind::kUnshard:
+      return {ActionKind::kUnshard};
     case FileActionKind::kReshard:
+      return {ActionKind::kReshard};
     case FileActionKind::kReduceGradient:
-      break;
+      return {ActionKind::kReduceGradient};
   }
   return {};
 }
@@ -125,7 +127,9 @@ void append_with_messages(std::vector<FileCell>& cells, const FileCell& cell,
 void append(std::vector<Action>& list, const Schedule& schedule, const FileAction& action) {
   const StageChunk here = schedule.order.chunks()[static_cast<std::size_t>(action.stage)];
   for (const ActionKind kind : kinds_of(action.kind)) {
-    Action own{.kind = kind, .microbatch = *action.microbatch, .chunk = here.chunk};
+    Action own{.kind = kind,
+               .microbatch = is_sharding(kind) ? 0 : *action.microbatch,
+               .chunk = here.chunk};
     if (is_send(kind) || is_receive(kind)) {
       const bool before =
           kind == ActionKind::kReceiveActivation || kind == ActionKind::kSendGradient;
@@ -133,6 +137,20 @@ void append(std::vector<Action>& list, const Schedule& schedule, const FileActio
       own.peer = peer ? peer->stage : kNoPeer;
     }
     list.push_back(own);
+  }
+}
+
+/// The compute action that a message belongs to; others are their own.
+ActionKind compute_kind_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kSendActivation:
+    case ActionKind::kReceiveActivation:
+      return ActionKind::kForward;
+    case ActionKind::kSendGradient:
+    case ActionKind::kReceiveGradient:
+      return ActionKind::kBackwardInput;
+    default:
+      return kind;
   }
 }
 
@@ -213,12 +231,10 @@ Schedule schedule_of(const ScheduleFile& file, std::string_view name) {
     std::vector<Action>& list = schedule.stage_actions.emplace_back();
     for (const FileCell& cell : cells) {
       for (const FileAction& action : cell.actions) {
-        if (!kinds_of(action.kind).empty()) {
-          append(list, schedule, action);
-          schedule.microbatches = std::max(schedule.microbatches, *action.microbatch + 1);
-          trains = trains || list.back().kind == ActionKind::kBackwardInput ||
-                   list.back().kind == ActionKind::kBackwardWeight;
-        }
+        append(list, schedule, action);
+        schedule.microbatches = std::max(schedule.microbatches, list.back().microbatch + 1);
+        trains = trains || list.back().kind == ActionKind::kBackwardInput ||
+                 list.back().kind == ActionKind::kBackwardWeight;
       }
     }
   }
@@ -260,13 +276,16 @@ ScheduleFile converted(const ScheduleFile& file, FileContent content, std::strin
 std::string place_text(const ScheduleFile& file, const Schedule& schedule, const ActionPlace& place,
                        std::string_view name) {
   const auto& cells = file.ranks[static_cast<std::size_t>(place.stage)];
-  for (std::size_t i = 0; i < cells.size(); ++i) {
-    for (const FileAction& action : cells[i].actions) {
-      const auto kinds = kinds_of(action.kind);
-      const StageChunk here = schedule.order.chunks()[static_cast<std::size_t>(action.stage)];
-      if (action.microbatch == place.action.microbatch && here.chunk == place.action.chunk &&
-          std::ranges::find(kinds, place.action.kind) != kinds.end()) {
-        return fmt::format("{}:{}: cell {} ({})", name, place.stage + 1, i + 1, text_of(cells[i]));
+  for (const ActionKind kind : {place.action.kind, compute_kind_of(place.action.kind)}) {
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      for (const FileAction& action : cells[i].actions) {
+        const auto kinds = kinds_of(action.kind);
+        const StageChunk here = schedule.order.chunks()[static_cast<std::size_t>(action.stage)];
+        if (action.microbatch == place.action.microbatch && here.chunk == place.action.chunk &&
+            std::ranges::find(kinds, kind) != kinds.end()) {
+          return fmt::format("{}:{}: cell {} ({})", name, place.stage + 1, i + 1,
+                             text_of(cells[i]));
+        }
       }
     }
   }

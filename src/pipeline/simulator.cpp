@@ -105,6 +105,10 @@ class Run {
         result_.busy_seconds[size(stage)] += seconds;
         clock.first_begin = std::min(clock.first_begin, begin);
         clock.last_end = clock.now;
+      } else if (is_sharding(action.kind)) {
+        const double seconds = costs_.times_of(here).of(action.kind);
+        clock.now += seconds;
+        result_.exposed_seconds[size(stage)] += seconds;
       }
       if (record_ == Record::kActions) {
         result_.actions.push_back(
@@ -169,6 +173,12 @@ double ChunkTimes::of(ActionKind kind) const {
       return backward_input_seconds;
     case ActionKind::kBackwardWeight:
       return backward_weight_seconds;
+    case ActionKind::kUnshard:
+      return unshard_seconds;
+    case ActionKind::kReshard:
+      return reshard_seconds;
+    case ActionKind::kReduceGradient:
+      return reduce_gradient_seconds;
     default:
       return 0.0;
   }

@@ -217,6 +217,7 @@ class Settings(Errors):
                 ("check zb-v --output=x", ["no option --output"]),
                 ("draw zb-v", ["needs --output=FILE.svg"]),
                 ("draw zb-v --output=nowhere/x.svg", ["cannot write nowhere/x.svg: No such file or directory"]),
+                ("simulate zb-h1 --unshard=1", ["--unshard is for the actions of a file", "zb-h1"]),
                 ("simulate zb-h1 --forward=1,1", ["--forward has 2 times for 4 ranks"]),
                 ("make zb-v", ['takes options only, not "zb-v"']),
                 ("make --chunks=3", ['--chunks is "3"']),
@@ -262,7 +263,7 @@ class Settings(Errors):
                 ("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B1,0RECV_B0,0B0,0B1\n"
                  "1RECV_F0,1F0,1RECV_F1,1F1,1I0,1I1,1W0,1W1,1SEND_B1,1SEND_B0\n",
                  ["bad.csv:1: cell 6 (0RECV_B0)", "receive-gradient of microbatch 0"]),
-                ("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", ["deadlock: stage 0 waits at receive-gradient"]),
+                ("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", ["bad.csv:1: cell 2 (0B0): deadlock: stage 0 waits at receive-gradient"]),
                 ("0F0,0B0\n1F0,1X0\n", ['bad.csv:2: cell 2 is "1X0"']),
                 ("", ["a schedule of 0 ranks"])]:
             (self.directory / "bad.csv").write_text(text)

@@ -27,7 +27,8 @@ struct CheckReport {
   /// Each names the stage, the action and the microbatch; empty for a sound schedule. The first
   /// kMostErrors.
   std::vector<std::string> errors;
-  /// What each error is about; an action that is missing is not in the list.
+  /// What each error is about; an action that is missing is not in the list. Of a deadlock, where
+  /// its first stage waits.
   std::vector<ActionPlace> places;
   /// Of a schedule from a file: weight gradients that follow one of a later microbatch. It is
   /// sound, but training with it would not keep its bits (design law 1).

@@ -18,12 +18,16 @@ enum class ActionKind {
   kReceiveActivation,
   kSendGradient,
   kReceiveGradient,
-  kReduce  ///< finishes the gradient reduction; the last action of a training step
+  kReduce,   ///< finishes the gradient reduction; the last action of a training step
+  kUnshard,  ///< this and the next two: of files, timed and never run (is_sharding)
+  kReshard,
+  kReduceGradient
 };
 
 constexpr auto enum_names(ActionKind) {
   return names_in_order("forward", "backward-input", "backward-weight", "send-activation",
-                        "receive-activation", "send-gradient", "receive-gradient", "reduce");
+                        "receive-activation", "send-gradient", "receive-gradient", "reduce",
+                        "unshard", "reshard", "reduce-gradient");
 }
 
 /// The orders of compute actions.
@@ -173,5 +177,9 @@ enum class Backward { kSplit, kFused };
 
 /// Whether the action receives a message.
 [[nodiscard]] bool is_receive(ActionKind kind);
+
+/// Whether the action gathers, frees or reduces what PyTorch has sharded. strata never runs it; its
+/// microbatch is 0.
+[[nodiscard]] bool is_sharding(ActionKind kind);
 
 }  // namespace strata::pipeline

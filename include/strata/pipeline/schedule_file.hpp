@@ -76,8 +76,7 @@ void require_size(std::int64_t chunks, std::int64_t microbatches, std::string_vi
 /// Whether the file has messages.
 [[nodiscard]] bool has_messages(const ScheduleFile& file);
 
-/// The schedule of a file: compute actions and messages; messages are inserted where the file has
-/// none. Actions that strata does not have are left out.
+/// The schedule of a file; messages are inserted where the file has none.
 /// Throws: Error(kUsage) where the stages are not 0, 1, ... with one rank each.
 [[nodiscard]] Schedule schedule_of(const ScheduleFile& file, std::string_view name);
 
@@ -96,7 +95,8 @@ enum class FileContent { kCompute, kMessages };
                                                    const CheckReport& report,
                                                    std::string_view name);
 
-/// The place of an action, as in "FILE:2: cell 7 (1W0)".
+/// The place of an action, as in "FILE:2: cell 7 (1W0)"; of a message that was inserted, that of
+/// the compute action that it belongs to.
 [[nodiscard]] std::string place_text(const ScheduleFile& file, const Schedule& schedule,
                                      const ActionPlace& place, std::string_view name);
 

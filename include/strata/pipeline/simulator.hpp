@@ -12,6 +12,10 @@ struct ChunkTimes {
   double forward_seconds = 0.0;
   double backward_input_seconds = 0.0;
   double backward_weight_seconds = 0.0;
+  /// Of actions that only files have.
+  double unshard_seconds = 0.0;
+  double reshard_seconds = 0.0;
+  double reduce_gradient_seconds = 0.0;
 
   /// 0 for messages and reduce.
   [[nodiscard]] double of(ActionKind kind) const;
@@ -65,7 +69,7 @@ struct Simulation {
   /// in which it computes nothing.
   std::vector<double> bubble_seconds;
   /// For each stage: the part of its idle time in which it waits for communication alone, for a
-  /// message after its sender has computed it, or for the gradient reduction.
+  /// message after its sender has computed it, for the gradient reduction, or in sharding actions.
   std::vector<double> exposed_seconds;
   /// Idle time of all stages over stages times makespan.
   double bubble_fraction = 0.0;

@@ -8,6 +8,7 @@
 #include <ranges>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -58,6 +59,9 @@ strata timeline times prints the measured times of a run as options of simulate,
   --message-bytes=N     bytes of an activation and of its gradient
   --gradient-bytes=N    bytes of a gradient (default: as --message-bytes)
   --reduce=MS           simulate, draw: the gradient reduction that nothing overlaps (default 0); MS,MS,... as above
+  --unshard=MS, --reshard=MS, --reduce-gradient=MS
+                        simulate, draw: the actions UNSHARD, RESHARD and REDUCE_GRAD of a file (default 0); MS,MS,...
+                        as above
   --optimizer=MS        simulate: the optimizer, once all ranks have ended (default 0); MS,MS,... as above
   --messages=on|off     convert: with sends and receives, or compute actions only (default off)
   --output=FILE         where to write; convert without it prints, make writes nothing
@@ -159,14 +163,33 @@ std::vector<std::int64_t> activations_of(const CommandLine& line, std::int64_t s
   return most;
 }
 
+/// The options of actions that only files have, each time of all chunks of a rank.
+struct ShardingOption {
+  const char* name;
+  double pipeline::ChunkTimes::*seconds;
+};
+constexpr ShardingOption kSharding[] = {
+    {"unshard", &pipeline::ChunkTimes::unshard_seconds},
+    {"reshard", &pipeline::ChunkTimes::reshard_seconds},
+    {"reduce-gradient", &pipeline::ChunkTimes::reduce_gradient_seconds}};
+
 /// In milliseconds, as all times of this command.
 pipeline::StageCosts costs_of(const CommandLine& line, const pipeline::Schedule& schedule) {
   const auto text = [&](const char* name) {
     return pipeline::TimesText{.name = fmt::format("--{}", name), .text = line.value(name, "1")};
   };
-  return {.times = pipeline::parse_chunk_times(text("forward"), text("backward-input"),
-                                               text("backward-weight"), schedule.stages,
-                                               schedule.chunks),
+  std::vector<std::vector<pipeline::ChunkTimes>> times =
+      pipeline::parse_chunk_times(text("forward"), text("backward-input"), text("backward-weight"),
+                                  schedule.stages, schedule.chunks);
+  for (const ShardingOption& option : kSharding) {
+    const std::vector<double> numbers = rank_numbers(line, option.name, schedule.stages);
+    for (std::size_t rank = 0; rank < times.size(); ++rank) {
+      for (pipeline::ChunkTimes& own : times[rank]) {
+        own.*option.seconds = numbers[rank];
+      }
+    }
+  }
+  return {.times = std::move(times),
           .links = links_of(line, schedule),
           .reduce_seconds = rank_numbers(line, "reduce", schedule.stages),
           .optimizer_seconds = rank_numbers(line, "optimizer", schedule.stages)};
@@ -212,6 +235,13 @@ Given given(const CommandLine& line) {
   const auto kind = kind_of(name);
   if (!kind) {
     return read_file(line, name);
+  }
+  for (const ShardingOption& option : kSharding) {
+    if (line.has(option.name)) {
+      fail(ExitCode::kUsage,
+           "--{} is for the actions of a file; a schedule by name, as {}, has none such",
+           option.name, name);
+    }
   }
   const bool interleaved = *kind == pipeline::ScheduleKind::kInterleaved;
   const std::int64_t chunks = line.count("chunks", interleaved ? 2 : 1, 1, kMostChunks);
@@ -393,6 +423,9 @@ std::vector<std::string> options_of(const std::string& what) {
   }
   if (what == "simulate" || what == "draw") {
     add({"reduce"});
+    for (const ShardingOption& option : kSharding) {
+      add({option.name});
+    }
   }
   if (what == "simulate") {
     add({"optimizer"});

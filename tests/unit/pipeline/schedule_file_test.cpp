@@ -4,10 +4,12 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "strata/core/error.hpp"
+#include "strata/pipeline/picture.hpp"
 #include "strata/pipeline/simulator.hpp"
 
 namespace strata::pipeline {
@@ -21,7 +23,7 @@ std::string message_of(const std::string& text) {
     const ScheduleFile file = parse_schedule(text, "s.csv");
     const Schedule schedule = schedule_of(file, "s.csv");
     const std::vector<std::string> errors = file_errors(file, schedule, check(schedule), "s.csv");
-    return errors.empty() ? "sound" : errors.front();
+    return errors.empty() ? "sound" : fmt::format("{}", fmt::join(errors, "\n"));
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
     return error.what();
@@ -65,6 +67,46 @@ TEST(ScheduleFile, IsReadProvenAndWrittenBackToTheSameCells) {
     EXPECT_EQ(simulation.busy_seconds, (std::vector<double>{12.0, 12.0}));
     // Spaces and a missing end of the last line change nothing.
     EXPECT_EQ(parse_schedule(" " + text.substr(0, text.size() - 1), "s.csv"), file);
+  }
+}
+
+TEST(ScheduleFile, ShardingActionsTakeTheirTimesWhereTheyStand) {
+  struct Row {
+    std::string text;
+    double makespan;
+    double makespan_of_compute;
+    std::vector<double> exposed;
+  };
+  const std::vector<Row> rows = {
+      {"0UNSHARD,0F0,0B0,0RESHARD,0REDUCE_GRAD\n", 4 + 3 + 0.5 + 16, 3, {4 + 0.5 + 16}},
+      // Rank 1 gathers while rank 0 does.
+      {"0UNSHARD,0F0,0B0,0REDUCE_GRAD\n1UNSHARD,1F0,1B0\n", 4 + 2 * 3 + 16, 6, {4 + 16, 4}},
+      {"0F0,0UNSHARD,0SEND_F0\n1RECV_F0,1RESHARD,1F0\n", 1 + 4 + 0.5 + 1, 2, {4, 0.5}},
+      {"0F0,(0UNSHARD;0F1;0RESHARD)OVERLAP_F_B\n", 2 + 4 + 0.5, 2, {4 + 0.5}}};
+  for (const Row& row : rows) {
+    const Schedule schedule = schedule_of(parse_schedule(row.text, "s.csv"), "s.csv");
+    EXPECT_THAT(check(schedule).errors, IsEmpty()) << row.text;
+    StageCosts costs = equal_costs(schedule.stages, 1.0, 1.0, 1.0);
+    const Simulation without = simulate(schedule, costs);
+    EXPECT_EQ(without.makespan_seconds, row.makespan_of_compute) << row.text;
+    for (std::vector<ChunkTimes>& own : costs.times) {
+      own.front().unshard_seconds = 4.0;
+      own.front().reshard_seconds = 0.5;
+      own.front().reduce_gradient_seconds = 16.0;
+    }
+    const Simulation simulation = simulate(schedule, costs);
+    EXPECT_EQ(simulation.makespan_seconds, row.makespan) << row.text;
+    EXPECT_EQ(simulation.busy_seconds, without.busy_seconds) << row.text;
+    EXPECT_EQ(simulation.exposed_seconds, row.exposed) << row.text;
+    const std::string picture = picture_of(schedule, simulation);
+    for (const auto& [letters, name] : std::vector<std::pair<const char*, std::string>>{
+             {"UNSHARD", "unshard"}, {"RESHARD", "reshard"}, {"REDUCE_GRAD", "reduce gradient"}}) {
+      const std::string legend = ">" + name + "</text>";
+      EXPECT_EQ(picture.find(legend) != std::string::npos,
+                row.text.find(letters) != std::string::npos)
+          << row.text;
+      EXPECT_EQ(picture_of(schedule, without).find(legend), std::string::npos) << row.text;
+    }
   }
 }
 
@@ -137,7 +179,31 @@ TEST(ScheduleFile, FaultsNameLineAndCell) {
       {"0F0,0SEND_F0\n1F0\n",
        "s.csv:2: cell 1 (1F0): stage 1: forward of microbatch 0: needs a "
        "receive-activation before it"},
-      {"0F0,0F1,0SEND_F1,0SEND_F0\n1RECV_F0,1F0,1RECV_F1,1F1\n", "order in which they are sent"},
+      {"0F0,0F1,0SEND_F1,0SEND_F0\n1RECV_F0,1F0,1RECV_F1,1F1\n",
+       "s.csv:1: cell 3 (0SEND_F1): from stage 0 to stage 1: the activation of microbatch 1 is "
+       "sent where the activation of microbatch 0 is received; messages must be received in the "
+       "order in which they are sent"},
+      {"0F0,0F1\n1F1,1F0\n",
+       "s.csv:1: cell 1 (0F0): from stage 0 to stage 1: the activation of microbatch 0 is sent"},
+      {"0F0,0F1,0SEND_F0\n1RECV_F0,1F0,1RECV_F1,1F1\n",
+       "s.csv:2: cell 3 (1RECV_F1): from stage 0 to stage 1: the activation of microbatch 1 is "
+       "received and never sent"},
+      {"0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+       "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1\n",
+       "s.csv:1: cell 7 (0RECV_B1): from stage 1 to stage 0: the gradient of microbatch 1 is "
+       "received and never sent"},
+      {"0F0,0SEND_F0,0F1,0SEND_F1\n1RECV_F0,1F0,1F1\n",
+       "s.csv:2: cell 3 (1F1): stage 1: forward of microbatch 1: needs a receive-activation before "
+       "it\ns.csv:1: cell 4 (0SEND_F1): from stage 0 to stage 1: the activation of microbatch 1 is "
+       "sent and never received"},
+      {"0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1RECV_F0,1B0,1SEND_B0\n",
+       "\ns.csv:2: cell 1 (1RECV_F0): from stage 0 to stage 1: 1 messages are sent, 2 are "
+       "received"},
+      {"0F0,0RECV_B0,0B0,0SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
+       "s.csv:1: cell 2 (0RECV_B0): deadlock: stage 0 waits at receive-gradient of microbatch 0 "
+       "from stage 1, stage 1 waits at receive-activation of microbatch 0 from stage 0"},
+      {"0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n",
+       "s.csv:1: cell 2 (0B0): deadlock: stage 0 waits at receive-gradient of microbatch 0"},
       {"0F0,0RECV_F0\n", "this chunk exchanges no such message"}};
   for (const Case& test : cases) {
     EXPECT_THAT(message_of(test.text), HasSubstr(test.message)) << test.text;
