@@ -244,6 +244,43 @@ void end_range() noexcept {
   static_cast<void>(nvtxRangePop());
 }
 
+namespace {
+
+/// Or why it does not compile. cuDNN compiles kernels with it; without it own kernels run instead,
+/// with other bits.
+std::string nvrtc_version() {
+  const SharedLibrary nvrtc = nvrtc_library(CUDART_VERSION / 1000);
+  const auto version = nvrtc.function<int (*)(int*, int*)>("nvrtcVersion");
+  int major = 0;
+  int minor = 0;
+  if (version == nullptr || version(&major, &minor) != 0) {
+    return kMissing;
+  }
+  // As nvrtc.h declares them; a build without that header needs them too.
+  using Program = void*;
+  int (*create)(Program*, const char*, const char*, int, const char* const*, const char* const*) =
+      nullptr;
+  int (*compile)(Program, int, const char* const*) = nullptr;
+  int (*destroy)(Program*) = nullptr;
+  const char* (*error_text)(int) = nullptr;
+  nvrtc.find("nvrtcCreateProgram", create);
+  nvrtc.find("nvrtcCompileProgram", compile);
+  nvrtc.find("nvrtcDestroyProgram", destroy);
+  nvrtc.find("nvrtcGetErrorString", error_text);
+  Program program = nullptr;
+  int status = create(&program, "", "empty.cu", 0, nullptr, nullptr);
+  if (status == 0) {
+    status = compile(program, 0, nullptr);
+    destroy(&program);
+  }
+  const std::string text = std::to_string(major) + "." + std::to_string(minor);
+  return status == 0 ? text
+                     : text + ", which does not compile an empty program (" + error_text(status) +
+                           "); put its directory into LD_LIBRARY_PATH";
+}
+
+}  // namespace
+
 std::vector<LibraryVersion> libraries() {
   std::vector<LibraryVersion> found;
   int runtime = 0;
@@ -260,14 +297,7 @@ std::vector<LibraryVersion> libraries() {
   const auto cudnn_version = cudnn.function<decltype(&cudnnGetVersion)>("cudnnGetVersion");
   found.push_back(
       {"cuDNN", cudnn_version == nullptr ? kMissing : dotted(cudnn_version(), 10000, 100)});
-  // cuDNN compiles kernels with it; without it own kernels run instead, with other bits.
-  const SharedLibrary nvrtc("libnvrtc.so." + std::to_string(CUDART_VERSION / 1000));
-  const auto nvrtc_version = nvrtc.function<int (*)(int*, int*)>("nvrtcVersion");
-  int major = 0;
-  int minor = 0;
-  found.push_back({"NVRTC", nvrtc_version == nullptr || nvrtc_version(&major, &minor) != 0
-                                ? kMissing
-                                : std::to_string(major) + "." + std::to_string(minor)});
+  found.push_back({"NVRTC", nvrtc_version()});
 #endif
 #ifdef STRATA_HAVE_NCCL
   const SharedLibrary nccl("libnccl.so." + std::to_string(NCCL_MAJOR));

@@ -52,7 +52,7 @@ class CudnnPlans : public testing::Test {
     if (!cudnn_.loaded() || cudnn_.version() < kFirstThatKnowsDescribedGpus) {
       GTEST_SKIP() << "no cuDNN of 9.11 or later";
     }
-    if (!device::SharedLibrary("libnvrtc.so." + std::to_string(CUDART_VERSION / 1000)).loaded()) {
+    if (!device::nvrtc_library(CUDART_VERSION / 1000).loaded()) {
       GTEST_SKIP() << "no NVRTC, which cuDNN compiles its kernels with";
     }
   }

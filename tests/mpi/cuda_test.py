@@ -172,6 +172,14 @@ class Images(Near):
 
 
 class Language(Near, language.LanguageTest):
+    def test_a_rank_without_memory_for_its_plans(self):
+        if "STRATA_STANDIN" not in os.environ:
+            self.skipTest("the GPU is a real one")
+        with unittest.mock.patch.dict(os.environ, STRATA_STANDIN_CUDNN_OUT_OF_MEMORY="1"):
+            finished = self.launch(2, "train", self.config, "--run.dir=short", CUDA, "--parallel.data=2",
+                                   "--numerics.dtype=bfloat16")
+        self.assert_refused(finished, harness.PEER, "rank 1", "attention over", "making a plan of cuDNN's failed")
+
     def test_the_same_bits_on_every_grid(self):
         for dtype in ("float32", "bfloat16"):
             runs = [(grid, []) for grid in GRIDS]

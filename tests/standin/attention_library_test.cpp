@@ -1,11 +1,15 @@
 #include <cstdint>
+#include <cstdlib>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "strata/device/buffer.hpp"
 #include "strata/device/shared_library.hpp"
 #include "strata/ops/attention.hpp"
 #include "strata/ops/context.hpp"
+
+#include "error_of.hpp"
 
 // Which attention cuDNN does, as the stand-in for it counts its graphs.
 namespace strata::ops {
@@ -89,6 +93,13 @@ TEST_F(CudnnAttentionPlans, IsNotAskedAgainForWhatItRefusedLate) {
   refuse_next_();
   EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{0, 1}));
   EXPECT_EQ(graphs_of(context_, kPlain), (Graphs{0, 1}));
+}
+
+TEST_F(CudnnAttentionPlans, RefusesToGoOnWhereMemoryRanOut) {
+  setenv("STRATA_STANDIN_CUDNN_OUT_OF_MEMORY", "0", 1);
+  EXPECT_THAT(test::error_of([&] { graphs_of(context_, kPlain); }, ExitCode::kPeer),
+              testing::HasSubstr("attention over 2 x 40 tokens, 3 heads of 8"));
+  unsetenv("STRATA_STANDIN_CUDNN_OUT_OF_MEMORY");
 }
 
 TEST_F(CudnnAttentionPlans, DoesNothingBackwardThatAddsInAnyOrder) {

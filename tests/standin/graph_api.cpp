@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cstdlib>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,7 +15,8 @@
 // The stand-in for cuDNN's graphs. It refuses attributes that a descriptor does not have, values of
 // another type than the attribute's, what is not finished, and what cuDNN does not know. Its
 // heuristic names three kernels for a graph: one whose results depend on the order in which threads
-// add, one that is not supported after all, and one that is as asked for.
+// add, one that is not supported after all, and one that is as asked for. Plans of the MPI rank
+// that STRATA_STANDIN_CUDNN_OUT_OF_MEMORY names find no memory.
 
 namespace {
 
@@ -123,7 +126,14 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
 }
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
-  return standin::finish(node_of(descriptor));
+  Node& node = node_of(descriptor);
+  const char* const fails = std::getenv("STRATA_STANDIN_CUDNN_OUT_OF_MEMORY");
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (node.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR && fails != nullptr &&
+      std::string_view(fails) == (rank == nullptr ? "0" : rank)) {
+    return CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+  }
+  return standin::finish(node);
 }
 
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor,

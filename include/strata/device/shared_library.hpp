@@ -19,6 +19,9 @@ class SharedLibrary {
   explicit SharedLibrary(const std::string& file, std::string_view remedy = kRemedy);
 
   [[nodiscard]] bool loaded() const { return handle_ != nullptr; }
+  /// Loads a second library from the directory of this one, which is loaded. False where it is not
+  /// there. It stays loaded, and a later dlopen() of its bare name finds it.
+  bool load_beside(const std::string& file) const;
 
   /// The function of this name, or null.
   template <typename Function>
@@ -43,5 +46,9 @@ class SharedLibrary {
   std::string remedy_;
   void* handle_ = nullptr;
 };
+
+/// NVRTC of a major version of CUDA, with its builtins. It opens these by bare name, which fails
+/// where the loader does not search its directory. cuDNN compiles kernels with it.
+[[nodiscard]] SharedLibrary nvrtc_library(int cuda_major);
 
 }  // namespace strata::device

@@ -51,8 +51,15 @@ std::optional<CudnnAttentionPlans::Prepared> CudnnAttentionPlans::prepare(
   }
   OperationGraph graph(library_);
   const AttentionTensors tensors = add_attention(attention.pass, part, graph);
-  std::optional<GraphPlan> plan =
-      plan_attention(attention.pass, part, graph, {.handle = cudnn.handle()});
+  std::optional<GraphPlan> plan;
+  try {
+    plan = plan_attention(attention.pass, part, graph, {.handle = cudnn.handle()});
+  } catch (const Error& error) {
+    const AttentionShape& shape = attention.shape;
+    fail(error.code(), "attention{} over {} x {} tokens, {} heads of {}: {}",
+         is_backward ? "'s backward pass" : "", shape.sequences, shape.tokens, shape.heads(),
+         shape.head_size, error.what());
+  }
   if (!plan) {
     return std::nullopt;
   }

@@ -16,6 +16,7 @@ CudnnLibrary::CudnnLibrary() : library_("libcudnn.so." + std::to_string(CUDNN_MA
   find("cudnnDestroy", destroy_handle_);
   find("cudnnGetVersion", version_);
   find("cudnnGetErrorString", error_string_);
+  static_cast<void>(device::nvrtc_library(CUDART_VERSION / 1000));
 }
 
 CudnnLibrary::CudnnLibrary(cudaStream_t stream) : CudnnLibrary() {

@@ -59,12 +59,19 @@ std::vector<GraphDescriptor> GraphDescriptor::get(cudnnBackendAttributeName_t na
 }
 
 bool GraphDescriptor::finish_as_candidate() const {
-  const bool is_good = library_->finalize(raw()) == CUDNN_STATUS_SUCCESS;
-  if (!is_good) {
-    // Clears the sticky error, which the next launch would report.
-    static_cast<void>(cudaGetLastError());
+  const cudnnStatus_t status = library_->finalize(raw());
+  if (status == CUDNN_STATUS_SUCCESS) {
+    return true;
   }
-  return is_good;
+  // Clears the sticky error, which the next launch would report.
+  const cudaError_t error = cudaGetLastError();
+  if (error == cudaErrorMemoryAllocation ||
+      status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+      status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED) {
+    // Other ranks may have the memory, and would compute other bits.
+    library_->cudnn().check(status, "making a plan of cuDNN's");
+  }
+  return false;
 }
 
 bool GraphDescriptor::finish() const {

@@ -84,8 +84,8 @@ class GraphDescriptor {
   /// Finalizes the descriptor. False where cuDNN does not support it.
   /// Throws: Error(kPeer) where it fails otherwise.
   [[nodiscard]] bool finish() const;
-  /// Finalizes one of several candidates: false on any failure, such as a kernel that does not
-  /// compile for the device.
+  /// Finalizes one of several candidates: false where this one cannot run, such as a kernel that
+  /// does not compile for the device. Throws: Error(kPeer) where memory ran out.
   [[nodiscard]] bool finish_as_candidate() const;
 
  private:

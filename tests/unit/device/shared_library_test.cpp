@@ -31,6 +31,8 @@ TEST(SharedLibrary, FindsItsFunctions) {
   double (*root)(double) = nullptr;
   library.find("sqrt", root);
   EXPECT_EQ(root(9.0), 3.0);
+  EXPECT_TRUE(library.load_beside("libc.so.6"));
+  EXPECT_FALSE(library.load_beside("libno-such-library.so.1"));
 }
 
 TEST(SharedLibrary, SaysWhatIsMissingAndWhatToDo) {
