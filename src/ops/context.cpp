@@ -43,6 +43,10 @@ std::int64_t Context::scratch_bytes() const {
   return cuda_resources_ == nullptr ? 0 : cuda_resources_->scratch_bytes();
 }
 
+KernelsUsed Context::kernels() const {
+  return cuda_resources_ == nullptr ? KernelsUsed() : cuda_resources_->kernels();
+}
+
 Context::~Context() = default;
 Context::Context(Context&& other) noexcept = default;
 Context& Context::operator=(Context&& other) noexcept = default;

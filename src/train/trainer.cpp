@@ -24,6 +24,7 @@
 #include "strata/train/timeline.hpp"
 
 #include "evaluation_record.hpp"
+#include "kernels_used.hpp"
 #include "run_clock.hpp"
 #include "step_report.hpp"
 #include "step_runner.hpp"
@@ -227,6 +228,10 @@ class Trainer {
     }
     for (std::int64_t step = first_step_ + 1; step <= plan_.total_steps; ++step) {
       const StepRequests asked = train_step(step);
+      if (step == first_step_ + 1 && plan_.device == device::DeviceKind::kCuda) {
+        // Before anything of this step is saved.
+        setup_.log.info("{}", compared_kernels(*setup_.groups.world, setup_.context.kernels()));
+      }
       const bool last = step == plan_.total_steps;
       const bool stop = asked.has(StepRequest::kStop) && !last;
       if (last || stop || asked.has(StepRequest::kSave) || is_save_step(step)) {

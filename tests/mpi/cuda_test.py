@@ -172,13 +172,24 @@ class Images(Near):
 
 
 class Language(Near, language.LanguageTest):
-    def test_a_rank_without_memory_for_its_plans(self):
+    def test_kernels_of_the_library(self):
         if "STRATA_STANDIN" not in os.environ:
             self.skipTest("the GPU is a real one")
-        with unittest.mock.patch.dict(os.environ, STRATA_STANDIN_CUDNN_OUT_OF_MEMORY="1"):
-            finished = self.launch(2, "train", self.config, "--run.dir=short", CUDA, "--parallel.data=2",
-                                   "--numerics.dtype=bfloat16")
-        self.assert_refused(finished, harness.PEER, "rank 1", "attention over", "making a plan of cuDNN's failed")
+        short = "STRATA_STANDIN_CUDNN_OUT_OF_MEMORY"
+        other = "STRATA_STANDIN_CUDNN_UNSUPPORTED"
+        for name, environment, refused in (
+                ("same", {}, []),
+                ("short", {short: "1"}, ["rank 1", "attention's forward pass over", "making a plan of cuDNN's failed"]),
+                ("other", {other: "1"}, ["rank 0 runs attention's", "by cuDNN's kernel 2, rank 1 by own kernels", "doctor"])):
+            with unittest.mock.patch.dict(os.environ, environment):
+                finished = self.launch(2, "train", self.config, f"--run.dir={name}", CUDA, "--parallel.data=2",
+                                       "--numerics.dtype=bfloat16", "--train.steps=1")
+            if refused:
+                self.assert_refused(finished, harness.PEER, *refused)
+                self.assertEqual(list((self.directory / name).glob("step-*")), [])
+            else:
+                self.assertEqual(finished.code, harness.DONE, finished.text)
+                self.assertIn("kernels: products by cuBLASLt; passes by cuDNN: 1; attention's backward pass over", finished.text)
 
     def test_the_same_bits_on_every_grid(self):
         for dtype in ("float32", "bfloat16"):

@@ -127,11 +127,18 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   Node& node = node_of(descriptor);
-  const char* const fails = std::getenv("STRATA_STANDIN_CUDNN_OUT_OF_MEMORY");
   const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (node.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR && fails != nullptr &&
-      std::string_view(fails) == (rank == nullptr ? "0" : rank)) {
-    return CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+  const auto names_me = [&](const char* variable) {
+    const char* const named = std::getenv(variable);
+    return named != nullptr && std::string_view(named) == (rank == nullptr ? "0" : rank);
+  };
+  if (node.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+    if (names_me("STRATA_STANDIN_CUDNN_OUT_OF_MEMORY")) {
+      return CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+    }
+    if (names_me("STRATA_STANDIN_CUDNN_UNSUPPORTED")) {
+      return CUDNN_STATUS_NOT_SUPPORTED;
+    }
   }
   return standin::finish(node);
 }

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "strata/core/enum_names.hpp"
 #include "strata/device/device.hpp"
@@ -35,6 +38,10 @@ struct CudaOptions {
   LibraryKernels attention_kernels = LibraryKernels::kLibrary;
 };
 
+/// Which kernels run operations that cuDNN implements too, by operation and shape: one of cuDNN's,
+/// or own ones and why.
+using KernelsUsed = std::map<std::string, std::string, std::less<>>;
+
 /// The state that operations share: a device and stream, scratch memory and cached library
 /// primitives. A rank has one. Operations of one Context must not run concurrently; operations of
 /// different Contexts may. An operation's tensors are in the memory of its Context's device.
@@ -66,6 +73,9 @@ class Context {
 
   /// Device memory allocated for scratch so far; 0 on the CPU.
   [[nodiscard]] std::int64_t scratch_bytes() const;
+
+  /// Of the operations so far; empty on the CPU.
+  [[nodiscard]] KernelsUsed kernels() const;
 
   /// The CPU's cache of oneDNN primitives; the type is internal to ops.
   /// Throws: std::logic_error where the device is a GPU.

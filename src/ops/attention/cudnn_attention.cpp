@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
 
 #include "attention/cudnn_attention_plans.hpp"
 #include "checks.hpp"
@@ -17,10 +20,18 @@ namespace {
 CudnnAttentionPlans& library_of(Context& context) {
   auto& library = context.cuda_resources().cudnn_attention_plans();
   if (library == nullptr) {
-    library = {new CudnnAttentionPlans(cudnn_of(context)),
+    library = {new CudnnAttentionPlans(cudnn_of(context), context.cuda_resources().kernels()),
                [](CudnnAttentionPlans* made) { delete made; }};
   }
   return *library;
+}
+
+void note_own(Context& context, const char* why) {
+  KernelsUsed& kernels = context.cuda_resources().kernels();
+  constexpr std::string_view kName = "attention";
+  if (!kernels.contains(kName)) {
+    kernels.emplace(kName, fmt::format("own kernels, {}", why));
+  }
 }
 
 /// One pass by cuDNN.
@@ -43,6 +54,7 @@ class LibraryPass {
   /// Whether cuDNN runs the pass.
   [[nodiscard]] bool run() {
     if (context_.cuda_resources().options().attention_kernels == LibraryKernels::kOwn) {
+      note_own(context_, "as numerics.attention is own");
       return false;
     }
     CudnnAttentionPlans& library = library_of(context_);
@@ -71,6 +83,7 @@ bool cudnn_attention_forward(Context& context, const AttentionShape& shape,
                              const ConstTensorView& qkv, const TensorView& y,
                              const TensorView& log_sums) {
   if (qkv.dtype() != DType::kBfloat16) {
+    note_own(context, "as cuDNN is used for bfloat16");
     return false;
   }
   LibraryPass pass(context, AttentionPass::kForward, shape);
@@ -85,6 +98,7 @@ bool cudnn_attention_backward(Context& context, const AttentionShape& shape,
                               const ConstTensorView& log_sums, const ConstTensorView& dy,
                               const TensorView& dqkv) {
   if (qkv.dtype() != DType::kBfloat16) {
+    note_own(context, "as cuDNN is used for bfloat16");
     return false;
   }
   LibraryPass pass(context, AttentionPass::kBackward, shape);

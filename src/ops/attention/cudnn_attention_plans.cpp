@@ -4,8 +4,11 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "strata/core/error.hpp"
 
@@ -36,6 +39,13 @@ bool is_for_library(const CudnnAttention& attention, std::int64_t version) {
            (version >= kFirstOfAnyTokens || shape.tokens % kTileTokens == 0)));
 }
 
+std::string text_of(const CudnnAttention& attention) {
+  const AttentionShape& shape = attention.shape;
+  return fmt::format("attention's {} pass over {} x {} tokens, {} heads of {}",
+                     attention.pass == AttentionPass::kForward ? "forward" : "backward",
+                     shape.sequences, shape.tokens, shape.heads(), shape.head_size);
+}
+
 }  // namespace
 
 std::optional<CudnnAttentionPlans::Prepared> CudnnAttentionPlans::prepare(
@@ -55,10 +65,7 @@ std::optional<CudnnAttentionPlans::Prepared> CudnnAttentionPlans::prepare(
   try {
     plan = plan_attention(attention.pass, part, graph, {.handle = cudnn.handle()});
   } catch (const Error& error) {
-    const AttentionShape& shape = attention.shape;
-    fail(error.code(), "attention{} over {} x {} tokens, {} heads of {}: {}",
-         is_backward ? "'s backward pass" : "", shape.sequences, shape.tokens, shape.heads(),
-         shape.head_size, error.what());
+    fail(error.code(), "{}: {}", text_of(attention), error.what());
   }
   if (!plan) {
     return std::nullopt;
@@ -71,8 +78,14 @@ std::optional<CudnnAttentionPlans::Prepared> CudnnAttentionPlans::prepare(
 std::optional<CudnnAttentionPlans::Prepared>& CudnnAttentionPlans::prepared(
     const CudnnAttention& attention) {
   const auto found = prepared_.find(attention);
-  return found != prepared_.end() ? found->second
-                                  : prepared_.emplace(attention, prepare(attention)).first->second;
+  if (found != prepared_.end()) {
+    return found->second;
+  }
+  std::optional<Prepared>& made = prepared_.emplace(attention, prepare(attention)).first->second;
+  kernels_[text_of(attention)] = made ? fmt::format("cuDNN's kernel {}", made->plan.choice)
+                                 : library_.cudnn().loaded() ? std::string(kUnsupported)
+                                                             : std::string(kCudnnNotFound);
+  return made;
 }
 
 std::optional<std::int64_t> CudnnAttentionPlans::workspace_bytes(const CudnnAttention& attention) {
@@ -120,6 +133,7 @@ bool CudnnAttentionPlans::run(const CudnnAttention& attention, const AttentionAd
       // Parts differ only in addresses, so cuDNN supports all or none.
       require(part == 0, "cuDNN refused part {} of an attention", part);
       parts.reset();
+      kernels_[text_of(attention)] = kUnsupported;
       return false;
     }
   }

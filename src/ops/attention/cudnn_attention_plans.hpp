@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "strata/ops/attention.hpp"
+#include "strata/ops/context.hpp"
 
 #include "attention/cudnn_attention_graph.hpp"
 #include "cudnn/operation_graph.hpp"
@@ -41,8 +42,10 @@ struct AttentionAddresses {
 /// it.
 class CudnnAttentionPlans {
  public:
+  /// Notes in `kernels` what runs each shape; it outlives this.
   /// Throws: Error(kPeer) where the library was found but lacks a function.
-  explicit CudnnAttentionPlans(const CudnnLibrary& cudnn) : library_(cudnn) {}
+  CudnnAttentionPlans(const CudnnLibrary& cudnn, KernelsUsed& kernels)
+      : library_(cudnn), kernels_(kernels) {}
   CudnnAttentionPlans(const CudnnAttentionPlans&) = delete;
   CudnnAttentionPlans& operator=(const CudnnAttentionPlans&) = delete;
 
@@ -69,6 +72,7 @@ class CudnnAttentionPlans {
                               const AttentionAddresses& at) const;
 
   GraphLibrary library_;
+  KernelsUsed& kernels_;
   /// Empty where the library does not support the key.
   std::map<CudnnAttention, std::optional<Prepared>> prepared_;
 };

@@ -20,7 +20,7 @@ namespace {
 CudnnConvolutionPlans& library_of(Context& context) {
   auto& library = context.cuda_resources().cudnn_convolution_plans();
   if (library == nullptr) {
-    library = {new CudnnConvolutionPlans(cudnn_of(context)),
+    library = {new CudnnConvolutionPlans(cudnn_of(context), context.cuda_resources().kernels()),
                [](CudnnConvolutionPlans* made) { delete made; }};
   }
   return *library;

@@ -83,7 +83,8 @@ std::string text_of(const CudnnConvolution& convolution) {
 
 }  // namespace
 
-CudnnConvolutionPlans::CudnnConvolutionPlans(const CudnnLibrary& cudnn) : cudnn_(cudnn) {
+CudnnConvolutionPlans::CudnnConvolutionPlans(const CudnnLibrary& cudnn, KernelsUsed& kernels)
+    : cudnn_(cudnn), kernels_(kernels) {
   if (!cudnn.loaded()) {
     return;
   }
@@ -178,9 +179,15 @@ cudnnStatus_t CudnnConvolutionPlans::find_workspace(ConvolutionPass pass, Prepar
 std::optional<CudnnConvolutionPlans::Prepared>& CudnnConvolutionPlans::prepared(
     const CudnnConvolution& convolution) {
   const auto found = prepared_.find(convolution);
-  return found != prepared_.end()
-             ? found->second
-             : prepared_.emplace(convolution, prepare(convolution)).first->second;
+  if (found != prepared_.end()) {
+    return found->second;
+  }
+  std::optional<Prepared>& made =
+      prepared_.emplace(convolution, prepare(convolution)).first->second;
+  kernels_[text_of(convolution)] = made              ? std::string("cuDNN's fixed algorithm")
+                                   : cudnn_.loaded() ? std::string(kUnsupported)
+                                                     : std::string(kCudnnNotFound);
+  return made;
 }
 
 std::optional<std::int64_t> CudnnConvolutionPlans::workspace_bytes(
@@ -222,6 +229,7 @@ bool CudnnConvolutionPlans::run(const CudnnConvolution& convolution,
     return true;
   }
   static_cast<void>(cudnn_.takes(status, text_of(convolution)));
+  kernels_[text_of(convolution)] = kUnsupported;
   kept.reset();
   return false;
 }

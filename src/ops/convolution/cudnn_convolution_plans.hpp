@@ -59,8 +59,9 @@ struct ConvolutionAddresses {
 /// ...BackwardData and ...BackwardFilter.
 class CudnnConvolutionPlans {
  public:
+  /// Notes in `kernels` what runs each shape; it outlives this.
   /// Throws: Error(kPeer) where the library was found but lacks a function.
-  explicit CudnnConvolutionPlans(const CudnnLibrary& cudnn);
+  CudnnConvolutionPlans(const CudnnLibrary& cudnn, KernelsUsed& kernels);
   CudnnConvolutionPlans(const CudnnConvolutionPlans&) = delete;
   CudnnConvolutionPlans& operator=(const CudnnConvolutionPlans&) = delete;
 
@@ -112,6 +113,7 @@ class CudnnConvolutionPlans {
   [[nodiscard]] cudnnStatus_t find_workspace(ConvolutionPass pass, Prepared& parts) const;
 
   const CudnnLibrary& cudnn_;
+  KernelsUsed& kernels_;
   Functions functions_;
   /// Empty where the library does not support the key.
   std::map<CudnnConvolution, std::optional<Prepared>> prepared_;

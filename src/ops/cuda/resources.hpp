@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -81,6 +83,8 @@ class CudaResources {
   /// Created at first use by matmul.cu.
   [[nodiscard]] auto& cublaslt_products() { return product_library_; }
   [[nodiscard]] const CudaOptions& options() const { return options_; }
+  /// Context::kernels().
+  [[nodiscard]] auto& kernels() { return kernels_; }
   /// Created at first use by cudnn/library.cu.
   [[nodiscard]] auto& cudnn_library() { return cudnn_library_; }
   /// Created at first use by cudnn_convolution.cu.
@@ -97,6 +101,7 @@ class CudaResources {
   device::Buffer origin_;
   std::int64_t sample_origin_ = 0;
   std::vector<std::pair<std::vector<std::byte>, device::Buffer>> additions_;
+  KernelsUsed kernels_;
   std::unique_ptr<cuda::CublasLtProducts, void (*)(cuda::CublasLtProducts*)> product_library_{
       nullptr, [](cuda::CublasLtProducts*) {}};
   std::unique_ptr<cuda::CudnnLibrary, void (*)(cuda::CudnnLibrary*)> cudnn_library_{

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <cuda_runtime.h>
 #include <cudnn.h>
@@ -11,6 +12,10 @@
 
 // Included only where cuDNN's header was found.
 namespace strata::ops::cuda {
+
+/// Why own kernels run an operation that cuDNN implements, for KernelsUsed.
+inline constexpr std::string_view kCudnnNotFound = "own kernels, as cuDNN was not found";
+inline constexpr std::string_view kUnsupported = "own kernels, as cuDNN does not support it";
 
 /// cuDNN: the library, its handle and error handling.
 class CudnnLibrary {

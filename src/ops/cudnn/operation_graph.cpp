@@ -209,12 +209,15 @@ std::optional<GraphPlan> OperationGraph::plan(const GraphTarget& target,
     return std::nullopt;
   }
   constexpr std::int64_t kMost = 32;
+  std::int64_t number = 0;
   for (const GraphDescriptor& choice :
        heuristic.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMost)) {
     auto plan = plan_of(target, choice);
     if (plan && is_fit(*plan)) {
+      plan->choice = number;
       return plan;
     }
+    ++number;
   }
   return std::nullopt;
 }

@@ -118,6 +118,8 @@ struct GraphTensor {
 struct GraphPlan {
   GraphDescriptor plan;
   std::int64_t workspace_bytes = 0;
+  /// Its place in cuDNN's heuristic.
+  std::int64_t choice = 0;
 };
 
 /// The device that a plan is for: a handle's, or a described one that need not be present.
