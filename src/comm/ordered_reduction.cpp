@@ -96,6 +96,11 @@ OrderedReduction::Pending OrderedReduction::start(std::span<const TensorView> pa
   return pending;
 }
 
+bool OrderedReduction::fold_behind(ops::Context& context, Pending& pending) const {
+  return pending.messages.follow(
+      [&](device::Stream& stream) { context.on_stream(stream, [&] { fold(context, pending); }); });
+}
+
 void OrderedReduction::wait(Pending& pending) {
   pending.messages.wait();
 }

@@ -117,6 +117,10 @@ TensorView Buffer::view(std::int64_t offset_bytes, const Shape& shape, DType dty
   return tensor;
 }
 
+void limit_release_waits(double seconds) {
+  cuda::limit_release_waits(seconds);
+}
+
 void copy_tensor(const ConstTensorView& from, const TensorView& to) {
   copy_bytes(from, to, nullptr);
 }

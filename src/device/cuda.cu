@@ -1,5 +1,11 @@
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <limits>
+#include <mutex>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <cublasLt.h>
@@ -45,6 +51,67 @@ void use(std::int64_t device) {
 
 constexpr const char* kMissing = "built for, but not found on this node";
 
+/// The streams of make_stream().
+class OpenStreams {
+ public:
+  void add(cudaStream_t stream) {
+    const std::scoped_lock lock(mutex_);
+    streams_.insert(stream);
+  }
+  void remove(cudaStream_t stream) {
+    const std::scoped_lock lock(mutex_);
+    streams_.erase(stream);
+  }
+
+  void limit_waits(double seconds) { limit_seconds_ = seconds; }
+  /// Waits until each stream has been seen without work. Returns false where the time is up:
+  /// kernels that wait for a lost peer may never end, and the library's own waits would wait with
+  /// them.
+  [[nodiscard]] bool end_work() {
+    const auto begin = std::chrono::steady_clock::now();
+    cudaStream_t seen = nullptr;
+    for (;;) {
+      {
+        const std::scoped_lock lock(mutex_);
+        const auto next = streams_.upper_bound(seen);
+        if (next == streams_.end()) {
+          return true;
+        }
+        if (!is_busy(*next)) {
+          seen = *next;
+          continue;
+        }
+      }
+      const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+      if (waited.count() > limit_seconds_) {
+        limit_seconds_ = 0.0;
+        return false;
+      }
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  static bool is_busy(cudaStream_t stream) {
+    const cudaError_t status = cudaStreamQuery(stream);
+    if (status != cudaSuccess) {
+      // Else CUDA keeps it as the last error. The work of a stream that failed has ended.
+      static_cast<void>(cudaGetLastError());
+    }
+    return status == cudaErrorNotReady;
+  }
+
+  std::mutex mutex_;
+  std::set<cudaStream_t> streams_;
+  std::atomic<double> limit_seconds_ = std::numeric_limits<double>::infinity();
+};
+
+/// Never destroyed: buffers may be released later.
+OpenStreams& open_streams() {
+  static auto* const streams = new OpenStreams;
+  return *streams;
+}
+
 /// A version number in which the major counts `major_unit` and the minor `minor_unit`.
 std::string dotted(std::size_t version, std::size_t major_unit, std::size_t minor_unit) {
   return std::to_string(version / major_unit) + "." +
@@ -75,6 +142,10 @@ const char* trouble() noexcept {
              : cudaGetErrorString(status);
 }
 
+void limit_release_waits(double seconds) noexcept {
+  open_streams().limit_waits(seconds);
+}
+
 void* allocate(std::int64_t device, std::int64_t bytes) {
   use(device);
   void* memory = nullptr;
@@ -93,9 +164,10 @@ void* allocate(std::int64_t device, std::int64_t bytes) {
 
 void release(std::int64_t device, void* memory) noexcept {
   static_cast<void>(cudaSetDevice(static_cast<int>(device)));
-  // What is under way may still use it.
-  static_cast<void>(cudaDeviceSynchronize());
-  static_cast<void>(cudaFree(memory));
+  // What is under way may still use it; and cudaFree() waits for that without a limit.
+  if (open_streams().end_work()) {
+    static_cast<void>(cudaFree(memory));
+  }
 }
 
 void* allocate_pinned(std::int64_t bytes) {
@@ -105,20 +177,27 @@ void* allocate_pinned(std::int64_t bytes) {
 }
 
 void release_pinned(void* memory) noexcept {
-  // What is under way may still use it.
-  static_cast<void>(cudaDeviceSynchronize());
-  static_cast<void>(cudaFreeHost(memory));
+  if (open_streams().end_work()) {
+    static_cast<void>(cudaFreeHost(memory));
+  }
 }
 
-void* make_stream(std::int64_t device) {
+void* make_stream(std::int64_t device, StreamPriority priority) {
   use(device);
+  int lowest = 0;
+  int highest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for priorities of streams");
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                     priority == StreamPriority::kHigh ? highest : lowest),
+        "making a stream");
+  open_streams().add(stream);
   return stream;
 }
 
 void destroy_stream(std::int64_t device, void* stream) noexcept {
   static_cast<void>(cudaSetDevice(static_cast<int>(device)));
+  open_streams().remove(static_cast<cudaStream_t>(stream));
   static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(stream)));
 }
 
@@ -331,7 +410,8 @@ GpuInfo gpu_info(std::int64_t device) {
           .bus_id = bus_id,
           .uuid = uuid,
           .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
-          .capability = std::to_string(properties.major) + "." + std::to_string(properties.minor)};
+          .capability = std::to_string(properties.major) + "." + std::to_string(properties.minor),
+          .multiprocessors = properties.multiProcessorCount};
 }
 
 std::int64_t free_memory_bytes(std::int64_t device) {

@@ -24,6 +24,8 @@ const char* trouble() noexcept {
   return "";
 }
 
+void limit_release_waits(double) noexcept {}
+
 void* allocate(std::int64_t, std::int64_t) {
   refuse();
 }
@@ -36,7 +38,7 @@ void* allocate_pinned(std::int64_t) {
 
 void release_pinned(void*) noexcept {}
 
-void* make_stream(std::int64_t) {
+void* make_stream(std::int64_t, StreamPriority) {
   refuse();
 }
 

@@ -5,6 +5,7 @@
 
 #include "strata/device/build_info.hpp"
 #include "strata/device/gpu_info.hpp"
+#include "strata/device/stream.hpp"
 
 // The CUDA calls of `device` as plain functions, implemented in cuda.cu, and in cuda_absent.cpp for
 // builds without CUDA. All except the noexcept ones throw Error(kPeer) where the device fails.
@@ -15,6 +16,8 @@ namespace strata::device::cuda {
 [[nodiscard]] const char* absence_reason() noexcept;
 /// The reason why GPUs cannot be counted; empty where they can, or without a driver.
 [[nodiscard]] const char* trouble() noexcept;
+/// device::limit_release_waits().
+void limit_release_waits(double seconds) noexcept;
 /// Zeroed device memory, or null when out of memory.
 [[nodiscard]] void* allocate(std::int64_t device, std::int64_t bytes);
 void release(std::int64_t device, void* memory) noexcept;
@@ -22,7 +25,7 @@ void release(std::int64_t device, void* memory) noexcept;
 [[nodiscard]] void* allocate_pinned(std::int64_t bytes);
 void release_pinned(void* memory) noexcept;
 
-[[nodiscard]] void* make_stream(std::int64_t device);
+[[nodiscard]] void* make_stream(std::int64_t device, StreamPriority priority);
 void destroy_stream(std::int64_t device, void* stream) noexcept;
 void synchronize_stream(std::int64_t device, void* stream);
 [[nodiscard]] bool is_idle(std::int64_t device, void* stream);

@@ -8,9 +8,9 @@
 
 namespace strata::device {
 
-Stream::Stream(const Device& device) : device_(device) {
+Stream::Stream(const Device& device, StreamPriority priority) : device_(device) {
   if (device.kind() == DeviceKind::kCuda) {
-    raw_ = cuda::make_stream(device.index());
+    raw_ = cuda::make_stream(device.index(), priority);
   }
 }
 

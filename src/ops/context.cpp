@@ -39,6 +39,29 @@ CudaResources& Context::cuda_resources() {
   return *cuda_resources_;
 }
 
+void Context::on_stream(device::Stream& other, const std::function<void()>& work) {
+  class Exchange {
+   public:
+    Exchange(Context& context, device::Stream& other) : context_(context), other_(other) { swap(); }
+    ~Exchange() { swap(); }
+    Exchange(const Exchange&) = delete;
+    Exchange& operator=(const Exchange&) = delete;
+
+   private:
+    void swap() {
+      std::swap(context_.stream_, other_);
+      context_.is_on_own_stream_ = !context_.is_on_own_stream_;
+    }
+
+    Context& context_;
+    device::Stream& other_;
+  };
+  require(is_on_own_stream_ && other.device() == device(), "a context of {} on a stream of {}",
+          device().text(), other.device().text());
+  const Exchange exchange(*this, other);
+  work();
+}
+
 std::int64_t Context::scratch_bytes() const {
   return cuda_resources_ == nullptr ? 0 : cuda_resources_->scratch_bytes();
 }
@@ -62,6 +85,7 @@ Queue queue_of(Context& context) {
 }
 
 std::byte* scratch_bytes_of(Context& context, std::int64_t bytes) {
+  require(context.is_on_own_stream(), "scratch memory on another stream than the context's");
   return context.cuda_resources().scratch(bytes);
 }
 

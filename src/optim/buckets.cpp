@@ -60,12 +60,25 @@ std::vector<Region> regions_of(const nn::ParameterLayout& layout) {
   return divided(regions, layout.chunk_begins);
 }
 
-/// The layer of the parameter at this offset of the arena.
-std::int64_t layer_at(const nn::ParameterLayout& layout, std::int64_t element) {
+/// The parameter at this offset of the arena.
+auto parameter_at(const nn::ParameterLayout& layout, std::int64_t element) {
   const auto after =
       std::upper_bound(layout.parameters.begin(), layout.parameters.end(), element,
                        [](std::int64_t at, const nn::PlacedParameter& p) { return at < p.offset; });
-  return std::prev(after)->spec.layer;
+  return std::prev(after);
+}
+
+std::int64_t layer_at(const nn::ParameterLayout& layout, std::int64_t element) {
+  return parameter_at(layout, element)->spec.layer;
+}
+
+/// The offset at which the layer of this element begins.
+std::int64_t layer_begin(const nn::ParameterLayout& layout, std::int64_t element) {
+  auto first = parameter_at(layout, element);
+  while (first != layout.parameters.begin() && std::prev(first)->spec.layer == first->spec.layer) {
+    --first;
+  }
+  return first->offset;
 }
 
 /// The slice of a bucket that each data rank reduces: whole blocks.
@@ -81,12 +94,17 @@ std::vector<grid::Range> slices_of(const grid::Range& elements, std::int64_t dat
 }  // namespace
 
 BucketPlan::BucketPlan(const nn::ParameterLayout& layout, std::int64_t data_ranks,
-                       std::int64_t bucket_elements) {
+                       std::int64_t bucket_elements, Division division) {
   require(bucket_elements >= kBlock, "buckets of {} elements", bucket_elements);
   const std::int64_t whole_blocks = bucket_elements / kBlock * kBlock;
   for (const Region& region : regions_of(layout)) {
     for (std::int64_t end = region.elements.end; end > region.elements.begin;) {
-      const grid::Range elements{std::max(region.elements.begin, end - whole_blocks), end};
+      std::int64_t begin = std::max(region.elements.begin, end - whole_blocks);
+      if (division == Division::kLayers) {
+        begin = std::max({region.elements.begin, layer_begin(layout, begin),
+                          end - std::max(whole_blocks, kMostElements)});
+      }
+      const grid::Range elements{begin, end};
       buckets_.push_back({.use = region.use,
                           .elements = elements,
                           .ready_layer = layer_at(layout, elements.begin),

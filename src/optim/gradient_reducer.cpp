@@ -44,7 +44,7 @@ std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
   }
   const std::int64_t element_bytes = size_bytes(compute_dtype(sizes.dtype));
   return {{"gradients", accumulators * sizes.elements * element_bytes},
-          {"gradient receive buffers", kInFlight * received * element_bytes}};
+          {"gradient receive buffers", sizes.in_flight * received * element_bytes}};
 }
 
 GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data_group,
@@ -81,7 +81,7 @@ void GradientReducer::assign(comm::Communicator& data_group) {
   const std::int64_t slot_elements =
       receive_elements(lanes_, data_group.size(), data_group.rank(), plan_, sizes_.summation);
   receive_slots_.clear();
-  for (std::int64_t s = 0; s < kInFlight; ++s) {
+  for (std::int64_t s = 0; s < sizes_.in_flight; ++s) {
     receive_slots_.push_back(
         receive_memory_.view(s * slot_elements * element_bytes, Shape{slot_elements}, dtype));
   }
@@ -138,32 +138,45 @@ void GradientReducer::layer_done(std::int64_t m, std::int64_t layer) {
 }
 
 void GradientReducer::start_bucket(std::size_t bucket) {
-  if (static_cast<std::int64_t>(in_flight_.size()) == kInFlight) {
+  if (static_cast<std::int64_t>(in_flight_.size()) == sizes_.in_flight) {
     finish_oldest();
   }
   const std::vector<grid::Range>& slices = plan_.buckets()[bucket].slices;
   const grid::Range& elements = plan_.buckets()[bucket].elements;
+  comm::OrderedReduction::Pending pending;
+  bool on_stream = false;
   if (sizes_.summation == comm::Summation::kLibrary) {
-    in_flight_.emplace_back().messages =
+    pending.messages =
         data_group_->reduce_scatter(sums().flat_slice(elements.begin, elements.count()), slices);
-    return;
+    on_stream = pending.messages.follow([](device::Stream&) {});
+  } else {
+    std::vector<TensorView> partials;
+    for (std::int64_t k = 0; k < reduction_.own_parts(); ++k) {
+      partials.push_back(
+          accumulators_[static_cast<std::size_t>(k)].flat_slice(elements.begin, elements.count()));
+    }
+    if (sums_observer_) {
+      sums_observer_(plan_.buckets()[bucket], partials);
+    }
+    pending = reduction_.start(
+        partials, slices, receive_slots_[started_++ % static_cast<std::size_t>(sizes_.in_flight)]);
+    on_stream = reduction_.fold_behind(context_, pending);
   }
-  std::vector<TensorView> partials;
-  for (std::int64_t k = 0; k < reduction_.own_parts(); ++k) {
-    partials.push_back(
-        accumulators_[static_cast<std::size_t>(k)].flat_slice(elements.begin, elements.count()));
+  if (on_stream) {
+    on_stream_ = std::move(pending.messages);
+  } else {
+    in_flight_.push_back(std::move(pending));
   }
-  if (sums_observer_) {
-    sums_observer_(plan_.buckets()[bucket], partials);
-  }
-  in_flight_.push_back(reduction_.start(
-      partials, slices, receive_slots_[started_++ % static_cast<std::size_t>(kInFlight)]));
+}
+
+void GradientReducer::wait_for(comm::Request& messages) {
+  const double start = now_seconds();
+  messages.wait();
+  exposed_seconds_ += now_seconds() - start;
 }
 
 void GradientReducer::finish_oldest() {
-  const double start = now_seconds();
-  reduction_.wait(in_flight_.front());
-  exposed_seconds_ += now_seconds() - start;
+  wait_for(in_flight_.front().messages);
   if (sizes_.summation == comm::Summation::kInvariant) {
     reduction_.fold(context_, in_flight_.front());
   }
@@ -174,6 +187,7 @@ void GradientReducer::finish() {
   while (!in_flight_.empty()) {
     finish_oldest();
   }
+  wait_for(on_stream_);
 }
 
 }  // namespace strata::optim

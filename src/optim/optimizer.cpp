@@ -1,5 +1,7 @@
 #include "strata/optim/optimizer.hpp"
 
+#include <algorithm>
+
 #include "strata/core/error.hpp"
 #include "strata/ops/convert.hpp"
 
@@ -119,10 +121,7 @@ void Optimizer::write_weights() {
 
 void Optimizer::update(std::size_t bucket, const ConstTensorView& gradients, double learning_rate,
                        double gradient_scale, std::int64_t step) {
-  for (const Run& run : runs_) {
-    if (run.bucket != bucket) {
-      continue;
-    }
+  for (const Run& run : std::ranges::equal_range(runs_, bucket, {}, &Run::bucket)) {
     const ConstTensorView gradient = gradients.flat_slice(run.arena_offset, run.count);
     if (!update_run(run, gradient, learning_rate, gradient_scale, step) && !masters_.empty()) {
       ops::convert(context_, master(run.arena_offset, run.owned_offset, run.count),

@@ -188,7 +188,7 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
          "run.timeline = {}-{}, but the run has {} steps; give steps from 1 to {}",
          given.run.timeline->first, given.run.timeline->last, plan.total_steps, plan.total_steps);
   }
-  plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps);
+  plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps, device);
   plan.lanes = grid::SumTree(plan.config.numerics.lanes);
   const std::int64_t step_microbatches = plan.config.batch.global / plan.config.batch.micro;
   plan.microbatches_per_lane = step_microbatches / plan.lanes.leaves();
@@ -452,7 +452,11 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   const auto bucket_elements = std::max<std::int64_t>(
       nn::ParameterLayout::kBlock, static_cast<std::int64_t>(c.parallel.bucket_mib * 1048576.0) /
                                        size_bytes(compute_dtype(c.numerics.dtype)));
-  optim::BucketPlan buckets(layout, plan.grid.data, bucket_elements);
+  // Messages between GPUs are fast where they are large.
+  const bool on_gpu = plan.device == device::DeviceKind::kCuda;
+  optim::BucketPlan buckets(
+      layout, plan.grid.data, bucket_elements,
+      on_gpu ? optim::BucketPlan::Division::kLayers : optim::BucketPlan::Division::kElements);
   const bool first = chunks.front().layers.begin == 0;
   const bool last = chunks.back().layers.end == plan.model->layer_count();
   RankPlan result{.coordinates = coordinates,
@@ -469,7 +473,8 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
                           .summation = c.numerics.mode,
                           .joins_lanes = plan.model->joins_lanes(),
                           .reach = repeats_steps(plan) ? optim::GradientReducer::Reach::kAnyLanes
-                                                       : optim::GradientReducer::Reach::kOwnLanes};
+                                                       : optim::GradientReducer::Reach::kOwnLanes,
+                          .in_flight = on_gpu ? 1 : 4};
   for (std::int64_t m = 0; m < plan.microbatches; ++m) {
     result.offsets.push_back((coordinates.data * plan.microbatches + m) * c.batch.micro);
   }

@@ -127,7 +127,7 @@ std::string schedule_name(const RunConfig& config) {
 
 RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
                          const io::DatasetInfo& data, const VirtualGrid& stored,
-                         std::int64_t total_steps) {
+                         std::int64_t total_steps, device::DeviceKind device) {
   RunConfig config = given;
   if (nn::is_transformer(given.model.transformer.preset)) {
     config.model.transformer = nn::resolved(given.model.transformer);
@@ -141,6 +141,9 @@ RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
   config.numerics.lanes = virtual_grid.lanes;
   config.numerics.shards = virtual_grid.shards;
   config.batch.micro = virtual_grid.microbatch;
+  if (given.parallel.bucket_mib == 0.0) {
+    config.parallel.bucket_mib = device == device::DeviceKind::kCuda ? 64.0 : 4.0;
+  }
   if (given.schedule.decay_steps == 0 && has_end(given.schedule.kind)) {
     config.schedule.decay_steps = total_steps;
   }

@@ -20,7 +20,7 @@ namespace strata::plan {
 /// The config with a derived value in place of each 0 and "auto" that prepare() decides.
 [[nodiscard]] RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
                                        const io::DatasetInfo& data, const VirtualGrid& stored,
-                                       std::int64_t total_steps);
+                                       std::int64_t total_steps, device::DeviceKind device);
 
 [[nodiscard]] std::int64_t resolve_steps(const RunConfig& config, std::int64_t samples);
 

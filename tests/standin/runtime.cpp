@@ -200,6 +200,21 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* pStream, unsigned flags) {
   });
 }
 
+// Nothing runs beside anything else here, so priorities change nothing.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* pStream, unsigned flags, int priority) {
+  int least = 0;
+  int greatest = 0;
+  static_cast<void>(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  return priority < greatest || priority > least ? cudaErrorInvalidValue
+                                                 : cudaStreamCreateWithFlags(pStream, flags);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* leastPriority, int* greatestPriority) {
+  *leastPriority = 0;
+  *greatestPriority = -5;
+  return cudaSuccess;
+}
+
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return call_apart([&](Machine& machine) {
     const auto found = machine.streams.find(stream);

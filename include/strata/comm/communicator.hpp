@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include "strata/comm/activity.hpp"
 #include "strata/comm/summation.hpp"
 #include "strata/core/tensor.hpp"
+#include "strata/device/stream.hpp"
 #include "strata/grid/grid.hpp"
 
 namespace strata::comm {
@@ -51,6 +53,10 @@ class Request {
     Operation& operator=(const Operation&) = delete;
     /// Makes progress; true once complete.
     virtual bool test() = 0;
+    /// Request::follow().
+    [[nodiscard]] virtual bool follow(const std::function<void(device::Stream&)>& /*work*/) {
+      return false;
+    }
     /// The pending message, where one operation stands for several messages; else empty.
     [[nodiscard]] virtual std::string awaited() const { return {}; }
   };
@@ -70,6 +76,13 @@ class Request {
   /// Throws: Error(kPeer) where the timeout expires or the transport fails; the text names the
   /// operation and the peer.
   void wait();
+  /// Has `work` enqueue more on the stream that carries the message, after it; the request then
+  /// completes with that work. Such requests of one group complete in the order of their start: to
+  /// wait for the last is to wait for all, and the others may be destroyed. Returns false, and does
+  /// not call `work`, where the message has no stream of its own.
+  [[nodiscard]] bool follow(const std::function<void(device::Stream&)>& work) {
+    return operation_ != nullptr && operation_->follow(work);
+  }
   [[nodiscard]] bool pending() const { return operation_ != nullptr; }
   /// What wait() waits for, as in "receive from rank 1 of the data group (this rank is 0 there):
   /// gradient slice".

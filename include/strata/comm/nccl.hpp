@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -12,6 +13,17 @@ namespace strata::comm {
 /// Why NCCL is not available: the build excludes it, or this node has no library of a sufficient
 /// version; empty where it is available. Needs no GPU.
 [[nodiscard]] std::string nccl_absence();
+
+/// The limit of thread blocks of the NCCL kernels of all routes of a rank together.
+inline constexpr std::int64_t kAllRoutesBlocks = 16;
+/// The fewest multiprocessors of a GPU on which NCCL's kernels that wait for peers leave one for
+/// others: beside the routes, a rank has three groups.
+inline constexpr std::int64_t kLeastMultiprocessors = kAllRoutesBlocks + 3 + 1;
+
+/// The limit of thread blocks of NCCL's kernels per group on GPUs of these many multiprocessors.
+/// All of a rank's kernels are then resident together, so none that waits for a peer keeps another
+/// from starting. At most 16, as from 65 multiprocessors on. Pre: at least kLeastMultiprocessors.
+[[nodiscard]] std::int64_t group_blocks(std::int64_t multiprocessors);
 
 /// Requests the maximum number of hardware queues (sets CUDA_DEVICE_MAX_CONNECTIONS=32 unless it is
 /// set). With too few queues, a message that waits for its peer blocks others behind it. Must be
@@ -29,10 +41,10 @@ void request_hardware_queues();
 /// their work on the GPU.
 ///
 /// Destroying a group aborts its pending operations; after a barrier() of the world there are none.
-/// Pre: request_hardware_queues(); `compute` is a stream of `device`, a GPU; `compute`, `device`
-/// and `host_engine` outlive the result. Communication: collective over `host`. Throws:
-/// AgreedError(kPeer) where a rank has no NCCL, ranks share a GPU, or no GPU connects; Error(kPeer)
-/// on a rank that does not, while others wait for it;
+/// Pre: request_hardware_queues(); GPUs of at least kLeastMultiprocessors; `compute` is a stream of
+/// `device`, a GPU; `compute`, `device` and `host_engine` outlive the result. Communication:
+/// collective over `host`. Throws: AgreedError(kPeer) where a rank has no NCCL, ranks share a GPU,
+/// or no GPU connects; Error(kPeer) on a rank that does not, while others wait for it;
 /// AgreedError(kUsage) where the environment allows too few hardware queues.
 [[nodiscard]] DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine,
                                const device::Device& device, device::Stream& compute);

@@ -44,6 +44,9 @@ class OrderedReduction {
   /// slice).
   [[nodiscard]] Pending start(std::span<const TensorView> partials,
                               std::span<const grid::Range> slices, TensorView received);
+  /// Enqueues fold() on the stream that carries the messages, with which they then complete.
+  /// Returns false where they have none: wait() and fold() do it. Overwrites as fold().
+  [[nodiscard]] bool fold_behind(ops::Context& context, Pending& pending) const;
   /// Waits for its messages.
   static void wait(Pending& pending);
   /// Sums after wait(): elements slices[rank] of partials[0] hold the result. Overwrites the other

@@ -43,6 +43,12 @@ class Buffer {
   std::int64_t bytes_ = 0;
 };
 
+/// Limits the time that the release of GPU and pinned memory waits for the work that may use it. A
+/// message of a lost peer never ends; the memory is then left to the end of the process, as is all
+/// that is released later while the message is under way. Whoever waits for the message reports it.
+/// Without a limit, which is the default, the wait ends with the work.
+void limit_release_waits(double seconds);
+
 /// Copies the elements of one tensor to another, on any devices, and waits for the copy.
 /// Pre: equal dtype and count. Throws: Error(kPeer) where a device fails.
 void copy_tensor(const ConstTensorView& from, const TensorView& to);

@@ -17,6 +17,8 @@ struct GpuInfo {
   std::int64_t memory_bytes = 0;
   /// Compute capability, as in "9.0".
   std::string capability;
+  /// Streaming multiprocessors; those of a MIG instance where it is one.
+  std::int64_t multiprocessors = 0;
 };
 
 /// Peak rates of dense matrix products, in FLOP/s.

@@ -6,10 +6,14 @@
 
 namespace strata::device {
 
+/// Which of two streams' waiting blocks of threads a GPU starts first: those of the higher
+/// priority.
+enum class StreamPriority { kNormal, kHigh };
+
 /// An in-order queue of work on one device. On the CPU work runs synchronously.
 class Stream {
  public:
-  explicit Stream(const Device& device);
+  explicit Stream(const Device& device, StreamPriority priority = StreamPriority::kNormal);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

@@ -71,6 +71,12 @@ class Context {
   /// Waits for all enqueued operations. Throws: Error(kPeer) where one failed.
   void synchronize() { stream_.synchronize(); }
 
+  /// Enqueues the operations that `work` calls on another stream of the GPU. They may run beside
+  /// those on the context's own stream, so they must need no scratch memory.
+  /// Throws: std::logic_error where one needs it.
+  void on_stream(device::Stream& other, const std::function<void()>& work);
+  [[nodiscard]] bool is_on_own_stream() const { return is_on_own_stream_; }
+
   /// Device memory allocated for scratch so far; 0 on the CPU.
   [[nodiscard]] std::int64_t scratch_bytes() const;
 
@@ -91,6 +97,7 @@ class Context {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<PrimitiveCache> primitives_;
   std::unique_ptr<CudaResources> cuda_resources_;
+  bool is_on_own_stream_ = true;
   // Destroyed first: its pending work may use the memory above.
   device::Stream stream_;
 };

@@ -19,7 +19,8 @@ namespace strata::optim {
 
 /// Reduces a stage's gradients: microbatches of a lane in order, then lanes by the sum tree, first
 /// this rank's lanes, then over the data group, bucket by bucket, overlapped with the backward pass
-/// (design law 1). With comm::Summation::kLibrary all lanes of a rank are one.
+/// (design law 1). With comm::Summation::kLibrary all lanes of a rank are one. Messages with a
+/// stream of their own are summed there: the compute stream waits for them in finish() only.
 class GradientReducer final : public nn::GradientSink {
  public:
   /// The lanes that a rank may compute: those of its place in the data group, or those of any.
@@ -35,6 +36,9 @@ class GradientReducer final : public nn::GradientSink {
     bool joins_lanes = false;
     /// What memory is planned for.
     Reach reach = Reach::kOwnLanes;
+    /// Receive buffers, and buckets in flight at once. Messages with a stream of their own use one
+    /// buffer after the other in the order of that stream, in any number.
+    std::int64_t in_flight = 4;
   };
 
   GradientReducer(ops::Context& context, comm::Communicator& data_group, const grid::SumTree& lanes,
@@ -69,11 +73,9 @@ class GradientReducer final : public nn::GradientSink {
   void reset_clock() { exposed_seconds_ = 0.0; }
 
  private:
-  /// Buckets in flight at once; each has its own receive buffer.
-  static constexpr std::int64_t kInFlight = 4;
-
   void start_bucket(std::size_t bucket);
   void finish_oldest();
+  void wait_for(comm::Request& messages);
 
   ops::Context& context_;
   comm::Communicator* data_group_;
@@ -88,6 +90,8 @@ class GradientReducer final : public nn::GradientSink {
   std::vector<TensorView> accumulators_;
   std::vector<TensorView> receive_slots_;
   std::deque<comm::OrderedReduction::Pending> in_flight_;
+  /// The last bucket's messages on a stream of their own, and with them those before.
+  comm::Request on_stream_;
   std::size_t next_bucket_ = 0;
   std::size_t started_ = 0;
   double exposed_seconds_ = 0.0;

@@ -126,7 +126,7 @@ struct RunConfig {
     std::int64_t chunks = 0;       // 0: as many as the schedule needs
     Backward backward = Backward::kAuto;
     std::string split = "auto";
-    double bucket_mib = 4.0;
+    double bucket_mib = 0.0;  // 0: by the device
   } parallel;
   struct {
     std::int64_t lanes = 0;

@@ -91,7 +91,7 @@ inline bool within(Bound bound, double value) {
     case Bound::kFactor:
       return value > 0.0 && value <= 1.0;
     case Bound::kBucket:
-      return value > 0.0 && value <= 1024.0;
+      return value >= 0.0 && value <= 1024.0;
   }
   return false;
 }
@@ -107,7 +107,7 @@ inline std::string text_of(Bound bound) {
     case Bound::kFactor:
       return "number above 0 up to 1";
     case Bound::kBucket:
-      return "number above 0 up to 1024";
+      return "number from 0 to 1024";
   }
   return {};
 }

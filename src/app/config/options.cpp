@@ -244,9 +244,10 @@ std::vector<Option> parallel_and_numerics() {
            "auto: chunks of about equal cost; otherwise the first layer of each stage, or of each "
            "chunk in layer order, by name or number",
            STRATA_MEMBER(parallel.split)),
-      number("parallel.bucket", "MiB",
-             "size of the gradient buckets; each is reduced as one message", Bound::kBucket,
-             STRATA_MEMBER(parallel.bucket_mib)),
+      or_auto(number("parallel.bucket", "MiB",
+                     "size of the gradient buckets, each of which is reduced as one message; on "
+                     "GPUs the least size of buckets of whole layers; 0: 64 on GPUs, 4 on CPUs",
+                     Bound::kBucket, STRATA_MEMBER(parallel.bucket_mib))),
       whole("numerics.lanes", "lanes",
             "streams of microbatches in a global batch, a multiple of every parallel.data to be "
             "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",

@@ -101,11 +101,18 @@ bool gpus_differ(comm::Communicator& world, const std::string& gpu) {
 
 /// Why NCCL cannot be used; empty where it can. `sharing`: ranks on this rank's GPU.
 /// Communication: collective.
-std::string nccl_obstacle(comm::Communicator& world, std::int64_t sharing, const plan::Plan& plan) {
+std::string nccl_obstacle(comm::Communicator& world, const device::GpuInfo& gpu,
+                          std::int64_t sharing, const plan::Plan& plan) {
   std::string mine = comm::nccl_absence();
   // NCCL refuses a GPU with two ranks of one host unless NCCL_HOSTID makes the hosts differ.
   if (mine.empty() && sharing > 1 && std::getenv("NCCL_HOSTID") == nullptr) {
     mine = "it shares its GPU with another rank, which NCCL refuses";
+  }
+  if (mine.empty() && gpu.multiprocessors < comm::kLeastMultiprocessors) {
+    mine = fmt::format(
+        "its GPU has {} multiprocessors, and NCCL's kernels need {} to wait side by side; a whole "
+        "GPU or a larger MIG instance has them",
+        gpu.multiprocessors, comm::kLeastMultiprocessors);
   }
   const std::vector<std::string> reasons = world.all_gather_texts(mine);
   const auto reason = std::find_if(reasons.begin(), reasons.end(),
@@ -239,14 +246,14 @@ void ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const RunInputs& inpu
         device::free_memory_bytes(device.index()) / sharing.on_this_gpu + ops::Context::kCudaBytes,
         plan);
   }
-  choose_transport(mpi, plan, sharing.on_this_gpu);
+  choose_transport(mpi, plan, gpu, sharing.on_this_gpu);
   if (use == Use::kTraining && plan.config.run.cuda_graphs == plan::Switch::kOn) {
     text_ += ", passes as CUDA graphs";
   }
 }
 
 void ExecutionEnvironment::choose_transport(comm::MpiSession& mpi, const plan::Plan& plan,
-                                            std::int64_t sharing) {
+                                            const device::GpuInfo& gpu, std::int64_t sharing) {
   comm::Communicator& world = mpi.world();
   if (world.size() == 1) {
     world_ = comm::staged(duplicate_of(world), mpi.engine(), context_->stream());
@@ -255,7 +262,7 @@ void ExecutionEnvironment::choose_transport(comm::MpiSession& mpi, const plan::P
   const plan::Transport transport = plan.config.run.transport;
   const std::string reason = transport == plan::Transport::kMpi
                                  ? "run.transport is mpi"
-                                 : nccl_obstacle(world, sharing, plan);
+                                 : nccl_obstacle(world, gpu, sharing, plan);
   if (transport == plan::Transport::kNccl && !reason.empty()) {
     throw comm::AgreedError(
         ExitCode::kUsage,

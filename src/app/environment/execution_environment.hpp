@@ -6,6 +6,7 @@
 
 #include "strata/comm/groups.hpp"
 #include "strata/comm/mpi.hpp"
+#include "strata/device/gpu_info.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/plan/config.hpp"
 #include "strata/plan/plan.hpp"
@@ -46,7 +47,8 @@ class ExecutionEnvironment {
  private:
   void open_gpu(comm::MpiSession& mpi, const RunInputs& inputs, plan::Plan& plan, Use use);
   void connect_groups(const plan::Plan& plan, Use use);
-  void choose_transport(comm::MpiSession& mpi, const plan::Plan& plan, std::int64_t sharing);
+  void choose_transport(comm::MpiSession& mpi, const plan::Plan& plan, const device::GpuInfo& gpu,
+                        std::int64_t sharing);
 
   std::optional<ops::Context> context_;
   /// Empty on a CPU. Outlives the groups, which are split from it.

@@ -1,12 +1,15 @@
 #include "strata/comm/nccl.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/device/gpu_info.hpp"
 
 #include "nccl/nccl_communicator.hpp"
 
@@ -16,6 +19,14 @@ namespace {
 constexpr const char* kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 }  // namespace
+
+std::int64_t group_blocks(std::int64_t multiprocessors) {
+  require(multiprocessors >= kLeastMultiprocessors, "NCCL on {} multiprocessors", multiprocessors);
+  // Of the data, the lane and the tensor group messages may wait at once.
+  constexpr std::int64_t kGroups = 3;
+  constexpr std::int64_t kMost = 16;
+  return std::min(kMost, (multiprocessors - kAllRoutesBlocks - 1) / kGroups);
+}
 
 void request_hardware_queues() {
   // The maximum that CUDA supports.
@@ -65,6 +76,15 @@ void require_queues() {
 
 }  // namespace
 
+/// Of the GPU that has the fewest; NCCL's kernels have equal blocks on all ranks.
+std::int64_t fewest_multiprocessors(Communicator& host, const device::Device& device) {
+  const std::vector<std::int64_t> mine{
+      device::gpus().at(static_cast<std::size_t>(device.index())).multiprocessors};
+  std::vector<std::int64_t> all(static_cast<std::size_t>(host.size()));
+  host.all_gather(payload_of(std::span(mine)), payload_of(std::span(all)));
+  return *std::ranges::min_element(all);
+}
+
 std::string nccl_absence() {
   try {
     const NcclLibrary library;
@@ -82,10 +102,11 @@ DeviceWorld nccl(std::unique_ptr<Communicator> host, ProgressEngine& host_engine
     engine = std::make_unique<NcclEngine>(host_engine, device, compute, host->timeout(),
                                           host->activity());
   });
+  engine->set_group_blocks(static_cast<int>(group_blocks(fewest_multiprocessors(*host, device))));
   std::vector<std::int64_t> everyone(static_cast<std::size_t>(host->size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   std::unique_ptr<NcclChannel> channel =
-      open_channel(*engine, *host, everyone, kGroupBlocks, host->name());
+      open_channel(*engine, *host, everyone, engine->group_blocks(), host->name());
   auto ranks = std::make_unique<NcclCommunicator>(std::move(host), *engine, std::move(channel));
   return {.engine = std::move(engine), .ranks = std::move(ranks)};
 }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "strata/comm/agree.hpp"
+#include "strata/comm/nccl.hpp"
 #include "strata/core/error.hpp"
 #include "strata/device/buffer.hpp"
 
@@ -37,16 +38,22 @@ bool on_host(const ConstTensorView& payload) {
 /// An operation on a channel; complete once the compute stream has been made to wait for it.
 class ChannelOperation final : public Request::Operation {
  public:
-  ChannelOperation(NcclEngine& engine, device::Event done, Awaited awaited)
-      : engine_(engine), done_(std::move(done)), awaited_(awaited) {}
+  ChannelOperation(NcclEngine& engine, NcclChannel& channel, device::Event done, Awaited awaited)
+      : engine_(engine), channel_(channel), done_(std::move(done)), awaited_(awaited) {}
 
   bool test() override {
     engine_.wait(done_, awaited_);
     return true;
   }
 
+  bool follow(const std::function<void(device::Stream&)>& work) override {
+    done_ = channel_.enqueue(work);
+    return true;
+  }
+
  private:
   NcclEngine& engine_;
+  NcclChannel& channel_;
   device::Event done_;
   Awaited awaited_;
 };
@@ -160,8 +167,8 @@ std::unique_ptr<Request::Operation> NcclCommunicator::on_channel(NcclChannel& ch
                                                                  std::string what, Awaited awaited,
                                                                  const Calls& calls) {
   device::Event ready = engine_.mark_compute();
-  return std::make_unique<ChannelOperation>(engine_, channel.issue(ready, std::move(what), calls),
-                                            awaited);
+  device::Event done = channel.issue(ready, std::move(what), calls);
+  return std::make_unique<ChannelOperation>(engine_, channel, std::move(done), awaited);
 }
 
 template <typename Calls>
@@ -305,7 +312,7 @@ std::unique_ptr<Communicator> NcclCommunicator::subgroup(std::span<const std::in
                                                          std::string name) {
   std::unique_ptr<Communicator> group = host().subgroup(members, std::move(name));
   std::unique_ptr<NcclChannel> channel =
-      open_channel(engine_, host(), members, kGroupBlocks, group->name());
+      open_channel(engine_, host(), members, engine_.group_blocks(), group->name());
   return std::make_unique<NcclCommunicator>(std::move(group), engine_, std::move(channel));
 }
 
@@ -317,7 +324,7 @@ void NcclCommunicator::open_routes(std::span<const Route> routes) {
     }
   }
   const int most = std::max(1, *std::ranges::max_element(routes_of));
-  const int blocks = std::max(1, kAllRoutesBlocks / most);
+  const int blocks = std::max(1, static_cast<int>(kAllRoutesBlocks) / most);
   // Consecutive routes without a common rank are opened together.
   std::size_t begin = 0;
   while (begin < routes.size()) {

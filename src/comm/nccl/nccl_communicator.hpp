@@ -23,12 +23,6 @@ struct OpenRoute {
   std::deque<RouteReceive*> posted;
 };
 
-/// The limit of thread blocks of NCCL's kernels per group, and of all routes of a rank together.
-/// The kernels of a rank's 3 groups and of up to 16 routes are resident together on a GPU of 64
-/// multiprocessors, so no kernel that waits for a peer keeps another from starting.
-inline constexpr int kGroupBlocks = 16;
-inline constexpr int kAllRoutesBlocks = 16;
-
 /// The NCCL communicator of `members`, ranks of `host` in order; null where they are fewer than
 /// two. `name` is for errors. Communication: collective over `host`; the members of one call are
 /// disjoint.

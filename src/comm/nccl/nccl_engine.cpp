@@ -10,6 +10,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/narrow.hpp"
+#include "strata/device/buffer.hpp"
 #include "strata/device/failure.hpp"
 
 namespace strata::comm {
@@ -42,7 +43,9 @@ class Waiting {
 
 NcclEngine::NcclEngine(ProgressEngine& host, const device::Device& device, device::Stream& compute,
                        Timeout timeout, Activity* activity)
-    : host_(host), timeout_(timeout), activity_(activity), device_(device), compute_(compute) {}
+    : host_(host), timeout_(timeout), activity_(activity), device_(device), compute_(compute) {
+  device::limit_release_waits(timeout.seconds);
+}
 
 void NcclEngine::progress() {
   host_.progress();
@@ -220,7 +223,7 @@ void NcclEngine::abort_all() noexcept {
 }
 
 NcclChannel::NcclChannel(NcclEngine& engine, NcclHandle handle)
-    : engine_(engine), handle_(handle), stream_(engine.device()) {
+    : engine_(engine), handle_(handle), stream_(engine.device(), device::StreamPriority::kHigh) {
   engine_.add(*this);
 }
 

@@ -53,6 +53,10 @@ class NcclEngine final : public ProgressEngine {
   [[nodiscard]] const device::Device& device() const { return device_; }
   [[nodiscard]] device::Stream& compute() { return compute_; }
 
+  /// The limit of thread blocks of a group's kernels, which all ranks have agreed on.
+  [[nodiscard]] int group_blocks() const { return group_blocks_; }
+  void set_group_blocks(int blocks) { group_blocks_ = blocks; }
+
   [[nodiscard]] ncclUniqueId unique_id();
   /// The communicator of `size` ranks that call with the same id; `what` names the call in errors.
   /// `blocks`: the limit of thread blocks of NCCL's kernels. Communication: collective over them.
@@ -102,6 +106,7 @@ class NcclEngine final : public ProgressEngine {
   NcclLibrary library_;
   device::Device device_;
   device::Stream& compute_;
+  int group_blocks_ = 1;
   std::vector<NcclChannel*> channels_;
   std::deque<ncclComm_t> handles_;
   /// Events of throttle() that the host has not waited for.
@@ -113,6 +118,7 @@ class NcclEngine final : public ProgressEngine {
 };
 
 /// One NCCL communicator and the stream that its operations run on, in the order of their calls.
+/// The stream's work starts before that of the compute stream: others wait for it.
 class NcclChannel {
  public:
   /// Takes ownership of `handle`.
@@ -136,9 +142,16 @@ class NcclChannel {
     require_open();
     ready.wait(stream_);
     latest_ = std::move(what);
-    engine_.group(*handle_, latest_, [&](const NcclEngine::Note& note) {
-      calls(note, *handle_, static_cast<cudaStream_t>(stream_.raw()));
+    return enqueue([&](device::Stream& stream) {
+      engine_.group(*handle_, latest_, [&](const NcclEngine::Note& note) {
+        calls(note, *handle_, static_cast<cudaStream_t>(stream.raw()));
+      });
     });
+  }
+
+  /// Has `work` enqueue on the stream. Returns: as issue().
+  [[nodiscard]] device::Event enqueue(const std::function<void(device::Stream&)>& work) {
+    work(stream_);
     device::Event done(engine_.device(), 1);
     done.record(stream_);
     return done;

@@ -12,6 +12,7 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/comm/groups.hpp"
+#include "strata/comm/nccl.hpp"
 #include "strata/comm/rotated_group.hpp"
 #include "strata/core/error.hpp"
 
@@ -103,6 +104,18 @@ TEST(Communicator, RefusesMessagesToUnknownRanksAndToItself) {
     EXPECT_THROW(static_cast<void>(world.receive(payload, 2, Tag::kSetup)), std::logic_error);
     EXPECT_THROW(world.all_gather(payload, payload), std::logic_error);
   });
+}
+
+TEST(NcclBlocks, OfThreeGroupsAndTheRoutesLeaveAMultiprocessor) {
+  struct Gpu {
+    std::int64_t multiprocessors;
+    std::int64_t blocks;
+  };
+  // The least, a large slice of an H100, L4, the least for the most, H100.
+  for (const Gpu& gpu : {Gpu{20, 1}, {60, 14}, {58, 13}, {65, 16}, {132, 16}}) {
+    EXPECT_EQ(group_blocks(gpu.multiprocessors), gpu.blocks) << gpu.multiprocessors;
+  }
+  EXPECT_THROW(static_cast<void>(group_blocks(kLeastMultiprocessors - 1)), std::logic_error);
 }
 
 TEST(PipelineRoutes, AreOneForEachDirectionTagAndChunk) {

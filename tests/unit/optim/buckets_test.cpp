@@ -128,6 +128,29 @@ TEST(BucketPlan, CutsTiedParametersAlikeOnBothStages) {
   }
 }
 
+TEST(BucketPlan, OfWholeLayersEndsWhereOneBegins) {
+  using Division = BucketPlan::Division;
+  const nn::ParameterLayout layout = layout_with(kMixed);
+  struct Case {
+    std::int64_t bucket;
+    std::vector<std::int64_t> begins;
+  };
+  // Layers begin at 0, 4096 and 6144; the last one ends at 13312.
+  for (const Case& c : {Case{1024, {6144, 4096, 0}}, Case{7168, {6144, 0}}, Case{7169, {6144, 0}},
+                        Case{8192, {4096, 0}}, Case{1 << 20, {0}}}) {
+    std::vector<std::int64_t> begins;
+    const BucketPlan plan(layout, 2, c.bucket, Division::kLayers);
+    for (const Bucket& bucket : plan.buckets()) {
+      begins.push_back(bucket.elements.begin);
+      EXPECT_EQ(bucket.ready_layer, bucket.elements.begin / 3072);
+    }
+    EXPECT_EQ(begins, c.begins) << "buckets of " << c.bucket;
+  }
+  // A layer of more than the most is divided as before.
+  const nn::ParameterLayout large = layout_with({BucketPlan::kMostElements + 1, 1});
+  EXPECT_EQ(std::ssize(BucketPlan(large, 2, kBlock, Division::kLayers).buckets()), 2);
+}
+
 TEST(BucketPlan, OwnsAllButWhatIsBorrowed) {
   const nn::ParameterLayout layout = nn::layout_of(tied_model(), {0, 4});
   for (const std::int64_t ranks : {1, 2, 3}) {
