@@ -191,6 +191,17 @@ class Language(Near, language.LanguageTest):
                 self.assertEqual(finished.code, harness.DONE, finished.text)
                 self.assertIn("kernels: products by cuBLASLt; passes by cuDNN: 1; attention's backward pass over", finished.text)
 
+    def test_doctor_tries_the_libraries(self):
+        for variable, found in (("", ""), ("STRATA_STANDIN_CUDNN_OUT_OF_MEMORY", "making a plan of cuDNN's failed"),
+                                ("STRATA_STANDIN_CUDNN_UNSUPPORTED", "by own kernels, as cuDNN does not support it")):
+            with unittest.mock.patch.dict(os.environ, {variable: "1"} if variable else {}):
+                finished = self.launch(2, "doctor")
+            if found:
+                self.assertEqual(finished.code, harness.PEER, finished.text)
+                self.assertRegex(finished.text, "- rank 1 on .*attention.*" + found)
+            self.assertNotRegex(finished.text, "- rank 0 on .*attention")
+            self.assertEqual("attention" in finished.text, bool(found), finished.text)
+
     def test_the_same_bits_on_every_grid(self):
         for dtype in ("float32", "bfloat16"):
             runs = [(grid, []) for grid in GRIDS]

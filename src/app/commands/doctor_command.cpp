@@ -14,8 +14,12 @@
 #include "strata/comm/nccl.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/host_name.hpp"
+#include "strata/device/buffer.hpp"
 #include "strata/device/gpu_info.hpp"
+#include "strata/ops/attention.hpp"
+#include "strata/ops/context.hpp"
 #include "strata/ops/instruction_set.hpp"
+#include "strata/ops/matmul.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/doctor_directory.hpp"
@@ -36,6 +40,35 @@ std::string executable_hash() {
     hash.update(std::as_bytes(std::span(piece).first(static_cast<std::size_t>(file.gcount()))));
   }
   return hash_text(hash.digest());
+}
+
+/// Runs a small product and a small attention, for which cuBLASLt and cuDNN make plans.
+/// Returns: why cuDNN runs no attention; empty where it does, or is not there.
+/// Throws: Error(kPeer) where a library or the GPU fails.
+std::string library_trouble(std::int64_t gpu) {
+  ops::Context context = ops::Context::cuda(device::Device::cuda(gpu));
+  constexpr ops::AttentionShape kShape{.tokens = 128, .head_size = 64};
+  const Shape square{kShape.tokens, kShape.tokens};
+  const Shape rows{kShape.rows(), kShape.width()};
+  const Shape qkv_rows{kShape.rows(), kShape.qkv_width()};
+  const device::Buffer memory(context.device(), square.count() * size_bytes(DType::kFloat32));
+  const auto zeros = [&](const Shape& shape) { return memory.view(0, shape, DType::kBfloat16); };
+  const device::Buffer results(context.device(), square.count() * size_bytes(DType::kFloat32));
+  ops::matmul(context, zeros(square), zeros(square), results.view(0, square, DType::kBfloat16));
+  const device::Buffer log_sums(context.device(), kShape.rows() * size_bytes(DType::kFloat32));
+  ops::causal_attention_forward(context, kShape, zeros(qkv_rows),
+                                results.view(0, rows, DType::kBfloat16),
+                                log_sums.view(0, Shape{1, 1, kShape.tokens}, DType::kFloat32));
+  context.synchronize();
+  for (const auto& [operation, kernels] : context.kernels()) {
+    if (kernels.starts_with("own") && !kernels.ends_with("not found")) {
+      return fmt::format(
+          "{} runs by {}: other GPUs may run it by cuDNN's, with other bits; "
+          "compare the versions of cuDNN and NVRTC",
+          operation, kernels);
+    }
+  }
+  return {};
 }
 
 void collect_gpu_facts(RankFacts& facts, const GpuAssignment& assignment) {
@@ -64,6 +97,7 @@ void collect_gpu_facts(RankFacts& facts, const GpuAssignment& assignment) {
       }
     }
     facts.gpu_free_bytes = device::free_memory_bytes(own);
+    facts.gpu_failure = library_trouble(own);
   } catch (const Error& error) {
     facts.gpu_failure = error.what();
   }

@@ -32,7 +32,7 @@ struct RankFacts {
   /// CUDA versions of the driver and of the linked runtime; 0 without one.
   std::int64_t driver_version = 0;
   std::int64_t runtime_version = 0;
-  /// Why the rank's GPU could not be queried; empty on success.
+  /// What is wrong with the rank's GPU or its libraries; empty where nothing is.
   std::string gpu_failure;
   std::string nccl_absence;
   /// The rank's clock against rank 0's, in seconds.
