@@ -98,7 +98,7 @@ TEST_F(CudnnAttentionPlans, IsNotAskedAgainForWhatItRefusedLate) {
 TEST_F(CudnnAttentionPlans, RefusesToGoOnWhereMemoryRanOut) {
   setenv("STRATA_STANDIN_CUDNN_OUT_OF_MEMORY", "0", 1);
   EXPECT_THAT(test::error_of([&] { graphs_of(context_, kPlain); }, ExitCode::kPeer),
-              testing::HasSubstr("attention over 2 x 40 tokens, 3 heads of 8"));
+              testing::HasSubstr("attention's forward pass over 2 x 40 tokens, 3 heads of 8"));
   unsetenv("STRATA_STANDIN_CUDNN_OUT_OF_MEMORY");
 }
 

@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include "strata/core/dtype.hpp"
+#include "strata/core/error.hpp"
 #include "strata/core/tensor.hpp"
 
 #include "cuda/stream.hpp"
@@ -73,9 +74,16 @@ void launch(Context& context, const char* name, const Grid& grid, void (*kernel)
   const cudaStream_t stream = stream_of(context);
   constexpr std::int64_t kAlwaysGiven = 48 * 1024;
   if (grid.shared_bytes > kAlwaysGiven) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(grid.shared_bytes)),
-          name);
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(grid.shared_bytes));
+    if (status == cudaErrorInvalidValue) {
+      fail(ExitCode::kUsage,
+           "{} needs {} KiB of shared memory in a block, more than this GPU has; choose another "
+           "numerics.dtype than float64, or more model.heads",
+           name, grid.shared_bytes / 1024);
+    }
+    check(status, name);
   }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
