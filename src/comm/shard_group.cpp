@@ -61,31 +61,36 @@ std::vector<grid::Range> ShardGroup::element_slices(const TensorView& tensor) co
   return slices;
 }
 
-void ShardGroup::reduce_scatter(ops::Context& context, std::span<const TensorView> accumulators,
-                                const TensorView& received) {
+OrderedReduction::Pending ShardGroup::begin_sum(std::span<const TensorView> accumulators,
+                                                const TensorView& received) {
+  OrderedReduction::Pending sum;
   if (ranks() == 1) {
-    return;
+    return sum;
+  }
+  if (summation_ == Summation::kLibrary) {
+    timed([&] { group()->all_reduce(accumulators.front()); });
+    return sum;
   }
   std::vector<TensorView> partials;
   for (std::int64_t k = 0; k < reduction_->own_parts(); ++k) {
     const TensorView& part = accumulators[static_cast<std::size_t>(k)];
     partials.push_back(part.reshaped(Shape{part.count()}));
   }
-  if (summation_ == Summation::kLibrary) {
-    timed([&] { group()->all_reduce(accumulators.front()); });
-    return;
-  }
-  OrderedReduction::Pending pending;
-  timed([&] {
-    pending = reduction_->start(partials, element_slices(accumulators.front()), received);
-    OrderedReduction::wait(pending);
-  });
-  reduction_->fold(context, pending);
+  timed([&] { sum = reduction_->start(partials, element_slices(accumulators.front()), received); });
+  return sum;
 }
 
-void ShardGroup::all_reduce(ops::Context& context, std::span<const TensorView> accumulators,
-                            const TensorView& received) {
-  reduce_scatter(context, accumulators, received);
+void ShardGroup::end_reduce_scatter(ops::Context& context, OrderedReduction::Pending& sum) {
+  if (ranks() == 1 || summation_ == Summation::kLibrary) {
+    return;
+  }
+  timed([&] { OrderedReduction::wait(sum); });
+  reduction_->fold(context, sum);
+}
+
+void ShardGroup::end_all_reduce(ops::Context& context, std::span<const TensorView> accumulators,
+                                OrderedReduction::Pending& sum) {
+  end_reduce_scatter(context, sum);
   if (summation_ == Summation::kInvariant) {
     all_gather_rows(accumulators.front());
   }

@@ -120,4 +120,15 @@ void Layer::backward_weight(const LayerPass& /*pass*/, const TensorView& /*outpu
   require(weight_gradients.empty(), "layer {} has no weight gradient", name_);
 }
 
+void Layer::backward(const LayerPass& pass, const TensorView& output_gradient,
+                     const TensorView& input_gradient,
+                     std::span<const ParameterViews> weight_gradients,
+                     ops::Accumulate accumulate) const {
+  backward_input(pass, output_gradient, input_gradient);
+  pass.engine.progress();
+  if (!weight_gradients.empty()) {
+    backward_weight(pass, output_gradient, weight_gradients, accumulate);
+  }
+}
+
 }  // namespace strata::nn

@@ -181,8 +181,10 @@ class Executor::Run {
       {
         const device::ProfileRange range(text_of(action));
         perform(action);
-        // Waits for the GPU's computation.
-        timed([&] { engine_.throttle(); });
+        if (!is_send(action.kind) && !is_receive(action.kind)) {
+          // Waits for the GPU's computation.
+          timed([&] { engine_.throttle(); });
+        }
       }
       if (observer_) {
         // The launches are asynchronous; wait for the action itself, but not for its messages,

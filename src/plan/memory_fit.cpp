@@ -87,20 +87,32 @@ std::int64_t device_bytes(const RankPlan& rank) {
       [](std::int64_t sum, const nn::MemoryItem& item) { return sum + item.bytes; });
 }
 
-Plan with_fitting_backward(Plan plan, const VirtualGrid& stored,
+Plan with_fitting_defaults(Plan plan, const VirtualGrid& stored,
                            const std::function<bool(const Plan&)>& fits) {
-  if (plan.config.parallel.backward != Backward::kAuto ||
-      plan.backward == nn::BackwardOrder::kFused || fits(plan)) {
+  if (fits(plan)) {
     return plan;
   }
-  RunConfig config = plan.config;
-  config.parallel.backward = Backward::kFused;
-  std::optional<Plan> fused = prepared(plan, config, stored);
-  if (!fused || !fits(*fused)) {
-    return plan;
+  const bool may_fuse = plan.config.parallel.backward == Backward::kAuto;
+  const std::int64_t lane_samples = plan.config.batch.global / plan.config.numerics.lanes;
+  const std::int64_t least = plan.default_microbatch ? 1 : plan.config.batch.micro;
+  for (std::int64_t micro = plan.config.batch.micro; micro >= least; --micro) {
+    if (lane_samples % micro != 0) {
+      continue;
+    }
+    RunConfig config = plan.config;
+    config.batch.micro = micro;
+    std::optional<Plan> other = prepared(plan, config, stored);
+    if (may_fuse && !(other && fits(*other))) {
+      config.parallel.backward = Backward::kFused;
+      other = prepared(plan, config, stored);
+    }
+    if (other && fits(*other)) {
+      other->config.parallel.backward = plan.config.parallel.backward;
+      other->default_microbatch = plan.default_microbatch;
+      return std::move(*other);
+    }
   }
-  fused->config.parallel.backward = Backward::kAuto;
-  return std::move(*fused);
+  return plan;
 }
 
 void require_fits_memory(const Plan& plan, std::int64_t rank, std::int64_t free_bytes,

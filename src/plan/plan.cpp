@@ -189,6 +189,7 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
          given.run.timeline->first, given.run.timeline->last, plan.total_steps, plan.total_steps);
   }
   plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps, device);
+  plan.default_microbatch = given.batch.micro == 0 && stored.microbatch == 0;
   plan.lanes = grid::SumTree(plan.config.numerics.lanes);
   const std::int64_t step_microbatches = plan.config.batch.global / plan.config.batch.micro;
   plan.microbatches_per_lane = step_microbatches / plan.lanes.leaves();

@@ -40,13 +40,15 @@ void check_batch(std::int64_t value, const std::string& parts, std::int64_t divi
 }
 
 /// The largest divisor of a lane's samples that keeps matrix products efficient and leaves a
-/// pipeline several microbatches.
-std::int64_t default_microbatch(std::int64_t lane_batch, const io::DatasetInfo& data) {
-  constexpr std::int64_t kLargest = 32;
-  constexpr std::int64_t kMostTokens = 4096;
+/// pipeline several microbatches. A GPU needs larger products than a core.
+std::int64_t default_microbatch(std::int64_t lane_batch, const io::DatasetInfo& data,
+                                device::DeviceKind device) {
+  const bool gpu = device == device::DeviceKind::kCuda;
+  const std::int64_t largest = gpu ? 64 : 32;
+  const std::int64_t most_tokens = gpu ? 16384 : 4096;
   const std::int64_t tokens = data.task == io::Task::kNextToken ? data.input_shape[0] : 1;
   std::int64_t microbatch =
-      std::min({lane_batch, kLargest, std::max<std::int64_t>(1, kMostTokens / tokens)});
+      std::min({lane_batch, largest, std::max<std::int64_t>(1, most_tokens / tokens)});
   while (lane_batch % microbatch != 0) {
     --microbatch;
   }
@@ -70,7 +72,8 @@ void check_fast(const RunConfig& config, const grid::Grid& grid) {
 
 /// Lanes, shards and the samples of a microbatch.
 VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
-                                 const io::DatasetInfo& data, const VirtualGrid& stored) {
+                                 const io::DatasetInfo& data, const VirtualGrid& stored,
+                                 device::DeviceKind device) {
   const bool fast = given.numerics.mode == comm::Summation::kLibrary;
   if (fast) {
     check_fast(given, grid);
@@ -98,7 +101,7 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
   check_batch(given.batch.global, fmt::format("{} lanes", lanes), lanes);
   const std::int64_t microbatch =
       resolve_value("batch.micro", given.batch.micro, stored.microbatch,
-                    default_microbatch(given.batch.global / lanes, data));
+                    default_microbatch(given.batch.global / lanes, data, device));
   check_batch(given.batch.global,
               fmt::format("microbatches of {} samples in {} lane{}", microbatch, lanes,
                           lanes == 1 ? "" : "s"),
@@ -137,7 +140,7 @@ RunConfig resolve_config(const RunConfig& given, const grid::Grid& grid,
     config.data.normalise = io::resolved(given.data.normalise, data.input_dtype);
   }
   config.parallel.data = grid.data;
-  const VirtualGrid virtual_grid = resolve_virtual_grid(given, grid, data, stored);
+  const VirtualGrid virtual_grid = resolve_virtual_grid(given, grid, data, stored, device);
   config.numerics.lanes = virtual_grid.lanes;
   config.numerics.shards = virtual_grid.shards;
   config.batch.micro = virtual_grid.microbatch;

@@ -210,9 +210,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   ++choices_so_far;
   const MatrixProduct product{
       .how = ours(operationDesc), .a = ours(Adesc), .b = ours(Bdesc), .d = ours(Ddesc)};
-  // What the laws of numbers ask for: no split of the sum, no choice by addresses.
+  // What the laws of numbers ask for: no split of the sum but in a fixed order, no choice by
+  // addresses.
+  const std::uint32_t reductions = ours(preference).reduction_mask;
   if (requestedAlgoCount < 1 || Cdesc != Ddesc ||
-      ours(preference).reduction_mask != CUBLASLT_REDUCTION_SCHEME_NONE ||
+      (reductions != CUBLASLT_REDUCTION_SCHEME_NONE &&
+       reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ||
       ours(preference).alignment_bytes != kAlignmentBytes || !product.is_allowed() ||
       !is_aligned(product.how)) {
     return CUBLAS_STATUS_INVALID_VALUE;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -32,6 +33,12 @@ class CountingCommunicator final : public comm::Communicator {
     return inner_.subgroup(members, std::move(name));
   }
 
+  /// Called before this rank first looks whether a receive of this tag is complete.
+  void observe_waits(comm::Tag tag, std::function<void()> observer) {
+    observed_ = tag;
+    observer_ = std::move(observer);
+  }
+
   [[nodiscard]] LayerTraffic sent() const {
     LayerTraffic all;
     for (const auto& [tag, traffic] : sent_) {
@@ -47,11 +54,18 @@ class CountingCommunicator final : public comm::Communicator {
  private:
   class Passed final : public comm::Request::Operation {
    public:
-    explicit Passed(comm::Request request) : request_(std::move(request)) {}
-    bool test() override { return request_.test(); }
+    explicit Passed(comm::Request request, std::function<void()> before = {})
+        : request_(std::move(request)), before_(std::move(before)) {}
+    bool test() override {
+      if (const std::function<void()> before = std::exchange(before_, nullptr)) {
+        before();
+      }
+      return request_.test();
+    }
 
    private:
     comm::Request request_;
+    std::function<void()> before_;
   };
 
   void count(comm::Tag tag, double messages, std::int64_t bytes) {
@@ -65,7 +79,8 @@ class CountingCommunicator final : public comm::Communicator {
   }
   std::unique_ptr<comm::Request::Operation> begin_receive(TensorView payload, std::int64_t peer,
                                                           comm::Tag tag) override {
-    return std::make_unique<Passed>(inner_.receive(payload, peer, tag));
+    return std::make_unique<Passed>(inner_.receive(payload, peer, tag),
+                                    tag == observed_ ? observer_ : nullptr);
   }
   std::unique_ptr<comm::Request::Operation> begin_reduce_scatter(
       TensorView tensor, std::span<const grid::Range> slices) override {
@@ -74,6 +89,8 @@ class CountingCommunicator final : public comm::Communicator {
 
   comm::Communicator& inner_;
   std::map<comm::Tag, LayerTraffic> sent_;
+  comm::Tag observed_ = comm::Tag::kSetup;
+  std::function<void()> observer_;
 };
 
 }  // namespace strata::nn::test

@@ -69,8 +69,8 @@ class ProgressEngine {
   /// that this work waits for, but no others. Throws: as drain().
   virtual void wait_for_compute() {}
 
-  /// Throttles the host: at most two actions are enqueued ahead of the GPU. Called after each
-  /// action. A host further ahead would block in a launch, because the GPU's queue is full, and
+  /// Throttles the host: at most two compute actions are enqueued ahead of the GPU. Called after
+  /// each. A host further ahead would block in a launch, because the GPU's queue is full, and
   /// would not notice a lost peer. Throws: as drain().
   virtual void throttle() {}
 

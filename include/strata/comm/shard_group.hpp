@@ -47,13 +47,15 @@ class ShardGroup : public PartitionedGroup {
     }
   }
 
-  /// After partial_sums(): writes the sum over all shards to the own rows of accumulators[0].
-  /// Overwrites the other accumulators and `received`. Shapes: accumulators rows x n.
-  void reduce_scatter(ops::Context& context, std::span<const TensorView> accumulators,
-                      const TensorView& received);
-  /// The same for all rows.
-  void all_reduce(ops::Context& context, std::span<const TensorView> accumulators,
-                  const TensorView& received);
+  /// After partial_sums(): starts to sum over all shards. Until the end no one may touch the
+  /// accumulators and `received`, which are overwritten. Shapes: accumulators rows x n.
+  [[nodiscard]] OrderedReduction::Pending begin_sum(std::span<const TensorView> accumulators,
+                                                    const TensorView& received);
+  /// Writes the sum to the own rows of accumulators[0].
+  void end_reduce_scatter(ops::Context& context, OrderedReduction::Pending& sum);
+  /// Writes the sum to all rows of accumulators[0].
+  void end_all_reduce(ops::Context& context, std::span<const TensorView> accumulators,
+                      OrderedReduction::Pending& sum);
   /// Fills all rows of a tensor from the ranks' own rows, in place.
   void all_gather_rows(const TensorView& tensor);
 

@@ -286,6 +286,12 @@ class Layer {
   virtual void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
                                std::span<const ParameterViews> weight_gradients,
                                ops::Accumulate accumulate) const;
+  /// backward_input() and backward_weight(). A layer may compute weight gradients while messages of
+  /// the input's gradient are in flight.
+  virtual void backward(const LayerPass& pass, const TensorView& output_gradient,
+                        const TensorView& input_gradient,
+                        std::span<const ParameterViews> weight_gradients,
+                        ops::Accumulate accumulate) const;
 
  protected:
   Layer(std::string name, const Port& input, const Port& output)

@@ -248,6 +248,9 @@ class Stage {
            const grid::Range& layers, const std::function<void()>& work);
   void recompute(const LayerPass& pass, std::int64_t layer);
   void layer_backward_input(std::int64_t layer, std::span<const Microbatch> concurrent);
+  /// Both gradients of a layer.
+  void layer_backward(std::int64_t layer, const Microbatch& microbatch,
+                      const GradientSink::Target& target);
   /// Sums the gradients of inputs that several layers read.
   void add_gradients(const LayerPass& pass, const LayerGradients& gradients);
   void layer_backward_weight(std::int64_t layer, const Microbatch& microbatch,

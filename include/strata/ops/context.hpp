@@ -20,6 +20,10 @@ class ThreadPool;
 /// tensor cores. Both accumulate in float32.
 enum class Float32Products { kFull, kTf32 };
 
+/// Whether a GPU's library may cut the sum of a product's terms into parts. It then adds them in a
+/// fixed order, in a kernel of their own.
+enum class SplitK { kOff, kOn };
+
 /// Which kernels run an operation that cuDNN implements. The two give different bits.
 enum class LibraryKernels {
   kLibrary,  ///< cuDNN's, for the shapes that it takes, where it is found; else own ones
@@ -33,6 +37,7 @@ constexpr auto enum_names(LibraryKernels) {
 /// Choices for a GPU's operations; each changes bits.
 struct CudaOptions {
   Float32Products float32_products = Float32Products::kFull;
+  SplitK split_k = SplitK::kOff;
   LibraryKernels convolution_kernels = LibraryKernels::kLibrary;
   /// For attention in bfloat16, forward and backward.
   LibraryKernels attention_kernels = LibraryKernels::kLibrary;

@@ -134,6 +134,7 @@ struct RunConfig {
     DType dtype = DType::kFloat32;
     comm::Summation mode = comm::Summation::kInvariant;
     Switch tf32 = Switch::kOff;
+    Switch split_k = Switch::kOff;
     ops::LibraryKernels attention = ops::LibraryKernels::kLibrary;
     ops::InstructionSet isa = ops::InstructionSet::kNative;
   } numerics;

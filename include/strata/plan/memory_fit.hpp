@@ -10,9 +10,10 @@ namespace strata::plan {
 /// Bytes of a rank's arenas on its device.
 [[nodiscard]] std::int64_t device_bytes(const RankPlan& rank);
 
-/// The plan, or the same with a fused backward pass: where parallel.backward = auto is split and
-/// only fused fits. `fits` says whether all ranks' arenas do, and is called alike on all ranks.
-[[nodiscard]] Plan with_fitting_backward(Plan plan, const VirtualGrid& stored,
+/// The plan where it fits, else the first that does: with parallel.backward = auto fused, then with
+/// a smaller batch.micro where that is a default. `fits` says whether all ranks' arenas do, and is
+/// called alike on all ranks.
+[[nodiscard]] Plan with_fitting_defaults(Plan plan, const VirtualGrid& stored,
                                          const std::function<bool(const Plan&)>& fits);
 
 /// Throws Error(kPeer) where a rank's arenas exceed `free_bytes` of its GPU's memory. The text

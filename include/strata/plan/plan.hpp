@@ -44,6 +44,8 @@ struct Plan {
   /// Of all chunks, in layer order: those of `training.order`.
   grid::StageSplit split;
   grid::SumTree lanes{1};
+  /// Whether strata chose batch.micro, and may choose a smaller one.
+  bool default_microbatch = false;
   std::int64_t microbatches_per_lane = 1;
   /// Per rank and step.
   std::int64_t microbatches = 1;

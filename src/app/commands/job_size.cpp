@@ -189,7 +189,7 @@ void plan_memory(plan::Plan plan, const plan::VirtualGrid& stored, const Command
     }
     return stage;
   };
-  plan = plan::with_fitting_backward(std::move(plan), stored, [&](const plan::Plan& candidate) {
+  plan = plan::with_fitting_defaults(std::move(plan), stored, [&](const plan::Plan& candidate) {
     return first_too_large(candidate) == candidate.grid.pipeline;
   });
   if (const std::int64_t stage = first_too_large(plan); stage < plan.grid.pipeline) {

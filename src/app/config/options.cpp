@@ -168,7 +168,8 @@ std::vector<Option> model_and_data() {
             STRATA_MEMBER(batch.global), kMostSamples),
       whole("batch.micro", "samples",
             "samples of one forward pass; 0: the largest divisor of a lane's samples up to 32 "
-            "(language models: up to 4096 tokens)",
+            "(language models: up to 4096 tokens); on GPUs up to 64 (16384 tokens) where their "
+            "memory holds it",
             0, STRATA_MEMBER(batch.micro), kMostSamplesAPass),
   };
 }
@@ -265,6 +266,11 @@ std::vector<Option> parallel_and_numerics() {
              "on: a GPU computes float32 matrix products and convolutions in TF32 on tensor cores; "
              "results differ from off but are the same on every grid. CPUs do not support TF32",
              STRATA_MEMBER(numerics.tf32)),
+      choice("numerics.split_k",
+             "on: cuBLASLt may cut the long sums of a GPU's matrix products into parts, which it "
+             "adds in a fixed order; results differ from off. Not tried on a GPU: run "
+             "tests/gpu/run.sh there first",
+             STRATA_MEMBER(numerics.split_k)),
       choice("numerics.attention",
              "implementation of bfloat16 attention on a GPU. library: cuDNN, where it and NVRTC "
              "are found and support the shape; own: strata's kernels. Results differ but are the "

@@ -178,13 +178,13 @@ ExecutionEnvironment::ExecutionEnvironment(comm::MpiSession& mpi, const RunInput
 
 namespace {
 
-/// parallel.backward = auto becomes fused where split does not fit on the GPU of some rank.
-/// Throws: AgreedError(kPeer) where that does not fit either.
+/// Where the plan does not fit on the GPU of some rank, parallel.backward = auto becomes fused and
+/// the default of batch.micro smaller. Throws: AgreedError(kPeer) where that does not fit either.
 void require_memory(comm::Communicator& world, const RunInputs& inputs, std::int64_t free_bytes,
                     plan::Plan& plan) {
   const plan::VirtualGrid stored =
       inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid();
-  plan = plan::with_fitting_backward(std::move(plan), stored, [&](const plan::Plan& candidate) {
+  plan = plan::with_fitting_defaults(std::move(plan), stored, [&](const plan::Plan& candidate) {
     const std::int64_t lacks =
         plan::device_bytes(plan::rank_plan(candidate, world.rank())) > free_bytes ? 1 : 0;
     std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
@@ -210,12 +210,14 @@ void ExecutionEnvironment::connect_groups(const plan::Plan& plan, Use use) {
 void ExecutionEnvironment::open_gpu(comm::MpiSession& mpi, const RunInputs& inputs,
                                     plan::Plan& plan, Use use) {
   const bool tf32 = plan.config.numerics.tf32 == plan::Switch::kOn;
+  const bool split_k = plan.config.numerics.split_k == plan::Switch::kOn;
   device::GpuInfo gpu;
   const GpuAssignment assignment = assign_gpus(mpi);
   comm::agree(mpi.world(), [&] {
     context_.emplace(ops::Context::cuda(
         own_gpu(assignment),
         {.float32_products = tf32 ? ops::Float32Products::kTf32 : ops::Float32Products::kFull,
+         .split_k = split_k ? ops::SplitK::kOn : ops::SplitK::kOff,
          .attention_kernels = plan.config.numerics.attention}));
     gpu = device::gpus()[static_cast<std::size_t>(context_->device().index())];
     if (major_of(gpu.capability) < kLeastCapability) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -88,24 +89,16 @@ class Head final : public Layer {
 
   void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                       const TensorView& input_gradient) const override {
-    if (input_gradient.empty()) {
-      return;
-    }
-    const std::int64_t rows = input_gradient.count() / width();
-    const TensorView dx = input_gradient.reshaped(Shape{rows, width()});
-    if (pass.shards.shards() == 1) {
-      ops::matmul(pass.context, block(pass, output_gradient, 0), weight(pass, 0), dx,
-                  {.padded_rows = true});
-      return;
-    }
-    ShardSum sums(pass, pass.workspace, whole_rows(pass), width());
-    ops::convert(pass.context,
-                 sums.rows(input().placement,
-                           [&](std::int64_t s, const TensorView& into) {
-                             ops::matmul(pass.context, block(pass, output_gradient, s),
-                                         weight(pass, s), into, {.padded_rows = true});
-                           }),
-                 dx);
+    std::optional<ShardSum> sum = begin_input_gradient(pass, output_gradient, input_gradient);
+    end_input_gradient(pass, sum, input_gradient);
+  }
+
+  void backward(const LayerPass& pass, const TensorView& output_gradient,
+                const TensorView& input_gradient, std::span<const ParameterViews> weight_gradients,
+                ops::Accumulate accumulate) const override {
+    std::optional<ShardSum> sum = begin_input_gradient(pass, output_gradient, input_gradient);
+    backward_weight(pass, output_gradient, weight_gradients, accumulate);
+    end_input_gradient(pass, sum, input_gradient);
   }
 
   void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
@@ -142,6 +135,37 @@ class Head final : public Layer {
         pass.context, pass.input,
         pass.saved.at(Saved::kGathered).flat_slice(own.begin * width(), own.count() * width()));
     pass.shards.all_gather_rows(pass.saved.at(Saved::kGathered));
+  }
+
+  /// Starts the sum of the input's gradient over shards; empty where it is made or not wanted.
+  std::optional<ShardSum> begin_input_gradient(const LayerPass& pass,
+                                               const TensorView& output_gradient,
+                                               const TensorView& input_gradient) const {
+    if (input_gradient.empty()) {
+      return std::nullopt;
+    }
+    const auto product = [&](std::int64_t s, const TensorView& into) {
+      ops::matmul(pass.context, block(pass, output_gradient, s), weight(pass, s), into,
+                  {.padded_rows = true});
+    };
+    if (pass.shards.shards() == 1) {
+      product(0, matrix(input_gradient));
+      return std::nullopt;
+    }
+    ShardSum sum(pass, pass.workspace, whole_rows(pass), width());
+    sum.begin(product);
+    return sum;
+  }
+
+  void end_input_gradient(const LayerPass& pass, std::optional<ShardSum>& sum,
+                          const TensorView& input_gradient) const {
+    if (sum) {
+      ops::convert(pass.context, sum->end(input().placement), matrix(input_gradient));
+    }
+  }
+
+  TensorView matrix(const TensorView& rows) const {
+    return rows.reshaped(Shape{rows.count() / width(), width()});
   }
 
   ConstTensorView whole_input(const LayerPass& pass) const {

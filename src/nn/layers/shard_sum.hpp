@@ -35,21 +35,33 @@ class ShardSum {
     }
   }
 
-  /// Sums what make(shard, into) writes for each shard and returns the rows that a rank holds under
-  /// `placement`. Communication: one reduce-scatter over the tensor group, and except for kTokens
-  /// one all-gather.
+  /// Starts to sum what make(shard, into) writes for each shard. Communication: starts a
+  /// reduce-scatter over the tensor group.
   template <typename Make>
-  [[nodiscard]] TensorView rows(Placement placement, const Make& make) {
+  void begin(const Make& make) {
     pass_.shards.partial_sums(pass_.context, accumulators_, make);
+    sum_ = pass_.shards.begin_sum(accumulators_, received_);
+  }
+
+  /// After begin(): the rows of the sum that a rank holds under `placement`. Communication: waits
+  /// for the reduce-scatter; except for kTokens one all-gather.
+  [[nodiscard]] TensorView end(Placement placement) {
     if (placement != Placement::kTokens) {
-      pass_.shards.all_reduce(pass_.context, accumulators_, received_);
+      pass_.shards.end_all_reduce(pass_.context, accumulators_, sum_);
       return accumulators_.front();
     }
-    pass_.shards.reduce_scatter(pass_.context, accumulators_, received_);
+    pass_.shards.end_reduce_scatter(pass_.context, sum_);
     const grid::Range own = pass_.shards.own_rows(rows_);
     return accumulators_.front()
         .flat_slice(own.begin * columns_, own.count() * columns_)
         .reshaped(Shape{own.count(), columns_});
+  }
+
+  /// begin() and end().
+  template <typename Make>
+  [[nodiscard]] TensorView rows(Placement placement, const Make& make) {
+    begin(make);
+    return end(placement);
   }
 
  private:
@@ -60,6 +72,7 @@ class ShardSum {
   std::int64_t rows_;
   std::int64_t columns_;
   std::vector<TensorView> accumulators_;
+  comm::OrderedReduction::Pending sum_;
 };
 
 }  // namespace strata::nn

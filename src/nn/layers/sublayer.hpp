@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -59,6 +60,9 @@ class Sublayer : public Layer {
   void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
                        std::span<const ParameterViews> weight_gradients,
                        ops::Accumulate accumulate) const final;
+  void backward(const LayerPass& pass, const TensorView& output_gradient,
+                const TensorView& input_gradient, std::span<const ParameterViews> weight_gradients,
+                ops::Accumulate accumulate) const final;
 
  protected:
   /// A column-parallel product of the inner part; all shards have `columns` together.
@@ -149,7 +153,19 @@ class Sublayer : public Layer {
   void gradients_of_products(const LayerPass& pass, const ConstTensorView& dy,
                              std::int64_t shard) const;
   void make_output(const LayerPass& pass) const;
-  void normed_gradient_of_products(const LayerPass& pass, const ConstTensorView& dy) const;
+  /// Computes the products' gradients and starts the sum of the normed input's; empty where that is
+  /// made.
+  [[nodiscard]] std::optional<ShardSum> begin_normed_gradient(const LayerPass& pass,
+                                                              const TensorView& dy) const;
+  /// Computes the input's gradient from the normed input's.
+  void end_input_gradient(const LayerPass& pass, std::optional<ShardSum>& normed_gradient,
+                          const TensorView& dy, const TensorView& input_gradient) const;
+  void product_weight_gradients(const LayerPass& pass, const ConstTensorView& output_gradient,
+                                std::span<const ParameterViews> weight_gradients,
+                                ops::Accumulate accumulate) const;
+  void norm_weight_gradients(const LayerPass& pass,
+                             std::span<const ParameterViews> weight_gradients,
+                             ops::Accumulate accumulate) const;
 
   SublayerOptions options_;
   NormPart norm_;

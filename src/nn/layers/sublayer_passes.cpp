@@ -170,31 +170,6 @@ ConstTensorView Sublayer::whole_gradient(const LayerPass& pass,
                        : ConstTensorView(whole);
 }
 
-void Sublayer::backward_input(const LayerPass& pass, const TensorView& output_gradient,
-                              const TensorView& input_gradient) const {
-  const std::int64_t rows = rows_of(pass);
-  const TensorView dy = output_gradient.reshaped(Shape{rows, width()});
-  const TensorView& whole = pass.gradients.at(Gradient::kWhole);
-  if (!whole.empty()) {
-    make_whole_gradient(pass, input().placement, dy, options_.dropout, pass.saved.at(Saved::kMask),
-                        whole);
-  }
-  normed_gradient_of_products(pass, whole_gradient(pass, dy));
-  const TensorView& d_normed = pass.gradients.at(Gradient::kNormed);
-  if (input_gradient.empty()) {
-    return;
-  }
-  const TensorView dx = input_gradient.reshaped(Shape{rows, width()});
-  // The gradient that bypasses the sublayer.
-  const ConstTensorView past = options_.residual == Residual::kYes ? dy : TensorView();
-  if (norm_.kind() == NormKind::kNone) {
-    ops::add_bias_residual(pass.context, d_normed, {}, past, dx);
-    return;
-  }
-  norm_.backward_input(pass.context, pass.weights, pass.input.reshaped(Shape{rows, width()}),
-                       statistics(pass), d_normed, past, dx);
-}
-
 void Sublayer::gradients_of_products(const LayerPass& pass, const ConstTensorView& dy,
                                      std::int64_t shard) const {
   const grid::Range& own = pass.shards.own();
@@ -213,10 +188,16 @@ void Sublayer::gradients_of_products(const LayerPass& pass, const ConstTensorVie
   inner_backward(inner, d_result, TensorSlots(gradients));
 }
 
-void Sublayer::normed_gradient_of_products(const LayerPass& pass, const ConstTensorView& dy) const {
+std::optional<ShardSum> Sublayer::begin_normed_gradient(const LayerPass& pass,
+                                                        const TensorView& dy) const {
+  const TensorView& whole = pass.gradients.at(Gradient::kWhole);
+  if (!whole.empty()) {
+    make_whole_gradient(pass, input().placement, dy, options_.dropout, pass.saved.at(Saved::kMask),
+                        whole);
+  }
   const grid::Range& own = pass.shards.own();
   for (std::int64_t s = own.begin; s < own.end; ++s) {
-    gradients_of_products(pass, dy, s);
+    gradients_of_products(pass, whole_gradient(pass, dy), s);
   }
   const auto product = [&](std::int64_t s, std::size_t p, const TensorView& into,
                            ops::Accumulate accumulate) {
@@ -224,26 +205,68 @@ void Sublayer::normed_gradient_of_products(const LayerPass& pass, const ConstTen
     ops::matmul(pass.context, product_gradients(pass, s)[p], pass.weights[parameters_of(p)][local],
                 into, {.accumulate = accumulate});
   };
-  const TensorView& d_normed = pass.gradients.at(Gradient::kNormed);
   if (pass.shards.shards() == 1 && products_.size() == 1) {
-    product(0, 0, d_normed, ops::Accumulate::kOverwrite);
+    product(0, 0, pass.gradients.at(Gradient::kNormed), ops::Accumulate::kOverwrite);
+    return std::nullopt;
+  }
+  ShardSum sum = shard_sum(pass);
+  sum.begin([&](std::int64_t s, const TensorView& into) {
+    for (std::size_t p = 0; p < products_.size(); ++p) {
+      product(s, p, into, p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
+    }
+  });
+  return sum;
+}
+
+void Sublayer::end_input_gradient(const LayerPass& pass, std::optional<ShardSum>& normed_gradient,
+                                  const TensorView& dy, const TensorView& input_gradient) const {
+  const TensorView& d_normed = pass.gradients.at(Gradient::kNormed);
+  if (normed_gradient) {
+    ops::convert(pass.context, normed_gradient->end(input().placement), d_normed);
+  }
+  if (input_gradient.empty()) {
     return;
   }
-  ShardSum sums = shard_sum(pass);
-  ops::convert(pass.context,
-               sums.rows(input().placement,
-                         [&](std::int64_t s, const TensorView& into) {
-                           for (std::size_t p = 0; p < products_.size(); ++p) {
-                             product(s, p, into,
-                                     p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
-                           }
-                         }),
-               d_normed);
+  const TensorView dx = input_gradient.reshaped(dy.shape());
+  // The gradient that bypasses the sublayer.
+  const ConstTensorView past = options_.residual == Residual::kYes ? dy : TensorView();
+  if (norm_.kind() == NormKind::kNone) {
+    ops::add_bias_residual(pass.context, d_normed, {}, past, dx);
+    return;
+  }
+  norm_.backward_input(pass.context, pass.weights, pass.input.reshaped(dy.shape()),
+                       statistics(pass), d_normed, past, dx);
+}
+
+void Sublayer::backward_input(const LayerPass& pass, const TensorView& output_gradient,
+                              const TensorView& input_gradient) const {
+  const TensorView dy = output_gradient.reshaped(Shape{rows_of(pass), width()});
+  std::optional<ShardSum> normed_gradient = begin_normed_gradient(pass, dy);
+  end_input_gradient(pass, normed_gradient, dy, input_gradient);
 }
 
 void Sublayer::backward_weight(const LayerPass& pass, const TensorView& output_gradient,
                                std::span<const ParameterViews> weight_gradients,
                                ops::Accumulate accumulate) const {
+  product_weight_gradients(pass, output_gradient, weight_gradients, accumulate);
+  norm_weight_gradients(pass, weight_gradients, accumulate);
+}
+
+void Sublayer::backward(const LayerPass& pass, const TensorView& output_gradient,
+                        const TensorView& input_gradient,
+                        std::span<const ParameterViews> weight_gradients,
+                        ops::Accumulate accumulate) const {
+  const TensorView dy = output_gradient.reshaped(Shape{rows_of(pass), width()});
+  std::optional<ShardSum> normed_gradient = begin_normed_gradient(pass, dy);
+  product_weight_gradients(pass, output_gradient, weight_gradients, accumulate);
+  end_input_gradient(pass, normed_gradient, dy, input_gradient);
+  norm_weight_gradients(pass, weight_gradients, accumulate);
+}
+
+void Sublayer::product_weight_gradients(const LayerPass& pass,
+                                        const ConstTensorView& output_gradient,
+                                        std::span<const ParameterViews> weight_gradients,
+                                        ops::Accumulate accumulate) const {
   const ConstTensorView dy = whole_gradient(pass, output_gradient);
   const ConstTensorView x = normalized(pass);
   const grid::Range& own = pass.shards.own();
@@ -252,6 +275,8 @@ void Sublayer::backward_weight(const LayerPass& pass, const TensorView& output_g
                                    const TensorView& gradient) {
     ops::matmul(pass.context, upper, lower, gradient,
                 {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate});
+    // Messages of the input's gradient may be in flight.
+    pass.engine.progress();
   };
   for (std::int64_t s = own.begin; s < own.end; ++s) {
     const auto local = static_cast<std::size_t>(s - own.begin);
@@ -268,6 +293,11 @@ void Sublayer::backward_weight(const LayerPass& pass, const TensorView& output_g
   if (options_.bias == Bias::kYes) {
     ops::column_sum(pass.context, dy, weight_gradients[output_weight + 1][0], accumulate);
   }
+}
+
+void Sublayer::norm_weight_gradients(const LayerPass& pass,
+                                     std::span<const ParameterViews> weight_gradients,
+                                     ops::Accumulate accumulate) const {
   if (norm_.kind() != NormKind::kNone) {
     norm_.backward_weight(pass, input().placement,
                           pass.input.reshaped(Shape{rows_of(pass), width()}), statistics(pass),

@@ -216,6 +216,22 @@ void Stage::layer_backward_input(std::int64_t layer, std::span<const Microbatch>
   progress();
 }
 
+void Stage::layer_backward(std::int64_t layer, const Microbatch& microbatch,
+                           const GradientSink::Target& target) {
+  if (model_.layer(layer).is_view()) {
+    return;
+  }
+  const LayerPass pass = pass_of(layer, microbatch, Mode::kTraining);
+  const LayerGradients& gradients = gradients_of(microbatch.execution_index).layers[local(layer)];
+  recompute(pass, layer);
+  model_.layer(layer).backward(
+      pass, output_gradient(layer, microbatch.execution_index), gradients.input,
+      views_of(parameters_[local(layer)], target.gradients, &ParameterSlice::gradient_offset),
+      target.accumulate);
+  add_gradients(pass, gradients);
+  progress();
+}
+
 void Stage::backward_input(std::span<const Microbatch> concurrent, GradientSink& sink) {
   if (spec_.order == BackwardOrder::kFused) {
     backward_to_sink(concurrent, sink);
@@ -255,6 +271,10 @@ void Stage::backward_to_sink(std::span<const Microbatch> concurrent, GradientSin
     }
     run(key, concurrent, {begin, end}, [&] {
       for (std::int64_t i = end; i-- > begin;) {
+        if (fused && concurrent.size() == 1 && !model_.layer(i).joins_lanes()) {
+          layer_backward(i, concurrent.front(), targets.front());
+          continue;
+        }
         if (fused) {
           layer_backward_input(i, concurrent);
         }

@@ -83,7 +83,7 @@ void enqueue(Context& context, CublasLtProduct product, ProductAddresses at) {
   constexpr std::int64_t kFewElements = 1 << 20;
   const bool in_pieces = product.transpose_a == Transpose::kYes &&
                          product.transpose_b == Transpose::kNo &&
-                         product.operands == DType::kBfloat16 &&
+                         product.operands == DType::kBfloat16 && product.split_k == SplitK::kOff &&
                          product.result == DType::kFloat32 && product.m * product.n <= kFewElements;
   const std::int64_t rows = product.k;
   for (std::int64_t first = 0; first < rows; first += kProductPieceRows) {
@@ -229,6 +229,7 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
   product.transpose_b = options.transpose_b;
   product.accumulate = options.addend.empty() ? options.accumulate : Accumulate::kAdd;
   product.precision = context.cuda_resources().options().float32_products;
+  product.split_k = context.cuda_resources().options().split_k;
   product.epilogue = epilogue_of(library_of(context), product, options);
   if (transposed_a && product.row_a != product.m && c.dtype() == compute_dtype(a.dtype())) {
     matmul_transposed_padded(context, product, {a, b, c, c}, options);

@@ -117,6 +117,50 @@ double largest_error(Float32Products products, const Product& product) {
   return largest;
 }
 
+/// A weight gradient of few elements whose sums have many terms, from memory that starts `offset`
+/// bytes into an allocation.
+std::vector<float> long_sums(Context& context, std::int64_t offset) {
+  constexpr std::int64_t kRows = 32768;
+  constexpr std::int64_t kWidth = 64;
+  constexpr std::int64_t kBytes = kRows * kWidth * 2;
+  const Shape shape{kRows, kWidth};
+  const Shape result{kWidth, kWidth};
+  const Buffer memory(context.device(), 2 * kBytes + kWidth * kWidth * 4 + offset);
+  std::vector<BFloat16> numbers(static_cast<std::size_t>(shape.count()));
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = BFloat16(static_cast<float>(i * 2654435761U % 1009) / 1009.0F - 0.5F);
+  }
+  const TensorView a = memory.view(offset, shape, DType::kBfloat16);
+  const TensorView b = memory.view(offset + kBytes, shape, DType::kBfloat16);
+  const TensorView c = memory.view(offset + 2 * kBytes, result, DType::kFloat32);
+  device::copy_tensor(TensorView(std::span<BFloat16>(numbers), shape), a, context.stream());
+  std::ranges::reverse(numbers);
+  device::copy_tensor(TensorView(std::span<BFloat16>(numbers), shape), b, context.stream());
+  matmul(context, a, b, c, {.transpose_a = Transpose::kYes});
+  std::vector<float> sums(static_cast<std::size_t>(result.count()));
+  device::copy_tensor(c, TensorView(std::span<float>(sums), result), context.stream());
+  context.synchronize();
+  return sums;
+}
+
+TEST(CudaContext, SumsInPartsHaveTheSameBitsAgain) {
+  if (device::cuda_device_count() == 0) {
+    GTEST_SKIP() << "no GPU";
+  }
+  constexpr int kTimes = 20;
+  Context whole = Context::cuda(Device::cuda(0));
+  Context in_parts = Context::cuda(Device::cuda(0), {.split_k = SplitK::kOn});
+  const std::vector<float> first = long_sums(in_parts, 0);
+  for (int i = 1; i < kTimes; ++i) {
+    ASSERT_EQ(long_sums(in_parts, i * 4096), first) << i;
+  }
+  const std::vector<float> expected = long_sums(whole, 0);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    // Tensor cores truncate; a sum of random terms would have a size of 15.
+    ASSERT_NEAR(first[i], expected[i], 1e-3 * (15.0 + std::abs(expected[i]))) << i;
+  }
+}
+
 TEST(CudaContext, Float32ProductsKeepTheirBitsUnlessTf32IsAllowed) {
   if (device::cuda_device_count() == 0) {
     GTEST_SKIP() << "no GPU";

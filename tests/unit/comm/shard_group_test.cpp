@@ -80,6 +80,12 @@ void make_partial_sums(ops::Context& context, const ShardGroup& group, const Mem
 }
 
 template <typename T>
+void all_reduce(ops::Context& context, ShardGroup& group, Memory<T>& memory) {
+  OrderedReduction::Pending sum = group.begin_sum(memory.accumulators(), memory.received());
+  group.end_all_reduce(context, memory.accumulators(), sum);
+}
+
+template <typename T>
 void expect_sums(const std::vector<T>& found, std::int64_t shards, const grid::Range& rows) {
   for (std::int64_t i = rows.begin * kColumns; i < rows.end * kColumns; ++i) {
     ASSERT_EQ(found[static_cast<std::size_t>(i)], sum_over<T>({0, shards}, i)) << "element " << i;
@@ -91,7 +97,7 @@ void expect_all_reduced(ShardGroup& group, std::int64_t rows) {
   ops::Context context(1);
   Memory<T> memory(group, rows);
   make_partial_sums(context, group, memory);
-  group.all_reduce(context, memory.accumulators(), memory.received());
+  all_reduce(context, group, memory);
   expect_sums(memory.sum(), group.shards(), {0, rows});
 }
 
@@ -153,7 +159,8 @@ TEST(ShardGroup, ReduceScattersItsOwnRows) {
     ops::Context context(1);
     Memory<float> memory(group, rows);
     make_partial_sums(context, group, memory);
-    group.reduce_scatter(context, memory.accumulators(), memory.received());
+    OrderedReduction::Pending sum = group.begin_sum(memory.accumulators(), memory.received());
+    group.end_reduce_scatter(context, sum);
     expect_sums(memory.sum(), group.shards(), group.own_rows(rows));
   });
 }
@@ -220,7 +227,7 @@ TEST(ShardGroup, LetsTheLibraryAddInFastMode) {
       ShardGroup group(world, engine, ranks, Summation::kLibrary);
       Memory<double> memory(group, kRows);
       make_partial_sums(context, group, memory);
-      group.all_reduce(context, memory.accumulators(), memory.received());
+      all_reduce(context, group, memory);
       for (std::int64_t i = 0; i < kRows * kColumns; ++i) {
         const double sum = sum_over<double>({0, ranks}, i);
         double size = 0.0;
@@ -244,7 +251,7 @@ TEST(ShardGroup, CountsTheSecondsOfItsMessages) {
     Memory<float> memory(group, 12);
     make_partial_sums(context, group, memory);
     EXPECT_EQ(group.exposed_seconds(), 0.0);
-    group.all_reduce(context, memory.accumulators(), memory.received());
+    all_reduce(context, group, memory);
     EXPECT_GT(group.exposed_seconds(), 0.0);
     group.reset_clock();
     EXPECT_EQ(group.exposed_seconds(), 0.0);

@@ -88,6 +88,38 @@ TEST(StageTrafficOfDense, IsWhatIsSent) {
                         Placement::kReplicated, 4, 2);
 }
 
+TEST(StageTraffic, WeightGradientsAreComputedWhileInputGradientsAreSummed) {
+  const Model model = language_model({"embedding 8", kAttention, "mlp 12", "layer_norm", "head"},
+                                     kContext, kVocabulary, 2, Placement::kTokens);
+  const Samples samples = language_samples(1, kMicrobatch * kContext, kVocabulary);
+  comm::run_in_process_ranks(2, [&](comm::Communicator& world) {
+    CountingCommunicator counting(world);
+    const comm::ProgressEngine engine;
+    StageSpec spec = spec_of<float>({0, model.layer_count()}, kMicrobatch);
+    spec.order = BackwardOrder::kFused;
+    StageBench<float> bench(model, spec,
+                            comm::ShardGroup(counting, engine, 2, comm::Summation::kInvariant));
+    const Alone alone(0, {std::span(samples.ids[0]), model.input_shape().prepended(kMicrobatch)},
+                      0);
+    bench.stage().forward(alone, Mode::kTraining);
+    bench.stage().loss(alone.microbatch,
+                       {std::span(samples.targets[0]), Shape{kMicrobatch * kContext}}, kMicrobatch,
+                       0.25, Mode::kTraining);
+    ArenaSink<float> sink(bench.layout().elements);
+    std::vector<std::int64_t> made;
+    counting.observe_waits(comm::Tag::kReduce, [&] {
+      // What the sink holds before.
+      made.push_back(std::ssize(sink.gradients()) - std::ranges::count(sink.gradients(), -77.0F));
+    });
+    bench.stage().backward_input(alone, sink);
+    // The head's, the MLP's and attention's.
+    ASSERT_EQ(made.size(), 3U);
+    EXPECT_GT(made[0], 0);
+    EXPECT_GT(made[1], made[0]);
+    EXPECT_GT(made[2], made[1]);
+  });
+}
+
 constexpr std::int64_t kClasses = 3;
 
 /// Puts numbers where a stage that is not the first gets its inputs.

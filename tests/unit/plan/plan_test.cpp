@@ -536,7 +536,7 @@ TEST(Plan, AutomaticBackwardIsFusedWhereOnlyThatFits) {
     config.parallel.backward = c.backward;
     config.parallel.schedule = c.schedule;
     const Plan plan =
-        with_fitting_backward(prepare(config, 2, tokens(), {}), {}, [&](const Plan& candidate) {
+        with_fitting_defaults(prepare(config, 2, tokens(), {}), {}, [&](const Plan& candidate) {
           return candidate.backward == kSplit ? c.split_fits : c.fused_fits;
         });
     EXPECT_EQ(plan.backward, c.becomes);
@@ -547,6 +547,38 @@ TEST(Plan, AutomaticBackwardIsFusedWhereOnlyThatFits) {
                 device_bytes(rank_plan(prepare(config, 2, tokens(), {}), 0)));
     }
   }
+}
+
+TEST(Plan, DefaultMicrobatchShrinksUntilItFits) {
+  constexpr std::int64_t kLaneSamples = 24;
+  constexpr std::int64_t kMostFitting = 5;
+  const auto chosen = [](std::int64_t given, const VirtualGrid& stored, device::DeviceKind device) {
+    RunConfig config = gpt_on({1, 1, 1});
+    config.batch.global = kLaneSamples;
+    config.batch.micro = given;
+    const Plan plan = with_fitting_defaults(
+        prepare(config, 1, tokens(), stored, device), stored,
+        [](const Plan& candidate) { return candidate.config.batch.micro <= kMostFitting; });
+    EXPECT_EQ(plan.microbatches, kLaneSamples / plan.config.batch.micro);
+    return plan.config.batch.micro;
+  };
+  EXPECT_EQ(chosen(0, {}, device::DeviceKind::kCuda), 4);
+  EXPECT_EQ(chosen(12, {}, device::DeviceKind::kCuda), 12);
+  EXPECT_EQ(chosen(0, {.lanes = 1, .shards = 1, .microbatch = 8}, device::DeviceKind::kCuda), 8);
+}
+
+TEST(Plan, DefaultMicrobatchIsLargerOnGpus) {
+  const auto chosen = [](std::int64_t samples, std::int64_t context, device::DeviceKind device) {
+    RunConfig config = gpt_on({1, 1, 1});
+    config.model.transformer.context = context;
+    config.batch.global = samples;
+    config.batch.micro = 0;
+    return prepare(config, 1, tokens(context), {}, device).config.batch.micro;
+  };
+  EXPECT_EQ(chosen(96, kContext, device::DeviceKind::kCpu), 32);
+  EXPECT_EQ(chosen(96, kContext, device::DeviceKind::kCuda), 48);
+  EXPECT_EQ(chosen(48, 1024, device::DeviceKind::kCpu), 4);
+  EXPECT_EQ(chosen(48, 1024, device::DeviceKind::kCuda), 16);
 }
 
 TEST(PlanItems, AreEqualForEqualPlansAndNameWhatDiffers) {
