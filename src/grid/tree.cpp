@@ -32,7 +32,8 @@ void SumTree::collect(const Range& node, const Range& range, std::vector<Range>&
   collect({middle, node.end}, range, nodes);
 }
 
-std::vector<ReductionStep> reduction_steps(const SumTree& tree, std::span<const Range> nodes) {
+std::vector<ReductionStep> reduction_steps(std::span<const Range> nodes,
+                                           std::span<const Range> sums) {
   std::vector<ReductionStep> steps;
   std::size_t next = 0;  // the traversal visits the parts from left to right
   // Reduces a subtree; returns the part that then holds its sum, the part of its first leaf.
@@ -47,7 +48,9 @@ std::vector<ReductionStep> reduction_steps(const SumTree& tree, std::span<const 
     steps.push_back({left, right});
     return left;
   };
-  reduce({0, tree.leaves()});
+  for (const Range& sum : sums) {
+    reduce(sum);
+  }
   return steps;
 }
 

@@ -11,11 +11,12 @@ namespace {
 /// Elements of the receive buffer for one bucket.
 std::int64_t receive_elements(const grid::SumTree& lanes, std::int64_t data_ranks,
                               std::int64_t data_rank, const BucketPlan& plan,
-                              comm::Summation summation) {
-  if (summation == comm::Summation::kLibrary) {
+                              const GradientReducer::Sizes& sizes) {
+  if (sizes.summation == comm::Summation::kLibrary) {
     return 0;
   }
-  return comm::received_parts(lanes, data_ranks, data_rank) * plan.largest_slice();
+  return comm::received_parts(lanes, data_ranks, data_rank, sizes.node_ranks) *
+         plan.largest_slice();
 }
 
 /// The reduction of a rank's own lanes.
@@ -40,7 +41,7 @@ std::vector<nn::MemoryItem> GradientReducer::memory(const grid::SumTree& lanes,
   std::int64_t received = 0;
   for (std::int64_t r = ranks.begin; r < ranks.end; ++r) {
     accumulators = std::max(accumulators, fold_of(lanes, data_ranks, r, sizes).accumulators);
-    received = std::max(received, receive_elements(lanes, data_ranks, r, plan, sizes.summation));
+    received = std::max(received, receive_elements(lanes, data_ranks, r, plan, sizes));
   }
   const std::int64_t element_bytes = size_bytes(compute_dtype(sizes.dtype));
   return {{"gradients", accumulators * sizes.elements * element_bytes},
@@ -53,7 +54,7 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
     : context_(context),
       data_group_(&data_group),
       lanes_(lanes),
-      reduction_(data_group, lanes),
+      reduction_(data_group, lanes, sizes.node_ranks),
       plan_(plan),
       sizes_(sizes),
       microbatches_per_lane_(sizes.microbatches_per_lane) {
@@ -69,7 +70,7 @@ GradientReducer::GradientReducer(ops::Context& context, comm::Communicator& data
 
 void GradientReducer::assign(comm::Communicator& data_group) {
   data_group_ = &data_group;
-  reduction_ = comm::OrderedReduction(data_group, lanes_);
+  reduction_ = comm::OrderedReduction(data_group, lanes_, sizes_.node_ranks);
   fold_ = fold_of(lanes_, data_group.size(), data_group.rank(), sizes_);
   const DType dtype = compute_dtype(sizes_.dtype);
   const std::int64_t element_bytes = size_bytes(dtype);
@@ -79,7 +80,7 @@ void GradientReducer::assign(comm::Communicator& data_group) {
         gradient_memory_.view(a * sizes_.elements * element_bytes, Shape{sizes_.elements}, dtype));
   }
   const std::int64_t slot_elements =
-      receive_elements(lanes_, data_group.size(), data_group.rank(), plan_, sizes_.summation);
+      receive_elements(lanes_, data_group.size(), data_group.rank(), plan_, sizes_);
   receive_slots_.clear();
   for (std::int64_t s = 0; s < sizes_.in_flight; ++s) {
     receive_slots_.push_back(
@@ -165,7 +166,19 @@ void GradientReducer::start_bucket(std::size_t bucket) {
   if (on_stream) {
     on_stream_ = std::move(pending.messages);
   } else {
+    // The same on all ranks: while the next bucket's sums are added inside nodes, those of the
+    // buckets before cross them.
+    for (comm::OrderedReduction::Pending& before : in_flight_) {
+      cross_nodes(before);
+    }
     in_flight_.push_back(std::move(pending));
+  }
+}
+
+void GradientReducer::cross_nodes(comm::OrderedReduction::Pending& pending) {
+  if (pending.is_inside) {
+    wait_for(pending.messages);
+    reduction_.cross_nodes(context_, pending);
   }
 }
 
@@ -176,6 +189,7 @@ void GradientReducer::wait_for(comm::Request& messages) {
 }
 
 void GradientReducer::finish_oldest() {
+  cross_nodes(in_flight_.front());
   wait_for(in_flight_.front().messages);
   if (sizes_.summation == comm::Summation::kInvariant) {
     reduction_.fold(context_, in_flight_.front());
@@ -184,6 +198,9 @@ void GradientReducer::finish_oldest() {
 }
 
 void GradientReducer::finish() {
+  for (comm::OrderedReduction::Pending& pending : in_flight_) {
+    cross_nodes(pending);
+  }
   while (!in_flight_.empty()) {
     finish_oldest();
   }

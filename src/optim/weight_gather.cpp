@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "strata/comm/ordered_reduction.hpp"
 #include "strata/core/clock.hpp"
 
 namespace strata::optim {
@@ -28,8 +27,9 @@ std::int64_t first_layer_of(const Bucket& bucket, const nn::ParameterLayout& lay
 }  // namespace
 
 WeightGather::WeightGather(comm::Communicator& data_group, const nn::ParameterLayout& layout,
-                           const BucketPlan& plan, const TensorView& weights)
-    : data_group_(data_group), plan_(plan), weights_(weights) {
+                           const BucketPlan& plan, const TensorView& weights,
+                           std::int64_t node_ranks)
+    : data_group_(data_group), plan_(plan), weights_(weights), node_ranks_(node_ranks) {
   for (const Bucket& bucket : plan.buckets()) {
     first_layers_.push_back(first_layer_of(bucket, layout));
   }
@@ -41,8 +41,8 @@ void WeightGather::begin(std::size_t bucket) {
   }
   const Bucket& of = plan_.buckets()[bucket];
   in_flight_.push_back(
-      {.request = comm::begin_all_gather_slices(
-           data_group_, weights_.flat_slice(of.elements.begin, of.elements.count()), of.slices),
+      {.slices = {data_group_, weights_.flat_slice(of.elements.begin, of.elements.count()),
+                  of.slices, node_ranks_},
        .first_layer = first_layers_[bucket]});
 }
 
@@ -58,7 +58,12 @@ bool WeightGather::await(std::int64_t layer) {
   const auto is_needed = [layer](const Gather& gather) { return gather.first_layer <= layer; };
   for (Gather& gather : in_flight_) {
     if (is_needed(gather)) {
-      gather.request.wait();
+      gather.slices.enter_nodes();
+    }
+  }
+  for (Gather& gather : in_flight_) {
+    if (is_needed(gather)) {
+      gather.slices.wait();
     }
   }
   const std::size_t done = std::erase_if(in_flight_, is_needed);

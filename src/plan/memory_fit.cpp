@@ -15,7 +15,9 @@ namespace {
 /// The same run with another config; nothing where the settings contradict each other.
 std::optional<Plan> prepared(const Plan& plan, const RunConfig& config, const VirtualGrid& stored) {
   try {
-    return prepare(config, plan.grid.ranks(), plan.train_data, stored, plan.device);
+    Plan other = prepare(config, plan.grid.ranks(), plan.train_data, stored, plan.device);
+    other.node_replicas = plan.node_replicas;
+    return other;
   } catch (const Error&) {
     return std::nullopt;
   }

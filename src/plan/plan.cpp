@@ -171,6 +171,36 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
   }
 }
 
+}  // namespace
+
+std::int64_t node_replicas(const RunConfig& config, const grid::Grid& grid,
+                           std::int64_t node_ranks) {
+  const std::int64_t replicas = node_ranks / grid.tensor;
+  const bool fits = node_ranks % grid.tensor == 0 && replicas > 0 && replicas < grid.data &&
+                    grid.data % replicas == 0;
+  return fits && config.numerics.mode == comm::Summation::kInvariant ? replicas : 1;
+}
+
+namespace {
+
+std::int64_t resolve_node_replicas(const RunConfig& given, const grid::Grid& grid) {
+  const std::int64_t node = given.parallel.node_ranks;
+  if (node == 0) {
+    return 1;
+  }
+  const std::int64_t replicas = node / grid.tensor;
+  if ((node % grid.tensor != 0 && grid.tensor % node != 0) ||
+      (replicas > 0 && replicas < grid.data && grid.data % replicas != 0)) {
+    fail(
+        ExitCode::kUsage,
+        "parallel.node_ranks is {}, but each node must hold a whole number of the {} replicas of a "
+        "stage, of {} rank{} each, and all nodes as many; give {} times a number that divides {}, "
+        "or 0",
+        node, grid.data, grid.tensor, grid.tensor == 1 ? "" : "s", grid.tensor, grid.data);
+  }
+  return node_replicas(given, grid, node);
+}
+
 /// With parallel.sequence decided. Pre: parallel.pipeline and parallel.tensor are set.
 Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t ranks,
                   const io::DatasetInfo& train_data, const VirtualGrid& stored,
@@ -189,6 +219,7 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
          given.run.timeline->first, given.run.timeline->last, plan.total_steps, plan.total_steps);
   }
   plan.config = resolve_config(given, plan.grid, train_data, stored, plan.total_steps, device);
+  plan.node_replicas = resolve_node_replicas(given, plan.grid);
   plan.default_microbatch = given.batch.micro == 0 && stored.microbatch == 0;
   plan.lanes = grid::SumTree(plan.config.numerics.lanes);
   const std::int64_t step_microbatches = plan.config.batch.global / plan.config.batch.micro;
@@ -375,17 +406,25 @@ std::vector<Traffic> traffic_of(const Plan& plan, const RankPlan& rank) {
   }
   const Traffic tensor{"tensor-parallel reductions", microbatches * shards.messages,
                        microbatches * shards.bytes};
-  // All-to-all of the partial sums, then the gather of the weights.
-  const auto replicas = static_cast<double>(plan.grid.data);
-  const auto parts = static_cast<double>(
-      std::ssize(plan.lanes.nodes_within(grid::even_part(plan.lanes.leaves(), plan.grid.data, 0))));
-  const auto buckets = static_cast<double>(rank.buckets.buckets().size());
-  const double share = (replicas - 1.0) / replicas;
-  Traffic data{"gradients and weights, between replicas",
-               buckets * (replicas - 1.0) * (parts + 1.0),
-               share * (static_cast<double>(rank.layout.elements) * gradient * parts +
+  // Exchanges of partial sums, then gathers of weights: of slices inside nodes, and across them.
+  const std::int64_t nodes = plan.grid.data / plan.node_replicas;
+  const auto data = [&](const std::string& name, std::int64_t peers, std::int64_t slices,
+                        std::int64_t replicas) {
+    const std::int64_t added = plan.lanes.leaves() / plan.grid.data * replicas;
+    const auto parts = static_cast<double>(std::ssize(plan.lanes.nodes_within({0, added})));
+    const auto sent = static_cast<double>(peers * slices);
+    return Traffic{name, static_cast<double>(rank.buckets.buckets().size()) * sent * (parts + 1.0),
+                   sent / static_cast<double>(plan.grid.data) *
+                       (static_cast<double>(rank.layout.elements) * gradient * parts +
                         static_cast<double>(rank.layout.weight_elements) * element)};
-  std::vector<Traffic> all{neighbours, tensor, data};
+  };
+  std::vector<Traffic> all{neighbours, tensor};
+  if (plan.node_replicas == 1) {
+    all.push_back(data("gradients and weights, between replicas", nodes - 1, 1, 1));
+  } else {
+    all.push_back(data("gradients and weights, inside a node", plan.node_replicas - 1, nodes, 1));
+    all.push_back(data("gradients and weights, between nodes", nodes - 1, 1, plan.node_replicas));
+  }
   if (plan.model->joins_lanes()) {
     const auto executions = static_cast<double>(plan.training.microbatches);
     all.push_back({"batch statistics, between replicas", executions * lanes.messages,
@@ -475,7 +514,8 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
                           .joins_lanes = plan.model->joins_lanes(),
                           .reach = repeats_steps(plan) ? optim::GradientReducer::Reach::kAnyLanes
                                                        : optim::GradientReducer::Reach::kOwnLanes,
-                          .in_flight = on_gpu ? 1 : 4};
+                          .in_flight = on_gpu ? 1 : 4,
+                          .node_ranks = plan.node_replicas};
   for (std::int64_t m = 0; m < plan.microbatches; ++m) {
     result.offsets.push_back((coordinates.data * plan.microbatches + m) * c.batch.micro);
   }
@@ -501,7 +541,7 @@ std::vector<comm::PlanItem> plan_items(const Plan& plan, const std::string& conf
     split += fmt::format("{}-{};", stage.begin, stage.end);
   }
   return {{"config", hash_of(config_text)},
-          {"grid", hash_of(plan.grid.text() + split)},
+          {"grid", hash_of(fmt::format("{} {} {}", plan.grid.text(), split, plan.node_replicas))},
           {"schedule", hash_of(schedule)},
           {"buckets", hash_of(buckets)},
           {"length", hash_of(fmt::format("{}", plan.total_steps))}};

@@ -42,6 +42,11 @@ std::string grid_text(const Plan& plan) {
       plan.config.numerics.lanes, plan.config.numerics.shards,
       plan.config.numerics.mode == comm::Summation::kLibrary ? ", sums by the communication library"
                                                              : "");
+  if (plan.node_replicas > 1) {
+    text +=
+        fmt::format("nodes: {} replicas each, whose gradients are added before they cross nodes\n",
+                    plan.node_replicas);
+  }
   const std::vector<nn::ParameterSpec>& parameters = plan.model->parameters();
   const bool split =
       std::any_of(parameters.begin(), parameters.end(),

@@ -132,7 +132,8 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
       optimizer_(context, plan.config.optimizer.options, rank.layout, rank.buckets,
                  rank.coordinates.data, stage_state_.weights()),
       norm_(context, rank.layout, rank.buckets, rank.coordinates.data, plan.grid.data),
-      gather_(*groups.data, rank.layout, rank.buckets, stage_state_.weights()) {
+      gather_(*groups.data, rank.layout, rank.buckets, stage_state_.weights(),
+              rank.reducer_sizes.node_ranks) {
   for (nn::Stage* const chunk : chunks()) {
     chunk->set_weight_source(&gather_);
   }

@@ -209,6 +209,7 @@ class Language(Near, language.LanguageTest):
             runs[3][1].append("--parallel.sequence=on")
             runs[4][1].append("--parallel.schedule=gpipe")
             runs += [((1, 2, 1), [f"--parallel.schedule={schedule}"]) for schedule in ("interleaved", "zb-v")]
+            runs.append(((4, 1, 1), ["--parallel.node_ranks=2"]))
             reference = self.same_on(runs, CUDA, f"--numerics.dtype={dtype}", name=f"gpt-{dtype}")
             self.train(self.config, (1, 1, 1), f"gpt-{dtype}-cpu", f"--numerics.dtype={dtype}",
                        "--run.device=cpu")

@@ -63,6 +63,23 @@ class Transformers(language.LanguageTest):
         self.assertEqual({tensor.dtype.name for name, tensor in saved.items()
                           if not name.startswith("text/")}, {"float32"})
 
+    def test_nodes(self):
+        """Gradients are added inside nodes first, here of 1, 2 and 4 replicas; weights are gathered likewise."""
+        runs = [((1, 1, 1), 0), ((2, 1, 1), 1), ((4, 1, 1), 2), ((8, 1, 1), 2), ((8, 1, 1), 4), ((4, 1, 2), 4),
+                ((4, 2, 1), 2)]
+        runs = [(grid, [f"--parallel.node_ranks={ranks}", BUCKET[i % 5], REPEAT[i % 2]])
+                for i, (grid, ranks) in enumerate(runs)]
+        for dtype in ("float32", "bfloat16"):
+            self.same_on(runs, f"--numerics.dtype={dtype}", "--numerics.lanes=8", "--train.steps=2",
+                         name=f"nodes-{dtype}")
+        for name, nodes in (("0", None), ("3", "2 replicas each"), ("4", "4 replicas each")):
+            log = (self.directory / f"nodes-float32-{name}" / "log.txt").read_text()
+            self.assertEqual("nodes: " in log, nodes is not None)
+            self.assertIn(nodes or "grid: ", log)
+        refused = self.alone("train", self.config, "--dry-run", "--parallel.data=4", "--parallel.node_ranks=3")
+        self.assertEqual(refused.code, harness.USAGE, refused.text)
+        self.assertIn("give 1 times a number that divides 4", refused.text)
+
     def test_a_schedule_file(self):
         # Made for 4 stages of unlike times, and ZB-H2 with its messages in the file.
         for arguments in (["make", "--memory=5", "--chunks=1", "--forward=1,2,1,1", "--output=made.csv"],

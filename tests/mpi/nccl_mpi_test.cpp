@@ -150,31 +150,39 @@ void reduce_scatter_is_mpis(Ranks& ranks, Findings& findings) {
 }
 
 void ordered_sums_have_the_cpus_bits(Ranks& ranks, Findings& findings) {
+  constexpr std::int64_t kNodeRanks = 2;
   const std::int64_t count = 10'007;
   const std::vector<grid::Range> slices = slices_of(count, ranks.size(), false);
   const grid::SumTree tree(2 * ranks.size());
   OrderedReduction on_cpu(ranks.mpi, tree);
   OrderedReduction on_gpu(ranks.nccl, tree);
+  OrderedReduction in_nodes(ranks.nccl, tree, kNodeRanks);
   std::vector<float> mine = numbers<float>(ranks.rank(), count);
   for (float& value : mine) {
     value = 1.0F / (value + 0.5F);  // of which each order of additions gives other bits
   }
   const OnGpu<float> device_sum(ranks, mine);
+  const OnGpu<float> nodes_sum(ranks, mine);
+  const std::int64_t largest = std::ranges::max(slices, {}, &grid::Range::count).count();
   const std::int64_t received =
-      on_cpu.receive_elements(slices[static_cast<std::size_t>(ranks.rank())].count());
+      std::max(on_cpu.receive_elements(largest), in_nodes.receive_elements(largest));
   std::vector<float> memory(static_cast<std::size_t>(received));
   const OnGpu<float> device_memory(ranks, memory);
   ops::Context cpu(1);
   const auto reduce = [&](OrderedReduction& reduction, Communicator& group, ops::Context& context,
-                          const TensorView& sum, const TensorView& receive_memory) {
+                          const TensorView& sum, const TensorView& receive_memory,
+                          std::int64_t node_ranks = 1) {
     OrderedReduction::Pending pending = reduction.start(std::span(&sum, 1), slices, receive_memory);
+    reduction.cross_nodes(context, pending);
     OrderedReduction::wait(pending);
     reduction.fold(context, pending);
-    begin_all_gather_slices(group, sum, slices).wait();
+    SliceGather(group, sum, slices, node_ranks).wait();
   };
   reduce(on_cpu, ranks.mpi, cpu, on_host(mine), on_host(memory));
   reduce(on_gpu, ranks.nccl, ranks.context, device_sum.view(), device_memory.view());
+  reduce(in_nodes, ranks.nccl, ranks.context, nodes_sum.view(), device_memory.view(), kNodeRanks);
   findings.require_that(device_sum.values() == mine, "sums of other bits than the CPU's");
+  findings.require_that(nodes_sum.values() == mine, "sums of other bits in two levels");
 }
 
 /// Neighbours send both ways at once, several messages ahead of the receives' waits, over memory

@@ -1,6 +1,7 @@
 #include "strata/optim/gradient_reducer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -27,20 +28,21 @@ constexpr std::int64_t kRanks = 8;
 constexpr std::int64_t kRank = 3;
 constexpr std::int64_t kLayers = 12;
 
-/// The messages of one rank of a group with a stream of its own, as NCCL has one. The others' parts
-/// are in this GPU's memory.
+/// The messages of one rank of a group with a stream of its own, as NCCL has one. What the others
+/// send is in this GPU's memory.
 class StreamGroup final : public comm::Communicator {
  public:
-  /// `gradients`: the whole arena of each rank.
-  StreamGroup(device::Stream& compute, std::vector<TensorView> gradients)
+  /// The n-th tensor of an exchange that comes from a peer.
+  using Source = std::function<TensorView(std::int64_t peer, std::int64_t n, std::int64_t count)>;
+
+  explicit StreamGroup(device::Stream& compute)
       : Communicator(kRank, kRanks, "stream group"),
         compute_(compute),
         stream_(compute.device()),
-        gradients_(std::move(gradients)),
         first_(compute.device(), 1) {}
 
-  /// The own slice of what is exchanged next begins at this element of the arena.
-  void set_slice(std::int64_t begin) { slice_begin_ = begin; }
+  /// Of the messages that are exchanged next.
+  void set_source(Source source) { source_ = std::move(source); }
   [[nodiscard]] std::int64_t messages() const { return messages_; }
   /// How often the compute stream was made to wait.
   [[nodiscard]] std::int64_t waits() const { return waits_; }
@@ -83,10 +85,11 @@ class StreamGroup final : public comm::Communicator {
       std::span<const comm::Outgoing> /*sends*/, std::span<const comm::Incoming> receives,
       comm::Tag /*tag*/) override {
     begin();
+    std::array<std::int64_t, kRanks> received{};
     for (const comm::Incoming& message : receives) {
-      device::copy_tensor(gradients_[static_cast<std::size_t>(message.peer)].flat_slice(
-                              slice_begin_, message.payload.count()),
-                          message.payload, stream_);
+      const std::int64_t n = received.at(static_cast<std::size_t>(message.peer))++;
+      device::copy_tensor(source_(message.peer, n, message.payload.count()), message.payload,
+                          stream_);
     }
     return end();
   }
@@ -94,8 +97,8 @@ class StreamGroup final : public comm::Communicator {
       TensorView tensor, std::span<const grid::Range> slices) override {
     begin();
     const grid::Range& own = slices[kRank];
-    device::copy_tensor(gradients_[0].flat_slice(own.begin, own.count()),
-                        tensor.flat_slice(own.begin, own.count()), stream_);
+    device::copy_tensor(source_(0, 0, own.count()), tensor.flat_slice(own.begin, own.count()),
+                        stream_);
     return end();
   }
   std::unique_ptr<comm::Request::Operation> begin_send(ConstTensorView /*payload*/,
@@ -123,9 +126,8 @@ class StreamGroup final : public comm::Communicator {
 
   device::Stream& compute_;
   device::Stream stream_;
-  std::vector<TensorView> gradients_;
+  Source source_;
   device::Event first_;
-  std::int64_t slice_begin_ = 0;
   std::int64_t messages_ = 0;
   std::int64_t waits_ = 0;
 };
@@ -142,7 +144,8 @@ std::vector<float> tree_sum(const std::vector<std::vector<float>>& lanes, std::s
   return sum;
 }
 
-void expect_one_wait(comm::Summation summation) {
+void expect_one_wait(comm::Summation summation, std::int64_t node_ranks = 1) {
+  SCOPED_TRACE(node_ranks);
   const nn::ParameterLayout layout =
       layout_with(std::vector<std::int64_t>(2 * kLayers, 4 * nn::ParameterLayout::kBlock));
   const Shape arena{layout.elements};
@@ -150,20 +153,42 @@ void expect_one_wait(comm::Summation summation) {
   ops::Context context = ops::Context::cuda(gpu);
   std::vector<std::vector<float>> lanes;
   std::vector<device::Buffer> memory;
+  const auto on_gpu = [&](std::vector<float> values) {
+    memory.emplace_back(gpu, 4 * layout.elements);
+    const TensorView copy = memory.back().view(0, arena, DType::kFloat32);
+    device::copy_tensor(view_of(values), copy);
+    return copy;
+  };
   std::vector<TensorView> gradients;
   for (std::uint64_t lane = 0; lane < kRanks; ++lane) {
     lanes.push_back(arena_numbers(layout, lane));
-    memory.emplace_back(gpu, 4 * layout.elements);
-    gradients.push_back(memory.back().view(0, arena, DType::kFloat32));
-    device::copy_tensor(view_of(lanes.back()), gradients.back());
+    gradients.push_back(on_gpu(lanes.back()));
   }
-  StreamGroup group(context.stream(), gradients);
+  std::vector<TensorView> node_sums;
+  for (std::int64_t first = 0; first < kRanks; first += node_ranks) {
+    node_sums.push_back(on_gpu(tree_sum(lanes, static_cast<std::size_t>(first),
+                                        static_cast<std::size_t>(first + node_ranks))));
+  }
+  StreamGroup group(context.stream());
   const BucketPlan plan(layout, kRanks, nn::ParameterLayout::kBlock * kRanks);
   ASSERT_GT(std::ssize(plan.buckets()), 4);
   GradientReducer reducer(context, group, grid::SumTree(kRanks), plan,
-                          {.elements = layout.elements, .summation = summation, .in_flight = 1});
+                          {.elements = layout.elements,
+                           .summation = summation,
+                           .in_flight = 1,
+                           .node_ranks = node_ranks});
+  group.set_source([&](std::int64_t /*peer*/, std::int64_t /*n*/, std::int64_t count) {
+    return gradients[0].flat_slice(0, count);
+  });
   reducer.observe_sums([&](const Bucket& bucket, std::span<const TensorView> /*partials*/) {
-    group.set_slice(bucket.elements.begin + bucket.slices[kRank].begin);
+    group.set_source([&](std::int64_t peer, std::int64_t n, std::int64_t count) {
+      const bool inside = node_ranks > 1 && peer / node_ranks == kRank / node_ranks;
+      const std::int64_t owner = inside ? n * node_ranks + kRank % node_ranks : kRank;
+      return (inside ? gradients[static_cast<std::size_t>(peer)]
+                     : node_sums[static_cast<std::size_t>(peer / node_ranks)])
+          .flat_slice(bucket.elements.begin + bucket.slices[static_cast<std::size_t>(owner)].begin,
+                      count);
+    });
   });
 
   const nn::GradientSink::Target target = reducer.begin_microbatch(0, {0, kLayers});
@@ -177,7 +202,7 @@ void expect_one_wait(comm::Summation summation) {
     }
     reducer.layer_done(0, layer);
   }
-  EXPECT_EQ(group.messages(), std::ssize(plan.buckets()));
+  EXPECT_EQ(group.messages(), (node_ranks == 1 ? 1 : 2) * std::ssize(plan.buckets()));
   context.synchronize();
   EXPECT_FALSE(group.first_message_is_done());
   EXPECT_EQ(group.waits(), 0);
@@ -202,7 +227,9 @@ void expect_one_wait(comm::Summation summation) {
 }
 
 TEST(GradientReducerOnAGpu, WaitsForMessagesOfTheirOwnStreamOnceAfterTheLastLayer) {
-  expect_one_wait(comm::Summation::kInvariant);
+  for (const std::int64_t node_ranks : {1, 2, 4}) {
+    expect_one_wait(comm::Summation::kInvariant, node_ranks);
+  }
   expect_one_wait(comm::Summation::kLibrary);
 }
 

@@ -29,10 +29,17 @@ class SumTree {
   std::int64_t leaves_;
 };
 
-/// The additions, in order, that bring partial sums of the given tree nodes together in part 0.
-/// Pre: `nodes` are disjoint nodes of the tree, in order, and cover all its leaves.
-[[nodiscard]] std::vector<ReductionStep> reduction_steps(const SumTree& tree,
-                                                         std::span<const Range> nodes);
+/// The additions, in order, that bring partial sums of the given tree nodes together, each of
+/// `sums` in its first part. Pre: `nodes` are disjoint nodes of the tree, in order, and cover the
+/// leaves of `sums`, which are nodes too.
+[[nodiscard]] std::vector<ReductionStep> reduction_steps(std::span<const Range> nodes,
+                                                         std::span<const Range> sums);
+/// The same for the sum over all leaves, in part 0.
+[[nodiscard]] inline std::vector<ReductionStep> reduction_steps(const SumTree& tree,
+                                                                std::span<const Range> nodes) {
+  const Range all{0, tree.leaves()};
+  return reduction_steps(nodes, std::span(&all, 1));
+}
 
 /// How a holder of consecutive leaves adds them as they come, one after the other, with few
 /// accumulators: leaf i is accumulated in accumulator[i]; after it, the additions after[i] are

@@ -39,6 +39,8 @@ class GradientReducer final : public nn::GradientSink {
     /// Receive buffers, and buckets in flight at once. Messages with a stream of their own use one
     /// buffer after the other in the order of that stream, in any number.
     std::int64_t in_flight = 4;
+    /// Consecutive ranks of the data group whose sums are added first (comm::OrderedReduction).
+    std::int64_t node_ranks = 1;
   };
 
   GradientReducer(ops::Context& context, comm::Communicator& data_group, const grid::SumTree& lanes,
@@ -74,6 +76,7 @@ class GradientReducer final : public nn::GradientSink {
 
  private:
   void start_bucket(std::size_t bucket);
+  void cross_nodes(comm::OrderedReduction::Pending& pending);
   void finish_oldest();
   void wait_for(comm::Request& messages);
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "strata/comm/communicator.hpp"
+#include "strata/comm/ordered_reduction.hpp"
 #include "strata/nn/parameter.hpp"
 #include "strata/nn/weight_source.hpp"
 #include "strata/optim/buckets.hpp"
@@ -15,9 +16,10 @@ namespace strata::optim {
 /// first forward pass runs: each layer waits for its own buckets only.
 class WeightGather final : public nn::WeightSource {
  public:
-  /// `weights`: the stage's arena. Group and plan outlive the object.
+  /// `weights`: the stage's arena. `node_ranks`: as GradientReducer's. Group and plan outlive the
+  /// object.
   WeightGather(comm::Communicator& data_group, const nn::ParameterLayout& layout,
-               const BucketPlan& plan, const TensorView& weights);
+               const BucketPlan& plan, const TensorView& weights, std::int64_t node_ranks = 1);
 
   /// Starts the all-gather of a bucket from the ranks' own slices; nothing for a bucket without
   /// weights on this stage. Communication: collective over the data group.
@@ -34,13 +36,14 @@ class WeightGather final : public nn::WeightSource {
 
  private:
   struct Gather {
-    comm::Request request;
+    comm::SliceGather slices;
     std::int64_t first_layer = 0;
   };
 
   comm::Communicator& data_group_;
   const BucketPlan& plan_;
   TensorView weights_;
+  std::int64_t node_ranks_;
   /// For each bucket the first layer that reads its weights; a number above all where it has none.
   std::vector<std::int64_t> first_layers_;
   std::vector<Gather> in_flight_;

@@ -126,7 +126,8 @@ struct RunConfig {
     std::int64_t chunks = 0;       // 0: as many as the schedule needs
     Backward backward = Backward::kAuto;
     std::string split = "auto";
-    double bucket_mib = 0.0;  // 0: by the device
+    double bucket_mib = 0.0;      // 0: by the device
+    std::int64_t node_ranks = 0;  // 0: as launched
   } parallel;
   struct {
     std::int64_t lanes = 0;

@@ -37,6 +37,8 @@ struct Plan {
   /// Where stages compute and allocate.
   device::DeviceKind device = device::DeviceKind::kCpu;
   grid::Grid grid;
+  /// Consecutive replicas that share nodes: their gradients are added first.
+  std::int64_t node_replicas = 1;
   io::DatasetInfo train_data;
   /// Of a transformer's layers, outside the products that tensor ranks share.
   nn::Placement token_rows = nn::Placement::kReplicated;
@@ -107,6 +109,11 @@ struct VirtualGrid {
   std::int64_t pipeline = 0;
   std::int64_t tensor = 0;
 };
+
+/// The replicas whose ranks of one stage share a node, where nodes of `node_ranks` consecutive
+/// ranks hold several but not all and the same number everywhere; 1 for all else.
+[[nodiscard]] std::int64_t node_replicas(const RunConfig& config, const grid::Grid& grid,
+                                         std::int64_t node_ranks);
 
 /// The `layer =` lines of the model: the config's, or the expansion of its preset.
 /// Throws: Error(kUsage) where the config has both or neither.

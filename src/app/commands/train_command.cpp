@@ -53,6 +53,9 @@ std::string run_config_text(const RunInputs& inputs, const plan::Plan& plan,
     launch["numerics.lanes"] = std::to_string(plan.config.numerics.lanes);
     launch["numerics.shards"] = std::to_string(plan.config.numerics.shards);
   }
+  if (given.parallel.node_ranks == 0) {
+    launch["parallel.node_ranks"] = std::to_string(plan.node_replicas * plan.grid.tensor);
+  }
   if (given.parallel.split == "auto") {
     std::vector<std::int64_t> first_layers;
     for (const grid::Range& stage : plan.split.stages) {

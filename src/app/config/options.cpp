@@ -249,6 +249,10 @@ std::vector<Option> parallel_and_numerics() {
                      "size of the gradient buckets, each of which is reduced as one message; on "
                      "GPUs the least size of buckets of whole layers; 0: 64 on GPUs, 4 on CPUs",
                      Bound::kBucket, STRATA_MEMBER(parallel.bucket_mib))),
+      or_auto(whole("parallel.node_ranks", "ranks",
+                    "ranks of a node, whose gradients are added before they cross nodes; 0: as "
+                    "launched, where all nodes hold as many; 1: added at once",
+                    0, STRATA_MEMBER(parallel.node_ranks), kMostRanks)),
       whole("numerics.lanes", "lanes",
             "streams of microbatches in a global batch, a multiple of every parallel.data to be "
             "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",

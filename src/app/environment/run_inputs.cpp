@@ -5,6 +5,7 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/hash.hpp"
+#include "strata/core/host_name.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
 
@@ -170,12 +171,27 @@ void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
   }
 }
 
+std::int64_t ranks_of_nodes(std::span<const std::string> hosts) {
+  const auto count = std::ranges::count(hosts, hosts.front());
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    const auto first = static_cast<std::size_t>(static_cast<std::int64_t>(r) / count * count);
+    if (hosts[r] != hosts[first] || std::ranges::count(hosts, hosts[r]) != count) {
+      return 1;
+    }
+  }
+  return count;
+}
+
 plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_t ranks) {
+  const std::vector<std::string> hosts = mpi.world().all_gather_texts(host_name());
   std::optional<plan::Plan> plan;
   comm::agree(mpi.world(), [&] {
     const plan::VirtualGrid stored =
         inputs.checkpoint ? train::virtual_grid_of(*inputs.checkpoint) : plan::VirtualGrid();
     plan = plan::prepare(inputs.config, ranks, inputs.train_info, stored, inputs.device);
+    if (inputs.config.parallel.node_ranks == 0) {
+      plan->node_replicas = plan::node_replicas(inputs.config, plan->grid, ranks_of_nodes(hosts));
+    }
     if (inputs.test_data) {
       train::require_fits(*plan, inputs.test_data->info());
     }

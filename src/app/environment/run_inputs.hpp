@@ -67,6 +67,9 @@ enum class Evaluates { kNo, kYes };
 /// Communication: collective over the world.
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
 
+/// The number of consecutive ranks on each host, where all have as many; else 1.
+[[nodiscard]] std::int64_t ranks_of_nodes(std::span<const std::string> hosts);
+
 /// The plan for `ranks` ranks; for the config's grid where that is 0.
 /// Communication: collective over the world.
 [[nodiscard]] plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs,

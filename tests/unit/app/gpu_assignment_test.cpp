@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "environment/run_inputs.hpp"
+
 namespace strata::app {
 namespace {
 
@@ -16,6 +18,17 @@ TEST(GpuAssignment, IsAmongRanksThatSeeTheSameGpus) {
     EXPECT_EQ(assign_among(seen, rank).local_rank, rank % 2) << rank;
     EXPECT_EQ(assign_among(seen, rank).ranks, 2) << rank;
   }
+}
+
+TEST(RanksOfNodes, AreCountedWhereAllNodesHaveAsManyInOrder) {
+  const auto count = [](const std::vector<std::string>& hosts) { return ranks_of_nodes(hosts); };
+  EXPECT_EQ(count({"a"}), 1);
+  EXPECT_EQ(count({"a", "a"}), 2);
+  EXPECT_EQ(count({"a", "a", "b", "b", "c", "c"}), 2);
+  EXPECT_EQ(count({"a", "b", "a", "b"}), 1);
+  EXPECT_EQ(count({"a", "a", "b"}), 1);
+  EXPECT_EQ(count({"a", "a", "b", "b", "a", "a"}), 1);
+  EXPECT_EQ(count({"b", "a", "a"}), 1);
 }
 
 }  // namespace

@@ -41,11 +41,11 @@ std::vector<grid::Range> uneven_slices(std::int64_t elements, std::int64_t ranks
   return slices;
 }
 
-void require_ordered_sum(Communicator& world, std::int64_t lanes,
+void require_ordered_sum(Communicator& world, std::int64_t lanes, std::int64_t node_ranks,
                          const std::vector<grid::Range>& slices, Findings& findings) {
   const grid::SumTree tree(lanes);
   const std::int64_t elements = slices.back().end;
-  OrderedReduction reduction(world, tree);
+  OrderedReduction reduction(world, tree, node_ranks);
   const std::vector<grid::Range> nodes =
       tree.nodes_within(grid::even_part(lanes, world.size(), world.rank()));
   findings.require_equal(reduction.own_parts(), static_cast<std::int64_t>(nodes.size()), "parts");
@@ -60,36 +60,44 @@ void require_ordered_sum(Communicator& world, std::int64_t lanes,
   for (std::vector<float>& partial : partials) {
     views.emplace_back(std::span(partial), Shape{elements});
   }
-  const std::int64_t own = slices[static_cast<std::size_t>(world.rank())].count();
-  std::vector<float> received(static_cast<std::size_t>(reduction.receive_elements(own)));
+  const std::int64_t largest = std::ranges::max(slices, {}, &grid::Range::count).count();
+  std::vector<float> received(static_cast<std::size_t>(reduction.receive_elements(largest)));
   ops::Context context(1);
   OrderedReduction::Pending pending = reduction.start(
-      views, slices, TensorView(std::span(received), Shape{reduction.receive_elements(own)}));
+      views, slices, TensorView(std::span(received), Shape{reduction.receive_elements(largest)}));
+  reduction.cross_nodes(context, pending);
   OrderedReduction::wait(pending);
   reduction.fold(context, pending);
-  begin_all_gather_slices(world, views[0], slices).wait();
+  SliceGather(world, views[0], slices, node_ranks).wait();
   std::int64_t wrong = 0;
   for (std::int64_t i = 0; i < elements; ++i) {
     wrong += partials[0][static_cast<std::size_t>(i)] == tree_sum(0, lanes, i) ? 0 : 1;
   }
-  findings.require_equal(
-      wrong, 0, fmt::format("sums of other bits, {} lanes, slices to {}", lanes, elements));
+  findings.require_equal(wrong, 0,
+                         fmt::format("sums of other bits, {} lanes, nodes of {}, slices to {}",
+                                     lanes, node_ranks, elements));
 }
 
 }  // namespace
 
 void sums_have_the_same_bits_on_every_number_of_ranks(Communicator& world, Findings& findings) {
   constexpr std::int64_t kElements = 97;
-  for (std::int64_t lanes = world.size(); lanes <= 24; lanes += world.size()) {
-    require_ordered_sum(world, lanes, uneven_slices(kElements, world.size()), findings);
+  for (std::int64_t node_ranks = 1; node_ranks <= world.size(); ++node_ranks) {
+    if (world.size() % node_ranks != 0) {
+      continue;
+    }
+    for (std::int64_t lanes = world.size(); lanes <= 24; lanes += world.size()) {
+      require_ordered_sum(world, lanes, node_ranks, uneven_slices(kElements, world.size()),
+                          findings);
+    }
+    // All elements in one slice, the others empty; and fewer elements than ranks.
+    std::vector<grid::Range> slices(static_cast<std::size_t>(world.size()), {0, 0});
+    slices.back() = {0, kElements};
+    require_ordered_sum(world, 2 * world.size(), node_ranks, slices, findings);
+    slices.assign(slices.size(), {1, 1});
+    slices.front() = {0, 1};
+    require_ordered_sum(world, world.size(), node_ranks, slices, findings);
   }
-  // All elements in one slice, the others empty; and fewer elements than ranks.
-  std::vector<grid::Range> slices(static_cast<std::size_t>(world.size()), {0, 0});
-  slices.back() = {0, kElements};
-  require_ordered_sum(world, 2 * world.size(), slices, findings);
-  slices.assign(slices.size(), {1, 1});
-  slices.front() = {0, 1};
-  require_ordered_sum(world, world.size(), slices, findings);
 }
 
 namespace {

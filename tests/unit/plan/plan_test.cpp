@@ -549,6 +549,54 @@ TEST(Plan, AutomaticBackwardIsFusedWhereOnlyThatFits) {
   }
 }
 
+TEST(Plan, NodesHoldWholeReplicasAndCarryTheirShareOfTheTraffic) {
+  struct Case {
+    grid::Grid grid;
+    std::int64_t node_ranks;
+    std::int64_t replicas;  // 0: refused
+  };
+  for (const Case& c : std::vector<Case>{{{8, 1, 1}, 0, 1},
+                                         {{8, 1, 1}, 1, 1},
+                                         {{8, 1, 1}, 2, 2},
+                                         {{8, 1, 1}, 4, 4},
+                                         {{8, 1, 1}, 8, 1},
+                                         {{8, 1, 1}, 16, 1},
+                                         {{8, 1, 1}, 3, 0},
+                                         {{8, 2, 2}, 4, 2},
+                                         {{8, 1, 4}, 2, 1},
+                                         {{8, 1, 4}, 4, 1},
+                                         {{8, 1, 4}, 8, 2},
+                                         {{8, 1, 4}, 6, 0},
+                                         {{8, 1, 2}, 6, 0},
+                                         {{1, 2, 1}, 2, 1}}) {
+    SCOPED_TRACE(fmt::format("{}, nodes of {}", c.grid.text(), c.node_ranks));
+    RunConfig config = gpt_on(c.grid);
+    config.parallel.node_ranks = c.node_ranks;
+    config.batch.micro = 1;
+    if (c.replicas == 0) {
+      expect_refusal(config, c.grid.ranks(), {}, {"parallel.node_ranks", "whole number of"});
+      continue;
+    }
+    const Plan plan = prepare(config, c.grid.ranks(), tokens(), {});
+    EXPECT_EQ(plan.node_replicas, c.replicas);
+    config.parallel.node_ranks = 1;
+    const auto sent = [](const Plan& of, const std::string& where) {
+      const std::vector<Traffic> all = rank_plan(of, 0).traffic;
+      const auto row = std::ranges::find(all, "gradients and weights, " + where, &Traffic::name);
+      return row == all.end() ? 0.0 : row->bytes;
+    };
+    const double flat = sent(prepare(config, c.grid.ranks(), tokens(), {}), "between replicas");
+    EXPECT_NEAR(
+        sent(plan, "between replicas") + sent(plan, "inside a node") + sent(plan, "between nodes"),
+        flat, 1e-6 * flat);
+    if (c.replicas > 1) {
+      const auto nodes = static_cast<double>(c.grid.data / c.replicas);
+      EXPECT_NEAR(sent(plan, "between nodes"),
+                  flat * (nodes - 1.0) / static_cast<double>(c.grid.data - 1), 1e-6 * flat);
+    }
+  }
+}
+
 TEST(Plan, DefaultMicrobatchShrinksUntilItFits) {
   constexpr std::int64_t kLaneSamples = 24;
   constexpr std::int64_t kMostFitting = 5;
