@@ -209,6 +209,7 @@ class Settings(Errors):
         (self.directory / "bad.csv").write_text("0F0,0B0\n1F0,1X0\n")
         for arguments, words in [
                 ("check nowhere", ["nowhere is neither a file nor one of gpipe"]),
+                ("check nowhere --stages=4", ["nowhere is neither a file nor one of gpipe"]),
                 ("check bad.csv", ['bad.csv:2: cell 2 is "1X0"']),
                 ("check zb-v --chunks=3", ["zb-v has two chunks a rank"]),
                 ("simulate zb-h1 --stages=0", ['--stages is "0"']),

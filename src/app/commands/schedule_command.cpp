@@ -213,14 +213,14 @@ std::optional<pipeline::ScheduleKind> kind_of(const std::string& name) {
 }
 
 Given read_file(const CommandLine& line, const std::string& name) {
+  if (!std::filesystem::exists(name)) {
+    fail(ExitCode::kUsage,
+         "{} is neither a file nor one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v", name);
+  }
   for (const char* option : {"stages", "microbatches", "chunks", "backward"}) {
     if (line.has(option)) {
       fail(ExitCode::kUsage, "--{} belongs to a schedule by name; {} says it itself", option, name);
     }
-  }
-  if (!std::filesystem::exists(name)) {
-    fail(ExitCode::kUsage,
-         "{} is neither a file nor one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v", name);
   }
   Given given{.name = name,
               .file = pipeline::parse_schedule(
