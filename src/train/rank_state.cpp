@@ -5,6 +5,7 @@
 
 #include "strata/core/clock.hpp"
 #include "strata/core/hash.hpp"
+#include "strata/device/profile_range.hpp"
 #include "strata/ops/convert.hpp"
 #include "strata/train/checkpoint_names.hpp"
 #include "strata/train/stop_signal.hpp"
@@ -194,6 +195,7 @@ double RankState::combine_tied() {
 }
 
 double RankState::update(double learning_rate, double gradient_scale, std::int64_t step) {
+  const device::ProfileRange range("update");
   // In the order in which the next forward pass reads the weights.
   const std::vector<optim::Bucket>& buckets = rank_.buckets.buckets();
   for (std::size_t b = buckets.size(); b-- > 0;) {

@@ -7,6 +7,7 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
+#include "strata/device/profile_range.hpp"
 
 namespace strata::train {
 namespace {
@@ -48,6 +49,7 @@ StepRunner::StepRunner(const TrainerSetup& setup, const plan::RankPlan& rank, Ra
       last_checked_step_(first_step) {}
 
 StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()>& requests) {
+  const device::ProfileRange range(fmt::format("step {}", step));
   StepResult result;
   const double begin = now_seconds();
   feed_.next();

@@ -8,6 +8,7 @@
 
 #include "library_work.hpp"
 #include "matrix_product.hpp"
+#include "record.hpp"
 
 // A stand-in for cuBLASLt: the calls that strata makes, on column-major matrices.
 
@@ -258,6 +259,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*lightHandle*/, cublasLtMatmulDe
       !has_kernel(product)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
+  standin_describe(product.text().c_str(), product.flops());
   if (!standin::put_library_work(stream, [product] { product.run(); })) {
     return CUBLAS_STATUS_EXECUTION_FAILED;
   }

@@ -160,6 +160,18 @@ bool Graph::is_backward() const {
   return names == backward_names(false) || names == backward_names(true);
 }
 
+double Graph::flops() const {
+  double flops = 0.0;
+  bool is_causal = false;
+  for (const Operation& operation : operations) {
+    is_causal = is_causal || operation.mode == CUDNN_POINTWISE_GEN_INDEX;
+    if (operation.kind == Kind::kMatmul) {
+      flops += 2.0 * static_cast<double>(operation.y.count() * operation.x.sizes[3]);
+    }
+  }
+  return is_causal ? flops / 2.0 : flops;
+}
+
 cudnnStatus_t Graph::status() const {
   if (!is_backward() && names_of(*this) != std::string(kSeen) + kForward) {
     return CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN;

@@ -64,6 +64,8 @@ struct Graph {
   /// sizes and types that it takes.
   [[nodiscard]] cudnnStatus_t status() const;
   [[nodiscard]] bool is_backward() const;
+  /// Of its products; half of them where later keys are masked.
+  [[nodiscard]] double flops() const;
   /// What a kernel that gives the same bits on every run works in.
   [[nodiscard]] std::int64_t workspace_bytes() const;
   /// All that are not between operations, by id.
@@ -78,6 +80,8 @@ struct GraphRun {
   void* workspace = nullptr;
 
   void run() const;
+  /// Reads what is read and overwrites what is written.
+  void touch_all() const;
 };
 
 }  // namespace standin

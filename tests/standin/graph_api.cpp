@@ -11,6 +11,7 @@
 #include "graph.hpp"
 #include "graph_node.hpp"
 #include "library_work.hpp"
+#include "record.hpp"
 
 // The stand-in for cuDNN's graphs. It refuses attributes that a descriptor does not have, values of
 // another type than the attribute's, what is not finished, and what cuDNN does not know. Its
@@ -197,6 +198,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   if (std::exchange(refuses_next, false)) {
     return CUDNN_STATUS_NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT;
   }
+  standin_describe(run.graph.is_backward() ? "cuDNN attention backward" : "cuDNN attention forward",
+                   run.graph.flops());
   if (!standin::put_library_work(standin::ours(handle).stream, [run] { run.run(); })) {
     return CUDNN_STATUS_EXECUTION_FAILED;
   }

@@ -15,8 +15,14 @@
 #include <cuda_runtime.h>
 #undef cudaLaunchKernelEx
 
+#include <nvtx3/nvToolsExt.h>
+
 #include "blocks.hpp"
+#include "record.hpp"
 #include "runtime.hpp"
+
+#define nvtxRangePushA(name) (standin::push_range(name), 0)
+#define nvtxRangePop() (standin::pop_range(), 0)
 
 // All threads of a block run on one thread of the system, and thread_local goes with extern as
 // __shared__ does.

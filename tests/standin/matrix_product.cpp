@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdio>
 #include <vector>
 
 #include <cuda_bf16.h>
+
+#include "record.hpp"
 
 namespace standin {
 namespace {
@@ -185,7 +188,38 @@ bool MatrixProduct::is_allowed() const {
   return shapes && types && a.type == b.type && scale && epilogue_is_allowed(how, a, d);
 }
 
+std::string MatrixProduct::text() const {
+  const char* const type = d.type == CUDA_R_64F    ? "float64"
+                           : d.type == CUDA_R_16BF ? "bfloat16"
+                                                   : "float32";
+  char text[128];
+  std::snprintf(text, sizeof(text), "cuBLASLt product %zu x %zu x %zu %s%s", d.columns, d.rows,
+                summed(), type, a.type == CUDA_R_16BF && d.type != a.type ? " of bfloat16" : "");
+  return text;
+}
+
+void MatrixProduct::touch_all() const {
+  touch(a_at, a.bytes());
+  touch(b_at, b.bytes());
+  if (beta != 0.0) {
+    touch(c_at, d.bytes());
+  }
+  if (has_bias(how.epilogue)) {
+    touch(how.bias, d.rows * size_of(d.type));
+  }
+  if (how.epilogue == CUBLASLT_EPILOGUE_DGELU) {
+    touch(how.aux, d.bytes());
+  } else if (has_aux(how.epilogue)) {
+    touch_written(how.aux, d.bytes());
+  }
+  touch_written(d_at, d.bytes());
+}
+
 void MatrixProduct::run() const {
+  if (standin_records() != 0) {
+    touch_all();
+    return;
+  }
   if (how.compute == CUBLAS_COMPUTE_64F) {
     multiply<double>(*this);
   } else {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include <cublasLt.h>
 
@@ -48,7 +49,15 @@ struct MatrixProduct {
   [[nodiscard]] std::size_t summed() const {
     return how.transpose_a == CUBLAS_OP_N ? a.columns : a.rows;
   }
+  [[nodiscard]] double flops() const {
+    return 2.0 * static_cast<double>(d.rows * d.columns * summed());
+  }
+  /// Row-major, as strata sees it.
+  [[nodiscard]] std::string text() const;
   void run() const;
+
+ private:
+  void touch_all() const;
 };
 
 /// A factor as it is given, of the scale's type.

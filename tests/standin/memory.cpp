@@ -38,8 +38,30 @@ std::byte* range();
 
 struct sigaction earlier_action;
 
+/// What is counted; null where nothing is.
+Memory::Touched* counted = nullptr;
+/// Whose pages are.
+const Memory* counting = nullptr;
+
+/// Opens a page that is counted, for writing where it is written to; false where it is no tensor's.
+bool count_page(const siginfo_t* info, void* context) {
+  if (counted == nullptr || !counting->holds_page(info->si_addr)) {
+    return false;
+  }
+  constexpr greg_t kWrites = 2;
+  const bool writes =
+      (static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & kWrites) != 0;
+  (writes ? counted->written_bytes : counted->read_bytes) += kPageBytes;
+  const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr) / kPageBytes * kPageBytes;
+  return mprotect(reinterpret_cast<void*>(address), kPageBytes,
+                  writes ? PROT_READ | PROT_WRITE : PROT_READ) == 0;
+}
+
 /// Says what a touch of device memory was, and hands the signal to whom it was for before.
-void on_bad_access(int signal, siginfo_t* info, void*) {
+void on_bad_access(int signal, siginfo_t* info, void* context) {
+  if (count_page(info, context)) {
+    return;
+  }
   if (Memory::is_device(info->si_addr)) {
     char text[512];
     const char* const kernel = running_kernel();
@@ -151,6 +173,30 @@ bool Memory::holds(const void* address, std::size_t bytes) const {
   --found;
   const auto offset = static_cast<std::size_t>(begin - found->first);
   return offset <= found->second.bytes && bytes <= found->second.bytes - offset;
+}
+
+bool Memory::holds_page(const void* address) const {
+  const auto* const byte = static_cast<const std::byte*>(address);
+  // An allocation begins within its first pages.
+  auto found = allocations_.upper_bound(byte + kHugePageBytes);
+  while (found != allocations_.begin()) {
+    --found;
+    if (byte >= found->second.pages) {
+      return byte < found->second.pages + found->second.page_bytes;
+    }
+  }
+  return false;
+}
+
+Memory::Touched Memory::touched_by(const std::function<void()>& work) const {
+  Touched touched;
+  close();
+  counting = this;
+  counted = &touched;
+  work();
+  counted = nullptr;
+  open();
+  return touched;
 }
 
 std::size_t Memory::used_bytes(int device) const {

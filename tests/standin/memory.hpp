@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -23,11 +24,21 @@ class Memory {
   [[nodiscard]] bool release(const void* address);
   /// Whether all of it lies in one allocation.
   [[nodiscard]] bool holds(const void* address, std::size_t bytes) const;
+  /// Whether a page of an allocation has this address.
+  [[nodiscard]] bool holds_page(const void* address) const;
   [[nodiscard]] std::size_t used_bytes(int device) const;
 
   [[nodiscard]] void* allocate_pinned(std::size_t bytes);
   [[nodiscard]] bool release_pinned(void* address);
   [[nodiscard]] bool is_pinned(const void* address) const;
+
+  /// Bytes of pages.
+  struct Touched {
+    std::size_t read_bytes = 0;
+    std::size_t written_bytes = 0;
+  };
+  /// What the work reads and writes; a page that it writes first counts as written only.
+  Touched touched_by(const std::function<void()>& work) const;
 
   void open() const { protect(true); }
   void close() const { protect(false); }

@@ -1,9 +1,12 @@
 #include "runtime.hpp"
 
+#include <cstdio>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
 #include "blocks.hpp"
 #include "machine.hpp"
@@ -53,6 +56,7 @@ cudaError_t copy(Machine& machine, void* to, const void* from, std::size_t bytes
     stream->recording->is_broken = true;
     return cudaErrorStreamCaptureUnsupported;
   }
+  standin_describe("copy", 0.0);
   if (is_pageable(from)) {
     const auto* const first = static_cast<const std::byte*>(from);
     put(*stream, {[to, staged = std::vector<std::byte>(first, first + bytes)] {
@@ -73,8 +77,22 @@ cudaError_t set(Machine& machine, void* at, int value, std::size_t bytes, cudaSt
   if (stream == nullptr || !machine.memory.holds(at, bytes)) {
     return stream == nullptr ? cudaErrorInvalidResourceHandle : cudaErrorInvalidValue;
   }
+  standin_describe("fill", 0.0);
   put(*stream, {[at, value, bytes] { std::memset(at, value, bytes); }, {}});
   return cudaSuccess;
+}
+
+/// "kernel" and where it lies in the program.
+std::string kernel_name(const void* kernel) {
+  Dl_info info{};
+  if (standin_records() == 0 || dladdr(kernel, &info) == 0) {
+    return "kernel";
+  }
+  char text[64];
+  std::snprintf(text, sizeof(text), "kernel %zx",
+                static_cast<std::size_t>(static_cast<const char*>(kernel) -
+                                         static_cast<const char*>(info.dli_fbase)));
+  return text;
 }
 
 /// "Not ready" where there is work before the position, of which some is then done.
@@ -102,6 +120,7 @@ cudaError_t standin::launch(const cudaLaunchConfig_t& config, const void* kernel
     if (stream == nullptr || stream->device != host_thread().device) {
       return cudaErrorInvalidResourceHandle;
     }
+    standin_describe(kernel_name(kernel).c_str(), 0.0);
     put(*stream, {[what = Launch{grid.x, block.x, config.dynamicSmemBytes, name,
                                  std::move(thread)}] { run_blocks(what); },
                   {}});

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "record.hpp"
+
 namespace standin {
 
 struct Stream;
@@ -59,6 +61,9 @@ inline void put(Stream& stream, Work work) {
     stream.recording->is_broken |= work.after.stream != nullptr || work.reached_at != nullptr;
     stream.recording->actions.push_back(std::move(work.action));
     return;
+  }
+  if (standin_records() != 0) {
+    record_put(stream, work);
   }
   stream.waiting.push_back(std::move(work));
   ++stream.queued;

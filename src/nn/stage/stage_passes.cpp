@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "strata/core/error.hpp"
+#include "strata/device/profile_range.hpp"
 #include "strata/nn/stage.hpp"
 #include "strata/ops/dropout.hpp"
 #include "strata/ops/elementwise.hpp"
@@ -82,6 +83,7 @@ void Stage::forward(std::span<const Microbatch> concurrent, Mode mode) {
     const auto pass = [&] {
       for (std::int64_t i = begin; i < end; ++i) {
         if (!model_.layer(i).is_view()) {
+          const device::ProfileRange range(model_.layer(i).name());
           model_.layer(i).forward_lanes(passes_of(i, concurrent, mode));
           progress();
         }
@@ -100,6 +102,7 @@ void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, s
                  double gradient_scale, Mode mode) {
   require(is_last(), "only the last stage has a loss");
   require(!losses_.empty(), "the stage has no slots for losses");
+  const device::ProfileRange range("loss");
   const std::int64_t slot = microbatch.number % losses_.shape()[0];
   const TensorView sums = losses_.flat_slice(slot * ops::kLossElements, ops::kLossElements);
   const ConstTensorView output = outputs_of(microbatch).front();
@@ -190,6 +193,7 @@ void Stage::layer_backward_weight(std::int64_t layer, const Microbatch& microbat
   const std::vector<ParameterViews> gradients =
       views_of(parameters_[local(layer)], target.gradients, &ParameterSlice::gradient_offset);
   if (!gradients.empty()) {
+    const device::ProfileRange range(model_.layer(layer).name());
     model_.layer(layer).backward_weight(pass_of(layer, microbatch, Mode::kTraining),
                                         output_gradient(layer, microbatch.execution_index),
                                         gradients, target.accumulate);
@@ -201,6 +205,7 @@ void Stage::layer_backward_input(std::int64_t layer, std::span<const Microbatch>
   if (model_.layer(layer).is_view()) {
     return;
   }
+  const device::ProfileRange range(model_.layer(layer).name());
   const std::vector<LayerPass> passes = passes_of(layer, concurrent, Mode::kTraining);
   std::vector<TensorView> outputs;
   std::vector<TensorView> inputs;
@@ -221,6 +226,7 @@ void Stage::layer_backward(std::int64_t layer, const Microbatch& microbatch,
   if (model_.layer(layer).is_view()) {
     return;
   }
+  const device::ProfileRange range(model_.layer(layer).name());
   const LayerPass pass = pass_of(layer, microbatch, Mode::kTraining);
   const LayerGradients& gradients = gradients_of(microbatch.execution_index).layers[local(layer)];
   recompute(pass, layer);
