@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "strata/core/tensor.hpp"
 #include "strata/ops/activation.hpp"
 
@@ -60,5 +62,14 @@ void matmul(Context& context, const ConstTensorView& a, const ConstTensorView& b
 /// Shapes: x rows x n (any leading dimensions count as rows), sum n in compute_dtype() of x.
 void column_sum(Context& context, const ConstTensorView& x, const TensorView& sum,
                 Accumulate accumulate);
+
+/// One of several column_sum()s.
+struct ColumnSum {
+  ConstTensorView x;
+  TensorView sum;
+};
+
+/// column_sum() of each. Pre: all x have one dtype and as many rows.
+void column_sums(Context& context, std::span<const ColumnSum> sums, Accumulate accumulate);
 
 }  // namespace strata::ops

@@ -278,6 +278,7 @@ void Sublayer::product_weight_gradients(const LayerPass& pass,
     // Messages of the input's gradient may be in flight.
     pass.engine.progress();
   };
+  std::vector<ops::ColumnSum> bias_sums;
   for (std::int64_t s = own.begin; s < own.end; ++s) {
     const auto local = static_cast<std::size_t>(s - own.begin);
     weight_gradient(dy, inner_of(pass, s).result, weight_gradients[output_weight][local]);
@@ -286,13 +287,14 @@ void Sublayer::product_weight_gradients(const LayerPass& pass,
       const std::size_t weight = parameters_of(p);
       weight_gradient(upper[p], x, weight_gradients[weight][local]);
       if (options_.bias == Bias::kYes) {
-        ops::column_sum(pass.context, upper[p], weight_gradients[weight + 1][local], accumulate);
+        bias_sums.push_back({upper[p], weight_gradients[weight + 1][local]});
       }
     }
   }
   if (options_.bias == Bias::kYes) {
-    ops::column_sum(pass.context, dy, weight_gradients[output_weight + 1][0], accumulate);
+    bias_sums.push_back({dy, weight_gradients[output_weight + 1][0]});
   }
+  ops::column_sums(pass.context, bias_sums, accumulate);
 }
 
 void Sublayer::norm_weight_gradients(const LayerPass& pass,

@@ -42,7 +42,7 @@ decltype(ops::softmax_forward) softmax_forward;
 decltype(ops::softmax_backward) softmax_backward;
 
 decltype(ops::matmul) matmul;
-decltype(ops::column_sum) column_sum;
+decltype(ops::column_sums) column_sums;
 
 decltype(ops::set_sample_origin) set_sample_origin;
 decltype(ops::dropout_forward) dropout_forward;

@@ -1,5 +1,9 @@
 #include <algorithm>
 #include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/ops/matmul.hpp"
 
@@ -175,6 +179,24 @@ void add_product_cases(std::vector<Case>& cases) {
     add_case(cases, "column_sum_added" + of, {read(shape), sum},
              [](Context& context, const Tensors& t) {
                column_sum(context, t[0], t[1], Accumulate::kAdd);
+             });
+  }
+  // Together where all are a multiple of 64 wide, up to four at a time.
+  for (const std::vector<std::int64_t>& widths :
+       std::vector<std::vector<std::int64_t>>{{64, 192}, {128, 64, 64, 256, 64}, {64, 7}}) {
+    constexpr std::int64_t kRows = 1100;
+    std::vector<Operand> operands;
+    for (const std::int64_t width : widths) {
+      operands.push_back(read({kRows, width}));
+      operands.push_back(computed(Role::kBoth, {width}));
+    }
+    add_case(cases, fmt::format("column_sums_of_{}", fmt::join(widths, "_")), operands,
+             [](Context& context, const Tensors& t) {
+               std::vector<ColumnSum> sums;
+               for (std::size_t i = 0; i < t.size(); i += 2) {
+                 sums.push_back({t[i], t[i + 1]});
+               }
+               column_sums(context, sums, Accumulate::kAdd);
              });
   }
 }
