@@ -215,6 +215,14 @@ class Language(Near, language.LanguageTest):
                        "--run.device=cpu")
             self.assert_near(reference, f"gpt-{dtype}-cpu", dtype)
 
+    def test_gradients_of_norms_and_biases(self):
+        # Made inside the backward pass of the input, or later.
+        backward = [((1, 1, 1), ["--parallel.backward=fused"]), ((1, 1, 1), ["--parallel.backward=split"]),
+                    ((2, 2, 1), ["--parallel.schedule=zb-h1"])]
+        for name, model in (("gpt", ["--model.width=64"]), ("llama", language.LLAMA)):
+            self.same_on(backward, CUDA, *model, "--numerics.shards=1", "--numerics.dtype=bfloat16",
+                         "--train.steps=2", "--data.test=", name=f"{name}-backward")
+
     def test_graphs(self):
         dropout = [CUDA, "--model.dropout=0.2", "--numerics.dtype=bfloat16"]
         graphs = ["--run.cuda_graphs=on", "--train.repeat_every=4"]

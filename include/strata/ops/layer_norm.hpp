@@ -32,4 +32,11 @@ void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                 const ConstTensorView& dy, const TensorView& dweight,
                                 const TensorView& dbias, Accumulate accumulate);
 
+/// Both of the above, with the same bits. dx may be dy or addend.
+void layer_norm_backward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
+                         const ConstTensorView& mean, const ConstTensorView& rstd,
+                         const ConstTensorView& dy, const ConstTensorView& addend,
+                         const TensorView& dx, const TensorView& dweight, const TensorView& dbias,
+                         Accumulate accumulate);
+
 }  // namespace strata::ops

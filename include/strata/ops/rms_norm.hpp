@@ -27,4 +27,10 @@ void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
                               const ConstTensorView& rstd, const ConstTensorView& dy,
                               const TensorView& dweight, Accumulate accumulate);
 
+/// Both of the above, with the same bits. dx may be dy or addend.
+void rms_norm_backward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
+                       const ConstTensorView& rstd, const ConstTensorView& dy,
+                       const ConstTensorView& addend, const TensorView& dx,
+                       const TensorView& dweight, Accumulate accumulate);
+
 }  // namespace strata::ops

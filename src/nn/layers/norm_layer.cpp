@@ -54,6 +54,17 @@ class NormLayer final : public Layer {
                           weight_gradients, accumulate);
   }
 
+  void backward(const LayerPass& pass, const TensorView& output_gradient,
+                const TensorView& input_gradient, std::span<const ParameterViews> weight_gradients,
+                ops::Accumulate accumulate) const override {
+    if (pass.shards.shards() > 1 || input_gradient.empty()) {
+      Layer::backward(pass, output_gradient, input_gradient, weight_gradients, accumulate);
+      return;
+    }
+    norm_.backward(pass, pass.input, statistics(pass), output_gradient, {}, input_gradient,
+                   weight_gradients, accumulate);
+  }
+
  private:
   enum class Saved { kMean, kRstd };
   enum class Workspace { kAllShards, kOwnShards };

@@ -92,6 +92,21 @@ void NormPart::backward_input(ops::Context& context, std::span<const ParameterVi
   }
 }
 
+void NormPart::backward(const LayerPass& pass, const ConstTensorView& x,
+                        const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
+                        const ConstTensorView& addend, const TensorView& dx,
+                        std::span<const ParameterViews> gradients,
+                        ops::Accumulate accumulate) const {
+  if (kind_ == NormKind::kLayerNorm) {
+    ops::layer_norm_backward(pass.context, x, pass.weights[0][0], statistics.mean, statistics.rstd,
+                             dy, addend, dx, gradients[0][0],
+                             bias_ == Bias::kYes ? gradients[1][0] : TensorView(), accumulate);
+  } else {
+    ops::rms_norm_backward(pass.context, x, pass.weights[0][0], statistics.rstd, dy, addend, dx,
+                           gradients[0][0], accumulate);
+  }
+}
+
 void NormPart::weight_gradients(ops::Context& context, const ConstTensorView& x,
                                 const NormStatistics<TensorView>& statistics,
                                 const ConstTensorView& dy, const TensorView& weight,

@@ -73,6 +73,12 @@ class NormPart {
                        const NormWorkspace<TensorView>& workspace,
                        std::span<const ParameterViews> gradients, ops::Accumulate accumulate) const;
 
+  /// Both, where no shards share the rows. Pre: pass.shards.shards() == 1.
+  void backward(const LayerPass& pass, const ConstTensorView& x,
+                const NormStatistics<TensorView>& statistics, const ConstTensorView& dy,
+                const ConstTensorView& addend, const TensorView& dx,
+                std::span<const ParameterViews> gradients, ops::Accumulate accumulate) const;
+
  private:
   [[nodiscard]] std::int64_t parameter_count() const;
   void weight_gradients(ops::Context& context, const ConstTensorView& x,

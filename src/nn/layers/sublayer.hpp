@@ -157,6 +157,9 @@ class Sublayer : public Layer {
   /// made.
   [[nodiscard]] std::optional<ShardSum> begin_normed_gradient(const LayerPass& pass,
                                                               const TensorView& dy) const;
+  /// The normed input's gradient.
+  [[nodiscard]] const TensorView& end_normed_gradient(const LayerPass& pass,
+                                                      std::optional<ShardSum>& sum) const;
   /// Computes the input's gradient from the normed input's.
   void end_input_gradient(const LayerPass& pass, std::optional<ShardSum>& normed_gradient,
                           const TensorView& dy, const TensorView& input_gradient) const;

@@ -218,12 +218,18 @@ std::optional<ShardSum> Sublayer::begin_normed_gradient(const LayerPass& pass,
   return sum;
 }
 
+const TensorView& Sublayer::end_normed_gradient(const LayerPass& pass,
+                                                std::optional<ShardSum>& sum) const {
+  const TensorView& d_normed = pass.gradients.at(Gradient::kNormed);
+  if (sum) {
+    ops::convert(pass.context, sum->end(input().placement), d_normed);
+  }
+  return d_normed;
+}
+
 void Sublayer::end_input_gradient(const LayerPass& pass, std::optional<ShardSum>& normed_gradient,
                                   const TensorView& dy, const TensorView& input_gradient) const {
-  const TensorView& d_normed = pass.gradients.at(Gradient::kNormed);
-  if (normed_gradient) {
-    ops::convert(pass.context, normed_gradient->end(input().placement), d_normed);
-  }
+  const TensorView& d_normed = end_normed_gradient(pass, normed_gradient);
   if (input_gradient.empty()) {
     return;
   }
@@ -259,8 +265,15 @@ void Sublayer::backward(const LayerPass& pass, const TensorView& output_gradient
   const TensorView dy = output_gradient.reshaped(Shape{rows_of(pass), width()});
   std::optional<ShardSum> normed_gradient = begin_normed_gradient(pass, dy);
   product_weight_gradients(pass, output_gradient, weight_gradients, accumulate);
-  end_input_gradient(pass, normed_gradient, dy, input_gradient);
-  norm_weight_gradients(pass, weight_gradients, accumulate);
+  if (norm_.kind() == NormKind::kNone || pass.shards.shards() > 1 || input_gradient.empty()) {
+    end_input_gradient(pass, normed_gradient, dy, input_gradient);
+    norm_weight_gradients(pass, weight_gradients, accumulate);
+    return;
+  }
+  const TensorView& d_normed = end_normed_gradient(pass, normed_gradient);
+  norm_.backward(pass, pass.input.reshaped(dy.shape()), statistics(pass), d_normed,
+                 options_.residual == Residual::kYes ? dy : TensorView(),
+                 input_gradient.reshaped(dy.shape()), weight_gradients, accumulate);
 }
 
 void Sublayer::product_weight_gradients(const LayerPass& pass,

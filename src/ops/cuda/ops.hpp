@@ -52,10 +52,12 @@ decltype(ops::dropout_backward) dropout_backward;
 decltype(ops::layer_norm_forward) layer_norm_forward;
 decltype(ops::layer_norm_backward_input) layer_norm_backward_input;
 decltype(ops::layer_norm_backward_weight) layer_norm_backward_weight;
+decltype(ops::layer_norm_backward) layer_norm_backward;
 
 decltype(ops::rms_norm_forward) rms_norm_forward;
 decltype(ops::rms_norm_backward_input) rms_norm_backward_input;
 decltype(ops::rms_norm_backward_weight) rms_norm_backward_weight;
+decltype(ops::rms_norm_backward) rms_norm_backward;
 
 decltype(ops::cross_entropy) cross_entropy;
 decltype(ops::mean_squared_error) mean_squared_error;

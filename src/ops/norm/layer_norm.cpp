@@ -6,6 +6,34 @@
 #include "norm/row_norm.hpp"
 
 namespace strata::ops {
+namespace {
+
+void check_backward_input(const ConstTensorView& x, const ConstTensorView& weight,
+                          const ConstTensorView& mean, const ConstTensorView& rstd,
+                          const ConstTensorView& dy, const ConstTensorView& addend,
+                          const TensorView& dx) {
+  const auto [rows, n] = rows_of(x.shape());
+  require_count(weight, x.dtype(), n, "layer norm's weight");
+  require_count(mean, compute_dtype(x.dtype()), rows, "layer norm's mean");
+  require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
+  require_like(dy, x.dtype(), x.shape(), "layer norm's dy");
+  if (!addend.empty()) {
+    require_like(addend, x.dtype(), x.shape(), "layer norm's addend");
+  }
+  require_like(dx, x.dtype(), x.shape(), "layer norm's dx");
+}
+
+void check_backward_weight(const ConstTensorView& x, const ConstTensorView& mean,
+                           const ConstTensorView& rstd, const ConstTensorView& dy,
+                           const TensorView& dweight) {
+  const auto [rows, n] = rows_of(x.shape());
+  require_count(mean, compute_dtype(x.dtype()), rows, "layer norm's mean");
+  require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
+  require_like(dy, x.dtype(), x.shape(), "layer norm's dy");
+  require_count(dweight, compute_dtype(x.dtype()), n, "layer norm's dweight");
+}
+
+}  // namespace
 
 void layer_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
                         const ConstTensorView& bias, double epsilon, const TensorView& y,
@@ -29,15 +57,7 @@ void layer_norm_backward_input(Context& context, const ConstTensorView& x,
                                const ConstTensorView& weight, const ConstTensorView& mean,
                                const ConstTensorView& rstd, const ConstTensorView& dy,
                                const ConstTensorView& addend, const TensorView& dx) {
-  const auto [rows, n] = rows_of(x.shape());
-  require_count(weight, x.dtype(), n, "layer norm's weight");
-  require_count(mean, compute_dtype(x.dtype()), rows, "layer norm's mean");
-  require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
-  require_like(dy, x.dtype(), x.shape(), "layer norm's dy");
-  if (!addend.empty()) {
-    require_like(addend, x.dtype(), x.shape(), "layer norm's addend");
-  }
-  require_like(dx, x.dtype(), x.shape(), "layer norm's dx");
+  check_backward_input(x, weight, mean, rstd, dy, addend, dx);
   if (run_on_gpu<cuda::layer_norm_backward_input>(context, x, weight, mean, rstd, dy, addend, dx)) {
     return;
   }
@@ -48,11 +68,7 @@ void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                 const ConstTensorView& mean, const ConstTensorView& rstd,
                                 const ConstTensorView& dy, const TensorView& dweight,
                                 const TensorView& dbias, Accumulate accumulate) {
-  const auto [rows, n] = rows_of(x.shape());
-  require_count(mean, compute_dtype(x.dtype()), rows, "layer norm's mean");
-  require_count(rstd, compute_dtype(x.dtype()), rows, "layer norm's rstd");
-  require_like(dy, x.dtype(), x.shape(), "layer norm's dy");
-  require_count(dweight, compute_dtype(x.dtype()), n, "layer norm's dweight");
+  check_backward_weight(x, mean, rstd, dy, dweight);
   if (run_on_gpu<cuda::layer_norm_backward_weight>(context, x, mean, rstd, dy, dweight, dbias,
                                                    accumulate)) {
     return;
@@ -61,6 +77,21 @@ void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
   if (!dbias.empty()) {
     column_sum(context, dy, dbias, accumulate);
   }
+}
+
+void layer_norm_backward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
+                         const ConstTensorView& mean, const ConstTensorView& rstd,
+                         const ConstTensorView& dy, const ConstTensorView& addend,
+                         const TensorView& dx, const TensorView& dweight, const TensorView& dbias,
+                         Accumulate accumulate) {
+  check_backward_input(x, weight, mean, rstd, dy, addend, dx);
+  check_backward_weight(x, mean, rstd, dy, dweight);
+  if (run_on_gpu<cuda::layer_norm_backward>(context, x, weight, mean, rstd, dy, addend, dx, dweight,
+                                            dbias, accumulate)) {
+    return;
+  }
+  layer_norm_backward_weight(context, x, mean, rstd, dy, dweight, dbias, accumulate);
+  layer_norm_backward_input(context, x, weight, mean, rstd, dy, addend, dx);
 }
 
 }  // namespace strata::ops

@@ -28,4 +28,13 @@ void layer_norm_backward_weight(Context& context, const ConstTensorView& x,
                                       dweight, dbias, accumulate);
 }
 
+void layer_norm_backward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
+                         const ConstTensorView& mean, const ConstTensorView& rstd,
+                         const ConstTensorView& dy, const ConstTensorView& addend,
+                         const TensorView& dx, const TensorView& dweight, const TensorView& dbias,
+                         Accumulate accumulate) {
+  norm_backward<Center::kMean>(context, "layer_norm_backward", x, weight, mean, rstd, dy, addend,
+                               dx, dweight, dbias, accumulate);
+}
+
 }  // namespace strata::ops::cuda

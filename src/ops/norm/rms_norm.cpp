@@ -4,6 +4,30 @@
 #include "norm/row_norm.hpp"
 
 namespace strata::ops {
+namespace {
+
+void check_backward_input(const ConstTensorView& x, const ConstTensorView& weight,
+                          const ConstTensorView& rstd, const ConstTensorView& dy,
+                          const ConstTensorView& addend, const TensorView& dx) {
+  const auto [rows, n] = rows_of(x.shape());
+  require_count(weight, x.dtype(), n, "rms norm's weight");
+  require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
+  require_like(dy, x.dtype(), x.shape(), "rms norm's dy");
+  if (!addend.empty()) {
+    require_like(addend, x.dtype(), x.shape(), "rms norm's addend");
+  }
+  require_like(dx, x.dtype(), x.shape(), "rms norm's dx");
+}
+
+void check_backward_weight(const ConstTensorView& x, const ConstTensorView& rstd,
+                           const ConstTensorView& dy, const TensorView& dweight) {
+  const auto [rows, n] = rows_of(x.shape());
+  require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
+  require_like(dy, x.dtype(), x.shape(), "rms norm's dy");
+  require_count(dweight, compute_dtype(x.dtype()), n, "rms norm's dweight");
+}
+
+}  // namespace
 
 void rms_norm_forward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
                       double epsilon, const TensorView& y, const TensorView& rstd) {
@@ -21,14 +45,7 @@ void rms_norm_backward_input(Context& context, const ConstTensorView& x,
                              const ConstTensorView& weight, const ConstTensorView& rstd,
                              const ConstTensorView& dy, const ConstTensorView& addend,
                              const TensorView& dx) {
-  const auto [rows, n] = rows_of(x.shape());
-  require_count(weight, x.dtype(), n, "rms norm's weight");
-  require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
-  require_like(dy, x.dtype(), x.shape(), "rms norm's dy");
-  if (!addend.empty()) {
-    require_like(addend, x.dtype(), x.shape(), "rms norm's addend");
-  }
-  require_like(dx, x.dtype(), x.shape(), "rms norm's dx");
+  check_backward_input(x, weight, rstd, dy, addend, dx);
   if (run_on_gpu<cuda::rms_norm_backward_input>(context, x, weight, rstd, dy, addend, dx)) {
     return;
   }
@@ -38,14 +55,25 @@ void rms_norm_backward_input(Context& context, const ConstTensorView& x,
 void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
                               const ConstTensorView& rstd, const ConstTensorView& dy,
                               const TensorView& dweight, Accumulate accumulate) {
-  const auto [rows, n] = rows_of(x.shape());
-  require_count(rstd, compute_dtype(x.dtype()), rows, "rms norm's rstd");
-  require_like(dy, x.dtype(), x.shape(), "rms norm's dy");
-  require_count(dweight, compute_dtype(x.dtype()), n, "rms norm's dweight");
+  check_backward_weight(x, rstd, dy, dweight);
   if (run_on_gpu<cuda::rms_norm_backward_weight>(context, x, rstd, dy, dweight, accumulate)) {
     return;
   }
   norm_backward_weight<Center::kZero>(context, x, {}, rstd, dy, dweight, accumulate);
+}
+
+void rms_norm_backward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
+                       const ConstTensorView& rstd, const ConstTensorView& dy,
+                       const ConstTensorView& addend, const TensorView& dx,
+                       const TensorView& dweight, Accumulate accumulate) {
+  check_backward_input(x, weight, rstd, dy, addend, dx);
+  check_backward_weight(x, rstd, dy, dweight);
+  if (run_on_gpu<cuda::rms_norm_backward>(context, x, weight, rstd, dy, addend, dx, dweight,
+                                          accumulate)) {
+    return;
+  }
+  rms_norm_backward_weight(context, x, rstd, dy, dweight, accumulate);
+  rms_norm_backward_input(context, x, weight, rstd, dy, addend, dx);
 }
 
 }  // namespace strata::ops

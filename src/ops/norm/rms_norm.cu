@@ -25,4 +25,12 @@ void rms_norm_backward_weight(Context& context, const ConstTensorView& x,
                                       {}, accumulate);
 }
 
+void rms_norm_backward(Context& context, const ConstTensorView& x, const ConstTensorView& weight,
+                       const ConstTensorView& rstd, const ConstTensorView& dy,
+                       const ConstTensorView& addend, const TensorView& dx,
+                       const TensorView& dweight, Accumulate accumulate) {
+  norm_backward<Center::kZero>(context, "rms_norm_backward", x, weight, {}, rstd, dy, addend, dx,
+                               dweight, {}, accumulate);
+}
+
 }  // namespace strata::ops::cuda

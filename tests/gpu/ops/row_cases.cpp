@@ -56,6 +56,13 @@ void add_layer_norms(std::vector<Case>& cases, const Shape& shape, const std::st
              [=](Context& context, const Tensors& t) {
                layer_norm_backward_weight(context, t[0], t[1], t[2], t[3], t[4], t[5], accumulate);
              });
+    add_case(cases, "layer_norm_backward" + added + of,
+             {read(shape), read(n), computed(Role::kRead, rows), positive(rows), read(shape),
+              read(shape), written(shape), computed(Role::kBoth, n), computed(Role::kBoth, n)},
+             [=](Context& context, const Tensors& t) {
+               layer_norm_backward(context, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8],
+                                   accumulate);
+             });
   }
 }
 
@@ -83,6 +90,12 @@ void add_rms_norms(std::vector<Case>& cases, const Shape& shape, const std::stri
              {read(shape), positive(rows), read(shape), computed(Role::kBoth, n)},
              [=](Context& context, const Tensors& t) {
                rms_norm_backward_weight(context, t[0], t[1], t[2], t[3], accumulate);
+             });
+    add_case(cases, "rms_norm_backward" + added + of,
+             {read(shape), read(n), positive(rows), read(shape), read(shape), written(shape),
+              computed(Role::kBoth, n)},
+             [=](Context& context, const Tensors& t) {
+               rms_norm_backward(context, t[0], t[1], t[2], t[3], t[4], t[5], t[6], accumulate);
              });
   }
 }
