@@ -86,8 +86,9 @@ void norm_backward_weight(Context& context, const char* name, const ConstTensorV
     const T* const gradient = dy.device<T>();
     if (fits_registers<T>(shape.columns)) {
       norm_backward_in_registers<MakesInput::kNo>(
-          context, name, shape, NormBackwardInput<T, kCenter>{rows, nullptr, gradient}, dweight,
-          dbias, accumulate);
+          context, name, shape,
+          NormBackwardInput<T, kCenter>{rows, nullptr, gradient, nullptr, nullptr}, dweight, dbias,
+          accumulate);
       return;
     }
     const StoreSums<C> store{dweight.device<C>(), device_or_null<C>(dbias),

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""A training step of GPT-2 on a GPU, on paper: what the stand-in for CUDA counts, times data-sheet peaks.
+
+    bench/gpu_paper.py build/release/bin/strata_standin [--preset=gpt2-124m] [--batch=32] [--gpu=h100] [--replicas=8]
+
+The stand-in (docs/gpu.md) trains one step of two blocks on one rank, once with one sample and once with two, and records
+each launch and library call with its FLOPs and the bytes of device memory that it touches. Both are linear in the samples,
+so the two runs give them for any batch; the second block stands for all. A launch takes the longer of FLOPs over peak and
+bytes over bandwidth, each times an efficiency of the table below. Nothing here ran on a GPU: "on paper" says so."""
+import argparse
+import collections
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import measure
+
+# Data-sheet peaks: bfloat16 FLOP/s, bytes/s of memory, bytes/s to the other GPUs of a node and direction.
+GPUS = {"a100": (312e12, 2.039e12, 300e9), "h100": (989.5e12, 3.35e12, 450e9), "h200": (989.5e12, 4.8e12, 450e9),
+        "b200": (2250e12, 8.0e12, 900e9)}
+
+# Efficiencies: of peak FLOPs for products, of bandwidth for the rest. Measured ones are of an H100 (docs/benchmarks.md,
+# rooflines): time over a roofline with 725 TFLOP/s and 3,009 GB/s.
+PRODUCTS, BANDWIDTH, LINK = 0.75, 0.85, 0.75
+MEASURED_PEAK, MEASURED_BANDWIDTH = 725 / 989.5, 3009 / 3350
+MEASURED = [("cuDNN attention forward", MEASURED_PEAK / 2.8), ("cuDNN attention backward", MEASURED_PEAK / 4.4),
+            ("Norm", MEASURED_BANDWIDTH / 2.0), ("norm_backward", MEASURED_BANDWIDTH / 2.1),
+            ("Elements<", MEASURED_BANDWIDTH / 1.7), ("cross_entropy", MEASURED_BANDWIDTH / 1.8),
+            ("embedding", MEASURED_BANDWIDTH / 6.0), ("adam", MEASURED_BANDWIDTH / 1.6)]
+
+Launch = collections.namedtuple("Launch", "range kind flops read written")
+
+
+def kernels_of(program):
+    """Names of the program's functions by address."""
+    names = {}
+    for line in subprocess.run(["nm", "-C", "--defined-only", program], check=True, capture_output=True,
+                               text=True).stdout.splitlines():
+        address, _, name = line.split(" ", 2)
+        names[int(address, 16)] = name
+    return names
+
+
+def record(program, preset, samples, blocks, directory):
+    """What a step of `samples` samples puts on streams, in order."""
+    run = directory / f"run-{samples}"
+    path = directory / f"record-{samples}"
+    data = measure.import_tokens(program, directory / f"data-{samples}", 20000, 64)
+    done = subprocess.run(
+        [program, "train", str(write_config(directory, preset, samples, blocks, data)), f"--run.dir={run}"],
+        env=dict(os.environ, STRATA_STANDIN_RECORD=str(path), STRATA_STANDIN_MEMORY=str(1 << 36)),
+        capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"gpu_paper.py: the stand-in's run failed:\n{done.stdout}{done.stderr}")
+    names = kernels_of(program)
+    touched, puts = {}, []
+    for line in path.read_text().splitlines():
+        fields = line.split("\t")
+        if fields[0] == "done":
+            touched[fields[1], fields[2]] = int(fields[3]), int(fields[4])
+        elif fields[7].startswith("step 1"):
+            puts.append(fields[1:])
+    launches = []
+    for stream, index, kind, flops, _, _, where in puts:
+        if kind in ("wait", "time", "other"):
+            continue
+        if kind.startswith("kernel "):
+            kind = names.get(int(kind.split()[1], 16), kind)
+        launches.append(Launch(where.split(" / ")[1:], kind, float(flops), *touched.get((stream, index), (0, 0))))
+    return launches
+
+
+def write_config(directory, preset, samples, blocks, data):
+    path = directory / f"config-{samples}.ini"
+    path.write_text(f"[model]\npreset = {preset}\nblocks = {blocks}\n[data]\ntrain = {data}\n"
+                    f"[batch]\nglobal = {samples}\nmicro = {samples}\n[train]\nsteps = 1\n[numerics]\ndtype = bfloat16\n"
+                    "[optimizer]\nkind = adamw\nclip_norm = 1\n[run]\ndevice = cuda\n")
+    return path
+
+
+def extrapolated(one, two, samples):
+    """A launch of `samples` samples, of those of one and two."""
+    def at(a, b):
+        return a + (b - a) * (samples - 1)
+    return Launch(one.range, one.kind, at(one.flops, two.flops), at(one.read, two.read), at(one.written, two.written))
+
+
+def seconds_of(launch, gpu, measured):
+    peak, bandwidth, _ = GPUS[gpu]
+    by_flops, by_bytes = PRODUCTS, BANDWIDTH
+    for word, efficiency in MEASURED if measured else ():
+        if word in launch.kind:
+            by_flops = by_bytes = efficiency
+    return max(launch.flops / (peak * by_flops), (launch.read + launch.written) / (bandwidth * by_bytes))
+
+
+def part_of(launch):
+    """The layer and pass that a launch belongs to, blocks without their numbers."""
+    if not launch.range or launch.range == ["update"]:
+        return "update" if launch.range else "gradient norm and copies"
+    action = "forward" if launch.range[0].startswith("forward") else "backward"
+    layer = launch.range[1] if len(launch.range) > 1 else "other"
+    return f"{re.sub(r'blocks.[0-9]+', 'block', layer)}, {action}"
+
+
+def counted(launches, blocks):
+    """Launches of the whole model: the second block stands for all, the first for none."""
+    model_blocks, recorded = blocks
+    for launch in launches:
+        found = re.match(r"blocks.([0-9]+)", launch.range[1]) if len(launch.range) > 1 else None
+        if found is None:
+            yield launch, 1
+        elif int(found.group(1)) == recorded - 1:
+            yield launch, model_blocks
+
+
+def exposed_seconds(parts, gradient_bytes, replicas, gpu, backward):
+    """Reduction of whole layers in buckets of 64 MiB, beside the backward pass; what is left at its end. `parts`: bytes of
+    gradients and seconds of backward of each layer, in the order of the backward pass."""
+    link = GPUS[gpu][2] * LINK
+    ready = busy = waiting = 0.0
+    for layer_bytes, seconds in parts:
+        ready += seconds
+        waiting += layer_bytes
+        if waiting >= 64 << 20:
+            busy = max(busy, ready) + waiting * (replicas - 1) / replicas / link
+            waiting = 0.0
+    busy = max(busy, ready) + waiting * (replicas - 1) / replicas / link
+    assert abs(sum(layer for layer, _ in parts) - gradient_bytes) < 1e-3 * gradient_bytes
+    return max(0.0, busy - backward)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("program")
+    parser.add_argument("--preset", default="gpt2-124m")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--gpu", choices=GPUS, default="h100")
+    parser.add_argument("--replicas", type=int, default=8)
+    parser.add_argument("--launches", action="store_true", help="each launch of a block")
+    options = parser.parse_args()
+    sizes = {"gpt2-124m": (12, 768), "gpt2-350m": (24, 1024), "gpt2-774m": (36, 1280), "gpt2-1558m": (48, 1600)}
+    if options.preset not in sizes:
+        sys.exit(f"gpu_paper.py: --preset is \"{options.preset}\"; give one of {', '.join(sizes)}")
+    model_blocks, width = sizes[options.preset]
+    context, vocabulary, recorded = 1024, 50257, 2
+    program = str(pathlib.Path(options.program).resolve())
+    with tempfile.TemporaryDirectory() as directory:
+        one, two = (record(program, options.preset, samples, recorded, pathlib.Path(directory)) for samples in (1, 2))
+    if [launch.range for launch in one] != [launch.range for launch in two]:
+        sys.exit("gpu_paper.py: the launches of one and of two samples differ")
+    launches = [extrapolated(a, b, options.batch) for a, b in zip(one, two)]
+    # Bytes of the optimizer and of copies of weights do not depend on the blocks' number alone: scale the update.
+    block = 12 * width * width + 13 * width
+    rest = vocabulary * width + context * width + 2 * width
+    scale = (model_blocks * block + rest) / (recorded * block + rest)
+    rows, seconds = collections.OrderedDict(), {False: 0.0, True: 0.0}
+    for launch, times in counted(launches, (model_blocks, recorded)):
+        factor = scale if not launch.range or launch.range == ["update"] else 1.0
+        launch = launch._replace(read=launch.read * factor, written=launch.written * factor)
+        row = rows.setdefault(part_of(launch), [times, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0])
+        library = launch.kind.startswith("cu")
+        row[1 + library] += 1
+        for i, value in enumerate((launch.read, launch.written, launch.flops, seconds_of(launch, options.gpu, False),
+                                   seconds_of(launch, options.gpu, True))):
+            row[3 + i] += value
+        for measured in (False, True):
+            seconds[measured] += times * seconds_of(launch, options.gpu, measured)
+        if options.launches and part_of(launch).startswith("block"):
+            kind = re.sub(r"strata::ops::cuda::|\(anonymous namespace\)::|void ", "", launch.kind)[:58]
+            print(f"{part_of(launch):26} {kind:58} {launch.read / 1e6:8.1f} {launch.written / 1e6:8.1f} MB "
+                  f"{launch.flops / 1e9:8.1f} GFLOP {1e6 * seconds_of(launch, options.gpu, False):7.1f} us")
+    print(f"\n{options.preset}, {options.batch} x {context} tokens, bfloat16, one {options.gpu.upper()}, on paper")
+    print(f"{'part':28}{'times':>6}{'kernels':>9}{'calls':>7}{'read MB':>10}{'written':>9}{'GFLOP':>10}"
+          f"{'us':>9}{'us, measured':>14}")
+    for part, (times, own, library, read, written, flops, default, found) in rows.items():
+        print(f"{part:28}{times:6}{own:9}{library:7}{read / 1e6:10.1f}{written / 1e6:9.1f}{flops / 1e9:10.1f}"
+              f"{1e6 * default:9.1f}{1e6 * found:14.1f}")
+    tokens = options.batch * context
+    parameters = model_blocks * block + rest
+    model_flops = tokens * (6 * (parameters - context * width) + 6 * model_blocks * width * context)
+    for measured, name in ((False, "default efficiencies"), (True, "measured ones where there are")):
+        mfu = model_flops / seconds[measured] / GPUS[options.gpu][0]
+        print(f"step with {name}: {1e3 * seconds[measured]:.1f} ms, MFU {100 * mfu:.1f} % (on paper)")
+    per_token = sum(row[3] + row[4] for part, row in rows.items() if part.startswith("block")) / tokens
+    counts = {action: sum(row[1] + row[2] for part, row in rows.items()
+                          if part.startswith("block") and part.endswith(action)) for action in ("forward", "backward")}
+    print(f"a block: {counts['forward']} launches forward, {counts['backward']} backward, {per_token:.0f} bytes a token")
+    for measured in (False, True):
+        column = 7 if measured else 6
+        backward = {part: row[column] for part, row in rows.items() if part.endswith("backward")}
+        layers = [(4 * vocabulary * width, backward["head, backward"] + backward["loss, backward"])]
+        block_seconds = sum(value for part, value in backward.items() if part.startswith("block"))
+        layers += [(4 * block, block_seconds)] * model_blocks
+        layers += [(4 * (context * width + 2 * width), backward["embedding, backward"] + backward["norm, backward"])]
+        exposed = exposed_seconds(layers, 4 * parameters, options.replicas, options.gpu,
+                                  sum(value for _, value in layers))
+        print(f"{options.replicas} replicas in a node, {'measured' if measured else 'default'} efficiencies: gradients "
+              f"exposed {1e3 * exposed:.2f} ms, {100 * exposed / (seconds[measured] + exposed):.1f} % of the step (on paper)")
+
+
+if __name__ == "__main__":
+    main()
