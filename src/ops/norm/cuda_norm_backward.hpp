@@ -12,11 +12,11 @@
 // number of rows. Included by .cu files alone.
 namespace strata::ops::cuda {
 
-/// Rows that a warp or block adds in C, so that there are some blocks for each multiprocessor.
+/// Rows that each of a block's warps, or the block, adds in C: some blocks for each multiprocessor.
 inline std::int64_t rows_of_group(std::int64_t rows, std::int64_t groups) {
-  constexpr std::int64_t kMost = 16;
+  constexpr std::int64_t kMostOfBlock = 128;
   constexpr std::int64_t kBlocks = 256;
-  return std::clamp<std::int64_t>(rows / (kBlocks * groups), 1, kMost);
+  return std::clamp<std::int64_t>(count_of(rows, kBlocks * groups), 1, kMostOfBlock / groups);
 }
 
 /// Whether dx is made too.
