@@ -2,6 +2,7 @@
 """A training step of GPT-2 on a GPU, on paper: what the stand-in for CUDA counts, times data-sheet peaks.
 
     bench/gpu_paper.py build/release/bin/strata_standin [--preset=gpt2-124m] [--batch=32] [--gpu=h100] [--replicas=8]
+                       [--launches] [--smoke]
 
 The stand-in (docs/gpu.md) trains one step of two blocks on one rank, once with two samples and once with four, and records
 each launch and library call with its FLOPs and the bytes of device memory that it touches. Both are linear in the samples,
@@ -27,9 +28,15 @@ GPUS = {"a100": (312e12, 2.039e12, 300e9), "h100": (989.5e12, 3.35e12, 450e9), "
 PRODUCTS, BANDWIDTH, LINK = 0.75, 0.85, 0.75
 MEASURED_PEAK, MEASURED_BANDWIDTH = 725 / 989.5, 3009 / 3350
 MEASURED = [("cuDNN attention forward", MEASURED_PEAK / 2.8), ("cuDNN attention backward", MEASURED_PEAK / 4.4),
-            ("Norm", MEASURED_BANDWIDTH / 2.0), ("norm_backward", MEASURED_BANDWIDTH / 2.1),
-            ("Elements<", MEASURED_BANDWIDTH / 1.7), ("cross_entropy", MEASURED_BANDWIDTH / 1.8),
-            ("embedding", MEASURED_BANDWIDTH / 6.0), ("adam", MEASURED_BANDWIDTH / 1.6)]
+            ("NormForward", MEASURED_BANDWIDTH / 2.0), ("norm_backward", MEASURED_BANDWIDTH / 2.1),
+            ("Elements<", MEASURED_BANDWIDTH / 1.7), ("PartsOfRow", MEASURED_BANDWIDTH / 1.8),
+            ("GradientOfRow", MEASURED_BANDWIDTH / 1.8), ("_pieces_kernel", MEASURED_BANDWIDTH / 6.0),
+            ("Adam<", MEASURED_BANDWIDTH / 1.6)]
+
+# Blocks, width, context and vocabulary.
+SIZES = {"gpt2-124m": (12, 768, 1024, 50257), "gpt2-355m": (24, 1024, 1024, 50257), "gpt2-774m": (36, 1280, 1024, 50257),
+         "gpt2-1558m": (48, 1600, 1024, 50257), "smoke": (4, 64, 512, 64)}
+RECORDED_BLOCKS = 2
 
 Launch = collections.namedtuple("Launch", "range kind flops read written")
 
@@ -44,13 +51,13 @@ def kernels_of(program):
     return names
 
 
-def record(program, preset, samples, blocks, directory):
+def record(program, preset, samples, directory):
     """What a step of `samples` samples puts on streams, in order."""
     run = directory / f"run-{samples}"
     path = directory / f"record-{samples}"
     data = measure.import_tokens(program, directory / f"data-{samples}", 20000, 64)
     done = subprocess.run(
-        [program, "train", str(write_config(directory, preset, samples, blocks, data)), f"--run.dir={run}"],
+        [program, "train", str(write_config(directory, preset, samples, data)), f"--run.dir={run}"],
         env=dict(os.environ, STRATA_STANDIN_RECORD=str(path), STRATA_STANDIN_MEMORY=str(1 << 36)),
         capture_output=True, text=True)
     if done.returncode != 0:
@@ -75,9 +82,11 @@ def record(program, preset, samples, blocks, directory):
     return launches
 
 
-def write_config(directory, preset, samples, blocks, data):
+def write_config(directory, preset, samples, data):
+    _, width, context, _ = SIZES[preset]
+    model = f"{preset}\n" if preset != "smoke" else f"gpt\nwidth = {width}\nheads = 1\ncontext = {context}\n"
     path = directory / f"config-{samples}.ini"
-    path.write_text(f"[model]\npreset = {preset}\nblocks = {blocks}\n[data]\ntrain = {data}\n"
+    path.write_text(f"[model]\npreset = {model}blocks = {RECORDED_BLOCKS}\n[data]\ntrain = {data}\n"
                     f"[batch]\nglobal = {samples}\nmicro = {samples}\n[train]\nsteps = 1\n[numerics]\ndtype = bfloat16\n"
                     "[optimizer]\nkind = adamw\nclip_norm = 1\n[run]\ndevice = cuda\n")
     return path
@@ -109,14 +118,13 @@ def part_of(launch):
 
 
 def counted(launches, blocks):
-    """Launches of the whole model: the second block stands for all, the first for none."""
-    model_blocks, recorded = blocks
+    """Launches of a whole model, and how often: the last recorded block stands for all."""
     for launch in launches:
         found = re.match(r"blocks.([0-9]+)", launch.range[1]) if len(launch.range) > 1 else None
         if found is None:
             yield launch, 1
-        elif int(found.group(1)) == recorded - 1:
-            yield launch, model_blocks
+        elif int(found.group(1)) == RECORDED_BLOCKS - 1:
+            yield launch, blocks
 
 
 def exposed_seconds(parts, gradient_bytes, replicas, gpu, backward):
@@ -135,6 +143,30 @@ def exposed_seconds(parts, gradient_bytes, replicas, gpu, backward):
     return max(0.0, busy - backward)
 
 
+def tensor_account(gpu, ranks, width, hidden, kv, rows):
+    """Messages of one block (SwiGLU, `kv` elements of keys) over a tensor group, with sequence parallelism: seconds in all and
+    exposed, and bytes over those of bfloat16 reduce-scatters and all-gathers. Nothing overlaps but the reduce-scatter of an
+    input gradient, which weight gradients of the same sublayer hide."""
+    peak, _, link = GPUS[gpu]
+    def product(columns):
+        return 2 * rows * width * columns / ranks / (peak * PRODUCTS)
+    def message(bytes_an_element):
+        return rows * width * bytes_an_element * (ranks - 1) / ranks / (link * LINK)
+    gather, scatter = message(2), message(4)
+    hidden_seconds = [min(scatter, product(columns)) for columns in (2 * width + 2 * kv, 3 * hidden)]
+    total = 4 * (gather + scatter)
+    compute = 3 * product(2 * width + 2 * kv + 3 * hidden)
+    return total, total - sum(hidden_seconds), compute
+
+
+def print_tensor(gpu):
+    total, exposed, compute = tensor_account(gpu, 8, 8192, 28672, 1024, 8192)
+    print(f"llama3-70b, 8 tensor ranks in a node of {gpu.upper()}, 8192 rows, on paper: a block computes {1e3 * compute:.2f} ms "
+          f"and sends for {1e3 * total:.2f} ms, {100 * exposed / total:.0f} % of it exposed; 24 bytes an element of the rows "
+          "where bfloat16 reduce-scatters and all-gathers send 20 with the gather for weight gradients, 16 without: "
+          "1.2 and 1.5 times")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program")
@@ -143,24 +175,23 @@ def main():
     parser.add_argument("--gpu", choices=GPUS, default="h100")
     parser.add_argument("--replicas", type=int, default=8)
     parser.add_argument("--launches", action="store_true", help="each launch of a block")
+    parser.add_argument("--smoke", action="store_const", dest="preset", const="smoke", help="a tiny model")
     options = parser.parse_args()
-    sizes = {"gpt2-124m": (12, 768), "gpt2-355m": (24, 1024), "gpt2-774m": (36, 1280), "gpt2-1558m": (48, 1600)}
-    if options.preset not in sizes:
-        sys.exit(f"gpu_paper.py: --preset is \"{options.preset}\"; give one of {', '.join(sizes)}")
-    model_blocks, width = sizes[options.preset]
-    context, vocabulary, recorded = 1024, 50257, 2
+    if options.preset not in SIZES:
+        sys.exit(f"gpu_paper.py: --preset is \"{options.preset}\"; give one of {', '.join(SIZES)}")
+    model_blocks, width, context, vocabulary = SIZES[options.preset]
     program = str(pathlib.Path(options.program).resolve())
     with tempfile.TemporaryDirectory() as directory:
-        two, four = (record(program, options.preset, samples, recorded, pathlib.Path(directory)) for samples in (2, 4))
+        two, four = (record(program, options.preset, samples, pathlib.Path(directory)) for samples in (2, 4))
     if [launch.range for launch in two] != [launch.range for launch in four]:
         sys.exit("gpu_paper.py: the launches of two and of four samples differ")
     launches = [extrapolated(a, b, options.batch) for a, b in zip(two, four)]
     # Bytes of the optimizer and of copies of weights do not depend on the blocks' number alone: scale the update.
     block = 12 * width * width + 13 * width
     rest = vocabulary * width + context * width + 2 * width
-    scale = (model_blocks * block + rest) / (recorded * block + rest)
+    scale = (model_blocks * block + rest) / (RECORDED_BLOCKS * block + rest)
     rows, seconds = collections.OrderedDict(), {False: 0.0, True: 0.0}
-    for launch, times in counted(launches, (model_blocks, recorded)):
+    for launch, times in counted(launches, model_blocks):
         factor = scale if not launch.range or launch.range == ["update"] else 1.0
         launch = launch._replace(read=launch.read * factor, written=launch.written * factor)
         row = rows.setdefault(part_of(launch), [times, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0])
@@ -202,6 +233,7 @@ def main():
                                   sum(value for _, value in layers))
         print(f"{options.replicas} replicas in a node, {'measured' if measured else 'default'} efficiencies: gradients "
               f"exposed {1e3 * exposed:.2f} ms, {100 * exposed / (seconds[measured] + exposed):.1f} % of the step (on paper)")
+    print_tensor(options.gpu)
 
 
 if __name__ == "__main__":
