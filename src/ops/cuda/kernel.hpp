@@ -74,9 +74,8 @@ void launch(Context& context, const char* name, const Grid& grid, void (*kernel)
   const cudaStream_t stream = stream_of(context);
   constexpr std::int64_t kAlwaysGiven = 48 * 1024;
   if (grid.shared_bytes > kAlwaysGiven) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(grid.shared_bytes));
+    const cudaError_t status = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared_bytes));
     if (status == cudaErrorInvalidValue) {
       fail(ExitCode::kUsage,
            "{} needs {} KiB of shared memory in a block, more than this GPU has; choose another "
