@@ -15,9 +15,9 @@ PHASES = {
     "start": ({"STALL_AT": "MPI_Init_thread"}, [], "start MPI with all ranks", ""),
     "set-up": ({"STALL_AT": "MPI_Comm_split"}, [], "split the world into data groups", ""),
     "end": ({"STALL_AT": "MPI_Finalize"}, ["--train.steps=2"], "finalize MPI", ""),
-    "training": ({}, [], "data group", "training, step "),
+    "training": ({}, [], "waiting to complete the", "training, step "),
     "save": ({}, ["--checkpoint.every=1"], "world", "save, step "),
-    "evaluation": ({}, ["--train.evaluate_every=1"], "group", "evaluation, step "),
+    "evaluation": ({}, ["--train.evaluate_every=1"], "waiting to complete the", "evaluation, step "),
 }
 
 NETWORK = harness.config_text(
