@@ -10,16 +10,15 @@ import harness
 
 TIMEOUT = 3
 
-# What ranks of a data group wait for.
-GROUPS = "with all ranks of the (world|data group)|rank 1 of the data group"
 # Where rank 1 of 2 stops, further settings, and what the others say of their own wait and of its last heartbeat.
+# Weights of replicas are compared over the world, at most every 100 steps.
 PHASES = {
     "start": ({"STALL_AT": "MPI_Init_thread"}, [], "start MPI with all ranks", ""),
     "set-up": ({"STALL_AT": "MPI_Comm_split"}, [], "split the world into data groups", ""),
     "end": ({"STALL_AT": "MPI_Finalize"}, ["--train.steps=2"], "finalize MPI", ""),
-    "training": ({}, [], GROUPS, "training, step "),
+    "training": ({}, [], "data group|world", "training, step "),
     "save": ({}, ["--checkpoint.every=1"], "world", "save, step "),
-    "evaluation": ({}, ["--train.evaluate_every=1"], GROUPS, "evaluation, step "),
+    "evaluation": ({}, ["--train.evaluate_every=1"], "data group|world", "evaluation, step "),
 }
 
 NETWORK = harness.config_text(

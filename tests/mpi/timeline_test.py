@@ -78,6 +78,7 @@ class Timeline(harness.StrataTest):
         path = "drawn/timeline.json"
         finished = self.alone("timeline", "report", path)
         self.assertEqual(finished.code, harness.DONE, finished.text)
+        self.assertEqual(self.alone("timeline", "report", "drawn").text, finished.text)
         lines = finished.text.splitlines()
         self.assertEqual(re.split("  +", lines[1].strip()), ["rank", "step", *(title for _, title in PARTS)])
         rows = [line.split() for line in lines[2:]]
@@ -104,6 +105,7 @@ class Timeline(harness.StrataTest):
         for arguments, words in ((["draw", path], "needs --output"), (["draw", path, "--output=x.svg", "--step=5"],
                                  "has no action of step 5 on replica 0"), (["report", "drawn/config.ini"],
                                  "is not a timeline of strata"), (["report", "missing"], "missing does not exist"),
+                                 (["report", "drawn/checkpoints"], "checkpoints/timeline.json does not exist"),
                                  ([], "has the commands report, draw and times"), (["times", "drawn/config.ini"], "is not a timeline of strata")):
             with self.subTest(arguments=arguments):
                 self.assert_refused(self.alone("timeline", *arguments), harness.USAGE, words)

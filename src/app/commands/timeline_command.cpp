@@ -2,11 +2,13 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -32,7 +34,7 @@ constexpr const char* kHelp =
 strata timeline draw FILE --output=FILE.svg [options]  a picture of one recorded step of one pipeline
 strata timeline times FILE                             the measured times as options of strata schedule
 
-FILE is the timeline.json that a run with run.timeline = FIRST-LAST wrote.
+FILE is the timeline.json that a run with run.timeline = FIRST-LAST wrote, or its run directory.
 
   --step=N         draw: which step (default the first recorded one)
   --data=N         draw: which replica (default 0)
@@ -315,12 +317,16 @@ ExitCode timeline_command(Arguments arguments) {
   if (line.positions().size() != 1) {
     fail(ExitCode::kUsage, "strata timeline {} needs one file\n{}", what, kHelp);
   }
+  std::filesystem::path file = line.positions().front();
+  if (std::error_code ignored; std::filesystem::is_directory(file, ignored)) {
+    file /= "timeline.json";
+  }
   if (what == "report") {
-    report(line.positions().front());
+    report(file);
   } else if (what == "times") {
-    times(line.positions().front());
+    times(file);
   } else {
-    draw(line, line.positions().front());
+    draw(line, file);
   }
   return ExitCode::kDone;
 }
