@@ -91,20 +91,21 @@ void ShardGroup::end_reduce_scatter(ops::Context& context, OrderedReduction::Pen
 void ShardGroup::end_all_reduce(ops::Context& context, std::span<const TensorView> accumulators,
                                 OrderedReduction::Pending& sum) {
   end_reduce_scatter(context, sum);
-  if (summation_ == Summation::kInvariant) {
-    all_gather_rows(accumulators.front());
+  if (summation_ == Summation::kInvariant && ranks() > 1) {
+    Request gather = begin_gather_rows(accumulators.front());
+    wait(gather);
   }
 }
 
-void ShardGroup::all_gather_rows(const TensorView& tensor) {
-  if (ranks() == 1) {
-    return;
+Request ShardGroup::begin_gather_rows(const TensorView& tensor) {
+  Request request;
+  if (ranks() > 1) {
+    timed([&] {
+      request = begin_all_gather_slices(*group(), tensor.reshaped(Shape{tensor.count()}),
+                                        element_slices(tensor));
+    });
   }
-  timed([&] {
-    begin_all_gather_slices(*group(), tensor.reshaped(Shape{tensor.count()}),
-                            element_slices(tensor))
-        .wait();
-  });
+  return request;
 }
 
 }  // namespace strata::comm

@@ -61,10 +61,10 @@ std::vector<TensorSpec> Layer::workspace(const PassShape& /*pass*/) const {
 
 void Layer::check(const PassShape& /*pass*/) const {}
 
-LayerTraffic exchange_of(const PassShape& pass, double bytes) {
+LayerTraffic exchange_of(const PassShape& pass, double bytes, std::int64_t pieces) {
   const std::int64_t ranks = pass.shards.count / pass.shards.own.count();
   const auto others = static_cast<double>(ranks - 1);
-  return {others, bytes * others / static_cast<double>(ranks)};
+  return {others * static_cast<double>(pieces), bytes * others / static_cast<double>(ranks)};
 }
 
 LayerTraffic Layer::traffic(const PassShape& /*pass*/) const {

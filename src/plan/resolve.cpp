@@ -307,7 +307,8 @@ nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {
                      .own = grid::even_part(c.numerics.shards, plan.grid.tensor, tensor)},
           .recompute = c.train.recompute,
           .concurrent_lanes = plan.concurrent_lanes,
-          .logit_multiple = plan.device == device::DeviceKind::kCuda ? ops::kPaddedRow : 1};
+          .logit_multiple = plan.device == device::DeviceKind::kCuda ? ops::kPaddedRow : 1,
+          .row_pieces = c.numerics.shards > 1 ? c.numerics.row_pieces : 1};
 }
 
 void check_stages(const Plan& plan) {
@@ -315,6 +316,16 @@ void check_stages(const Plan& plan) {
   // The first rank of a tensor group has the largest share.
   const nn::PassShape pass = pass_shape(plan, 0);
   check_neighbours(plan, pass);
+  const std::int64_t tokens = c.batch.micro * plan.model->input_shape()[0];
+  if (pass.row_pieces > 1 && tokens % (pass.row_pieces * c.numerics.shards) != 0) {
+    fail(
+        ExitCode::kUsage,
+        "numerics.row_pieces is {}, but the {} tokens of a microbatch (batch.micro = {} times "
+        "model.context = {}) are not divisible by {} pieces of numerics.shards = {} shards; change "
+        "one of them",
+        pass.row_pieces, tokens, c.batch.micro, tokens / c.batch.micro, pass.row_pieces,
+        c.numerics.shards);
+  }
   for (std::int64_t i = 0; i < plan.model->layer_count(); ++i) {
     const nn::Layer& layer = plan.model->layer(i);
     layer.check(pass);

@@ -50,6 +50,8 @@ void check_data(const RunConfig& c, const RunConfig& otherwise, const io::Datase
         "use one of tokens");
   check(c.parallel.sequence != otherwise.parallel.sequence, tokens, "parallel.sequence", kind,
         "use one of tokens");
+  check(c.numerics.row_pieces != otherwise.numerics.row_pieces, tokens, "numerics.row_pieces", kind,
+        "use one of tokens");
   check(c.data.normalise != otherwise.data.normalise, !tokens, "data.normalise", kind,
         "use one of numbers");
 }

@@ -237,6 +237,10 @@ class Language(Near, language.LanguageTest):
         self.same_on([((1, 1, 1), []), ((2, 2, 2), ["--parallel.sequence=on"])], CUDA,
                      "--numerics.dtype=bfloat16", "--train.recompute=selective", name="selective")
 
+    def test_row_pieces(self):
+        self.same_on([((1, 1, 1), []), ((1, 1, 2), []), ((2, 2, 2), ["--parallel.sequence=off"])], CUDA,
+                     "--numerics.dtype=bfloat16", "--numerics.row_pieces=2", "--train.steps=2", name="pieces")
+
     def test_llama(self):
         reference = self.same_on([((1, 1, 1), []), ((2, 2, 2), [])], CUDA, *language.LLAMA,
                                  name="llama")

@@ -177,6 +177,16 @@ class Transformers(language.LanguageTest):
         saved = harness.tensors(harness.checkpoints(self.directory / "shards-3")[-1])
         self.assertEqual(saved["weights/embedding.tokens.weight"].shape, (41, 32))
 
+    def test_row_pieces(self):
+        """Messages of pieces of rows overlap products; the pieces fix the numbers, and the grid does not."""
+        for dtype, model in (("float32", []), ("bfloat16", LLAMA)):
+            self.same_on(varied([(1, 1, 1), (1, 1, 2), (1, 2, 4), (2, 1, 2), (1, 1, 4), (2, 2, 2)]), *model,
+                         f"--numerics.dtype={dtype}", "--numerics.row_pieces=2", "--train.steps=2",
+                         name=f"pieces-{dtype}")
+        refused = self.alone("train", self.config, "--dry-run", "--numerics.row_pieces=5")
+        self.assertEqual(refused.code, harness.USAGE, refused.text)
+        self.assertIn("not divisible by 5 pieces of numerics.shards = 4 shards", refused.text)
+
     def test_shards_fix_the_numbers(self):
         for shards in (1, 4):
             self.train(self.config, (1, 1, 1), f"fix-{shards}", f"--numerics.shards={shards}",

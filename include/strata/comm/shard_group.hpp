@@ -56,8 +56,11 @@ class ShardGroup : public PartitionedGroup {
   /// Writes the sum to all rows of accumulators[0].
   void end_all_reduce(ops::Context& context, std::span<const TensorView> accumulators,
                       OrderedReduction::Pending& sum);
-  /// Fills all rows of a tensor from the ranks' own rows, in place.
-  void all_gather_rows(const TensorView& tensor);
+  /// Starts to fill all rows of a tensor from the ranks' own rows, in place.
+  [[nodiscard]] Request begin_gather_rows(const TensorView& tensor);
+  void wait(Request& request) {
+    timed([&] { request.wait(); });
+  }
 
  private:
   void fold_after(ops::Context& context, std::span<const TensorView> accumulators,

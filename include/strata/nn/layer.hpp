@@ -61,6 +61,10 @@ struct PassShape {
   /// Rows of logits, and of their gradients, have a multiple of this many elements
   /// (`ops::kPaddedRow` on GPUs). What lies past a shard's ids counts nowhere.
   std::int64_t logit_multiple = 1;
+  /// Pieces of a microbatch's rows: the products beside a sum or gather over shards are computed
+  /// piece by piece, so that the messages of one piece overlap the products of the next. 1 with one
+  /// shard.
+  std::int64_t row_pieces = 1;
 };
 
 /// A tensor that a layer asks its stage for.
@@ -102,6 +106,7 @@ struct LayerPass {
   Recompute recompute = Recompute::kNone;
   /// As PassShape's.
   std::int64_t logit_multiple = 1;
+  std::int64_t row_pieces = 1;
   /// The lanes of all replicas, for layers that join them; else null.
   comm::PartitionedGroup* lanes = nullptr;
   /// Global index of the sample in row 0; further samples follow it.
@@ -142,8 +147,9 @@ struct LayerTraffic {
   }
 };
 
-/// Traffic of one reduce-scatter or all-gather of `bytes` in total.
-[[nodiscard]] LayerTraffic exchange_of(const PassShape& pass, double bytes);
+/// Traffic of one reduce-scatter or all-gather of `bytes` in total, in `pieces` pieces.
+[[nodiscard]] LayerTraffic exchange_of(const PassShape& pass, double bytes,
+                                       std::int64_t pieces = 1);
 
 /// The shape of a layer's input or output for one sample, and how it lies on the tensor ranks.
 /// Three dimensions are an image, which lies channels last: height x width x channels.

@@ -16,6 +16,7 @@ constexpr std::int64_t kMostSamples = std::int64_t{1} << 30;
 constexpr std::int64_t kMostSamplesAPass = std::int64_t{1} << 20;
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 20;
 constexpr std::int64_t kMostReaders = 256;
+constexpr std::int64_t kMostRowPieces = 64;
 // On each axis of the grid, and of lanes and shards.
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 16;
 
@@ -261,6 +262,10 @@ std::vector<Option> parallel_and_numerics() {
             "slices of each tensor-parallel matrix, a multiple of every parallel.tensor to be "
             "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",
             0, STRATA_MEMBER(numerics.shards), kMostRanks),
+      whole("numerics.row_pieces", "pieces",
+            "language models with several shards: pieces of a microbatch's rows whose messages "
+            "between tensor ranks overlap the products of other pieces; fixes the numbers",
+            1, STRATA_MEMBER(numerics.row_pieces), kMostRowPieces),
       dtype_option(),
       choice("numerics.mode",
              "invariant: the same bits on every grid; fast: MPI or NCCL reduces, with lanes and "

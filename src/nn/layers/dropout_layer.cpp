@@ -6,6 +6,7 @@
 
 #include "layers/channel_blocks.hpp"
 #include "layers/layer_kinds.hpp"
+#include "layers/row_pieces.hpp"
 
 namespace strata::nn {
 namespace {
@@ -47,11 +48,16 @@ class Dropout final : public Layer {
       return;
     }
     const Shape shape{pass.input.count() / width, width};
-    if (input().placement == Placement::kTokens) {
-      first_row.offset = pass.shards.own_rows(shape[0] * pass.shards.ranks()).begin;
+    const bool is_split = input().placement == Placement::kTokens;
+    const std::int64_t rows = is_split ? shape[0] * pass.shards.ranks() : shape[0];
+    for (const RowPiece& piece :
+         is_split ? row_pieces(pass, input().placement, rows) : one_piece(rows)) {
+      first_row.offset = piece.own.begin;
+      ops::dropout_forward(pass.context, row_range(pass.input.reshaped(shape), piece.local),
+                           probability_, stream_, first_row,
+                           row_range(pass.output.reshaped(shape), piece.local),
+                           row_range(pass.saved.at(Saved::kMask).reshaped(shape), piece.local));
     }
-    ops::dropout_forward(pass.context, pass.input.reshaped(shape), probability_, stream_, first_row,
-                         pass.output.reshaped(shape), pass.saved.at(Saved::kMask).reshaped(shape));
   }
 
   void backward_input(const LayerPass& pass, const TensorView& output_gradient,

@@ -75,26 +75,30 @@ class Embedding final : public Layer {
     const double elements = static_cast<double>(rows_at(output(), pass.microbatch)) *
                             static_cast<double>(options_.width);
     const double sum_bytes = elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype)));
-    LayerTraffic traffic = exchange_of(pass, sum_bytes);
+    LayerTraffic traffic = exchange_of(pass, sum_bytes, pass.row_pieces);
     traffic += exchange_of(
-        pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes);
+        pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes,
+        pass.row_pieces);
     return traffic;
   }
 
   void forward(const LayerPass& pass) const override {
-    const std::int64_t rows = pass.output.count() / options_.width;
-    const TensorView y = pass.output.reshaped(Shape{rows, options_.width});
-    const std::int64_t first = is_split() ? pass.shards.own_rows(pass.input.count()).begin : 0;
-    look_up(pass, y);
-    if (options_.positions > 0) {
-      const std::int64_t past = pass.decoding != nullptr ? pass.decoding->past : 0;
-      ops::add_positions(pass.context, y, pass.weights[1][0],
-                         {.tokens = tokens_of(pass), .first_row = first, .offset = past}, y);
-    }
-    if (drops() && pass.mode == Mode::kTraining) {
-      ops::dropout_forward(pass.context, y, options_.dropout, dropout_stream_,
-                           {pass.first_sample, input_shape()[0], first}, y,
-                           pass.saved.at(Saved::kMask));
+    const TensorView rows =
+        pass.output.reshaped(Shape{pass.output.count() / options_.width, options_.width});
+    look_up(pass, rows);
+    for (const RowPiece& piece : pieces(pass)) {
+      const TensorView y = row_range(rows, piece.local);
+      const std::int64_t first = piece.own.begin;
+      if (options_.positions > 0) {
+        const std::int64_t past = pass.decoding != nullptr ? pass.decoding->past : 0;
+        ops::add_positions(pass.context, y, pass.weights[1][0],
+                           {.tokens = tokens_of(pass), .first_row = first, .offset = past}, y);
+      }
+      if (drops() && pass.mode == Mode::kTraining) {
+        ops::dropout_forward(pass.context, y, options_.dropout, dropout_stream_,
+                             {pass.first_sample, input_shape()[0], first}, y,
+                             row_range(pass.saved.at(Saved::kMask), piece.local));
+      }
     }
   }
 
@@ -105,8 +109,9 @@ class Embedding final : public Layer {
       return;
     }
     const Shape shape{output_gradient.count() / options_.width, options_.width};
-    make_whole_gradient(pass, output().placement, output_gradient.reshaped(shape), options_.dropout,
-                        pass.saved.at(Saved::kMask), whole);
+    begin_whole_gradient(pass, output().placement, output_gradient.reshaped(shape),
+                         options_.dropout, pass.saved.at(Saved::kMask), whole)
+        .wait_for_all();
   }
 
   void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
@@ -134,6 +139,10 @@ class Embedding final : public Layer {
   bool drops() const { return options_.dropout > 0.0; }
   bool is_split() const { return output().placement == Placement::kTokens; }
 
+  std::vector<RowPiece> pieces(const LayerPass& pass) const {
+    return row_pieces(pass, output().placement, pass.input.count());
+  }
+
   std::int64_t tokens_of(const LayerPass& pass) const {
     return pass.decoding != nullptr ? pass.input.count() : input_shape()[0];
   }
@@ -157,16 +166,16 @@ class Embedding final : public Layer {
       add_own(y);
       return;
     }
-    ShardSum sums(pass, pass.workspace, pass.input.count(), options_.width);
-    ops::convert(
-        pass.context,
-        sums.rows(output().placement,
-                  [&](std::int64_t s, const TensorView& into) {
-                    const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-                    ops::embedding_forward(pass.context, pass.input, pass.weights[0][local],
-                                           first_id(pass, s), into, ops::Accumulate::kOverwrite);
-                  }),
-        y);
+    ShardSum sums(pass, pass.workspace, pieces(pass), options_.width);
+    sums.begin([&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
+      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+      ops::embedding_forward(
+          pass.context, pass.input.flat_slice(piece.all.begin, piece.all.count()),
+          pass.weights[0][local], first_id(pass, s), into, ops::Accumulate::kOverwrite);
+    });
+    sums.end(output().placement, [&](const RowPiece& piece, const TensorView& sum) {
+      ops::convert(pass.context, sum, row_range(y, piece.local));
+    });
   }
 
   EmbeddingOptions options_;

@@ -67,25 +67,30 @@ class Head final : public Layer {
     const double elements =
         static_cast<double>(rows_at(input(), pass.microbatch)) * static_cast<double>(width());
     const double sum_bytes = elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype)));
-    LayerTraffic traffic = exchange_of(pass, sum_bytes);
+    LayerTraffic traffic = exchange_of(pass, sum_bytes, pass.row_pieces);
     traffic += exchange_of(
-        pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes);
+        pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes,
+        pass.row_pieces);
     if (is_split() && pass.recompute != Recompute::kNone) {
-      traffic += exchange_of(pass, elements * static_cast<double>(size_bytes(pass.dtype)));
+      traffic += exchange_of(pass, elements * static_cast<double>(size_bytes(pass.dtype)),
+                             pass.row_pieces);
     }
     return traffic;
   }
 
   void forward(const LayerPass& pass) const override {
-    gather(pass);
-    const ConstTensorView x = whole_input(pass);
-    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-      ops::matmul(pass.context, x, weight(pass, s), block(pass, pass.output, s),
-                  {.transpose_b = ops::Transpose::kYes, .padded_rows = true});
+    RowGather gather = begin_gather(pass);
+    for (const RowPiece& piece : pieces(pass)) {
+      gather.wait();
+      for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+        ops::matmul(pass.context, row_range(whole_input(pass), piece.all), weight(pass, s),
+                    row_range(block(pass, pass.output, s), piece.all),
+                    {.transpose_b = ops::Transpose::kYes, .padded_rows = true});
+      }
     }
   }
 
-  void recompute(const LayerPass& pass) const override { gather(pass); }
+  void recompute(const LayerPass& pass) const override { begin_gather(pass).wait_for_all(); }
 
   void backward_input(const LayerPass& pass, const TensorView& output_gradient,
                       const TensorView& input_gradient) const override {
@@ -126,15 +131,19 @@ class Head final : public Layer {
                       : pass.input.count() / width();
   }
 
-  void gather(const LayerPass& pass) const {
-    if (!is_split()) {
-      return;
+  std::vector<RowPiece> pieces(const LayerPass& pass) const {
+    return row_pieces(pass, input().placement, whole_rows(pass));
+  }
+
+  RowGather begin_gather(const LayerPass& pass) const {
+    const TensorView& gathered = pass.saved.at(Saved::kGathered);
+    RowGather gather(pass, input().placement, gathered);
+    for (const RowPiece& piece : is_split() ? pieces(pass) : std::vector<RowPiece>()) {
+      ops::convert(pass.context, row_range(pass.input, piece.local),
+                   row_range(gathered, piece.own));
+      gather.begin(piece);
     }
-    const grid::Range own = pass.shards.own_rows(whole_rows(pass));
-    ops::convert(
-        pass.context, pass.input,
-        pass.saved.at(Saved::kGathered).flat_slice(own.begin * width(), own.count() * width()));
-    pass.shards.all_gather_rows(pass.saved.at(Saved::kGathered));
+    return gather;
   }
 
   /// Starts the sum of the input's gradient over shards; empty where it is made or not wanted.
@@ -144,15 +153,15 @@ class Head final : public Layer {
     if (input_gradient.empty()) {
       return std::nullopt;
     }
-    const auto product = [&](std::int64_t s, const TensorView& into) {
-      ops::matmul(pass.context, block(pass, output_gradient, s), weight(pass, s), into,
-                  {.padded_rows = true});
+    const auto product = [&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
+      ops::matmul(pass.context, row_range(block(pass, output_gradient, s), piece.all),
+                  weight(pass, s), into, {.padded_rows = true});
     };
     if (pass.shards.shards() == 1) {
-      product(0, matrix(input_gradient));
+      product(pieces(pass).front(), 0, matrix(input_gradient));
       return std::nullopt;
     }
-    ShardSum sum(pass, pass.workspace, whole_rows(pass), width());
+    ShardSum sum(pass, pass.workspace, pieces(pass), width());
     sum.begin(product);
     return sum;
   }
@@ -160,7 +169,9 @@ class Head final : public Layer {
   void end_input_gradient(const LayerPass& pass, std::optional<ShardSum>& sum,
                           const TensorView& input_gradient) const {
     if (sum) {
-      ops::convert(pass.context, sum->end(input().placement), matrix(input_gradient));
+      sum->end(input().placement, [&](const RowPiece& piece, const TensorView& rows) {
+        ops::convert(pass.context, rows, row_range(matrix(input_gradient), piece.local));
+      });
     }
   }
 

@@ -118,13 +118,14 @@ void LinearLayer::forward(const LayerPass& pass) const {
   const std::int64_t rows = rows_out(pass);
   if (is_row() && pass.shards.shards() > 1) {
     const TensorView y = pass.output.reshaped(Shape{rows, sizes_.outputs});
-    ShardSum sums(pass, pass.workspace, rows, sizes_.outputs);
-    const TensorView sum =
-        sums.rows(Placement::kReplicated, [&](std::int64_t s, const TensorView& into) {
-          product(pass.context, input_block(pass, pass.input, s), weight(pass, s), into, {},
-                  ops::Activation::kNone);
-        });
-    ops::add_bias_residual(pass.context, sum, bias(pass, 0), {}, y);
+    ShardSum sums(pass, pass.workspace, one_piece(rows), sizes_.outputs);
+    sums.begin([&](const RowPiece& /*all*/, std::int64_t s, const TensorView& into) {
+      product(pass.context, input_block(pass, pass.input, s), weight(pass, s), into, {},
+              ops::Activation::kNone);
+    });
+    sums.end(Placement::kReplicated, [&](const RowPiece& /*all*/, const TensorView& sum) {
+      ops::add_bias_residual(pass.context, sum, bias(pass, 0), {}, y);
+    });
     if (options_.activation != ops::Activation::kNone) {
       ops::activation_forward(pass.context, options_.activation, y, y);
     }
@@ -147,13 +148,14 @@ void LinearLayer::backward_input(const LayerPass& pass, const TensorView& output
   }
   const std::int64_t rows = rows_in(pass);
   if (is_column() && pass.shards.shards() > 1) {
-    ShardSum sums(pass, pass.workspace, rows, sizes_.inputs);
-    const TensorView sum = sums.rows(Placement::kReplicated, [&](std::int64_t s,
-                                                                 const TensorView& into) {
+    ShardSum sums(pass, pass.workspace, one_piece(rows), sizes_.inputs);
+    sums.begin([&](const RowPiece& /*all*/, std::int64_t s, const TensorView& into) {
       input_product(pass.context, output_block(pass, output_gradient, s), weight(pass, s), into);
     });
-    ops::add_bias_residual(pass.context, sum, {}, {},
-                           input_gradient.reshaped(Shape{rows, sizes_.inputs}));
+    sums.end(Placement::kReplicated, [&](const RowPiece& /*all*/, const TensorView& sum) {
+      ops::add_bias_residual(pass.context, sum, {}, {},
+                             input_gradient.reshaped(Shape{rows, sizes_.inputs}));
+    });
     return;
   }
   for (std::int64_t s = own_blocks(pass).begin; s < own_blocks(pass).end; ++s) {

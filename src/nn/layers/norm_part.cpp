@@ -5,17 +5,10 @@
 #include "strata/ops/reduce.hpp"
 #include "strata/ops/rms_norm.hpp"
 
+#include "layers/row_pieces.hpp"
+
 namespace strata::nn {
-namespace {
-
-/// Rows [range) of a matrix.
-ConstTensorView rows_at(const ConstTensorView& matrix, std::int64_t width,
-                        const grid::Range& range) {
-  return matrix.flat_slice(range.begin * width, range.count() * width)
-      .reshaped(Shape{range.count(), width});
-}
-
-}  // namespace
+namespace {}  // namespace
 
 NormStatistics<TensorView> rows_at(const NormStatistics<TensorView>& statistics,
                                    const grid::Range& range) {
@@ -134,14 +127,19 @@ void NormPart::backward_weight(const LayerPass& pass, Placement placement, const
   const bool gathers = placement == Placement::kTokens && pass.shards.ranks() > 1;
   const std::int64_t blocks = gathers ? pass.shards.own().count() : pass.shards.shards();
   const TensorView& made = gathers ? workspace.own_shards : workspace.all_shards;
-  const std::int64_t rows = x.count() / width_;
+  const Shape rows{x.count() / width_, width_};
   for (std::int64_t b = 0; b < blocks; ++b) {
-    const grid::Range range = grid::even_part(rows, blocks, b);
     const TensorView part = made.flat_slice(b * count * width_, count * width_);
-    weight_gradients(pass.context, rows_at(x, width_, range), rows_at(statistics, range),
-                     rows_at(dy, width_, range), part.flat_slice(0, width_),
-                     count == 2 ? part.flat_slice(width_, width_) : TensorView(),
-                     ops::Accumulate::kOverwrite);
+    // A shard's rows of each piece, in order.
+    for (std::int64_t p = 0; p < pass.row_pieces; ++p) {
+      const grid::Range piece = grid::even_part(rows[0], pass.row_pieces, p);
+      const grid::Range share = grid::even_part(piece.count(), blocks, b);
+      const grid::Range range{piece.begin + share.begin, piece.begin + share.end};
+      weight_gradients(pass.context, row_range(x.reshaped(rows), range), rows_at(statistics, range),
+                       row_range(dy.reshaped(rows), range), part.flat_slice(0, width_),
+                       count == 2 ? part.flat_slice(width_, width_) : TensorView(),
+                       p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
+    }
   }
   if (gathers) {
     pass.shards.all_gather_parts(made, workspace.all_shards);

@@ -2,14 +2,17 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "strata/nn/layer.hpp"
 
+#include "layers/row_pieces.hpp"
+
 namespace strata::nn {
 
 /// A matrix that is the sum of one contribution for each shard, in the memory that workspace()
-/// lists.
+/// lists. Each piece of its rows is summed by messages of its own.
 class ShardSum {
  public:
   /// Memory for a sum of rows x columns; empty tensors for no rows.
@@ -26,53 +29,67 @@ class ShardSum {
   }
 
   /// Pre: `workspace` is as listed for at least as many rows.
-  ShardSum(const LayerPass& pass, const TensorSlots& workspace, std::int64_t rows,
+  ShardSum(const LayerPass& pass, const TensorSlots& workspace, std::vector<RowPiece> pieces,
            std::int64_t columns)
-      : pass_(pass), received_(workspace.at(Workspace::kReceived)), rows_(rows), columns_(columns) {
+      : pass_(pass), received_(workspace.at(Workspace::kReceived)), pieces_(std::move(pieces)) {
+    const std::int64_t rows = pieces_.back().all.end;
     for (const TensorView& accumulator : workspace.from(Workspace::kAccumulators)) {
       accumulators_.push_back(
           accumulator.flat_slice(0, rows * columns).reshaped(Shape{rows, columns}));
     }
   }
 
-  /// Starts to sum what make(shard, into) writes for each shard. Communication: starts a
-  /// reduce-scatter over the tensor group.
+  /// Starts to sum what make(piece, shard, into) writes for each shard, piece by piece.
+  /// Communication: starts a reduce-scatter for each piece over the tensor group.
   template <typename Make>
   void begin(const Make& make) {
-    pass_.shards.partial_sums(pass_.context, accumulators_, make);
-    sum_ = pass_.shards.begin_sum(accumulators_, received_);
-  }
-
-  /// After begin(): the rows of the sum that a rank holds under `placement`. Communication: waits
-  /// for the reduce-scatter; except for kTokens one all-gather.
-  [[nodiscard]] TensorView end(Placement placement) {
-    if (placement != Placement::kTokens) {
-      pass_.shards.end_all_reduce(pass_.context, accumulators_, sum_);
-      return accumulators_.front();
+    for (const RowPiece& piece : pieces_) {
+      const std::vector<TensorView> accumulators = accumulators_of(piece);
+      pass_.shards.partial_sums(
+          pass_.context, accumulators,
+          [&](std::int64_t shard, const TensorView& into) { make(piece, shard, into); });
+      const std::int64_t elements = comm::ShardGroup::receive_elements(
+          pass_.shards.shards(), pass_.shards.own(), piece.all.count(), columns());
+      sums_.push_back(pass_.shards.begin_sum(
+          accumulators,
+          received_.flat_slice(static_cast<std::int64_t>(sums_.size()) * elements, elements)));
+      pass_.engine.progress();
     }
-    pass_.shards.end_reduce_scatter(pass_.context, sum_);
-    const grid::Range own = pass_.shards.own_rows(rows_);
-    return accumulators_.front()
-        .flat_slice(own.begin * columns_, own.count() * columns_)
-        .reshaped(Shape{own.count(), columns_});
   }
 
-  /// begin() and end().
-  template <typename Make>
-  [[nodiscard]] TensorView rows(Placement placement, const Make& make) {
-    begin(make);
-    return end(placement);
+  /// After begin(): calls use(piece, rows of the sum that the rank holds under `placement`) for
+  /// each piece. Communication: waits for the reduce-scatters; except for kTokens one all-gather
+  /// for each piece.
+  template <typename Use>
+  void end(Placement placement, const Use& use) {
+    for (std::size_t p = 0; p < pieces_.size(); ++p) {
+      const RowPiece& piece = pieces_[p];
+      if (placement == Placement::kTokens) {
+        pass_.shards.end_reduce_scatter(pass_.context, sums_[p]);
+      } else {
+        pass_.shards.end_all_reduce(pass_.context, accumulators_of(piece), sums_[p]);
+      }
+      use(piece, row_range(accumulators_.front(), piece.own));
+    }
   }
 
  private:
   enum class Workspace { kReceived, kAccumulators };
 
+  [[nodiscard]] std::int64_t columns() const { return accumulators_.front().shape().back(); }
+  [[nodiscard]] std::vector<TensorView> accumulators_of(const RowPiece& piece) const {
+    std::vector<TensorView> views;
+    for (const TensorView& accumulator : accumulators_) {
+      views.push_back(row_range(accumulator, piece.all));
+    }
+    return views;
+  }
+
   const LayerPass& pass_;
   TensorView received_;
-  std::int64_t rows_;
-  std::int64_t columns_;
+  std::vector<RowPiece> pieces_;
   std::vector<TensorView> accumulators_;
-  comm::OrderedReduction::Pending sum_;
+  std::vector<comm::OrderedReduction::Pending> sums_;
 };
 
 }  // namespace strata::nn

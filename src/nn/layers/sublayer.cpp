@@ -171,12 +171,12 @@ LayerTraffic Sublayer::traffic(const PassShape& pass) const {
   const double bytes = elements * static_cast<double>(size_bytes(pass.dtype));
   LayerTraffic traffic;
   for (int direction = 0; direction < 2; ++direction) {
-    traffic += exchange_of(pass, sum_bytes);
-    traffic += exchange_of(pass, is_split_by_tokens() ? bytes : sum_bytes);
+    traffic += exchange_of(pass, sum_bytes, pass.row_pieces);
+    traffic += exchange_of(pass, is_split_by_tokens() ? bytes : sum_bytes, pass.row_pieces);
   }
   if (is_split_by_tokens()) {
     if (pass.recompute != Recompute::kNone) {
-      traffic += exchange_of(pass, bytes);
+      traffic += exchange_of(pass, bytes, pass.row_pieces);
     }
     traffic += norm_.traffic(pass, input().placement);
   }

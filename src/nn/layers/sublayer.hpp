@@ -139,6 +139,7 @@ class Sublayer : public Layer {
                                    std::size_t local) const;
 
   [[nodiscard]] NormStatistics<TensorView> statistics(const LayerPass& pass) const;
+  [[nodiscard]] std::vector<RowPiece> pieces(const LayerPass& pass) const;
   [[nodiscard]] ShardSum shard_sum(const LayerPass& pass) const;
   [[nodiscard]] ConstTensorView normalized(const LayerPass& pass) const;
   [[nodiscard]] Inner inner_of(const LayerPass& pass, std::int64_t shard) const;
@@ -147,11 +148,11 @@ class Sublayer : public Layer {
   [[nodiscard]] ConstTensorView whole_gradient(const LayerPass& pass,
                                                const ConstTensorView& output_gradient) const;
 
-  void make_normed(const LayerPass& pass) const;
-  void make_products(const LayerPass& pass) const;
-  /// Computes the gradients of a shard's products from the output's.
-  void gradients_of_products(const LayerPass& pass, const ConstTensorView& dy,
-                             std::int64_t shard) const;
+  /// Computes the norm of the rank's rows and starts to gather all rows.
+  [[nodiscard]] RowGather begin_normed(const LayerPass& pass) const;
+  void make_products(const LayerPass& pass, RowGather& normed) const;
+  /// Computes the gradients of the products from the output's.
+  void gradients_of_products(const LayerPass& pass, const TensorView& dy) const;
   void make_output(const LayerPass& pass) const;
   /// Computes the products' gradients and starts the sum of the normed input's; empty where that is
   /// made.

@@ -20,8 +20,12 @@ NormStatistics<TensorView> Sublayer::statistics(const LayerPass& pass) const {
                  {0, rows_of(pass)});
 }
 
+std::vector<RowPiece> Sublayer::pieces(const LayerPass& pass) const {
+  return row_pieces(pass, input().placement, whole_rows(pass));
+}
+
 ShardSum Sublayer::shard_sum(const LayerPass& pass) const {
-  return {pass, TensorSlots(pass.workspace.from(Workspace::kSum)), whole_rows(pass), width()};
+  return {pass, TensorSlots(pass.workspace.from(Workspace::kSum)), pieces(pass), width()};
 }
 
 ConstTensorView Sublayer::normalized(const LayerPass& pass) const {
@@ -64,51 +68,54 @@ std::vector<TensorView> Sublayer::product_gradients(const LayerPass& pass,
   return views;
 }
 
-void Sublayer::make_normed(const LayerPass& pass) const {
+RowGather Sublayer::begin_normed(const LayerPass& pass) const {
   const TensorView& made = pass.saved.at(Saved::kNormed);
+  RowGather gather(pass, input().placement, made);
   if (made.empty()) {
-    return;
+    return gather;
   }
-  const std::int64_t rows = rows_of(pass);
-  const grid::Range own =
-      is_split_by_tokens() ? pass.shards.own_rows(whole_rows(pass)) : grid::Range{0, rows};
-  const TensorView local =
-      made.flat_slice(own.begin * width(), rows * width()).reshaped(Shape{rows, width()});
-  const ConstTensorView x = pass.input.reshaped(Shape{rows, width()});
-  if (norm_.kind() == NormKind::kNone) {
-    ops::copy(pass.context, x, local);
-  } else {
-    norm_.forward(pass.context, pass.weights, x, local, statistics(pass));
+  const ConstTensorView x = pass.input.reshaped(Shape{rows_of(pass), width()});
+  for (const RowPiece& piece : pieces(pass)) {
+    const TensorView own = row_range(made, piece.own);
+    if (norm_.kind() == NormKind::kNone) {
+      ops::copy(pass.context, row_range(x, piece.local), own);
+    } else {
+      norm_.forward(pass.context, pass.weights, row_range(x, piece.local), own,
+                    rows_at(statistics(pass), piece.local));
+    }
+    gather.begin(piece);
   }
-  if (is_split_by_tokens()) {
-    pass.shards.all_gather_rows(made);
-  }
+  return gather;
 }
 
-void Sublayer::make_products(const LayerPass& pass) const {
-  const ConstTensorView x = normalized(pass);
+void Sublayer::make_products(const LayerPass& pass, RowGather& normed) const {
   // Selective recompute computes `result` from the products, so forward must too: a product that
   // also applies GELU may round once where two operations round twice.
   const bool makes_result = applies_gelu() && pass.recompute != Recompute::kSelective;
-  for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-    const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-    const Inner inner = inner_of(pass, s);
-    if (makes_result) {
-      const std::size_t weight = parameters_of(0);
-      ops::matmul(pass.context, x, pass.weights[weight][local], inner.result,
-                  {.transpose_b = ops::Transpose::kYes,
-                   .bias = bias_of(pass.weights, weight, local),
-                   .activation = product_activation(),
-                   .pre_activation = inner.products[0]});
-      continue;
+  const grid::Range& own = pass.shards.own();
+  for (const RowPiece& piece : pieces(pass)) {
+    normed.wait();
+    const ConstTensorView x = row_range(normalized(pass), piece.all);
+    for (std::int64_t s = own.begin; s < own.end; ++s) {
+      const auto local = static_cast<std::size_t>(s - own.begin);
+      const Inner inner = inner_of(pass, s);
+      for (std::size_t p = 0; p < products_.size(); ++p) {
+        const std::size_t weight = parameters_of(p);
+        const TensorView product = row_range(inner.products[p], piece.all);
+        ops::MatmulOptions options{.transpose_b = ops::Transpose::kYes,
+                                   .bias = bias_of(pass.weights, weight, local)};
+        if (makes_result) {
+          options.activation = product_activation();
+          options.pre_activation = product;
+        }
+        ops::matmul(pass.context, x, pass.weights[weight][local],
+                    makes_result ? row_range(inner.result, piece.all) : product, options);
+      }
     }
-    for (std::size_t p = 0; p < products_.size(); ++p) {
-      const std::size_t weight = parameters_of(p);
-      ops::matmul(
-          pass.context, x, pass.weights[weight][local], inner.products[p],
-          {.transpose_b = ops::Transpose::kYes, .bias = bias_of(pass.weights, weight, local)});
-    }
-    inner_forward(inner);
+    pass.engine.progress();
+  }
+  for (std::int64_t s = own.begin; s < own.end && !makes_result; ++s) {
+    inner_forward(inner_of(pass, s));
   }
 }
 
@@ -128,34 +135,37 @@ void Sublayer::make_output(const LayerPass& pass) const {
     return;
   }
   ShardSum sums = shard_sum(pass);
-  const TensorView sum = sums.rows(input().placement, [&](std::int64_t s, const TensorView& into) {
+  sums.begin([&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
     const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-    ops::matmul(pass.context, inner_of(pass, s).result, pass.weights[weight][local], into,
-                {.transpose_b = ops::Transpose::kYes});
+    ops::matmul(pass.context, row_range(inner_of(pass, s).result, piece.all),
+                pass.weights[weight][local], into, {.transpose_b = ops::Transpose::kYes});
   });
-  if (!drops) {
-    ops::add_bias_residual(pass.context, sum, bias, adds ? x : ConstTensorView(), y);
-    return;
-  }
-  const std::int64_t first_row =
-      is_split_by_tokens() ? pass.shards.own_rows(whole_rows(pass)).begin : 0;
-  ops::bias_dropout_residual(
-      pass.context, sum, bias, adds ? x : ConstTensorView(), options_.dropout, dropout_stream_,
-      {pass.first_sample, rows_at(input(), 1), first_row}, y, pass.saved.at(Saved::kMask));
+  sums.end(input().placement, [&](const RowPiece& piece, const TensorView& sum) {
+    const ConstTensorView addend = adds ? row_range(x, piece.local) : ConstTensorView();
+    const TensorView output = row_range(y, piece.local);
+    if (!drops) {
+      ops::add_bias_residual(pass.context, sum, bias, addend, output);
+      return;
+    }
+    ops::bias_dropout_residual(pass.context, sum, bias, addend, options_.dropout, dropout_stream_,
+                               {pass.first_sample, rows_at(input(), 1), piece.own.begin}, output,
+                               row_range(pass.saved.at(Saved::kMask), piece.local));
+  });
 }
 
 void Sublayer::forward(const LayerPass& pass) const {
-  make_normed(pass);
-  make_products(pass);
+  RowGather normed = begin_normed(pass);
+  make_products(pass, normed);
   make_output(pass);
 }
 
 void Sublayer::recompute(const LayerPass& pass) const {
-  make_normed(pass);
+  RowGather normed = begin_normed(pass);
   if (pass.recompute == Recompute::kFull) {
-    make_products(pass);
+    make_products(pass, normed);
     return;
   }
+  normed.wait_for_all();
   if (result_under_selective() == Keep::kRecomputed) {
     for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
       inner_forward(inner_of(pass, s));
@@ -170,49 +180,51 @@ ConstTensorView Sublayer::whole_gradient(const LayerPass& pass,
                        : ConstTensorView(whole);
 }
 
-void Sublayer::gradients_of_products(const LayerPass& pass, const ConstTensorView& dy,
-                                     std::int64_t shard) const {
+void Sublayer::gradients_of_products(const LayerPass& pass, const TensorView& dy) const {
+  RowGather gather =
+      begin_whole_gradient(pass, input().placement, dy, options_.dropout,
+                           pass.saved.at(Saved::kMask), pass.gradients.at(Gradient::kWhole));
   const grid::Range& own = pass.shards.own();
-  const Inner inner = inner_of(pass, shard);
-  const std::vector<TensorView> gradients = product_gradients(pass, shard);
-  const TensorView& weight =
-      pass.weights[output_parameters()][static_cast<std::size_t>(shard - own.begin)];
-  if (applies_gelu()) {
-    ops::matmul(pass.context, dy, weight, gradients[0], {.gelu_gradient_of = inner.products[0]});
-    return;
+  const auto d_result = [&](std::int64_t s) {
+    return shard_block(pass.workspace.at(Workspace::kResultGradient), whole_rows(pass),
+                       inner_width_, pass.shards.shards(), own, s, inner_unit_);
+  };
+  for (const RowPiece& piece : pieces(pass)) {
+    gather.wait();
+    const ConstTensorView rows = row_range(whole_gradient(pass, dy), piece.all);
+    for (std::int64_t s = own.begin; s < own.end; ++s) {
+      const TensorView& weight =
+          pass.weights[output_parameters()][static_cast<std::size_t>(s - own.begin)];
+      if (applies_gelu()) {
+        ops::matmul(pass.context, rows, weight, row_range(product_gradients(pass, s)[0], piece.all),
+                    {.gelu_gradient_of = row_range(inner_of(pass, s).products[0], piece.all)});
+      } else {
+        ops::matmul(pass.context, rows, weight, row_range(d_result(s), piece.all));
+      }
+    }
+    pass.engine.progress();
   }
-  const TensorView d_result =
-      shard_block(pass.workspace.at(Workspace::kResultGradient), whole_rows(pass), inner_width_,
-                  pass.shards.shards(), own, shard, inner_unit_);
-  ops::matmul(pass.context, dy, weight, d_result);
-  inner_backward(inner, d_result, TensorSlots(gradients));
+  for (std::int64_t s = own.begin; s < own.end && !applies_gelu(); ++s) {
+    inner_backward(inner_of(pass, s), d_result(s), TensorSlots(product_gradients(pass, s)));
+  }
 }
 
 std::optional<ShardSum> Sublayer::begin_normed_gradient(const LayerPass& pass,
                                                         const TensorView& dy) const {
-  const TensorView& whole = pass.gradients.at(Gradient::kWhole);
-  if (!whole.empty()) {
-    make_whole_gradient(pass, input().placement, dy, options_.dropout, pass.saved.at(Saved::kMask),
-                        whole);
-  }
-  const grid::Range& own = pass.shards.own();
-  for (std::int64_t s = own.begin; s < own.end; ++s) {
-    gradients_of_products(pass, whole_gradient(pass, dy), s);
-  }
-  const auto product = [&](std::int64_t s, std::size_t p, const TensorView& into,
-                           ops::Accumulate accumulate) {
-    const auto local = static_cast<std::size_t>(s - own.begin);
-    ops::matmul(pass.context, product_gradients(pass, s)[p], pass.weights[parameters_of(p)][local],
-                into, {.accumulate = accumulate});
-  };
+  gradients_of_products(pass, dy);
   if (pass.shards.shards() == 1 && products_.size() == 1) {
-    product(0, 0, pass.gradients.at(Gradient::kNormed), ops::Accumulate::kOverwrite);
+    ops::matmul(pass.context, product_gradients(pass, 0)[0], pass.weights[parameters_of(0)][0],
+                pass.gradients.at(Gradient::kNormed));
     return std::nullopt;
   }
   ShardSum sum = shard_sum(pass);
-  sum.begin([&](std::int64_t s, const TensorView& into) {
+  sum.begin([&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
+    const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+    const std::vector<TensorView> gradients = product_gradients(pass, s);
     for (std::size_t p = 0; p < products_.size(); ++p) {
-      product(s, p, into, p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
+      ops::matmul(pass.context, row_range(gradients[p], piece.all),
+                  pass.weights[parameters_of(p)][local], into,
+                  {.accumulate = p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd});
     }
   });
   return sum;
@@ -222,7 +234,9 @@ const TensorView& Sublayer::end_normed_gradient(const LayerPass& pass,
                                                 std::optional<ShardSum>& sum) const {
   const TensorView& d_normed = pass.gradients.at(Gradient::kNormed);
   if (sum) {
-    ops::convert(pass.context, sum->end(input().placement), d_normed);
+    sum->end(input().placement, [&](const RowPiece& piece, const TensorView& rows) {
+      ops::convert(pass.context, rows, row_range(d_normed, piece.local));
+    });
   }
   return d_normed;
 }

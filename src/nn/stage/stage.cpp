@@ -191,6 +191,7 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
       .mode = mode,
       .recompute = spec_.pass.recompute,
       .logit_multiple = spec_.pass.logit_multiple,
+      .row_pieces = spec_.pass.row_pieces,
       .lanes = lanes_,
       .first_sample = microbatch.first_sample,
       .input = read(sources.input),

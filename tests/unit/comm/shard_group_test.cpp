@@ -172,7 +172,8 @@ TEST(ShardGroup, GathersRows) {
     for (std::int64_t i = own.begin * kColumns; i < own.end * kColumns; ++i) {
       values[static_cast<std::size_t>(i)] = static_cast<float>(i);
     }
-    group.all_gather_rows({std::span(values), Shape{rows, kColumns}});
+    Request gather = group.begin_gather_rows({std::span(values), Shape{rows, kColumns}});
+    group.wait(gather);
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_EQ(values[i], static_cast<float>(i));
     }

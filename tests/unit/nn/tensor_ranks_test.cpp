@@ -16,13 +16,13 @@ namespace {
 constexpr std::int64_t kShards = 4;
 constexpr std::int64_t kMicrobatch = 2;
 constexpr std::int64_t kMicrobatches = 2;
-constexpr std::int64_t kContext = 6;
+constexpr std::int64_t kContext = 8;
 // Divides by no number of shards.
 constexpr std::int64_t kVocabulary = 13;
 
 using Layers = std::vector<std::string>;
 
-const Layers kGpt{"embedding 8 positions=6 dropout=0.1",
+const Layers kGpt{"embedding 8 positions=8 dropout=0.1",
                   "attention 4 dropout=0.2",
                   "mlp 12 dropout=0.2",
                   "attention 11 head_size=2 rotary=100",
@@ -64,10 +64,12 @@ void expect_part_of(const Trained& part, const Trained& whole) {
 }
 
 template <typename T>
-void expect_the_bits_of_one_rank(const Layers& layers, Recompute recompute) {
+void expect_the_bits_of_one_rank(const Layers& layers, Recompute recompute,
+                                 std::int64_t row_pieces = 1) {
   const Samples samples = language_samples(kMicrobatches, kMicrobatch * kContext, kVocabulary);
   const Model replicated = language_model(layers, kContext, kVocabulary, kShards);
   StageSpec spec = spec_of<T>({0, replicated.layer_count()}, kMicrobatch);
+  spec.pass.row_pieces = row_pieces;
   StageBench<T> bench(replicated, spec);
   const Trained whole = train(replicated, bench, samples);
   spec.pass.recompute = recompute;
@@ -75,8 +77,9 @@ void expect_the_bits_of_one_rank(const Layers& layers, Recompute recompute) {
   for (const Placement rows : {Placement::kReplicated, Placement::kTokens}) {
     const Model model = language_model(layers, kContext, kVocabulary, kShards, rows);
     for (const std::int64_t ranks : {1, 2, 4}) {
-      SCOPED_TRACE(fmt::format("{} on {} ranks, rows {}, recompute {}", name_of(kDTypeOf<T>), ranks,
-                               name_of(rows), name_of(recompute)));
+      SCOPED_TRACE(fmt::format("{} on {} ranks, rows {} in {} pieces, recompute {}",
+                               name_of(kDTypeOf<T>), ranks, name_of(rows), row_pieces,
+                               name_of(recompute)));
       std::size_t slices = 0;
       on_ranks<T>(model, spec, samples, ranks, [&](const Trained& found) {
         expect_part_of(found, whole);
@@ -90,11 +93,15 @@ void expect_the_bits_of_one_rank(const Layers& layers, Recompute recompute) {
 TEST(TensorRanks, GiveTheBitsOfOneForGpt) {
   expect_the_bits_of_one_rank<float>(kGpt, Recompute::kNone);
   expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kSelective);
+  expect_the_bits_of_one_rank<float>(kGpt, Recompute::kNone, 2);
+  expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kSelective, 4);
 }
 
 TEST(TensorRanks, GiveTheBitsOfOneForLlama) {
   expect_the_bits_of_one_rank<float>(kLlama, Recompute::kFull);
   expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kNone);
+  expect_the_bits_of_one_rank<float>(kLlama, Recompute::kFull, 4);
+  expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kNone, 2);
 }
 
 // The second stage of a network that a config spells.

@@ -31,7 +31,8 @@ void PrintTo(const Case& c, std::ostream* out) {
 class StageTraffic : public testing::TestWithParam<Case> {};
 
 template <typename T>
-void expect_traffic(const Case& c, Placement rows, std::int64_t shards, std::int64_t ranks) {
+void expect_traffic(const Case& c, Placement rows, std::int64_t shards, std::int64_t ranks,
+                    std::int64_t row_pieces = 1) {
   const Model model = language_model(c.layers, kContext, kVocabulary, shards, rows);
   const Samples samples = language_samples(1, kMicrobatch * kContext, kVocabulary);
   comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
@@ -41,6 +42,7 @@ void expect_traffic(const Case& c, Placement rows, std::int64_t shards, std::int
     const comm::ProgressEngine engine;
     StageSpec spec = spec_of<T>({0, model.layer_count()}, kMicrobatch);
     spec.pass.recompute = c.recompute;
+    spec.pass.row_pieces = row_pieces;
     spec.order = BackwardOrder::kFused;
     StageBench<T> bench(model, spec,
                         comm::ShardGroup(counting, engine, shards, comm::Summation::kInvariant));
@@ -57,6 +59,7 @@ TEST_P(StageTraffic, IsWhatIsSent) {
       expect_traffic<float>(GetParam(), rows, 4, ranks);
       expect_traffic<BFloat16>(GetParam(), rows, ranks, ranks);
       expect_traffic<double>(GetParam(), rows, 4, ranks);
+      expect_traffic<float>(GetParam(), rows, 4, ranks, 2);
     }
   }
 }
