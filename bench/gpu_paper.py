@@ -143,28 +143,61 @@ def exposed_seconds(parts, gradient_bytes, replicas, gpu, backward):
     return max(0.0, busy - backward)
 
 
-def tensor_account(gpu, ranks, width, hidden, kv, rows):
-    """Messages of one block (SwiGLU, `kv` elements of keys) over a tensor group, with sequence parallelism: seconds in all and
-    exposed, and bytes over those of bfloat16 reduce-scatters and all-gathers. Nothing overlaps but the reduce-scatter of an
-    input gradient, which weight gradients of the same sublayer hide."""
+class Timeline:
+    """The compute stream of a rank and its link to the tensor group: each does one thing after the other."""
+
+    def __init__(self):
+        self.compute = self.link = self.computing = self.sending = 0.0
+
+    def product(self, seconds, after=0.0):
+        self.compute = max(self.compute, after) + seconds
+        self.computing += seconds
+        return self.compute
+
+    def message(self, seconds, after):
+        self.link = max(self.link, after) + seconds
+        self.sending += seconds
+        return self.link
+
+
+def tensor_account(gpu, ranks, width, hidden, kv, rows, pieces, sum_bytes):
+    """One block (SwiGLU, `kv` elements of keys) on a tensor group with sequence parallelism, in the order of nn::Sublayer:
+    seconds of the compute stream, of messages, and of both. Rows travel in bfloat16, partial sums in `sum_bytes` an
+    element. Attention itself, norms and additions are left out: they would hide more messages."""
     peak, _, link = GPUS[gpu]
-    def product(columns):
-        return 2 * rows * width * columns / ranks / (peak * PRODUCTS)
+
+    def product(columns, parts=pieces):
+        return 2 * rows / parts * width * columns / ranks / (peak * PRODUCTS)
+
     def message(bytes_an_element):
-        return rows * width * bytes_an_element * (ranks - 1) / ranks / (link * LINK)
-    gather, scatter = message(2), message(4)
-    hidden_seconds = [min(scatter, product(columns)) for columns in (2 * width + 2 * kv, 3 * hidden)]
-    total = 4 * (gather + scatter)
-    compute = 3 * product(2 * width + 2 * kv + 3 * hidden)
-    return total, total - sum(hidden_seconds), compute
+        return rows / pieces * width * bytes_an_element * (ranks - 1) / ranks / (link * LINK)
+    time = Timeline()
+    attention, mlp = (width + 2 * kv, width), (2 * hidden, hidden)
+    for direction, sublayers in (("forward", (attention, mlp)), ("backward", (mlp, attention))):
+        for inner, outer in sublayers:
+            first, second = (inner, outer) if direction == "forward" else (outer, inner)
+            gathers = [time.message(message(2), time.compute) for _ in range(pieces)]
+            for gather in gathers:
+                time.product(product(first), gather)
+            sums = [time.message(message(sum_bytes), time.product(product(second))) for _ in range(pieces)]
+            if direction == "backward":
+                time.product(product(inner + outer, parts=1))
+            time.product(0.0, sums[-1])
+    return time.computing, time.sending, time.compute
 
 
 def print_tensor(gpu):
-    total, exposed, compute = tensor_account(gpu, 8, 8192, 28672, 1024, 8192)
-    print(f"llama3-70b, 8 tensor ranks in a node of {gpu.upper()}, 8192 rows, on paper: a block computes {1e3 * compute:.2f} ms "
-          f"and sends for {1e3 * total:.2f} ms, {100 * exposed / total:.0f} % of it exposed; 24 bytes an element of the rows "
-          "where bfloat16 reduce-scatters and all-gathers send 20 with the gather for weight gradients, 16 without: "
-          "1.2 and 1.5 times")
+    print(f"llama3-70b, 8 tensor ranks in a node of {gpu.upper()}, 8192 rows, a block forward and backward, on paper:")
+    for name, sum_bytes in (("float32", 4), ("bfloat16", 2)):
+        # A gather and a reduce-scatter a sublayer and direction. Megatron's are bfloat16, and it gathers x again for
+        # weight gradients.
+        bytes_an_element = 4 * (2 + sum_bytes)
+        for pieces in (1, 2, 4, 8):
+            computing, sending, step = tensor_account(gpu, 8, 8192, 28672, 1024, 8192, pieces, sum_bytes)
+            print(f"  sums in {name:8} {pieces} pieces of rows: computes {1e3 * computing:.2f} ms, sends {1e3 * sending:.2f} ms "
+                  f"({bytes_an_element / 20:.1f} x the bytes of Megatron's, {bytes_an_element / 16:.1f} x without its gather "
+                  f"for weight gradients), takes {1e3 * step:.2f} ms: {100 * (step - computing) / sending:.0f} % of the "
+                  "messages exposed")
 
 
 def main():

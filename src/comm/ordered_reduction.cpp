@@ -235,6 +235,11 @@ void OrderedReduction::fold(ops::Context& context, const Pending& pending) const
   ops::fold(context, pending.parts.front(), across_.steps);
 }
 
+void OrderedReduction::fold_into(ops::Context& context, const Pending& pending,
+                                 const TensorView& sum) const {
+  ops::fold_into(context, pending.parts.front(), across_.steps, sum);
+}
+
 namespace {
 
 /// Starts to send this rank's tensors to each of `peers` ranks that lie `stride` apart, the first

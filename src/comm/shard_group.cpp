@@ -80,19 +80,25 @@ OrderedReduction::Pending ShardGroup::begin_sum(std::span<const TensorView> accu
   return sum;
 }
 
-void ShardGroup::end_reduce_scatter(ops::Context& context, OrderedReduction::Pending& sum) {
+void ShardGroup::end_reduce_scatter(ops::Context& context, OrderedReduction::Pending& sum,
+                                    const TensorView& result) {
   if (ranks() == 1 || summation_ == Summation::kLibrary) {
     return;
   }
   timed([&] { OrderedReduction::wait(sum); });
-  reduction_->fold(context, sum);
+  if (sum.parts.front().front().dtype() == result.dtype()) {
+    reduction_->fold(context, sum);
+    return;
+  }
+  const grid::Range own = element_slices(result)[static_cast<std::size_t>(group()->rank())];
+  reduction_->fold_into(context, sum, result.flat_slice(own.begin, own.count()));
 }
 
-void ShardGroup::end_all_reduce(ops::Context& context, std::span<const TensorView> accumulators,
-                                OrderedReduction::Pending& sum) {
-  end_reduce_scatter(context, sum);
+void ShardGroup::end_all_reduce(ops::Context& context, OrderedReduction::Pending& sum,
+                                const TensorView& result) {
+  end_reduce_scatter(context, sum, result);
   if (summation_ == Summation::kInvariant && ranks() > 1) {
-    Request gather = begin_gather_rows(accumulators.front());
+    Request gather = begin_gather_rows(result);
     wait(gather);
   }
 }

@@ -308,7 +308,10 @@ nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {
           .recompute = c.train.recompute,
           .concurrent_lanes = plan.concurrent_lanes,
           .logit_multiple = plan.device == device::DeviceKind::kCuda ? ops::kPaddedRow : 1,
-          .row_pieces = c.numerics.shards > 1 ? c.numerics.row_pieces : 1};
+          .row_pieces = c.numerics.shards > 1 ? c.numerics.row_pieces : 1,
+          .shard_sums = c.numerics.shards > 1 && c.numerics.shard_sums == ShardSums::kBfloat16
+                            ? DType::kBfloat16
+                            : DType::kFloat32};
 }
 
 void check_stages(const Plan& plan) {

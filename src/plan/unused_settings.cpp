@@ -100,6 +100,13 @@ void check_unused(const RunConfig& config, const Plan& plan) {
               : fmt::format("parallel.tensor is {}, which puts messages into every pass",
                             plan.grid.tensor),
         joins ? "choose parallel.data = 1, or no sync for batch_norm" : "choose another grid");
+  const bool rounds = config.numerics.shard_sums == ShardSums::kBfloat16;
+  check(rounds, config.numerics.dtype == DType::kBfloat16, "numerics.shard_sums",
+        fmt::format("numerics.dtype is {}, whose sums are not rounded",
+                    name_of(config.numerics.dtype)),
+        "set numerics.dtype to bfloat16");
+  check(rounds, config.numerics.mode == comm::Summation::kInvariant, "numerics.shard_sums",
+        "numerics.mode is fast, whose sums are the library's", "set numerics.mode to invariant");
   check(config.train.repeat_every.value_or(0) > 0,
         config.numerics.mode == comm::Summation::kInvariant, "train.repeat_every",
         "numerics.mode is fast, whose sums depend on who computes what",

@@ -239,7 +239,8 @@ class Language(Near, language.LanguageTest):
 
     def test_row_pieces(self):
         self.same_on([((1, 1, 1), []), ((1, 1, 2), []), ((2, 2, 2), ["--parallel.sequence=off"])], CUDA,
-                     "--numerics.dtype=bfloat16", "--numerics.row_pieces=2", "--train.steps=2", name="pieces")
+                     "--numerics.dtype=bfloat16", "--numerics.row_pieces=2", "--numerics.shard_sums=bfloat16",
+                     "--train.steps=2", name="pieces")
 
     def test_llama(self):
         reference = self.same_on([((1, 1, 1), []), ((2, 2, 2), [])], CUDA, *language.LLAMA,

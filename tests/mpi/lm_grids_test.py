@@ -183,6 +183,11 @@ class Transformers(language.LanguageTest):
             self.same_on(varied([(1, 1, 1), (1, 1, 2), (1, 2, 4), (2, 1, 2), (1, 1, 4), (2, 2, 2)]), *model,
                          f"--numerics.dtype={dtype}", "--numerics.row_pieces=2", "--train.steps=2",
                          name=f"pieces-{dtype}")
+        self.same_on(varied([(1, 1, 1), (1, 1, 2), (1, 1, 4), (2, 1, 4)]), "--numerics.dtype=bfloat16",
+                     "--numerics.shard_sums=bfloat16", "--numerics.row_pieces=2", "--train.steps=2", name="rounded")
+        refused = self.alone("train", self.config, "--dry-run", "--numerics.shard_sums=bfloat16")
+        self.assertEqual(refused.code, harness.USAGE, refused.text)
+        self.assertIn("numerics.dtype is float32", refused.text)
         refused = self.alone("train", self.config, "--dry-run", "--numerics.row_pieces=5")
         self.assertEqual(refused.code, harness.USAGE, refused.text)
         self.assertIn("not divisible by 5 pieces of numerics.shards = 4 shards", refused.text)

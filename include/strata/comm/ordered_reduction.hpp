@@ -66,6 +66,9 @@ class OrderedReduction {
   /// Sums after wait(): elements slices[rank] of partials[0] hold the result. Overwrites the other
   /// partial sums and the received ones.
   void fold(ops::Context& context, const Pending& pending) const;
+  /// Sums bfloat16 partial sums after wait() into `sum` (float32, this rank's slice). Pre: one
+  /// level, and one partial sum from each rank.
+  void fold_into(ops::Context& context, const Pending& pending, const TensorView& sum) const;
 
  private:
   /// An exchange among some ranks, and the additions after it.

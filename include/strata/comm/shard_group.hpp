@@ -48,14 +48,17 @@ class ShardGroup : public PartitionedGroup {
   }
 
   /// After partial_sums(): starts to sum over all shards. Until the end no one may touch the
-  /// accumulators and `received`, which are overwritten. Shapes: accumulators rows x n.
+  /// accumulators and `received`, which are overwritten. Shapes: accumulators rows x n, `received`
+  /// of the same dtype.
   [[nodiscard]] OrderedReduction::Pending begin_sum(std::span<const TensorView> accumulators,
                                                     const TensorView& received);
-  /// Writes the sum to the own rows of accumulators[0].
-  void end_reduce_scatter(ops::Context& context, OrderedReduction::Pending& sum);
-  /// Writes the sum to all rows of accumulators[0].
-  void end_all_reduce(ops::Context& context, std::span<const TensorView> accumulators,
-                      OrderedReduction::Pending& sum);
+  /// Writes the sum to the own rows of `result`: accumulators[0], or where that is bfloat16 another
+  /// tensor (float32, rows x n).
+  void end_reduce_scatter(ops::Context& context, OrderedReduction::Pending& sum,
+                          const TensorView& result);
+  /// Writes the sum to all rows of `result`, as end_reduce_scatter().
+  void end_all_reduce(ops::Context& context, OrderedReduction::Pending& sum,
+                      const TensorView& result);
   /// Starts to fill all rows of a tensor from the ranks' own rows, in place.
   [[nodiscard]] Request begin_gather_rows(const TensorView& tensor);
   void wait(Request& request) {

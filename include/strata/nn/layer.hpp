@@ -65,6 +65,8 @@ struct PassShape {
   /// piece by piece, so that the messages of one piece overlap the products of the next. 1 with one
   /// shard.
   std::int64_t row_pieces = 1;
+  /// kBfloat16: each shard's contribution to a sum over shards is rounded before it is added.
+  DType shard_sums = DType::kFloat32;
 };
 
 /// A tensor that a layer asks its stage for.
@@ -107,6 +109,7 @@ struct LayerPass {
   /// As PassShape's.
   std::int64_t logit_multiple = 1;
   std::int64_t row_pieces = 1;
+  DType shard_sums = DType::kFloat32;
   /// The lanes of all replicas, for layers that join them; else null.
   comm::PartitionedGroup* lanes = nullptr;
   /// Global index of the sample in row 0; further samples follow it.

@@ -72,6 +72,13 @@ constexpr auto enum_names(Switch) {
   return names_in_order("off", "on");
 }
 
+/// The dtype of one shard's contribution to a sum over shards.
+enum class ShardSums { kFloat32, kBfloat16 };
+
+constexpr auto enum_names(ShardSums) {
+  return names_in_order("float32", "bfloat16");
+}
+
 /// Whether tensor ranks share token rows between split layers.
 enum class Sequence { kAuto, kOff, kOn };
 
@@ -133,6 +140,7 @@ struct RunConfig {
     std::int64_t lanes = 0;
     std::int64_t shards = 0;
     std::int64_t row_pieces = 1;
+    ShardSums shard_sums = ShardSums::kFloat32;
     DType dtype = DType::kFloat32;
     comm::Summation mode = comm::Summation::kInvariant;
     Switch tf32 = Switch::kOff;

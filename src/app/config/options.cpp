@@ -266,6 +266,11 @@ std::vector<Option> parallel_and_numerics() {
             "language models with several shards: pieces of a microbatch's rows whose messages "
             "between tensor ranks overlap the products of other pieces; fixes the numbers",
             1, STRATA_MEMBER(numerics.row_pieces), kMostRowPieces),
+      choice(
+          "numerics.shard_sums",
+          "bfloat16: each shard's contribution to a sum over shards is rounded to bfloat16, which "
+          "halves the bytes of tensor ranks with one shard each; the sum itself is float32",
+          STRATA_MEMBER(numerics.shard_sums)),
       dtype_option(),
       choice("numerics.mode",
              "invariant: the same bits on every grid; fast: MPI or NCCL reduces, with lanes and "

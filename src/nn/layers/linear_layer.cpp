@@ -107,10 +107,10 @@ LayerTraffic LinearLayer::traffic(const PassShape& pass) const {
     return {};
   }
   const Port& summed = is_row() ? output() : input();
-  const double bytes = static_cast<double>(pass.microbatch * summed.shape.count() *
-                                           size_bytes(compute_dtype(pass.dtype)));
-  LayerTraffic traffic = exchange_of(pass, bytes);
-  traffic += exchange_of(pass, bytes);
+  const auto elements = static_cast<double>(pass.microbatch * summed.shape.count());
+  LayerTraffic traffic = exchange_of(pass, ShardSum::bytes(pass, elements));
+  traffic +=
+      exchange_of(pass, elements * static_cast<double>(size_bytes(compute_dtype(pass.dtype))));
   return traffic;
 }
 

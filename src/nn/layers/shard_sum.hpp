@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "strata/nn/layer.hpp"
+#include "strata/ops/convert.hpp"
 
 #include "layers/row_pieces.hpp"
 
@@ -19,19 +20,31 @@ class ShardSum {
   [[nodiscard]] static std::vector<TensorSpec> workspace(const PassShape& pass, std::int64_t rows,
                                                          std::int64_t columns) {
     const DType dtype = compute_dtype(pass.dtype);
+    const bool rounds = pass.shard_sums == DType::kBfloat16;
     std::vector<TensorSpec> specs = slot_list<Workspace, TensorSpec>(
         {{Workspace::kReceived,
           {{comm::ShardGroup::receive_elements(pass.shards.count, pass.shards.own, rows, columns)},
-           dtype}}});
+           sends_rounded(pass.shard_sums, pass.shards.own) ? DType::kBfloat16 : dtype}},
+         {Workspace::kRounded, {{rounds ? rows : 0, columns}, DType::kBfloat16}}});
     const std::int64_t count = comm::ShardGroup::accumulators(pass.shards.count, pass.shards.own);
     specs.insert(specs.end(), static_cast<std::size_t>(count), {{rows, columns}, dtype});
     return specs;
   }
 
+  /// Bytes of all partial sums of `elements` elements that a rank sends.
+  [[nodiscard]] static double bytes(const PassShape& pass, double elements) {
+    const DType dtype = sends_rounded(pass.shard_sums, pass.shards.own) ? DType::kBfloat16
+                                                                        : compute_dtype(pass.dtype);
+    return elements * static_cast<double>(size_bytes(dtype));
+  }
+
   /// Pre: `workspace` is as listed for at least as many rows.
   ShardSum(const LayerPass& pass, const TensorSlots& workspace, std::vector<RowPiece> pieces,
            std::int64_t columns)
-      : pass_(pass), received_(workspace.at(Workspace::kReceived)), pieces_(std::move(pieces)) {
+      : pass_(pass),
+        received_(workspace.at(Workspace::kReceived)),
+        rounded_(workspace.at(Workspace::kRounded)),
+        pieces_(std::move(pieces)) {
     const std::int64_t rows = pieces_.back().all.end;
     for (const TensorView& accumulator : workspace.from(Workspace::kAccumulators)) {
       accumulators_.push_back(
@@ -44,10 +57,18 @@ class ShardSum {
   template <typename Make>
   void begin(const Make& make) {
     for (const RowPiece& piece : pieces_) {
-      const std::vector<TensorView> accumulators = accumulators_of(piece);
-      pass_.shards.partial_sums(
-          pass_.context, accumulators,
-          [&](std::int64_t shard, const TensorView& into) { make(piece, shard, into); });
+      std::vector<TensorView> accumulators = accumulators_of(piece);
+      const TensorView rounded = rounded_.empty() ? TensorView() : row_range(rounded_, piece.all);
+      if (!rounded.empty() && sends_rounded(pass_.shard_sums, pass_.shards.own())) {
+        accumulators = {rounded};
+      }
+      pass_.shards.partial_sums(pass_.context, accumulators,
+                                [&](std::int64_t shard, const TensorView& into) {
+                                  make(piece, shard, rounded.empty() ? into : rounded);
+                                  if (!rounded.empty() && into.dtype() != rounded.dtype()) {
+                                    ops::convert(pass_.context, rounded, into);
+                                  }
+                                });
       const std::int64_t elements = comm::ShardGroup::receive_elements(
           pass_.shards.shards(), pass_.shards.own(), piece.all.count(), columns());
       sums_.push_back(pass_.shards.begin_sum(
@@ -65,16 +86,23 @@ class ShardSum {
     for (std::size_t p = 0; p < pieces_.size(); ++p) {
       const RowPiece& piece = pieces_[p];
       if (placement == Placement::kTokens) {
-        pass_.shards.end_reduce_scatter(pass_.context, sums_[p]);
+        pass_.shards.end_reduce_scatter(pass_.context, sums_[p], accumulators_of(piece).front());
       } else {
-        pass_.shards.end_all_reduce(pass_.context, accumulators_of(piece), sums_[p]);
+        pass_.shards.end_all_reduce(pass_.context, sums_[p], accumulators_of(piece).front());
       }
       use(piece, row_range(accumulators_.front(), piece.own));
     }
   }
 
  private:
-  enum class Workspace { kReceived, kAccumulators };
+  /// kRounded: one shard's contribution in bfloat16.
+  enum class Workspace { kReceived, kRounded, kAccumulators };
+
+  /// Whether what a rank sends is one rounded contribution. A sum of several is float32, which
+  /// takes no more bytes than they do.
+  [[nodiscard]] static bool sends_rounded(DType shard_sums, const grid::Range& own) {
+    return shard_sums == DType::kBfloat16 && own.count() == 1;
+  }
 
   [[nodiscard]] std::int64_t columns() const { return accumulators_.front().shape().back(); }
   [[nodiscard]] std::vector<TensorView> accumulators_of(const RowPiece& piece) const {
@@ -87,6 +115,7 @@ class ShardSum {
 
   const LayerPass& pass_;
   TensorView received_;
+  TensorView rounded_;
   std::vector<RowPiece> pieces_;
   std::vector<TensorView> accumulators_;
   std::vector<comm::OrderedReduction::Pending> sums_;

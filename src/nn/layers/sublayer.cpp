@@ -171,7 +171,7 @@ LayerTraffic Sublayer::traffic(const PassShape& pass) const {
   const double bytes = elements * static_cast<double>(size_bytes(pass.dtype));
   LayerTraffic traffic;
   for (int direction = 0; direction < 2; ++direction) {
-    traffic += exchange_of(pass, sum_bytes, pass.row_pieces);
+    traffic += exchange_of(pass, ShardSum::bytes(pass, elements), pass.row_pieces);
     traffic += exchange_of(pass, is_split_by_tokens() ? bytes : sum_bytes, pass.row_pieces);
   }
   if (is_split_by_tokens()) {

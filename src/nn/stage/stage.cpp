@@ -192,6 +192,7 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
       .recompute = spec_.pass.recompute,
       .logit_multiple = spec_.pass.logit_multiple,
       .row_pieces = spec_.pass.row_pieces,
+      .shard_sums = spec_.pass.shard_sums,
       .lanes = lanes_,
       .first_sample = microbatch.first_sample,
       .input = read(sources.input),

@@ -72,6 +72,7 @@ decltype(ops::add_positions) add_positions;
 decltype(ops::positions_backward) positions_backward;
 
 decltype(ops::fold) fold;
+decltype(ops::fold_into) fold_into;
 decltype(ops::sum_of_squares_blocks) sum_of_squares_blocks;
 
 decltype(ops::sgd_update) sgd_update;

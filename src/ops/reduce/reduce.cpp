@@ -66,6 +66,36 @@ void fold(Context& context, std::span<const TensorView> parts,
   });
 }
 
+void fold_into(Context& context, std::span<const TensorView> parts,
+               std::span<const ReductionStep> steps, const TensorView& out) {
+  for (const TensorView& part : parts) {
+    require_count(part, DType::kBfloat16, out.count(), "a fold's part");
+  }
+  const auto part_count = static_cast<std::int64_t>(parts.size());
+  require_steps(steps, part_count, "a fold");
+  require(part_count >= 2 && std::ssize(steps) == part_count - 1, "a fold of {} parts in {} steps",
+          part_count, steps.size());
+  if (run_on_gpu<cuda::fold_into>(context, parts, steps, out)) {
+    return;
+  }
+  float* const sums = out.host<float>().data();
+  const std::int64_t chunk =
+      std::max<std::int64_t>(kFoldBytes / std::ssize(parts) / std::int64_t{sizeof(float)}, 256);
+  parallel_for(context, out.count(), chunk, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> elements(static_cast<std::size_t>(part_count * (end - begin)));
+    const auto chunk_of = [&](std::int64_t part) { return elements.data() + part * (end - begin); };
+    for (std::int64_t part = 0; part < part_count; ++part) {
+      const std::span<const BFloat16> from = parts[static_cast<std::size_t>(part)].host<BFloat16>();
+      std::transform(from.begin() + begin, from.begin() + end, chunk_of(part),
+                     [](BFloat16 value) { return static_cast<float>(value); });
+    }
+    for (const ReductionStep& step : steps) {
+      add_chunk<float>(chunk_of(step.into), chunk_of(step.from), 0, end - begin);
+    }
+    std::copy_n(chunk_of(steps.back().into), end - begin, sums + begin);
+  });
+}
+
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,
                            const TensorView& out) {
   require(block_elements >= 1, "blocks of {} elements", block_elements);

@@ -26,8 +26,8 @@ constexpr int kMaxWaiting = 8;
 constexpr int kNowhere = -1;
 
 /// A reduction as a stack program for each thread: load a part, add the top `additions` pending
-/// sums to it, then store the sum to a part or push it.
-template <typename T>
+/// sums to it, then store the sum to a part, or to `out`, or push it.
+template <typename T, typename From = T>
 struct FoldList {
   struct Entry {
     std::int8_t part;
@@ -36,8 +36,9 @@ struct FoldList {
   };
 
   int entries;
-  T* parts[kMaxParts];
+  From* parts[kMaxParts];
   Entry at[kMaxParts];
+  T* out;  // null where sums replace parts
 };
 
 /// Compiles reduction trees into a program: every part is added at most once and not used
@@ -65,12 +66,12 @@ class FoldOrder {
   /// Whether the steps are such trees and the program fits.
   [[nodiscard]] bool fits() const { return fits_; }
 
-  template <typename T>
-  [[nodiscard]] FoldList<T> list(std::span<const TensorView> parts) const {
-    FoldList<T> list{};
+  template <typename T, typename From = T>
+  [[nodiscard]] FoldList<T, From> list(std::span<const TensorView> parts) const {
+    FoldList<T, From> list{};
     list.entries = static_cast<int>(entries_.size());
     for (std::size_t part = 0; part < parts.size(); ++part) {
-      list.parts[part] = parts[part].device<T>();
+      list.parts[part] = parts[part].device<From>();
     }
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       list.at[i] = {entries_[i].part, entries_[i].additions, entries_[i].to};
@@ -98,8 +99,9 @@ class FoldOrder {
 };
 
 /// One thread for kWidth elements. Loads each part once and stores each sum once.
-template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads) fold_kernel(std::int64_t count, FoldList<T> list) {
+template <typename T, typename From, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    fold_kernel(std::int64_t count, FoldList<T, From> list) {
   using Elements = Chunk<T, kWidth>;
   __shared__ Elements waiting[kMaxWaiting][kThreads];
   const std::int64_t first = thread_number() * kWidth;
@@ -109,7 +111,12 @@ __global__ void __launch_bounds__(kThreads) fold_kernel(std::int64_t count, Fold
   int depth = 0;
   for (int entry = 0; entry < list.entries; ++entry) {
     const auto& step = list.at[entry];
-    Elements sum = *reinterpret_cast<const Elements*>(list.parts[step.part] + first);
+    const Chunk<From, kWidth> part = elements_at<kWidth>(list.parts[step.part] + first);
+    Elements sum;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      sum.at[i] = static_cast<T>(part.at[i]);
+    }
     for (int addition = 0; addition < step.additions; ++addition) {
       --depth;
       const Elements other = waiting[depth][threadIdx.x];
@@ -122,7 +129,11 @@ __global__ void __launch_bounds__(kThreads) fold_kernel(std::int64_t count, Fold
       waiting[depth][threadIdx.x] = sum;
       ++depth;
     } else {
-      *reinterpret_cast<Elements*>(list.parts[step.to] + first) = sum;
+      T* to = list.out;
+      if constexpr (std::is_same_v<T, From>) {
+        to = to == nullptr ? list.parts[step.to] : to;
+      }
+      store_elements(to + first, sum);
     }
   }
 }
@@ -170,9 +181,10 @@ void fold(Context& context, std::span<const TensorView> parts,
             return reinterpret_cast<std::uintptr_t>(part.raw()) % kChunkBytes == 0;
           });
       if (is_wide) {
-        launch(context, "fold", grid_of(count / kWide<T>), fold_kernel<T, kWide<T>>, count, list);
+        launch(context, "fold", grid_of(count / kWide<T>), fold_kernel<T, T, kWide<T>>, count,
+               list);
       } else {
-        launch(context, "fold", grid_of(count), fold_kernel<T, 1>, count, list);
+        launch(context, "fold", grid_of(count), fold_kernel<T, T, 1>, count, list);
       }
       return;
     }
@@ -182,6 +194,28 @@ void fold(Context& context, std::span<const TensorView> parts,
           InOut<T>{parts[static_cast<std::size_t>(step.into)].template device<T>()});
     }
   });
+}
+
+void fold_into(Context& context, std::span<const TensorView> parts,
+               std::span<const ReductionStep> steps, const TensorView& out) {
+  const FoldOrder order(parts.size(), steps);
+  require(order.fits(), "a fold of {} parts is more than a kernel takes", parts.size());
+  FoldList<float, __nv_bfloat16> list = order.list<float, __nv_bfloat16>(parts);
+  list.out = out.device<float>();
+  const auto start = [&]<int kWidth>(std::integral_constant<int, kWidth>) {
+    launch(context, "fold_into", grid_of(out.count() / kWidth),
+           fold_kernel<float, __nv_bfloat16, kWidth>, out.count(), list);
+  };
+  constexpr int kWidth = kWide<float>;
+  const bool is_wide = out.count() % kWidth == 0 && begins_chunk<kWidth>(list.out) &&
+                       std::ranges::all_of(parts, [](const TensorView& part) {
+                         return begins_chunk<kWidth>(part.device<__nv_bfloat16>());
+                       });
+  if (is_wide) {
+    start(std::integral_constant<int, kWidth>{});
+  } else {
+    start(std::integral_constant<int, 1>{});
+  }
 }
 
 void sum_of_squares_blocks(Context& context, const ConstTensorView& x, std::int64_t block_elements,

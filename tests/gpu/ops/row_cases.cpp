@@ -2,8 +2,11 @@
 #include <cmath>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "strata/ops/activation.hpp"
 #include "strata/ops/batch_norm.hpp"
+#include "strata/ops/convert.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/group_norm.hpp"
 #include "strata/ops/layer_norm.hpp"
@@ -209,6 +212,28 @@ void add_fold(std::vector<Case>& cases, const std::string& name, const Shape& pa
       Nearness::kSameBits, false);
 }
 
+/// The same tree over parts in bfloat16, with its sum in another tensor.
+void add_fold_into(std::vector<Case>& cases, const Shape& parts,
+                   const std::vector<ReductionStep>& tree) {
+  const std::int64_t part = parts.count() / parts[0];
+  add_case(
+      cases, fmt::format("fold_into_of_{}_of_{}", parts[0], part), {read(parts), written({part})},
+      [=](Context& context, const Tensors& t) {
+        const device::Buffer memory(context.device(), 2 * t[0].count());
+        const TensorView all = memory.view(0, t[0].shape(), DType::kBfloat16);
+        convert(context, t[0], all);
+        std::vector<TensorView> views;
+        for (std::int64_t i = 0; i < parts[0]; ++i) {
+          views.push_back(all.flat_slice(i * part, part));
+        }
+        const device::Buffer sum(context.device(), 4 * part);
+        fold_into(context, views, tree, sum.view(0, {part}, DType::kFloat32));
+        convert(context, sum.view(0, {part}, DType::kFloat32), t[1]);
+        context.synchronize();
+      },
+      Nearness::kSameBits, false);
+}
+
 void add_folds(std::vector<Case>& cases) {
   // Of parts of 1004 elements all begin at multiples of 16 bytes, of 1007 few.
   for (const std::int64_t count : {2, 3, 5, 8, 64}) {
@@ -217,6 +242,7 @@ void add_folds(std::vector<Case>& cases) {
     for (const std::int64_t part : {1004, 1007}) {
       add_fold(cases, "tree_of_" + std::to_string(count) + "_of_" + std::to_string(part),
                {count, part}, tree, {0});
+      add_fold_into(cases, {count, part}, tree);
     }
   }
   add_fold(cases, "row", {5, 1007}, {{0, 1}, {2, 3}, {0, 2}, {0, 4}}, {0});

@@ -82,7 +82,7 @@ void make_partial_sums(ops::Context& context, const ShardGroup& group, const Mem
 template <typename T>
 void all_reduce(ops::Context& context, ShardGroup& group, Memory<T>& memory) {
   OrderedReduction::Pending sum = group.begin_sum(memory.accumulators(), memory.received());
-  group.end_all_reduce(context, memory.accumulators(), sum);
+  group.end_all_reduce(context, sum, memory.accumulators().front());
 }
 
 template <typename T>
@@ -160,7 +160,7 @@ TEST(ShardGroup, ReduceScattersItsOwnRows) {
     Memory<float> memory(group, rows);
     make_partial_sums(context, group, memory);
     OrderedReduction::Pending sum = group.begin_sum(memory.accumulators(), memory.received());
-    group.end_reduce_scatter(context, sum);
+    group.end_reduce_scatter(context, sum, memory.accumulators().front());
     expect_sums(memory.sum(), group.shards(), group.own_rows(rows));
   });
 }

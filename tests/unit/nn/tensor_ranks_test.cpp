@@ -65,11 +65,12 @@ void expect_part_of(const Trained& part, const Trained& whole) {
 
 template <typename T>
 void expect_the_bits_of_one_rank(const Layers& layers, Recompute recompute,
-                                 std::int64_t row_pieces = 1) {
+                                 std::int64_t row_pieces = 1, DType shard_sums = DType::kFloat32) {
   const Samples samples = language_samples(kMicrobatches, kMicrobatch * kContext, kVocabulary);
   const Model replicated = language_model(layers, kContext, kVocabulary, kShards);
   StageSpec spec = spec_of<T>({0, replicated.layer_count()}, kMicrobatch);
   spec.pass.row_pieces = row_pieces;
+  spec.pass.shard_sums = shard_sums;
   StageBench<T> bench(replicated, spec);
   const Trained whole = train(replicated, bench, samples);
   spec.pass.recompute = recompute;
@@ -77,9 +78,9 @@ void expect_the_bits_of_one_rank(const Layers& layers, Recompute recompute,
   for (const Placement rows : {Placement::kReplicated, Placement::kTokens}) {
     const Model model = language_model(layers, kContext, kVocabulary, kShards, rows);
     for (const std::int64_t ranks : {1, 2, 4}) {
-      SCOPED_TRACE(fmt::format("{} on {} ranks, rows {} in {} pieces, recompute {}",
+      SCOPED_TRACE(fmt::format("{} on {} ranks, rows {} in {} pieces, sums of {}, recompute {}",
                                name_of(kDTypeOf<T>), ranks, name_of(rows), row_pieces,
-                               name_of(recompute)));
+                               name_of(shard_sums), name_of(recompute)));
       std::size_t slices = 0;
       on_ranks<T>(model, spec, samples, ranks, [&](const Trained& found) {
         expect_part_of(found, whole);
@@ -95,6 +96,7 @@ TEST(TensorRanks, GiveTheBitsOfOneForGpt) {
   expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kSelective);
   expect_the_bits_of_one_rank<float>(kGpt, Recompute::kNone, 2);
   expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kSelective, 4);
+  expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kNone, 2, DType::kBfloat16);
 }
 
 TEST(TensorRanks, GiveTheBitsOfOneForLlama) {
@@ -102,6 +104,7 @@ TEST(TensorRanks, GiveTheBitsOfOneForLlama) {
   expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kNone);
   expect_the_bits_of_one_rank<float>(kLlama, Recompute::kFull, 4);
   expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kNone, 2);
+  expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kFull, 1, DType::kBfloat16);
 }
 
 // The second stage of a network that a config spells.

@@ -32,7 +32,7 @@ class StageTraffic : public testing::TestWithParam<Case> {};
 
 template <typename T>
 void expect_traffic(const Case& c, Placement rows, std::int64_t shards, std::int64_t ranks,
-                    std::int64_t row_pieces = 1) {
+                    std::int64_t row_pieces = 1, DType shard_sums = DType::kFloat32) {
   const Model model = language_model(c.layers, kContext, kVocabulary, shards, rows);
   const Samples samples = language_samples(1, kMicrobatch * kContext, kVocabulary);
   comm::run_in_process_ranks(ranks, [&](comm::Communicator& world) {
@@ -43,6 +43,7 @@ void expect_traffic(const Case& c, Placement rows, std::int64_t shards, std::int
     StageSpec spec = spec_of<T>({0, model.layer_count()}, kMicrobatch);
     spec.pass.recompute = c.recompute;
     spec.pass.row_pieces = row_pieces;
+    spec.pass.shard_sums = shard_sums;
     spec.order = BackwardOrder::kFused;
     StageBench<T> bench(model, spec,
                         comm::ShardGroup(counting, engine, shards, comm::Summation::kInvariant));
@@ -60,6 +61,7 @@ TEST_P(StageTraffic, IsWhatIsSent) {
       expect_traffic<BFloat16>(GetParam(), rows, ranks, ranks);
       expect_traffic<double>(GetParam(), rows, 4, ranks);
       expect_traffic<float>(GetParam(), rows, 4, ranks, 2);
+      expect_traffic<BFloat16>(GetParam(), rows, 4, ranks, 1, DType::kBfloat16);
     }
   }
 }
@@ -121,6 +123,29 @@ TEST(StageTraffic, WeightGradientsAreComputedWhileInputGradientsAreSummed) {
     EXPECT_GT(made[1], made[0]);
     EXPECT_GT(made[2], made[1]);
   });
+}
+
+TEST(StageTraffic, MessagesOfAPieceOfRowsAreInFlightDuringTheProductsOfOthers) {
+  const Model model = language_model({"embedding 8", "mlp 12", "head"}, kContext, kVocabulary, 2,
+                                     Placement::kTokens);
+  const Samples samples = language_samples(1, kMicrobatch * kContext, kVocabulary);
+  // Two pieces of two layers' rows: both are sent before the first wait for either.
+  for (const comm::Tag tag : {comm::Tag::kGather, comm::Tag::kReduce}) {
+    comm::run_in_process_ranks(2, [&](comm::Communicator& world) {
+      CountingCommunicator counting(world);
+      const comm::ProgressEngine engine;
+      StageSpec spec = spec_of<float>({0, model.layer_count()}, kMicrobatch);
+      spec.pass.row_pieces = 2;
+      StageBench<float> bench(model, spec,
+                              comm::ShardGroup(counting, engine, 2, comm::Summation::kInvariant));
+      std::vector<double> sent;
+      counting.observe_waits(tag, [&] { sent.push_back(counting.sent(tag).messages); });
+      const Alone alone(0, {std::span(samples.ids[0]), model.input_shape().prepended(kMicrobatch)},
+                        0);
+      bench.stage().forward(alone, Mode::kTraining);
+      EXPECT_EQ(sent, (std::vector<double>{2, 2, 4, 4})) << static_cast<int>(tag);
+    });
+  }
 }
 
 constexpr std::int64_t kClasses = 3;

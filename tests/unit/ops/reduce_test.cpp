@@ -66,6 +66,36 @@ TEST(Fold, OfASliceIsTheSliceOfTheFold) {
   EXPECT_TRUE(whole_c.values() == c.values());
 }
 
+TEST(Fold, AddsBfloat16InFloat32) {
+  constexpr std::int64_t kCount = 70001;
+  const std::vector<ReductionStep> steps{{1, 0}, {2, 3}, {1, 2}, {4, 1}};
+  std::vector<Tensor<BFloat16>> parts;
+  std::vector<Tensor<float>> expected;
+  for (std::uint64_t part = 0; part < 5; ++part) {
+    parts.push_back(randoms<BFloat16>({kCount}, part));
+    expected.emplace_back(Shape{kCount});
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      expected.back()[i] = static_cast<float>(parts.back()[i]);
+    }
+  }
+  for (const ReductionStep& step : steps) {
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      expected[static_cast<std::size_t>(step.into)][i] +=
+          expected[static_cast<std::size_t>(step.from)][i];
+    }
+  }
+  std::vector<TensorView> views;
+  for (Tensor<BFloat16>& part : parts) {
+    views.push_back(part.view());
+  }
+  for (const int threads : {1, 3}) {
+    Context context(threads);
+    Tensor<float> sum(Shape{kCount});
+    fold_into(context, views, steps, sum.view());
+    EXPECT_TRUE(sum.values() == expected[4].values());
+  }
+}
+
 TEST(Fold, RefusesPartsThatAreNotThere) {
   Context context(1);
   auto a = randoms<float>({4}, 1);
