@@ -132,6 +132,7 @@ struct RunConfig {
   struct {
     std::int64_t lanes = 0;
     std::int64_t shards = 0;
+    std::int64_t loss_pieces = 0;
     DType dtype = DType::kFloat32;
     comm::Summation mode = comm::Summation::kInvariant;
     Switch tf32 = Switch::kOff;

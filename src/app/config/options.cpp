@@ -261,6 +261,13 @@ std::vector<Option> parallel_and_numerics() {
             "slices of each tensor-parallel matrix, a multiple of every parallel.tensor to be "
             "used; fixes the numbers; 0: chosen at first launch and stored in the checkpoint",
             0, STRATA_MEMBER(numerics.shards), kMostRanks),
+      or_auto(whole("numerics.loss_pieces", "pieces",
+                    "language models: pieces of a microbatch's tokens in which the head computes "
+                    "logits and their gradients, so that those of one piece are in memory at a "
+                    "time, with parallel.backward = fused; fixes the numbers; 0: pieces of about "
+                    "2,048 tokens where that saves more than a tenth of the memory, else 1; stored "
+                    "in the checkpoint",
+                    0, STRATA_MEMBER(numerics.loss_pieces), kMostSamplesAPass)),
       dtype_option(),
       choice("numerics.mode",
              "invariant: the same bits on every grid; fast: MPI or NCCL reduces, with lanes and "

@@ -32,13 +32,20 @@ class Head final : public Layer {
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {
     const std::int64_t rows = is_split() ? rows_at(input(), pass.microbatch) : 0;
-    const Keep keep = pass.recompute == Recompute::kNone ? Keep::kKept : Keep::kRecomputed;
+    const bool kept = pass.recompute == Recompute::kNone && pass.loss_pieces == 1;
+    const Keep keep = kept ? Keep::kKept : Keep::kRecomputed;
     return slot_list<Saved, SavedSpec>({{Saved::kGathered, {{{rows, width()}, pass.dtype}, keep}}});
   }
 
   std::vector<TensorSpec> workspace(const PassShape& pass) const override {
     const std::int64_t rows = pass.shards.count > 1 ? rows_at(input(), pass.microbatch) : 0;
-    return ShardSum::workspace(pass, rows, width());
+    const std::int64_t logits =
+        pass.loss_pieces > 1 ? local_shape(output(), pass).count() / pass.loss_pieces : 0;
+    std::vector<TensorSpec> specs =
+        slot_list<Workspace, TensorSpec>({{Workspace::kLogits, {{logits}, pass.dtype}}});
+    const std::vector<TensorSpec> sum = ShardSum::workspace(pass, rows, width());
+    specs.insert(specs.end(), sum.begin(), sum.end());
+    return specs;
   }
 
   bool backward_reads_output() const override { return false; }
@@ -70,7 +77,8 @@ class Head final : public Layer {
     LayerTraffic traffic = exchange_of(pass, sum_bytes);
     traffic += exchange_of(
         pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes);
-    if (is_split() && pass.recompute != Recompute::kNone) {
+    // In pieces, training gathers for the backward pass only.
+    if (is_split() && pass.recompute != Recompute::kNone && pass.loss_pieces == 1) {
       traffic += exchange_of(pass, elements * static_cast<double>(size_bytes(pass.dtype)));
     }
     return traffic;
@@ -78,10 +86,12 @@ class Head final : public Layer {
 
   void forward(const LayerPass& pass) const override {
     gather(pass);
-    const ConstTensorView x = whole_input(pass);
-    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-      ops::matmul(pass.context, x, weight(pass, s), block(pass, pass.output, s),
-                  {.transpose_b = ops::Transpose::kYes, .padded_rows = true});
+    if (pass.loss_pieces == 1) {
+      product(pass, whole_input(pass), pass.output);
+      return;
+    }
+    for (std::int64_t p = 0; p < pass.loss_pieces; ++p) {
+      static_cast<void>(loss_piece(pass, p));
     }
   }
 
@@ -96,6 +106,10 @@ class Head final : public Layer {
   void backward(const LayerPass& pass, const TensorView& output_gradient,
                 const TensorView& input_gradient, std::span<const ParameterViews> weight_gradients,
                 ops::Accumulate accumulate) const override {
+    if (pass.loss_pieces > 1) {
+      backward_in_pieces(pass, input_gradient, weight_gradients, accumulate);
+      return;
+    }
     std::optional<ShardSum> sum = begin_input_gradient(pass, output_gradient, input_gradient);
     backward_weight(pass, output_gradient, weight_gradients, accumulate);
     end_input_gradient(pass, sum, input_gradient);
@@ -104,18 +118,14 @@ class Head final : public Layer {
   void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
                        std::span<const ParameterViews> weight_gradients,
                        ops::Accumulate accumulate) const override {
-    const ConstTensorView x = whole_input(pass);
-    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-      ops::matmul(
-          pass.context, block(pass, output_gradient, s), x, weight_gradients[0][local],
-          {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate, .padded_rows = true});
-    }
+    weight_products(pass, output_gradient, whole_input(pass), weight_gradients, accumulate);
   }
 
  private:
   /// The input's rows of all ranks, where they are split.
   enum class Saved { kGathered };
+  /// The logits of one of several pieces, later their gradient.
+  enum class Workspace { kLogits, kSum };
 
   std::int64_t width() const { return input_shape().back(); }
   std::int64_t vocabulary() const { return table_.shape[0]; }
@@ -137,6 +147,14 @@ class Head final : public Layer {
     pass.shards.all_gather_rows(pass.saved.at(Saved::kGathered));
   }
 
+  /// make(shard, into), which computes a shard's contribution to the input's gradient.
+  auto input_products(const LayerPass& pass, const TensorView& gradient) const {
+    return [this, &pass, gradient](std::int64_t s, const TensorView& into) {
+      ops::matmul(pass.context, block(pass, gradient, s), weight(pass, s), into,
+                  {.padded_rows = true});
+    };
+  }
+
   /// Starts the sum of the input's gradient over shards; empty where it is made or not wanted.
   std::optional<ShardSum> begin_input_gradient(const LayerPass& pass,
                                                const TensorView& output_gradient,
@@ -144,16 +162,13 @@ class Head final : public Layer {
     if (input_gradient.empty()) {
       return std::nullopt;
     }
-    const auto product = [&](std::int64_t s, const TensorView& into) {
-      ops::matmul(pass.context, block(pass, output_gradient, s), weight(pass, s), into,
-                  {.padded_rows = true});
-    };
+    const auto make = input_products(pass, output_gradient);
     if (pass.shards.shards() == 1) {
-      product(0, matrix(input_gradient));
+      make(0, matrix(input_gradient));
       return std::nullopt;
     }
-    ShardSum sum(pass, pass.workspace, whole_rows(pass), width());
-    sum.begin(product);
+    ShardSum sum = input_sum(pass);
+    sum.begin(make);
     return sum;
   }
 
@@ -162,6 +177,73 @@ class Head final : public Layer {
     if (sum) {
       ops::convert(pass.context, sum->end(input().placement), matrix(input_gradient));
     }
+  }
+
+  /// Both gradients, of one piece of rows after the other; sums over shards once all are added.
+  void backward_in_pieces(const LayerPass& pass, const TensorView& input_gradient,
+                          std::span<const ParameterViews> weight_gradients,
+                          ops::Accumulate accumulate) const {
+    const bool sums = pass.shards.shards() > 1 && !input_gradient.empty();
+    std::optional<ShardSum> sum = sums ? std::optional(input_sum(pass)) : std::nullopt;
+    for (std::int64_t p = 0; p < pass.loss_pieces; ++p) {
+      const grid::Range rows = piece_rows(pass, p);
+      const TensorView gradient = loss_piece(pass, p);
+      const auto make = input_products(pass, gradient);
+      if (sum) {
+        sum->add_shards(rows, make);
+        if (p + 1 == pass.loss_pieces) {
+          sum->start();
+        }
+      } else if (!input_gradient.empty()) {
+        make(0, row_range(matrix(input_gradient), rows));
+      }
+      weight_products(pass, gradient, row_range(whole_input(pass), rows), weight_gradients,
+                      p == 0 ? accumulate : ops::Accumulate::kAdd);
+      pass.engine.progress();
+    }
+    end_input_gradient(pass, sum, input_gradient);
+  }
+
+  grid::Range piece_rows(const LayerPass& pass, std::int64_t piece) const {
+    return grid::even_part(whole_rows(pass), pass.loss_pieces, piece);
+  }
+
+  /// Computes the logits of a piece of rows and their loss. Returns: in training, their gradient.
+  TensorView loss_piece(const LayerPass& pass, std::int64_t piece) const {
+    const TensorView& logits = pass.workspace.at(Workspace::kLogits);
+    product(pass, row_range(whole_input(pass), piece_rows(pass, piece)), logits);
+    pass.loss(piece, logits);
+    return logits;
+  }
+
+  /// The logits of the own shards. Shapes: x rows x width.
+  void product(const LayerPass& pass, const ConstTensorView& x, const TensorView& logits) const {
+    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+      ops::matmul(pass.context, x, weight(pass, s), block(pass, logits, s),
+                  {.transpose_b = ops::Transpose::kYes, .padded_rows = true});
+    }
+  }
+
+  /// The weight gradients of the own shards. Shapes: x rows x width.
+  void weight_products(const LayerPass& pass, const TensorView& gradient, const ConstTensorView& x,
+                       std::span<const ParameterViews> weight_gradients,
+                       ops::Accumulate accumulate) const {
+    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+      ops::matmul(
+          pass.context, block(pass, gradient, s), x, weight_gradients[0][local],
+          {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate, .padded_rows = true});
+    }
+  }
+
+  ShardSum input_sum(const LayerPass& pass) const {
+    return {pass, TensorSlots(pass.workspace.from(Workspace::kSum)), whole_rows(pass), width()};
+  }
+
+  template <typename View>
+  View row_range(const View& matrix, const grid::Range& rows) const {
+    return matrix.flat_slice(rows.begin * width(), rows.count() * width())
+        .reshaped(Shape{rows.count(), width()});
   }
 
   TensorView matrix(const TensorView& rows) const {
@@ -177,8 +259,9 @@ class Head final : public Layer {
     return pass.weights[0][static_cast<std::size_t>(shard - pass.shards.own().begin)];
   }
 
+  /// Of the logits of all rows or of one piece.
   TensorView block(const LayerPass& pass, const TensorView& logits, std::int64_t shard) const {
-    return LogitBlocks{.rows = whole_rows(pass),
+    return LogitBlocks{.rows = whole_rows(pass) / pass.loss_pieces,
                        .vocabulary = vocabulary(),
                        .shards = pass.shards.shards(),
                        .own = pass.shards.own(),

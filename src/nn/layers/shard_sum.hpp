@@ -39,9 +39,22 @@ class ShardSum {
   /// reduce-scatter over the tensor group.
   template <typename Make>
   void begin(const Make& make) {
-    pass_.shards.partial_sums(pass_.context, accumulators_, make);
-    sum_ = pass_.shards.begin_sum(accumulators_, received_);
+    add_shards({0, rows_}, make);
+    start();
   }
+
+  /// begin() in parts: the rows in `range` of what make(shard, into) writes, then, after all rows,
+  /// start().
+  template <typename Make>
+  void add_shards(const grid::Range& range, const Make& make) {
+    std::vector<TensorView> views;
+    for (const TensorView& accumulator : accumulators_) {
+      views.push_back(accumulator.flat_slice(range.begin * columns_, range.count() * columns_)
+                          .reshaped(Shape{range.count(), columns_}));
+    }
+    pass_.shards.partial_sums(pass_.context, views, make);
+  }
+  void start() { sum_ = pass_.shards.begin_sum(accumulators_, received_); }
 
   /// After begin(): the rows of the sum that a rank holds under `placement`. Communication: waits
   /// for the reduce-scatter; except for kTokens one all-gather.

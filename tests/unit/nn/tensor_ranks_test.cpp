@@ -64,14 +64,17 @@ void expect_part_of(const Trained& part, const Trained& whole) {
 }
 
 template <typename T>
-void expect_the_bits_of_one_rank(const Layers& layers, Recompute recompute) {
+void expect_the_bits_of_one_rank(const Layers& layers, Recompute recompute,
+                                 std::int64_t loss_pieces = 1) {
   const Samples samples = language_samples(kMicrobatches, kMicrobatch * kContext, kVocabulary);
   const Model replicated = language_model(layers, kContext, kVocabulary, kShards);
   StageSpec spec = spec_of<T>({0, replicated.layer_count()}, kMicrobatch);
+  spec.pass.loss_pieces = loss_pieces;
+  spec.order = loss_pieces == 1 ? BackwardOrder::kSplit : BackwardOrder::kFused;
   StageBench<T> bench(replicated, spec);
   const Trained whole = train(replicated, bench, samples);
   spec.pass.recompute = recompute;
-  spec.order = recompute == Recompute::kNone ? BackwardOrder::kSplit : BackwardOrder::kFused;
+  spec.order = recompute == Recompute::kNone ? spec.order : BackwardOrder::kFused;
   for (const Placement rows : {Placement::kReplicated, Placement::kTokens}) {
     const Model model = language_model(layers, kContext, kVocabulary, kShards, rows);
     for (const std::int64_t ranks : {1, 2, 4}) {
@@ -95,6 +98,15 @@ TEST(TensorRanks, GiveTheBitsOfOneForGpt) {
 TEST(TensorRanks, GiveTheBitsOfOneForLlama) {
   expect_the_bits_of_one_rank<float>(kLlama, Recompute::kFull);
   expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kNone);
+}
+
+TEST(TensorRanks, GiveTheBitsOfOneForLossPieces) {
+  for (const std::int64_t pieces : {3, 12}) {
+    expect_the_bits_of_one_rank<float>(kGpt, Recompute::kSelective, pieces);
+    expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kNone, pieces);
+    expect_the_bits_of_one_rank<float>(kLlama, Recompute::kNone, pieces);
+    expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kFull, pieces);
+  }
 }
 
 // The second stage of a network that a config spells.
