@@ -158,6 +158,7 @@ RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
   result.numerics.mode = comm::Summation::kInvariant;
   result.numerics.lanes = stored.lanes;
   result.numerics.shards = stored.shards;
+  result.numerics.loss_pieces = stored.loss_pieces;
   result.run.cuda_graphs = Switch::kOff;
   const std::int64_t layers = prepare(result, 1, data, stored).model->layer_count();
   const grid::Grid own{0, config.parallel.pipeline, config.parallel.tensor};

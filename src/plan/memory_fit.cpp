@@ -13,8 +13,11 @@ namespace strata::plan {
 namespace {
 
 /// The same run with another config; nothing where the settings contradict each other.
-std::optional<Plan> prepared(const Plan& plan, const RunConfig& config, const VirtualGrid& stored) {
+std::optional<Plan> prepared(const Plan& plan, RunConfig config, const VirtualGrid& stored) {
   try {
+    if (plan.default_loss_pieces) {
+      config.numerics.loss_pieces = 0;
+    }
     Plan other = prepare(config, plan.grid.ranks(), plan.train_data, stored, plan.device);
     other.node_replicas = plan.node_replicas;
     return other;

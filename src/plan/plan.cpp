@@ -128,7 +128,7 @@ std::int64_t pinned_sample_bytes(device::DeviceKind device, const io::DatasetInf
 
 namespace {
 
-std::unique_ptr<nn::Model> make_model(const Plan& plan) {
+std::unique_ptr<nn::Model> make_model(const Plan& plan, nn::Placement token_rows) {
   const RunConfig& c = plan.config;
   const io::DatasetInfo& data = plan.train_data;
   const nn::TransformerOptions& named = c.model.transformer;
@@ -151,7 +151,7 @@ std::unique_ptr<nn::Model> make_model(const Plan& plan) {
       .input_kind =
           data.task == io::Task::kNextToken ? nn::InputKind::kTokenIds : nn::InputKind::kNumbers,
       .shards = c.numerics.shards,
-      .token_rows = plan.token_rows};
+      .token_rows = token_rows};
   try {
     return std::make_unique<nn::Model>(options);
   } catch (const Error& error) {
@@ -225,8 +225,12 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
   const std::int64_t step_microbatches = plan.config.batch.global / plan.config.batch.micro;
   plan.microbatches_per_lane = step_microbatches / plan.lanes.leaves();
   plan.microbatches = step_microbatches / plan.grid.data;
-  plan.model = make_model(plan);
+  plan.model = make_model(plan, token_rows);
   check_unused(given, plan);
+  plan.default_loss_pieces = given.numerics.loss_pieces == 0 && stored.loss_pieces == 0;
+  // With replicated rows, so that the choice does not depend on the grid.
+  plan.config.numerics.loss_pieces =
+      resolve_loss_pieces(plan, *make_model(plan, nn::Placement::kReplicated), stored);
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
   }
@@ -235,10 +239,10 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
   }
   const std::int64_t microbatches = plan.microbatches / plan.concurrent_lanes;
   TrainingSchedule training =
-      training_schedule(given, *plan.model, plan.grid.pipeline, microbatches, device);
+      training_schedule(plan.config, *plan.model, plan.grid.pipeline, microbatches, device);
   plan.training = std::move(training.schedule);
   plan.made_for = std::move(training.made_for);
-  plan.backward = backward_order(given, plan.training);
+  plan.backward = backward_order(plan.config, plan.training);
   if (given.run.device == DeviceChoice::kEmulated) {
     plan.emulated = emulated_costs(given, plan.training);
     plan.config.checkpoint.minutes = 0.0;

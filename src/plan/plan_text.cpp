@@ -62,10 +62,11 @@ std::string grid_text(const Plan& plan) {
 
 std::string batch_text(const Plan& plan) {
   const RunConfig& c = plan.config;
-  std::string text =
-      fmt::format("batch: {} samples = {} replica{} x {} microbatches x {} samples; {} steps",
-                  c.batch.global, plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches,
-                  c.batch.micro, plan.total_steps);
+  const std::int64_t pieces = c.numerics.loss_pieces;
+  std::string text = fmt::format(
+      "batch: {} samples = {} replica{} x {} microbatches x {} samples{}; {} steps", c.batch.global,
+      plan.grid.data, plan.grid.data == 1 ? "" : "s", plan.microbatches, c.batch.micro,
+      pieces > 1 ? fmt::format(", logits in {} pieces", pieces) : "", plan.total_steps);
   if (plan.concurrent_lanes > 1) {
     text += fmt::format(", microbatches of {} lanes together (batch statistics over all lanes)",
                         plan.concurrent_lanes);
@@ -87,7 +88,6 @@ std::string batch_text(const Plan& plan) {
 std::string schedule_text(const Plan& plan) {
   // In dense layers forward, input gradient and weight gradient have about equal costs. A fused
   // backward pass is the backward-input action.
-  const bool recomputes = plan.config.train.recompute != nn::Recompute::kNone;
   const pipeline::StageCosts equal = plan.backward == nn::BackwardOrder::kFused
                                          ? pipeline::equal_costs(plan.grid.pipeline, 1.0, 2.0, 0.0)
                                          : pipeline::equal_costs(plan.grid.pipeline, 1.0, 1.0, 1.0);
@@ -121,12 +121,13 @@ std::string schedule_text(const Plan& plan) {
         plan.training.microbatches, plan.training.microbatches == 1 ? "" : "es",
         plan.grid.pipeline);
   }
-  if (recomputes && plan.grid.pipeline > 1 && plan.training.chunks == 1 &&
-      pipeline::defers_weight_gradients(plan.training)) {
+  if (plan.backward == nn::BackwardOrder::kFused && plan.grid.pipeline > 1 &&
+      plan.training.chunks == 1 && pipeline::defers_weight_gradients(plan.training)) {
+    const bool recomputes = plan.config.train.recompute != nn::Recompute::kNone;
     text += fmt::format(
-        "warning: with train.recompute both gradients of a layer are computed together, so {} "
+        "warning: with {} both gradients of a layer are computed together, so {} "
         "defers nothing; parallel.schedule=1f1b takes the same time and less memory\n",
-        schedule_name(plan.config));
+        recomputes ? "train.recompute" : "numerics.loss_pieces", schedule_name(plan.config));
   }
   return text;
 }

@@ -15,6 +15,10 @@ namespace strata::plan {
 
 namespace {
 
+std::int64_t logit_multiple(device::DeviceKind device) {
+  return device == device::DeviceKind::kCuda ? ops::kPaddedRow : 1;
+}
+
 /// The given value, or the checkpoint's, or `otherwise`; a given value must equal the checkpoint's.
 std::int64_t resolve_value(std::string_view key, std::int64_t configured, std::int64_t stored,
                            std::int64_t otherwise) {
@@ -119,6 +123,62 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
 }
 
 }  // namespace
+
+namespace {
+
+std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) {
+  constexpr std::int64_t kLeastRows = 2048;
+  const RunConfig& c = plan.config;
+  const std::int64_t rows = nn::rows_at(replicated.output(), c.batch.micro);
+  std::int64_t pieces = std::max<std::int64_t>(1, rows / kLeastRows);
+  while (rows % pieces != 0) {
+    --pieces;
+  }
+  if (!replicated.output().is_logits || pieces == 1) {
+    return 1;
+  }
+  const std::int64_t full = size_bytes(compute_dtype(c.numerics.dtype));
+  const std::int64_t stored = size_bytes(c.numerics.dtype);
+  const auto states = std::ssize(optim::Optimizer::state_names(c.optimizer.options));
+  // Weights, gradients, the optimizer's state and, unless these are the weights, master weights.
+  const std::int64_t parameter_bytes =
+      replicated.parameter_count() * (stored + full + states * full + (stored == full ? 0 : full));
+  const auto stage_bytes = [&](std::int64_t loss_pieces) {
+    const nn::StageSpec stage{
+        .layers = {0, replicated.layer_count()},
+        .pass = {.microbatch = c.batch.micro,
+                 .dtype = c.numerics.dtype,
+                 .shards = {.count = c.numerics.shards, .own = {0, c.numerics.shards}},
+                 .logit_multiple = logit_multiple(plan.device),
+                 .loss_pieces = loss_pieces},
+        .order = nn::BackwardOrder::kFused};
+    std::int64_t bytes = 0;
+    for (const nn::MemoryItem& item : nn::Stage::memory(replicated, std::span(&stage, 1))) {
+      bytes += item.bytes;
+    }
+    return bytes;
+  };
+  const std::int64_t whole = stage_bytes(1);
+  return 10 * (whole - stage_bytes(pieces)) > parameter_bytes + whole ? pieces : 1;
+}
+
+}  // namespace
+
+std::int64_t resolve_loss_pieces(const Plan& plan, const nn::Model& replicated,
+                                 const VirtualGrid& stored) {
+  const RunConfig& c = plan.config;
+  const std::int64_t pieces =
+      resolve_value("numerics.loss_pieces", c.numerics.loss_pieces, stored.loss_pieces,
+                    default_loss_pieces(plan, replicated));
+  const std::int64_t rows = nn::rows_at(replicated.output(), c.batch.micro);
+  if (rows % pieces != 0) {
+    fail(ExitCode::kUsage,
+         "numerics.loss_pieces is {}, which does not divide the {} tokens of a microbatch "
+         "(batch.micro = {} times model.context = {}); give a number that divides them, or auto",
+         pieces, rows, c.batch.micro, rows / c.batch.micro);
+  }
+  return pieces;
+}
 
 std::string schedule_name(const RunConfig& config) {
   const std::string name(name_of(config.parallel.schedule));
@@ -307,11 +367,12 @@ nn::PassShape pass_shape(const Plan& plan, std::int64_t tensor) {
                      .own = grid::even_part(c.numerics.shards, plan.grid.tensor, tensor)},
           .recompute = c.train.recompute,
           .concurrent_lanes = plan.concurrent_lanes,
-          .logit_multiple = plan.device == device::DeviceKind::kCuda ? ops::kPaddedRow : 1,
+          .logit_multiple = logit_multiple(plan.device),
           .row_pieces = c.numerics.shards > 1 ? c.numerics.row_pieces : 1,
           .shard_sums = c.numerics.shards > 1 && c.numerics.shard_sums == ShardSums::kBfloat16
                             ? DType::kBfloat16
-                            : DType::kFloat32};
+                            : DType::kFloat32,
+          .loss_pieces = c.numerics.loss_pieces};
 }
 
 void check_stages(const Plan& plan) {

@@ -126,7 +126,7 @@ pipeline::Schedule for_device(const RunConfig& config, pipeline::Schedule schedu
 
 /// Whether both gradients of a layer are computed together, with several stages.
 bool computes_both(const RunConfig& config) {
-  return config.train.recompute != nn::Recompute::kNone ||
+  return config.train.recompute != nn::Recompute::kNone || config.numerics.loss_pieces > 1 ||
          config.parallel.backward == Backward::kFused;
 }
 
@@ -235,6 +235,15 @@ nn::BackwardOrder backward_order(const RunConfig& config, const pipeline::Schedu
          "a layer together; set parallel.backward to fused or auto",
          name_of(config.train.recompute));
   }
+  // The gradient of a piece of the logits exists only until the next piece.
+  const bool in_pieces = config.numerics.loss_pieces > 1;
+  if (asked == Backward::kSplit && in_pieces) {
+    fail(ExitCode::kUsage,
+         "parallel.backward is split, but numerics.loss_pieces is {}, with which both gradients of "
+         "a layer are computed together; set parallel.backward to fused or auto, or, in a new run, "
+         "numerics.loss_pieces to 1",
+         config.numerics.loss_pieces);
+  }
   if (asked == Backward::kFused && schedule.stages > 1 &&
       pipeline::defers_weight_gradients(schedule)) {
     fail(ExitCode::kUsage,
@@ -243,7 +252,7 @@ nn::BackwardOrder backward_order(const RunConfig& config, const pipeline::Schedu
          schedule_name(config));
   }
   // On one stage nobody waits for the input gradient.
-  const bool fused = recomputes || asked == Backward::kFused ||
+  const bool fused = recomputes || in_pieces || asked == Backward::kFused ||
                      (schedule.order.chunks().size() == 1 && asked == Backward::kAuto);
   return fused ? nn::BackwardOrder::kFused : nn::BackwardOrder::kSplit;
 }

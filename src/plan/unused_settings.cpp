@@ -111,6 +111,8 @@ void check_unused(const RunConfig& config, const Plan& plan) {
         config.numerics.mode == comm::Summation::kInvariant, "train.repeat_every",
         "numerics.mode is fast, whose sums depend on who computes what",
         "set numerics.mode to invariant");
+  check(config.numerics.loss_pieces > 1, plan.model->output().is_logits, "numerics.loss_pieces",
+        "the model does not end in a head", "end it with layer = head");
   check(config.model.sync_batch_norm != nn::SyncLanes::kNo, nn::has_batch_norm(*plan.model),
         "model.sync_batch_norm", "the model has no batch_norm layer", "give it one");
 }

@@ -272,6 +272,7 @@ plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
     return {.lanes = integer_at(grid, "lanes", 1),
             .shards = integer_at(grid, "shards", 1),
             .microbatch = integer_at(grid, "microbatch", 1),
+            .loss_pieces = grid.contains("loss_pieces") ? integer_at(grid, "loss_pieces", 1) : 1,
             .pipeline = ranks_of("pipeline"),
             .tensor = ranks_of("tensor")};
   } catch (const std::exception& error) {
@@ -371,7 +372,8 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
       {"virtual_grid",
        {{"lanes", plan.config.numerics.lanes},
         {"shards", plan.config.numerics.shards},
-        {"microbatch", plan.config.batch.micro}}},
+        {"microbatch", plan.config.batch.micro},
+        {"loss_pieces", plan.config.numerics.loss_pieces}}},
       {"grid", {{"pipeline", plan.grid.pipeline}, {"tensor", plan.grid.tensor}}},
       {"layers", model_lines(plan)},
       {"identity", identity_of(plan)},

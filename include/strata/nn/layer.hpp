@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -67,6 +68,9 @@ struct PassShape {
   std::int64_t row_pieces = 1;
   /// kBfloat16: each shard's contribution to a sum over shards is rounded before it is added.
   DType shard_sums = DType::kFloat32;
+  /// Pieces of the rows of a microbatch in which a head computes logits and their gradients, so
+  /// that those of one piece exist at a time. They divide the rows.
+  std::int64_t loss_pieces = 1;
 };
 
 /// A tensor that a layer asks its stage for.
@@ -110,6 +114,10 @@ struct LayerPass {
   std::int64_t logit_multiple = 1;
   std::int64_t row_pieces = 1;
   DType shard_sums = DType::kFloat32;
+  std::int64_t loss_pieces = 1;
+  /// With several loss_pieces, the loss of the head's logits: records it and in training replaces
+  /// the logits by their gradient.
+  std::function<void(std::int64_t piece, const TensorView& logits)> loss = {};
   /// The lanes of all replicas, for layers that join them; else null.
   comm::PartitionedGroup* lanes = nullptr;
   /// Global index of the sample in row 0; further samples follow it.

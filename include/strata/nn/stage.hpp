@@ -104,7 +104,7 @@ class Stage {
   /// The receive buffers of a microbatch's inputs, one for each tensor that crosses the stage's
   /// begin.
   [[nodiscard]] const std::vector<TensorView>& inputs_of(std::int64_t execution_index) const;
-  /// The tensors that cross the stage's end.
+  /// The tensors that cross the stage's end. Pre: on the last stage, loss_pieces is 1.
   [[nodiscard]] std::vector<ConstTensorView> outputs_of(const Microbatch& microbatch) const;
   /// The buffers of the outputs' gradients, except for the model's input.
   [[nodiscard]] std::vector<TensorView> output_gradients_of(std::int64_t execution_index) const;
@@ -132,8 +132,9 @@ class Stage {
 
   void forward(std::span<const Microbatch> concurrent, Mode mode);
   /// Computes the loss of the first `valid` samples for losses(), and in training the output's
-  /// gradient times gradient_scale. Pre: is_last(). Communication: where the logits are split, one
-  /// all-gather over the tensor group.
+  /// gradient times gradient_scale. With several loss_pieces backward_input() does so in training,
+  /// and reads `targets` then. Pre: is_last(). Communication: where the logits are split, one
+  /// all-gather over the tensor group for each piece.
   void loss(const Microbatch& microbatch, const ConstTensorView& targets, std::int64_t valid,
             double gradient_scale, Mode mode);
   /// The loss of each slot, in order of microbatch numbers; empty except on the last stage.
@@ -191,11 +192,18 @@ class Stage {
   };
   /// The slices of each parameter of one layer, in the order of Layer::parameters().
   using LayerParameters = std::vector<std::vector<ParameterSlice>>;
-  /// What split_cross_entropy() computes in, rows x kCrossEntropyParts each shard.
+  /// What split_cross_entropy() computes in, for the rows of one piece x kCrossEntropyParts each
+  /// shard.
   struct LossWorkspace {
     TensorView all_shards;
     TensorView own_shards;
     TensorView log_sums;  ///< rows
+  };
+  /// The arguments of loss(), for the pieces of a microbatch.
+  struct LossArguments {
+    ConstTensorView targets;
+    std::int64_t valid_rows = 0;
+    double gradient_scale = 0.0;
   };
   /// The arenas of a stage, in the order of memory().
   enum class Arena { kActivations, kRecomputed, kInputs, kGradients, kShared, kWorkspace, kLosses };
@@ -220,6 +228,9 @@ class Stage {
   static TensorView allocate_losses(const Model& model, const StageSpec& spec,
                                     ArenaAllocator& allocator);
   [[nodiscard]] static bool gradient_overwrites_output(const Model& model, const StageSpec& spec);
+  /// Whether a layer is a head that computes its logits in pieces, within the pass that needs them.
+  [[nodiscard]] static bool in_pieces(const Model& model, const StageSpec& spec,
+                                      std::int64_t layer);
   [[nodiscard]] TensorView output_gradient(std::int64_t layer, std::int64_t execution_index) const;
   [[nodiscard]] static std::vector<LayerParameters> group_parameters(const ParameterLayout& layout,
                                                                      const grid::Range& layers);
@@ -230,6 +241,12 @@ class Stage {
 
   [[nodiscard]] ConstTensorView tensor_of(std::int64_t tensor, const Microbatch& microbatch) const;
   [[nodiscard]] LayerPass pass_of(std::int64_t layer, const Microbatch& microbatch, Mode mode);
+  /// The index in losses_ of a microbatch's first piece.
+  [[nodiscard]] std::int64_t first_loss(const Microbatch& microbatch) const;
+  [[nodiscard]] TensorView loss_sums(std::int64_t index) const;
+  /// The loss of one piece of the logits, which in training become their gradient.
+  void piece_loss(const Microbatch& microbatch, std::int64_t piece, const TensorView& logits,
+                  Mode mode);
   void split_cross_entropy(const ConstTensorView& logits, const ConstTensorView& targets,
                            std::int64_t valid_rows, double gradient_scale,
                            const TensorView& gradient, const TensorView& sums);
@@ -237,7 +254,10 @@ class Stage {
                                                  std::span<const Microbatch> concurrent, Mode mode);
   /// The layers whose passes can be captured as CUDA graphs, and the layers before them.
   [[nodiscard]] grid::Range recorded() const {
-    return {std::clamp(first_recorded_, spec_.layers.begin, spec_.layers.end), spec_.layers.end};
+    // A loss in pieces reads targets, whose address changes with every microbatch.
+    const bool loss = in_pieces(model_, spec_, spec_.layers.end - 1);
+    const std::int64_t end = spec_.layers.end - (loss ? 1 : 0);
+    return {std::clamp(first_recorded_, spec_.layers.begin, end), end};
   }
   [[nodiscard]] grid::Range before_recorded() const {
     return {spec_.layers.begin, recorded().begin};
@@ -283,7 +303,10 @@ class Stage {
   std::vector<GradientSlot> gradient_slots_;
   std::vector<std::vector<TensorView>> workspace_;
   LossWorkspace loss_workspace_;
+  /// The sums of each piece of each slot.
   TensorView losses_;
+  /// By piece of losses_, those of a first one.
+  std::vector<LossArguments> loss_arguments_;
   device::HostCopy losses_on_host_;
   std::vector<std::vector<ParameterViews>> weights_;
   ops::GraphCache graph_cache_;

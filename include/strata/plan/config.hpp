@@ -141,6 +141,7 @@ struct RunConfig {
     std::int64_t shards = 0;
     std::int64_t row_pieces = 1;
     ShardSums shard_sums = ShardSums::kFloat32;
+    std::int64_t loss_pieces = 0;
     DType dtype = DType::kFloat32;
     comm::Summation mode = comm::Summation::kInvariant;
     Switch tf32 = Switch::kOff;

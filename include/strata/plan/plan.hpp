@@ -48,6 +48,8 @@ struct Plan {
   grid::SumTree lanes{1};
   /// Whether strata chose batch.micro, and may choose a smaller one.
   bool default_microbatch = false;
+  /// Whether strata chose numerics.loss_pieces, which then depends on batch.micro.
+  bool default_loss_pieces = false;
   std::int64_t microbatches_per_lane = 1;
   /// Per rank and step.
   std::int64_t microbatches = 1;
@@ -105,6 +107,7 @@ struct VirtualGrid {
   std::int64_t lanes = 0;  ///< 0: not set yet
   std::int64_t shards = 0;
   std::int64_t microbatch = 0;
+  std::int64_t loss_pieces = 0;
   /// The grid that wrote the checkpoint, kept where parallel.* is auto; 0: not known.
   std::int64_t pipeline = 0;
   std::int64_t tensor = 0;

@@ -271,6 +271,13 @@ std::vector<Option> parallel_and_numerics() {
           "bfloat16: each shard's contribution to a sum over shards is rounded to bfloat16, which "
           "halves the bytes of tensor ranks with one shard each; the sum itself is float32",
           STRATA_MEMBER(numerics.shard_sums)),
+      or_auto(whole("numerics.loss_pieces", "pieces",
+                    "language models: pieces of a microbatch's tokens in which the head computes "
+                    "logits and their gradients, so that those of one piece are in memory at a "
+                    "time, with parallel.backward = fused; fixes the numbers; 0: pieces of about "
+                    "2,048 tokens where that saves more than a tenth of the memory, else 1; stored "
+                    "in the checkpoint",
+                    0, STRATA_MEMBER(numerics.loss_pieces), kMostSamplesAPass)),
       dtype_option(),
       choice("numerics.mode",
              "invariant: the same bits on every grid; fast: MPI or NCCL reduces, with lanes and "

@@ -32,13 +32,20 @@ class Head final : public Layer {
 
   std::vector<SavedSpec> saved(const PassShape& pass) const override {
     const std::int64_t rows = is_split() ? rows_at(input(), pass.microbatch) : 0;
-    const Keep keep = pass.recompute == Recompute::kNone ? Keep::kKept : Keep::kRecomputed;
+    const bool kept = pass.recompute == Recompute::kNone && pass.loss_pieces == 1;
+    const Keep keep = kept ? Keep::kKept : Keep::kRecomputed;
     return slot_list<Saved, SavedSpec>({{Saved::kGathered, {{{rows, width()}, pass.dtype}, keep}}});
   }
 
   std::vector<TensorSpec> workspace(const PassShape& pass) const override {
     const std::int64_t rows = pass.shards.count > 1 ? rows_at(input(), pass.microbatch) : 0;
-    return ShardSum::workspace(pass, rows, width());
+    const std::int64_t logits =
+        pass.loss_pieces > 1 ? local_shape(output(), pass).count() / pass.loss_pieces : 0;
+    std::vector<TensorSpec> specs =
+        slot_list<Workspace, TensorSpec>({{Workspace::kLogits, {{logits}, pass.dtype}}});
+    const std::vector<TensorSpec> sum = ShardSum::workspace(pass, rows, width());
+    specs.insert(specs.end(), sum.begin(), sum.end());
+    return specs;
   }
 
   bool backward_reads_output() const override { return false; }
@@ -71,7 +78,8 @@ class Head final : public Layer {
     traffic += exchange_of(
         pass, is_split() ? elements * static_cast<double>(size_bytes(pass.dtype)) : sum_bytes,
         pass.row_pieces);
-    if (is_split() && pass.recompute != Recompute::kNone) {
+    // In pieces, training gathers for the backward pass only.
+    if (is_split() && pass.recompute != Recompute::kNone && pass.loss_pieces == 1) {
       traffic += exchange_of(pass, elements * static_cast<double>(size_bytes(pass.dtype)),
                              pass.row_pieces);
     }
@@ -80,13 +88,19 @@ class Head final : public Layer {
 
   void forward(const LayerPass& pass) const override {
     RowGather gather = begin_gather(pass);
-    for (const RowPiece& piece : pieces(pass)) {
-      gather.wait();
-      for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-        ops::matmul(pass.context, row_range(whole_input(pass), piece.all), weight(pass, s),
-                    row_range(block(pass, pass.output, s), piece.all),
-                    {.transpose_b = ops::Transpose::kYes, .padded_rows = true});
+    if (pass.loss_pieces == 1) {
+      for (const RowPiece& piece : pieces(pass)) {
+        gather.wait();
+        for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+          product(pass, row_range(whole_input(pass), piece.all), s,
+                  row_range(block(pass, pass.output, s), piece.all));
+        }
       }
+      return;
+    }
+    gather.wait_for_all();
+    for (std::int64_t p = 0; p < pass.loss_pieces; ++p) {
+      static_cast<void>(loss_piece(pass, p));
     }
   }
 
@@ -101,6 +115,10 @@ class Head final : public Layer {
   void backward(const LayerPass& pass, const TensorView& output_gradient,
                 const TensorView& input_gradient, std::span<const ParameterViews> weight_gradients,
                 ops::Accumulate accumulate) const override {
+    if (pass.loss_pieces > 1) {
+      backward_in_pieces(pass, input_gradient, weight_gradients, accumulate);
+      return;
+    }
     std::optional<ShardSum> sum = begin_input_gradient(pass, output_gradient, input_gradient);
     backward_weight(pass, output_gradient, weight_gradients, accumulate);
     end_input_gradient(pass, sum, input_gradient);
@@ -109,18 +127,14 @@ class Head final : public Layer {
   void backward_weight(const LayerPass& pass, const TensorView& output_gradient,
                        std::span<const ParameterViews> weight_gradients,
                        ops::Accumulate accumulate) const override {
-    const ConstTensorView x = whole_input(pass);
-    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
-      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
-      ops::matmul(
-          pass.context, block(pass, output_gradient, s), x, weight_gradients[0][local],
-          {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate, .padded_rows = true});
-    }
+    weight_products(pass, output_gradient, whole_input(pass), weight_gradients, accumulate);
   }
 
  private:
   /// The input's rows of all ranks, where they are split.
   enum class Saved { kGathered };
+  /// The logits of one of several pieces, later their gradient.
+  enum class Workspace { kLogits, kSum };
 
   std::int64_t width() const { return input_shape().back(); }
   std::int64_t vocabulary() const { return table_.shape[0]; }
@@ -146,6 +160,13 @@ class Head final : public Layer {
     return gather;
   }
 
+  /// A shard's contribution to the input's gradient, from rows [rows) of the logits' gradient.
+  void input_product(const LayerPass& pass, const TensorView& gradient, const grid::Range& rows,
+                     std::int64_t shard, const TensorView& into) const {
+    ops::matmul(pass.context, row_range(block(pass, gradient, shard), rows), weight(pass, shard),
+                into, {.padded_rows = true});
+  }
+
   /// Starts the sum of the input's gradient over shards; empty where it is made or not wanted.
   std::optional<ShardSum> begin_input_gradient(const LayerPass& pass,
                                                const TensorView& output_gradient,
@@ -153,16 +174,15 @@ class Head final : public Layer {
     if (input_gradient.empty()) {
       return std::nullopt;
     }
-    const auto product = [&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
-      ops::matmul(pass.context, row_range(block(pass, output_gradient, s), piece.all),
-                  weight(pass, s), into, {.padded_rows = true});
+    const auto make = [&](const RowPiece& piece, std::int64_t s, const TensorView& into) {
+      input_product(pass, output_gradient, piece.all, s, into);
     };
     if (pass.shards.shards() == 1) {
-      product(pieces(pass).front(), 0, matrix(input_gradient));
+      make(pieces(pass).front(), 0, matrix(input_gradient));
       return std::nullopt;
     }
-    ShardSum sum(pass, pass.workspace, pieces(pass), width());
-    sum.begin(product);
+    ShardSum sum = input_sum(pass);
+    sum.begin(make);
     return sum;
   }
 
@@ -173,6 +193,71 @@ class Head final : public Layer {
         ops::convert(pass.context, rows, row_range(matrix(input_gradient), piece.local));
       });
     }
+  }
+
+  /// Both gradients, of one piece of rows after the other; sums over shards once all are added.
+  void backward_in_pieces(const LayerPass& pass, const TensorView& input_gradient,
+                          std::span<const ParameterViews> weight_gradients,
+                          ops::Accumulate accumulate) const {
+    const bool sums = pass.shards.shards() > 1 && !input_gradient.empty();
+    std::optional<ShardSum> sum = sums ? std::optional(input_sum(pass)) : std::nullopt;
+    for (std::int64_t p = 0; p < pass.loss_pieces; ++p) {
+      const grid::Range rows = piece_rows(pass, p);
+      const TensorView gradient = loss_piece(pass, p);
+      const auto make = [&](std::int64_t s, const TensorView& into) {
+        input_product(pass, gradient, {0, rows.count()}, s, into);
+      };
+      if (sum) {
+        sum->add_shards(rows, make);
+        if (p + 1 == pass.loss_pieces) {
+          sum->start();
+        }
+      } else if (!input_gradient.empty()) {
+        make(0, row_range(matrix(input_gradient), rows));
+      }
+      weight_products(pass, gradient, row_range(whole_input(pass), rows), weight_gradients,
+                      p == 0 ? accumulate : ops::Accumulate::kAdd);
+      pass.engine.progress();
+    }
+    end_input_gradient(pass, sum, input_gradient);
+  }
+
+  grid::Range piece_rows(const LayerPass& pass, std::int64_t piece) const {
+    return grid::even_part(whole_rows(pass), pass.loss_pieces, piece);
+  }
+
+  /// Computes the logits of a piece of rows and their loss. Returns: in training, their gradient.
+  TensorView loss_piece(const LayerPass& pass, std::int64_t piece) const {
+    const TensorView& logits = pass.workspace.at(Workspace::kLogits);
+    const ConstTensorView x = row_range(whole_input(pass), piece_rows(pass, piece));
+    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+      product(pass, x, s, block(pass, logits, s));
+    }
+    pass.loss(piece, logits);
+    return logits;
+  }
+
+  /// The logits of a shard. Shapes: x rows x width.
+  static void product(const LayerPass& pass, const ConstTensorView& x, std::int64_t shard,
+                      const TensorView& logits) {
+    ops::matmul(pass.context, x, weight(pass, shard), logits,
+                {.transpose_b = ops::Transpose::kYes, .padded_rows = true});
+  }
+
+  /// The weight gradients of the own shards. Shapes: x rows x width.
+  void weight_products(const LayerPass& pass, const TensorView& gradient, const ConstTensorView& x,
+                       std::span<const ParameterViews> weight_gradients,
+                       ops::Accumulate accumulate) const {
+    for (std::int64_t s = pass.shards.own().begin; s < pass.shards.own().end; ++s) {
+      const auto local = static_cast<std::size_t>(s - pass.shards.own().begin);
+      ops::matmul(
+          pass.context, block(pass, gradient, s), x, weight_gradients[0][local],
+          {.transpose_a = ops::Transpose::kYes, .accumulate = accumulate, .padded_rows = true});
+    }
+  }
+
+  ShardSum input_sum(const LayerPass& pass) const {
+    return {pass, TensorSlots(pass.workspace.from(Workspace::kSum)), pieces(pass), width()};
   }
 
   TensorView matrix(const TensorView& rows) const {
@@ -188,8 +273,9 @@ class Head final : public Layer {
     return pass.weights[0][static_cast<std::size_t>(shard - pass.shards.own().begin)];
   }
 
+  /// Of the logits of all rows or of one piece.
   TensorView block(const LayerPass& pass, const TensorView& logits, std::int64_t shard) const {
-    return LogitBlocks{.rows = whole_rows(pass),
+    return LogitBlocks{.rows = whole_rows(pass) / pass.loss_pieces,
                        .vocabulary = vocabulary(),
                        .shards = pass.shards.shards(),
                        .own = pass.shards.own(),

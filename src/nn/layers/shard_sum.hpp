@@ -57,24 +57,28 @@ class ShardSum {
   template <typename Make>
   void begin(const Make& make) {
     for (const RowPiece& piece : pieces_) {
-      std::vector<TensorView> accumulators = accumulators_of(piece);
-      const TensorView rounded = rounded_.empty() ? TensorView() : row_range(rounded_, piece.all);
-      if (!rounded.empty() && sends_rounded(pass_.shard_sums, pass_.shards.own())) {
-        accumulators = {rounded};
-      }
-      pass_.shards.partial_sums(pass_.context, accumulators,
-                                [&](std::int64_t shard, const TensorView& into) {
-                                  make(piece, shard, rounded.empty() ? into : rounded);
-                                  if (!rounded.empty() && into.dtype() != rounded.dtype()) {
-                                    ops::convert(pass_.context, rounded, into);
-                                  }
-                                });
-      const std::int64_t elements = comm::ShardGroup::receive_elements(
-          pass_.shards.shards(), pass_.shards.own(), piece.all.count(), columns());
-      sums_.push_back(pass_.shards.begin_sum(
-          accumulators,
-          received_.flat_slice(static_cast<std::int64_t>(sums_.size()) * elements, elements)));
-      pass_.engine.progress();
+      add_shards(piece.all,
+                 [&](std::int64_t shard, const TensorView& into) { make(piece, shard, into); });
+      start(piece);
+    }
+  }
+
+  /// begin() in parts: the rows in `range` of what make(shard, into) writes, then, after all rows,
+  /// start().
+  template <typename Make>
+  void add_shards(const grid::Range& range, const Make& make) {
+    const TensorView rounded = rounded_.empty() ? TensorView() : row_range(rounded_, range);
+    pass_.shards.partial_sums(pass_.context, partial_sums(range),
+                              [&](std::int64_t shard, const TensorView& into) {
+                                make(shard, rounded.empty() ? into : rounded);
+                                if (!rounded.empty() && into.dtype() != rounded.dtype()) {
+                                  ops::convert(pass_.context, rounded, into);
+                                }
+                              });
+  }
+  void start() {
+    for (const RowPiece& piece : pieces_) {
+      start(piece);
     }
   }
 
@@ -86,9 +90,11 @@ class ShardSum {
     for (std::size_t p = 0; p < pieces_.size(); ++p) {
       const RowPiece& piece = pieces_[p];
       if (placement == Placement::kTokens) {
-        pass_.shards.end_reduce_scatter(pass_.context, sums_[p], accumulators_of(piece).front());
+        pass_.shards.end_reduce_scatter(pass_.context, sums_[p],
+                                        row_range(accumulators_.front(), piece.all));
       } else {
-        pass_.shards.end_all_reduce(pass_.context, sums_[p], accumulators_of(piece).front());
+        pass_.shards.end_all_reduce(pass_.context, sums_[p],
+                                    row_range(accumulators_.front(), piece.all));
       }
       use(piece, row_range(accumulators_.front(), piece.own));
     }
@@ -105,10 +111,22 @@ class ShardSum {
   }
 
   [[nodiscard]] std::int64_t columns() const { return accumulators_.front().shape().back(); }
-  [[nodiscard]] std::vector<TensorView> accumulators_of(const RowPiece& piece) const {
+  void start(const RowPiece& piece) {
+    const std::int64_t elements = comm::ShardGroup::receive_elements(
+        pass_.shards.shards(), pass_.shards.own(), piece.all.count(), columns());
+    sums_.push_back(pass_.shards.begin_sum(
+        partial_sums(piece.all),
+        received_.flat_slice(static_cast<std::int64_t>(sums_.size()) * elements, elements)));
+    pass_.engine.progress();
+  }
+  /// Rows [range) of what a rank sums by itself.
+  [[nodiscard]] std::vector<TensorView> partial_sums(const grid::Range& range) const {
+    if (sends_rounded(pass_.shard_sums, pass_.shards.own())) {
+      return {row_range(rounded_, range)};
+    }
     std::vector<TensorView> views;
     for (const TensorView& accumulator : accumulators_) {
-      views.push_back(row_range(accumulator, piece.all));
+      views.push_back(row_range(accumulator, range));
     }
     return views;
   }

@@ -64,6 +64,7 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
   loss_workspace_ = allocate_loss(model, spec, workspace);
   losses_ = allocate_losses(model, spec, losses);
   losses_on_host_ = device::HostCopy(losses_);
+  loss_arguments_.resize(losses_.empty() ? 0 : static_cast<std::size_t>(losses_.shape()[0]));
   parameters_ = group_parameters(layout, spec.layers);
   for (const LayerParameters& parameters : parameters_) {
     weights_.push_back(views_of(parameters, weights, &ParameterSlice::weight_offset));
@@ -184,6 +185,12 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
                ? view
                : view.reshaped(local_shape(port, spec_.pass));
   };
+  std::function<void(std::int64_t, const TensorView&)> loss;
+  if (in_pieces(model_, spec_, layer)) {
+    loss = [this, microbatch, mode](std::int64_t piece, const TensorView& logits) {
+      piece_loss(microbatch, piece, logits, mode);
+    };
+  }
   return {
       .context = context_,
       .engine = engine_,
@@ -193,6 +200,8 @@ LayerPass Stage::pass_of(std::int64_t layer, const Microbatch& microbatch, Mode 
       .logit_multiple = spec_.pass.logit_multiple,
       .row_pieces = spec_.pass.row_pieces,
       .shard_sums = spec_.pass.shard_sums,
+      .loss_pieces = spec_.pass.loss_pieces,
+      .loss = std::move(loss),
       .lanes = lanes_,
       .first_sample = microbatch.first_sample,
       .input = read(sources.input),

@@ -12,8 +12,9 @@ bool holds_last(const Model& model, const StageSpec& spec) {
   return spec.layers.end == model.layer_count();
 }
 
+/// Of one piece.
 std::int64_t logit_rows(const Model& model, const StageSpec& spec) {
-  return rows_at(model.output(), spec.pass.microbatch);
+  return rows_at(model.output(), spec.pass.microbatch) / spec.pass.loss_pieces;
 }
 
 }  // namespace
@@ -25,16 +26,21 @@ bool Stage::gradient_overwrites_output(const Model& model, const StageSpec& spec
          !model.sources(i).added;
 }
 
+bool Stage::in_pieces(const Model& model, const StageSpec& spec, std::int64_t layer) {
+  return spec.pass.loss_pieces > 1 && layer + 1 == model.layer_count();
+}
+
 Stage::ActivationSlot Stage::allocate_activations(const Model& model, const StageSpec& spec,
                                                   ArenaAllocator& allocator,
                                                   ArenaAllocator& recomputed) {
   ActivationSlot slot;
   for (std::int64_t i = spec.layers.begin; i < spec.layers.end; ++i) {
     const Layer& layer = model.layer(i);
-    // A view has no memory of its own.
+    // A view has no memory of its own, and logits in pieces are in the workspace.
     slot.outputs.push_back(
-        layer.is_view() ? TensorView()
-                        : allocator.take(local_shape(layer.output(), spec.pass), spec.pass.dtype));
+        layer.is_view() || in_pieces(model, spec, i)
+            ? TensorView()
+            : allocator.take(local_shape(layer.output(), spec.pass), spec.pass.dtype));
     slot.saved.emplace_back();
     recomputed.rewind();
     for (const SavedSpec& saved : layer.saved(spec.pass)) {
@@ -123,7 +129,10 @@ std::vector<std::vector<TensorView>> Stage::allocate_workspace(const Model& mode
 
 Stage::LossWorkspace Stage::allocate_loss(const Model& model, const StageSpec& spec,
                                           ArenaAllocator& allocator) {
-  allocator.rewind();
+  // The head's pass contains the loss of pieces; its workspace is the last one.
+  if (spec.pass.loss_pieces == 1) {
+    allocator.rewind();
+  }
   if (!holds_last(model, spec) || model.output().placement != Placement::kFeatures) {
     return {};
   }
@@ -137,11 +146,13 @@ Stage::LossWorkspace Stage::allocate_loss(const Model& model, const StageSpec& s
           .log_sums = allocator.take(Shape{rows}, dtype)};
 }
 
-/// One entry for each slot of each concurrent lane.
+/// One entry for each piece of each slot of each concurrent lane.
 TensorView Stage::allocate_losses(const Model& model, const StageSpec& spec,
                                   ArenaAllocator& allocator) {
   const std::int64_t slots =
-      holds_last(model, spec) ? spec.slots.losses * spec.pass.concurrent_lanes : 0;
+      holds_last(model, spec)
+          ? spec.slots.losses * spec.pass.concurrent_lanes * spec.pass.loss_pieces
+          : 0;
   return allocator.take(Shape{slots, ops::kLossElements}, DType::kInt64);
 }
 
@@ -151,10 +162,12 @@ LayerTraffic Stage::traffic(const Model& model, const StageSpec& spec) {
     traffic += model.layer(i).traffic(spec.pass);
   }
   if (holds_last(model, spec) && model.output().placement == Placement::kFeatures) {
-    traffic += exchange_of(
-        spec.pass,
-        static_cast<double>(spec.pass.shards.count * logit_rows(model, spec) *
-                            ops::kCrossEntropyParts * size_bytes(compute_dtype(spec.pass.dtype))));
+    for (std::int64_t p = 0; p < spec.pass.loss_pieces; ++p) {
+      traffic += exchange_of(spec.pass,
+                             static_cast<double>(spec.pass.shards.count * logit_rows(model, spec) *
+                                                 ops::kCrossEntropyParts *
+                                                 size_bytes(compute_dtype(spec.pass.dtype))));
+    }
   }
   return traffic;
 }

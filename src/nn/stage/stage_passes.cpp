@@ -43,7 +43,8 @@ void Stage::run(ops::GraphCache::Key key, std::span<const Microbatch> concurrent
   if (layers.count() == 0) {
     return;
   }
-  if (!graph_cache_.is_enabled() || layers.begin < first_recorded_) {
+  if (!graph_cache_.is_enabled() || layers.begin < recorded().begin ||
+      layers.end > recorded().end) {
     work();
     return;
   }
@@ -73,7 +74,7 @@ void Stage::forward(std::span<const Microbatch> concurrent, Mode mode) {
   // Before each piece the pass waits for weights.
   for (std::int64_t begin = spec_.layers.begin; begin < spec_.layers.end;) {
     std::int64_t end = begin + 1;
-    while (end < spec_.layers.end && end != recorded().begin &&
+    while (end < spec_.layers.end && end != recorded().begin && end != recorded().end &&
            !(awaits && weight_source_->waits_before(end))) {
       ++end;
     }
@@ -82,7 +83,7 @@ void Stage::forward(std::span<const Microbatch> concurrent, Mode mode) {
     }
     const auto pass = [&] {
       for (std::int64_t i = begin; i < end; ++i) {
-        if (!model_.layer(i).is_view()) {
+        if (!model_.layer(i).is_view() && !in_pieces(model_, spec_, i)) {
           const device::ProfileRange range(model_.layer(i).name());
           model_.layer(i).forward_lanes(passes_of(i, concurrent, mode));
           progress();
@@ -103,8 +104,17 @@ void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, s
   require(is_last(), "only the last stage has a loss");
   require(!losses_.empty(), "the stage has no slots for losses");
   const device::ProfileRange range("loss");
-  const std::int64_t slot = microbatch.number % losses_.shape()[0];
-  const TensorView sums = losses_.flat_slice(slot * ops::kLossElements, ops::kLossElements);
+  // A language model has a target for every token.
+  const std::int64_t valid_rows = valid * rows_at(model_.output(), 1);
+  if (const std::int64_t last = spec_.layers.end - 1; in_pieces(model_, spec_, last)) {
+    loss_arguments_[static_cast<std::size_t>(first_loss(microbatch))] = {targets, valid_rows,
+                                                                         gradient_scale};
+    if (mode == Mode::kEvaluation) {
+      model_.layer(last).forward(pass_of(last, microbatch, mode));
+    }
+    return;
+  }
+  const TensorView sums = loss_sums(first_loss(microbatch));
   const ConstTensorView output = outputs_of(microbatch).front();
   const TensorView gradient =
       mode == Mode::kTraining
@@ -115,8 +125,6 @@ void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, s
                             gradient_scale, gradient, sums);
     return;
   }
-  // A language model has a target for every token.
-  const std::int64_t valid_rows = valid * rows_at(model_.output(), 1);
   if (model_.output().placement == Placement::kFeatures) {
     split_cross_entropy(output, targets, valid_rows, gradient_scale, gradient, sums);
   } else {
@@ -124,15 +132,47 @@ void Stage::loss(const Microbatch& microbatch, const ConstTensorView& targets, s
   }
 }
 
+std::int64_t Stage::first_loss(const Microbatch& microbatch) const {
+  const std::int64_t index = microbatch.number * spec_.pass.loss_pieces;
+  return index % losses_.shape()[0];
+}
+
+TensorView Stage::loss_sums(std::int64_t index) const {
+  return losses_.flat_slice(index * ops::kLossElements, ops::kLossElements);
+}
+
+void Stage::piece_loss(const Microbatch& microbatch, std::int64_t piece, const TensorView& logits,
+                       Mode mode) {
+  const device::ProfileRange range("loss");
+  const std::int64_t first = first_loss(microbatch);
+  const auto& [targets, valid_rows, gradient_scale] =
+      loss_arguments_[static_cast<std::size_t>(first)];
+  const std::int64_t rows = targets.count() / spec_.pass.loss_pieces;
+  const std::int64_t valid = std::clamp<std::int64_t>(valid_rows - piece * rows, 0, rows);
+  split_cross_entropy(logits, targets.flat_slice(piece * rows, rows), valid, gradient_scale,
+                      mode == Mode::kTraining ? logits : TensorView(), loss_sums(first + piece));
+}
+
 std::vector<ops::LossSums> Stage::losses() {
   losses_on_host_.update(context_.stream());
   context_.synchronize();
   std::vector<ops::LossSums> losses;
-  const std::int64_t slots = losses_.empty() ? 0 : losses_.shape()[0];
-  for (std::int64_t i = 0; i < slots; ++i) {
-    losses.push_back(ops::loss_sums_of(
-        losses_on_host_.view().flat_slice(i * ops::kLossElements, ops::kLossElements)));
-    ops::require_labels(losses.back(), model_.output().shape.back());
+  const std::int64_t pieces = spec_.pass.loss_pieces;
+  const std::int64_t piece_rows = rows_at(model_.output(), microbatch()) / pieces;
+  const std::int64_t count = losses_.empty() ? 0 : losses_.shape()[0];
+  for (std::int64_t i = 0; i < count; ++i) {
+    const ops::LossSums piece = ops::loss_sums_of(
+        losses_on_host_.view().flat_slice(i * ops::kLossElements, ops::kLossElements));
+    ops::LossSums& sums = i % pieces == 0 ? losses.emplace_back() : losses.back();
+    sums.loss += piece.loss;
+    sums.correct += piece.correct;
+    if (piece.bad_row >= 0 && sums.bad_row < 0) {
+      sums.bad_row = i % pieces * piece_rows + piece.bad_row;
+      sums.bad_label = piece.bad_label;
+    }
+    if ((i + 1) % pieces == 0) {
+      ops::require_labels(sums, model_.output().shape.back());
+    }
   }
   return losses;
 }
@@ -141,9 +181,10 @@ void Stage::split_cross_entropy(const ConstTensorView& logits, const ConstTensor
                                 std::int64_t valid_rows, double gradient_scale,
                                 const TensorView& gradient, const TensorView& sums) {
   const std::int64_t vocabulary = model_.output().shape.back();
-  const std::int64_t rows = rows_at(model_.output(), microbatch());
+  const std::int64_t rows = targets.count();
   const grid::Range& own = shards_.own();
-  const LogitBlocks blocks = logit_blocks(model_.output(), spec_.pass);
+  LogitBlocks blocks = logit_blocks(model_.output(), spec_.pass);
+  blocks.rows = rows;
   const auto& [all_shards, own_shards, log_sums] = loss_workspace_;
   const TensorView& made = shards_.ranks() == 1 ? all_shards : own_shards;
   const std::int64_t part = rows * ops::kCrossEntropyParts;
@@ -163,9 +204,6 @@ void Stage::split_cross_entropy(const ConstTensorView& logits, const ConstTensor
 }
 
 void Stage::recompute(const LayerPass& pass, std::int64_t layer) {
-  if (spec_.pass.recompute == Recompute::kNone) {
-    return;
-  }
   const std::vector<SavedSpec> saved = model_.layer(layer).saved(spec_.pass);
   if (std::any_of(saved.begin(), saved.end(),
                   [](const SavedSpec& spec) { return spec.keep == Keep::kRecomputed; })) {
@@ -271,14 +309,16 @@ void Stage::backward_to_sink(std::span<const Microbatch> concurrent, GradientSin
   // Between two pieces the sink acts.
   for (std::int64_t end = spec_.layers.end; end > spec_.layers.begin;) {
     std::int64_t begin = end - 1;
-    while (begin > spec_.layers.begin && begin != recorded().begin &&
+    while (begin > spec_.layers.begin && begin != recorded().begin && begin != recorded().end &&
            !acts_after(concurrent, begin, sink)) {
       --begin;
     }
     run(key, concurrent, {begin, end}, [&] {
       for (std::int64_t i = end; i-- > begin;) {
-        if (fused && concurrent.size() == 1 && !model_.layer(i).joins_lanes()) {
-          layer_backward(i, concurrent.front(), targets.front());
+        if (fused && !model_.layer(i).joins_lanes()) {
+          for (std::size_t k = 0; k < concurrent.size(); ++k) {
+            layer_backward(i, concurrent[k], targets[k]);
+          }
           continue;
         }
         if (fused) {

@@ -111,8 +111,12 @@ Trained train(const Model& model, StageBench<T>& bench, const Samples& samples) 
     }
     const std::int64_t first_sample = m * pass.microbatch;
     stage.forward(Alone(m, input, first_sample), Mode::kTraining);
-    const ConstTensorView found = stage.outputs_of(Alone(m, input, 0).microbatch).front();
-    if (output.placement == Placement::kFeatures) {
+    const bool in_pieces = pass.loss_pieces > 1;
+    const ConstTensorView found =
+        in_pieces ? ConstTensorView() : stage.outputs_of(Alone(m, input, 0).microbatch).front();
+    if (in_pieces) {
+      result.outputs["in pieces"] = {};
+    } else if (output.placement == Placement::kFeatures) {
       for (std::int64_t s = pass.shards.own.begin; s < pass.shards.own.end; ++s) {
         const LogitBlocks blocks = logit_blocks(output, pass);
         const ConstTensorView block = blocks.block(found, s);
@@ -129,8 +133,8 @@ Trained train(const Model& model, StageBench<T>& bench, const Samples& samples) 
     const ConstTensorView targets{std::span(samples.targets[i]),
                                   Shape{std::ssize(samples.targets[i])}};
     stage.loss(Alone(m, input, 0).microbatch, targets, pass.microbatch, 0.25, Mode::kTraining);
-    result.losses.push_back(stage.losses().front().loss);
     stage.backward_input(Alone(m, input, first_sample), sink);
+    result.losses.push_back(stage.losses().front().loss);
     if (!stage.is_first()) {
       result.input_gradients.push_back(
           widened(ConstTensorView(stage.input_gradients_of(m).front()).template host<T>()));

@@ -61,12 +61,15 @@ inline void expect_loss_gradients(StageBench<double>& bench, ArenaSink<double>& 
                                   std::int64_t samples) {
   constexpr double kScale = 0.125;
   Stage& stage = bench.stage();
-  const auto loss = [&] {
+  const auto forward = [&](Mode loss_mode) {
     stage.forward(Alone(0, input, kFirstRow), Mode::kTraining);
-    stage.loss(Alone(0, input, 0).microbatch, targets, samples - 1, kScale, Mode::kTraining);
+    stage.loss(Alone(0, input, 0).microbatch, targets, samples - 1, kScale, loss_mode);
+  };
+  const auto loss = [&] {
+    forward(Mode::kEvaluation);
     return kScale * stage.losses().front().loss;
   };
-  loss();
+  forward(Mode::kTraining);
   stage.backward_input(Alone(0, input, kFirstRow), sink);
   stage.backward_weight(Alone(0, input, kFirstRow), sink);
   expect_weight_gradients(bench, sink, loss);

@@ -1,11 +1,16 @@
-// Neither the order of the backward passes nor recomputation changes a bit.
+// Neither the order of the backward passes nor recomputation changes a bit; a loss in pieces of
+// rows changes the rounding.
 #include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strata/ops/split_cross_entropy.hpp"
+
+#include "error_of.hpp"
 #include "language_bench.hpp"
 
 namespace strata::nn::test {
@@ -105,6 +110,72 @@ TEST_P(BackwardOrders, GiveTheSameBitsBehindAStage) {
 
 INSTANTIATE_TEST_SUITE_P(Shards, BackwardOrders, testing::Values(1, 4));
 
+class LossPieces : public testing::TestWithParam<std::int64_t> {};
+
+TEST_P(LossPieces, ChangeTheRoundingOnly) {
+  constexpr double kRounding = 1e-13;
+  const auto expect_near = [&](const std::vector<double>& a, const std::vector<double>& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      EXPECT_NEAR(a[i], b[i], kRounding);
+    }
+  };
+  const Samples samples = language_samples(kMicrobatches, kMicrobatch * kContext, kVocabulary);
+  for (const Model& model : {gpt(GetParam()), llama(GetParam())}) {
+    const Trained whole = run<double>(model, {BackwardOrder::kFused, Recompute::kNone});
+    for (const std::int64_t pieces : {2, 3, 12}) {
+      SCOPED_TRACE(fmt::format("{} pieces", pieces));
+      StageSpec spec = spec_of<double>({0, model.layer_count()}, kMicrobatch);
+      spec.order = BackwardOrder::kFused;
+      spec.pass.loss_pieces = pieces;
+      StageBench<double> bench(model, spec);
+      const Trained found = train(model, bench, samples);
+      expect_near(found.losses, whole.losses);
+      for (const auto& [name, gradient] : whole.gradients) {
+        SCOPED_TRACE(name);
+        expect_near(found.gradients.at(name), gradient);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shards, LossPieces, testing::Values(1, 4));
+
+TEST(LossPieces, EvaluateToTheLossOfTrainingAndNameABadTarget) {
+  const Model model = language_model({"embedding 8", "head"}, kContext, kVocabulary, 2);
+  StageSpec spec = spec_of<float>({0, 2}, kMicrobatch);
+  spec.order = BackwardOrder::kFused;
+  spec.pass.loss_pieces = 4;
+  spec.slots.losses = 2;
+  StageBench<float> bench(model, spec);
+  Stage& stage = bench.stage();
+  Samples samples = language_samples(1, kMicrobatch * kContext, kVocabulary);
+  const ConstTensorView input{std::span(samples.ids[0]), {kMicrobatch, kContext}};
+  const ConstTensorView targets{std::span(samples.targets[0]), {kMicrobatch, kContext}};
+  ArenaSink<float> sink(bench.layout().elements);
+  const auto run = [&](std::int64_t number, Mode mode, std::int64_t valid) {
+    const Alone alone(number, input, 0);
+    stage.forward(alone, mode);
+    stage.loss(alone.microbatch, targets, valid, 1.0, mode);
+    if (mode == Mode::kTraining) {
+      stage.backward_input(alone, sink);
+    }
+  };
+  for (const std::int64_t valid : {kMicrobatch, kMicrobatch - 1}) {
+    run(0, Mode::kTraining, valid);
+    run(1, Mode::kEvaluation, valid);
+    const std::vector<ops::LossSums> losses = stage.losses();
+    ASSERT_EQ(losses.size(), 2U);
+    EXPECT_GT(losses[0].loss, 0.0);
+    EXPECT_EQ(losses[0].loss, losses[1].loss);
+    EXPECT_EQ(losses[0].correct, losses[1].correct);
+  }
+  samples.targets[0][7] = kVocabulary;
+  run(1, Mode::kEvaluation, kMicrobatch);
+  EXPECT_THAT(strata::test::error_of([&] { static_cast<void>(stage.losses()); }, ExitCode::kData),
+              testing::HasSubstr("row 7 of a microbatch has the target 11"));
+}
+
 std::int64_t bytes_of(const Model& model, const StageSpec& spec, const std::string& name) {
   for (const MemoryItem& item : Stage::memory(model, std::span(&spec, 1))) {
     if (item.name == name) {
@@ -166,10 +237,12 @@ TEST(StageMemory, NothingStandsBetweenAProductAndTheGradientOfGelu) {
 
 template <typename T>
 Trained with_logits_of(std::int64_t multiple, std::int64_t vocabulary, std::int64_t shards,
-                       const std::string& head) {
+                       const std::string& head, std::int64_t loss_pieces) {
   const Model model = language_model({"embedding 8", "mlp 12", head}, kContext, vocabulary, shards);
   StageSpec spec = spec_of<T>({0, model.layer_count()}, kMicrobatch);
   spec.pass.logit_multiple = multiple;
+  spec.pass.loss_pieces = loss_pieces;
+  spec.order = BackwardOrder::kFused;
   StageBench<T> bench(model, spec);
   return train(model, bench, language_samples(kMicrobatches, kMicrobatch * kContext, vocabulary));
 }
@@ -179,11 +252,14 @@ TEST(PaddedLogits, GiveTheSameBits) {
   for (const std::int64_t vocabulary : {5, 13, 16}) {
     for (const std::int64_t shards : {1, 3}) {
       for (const std::string head : {"head", "head tied=no"}) {
-        SCOPED_TRACE(fmt::format("{} of {} ids, {} shards", head, vocabulary, shards));
-        EXPECT_EQ(with_logits_of<float>(8, vocabulary, shards, head),
-                  with_logits_of<float>(1, vocabulary, shards, head));
-        EXPECT_EQ(with_logits_of<BFloat16>(8, vocabulary, shards, head),
-                  with_logits_of<BFloat16>(1, vocabulary, shards, head));
+        for (const std::int64_t pieces : {1, 3}) {
+          SCOPED_TRACE(
+              fmt::format("{} of {} ids, {} shards, {} pieces", head, vocabulary, shards, pieces));
+          EXPECT_EQ(with_logits_of<float>(8, vocabulary, shards, head, pieces),
+                    with_logits_of<float>(1, vocabulary, shards, head, pieces));
+          EXPECT_EQ(with_logits_of<BFloat16>(8, vocabulary, shards, head, pieces),
+                    with_logits_of<BFloat16>(1, vocabulary, shards, head, pieces));
+        }
       }
     }
   }
@@ -204,6 +280,23 @@ TEST(PaddedLogits, AreOnlyAHeads) {
   };
   EXPECT_EQ(result(8), result(1));
   EXPECT_THROW(language_model({"embedding 8", "head", "dropout 0.1"}, kContext, 5, 1), Error);
+}
+
+TEST(StageMemory, LogitsInPiecesAreInTheWorkspace) {
+  const Model model = language_model({"embedding 8", "head"}, kContext, kVocabulary, 1);
+  StageSpec spec = spec_of<float>({0, 2}, kMicrobatch);
+  spec.order = BackwardOrder::kFused;
+  const std::int64_t rows = kMicrobatch * kContext;
+  const auto parts = [&](std::int64_t of_rows) {
+    return 2 * line(of_rows * ops::kCrossEntropyParts * 4) + line(of_rows * 4);
+  };
+  const std::int64_t others = line(rows * 8 * 4);
+  EXPECT_EQ(bytes_of(model, spec, "activations"), others + line(rows * kVocabulary * 4));
+  EXPECT_EQ(bytes_of(model, spec, "workspace"), parts(rows));
+  spec.pass.loss_pieces = 4;
+  EXPECT_EQ(bytes_of(model, spec, "activations"), others);
+  EXPECT_EQ(bytes_of(model, spec, "workspace"), line(rows / 4 * kVocabulary * 4) + parts(rows / 4));
+  EXPECT_EQ(bytes_of(model, spec, "activation gradients"), 0);
 }
 
 TEST(StageMemory, GradientOfLogitsTakesTheirPlace) {

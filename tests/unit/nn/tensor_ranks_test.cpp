@@ -65,22 +65,25 @@ void expect_part_of(const Trained& part, const Trained& whole) {
 
 template <typename T>
 void expect_the_bits_of_one_rank(const Layers& layers, Recompute recompute,
-                                 std::int64_t row_pieces = 1, DType shard_sums = DType::kFloat32) {
+                                 const PassShape& numbers = {}) {
   const Samples samples = language_samples(kMicrobatches, kMicrobatch * kContext, kVocabulary);
   const Model replicated = language_model(layers, kContext, kVocabulary, kShards);
   StageSpec spec = spec_of<T>({0, replicated.layer_count()}, kMicrobatch);
-  spec.pass.row_pieces = row_pieces;
-  spec.pass.shard_sums = shard_sums;
+  spec.pass.row_pieces = numbers.row_pieces;
+  spec.pass.shard_sums = numbers.shard_sums;
+  spec.pass.loss_pieces = numbers.loss_pieces;
+  spec.order = numbers.loss_pieces == 1 ? BackwardOrder::kSplit : BackwardOrder::kFused;
   StageBench<T> bench(replicated, spec);
   const Trained whole = train(replicated, bench, samples);
   spec.pass.recompute = recompute;
-  spec.order = recompute == Recompute::kNone ? BackwardOrder::kSplit : BackwardOrder::kFused;
+  spec.order = recompute == Recompute::kNone ? spec.order : BackwardOrder::kFused;
   for (const Placement rows : {Placement::kReplicated, Placement::kTokens}) {
     const Model model = language_model(layers, kContext, kVocabulary, kShards, rows);
     for (const std::int64_t ranks : {1, 2, 4}) {
-      SCOPED_TRACE(fmt::format("{} on {} ranks, rows {} in {} pieces, sums of {}, recompute {}",
-                               name_of(kDTypeOf<T>), ranks, name_of(rows), row_pieces,
-                               name_of(shard_sums), name_of(recompute)));
+      SCOPED_TRACE(fmt::format(
+          "{} on {} ranks, rows {} in {} pieces, {} of the loss, sums of {}, recompute {}",
+          name_of(kDTypeOf<T>), ranks, name_of(rows), numbers.row_pieces, numbers.loss_pieces,
+          name_of(numbers.shard_sums), name_of(recompute)));
       std::size_t slices = 0;
       on_ranks<T>(model, spec, samples, ranks, [&](const Trained& found) {
         expect_part_of(found, whole);
@@ -94,17 +97,29 @@ void expect_the_bits_of_one_rank(const Layers& layers, Recompute recompute,
 TEST(TensorRanks, GiveTheBitsOfOneForGpt) {
   expect_the_bits_of_one_rank<float>(kGpt, Recompute::kNone);
   expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kSelective);
-  expect_the_bits_of_one_rank<float>(kGpt, Recompute::kNone, 2);
-  expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kSelective, 4);
-  expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kNone, 2, DType::kBfloat16);
+  expect_the_bits_of_one_rank<float>(kGpt, Recompute::kNone, {.row_pieces = 2});
+  expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kSelective, {.row_pieces = 4});
+  expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kNone,
+                                        {.row_pieces = 2, .shard_sums = DType::kBfloat16});
 }
 
 TEST(TensorRanks, GiveTheBitsOfOneForLlama) {
   expect_the_bits_of_one_rank<float>(kLlama, Recompute::kFull);
   expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kNone);
-  expect_the_bits_of_one_rank<float>(kLlama, Recompute::kFull, 4);
-  expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kNone, 2);
-  expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kFull, 1, DType::kBfloat16);
+  expect_the_bits_of_one_rank<float>(kLlama, Recompute::kFull, {.row_pieces = 4});
+  expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kNone, {.row_pieces = 2});
+  expect_the_bits_of_one_rank<BFloat16>(kLlama, Recompute::kFull, {.shard_sums = DType::kBfloat16});
+}
+
+TEST(TensorRanks, GiveTheBitsOfOneForLossPieces) {
+  for (const std::int64_t pieces : {4, 16}) {
+    expect_the_bits_of_one_rank<float>(kGpt, Recompute::kSelective, {.loss_pieces = pieces});
+    expect_the_bits_of_one_rank<BFloat16>(kGpt, Recompute::kNone, {.loss_pieces = pieces});
+    expect_the_bits_of_one_rank<float>(kLlama, Recompute::kNone, {.loss_pieces = pieces});
+    expect_the_bits_of_one_rank<BFloat16>(
+        kLlama, Recompute::kFull,
+        {.row_pieces = 2, .shard_sums = DType::kBfloat16, .loss_pieces = pieces});
+  }
 }
 
 // The second stage of a network that a config spells.

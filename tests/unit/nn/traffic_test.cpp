@@ -22,6 +22,7 @@ struct Case {
   std::string name;
   std::vector<std::string> layers;
   Recompute recompute = Recompute::kNone;
+  std::int64_t loss_pieces = 1;
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -44,6 +45,7 @@ void expect_traffic(const Case& c, Placement rows, std::int64_t shards, std::int
     spec.pass.recompute = c.recompute;
     spec.pass.row_pieces = row_pieces;
     spec.pass.shard_sums = shard_sums;
+    spec.pass.loss_pieces = c.loss_pieces;
     spec.order = BackwardOrder::kFused;
     StageBench<T> bench(model, spec,
                         comm::ShardGroup(counting, engine, shards, comm::Summation::kInvariant));
@@ -81,6 +83,8 @@ INSTANTIATE_TEST_SUITE_P(
              {"embedding 8", kGrouped, "mlp 12 swiglu norm=rms_norm bias=no", "rms_norm",
               "head tied=no"},
              Recompute::kFull},
+        Case{"loss_in_pieces", {"embedding 8", "mlp 12", "head"}, Recompute::kNone, 4},
+        Case{"loss_in_pieces_recompute", {"embedding 8", "head"}, Recompute::kSelective, 2},
         Case{"without_norms",
              {"embedding 8", "attention 4 norm=none residual=no", "mlp 12 norm=none", "head"},
              Recompute::kSelective}),

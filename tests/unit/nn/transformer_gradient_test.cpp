@@ -2,6 +2,7 @@
 // f64, with 1, 2 and 4 shards on one rank.
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -88,15 +89,21 @@ TEST_P(LanguageModelGradients, AgreeWithDifferences) {
   const Shape shape{kSamples, kContext};
   const ConstTensorView input{std::span(ids), shape};
   const ConstTensorView targets{std::span(next), shape};
-  for (const std::int64_t shards : {1, 2, 4}) {
-    SCOPED_TRACE(fmt::format("{} shards", shards));
+  for (const auto& [shards, loss_pieces] :
+       std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {4, 1}, {1, 3}, {2, 2}, {4, 12}}) {
+    SCOPED_TRACE(fmt::format("{} shards, {} pieces of the loss", shards, loss_pieces));
     const Model model({.layers = GetParam().layers,
                        .input_shape = Shape{kContext},
                        .outputs = kVocabulary,
                        .seed = 4,
                        .input_kind = InputKind::kTokenIds,
                        .shards = shards});
-    StageBench<double> bench(model, spec_of<double>({0, model.layer_count()}, kSamples));
+    StageSpec spec = spec_of<double>({0, model.layer_count()}, kSamples);
+    if (model.output().is_logits) {
+      spec.pass.loss_pieces = loss_pieces;
+      spec.order = BackwardOrder::kFused;
+    }
+    StageBench<double> bench(model, spec);
     ArenaSink<double> sink(bench.layout().elements);
     expect_loss_gradients(bench, sink, input, targets, kSamples);
   }

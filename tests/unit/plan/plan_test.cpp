@@ -629,6 +629,75 @@ TEST(Plan, DefaultMicrobatchIsLargerOnGpus) {
   EXPECT_EQ(chosen(48, 1024, device::DeviceKind::kCuda), 16);
 }
 
+TEST(Plan, LossPiecesAreOfTheConfigAndNotOfTheGrid) {
+  // A vocabulary without equal beside a width of 16, and 4 x 2,048 tokens a microbatch.
+  constexpr std::int64_t kLong = 1024;
+  const auto pieces_of = [](RunConfig config, const VirtualGrid& stored = {}) {
+    config.model.transformer.context = kLong;
+    return prepare(config, config.parallel.data * config.parallel.pipeline * config.parallel.tensor,
+                   tokens(kLong), stored)
+        .config.numerics.loss_pieces;
+  };
+  const auto large = [](const grid::Grid& grid) {
+    RunConfig config = gpt_on(grid);
+    config.model.transformer.vocabulary = 4000;
+    config.numerics.lanes = 1;
+    config.numerics.shards = 2;
+    config.batch.micro = 8;
+    return config;
+  };
+  for (const grid::Grid& grid : {grid::Grid{1, 1, 1}, {1, 2, 1}, {1, 1, 2}, {1, 3, 2}}) {
+    for (const nn::Recompute recompute : {nn::Recompute::kNone, nn::Recompute::kFull}) {
+      RunConfig config = large(grid);
+      config.train.recompute = recompute;
+      EXPECT_EQ(pieces_of(config), 4) << grid.text();
+    }
+  }
+  RunConfig config = large({1, 1, 1});
+  config.batch.micro = 2;  // less than two pieces of 2,048 tokens
+  EXPECT_EQ(pieces_of(config), 1);
+  config.batch.micro = 8;
+  config.model.transformer.vocabulary = 16;
+  EXPECT_EQ(pieces_of(config), 1);
+  config.numerics.loss_pieces = 3;
+  config.batch.micro = 4;
+  expect_refusal(config, 1, {}, {"numerics.loss_pieces is 3", "the 32 tokens", "batch.micro = 4"});
+  config.numerics.loss_pieces = 64;
+  expect_refusal(config, 1, {}, {"numerics.loss_pieces is 64", "the 32 tokens"});
+  // A checkpoint fixes them.
+  const VirtualGrid whole{.lanes = 1, .shards = 2, .microbatch = 8, .loss_pieces = 1};
+  EXPECT_EQ(pieces_of(large({1, 1, 1}), whole), 1);
+  config.batch.micro = 8;
+  config.numerics.loss_pieces = 2;
+  expect_refusal(config, 1, whole, {"numerics.loss_pieces is 2", "was made with 1"});
+  config = RunConfig();
+  config.model.layers = {"dense 4"};
+  config.train.steps = 1;
+  config.numerics.loss_pieces = 2;
+  EXPECT_THAT(
+      test::error_of([&] { (void)prepare(config, 1, numbers(64, 4), {}); }, ExitCode::kUsage),
+      testing::HasSubstr("numerics.loss_pieces is set, but the model does not end in a "
+                         "head"));
+}
+
+TEST(Plan, LossPiecesFuseTheBackwardPassAndFollowTheMicrobatch) {
+  RunConfig config = gpt_on({1, 2, 1});
+  config.numerics.loss_pieces = 2;
+  EXPECT_EQ(prepare(config, 2, tokens(), {}).backward, nn::BackwardOrder::kFused);
+  config.parallel.backward = Backward::kSplit;
+  expect_refusal(config, 2, {}, {"parallel.backward is split", "numerics.loss_pieces is 2"});
+
+  config = gpt_on({1, 1, 1});
+  config.model.transformer.context = 1024;
+  config.model.transformer.vocabulary = 4000;
+  config.batch = {.global = 12, .micro = 0};
+  const Plan plan = with_fitting_defaults(
+      prepare(config, 1, tokens(1024), {}, device::DeviceKind::kCuda), {},
+      [](const Plan& candidate) { return candidate.config.batch.micro <= 6; });
+  EXPECT_EQ(plan.config.batch.micro, 6);
+  EXPECT_EQ(plan.config.numerics.loss_pieces, 3);
+}
+
 TEST(PlanItems, AreEqualForEqualPlansAndNameWhatDiffers) {
   const auto items = [](const RunConfig& config) {
     return plan_items(prepare(config, 0, tokens(), {}), "the same text");
