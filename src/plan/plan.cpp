@@ -228,9 +228,10 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
   plan.model = make_model(plan, token_rows);
   check_unused(given, plan);
   plan.default_loss_pieces = given.numerics.loss_pieces == 0 && stored.loss_pieces == 0;
-  // With replicated rows, so that the choice does not depend on the grid.
-  plan.config.numerics.loss_pieces =
-      resolve_loss_pieces(plan, *make_model(plan, nn::Placement::kReplicated), stored);
+  plan.config.numerics.loss_pieces = resolve_loss_pieces(plan, stored, [&] {
+    // With replicated rows, so that the choice does not depend on the grid.
+    return make_model(plan, nn::Placement::kReplicated);
+  });
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
   }

@@ -121,13 +121,16 @@ std::string schedule_text(const Plan& plan) {
         plan.training.microbatches, plan.training.microbatches == 1 ? "" : "es",
         plan.grid.pipeline);
   }
+  const bool recomputes = plan.config.train.recompute != nn::Recompute::kNone;
   if (plan.backward == nn::BackwardOrder::kFused && plan.grid.pipeline > 1 &&
-      plan.training.chunks == 1 && pipeline::defers_weight_gradients(plan.training)) {
-    const bool recomputes = plan.config.train.recompute != nn::Recompute::kNone;
+      (plan.training.chunks == 1 || !recomputes) &&
+      pipeline::defers_weight_gradients(plan.training)) {
     text += fmt::format(
-        "warning: with {} both gradients of a layer are computed together, so {} "
-        "defers nothing; parallel.schedule=1f1b takes the same time and less memory\n",
-        recomputes ? "train.recompute" : "numerics.loss_pieces", schedule_name(plan.config));
+        "warning: with {} both gradients of a layer are computed together, so {} defers nothing; "
+        "{}\n",
+        recomputes ? "train.recompute" : "numerics.loss_pieces", schedule_name(plan.config),
+        recomputes ? "parallel.schedule=1f1b takes the same time and less memory"
+                   : "in a new run, set numerics.loss_pieces to 1 for it");
   }
   return text;
 }

@@ -234,14 +234,14 @@ std::vector<Option> parallel_and_numerics() {
                     "for auto: the most that a rank holds at once, in activations of its layers; "
                     "0: as many as there are stages, the most of 1f1b",
                     0, STRATA_MEMBER(parallel.activations), kMostRanks)),
-      choice(
-          "parallel.backward",
-          "fused: a layer's input and weight gradient one after the other, so that the "
-          "gradients of one layer are in memory at a time, and a stage sends its gradient "
-          "after both; split: the input gradients of all layers first, which shortens the "
-          "bubble; auto: split where there are several stages and no recomputation, and the GPUs' "
-          "memory is enough",
-          STRATA_MEMBER(parallel.backward)),
+      choice("parallel.backward",
+             "fused: a layer's input and weight gradient one after the other, so that the "
+             "gradients of one layer are in memory at a time, and a stage sends its gradient "
+             "after both; split: the input gradients of all layers first, which shortens the "
+             "bubble; auto: split where there are several stages, no recomputation and one "
+             "numerics.loss_pieces, and the GPUs' "
+             "memory is enough",
+             STRATA_MEMBER(parallel.backward)),
       text("parallel.split", "auto, or layers",
            "auto: chunks of about equal cost; otherwise the first layer of each stage, or of each "
            "chunk in layer order, by name or number",
