@@ -15,10 +15,15 @@ foreach(page ${pages})
   strata_install_text(${STRATA_MANDIR}/man1 ${page}.1 man ${page})
 endforeach()
 strata_install_text(${STRATA_DATADIR}/bash-completion/completions strata completion bash)
-strata_install_text(${STRATA_DATADIR}/zsh/site-functions _strata completion zsh)
+
+get_filename_component(STRATA_ROOT "${CMAKE_INSTALL_PREFIX}" ABSOLUTE)
+set(zsh site-functions)
+if(STRATA_ROOT STREQUAL "/usr" AND EXISTS /etc/debian_version)
+  set(zsh vendor-completions)
+endif()
+strata_install_text(${STRATA_DATADIR}/zsh/${zsh} _strata completion zsh)
 
 # On the default paths nothing has to be loaded.
-get_filename_component(STRATA_ROOT "${CMAKE_INSTALL_PREFIX}" ABSOLUTE)
 if(NOT STRATA_ROOT STREQUAL "/usr")
   foreach(module ${STRATA_MODULES})
     string(APPEND STRATA_LOADS_LUA "depends_on(\"${module}\")\n")

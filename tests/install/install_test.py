@@ -1,8 +1,9 @@
-"""What cmake --install writes besides the program: manual pages, completions, modulefiles.
+"""What cmake --install writes: manual pages, completions, modulefiles, and libraries that a program is built from.
 
 Usage: install_test.py BUILD_DIR SOURCE_DIR STRATA
 """
 
+import json
 import os
 import pathlib
 import re
@@ -47,7 +48,7 @@ class InstallTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.root = tempfile.TemporaryDirectory()
-        subprocess.run(["cmake", "--install", BUILD, "--component", "program", "--prefix", PREFIX], check=True,
+        subprocess.run(["cmake", "--install", BUILD, "--prefix", PREFIX], check=True,
                        env={**os.environ, "DESTDIR": cls.root.name}, stdout=subprocess.DEVNULL)
         cls.share = pathlib.Path(cls.root.name + PREFIX, "share")
 
@@ -123,6 +124,23 @@ class InstallTest(unittest.TestCase):
             result = subprocess.run([STRATA, "help", *command], capture_output=True, text=True, check=False)
             self.assertEqual(result.returncode, 2)
             self.assertIn(message, result.stderr)
+
+    def test_a_program_finds_the_libraries(self):
+        """examples/train.cpp against the install tree: trains, with the same bits on two ranks, and strata reads its run."""
+        prefix = self.share.parent  # elsewhere than installed: the tree may be moved
+        build = f"{self.root.name}/example"
+        output("cmake", "-S", f"{SOURCE}/examples", "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release")
+        output("cmake", "--build", build)
+        losses = []
+        for ranks in (1, 2):
+            run = f"{build}/points-{ranks}"
+            output("mpirun", "-n", str(ranks), f"{build}/train", run)
+            with open(f"{run}/run/metrics.jsonl", encoding="utf-8") as lines:
+                losses.append([json.loads(line).get("loss") for line in lines])
+            accuracy = re.search(r"accuracy ([\d.]+) %", output(f"{prefix}/bin/strata", "evaluate", f"{run}/run"))[1]
+            self.assertGreater(float(accuracy), 95.0)
+        self.assertGreater(len(losses[0]), 1000)
+        self.assertEqual(*losses)
 
 
 if __name__ == "__main__":
