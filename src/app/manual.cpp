@@ -285,7 +285,7 @@ std::string man_page(const Help& help, std::span<const Help> all) {
   }
   std::string text =
       fmt::format(".TH {0} 1 \"\" \"strata {1}\" \"strata\"\n.ad l\n.nh\n.SH NAME\n{0} \\- {2}\n",
-                  roff(page_name(help)), versions().front().version, roff(purpose));
+                  roff(page_name(help)), own_version(), roff(purpose));
   std::string section;
   const auto begin = [&](const std::string& name) {
     text += name == section ? "" : fmt::format(".SH {}\n", name);

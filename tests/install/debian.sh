@@ -11,6 +11,7 @@ if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
 fi
 
 root=$(mktemp -d)
+chmod 755 "$root"  # users other than root run there too, as man
 trap 'umount "$root/proc" "$root/sys" "$root/dev/shm" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
 rm -f "$build"/strata_*.deb
 (cd "$build" && cpack -G DEB)
