@@ -40,7 +40,7 @@ void NamePatterns::require_matches(std::string_view setting,
     std::erase_if(plain, [](char c) { return c == '*' || c == '?'; });
     fail(ExitCode::kUsage,
          "{}: no parameter is called \"{}\"; the nearest is \"{}\". Give names, or patterns with * "
-         "and ?, as in \"block0.*\"",
+         "and ?, as in \"blocks.0.*\"",
          setting, pattern, nearest(plain, names));
   }
 }

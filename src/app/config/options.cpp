@@ -351,7 +351,7 @@ std::vector<Option> optimisation() {
       groups_option(),
       text(
           "optimizer.frozen", "patterns, or empty",
-          "parameters that are not trained, by name with * and ?, as in embedding.*,block0.*; they "
+          "parameters that are not trained, by name with * and ?, as in embedding.*,blocks.0.*; they "
           "have no optimizer state and count in no norm",
           STRATA_MEMBER(optimizer.frozen)),
       number("optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
