@@ -117,7 +117,7 @@ nlohmann::ordered_json identity_of(const plan::Plan& plan) {
       {"numerics.dtype", name_of(c.numerics.dtype)},
       {"numerics.mode", name_of(c.numerics.mode)},
       {"optimizer.kind", name_of(c.optimizer.options.kind)},
-      {kFrozen, c.optimizer.frozen},
+      {kFrozen, nn::NamePatterns(c.optimizer.frozen).text()},
       {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))}};
   // The first difference is reported, so the context precedes the number of samples, which depends
   // on it.
@@ -376,7 +376,8 @@ void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
     }
   }
   const std::string tokenizer = metadata_entry<std::string>(checkpoint, kTokenizer);
-  if (plan.train_data.task == io::Task::kNextToken && !tokenizer.empty() &&
+  const bool known = !tokenizer.empty() && tokenizer != hash_text(0);
+  if (plan.train_data.task == io::Task::kNextToken && known &&
       tokenizer != hash_text(plan.train_data.tokenizer_checksum) &&
       !except.matches(plan.model->parameters().front().name)) {
     fail(ExitCode::kData,

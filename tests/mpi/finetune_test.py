@@ -1,9 +1,16 @@
 """Runs that start from the weights of another run, with frozen parameters and groups."""
 
+import unittest
+
 import numpy as np
 
 import harness
 import language
+
+try:
+    import torch
+except ImportError:
+    torch = None
 
 # By hand, of the config in language.py: width 32, 26 ids, 16 positions, hidden 128.
 EMBEDDING = 26 * 32 + 16 * 32
@@ -11,15 +18,21 @@ ATTENTION = 2 * 32 + (96 * 32 + 96) + (32 * 32 + 32)
 MLP = 2 * 32 + (128 * 32 + 128) + (32 * 128 + 32)
 ALL = EMBEDDING + 2 * (ATTENTION + MLP) + 2 * 32
 
-FROZEN = ["embedding.*", "blocks.0.attention.*", "blocks.0.mlp.up.*"]
-TRAINED = ALL - EMBEDDING - ATTENTION - (128 * 32 + 128)
+# The embedding and the first layer need no gradients, the attention of the second block only that of its input.
+FROZEN = ["embedding.*", "blocks.?.attention.*", "blocks.0.mlp.up.*"]
+TRAINED = ALL - EMBEDDING - 2 * ATTENTION - (128 * 32 + 128)
 GROUPS = "*.bias: learning_rate=2 weight_decay=1; blocks.1.mlp.*: learning_rate=0.5 weight_decay=0"
 
-GRIDS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)]
+GRIDS = [((1, 1, 1), []),
+         ((2, 1, 1), ["--train.recompute=full"]),
+         ((1, 2, 1), ["--parallel.schedule=zb-h1", "--parallel.backward=split"]),
+         ((1, 1, 2), ["--parallel.sequence=off", "--numerics.loss_pieces=1"]),
+         ((1, 4, 1), ["--parallel.schedule=gpipe", "--parallel.backward=fused"]),
+         ((2, 2, 2), [])]
 
 
 def is_frozen(name):
-    return name.startswith(("embedding.", "blocks.0.attention.", "blocks.0.mlp.up."))
+    return name.startswith(("embedding.", "blocks.0.attention.", "blocks.1.attention.", "blocks.0.mlp.up."))
 
 
 class FineTuning(language.LanguageTest):
@@ -38,8 +51,8 @@ class FineTuning(language.LanguageTest):
 
     def test_same_bits_and_frozen_weights(self):
         for dtype, grids in [("float32", GRIDS), ("bfloat16", [GRIDS[0], GRIDS[-1]])]:
-            run = self.same_on([(grid, []) for grid in grids], *self.settings,
-                               f"--numerics.dtype={dtype}", name=f"tuned-{dtype}")
+            run = self.same_on(grids, *self.settings, f"--numerics.dtype={dtype}",
+                               name=f"tuned-{dtype}")
             tensors = self.last(run)
             weights = {name[len("weights/"):] for name in tensors if name.startswith("weights/")}
             self.assertEqual(sum(tensors[f"weights/{name}"].size for name in weights), ALL)
@@ -87,13 +100,14 @@ class FineTuning(language.LanguageTest):
                     self.assertTrue(np.array_equal(tensor, self.base[name]), name)
 
     def test_excepted_parameters_are_those_of_a_run_without(self):
+        checkpoint = harness.checkpoints(self.directory / "base")[-1]
         settings = ["--train.steps=1", "--optimizer.learning_rate=0", "--model.tied=off"]
         self.train(self.config, (1, 1, 1), "fresh", *settings)
         self.train(self.config, (2, 1, 1), "new-ids", *settings, "--checkpoint.init=base",
                    "--checkpoint.init_except=embedding.tokens.*,head.*",
                    "--data.train=larger/train.h5", "--data.test=larger/test.h5")
         finished = self.train(self.config, (1, 1, 2), "new-head", *settings,
-                              "--checkpoint.init=base", "--checkpoint.init_except=head.*")
+                              f"--checkpoint.init={checkpoint}", "--checkpoint.init_except=head.*")
         self.assertIn("initialized anew: head.weight", finished.text)
         found, fresh, ids = self.last("new-head"), self.last("fresh"), self.last("new-ids")
         for name in (name for name in found if name.startswith("weights/")):
@@ -138,6 +152,61 @@ class FineTuning(language.LanguageTest):
         finished = self.train(self.config, (2, 1, 1), run, init, *larger, expect=harness.CHECKPOINT)
         self.assert_refused(finished, harness.CHECKPOINT, "its embedding.tokens.weight is 26 x 32")
         self.assertFalse((self.directory / run).exists())
+
+
+@unittest.skipIf(torch is None, "python3-torch not found")
+class AgainstPyTorch(harness.StrataTest):
+    """Each step has all samples, so their order does not matter."""
+
+    STEPS = 4
+
+    def test_frozen_parameters_and_groups(self):
+        self.set_up_classes(harness.config_text(
+            ["dense 16 relu name=one", "dense 16 relu name=two", "dense 4 name=three"],
+            batch={"global": 32, "micro": 8}, numerics={"lanes": 2, "dtype": "float64"},
+            optimizer={"kind": "adamw", "learning_rate": 0.02, "weight_decay": 0.3, "clip_norm": 0.05},
+            train={"steps": self.STEPS, "log_every": 1}), (6,), 4, train=32, test=8)
+        self.train(self.config, (1, 1, 1), "base", "--train.steps=1")
+        self.train(self.config, (2, 1, 1), "tuned", "--checkpoint.init=base",
+                   "--optimizer.frozen=one.weight,two.bias",
+                   "--optimizer.groups=three.*: learning_rate=0.5 weight_decay=2; *.bias: weight_decay=0")
+        base, found = (harness.tensors(harness.checkpoints(self.directory / run)[-1])
+                       for run in ("base", "tuned"))
+        weights = {name[len("weights/"):]: torch.tensor(tensor, requires_grad=True)
+                   for name, tensor in base.items() if name.startswith("weights/")}
+        for name in ("one.weight", "two.bias"):
+            weights[name].requires_grad_(False)
+        # Learning rate and weight decay by hand.
+        optimizer = torch.optim.AdamW([
+            {"params": [weights["two.weight"]], "lr": 0.02, "weight_decay": 0.3},
+            {"params": [weights["one.bias"]], "lr": 0.02, "weight_decay": 0.0},
+            {"params": [weights["three.weight"]], "lr": 0.01, "weight_decay": 0.6},
+            {"params": [weights["three.bias"]], "lr": 0.01, "weight_decay": 0.0}])
+        inputs = torch.tensor(np.load(self.directory / "classes-inputs.npy")[:32].astype(np.float64))
+        targets = torch.tensor(np.load(self.directory / "classes-targets.npy")[:32])
+        trained = [tensor for tensor in weights.values() if tensor.requires_grad]
+        records = self.records("tuned", "train")
+        self.assertEqual(len(records), self.STEPS)
+        for record in records:
+            hidden = inputs
+            for name in ("one", "two", "three"):
+                hidden = torch.nn.functional.linear(hidden, weights[f"{name}.weight"], weights[f"{name}.bias"])
+                hidden = hidden if name == "three" else torch.relu(hidden)
+            loss = torch.nn.functional.cross_entropy(hidden, targets)
+            optimizer.zero_grad()
+            loss.backward()
+            norm = torch.linalg.vector_norm(torch.cat([tensor.grad.flatten() for tensor in trained]))
+            self.assertGreater(float(norm), 0.05)
+            for tensor in trained:
+                tensor.grad *= 0.05 / norm
+            self.assertAlmostEqual(float(record["loss"]), float(loss), delta=1e-12)
+            self.assertAlmostEqual(float(record["grad_norm"]), float(norm), delta=1e-12)
+            optimizer.step()
+        for name, tensor in weights.items():
+            np.testing.assert_allclose(found[f"weights/{name}"], tensor.detach().numpy(), rtol=0, atol=1e-12,
+                                       err_msg=name)
+            self.assertEqual(np.array_equal(found[f"weights/{name}"], base[f"weights/{name}"]),
+                             not tensor.requires_grad, name)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,10 @@ class Model {
   /// inputs. Throws: Error(kUsage) where a pattern matches no trained parameter, or where none is
   /// left.
   void freeze(const NamePatterns& names);
+  /// Whether a layer has parameters and all of them are frozen.
+  [[nodiscard]] bool is_frozen(std::int64_t layer) const;
+  /// The first layer with parameters that change; those before it need no gradients.
+  [[nodiscard]] std::int64_t first_changing_layer() const;
   /// Elements of the owned parameters without running averages.
   [[nodiscard]] std::int64_t parameter_count() const;
   /// Those of them that are trained.

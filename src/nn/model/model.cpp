@@ -158,6 +158,19 @@ void Model::freeze(const NamePatterns& names) {
   }
 }
 
+bool Model::is_frozen(std::int64_t layer) const {
+  const auto specs = std::ranges::equal_range(parameters_, layer, {}, &ParameterSpec::layer);
+  return !specs.empty() && std::ranges::all_of(specs, [](const ParameterSpec& spec) {
+    return spec.rule == ParameterRule::kFrozen;
+  });
+}
+
+std::int64_t Model::first_changing_layer() const {
+  const auto first = std::ranges::find_if(
+      parameters_, [](const ParameterSpec& spec) { return spec.rule != ParameterRule::kFrozen; });
+  return first == parameters_.end() ? layer_count() : first->layer;
+}
+
 std::int64_t Model::parameter_count() const {
   return elements_of(parameters_, counts);
 }
@@ -171,24 +184,38 @@ bool Model::joins_lanes() const {
                      [](const ModelLayer& entry) { return entry.layer->joins_lanes(); });
 }
 
+namespace {
+
+/// The part of a layer's backward pass that is computed. Input and weight gradients take about as
+/// long.
+double backward_share(const Model& model, std::int64_t layer) {
+  if (layer < model.first_changing_layer()) {
+    return 0.0;
+  }
+  return model.is_frozen(layer) ? 0.5 : 1.0;
+}
+
+}  // namespace
+
 std::vector<double> Model::costs() const {
   // On current cores and GPUs, moving an element takes about as long as this many floating-point
   // operations of a matrix product.
   constexpr double kFlopsPerElement = 16.0;
   std::vector<double> costs;
-  for (const ModelLayer& entry : layers_) {
-    const LayerCost cost = entry.layer->cost();
-    costs.push_back(cost.forward_flops + cost.backward_flops +
+  for (std::int64_t i = 0; i < layer_count(); ++i) {
+    const LayerCost cost = layer(i).cost();
+    costs.push_back(cost.forward_flops + backward_share(*this, i) * cost.backward_flops +
                     kFlopsPerElement * cost.elements_moved);
   }
   return costs;
 }
 
 double Model::training_flops() const {
-  return std::accumulate(layers_.begin(), layers_.end(), 0.0,
-                         [](double sum, const ModelLayer& entry) {
-                           return sum + 3.0 * entry.layer->cost().forward_flops;
-                         });
+  double flops = 0.0;
+  for (std::int64_t i = 0; i < layer_count(); ++i) {
+    flops += (1.0 + 2.0 * backward_share(*this, i)) * layer(i).cost().forward_flops;
+  }
+  return flops;
 }
 
 bool has_batch_norm(const Model& model) {
