@@ -4,6 +4,7 @@ import unittest
 
 import numpy as np
 
+import conv_grids_test
 import harness
 import language
 
@@ -152,6 +153,24 @@ class FineTuning(language.LanguageTest):
         finished = self.train(self.config, (2, 1, 1), run, init, *larger, expect=harness.CHECKPOINT)
         self.assert_refused(finished, harness.CHECKPOINT, "its embedding.tokens.weight is 26 x 32")
         self.assertFalse((self.directory / run).exists())
+
+
+class Images(harness.StrataTest):
+    def test_frozen_layers_around_running_averages(self):
+        conv_grids_test.Convolutions.write_cifar(self.directory / "batch.bin", 72)
+        self.import_data("--format=cifar10", "--files=batch.bin", "--split=64,8", "--output=images")
+        config = self.write_config("cut.ini", harness.config_text(conv_grids_test.CUT, **conv_grids_test.SETTINGS))
+        frozen = "conv1.*,conv2.*,conv4.*,batch_norm1.*,dense1.weight"
+        run = self.same_on([((1, 1, 1), []), ((2, 1, 2), ["--train.repeat_every=2"]),
+                            ((2, 2, 1), ["--parallel.schedule=zb-h2", "--parallel.bucket=0.01"])],
+                           f"--optimizer.frozen={frozen}", name="frozen", config=config)
+        self.train(config, (1, 1, 1), "one-step", f"--optimizer.frozen={frozen}", "--train.steps=1")
+        last, first = (harness.tensors(harness.checkpoints(self.directory / name)[-1])
+                       for name in (run, "one-step"))
+        same = {name for name in last if name.startswith("weights/") and np.array_equal(last[name], first[name])}
+        self.assertEqual({name.split("/")[1] for name in same},
+                         {"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "conv4.weight", "conv4.bias",
+                          "batch_norm1.weight", "batch_norm1.bias", "dense1.weight"})
 
 
 @unittest.skipIf(torch is None, "python3-torch not found")
