@@ -90,7 +90,7 @@ std::string groups_text(const Plan& plan) {
         elements += spec.shape.count();
       }
     }
-    text += fmt::format("group {}, times optimizer's; {} trained tensors of {} parameters\n",
+    text += fmt::format("optimizer.groups, {}; {} trained tensors, {} parameters\n",
                         optim::text_of({group}), tensors, count_text(elements));
   }
   return text;

@@ -96,7 +96,7 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
     throw comm::AgreedError(ExitCode::kCheckpoint,
                             fmt::format("none of the checkpoints in {} is good; the oldest: {}. "
                                         "Restore one from a copy, or choose another "
-                                        "run.dir to begin anew",
+                                        "directory",
                                         root.string(), problem));
   }
   return std::nullopt;
