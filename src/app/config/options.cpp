@@ -349,11 +349,11 @@ std::vector<Option> optimisation() {
              "tensors that weight decay applies to; matrices: those of two dimensions or more",
              STRATA_MEMBER(optimizer.options.decay_scope)),
       groups_option(),
-      text(
-          "optimizer.frozen", "patterns, or empty",
-          "parameters that are not trained, by name with * and ?, as in embedding.*,blocks.0.*; they "
-          "have no optimizer state and count in no norm",
-          STRATA_MEMBER(optimizer.frozen)),
+      text("optimizer.frozen", "patterns, or empty",
+           "parameters that are not trained, by name with * and ?, as in embedding.*,blocks.0.*; "
+           "they "
+           "have no optimizer state and count in no norm",
+           STRATA_MEMBER(optimizer.frozen)),
       number("optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
              Bound::kFromZero, STRATA_MEMBER(optimizer.clip_norm)),
       choice("schedule.kind", "how the learning rate decays after warm-up",
