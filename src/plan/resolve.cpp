@@ -263,6 +263,21 @@ void check_optimizer(const optim::OptimizerOptions& options) {
   }
 }
 
+void apply_parameter_settings(const RunConfig& config, nn::Model& model) {
+  std::vector<std::string> names;
+  for (const nn::ParameterSpec& spec : model.parameters()) {
+    if (spec.ownership == nn::Ownership::kOwned && spec.rule != nn::ParameterRule::kAverage) {
+      names.push_back(spec.name);
+    }
+  }
+  for (const optim::ParameterGroup& group : config.optimizer.options.groups) {
+    group.names.require_matches("optimizer.groups", names);
+  }
+  if (!config.optimizer.frozen.empty()) {
+    model.freeze(nn::NamePatterns(config.optimizer.frozen));
+  }
+}
+
 nn::LossKind resolve_loss(const RunConfig& config, const io::DatasetInfo& data) {
   const bool classes = data.task != io::Task::kRegression;
   const nn::LossKind natural =

@@ -77,6 +77,7 @@ void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
         kind + ", whose times auto does not search with", "make a file with strata schedule make");
   trains(c.run.resume != otherwise.run.resume, "run.resume");
   trains(!c.data.test.empty(), "data.test");
+  trains(!c.checkpoint.init.empty(), "checkpoint.init");
   trains(c.checkpoint.every > 0, "checkpoint.every");
   trains(c.checkpoint.keep_every > 0, "checkpoint.keep_every");
   trains(c.checkpoint.minutes > 0.0 && c.checkpoint.minutes != otherwise.checkpoint.minutes,
@@ -95,6 +96,8 @@ void check_unused(const RunConfig& config, const Plan& plan) {
   check_schedule(config, otherwise);
   check_data(config, otherwise, plan.train_data);
   check_emulated(config, otherwise);
+  check(!config.checkpoint.init_except.empty(), !config.checkpoint.init.empty(),
+        "checkpoint.init_except", "checkpoint.init is empty", "name a checkpoint there");
   const bool joins = plan.model->joins_lanes() && plan.grid.data > 1;
   check(config.run.cuda_graphs != otherwise.run.cuda_graphs, plan.grid.tensor == 1 && !joins,
         "run.cuda_graphs",

@@ -63,7 +63,9 @@ class ShardGroup : public PartitionedGroup {
   /// Starts to fill all rows of a tensor from the ranks' own rows, in place.
   [[nodiscard]] Request begin_gather_rows(const TensorView& tensor);
   void wait(Request& request) {
-    timed([&] { request.wait(); });
+    if (request.pending()) {
+      timed([&] { request.wait(); });
+    }
   }
 
  private:
