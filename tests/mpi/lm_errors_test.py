@@ -120,7 +120,7 @@ class Errors(language.LanguageTest):
                      settings=["--numerics.loss_pieces=3"])
         self.refused(USAGE, "numerics.loss_pieces is 64", "batch.micro = 2 times model.context = 16",
                      settings=["--numerics.loss_pieces=64"])
-        self.refused(USAGE, 'numerics.loss_pieces = "-1"', "auto, or whole number from 0",
+        self.refused(USAGE, 'numerics.loss_pieces = "-1"', "whole number from 0",
                      settings=["--numerics.loss_pieces=-1"])
         self.refused(USAGE, "parallel.backward is split", "numerics.loss_pieces is 2", "to fused or auto", grid=(1, 2),
                      settings=["--numerics.loss_pieces=2", "--parallel.backward=split"])
