@@ -93,6 +93,25 @@ class Reader(language.LanguageTest):
                 y = y @ weights["dense2.weight"].T + weights["dense2.bias"]
                 self.assert_loss_of(run, torch.nn.functional.cross_entropy(y, targets), dtype)
 
+    def test_a_convolutional_network(self):
+        random = np.random.default_rng(4)
+        labels = random.integers(0, 3, 300)
+        images = (random.integers(0, 99, (300, 2, 6, 6)) + 50 * labels[:, None, None, None]).astype(np.uint8)
+        self.import_arrays("images", images, labels, "200,100", "--classes=3")
+        config = self.write_config("cnn.ini", harness.config_text(
+            ["conv 4 3 padding=same", "batch_norm relu", "flatten", "dense 3"], data="images",
+            batch={"global": 20, "micro": 5}, numerics={"dtype": "float64"}, train={"steps": 20}))
+        self.train(config, (2, 2, 1), "cnn", "--data.normalise=standard")
+        with strata_reader.Dataset(self.directory / "images", "test") as test:
+            x = torch.from_numpy(strata_reader.normalised(test.inputs, "standard", test.mean, test.deviation, "float64"))
+            targets = torch.from_numpy(test.targets[()])
+        w = strata_reader.state_dict(self.directory / "cnn")
+        f = torch.nn.functional
+        y = f.conv2d(x, w["conv1.weight"], w["conv1.bias"], padding="same")
+        y = f.batch_norm(y, *(w[f"batch_norm1.{name}"] for name in ("running_mean", "running_var", "weight", "bias")))
+        y = y.relu().flatten(1) @ w["dense1.weight"].T + w["dense1.bias"]
+        self.assert_loss_of("cnn", f.cross_entropy(y, targets), "float64")
+
     def test_data_sets(self):
         with strata_reader.Dataset(self.directory / "classes") as train:
             self.assertGreater(len(train.file["shards/file"]), 1)
