@@ -151,7 +151,11 @@ class Trainer {
         metrics_.emplace(
             dir / "metrics.jsonl",
             MetricsKept{.training_step = first_step_,
-                        .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_});
+                        .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_},
+            config_.run.tensorboard == plan::Switch::kOn
+                ? std::optional(EventsWanted{.directory = dir / "tensorboard",
+                                             .config_text = setup_.config_text})
+                : std::nullopt);
       }
     });
     comm::agree(*setup_.groups.world, [&] {

@@ -188,6 +188,7 @@ struct RunConfig {
     std::optional<StepRange> timeline;  // nothing: off
     double peak_tflops = 0.0;
     Switch cuda_graphs = Switch::kOff;
+    Switch tensorboard = Switch::kOff;
   } run;
   /// Milliseconds of an action of a chunk, of all stages or of each (pipeline::parse_chunk_times).
   struct {
