@@ -167,6 +167,8 @@ void RunView::add_log(std::string_view line) {
       log_.planned_on_gpu = memory_title_.starts_with("GPU");
     }
     memory_title_.clear();
+  } else if (begins && text.starts_with("strata ")) {
+    log_.version = text;
   } else if (begins && text.substr(0, 40).find(" on ") < 12 &&
              text.find(" rank") != std::string_view::npos && !text.starts_with("warning")) {
     log_.environment = text;

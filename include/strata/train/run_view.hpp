@@ -32,6 +32,7 @@ struct MetricsTable {
 struct LogFacts {
   std::string began;        ///< time of day of the first line
   std::string grid;         ///< "2 data x 1 pipeline x 1 tensor; ..."
+  std::string version;      ///< "strata 0.1.0 on 2 nodes: n1, n2"
   std::string environment;  ///< "cpu on 2 ranks (Open MPI v4.1.4), ..."
   std::int64_t starts = 0;
   std::vector<std::string> continued;        ///< a line for each start that continued the run

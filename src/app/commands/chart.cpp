@@ -21,7 +21,7 @@ constexpr double kTop = 34.0;
 constexpr double kHeight = 190.0;
 constexpr double kPlotWidth = kWidth - kLeft - kRight;
 constexpr double kRow = 17.0;
-constexpr double kCharacter = 6.3;  // mean width
+constexpr double kCharacter = 7.0;  // mean width of wide fonts
 
 constexpr std::size_t kColours = 8;
 
@@ -110,7 +110,7 @@ std::vector<double> log_ticks_in(const Range& range) {
 
 std::string number(double value) {
   for (const auto& [unit, name] : {std::pair(1e9, "G"), std::pair(1e6, "M"), std::pair(1e3, "k")}) {
-    if (std::abs(value) >= unit * (unit == 1e3 ? 10.0 : 1.0)) {
+    if (std::abs(value) >= unit) {
       return fmt::format("{:.4g}{}", value / unit, name);
     }
   }
@@ -164,12 +164,13 @@ std::string grid_of(const Axes& axes) {
   }
   for (const double tick : ticks_in(axes.x, 5.0)) {
     const double x = axes.column(tick);
+    const std::string label = number(tick);
     // A label at the end must not leave the picture.
+    const double most = kWidth - 2.0 - kCharacter * static_cast<double>(label.size()) / 2.0;
     text += fmt::format(
-        "<path class=\"grid\" d=\"M{:.1f},{}v4\"/><text class=\"soft {}\" x=\"{:.1f}\" "
+        "<path class=\"grid\" d=\"M{:.1f},{}v4\"/><text class=\"soft middle\" x=\"{:.1f}\" "
         "y=\"{}\">{}</text>\n",
-        x, kTop + kHeight, x > kWidth - 30.0 ? "end" : "middle", std::min(x, kWidth - 4.0),
-        kTop + kHeight + 17.0, number(tick));
+        x, kTop + kHeight, std::min(x, most), kTop + kHeight + 17.0, label);
   }
   return text;
 }
@@ -290,7 +291,7 @@ bool LineChart::empty() const {
 
 std::string svg_of(const LineChart& chart, SvgPlace place) {
   constexpr std::size_t kMostNamed = 24;
-  constexpr std::size_t kNameLength = 54;
+  constexpr std::size_t kNameLength = 48;
   const Axes axes = axes_of(chart);
   const std::size_t named = std::min(chart.curves.size(), kMostNamed);
   const std::size_t rows = named + (named < chart.curves.size() ? 1 : 0);
@@ -327,7 +328,7 @@ std::string svg_of(const BarChart& chart, SvgPlace place) {
   constexpr double kBarRow = 46.0;
   constexpr double kEdge = 8.0;
   constexpr double kFullWidth = kWidth - 2.0 * kEdge;
-  constexpr std::size_t kLabelLength = 66;
+  constexpr std::size_t kLabelLength = 58;
   // The legend first, as its rows take height.
   std::string legend;
   double x = kEdge;
@@ -375,13 +376,20 @@ std::string svg_of(const MatrixChart& chart, SvgPlace place) {
   constexpr std::size_t kMostNumbered = 12;
   constexpr std::size_t kMostNamed = 30;
   constexpr std::size_t kNameLength = 10;
-  constexpr double kNames = 78.0;
   const std::size_t classes = chart.names.size();
-  const double cell = (kWidth - kNames - 8.0) / static_cast<double>(classes);
+  std::size_t longest = 0;
+  for (const std::string& name : chart.names) {
+    longest = std::max(longest, shortened(name, kNameLength).size());
+  }
+  const double margin =
+      classes > kMostNamed
+          ? 8.0
+          : 12.0 + kCharacter * static_cast<double>(std::min(longest, kNameLength));
+  const double cell = (kWidth - margin - 8.0) / static_cast<double>(classes);
   const double top = kTop + 18.0;
   const double side = cell * static_cast<double>(classes);
   // Names below columns are turned, as they may be long.
-  std::string text = begin(top + side + kNames, chart.title, place);
+  std::string text = begin(top + side + margin + 4.0, chart.title, place);
   text += fmt::format(
       "<text class=\"soft\" x=\"{}\" y=\"{}\">rows: class; columns: prediction</text>\n", 8.0,
       top - 8.0);
@@ -391,15 +399,15 @@ std::string svg_of(const MatrixChart& chart, SvgPlace place) {
     const double y = top + cell * static_cast<double>(row);
     if (classes <= kMostNamed) {
       const std::string name = escaped(shortened(chart.names[row], kNameLength));
-      const double middle = kNames + cell * (static_cast<double>(row) + 0.5);
+      const double middle = margin + cell * (static_cast<double>(row) + 0.5);
       text += fmt::format(
           "<text class=\"soft end\" x=\"{}\" y=\"{:.1f}\">{}</text><text class=\"soft end\" "
           "transform=\"translate({:.1f} {:.1f}) rotate(-60)\">{}</text>\n",
-          kNames - 5.0, y + cell / 2.0 + 4.0, name, middle + 4.0, top + side + 12.0, name);
+          margin - 5.0, y + cell / 2.0 + 4.0, name, middle + 4.0, top + side + 12.0, name);
     }
     for (std::size_t column = 0; column < classes; ++column) {
       const double share = samples > 0.0 ? counts[column] / samples : 0.0;
-      const double x = kNames + cell * static_cast<double>(column);
+      const double x = margin + cell * static_cast<double>(column);
       text += fmt::format(
           "<rect class=\"{}\" fill-opacity=\"{:.3f}\" x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" "
           "height=\"{:.2f}\"/>\n",
@@ -414,7 +422,7 @@ std::string svg_of(const MatrixChart& chart, SvgPlace place) {
   }
   text +=
       fmt::format("<rect class=\"grid\" x=\"{}\" y=\"{}\" width=\"{:.2f}\" height=\"{:.2f}\"/>\n",
-                  kNames, top, side, side);
+                  margin, top, side, side);
   return text + "</svg>\n";
 }
 

@@ -60,7 +60,7 @@ h1, h2, h3, p, li { overflow-wrap: anywhere }
 table { border-collapse: collapse; font-size: 14px } caption { text-align: left; color: var(--soft) }
 th, td { text-align: left; vertical-align: top; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--line);
 overflow-wrap: anywhere; min-width: 84px; max-width: 420px }
-th { font-weight: 600 } tbody th { color: var(--soft); font-weight: 400 }
+th { font-weight: 600 } tbody th { color: var(--soft); font-weight: 400; overflow-wrap: break-word }
 pre { background: var(--box); padding: 10px; border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px }
 img { max-width: 100% } .soft { color: var(--soft) } details { margin: 8px 0 }
 )";
@@ -113,7 +113,7 @@ std::string html_table(const Rows& rows, const std::string& caption) {
   return text + (rows.size() > 1 ? "</tbody>" : "") + "</table></div>\n";
 }
 
-/// The record of an evaluation with the least loss, or with the greatest accuracy.
+/// The evaluation with the least loss.
 std::string best_text(const train::MetricsTable& tests) {
   const std::span<const double> losses = tests.column("loss");
   const std::span<const double> steps = tests.column("step");
@@ -161,6 +161,7 @@ std::string summary(const Runs& runs, const std::vector<std::string>& names) {
   add("mean MFU",
       [](Run run) { return number(mean_of(run.metrics("train").column("mfu")), " %", 100.0); });
   add("grid", [](Run run) { return run.log().grid; });
+  add("version and nodes", [](Run run) { return run.log().version; });
   add("ranks and libraries", [](Run run) { return run.log().environment; });
   add("first start", [](Run run) { return run.log().began; });
   add("starts",
@@ -304,7 +305,7 @@ std::string times(const Runs& runs, const std::vector<std::string>& names, const
 
 std::string memory(const Runs& runs, const std::vector<std::string>& names, const Charts& charts) {
   BarChart chart{.title = "Memory of the rank with the most",
-                 .names = {"planned", "peak resident", "of it mapped files"},
+                 .names = {"planned", "used, without mapped files", "used, mapped files"},
                  .bars = {}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const train::LogFacts& log = runs[i].log();
