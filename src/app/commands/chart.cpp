@@ -44,22 +44,6 @@ struct Range {
   [[nodiscard]] double share(double value) const { return (value - least) / (most - least); }
 };
 
-/// At most `length` characters of a text.
-std::string shortened(const std::string& text, std::size_t length) {
-  std::string result;
-  std::size_t count = 0;
-  const std::string clean = printable(text, 4 * length + 8);
-  for (std::string_view rest = clean; !rest.empty(); ++count) {
-    const std::size_t bytes = first_character(rest).bytes;
-    if (count + 1 == length && rest.size() > bytes) {
-      return result + "\u2026";
-    }
-    result += rest.substr(0, bytes);
-    rest.remove_prefix(bytes);
-  }
-  return result;
-}
-
 std::string begin(double height, const std::string& title, SvgPlace place) {
   const std::string file =
       fmt::format(" xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0f}\" height=\"{:.0f}\"",
@@ -74,6 +58,12 @@ std::string begin(double height, const std::string& title, SvgPlace place) {
                 chart_style())
           : "",
       escaped(title));
+}
+
+/// The colour of a curve; further curves have the same colours and are dashed.
+std::string stroke_of(const Curve& curve) {
+  const std::size_t colour = curve.colour % kColours;
+  return fmt::format("curve c{}{}", colour, curve.colour < kColours ? "" : " dashed");
 }
 
 /// Round numbers in a range, about `count` of them.
@@ -230,7 +220,7 @@ std::string path_of(const Curve& curve, const Axes& axes) {
                            axes.column(curve.x[i]), axes.row(curve.y[i]));
     }
   }
-  return fmt::format("<path class=\"curve c{}\" data-run=\"{}\" d=\"{}\"/>{}\n", colour,
+  return fmt::format("<path class=\"{}\" data-run=\"{}\" d=\"{}\"/>{}\n", stroke_of(curve),
                      escaped(curve.name), path, marks);
 }
 
@@ -262,12 +252,27 @@ std::string escaped(std::string_view text, std::size_t most_bytes) {
   return result;
 }
 
+std::string shortened(const std::string& text, std::size_t length) {
+  std::string result;
+  std::size_t count = 0;
+  const std::string clean = printable(text, 4 * length + 8);
+  for (std::string_view rest = clean; !rest.empty(); ++count) {
+    const std::size_t bytes = first_character(rest).bytes;
+    if (count + 1 == length && rest.size() > bytes) {
+      return result + "\u2026";
+    }
+    result += rest.substr(0, bytes);
+    rest.remove_prefix(bytes);
+  }
+  return result;
+}
+
 std::string chart_style() {
   return R"(
 .chart { font: 12px system-ui, sans-serif }
 .paper { fill: #ffffff } .ink { fill: #1d2733 } .soft { fill: #52606d } .onto { fill: #ffffff }
 .title { font-weight: 600; font-size: 13px } .end { text-anchor: end } .middle { text-anchor: middle }
-.grid { stroke: #d5dbe1; fill: none } .curve { fill: none; stroke-width: 1.4; stroke-linejoin: round }
+.grid { stroke: #d5dbe1; fill: none } .curve { fill: none; stroke-width: 1.4; stroke-linejoin: round } .dashed { stroke-dasharray: 4 2 }
 .c0 { stroke: #0b62c4 } .c1 { stroke: #c2410c } .c2 { stroke: #15803d } .c3 { stroke: #7e22ce }
 .c4 { stroke: #be185d } .c5 { stroke: #0e7490 } .c6 { stroke: #854d0e } .c7 { stroke: #475569 }
 .f0 { fill: #0b62c4 } .f1 { fill: #c2410c } .f2 { fill: #15803d } .f3 { fill: #7e22ce }
@@ -315,9 +320,9 @@ std::string svg_of(const LineChart& chart, SvgPlace place) {
       continue;
     }
     text += fmt::format(
-        "<path class=\"curve c{}\" style=\"stroke-width: 3\" d=\"M{},{}h16\"/><text class=\"ink\" "
+        "<path class=\"{}\" style=\"stroke-width: 3\" d=\"M{},{}h16\"/><text class=\"ink\" "
         "x=\"{}\" y=\"{}\">{}</text>\n",
-        chart.curves[i].colour % kColours, kLeft, y - 4.0, kLeft + 24.0, y,
+        stroke_of(chart.curves[i]), kLeft, y - 4.0, kLeft + 24.0, y,
         escaped(shortened(chart.curves[i].name, kNameLength)));
   }
   return text + "</svg>\n";

@@ -10,6 +10,9 @@ namespace strata::app {
 /// A text for HTML and SVG: as printable(), with the characters of markup escaped.
 [[nodiscard]] std::string escaped(std::string_view text, std::size_t most_bytes = 400);
 
+/// At most `length` characters of a text, as printable().
+[[nodiscard]] std::string shortened(const std::string& text, std::size_t length);
+
 /// Whether an SVG is a part of a page, which has chart_style(), or a file.
 enum class SvgPlace { kPage, kFile };
 

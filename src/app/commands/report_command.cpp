@@ -95,6 +95,12 @@ double mean_of(std::span<const double> values) {
   return count > 0.0 ? sum / count : std::numeric_limits<double>::quiet_NaN();
 }
 
+/// A run's name in a label that ends with a figure.
+std::string short_name(const std::string& name) {
+  constexpr std::size_t kLength = 24;
+  return shortened(name, kLength);
+}
+
 using Rows = std::vector<std::vector<std::string>>;
 
 /// A table whose first row and column are heads; texts of cells are escaped here.
@@ -291,8 +297,9 @@ std::string times(const Runs& runs, const std::vector<std::string>& names, const
     if (!(whole > 0.0)) {
       continue;
     }
-    BarChart::Bar bar{
-        .label = fmt::format("{}: {:.4g} ms", names[i], 1e3 * whole), .parts = {}, .inside = {}};
+    BarChart::Bar bar{.label = fmt::format("{}: {:.4g} ms", short_name(names[i]), 1e3 * whole),
+                      .parts = {},
+                      .inside = {}};
     for (const auto& [key, name] : kParts) {
       const double part = mean_of(steps.column(key));
       bar.parts.push_back(std::isfinite(part) ? part : 0.0);
@@ -312,7 +319,7 @@ std::string memory(const Runs& runs, const std::vector<std::string>& names, cons
     const auto planned = static_cast<double>(log.planned_bytes);
     const auto mapped = static_cast<double>(std::min(log.mapped_bytes, log.peak_bytes));
     if (planned > 0.0) {
-      chart.bars.push_back({.label = fmt::format("{}: planned{} {}", names[i],
+      chart.bars.push_back({.label = fmt::format("{}: planned{} {}", short_name(names[i]),
                                                  log.planned_on_gpu ? " on the GPU" : "",
                                                  bytes_text(log.planned_bytes)),
                             .parts = {planned, 0.0, 0.0},
@@ -320,7 +327,7 @@ std::string memory(const Runs& runs, const std::vector<std::string>& names, cons
     }
     if (log.peak_bytes > 0) {
       chart.bars.push_back(
-          {.label = fmt::format("{}: used{} {}, of it mapped files {}", names[i],
+          {.label = fmt::format("{}: used{} {}, of it mapped files {}", short_name(names[i]),
                                 log.planned_on_gpu ? " on the host" : "",
                                 bytes_text(log.peak_bytes), bytes_text(log.mapped_bytes)),
            .parts = {0.0, static_cast<double>(log.peak_bytes) - mapped, mapped},

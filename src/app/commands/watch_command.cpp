@@ -19,6 +19,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/train/run_view.hpp"
@@ -241,7 +242,7 @@ std::vector<std::string> flowed(const std::vector<std::string>& texts, std::size
 }
 
 std::string number(double value) {
-  return std::isfinite(value) ? fmt::format("{:.4f}", value) : "not finite";
+  return std::isfinite(value) ? fmt::format("{:.4g}", value) : "not finite";
 }
 
 std::vector<std::string> progress_of(const train::RunView& run) {
@@ -289,7 +290,8 @@ std::vector<std::string> view_of(const train::RunView& run, Size size, Character
   add(account);
   if (const auto& saved = run.checkpoint()) {
     add({fmt::format("checkpoint: step {}", saved->step),
-         fmt::format("{} ago", duration_text(saved->seconds))});
+         std::isfinite(saved->seconds) ? duration_text(saved->seconds) + " ago"
+                                       : "of unknown age"});
   } else {
     add({"no checkpoint yet"});
   }
@@ -373,6 +375,19 @@ class Display {
   }
 };
 
+/// Looks at the run again. Why it could not, where the file system fails for now; else empty.
+std::string look_at(train::RunView& run) {
+  try {
+    run.update();
+    return "";
+  } catch (const FileSystemError& error) {
+    if (!error.is_passing()) {
+      throw;
+    }
+    return fmt::format("{}; tries again", error.what());
+  }
+}
+
 void print_lines(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
     fmt::print("{}\n", line);
@@ -383,8 +398,14 @@ void print_lines(const std::vector<std::string>& lines) {
 void watch_on_terminal(train::RunView& run, double interval, Characters characters) {
   const Signals signals;
   const Display display;
+  std::string problem;
   for (;;) {
-    display.show(view_of(run, size_of_terminal(), characters));
+    const Size size = size_of_terminal();
+    std::vector<std::string> lines = view_of(run, size, characters);
+    if (!problem.empty()) {
+      lines.back() = fitted(problem, size.columns, characters).text;
+    }
+    display.show(lines);
     if (run.state().kind == train::RunState::Kind::kFinished) {
       return;
     }
@@ -393,7 +414,7 @@ void watch_on_terminal(train::RunView& run, double interval, Characters characte
       return;
     }
     if (event == Signals::Event::kTime) {
-      run.update();
+      problem = look_at(run);
     }
   }
 }
@@ -416,7 +437,9 @@ void watch_by_lines(train::RunView& run, double interval, Characters characters)
         signals.wait(interval) == Signals::Event::kEnd) {
       return;
     }
-    run.update();
+    if (const std::string problem = look_at(run); !problem.empty()) {
+      print_lines({printable_lines(problem)});
+    }
   }
 }
 
