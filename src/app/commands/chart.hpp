@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,8 +24,8 @@ enum class SvgPlace { kPage, kFile };
 struct Curve {
   std::string name;
   std::size_t colour = 0;
-  std::vector<double> x;  ///< ascending
-  std::vector<double> y;  ///< not finite: a gap
+  std::span<const double> x;  ///< ascending
+  std::span<const double> y;  ///< not finite: a gap
 };
 
 /// Curves on common axes.

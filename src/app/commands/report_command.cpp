@@ -270,13 +270,9 @@ std::string curves(const Runs& runs, const std::vector<std::string>& names, cons
         .title = fmt::format("{} by step", kind.title), .scale = kind.scale, .curves = {}};
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const train::MetricsTable& table = runs[i].metrics(kind.kind);
-      const std::span<const double> x = table.column("step");
       const std::span<const double> y = table.column(kind.key);
       if (!y.empty()) {
-        chart.curves.push_back({.name = names[i],
-                                .colour = i,
-                                .x = std::vector<double>(x.begin(), x.end()),
-                                .y = std::vector<double>(y.begin(), y.end())});
+        chart.curves.push_back({.name = names[i], .colour = i, .x = table.column("step"), .y = y});
       }
     }
     if (!chart.empty() && !(tokens && std::string(kind.key) == "samples_per_second")) {
@@ -477,7 +473,7 @@ std::string page_of(const Runs& runs, const Charts& charts) {
   text += fmt::format(
       "<p class=\"soft\">Written by strata report {}. Long curves show the least and the greatest "
       "value of each pixel column; all values are in metrics.jsonl.</p>\n</body></html>\n",
-      escaped(versions().front().version));
+      escaped(own_version()));
   return text;
 }
 

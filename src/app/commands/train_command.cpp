@@ -200,7 +200,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
   begin_run(mpi, inputs, plan, log);
   log.info("{}", plan::plan_text(plan));
-  log.info("strata {} on {}", versions().front().version, nodes);
+  log.info("strata {} on {}", own_version(), nodes);
   log.info("{}", environment.text());
   if (plan.emulated) {
     log.warn(
