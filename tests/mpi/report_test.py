@@ -280,6 +280,14 @@ class Report(harness.StrataTest):
         self.assertIn("slow: rank 3 computes for 9 ms a step, its peers for 4 ms", text)
         os.utime(run / "run.lock", (time.time() - 300, time.time() - 300))
         self.assertRegex(self.watch("state"), r"lost its heartbeat 5 min \d\d s ago")
+        # The owner of a fresh lock was a process of this node, and has ended.
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        (run / "run.lock").write_text(
+            f"heartbeat = 000000000001\nnonce = 0123456789abcdef\nhost = {os.uname().nodename}\n"
+            f"boot = {pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()}\npid = {ended.pid}\n"
+            f"process_start = 1\npid_namespace = {os.readlink('/proc/self/ns/pid')}\n")
+        self.assertRegex(self.watch("state"), r"lost its heartbeat [\d.]+ s ago")
         (run / "run.lock").unlink()
         (run / "config.ini").write_text((run / "config.ini").read_text().replace("steps = 24", "steps = 30"))
         self.assertIn("ended after step 24", self.watch("state"))
