@@ -45,6 +45,9 @@ constexpr const char* kUsage =
   strata schedule check|simulate|draw|convert SCHEDULE            prove and time a pipeline schedule, PyTorch's too
   strata schedule make [--memory=N ...]                           search for the fastest pipeline schedule
   strata timeline report|draw FILE                                the time account and a picture of recorded steps
+  strata watch RUN                                                the progress of a run on a terminal
+  strata report RUN... --output=FILE.html                         a page that shows and compares runs
+  strata metrics export RUN                                       the records of a run as CSV
   strata doctor                                                   check the node and, under mpirun or srun, the launch
   strata help [COMMAND]                                           this text, or that of a command
   strata --version
@@ -126,6 +129,9 @@ std::vector<Help> all_help() {
           {"job", job_help()},
           {"schedule", schedule_help()},
           {"timeline", timeline_help()},
+          {"watch", watch_help()},
+          {"report", report_help()},
+          {"metrics", metrics_help()},
           {"doctor", kDoctorHelp},
           {"help", kHelpHelp}};
 }
@@ -332,14 +338,24 @@ int run_command(int argc, char** argv) {
   if (command == "timeline") {
     return run_alone([&] { return timeline_command(rest); });
   }
+  if (command == "watch") {
+    return run_alone([&] { return watch_command(rest); });
+  }
+  if (command == "report") {
+    return run_alone([&] { return report_command(rest); });
+  }
+  if (command == "metrics") {
+    return run_alone([&] { return metrics_command(rest); });
+  }
   if (command == "doctor") {
     return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi, const FailureHandler&) {
       return doctor_command(mpi, rest);
     });
   }
   return run_alone([&]() -> ExitCode {
-    const std::vector<std::string> known{"train", "evaluate", "generate", "data",  "checkpoint",
-                                         "job",   "schedule", "timeline", "doctor"};
+    const std::vector<std::string> known{"train",      "evaluate", "generate", "data",
+                                         "checkpoint", "job",      "schedule", "timeline",
+                                         "watch",      "report",   "metrics",  "doctor"};
     fail(ExitCode::kUsage, "{}\n\n{}",
          command.empty() ? "a command is needed"
                          : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,
