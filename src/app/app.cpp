@@ -71,6 +71,7 @@ Prints loss and accuracy of the newest good checkpoint on data.test, or on data.
 run's directory. Runs on any number of ranks that the checkpoint's lanes, layers and shards allow, with the same numbers.
 
   --data.test=FILE       the data set to evaluate on
+  --checkpoint=best      the best checkpoint of checkpoint.best instead of the newest
   --classes              accuracy of each class, and the class it is most often confused with
   --confusion=FILE.csv   writes the confusion matrix
 )";
@@ -88,13 +89,14 @@ Shows what data sets hold.
 constexpr const char* kCheckpointInspectHelp =
     R"(strata checkpoint inspect DIR
 
-Lists the metadata and the tensors of a checkpoint, or of a run's newest one.
+Lists the metadata and the tensors of a checkpoint, or of a run's newest one; with --checkpoint=best of its best one.
 )";
 
 constexpr const char* kCheckpointVerifyHelp =
     R"(strata checkpoint verify DIR
 
-Reads every byte of a checkpoint, or of a run's newest one, and compares it with its checksum.
+Reads every byte of a checkpoint, or of a run's newest one, and compares it with its checksum; with --checkpoint=best of
+its best one.
 )";
 
 constexpr const char* kDoctorHelp =
