@@ -41,6 +41,7 @@ constexpr const char* kUsage =
   strata checkpoint inspect DIR                                   list the contents of a checkpoint
   strata checkpoint verify DIR                                    read and check every byte
   strata job CONFIG.ini --nodes=N --time=T ...                    write a job script for Slurm, PBS, Flux or mpirun
+  strata sweep CONFIG.ini --set KEY=A,B --dir=DIR                 train with each of several settings, rank the runs
   strata schedule check|simulate|draw|convert SCHEDULE            prove and time a pipeline schedule, PyTorch's too
   strata schedule make [--memory=N ...]                           search for the fastest pipeline schedule
   strata timeline report|draw FILE                                the time account and a picture of recorded steps
@@ -129,6 +130,7 @@ std::string help_of(Arguments arguments) {
                               {"checkpoint inspect", kCheckpointInspectHelp},
                               {"checkpoint verify", kCheckpointVerifyHelp},
                               {"job", job_help()},
+                              {"sweep", sweep_help()},
                               {"schedule", schedule_help()},
                               {"timeline", timeline_help()},
                               {"doctor", kDoctorHelp},
@@ -273,7 +275,7 @@ int run_command(int argc, char** argv) {
     // These commands write files and continue after a closed pipe; other commands end.
     std::signal(SIGPIPE, SIG_IGN);
   }
-  if (command == "train") {
+  if (command == "train" || command == "sweep") {
     // Before MPI starts, so that a stop request during set-up is not the end of the process.
     train::install_stop_signals();
   }
@@ -293,6 +295,9 @@ int run_command(int argc, char** argv) {
   if (command == "job") {
     return run_alone([&] { return job_command(rest); });
   }
+  if (command == "sweep") {
+    return run_alone([&] { return sweep_command(rest); });
+  }
   if (command == "schedule") {
     return run_alone([&] { return schedule_command(rest); });
   }
@@ -305,8 +310,8 @@ int run_command(int argc, char** argv) {
     });
   }
   return run_alone([&]() -> ExitCode {
-    const std::vector<std::string> known{"train", "evaluate", "generate", "data",  "checkpoint",
-                                         "job",   "schedule", "timeline", "doctor"};
+    const std::vector<std::string> known{"train", "evaluate", "generate", "data",     "checkpoint",
+                                         "job",   "sweep",    "schedule", "timeline", "doctor"};
     fail(ExitCode::kUsage, "{}\n\n{}",
          command.empty() ? "a command is needed"
                          : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,
