@@ -109,22 +109,26 @@ bool takes_settings(const std::string& help) {
 }
 
 /// The options in a help text apart from settings, as in "--dry-run" and, with a value, "--nodes=".
-std::set<std::string> options_in(const std::string& text) {
+std::set<std::string> options_in(const std::string& help) {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789-._";
+  std::string text;
+  for (const Line& line : lines_of(help)) {
+    // A description may show another command with its options.
+    text += line.term + " " + line.about.substr(0, line.about.find("strata ")) + "\n";
+  }
   std::set<std::string> options{"--help"};
   for (std::size_t at = text.find("--"); at != std::string::npos; at = text.find("--", at + 2)) {
-    const std::size_t end = std::min(text.find_first_not_of(kLetters, at), text.size());
+    const std::size_t end = text.find_first_not_of(kLetters, at);
     const std::string name = text.substr(at, text.find_last_not_of('.', end - 1) + 1 - at);
-    const bool has_value = end < text.size() && text[end] == '=';
     // A sentence may name an option without its value.
-    if (has_value) {
+    if (text[end] == '=') {
       options.erase(name);
       options.insert(name + "=");
     } else if (!options.contains(name + "=") && name.size() > 2) {
       options.insert(name);
     }
   }
-  if (takes_settings(text)) {
+  if (takes_settings(help)) {
     std::erase_if(options, [](const auto& name) { return name.find('.') != std::string::npos; });
   }
   return options;

@@ -33,6 +33,8 @@ COMPLETED = [
     ("strata data import --fo", ["--format="]),
     ("strata data import --parallel.t", []),
     ("strata data inspect --v", ["--verify "]),
+    ("strata report runs/a --co", []),
+    ("strata sweep net.ini --ra", ["--random=", "--ranks="]),
     ("strata job net.ini --parallel.t", ["--parallel.tensor="]),
     ("strata generate runs/a --tok", ["--tokens="]),
 ]
