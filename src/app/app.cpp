@@ -26,6 +26,7 @@
 #include "environment/crash_signals.hpp"
 #include "environment/versions.hpp"
 #include "environment/watchdog.hpp"
+#include "manual.hpp"
 
 namespace strata::app {
 namespace {
@@ -110,37 +111,38 @@ the file system of DIR (default: the working directory). Ends with exit code 5 i
 )";
 
 constexpr const char* kHelpHelp =
-    R"(strata help [COMMAND]      what the program does, or a command
-strata help reference      the page docs/configuration.md
+    R"(strata help [COMMAND]             what the program does, or a command
+strata help reference             the page docs/configuration.md
+strata help man [PAGE]            a manual page, as in strata-train, in roff; without PAGE the names of all
+strata help completion bash|zsh   a completion script for a shell
 )";
 
-struct Help {
-  std::string command;
-  std::string text;
-};
+std::vector<Help> all_help() {
+  return {{"", kUsage},
+          {"train", kTrainHelp + config_help()},
+          {"evaluate", kEvaluateHelp},
+          {"generate", generate_help()},
+          {"data import", import_help()},
+          {"data inspect", kDataInspectHelp},
+          {"checkpoint inspect", kCheckpointInspectHelp},
+          {"checkpoint verify", kCheckpointVerifyHelp},
+          {"job", job_help()},
+          {"schedule", schedule_help()},
+          {"timeline", timeline_help()},
+          {"watch", watch_help()},
+          {"report", report_help()},
+          {"metrics", metrics_help()},
+          {"doctor", kDoctorHelp},
+          {"help", kHelpHelp}};
+}
 
 /// The text for "--help": that of the named command, those of all commands that share a first word,
 /// or the program's.
 std::string help_of(Arguments arguments) {
-  const std::vector<Help> all{{"train", kTrainHelp + config_help()},
-                              {"evaluate", kEvaluateHelp},
-                              {"generate", generate_help()},
-                              {"data import", import_help()},
-                              {"data inspect", kDataInspectHelp},
-                              {"checkpoint inspect", kCheckpointInspectHelp},
-                              {"checkpoint verify", kCheckpointVerifyHelp},
-                              {"job", job_help()},
-                              {"schedule", schedule_help()},
-                              {"timeline", timeline_help()},
-                              {"watch", watch_help()},
-                              {"report", report_help()},
-                              {"metrics", metrics_help()},
-                              {"doctor", kDoctorHelp},
-                              {"help", kHelpHelp}};
   const std::string first = arguments.empty() ? "" : arguments[0];
   const std::string both = arguments.size() < 2 ? first : first + " " + arguments[1];
   std::string text;
-  for (const Help& help : all) {
+  for (const Help& help : all_help()) {
     if (help.command == both) {
       return help.text;
     }
@@ -149,6 +151,32 @@ std::string help_of(Arguments arguments) {
     }
   }
   return text.empty() ? kUsage : text;
+}
+
+/// "help man [PAGE]" and "help completion SHELL", for the installation.
+std::string generated_help(Arguments arguments) {
+  const std::vector<Help> all = all_help();
+  const std::string given = arguments.size() < 2 ? "" : arguments[1];
+  if (arguments.front() == "completion") {
+    const auto shell = enum_from_name<Shell>(given);
+    if (!shell) {
+      fail(ExitCode::kUsage, "there is no completion for \"{}\"; give one of {}", given,
+           joined_names<Shell>());
+    }
+    return completion(*shell, all);
+  }
+  std::vector<std::string> pages;
+  for (const Help& help : all) {
+    pages.push_back(page_name(help));
+    if (pages.back() == given) {
+      return man_page(help, all);
+    }
+  }
+  if (!given.empty()) {
+    fail(ExitCode::kUsage, "there is no manual page \"{}\"; the nearest is \"{}\"", given,
+         nearest(given, pages));
+  }
+  return fmt::format("{}\n", fmt::join(pages, "\n"));
 }
 
 void report(const std::string& message) {
@@ -258,6 +286,13 @@ int run_command(int argc, char** argv) {
   if (command == "help" && !rest.empty() && rest.front() == "reference") {
     fmt::print("{}", config_reference());
     return 0;
+  }
+  if (command == "help" && !rest.empty() &&
+      (rest.front() == "man" || rest.front() == "completion")) {
+    return run_alone([&] {
+      fmt::print("{}", generated_help(rest));
+      return ExitCode::kDone;
+    });
   }
   if (std::any_of(arguments.begin(), arguments.end(),
                   [](const auto& word) { return word == "--help" || word == "-h"; })) {

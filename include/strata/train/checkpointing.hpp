@@ -29,6 +29,11 @@ namespace strata::train {
 [[nodiscard]] std::optional<io::Checkpoint> newest_good_checkpoint(
     comm::Communicator& world, const std::filesystem::path& root, Log& log);
 
+/// The checkpoint of checkpoint.init: in `path`, or the newest good one of a run directory.
+/// Communication: collective over the world. Throws: AgreedError(kCheckpoint).
+[[nodiscard]] io::Checkpoint initial_checkpoint(comm::Communicator& world,
+                                                const std::filesystem::path& path, Log& log);
+
 /// Deletes what killed saves left, then checks that a checkpoint fits into the free space of
 /// run.dir; warns where a second, which a save needs before it deletes the first, does not fit.
 /// Pre: this process holds the run's lock.
@@ -59,6 +64,15 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 /// Throws: Error(kCheckpoint) for another model, naming the first tensor that differs;
 /// Error(kUsage) for another seed, batch or data set, naming the setting.
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+
+/// Rejects a checkpoint whose weights the plan's model cannot start from; the parameters of
+/// checkpoint.init_except may differ.
+/// Throws: Error(kCheckpoint) naming the first parameter that differs; Error(kData) for another
+/// tokenizer, unless the first layer is excepted; Error(kUsage) for a pattern that matches nothing.
+void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+
+/// What of a checkpoint.init a new run uses, for the log.
+[[nodiscard]] std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
 /// A warning where the checkpoint was written under an instruction set that gives other bits in the
 /// plan's dtype than this process's; empty where the bits agree, on GPUs, and for checkpoints

@@ -188,6 +188,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
   if (!given.dry_run || inputs.config.run.resume != plan::Resume::kNever) {
     open_run_directory(mpi, inputs, log);
   }
+  open_initial(mpi, inputs, log);
   // A dry run on one rank plans for the grid that will be launched.
   const bool alone = given.dry_run && mpi.world().size() == 1;
   plan::Plan plan = make_plan(mpi, inputs, alone ? 0 : mpi.world().size());
@@ -228,6 +229,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
                     .train_data = *inputs.train_data,
                     .test_data = inputs.test_data ? &*inputs.test_data : nullptr,
                     .checkpoint = inputs.checkpoint ? &*inputs.checkpoint : nullptr,
+                    .initial = inputs.initial ? &*inputs.initial : nullptr,
                     .lock = directory->lock(),
                     .config_text = run_config_text(inputs, plan, environment),
                     .peak_flops = environment.peak_flops(),

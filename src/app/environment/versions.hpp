@@ -13,7 +13,7 @@ struct VersionFact {
   friend bool operator==(const VersionFact&, const VersionFact&) = default;
 };
 
-/// This executable's version; loads no library.
+/// The version of this executable, as in "0.1.0"; loads no library.
 [[nodiscard]] std::string own_version();
 
 /// Versions of this executable and of the libraries found. Needs no GPU.
