@@ -42,6 +42,7 @@ constexpr const char* kUsage =
   strata checkpoint inspect DIR                                   list the contents of a checkpoint
   strata checkpoint verify DIR                                    read and check every byte
   strata job CONFIG.ini --nodes=N --time=T ...                    write a job script for Slurm, PBS, Flux or mpirun
+  strata sweep CONFIG.ini --set KEY=A,B --dir=DIR                 train with each of several settings, rank the runs
   strata schedule check|simulate|draw|convert SCHEDULE            prove and time a pipeline schedule, PyTorch's too
   strata schedule make [--memory=N ...]                           search for the fastest pipeline schedule
   strata timeline report|draw FILE                                the time account and a picture of recorded steps
@@ -75,6 +76,7 @@ Prints loss and accuracy of the newest good checkpoint on data.test, or on data.
 run's directory. Runs on any number of ranks that the checkpoint's lanes, layers and shards allow, with the same numbers.
 
   --data.test=FILE       the data set to evaluate on
+  --checkpoint=best      the best checkpoint of checkpoint.best instead of the newest
   --classes              accuracy of each class, and the class it is most often confused with
   --confusion=FILE.csv   writes the confusion matrix
 )";
@@ -92,13 +94,14 @@ Shows what data sets hold.
 constexpr const char* kCheckpointInspectHelp =
     R"(strata checkpoint inspect DIR
 
-Lists the metadata and the tensors of a checkpoint, or of a run's newest one.
+Lists the metadata and the tensors of a checkpoint, or of a run's newest one; with --checkpoint=best of its best one.
 )";
 
 constexpr const char* kCheckpointVerifyHelp =
     R"(strata checkpoint verify DIR
 
-Reads every byte of a checkpoint, or of a run's newest one, and compares it with its checksum.
+Reads every byte of a checkpoint, or of a run's newest one, and compares it with its checksum; with --checkpoint=best of
+its best one.
 )";
 
 constexpr const char* kDoctorHelp =
@@ -127,6 +130,7 @@ std::vector<Help> all_help() {
           {"checkpoint inspect", kCheckpointInspectHelp},
           {"checkpoint verify", kCheckpointVerifyHelp},
           {"job", job_help()},
+          {"sweep", sweep_help()},
           {"schedule", schedule_help()},
           {"timeline", timeline_help()},
           {"watch", watch_help()},
@@ -312,7 +316,7 @@ int run_command(int argc, char** argv) {
     // These commands write files and continue after a closed pipe; other commands end.
     std::signal(SIGPIPE, SIG_IGN);
   }
-  if (command == "train") {
+  if (command == "train" || command == "sweep") {
     // Before MPI starts, so that a stop request during set-up is not the end of the process.
     train::install_stop_signals();
   }
@@ -331,6 +335,9 @@ int run_command(int argc, char** argv) {
   }
   if (command == "job") {
     return run_alone([&] { return job_command(rest); });
+  }
+  if (command == "sweep") {
+    return run_alone([&] { return sweep_command(rest); });
   }
   if (command == "schedule") {
     return run_alone([&] { return schedule_command(rest); });
@@ -353,9 +360,9 @@ int run_command(int argc, char** argv) {
     });
   }
   return run_alone([&]() -> ExitCode {
-    const std::vector<std::string> known{"train",      "evaluate", "generate", "data",
-                                         "checkpoint", "job",      "schedule", "timeline",
-                                         "watch",      "report",   "metrics",  "doctor"};
+    const std::vector<std::string> known{"train",  "evaluate", "generate", "data",     "checkpoint",
+                                         "job",    "sweep",    "schedule", "timeline", "watch",
+                                         "report", "metrics",  "doctor"};
     fail(ExitCode::kUsage, "{}\n\n{}",
          command.empty() ? "a command is needed"
                          : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,

@@ -105,6 +105,17 @@ void check_unused(const RunConfig& config, const Plan& plan) {
               : fmt::format("parallel.tensor is {}, which puts messages into every pass",
                             plan.grid.tensor),
         joins ? "choose parallel.data = 1, or no sync for batch_norm" : "choose another grid");
+  const auto evaluates = [&](bool given, const char* key) {
+    check(given, !config.data.test.empty(), key, "data.test is empty",
+          "name the test split, as in --data.test=DIR/test.h5");
+    check(given, config.train.evaluate_every > 0, key, "train.evaluate_every is 0",
+          "set the steps between evaluations");
+  };
+  evaluates(config.checkpoint.best != Best::kOff, "checkpoint.best");
+  evaluates(config.train.patience > 0, "train.patience");
+  check(config.checkpoint.best == Best::kAccuracy,
+        plan.model->loss() == nn::LossKind::kCrossEntropy, "checkpoint.best",
+        "the model has no classes and so no accuracy", "set it to loss");
   const bool rounds = config.numerics.shard_sums == ShardSums::kBfloat16;
   check(rounds, config.numerics.dtype == DType::kBfloat16, "numerics.shard_sums",
         fmt::format("numerics.dtype is {}, whose sums are not rounded",

@@ -476,10 +476,10 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
   return metadata;
 }
 
-std::string prune_warning(const plan::Plan& plan, std::int64_t step) {
+std::string prune_warning(const plan::Plan& plan, std::int64_t step, std::int64_t best_step) {
   try {
     io::prune_checkpoints(checkpoint_root(plan.config), step, plan.config.checkpoint.keep,
-                          plan.config.checkpoint.keep_every);
+                          plan.config.checkpoint.keep_every, best_step);
   } catch (const Error& error) {
     return fmt::format("an expired checkpoint could not be deleted: {}", error.what());
   }
@@ -487,8 +487,8 @@ std::string prune_warning(const plan::Plan& plan, std::int64_t step) {
 }
 
 void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
-                      Log& log) {
-  const std::string warning = world.rank() == 0 ? prune_warning(plan, step) : "";
+                      std::int64_t best_step, Log& log) {
+  const std::string warning = world.rank() == 0 ? prune_warning(plan, step, best_step) : "";
   if (!warning.empty()) {
     log.warn("{}", warning);
   }

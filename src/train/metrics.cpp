@@ -56,6 +56,27 @@ std::optional<MetricsLine> metrics_line_of(const std::string& text) {
                      .step = io::integer_in(object->value("step", nlohmann::json())).value_or(0)};
 }
 
+std::optional<EvaluateRecord> evaluate_record_of(const std::string& text) {
+  if (text.find(kEvaluateKind) == std::string::npos) {
+    return std::nullopt;  // most lines of a long file, without parsing them
+  }
+  const auto line = metrics_line_of(text);
+  if (!line || line->kind != kEvaluateKind) {
+    return std::nullopt;
+  }
+  const nlohmann::json object = io::parse_json(text).value();
+  const auto number = [&](const char* key) {
+    const nlohmann::json value = object.value(key, nlohmann::json());
+    return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+  };
+  const std::optional<double> loss = number("loss");
+  return loss ? std::optional(EvaluateRecord{.step = line->step,
+                                             .loss = *loss,
+                                             .accuracy = number("accuracy"),
+                                             .perplexity = number("perplexity")})
+              : std::nullopt;
+}
+
 std::int64_t last_metrics_step(const std::filesystem::path& path) {
   std::istringstream in(text_in(path));
   std::int64_t last = 0;

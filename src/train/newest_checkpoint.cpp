@@ -7,6 +7,7 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/evaluation_history.hpp"
 #include "strata/train/file_timeout.hpp"
 #include "strata/train/stop_signal.hpp"
 
@@ -43,10 +44,11 @@ OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem:
   return opened;
 }
 
-}  // namespace
-
-std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
-                                                     const std::filesystem::path& root, Log& log) {
+/// The first valid checkpoint that `list()`, called on rank 0, returns.
+template <typename List>
+std::optional<io::Checkpoint> first_good_checkpoint(comm::Communicator& world,
+                                                    const std::filesystem::path& root,
+                                                    const List& list, Log& log) {
   // All ranks use rank 0's list, because ranks may see different states of a shared file system.
   std::string mine;
   comm::agree(world, [&] {
@@ -54,7 +56,7 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
       return;
     }
     try {
-      for (const io::CheckpointEntry& entry : io::list_checkpoints(root)) {
+      for (const io::CheckpointEntry& entry : list()) {
         mine += entry.directory.string() + "\n";
       }
     } catch (const FileSystemError& error) {
@@ -100,6 +102,22 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
                                         root.string(), problem));
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
+                                                     const std::filesystem::path& root, Log& log) {
+  return first_good_checkpoint(
+      world, root, [&] { return io::list_checkpoints(root); }, log);
+}
+
+io::Checkpoint best_good_checkpoint(comm::Communicator& world, const plan::RunConfig& config,
+                                    Log& log) {
+  const auto list = [&] {
+    return std::vector{best_checkpoint(config.run.dir, config.checkpoint.best)};
+  };
+  return first_good_checkpoint(world, checkpoint_root(config), list, log).value();
 }
 
 io::Checkpoint initial_checkpoint(comm::Communicator& world, const std::filesystem::path& path,

@@ -72,6 +72,13 @@ constexpr auto enum_names(Switch) {
   return names_in_order("off", "on");
 }
 
+/// The value of evaluations by which one checkpoint is the best.
+enum class Best { kOff, kLoss, kAccuracy };
+
+constexpr auto enum_names(Best) {
+  return names_in_order("off", "loss", "accuracy");
+}
+
 /// The dtype of one shard's contribution to a sum over shards.
 enum class ShardSums { kFloat32, kBfloat16 };
 
@@ -160,6 +167,7 @@ struct RunConfig {
     double epochs = 0.0;
     std::int64_t evaluate_every = 0;
     std::int64_t evaluate_batches = 0;
+    std::int64_t patience = 0;  // 0: off
     nn::Recompute recompute = nn::Recompute::kNone;
     std::int64_t log_every = 0;
     Nonfinite nonfinite = Nonfinite::kStop;
@@ -172,6 +180,7 @@ struct RunConfig {
     double minutes = 30.0;
     std::int64_t keep = 3;
     std::int64_t keep_every = 0;
+    Best best = Best::kOff;
     Switch background = Switch::kOn;
     std::string init;         // whose weights a new run starts from; empty: none
     std::string init_except;  // patterns of parameter names

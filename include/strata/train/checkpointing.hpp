@@ -33,6 +33,12 @@ namespace strata::train {
 /// Communication: collective over the world. Throws: AgreedError(kCheckpoint).
 [[nodiscard]] io::Checkpoint initial_checkpoint(comm::Communicator& world,
                                                 const std::filesystem::path& path, Log& log);
+/// The checkpoint in `run_directory` that is best by its evaluations in metrics.jsonl, verified by
+/// all ranks. Communication: collective over the world.
+/// Throws: AgreedError(kUsage) where checkpoint.best is off, AgreedError(kCheckpoint) where none
+/// was evaluated or it is damaged.
+[[nodiscard]] io::Checkpoint best_good_checkpoint(comm::Communicator& world,
+                                                  const plan::RunConfig& config, Log& log);
 
 /// Deletes what killed saves left, then checks that a checkpoint fits into the free space of
 /// run.dir; warns where a second, which a save needs before it deletes the first, does not fit.
@@ -87,12 +93,13 @@ void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 [[nodiscard]] nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
                                                  std::int64_t step);
 
-/// Deletes expired checkpoints before `step` and partial ones. Returns: a warning where one cannot
-/// be deleted, else nothing.
-[[nodiscard]] std::string prune_warning(const plan::Plan& plan, std::int64_t step);
+/// Deletes expired checkpoints before `step`, but not that of `best_step`, and partial ones.
+/// Returns: a warning where one cannot be deleted, else nothing.
+[[nodiscard]] std::string prune_warning(const plan::Plan& plan, std::int64_t step,
+                                        std::int64_t best_step);
 
 /// prune_warning() on rank 0, with its warning in the log.
 void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
-                      Log& log);
+                      std::int64_t best_step, Log& log);
 
 }  // namespace strata::train

@@ -98,6 +98,9 @@ struct MetricsLine {
 /// Nothing for a line that is no JSON object, such as a torn one.
 [[nodiscard]] std::optional<MetricsLine> metrics_line_of(const std::string& text);
 
+/// The evaluation in a line of a metrics file; nothing for other lines.
+[[nodiscard]] std::optional<EvaluateRecord> evaluate_record_of(const std::string& text);
+
 /// The greatest step in a metrics file; 0 where there is none.
 /// Throws: Error(kData) where the file cannot be read.
 [[nodiscard]] std::int64_t last_metrics_step(const std::filesystem::path& path);

@@ -30,6 +30,8 @@ ExitCode data_command(Arguments arguments);
 ExitCode checkpoint_command(Arguments arguments);
 /// Writes a job script, and submits it if asked.
 ExitCode job_command(Arguments arguments);
+/// Trains with many settings, or submits a job array that does.
+ExitCode sweep_command(Arguments arguments);
 /// Proves, simulates, draws and writes pipeline schedules.
 ExitCode schedule_command(Arguments arguments);
 /// Reports and draws the steps that a run recorded.
@@ -45,6 +47,7 @@ ExitCode metrics_command(Arguments arguments);
 [[nodiscard]] std::string import_help();
 [[nodiscard]] std::string generate_help();
 [[nodiscard]] std::string job_help();
+[[nodiscard]] std::string sweep_help();
 [[nodiscard]] std::string schedule_help();
 [[nodiscard]] std::string timeline_help();
 [[nodiscard]] std::string watch_help();

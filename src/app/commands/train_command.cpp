@@ -312,7 +312,8 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
       train::require_confusion_writable(given.confusion);
     }
   });
-  const RunInputs inputs = open_trained(mpi, given.config, given.settings, Evaluates::kYes, log);
+  const RunInputs inputs =
+      open_trained(mpi, given.config, given.settings, Evaluates::kYes, given.checkpoint, log);
   const io::Dataset& data = *inputs.test_data;
   plan::Plan plan = make_plan(mpi, inputs, mpi.world().size());
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);

@@ -383,6 +383,10 @@ std::vector<Option> running() {
       whole("train.evaluate_batches", "batches",
             "upper bound on the global batches of an evaluation; 0: the whole test split", 0,
             STRATA_MEMBER(train.evaluate_batches)),
+      whole("train.patience", "evaluations",
+            "the run ends when its test loss (the accuracy with checkpoint.best = accuracy) has "
+            "not improved in so many consecutive evaluations; 0: off",
+            0, STRATA_MEMBER(train.patience)),
       choice("train.recompute",
              "what the backward pass recomputes to save memory; selective: norms and the MLP's "
              "activation; full: all inside a transformer sublayer. The same bits, but for "
@@ -421,6 +425,10 @@ std::vector<Option> running() {
       whole("checkpoint.keep_every", "steps",
             "steps between checkpoints that are kept permanently, besides the newest; 0: none", 0,
             STRATA_MEMBER(checkpoint.keep_every)),
+      choice("checkpoint.best",
+             "keeps the checkpoint whose evaluation on data.test has the least loss or the highest "
+             "accuracy, besides the others; an evaluation that improves it saves",
+             STRATA_MEMBER(checkpoint.best)),
       choice("checkpoint.background",
              "on: a thread writes a copy of the state while training goes on; off: training waits "
              "for the files",

@@ -35,13 +35,24 @@ struct RunInputs {
   device::DeviceKind device = device::DeviceKind::kCpu;
 };
 
+/// The checkpoint of a run that a command uses.
+enum class WhichCheckpoint { kNewest, kBest };
+
+constexpr auto enum_names(WhichCheckpoint) {
+  return names_in_order("newest", "best");
+}
+
+/// Throws: Error(kUsage) for a value that names neither.
+[[nodiscard]] WhichCheckpoint which_checkpoint(const std::string& value);
+
 /// Arguments of train and evaluate: config file, settings and the command's own options.
 struct TrainArguments {
   std::string config;
   std::vector<std::string> settings;
-  bool dry_run = false;     ///< train --dry-run
-  bool each_class = false;  ///< evaluate --classes
-  std::string confusion;    ///< evaluate --confusion=FILE
+  bool dry_run = false;                                   ///< train --dry-run
+  bool each_class = false;                                ///< evaluate --classes
+  std::string confusion;                                  ///< evaluate --confusion=FILE
+  WhichCheckpoint checkpoint = WhichCheckpoint::kNewest;  ///< evaluate --checkpoint=best
 };
 
 /// Throws: Error(kUsage) where there is no config file.
@@ -58,12 +69,12 @@ enum class DataNeeded { kNo, kYes };
 enum class Evaluates { kNo, kYes };
 
 /// Reads the config of a trained model from a file or a run's directory, opens the newest good
-/// checkpoint of run.dir and chooses a grid for all ranks. The training data are opened only where
-/// the checkpoint does not describe them.
-/// Communication: collective over the world.
-/// Throws: AgreedError(kCheckpoint) where there is no checkpoint.
+/// checkpoint of run.dir, or the best one, and chooses a grid for all ranks. The training data are
+/// opened only where the checkpoint does not describe them. Communication: collective over the
+/// world. Throws: AgreedError(kCheckpoint) where there is no checkpoint.
 [[nodiscard]] RunInputs open_trained(comm::MpiSession& mpi, const std::string& path,
-                                     Arguments settings, Evaluates evaluates, Log& log);
+                                     Arguments settings, Evaluates evaluates, WhichCheckpoint which,
+                                     Log& log);
 
 /// Opens the checkpoint in run.dir, or refuses the directory, as run.resume asks.
 /// Communication: collective over the world.
