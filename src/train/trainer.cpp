@@ -140,6 +140,9 @@ class Trainer {
         require_continues(plan_, *setup_.checkpoint);
         state_.load(*setup_.checkpoint);
         first_step_ = setup_.checkpoint->step();
+      } else if (setup_.initial != nullptr) {
+        require_initial(plan_, *setup_.initial);
+        state_.load_weights(*setup_.initial, nn::NamePatterns(config_.checkpoint.init_except));
       }
       end_setup_on_stop_request();
       if (setup_.groups.world->rank() == 0) {
@@ -154,7 +157,11 @@ class Trainer {
         metrics_.emplace(
             dir / "metrics.jsonl",
             MetricsKept{.training_step = first_step_,
-                        .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_});
+                        .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_},
+            config_.run.tensorboard == plan::Switch::kOn
+                ? std::optional(EventsWanted{.directory = dir / "tensorboard",
+                                             .config_text = setup_.config_text})
+                : std::nullopt);
         if (watches()) {
           history_.emplace(dir / "metrics.jsonl", config_.checkpoint.best);
         }
@@ -178,6 +185,8 @@ class Trainer {
       }
       tidy_checkpoints(plan_, *setup_.groups.world, first_step_, best_step(first_step_),
                        setup_.log);
+    } else if (setup_.initial != nullptr) {
+      setup_.log.info("{}", initial_text(plan_, *setup_.initial));
     }
     if (config_.run.cuda_graphs == plan::Switch::kOn && plan_.device == device::DeviceKind::kCuda) {
       for (nn::Stage* const chunk : state_.chunks()) {

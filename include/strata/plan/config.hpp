@@ -159,6 +159,7 @@ struct RunConfig {
   struct {
     optim::OptimizerOptions options;
     double clip_norm = 0.0;
+    std::string frozen;  // patterns of parameter names
   } optimizer;
   optim::LearningRateOptions schedule{.decay_steps = 0};  // 0: the last step
   struct {
@@ -181,6 +182,8 @@ struct RunConfig {
     std::int64_t keep_every = 0;
     Best best = Best::kOff;
     Switch background = Switch::kOn;
+    std::string init;         // whose weights a new run starts from; empty: none
+    std::string init_except;  // patterns of parameter names
   } checkpoint;
   struct {
     std::string dir = "runs/run";
@@ -194,6 +197,7 @@ struct RunConfig {
     std::optional<StepRange> timeline;  // nothing: off
     double peak_tflops = 0.0;
     Switch cuda_graphs = Switch::kOff;
+    Switch tensorboard = Switch::kOff;
   } run;
   /// Milliseconds of an action of a chunk, of all stages or of each (pipeline::parse_chunk_times).
   struct {

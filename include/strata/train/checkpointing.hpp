@@ -29,6 +29,10 @@ namespace strata::train {
 [[nodiscard]] std::optional<io::Checkpoint> newest_good_checkpoint(
     comm::Communicator& world, const std::filesystem::path& root, Log& log);
 
+/// The checkpoint of checkpoint.init: in `path`, or the newest good one of a run directory.
+/// Communication: collective over the world. Throws: AgreedError(kCheckpoint).
+[[nodiscard]] io::Checkpoint initial_checkpoint(comm::Communicator& world,
+                                                const std::filesystem::path& path, Log& log);
 /// The checkpoint in `run_directory` that is best by its evaluations in metrics.jsonl, verified by
 /// all ranks. Communication: collective over the world.
 /// Throws: AgreedError(kUsage) where checkpoint.best is off, AgreedError(kCheckpoint) where none
@@ -66,6 +70,15 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 /// Throws: Error(kCheckpoint) for another model, naming the first tensor that differs;
 /// Error(kUsage) for another seed, batch or data set, naming the setting.
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+
+/// Rejects a checkpoint whose weights the plan's model cannot start from; the parameters of
+/// checkpoint.init_except may differ.
+/// Throws: Error(kCheckpoint) naming the first parameter that differs; Error(kData) for another
+/// tokenizer, unless the first layer is excepted; Error(kUsage) for a pattern that matches nothing.
+void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+
+/// What of a checkpoint.init a new run uses, for the log.
+[[nodiscard]] std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
 /// A warning where the checkpoint was written under an instruction set that gives other bits in the
 /// plan's dtype than this process's; empty where the bits agree, on GPUs, and for checkpoints

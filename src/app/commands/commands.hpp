@@ -36,6 +36,12 @@ ExitCode sweep_command(Arguments arguments);
 ExitCode schedule_command(Arguments arguments);
 /// Reports and draws the steps that a run recorded.
 ExitCode timeline_command(Arguments arguments);
+/// Shows a run on a terminal.
+ExitCode watch_command(Arguments arguments);
+/// Writes an HTML page about runs.
+ExitCode report_command(Arguments arguments);
+/// Prints the records of a run.
+ExitCode metrics_command(Arguments arguments);
 
 /// Help texts of the commands with options of their own.
 [[nodiscard]] std::string import_help();
@@ -44,5 +50,8 @@ ExitCode timeline_command(Arguments arguments);
 [[nodiscard]] std::string sweep_help();
 [[nodiscard]] std::string schedule_help();
 [[nodiscard]] std::string timeline_help();
+[[nodiscard]] std::string watch_help();
+[[nodiscard]] std::string report_help();
+[[nodiscard]] std::string metrics_help();
 
 }  // namespace strata::app

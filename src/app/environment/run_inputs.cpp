@@ -176,6 +176,12 @@ void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
   }
 }
 
+void open_initial(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
+  if (!inputs.checkpoint && !inputs.config.checkpoint.init.empty()) {
+    inputs.initial = train::initial_checkpoint(mpi.world(), inputs.config.checkpoint.init, log);
+  }
+}
+
 std::int64_t ranks_of_nodes(std::span<const std::string> hosts) {
   const auto count = std::ranges::count(hosts, hosts.front());
   for (std::size_t r = 0; r < hosts.size(); ++r) {
@@ -196,6 +202,9 @@ plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_
     plan = plan::prepare(inputs.config, ranks, inputs.train_info, stored, inputs.device);
     if (inputs.config.parallel.node_ranks == 0) {
       plan->node_replicas = plan::node_replicas(inputs.config, plan->grid, ranks_of_nodes(hosts));
+    }
+    if (inputs.initial) {
+      train::require_initial(*plan, *inputs.initial);
     }
     if (inputs.test_data) {
       train::require_fits(*plan, inputs.test_data->info());

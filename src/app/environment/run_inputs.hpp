@@ -28,6 +28,8 @@ struct RunInputs {
   std::optional<io::Dataset> train_data;
   std::optional<io::Dataset> test_data;  ///< or other data to evaluate on
   std::optional<io::Checkpoint> checkpoint;
+  /// Of checkpoint.init, for a new run.
+  std::optional<io::Checkpoint> initial;
   int threads = 1;
   /// The device of all ranks.
   device::DeviceKind device = device::DeviceKind::kCpu;
@@ -77,6 +79,10 @@ enum class Evaluates { kNo, kYes };
 /// Opens the checkpoint in run.dir, or refuses the directory, as run.resume asks.
 /// Communication: collective over the world.
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
+
+/// Opens the checkpoint of checkpoint.init for a run that continues none.
+/// Communication: collective over the world.
+void open_initial(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
 
 /// The number of consecutive ranks on each host, where all have as many; else 1.
 [[nodiscard]] std::int64_t ranks_of_nodes(std::span<const std::string> hosts);
