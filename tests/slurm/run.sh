@@ -192,6 +192,21 @@ hopeless() {
   check hopeless "gives up" wait_until 200 job_is "$job" FAILED 1
   check hopeless "says why" grep -q "exit code 5, and 2 consecutive starts ended without a new checkpoint" "strata-$job.log"
 }
+# The runs of a sweep as a job array, one of which is requeued.
+array() {
+  local job
+  cp net.ini array.ini
+  job=$("$strata" sweep array.ini --dir=array --set run.seed=1,2 --data.test=points/test.h5 --train.steps=20000 \
+    --train.evaluate_every=5000 --nodes=1 --ranks-per-node=2 --cpus-per-task=1 --time=10 --submit 2>array.plan)
+  check array "it is submitted" test "$job" -gt 0
+  check array "both elements train" wait_until 90 eval 'passed array/seed=1 500 && passed array/seed=2 500'
+  scontrol requeue "${job}_0"
+  check array "both end" wait_until 240 eval '! squeue -h -j '"$job"' -o %t | grep -q .'
+  "$strata" sweep array --table >array.table
+  check array "both are finished" test "$(grep -c '20000 of 20000.*finished' array.table)" -eq 2
+  check array "one was requeued" grep -q "start 2" "strata-${job}_0.log"
+  mv array/seed=1 array-1  # the seed of the others
+}
 
 awk 'BEGIN { srand(1); for (j = 0; j < 16; j++) printf "x%d,", j; print "y";
   for (i = 0; i < 1000; i++) { s = 0; for (j = 0; j < 16; j++) { x = rand() - 0.5; s += x; printf "%.4f,", x } print s } }' >points.csv
@@ -221,7 +236,7 @@ printf '#!/bin/sh\nexit 5\n' >lost && chmod 755 lost
 "$cluster" up 10 || exit 1
 eval "$("$cluster" env)"
 
-[ $# -gt 0 ] || set -- "cuts srun" "cuts mpirun" node twice hopeless "spares srun 1" "spares mpirun 2" "stalls srun training set-up"
+[ $# -gt 0 ] || set -- "cuts srun" "cuts mpirun" node twice hopeless "spares srun 1" "spares mpirun 2" "stalls srun training set-up" array
 for case in "$@"; do
   $case &
 done
