@@ -43,7 +43,8 @@ TEXTS = [
     "😀 😃👍🏽 👨\u200d👩\u200d👧\u200d👦 🏳️\u200d🌈 🇩🇪 ❤️ ☃ ♥",
     "a\u00a0b\u2003c\u3000d\u2028e\u0085f\u200bg\ufeffh\u1680i\u202fj\u205fk\x1cl\x1dm\x0bn\x0co",
     "def f(x):\n    if x == 1:\n\t\treturn {'a': [1, 2]}  # no comment\n\n\n", "https://a.b/c?d=e&f=%20#g",
-    "I'LL SAY WE'VE DONE'D IT'S YOU'RE don'T 'ſ x'ſy 'Re 'vE", "!\r\n\r\nx.\n\n y\t\n\tz\r  \n  w\r", "\tx\u00a0y\u3000z !x\n!x",
+    "I'LL SAY WE'VE DONE'D IT'S YOU'RE don'T 'ſ x'ſy 'Re 'vE", "!\r\n\r\nx.\n\n y\t\n\tz\r  \n  w\r",
+    "\tx\u00a0y\u3000z !x\n!x",
     "<|endoftext|> is text here", "_____ ----- ***** ..... !?!?!?", "\x00\x01\x7f", "\U0010ffff\U000e0001",
     "a" * 3000, " " * 3000, "ab" * 1500 + "é" * 500, "!" * 1001, "0123456789" * 100,
 ]
@@ -99,7 +100,7 @@ class WholeWords(Reference):
 
 
 class Ranks:
-    """As tiktoken's Python code does it: the pair whose bytes together have the lowest rank is merged, leftmost first."""
+    """As tiktoken does it: the pair whose bytes together have the lowest rank is merged, leftmost first."""
 
     def __init__(self, ranks, words):
         self.ranks, self.words, self.known = ranks, words, {}
@@ -154,8 +155,8 @@ def sentence_pieces(texts, directory):
         return
     lines = [line for text in texts for line in text.split("\n") if line][:4000]
     for name, options in [
-            ("bpe", {"model_type": "bpe", "byte_fallback": True, "split_digits": True, "normalization_rule_name": "identity",
-                     "remove_extra_whitespaces": False}),  # as Llama 2's
+            ("bpe", {"model_type": "bpe", "byte_fallback": True, "split_digits": True,
+                     "normalization_rule_name": "identity", "remove_extra_whitespaces": False}),  # as Llama 2's
             ("unigram", {"model_type": "unigram"})]:
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
