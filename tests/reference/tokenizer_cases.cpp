@@ -2,7 +2,8 @@
 // prints a line with the ids of each; for
 // SentencePiece then a | and the bytes that the ids decode to, as it may change text.
 //   tokenizer_cases encoder.json vocab.bpe
-//   tokenizer_cases FILE [gpt2|llama3]    the tokenizer of another program
+//   tokenizer_cases FILE [gpt2|llama3]    the tokenizer of another program; is
+//                                         written to the same directory too
 
 #include <cstdio>
 #include <iostream>
@@ -22,6 +23,9 @@ int main(int argc, char** argv) {
     const auto pattern = strata::enum_from_name<strata::io::SplitPattern>(second);
     const auto tokenizer = argc == 2 || pattern ? strata::io::Tokenizer::from_file(argv[1], pattern)
                                                 : strata::io::Tokenizer::gpt2(argv[1], second);
+    if (argc == 2 || pattern) {
+      strata::io::write_tokenizer_files(tokenizer, std::filesystem::path(argv[1]).parent_path());
+    }
     std::string line;
     while (std::getline(std::cin, line)) {
       std::string text(std::stoull(line), '\0');

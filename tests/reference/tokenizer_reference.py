@@ -220,6 +220,7 @@ def main():
     whole = WholeWords(LLAMA3_WORDS)
     byte_of = {character: byte for byte, character in gpt2.characters.items()}
     ranks = {bytes(byte_of[character] for character in token): id for token, id in gpt2.ids.items() if id < 50256}
+    by_rank = Ranks(ranks, LLAMA3_WORDS)
     different = 0
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
@@ -231,8 +232,8 @@ def main():
                 ("GPT-2", [DATA / "gpt2-bpe/encoder.json", DATA / "gpt2-bpe/vocab.bpe"], gpt2),
                 ("tokenizer.json of GPT-2", [strings], gpt2),
                 ("tokenizer.json with Llama 3's words", [pairs], whole),
-                ("ranks with GPT-2's words", [file, "gpt2"], Ranks(ranks, WORDS)),
-                ("ranks with Llama 3's words", [file, "llama3"], Ranks(ranks, LLAMA3_WORDS))]:
+                ("ranks with Llama 3's words", [file, "llama3"], by_rank),
+                ("the tokenizer.json written from them", [directory / "tokenizer.json"], by_rank)]:
             different += differences(name, ours(program, arguments, texts), texts, reference.encode)
         for name, arguments, processor in sentence_pieces(texts[-1:], directory):
             def with_text(text):
@@ -242,6 +243,7 @@ def main():
             parts = [text[i:i + 2000] for text in texts for i in range(0, max(len(text), 1), 2000)]
             compared = parts if "unigram" in name else texts
             different += differences(name, ours(program, arguments, compared), compared, with_text)
+            assert (directory / "tokenizer.model").read_bytes() == arguments[0].read_bytes(), f"{name} is written anew"
     return 1 if different else 0
 
 
