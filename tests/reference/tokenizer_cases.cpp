@@ -1,9 +1,9 @@
 // Encodes the texts on standard input, each after its length in bytes on a line of its own, and
-// prints a line with the ids of each; for
-// SentencePiece then a | and the bytes that the ids decode to, as it may change text.
+// prints a line with the ids of each. For SentencePiece, which may change text, a | and the bytes
+// that the ids decode to follow.
 //   tokenizer_cases encoder.json vocab.bpe
-//   tokenizer_cases FILE [gpt2|llama3]    the tokenizer of another program; is
-//                                         written to the same directory too
+//   tokenizer_cases FILE [gpt2|llama3]    another program's tokenizer, which is also
+//                                         written to the directory of FILE
 
 #include <cstdio>
 #include <iostream>
