@@ -40,6 +40,18 @@ strata_package(utf8proc libutf8proc)
 strata_package(turbojpeg libturbojpeg)
 strata_package(png libpng)
 
+# Optional. Not by pkg-config, which would link the trainer too.
+find_path(STRATA_SENTENCEPIECE_INCLUDE sentencepiece_processor.h)
+find_library(STRATA_SENTENCEPIECE_LIBRARY sentencepiece)
+add_library(strata_sentencepiece INTERFACE)
+if(STRATA_SENTENCEPIECE_INCLUDE AND STRATA_SENTENCEPIECE_LIBRARY)
+  target_include_directories(strata_sentencepiece SYSTEM INTERFACE ${STRATA_SENTENCEPIECE_INCLUDE})
+  target_link_libraries(strata_sentencepiece INTERFACE ${STRATA_SENTENCEPIECE_LIBRARY})
+  set(STRATA_HAVE_SENTENCEPIECE ON)
+else()
+  message(STATUS "SentencePiece: not found (libsentencepiece-dev); its tokenizers are left out")
+endif()
+
 find_path(STRATA_RANDOM123_INCLUDE Random123/philox.h)
 if(NOT STRATA_RANDOM123_INCLUDE)
   message(FATAL_ERROR "Random123/philox.h not found: install librandom123-dev")

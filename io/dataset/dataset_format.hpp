@@ -45,6 +45,13 @@ inline constexpr const char* kCharacters = "text/characters";
 inline constexpr const char* kTokenBytes = "text/token_bytes";
 inline constexpr const char* kTokenEnds = "text/token_ends";
 inline constexpr const char* kMerges = "text/merges";
+/// Only for byte pairs from a tokenizer.json or a file of ranks.
+inline constexpr const char* kSplitPattern = "split_pattern";
+inline constexpr const char* kMergeOrder = "merge_order";
+inline constexpr const char* kWholeWords = "whole_words";
+inline constexpr const char* kSpecialTokens = "text/special_tokens";
+/// The bytes of SentencePiece's model.
+inline constexpr const char* kModel = "text/model";
 
 [[nodiscard]] constexpr std::int64_t blocks_of(std::int64_t tokens) {
   return (tokens + kBlockTokensWritten - 1) / kBlockTokensWritten;

@@ -62,11 +62,22 @@ bool is_complete(const BytePairTables& tables) {
   }
   const auto count = static_cast<std::int64_t>(tables.tokens.size());
   return tables.separator >= -1 && tables.separator < count &&
+         std::ranges::is_sorted(tables.special, std::ranges::less_equal()) &&
+         std::ranges::all_of(tables.special, [&](std::uint32_t id) { return id < count; }) &&
          std::ranges::all_of(tables.merges, [&](const auto& merge) {
            const auto [left, right] = merge;
            return left < count && right < count &&
                   tokens.contains(tables.tokens[left] + tables.tokens[right]);
          });
+}
+
+template <typename Enum>
+Enum read_enum(const hdf5::File& file, const char* name, const DatasetInfo& info) {
+  const auto value = enum_from_name<Enum>(file.text(name));
+  if (!value) {
+    fail_damaged(info);
+  }
+  return *value;
 }
 
 BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
@@ -75,6 +86,14 @@ BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
   const hdf5::Dataset merges = file.open_dataset(names::kMerges);
   BytePairTables tables;
   tables.separator = file.int64(names::kSeparator);
+  if (info.tokenizer == TokenizerKind::kBytePairs) {
+    tables.pattern = read_enum<SplitPattern>(file, names::kSplitPattern, info);
+    tables.order = read_enum<MergeOrder>(file, names::kMergeOrder, info);
+    tables.whole_words = file.int64(names::kWholeWords) != 0 ? WholeWords::kYes : WholeWords::kNo;
+    tables.special = read_vector<std::uint32_t>(file, names::kSpecialTokens);
+  } else if (tables.separator >= 0) {
+    tables.special = {static_cast<std::uint32_t>(tables.separator)};
+  }
   std::int64_t begin = 0;
   for (const std::int64_t end : ends) {
     if (end <= begin || end > std::ssize(bytes)) {
@@ -94,34 +113,36 @@ BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
   return tables;
 }
 
-std::uint64_t checksum_of(TokenizerKind kind, std::span<const char32_t> characters,
-                          const BytePairTables* tables) {
-  StreamingHash hash;
-  hash.update(std::as_bytes(std::span(name_of(kind))));
-  hash.update(std::as_bytes(characters));
-  if (tables != nullptr) {
-    const JoinedTokens joined(tables->tokens);
-    hash.update(std::as_bytes(std::span(joined.bytes)));
-    hash.update(std::as_bytes(std::span(joined.ends)));
-    hash.update(std::as_bytes(std::span(tables->merges)));
-    hash.update(std::as_bytes(std::span(&tables->separator, 1)));
-  }
-  return hash.digest();
-}
-
-void check(const DatasetInfo& info, std::span<const char32_t> characters,
-           const BytePairTables* tables) {
-  if (checksum_of(info.tokenizer, characters, tables) != info.tokenizer_checksum) {
-    fail_damaged(info);
-  }
+/// How the tables are used.
+std::string rules_text(const BytePairTables& tables) {
+  return fmt::format("{} {} {}", name_of(tables.pattern), name_of(tables.order),
+                     tables.whole_words == WholeWords::kYes ? 1 : 0);
 }
 
 }  // namespace
 
 std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer) {
   const TokenizerContents& contents = tokenizer.contents();
-  return checksum_of(contents.kind, contents.characters,
-                     contents.pairs ? &contents.pairs->tables() : nullptr);
+  StreamingHash hash;
+  hash.update(std::as_bytes(std::span(name_of(contents.kind))));
+  hash.update(std::as_bytes(std::span(contents.characters)));
+  if (contents.pairs) {
+    const BytePairTables& tables = contents.pairs->tables();
+    const JoinedTokens joined(tables.tokens);
+    hash.update(std::as_bytes(std::span(joined.bytes)));
+    hash.update(std::as_bytes(std::span(joined.ends)));
+    hash.update(std::as_bytes(std::span(tables.merges)));
+    hash.update(std::as_bytes(std::span(&tables.separator, 1)));
+    if (contents.kind == TokenizerKind::kBytePairs) {
+      const std::string rules = rules_text(tables);
+      hash.update(std::as_bytes(std::span(rules)));
+      hash.update(std::as_bytes(std::span(tables.special)));
+    }
+  }
+  if (contents.pieces) {
+    hash.update(std::as_bytes(std::span(contents.pieces->model())));
+  }
+  return hash.digest();
 }
 
 std::int64_t stored_bytes(const Tokenizer& tokenizer) {
@@ -131,7 +152,11 @@ std::int64_t stored_bytes(const Tokenizer& tokenizer) {
   if (contents.pairs) {
     const BytePairTables& tables = contents.pairs->tables();
     const JoinedTokens joined(tables.tokens);
-    bytes += std::ssize(joined.bytes) + std::ssize(joined.ends) * 8 + std::ssize(tables.merges) * 8;
+    bytes += std::ssize(joined.bytes) + std::ssize(joined.ends) * 8 +
+             std::ssize(tables.merges) * 8 + std::ssize(tables.special) * 4;
+  }
+  if (contents.pieces) {
+    bytes += std::ssize(contents.pieces->model());
   }
   return bytes;
 }
@@ -151,30 +176,53 @@ void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer) {
                         Shape{std::ssize(tables.merges), 2})
         .write(std::as_bytes(std::span(tables.merges)));
     file.set_int64(names::kSeparator, tables.separator);
+    if (contents.kind == TokenizerKind::kBytePairs) {
+      file.set_text(names::kSplitPattern, name_of(tables.pattern));
+      file.set_text(names::kMergeOrder, name_of(tables.order));
+      file.set_int64(names::kWholeWords, tables.whole_words == WholeWords::kYes ? 1 : 0);
+      write_vector(file, names::kSpecialTokens, hdf5::element_type(DType::kUint32), tables.special);
+    }
+  }
+  if (contents.pieces) {
+    const std::string& model = contents.pieces->model();
+    write_vector(file, names::kModel, hdf5::element_type(DType::kUint8),
+                 std::vector<std::uint8_t>(model.begin(), model.end()));
   }
 }
 
 Tokenizer Tokenizer::of(const DatasetInfo& info) {
   if (info.task != Task::kNextToken || info.tokenizer == TokenizerKind::kNone) {
     fail(ExitCode::kData,
-         "{} does not say how its tokens become text; import it anew with --tokenizer=gpt2 or "
-         "--tokenizer=bytes, whichever its tokens were made with",
+         "{} does not say how its tokens become text; import it anew with --tokenizer=gpt2, "
+         "bytes or a tokenizer's file, whichever its tokens were made with",
          info.path.string());
   }
   const hdf5::File file = hdf5::File::open(info.path, ExitCode::kData);
-  if (info.tokenizer == TokenizerKind::kChars) {
-    std::vector<char32_t> characters = read_characters(file, info);
-    check(info, characters, nullptr);
-    return chars(std::move(characters));
-  }
   auto contents = std::make_unique<TokenizerContents>();
   contents->kind = info.tokenizer;
-  if (info.tokenizer == TokenizerKind::kGpt2) {
-    BytePairTables tables = read_pairs(file, info);
-    check(info, {}, &tables);
-    contents->pairs.emplace(std::move(tables));
+  std::optional<Tokenizer> tokenizer;
+  if (info.tokenizer == TokenizerKind::kChars) {
+    tokenizer = chars(read_characters(file, info));
+  } else {
+    if (info.tokenizer == TokenizerKind::kGpt2 || info.tokenizer == TokenizerKind::kBytePairs) {
+      contents->pairs.emplace(read_pairs(file, info));
+    } else if (info.tokenizer == TokenizerKind::kSentencePiece) {
+      const auto model = read_vector<std::uint8_t>(file, names::kModel);
+      contents->pieces = std::make_unique<const SentencePieces>(
+          std::string(model.begin(), model.end()), "the tokenizer in " + info.path.string());
+    }
+    tokenizer.emplace(std::move(contents));
   }
-  return Tokenizer(std::move(contents));
+  if (tokenizer_checksum(*tokenizer) != info.tokenizer_checksum) {
+    fail_damaged(info);
+  }
+  if (tokenizer->vocabulary() != info.classes) {
+    fail(ExitCode::kData,
+         "{} has a vocabulary of {} and a tokenizer of {} tokens; import anew with the tokenizer "
+         "that belongs to the model",
+         info.path.string(), info.classes, tokenizer->vocabulary());
+  }
+  return *std::move(tokenizer);
 }
 
 }  // namespace strata::io

@@ -172,37 +172,51 @@ class CharsSource : public TextSource {
   std::optional<Tokenizer> tokenizer_;
 };
 
+std::string tokenizer_name(const ImportOptions& options) {
+  return options.tokenizer_file.empty() ? std::string(name_of(options.tokenizer))
+                                        : options.tokenizer_file.string();
+}
+
 }  // namespace
 
 std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options) {
-  if (options.separator == Separator::kYes && options.tokenizer != TokenizerKind::kGpt2) {
+  if (options.tokenizer == TokenizerKind::kChars && options.separator != Separator::kYes) {
+    return std::make_unique<CharsSource>(options.inputs);
+  }
+  std::optional<Tokenizer> tokenizer = given_tokenizer(options);
+  if (!tokenizer && options.tokenizer == TokenizerKind::kNone) {
+    fail(ExitCode::kUsage,
+         "--format=text needs --tokenizer=bytes, chars or gpt2, or the file of a tokenizer");
+  }
+  if (options.separator == Separator::kYes && (!tokenizer || tokenizer->separator() < 0)) {
     fail(ExitCode::kUsage,
          "--separator=on needs a token to put between documents; --tokenizer={} has none",
-         name_of(options.tokenizer));
+         tokenizer_name(options));
+  }
+  const bool separate = options.separator != Separator::kNo;
+  if (separate && options.tokenizer == TokenizerKind::kGpt2 && tokenizer->separator() < 0 &&
+      options.inputs.size() > 1) {
+    fail(ExitCode::kData, "{} has no <|endoftext|> to put between documents; give --separator=off",
+         options.encoder.string());
+  }
+  const std::int64_t separator = separate ? tokenizer->separator() : -1;
+  auto encoder = text_encoder(tokenizer->contents(), options.markers);
+  return std::make_unique<FixedSource>(options.inputs, std::move(encoder), *std::move(tokenizer),
+                                       separator);
+}
+
+std::optional<Tokenizer> given_tokenizer(const ImportOptions& options) {
+  if (!options.tokenizer_file.empty()) {
+    return Tokenizer::from_file(options.tokenizer_file, options.split_pattern);
   }
   switch (options.tokenizer) {
     case TokenizerKind::kBytes:
-      return std::make_unique<FixedSource>(options.inputs, std::make_unique<BytesEncoder>(),
-                                           Tokenizer::bytes(), -1);
-    case TokenizerKind::kChars:
-      return std::make_unique<CharsSource>(options.inputs);
-    case TokenizerKind::kGpt2: {
-      Tokenizer tokenizer = Tokenizer::gpt2(options.encoder, options.merges);
-      const bool separate = options.separator != Separator::kNo;
-      if (separate && tokenizer.separator() < 0 && options.inputs.size() > 1) {
-        fail(ExitCode::kData,
-             "{} has no <|endoftext|> to put between documents; give --separator=off",
-             options.encoder.string());
-      }
-      const std::int64_t separator = separate ? tokenizer.separator() : -1;
-      auto encoder = std::make_unique<Gpt2Encoder>(*tokenizer.contents().pairs);
-      return std::make_unique<FixedSource>(options.inputs, std::move(encoder), std::move(tokenizer),
-                                           separator);
-    }
-    case TokenizerKind::kNone:
-      break;
+      return Tokenizer::bytes();
+    case TokenizerKind::kGpt2:
+      return Tokenizer::gpt2(options.encoder, options.merges);
+    default:
+      return std::nullopt;
   }
-  fail(ExitCode::kUsage, "--format=text needs --tokenizer=bytes, chars or gpt2");
 }
 
 }  // namespace strata::io

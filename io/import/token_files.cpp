@@ -166,23 +166,6 @@ bool TokenFiles::next(std::vector<std::uint32_t>& ids) {
   return true;
 }
 
-std::optional<Tokenizer> tokenizer_of(const ImportOptions& options) {
-  switch (options.tokenizer) {
-    case TokenizerKind::kBytes:
-      return Tokenizer::bytes();
-    case TokenizerKind::kGpt2:
-      return Tokenizer::gpt2(options.encoder, options.merges);
-    case TokenizerKind::kChars:
-      fail(ExitCode::kUsage,
-           "--tokenizer=chars is made from text and does not fit --format={}; give "
-           "--vocabulary=N, or --tokenizer=bytes or gpt2",
-           name_of(options.format));
-    case TokenizerKind::kNone:
-      break;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::unique_ptr<TokenSource> open_token_files(const ImportOptions& options) {
@@ -191,7 +174,14 @@ std::unique_ptr<TokenSource> open_token_files(const ImportOptions& options) {
     fail(ExitCode::kUsage, "--separator is for --format=text; tokens of {} are taken as they are",
          name_of(options.format));
   }
-  if ((options.vocabulary > 0) == (options.tokenizer != TokenizerKind::kNone)) {
+  if (options.tokenizer == TokenizerKind::kChars) {
+    fail(ExitCode::kUsage,
+         "--tokenizer=chars is made from text and does not fit --format={}; give "
+         "--vocabulary=N, or --tokenizer=bytes, gpt2 or a tokenizer's file",
+         name_of(options.format));
+  }
+  const bool named = options.tokenizer != TokenizerKind::kNone || !options.tokenizer_file.empty();
+  if ((options.vocabulary > 0) == named) {
     fail(
         ExitCode::kUsage,
         "--format={} needs either --vocabulary=N, the number of token ids, or the --tokenizer that "
@@ -207,7 +197,7 @@ std::unique_ptr<TokenSource> open_token_files(const ImportOptions& options) {
       file = megatron_bin(file);
     }
   }
-  return std::make_unique<TokenFiles>(options, std::move(files), tokenizer_of(options));
+  return std::make_unique<TokenFiles>(options, std::move(files), given_tokenizer(options));
 }
 
 }  // namespace strata::io

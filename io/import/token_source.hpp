@@ -37,6 +37,10 @@ class TokenSource {
   [[nodiscard]] virtual std::vector<std::uint32_t> renumbering() const { return {}; }
 };
 
+/// The tokenizer that the options name; nothing for characters, and where they name none.
+/// Throws: as the functions of Tokenizer that read files.
+[[nodiscard]] std::optional<Tokenizer> given_tokenizer(const ImportOptions& options);
+
 /// Opens the source that the options describe.
 /// Throws: Error(kData) for missing or malformed files, Error(kUsage) for contradictory options.
 [[nodiscard]] std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options);

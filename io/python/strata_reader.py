@@ -96,9 +96,11 @@ class Master:
             return bytes(ids.astype(np.uint8)).decode(errors="replace")
         if self.tokenizer == "chars":
             return "".join(map(chr, self.file["text/characters"][()][ids]))
-        if self.tokenizer == "gpt2":
+        if self.tokenizer in ("gpt2", "byte-pairs"):
             joined, ends = self.file["text/token_bytes"][()].tobytes(), self.file["text/token_ends"][()]
             return b"".join(joined[ends[i - 1] if i else 0:ends[i]] for i in ids).decode(errors="replace")
+        if self.tokenizer == "sentencepiece":
+            raise ReaderError(f"{self.path} holds a model of SentencePiece; give that library the bytes of text/model")
         raise ReaderError(f"{self.path} holds no tokenizer; import the data set with --tokenizer=...")
 
     def encode(self, text):

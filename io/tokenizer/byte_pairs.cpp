@@ -36,7 +36,9 @@ BytePairs::BytePairs(BytePairTables tables) : tables_(std::move(tables)) {
     const auto result = words_.find(tables_.tokens[left] + tables_.tokens[right]);
     require(result != words_.end(), "the result of merge {} is no token", rank);
     Merge& merge = table_[slot_of(pair_of(left, right))];
-    merge = {pair_of(left, right), static_cast<std::uint32_t>(rank), result->second};
+    const bool by_result = tables_.order == MergeOrder::kLowestResult;
+    merge = {pair_of(left, right), by_result ? result->second : static_cast<std::uint32_t>(rank),
+             result->second};
   }
 }
 
@@ -66,6 +68,13 @@ void BytePairs::push_candidate(Scratch& scratch, std::int32_t at) const {
 void BytePairs::encode(std::string_view word, Scratch& scratch,
                        std::vector<std::uint32_t>& ids) const {
   constexpr std::uint32_t kGone = ~std::uint32_t{0};
+  if (tables_.whole_words == WholeWords::kYes) {
+    const auto whole = words_.find(word);
+    if (whole != words_.end() && !std::ranges::binary_search(tables_.special, whole->second)) {
+      ids.push_back(whole->second);
+      return;
+    }
+  }
   const int count = checked_int(std::ssize(word), "a word's length");
   auto& symbols = scratch.symbols;
   symbols.clear();
@@ -77,8 +86,8 @@ void BytePairs::encode(std::string_view word, Scratch& scratch,
   for (int i = 0; i + 1 < count; ++i) {
     push_candidate(scratch, i);
   }
-  // All pairs of one rank are merged, left to right, before new pairs are pushed: a new pair may
-  // have a lower rank where two merges have the same result.
+  // With kAllOfPair, all pairs of one rank are merged, left to right, before new pairs are pushed:
+  // a new pair may have a lower rank where two merges have the same result.
   while (!scratch.heap.empty()) {
     const std::uint32_t rank = scratch.heap.front().rank;
     scratch.merged.clear();
@@ -101,6 +110,9 @@ void BytePairs::encode(std::string_view word, Scratch& scratch,
         symbols[static_cast<std::size_t>(left.next)].previous = candidate.at;
       }
       scratch.merged.push_back(candidate.at);
+      if (tables_.order != MergeOrder::kAllOfPair) {
+        break;
+      }
     }
     for (const std::int32_t at : scratch.merged) {
       const std::int32_t previous = symbols[static_cast<std::size_t>(at)].previous;

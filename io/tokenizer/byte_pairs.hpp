@@ -7,7 +7,22 @@
 #include <unordered_map>
 #include <vector>
 
+#include "strata/io/tokenizer.hpp"
+
 namespace strata::io {
+
+/// Which merge of a word is next. Orders differ only where new pairs come before old ones.
+enum class MergeOrder {
+  kAllOfPair,    ///< all places of the first pair in the list, as GPT-2's encoder does it
+  kListed,       ///< the leftmost place of the first pair in the list, as in tokenizer.json
+  kLowestResult  ///< the leftmost place where the result has the lowest id, as tiktoken does it
+};
+constexpr auto enum_names(MergeOrder) {
+  return names_in_order("all-of-pair", "listed", "lowest-result");
+}
+
+/// Whether a word that is a token becomes it without merges.
+enum class WholeWords { kNo, kYes };
 
 /// The vocabulary and merges of a byte-pair encoding.
 struct BytePairTables {
@@ -17,6 +32,11 @@ struct BytePairTables {
   std::vector<std::array<std::uint32_t, 2>> merges;
   /// The token between documents; -1 without one.
   std::int64_t separator = -1;
+  /// Ids of tokens that stand for no text, in ascending order.
+  std::vector<std::uint32_t> special;
+  SplitPattern pattern = SplitPattern::kGpt2;
+  MergeOrder order = MergeOrder::kAllOfPair;
+  WholeWords whole_words = WholeWords::kNo;
 };
 
 /// Byte-pair encoding of single words.

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <unordered_map>
 
 #include <nlohmann/json.hpp>
@@ -10,67 +9,18 @@
 #include "strata/io/json.hpp"
 
 #include "files/input_stream.hpp"
+#include "tokenizer/byte_characters.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
 
 namespace strata::io {
 namespace {
 
-constexpr const char* kSeparator = "<|endoftext|>";
-
-// Far above any vocabulary; as JSON, such a file takes some 20 times its size in memory.
-constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
-
-// The files map each byte to a visible character: printable Latin-1 characters to themselves, the
-// others to U+0100 and up.
-class ByteCharacters {
- public:
-  ByteCharacters() {
-    char32_t next = 0x100;
-    for (int byte = 0; byte < 256; ++byte) {
-      const bool itself = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) ||
-                          (byte >= 0xAE && byte <= 0xFF);
-      bytes_.emplace(itself ? static_cast<char32_t>(byte) : next++, static_cast<char>(byte));
-    }
-  }
-
-  /// Nothing for a text with other characters.
-  [[nodiscard]] std::optional<std::string> bytes_of(std::string_view text) const {
-    if (utf8_prefix(text).rest != Utf8Prefix::Rest::kNothing) {
-      return std::nullopt;
-    }
-    std::string bytes;
-    while (!text.empty()) {
-      const Utf8Character character = first_character(text);
-      const auto byte = bytes_.find(character.value);
-      if (byte == bytes_.end()) {
-        return std::nullopt;
-      }
-      bytes += byte->second;
-      text.remove_prefix(character.bytes);
-    }
-    return bytes;
-  }
-
- private:
-  std::unordered_map<char32_t, char> bytes_;
-};
-
 using Ids = std::unordered_map<std::string, std::uint32_t>;
-
-void check_bytes(const Ids& ids, const std::filesystem::path& path) {
-  for (int byte = 0; byte < 256; ++byte) {
-    if (!ids.contains(std::string(1, static_cast<char>(byte)))) {
-      fail(ExitCode::kData,
-           "{} has no token for the byte {}; a vocabulary of byte pairs has all 256 bytes",
-           path.string(), byte);
-    }
-  }
-}
 
 std::vector<std::string> read_encoder(const std::filesystem::path& path,
                                       const ByteCharacters& characters) {
   const nlohmann::json json =
-      parse_json(InputStream(path).read_whole(kMostBytes)).value_or(nlohmann::json());
+      parse_json(InputStream(path).read_whole(kMostTokenizerBytes)).value_or(nlohmann::json());
   if (!json.is_object() || json.empty()) {
     fail(ExitCode::kData,
          "{} is not an encoder.json: a JSON object of tokens and their ids was expected",
@@ -177,17 +127,20 @@ BytePairTables read_gpt2_files(const std::filesystem::path& encoder,
   for (const std::string& token : tables.tokens) {
     ids.emplace(token, static_cast<std::uint32_t>(ids.size()));
   }
-  check_bytes(ids, encoder);
+  require_bytes(tables.tokens, encoder);
   MergeReader reader(merges, encoder, characters, ids);
-  const std::string text = InputStream(merges).read_whole(kMostBytes);
+  const std::string text = InputStream(merges).read_whole(kMostTokenizerBytes);
   for_each_line(text,
                 [&](std::int64_t number, std::string_view line) { reader.add(number, line); });
   tables.merges = reader.release();
   if (tables.merges.empty()) {
     fail(ExitCode::kData, "{} holds no merges", merges.string());
   }
-  const auto separator = ids.find(kSeparator);
-  tables.separator = separator == ids.end() ? -1 : std::int64_t{separator->second};
+  const auto separator = ids.find(kGpt2Separator);
+  if (separator != ids.end()) {
+    tables.separator = separator->second;
+    tables.special = {separator->second};
+  }
   return tables;
 }
 

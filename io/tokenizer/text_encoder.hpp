@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -9,7 +10,8 @@
 #include "strata/io/tokenizer.hpp"
 
 #include "tokenizer/byte_pairs.hpp"
-#include "tokenizer/gpt2_words.hpp"
+#include "tokenizer/sentence_pieces.hpp"
+#include "tokenizer/split_words.hpp"
 
 namespace strata::io {
 
@@ -53,15 +55,54 @@ class GrowingCharsEncoder : public TextEncoder {
   std::vector<std::vector<std::uint32_t>> blocks_;
 };
 
-class Gpt2Encoder : public TextEncoder {
+class BytePairsEncoder : public TextEncoder {
  public:
   /// Pre: `pairs` outlives this.
-  explicit Gpt2Encoder(const BytePairs& pairs) : words_(pairs) {}
+  explicit BytePairsEncoder(const BytePairs& pairs)
+      : words_(pairs), pattern_(pairs.tables().pattern) {}
   [[nodiscard]] bool needs_utf8() const override { return true; }
   std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override;
 
  private:
   CachedBytePairs words_;
+  SplitPattern pattern_;
+};
+
+/// Encodes a text in pieces that no token of the model crosses.
+class SentencePieceEncoder : public TextEncoder {
+ public:
+  /// Pre: `pieces` outlives this.
+  explicit SentencePieceEncoder(const SentencePieces& pieces) : pieces_(pieces) {}
+  [[nodiscard]] bool needs_utf8() const override { return true; }
+  std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override;
+
+ private:
+  const SentencePieces& pieces_;
+};
+
+/// The text of a token that stands for no text.
+struct Marker {
+  std::string text;
+  std::uint32_t id = 0;
+};
+
+/// Encodes the texts of markers as their tokens: the leftmost, of several there the longest.
+class MarkersEncoder : public TextEncoder {
+ public:
+  MarkersEncoder(std::unique_ptr<TextEncoder> between, std::vector<Marker> markers);
+  [[nodiscard]] bool needs_utf8() const override { return between_->needs_utf8(); }
+  std::size_t encode(std::string_view text, End end, std::vector<std::uint32_t>& ids) override;
+
+ private:
+  struct Found {
+    std::size_t at = std::string_view::npos;
+    const Marker* marker = nullptr;
+  };
+  [[nodiscard]] Found find_in(std::string_view text) const;
+
+  std::unique_ptr<TextEncoder> between_;
+  std::vector<Marker> markers_;  ///< the longest first
+  std::string first_bytes_;
 };
 
 }  // namespace strata::io

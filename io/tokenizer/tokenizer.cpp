@@ -3,8 +3,13 @@
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
 
+#include "files/input_stream.hpp"
+#include "files/posix_file.hpp"
+#include "tokenizer/byte_characters.hpp"
+#include "tokenizer/rank_file.hpp"
 #include "tokenizer/text_encoder.hpp"
 #include "tokenizer/tokenizer_contents.hpp"
+#include "tokenizer/tokenizer_json.hpp"
 
 namespace strata::io {
 namespace {
@@ -35,17 +40,19 @@ void encode_characters(const TokenizerContents& contents, std::string_view text,
   }
 }
 
-// Calls `encode` with each text between separators and `mark` for each separator.
-template <typename Encode, typename Mark>
-void for_each_document(std::string_view text, std::string_view separator, Encode&& encode,
-                       Mark&& mark) {
-  for (std::size_t at = text.find(separator); at != std::string_view::npos;
-       at = text.find(separator)) {
-    encode(text.substr(0, at));
-    mark();
-    text.remove_prefix(at + separator.size());
+std::vector<Marker> markers_of(const TokenizerContents& contents) {
+  std::vector<Marker> markers;
+  if (contents.pairs) {
+    for (const std::uint32_t id : contents.pairs->tables().special) {
+      markers.push_back({contents.pairs->tables().tokens[id], id});
+    }
+  } else if (contents.pieces) {
+    for (const std::uint32_t id : contents.pieces->control_symbols()) {
+      markers.push_back({contents.pieces->piece(id), id});
+    }
   }
-  encode(text);
+  std::erase_if(markers, [](const Marker& marker) { return marker.text.empty(); });
+  return markers;
 }
 
 }  // namespace
@@ -80,55 +87,85 @@ Tokenizer Tokenizer::gpt2(const std::filesystem::path& encoder,
   return Tokenizer(std::move(contents));
 }
 
+Tokenizer Tokenizer::from_file(const std::filesystem::path& path,
+                               std::optional<SplitPattern> pattern) {
+  std::string file = InputStream(path).read_whole(kMostTokenizerBytes);
+  auto contents = std::make_unique<TokenizerContents>();
+  contents->kind = TokenizerKind::kBytePairs;
+  const bool is_json = file.starts_with('{');
+  // A model begins with the tag of its first piece.
+  const bool is_model = file.starts_with('\n');
+  if (pattern && (is_json || is_model)) {
+    fail(ExitCode::kUsage, "{} says itself how text is split; leave --split-pattern out",
+         path.string());
+  }
+  if (is_json) {
+    contents->pairs.emplace(parse_tokenizer_json(file, path));
+  } else if (is_model) {
+    contents->kind = TokenizerKind::kSentencePiece;
+    contents->pieces = std::make_unique<const SentencePieces>(std::move(file), path.string());
+  } else {
+    contents->pairs.emplace(parse_rank_file(file, pattern.value_or(SplitPattern::kGpt2), path));
+    if (!pattern) {
+      fail(ExitCode::kUsage,
+           "{} is a file of ranks, which does not say how text is split; give "
+           "--split-pattern=gpt2 or llama3, whichever the ranks were made with",
+           path.string());
+    }
+  }
+  return Tokenizer(std::move(contents));
+}
+
+std::unique_ptr<TextEncoder> text_encoder(const TokenizerContents& contents, Markers markers) {
+  std::unique_ptr<TextEncoder> encoder;
+  if (contents.pairs) {
+    encoder = std::make_unique<BytePairsEncoder>(*contents.pairs);
+  } else if (contents.pieces) {
+    encoder = std::make_unique<SentencePieceEncoder>(*contents.pieces);
+  } else {
+    return std::make_unique<BytesEncoder>();
+  }
+  std::vector<Marker> texts = markers_of(contents);
+  return markers == Markers::kAsText || texts.empty()
+             ? std::move(encoder)
+             : std::make_unique<MarkersEncoder>(std::move(encoder), std::move(texts));
+}
+
 TokenizerKind Tokenizer::kind() const {
   return contents_->kind;
 }
 
 std::int64_t Tokenizer::vocabulary() const {
-  switch (contents_->kind) {
-    case TokenizerKind::kChars:
-      return std::ssize(contents_->characters);
-    case TokenizerKind::kGpt2:
-      return std::ssize(contents_->pairs->tables().tokens);
-    default:
-      return kByteValues;
+  if (contents_->kind == TokenizerKind::kChars) {
+    return std::ssize(contents_->characters);
   }
+  return contents_->pairs    ? std::ssize(contents_->pairs->tables().tokens)
+         : contents_->pieces ? contents_->pieces->vocabulary()
+                             : kByteValues;
 }
 
 std::int64_t Tokenizer::separator() const {
-  return contents_->pairs ? contents_->pairs->tables().separator : -1;
+  return contents_->pairs    ? contents_->pairs->tables().separator
+         : contents_->pieces ? contents_->pieces->separator()
+                             : -1;
 }
 
 std::vector<std::int64_t> Tokenizer::encode(std::string_view text, Markers markers) const {
   std::vector<std::uint32_t> ids;
-  switch (contents_->kind) {
-    case TokenizerKind::kChars:
+  if (contents_->kind == TokenizerKind::kChars) {
+    check_utf8(text);
+    encode_characters(*contents_, text, ids);
+  } else {
+    const std::unique_ptr<TextEncoder> encoder = text_encoder(*contents_, markers);
+    if (encoder->needs_utf8()) {
       check_utf8(text);
-      encode_characters(*contents_, text, ids);
-      break;
-    case TokenizerKind::kGpt2: {
-      check_utf8(text);
-      Gpt2Encoder encoder(*contents_->pairs);
-      const auto encode = [&](std::string_view piece) {
-        encoder.encode(piece, End::kReached, ids);
-      };
-      if (markers == Markers::kRecognised && separator() >= 0) {
-        const auto id = static_cast<std::uint32_t>(separator());
-        for_each_document(text, contents_->pairs->tables().tokens[id], encode,
-                          [&] { ids.push_back(id); });
-      } else {
-        encode(text);
-      }
-      break;
     }
-    default:
-      BytesEncoder().encode(text, End::kReached, ids);
-      break;
+    encoder->encode(text, End::kReached, ids);
   }
   return {ids.begin(), ids.end()};
 }
 
-std::string Tokenizer::decode(std::span<const std::int64_t> ids) const {
+std::string Tokenizer::decode(std::span<const std::int64_t> ids, Continues continues) const {
   std::string text;
   for (const std::int64_t id : ids) {
     if (id < 0 || id >= vocabulary()) {
@@ -136,19 +173,40 @@ std::string Tokenizer::decode(std::span<const std::int64_t> ids) const {
            vocabulary() - 1);
     }
     const auto index = static_cast<std::size_t>(id);
-    switch (contents_->kind) {
-      case TokenizerKind::kChars:
-        append_utf8(contents_->characters[index], text);
-        break;
-      case TokenizerKind::kGpt2:
-        text += contents_->pairs->tables().tokens[index];
-        break;
-      default:
-        text += static_cast<char>(static_cast<unsigned char>(id));
-        break;
+    if (contents_->kind == TokenizerKind::kChars) {
+      append_utf8(contents_->characters[index], text);
+    } else if (contents_->pairs) {
+      text += contents_->pairs->tables().tokens[index];
+    } else if (contents_->pieces) {
+      text += contents_->pieces->text_of(static_cast<std::uint32_t>(id));
+    } else {
+      text += static_cast<char>(static_cast<unsigned char>(id));
     }
   }
+  if (contents_->pieces && contents_->pieces->puts_space_before() && continues == Continues::kNo &&
+      text.starts_with(' ')) {
+    text.erase(0, 1);
+  }
   return text;
+}
+
+std::optional<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokenizer,
+                                                           const std::filesystem::path& directory) {
+  const TokenizerContents& contents = tokenizer.contents();
+  if (contents.kind == TokenizerKind::kChars) {
+    return std::nullopt;
+  }
+  BytePairTables bytes;
+  for (int byte = 0; byte < kByteValues; ++byte) {
+    bytes.tokens.emplace_back(1, static_cast<char>(byte));
+  }
+  const std::filesystem::path path =
+      directory / (contents.pieces ? "tokenizer.model" : "tokenizer.json");
+  const std::string text = contents.pieces
+                               ? contents.pieces->model()
+                               : tokenizer_json(contents.pairs ? contents.pairs->tables() : bytes);
+  write_whole_file(path, text, ExitCode::kData);
+  return path;
 }
 
 }  // namespace strata::io

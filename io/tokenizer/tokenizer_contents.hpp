@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -9,6 +10,8 @@
 
 #include "hdf5/hdf5_file.hpp"
 #include "tokenizer/byte_pairs.hpp"
+#include "tokenizer/sentence_pieces.hpp"
+#include "tokenizer/text_encoder.hpp"
 
 namespace strata::io {
 
@@ -18,7 +21,12 @@ struct TokenizerContents {
   std::vector<char32_t> characters;                 ///< by id
   std::unordered_map<char32_t, std::uint32_t> ids;  ///< of characters
   std::optional<BytePairs> pairs;
+  std::unique_ptr<const SentencePieces> pieces;
 };
+
+/// An encoder for the text of documents. Pre: the contents outlive it; they are no characters.
+[[nodiscard]] std::unique_ptr<TextEncoder> text_encoder(const TokenizerContents& contents,
+                                                        Markers markers);
 
 /// XXH3 of kind and tables; equal for equal tokenizers.
 [[nodiscard]] std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer);

@@ -8,7 +8,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev zlib1g-dev libdnnl-dev
   librandom123-dev libxxhash-dev libfmt-dev nlohmann-json3-dev libboost-program-options-dev libhwloc-dev libutf8proc-dev
-  libturbojpeg0-dev libpng-dev)
+  libturbojpeg0-dev libpng-dev libsentencepiece-dev)
 install=yes
 if [ "${1:-}" = --list ]; then
   install=no
@@ -16,7 +16,7 @@ if [ "${1:-}" = --list ]; then
 fi
 if [ "${1:-}" = tests ]; then
   packages+=(git libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-numpy
-    python3-h5py python3-torch python3-regex groff-base slurmctld slurmd slurm-client munge)
+    python3-h5py python3-torch python3-regex python3-sentencepiece groff-base slurmctld slurmd slurm-client munge)
 elif [ $# -gt 0 ]; then
   echo "install-packages.sh: \"$1\" is not a list of packages; give [--list] [tests]" >&2
   exit 2

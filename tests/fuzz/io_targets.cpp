@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,21 @@ int run_tokenizer(std::span<const std::byte> bytes) {
     const MemoryFile encoder(bytes.first(length));
     const MemoryFile merges(bytes.subspan(std::min(length + 1, bytes.size())));
     const io::Tokenizer tokenizer = io::Tokenizer::gpt2(encoder.path(), merges.path());
+    static_cast<void>(tokenizer.decode(tokenizer.encode("A day's work: 2026!\n\xf0\x9f\x98\x80")));
+  });
+}
+
+// A tokenizer.json or ranks; SentencePiece's models are read by its library.
+int run_tokenizer_file(std::span<const std::byte> bytes) {
+  return refused_or_read([&] {
+    const std::string_view text = text_of(bytes);
+    if (text.starts_with('\n')) {
+      return;
+    }
+    const MemoryFile file(bytes);
+    const auto pattern =
+        text.starts_with('{') ? std::nullopt : std::optional(io::SplitPattern::kLlama3);
+    const io::Tokenizer tokenizer = io::Tokenizer::from_file(file.path(), pattern);
     static_cast<void>(tokenizer.decode(tokenizer.encode("A day's work: 2026!\n\xf0\x9f\x98\x80")));
   });
 }

@@ -22,6 +22,7 @@ int run_site(std::span<const std::byte> bytes);
 int run_csv(std::span<const std::byte> bytes);
 int run_image(std::span<const std::byte> bytes);
 int run_tokenizer(std::span<const std::byte> bytes);
+int run_tokenizer_file(std::span<const std::byte> bytes);
 int run_array(std::span<const std::byte> bytes);
 int run_record(std::span<const std::byte> bytes);
 int run_text(std::span<const std::byte> bytes);
@@ -35,6 +36,7 @@ inline constexpr Target kTargets[] = {{"config", run_config},
                                       {"csv", run_csv},
                                       {"image", run_image},
                                       {"tokenizer", run_tokenizer},
+                                      {"tokenizer_file", run_tokenizer_file, 300},
                                       {"array", run_array},
                                       {"record", run_record},
                                       {"text", run_text},

@@ -14,14 +14,14 @@ SOURCE = pathlib.Path(sys.argv[1])
 PACKAGING = SOURCE / "packaging"
 CMAKE = "".join(path.read_text() for path in [SOURCE / "CMakeLists.txt", *SOURCE.glob("cmake/*.cmake")])
 VERSION = re.search(r"project\(strata VERSION (\S+)", CMAKE)[1]
-# Debian's development packages of the libraries, and the names of Spack and EasyBuild; empty: part of something else.
+# Debian's development packages of the libraries, and the names of Spack and EasyBuild; empty: part of something else, or optional.
 LIBRARIES = {
     "libopenmpi-dev": ("mpi", ""), "libhdf5-dev": ("hdf5", "HDF5"), "zlib1g-dev": ("zlib-api", "zlib"),
     "libdnnl-dev": ("onednn", "oneDNN"), "librandom123-dev": ("random123", "Random123"), "libxxhash-dev": ("xxhash", "xxHash"),
     "libfmt-dev": ("fmt", "fmt"), "nlohmann-json3-dev": ("nlohmann-json", "nlohmann_json"),
     "libboost-program-options-dev": ("boost", "Boost"), "libhwloc-dev": ("hwloc", "hwloc"),
     "libutf8proc-dev": ("utf8proc", "utf8proc"), "libturbojpeg0-dev": ("libjpeg-turbo", "libjpeg-turbo"),
-    "libpng-dev": ("libpng", "libpng"),
+    "libpng-dev": ("libpng", "libpng"), "libsentencepiece-dev": ("sentencepiece", ""),
 }
 
 

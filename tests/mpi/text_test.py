@@ -3,6 +3,7 @@
 Parts need GPT-2's vocabulary and a text of Shakespeare's in the directory that STRATA_DATA_DIR names.
 """
 
+import base64
 import json
 import os
 import pathlib
@@ -146,14 +147,99 @@ class Shakespeare(TextTest):
         self.assertEqual(decoded.decode(), text[:len(decoded)])
 
 
+def small_vocabulary(*more):
+    """The bytes as GPT-2's files write them, "th", and further tokens."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    byte = [chr(value) for value in visible] + [chr(256 + i) for i in range(256 - len(visible))]
+    return {token: id for id, token in enumerate([*byte, "th", *more])}
+
+
+class OtherTokenizers(TextTest):
+    """Tokenizers of other programs, from the import to generated text."""
+
+    TEXT = "the other  brother's path\n" * 200
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        test = cls()
+        test.write("text.txt", cls.TEXT)
+        ids = small_vocabulary("the")
+        test.write("tokenizer.json", json.dumps({
+            "added_tokens": [{"id": len(ids), "content": "<|endoftext|>"}],
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+            "model": {"type": "BPE", "vocab": ids, "merges": ["t h", "th e"]}}))
+        ranks = [*(bytes([byte]) for byte in range(256)), b"th", b"the", b"er"]
+        test.write("ranks.tiktoken", b"".join(base64.b64encode(token) + f" {rank}\n".encode()
+                                     for rank, token in enumerate(ranks)))
+        cls.config = test.write_config("lm.ini", harness.config_text(
+            model={"preset": "gpt", "blocks": 1, "width": 8, "heads": 1, "context": 8}, data="json",
+            batch={"global": 4}, train={"steps": 1}))
+
+    def import_with(self, file, output, *arguments):
+        self.import_data("--format=text", f"--tokenizer={file}", "--files=text.txt", f"--output={output}", *arguments)
+        inspected = self.alone("data", "inspect", f"{output}/train.h5", "--verify")
+        self.assertIn("the other  brother's path\\nthe", inspected.text)
+
+    def train_and_generate(self, output):
+        data = [f"--data.{split}={output}/{split}.h5" for split in ("train", "test")]
+        self.train(self.config, (1, 1), f"{output}-run", *data)
+        # The checkpoint has the tokenizer: the data set is not needed.
+        (self.directory / output).rename(self.directory / f"{output}-moved")
+        made = self.alone("generate", f"{output}-run", "--prompt=the brother", "--tokens=5")
+        self.assertEqual(made.code, DONE, made.text)
+        self.assertTrue(made.text.startswith("the brother"), made.text)
+        (self.directory / f"{output}-moved").rename(self.directory / output)
+
+    def test_byte_pairs(self):
+        self.import_with("tokenizer.json", "json")
+        self.import_with("ranks.tiktoken", "ranks", "--split-pattern=llama3")
+        self.train_and_generate("json")
+        refused = self.alone("evaluate", "json-run", "--data.test=ranks/test.h5")
+        self.assert_refused(refused, DATA, "260 token ids", "259 token ids")
+        with h5py.File(self.directory / "json/train.h5") as master:
+            self.assertEqual(master.attrs["tokenizer"], b"byte-pairs")
+            self.assertEqual(master.attrs["split_pattern"], b"gpt2")
+            self.assertEqual(master["text/special_tokens"][()].tolist(), [258])
+
+    def test_sentence_pieces(self):
+        try:
+            import sentencepiece
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(self.TEXT.split("\n")), model_prefix=str(self.directory / "pieces"), vocab_size=300,
+            model_type="bpe", byte_fallback=True, normalization_rule_name="identity", hard_vocab_limit=False,
+            remove_extra_whitespaces=False, minloglevel=2)
+        self.import_with("pieces.model", "pieces")
+        processor = sentencepiece.SentencePieceProcessor(str(self.directory / "pieces.model"))
+        ids = np.concatenate([self.tokens("pieces", "train"), self.tokens("pieces", "test")])
+        self.assertEqual(ids.tolist(), processor.encode(self.TEXT))
+        self.train_and_generate("pieces")
+        with h5py.File(self.directory / "pieces/train.h5") as master:
+            self.assertEqual(master["text/model"][()].tobytes(), (self.directory / "pieces.model").read_bytes())
+
+    def test_refusals(self):
+        for code, words, arguments in [
+                (USAGE, ["ranks.tiktoken is a file of ranks", "--split-pattern=gpt2 or llama3"],
+                 ["--tokenizer=ranks.tiktoken"]),
+                (USAGE, ["tokenizer.json says itself"], ["--tokenizer=tokenizer.json", "--split-pattern=gpt2"]),
+                (USAGE, ["--split-pattern is for a file of ranks"], ["--tokenizer=bytes", "--split-pattern=gpt2"]),
+                (USAGE, ["--special-tokens is for"], ["--tokenizer=bytes", "--special-tokens"]),
+                (DATA, ["none.json does not exist"], ["--tokenizer=none.json"]),
+                (DATA, ["text.txt line 1", "base64"], ["--tokenizer=text.txt"])]:
+            with self.subTest(arguments=arguments):
+                finished = self.alone("data", "import", "--format=text", "--files=text.txt", "--output=no", *arguments)
+                self.assert_refused(finished, code, *words)
+                self.assertFalse((self.directory / "no").exists())
+
+
 class Refusals(TextTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.number = 0
-        visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-        byte = [chr(value) for value in visible] + [chr(256 + i) for i in range(256 - len(visible))]
-        cls.vocabulary = {token: id for id, token in enumerate([*byte, "th", "<|endoftext|>"])}
+        cls.vocabulary = small_vocabulary("<|endoftext|>")
         (cls.directory / "encoder.json").write_text(json.dumps(cls.vocabulary))
         (cls.directory / "vocab.bpe").write_text("#version: 0.2\nt h\n")
         (cls.directory / "fine.txt").write_text("the text")

@@ -1,6 +1,9 @@
 // Encodes the texts on standard input, each after its length in bytes on a line of its own, and
-// prints a line with the ids of each.
+// prints a line with the ids of each. For SentencePiece, which may change text, a | and the bytes
+// that the ids decode to follow.
 //   tokenizer_cases encoder.json vocab.bpe
+//   tokenizer_cases FILE [gpt2|llama3]    another program's tokenizer, which is also
+//                                         written to the directory of FILE
 
 #include <cstdio>
 #include <iostream>
@@ -11,22 +14,37 @@
 #include "strata/io/tokenizer.hpp"
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    fmt::print(stderr, "tokenizer_cases encoder.json vocab.bpe\n");
+  if (argc != 2 && argc != 3) {
+    fmt::print(stderr, "tokenizer_cases encoder.json vocab.bpe | FILE [gpt2|llama3]\n");
     return 2;
   }
   try {
-    const auto tokenizer = strata::io::Tokenizer::gpt2(argv[1], argv[2]);
+    const std::string second = argc == 3 ? argv[2] : "";
+    const auto pattern = strata::enum_from_name<strata::io::SplitPattern>(second);
+    const auto tokenizer = argc == 2 || pattern ? strata::io::Tokenizer::from_file(argv[1], pattern)
+                                                : strata::io::Tokenizer::gpt2(argv[1], second);
+    if (argc == 2 || pattern) {
+      strata::io::write_tokenizer_files(tokenizer, std::filesystem::path(argv[1]).parent_path());
+    }
     std::string line;
     while (std::getline(std::cin, line)) {
       std::string text(std::stoull(line), '\0');
       std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
       const auto ids = tokenizer.encode(text, strata::io::Markers::kAsText);
-      if (tokenizer.decode(ids) != text) {
+      const std::string decoded = tokenizer.decode(ids);
+      const bool may_differ = tokenizer.kind() == strata::io::TokenizerKind::kSentencePiece;
+      if (decoded != text && !may_differ) {
         fmt::print(stderr, "a text of {} bytes is not decoded to what it was\n", text.size());
         return 1;
       }
-      fmt::print("{}\n", fmt::join(ids, " "));
+      fmt::print("{}", fmt::join(ids, " "));
+      if (may_differ) {
+        fmt::print("|");
+        for (const char byte : decoded) {
+          fmt::print("{:02x}", static_cast<unsigned char>(byte));
+        }
+      }
+      fmt::print("\n");
     }
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());

@@ -1,15 +1,19 @@
-"""Holds GPT-2's byte pairs to the published algorithm, in Python with the expression that defines its words.
+"""Holds tokenizers to others: byte pairs to the published algorithms, in Python with the expressions that define words,
+and SentencePiece's models to its Python module, where Debian's python3-sentencepiece is installed.
 
 Usage: tokenizer_reference.py TOKENIZER_CASES. The vocabulary is in STRATA_DATA_DIR/gpt2-bpe. Ends with 77
 (skipped) where that is not set or Python's regex module is missing.
 """
 
+import base64
+import io
 import json
 import os
 import pathlib
 import random
 import subprocess
 import sys
+import tempfile
 import unicodedata
 
 try:
@@ -23,6 +27,9 @@ if not (DATA / "gpt2-bpe").exists():
     sys.exit(77)
 
 WORDS = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+LLAMA3_WORDS = regex.compile(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+")
 
 TEXTS = [
     "", " ", "  ", "\n", "\n\n", " \n ", "\t\tx", "a  b   c    d ", "x \n\n\n  y\r\n\r\nz   ",
@@ -36,6 +43,8 @@ TEXTS = [
     "😀 😃👍🏽 👨\u200d👩\u200d👧\u200d👦 🏳️\u200d🌈 🇩🇪 ❤️ ☃ ♥",
     "a\u00a0b\u2003c\u3000d\u2028e\u0085f\u200bg\ufeffh\u1680i\u202fj\u205fk\x1cl\x1dm\x0bn\x0co",
     "def f(x):\n    if x == 1:\n\t\treturn {'a': [1, 2]}  # no comment\n\n\n", "https://a.b/c?d=e&f=%20#g",
+    "I'LL SAY WE'VE DONE'D IT'S YOU'RE don'T 'ſ x'ſy 'Re 'vE", "!\r\n\r\nx.\n\n y\t\n\tz\r  \n  w\r",
+    "\tx\u00a0y\u3000z !x\n!x",
     "<|endoftext|> is text here", "_____ ----- ***** ..... !?!?!?", "\x00\x01\x7f", "\U0010ffff\U000e0001",
     "a" * 3000, " " * 3000, "ab" * 1500 + "é" * 500, "!" * 1001, "0123456789" * 100,
 ]
@@ -50,7 +59,8 @@ def byte_characters():
 
 
 class Reference:
-    def __init__(self):
+    def __init__(self, words=WORDS):
+        self.words = words
         self.ids = json.loads((DATA / "gpt2-bpe/encoder.json").read_text(encoding="utf-8"))
         lines = (DATA / "gpt2-bpe/vocab.bpe").read_text(encoding="utf-8").split("\n")[1:]
         self.ranks = {tuple(line.split()): rank for rank, line in enumerate(lines) if line}
@@ -78,7 +88,84 @@ class Reference:
         return self.known[word]
 
     def encode(self, text):
-        return [id for word in WORDS.findall(text) for id in self.word(word)]
+        return [id for word in self.words.findall(text) for id in self.word(word)]
+
+
+class WholeWords(Reference):
+    """With ignore_merges: a word that is a token becomes it without merges."""
+
+    def word(self, word):
+        whole = self.ids.get("".join(self.characters[byte] for byte in word.encode()))
+        return super().word(word) if whole is None else [whole]
+
+
+class Ranks:
+    """As tiktoken does it: the pair whose bytes together have the lowest rank is merged, leftmost first."""
+
+    def __init__(self, ranks, words):
+        self.ranks, self.words, self.known = ranks, words, {}
+
+    def word(self, word):
+        word = word.encode()
+        if word not in self.known:
+            parts = [word] if word in self.ranks else [bytes([byte]) for byte in word]
+            while True:
+                joined = [(self.ranks[left + right], i) for i, (left, right) in enumerate(zip(parts, parts[1:]))
+                          if left + right in self.ranks]
+                if not joined:
+                    break
+                at = min(joined)[1]
+                parts[at:at + 2] = [parts[at] + parts[at + 1]]
+            self.known[word] = [self.ranks[part] for part in parts]
+        return self.known[word]
+
+    def encode(self, text):
+        return [id for word in self.words.findall(text) for id in self.word(word)]
+
+
+def tokenizer_json(reference, pairs, **changes):
+    """A Hugging Face tokenizer.json of GPT-2's vocabulary and merges."""
+    merges = sorted(reference.ranks, key=reference.ranks.get)
+    content = {
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
+        "added_tokens": [{"id": 50256, "content": "<|endoftext|>", "single_word": False, "lstrip": False,
+                          "rstrip": False, "normalized": True, "special": True}],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True},
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "",
+                  "end_of_word_suffix": "", "fuse_unk": False, "vocab": reference.ids,
+                  "merges": [list(merge) if pairs else " ".join(merge) for merge in merges]}}
+    content["model"].update(changes.pop("model", {}))
+    content.update(changes)
+    return json.dumps(content, ensure_ascii=pairs)
+
+
+def llama3_splitter():
+    return {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": LLAMA3_WORDS.pattern}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]}
+
+
+def sentence_pieces(texts, directory):
+    """Name, arguments and the library's processor of models of both kinds."""
+    try:
+        import sentencepiece
+    except ImportError as missing:
+        print(f"skipped: {missing}; Debian's package is python3-sentencepiece")
+        return
+    lines = [line for text in texts for line in text.split("\n") if line][:4000]
+    for name, options in [
+            ("bpe", {"model_type": "bpe", "byte_fallback": True, "split_digits": True,
+                     "normalization_rule_name": "identity", "remove_extra_whitespaces": False}),  # as Llama 2's
+            ("unigram", {"model_type": "unigram"})]:
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=model, vocab_size=700, hard_vocab_limit=False,
+            character_coverage=0.98, minloglevel=2, num_threads=1, **options)
+        path = directory / f"{name}.model"
+        path.write_bytes(model.getvalue())
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+        yield f"SentencePiece {name}", [path], processor
 
 
 def every_character():
@@ -100,31 +187,63 @@ def random_texts(count):
     return ["".join(generator.choices(pieces, k=generator.randrange(1, 40))) for _ in range(count)]
 
 
-def ours(program, texts):
+def ours(program, arguments, texts):
     message = b"".join(f"{len(text.encode())}\n".encode() + text.encode() for text in texts)
-    files = [DATA / "gpt2-bpe/encoder.json", DATA / "gpt2-bpe/vocab.bpe"]
-    answer = subprocess.run([program, *files], input=message, stdout=subprocess.PIPE, check=True)
-    return [[int(id) for id in line.split()] for line in answer.stdout.decode().split("\n")[:-1]]
+    answer = subprocess.run([program, *arguments], input=message, stdout=subprocess.PIPE, check=True)
+    lines = [line.partition("|") for line in answer.stdout.decode().split("\n")[:-1]]
+    return [[int(id) for id in ids.split()] + ([bytes.fromhex(decoded).decode()] if bar else [])
+            for ids, bar, decoded in lines]
 
 
-def main():
-    texts = TEXTS + every_character() + random_texts(3000)
-    shakespeare = DATA / "tinyshakespeare/input.txt"
-    if shakespeare.exists():
-        texts.append(shakespeare.read_text(encoding="utf-8"))
-    reference = Reference()
-    found = ours(sys.argv[1], texts)
-    assert len(found) == len(texts), f"{len(found)} answers to {len(texts)} texts"
+def differences(name, found, texts, encode):
+    assert len(found) == len(texts), f"{name}: {len(found)} answers to {len(texts)} texts"
     different = 0
     for text, ids in zip(texts, found):
-        expected = reference.encode(text)
+        expected = encode(text)
         if ids != expected:
             different += 1
             at = next((i for i, pair in enumerate(zip(ids, expected)) if pair[0] != pair[1]),
                       min(len(ids), len(expected)))
-            print(f"{text[:60]!r}: token {at} is {ids[at:at + 4]}, expected {expected[at:at + 4]}")
+            print(f"{name}: {text[:60]!r}: token {at} is {ids[at:at + 4]}, expected {expected[at:at + 4]}")
     tokens = sum(len(ids) for ids in found)
-    print(f"{len(texts)} texts, {tokens} tokens, {different} texts differ")
+    print(f"{name}: {len(texts)} texts, {tokens} tokens, {different} texts differ", flush=True)
+    return different
+
+
+def main():
+    program = sys.argv[1]
+    texts = TEXTS + every_character() + random_texts(3000)
+    shakespeare = DATA / "tinyshakespeare/input.txt"
+    if shakespeare.exists():
+        texts.append(shakespeare.read_text(encoding="utf-8"))
+    gpt2 = Reference()
+    whole = WholeWords(LLAMA3_WORDS)
+    byte_of = {character: byte for byte, character in gpt2.characters.items()}
+    ranks = {bytes(byte_of[character] for character in token): id for token, id in gpt2.ids.items() if id < 50256}
+    by_rank = Ranks(ranks, LLAMA3_WORDS)
+    different = 0
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        strings, pairs, file = (directory / name for name in ("strings.json", "llama3.json", "ranks.tiktoken"))
+        strings.write_text(tokenizer_json(gpt2, False), encoding="utf-8")
+        pairs.write_text(tokenizer_json(gpt2, True, pre_tokenizer=llama3_splitter(), model={"ignore_merges": True}))
+        file.write_bytes(b"".join(base64.b64encode(token) + f" {rank}\n".encode() for token, rank in ranks.items()))
+        for name, arguments, reference in [
+                ("GPT-2", [DATA / "gpt2-bpe/encoder.json", DATA / "gpt2-bpe/vocab.bpe"], gpt2),
+                ("tokenizer.json of GPT-2", [strings], gpt2),
+                ("tokenizer.json with Llama 3's words", [pairs], whole),
+                ("ranks with Llama 3's words", [file, "llama3"], by_rank),
+                ("the tokenizer.json written from them", [directory / "tokenizer.json"], by_rank)]:
+            different += differences(name, ours(program, arguments, texts), texts, reference.encode)
+        for name, arguments, processor in sentence_pieces(texts[-1:], directory):
+            def with_text(text):
+                ids = processor.encode(text)
+                return [*ids, processor.decode(ids)]
+            # Of a long text the library adds up scores in float32; we encode parts of some KiB.
+            parts = [text[i:i + 2000] for text in texts for i in range(0, max(len(text), 1), 2000)]
+            compared = parts if "unigram" in name else texts
+            different += differences(name, ours(program, arguments, compared), compared, with_text)
+            assert (directory / "tokenizer.model").read_bytes() == arguments[0].read_bytes(), f"{name} is written anew"
     return 1 if different else 0
 
 

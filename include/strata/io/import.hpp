@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -101,7 +102,12 @@ struct ImportOptions {
   /// GPT-2's encoder.json and vocab.bpe.
   std::filesystem::path encoder;
   std::filesystem::path merges;
+  /// A file for Tokenizer::from_file(), instead of `tokenizer`; and the pattern for it.
+  std::filesystem::path tokenizer_file;
+  std::optional<SplitPattern> split_pattern;
   Separator separator = Separator::kAuto;
+  /// How the texts of special tokens within a text are encoded.
+  Markers markers = Markers::kAsText;
   ImageOptions images;
   /// Number of token ids, for token files without a tokenizer; 0: not given.
   std::int64_t vocabulary = 0;

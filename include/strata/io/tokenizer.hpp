@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,20 +18,31 @@ struct TokenizerContents;
 
 /// Kinds of tokenizers.
 enum class TokenizerKind {
-  kNone,   ///< unknown: the tokens were imported without their text
-  kBytes,  ///< one token per byte
-  kChars,  ///< one token per Unicode code point that occurs in the imported text
-  kGpt2    ///< GPT-2's byte-pair encoding
+  kNone,          ///< unknown: the tokens were imported without their text
+  kBytes,         ///< one token per byte
+  kChars,         ///< one token per Unicode code point that occurs in the imported text
+  kGpt2,          ///< GPT-2's byte-pair encoding
+  kBytePairs,     ///< byte pairs from a tokenizer.json or a file of ranks
+  kSentencePiece  ///< a model of the library SentencePiece
 };
 constexpr auto enum_names(TokenizerKind) {
-  return names_in_order("none", "bytes", "chars", "gpt2");
+  return names_in_order("none", "bytes", "chars", "gpt2", "byte-pairs", "sentencepiece");
 }
 
-/// How encode() treats the separator's text, "<|endoftext|>".
+/// The published expressions that split text into words before byte pairs are merged.
+enum class SplitPattern { kGpt2, kLlama3 };
+constexpr auto enum_names(SplitPattern) {
+  return names_in_order("gpt2", "llama3");
+}
+
+/// How encode() treats the texts of special tokens, such as "<|endoftext|>".
 enum class Markers {
-  kRecognised,  ///< as the separator token
+  kRecognised,  ///< as these tokens
   kAsText       ///< as plain text
 };
+
+/// Whether the tokens that decode() is given follow others.
+enum class Continues { kNo, kYes };
 
 /// Converts text to token ids and back. Const members are thread-safe.
 class Tokenizer {
@@ -46,6 +58,13 @@ class Tokenizer {
   /// Throws: Error(kData) where a file is malformed or the files do not match.
   [[nodiscard]] static Tokenizer gpt2(const std::filesystem::path& encoder,
                                       const std::filesystem::path& merges);
+  /// From a Hugging Face tokenizer.json of byte pairs, a file of ranks as tiktoken reads it, or a
+  /// model of SentencePiece, whichever the file is. Only ranks need `pattern`, and get the special
+  /// tokens of Llama 3 where they are its 128,000, else "<|endoftext|>".
+  /// Throws: Error(kData) where the file is malformed or not supported, Error(kUsage) where the
+  /// pattern is missing or not wanted, or this build lacks SentencePiece.
+  [[nodiscard]] static Tokenizer from_file(const std::filesystem::path& path,
+                                           std::optional<SplitPattern> pattern = std::nullopt);
   /// Pre: the contents were validated.
   explicit Tokenizer(std::unique_ptr<const TokenizerContents> contents);
 
@@ -63,14 +82,23 @@ class Tokenizer {
   /// tokenizer needs UTF-8.
   [[nodiscard]] std::vector<std::int64_t> encode(std::string_view text,
                                                  Markers markers = Markers::kRecognised) const;
-  /// Concatenates the tokens' texts. The text of one token may be part of a UTF-8 character.
+  /// Concatenates the tokens' texts. The text of one token may be part of a UTF-8 character. A
+  /// space that SentencePiece puts before a text is left out unless the tokens continue one.
   /// Throws: Error(kData) for an id outside the vocabulary.
-  [[nodiscard]] std::string decode(std::span<const std::int64_t> ids) const;
+  [[nodiscard]] std::string decode(std::span<const std::int64_t> ids,
+                                   Continues continues = Continues::kNo) const;
 
   [[nodiscard]] const TokenizerContents& contents() const { return *contents_; }
 
  private:
   std::unique_ptr<const TokenizerContents> contents_;
 };
+
+/// Writes a tokenizer in the form that other programs read: byte pairs (also of kinds kGpt2 and
+/// kBytes) as DIRECTORY/tokenizer.json, SentencePiece's model as DIRECTORY/tokenizer.model. Returns
+/// the file; nothing for characters, which have no such form.
+/// Replaces an older file. Throws: FileSystemError(kData).
+std::optional<std::filesystem::path> write_tokenizer_files(const Tokenizer& tokenizer,
+                                                           const std::filesystem::path& directory);
 
 }  // namespace strata::io

@@ -105,6 +105,11 @@ Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.
   --format=text --tokenizer=bytes|chars --files=FILE...     UTF-8 text, one token per byte or character
   --format=text --tokenizer=gpt2 --encoder=encoder.json --merges=vocab.bpe --files=FILE...
                                  byte pairs; with <|endoftext|> between files, unless --separator=off
+  --format=text --tokenizer=FILE --files=FILE...            the tokenizer of another program, a file of one of
+                                 these kinds: Hugging Face's tokenizer.json (byte pairs with the words of GPT-2 or
+                                 Llama 3), SentencePiece's tokenizer.model, or ranks as tiktoken and Llama 3 have them
+    --split-pattern=gpt2|llama3  how ranks split text into words; only for ranks, which do not say it
+    --special-tokens   the texts of special tokens, as in <|endoftext|>, become these tokens; else they are text
   --format=tokens-nanogpt --vocabulary=N --files=FILE...    uint16 tokens
   --format=tokens-llmc --vocabulary=N --files=FILE...       llm.c's header, then tokens
   --format=tokens-megatron --vocabulary=N --files=FILE...   .bin files with their .idx beside them
@@ -117,9 +122,43 @@ Makes a data set: DIR/train.h5, DIR/test.h5 and the shards that they name.
   --overwrite          replaces a data set that is there already
 )";
 
+/// --tokenizer, a name or a file, with the options that belong to it.
+void tokenizer_argument(const CommandLine& line, io::ImportOptions& options) {
+  const std::string text = text_argument(line, "tokenizer");
+  const auto kind = enum_from_name<io::TokenizerKind>(text);
+  if (kind && *kind <= io::TokenizerKind::kGpt2) {
+    options.tokenizer = *kind;
+  } else if (std::filesystem::is_regular_file(text) ||
+             text.find_first_of("/.") != std::string::npos) {
+    options.tokenizer_file = text;
+  } else if (!text.empty()) {
+    fail(ExitCode::kUsage,
+         "--tokenizer={} is not allowed; give one of bytes, chars, gpt2, or the path of a "
+         "tokenizer.json, a model of SentencePiece or a file of ranks",
+         text);
+  }
+  if (line.has("split-pattern")) {
+    if (options.tokenizer_file.empty()) {
+      fail(ExitCode::kUsage,
+           "--split-pattern is for a file of ranks, given as --tokenizer=FILE; leave it out");
+    }
+    options.split_pattern = enum_argument(line, "split-pattern", io::SplitPattern::kGpt2);
+  }
+  if (line.has("special-tokens")) {
+    if (options.format != io::ImportFormat::kText ||
+        (options.tokenizer_file.empty() && options.tokenizer != io::TokenizerKind::kGpt2)) {
+      fail(ExitCode::kUsage,
+           "--special-tokens is for --format=text and a tokenizer with special tokens; leave it "
+           "out");
+    }
+    options.markers = io::Markers::kRecognised;
+  }
+}
+
 // Options of text and token files.
 void token_options(const CommandLine& line, io::ImportOptions& options) {
-  for (const char* name : {"tokenizer", "encoder", "merges", "separator", "vocabulary"}) {
+  for (const char* name : {"tokenizer", "encoder", "merges", "separator", "vocabulary",
+                           "split-pattern", "special-tokens"}) {
     if (line.has(name) && !io::holds_tokens(options.format)) {
       fail(ExitCode::kUsage, "--{} is for text and tokens, not for --format={}", name,
            name_of(options.format));
@@ -132,7 +171,7 @@ void token_options(const CommandLine& line, io::ImportOptions& options) {
            name_of(options.format));
     }
   }
-  options.tokenizer = enum_argument(line, "tokenizer", options.tokenizer);
+  tokenizer_argument(line, options);
   options.separator = enum_argument(line, "separator", options.separator);
   options.vocabulary = line.count("vocabulary", 0, 0, kMostIds);
   if (options.format == io::ImportFormat::kText && line.has("vocabulary")) {
@@ -270,11 +309,11 @@ void refuse_other_ranks() {
 ExitCode import_command(Arguments arguments) {
   refuse_other_ranks();
   const CommandLine line(
-      arguments,
-      {"format",  "output",    "images",     "labels",  "files",     "label",     "inputs",
-       "targets", "split",     "task",       "classes", "shard-mib", "tokenizer", "encoder",
-       "merges",  "separator", "vocabulary", "resize",  "crop",      "channels",  "threads"},
-      {"overwrite", "skip-bad"});
+      arguments, {"format",    "output",   "images",  "labels",       "files",      "label",
+                  "inputs",    "targets",  "split",   "task",         "classes",    "shard-mib",
+                  "tokenizer", "encoder",  "merges",  "separator",    "vocabulary", "resize",
+                  "crop",      "channels", "threads", "split-pattern"},
+      {"overwrite", "skip-bad", "special-tokens"});
   const io::ImportOptions options = import_options(line);
   const bool tokens = io::holds_tokens(options.format);
   const std::string unit = tokens ? "tokens" : "samples";

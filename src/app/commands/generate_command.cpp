@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
@@ -160,12 +161,15 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
   const double start = now_seconds();
   for (; sampling.text < given.samples; ++sampling.text) {
     write_text(given.prompt.value_or(""));
+    bool starts = !given.prompt;
     generator.generate(prompt, given.tokens, sampling, [&](std::int64_t token) {
       ++generated;
       if (token == tokenizer.separator()) {
         return false;
       }
-      write_text(tokenizer.decode(std::span(&token, 1)));
+      const bool first = std::exchange(starts, false);
+      write_text(
+          tokenizer.decode(std::span(&token, 1), first ? io::Continues::kNo : io::Continues::kYes));
       return true;
     });
     write_text(sampling.text + 1 < given.samples ? "\n---\n" : "\n");

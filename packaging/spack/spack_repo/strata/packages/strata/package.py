@@ -42,6 +42,7 @@ class Strata(CMakePackage, CudaPackage):
     depends_on("utf8proc")
     depends_on("libjpeg-turbo")
     depends_on("libpng")
+    depends_on("sentencepiece")
     depends_on("zlib-api")
     depends_on("cuda@12:", when="+cuda")
     depends_on("nccl", when="+nccl")

@@ -1,4 +1,4 @@
-#include "tokenizer/gpt2_words.hpp"
+#include "tokenizer/split_words.hpp"
 
 #include <random>
 #include <string>

@@ -1,0 +1,161 @@
+#include "tokenizer/rank_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <unordered_map>
+
+#include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
+
+#include "tokenizer/byte_characters.hpp"
+
+namespace strata::io {
+namespace {
+
+// The splits of one token are tried, each with a hash of its bytes. Published tokens are shorter.
+constexpr std::size_t kLongestToken = 1024;
+
+constexpr std::size_t kLlama3Ranks = 128'000;
+
+/// Nothing where the text is no base64 with its padding.
+std::optional<std::string> from_base64(std::string_view text) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  constexpr std::size_t kGroup = 4;
+  if (text.empty() || text.size() % kGroup != 0) {
+    return std::nullopt;
+  }
+  const std::size_t digits = text.ends_with("==")  ? text.size() - 2
+                             : text.ends_with('=') ? text.size() - 1
+                                                   : text.size();
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int count = 0;
+  for (const char character : text.substr(0, digits)) {
+    const std::size_t digit = kDigits.find(character);
+    if (digit == std::string_view::npos) {
+      return std::nullopt;
+    }
+    bits = (bits << 6U | static_cast<std::uint32_t>(digit)) & 0xFFFFU;
+    count += 6;
+    if (count >= 8) {
+      count -= 8;
+      bytes += static_cast<char>(bits >> static_cast<unsigned>(count) & 0xFFU);
+    }
+  }
+  return bytes;
+}
+
+/// Source: llama3's llama/tokenizer.py as published with the model.
+std::vector<std::string> llama3_special_tokens() {
+  std::vector<std::string> tokens{"<|begin_of_text|>", "<|end_of_text|>"};
+  int reserved = 0;
+  const auto reserve = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      tokens.push_back(fmt::format("<|reserved_special_token_{}|>", reserved++));
+    }
+  };
+  reserve(4);
+  tokens.insert(tokens.end(), {"<|start_header_id|>", "<|end_header_id|>"});
+  reserve(1);
+  tokens.emplace_back("<|eot_id|>");
+  reserve(246);
+  return tokens;
+}
+
+/// Tokens by rank.
+std::vector<std::string> read_ranks(std::string_view text, const std::filesystem::path& path) {
+  struct Entry {
+    std::string token;
+    std::int64_t rank = 0;
+    std::int64_t line = 0;
+  };
+  std::vector<Entry> entries;
+  for (std::int64_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.ends_with('\r')) {
+      line.remove_suffix(1);
+    }
+    if (line.empty()) {
+      continue;
+    }
+    const std::size_t space = std::min(line.find(' '), line.size());
+    auto token = from_base64(line.substr(0, space));
+    std::int64_t rank = -1;
+    if (!token || token->size() > kLongestToken ||
+        !parse_int64(std::string(line.substr(std::min(space + 1, line.size()))), rank) ||
+        rank < 0) {
+      fail(ExitCode::kData,
+           "{} line {}: \"{}\"; a token of at most {} bytes in base64, a space and its rank were "
+           "expected (the other tokenizer files are tokenizer.json and models of SentencePiece)",
+           path.string(), number, printable(line, 60), kLongestToken);
+    }
+    entries.push_back({*std::move(token), rank, number});
+  }
+  std::vector<std::string> tokens(entries.size());
+  std::vector<std::int64_t> lines(entries.size());
+  for (Entry& entry : entries) {
+    if (entry.rank >= std::ssize(tokens)) {
+      fail(ExitCode::kData, "{} line {} has the rank {}; {} tokens have the ranks 0 to {}",
+           path.string(), entry.line, entry.rank, tokens.size(), tokens.size() - 1);
+    }
+    const auto rank = static_cast<std::size_t>(entry.rank);
+    if (lines[rank] > 0) {
+      fail(ExitCode::kData, "{} line {} repeats the rank {} of line {}", path.string(), entry.line,
+           entry.rank, lines[rank]);
+    }
+    lines[rank] = entry.line;
+    tokens[rank] = std::move(entry.token);
+  }
+  return tokens;
+}
+
+}  // namespace
+
+BytePairTables parse_rank_file(std::string_view text, SplitPattern pattern,
+                               const std::filesystem::path& path) {
+  BytePairTables tables;
+  tables.tokens = read_ranks(text, path);
+  tables.pattern = pattern;
+  tables.order = MergeOrder::kLowestResult;
+  tables.whole_words = WholeWords::kYes;
+  require_bytes(tables.tokens, path);
+  const bool llama3 = pattern == SplitPattern::kLlama3 && tables.tokens.size() == kLlama3Ranks;
+  const std::vector<std::string> special =
+      llama3 ? llama3_special_tokens() : std::vector<std::string>{kGpt2Separator};
+  std::unordered_map<std::string_view, std::uint32_t> ranks;
+  for (const std::string& token : tables.tokens) {
+    const auto rank = static_cast<std::uint32_t>(ranks.size());
+    const auto [earlier, is_new] = ranks.emplace(token, rank);
+    if (!is_new) {
+      fail(ExitCode::kData, "{} has the token {} twice, with the ranks {} and {}", path.string(),
+           quoted_text(token), earlier->second, rank);
+    }
+    if (std::ranges::find(special, token) != special.end()) {
+      fail(ExitCode::kData, "{} has the special token {} among its ranks", path.string(), token);
+    }
+  }
+  for (const std::string& token : tables.tokens) {
+    for (std::size_t cut = 1; cut < token.size(); ++cut) {
+      const auto left = ranks.find(std::string_view(token).substr(0, cut));
+      const auto right = ranks.find(std::string_view(token).substr(cut));
+      if (left != ranks.end() && right != ranks.end()) {
+        tables.merges.push_back({left->second, right->second});
+      }
+    }
+  }
+  const std::size_t count = tables.tokens.size();
+  tables.tokens.insert(tables.tokens.end(), special.begin(), special.end());
+  for (std::size_t id = count; id < tables.tokens.size(); ++id) {
+    tables.special.push_back(static_cast<std::uint32_t>(id));
+  }
+  // Of Llama 3 <|end_of_text|>.
+  tables.separator = static_cast<std::int64_t>(count) + (llama3 ? 1 : 0);
+  return tables;
+}
+
+}  // namespace strata::io

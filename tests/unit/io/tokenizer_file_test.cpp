@@ -1,0 +1,358 @@
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/io/tokenizer.hpp"
+
+#include "text_files.hpp"
+#include "tokenizer/rank_file.hpp"
+#include "tokenizer/split_words.hpp"
+#include "tokenizer/text_encoder.hpp"
+#include "tokenizer/tokenizer_contents.hpp"
+#include "tokenizer/tokenizer_json.hpp"
+
+namespace strata::io {
+namespace {
+
+using nlohmann::json;
+using test::error_of;
+using test::small_pairs;
+using test::TemporaryDirectory;
+using test::write_file;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Ids = std::vector<std::int64_t>;
+
+/// small_pairs() as a tokenizer.json: "th", "the", " the", "aa", <|endoftext|> are 256 to 260.
+json small_json() {
+  json merges = json::array();
+  for (const auto& [left, right] : small_pairs().merges) {
+    merges.push_back(left + " " + right);
+  }
+  json vocabulary = json::parse(small_pairs().encoder());
+  vocabulary.erase("<|endoftext|>");
+  return {{"added_tokens", {{{"id", 260}, {"content", "<|endoftext|>"}}}},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", merges}}}};
+}
+
+json llama3_splitter() {
+  return json::parse(tokenizer_json(BytePairTables{.pattern = SplitPattern::kLlama3}))
+      .at("pre_tokenizer");
+}
+
+/// Base64 of one or two bytes, enough for the tests.
+std::string base64(const std::string& bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const auto byte = [&](std::size_t i) {
+    return i < bytes.size() ? static_cast<unsigned>(static_cast<unsigned char>(bytes[i])) : 0U;
+  };
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const unsigned bits = byte(i) << 16U | byte(i + 1) << 8U | byte(i + 2);
+    for (std::size_t digit = 0; digit < 4; ++digit) {
+      text += i + digit > bytes.size() ? '=' : kDigits[bits >> (18U - 6U * digit) & 63U];
+    }
+  }
+  return text;
+}
+
+std::string rank_lines(const std::vector<std::string>& tokens) {
+  std::string text;
+  for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
+    text += base64(tokens[rank]) + " " + std::to_string(rank) + "\n";
+  }
+  return text;
+}
+
+std::vector<std::string> all_bytes_and(std::vector<std::string> more) {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) {
+    tokens.emplace_back(1, static_cast<char>(byte));
+  }
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  return tokens;
+}
+
+class TokenizerFile : public ::testing::Test {
+ protected:
+  Tokenizer read(const std::string& text, std::optional<SplitPattern> pattern = std::nullopt) {
+    write_file(directory_ / "file", text);
+    return Tokenizer::from_file(directory_ / "file", pattern);
+  }
+  std::string problem(const std::string& text, std::optional<SplitPattern> pattern = std::nullopt) {
+    return error_of([&] { (void)read(text, pattern); });
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(TokenizerFile, JsonGivesTheIdsOfItsMerges) {
+  for (const bool pairs : {false, true}) {
+    json file = small_json();
+    if (pairs) {
+      file["model"]["merges"] =
+          json::parse(R"([["t", "h"], ["th", "e"], ["Ġ", "the"], ["a", "a"]])");
+    }
+    const Tokenizer tokenizer = read(file.dump());
+    EXPECT_EQ(tokenizer.kind(), TokenizerKind::kBytePairs);
+    EXPECT_EQ(tokenizer.vocabulary(), 261);
+    EXPECT_EQ(tokenizer.separator(), 260);
+    EXPECT_THAT(tokenizer.encode("the the th aaa"), ElementsAre(257, 258, ' ', 256, ' ', 259, 'a'));
+    EXPECT_THAT(tokenizer.encode("the<|endoftext|>the"), ElementsAre(257, 260, 257));
+    EXPECT_EQ(tokenizer.encode("<|endoftext|>", Markers::kAsText).size(), 13U);
+    EXPECT_EQ(tokenizer.decode(Ids{257, 260}), "the<|endoftext|>");
+    EXPECT_THAT(error_of([&] { (void)tokenizer.encode("the\xFF"); }), HasSubstr("byte 3"));
+  }
+}
+
+TEST_F(TokenizerFile, JsonSaysWhetherWholeWordsNeedMerges) {
+  json file = small_json();
+  file["model"]["vocab"]["xyz"] = 260;
+  file["added_tokens"][0]["id"] = 261;
+  EXPECT_THAT(read(file.dump()).encode("xyz"), ElementsAre('x', 'y', 'z'));
+  file["model"]["ignore_merges"] = true;
+  EXPECT_THAT(read(file.dump()).encode("xyz"), ElementsAre(260));
+}
+
+TEST_F(TokenizerFile, RefusesJsonThatIsNotSupportedByName) {
+  struct Case {
+    const char* pointer;
+    json value;
+    std::vector<std::string> words;
+  };
+  json other = llama3_splitter();
+  other["pretokenizers"][0]["pattern"]["Regex"] = "\\p{L}+";
+  json removes = llama3_splitter();
+  removes["pretokenizers"][0]["behavior"] = "Removed";
+  json twice = llama3_splitter();
+  twice["pretokenizers"][1]["use_regex"] = true;
+  for (const auto& [pointer, value, words] : std::vector<Case>{
+           {"/model/type", "Unigram", {"type \"Unigram\"", "tokens-"}},
+           {"/model", 5, {"has no model", "encoder.json"}},
+           {"/model/byte_fallback", true, {"byte_fallback true"}},
+           {"/model/dropout", 0.1, {"dropout 0.1"}},
+           {"/normalizer", {{"type", "NFC"}}, {"normalizer", "NFC"}},
+           {"/decoder", {{"type", "Metaspace"}}, {"decoder", "Metaspace"}},
+           {"/pre_tokenizer", nullptr, {"pre_tokenizer null"}},
+           {"/pre_tokenizer/add_prefix_space", true, {"add_prefix_space"}},
+           {"/pre_tokenizer/use_regex", false, {"no Split"}},
+           {"/pre_tokenizer", other, {"pattern", "\\\\p{L}+"}},
+           {"/pre_tokenizer", removes, {"behavior \"Removed\""}},
+           {"/pre_tokenizer", twice, {"on and a Split"}},
+           {"/model/vocab/zz", 900, {"\"zz\" the id 900", "0 to 261", "without holes"}},
+           {"/model/vocab/zz", 257, {"the id 257 to two tokens"}},
+           {"/model/vocab/zz", 1.5, {"the id -1"}},
+           {"/model/vocab/a b", 261, {"\"a b\"", "byte characters"}},
+           {"/model/vocab", json::array(), {"object vocab"}},
+           {"/model/vocab", {{"a", 0}, {"b", 1}}, {"id 260"}},
+           {"/added_tokens",
+            {{{"id", 260}, {"content", "猫"}}, {{"id", 261}}},
+            {"content and an id"}},
+           {"/added_tokens/0/content", "a", {"\"a\"", "97 and 260"}},
+           {"/added_tokens/0/content", "猫", {}},
+           {"/model/merges/0", "t h e", {"merge 0", "two tokens"}},
+           {"/model/merges/0", {"t", 5}, {"merge 0", "two tokens"}},
+           {"/model/merges/1", "x y", {"merge 1", "\"xy\" is no token"}},
+           {"/model/merges/1", "zz y", {"merge 1", "\"zz\" is no token"}},
+           {"/model/merges/1", "t h", {"merge 1", "twice"}},
+           {"/model/merges", {{"a", 1}}, {"list merges"}}}) {
+    json file = small_json();
+    file[json::json_pointer(pointer)] = value;
+    const std::string text = file.dump();
+    if (words.empty()) {
+      EXPECT_EQ(read(text).decode(Ids{260}), value.get<std::string>());
+      continue;
+    }
+    const std::string message = problem(text);
+    for (const std::string& word : words) {
+      EXPECT_THAT(message, HasSubstr(word)) << pointer << " " << value;
+    }
+  }
+  EXPECT_THAT(problem("{\"model\": {"), AllOf(HasSubstr("file is not valid JSON")));
+  EXPECT_THAT(
+      error_of([&] { (void)read(small_json().dump(), SplitPattern::kGpt2); }, ExitCode::kUsage),
+      HasSubstr("--split-pattern"));
+}
+
+TEST_F(TokenizerFile, DamagedJsonIsReadOrRefused) {
+  const std::string good = small_json().dump();
+  std::mt19937 random(5);
+  int read = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    std::string text = good;
+    switch (random() % 4) {
+      case 0:
+        text.resize(random() % text.size());
+        break;
+      case 1:
+        text.erase(random() % text.size(), 1 + random() % 20);
+        break;
+      case 2:
+        text.insert(random() % text.size(), text.substr(random() % text.size(), random() % 20));
+        break;
+      default:
+        text[random() % text.size()] = static_cast<char>(random());
+    }
+    try {
+      const BytePairTables tables = parse_tokenizer_json(text, "damaged.json");
+      const BytePairs pairs(tables);
+      std::vector<std::uint32_t> ids;
+      BytePairsEncoder(pairs).encode("the other aaaa", End::kReached, ids);
+      ++read;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kData);
+      EXPECT_THAT(error.what(), HasSubstr("damaged.json"));
+    }
+  }
+  EXPECT_GT(read, 100);
+  EXPECT_LT(read, 9'900);
+}
+
+TEST_F(TokenizerFile, RanksMergeTheLowestResultFirst) {
+  // "abc" comes of "a" and "bc" as well as of "ab" and "c".
+  const Tokenizer tokenizer =
+      read(rank_lines(all_bytes_and({"bc", "ab", "abc", "aab", "long"})), SplitPattern::kLlama3);
+  EXPECT_EQ(tokenizer.vocabulary(), 262);
+  EXPECT_EQ(tokenizer.separator(), 261);
+  EXPECT_THAT(tokenizer.encode("abcab"), ElementsAre(258, 257));
+  EXPECT_THAT(tokenizer.encode("aab"), ElementsAre(259));
+  EXPECT_THAT(tokenizer.encode("long longs"), ElementsAre(260, ' ', 'l', 'o', 'n', 'g', 's'));
+  EXPECT_THAT(tokenizer.encode("1234"), ElementsAre('1', '2', '3', '4'));
+  EXPECT_EQ(tokenizer.decode(Ids{260, 261}), "long<|endoftext|>");
+}
+
+TEST_F(TokenizerFile, Llama3sRanksHaveItsSpecialTokens) {
+  std::vector<std::string> tokens = all_bytes_and({});
+  for (int i = 0; tokens.size() < 128'000; ++i) {
+    tokens.push_back(
+        {static_cast<char>(i), static_cast<char>(i >> 8), static_cast<char>(i >> 16), '\xFF'});
+  }
+  const Tokenizer tokenizer = read(rank_lines(tokens), SplitPattern::kLlama3);
+  EXPECT_EQ(tokenizer.vocabulary(), 128'256);
+  EXPECT_EQ(tokenizer.decode(Ids{128'000, 128'001, 128'005, 128'006, 128'009, 128'255}),
+            "<|begin_of_text|><|end_of_text|><|reserved_special_token_3|><|start_header_id|>"
+            "<|eot_id|><|reserved_special_token_250|>");
+  EXPECT_EQ(tokenizer.separator(), 128'001);
+  EXPECT_THAT(tokenizer.encode("<|eot_id|>a"), ElementsAre(128'009, 'a'));
+}
+
+TEST_F(TokenizerFile, RefusesRanksWithTheirLine) {
+  const std::string good = rank_lines(all_bytes_and({"ab"}));
+  for (const auto& [text, words] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {good + "YWI= 257\n", {"\"ab\" twice", "256 and 257"}},
+           {good + "eHk= 256\n", {"line 258 repeats the rank 256 of line 257"}},
+           {good + "eHk= 300\n", {"line 258 has the rank 300", "0 to 257"}},
+           {good + "eHk 257\n", {"line 258", "base64"}},
+           {good + "e=k= 257\n", {"line 258", "base64"}},
+           {good + "eHk= -1\n", {"line 258"}},
+           {good + "eHk=\n", {"line 258"}},
+           {good + "eHk= 1x\n", {"line 258"}},
+           {good + "==== 257\n", {"line 258"}},
+           {good + base64("<|endoftext|>") + " 257\n", {"special token <|endoftext|>"}},
+           {"hello\n", {"line 1", "tokenizer.json"}},
+           {"YWI= 0\n", {"no token for the byte 0"}},
+           {"", {"no token for the byte 0"}}}) {
+    const std::string message = problem(text, SplitPattern::kGpt2);
+    for (const std::string& word : words) {
+      EXPECT_THAT(message, HasSubstr(word));
+    }
+  }
+  EXPECT_THAT(error_of([&] { (void)read(good); }, ExitCode::kUsage),
+              AllOf(HasSubstr("ranks"), HasSubstr("--split-pattern=gpt2 or llama3")));
+}
+
+TEST_F(TokenizerFile, RefusesWhatIsNoModelOfSentencePiece) {
+  // The second text is for builds without the library.
+  EXPECT_THAT([&] { (void)read("\n\x05hello"); }, ::testing::ThrowsMessage<Error>(::testing::AnyOf(
+                                                      HasSubstr("no model of SentencePiece"),
+                                                      HasSubstr("built without that library"))));
+}
+
+/// Imports a text, and returns the tokenizer as the data set stores it.
+Tokenizer stored(const TemporaryDirectory& directory, const std::filesystem::path& file,
+                 std::optional<SplitPattern> pattern) {
+  ImportOptions options =
+      test::text_options(directory, TokenizerKind::kNone, {"the other <|endoftext|>aaa"}, "1.0");
+  options.tokenizer_file = file;
+  options.split_pattern = pattern;
+  options.existing = Existing::kReplace;
+  import_dataset(options);
+  return Tokenizer::of(Dataset::open(options.output / "train.h5").info());
+}
+
+TEST_F(TokenizerFile, DataSetsStoreTokenizersAndFilesAreWrittenBack) {
+  struct Case {
+    std::string text;
+    std::optional<SplitPattern> pattern;
+  };
+  json llama3 = small_json();
+  llama3["pre_tokenizer"] = llama3_splitter();
+  llama3["model"]["ignore_merges"] = true;
+  for (const auto& [text, pattern] :
+       {Case{small_json().dump(), std::nullopt}, Case{llama3.dump(), std::nullopt},
+        Case{rank_lines(all_bytes_and({"th", "the"})), SplitPattern::kLlama3}}) {
+    const Tokenizer tokenizer = read(text, pattern);
+    const Tokenizer from_data = stored(directory_, directory_ / "file", pattern);
+    EXPECT_EQ(tokenizer_checksum(from_data), tokenizer_checksum(tokenizer));
+    const auto file = write_tokenizer_files(from_data, directory_.path());
+    ASSERT_EQ(file, directory_ / "tokenizer.json");
+    const Tokenizer again = Tokenizer::from_file(*file);
+    if (!pattern) {  // the order of ranks becomes a list
+      EXPECT_EQ(tokenizer_checksum(again), tokenizer_checksum(tokenizer));
+    }
+    for (const char* sample : {"the other 12345 I'LL\n\n  aaa", "<|endoftext|>the"}) {
+      EXPECT_EQ(again.encode(sample), tokenizer.encode(sample));
+      EXPECT_EQ(from_data.encode(sample), tokenizer.encode(sample));
+    }
+  }
+}
+
+TEST_F(TokenizerFile, OtherKindsAreWrittenToo) {
+  test::write_pairs(directory_, small_pairs());
+  const Tokenizer gpt2 = Tokenizer::gpt2(directory_ / "encoder.json", directory_ / "vocab.bpe");
+  const auto file = write_tokenizer_files(gpt2, directory_.path());
+  const Tokenizer again = Tokenizer::from_file(file.value());
+  EXPECT_EQ(again.vocabulary(), gpt2.vocabulary());
+  EXPECT_EQ(again.separator(), gpt2.separator());
+  EXPECT_EQ(again.encode("the<|endoftext|> aaa"), gpt2.encode("the<|endoftext|> aaa"));
+  const auto bytes = write_tokenizer_files(Tokenizer::bytes(), directory_.path());
+  EXPECT_THAT(Tokenizer::from_file(bytes.value()).encode("the\n"),
+              ElementsAre('t', 'h', 'e', '\n'));
+  EXPECT_EQ(write_tokenizer_files(Tokenizer::chars({U'a'}), directory_.path()), std::nullopt);
+}
+
+TEST(TextEncoder, FindsMarkersInPieces) {
+  const TemporaryDirectory directory;
+  json file = small_json();
+  file["added_tokens"].push_back({{"id", 261}, {"content", "<|endoftext|>x"}});
+  write_file(directory / "tokenizer.json", file.dump());
+  const Tokenizer tokenizer = Tokenizer::from_file(directory / "tokenizer.json");
+  const std::string text = "the  <|endoftext|>the é<|endoftext|>x <|endof <|endoftext|>";
+  const Ids whole = tokenizer.encode(text);
+  EXPECT_EQ(std::ranges::count(whole, 260), 2);
+  EXPECT_EQ(std::ranges::count(whole, 261), 1);
+  for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+    if (cut < text.size() && (static_cast<unsigned char>(text[cut]) & 0xC0U) == 0x80U) {
+      continue;
+    }
+    const auto encoder = text_encoder(tokenizer.contents(), Markers::kRecognised);
+    std::vector<std::uint32_t> ids;
+    const std::size_t used = encoder->encode(text.substr(0, cut), End::kNotYet, ids);
+    encoder->encode(text.substr(used), End::kReached, ids);
+    EXPECT_EQ(Ids(ids.begin(), ids.end()), whole) << cut;
+  }
+}
+
+}  // namespace
+}  // namespace strata::io
