@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "strata/io/tokenizer.hpp"
+#include "strata/io/tokenizer_checksum.hpp"
 
 #include "hdf5/hdf5_file.hpp"
 #include "tokenizer/byte_pairs.hpp"
@@ -19,9 +20,6 @@ struct TokenizerContents {
   std::unordered_map<char32_t, std::uint32_t> ids;  ///< of characters
   std::optional<BytePairs> pairs;
 };
-
-/// XXH3 of kind and tables; equal for equal tokenizers.
-[[nodiscard]] std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer);
 
 /// Upper bound on the bytes that write_tokenizer() adds to a master.
 [[nodiscard]] std::int64_t stored_bytes(const Tokenizer& tokenizer);

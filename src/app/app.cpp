@@ -23,6 +23,7 @@
 #include "strata/train/stop_signal.hpp"
 
 #include "commands/commands.hpp"
+#include "commands/model_command.hpp"
 #include "environment/crash_signals.hpp"
 #include "environment/versions.hpp"
 #include "environment/watchdog.hpp"
@@ -40,6 +41,8 @@ constexpr const char* kUsage =
   strata data inspect DIR/train.h5 [--verify]                     show a data set, or check every byte
   strata checkpoint inspect DIR                                   list the contents of a checkpoint
   strata checkpoint verify DIR                                    read and check every byte
+  strata checkpoint import PATH --output=DIR                      a run from the weights of another program
+  strata checkpoint export RUN --format=FORMAT --output=DIR       weights for other programs
   strata job CONFIG.ini --nodes=N --time=T ...                    write a job script for Slurm, PBS, Flux or mpirun
   strata schedule check|simulate|draw|convert SCHEDULE            prove and time a pipeline schedule, PyTorch's too
   strata schedule make [--memory=N ...]                           search for the fastest pipeline schedule
@@ -126,6 +129,8 @@ std::string help_of(Arguments arguments) {
                               {"data inspect", kDataInspectHelp},
                               {"checkpoint inspect", kCheckpointInspectHelp},
                               {"checkpoint verify", kCheckpointVerifyHelp},
+                              {"checkpoint import", model_import_help()},
+                              {"checkpoint export", model_export_help()},
                               {"job", job_help()},
                               {"schedule", schedule_help()},
                               {"timeline", timeline_help()},

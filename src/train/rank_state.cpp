@@ -8,6 +8,7 @@
 #include "strata/device/profile_range.hpp"
 #include "strata/ops/convert.hpp"
 #include "strata/train/checkpoint_names.hpp"
+#include "strata/train/checkpointing.hpp"
 #include "strata/train/stop_signal.hpp"
 
 namespace strata::train {
@@ -333,6 +334,9 @@ void RankState::load(const io::Checkpoint& checkpoint) {
     };
     if (has_masters()) {
       read(weight_name(placed.spec), optimizer_.master(piece));
+    }
+    if (is_imported(checkpoint)) {
+      continue;  // the state is zero, as at the start of a run
     }
     const std::vector<std::string> states =
         state_names(placed.spec, plan_.config.optimizer.options);

@@ -9,6 +9,7 @@
 #include "strata/train/checkpointing.hpp"
 
 #include "commands/commands.hpp"
+#include "commands/model_command.hpp"
 
 namespace strata::app {
 namespace {
@@ -29,9 +30,15 @@ std::filesystem::path directory_of(const std::string& argument) {
 
 ExitCode checkpoint_command(Arguments arguments) {
   const std::string what = arguments.empty() ? "" : arguments.front();
+  if (what == "import") {
+    return import_model_command(arguments.subspan(1));
+  }
+  if (what == "export") {
+    return export_model_command(arguments.subspan(1), directory_of);
+  }
   if (what != "inspect" && what != "verify") {
-    fail(ExitCode::kUsage, "strata checkpoint has the commands inspect and verify, not \"{}\"",
-         what);
+    fail(ExitCode::kUsage,
+         "strata checkpoint has the commands inspect, verify, import and export, not \"{}\"", what);
   }
   const CommandLine line(arguments.subspan(1), {}, {});
   if (line.positions().size() != 1) {
