@@ -10,7 +10,7 @@ import os
 import pathlib
 import struct
 import sys
-import unittest
+from collections import OrderedDict
 
 try:
     import h5py
@@ -57,6 +57,37 @@ def read_safetensors(directory):
                 tensors[name] = torch.frombuffer(bytearray(data[begin:end]),
                                                  dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return tensors
+
+
+def write_llmc(path, weights, dtype):
+    """llm.c's model file: a header of 256 int32, then each kind of tensor of all layers."""
+    c, padded = GPT2, 128
+    header = np.zeros(256, dtype=np.int32)
+    header[:8] = (20240326, 3 if dtype == torch.float32 else 5, c["n_positions"], c["vocab_size"], c["n_layer"],
+                  c["n_head"], c["n_embd"], padded)
+    table = weights["transformer.wte.weight"]
+    tensors = [torch.cat([table, torch.zeros(padded - len(table), table.shape[1])]), weights["transformer.wpe.weight"]]
+    for name in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"):
+        for part in ("weight", "bias"):
+            tensors += [weights[f"transformer.h.{block}.{name}.{part}"] for block in range(c["n_layer"])]
+    tensors += [weights[f"transformer.ln_f.{part}"] for part in ("weight", "bias")]
+    path.write_bytes(header.tobytes() + b"".join(bytes_of(tensor.to(dtype)) for tensor in tensors))
+
+
+def write_nanogpt(path, weights, **more):
+    """nanoGPT's ckpt.pt of a compiled model, with the state of its optimizer."""
+    c = GPT2
+    state = OrderedDict((f"_orig_mod.{name}", tensor) for name, tensor in weights.items())
+    state["_orig_mod.lm_head.weight"] = state["_orig_mod.transformer.wte.weight"]
+    state._metadata = OrderedDict({"": {"version": 1}})
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    optimizer = torch.optim.AdamW([parameter])
+    optimizer.step()
+    arguments = {"n_layer": c["n_layer"], "n_head": c["n_head"], "n_embd": c["n_embd"], "block_size": c["n_positions"],
+                 "bias": True, "vocab_size": c["vocab_size"], "dropout": 0.0}
+    torch.save({"model": state, "optimizer": optimizer.state_dict(), "model_args": arguments, "iter_num": 1 << 40,
+                "best_val_loss": torch.tensor(3.5), "config": {"name": "x", "rate": 1e-3, "none": None}, **more}, path)
 
 
 GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": CONTEXT,
@@ -262,12 +293,12 @@ class Models(language.LanguageTest):
                 expected = self.expected_loss(lambda ids: logits(config, weights, ids))
                 loss = self.evaluated(1, run)
                 self.assertLess(abs(loss / expected - 1), tolerance)
+                if kind == "llama" and shards > 1:
+                    self.assertEqual(self.evaluated(4, run, "--parallel.pipeline=2", "--parallel.tensor=2"),
+                                     self.evaluated(1, run, "--numerics.shards=2"))
                 # The weights that came in go out again.
                 self.assert_equal_bits(read_safetensors(self.take_out(run, f"{run}-same", "--format=huggingface")),
                                        {name: tensor.numpy() for name, tensor in weights.items()})
-                self.assertEqual(self.evaluated(4, run, "--parallel.pipeline=2", "--parallel.tensor=2",
-                                                "--numerics.lanes=1"),
-                                 self.evaluated(1, run, "--numerics.lanes=1", "--numerics.shards=2"))
                 # Training goes on on eight ranks, from the weights that came in.
                 self.train(f"{run}/config.ini", (2, 2, 2), run, "--data.train=text/train.h5",
                            "--run.resume=must", "--batch.global=16", "--train.steps=4", "--optimizer.kind=adamw",
@@ -307,6 +338,75 @@ class Models(language.LanguageTest):
             narrow = read_safetensors(self.take_out(run, f"{run}-{name}", "--format=huggingface", f"--dtype={name}"))
             for tensor, value in weights.items():
                 self.assertEqual(bytes_of(narrow[tensor]), bytes_of(value.to(dtype)), f"{name} {tensor}")
+
+    def test_llmc_and_nanogpt(self):
+        weights = random_weights(gpt2_shapes(GPT2), torch.float32, seed=4)
+        plain = {name: tensor.T.contiguous() if ".c_" in name else tensor for name, tensor in weights.items()}
+        expected = self.expected_loss(lambda ids: gpt2_logits(GPT2, weights, ids))
+        write_llmc(self.directory / "llmc.bin", plain, torch.float32)
+        write_llmc(self.directory / "llmc16.bin", plain, torch.bfloat16)
+        write_nanogpt(self.directory / "ckpt.pt", plain)
+        for path, warning in (("llmc.bin", ""), ("ckpt.pt", "exact GELU")):
+            run = f"run-{path}"
+            self.assertIn(warning, self.bring_in(path, run, "--data=text/train.h5").text)
+            self.assertLess(abs(self.evaluated(1, run) / expected - 1), 1e-5)
+            self.assert_equal_bits(read_safetensors(self.take_out(run, f"{run}-out", "--format=huggingface")),
+                                   {name: tensor.numpy() for name, tensor in weights.items()})
+            generated = self.alone("generate", run, "--prompt=amber", "--tokens=5")
+            self.assertEqual(generated.code, harness.DONE, generated.text)
+        self.bring_in("llmc16.bin", "run-llmc16")
+        for run, dtype, name in (("run-ckpt.pt", "float32", "llmc.bin"), ("run-llmc16", "bfloat16", "llmc16.bin")):
+            out = self.take_out(run, f"{run}-{dtype}", "--format=llmc", f"--dtype={dtype}")
+            self.assertEqual((out / "model.bin").read_bytes(), (self.directory / name).read_bytes())
+
+    def test_what_is_refused(self):
+        weights = random_weights(gpt2_shapes(GPT2), torch.float32)
+        llama = random_weights(llama_shapes(LLAMA), torch.float32)
+        one = "transformer.h.1.mlp.c_fc.weight"
+        scaled = {**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
+        cases = [
+            ("other", GPT2, llama, ["no tensor transformer.wte.weight", "another architecture"]),
+            ("more", GPT2, {**weights, "score.weight": weights[one]}, ["has the tensor score.weight"]),
+            ("less", GPT2, {n: t for n, t in weights.items() if n != one}, [f"no tensor {one}", "32 x 128"]),
+            ("shape", {**GPT2, "n_inner": 64}, weights, ["c_fc.weight is 32 x 128", "asks for 32 x 64"]),
+            ("gelu", {**GPT2, "activation_function": "gelu"}, weights, ['activation_function is "gelu"', "gelu_new"]),
+            ("rope", scaled, llama, ["rope_scaling", "llama3", "default"]),
+            ("head", {**LLAMA, "head_dim": 8}, llama, ["head_dim is 8", "4"]),
+            ("bias", {**LLAMA, "attention_bias": True}, llama, ["attention_bias is true"]),
+            ("kind", {**GPT2, "model_type": "bert"}, weights, ['model_type is "bert"', "gpt2 and llama"]),
+            ("size", {**GPT2, "n_layer": 10**12}, weights, ["n_layer is 1000000000000"]),
+            ("heads", {**GPT2, "n_head": 5}, weights, ["n_head is 5"]),
+            ("whole", {**GPT2, "vocab_size": 1e300}, weights, ["vocab_size is 1e+300"]),
+            ("tied", GPT2, {**weights, "lm_head.weight": 2 * weights["transformer.wte.weight"]}, ["lm_head.weight"])]
+        for name, config, tensors, words in cases:
+            with self.subTest(name):
+                path = self.write_model(f"bad-{name}", config, tensors)
+                refused = self.alone("checkpoint", "import", path, "--output=bad")
+                self.assert_refused(refused, harness.DATA, *words)
+        sharded = self.write_model("bad-shard", GPT2, weights, 2)
+        (sharded / "model-2.safetensors").unlink()
+        cut = self.write_model("bad-cut", GPT2, weights)
+        data = (cut / "model.safetensors").read_bytes()
+        (cut / "model.safetensors").write_bytes(data[:-1])
+        write_nanogpt(self.directory / "evil.pt", weights, evil=pathlib.PurePosixPath("x"))
+        (self.directory / "cut.bin").write_bytes(struct.pack("<8i", 20240326, 3, 16, 40, 2, 4, 32, 128) + bytes(2000))
+        for path, words in (("bad-shard", ["model-2.safetensors is missing"]), ("bad-cut", ["truncated"]),
+                            ("evil.pt", ["pathlib.PurePosixPath"]), ("cut.bin", ["truncated"]),
+                            ("nothing", ["is missing"]), ("text.txt", ["no model"]), ("text", ["config.json"])):
+            self.assert_refused(self.alone("checkpoint", "import", path, "--output=bad"), harness.DATA, *words)
+        self.assertFalse((self.directory / "bad").exists())
+        good = self.write_model("good-model", LLAMA, llama)
+        self.bring_in(good, "good")
+        for command, words in ((("import", good, "--output=good"), ["holds a run already"]),
+                               (("import", good), ["--output=DIR"]),
+                               (("export", "good", "--output=out"), ["--format is missing"]),
+                               (("export", "good", "--format=llmc", "--output=out"), ["a Llama"]),
+                               (("export", "good", "--format=huggingface", "--output=good"), ["exists"]),
+                               (("export", "good", "--format=safetensors", "--dtype=int8", "--output=out"),
+                                ["int8"])):
+            self.assert_refused(self.alone("checkpoint", *command), harness.USAGE, *words)
+        self.assertFalse((self.directory / "out").exists())
+        self.assertEqual(list(self.directory.glob(".*partial")), [])
 
 
 if __name__ == "__main__":
