@@ -51,13 +51,13 @@ def kernels_of(program):
     return names
 
 
-def record(program, preset, samples, directory):
+def record(program, preset, samples, loss_pieces, directory):
     """What a step of `samples` samples puts on streams, in order."""
     run = directory / f"run-{samples}"
     path = directory / f"record-{samples}"
     data = measure.import_tokens(program, directory / f"data-{samples}", 20000, 64)
     done = subprocess.run(
-        [program, "train", str(write_config(directory, preset, samples, data)), f"--run.dir={run}"],
+        [program, "train", str(write_config(directory, preset, samples, loss_pieces, data)), f"--run.dir={run}"],
         env=dict(os.environ, STRATA_STANDIN_RECORD=str(path), STRATA_STANDIN_MEMORY=str(1 << 36)),
         capture_output=True, text=True)
     if done.returncode != 0:
@@ -82,12 +82,13 @@ def record(program, preset, samples, directory):
     return launches
 
 
-def write_config(directory, preset, samples, data):
+def write_config(directory, preset, samples, loss_pieces, data):
     _, width, context, _ = SIZES[preset]
     model = f"{preset}\n" if preset != "smoke" else f"gpt\nwidth = {width}\nheads = 1\ncontext = {context}\n"
     path = directory / f"config-{samples}.ini"
     path.write_text(f"[model]\npreset = {model}blocks = {RECORDED_BLOCKS}\n[data]\ntrain = {data}\n"
                     f"[batch]\nglobal = {samples}\nmicro = {samples}\n[train]\nsteps = 1\n[numerics]\ndtype = bfloat16\n"
+                    f"loss_pieces = {loss_pieces}\n"
                     "[optimizer]\nkind = adamw\nclip_norm = 1\n[run]\ndevice = cuda\n")
     return path
 
@@ -207,6 +208,7 @@ def main():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--gpu", choices=GPUS, default="h100")
     parser.add_argument("--replicas", type=int, default=8)
+    parser.add_argument("--loss-pieces", type=int, default=1, help="numerics.loss_pieces")
     parser.add_argument("--launches", action="store_true", help="each launch of a block")
     parser.add_argument("--smoke", action="store_const", dest="preset", const="smoke", help="a tiny model")
     options = parser.parse_args()
@@ -215,7 +217,7 @@ def main():
     model_blocks, width, context, vocabulary = SIZES[options.preset]
     program = str(pathlib.Path(options.program).resolve())
     with tempfile.TemporaryDirectory() as directory:
-        two, four = (record(program, options.preset, samples, pathlib.Path(directory)) for samples in (2, 4))
+        two, four = (record(program, options.preset, samples, options.loss_pieces, pathlib.Path(directory)) for samples in (2, 4))
     if [launch.range for launch in two] != [launch.range for launch in four]:
         sys.exit("gpu_paper.py: the launches of two and of four samples differ")
     launches = [extrapolated(a, b, options.batch) for a, b in zip(two, four)]
@@ -258,7 +260,7 @@ def main():
     for measured in (False, True):
         column = 7 if measured else 6
         backward = {part: row[column] for part, row in rows.items() if part.endswith("backward")}
-        layers = [(4 * vocabulary * width, backward["head, backward"] + backward["loss, backward"])]
+        layers = [(4 * vocabulary * width, backward["head, backward"] + backward.get("loss, backward", 0.0))]
         block_seconds = sum(value for part, value in backward.items() if part.startswith("block"))
         layers += [(4 * block, block_seconds)] * model_blocks
         layers += [(4 * (context * width + 2 * width), backward["embedding, backward"] + backward["norm, backward"])]

@@ -127,7 +127,7 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
 namespace {
 
 std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) {
-  constexpr std::int64_t kLeastRows = 2048;
+  constexpr std::int64_t kLeastRows = 4096;
   const RunConfig& c = plan.config;
   const std::int64_t rows = nn::rows_at(replicated.output(), c.batch.micro);
   std::int64_t pieces = std::max<std::int64_t>(1, rows / kLeastRows);

@@ -27,7 +27,7 @@ namespace strata::plan {
 [[nodiscard]] nn::LossKind resolve_loss(const RunConfig& config, const io::DatasetInfo& data);
 
 /// numerics.loss_pieces: the config's, the checkpoint's, or the number with the smallest pieces of
-/// at least 2,048 rows if it saves more than a tenth of the memory of all layers on one rank
+/// at least 4,096 rows if it saves more than a tenth of the memory of all layers on one rank
 /// without recomputation, else 1. `replicated`: the model with replicated token rows. Pre:
 /// plan.config and plan.device.
 [[nodiscard]] std::int64_t resolve_loss_pieces(const Plan& plan, const nn::Model& replicated,

@@ -232,6 +232,16 @@ class Language(Near, language.LanguageTest):
                      *dropout, "--train.steps=5", name="graphs")
         self.assert_graphs(self.config, dropout, "kept")
 
+    def test_loss_pieces(self):
+        pieces = ["--numerics.dtype=bfloat16", "--numerics.loss_pieces=4"]
+        graphs = ["--run.cuda_graphs=on", "--train.repeat_every=4"]
+        runs = [((1, 1, 1), []), ((1, 1, 1), graphs), ((2, 2, 1), graphs), ((1, 1, 2), ["--parallel.sequence=on"]),
+                ((2, 2, 2), ["--train.recompute=full"])]
+        reference = self.same_on(runs, CUDA, *pieces, "--train.steps=5", name="pieces")
+        self.train(self.config, (1, 1, 1), "pieces-cpu", *pieces, "--train.steps=5", "--run.device=cpu")
+        self.assert_near(reference, "pieces-cpu", "bfloat16")
+        self.assert_graphs(self.config, [CUDA, *pieces], "pieces")
+
     def test_selective_recompute(self):
         # Not the bits of the others in bfloat16, but the same on every grid.
         self.same_on([((1, 1, 1), []), ((2, 2, 2), ["--parallel.sequence=on"])], CUDA,

@@ -116,6 +116,14 @@ class Errors(language.LanguageTest):
                          settings=[f"--numerics.dtype={dtype}"])
         self.refused(USAGE, 'train.recompute = "yes"', "none, selective, full",
                      settings=["--train.recompute=yes"])
+        self.refused(USAGE, "numerics.loss_pieces is 3", "the 32 tokens of a microbatch", "divides them",
+                     settings=["--numerics.loss_pieces=3"])
+        self.refused(USAGE, "numerics.loss_pieces is 64", "batch.micro = 2 times model.context = 16",
+                     settings=["--numerics.loss_pieces=64"])
+        self.refused(USAGE, 'numerics.loss_pieces = "-1"', "whole number from 0",
+                     settings=["--numerics.loss_pieces=-1"])
+        self.refused(USAGE, "parallel.backward is split", "numerics.loss_pieces is 2", "to fused or auto", grid=(1, 2),
+                     settings=["--numerics.loss_pieces=2", "--parallel.backward=split"])
         self.refused(USAGE, 'parallel.sequence = "true"', "off, on",
                      settings=["--parallel.sequence=true"])
 

@@ -80,6 +80,23 @@ class Resume(language.LanguageTest):
         self.assertIn("\nshards = 2  # derived\n",
                       (self.directory / "kept" / "config.ini").read_text())
 
+    def test_loss_pieces_of_the_first_launch_are_kept(self):
+        pieces = "--numerics.loss_pieces=2"
+        self.train(self.config, (1, 1, 1), "pieces-whole", pieces, "--train.steps=4")
+        self.train(self.config, (2, 1, 2), "pieces", pieces, "--train.steps=2")
+        for value in (1, 4):
+            finished = self.train(self.config, (1, 2, 1), "pieces", f"--numerics.loss_pieces={value}",
+                                  "--run.resume=must", expect=harness.USAGE)
+            self.assert_refused(finished, harness.USAGE, f"numerics.loss_pieces is {value}", "was made with 2")
+        self.train(self.config, (1, 2, 1), "pieces", "--train.steps=4", "--run.resume=must")
+        self.assert_same_run("pieces-whole", "pieces")
+        self.assertIn("\nloss_pieces = 2  # derived\n", (self.directory / "pieces" / "config.ini").read_text())
+        evaluated = [self.launch(ranks, "evaluate", "pieces") for ranks in (1, 4)]
+        self.assertEqual([run.code for run in evaluated], [harness.DONE] * 2, evaluated[0].text)
+        self.assertEqual(evaluated[0].text, evaluated[1].text)
+        generated = self.alone("generate", "pieces", "--prompt=amber ", "--tokens=5")
+        self.assertEqual(generated.code, harness.DONE, generated.text)
+
     def test_other_shards_are_refused(self):
         self.train(self.config, (1, 1, 2), "two", "--numerics.shards=2", "--train.steps=1")
         for grid, shards, words in [
@@ -134,7 +151,7 @@ class Checkpoints(language.LanguageTest):
     def test_commands(self):
         inspected = self.alone("checkpoint", "inspect", self.checkpoint)
         self.assertEqual(inspected.code, harness.DONE, inspected.text)
-        self.assertRegex(inspected.text, r'virtual_grid = {"lanes":4,"microbatch":2,"shards":4}')
+        self.assertRegex(inspected.text, r'virtual_grid = {"lanes":4,"loss_pieces":1,"microbatch":2,"shards":4}')
         self.assertRegex(inspected.text, r"weights/embedding\.tokens\.weight +26 x 32 +float32")
         verified = self.alone("checkpoint", "verify", self.checkpoint)
         self.assertEqual(verified.code, harness.DONE, verified.text)

@@ -65,12 +65,13 @@ class Memory(harness.StrataTest):
         self.import_data("--format=text", "--tokenizer=chars", "--files=text.txt", "--split=0.9,0.1",
                          "--output=text")
         whole = [(1, 1, 1), (1, 2, 1), (1, 1, 2)]
-        for recompute, schedule, grids in [("none", "1f1b", whole), ("none", "zb-v", [(1, 2, 1)]),
-                                           ("selective", "1f1b", whole), ("full", "1f1b", whole)]:
+        for recompute, schedule, pieces, grids in [
+                ("none", "1f1b", 1, whole), ("none", "zb-v", 1, [(1, 2, 1)]), ("selective", "1f1b", 1, whole),
+                ("full", "1f1b", 1, whole), ("none", "1f1b", 8, whole)]:
             config = self.config(
-                f"gpt-{recompute}-{schedule}", {"train": "text/train.h5"}, optimizer={"kind": "adamw"},
+                f"gpt-{recompute}-{schedule}-{pieces}", {"train": "text/train.h5"}, optimizer={"kind": "adamw"},
                 model={"preset": "gpt", "blocks": 6, "width": 384, "heads": 6, "context": 256},
-                batch={"global": 16, "micro": 8}, numerics={"lanes": 2, "shards": 2},
+                batch={"global": 16, "micro": 8}, numerics={"lanes": 2, "shards": 2, "loss_pieces": pieces},
                 train={"steps": 2, "recompute": recompute}, parallel={"schedule": schedule})
             for grid in grids:
                 self.measure(config, grid)

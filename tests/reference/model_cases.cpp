@@ -1,8 +1,8 @@
 // Runs a whole model through its stages on tensors from standard input and writes the loss and
 // every parameter's gradient to standard output, for model_reference.py.
-// Usage: model_cases DTYPE INPUT LOSS MICROBATCH STAGES SHARDS LAYER..., INPUT numbers or tokens;
-// in: the sample's shape (width, context, or channels x height x width) and the number of outputs
-// in one tensor, every trained parameter, inputs (images channels last), targets.
+// Usage: model_cases DTYPE INPUT LOSS MICROBATCH STAGES SHARDS LOSS_PIECES LAYER..., INPUT numbers
+// or tokens; in: the sample's shape (width, context, or channels x height x width) and the number
+// of outputs in one tensor, every trained parameter, inputs (images channels last), targets.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,7 +25,7 @@ using reference::read_tensor;
 using reference::Tensor;
 
 constexpr const char* kUsage =
-    "usage: model_cases DTYPE INPUT LOSS MICROBATCH STAGES SHARDS LAYER...";
+    "usage: model_cases DTYPE INPUT LOSS MICROBATCH STAGES SHARDS LOSS_PIECES LAYER...";
 
 struct Arguments {
   InputKind input = InputKind::kNumbers;
@@ -33,6 +33,7 @@ struct Arguments {
   std::int64_t microbatch = 1;
   std::int64_t stages = 1;
   std::int64_t shards = 1;
+  std::int64_t loss_pieces = 1;
   std::vector<std::string> layers;
 };
 
@@ -94,15 +95,19 @@ class Sum final : public GradientSink {
 template <typename T>
 struct Part {
   Part(ops::Context& context, comm::ShardGroup& group, const Model& model,
-       const grid::Range& layers, std::int64_t microbatch, Tensors<T>& parameters)
+       const grid::Range& layers, const Arguments& arguments, Tensors<T>& parameters)
       : shards{.count = group.shards(), .own = group.own()},
         layout(layout_of(model.parameters(), layers, shards)),
         weights(Shape{layout.weight_elements}),
         sum(layout.elements),
         stage(context, engine, group, model,
               {.layers = layers,
-               .pass = {.microbatch = microbatch, .dtype = kDTypeOf<T>, .shards = shards},
-               .slots = {.activations = 1, .inputs = layers.begin == 0 ? 0 : 1, .gradients = 1}},
+               .pass = {.microbatch = arguments.microbatch,
+                        .dtype = kDTypeOf<T>,
+                        .shards = shards,
+                        .loss_pieces = arguments.loss_pieces},
+               .slots = {.activations = 1, .inputs = layers.begin == 0 ? 0 : 1, .gradients = 1},
+               .order = arguments.loss_pieces == 1 ? BackwardOrder::kSplit : BackwardOrder::kFused},
               layout, weights.view()) {
     for (const PlacedParameter& placed : layout.parameters) {
       if (placed.offset >= layout.weight_elements || placed.spec.rule == ParameterRule::kAverage) {
@@ -139,14 +144,12 @@ double pass(const Parts<T>& parts, std::int64_t m, const ConstTensorView& sample
       device::copy_tensor(from[i], to[i]);
     }
   };
-  double loss = 0.0;
   for (std::size_t s = 0; s < parts.size(); ++s) {
     parts[s]->stage.forward(one, Mode::kTraining);
     if (s + 1 < parts.size()) {
       copy_all(parts[s]->stage.outputs_of(one.front()), parts[s + 1]->stage.inputs_of(m));
     } else {
       parts[s]->stage.loss(one.front(), targets, rows, scale, Mode::kTraining);
-      loss = parts[s]->stage.losses().front().loss;
     }
   }
   for (std::size_t s = parts.size(); s-- > 0;) {
@@ -156,7 +159,7 @@ double pass(const Parts<T>& parts, std::int64_t m, const ConstTensorView& sample
     }
     parts[s]->stage.backward_weight(one, parts[s]->sum);
   }
-  return loss;
+  return parts.back()->stage.losses().front().loss;
 }
 
 template <typename T>
@@ -201,7 +204,7 @@ void run(const Arguments& arguments) {
   Parts<T> parts;
   for (const grid::Range& layers : split_model(model, arguments.stages, "auto").stages) {
     parts.push_back(
-        std::make_unique<Part<T>>(context, group, model, layers, arguments.microbatch, parameters));
+        std::make_unique<Part<T>>(context, group, model, layers, arguments, parameters));
   }
   auto inputs = read_tensor<Input>();
   auto targets = read_tensor<Target>();
@@ -232,12 +235,12 @@ Arguments arguments_of(std::span<char*> words) {
   const auto loss = enum_from_name<LossKind>(words[1]);
   if ((input != "numbers" && input != "tokens") || !loss ||
       !parse_int64(words[2], arguments.microbatch) || !parse_int64(words[3], arguments.stages) ||
-      !parse_int64(words[4], arguments.shards)) {
+      !parse_int64(words[4], arguments.shards) || !parse_int64(words[5], arguments.loss_pieces)) {
     fail(ExitCode::kUsage, "{}", kUsage);
   }
   arguments.input = input == "tokens" ? InputKind::kTokenIds : InputKind::kNumbers;
   arguments.loss = *loss;
-  arguments.layers.assign(words.begin() + 5, words.end());
+  arguments.layers.assign(words.begin() + 6, words.end());
   return arguments;
 }
 
@@ -248,7 +251,7 @@ int main(int argc, char** argv) {
   using namespace strata;
   try {
     const std::span words(argv, static_cast<std::size_t>(argc));
-    const auto dtype = argc > 7 ? enum_from_name<DType>(words[1]) : std::nullopt;
+    const auto dtype = argc > 8 ? enum_from_name<DType>(words[1]) : std::nullopt;
     if (!dtype) {
       fail(ExitCode::kUsage, "{}", nn::kUsage);
     }

@@ -24,6 +24,8 @@ ROWS = 24
 class Case:
     """A model as both sides spell it: inputs x outputs numbers in a sample, or context x vocabulary tokens."""
 
+    loss_pieces = (1,)
+
     def __init__(self, name, loss, inputs, outputs, layers):
         self.name, self.loss, self.inputs, self.outputs = name, loss, inputs, outputs
         self.kind = "numbers"
@@ -50,6 +52,8 @@ class Case:
 
 
 class LanguageCase(Case):
+    loss_pieces = (1, 3)
+
     def __init__(self, name, transformer):
         self.name, self.loss = name, "cross_entropy"
         self.inputs, self.outputs = transformer.context, transformer.vocabulary
@@ -139,9 +143,10 @@ def compare(program, case, dtype_name, generator):
     names = ["loss", *parameters]
     expected = [loss.detach().numpy(), *(parameter.grad.numpy() for parameter in parameters.values())]
     sent = [torch.tensor(case.sizes), *parameters.values(), case.sent(inputs), targets]
-    ways = [(microbatch, stages, shards)
+    ways = [(microbatch, stages, shards, loss_pieces)
             for microbatch, stages in case.microbatches
-            for shards in case.shards]
+            for shards in case.shards
+            for loss_pieces in case.loss_pieces]
     for way in ways:
         results = results_of(program, case, dtype_name, way, sent, [e.shape for e in expected])
         for name, result, wanted in zip(names, results, expected):
@@ -149,8 +154,8 @@ def compare(program, case, dtype_name, generator):
             error = np.linalg.norm(result.astype(np.float64) - wanted) / np.linalg.norm(wanted)
             problem = None
             if not error <= TOLERANCE[dtype_name]:
-                problem = (f"{case.name} {dtype_name}, microbatches of {way[0]}, {way[1]} stages, {way[2]} shards: "
-                           f"{name} differs by {error:.2e}, {TOLERANCE[dtype_name]:.0e} is allowed")
+                problem = (f"{case.name} {dtype_name}, microbatches of {way[0]}, {way[1]} stages, {way[2]} shards, "
+                           f"loss in {way[3]}: {name} differs by {error:.2e}, {TOLERANCE[dtype_name]:.0e} is allowed")
             yield problem
 
 

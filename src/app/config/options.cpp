@@ -275,7 +275,7 @@ std::vector<Option> parallel_and_numerics() {
                     "language models: pieces of a microbatch's tokens in which the head computes "
                     "logits and their gradients, so that those of one piece are in memory at a "
                     "time, with parallel.backward = fused; fixes the numbers; 0: pieces of about "
-                    "2,048 tokens where that saves more than a tenth of the memory, else 1; stored "
+                    "4,096 tokens where that saves more than a tenth of the memory, else 1; stored "
                     "in the checkpoint",
                     0, STRATA_MEMBER(numerics.loss_pieces), kMostSamplesAPass)),
       dtype_option(),

@@ -630,7 +630,7 @@ TEST(Plan, DefaultMicrobatchIsLargerOnGpus) {
 }
 
 TEST(Plan, LossPiecesAreOfTheConfigAndNotOfTheGrid) {
-  // A vocabulary without equal beside a width of 16, and 4 x 2,048 tokens a microbatch.
+  // A vocabulary without equal beside a width of 16, and 2 x 4,096 tokens a microbatch.
   constexpr std::int64_t kLong = 1024;
   const auto pieces_of = [](RunConfig config, const VirtualGrid& stored = {}) {
     config.model.transformer.context = kLong;
@@ -650,11 +650,11 @@ TEST(Plan, LossPiecesAreOfTheConfigAndNotOfTheGrid) {
     for (const nn::Recompute recompute : {nn::Recompute::kNone, nn::Recompute::kFull}) {
       RunConfig config = large(grid);
       config.train.recompute = recompute;
-      EXPECT_EQ(pieces_of(config), 4) << grid.text();
+      EXPECT_EQ(pieces_of(config), 2) << grid.text();
     }
   }
   RunConfig config = large({1, 1, 1});
-  config.batch.micro = 2;  // less than two pieces of 2,048 tokens
+  config.batch.micro = 4;  // less than two pieces of 4,096 tokens
   EXPECT_EQ(pieces_of(config), 1);
   config.batch.micro = 8;
   config.model.transformer.vocabulary = 16;
@@ -690,12 +690,12 @@ TEST(Plan, LossPiecesFuseTheBackwardPassAndFollowTheMicrobatch) {
   config = gpt_on({1, 1, 1});
   config.model.transformer.context = 1024;
   config.model.transformer.vocabulary = 4000;
-  config.batch = {.global = 12, .micro = 0};
+  config.batch = {.global = 32, .micro = 0};
   const Plan plan = with_fitting_defaults(
       prepare(config, 1, tokens(1024), {}, device::DeviceKind::kCuda), {},
-      [](const Plan& candidate) { return candidate.config.batch.micro <= 6; });
-  EXPECT_EQ(plan.config.batch.micro, 6);
-  EXPECT_EQ(plan.config.numerics.loss_pieces, 3);
+      [](const Plan& candidate) { return candidate.config.batch.micro <= 8; });
+  EXPECT_EQ(plan.config.batch.micro, 8);
+  EXPECT_EQ(plan.config.numerics.loss_pieces, 2);
 }
 
 TEST(PlanItems, AreEqualForEqualPlansAndNameWhatDiffers) {

@@ -177,12 +177,13 @@ TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
                   },
                   ExitCode::kCheckpoint),
               testing::HasSubstr("has no valid 'instruction_set' in its metadata"));
-  for (const nlohmann::json& grid :
-       std::vector<nlohmann::json>{nullptr,
-                                   {{"lanes", "1"}, {"shards", 1}, {"microbatch", 1}},
-                                   {{"lanes", 1}},
-                                   "text",
-                                   {{"lanes", 0}, {"shards", 1}, {"microbatch", 1}}}) {
+  for (const nlohmann::json& grid : std::vector<nlohmann::json>{
+           nullptr,
+           {{"lanes", "1"}, {"shards", 1}, {"microbatch", 1}},
+           {{"lanes", 1}},
+           {{"lanes", 1}, {"shards", 1}, {"microbatch", 1}, {"loss_pieces", 0}},
+           "text",
+           {{"lanes", 0}, {"shards", 1}, {"microbatch", 1}}}) {
     EXPECT_THAT(strata::test::error_of(
                     [&] {
                       (void)virtual_grid_of(with_metadata({{"virtual_grid", grid}}));
@@ -191,6 +192,9 @@ TEST(OldCheckpoints, AreReadWithoutDataAndInTheirSpellingOfSwitches) {
                 testing::HasSubstr("virtual grid"))
         << grid;
   }
+  // Of a version without numerics.loss_pieces.
+  const nlohmann::json earlier{{"lanes", 1}, {"shards", 1}, {"microbatch", 1}};
+  EXPECT_EQ(virtual_grid_of(with_metadata({{"virtual_grid", earlier}})).loss_pieces, 1);
 }
 
 }  // namespace
