@@ -158,6 +158,9 @@ RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
                                              : std::max<std::int64_t>(1, ranks / (stages * tensor));
   }
   RunConfig result = config;
+  if (of_checkpoint.lanes == 0) {
+    result.batch.global = (config.batch.global + stored.lanes - 1) / stored.lanes * stored.lanes;
+  }
   set_grid({}, result);
   result.parallel.split = "auto";
   result.parallel.schedule = kScheduleOfAnyGrid;
