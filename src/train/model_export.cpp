@@ -284,13 +284,11 @@ class Exporter {
 
 }  // namespace
 
-ExportedModel export_model(const io::Checkpoint& checkpoint, const fs::path& output,
-                           const ExportOptions& options) {
+void fill_new_directory(const fs::path& output, const std::function<void(const fs::path&)>& fill) {
   std::error_code error;
   if (fs::exists(output, error) && !fs::is_empty(output, error)) {
-    fail(ExitCode::kUsage, "{} exists; choose another --output", output.string());
+    fail(ExitCode::kUsage, "{} exists and is not empty; choose another --output", output.string());
   }
-  const Exporter exporter(checkpoint, options);
   const fs::path absolute = fs::absolute(output / "").parent_path();
   const fs::path directory =
       absolute.parent_path() / fmt::format(".{}.partial", absolute.filename().string());
@@ -301,13 +299,21 @@ ExportedModel export_model(const io::Checkpoint& checkpoint, const fs::path& out
          directory.string(), error.message());
   }
   try {
-    ExportedModel result = exporter.write(directory);
+    fill(directory);
     io::publish_directory(directory, absolute);
-    return result;
   } catch (...) {
     fs::remove_all(directory, error);
     throw;
   }
+}
+
+ExportedModel export_model(const io::Checkpoint& checkpoint, const fs::path& output,
+                           const ExportOptions& options) {
+  const Exporter exporter(checkpoint, options);
+  ExportedModel result;
+  fill_new_directory(output,
+                     [&](const fs::path& directory) { result = exporter.write(directory); });
+  return result;
 }
 
 }  // namespace strata::train

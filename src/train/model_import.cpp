@@ -230,8 +230,8 @@ DType dtype_of(const ForeignModel& model) {
              : DType::kFloat32;
 }
 
-fs::path import_model(const ForeignModel& foreign, const fs::path& root, DType dtype,
-                      const nlohmann::json& metadata, const io::Tokenizer* tokenizer) {
+void import_model(const ForeignModel& foreign, const fs::path& root, DType dtype,
+                  const nlohmann::json& metadata, const io::Tokenizer* tokenizer) {
   constexpr std::int64_t kPartBytes = std::int64_t{1} << 30U;
   std::map<std::string, std::vector<Piece>> parameters;
   std::map<std::string, Shape> shapes;
@@ -256,32 +256,26 @@ fs::path import_model(const ForeignModel& foreign, const fs::path& root, DType d
       bytes = 0;
     }
   };
-  try {
-    for (const auto& [name, pieces] : parameters) {
-      const Shape& shape = shapes.at(name);
-      const std::int64_t size = shape.count() * size_bytes(dtype);
-      if (bytes + size > kPartBytes) {
-        write();
-      }
-      bytes += size;
-      memory.emplace_back(static_cast<std::size_t>(size));
-      const TensorView parameter(memory.back().data(), shape, dtype);
-      for (const Piece& piece : pieces) {
-        read_piece(foreign, piece, shape, parameter);
-      }
-      slices.push_back({.name = fmt::format("{}{}", kWeightPrefix, name),
-                        .global_shape = shape,
-                        .range = {0, shape.count()},
-                        .data = parameter,
-                        .shard = {}});
+  for (const auto& [name, pieces] : parameters) {
+    const Shape& shape = shapes.at(name);
+    const std::int64_t size = shape.count() * size_bytes(dtype);
+    if (bytes + size > kPartBytes) {
+      write();
     }
-    write();
-    return io::commit_checkpoint(root, 0, records, metadata, tokenizer);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(directory, ignored);
-    throw;
+    bytes += size;
+    memory.emplace_back(static_cast<std::size_t>(size));
+    const TensorView parameter(memory.back().data(), shape, dtype);
+    for (const Piece& piece : pieces) {
+      read_piece(foreign, piece, shape, parameter);
+    }
+    slices.push_back({.name = fmt::format("{}{}", kWeightPrefix, name),
+                      .global_shape = shape,
+                      .range = {0, shape.count()},
+                      .data = parameter,
+                      .shard = {}});
   }
+  write();
+  io::commit_checkpoint(root, 0, records, metadata, tokenizer);
 }
 
 }  // namespace strata::train

@@ -400,7 +400,7 @@ class Models(language.LanguageTest):
         self.assertFalse((self.directory / "bad").exists())
         good = self.write_model("good-model", LLAMA, llama)
         self.bring_in(good, "good")
-        for command, words in ((("import", good, "--output=good"), ["holds a run already"]),
+        for command, words in ((("import", good, "--output=good"), ["good exists"]),
                                (("import", good), ["--output=DIR"]),
                                (("export", "good", "--output=out"), ["--format is missing"]),
                                (("export", "good", "--format=llmc", "--output=out"), ["a Llama"]),

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,9 +47,14 @@ struct ForeignModel {
 
 /// Writes a checkpoint of step 0 below `root`, one parameter after the other, so that a model needs
 /// little memory. Throws: Error(kCheckpoint).
-std::filesystem::path import_model(const ForeignModel& model, const std::filesystem::path& root,
-                                   DType dtype, const nlohmann::json& metadata,
-                                   const io::Tokenizer* tokenizer);
+void import_model(const ForeignModel& model, const std::filesystem::path& root, DType dtype,
+                  const nlohmann::json& metadata, const io::Tokenizer* tokenizer);
+
+/// Calls `fill` with a hidden directory beside `output` and renames that to `output`, so that a
+/// kill leaves the whole or nothing under this name.
+/// Throws: Error(kUsage) where `output` exists and is not empty.
+void fill_new_directory(const std::filesystem::path& output,
+                        const std::function<void(const std::filesystem::path&)>& fill);
 
 struct ExportOptions {
   ModelFormat format = ModelFormat::kHuggingface;

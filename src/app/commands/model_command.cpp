@@ -33,7 +33,7 @@ Hugging Face's with a GPT-2 or a Llama (config.json, safetensors), a model file 
   strata generate DIR --prompt=TEXT              text, if the tokenizer is known
   strata train DIR/config.ini --data.train=FILE.h5 --run.resume=must       goes on training, on any grid
 
-  --output=DIR          the run's directory, which must not hold a run
+  --output=DIR          the run's directory, a new one
   --format=FORMAT       huggingface, llmc or nanogpt (default: found out)
   --dtype=DTYPE         numerics.dtype of the run: float32, float64 or bfloat16 (default: float64 for weights of float64,
                         else float32)
@@ -120,11 +120,6 @@ ExitCode import_model_command(Arguments arguments) {
     fail(ExitCode::kUsage, "--dtype is {}, expected float32, float64 or bfloat16",
          name_of(*chosen));
   }
-  const fs::path root = output / "checkpoints";
-  if (fs::exists(output / "config.ini") || fs::exists(output / "metrics.jsonl") ||
-      !io::list_checkpoints(root).empty()) {
-    fail(ExitCode::kUsage, "{} holds a run already; choose another --output", output.string());
-  }
   const train::ForeignModel model =
       train::open_model(path, choice<train::ModelFormat>(line, "format"));
   const std::optional<io::Tokenizer> tokenizer = tokenizer_of(line, path, model);
@@ -155,13 +150,14 @@ ExitCode import_model_command(Arguments arguments) {
        {"model.context", "model.vocabulary", "numerics.dtype", "train.steps", "run.dir"}) {
     given.origins[key] = Origin::kGiven;
   }
-  const fs::path checkpoint = train::import_model(
-      model, root, compute_dtype(config.numerics.dtype),
-      train::imported_metadata(
-          config.model.layers, data,
-          fmt::format("{}: {}", name_of(model.format), printable(path.string()))),
-      tokenizer ? &*tokenizer : nullptr);
-  io::replace_text(output / "config.ini", resolved_config_text(given, config, {}));
+  train::fill_new_directory(output, [&](const fs::path& directory) {
+    train::import_model(model, directory / "checkpoints", compute_dtype(config.numerics.dtype),
+                        train::imported_metadata(
+                            config.model.layers, data,
+                            fmt::format("{}: {}", name_of(model.format), printable(path.string()))),
+                        tokenizer ? &*tokenizer : nullptr);
+    io::replace_text(directory / "config.ini", resolved_config_text(given, config, {}));
+  });
   if (!model.warning.empty()) {
     print_error(fmt::format("warning: {}\n", model.warning));
   }
@@ -169,7 +165,7 @@ ExitCode import_model_command(Arguments arguments) {
   for (const io::StoredTensor* tensor : model.stored) {
     elements += tensor->shape.count();
   }
-  fmt::print("{}: {} weights of {} in {} tensors, tokenizer {}\n", checkpoint.string(),
+  fmt::print("{}: {} weights of {} in {} tensors, tokenizer {}\n", output.string(),
              count_text(elements), name_of(nn::architecture_of(model.model)), model.stored.size(),
              name_of(data.tokenizer));
   return ExitCode::kDone;
