@@ -129,7 +129,7 @@ class Settings(Errors):
 
     def test_every_command_has_help(self):
         commands = ["train", "evaluate", "generate", "data import", "data inspect",
-                    "checkpoint inspect", "checkpoint verify", "job", "doctor", "help"]
+                    "checkpoint inspect", "checkpoint verify", "checkpoint import", "checkpoint export", "job", "doctor", "help"]
         for command in commands:
             helped = self.alone(*command.split(), "--help")
             self.assertEqual(helped.code, DONE, helped.text)
