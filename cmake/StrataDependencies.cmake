@@ -22,18 +22,18 @@ add_library(strata_mpi INTERFACE)
 target_link_libraries(strata_mpi INTERFACE MPI::MPI_C)
 target_compile_definitions(strata_mpi INTERFACE OMPI_SKIP_MPICXX)
 
-# strata_package(name module)
-#   Target strata_<name>: the library that pkg-config knows as <module>.
-function(strata_package name module)
-  pkg_check_modules(PACKAGE_${name} REQUIRED ${module})
+# strata_package(name module...)
+#   Target strata_<name>: the library that pkg-config knows as one of the modules, the first of them that it has.
+function(strata_package name)
+  pkg_search_module(PACKAGE_${name} REQUIRED ${ARGN})
   add_library(strata_${name} INTERFACE)
   target_include_directories(strata_${name} SYSTEM INTERFACE ${PACKAGE_${name}_INCLUDE_DIRS})
   target_link_directories(strata_${name} INTERFACE ${PACKAGE_${name}_LIBRARY_DIRS})
   target_link_libraries(strata_${name} INTERFACE ${PACKAGE_${name}_LIBRARIES})
 endfunction()
 
-# The serial build: it is the thread-safe one. find_package(HDF5) may pick the parallel one.
-strata_package(hdf5 hdf5-serial)
+# The serial build, Debian's hdf5-serial: it is the thread-safe one. find_package(HDF5) may pick the parallel one.
+strata_package(hdf5 hdf5-serial hdf5)
 strata_package(hwloc hwloc)
 strata_package(xxhash libxxhash)
 strata_package(utf8proc libutf8proc)

@@ -208,7 +208,7 @@ void delete_leftovers(const fs::path& root) {
 }
 
 void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int64_t keep,
-                       std::int64_t keep_every) {
+                       std::int64_t keep_every, std::int64_t best_step) {
   require(keep >= 1, "{} checkpoints to keep", keep);
   for (const StepDirectory& one : scan(root)) {
     const fs::path visible = directory_of(root, one.step, DirectoryState::kVisible);
@@ -222,7 +222,8 @@ void prune_checkpoints(const fs::path& root, std::int64_t newest_step, std::int6
   std::vector<CheckpointEntry> entries = list_checkpoints(root);
   std::erase_if(entries, [&](const CheckpointEntry& entry) { return entry.step > newest_step; });
   for (std::size_t i = static_cast<std::size_t>(keep); i < entries.size(); ++i) {
-    if (keep_every == 0 || entries[i].step % keep_every != 0) {
+    const bool permanent = keep_every != 0 && entries[i].step % keep_every == 0;
+    if (!permanent && entries[i].step != best_step) {
       discard(root, entries[i].step, DirectoryState::kVisible);
     }
   }

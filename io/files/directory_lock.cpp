@@ -337,6 +337,28 @@ bool DirectoryLock::is_visible(const fs::path& directory, const LockOptions& opt
   return true;
 }
 
+std::optional<SeenLock> look_at_lock(const fs::path& directory, const LockOptions& options) {
+  const fs::path path = directory / options.name;
+  const std::optional<std::string> text = read_lock(path, ExitCode::kData);
+  if (!text) {
+    return std::nullopt;
+  }
+  const LockOwner owner = lock_owner_of(*text);
+  LockOwner self = this_process();
+  self.scheduler.clear();  // so that squeue is not called at each look
+  const OwnerState state = judge(owner, self).state;
+  std::error_code error;
+  const fs::file_time_type changed = fs::last_write_time(path, error);
+  const auto age = fs::file_time_type::clock::now() - changed;
+  return SeenLock{
+      .owner = description_of(owner),
+      .beat = fmt::format("{} {}", owner.nonce, owner.heartbeat),
+      .age_seconds = error ? 0.0 : std::max(0.0, std::chrono::duration<double>(age).count()),
+      .state = state == OwnerState::kAlive  ? SeenLock::Owner::kAlive
+               : state == OwnerState::kGone ? SeenLock::Owner::kGone
+                                            : SeenLock::Owner::kUnknown};
+}
+
 void DirectoryLock::require_held() const {
   const std::optional<std::string> text = read_lock(path_, ExitCode::kCheckpoint);
   const LockOwner owner = lock_owner_of(text.value_or(""));

@@ -87,4 +87,35 @@ void replace_text(const fs::path& path, const std::string& text) {
   }
 }
 
+AppendedFile::AppendedFile(const fs::path& path, const std::string& text)
+    : end_bytes_(static_cast<std::int64_t>(text.size())) {
+  replace_text(path, text);
+  FileDescriptor file(path, O_WRONLY | O_APPEND | O_NOFOLLOW);
+  if (!file.is_open()) {
+    fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
+         path.string(), std::strerror(errno));
+  }
+  file_ = file.release();
+}
+
+AppendedFile::~AppendedFile() {
+  sync();
+  ::close(file_);
+}
+
+bool AppendedFile::append(std::string_view text) {
+  if (!torn_ && write_fully(file_, text)) {
+    end_bytes_ += static_cast<std::int64_t>(text.size());
+    return true;
+  }
+  // Removes the part that was written, or else at the next call.
+  const bool retried = torn_;
+  torn_ = ::ftruncate(file_, end_bytes_) != 0;
+  return retried && !torn_ && append(text);
+}
+
+bool AppendedFile::sync() {
+  return ::fsync(file_) == 0;
+}
+
 }  // namespace strata::io

@@ -16,7 +16,7 @@ if [ "${1:-}" = --list ]; then
 fi
 if [ "${1:-}" = tests ]; then
   packages+=(git libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-numpy
-    python3-h5py python3-torch python3-regex slurmctld slurmd slurm-client munge)
+    python3-h5py python3-torch python3-regex groff-base slurmctld slurmd slurm-client munge)
 elif [ $# -gt 0 ]; then
   echo "install-packages.sh: \"$1\" is not a list of packages; give [--list] [tests]" >&2
   exit 2

@@ -27,6 +27,7 @@
 #include "environment/crash_signals.hpp"
 #include "environment/versions.hpp"
 #include "environment/watchdog.hpp"
+#include "manual.hpp"
 
 namespace strata::app {
 namespace {
@@ -44,9 +45,13 @@ constexpr const char* kUsage =
   strata checkpoint import PATH --output=DIR                      a run from the weights of another program
   strata checkpoint export RUN --format=FORMAT --output=DIR       weights for other programs
   strata job CONFIG.ini --nodes=N --time=T ...                    write a job script for Slurm, PBS, Flux or mpirun
+  strata sweep CONFIG.ini --set KEY=A,B --dir=DIR                 train with each of several settings, rank the runs
   strata schedule check|simulate|draw|convert SCHEDULE            prove and time a pipeline schedule, PyTorch's too
   strata schedule make [--memory=N ...]                           search for the fastest pipeline schedule
   strata timeline report|draw FILE                                the time account and a picture of recorded steps
+  strata watch RUN                                                the progress of a run on a terminal
+  strata report RUN... --output=FILE.html                         a page that shows and compares runs
+  strata metrics export RUN                                       the records of a run as CSV
   strata doctor                                                   check the node and, under mpirun or srun, the launch
   strata help [COMMAND]                                           this text, or that of a command
   strata --version
@@ -74,6 +79,7 @@ Prints loss and accuracy of the newest good checkpoint on data.test, or on data.
 run's directory. Runs on any number of ranks that the checkpoint's lanes, layers and shards allow, with the same numbers.
 
   --data.test=FILE       the data set to evaluate on
+  --checkpoint=best      the best checkpoint of checkpoint.best instead of the newest
   --classes              accuracy of each class, and the class it is most often confused with
   --confusion=FILE.csv   writes the confusion matrix
 )";
@@ -91,13 +97,14 @@ Shows what data sets hold.
 constexpr const char* kCheckpointInspectHelp =
     R"(strata checkpoint inspect DIR
 
-Lists the metadata and the tensors of a checkpoint, or of a run's newest one.
+Lists the metadata and the tensors of a checkpoint, or of a run's newest one; with --checkpoint=best of its best one.
 )";
 
 constexpr const char* kCheckpointVerifyHelp =
     R"(strata checkpoint verify DIR
 
-Reads every byte of a checkpoint, or of a run's newest one, and compares it with its checksum.
+Reads every byte of a checkpoint, or of a run's newest one, and compares it with its checksum; with --checkpoint=best of
+its best one.
 )";
 
 constexpr const char* kDoctorHelp =
@@ -110,36 +117,41 @@ the file system of DIR (default: the working directory). Ends with exit code 5 i
 )";
 
 constexpr const char* kHelpHelp =
-    R"(strata help [COMMAND]      what the program does, or a command
-strata help reference      the page docs/configuration.md
+    R"(strata help [COMMAND]             what the program does, or a command
+strata help reference             the page docs/configuration.md
+strata help man [PAGE]            a manual page, as in strata-train, in roff; without PAGE the names of all
+strata help completion bash|zsh   a completion script for a shell
 )";
 
-struct Help {
-  std::string command;
-  std::string text;
-};
+std::vector<Help> all_help() {
+  return {{"", kUsage},
+          {"train", kTrainHelp + config_help()},
+          {"evaluate", kEvaluateHelp},
+          {"generate", generate_help()},
+          {"data import", import_help()},
+          {"data inspect", kDataInspectHelp},
+          {"checkpoint inspect", kCheckpointInspectHelp},
+          {"checkpoint verify", kCheckpointVerifyHelp},
+          {"checkpoint import", model_import_help()},
+          {"checkpoint export", model_export_help()},
+          {"job", job_help()},
+          {"sweep", sweep_help()},
+          {"schedule", schedule_help()},
+          {"timeline", timeline_help()},
+          {"watch", watch_help()},
+          {"report", report_help()},
+          {"metrics", metrics_help()},
+          {"doctor", kDoctorHelp},
+          {"help", kHelpHelp}};
+}
 
 /// The text for "--help": that of the named command, those of all commands that share a first word,
 /// or the program's.
 std::string help_of(Arguments arguments) {
-  const std::vector<Help> all{{"train", kTrainHelp + config_help()},
-                              {"evaluate", kEvaluateHelp},
-                              {"generate", generate_help()},
-                              {"data import", import_help()},
-                              {"data inspect", kDataInspectHelp},
-                              {"checkpoint inspect", kCheckpointInspectHelp},
-                              {"checkpoint verify", kCheckpointVerifyHelp},
-                              {"checkpoint import", model_import_help()},
-                              {"checkpoint export", model_export_help()},
-                              {"job", job_help()},
-                              {"schedule", schedule_help()},
-                              {"timeline", timeline_help()},
-                              {"doctor", kDoctorHelp},
-                              {"help", kHelpHelp}};
   const std::string first = arguments.empty() ? "" : arguments[0];
   const std::string both = arguments.size() < 2 ? first : first + " " + arguments[1];
   std::string text;
-  for (const Help& help : all) {
+  for (const Help& help : all_help()) {
     if (help.command == both) {
       return help.text;
     }
@@ -148,6 +160,32 @@ std::string help_of(Arguments arguments) {
     }
   }
   return text.empty() ? kUsage : text;
+}
+
+/// "help man [PAGE]" and "help completion SHELL", for the installation.
+std::string generated_help(Arguments arguments) {
+  const std::vector<Help> all = all_help();
+  const std::string given = arguments.size() < 2 ? "" : arguments[1];
+  if (arguments.front() == "completion") {
+    const auto shell = enum_from_name<Shell>(given);
+    if (!shell) {
+      fail(ExitCode::kUsage, "there is no completion for \"{}\"; give one of {}", given,
+           joined_names<Shell>());
+    }
+    return completion(*shell, all);
+  }
+  std::vector<std::string> pages;
+  for (const Help& help : all) {
+    pages.push_back(page_name(help));
+    if (pages.back() == given) {
+      return man_page(help, all);
+    }
+  }
+  if (!given.empty()) {
+    fail(ExitCode::kUsage, "there is no manual page \"{}\"; the nearest is \"{}\"", given,
+         nearest(given, pages));
+  }
+  return fmt::format("{}\n", fmt::join(pages, "\n"));
 }
 
 void report(const std::string& message) {
@@ -258,6 +296,13 @@ int run_command(int argc, char** argv) {
     fmt::print("{}", config_reference());
     return 0;
   }
+  if (command == "help" && !rest.empty() &&
+      (rest.front() == "man" || rest.front() == "completion")) {
+    return run_alone([&] {
+      fmt::print("{}", generated_help(rest));
+      return ExitCode::kDone;
+    });
+  }
   if (std::any_of(arguments.begin(), arguments.end(),
                   [](const auto& word) { return word == "--help" || word == "-h"; })) {
     fmt::print("{}", help_of(arguments));
@@ -276,7 +321,7 @@ int run_command(int argc, char** argv) {
     // These commands write files and continue after a closed pipe; other commands end.
     std::signal(SIGPIPE, SIG_IGN);
   }
-  if (command == "train") {
+  if (command == "train" || command == "sweep") {
     // Before MPI starts, so that a stop request during set-up is not the end of the process.
     train::install_stop_signals();
   }
@@ -296,11 +341,23 @@ int run_command(int argc, char** argv) {
   if (command == "job") {
     return run_alone([&] { return job_command(rest); });
   }
+  if (command == "sweep") {
+    return run_alone([&] { return sweep_command(rest); });
+  }
   if (command == "schedule") {
     return run_alone([&] { return schedule_command(rest); });
   }
   if (command == "timeline") {
     return run_alone([&] { return timeline_command(rest); });
+  }
+  if (command == "watch") {
+    return run_alone([&] { return watch_command(rest); });
+  }
+  if (command == "report") {
+    return run_alone([&] { return report_command(rest); });
+  }
+  if (command == "metrics") {
+    return run_alone([&] { return metrics_command(rest); });
   }
   if (command == "doctor") {
     return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi, const FailureHandler&) {
@@ -308,8 +365,9 @@ int run_command(int argc, char** argv) {
     });
   }
   return run_alone([&]() -> ExitCode {
-    const std::vector<std::string> known{"train", "evaluate", "generate", "data",  "checkpoint",
-                                         "job",   "schedule", "timeline", "doctor"};
+    const std::vector<std::string> known{"train",  "evaluate", "generate", "data",     "checkpoint",
+                                         "job",    "sweep",    "schedule", "timeline", "watch",
+                                         "report", "metrics",  "doctor"};
     fail(ExitCode::kUsage, "{}\n\n{}",
          command.empty() ? "a command is needed"
                          : fmt::format("there is no command \"{}\"; the nearest is \"{}\"", command,

@@ -94,13 +94,10 @@ void ShardGroup::end_reduce_scatter(ops::Context& context, OrderedReduction::Pen
   reduction_->fold_into(context, sum, result.flat_slice(own.begin, own.count()));
 }
 
-void ShardGroup::end_all_reduce(ops::Context& context, OrderedReduction::Pending& sum,
-                                const TensorView& result) {
+Request ShardGroup::end_all_reduce(ops::Context& context, OrderedReduction::Pending& sum,
+                                   const TensorView& result) {
   end_reduce_scatter(context, sum, result);
-  if (summation_ == Summation::kInvariant && ranks() > 1) {
-    Request gather = begin_gather_rows(result);
-    wait(gather);
-  }
+  return summation_ == Summation::kInvariant ? begin_gather_rows(result) : Request();
 }
 
 Request ShardGroup::begin_gather_rows(const TensorView& tensor) {

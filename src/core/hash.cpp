@@ -1,5 +1,6 @@
 #include "strata/core/hash.hpp"
 
+#include <array>
 #include <new>
 #include <utility>
 
@@ -41,6 +42,26 @@ void StreamingHash::update(std::span<const std::byte> bytes) {
 
 std::uint64_t StreamingHash::digest() const {
   return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_));
+}
+
+std::uint32_t crc32c_of(std::string_view bytes) {
+  constexpr auto kTable = [] {
+    constexpr std::uint32_t kReversedPolynomial = 0x82F63B78;
+    std::array<std::uint32_t, 256> table{};
+    for (std::uint32_t byte = 0; byte < table.size(); ++byte) {
+      std::uint32_t rest = byte;
+      for (int bit = 0; bit < 8; ++bit) {
+        rest = (rest >> 1) ^ ((rest & 1) != 0 ? kReversedPolynomial : 0);
+      }
+      table[byte] = rest;
+    }
+    return table;
+  }();
+  std::uint32_t rest = ~0U;
+  for (const char byte : bytes) {
+    rest = (rest >> 8) ^ kTable[(rest ^ static_cast<unsigned char>(byte)) & 0xFF];
+  }
+  return ~rest;
 }
 
 std::string hash_text(std::uint64_t hash) {

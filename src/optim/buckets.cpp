@@ -91,6 +91,13 @@ std::vector<grid::Range> slices_of(const grid::Range& elements, std::int64_t dat
   return slices;
 }
 
+/// Elements of a piece that take no place in optimizer states. Whole blocks, so that all others
+/// stay aligned.
+std::int64_t stateless_elements(const nn::ParameterLayout& layout, const OwnedPiece& piece) {
+  const bool frozen = layout.parameters[piece.parameter].spec.rule == nn::ParameterRule::kFrozen;
+  return frozen ? piece.range.count() / kBlock * kBlock : 0;
+}
+
 }  // namespace
 
 BucketPlan::BucketPlan(const nn::ParameterLayout& layout, std::int64_t data_ranks,
@@ -159,6 +166,7 @@ std::vector<OwnedPiece> owned_pieces(const nn::ParameterLayout& layout, const Bu
                                      std::int64_t rank) {
   std::vector<OwnedPiece> pieces;
   std::int64_t owned = 0;
+  std::int64_t stateless = 0;
   for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
     const Bucket& bucket = plan.buckets()[b];
     if (bucket.use == Bucket::Use::kBorrowed) {
@@ -176,12 +184,23 @@ std::vector<OwnedPiece> owned_pieces(const nn::ParameterLayout& layout, const Bu
                           .parameter = p,
                           .range = {from - placed.offset, to - placed.offset},
                           .arena_offset = from,
-                          .owned_offset = owned + from - begin});
+                          .owned_offset = owned + from - begin,
+                          .state_offset = owned + from - begin - stateless});
+        stateless += stateless_elements(layout, pieces.back());
       }
     }
     owned += slice.count();
   }
   return pieces;
+}
+
+std::int64_t state_elements(const nn::ParameterLayout& layout, const BucketPlan& plan,
+                            std::int64_t rank) {
+  std::int64_t elements = plan.owned_elements(rank);
+  for (const OwnedPiece& piece : owned_pieces(layout, plan, rank)) {
+    elements -= stateless_elements(layout, piece);
+  }
+  return elements;
 }
 
 }  // namespace strata::optim

@@ -9,7 +9,7 @@ namespace strata::optim {
 
 std::vector<std::string> Optimizer::state_names(const OptimizerOptions& options,
                                                 nn::ParameterRule rule) {
-  if (rule == nn::ParameterRule::kAverage) {
+  if (rule != nn::ParameterRule::kTrained) {
     return {};
   }
   switch (options.kind) {
@@ -27,10 +27,10 @@ std::vector<std::string> Optimizer::state_names(const OptimizerOptions& options,
 
 namespace {
 
-std::int64_t state_bytes(const OptimizerOptions& options, const BucketPlan& plan,
-                         std::int64_t data_rank, DType dtype) {
+std::int64_t state_bytes(const OptimizerOptions& options, const nn::ParameterLayout& layout,
+                         const BucketPlan& plan, std::int64_t data_rank, DType dtype) {
   const auto states = static_cast<std::int64_t>(Optimizer::state_names(options).size());
-  return states * plan.owned_elements(data_rank) * size_bytes(compute_dtype(dtype));
+  return states * state_elements(layout, plan, data_rank) * size_bytes(compute_dtype(dtype));
 }
 
 std::int64_t master_bytes(const BucketPlan& plan, std::int64_t data_rank, DType dtype) {
@@ -42,10 +42,11 @@ std::int64_t master_bytes(const BucketPlan& plan, std::int64_t data_rank, DType 
 }  // namespace
 
 std::vector<nn::MemoryItem> Optimizer::memory(const OptimizerOptions& options,
+                                              const nn::ParameterLayout& layout,
                                               const BucketPlan& plan, std::int64_t data_rank,
                                               DType dtype) {
   std::vector<nn::MemoryItem> items{
-      {"optimizer state", state_bytes(options, plan, data_rank, dtype)}};
+      {"optimizer state", state_bytes(options, layout, plan, data_rank, dtype)}};
   if (dtype != compute_dtype(dtype)) {
     items.push_back({"master weights", master_bytes(plan, data_rank, dtype)});
   }
@@ -59,24 +60,28 @@ Optimizer::Optimizer(ops::Context& context, const OptimizerOptions& options,
       options_(options),
       weights_(weights),
       pieces_(owned_pieces(layout, plan, data_rank)),
-      state_memory_(context.device(), state_bytes(options, plan, data_rank, weights.dtype())),
+      state_memory_(context.device(),
+                    state_bytes(options, layout, plan, data_rank, weights.dtype())),
       master_memory_(context.device(), master_bytes(plan, data_rank, weights.dtype())) {
   require(weights.count() == layout.weight_elements, "{} weights for a layout of {}",
           weights.count(), layout.weight_elements);
   for (const OwnedPiece& piece : pieces_) {
     const nn::ParameterSpec& spec = layout.parameters[piece.parameter].spec;
-    const bool decays = options.decay_scope == DecayScope::kAll || spec.shape.rank() >= 2;
-    const Rule rule{
-        .rule = spec.rule, .keep = spec.keep, .decay = decays ? options.weight_decay : 0.0};
+    const UpdateScales scales = scales_of(spec, options.decay_scope, options.groups);
+    const Rule rule{.rule = spec.rule,
+                    .keep = spec.keep,
+                    .rate = scales.learning_rate,
+                    .decay = scales.weight_decay * options.weight_decay};
     if (runs_.empty() || runs_.back().bucket != piece.bucket || runs_.back().rule != rule) {
       runs_.push_back({.bucket = piece.bucket,
                        .arena_offset = piece.arena_offset,
                        .owned_offset = piece.owned_offset,
+                       .state_offset = piece.state_offset,
                        .rule = rule});
     }
     runs_.back().count = piece.owned_offset + piece.range.count() - runs_.back().owned_offset;
   }
-  const std::int64_t elements = plan.owned_elements(data_rank);
+  const std::int64_t elements = state_elements(layout, plan, data_rank);
   const DType dtype = compute_dtype(weights.dtype());
   const std::size_t count = state_names(options).size();
   for (std::size_t i = 0; i < count; ++i) {
@@ -84,7 +89,7 @@ Optimizer::Optimizer(ops::Context& context, const OptimizerOptions& options,
         static_cast<std::int64_t>(i) * elements * size_bytes(dtype), Shape{elements}, dtype));
   }
   if (weights.dtype() != dtype) {
-    masters_ = master_memory_.view(0, Shape{elements}, dtype);
+    masters_ = master_memory_.view(0, Shape{plan.owned_elements(data_rank)}, dtype);
   }
 }
 
@@ -99,7 +104,7 @@ TensorView Optimizer::master(const OwnedPiece& piece) const {
 }
 
 TensorView Optimizer::state(std::size_t index, const OwnedPiece& piece) const {
-  return states_[index].flat_slice(piece.owned_offset, piece.range.count());
+  return states_[index].flat_slice(piece.state_offset, piece.range.count());
 }
 
 std::vector<TensorView> Optimizer::tensors() const {
@@ -132,15 +137,19 @@ void Optimizer::update(std::size_t bucket, const ConstTensorView& gradients, dou
 
 bool Optimizer::update_run(const Run& run, const ConstTensorView& gradient, double learning_rate,
                            double gradient_scale, std::int64_t step) {
+  if (run.rule.rule == nn::ParameterRule::kFrozen) {
+    return true;
+  }
   const TensorView weight = master(run.arena_offset, run.owned_offset, run.count);
   if (run.rule.rule == nn::ParameterRule::kAverage) {
     ops::average_update(context_, weight, gradient, run.rule.keep);
     return false;
   }
   const auto state_of = [&](std::size_t index) {
-    return index < states_.size() ? states_[index].flat_slice(run.owned_offset, run.count)
+    return index < states_.size() ? states_[index].flat_slice(run.state_offset, run.count)
                                   : TensorView();
   };
+  learning_rate *= run.rule.rate;
   const double weight_decay = run.rule.decay;
   switch (options_.kind) {
     case OptimizerKind::kSgd:

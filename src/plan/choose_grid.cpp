@@ -172,6 +172,8 @@ RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
   result.numerics.shards = stored.shards;
   result.numerics.loss_pieces = stored.loss_pieces;
   result.run.cuda_graphs = Switch::kOff;
+  result.checkpoint.best = Best::kOff;
+  result.train.patience = 0;
   const std::int64_t layers = prepare(result, 1, data, stored).model->layer_count();
   const grid::Grid own{0, config.parallel.pipeline, config.parallel.tensor};
   const auto grid_for = [&](std::int64_t count) {

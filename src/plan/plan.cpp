@@ -226,11 +226,13 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
   plan.microbatches_per_lane = step_microbatches / plan.lanes.leaves();
   plan.microbatches = step_microbatches / plan.grid.data;
   plan.model = make_model(plan, token_rows);
+  apply_parameter_settings(plan.config, *plan.model);
   check_unused(given, plan);
   plan.default_loss_pieces = given.numerics.loss_pieces == 0 && stored.loss_pieces == 0;
-  // With replicated rows, so that the choice does not depend on the grid.
-  plan.config.numerics.loss_pieces =
-      resolve_loss_pieces(plan, *make_model(plan, nn::Placement::kReplicated), stored);
+  plan.config.numerics.loss_pieces = resolve_loss_pieces(plan, stored, [&] {
+    // With replicated rows, so that the choice does not depend on the grid.
+    return make_model(plan, nn::Placement::kReplicated);
+  });
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
   }
@@ -320,8 +322,8 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   };
   add(optim::GradientReducer::memory(plan.lanes, plan.grid.data, rank.coordinates.data,
                                      rank.buckets, rank.reducer_sizes));
-  add(optim::Optimizer::memory(c.optimizer.options, rank.buckets, rank.coordinates.data,
-                               c.numerics.dtype));
+  add(optim::Optimizer::memory(c.optimizer.options, rank.layout, rank.buckets,
+                               rank.coordinates.data, c.numerics.dtype));
   if (const auto tie = tied_stages(plan)) {
     add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.pipeline, *tie,
                                      c.numerics.dtype)});
@@ -480,8 +482,9 @@ std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
     return 0;
   }
   // The master weights (the weights themselves in full precision) and the optimizer's state.
-  const std::size_t kinds = 1 + optim::Optimizer::state_names(c.optimizer.options).size();
-  return static_cast<std::int64_t>(kinds) * rank.buckets.owned_elements(rank.coordinates.data) *
+  const auto states = std::ssize(optim::Optimizer::state_names(c.optimizer.options));
+  return (rank.buckets.owned_elements(rank.coordinates.data) +
+          states * optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data)) *
          size_bytes(compute_dtype(c.numerics.dtype));
 }
 

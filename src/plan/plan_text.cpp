@@ -18,13 +18,30 @@ std::int64_t total_bytes(const std::vector<nn::MemoryItem>& items) {
   return total;
 }
 
+/// The replica of a rank's stage that has the most optimizer state where parameters are frozen.
+std::int64_t replica_with_most_state(const Plan& plan, const RankPlan& rank) {
+  std::int64_t replica = 0;
+  if (plan.model->trainable_count() < plan.model->parameter_count()) {
+    std::int64_t most = 0;
+    for (std::int64_t d = 0; d < plan.grid.data; ++d) {
+      const std::int64_t elements = optim::state_elements(rank.layout, rank.buckets, d);
+      if (elements > most) {
+        most = elements;
+        replica = d;
+      }
+    }
+  }
+  return replica;
+}
+
 /// The rank of a stage with the largest memory, among the first, middle and last replicas and the
-/// first and last tensor ranks. Where lanes or shards are not a power of two, the last ranks hold
-/// the most partial sums; where shards do not divide a vocabulary, the first ranks hold larger
-/// slices.
+/// first and last tensor ranks, and the replica with the most optimizer state. Where lanes or
+/// shards are not a power of two, the last ranks hold the most partial sums; where shards do not
+/// divide a vocabulary, the first ranks hold larger slices.
 RankPlan largest_rank_plan(const Plan& plan, std::int64_t stage) {
   RankPlan largest = rank_plan(plan, plan.grid.rank_of({.pipeline = stage}));
-  for (const std::int64_t d : {std::int64_t{0}, plan.grid.data / 2, plan.grid.data - 1}) {
+  for (const std::int64_t d : {std::int64_t{0}, plan.grid.data / 2, plan.grid.data - 1,
+                               replica_with_most_state(plan, largest)}) {
     for (const std::int64_t t : {std::int64_t{0}, plan.grid.tensor - 1}) {
       RankPlan rank =
           rank_plan(plan, plan.grid.rank_of({.data = d, .pipeline = stage, .tensor = t}));
@@ -56,6 +73,25 @@ std::string grid_text(const Plan& plan) {
         "warning: no layer is split, so all {} ranks of a tensor group do the same work; set "
         "parallel.tensor to 1, or split layers with parallel=column and parallel=row\n",
         plan.grid.tensor);
+  }
+  return text;
+}
+
+std::string groups_text(const Plan& plan) {
+  std::string text;
+  const optim::OptimizerOptions& options = plan.config.optimizer.options;
+  for (const optim::ParameterGroup& group : options.groups) {
+    std::int64_t tensors = 0;
+    std::int64_t elements = 0;
+    for (const nn::ParameterSpec& spec : plan.model->parameters()) {
+      if (spec.ownership == nn::Ownership::kOwned && spec.rule == nn::ParameterRule::kTrained &&
+          group.names.matches(spec.name)) {
+        ++tensors;
+        elements += spec.shape.count();
+      }
+    }
+    text += fmt::format("optimizer.groups, {}; {} trained tensors, {} parameters\n",
+                        optim::text_of({group}), tensors, count_text(elements));
   }
   return text;
 }
@@ -121,13 +157,16 @@ std::string schedule_text(const Plan& plan) {
         plan.training.microbatches, plan.training.microbatches == 1 ? "" : "es",
         plan.grid.pipeline);
   }
+  const bool recomputes = plan.config.train.recompute != nn::Recompute::kNone;
   if (plan.backward == nn::BackwardOrder::kFused && plan.grid.pipeline > 1 &&
-      plan.training.chunks == 1 && pipeline::defers_weight_gradients(plan.training)) {
-    const bool recomputes = plan.config.train.recompute != nn::Recompute::kNone;
+      (plan.training.chunks == 1 || !recomputes) &&
+      pipeline::defers_weight_gradients(plan.training)) {
     text += fmt::format(
-        "warning: with {} both gradients of a layer are computed together, so {} "
-        "defers nothing; parallel.schedule=1f1b takes the same time and less memory\n",
-        recomputes ? "train.recompute" : "numerics.loss_pieces", schedule_name(plan.config));
+        "warning: with {} both gradients of a layer are computed together, so {} defers nothing; "
+        "{}\n",
+        recomputes ? "train.recompute" : "numerics.loss_pieces", schedule_name(plan.config),
+        recomputes ? "parallel.schedule=1f1b takes the same time and less memory"
+                   : "in a new run, set numerics.loss_pieces to 1 for it");
   }
   return text;
 }
@@ -217,7 +256,8 @@ std::int64_t host_bytes(const Plan& plan, const RankPlan& rank) {
 std::string plan_text(const Plan& plan) {
   const std::vector<RankPlan> ranks = largest_rank_plans(plan);
   std::string text = nn::model_table(*plan.model, plan.split, chunk_stages(plan)) + "\n";
-  text += grid_text(plan) + batch_text(plan) + schedule_text(plan) + memory_tables(plan, ranks);
+  text += groups_text(plan) + grid_text(plan) + batch_text(plan) + schedule_text(plan) +
+          memory_tables(plan, ranks);
   return plan.grid.ranks() == 1 ? text : text + "\n" + traffic_text(ranks);
 }
 

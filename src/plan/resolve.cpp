@@ -122,10 +122,6 @@ VirtualGrid resolve_virtual_grid(const RunConfig& given, const grid::Grid& grid,
   return {.lanes = lanes, .shards = shards, .microbatch = microbatch};
 }
 
-}  // namespace
-
-namespace {
-
 std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) {
   constexpr std::int64_t kLeastRows = 4096;
   const RunConfig& c = plan.config;
@@ -164,13 +160,16 @@ std::int64_t default_loss_pieces(const Plan& plan, const nn::Model& replicated) 
 
 }  // namespace
 
-std::int64_t resolve_loss_pieces(const Plan& plan, const nn::Model& replicated,
-                                 const VirtualGrid& stored) {
+std::int64_t resolve_loss_pieces(
+    const Plan& plan, const VirtualGrid& stored,
+    const std::function<std::unique_ptr<nn::Model>()>& replicated_model) {
   const RunConfig& c = plan.config;
+  const bool emulated = c.run.device == DeviceChoice::kEmulated;
+  const bool chooses = plan.default_loss_pieces && !emulated && plan.model->output().is_logits;
   const std::int64_t pieces =
       resolve_value("numerics.loss_pieces", c.numerics.loss_pieces, stored.loss_pieces,
-                    default_loss_pieces(plan, replicated));
-  const std::int64_t rows = nn::rows_at(replicated.output(), c.batch.micro);
+                    chooses ? default_loss_pieces(plan, *replicated_model()) : 1);
+  const std::int64_t rows = nn::rows_at(plan.model->output(), c.batch.micro);
   if (rows % pieces != 0) {
     fail(ExitCode::kUsage,
          "numerics.loss_pieces is {}, which does not divide the {} tokens of a microbatch "
@@ -261,6 +260,21 @@ void check_optimizer(const optim::OptimizerOptions& options) {
       options.momentum == 0.0) {
     fail(ExitCode::kUsage,
          "optimizer.nesterov is on, but optimizer.momentum is 0; set a momentum, such as 0.9");
+  }
+}
+
+void apply_parameter_settings(const RunConfig& config, nn::Model& model) {
+  std::vector<std::string> names;
+  for (const nn::ParameterSpec& spec : model.parameters()) {
+    if (spec.ownership == nn::Ownership::kOwned && spec.rule != nn::ParameterRule::kAverage) {
+      names.push_back(spec.name);
+    }
+  }
+  for (const optim::ParameterGroup& group : config.optimizer.options.groups) {
+    group.names.require_matches("optimizer.groups", names);
+  }
+  if (!config.optimizer.frozen.empty()) {
+    model.freeze(nn::NamePatterns(config.optimizer.frozen));
   }
 }
 
@@ -380,6 +394,14 @@ void check_stages(const Plan& plan) {
   // The first rank of a tensor group has the largest share.
   const nn::PassShape pass = pass_shape(plan, 0);
   check_neighbours(plan, pass);
+  constexpr std::int64_t kMostRounded = 64;  // parts of cuda::fold_into
+  if (pass.shard_sums == DType::kBfloat16 && plan.device == device::DeviceKind::kCuda &&
+      plan.grid.tensor > kMostRounded) {
+    fail(ExitCode::kUsage,
+         "numerics.shard_sums is bfloat16 and parallel.tensor is {}; GPUs add at most {} rounded "
+         "sums, so set numerics.shard_sums to float32 or parallel.tensor to at most {}",
+         plan.grid.tensor, kMostRounded, kMostRounded);
+  }
   const std::int64_t tokens = c.batch.micro * plan.model->input_shape()[0];
   if (pass.row_pieces > 1 && tokens % (pass.row_pieces * c.numerics.shards) != 0) {
     fail(

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 
 #include "strata/plan/plan.hpp"
 
@@ -28,16 +30,21 @@ namespace strata::plan {
 
 /// numerics.loss_pieces: the config's, the checkpoint's, or the number with the smallest pieces of
 /// at least 4,096 rows if it saves more than a tenth of the memory of all layers on one rank
-/// without recomputation, else 1. `replicated`: the model with replicated token rows. Pre:
-/// plan.config and plan.device.
-[[nodiscard]] std::int64_t resolve_loss_pieces(const Plan& plan, const nn::Model& replicated,
-                                               const VirtualGrid& stored);
+/// without recomputation, else 1. `replicated_model` makes the model with replicated token rows.
+/// Pre: plan.config, plan.device, plan.model and plan.default_loss_pieces.
+[[nodiscard]] std::int64_t resolve_loss_pieces(
+    const Plan& plan, const VirtualGrid& stored,
+    const std::function<std::unique_ptr<nn::Model>()>& replicated_model);
 
 /// The times of emulated.*, in seconds, for the stages and chunks of a schedule.
 [[nodiscard]] pipeline::StageCosts emulated_costs(const RunConfig& config,
                                                   const pipeline::Schedule& schedule);
 
 void check_optimizer(const optim::OptimizerOptions& options);
+
+/// Freezes parameters by optimizer.frozen. Throws: Error(kUsage) where a pattern of that setting or
+/// of optimizer.groups matches no parameter.
+void apply_parameter_settings(const RunConfig& config, nn::Model& model);
 
 /// Whether a learning rate of this kind has a last step, at which it reaches its minimum.
 [[nodiscard]] bool has_end(optim::LearningRateKind kind);

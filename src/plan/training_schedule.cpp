@@ -241,7 +241,7 @@ nn::BackwardOrder backward_order(const RunConfig& config, const pipeline::Schedu
     fail(ExitCode::kUsage,
          "parallel.backward is split, but numerics.loss_pieces is {}, with which both gradients of "
          "a layer are computed together; set parallel.backward to fused or auto, or, in a new run, "
-         "numerics.loss_pieces to 1",
+         "numerics.loss_pieces to 1; auto takes more where they save memory",
          config.numerics.loss_pieces);
   }
   if (asked == Backward::kFused && schedule.stages > 1 &&

@@ -63,6 +63,8 @@ void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
                             const char* key) {
     check(text != default_text, emulated, key, kind, "set run.device to emulated");
   };
+  check(c.numerics.loss_pieces > 1, !emulated, "numerics.loss_pieces",
+        kind + ", which computes no logits", "choose another device");
   emulates(c.emulated.forward, otherwise.emulated.forward, "emulated.forward");
   emulates(c.emulated.backward_input, otherwise.emulated.backward_input, "emulated.backward_input");
   emulates(c.emulated.backward_weight, otherwise.emulated.backward_weight,
@@ -75,6 +77,7 @@ void check_emulated(const RunConfig& c, const RunConfig& otherwise) {
         kind + ", whose times auto does not search with", "make a file with strata schedule make");
   trains(c.run.resume != otherwise.run.resume, "run.resume");
   trains(!c.data.test.empty(), "data.test");
+  trains(!c.checkpoint.init.empty(), "checkpoint.init");
   trains(c.checkpoint.every > 0, "checkpoint.every");
   trains(c.checkpoint.keep_every > 0, "checkpoint.keep_every");
   trains(c.checkpoint.minutes > 0.0 && c.checkpoint.minutes != otherwise.checkpoint.minutes,
@@ -93,6 +96,8 @@ void check_unused(const RunConfig& config, const Plan& plan) {
   check_schedule(config, otherwise);
   check_data(config, otherwise, plan.train_data);
   check_emulated(config, otherwise);
+  check(!config.checkpoint.init_except.empty(), !config.checkpoint.init.empty(),
+        "checkpoint.init_except", "checkpoint.init is empty", "name a checkpoint there");
   const bool joins = plan.model->joins_lanes() && plan.grid.data > 1;
   check(config.run.cuda_graphs != otherwise.run.cuda_graphs, plan.grid.tensor == 1 && !joins,
         "run.cuda_graphs",
@@ -100,13 +105,28 @@ void check_unused(const RunConfig& config, const Plan& plan) {
               : fmt::format("parallel.tensor is {}, which puts messages into every pass",
                             plan.grid.tensor),
         joins ? "choose parallel.data = 1, or no sync for batch_norm" : "choose another grid");
+  const auto evaluates = [&](bool given, const char* key) {
+    check(given, !config.data.test.empty(), key, "data.test is empty",
+          "name the test split, as in --data.test=DIR/test.h5");
+    check(given, config.train.evaluate_every > 0, key, "train.evaluate_every is 0",
+          "set the steps between evaluations");
+  };
+  evaluates(config.checkpoint.best != Best::kOff, "checkpoint.best");
+  evaluates(config.train.patience > 0, "train.patience");
+  check(config.checkpoint.best == Best::kAccuracy,
+        plan.model->loss() == nn::LossKind::kCrossEntropy, "checkpoint.best",
+        "the model has no classes and so no accuracy", "set it to loss");
   const bool rounds = config.numerics.shard_sums == ShardSums::kBfloat16;
   check(rounds, config.numerics.dtype == DType::kBfloat16, "numerics.shard_sums",
         fmt::format("numerics.dtype is {}, whose sums are not rounded",
                     name_of(config.numerics.dtype)),
         "set numerics.dtype to bfloat16");
-  check(rounds, config.numerics.mode == comm::Summation::kInvariant, "numerics.shard_sums",
+  const bool in_pieces = config.numerics.row_pieces > 1;
+  const char* sums = rounds ? "numerics.shard_sums" : "numerics.row_pieces";
+  check(rounds || in_pieces, config.numerics.mode == comm::Summation::kInvariant, sums,
         "numerics.mode is fast, whose sums are the library's", "set numerics.mode to invariant");
+  check(rounds || in_pieces, plan.config.numerics.shards > 1, sums,
+        "numerics.shards is 1, which leaves nothing to sum", "set numerics.shards above 1");
   check(config.train.repeat_every.value_or(0) > 0,
         config.numerics.mode == comm::Summation::kInvariant, "train.repeat_every",
         "numerics.mode is fast, whose sums depend on who computes what",

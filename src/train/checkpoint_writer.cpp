@@ -90,9 +90,10 @@ void CheckpointWriter::attempt(Function&& phase) {
   }
 }
 
-void CheckpointWriter::begin(std::int64_t step, OnFailure on_failure) {
+void CheckpointWriter::begin(std::int64_t step, OnFailure on_failure, std::int64_t best_step) {
   finish();
   step_ = step;
+  best_step_ = best_step;
   save_ = {.step = step};
   on_failure_ = on_failure;
   outcome_ = Outcome::kOpen;
@@ -168,7 +169,7 @@ void CheckpointWriter::start_commit() {
     std::filesystem::remove(unsaved_marker(plan_.config), ignored);
     save_.write_seconds += now_seconds() - start;
     require_locked(record_);
-    return prune_warning(plan_, step_);
+    return prune_warning(plan_, step_, best_step_);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "strata/comm/agree.hpp"
@@ -25,6 +26,9 @@ constexpr const char* kInstructionSet = "instruction_set";
 
 /// The metadata key of where imported weights come from.
 constexpr const char* kImported = "imported";
+
+/// The name of the setting in a checkpoint's identity.
+constexpr const char* kFrozen = "optimizer.frozen";
 
 /// The metadata key of the record of the training data, which evaluation and generation use.
 constexpr const char* kData = "data";
@@ -117,6 +121,7 @@ nlohmann::ordered_json identity_of(const plan::Plan& plan) {
       {"numerics.dtype", name_of(c.numerics.dtype)},
       {"numerics.mode", name_of(c.numerics.mode)},
       {"optimizer.kind", name_of(c.optimizer.options.kind)},
+      {kFrozen, nn::NamePatterns(c.optimizer.frozen).text()},
       {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))}};
   // The first difference is reported, so the context precedes the number of samples, which depends
   // on it.
@@ -202,8 +207,9 @@ T metadata_entry(const io::Checkpoint& checkpoint, const char* key) {
   }
 }
 
-/// Compares layer properties that the tensors do not show, such as activations.
-void require_same_layers(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+/// The first difference in layer properties that the tensors do not show, such as activations;
+/// empty for none.
+std::string different_layer(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const std::vector<std::string> lines = model_lines(plan);
   const auto same = [&](const std::string& here, const std::string& there) {
     return is_imported(checkpoint) ? nn::line_of_weights(here) == nn::line_of_weights(there)
@@ -214,9 +220,15 @@ void require_same_layers(const plan::Plan& plan, const io::Checkpoint& checkpoin
     const std::string here = i < lines.size() ? lines[i] : "nothing";
     const std::string there = i < stored.size() ? comparable(stored[i]) : "nothing";
     if (!same(here, there)) {
-      refuse_model(checkpoint, fmt::format("its layer {} is \"{}\" where the config has \"{}\"", i,
-                                           there, here));
+      return fmt::format("its layer {} is \"{}\" where the config has \"{}\"", i, there, here);
     }
+  }
+  return "";
+}
+
+void require_same_layers(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  if (const std::string difference = different_layer(plan, checkpoint); !difference.empty()) {
+    refuse_model(checkpoint, difference);
   }
 }
 
@@ -337,6 +349,80 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
   require_same_tokenizer(plan, checkpoint);
 }
 
+void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  const nn::NamePatterns except(plan.config.checkpoint.init_except);
+  std::vector<std::string> names;
+  std::vector<io::TensorInfo> model;
+  for (const nn::ParameterSpec& spec : plan.model->parameters()) {
+    if (spec.ownership == nn::Ownership::kOwned) {
+      names.push_back(spec.name);
+      model.push_back({spec.name, spec.shape});
+    }
+  }
+  std::vector<io::TensorInfo> file;
+  for (const io::TensorInfo& tensor : checkpoint.tensors()) {
+    if (tensor.name.starts_with(kWeightPrefix)) {
+      names.push_back(tensor.name.substr(std::string_view(kWeightPrefix).size()));
+      file.push_back({names.back(), tensor.shape});
+    }
+  }
+  except.require_matches("checkpoint.init_except", names);
+  const auto refuse = [&](const std::string& difference, const std::string& name,
+                          const char* effect) {
+    fail(
+        ExitCode::kCheckpoint,
+        "checkpoint.init: {} does not fit the model: {}; give a checkpoint of such a model, or add "
+        "{} to checkpoint.init_except, to {}",
+        checkpoint.directory().string(), difference, name, effect);
+  };
+  for (const io::TensorInfo& tensor : model) {
+    const auto found = std::ranges::find(file, tensor.name, &io::TensorInfo::name);
+    if (except.matches(tensor.name) || (found != file.end() && found->shape == tensor.shape)) {
+      continue;
+    }
+    refuse(found == file.end() ? fmt::format("it has no {}, which is {} in the model", tensor.name,
+                                             tensor.shape.text())
+                               : fmt::format("its {} is {}, that of the model {}", tensor.name,
+                                             found->shape.text(), tensor.shape.text()),
+           tensor.name, "initialize it anew");
+  }
+  for (const io::TensorInfo& tensor : file) {
+    if (!except.matches(tensor.name) &&
+        std::ranges::find(model, tensor.name, &io::TensorInfo::name) == model.end()) {
+      refuse(fmt::format("it has {} ({}), which the model lacks", tensor.name, tensor.shape.text()),
+             tensor.name, "leave it out");
+    }
+  }
+  const std::string tokenizer = metadata_entry<std::string>(checkpoint, kTokenizer);
+  const bool known = !tokenizer.empty() && tokenizer != hash_text(0);
+  if (plan.train_data.task == io::Task::kNextToken && known &&
+      tokenizer != hash_text(plan.train_data.tokenizer_checksum) &&
+      !except.matches(plan.model->parameters().front().name)) {
+    fail(ExitCode::kData,
+         "checkpoint.init: {} learned from ids of another tokenizer than the one that {} was made "
+         "with, so that they mean different text; make the data set with the checkpoint's "
+         "tokenizer, or initialize the embedding and the head anew with checkpoint.init_except",
+         checkpoint.directory().string(), plan.train_data.path.string());
+  }
+}
+
+std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+  const nn::NamePatterns except(plan.config.checkpoint.init_except);
+  std::vector<std::string> anew;
+  for (const nn::ParameterSpec& spec : plan.model->parameters()) {
+    if (spec.ownership == nn::Ownership::kOwned && except.matches(spec.name)) {
+      anew.push_back(spec.name);
+    }
+  }
+  std::string text =
+      fmt::format("starting from the weights of {}{}", checkpoint.directory().string(),
+                  anew.empty() ? "" : fmt::format("; initialized anew: {}", fmt::join(anew, ", ")));
+  if (const std::string difference = different_layer(plan, checkpoint); !difference.empty()) {
+    text += "; " + difference;
+  }
+  return text;
+}
+
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_model(plan, checkpoint);
   if (is_imported(checkpoint)) {
@@ -346,7 +432,9 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
   const nlohmann::ordered_json identity = identity_of(plan);
   for (const auto& [key, value] : identity.items()) {
     const auto found = stored.find(key);
-    nlohmann::json there = found == stored.end() ? nlohmann::json() : found->second;
+    nlohmann::json there = found != stored.end() ? found->second
+                           : key == kFrozen      ? nlohmann::json("")  // of earlier versions
+                                                 : nlohmann::json();
     if (there.is_string()) {
       there = switch_spelling(there.get<std::string>());
     }
@@ -418,10 +506,10 @@ nlohmann::json imported_metadata(const std::vector<std::string>& layers,
       {"layers", lines}, {kData, json_of(data)}, {kTokenizer, hash_text(data.tokenizer_checksum)}};
 }
 
-std::string prune_warning(const plan::Plan& plan, std::int64_t step) {
+std::string prune_warning(const plan::Plan& plan, std::int64_t step, std::int64_t best_step) {
   try {
     io::prune_checkpoints(checkpoint_root(plan.config), step, plan.config.checkpoint.keep,
-                          plan.config.checkpoint.keep_every);
+                          plan.config.checkpoint.keep_every, best_step);
   } catch (const Error& error) {
     return fmt::format("an expired checkpoint could not be deleted: {}", error.what());
   }
@@ -429,8 +517,8 @@ std::string prune_warning(const plan::Plan& plan, std::int64_t step) {
 }
 
 void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
-                      Log& log) {
-  const std::string warning = world.rank() == 0 ? prune_warning(plan, step) : "";
+                      std::int64_t best_step, Log& log) {
+  const std::string warning = world.rank() == 0 ? prune_warning(plan, step, best_step) : "";
   if (!warning.empty()) {
     log.warn("{}", warning);
   }

@@ -30,6 +30,32 @@ std::string csv_field(const std::string& text) {
   return quoted + '"';
 }
 
+/// The rows of fields of a text as write_confusion() writes it.
+std::vector<std::vector<std::string>> csv_rows(std::string_view text) {
+  std::vector<std::vector<std::string>> rows(1, std::vector<std::string>(1));
+  enum class Field { kPlain, kQuoted } field = Field::kPlain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char character = text[i];
+    if (character == '"') {
+      const bool doubled = field == Field::kQuoted && text.substr(i + 1).starts_with('"');
+      if (doubled) {
+        rows.back().back() += '"';
+        ++i;
+      } else {
+        field = field == Field::kQuoted ? Field::kPlain : Field::kQuoted;
+      }
+    } else if (field == Field::kPlain && character == ',') {
+      rows.back().emplace_back();
+    } else if (field == Field::kPlain && character == '\n') {
+      rows.emplace_back(1);
+    } else {
+      rows.back().back() += character;
+    }
+  }
+  rows.pop_back();  // what follows the last line feed
+  return rows;
+}
+
 /// The share in percent; 0 where `whole` is 0.
 double percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
@@ -165,6 +191,30 @@ void write_confusion(const ClassCounts& counts, std::span<const std::string> nam
   if (!out) {
     refuse_file(file);
   }
+}
+
+std::optional<ConfusionTable> confusion_in(std::string_view text) {
+  const std::vector<std::vector<std::string>> rows = csv_rows(text);
+  if (rows.size() < 2 || rows.front().front() != "class") {
+    return std::nullopt;
+  }
+  ConfusionTable table;
+  table.names.assign(rows.front().begin() + 1, rows.front().end());
+  for (const std::vector<std::string>& row : std::span(rows).subspan(1)) {
+    std::vector<double>& counts = table.counts.emplace_back();
+    for (const std::string& field : std::span(row).subspan(1)) {
+      double count = -1.0;
+      if (!parse_double(field, count) || !(count >= 0.0)) {
+        return std::nullopt;
+      }
+      counts.push_back(count);
+    }
+    if (counts.size() != table.names.size() || table.counts.size() > table.names.size() ||
+        row.front() != table.names[table.counts.size() - 1]) {
+      return std::nullopt;
+    }
+  }
+  return table.counts.size() == table.names.size() ? std::optional(std::move(table)) : std::nullopt;
 }
 
 }  // namespace strata::train

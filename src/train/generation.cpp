@@ -46,6 +46,7 @@ plan::RankPlan generating_rank(const plan::Plan& plan) {
   stage.pass.microbatch = 1;
   stage.pass.concurrent_lanes = 1;
   stage.pass.loss_pieces = 1;
+  stage.pass.row_pieces = 1;
   stage.slots = {.activations = 1, .inputs = 0, .gradients = 0, .losses = 0};
   stage.order = nn::BackwardOrder::kSplit;
   return rank;

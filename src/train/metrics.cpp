@@ -1,17 +1,17 @@
 #include "strata/train/metrics.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <chrono>
 #include <sstream>
+#include <utility>
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "strata/core/error.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
+
+#include "event_file.hpp"
 
 namespace strata::train {
 namespace {
@@ -32,9 +32,11 @@ std::string kept_lines(const std::string& all, const MetricsKept& keep) {
   return kept;
 }
 
-[[noreturn]] void refuse(const std::filesystem::path& path) {
-  fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
-       path.string(), std::strerror(errno));
+/// Seconds since 1970, to the millisecond.
+double time_of_day() {
+  using std::chrono::milliseconds;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<double>(std::chrono::duration_cast<milliseconds>(now).count()) / 1e3;
 }
 
 }  // namespace
@@ -54,6 +56,27 @@ std::optional<MetricsLine> metrics_line_of(const std::string& text) {
                      .step = io::integer_in(object->value("step", nlohmann::json())).value_or(0)};
 }
 
+std::optional<EvaluateRecord> evaluate_record_of(const std::string& text) {
+  if (text.find(kEvaluateKind) == std::string::npos) {
+    return std::nullopt;  // most lines of a long file, without parsing them
+  }
+  const auto line = metrics_line_of(text);
+  if (!line || line->kind != kEvaluateKind) {
+    return std::nullopt;
+  }
+  const nlohmann::json object = io::parse_json(text).value();
+  const auto number = [&](const char* key) {
+    const nlohmann::json value = object.value(key, nlohmann::json());
+    return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+  };
+  const std::optional<double> loss = number("loss");
+  return loss ? std::optional(EvaluateRecord{.step = line->step,
+                                             .loss = *loss,
+                                             .accuracy = number("accuracy"),
+                                             .perplexity = number("perplexity")})
+              : std::nullopt;
+}
+
 std::int64_t last_metrics_step(const std::filesystem::path& path) {
   std::istringstream in(text_in(path));
   std::int64_t last = 0;
@@ -64,33 +87,31 @@ std::int64_t last_metrics_step(const std::filesystem::path& path) {
   return last;
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, const MetricsKept& keep) {
-  io::replace_text(path, kept_lines(text_in(path), keep));
-  file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
-  if (file_ < 0) {
-    refuse(path);
-  }
-}
+MetricsFile::MetricsFile(const std::filesystem::path& path, const MetricsKept& keep,
+                         const std::optional<EventsWanted>& events)
+    : MetricsFile(path, kept_lines(text_in(path), keep), events) {}
 
-MetricsFile::~MetricsFile() {
-  sync();
-  ::close(file_);
+MetricsFile::MetricsFile(const std::filesystem::path& path, const std::string& kept,
+                         const std::optional<EventsWanted>& events)
+    : lines_(path, kept) {
+  if (events) {
+    const double now = time_of_day();
+    const std::filesystem::path file = new_event_file(events->directory, now);
+    events_.emplace(file, first_events(now, events->config_text) + events_of(kept, now));
+    delete_other_event_files(file);
+  }
 }
 
 void MetricsFile::sync() {
-  failed_ = ::fsync(file_) != 0 || failed_;
+  const bool synced = lines_.sync();
+  failed_ = !synced || (events_ && !events_->sync()) || failed_;
 }
 
-void MetricsFile::line(const std::string& text) {
-  const std::string whole = (torn_ ? "\n" : "") + text + "\n";
-  const off_t before = ::lseek(file_, 0, SEEK_END);
-  if (io::write_fully(file_, whole)) {
-    torn_ = false;
-    return;
-  }
-  failed_ = true;
-  // Removes the part that was written; else the next line begins with a line feed.
-  torn_ = ::ftruncate(file_, before) != 0 || torn_;
+void MetricsFile::line(nlohmann::ordered_json object) {
+  object["time"] = time_of_day();
+  const std::string text = object.dump() + "\n";
+  const bool written = lines_.append(text);
+  failed_ = !written || (events_ && !events_->append(events_of(text, 0.0))) || failed_;
 }
 
 void MetricsFile::write(const TrainRecord& r) {
@@ -114,7 +135,7 @@ void MetricsFile::write(const TrainRecord& r) {
   if (r.skipped) {
     object["skipped"] = true;
   }
-  line(object.dump());
+  line(std::move(object));
 }
 
 void MetricsFile::write(const CheckpointRecord& r) {
@@ -124,7 +145,7 @@ void MetricsFile::write(const CheckpointRecord& r) {
   object["bytes"] = r.bytes;
   object["blocked_seconds"] = r.blocked_seconds;
   object["write_seconds"] = r.write_seconds;
-  line(object.dump());
+  line(std::move(object));
 }
 
 void MetricsFile::write(const EvaluateRecord& r) {
@@ -138,7 +159,7 @@ void MetricsFile::write(const EvaluateRecord& r) {
   if (r.perplexity) {
     object["perplexity"] = *r.perplexity;
   }
-  line(object.dump());
+  line(std::move(object));
 }
 
 }  // namespace strata::train

@@ -7,6 +7,7 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/error.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/evaluation_history.hpp"
 #include "strata/train/file_timeout.hpp"
 #include "strata/train/stop_signal.hpp"
 
@@ -43,10 +44,11 @@ OpenedCheckpoint open_verified(comm::Communicator& world, const std::filesystem:
   return opened;
 }
 
-}  // namespace
-
-std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
-                                                     const std::filesystem::path& root, Log& log) {
+/// The first valid checkpoint that `list()`, called on rank 0, returns.
+template <typename List>
+std::optional<io::Checkpoint> first_good_checkpoint(comm::Communicator& world,
+                                                    const std::filesystem::path& root,
+                                                    const List& list, Log& log) {
   // All ranks use rank 0's list, because ranks may see different states of a shared file system.
   std::string mine;
   comm::agree(world, [&] {
@@ -54,7 +56,7 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
       return;
     }
     try {
-      for (const io::CheckpointEntry& entry : io::list_checkpoints(root)) {
+      for (const io::CheckpointEntry& entry : list()) {
         mine += entry.directory.string() + "\n";
       }
     } catch (const FileSystemError& error) {
@@ -96,10 +98,71 @@ std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
     throw comm::AgreedError(ExitCode::kCheckpoint,
                             fmt::format("none of the checkpoints in {} is good; the oldest: {}. "
                                         "Restore one from a copy, or choose another "
-                                        "run.dir to begin anew",
+                                        "directory",
                                         root.string(), problem));
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<io::Checkpoint> newest_good_checkpoint(comm::Communicator& world,
+                                                     const std::filesystem::path& root, Log& log) {
+  return first_good_checkpoint(
+      world, root, [&] { return io::list_checkpoints(root); }, log);
+}
+
+io::Checkpoint best_good_checkpoint(comm::Communicator& world, const plan::RunConfig& config,
+                                    Log& log) {
+  const auto list = [&] {
+    return std::vector{best_checkpoint(config.run.dir, config.checkpoint.best)};
+  };
+  return first_good_checkpoint(world, checkpoint_root(config), list, log).value();
+}
+
+io::Checkpoint initial_checkpoint(comm::Communicator& world, const std::filesystem::path& path,
+                                  Log& log) {
+  // All ranks use rank 0's choice.
+  std::string mine;
+  comm::agree(world, [&] {
+    std::error_code error;
+    if (world.rank() != 0) {
+      return;
+    }
+    if (!std::filesystem::is_directory(path, error)) {
+      fail(ExitCode::kCheckpoint,
+           "checkpoint.init: there is no directory {}; give a run directory or one of the "
+           "checkpoints in it, as in runs/run or runs/run/checkpoints/step-100",
+           path.string());
+    }
+    if (std::filesystem::is_directory(path / "checkpoints", error)) {
+      mine = (path / "checkpoints").string();
+    } else if (!io::list_checkpoints(path).empty()) {
+      mine = path.string();
+    }
+  });
+  const std::string root = world.all_gather_texts(mine).front();
+  if (!root.empty()) {
+    std::optional<io::Checkpoint> newest = newest_good_checkpoint(world, root, log);
+    if (!newest) {
+      throw comm::AgreedError(
+          ExitCode::kCheckpoint,
+          fmt::format("checkpoint.init: there is no checkpoint in {}; give another run", root));
+    }
+    return *std::move(newest);
+  }
+  OpenedCheckpoint opened = open_verified(world, path);
+  if (!opened.unreadable.empty()) {
+    throw comm::AgreedError(
+        ExitCode::kPeer,
+        fmt::format("checkpoint.init: {} cannot be read now: {}. Submit the job again once the "
+                    "file system answers",
+                    path.string(), opened.unreadable));
+  }
+  if (!opened.checkpoint->warning().empty()) {
+    log.warn("{}", opened.checkpoint->warning());
+  }
+  return *std::move(opened.checkpoint);
 }
 
 }  // namespace strata::train

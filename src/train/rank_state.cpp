@@ -29,14 +29,21 @@ bool has_weights(const nn::PlacedParameter& placed, const nn::ParameterLayout& l
   return placed.offset < layout.weight_elements;
 }
 
+/// The dtype of a checkpoint's tensor; `otherwise` where it has none of this name.
+DType stored_dtype(const io::Checkpoint& checkpoint, const std::string& name, DType otherwise) {
+  const auto found =
+      std::ranges::lower_bound(checkpoint.tensors(), name, {}, &io::TensorInfo::name);
+  return found != checkpoint.tensors().end() && found->name == name ? found->dtype : otherwise;
+}
+
 /// Reads elements of a placed slice, from its element `begin` on, out of the checkpoint's tensor
-/// `name` into memory of any device. Checkpoints hold master weights; `into` may have a dtype that
-/// rounds them.
+/// `name` into memory of any device. Checkpoints hold master weights; `into` may have another
+/// dtype, to which they are converted.
 void read_slice(const io::Checkpoint& checkpoint, const std::string& name,
                 const nn::PlacedParameter& placed, std::int64_t begin, const TensorView& into) {
   constexpr std::int64_t kMostElements = 1 << 20;
   const nn::ParameterSpec& spec = placed.spec;
-  const DType stored = compute_dtype(into.dtype());
+  const DType stored = stored_dtype(checkpoint, name, compute_dtype(into.dtype()));
   const auto read = [&](std::int64_t first, const TensorView& tensor) {
     checkpoint.read(name, spec.shape, shard_of(placed),
                     {begin + first, begin + first + tensor.count()}, tensor);
@@ -113,10 +120,10 @@ void StageState::reset_clock() {
   lanes_.reset_clock();
 }
 
-void StageState::load_weights(const io::Checkpoint& checkpoint) {
+void StageState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except) {
   for (const nn::PlacedParameter& placed : rank_.layout.parameters) {
     end_setup_on_stop_request();
-    if (has_weights(placed, rank_.layout)) {
+    if (has_weights(placed, rank_.layout) && !except.matches(placed.spec.name)) {
       read_slice(checkpoint, weight_name(placed.spec), placed, 0,
                  weights_.flat_slice(placed.offset, placed.shape.count()));
     }
@@ -324,24 +331,30 @@ std::vector<io::TensorSlice> RankState::slices() const {
   return slices;
 }
 
-void RankState::load(const io::Checkpoint& checkpoint) {
-  stage_state_.load_weights(checkpoint);
+void RankState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except) {
+  stage_state_.load_weights(checkpoint, except);
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
-    const auto read = [&](const std::string& name, const TensorView& into) {
+    if (has_masters() && !except.matches(placed.spec.name)) {
       end_setup_on_stop_request();
-      read_slice(checkpoint, name, placed, piece.range.begin, into);
-    };
-    if (has_masters()) {
-      read(weight_name(placed.spec), optimizer_.master(piece));
+      read_slice(checkpoint, weight_name(placed.spec), placed, piece.range.begin,
+                 optimizer_.master(piece));
     }
-    if (is_imported(checkpoint)) {
-      continue;  // the state is zero, as at the start of a run
-    }
+  }
+}
+
+void RankState::load(const io::Checkpoint& checkpoint) {
+  load_weights(checkpoint, {});
+  if (is_imported(checkpoint)) {
+    return;  // the state is zero, as at the start of a run
+  }
+  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
+    const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
     const std::vector<std::string> states =
         state_names(placed.spec, plan_.config.optimizer.options);
     for (std::size_t i = 0; i < states.size(); ++i) {
-      read(states[i], optimizer_.state(i, piece));
+      end_setup_on_stop_request();
+      read_slice(checkpoint, states[i], placed, piece.range.begin, optimizer_.state(i, piece));
     }
   }
 }

@@ -45,9 +45,10 @@ void StepReport::warn_of_lost_lines(std::int64_t step) {
   if (metrics_.failed() && !metrics_warned_) {
     metrics_warned_ = true;
     setup_.log.warn(
-        "metrics.jsonl cannot be written, so lines from step {} on are missing; check the disk's "
+        "metrics.jsonl cannot be written, so lines from step {} on are missing{}; check the disk's "
         "free space",
-        step);
+        step,
+        setup_.plan.config.run.tensorboard == plan::Switch::kOn ? " there or in tensorboard/" : "");
   }
 }
 

@@ -15,6 +15,7 @@
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/config_changes.hpp"
 #include "strata/train/evaluation.hpp"
+#include "strata/train/evaluation_history.hpp"
 #include "strata/train/file_timeout.hpp"
 #include "strata/train/metrics.hpp"
 #include "strata/train/rank_state.hpp"
@@ -86,18 +87,23 @@ class Trainer {
                             .assumed_save_seconds = assumed_save_seconds(checkpoint_bytes(plan_))});
     }
     Outcome outcome = evaluate_again();
-    if (outcome == Outcome::kFinished && first_step_ < plan_.total_steps) {
+    if (setup_.checkpoint != nullptr && first_step_ < plan_.total_steps) {
+      patience_is_over_ = judgement(first_step_).has(StepRequest::kStop);
+    }
+    if (outcome == Outcome::kFinished && patience_is_over_) {
+      log_patience(first_step_);
+    } else if (outcome == Outcome::kFinished && first_step_ < plan_.total_steps) {
       outcome = train_steps();
     } else if (outcome == Outcome::kFinished) {
       setup_.log.info("nothing to train: step {} of {} is done already", first_step_,
                       plan_.total_steps);
     }
     const std::int64_t end = std::max(first_step_, plan_.total_steps);
-    if (outcome == Outcome::kFinished && evaluated_step_ != end) {
+    if (outcome == Outcome::kFinished && !patience_is_over_ && evaluated_step_ != end) {
       outcome = evaluate(end);
     }
     if (report_) {
-      report_->warn_of_lost_lines(end);
+      report_->warn_of_lost_lines(patience_is_over_ ? evaluated_step_ : end);
     }
     if (const std::string checks = runner_ ? runner_->check_text() : ""; !checks.empty()) {
       setup_.log.info("{}", checks);
@@ -134,6 +140,9 @@ class Trainer {
         require_continues(plan_, *setup_.checkpoint);
         state_.load(*setup_.checkpoint);
         first_step_ = setup_.checkpoint->step();
+      } else if (setup_.initial != nullptr) {
+        require_initial(plan_, *setup_.initial);
+        state_.load_weights(*setup_.initial, nn::NamePatterns(config_.checkpoint.init_except));
       }
       end_setup_on_stop_request();
       if (setup_.groups.world->rank() == 0) {
@@ -148,7 +157,14 @@ class Trainer {
         metrics_.emplace(
             dir / "metrics.jsonl",
             MetricsKept{.training_step = first_step_,
-                        .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_});
+                        .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_},
+            config_.run.tensorboard == plan::Switch::kOn
+                ? std::optional(EventsWanted{.directory = dir / "tensorboard",
+                                             .config_text = setup_.config_text})
+                : std::nullopt);
+        if (watches()) {
+          history_.emplace(dir / "metrics.jsonl", config_.checkpoint.best);
+        }
       }
     });
     comm::agree(*setup_.groups.world, [&] {
@@ -167,7 +183,10 @@ class Trainer {
                before.is_string() ? before.get<std::string>() : "", setup_.config_text)) {
         setup_.log.info("{}, from step {} on", change, first_step_ + 1);
       }
-      tidy_checkpoints(plan_, *setup_.groups.world, first_step_, setup_.log);
+      tidy_checkpoints(plan_, *setup_.groups.world, first_step_, best_step(first_step_),
+                       setup_.log);
+    } else if (setup_.initial != nullptr) {
+      setup_.log.info("{}", initial_text(plan_, *setup_.initial));
     }
     if (config_.run.cuda_graphs == plan::Switch::kOn && plan_.device == device::DeviceKind::kCuda) {
       for (nn::Stage* const chunk : state_.chunks()) {
@@ -250,6 +269,13 @@ class Trainer {
       // After the save: bad test data must not end the run at the same step again and again.
       if (is_evaluation_step(step) && evaluate(step) == Outcome::kStopped) {
         return Outcome::kStopped;
+      }
+      if (patience_is_over_) {
+        save(step, OnFailure::kThrow);
+        writer_->finish();
+        report_save();
+        log_patience(step);
+        break;
       }
     }
     return Outcome::kFinished;
@@ -344,11 +370,77 @@ class Trainer {
                       "good checkpoint is kept. Lower optimizer.learning_rate",
                       step, result->loss));
     }
+    const EvaluateRecord record = record_of(plan_, step, *result);
     if (metrics_) {
-      metrics_->write(record_of(plan_, step, *result));
+      metrics_->write(record);
     }
-    setup_.log.info("step {}: test {}", step, text_of(plan_, *result));
+    if (history_) {
+      history_->add(record);
+    }
+    const StepRequests judged = judgement(step);
+    const bool best = judged.has(StepRequest::kSave);
+    setup_.log.info("step {}: test {}{}", step, text_of(plan_, *result),
+                    best ? "; the best so far" : "");
+    patience_is_over_ = judged.has(StepRequest::kStop) && step < plan_.total_steps;
+    if (best && saved_step_ == step && !writer_->has_failed()) {
+      // Saved before the evaluation, when another checkpoint was the best.
+      if (metrics_) {
+        metrics_->sync();
+      }
+      tidy_checkpoints(plan_, *setup_.groups.world, step, best_step(step), setup_.log);
+    } else if (best) {
+      save(step, OnFailure::kWarn);
+    }
     return Outcome::kFinished;
+  }
+
+  /// Whether evaluations decide about checkpoints or the end.
+  [[nodiscard]] bool watches() const {
+    return config_.checkpoint.best != plan::Best::kOff || config_.train.patience > 0;
+  }
+
+  /// On rank 0 the best of the existing checkpoints and `step`; -1 where none is to be kept.
+  [[nodiscard]] std::int64_t best_step(std::int64_t step) const {
+    if (!history_ || config_.checkpoint.best == plan::Best::kOff) {
+      return -1;
+    }
+    std::optional<EvaluateRecord> best;
+    try {
+      std::vector<io::CheckpointEntry> entries = io::list_checkpoints(checkpoint_root(config_));
+      entries.push_back({.step = step, .directory = {}});
+      best = history_->best_of(entries);
+    } catch (const Error&) {
+      best = history_->best();  // the directory cannot be listed now
+    }
+    return best ? best->step : -1;
+  }
+
+  /// What follows from the evaluations up to `step`: kSave where it is the best checkpoint, kStop
+  /// where train.patience is over. Rank 0 has them. Communication: a broadcast over the world.
+  [[nodiscard]] StepRequests judgement(std::int64_t step) {
+    StepRequests word;
+    if (!watches()) {
+      return word;
+    }
+    if (history_ && best_step(step) == step) {
+      word.add(StepRequest::kSave);
+    }
+    if (history_ && config_.train.patience > 0 &&
+        history_->since_best() >= config_.train.patience) {
+      word.add(StepRequest::kStop);
+    }
+    setup_.groups.world->broadcast(comm::payload_of(std::span(&word, 1)), 0);
+    return word;
+  }
+
+  void log_patience(std::int64_t step) const {
+    if (history_) {
+      setup_.log.info(
+          "finished after step {} of {}: {} did not improve in the last {} evaluations "
+          "(train.patience = {}); the best was {}",
+          step, plan_.total_steps, history_->watched_name(), history_->since_best(),
+          config_.train.patience, history_->best_text());
+    }
   }
 
   std::optional<EvaluationResult> evaluated(std::int64_t step, StopPolls& polls) {
@@ -412,6 +504,8 @@ class Trainer {
       return;
     }
     const PhaseMark phase(*setup_.groups.world, comm::Phase::kSave);
+    writer_->finish();  // best_step() lists committed checkpoints
+    report_save();
     if (clock_) {
       clock_->save_began(now_seconds());
     }
@@ -423,7 +517,7 @@ class Trainer {
       runner_->confirm_state();
     }
     comm::agree(*setup_.groups.world, [&] { state_.require_finite(); });
-    writer_->begin(step, on_failure);
+    writer_->begin(step, on_failure, best_step(step));
     if (on_failure == OnFailure::kThrow || config_.checkpoint.background == plan::Switch::kOff) {
       writer_->finish();
     }
@@ -439,7 +533,8 @@ class Trainer {
   pipeline::Executor executor_;
   std::optional<StepRunner> runner_;  ///< while it trains
   std::optional<MetricsFile> metrics_;
-  std::optional<RunClock> clock_;  ///< on rank 0
+  std::optional<EvaluationHistory> history_;  ///< on rank 0, where it matters
+  std::optional<RunClock> clock_;             ///< on rank 0
   Stragglers stragglers_;
   /// On rank 0, for its checkpoints: the data set may have been deleted by then.
   std::optional<io::Tokenizer> tokenizer_;
@@ -450,6 +545,7 @@ class Trainer {
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;
   std::int64_t evaluated_step_ = -1;
+  bool patience_is_over_ = false;
 };
 
 }  // namespace

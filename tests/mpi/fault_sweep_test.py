@@ -19,7 +19,8 @@ from harness import CHECKPOINT, DATA, DONE, PEER, USAGE
 NETWORK = harness.config_text(
     ["dense 12 relu", "dense 3"], data={"train": "sweep/data/train.h5", "test": "sweep/data/test.h5"},
     batch={"global": 8, "micro": 4}, numerics={"lanes": 2}, optimizer={"kind": "adam"},
-    train={"steps": 4, "evaluate_every": 2}, checkpoint={"every": 2, "keep": 2}, run={"resume": "auto"})
+    train={"steps": 4, "evaluate_every": 2}, checkpoint={"every": 2, "keep": 2},
+    run={"resume": "auto", "tensorboard": "on"})
 
 ERRORS = {"open": ["EIO", "EACCES", "ENOSPC", "kill"], "read": ["EIO", "short", "kill"],
           "write": ["EIO", "ENOSPC", "short", "kill"], "fsync": ["EIO", "ENOSPC", "kill"],

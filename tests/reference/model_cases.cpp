@@ -105,6 +105,7 @@ struct Part {
                .pass = {.microbatch = arguments.microbatch,
                         .dtype = kDTypeOf<T>,
                         .shards = shards,
+                        .row_pieces = arguments.shards > 1 ? arguments.loss_pieces : 1,
                         .loss_pieces = arguments.loss_pieces},
                .slots = {.activations = 1, .inputs = layers.begin == 0 ? 0 : 1, .gradients = 1},
                .order = arguments.loss_pieces == 1 ? BackwardOrder::kSplit : BackwardOrder::kFused},

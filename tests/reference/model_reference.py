@@ -155,7 +155,7 @@ def compare(program, case, dtype_name, generator):
             problem = None
             if not error <= TOLERANCE[dtype_name]:
                 problem = (f"{case.name} {dtype_name}, microbatches of {way[0]}, {way[1]} stages, {way[2]} shards, "
-                           f"loss in {way[3]}: {name} differs by {error:.2e}, {TOLERANCE[dtype_name]:.0e} is allowed")
+                           f"loss and (with shards) rows in {way[3]}: {name} differs by {error:.2e}, {TOLERANCE[dtype_name]:.0e} is allowed")
             yield problem
 
 

@@ -56,13 +56,16 @@ class ShardGroup : public PartitionedGroup {
   /// tensor (float32, rows x n).
   void end_reduce_scatter(ops::Context& context, OrderedReduction::Pending& sum,
                           const TensorView& result);
-  /// Writes the sum to all rows of `result`, as end_reduce_scatter().
-  void end_all_reduce(ops::Context& context, OrderedReduction::Pending& sum,
-                      const TensorView& result);
+  /// Writes the sum to all rows of `result`, as end_reduce_scatter(), once the request that it
+  /// returns is complete.
+  [[nodiscard]] Request end_all_reduce(ops::Context& context, OrderedReduction::Pending& sum,
+                                       const TensorView& result);
   /// Starts to fill all rows of a tensor from the ranks' own rows, in place.
   [[nodiscard]] Request begin_gather_rows(const TensorView& tensor);
   void wait(Request& request) {
-    timed([&] { request.wait(); });
+    if (request.pending()) {
+      timed([&] { request.wait(); });
+    }
   }
 
  private:

@@ -31,6 +31,9 @@ class StreamingHash {
   void* state_;
 };
 
+/// CRC-32C (Castagnoli) of a byte range, which formats of other programs ask for.
+[[nodiscard]] std::uint32_t crc32c_of(std::string_view bytes);
+
 /// A hash as 16 hexadecimal digits, as files hold it.
 [[nodiscard]] std::string hash_text(std::uint64_t hash);
 

@@ -138,13 +138,14 @@ struct CheckpointEntry {
 /// Deletes what killed saves and deletions left. As prune_checkpoints() otherwise.
 void delete_leftovers(const std::filesystem::path& root);
 
-/// Deletes all but the `keep` newest checkpoints up to `newest_step` and those of multiples of
-/// `keep_every` steps (0: none), and partial or half-deleted ones. Checkpoints of later steps stay:
-/// they belong to a run that was resumed from an earlier checkpoint. A kill at any time leaves no
-/// damaged checkpoint visible. One process calls it, while no checkpoint is being written. Pre:
-/// keep >= 1. Throws: Error(kCheckpoint) where something cannot be deleted.
+/// Deletes all but the `keep` newest checkpoints up to `newest_step`, those of multiples of
+/// `keep_every` steps (0: none) and that of `best_step`, and partial or half-deleted ones.
+/// Checkpoints of later steps stay: they belong to a run that was resumed from an earlier
+/// checkpoint. A kill at any time leaves no damaged checkpoint visible. One process calls it, while
+/// no checkpoint is being written. Pre: keep >= 1. Throws: Error(kCheckpoint) where something
+/// cannot be deleted.
 void prune_checkpoints(const std::filesystem::path& root, std::int64_t newest_step,
-                       std::int64_t keep, std::int64_t keep_every = 0);
+                       std::int64_t keep, std::int64_t keep_every = 0, std::int64_t best_step = -1);
 
 /// A committed checkpoint, open for reading. Several processes may read it at the same time; one
 /// object serves one thread.

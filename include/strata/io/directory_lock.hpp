@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "strata/core/log.hpp"
@@ -64,5 +65,22 @@ class DirectoryLock {
   std::string nonce_;
   std::unique_ptr<Heartbeat> heartbeat_;
 };
+
+/// A lock as a process sees it that does not want it.
+struct SeenLock {
+  enum class Owner { kAlive, kGone, kUnknown };
+
+  std::string owner;  ///< host, process, job and start time
+  std::string beat;   ///< changes with each heartbeat and with each owner
+  /// Since the last heartbeat, by this node's clock and the file's time of change.
+  double age_seconds = 0.0;
+  /// As far as this node's process table and boot id tell; no scheduler is asked.
+  Owner state = Owner::kUnknown;
+};
+
+/// Looks at the lock of a directory; nothing where there is none. Throws: Error(kData) where
+/// something else has its name, FileSystemError(kData) where it cannot be read.
+[[nodiscard]] std::optional<SeenLock> look_at_lock(const std::filesystem::path& directory,
+                                                   const LockOptions& options = {});
 
 }  // namespace strata::io

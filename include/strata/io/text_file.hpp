@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -23,5 +24,26 @@ namespace strata::io {
 /// both file and directory are synced. The text is first written under a name that no other
 /// process chooses; such files of killed processes are deleted. Throws: Error(kUsage).
 void replace_text(const std::filesystem::path& path, const std::string& text);
+
+/// A file in a run directory that is appended to.
+class AppendedFile {
+ public:
+  /// Replaces the file by one that begins with `text`. Throws: Error(kUsage).
+  AppendedFile(const std::filesystem::path& path, const std::string& text);
+  /// Syncs the file.
+  ~AppendedFile();
+  AppendedFile(const AppendedFile&) = delete;
+  AppendedFile& operator=(const AppendedFile&) = delete;
+
+  /// Appends all of `text`, or nothing and returns false, as on a full disk.
+  [[nodiscard]] bool append(std::string_view text);
+  /// Calls fsync; false where that fails.
+  bool sync();
+
+ private:
+  int file_ = -1;
+  std::int64_t end_bytes_ = 0;
+  bool torn_ = false;  ///< bytes after the end could not be removed
+};
 
 }  // namespace strata::io

@@ -9,6 +9,7 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/grid/split.hpp"
 #include "strata/nn/layer.hpp"
+#include "strata/nn/name_patterns.hpp"
 
 namespace strata::nn {
 
@@ -84,8 +85,18 @@ class Model {
   }
   /// All parameters, including borrowed ones, in canonical order.
   [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
-  /// Elements of the owned, trained parameters.
+  /// Takes the parameters of these names out of training. Running averages go on: they follow the
+  /// inputs. Throws: Error(kUsage) where a pattern matches no trained parameter, or where none is
+  /// left.
+  void freeze(const NamePatterns& names);
+  /// Whether a layer has parameters and all of them are frozen.
+  [[nodiscard]] bool is_frozen(std::int64_t layer) const;
+  /// The first layer with parameters that change; those before it need no gradients.
+  [[nodiscard]] std::int64_t first_changing_layer() const;
+  /// Elements of the owned parameters without running averages.
   [[nodiscard]] std::int64_t parameter_count() const;
+  /// Those of them that are trained.
+  [[nodiscard]] std::int64_t trainable_count() const;
   [[nodiscard]] const Shape& input_shape() const { return options_.input_shape; }
   [[nodiscard]] const Port& output() const { return layers_.back().layer->output(); }
   [[nodiscard]] std::int64_t shards() const { return options_.shards; }

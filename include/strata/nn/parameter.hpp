@@ -32,6 +32,7 @@ enum class Ownership { kOwned, kBorrowed };
 /// How a step updates a parameter.
 enum class ParameterRule {
   kTrained,  ///< by the optimizer
+  kFrozen,   ///< not at all; it counts in no norm and has no optimizer state
   kAverage   ///< parameter = keep * parameter + gradient: a running average over microbatches. It
              ///< counts in no norm, is neither clipped nor decayed, and has no optimizer state
 };

@@ -277,6 +277,8 @@ class Stage {
                              const GradientSink::Target& target);
   /// Computes weight gradients, and under kFused input gradients too.
   void backward_to_sink(std::span<const Microbatch> concurrent, GradientSink& sink);
+  /// Whether the fused backward pass of a layer is at most its input gradient.
+  [[nodiscard]] bool computes_only_input_gradient(std::int64_t layer) const;
   [[nodiscard]] static bool acts_after(std::span<const Microbatch> concurrent, std::int64_t layer,
                                        const GradientSink& sink);
   /// Progresses messages, except during capture.

@@ -65,11 +65,18 @@ struct OwnedPiece {
   std::size_t parameter = 0;
   grid::Range range;              ///< within the placed slice, row-major
   std::int64_t arena_offset = 0;  ///< of its first element in the arena
-  std::int64_t owned_offset = 0;  ///< of its first element in the rank's optimizer state
+  std::int64_t owned_offset = 0;  ///< of its first element among those that the rank owns
+  /// The same without whole blocks of frozen parameters; not used by these.
+  std::int64_t state_offset = 0;
 };
 
 /// All pieces that `rank` owns, in order of buckets; none in borrowed buckets.
 [[nodiscard]] std::vector<OwnedPiece> owned_pieces(const nn::ParameterLayout& layout,
                                                    const BucketPlan& plan, std::int64_t rank);
+
+/// The length of one of the rank's optimizer states: its owned elements without whole blocks of
+/// frozen parameters.
+[[nodiscard]] std::int64_t state_elements(const nn::ParameterLayout& layout, const BucketPlan& plan,
+                                          std::int64_t rank);
 
 }  // namespace strata::optim

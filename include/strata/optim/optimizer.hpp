@@ -10,6 +10,7 @@
 #include "strata/nn/stage.hpp"
 #include "strata/ops/update.hpp"
 #include "strata/optim/buckets.hpp"
+#include "strata/optim/parameter_groups.hpp"
 
 namespace strata::optim {
 
@@ -17,13 +18,6 @@ enum class OptimizerKind { kSgd, kAdam, kAdamw, kAdagrad };
 
 constexpr auto enum_names(OptimizerKind) {
   return names_in_order("sgd", "adam", "adamw", "adagrad");
-}
-
-/// The tensors that weight decay applies to.
-enum class DecayScope { kAll, kMatrices };
-
-constexpr auto enum_names(DecayScope) {
-  return names_in_order("all", "matrices");
 }
 
 struct OptimizerOptions {
@@ -35,6 +29,7 @@ struct OptimizerOptions {
   double epsilon = 1e-8;
   double weight_decay = 0.0;
   DecayScope decay_scope = DecayScope::kAll;
+  std::vector<ParameterGroup> groups;
 };
 
 /// Updates the slices that this rank owns and keeps optimizer state only for them (ZeRO stage 1).
@@ -53,6 +48,7 @@ class Optimizer {
       const OptimizerOptions& options, nn::ParameterRule rule = nn::ParameterRule::kTrained);
   /// The allocations of an Optimizer of `dtype` weights.
   [[nodiscard]] static std::vector<nn::MemoryItem> memory(const OptimizerOptions& options,
+                                                          const nn::ParameterLayout& layout,
                                                           const BucketPlan& plan,
                                                           std::int64_t data_rank, DType dtype);
 
@@ -75,6 +71,8 @@ class Optimizer {
   struct Rule {
     nn::ParameterRule rule = nn::ParameterRule::kTrained;
     double keep = 0.0;
+    /// Factor of the learning rate.
+    double rate = 1.0;
     double decay = 0.0;
 
     friend bool operator==(const Rule&, const Rule&) = default;
@@ -86,6 +84,7 @@ class Optimizer {
     std::size_t bucket = 0;
     std::int64_t arena_offset = 0;
     std::int64_t owned_offset = 0;
+    std::int64_t state_offset = 0;
     std::int64_t count = 0;
     Rule rule;
   };

@@ -72,6 +72,13 @@ constexpr auto enum_names(Switch) {
   return names_in_order("off", "on");
 }
 
+/// The value of evaluations by which one checkpoint is the best.
+enum class Best { kOff, kLoss, kAccuracy };
+
+constexpr auto enum_names(Best) {
+  return names_in_order("off", "loss", "accuracy");
+}
+
 /// The dtype of one shard's contribution to a sum over shards.
 enum class ShardSums { kFloat32, kBfloat16 };
 
@@ -152,6 +159,7 @@ struct RunConfig {
   struct {
     optim::OptimizerOptions options;
     double clip_norm = 0.0;
+    std::string frozen;  // patterns of parameter names
   } optimizer;
   optim::LearningRateOptions schedule{.decay_steps = 0};  // 0: the last step
   struct {
@@ -159,6 +167,7 @@ struct RunConfig {
     double epochs = 0.0;
     std::int64_t evaluate_every = 0;
     std::int64_t evaluate_batches = 0;
+    std::int64_t patience = 0;  // 0: off
     nn::Recompute recompute = nn::Recompute::kNone;
     std::int64_t log_every = 0;
     Nonfinite nonfinite = Nonfinite::kStop;
@@ -171,7 +180,10 @@ struct RunConfig {
     double minutes = 30.0;
     std::int64_t keep = 3;
     std::int64_t keep_every = 0;
+    Best best = Best::kOff;
     Switch background = Switch::kOn;
+    std::string init;         // whose weights a new run starts from; empty: none
+    std::string init_except;  // patterns of parameter names
   } checkpoint;
   struct {
     std::string dir = "runs/run";
@@ -185,6 +197,7 @@ struct RunConfig {
     std::optional<StepRange> timeline;  // nothing: off
     double peak_tflops = 0.0;
     Switch cuda_graphs = Switch::kOff;
+    Switch tensorboard = Switch::kOff;
   } run;
   /// Milliseconds of an action of a chunk, of all stages or of each (pipeline::parse_chunk_times).
   struct {

@@ -38,10 +38,11 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Starts to save the state after `step`, after the save under way, if any, is complete. Pre: no
-  /// work under way changes the state. Communication: collective over the world.
+  /// Starts to save the state after `step`, after the save under way, if any, is complete. On rank
+  /// 0 `best_step` is the checkpoint that is not to be deleted as expired; -1: none. Pre: no work
+  /// under way changes the state. Communication: collective over the world.
   /// Throws: as finish(), for either save.
-  void begin(std::int64_t step, OnFailure on_failure);
+  void begin(std::int64_t step, OnFailure on_failure, std::int64_t best_step);
   /// Whether this rank's thread is at work.
   [[nodiscard]] bool is_writing() const;
   /// Whether a save is under way; the same on all ranks.
@@ -90,6 +91,7 @@ class CheckpointWriter {
   OnFailure on_failure_ = OnFailure::kWarn;
   Outcome outcome_ = Outcome::kOpen;
   std::int64_t step_ = -1;
+  std::int64_t best_step_ = -1;
   std::filesystem::path directory_;  ///< of the save under way, on rank 0
   /// Of the save under way. Of the thread while it runs: bytes and write_seconds.
   CheckpointRecord save_;

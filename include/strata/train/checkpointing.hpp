@@ -30,6 +30,17 @@ namespace strata::train {
 [[nodiscard]] std::optional<io::Checkpoint> newest_good_checkpoint(
     comm::Communicator& world, const std::filesystem::path& root, Log& log);
 
+/// The checkpoint of checkpoint.init: in `path`, or the newest good one of a run directory.
+/// Communication: collective over the world. Throws: AgreedError(kCheckpoint).
+[[nodiscard]] io::Checkpoint initial_checkpoint(comm::Communicator& world,
+                                                const std::filesystem::path& path, Log& log);
+/// The checkpoint in `run_directory` that is best by its evaluations in metrics.jsonl, verified by
+/// all ranks. Communication: collective over the world.
+/// Throws: AgreedError(kUsage) where checkpoint.best is off, AgreedError(kCheckpoint) where none
+/// was evaluated or it is damaged.
+[[nodiscard]] io::Checkpoint best_good_checkpoint(comm::Communicator& world,
+                                                  const plan::RunConfig& config, Log& log);
+
 /// Deletes what killed saves left, then checks that a checkpoint fits into the free space of
 /// run.dir; warns where a second, which a save needs before it deletes the first, does not fit.
 /// Pre: this process holds the run's lock.
@@ -65,6 +76,15 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 /// Error(kUsage) for another seed, batch or data set, naming the setting.
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
+/// Rejects a checkpoint whose weights the plan's model cannot start from; the parameters of
+/// checkpoint.init_except may differ.
+/// Throws: Error(kCheckpoint) naming the first parameter that differs; Error(kData) for another
+/// tokenizer, unless the first layer is excepted; Error(kUsage) for a pattern that matches nothing.
+void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+
+/// What of a checkpoint.init a new run uses, for the log.
+[[nodiscard]] std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoint);
+
 /// A warning where the checkpoint was written under an instruction set that gives other bits in the
 /// plan's dtype than this process's; empty where the bits agree, on GPUs, and for checkpoints
 /// without the record. Pre: on CPUs the process's instruction set is chosen.
@@ -83,12 +103,13 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
                                                const io::DatasetInfo& data,
                                                const std::string& source);
 
-/// Deletes expired checkpoints before `step` and partial ones. Returns: a warning where one cannot
-/// be deleted, else nothing.
-[[nodiscard]] std::string prune_warning(const plan::Plan& plan, std::int64_t step);
+/// Deletes expired checkpoints before `step`, but not that of `best_step`, and partial ones.
+/// Returns: a warning where one cannot be deleted, else nothing.
+[[nodiscard]] std::string prune_warning(const plan::Plan& plan, std::int64_t step,
+                                        std::int64_t best_step);
 
 /// prune_warning() on rank 0, with its warning in the log.
 void tidy_checkpoints(const plan::Plan& plan, comm::Communicator& world, std::int64_t step,
-                      Log& log);
+                      std::int64_t best_step, Log& log);
 
 }  // namespace strata::train

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/comm/communicator.hpp"
@@ -62,5 +64,14 @@ void require_confusion_writable(const std::filesystem::path& file);
 /// in the first row and column. Throws: Error(kUsage) where the file cannot be written.
 void write_confusion(const ClassCounts& counts, std::span<const std::string> names,
                      const std::filesystem::path& file);
+
+/// A confusion matrix that write_confusion() wrote.
+struct ConfusionTable {
+  std::vector<std::string> names;           ///< of the classes
+  std::vector<std::vector<double>> counts;  ///< a row per class, a column per prediction
+};
+
+/// Nothing where the text is another CSV file.
+[[nodiscard]] std::optional<ConfusionTable> confusion_in(std::string_view text);
 
 }  // namespace strata::train

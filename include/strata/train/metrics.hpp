@@ -5,6 +5,9 @@
 #include <optional>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
+#include "strata/io/text_file.hpp"
 #include "strata/train/step_times.hpp"
 
 namespace strata::train {
@@ -47,17 +50,21 @@ struct MetricsKept {
   std::int64_t evaluation_step = 0;
 };
 
-/// The file metrics.jsonl: one JSON object per line; numbers read back to the same bits.
+/// Where an event file for TensorBoard goes, and the config that it shows.
+struct EventsWanted {
+  std::filesystem::path directory;
+  std::string config_text;
+};
+
+/// The file metrics.jsonl: one JSON object per line; numbers read back to the same bits. An event
+/// file for TensorBoard has the same numbers: it is written anew from the lines at each start.
 class MetricsFile {
  public:
   /// Opens the file to append, after removing lines of later steps and a truncated last line.
   /// Throws: Error(kData) where it exists and cannot be read; Error(kUsage) where it cannot be
   /// written.
-  MetricsFile(const std::filesystem::path& path, const MetricsKept& keep);
-  /// Syncs the file.
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
+  MetricsFile(const std::filesystem::path& path, const MetricsKept& keep,
+              const std::optional<EventsWanted>& events = std::nullopt);
 
   /// Whether writing a line has failed, as on a full disk; the run continues.
   [[nodiscard]] bool failed() const { return failed_; }
@@ -69,11 +76,13 @@ class MetricsFile {
   void sync();
 
  private:
-  void line(const std::string& text);
+  MetricsFile(const std::filesystem::path& path, const std::string& kept,
+              const std::optional<EventsWanted>& events);
+  void line(nlohmann::ordered_json object);
 
-  int file_ = -1;
+  io::AppendedFile lines_;
+  std::optional<io::AppendedFile> events_;
   bool failed_ = false;
-  bool torn_ = false;  ///< the last line lacks its end
 };
 
 /// The text of a metrics file; empty where there is none. What cannot be read is an error and never
@@ -88,6 +97,9 @@ struct MetricsLine {
 };
 /// Nothing for a line that is no JSON object, such as a torn one.
 [[nodiscard]] std::optional<MetricsLine> metrics_line_of(const std::string& text);
+
+/// The evaluation in a line of a metrics file; nothing for other lines.
+[[nodiscard]] std::optional<EvaluateRecord> evaluate_record_of(const std::string& text);
 
 /// The greatest step in a metrics file; 0 where there is none.
 /// Throws: Error(kData) where the file cannot be read.

@@ -40,9 +40,9 @@ class StageState {
   /// Computes other lanes from now on: those of this rank's number in `lanes`.
   void set_lanes(comm::Communicator& lanes) { lanes_.set_group(lanes); }
 
-  /// Reads the weights.
+  /// Reads the weights, except those of the names `except`.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
-  void load_weights(const io::Checkpoint& checkpoint);
+  void load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except = {});
 
  private:
   const plan::RankPlan& rank_;
@@ -118,6 +118,8 @@ class RankState {
   /// Reads the weights and the own slices of the optimizer state.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
   void load(const io::Checkpoint& checkpoint);
+  /// Reads only the weights, except those of the names `except`. Throws: as load().
+  void load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except);
 
  private:
   /// Whether the optimizer has master copies of the weights.

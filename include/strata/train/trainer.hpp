@@ -33,6 +33,7 @@ struct TrainerSetup {
   const io::Dataset& train_data;
   const io::Dataset* test_data = nullptr;      ///< null: no evaluation
   const io::Checkpoint* checkpoint = nullptr;  ///< null: starts a new run
+  const io::Checkpoint* initial = nullptr;     ///< whose weights a new run starts from; or null
   const io::DirectoryLock* lock = nullptr;     ///< of run.dir, on rank 0; checked at each save
   std::string config_text;
   /// A rank's peak rate of matrix products in the model's dtype, in FLOP/s; 0: not known.

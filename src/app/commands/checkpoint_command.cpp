@@ -3,20 +3,28 @@
 
 #include <fmt/format.h>
 
+#include "strata/app/config_file.hpp"
 #include "strata/core/log.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/train/checkpointing.hpp"
+#include "strata/train/evaluation_history.hpp"
 
 #include "commands/commands.hpp"
 #include "commands/model_command.hpp"
+#include "environment/run_inputs.hpp"
 
 namespace strata::app {
 namespace {
 
-/// The checkpoint directory that an argument names, or the newest checkpoint of a run's directory.
-std::filesystem::path directory_of(const std::string& argument) {
+/// The checkpoint directory that an argument names, or the newest or best checkpoint of a run's
+/// directory.
+std::filesystem::path directory_of(const std::string& argument, WhichCheckpoint which) {
   std::filesystem::path path(argument);
+  if (which == WhichCheckpoint::kBest) {
+    const GivenConfig given = read_config((path / "config.ini").string(), {});
+    return train::best_checkpoint(path, given.config.checkpoint.best).directory;
+  }
   for (const std::filesystem::path& root : {path / "checkpoints", path}) {
     const std::vector<io::CheckpointEntry> entries = io::list_checkpoints(root);
     if (!entries.empty()) {
@@ -34,20 +42,24 @@ ExitCode checkpoint_command(Arguments arguments) {
     return import_model_command(arguments.subspan(1));
   }
   if (what == "export") {
-    return export_model_command(arguments.subspan(1), directory_of);
+    return export_model_command(arguments.subspan(1), [](const std::string& argument) {
+      return directory_of(argument, WhichCheckpoint::kNewest);
+    });
   }
   if (what != "inspect" && what != "verify") {
     fail(ExitCode::kUsage,
          "strata checkpoint has the commands inspect, verify, import and export, not \"{}\"", what);
   }
-  const CommandLine line(arguments.subspan(1), {}, {});
+  const CommandLine line(arguments.subspan(1), {"checkpoint"}, {}, CommandLine::Values::kOne);
   if (line.positions().size() != 1) {
     fail(ExitCode::kUsage,
          "strata checkpoint {} needs one directory: a checkpoint's, or a run's for its newest "
          "checkpoint",
          what);
   }
-  const io::Checkpoint checkpoint = io::Checkpoint::open(directory_of(line.positions().front()));
+  const WhichCheckpoint which = which_checkpoint(line.value("checkpoint", "newest"));
+  const io::Checkpoint checkpoint =
+      io::Checkpoint::open(directory_of(line.positions().front(), which));
   if (!checkpoint.warning().empty()) {
     print_error(fmt::format("warning: {}\n", printable_lines(checkpoint.warning())));
   }

@@ -30,16 +30,28 @@ ExitCode data_command(Arguments arguments);
 ExitCode checkpoint_command(Arguments arguments);
 /// Writes a job script, and submits it if asked.
 ExitCode job_command(Arguments arguments);
+/// Trains with many settings, or submits a job array that does.
+ExitCode sweep_command(Arguments arguments);
 /// Proves, simulates, draws and writes pipeline schedules.
 ExitCode schedule_command(Arguments arguments);
 /// Reports and draws the steps that a run recorded.
 ExitCode timeline_command(Arguments arguments);
+/// Shows a run on a terminal.
+ExitCode watch_command(Arguments arguments);
+/// Writes an HTML page about runs.
+ExitCode report_command(Arguments arguments);
+/// Prints the records of a run.
+ExitCode metrics_command(Arguments arguments);
 
 /// Help texts of the commands with options of their own.
 [[nodiscard]] std::string import_help();
 [[nodiscard]] std::string generate_help();
 [[nodiscard]] std::string job_help();
+[[nodiscard]] std::string sweep_help();
 [[nodiscard]] std::string schedule_help();
 [[nodiscard]] std::string timeline_help();
+[[nodiscard]] std::string watch_help();
+[[nodiscard]] std::string report_help();
+[[nodiscard]] std::string metrics_help();
 
 }  // namespace strata::app

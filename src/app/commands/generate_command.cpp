@@ -31,6 +31,7 @@ other ranks wait.
   --top-k=N            only the N most likely tokens; 0: all (default 0)
   --top-p=X            only the most likely tokens that together reach this probability (default 1)
   --seed=N             seed of sampling; the same seed gives the same text (default: run.seed)
+  --checkpoint=best    the best checkpoint of checkpoint.best instead of the newest
 )";
 
 struct GenerateArguments {
@@ -40,6 +41,7 @@ struct GenerateArguments {
   std::int64_t tokens = 200;
   std::int64_t samples = 1;
   train::SamplingOptions sampling;
+  WhichCheckpoint checkpoint = WhichCheckpoint::kNewest;
   bool has_seed = false;
 };
 
@@ -65,9 +67,9 @@ GenerateArguments arguments_of(Arguments arguments) {
       own.push_back(argument);
     }
   }
-  const CommandLine line(own,
-                         {"prompt", "tokens", "samples", "temperature", "top-k", "top-p", "seed"},
-                         {}, CommandLine::Values::kOne);
+  const CommandLine line(
+      own, {"prompt", "tokens", "samples", "temperature", "top-k", "top-p", "seed", "checkpoint"},
+      {}, CommandLine::Values::kOne);
   if (line.positions().size() != 1) {
     fail(ExitCode::kUsage, "strata generate needs one config file or run's directory\n{}",
          kGenerateHelp);
@@ -89,6 +91,7 @@ GenerateArguments arguments_of(Arguments arguments) {
   result.sampling.temperature = number_of(line, "temperature", 0.0, kMostTemperature);
   result.sampling.top_k = line.count("top-k", 0, 0, kMost);
   result.sampling.top_p = number_of(line, "top-p", kLeastTopP, 1.0);
+  result.checkpoint = which_checkpoint(line.value("checkpoint", "newest"));
   result.has_seed = line.has("seed");
   result.sampling.seed = static_cast<std::uint64_t>(
       line.count("seed", 0, 0, std::numeric_limits<std::int64_t>::max()));
@@ -136,7 +139,8 @@ ExitCode generate_command(comm::MpiSession& mpi, Arguments arguments) {
   }
   Log log(log_role(mpi));
   const GenerateArguments given = arguments_of(arguments);
-  RunInputs inputs = open_trained(mpi, given.config, given.settings, Evaluates::kNo, log);
+  RunInputs inputs =
+      open_trained(mpi, given.config, given.settings, Evaluates::kNo, given.checkpoint, log);
   if (inputs.train_info.task != io::Task::kNextToken) {
     fail(ExitCode::kUsage, "the model of {} is not a language model; strata generate needs one",
          inputs.checkpoint->directory().string());

@@ -1,3 +1,5 @@
+#include "commands/job_command.hpp"
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -55,14 +57,6 @@ constexpr std::array<JobOption, 23> kOptions{{
     {"output", "FILE", "writes the script there instead of to stdout"},
 }};
 
-std::vector<std::string> option_names() {
-  std::vector<std::string> names;
-  for (const JobOption& option : kOptions) {
-    names.emplace_back(option.name);
-  }
-  return names;
-}
-
 /// The arguments of a job: options of the command, and settings of the config.
 struct JobArguments {
   std::vector<std::string> options;
@@ -83,11 +77,11 @@ JobArguments separated(Arguments arguments) {
 /// The site's options, then the command line's, which override them.
 CommandLine job_line(const std::vector<std::string>& options) {
   std::vector<std::string> all;
-  for (const auto& [name, value] : read_site_file(option_names())) {
+  for (const auto& [name, value] : read_site_file(job_option_names())) {
     all.push_back(fmt::format("--{}={}", name, value));
   }
   all.insert(all.end(), options.begin(), options.end());
-  CommandLine line(all, option_names(), {"submit"}, CommandLine::Values::kOne);
+  CommandLine line(all, job_option_names(), {"submit"}, CommandLine::Values::kOne);
   if (line.positions().size() != 1) {
     fail(ExitCode::kUsage,
          "strata job needs one config file: strata job CONFIG.ini --nodes=N --time=T ...");
@@ -224,6 +218,14 @@ void submit(const JobScript& script) {
 
 }  // namespace
 
+std::vector<std::string> job_option_names() {
+  std::vector<std::string> names;
+  for (const JobOption& option : kOptions) {
+    names.emplace_back(option.name);
+  }
+  return names;
+}
+
 std::string job_help() {
   std::string text =
       R"(strata job CONFIG.ini --nodes=N --time=T [options] [--section.key=value ...] [--submit]
@@ -245,17 +247,33 @@ Defaults of a site are [job] lines "name = value" with these names in $STRATA_SI
 }
 
 ExitCode job_command(Arguments arguments) {
+  write_job(arguments, {}, command_text("strata job", arguments));
+  return ExitCode::kDone;
+}
+
+std::string command_text(const std::string& name, Arguments arguments) {
+  std::string text = name;
+  for (const std::string& argument : arguments) {
+    text += argument == "--submit" ? "" : " " + shell_quoted(argument);
+  }
+  return text;
+}
+
+void write_job(Arguments arguments, std::vector<std::vector<std::string>> elements,
+               const std::string& command) {
   const JobArguments given = separated(arguments);
   const CommandLine line = job_line(given.options);
   JobScript script = job_of(line, given.settings);
-  script.command = "strata job";
-  for (const std::string& argument : arguments) {
-    script.command += argument == "--submit" ? "" : " " + shell_quoted(argument);
+  if (!elements.empty() && (script.scheduler != Scheduler::kSlurm || script.chain > 1)) {
+    fail(ExitCode::kUsage,
+         "a job array needs --scheduler=slurm and no --chain; its elements requeue themselves");
   }
+  script.elements = std::move(elements);
+  script.command = command;
   const std::string text = script_text(script);
   if (!line.has("output") && !line.has("submit")) {
     fmt::print("{}", text);
-    return ExitCode::kDone;
+    return;
   }
   write_file(script.file, text);
   if (line.has("submit")) {
@@ -263,7 +281,6 @@ ExitCode job_command(Arguments arguments) {
   } else {
     print_error(fmt::format("{}: written\n", script.file));
   }
-  return ExitCode::kDone;
 }
 
 }  // namespace strata::app

@@ -38,7 +38,11 @@ std::string slurm_directives(const JobScript& s) {
          fmt::format("#SBATCH --signal={}USR1@{}\n", shell_gets_signal ? "B:" : "",
                      s.signal_seconds) +
          (s.spares ? "#SBATCH --no-kill\n" : "") +
-         "#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --output=strata-%j.log\n";
+         "#SBATCH --requeue\n#SBATCH --open-mode=append\n" +
+         (s.elements.empty()
+              ? "#SBATCH --output=strata-%j.log\n"
+              : fmt::format("#SBATCH --array=0-{}\n#SBATCH --output=strata-%A_%a.log\n",
+                            s.elements.size() - 1));
 }
 
 std::string pbs_directives(const JobScript& s) {
@@ -116,6 +120,19 @@ std::string header(const JobScript& s, const SchedulerWords& words) {
         s.signal_seconds);
   }
   return text + words.directives + "\n";
+}
+
+/// Puts the settings of the array's element before those of the command line.
+std::string element_settings(const JobScript& s) {
+  std::string text;
+  for (std::size_t i = 0; i < s.elements.size(); ++i) {
+    text += fmt::format("  {}) set --", i);
+    for (const std::string& setting : s.elements[i]) {
+      text += " " + shell_quoted(setting);
+    }
+    text += " \"$@\" ;;\n";
+  }
+  return text.empty() ? "" : "case $SLURM_ARRAY_TASK_ID in\n" + text + "esac\n";
 }
 
 /// Counts starts in a file of the run directory.
@@ -354,8 +371,8 @@ std::string submit_after(Scheduler scheduler, const std::string& before) {
 
 std::string script_text(const JobScript& s) {
   const SchedulerWords words = words_of(s);
-  return header(s, words) + words.start + line("module load {value}", s.modules) + counting(s) +
-         rank_count(s, words) +
+  return header(s, words) + words.start + line("module load {value}", s.modules) +
+         element_settings(s) + counting(s) + rank_count(s, words) +
          (s.scheduler == Scheduler::kFlux   ? flux_lines(s)
           : s.launcher == Launcher::kMpirun ? mpirun_lines(s)
                                             : srun_lines(s)) +

@@ -58,6 +58,8 @@ struct JobScript {
   std::string config;
   std::string run_directory;
   std::vector<std::string> settings;
+  /// Further settings of each element of a Slurm job array; empty: no array.
+  std::vector<std::vector<std::string>> elements;
 };
 
 [[nodiscard]] std::string script_text(const JobScript& script);

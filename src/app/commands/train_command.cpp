@@ -6,11 +6,13 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 
 #include "strata/app/config_file.hpp"
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
+#include "strata/core/host_name.hpp"
 #include "strata/core/text.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
@@ -24,6 +26,7 @@
 #include "environment/run_directory.hpp"
 #include "environment/run_inputs.hpp"
 #include "environment/time_limit.hpp"
+#include "environment/versions.hpp"
 
 namespace strata::app {
 namespace {
@@ -101,6 +104,23 @@ double end_of(const plan::RunConfig& config, double started, Log& log) {
   return end;
 }
 
+/// As in "2 nodes: n1, n2", of the ranks' hosts.
+std::string nodes_text(const std::vector<std::string>& hosts) {
+  constexpr std::size_t kMostNamed = 16;
+  std::vector<std::string> nodes;
+  for (const std::string& host : hosts) {
+    if (std::ranges::find(nodes, host) == nodes.end()) {
+      nodes.push_back(host);
+    }
+  }
+  return fmt::format(
+      "{} node{}: {}{}", nodes.size(), nodes.size() == 1 ? "" : "s",
+      fmt::join(nodes.begin(),
+                nodes.begin() + static_cast<std::ptrdiff_t>(std::min(nodes.size(), kMostNamed)),
+                ", "),
+      nodes.size() > kMostNamed ? ", ..." : "");
+}
+
 std::int64_t peak_resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -168,6 +188,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
   if (!given.dry_run || inputs.config.run.resume != plan::Resume::kNever) {
     open_run_directory(mpi, inputs, log);
   }
+  open_initial(mpi, inputs, log);
   // A dry run on one rank plans for the grid that will be launched.
   const bool alone = given.dry_run && mpi.world().size() == 1;
   plan::Plan plan = make_plan(mpi, inputs, alone ? 0 : mpi.world().size());
@@ -175,10 +196,12 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
     log.info("{}", plan::plan_text(plan));
     return ExitCode::kDone;
   }
+  const std::string nodes = nodes_text(mpi.world().all_gather_texts(host_name()));
   // Before anything is written, because opening the GPU may fail.
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kTraining);
   begin_run(mpi, inputs, plan, log);
   log.info("{}", plan::plan_text(plan));
+  log.info("strata {} on {}", own_version(), nodes);
   log.info("{}", environment.text());
   if (plan.emulated) {
     log.warn(
@@ -206,6 +229,7 @@ ExitCode train_command(comm::MpiSession& mpi, Arguments arguments,
                     .train_data = *inputs.train_data,
                     .test_data = inputs.test_data ? &*inputs.test_data : nullptr,
                     .checkpoint = inputs.checkpoint ? &*inputs.checkpoint : nullptr,
+                    .initial = inputs.initial ? &*inputs.initial : nullptr,
                     .lock = directory->lock(),
                     .config_text = run_config_text(inputs, plan, environment),
                     .peak_flops = environment.peak_flops(),
@@ -288,7 +312,8 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
       train::require_confusion_writable(given.confusion);
     }
   });
-  const RunInputs inputs = open_trained(mpi, given.config, given.settings, Evaluates::kYes, log);
+  const RunInputs inputs =
+      open_trained(mpi, given.config, given.settings, Evaluates::kYes, given.checkpoint, log);
   const io::Dataset& data = *inputs.test_data;
   plan::Plan plan = make_plan(mpi, inputs, mpi.world().size());
   ExecutionEnvironment environment(mpi, inputs, plan, Use::kEvaluation);

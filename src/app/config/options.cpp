@@ -72,6 +72,29 @@ Option timeline_option() {
               }};
 }
 
+Option groups_option() {
+  return {
+      .key = "optimizer.groups",
+      .values = "groups, or empty",
+      .unit = {},
+      .help =
+          "factors of learning rate and weight decay for parameters by name with * and ?, as in "
+          "embedding.*: learning_rate=0.1; *.bias, *norm.weight: weight_decay=0; later groups "
+          "replace the factors of earlier ones and of optimizer.decay",
+      .set =
+          [](RunConfig& config, const std::string& value) {
+            auto groups = optim::parse_groups(value);
+            if (!groups) {
+              refuse("optimizer.groups", value,
+                     "PATTERNS: learning_rate=FACTOR weight_decay=FACTOR, with one of the two "
+                     "or both, and ; between groups");
+            }
+            config.optimizer.options.groups = *std::move(groups);
+          },
+      .get =
+          [](const RunConfig& config) { return optim::text_of(config.optimizer.options.groups); }};
+}
+
 /// Times of stages; plan::prepare() knows how many there are.
 Option stage_times(const std::string& key, const std::string& what, Member<std::string> member) {
   Option option = text(key, "number from 0, or one for each stage",
@@ -234,14 +257,14 @@ std::vector<Option> parallel_and_numerics() {
                     "for auto: the most that a rank holds at once, in activations of its layers; "
                     "0: as many as there are stages, the most of 1f1b",
                     0, STRATA_MEMBER(parallel.activations), kMostRanks)),
-      choice(
-          "parallel.backward",
-          "fused: a layer's input and weight gradient one after the other, so that the "
-          "gradients of one layer are in memory at a time, and a stage sends its gradient "
-          "after both; split: the input gradients of all layers first, which shortens the "
-          "bubble; auto: split where there are several stages and no recomputation, and the GPUs' "
-          "memory is enough",
-          STRATA_MEMBER(parallel.backward)),
+      choice("parallel.backward",
+             "fused: a layer's input and weight gradient one after the other, so that the "
+             "gradients of one layer are in memory at a time, and a stage sends its gradient "
+             "after both; split: the input gradients of all layers first, which shortens the "
+             "bubble; auto: split where there are several stages, no recomputation and one "
+             "numerics.loss_pieces, and the GPUs' "
+             "memory is enough",
+             STRATA_MEMBER(parallel.backward)),
       text("parallel.split", "auto, or layers",
            "auto: chunks of about equal cost; otherwise the first layer of each stage, or of each "
            "chunk in layer order, by name or number",
@@ -325,6 +348,12 @@ std::vector<Option> optimisation() {
       choice("optimizer.decay",
              "tensors that weight decay applies to; matrices: those of two dimensions or more",
              STRATA_MEMBER(optimizer.options.decay_scope)),
+      groups_option(),
+      text("optimizer.frozen", "patterns, or empty",
+           "parameters that are not trained, by name with * and ?, as in embedding.*,blocks.0.*; "
+           "they "
+           "have no optimizer state and count in no norm",
+           STRATA_MEMBER(optimizer.frozen)),
       number("optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
              Bound::kFromZero, STRATA_MEMBER(optimizer.clip_norm)),
       choice("schedule.kind", "how the learning rate decays after warm-up",
@@ -354,6 +383,10 @@ std::vector<Option> running() {
       whole("train.evaluate_batches", "batches",
             "upper bound on the global batches of an evaluation; 0: the whole test split", 0,
             STRATA_MEMBER(train.evaluate_batches)),
+      whole("train.patience", "evaluations",
+            "the run ends when its test loss (the accuracy with checkpoint.best = accuracy) has "
+            "not improved in so many consecutive evaluations; 0: off",
+            0, STRATA_MEMBER(train.patience)),
       choice("train.recompute",
              "what the backward pass recomputes to save memory; selective: norms and the MLP's "
              "activation; full: all inside a transformer sublayer. The same bits, but for "
@@ -392,10 +425,23 @@ std::vector<Option> running() {
       whole("checkpoint.keep_every", "steps",
             "steps between checkpoints that are kept permanently, besides the newest; 0: none", 0,
             STRATA_MEMBER(checkpoint.keep_every)),
+      choice("checkpoint.best",
+             "keeps the checkpoint whose evaluation on data.test has the least loss or the highest "
+             "accuracy, besides the others; an evaluation that improves it saves",
+             STRATA_MEMBER(checkpoint.best)),
       choice("checkpoint.background",
              "on: a thread writes a copy of the state while training goes on; off: training waits "
              "for the files",
              STRATA_MEMBER(checkpoint.background)),
+      text("checkpoint.init", "directory, or empty",
+           "a run directory or a checkpoint whose weights a new run starts from, at step 0 and "
+           "without its optimizer state; not read when the run is resumed",
+           STRATA_MEMBER(checkpoint.init)),
+      text(
+          "checkpoint.init_except", "patterns, or empty",
+          "parameters that checkpoint.init may lack, have in another shape or have too many of, by "
+          "name with * and ?, as in head.*; the model's are initialized as in a run without it",
+          STRATA_MEMBER(checkpoint.init_except)),
       text("run.dir", "directory", "where the run's files go", STRATA_MEMBER(run.dir),
            Empty::kRefused),
       whole("run.seed", "", "seed of initial weights, dropout and the order of samples", 0,
@@ -430,6 +476,10 @@ std::vector<Option> running() {
              "time; 0: at the end of the Slurm allocation, if there is one",
              Bound::kFromZero, STRATA_MEMBER(run.time_limit_minutes)),
       timeline_option(),
+      choice("run.tensorboard",
+             "on: an event file for TensorBoard in tensorboard/ of run.dir has the numbers of "
+             "metrics.jsonl and the config",
+             STRATA_MEMBER(run.tensorboard)),
       number("run.peak_tflops", "TFLOP/s",
              "peak throughput of a rank's GPU, or of its cores, in matrix products of "
              "numerics.dtype; 0: the published value of known GPUs. The MFU is relative to it",

@@ -6,6 +6,7 @@
 #include "strata/comm/agree.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/host_name.hpp"
+#include "strata/core/text.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/evaluation.hpp"
 
@@ -58,8 +59,12 @@ void check_same_inputs(comm::MpiSession& mpi, const RunInputs& inputs) {
                          {"test data", inputs.test_data ? inputs.test_data->info().checksum : 0}});
 }
 
-/// Opens the newest valid checkpoint of run.dir.
-void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
+/// Opens a valid checkpoint of run.dir.
+void open_checkpoint(comm::MpiSession& mpi, RunInputs& inputs, WhichCheckpoint which, Log& log) {
+  if (which == WhichCheckpoint::kBest) {
+    inputs.checkpoint = train::best_good_checkpoint(mpi.world(), inputs.config, log);
+    return;
+  }
   const std::filesystem::path root = train::checkpoint_root(inputs.config);
   inputs.checkpoint = train::newest_good_checkpoint(mpi.world(), root, log);
   if (!inputs.checkpoint) {
@@ -112,7 +117,7 @@ RunInputs open_run_inputs(comm::MpiSession& mpi, const std::string& path, Argume
 }
 
 RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments settings,
-                       Evaluates evaluates, Log& log) {
+                       Evaluates evaluates, WhichCheckpoint which, Log& log) {
   RunInputs inputs;
   comm::agree(mpi.world(), [&] {
     std::error_code error;
@@ -131,7 +136,7 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
         ExitCode::kUsage,
         "run.device is emulated, which only trains, and computes nothing; choose another device");
   }
-  open_checkpoint(mpi, inputs, log);
+  open_checkpoint(mpi, inputs, which, log);
   comm::agree(mpi.world(), [&] {
     open_data_of_checkpoint(inputs, log);
     if (evaluates == Evaluates::kYes) {
@@ -176,6 +181,12 @@ void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
   }
 }
 
+void open_initial(comm::MpiSession& mpi, RunInputs& inputs, Log& log) {
+  if (!inputs.checkpoint && !inputs.config.checkpoint.init.empty()) {
+    inputs.initial = train::initial_checkpoint(mpi.world(), inputs.config.checkpoint.init, log);
+  }
+}
+
 std::int64_t ranks_of_nodes(std::span<const std::string> hosts) {
   const auto count = std::ranges::count(hosts, hosts.front());
   for (std::size_t r = 0; r < hosts.size(); ++r) {
@@ -197,6 +208,9 @@ plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_
     if (inputs.config.parallel.node_ranks == 0) {
       plan->node_replicas = plan::node_replicas(inputs.config, plan->grid, ranks_of_nodes(hosts));
     }
+    if (inputs.initial) {
+      train::require_initial(*plan, *inputs.initial);
+    }
     if (inputs.test_data) {
       train::require_fits(*plan, inputs.test_data->info());
     }
@@ -205,8 +219,18 @@ plan::Plan make_plan(comm::MpiSession& mpi, const RunInputs& inputs, std::int64_
   return std::move(*plan);
 }
 
+WhichCheckpoint which_checkpoint(const std::string& value) {
+  const auto which = enum_from_name<WhichCheckpoint>(value);
+  if (!which) {
+    fail(ExitCode::kUsage, "--checkpoint is \"{}\", it must be one of {}", value,
+         joined_names<WhichCheckpoint>());
+  }
+  return *which;
+}
+
 TrainArguments parse_arguments(Arguments arguments, std::string_view command) {
   constexpr std::string_view kConfusion = "--confusion=";
+  constexpr std::string_view kCheckpoint = "--checkpoint=";
   TrainArguments result;
   for (const std::string& argument : arguments) {
     if (argument == "--dry-run" && command == "train") {
@@ -218,6 +242,8 @@ TrainArguments parse_arguments(Arguments arguments, std::string_view command) {
       if (!argument.starts_with(kConfusion) || result.confusion.empty()) {
         fail(ExitCode::kUsage, "{} names no file; give --confusion=FILE.csv", argument);
       }
+    } else if (argument.starts_with(kCheckpoint) && command == "evaluate") {
+      result.checkpoint = which_checkpoint(argument.substr(kCheckpoint.size()));
     } else if (result.config.empty() && argument.rfind("--", 0) != 0) {
       result.config = argument;
     } else {

@@ -28,18 +28,31 @@ struct RunInputs {
   std::optional<io::Dataset> train_data;
   std::optional<io::Dataset> test_data;  ///< or other data to evaluate on
   std::optional<io::Checkpoint> checkpoint;
+  /// Of checkpoint.init, for a new run.
+  std::optional<io::Checkpoint> initial;
   int threads = 1;
   /// The device of all ranks.
   device::DeviceKind device = device::DeviceKind::kCpu;
 };
 
+/// The checkpoint of a run that a command uses.
+enum class WhichCheckpoint { kNewest, kBest };
+
+constexpr auto enum_names(WhichCheckpoint) {
+  return names_in_order("newest", "best");
+}
+
+/// Throws: Error(kUsage) for a value that names neither.
+[[nodiscard]] WhichCheckpoint which_checkpoint(const std::string& value);
+
 /// Arguments of train and evaluate: config file, settings and the command's own options.
 struct TrainArguments {
   std::string config;
   std::vector<std::string> settings;
-  bool dry_run = false;     ///< train --dry-run
-  bool each_class = false;  ///< evaluate --classes
-  std::string confusion;    ///< evaluate --confusion=FILE
+  bool dry_run = false;                                   ///< train --dry-run
+  bool each_class = false;                                ///< evaluate --classes
+  std::string confusion;                                  ///< evaluate --confusion=FILE
+  WhichCheckpoint checkpoint = WhichCheckpoint::kNewest;  ///< evaluate --checkpoint=best
 };
 
 /// Throws: Error(kUsage) where there is no config file.
@@ -56,16 +69,20 @@ enum class DataNeeded { kNo, kYes };
 enum class Evaluates { kNo, kYes };
 
 /// Reads the config of a trained model from a file or a run's directory, opens the newest good
-/// checkpoint of run.dir and chooses a grid for all ranks. The training data are opened only where
-/// the checkpoint does not describe them.
-/// Communication: collective over the world.
-/// Throws: AgreedError(kCheckpoint) where there is no checkpoint.
+/// checkpoint of run.dir, or the best one, and chooses a grid for all ranks. The training data are
+/// opened only where the checkpoint does not describe them. Communication: collective over the
+/// world. Throws: AgreedError(kCheckpoint) where there is no checkpoint.
 [[nodiscard]] RunInputs open_trained(comm::MpiSession& mpi, const std::string& path,
-                                     Arguments settings, Evaluates evaluates, Log& log);
+                                     Arguments settings, Evaluates evaluates, WhichCheckpoint which,
+                                     Log& log);
 
 /// Opens the checkpoint in run.dir, or refuses the directory, as run.resume asks.
 /// Communication: collective over the world.
 void open_run_directory(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
+
+/// Opens the checkpoint of checkpoint.init for a run that continues none.
+/// Communication: collective over the world.
+void open_initial(comm::MpiSession& mpi, RunInputs& inputs, Log& log);
 
 /// The number of consecutive ranks on each host, where all have as many; else 1.
 [[nodiscard]] std::int64_t ranks_of_nodes(std::span<const std::string> hosts);

@@ -8,8 +8,12 @@
 
 namespace strata::app {
 
+std::string own_version() {
+  return STRATA_VERSION;
+}
+
 std::vector<VersionFact> versions() {
-  std::vector<VersionFact> facts{{"strata", STRATA_VERSION},
+  std::vector<VersionFact> facts{{"strata", own_version()},
                                  {"MPI", comm::MpiSession::library_text()},
                                  {"oneDNN", ops::onednn_version()}};
   const std::vector<device::LibraryVersion> libraries = device::cuda_libraries();

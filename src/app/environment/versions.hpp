@@ -13,6 +13,9 @@ struct VersionFact {
   friend bool operator==(const VersionFact&, const VersionFact&) = default;
 };
 
+/// The version of this executable, as in "0.1.0"; loads no library.
+[[nodiscard]] std::string own_version();
+
 /// Versions of this executable and of the libraries found. Needs no GPU.
 [[nodiscard]] std::vector<VersionFact> versions();
 

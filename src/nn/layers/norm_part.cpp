@@ -128,17 +128,19 @@ void NormPart::backward_weight(const LayerPass& pass, Placement placement, const
   const std::int64_t blocks = gathers ? pass.shards.own().count() : pass.shards.shards();
   const TensorView& made = gathers ? workspace.own_shards : workspace.all_shards;
   const Shape rows{x.count() / width_, width_};
+  const bool is_split = placement == Placement::kTokens;
+  const std::vector<RowPiece> pieces =
+      row_pieces(pass, placement, is_split ? rows[0] * pass.shards.ranks() : rows[0]);
   for (std::int64_t b = 0; b < blocks; ++b) {
     const TensorView part = made.flat_slice(b * count * width_, count * width_);
     // A shard's rows of each piece, in order.
-    for (std::int64_t p = 0; p < pass.row_pieces; ++p) {
-      const grid::Range piece = grid::even_part(rows[0], pass.row_pieces, p);
-      const grid::Range share = grid::even_part(piece.count(), blocks, b);
-      const grid::Range range{piece.begin + share.begin, piece.begin + share.end};
+    for (const RowPiece& piece : pieces) {
+      const grid::Range share = grid::even_part(piece.local.count(), blocks, b);
+      const grid::Range range{piece.local.begin + share.begin, piece.local.begin + share.end};
       weight_gradients(pass.context, row_range(x.reshaped(rows), range), rows_at(statistics, range),
                        row_range(dy.reshaped(rows), range), part.flat_slice(0, width_),
                        count == 2 ? part.flat_slice(width_, width_) : TensorView(),
-                       p == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
+                       piece.all.begin == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
     }
   }
   if (gathers) {

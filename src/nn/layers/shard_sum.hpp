@@ -87,16 +87,20 @@ class ShardSum {
   /// for each piece.
   template <typename Use>
   void end(Placement placement, const Use& use) {
+    const TensorView& sum = accumulators_.front();
     for (std::size_t p = 0; p < pieces_.size(); ++p) {
       const RowPiece& piece = pieces_[p];
       if (placement == Placement::kTokens) {
-        pass_.shards.end_reduce_scatter(pass_.context, sums_[p],
-                                        row_range(accumulators_.front(), piece.all));
+        pass_.shards.end_reduce_scatter(pass_.context, sums_[p], row_range(sum, piece.all));
+        use(piece, row_range(sum, piece.own));
       } else {
-        pass_.shards.end_all_reduce(pass_.context, sums_[p],
-                                    row_range(accumulators_.front(), piece.all));
+        gathers_.push_back(
+            pass_.shards.end_all_reduce(pass_.context, sums_[p], row_range(sum, piece.all)));
       }
-      use(piece, row_range(accumulators_.front(), piece.own));
+    }
+    for (std::size_t p = 0; p < gathers_.size(); ++p) {
+      pass_.shards.wait(gathers_[p]);
+      use(pieces_[p], row_range(sum, pieces_[p].all));
     }
   }
 
@@ -137,6 +141,7 @@ class ShardSum {
   std::vector<RowPiece> pieces_;
   std::vector<TensorView> accumulators_;
   std::vector<comm::OrderedReduction::Pending> sums_;
+  std::vector<comm::Request> gathers_;
 };
 
 }  // namespace strata::nn

@@ -18,6 +18,19 @@ bool is_trained(const ParameterSpec& spec) {
   return spec.ownership == Ownership::kOwned && spec.rule == ParameterRule::kTrained;
 }
 
+bool counts(const ParameterSpec& spec) {
+  return spec.ownership == Ownership::kOwned && spec.rule != ParameterRule::kAverage;
+}
+
+/// Elements of the parameters that `is_counted` chooses.
+template <typename Function>
+std::int64_t elements_of(std::span<const ParameterSpec> specs, const Function& is_counted) {
+  return std::accumulate(specs.begin(), specs.end(), std::int64_t{0},
+                         [&](std::int64_t sum, const ParameterSpec& spec) {
+                           return is_counted(spec) ? sum + spec.shape.count() : sum;
+                         });
+}
+
 }  // namespace
 
 Model::Model(const ModelOptions& options) : options_(options) {
@@ -123,11 +136,47 @@ void Model::check_parameter_names() const {
   }
 }
 
+void Model::freeze(const NamePatterns& names) {
+  constexpr const char* kSetting = "optimizer.frozen";
+  std::vector<std::string> trained;
+  for (const ParameterSpec& spec : parameters_) {
+    if (is_trained(spec)) {
+      trained.push_back(spec.name);
+    }
+  }
+  names.require_matches(kSetting, trained);
+  for (ParameterSpec& spec : parameters_) {
+    if (spec.rule == ParameterRule::kTrained && names.matches(spec.name)) {
+      spec.rule = ParameterRule::kFrozen;
+    }
+  }
+  if (trainable_count() == 0) {
+    fail(ExitCode::kUsage,
+         "{} = \"{}\" freezes all {} parameters of the model, so there is nothing to train; leave "
+         "some out",
+         kSetting, names.text(), trained.size());
+  }
+}
+
+bool Model::is_frozen(std::int64_t layer) const {
+  const auto specs = std::ranges::equal_range(parameters_, layer, {}, &ParameterSpec::layer);
+  return !specs.empty() && std::ranges::all_of(specs, [](const ParameterSpec& spec) {
+    return spec.rule == ParameterRule::kFrozen;
+  });
+}
+
+std::int64_t Model::first_changing_layer() const {
+  const auto first = std::ranges::find_if(
+      parameters_, [](const ParameterSpec& spec) { return spec.rule != ParameterRule::kFrozen; });
+  return first == parameters_.end() ? layer_count() : first->layer;
+}
+
 std::int64_t Model::parameter_count() const {
-  return std::accumulate(parameters_.begin(), parameters_.end(), std::int64_t{0},
-                         [](std::int64_t sum, const ParameterSpec& spec) {
-                           return is_trained(spec) ? sum + spec.shape.count() : sum;
-                         });
+  return elements_of(parameters_, counts);
+}
+
+std::int64_t Model::trainable_count() const {
+  return elements_of(parameters_, is_trained);
 }
 
 bool Model::joins_lanes() const {
@@ -135,24 +184,38 @@ bool Model::joins_lanes() const {
                      [](const ModelLayer& entry) { return entry.layer->joins_lanes(); });
 }
 
+namespace {
+
+/// The part of a layer's backward pass that is computed. Input and weight gradients take about as
+/// long.
+double backward_share(const Model& model, std::int64_t layer) {
+  if (layer < model.first_changing_layer()) {
+    return 0.0;
+  }
+  return model.is_frozen(layer) ? 0.5 : 1.0;
+}
+
+}  // namespace
+
 std::vector<double> Model::costs() const {
   // On current cores and GPUs, moving an element takes about as long as this many floating-point
   // operations of a matrix product.
   constexpr double kFlopsPerElement = 16.0;
   std::vector<double> costs;
-  for (const ModelLayer& entry : layers_) {
-    const LayerCost cost = entry.layer->cost();
-    costs.push_back(cost.forward_flops + cost.backward_flops +
+  for (std::int64_t i = 0; i < layer_count(); ++i) {
+    const LayerCost cost = layer(i).cost();
+    costs.push_back(cost.forward_flops + backward_share(*this, i) * cost.backward_flops +
                     kFlopsPerElement * cost.elements_moved);
   }
   return costs;
 }
 
 double Model::training_flops() const {
-  return std::accumulate(layers_.begin(), layers_.end(), 0.0,
-                         [](double sum, const ModelLayer& entry) {
-                           return sum + 3.0 * entry.layer->cost().forward_flops;
-                         });
+  double flops = 0.0;
+  for (std::int64_t i = 0; i < layer_count(); ++i) {
+    flops += (1.0 + 2.0 * backward_share(*this, i)) * layer(i).cost().forward_flops;
+  }
+  return flops;
 }
 
 bool has_batch_norm(const Model& model) {
@@ -219,6 +282,10 @@ std::string model_table(const Model& model, const grid::StageSplit& split,
                         std::span<const std::int64_t> stages) {
   std::vector<std::vector<std::string>> rows{
       {"#", "layer", "name", "output", "parameters", "stage"}};
+  const bool has_frozen = model.trainable_count() != model.parameter_count();
+  if (has_frozen) {
+    rows.front().insert(rows.front().end() - 1, "trainable");
+  }
   const bool has_chunks =
       !stages.empty() && *std::ranges::max_element(stages) + 1 < std::ssize(stages);
   std::size_t part = 0;
@@ -227,20 +294,25 @@ std::string model_table(const Model& model, const grid::StageSplit& split,
       ++part;
     }
     const Layer& layer = model.layer(i);
-    std::int64_t count = 0;
-    for (const ParameterSpec& spec : layer.parameters()) {
-      count += is_trained(spec) ? spec.shape.count() : 0;
-    }
+    const auto [first, last] =
+        std::ranges::equal_range(model.parameters(), i, {}, &ParameterSpec::layer);
+    const std::span<const ParameterSpec> specs(first, last);
     rows.push_back(
         {std::to_string(i), layer.text(), layer.name(), shape_text(layer.output()),
-         count_text(count),
+         count_text(elements_of(specs, counts)),
          std::to_string(stages.empty() ? static_cast<std::int64_t>(part) : stages[part])});
+    if (has_frozen) {
+      rows.back().insert(rows.back().end() - 1, count_text(elements_of(specs, is_trained)));
+    }
   }
   return table_text(rows) +
-         fmt::format("{} parameters; input {}; {} {}{}, the slowest at {:.2f} x the mean cost",
-                     count_text(model.parameter_count()), model.input_shape().text(),
-                     split.stages.size(), has_chunks ? "chunk" : "stage",
-                     split.stages.size() == 1 ? "" : "s", split.imbalance);
+         fmt::format(
+             "{} parameters{}; input {}; {} {}{}, the slowest at {:.2f} x the mean cost",
+             count_text(model.parameter_count()),
+             has_frozen ? fmt::format(", {} of them trainable", count_text(model.trainable_count()))
+                        : "",
+             model.input_shape().text(), split.stages.size(), has_chunks ? "chunk" : "stage",
+             split.stages.size() == 1 ? "" : "s", split.imbalance);
 }
 
 }  // namespace strata::nn

@@ -28,6 +28,8 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
               model.shards() == spec.pass.shards.count,
           "a stage of {} shards, a tensor group of {} and a model of {}", spec.pass.shards.count,
           shards.shards(), model.shards());
+  require(spec.pass.row_pieces == 1 || spec.pass.shards.count > 1,
+          "{} pieces of rows with one shard", spec.pass.row_pieces);
   require(!model.joins_lanes() || spec.slots.gradients == 0 ||
               (lanes != nullptr && lanes->own().count() == spec.pass.concurrent_lanes),
           "a stage with {} concurrent lanes needs the group of all lanes",

@@ -230,7 +230,7 @@ void Stage::layer_backward_weight(std::int64_t layer, const Microbatch& microbat
                                   const GradientSink::Target& target) {
   const std::vector<ParameterViews> gradients =
       views_of(parameters_[local(layer)], target.gradients, &ParameterSlice::gradient_offset);
-  if (!gradients.empty()) {
+  if (!gradients.empty() && !model_.is_frozen(layer)) {
     const device::ProfileRange range(model_.layer(layer).name());
     model_.layer(layer).backward_weight(pass_of(layer, microbatch, Mode::kTraining),
                                         output_gradient(layer, microbatch.execution_index),
@@ -240,7 +240,7 @@ void Stage::layer_backward_weight(std::int64_t layer, const Microbatch& microbat
 }
 
 void Stage::layer_backward_input(std::int64_t layer, std::span<const Microbatch> concurrent) {
-  if (model_.layer(layer).is_view()) {
+  if (model_.layer(layer).is_view() || layer < model_.first_changing_layer()) {
     return;
   }
   const device::ProfileRange range(model_.layer(layer).name());
@@ -315,7 +315,7 @@ void Stage::backward_to_sink(std::span<const Microbatch> concurrent, GradientSin
     }
     run(key, concurrent, {begin, end}, [&] {
       for (std::int64_t i = end; i-- > begin;) {
-        if (fused && !model_.layer(i).joins_lanes()) {
+        if (fused && !model_.layer(i).joins_lanes() && !computes_only_input_gradient(i)) {
           for (std::size_t k = 0; k < concurrent.size(); ++k) {
             layer_backward(i, concurrent[k], targets[k]);
           }
@@ -336,6 +336,12 @@ void Stage::backward_to_sink(std::span<const Microbatch> concurrent, GradientSin
     }
     end = begin;
   }
+}
+
+bool Stage::computes_only_input_gradient(std::int64_t layer) const {
+  // The loss is part of a head that works in pieces.
+  return (model_.is_frozen(layer) || layer < model_.first_changing_layer()) &&
+         !in_pieces(model_, spec_, layer);
 }
 
 bool Stage::acts_after(std::span<const Microbatch> concurrent, std::int64_t layer,

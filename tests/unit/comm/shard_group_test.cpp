@@ -82,7 +82,8 @@ void make_partial_sums(ops::Context& context, const ShardGroup& group, const Mem
 template <typename T>
 void all_reduce(ops::Context& context, ShardGroup& group, Memory<T>& memory) {
   OrderedReduction::Pending sum = group.begin_sum(memory.accumulators(), memory.received());
-  group.end_all_reduce(context, sum, memory.accumulators().front());
+  Request gather = group.end_all_reduce(context, sum, memory.accumulators().front());
+  group.wait(gather);
 }
 
 template <typename T>

@@ -22,6 +22,12 @@ TEST(Hash, IsXxh3) {
   EXPECT_EQ(hash_of(""), 0x2D06800538D394C2ULL);
 }
 
+// The check value of CRC-32C, and 32 zero bytes of RFC 3720, B.4.
+TEST(Hash, IsCrc32c) {
+  EXPECT_EQ(crc32c_of("123456789"), 0xE3069283U);
+  EXPECT_EQ(crc32c_of(std::string(32, '\0')), 0x8A9136AAU);
+}
+
 TEST(Hash, OfPiecesIsThatOfTheWhole) {
   const std::vector<std::byte> bytes = some_bytes(5000);
   const std::uint64_t whole = hash_of(std::span(bytes));

@@ -169,5 +169,40 @@ TEST(ModelTable, ListsLayersAndTotals) {
   EXPECT_NE(table.find("101,770 parameters; input 28 x 28; 2 stages"), std::string::npos) << table;
 }
 
+TEST(Model, FreezesParametersByName) {
+  // 6 x 4 + 4, 4 x 4 + 4 and 4 x 3 + 3 parameters.
+  Model model(options_of({"dense 4 relu name=a", "dense 4 name=b", "dense 3 name=c"}));
+  EXPECT_EQ(model.parameter_count(), 28 + 20 + 15);
+  EXPECT_EQ(model.trainable_count(), 28 + 20 + 15);
+  EXPECT_EQ(model.first_changing_layer(), 0);
+  model.freeze(NamePatterns("a.*,b.w*"));
+  EXPECT_EQ(model.parameter_count(), 28 + 20 + 15);
+  EXPECT_EQ(model.trainable_count(), 4 + 15);
+  EXPECT_EQ(model.first_changing_layer(), 2);
+  EXPECT_TRUE(model.is_frozen(0));
+  EXPECT_FALSE(model.is_frozen(1));  // relu
+  EXPECT_FALSE(model.is_frozen(2));
+  const std::string table = model_table(model, split_model(model, 1, "auto"));
+  EXPECT_NE(table.find("63 parameters, 19 of them trainable;"), std::string::npos) << table;
+
+  EXPECT_EQ(test::error_of([&] { model.freeze(NamePatterns("c.wieght")); }, ExitCode::kUsage),
+            "optimizer.frozen: no parameter is called \"c.wieght\"; the nearest is \"c.weight\". "
+            "Give names, or patterns with * and ?, as in \"blocks.0.*\"");
+  EXPECT_EQ(
+      test::error_of([&] { model.freeze(NamePatterns("*")); }, ExitCode::kUsage),
+      "optimizer.frozen = \"*\" freezes all 3 parameters of the model, so there is nothing to "
+      "train; leave some out");
+}
+
+TEST(Model, RunningAveragesGoOnInFrozenLayers) {
+  Model model(options_of({"batch_norm name=norm", "flatten", "dense 3 name=c"}, Shape{2, 4, 4}));
+  model.freeze(NamePatterns("norm.*"));
+  EXPECT_TRUE(has_batch_norm(model));
+  EXPECT_FALSE(model.is_frozen(0));
+  EXPECT_EQ(model.first_changing_layer(), 0);
+  EXPECT_EQ(model.trainable_count(), 32 * 3 + 3);
+  EXPECT_EQ(model.parameter_count(), 32 * 3 + 3 + 4);
+}
+
 }  // namespace
 }  // namespace strata::nn

@@ -2,7 +2,6 @@
 // f64, with 1, 2 and 4 shards on one rank.
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -89,9 +88,15 @@ TEST_P(LanguageModelGradients, AgreeWithDifferences) {
   const Shape shape{kSamples, kContext};
   const ConstTensorView input{std::span(ids), shape};
   const ConstTensorView targets{std::span(next), shape};
-  for (const auto& [shards, loss_pieces] :
-       std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {4, 1}, {1, 3}, {2, 2}, {4, 12}}) {
-    SCOPED_TRACE(fmt::format("{} shards, {} pieces of the loss", shards, loss_pieces));
+  struct Ways {
+    std::int64_t shards;
+    std::int64_t loss_pieces;
+    std::int64_t row_pieces;
+  };
+  for (const auto& [shards, loss_pieces, row_pieces] : std::vector<Ways>{
+           {1, 1, 1}, {2, 1, 1}, {4, 1, 1}, {1, 3, 1}, {2, 2, 1}, {2, 1, 3}, {4, 12, 3}}) {
+    SCOPED_TRACE(fmt::format("{} shards, {} pieces of the loss, {} of the rows", shards,
+                             loss_pieces, row_pieces));
     const Model model({.layers = GetParam().layers,
                        .input_shape = Shape{kContext},
                        .outputs = kVocabulary,
@@ -99,6 +104,7 @@ TEST_P(LanguageModelGradients, AgreeWithDifferences) {
                        .input_kind = InputKind::kTokenIds,
                        .shards = shards});
     StageSpec spec = spec_of<double>({0, model.layer_count()}, kSamples);
+    spec.pass.row_pieces = row_pieces;
     if (model.output().is_logits) {
       spec.pass.loss_pieces = loss_pieces;
       spec.order = BackwardOrder::kFused;

@@ -146,7 +146,7 @@ TEST(OptimizerBfloat16, HasFloat32StateAndMasters) {
   const nn::ParameterLayout layout = layout_with(kMixed);
   const BucketPlan plan(layout, 4, 4096);
   const std::vector<nn::MemoryItem> items =
-      Optimizer::memory({.kind = OptimizerKind::kAdam}, plan, 1, DType::kBfloat16);
+      Optimizer::memory({.kind = OptimizerKind::kAdam}, layout, plan, 1, DType::kBfloat16);
   ASSERT_EQ(items.size(), 2U);
   EXPECT_EQ(items[0].name, "optimizer state");
   EXPECT_EQ(items[0].bytes, plan.owned_elements(1) * 8);

@@ -169,7 +169,7 @@ TEST(Optimizer, KeepsStateForItsOwnSlicesOnly) {
   const BucketPlan plan(layout, 4, 4096);
   const auto bytes = [&](const OptimizerOptions& options, std::int64_t rank) {
     const std::vector<nn::MemoryItem> items =
-        Optimizer::memory(options, plan, rank, DType::kFloat32);
+        Optimizer::memory(options, layout, plan, rank, DType::kFloat32);
     EXPECT_EQ(items.size(), 1U);
     return items.front().bytes;
   };

@@ -630,7 +630,7 @@ TEST(Plan, DefaultMicrobatchIsLargerOnGpus) {
 }
 
 TEST(Plan, LossPiecesAreOfTheConfigAndNotOfTheGrid) {
-  // A vocabulary without equal beside a width of 16, and 2 x 4,096 tokens a microbatch.
+  // A vocabulary much larger than the width, and 2 x 4,096 tokens a microbatch.
   constexpr std::int64_t kLong = 1024;
   const auto pieces_of = [](RunConfig config, const VirtualGrid& stored = {}) {
     config.model.transformer.context = kLong;

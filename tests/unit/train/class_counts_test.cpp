@@ -87,6 +87,10 @@ TEST(ClassCounts, AreWrittenAsCsv) {
   std::stringstream text;
   text << std::ifstream(file).rdbuf();
   EXPECT_EQ(text.str(), "class,\"a \"\"b\"\", c\",1\n\"a \"\"b\"\", c\",1,0\n1,1,1\n");
+  const std::optional<ConfusionTable> read = confusion_in(text.str());
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->names, (std::vector<std::string>{names[0], "1"}));
+  EXPECT_EQ(read->counts, (std::vector<std::vector<double>>{{1, 0}, {1, 1}}));
   EXPECT_THAT(class_table(counts, names),
               testing::AllOf(testing::HasSubstr("100.00 %"), testing::HasSubstr("50.00 %")));
   EXPECT_THAT(strata::test::error_of([&] { write_confusion(counts, names, directory.path()); },

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,11 @@ namespace {
 using io::test::read_file;
 using io::test::TemporaryDirectory;
 using io::test::write_file;
+
+/// Lines without the time of day.
+std::string untimed(const std::string& lines) {
+  return std::regex_replace(lines, std::regex(",\"time\":[0-9.]+"), "");
+}
 
 MetricsKept up_to(std::int64_t step) {
   return {.training_step = step, .evaluation_step = step};
@@ -55,7 +61,7 @@ TEST_F(MetricsFileTest, KeepsWholeLinesUpToAStep) {
     MetricsFile metrics(path_, up_to(one.step));
     EXPECT_EQ(read_file(path_), one.kept) << one.text;
     metrics.write(EvaluateRecord{.step = 6, .loss = 0.5, .accuracy = 0.25});
-    EXPECT_EQ(read_file(path_),
+    EXPECT_EQ(untimed(read_file(path_)),
               one.kept + "{\"kind\":\"evaluate\",\"step\":6,\"loss\":0.5,\"accuracy\":0.25}\n");
   }
 }
@@ -81,22 +87,35 @@ TEST_F(MetricsFileTest, AHistoryThatCannotBeReadIsAnError) {
   EXPECT_EQ(read_file(directory_ / "elsewhere"), "{\"step\":1}\n");
 }
 
-TEST_F(MetricsFileTest, ALineThatDidNotFitLeavesNoPart) {
-  MetricsFile metrics(path_, up_to(0));
-  metrics.write(EvaluateRecord{.step = 1, .loss = 0.5});
-  const std::string first = read_file(path_);
-  rlimit before{};
-  ::getrlimit(RLIMIT_FSIZE, &before);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit full{.rlim_cur = first.size() + 10, .rlim_max = before.rlim_max};
-  ::setrlimit(RLIMIT_FSIZE, &full);
-  metrics.write(EvaluateRecord{.step = 2, .loss = 0.5});
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
-  EXPECT_TRUE(metrics.failed());
-  EXPECT_EQ(read_file(path_), first);
-  metrics.write(EvaluateRecord{.step = 3, .loss = 0.5});
-  EXPECT_EQ(read_file(path_), first + "{\"kind\":\"evaluate\",\"step\":3,\"loss\":0.5}\n");
+TEST_F(MetricsFileTest, WhatDidNotFitLeavesNoPart) {
+  for (const bool events_full : {false, true}) {
+    MetricsFile metrics(path_, up_to(0),
+                        EventsWanted{directory_ / "events", std::string(1000, 'c')});
+    const std::filesystem::path events =
+        std::filesystem::directory_iterator(directory_ / "events")->path();
+    metrics.write(EvaluateRecord{.step = 1, .loss = 0.5});
+    const std::string first = read_file(path_);
+    const std::string first_events = read_file(events);
+    rlimit before{};
+    ::getrlimit(RLIMIT_FSIZE, &before);
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit full{.rlim_cur = (events_full ? first_events : first).size() + 10,
+                      .rlim_max = before.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &full);
+    metrics.write(EvaluateRecord{.step = 2, .loss = 0.5});
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    EXPECT_TRUE(metrics.failed());
+    EXPECT_EQ(
+        untimed(read_file(path_)),
+        untimed(first) + (events_full ? "{\"kind\":\"evaluate\",\"step\":2,\"loss\":0.5}\n" : ""));
+    EXPECT_EQ(read_file(events), first_events);
+    metrics.write(EvaluateRecord{.step = 3, .loss = 0.5});
+    EXPECT_TRUE(
+        untimed(read_file(path_)).ends_with("{\"kind\":\"evaluate\",\"step\":3,\"loss\":0.5}\n"));
+    EXPECT_TRUE(read_file(events).starts_with(first_events));
+    EXPECT_GT(read_file(events).size(), first_events.size());
+  }
 }
 
 TEST_F(MetricsFileTest, WritesNumbersThatReadBackToTheSameBits) {

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strata/core/ini_lines.hpp"
+#include "strata/io/growing_file.hpp"
+
+namespace strata::train {
+
+/// The records of one kind in a metrics file, a column for each key. NaN stands where a record
+/// lacks a key or has null; true is 1.
+struct MetricsTable {
+  std::vector<std::string> keys;  ///< in the order of the first record that has each
+  std::vector<std::vector<double>> columns;
+  std::size_t records = 0;
+
+  /// Empty where no record has the key.
+  [[nodiscard]] std::span<const double> column(std::string_view key) const;
+  /// NaN where there is none.
+  [[nodiscard]] double last(std::string_view key) const;
+};
+
+/// What the log of a run tells of its last start and of the whole run.
+struct LogFacts {
+  std::string began;        ///< time of day of the first line
+  std::string grid;         ///< "2 data x 1 pipeline x 1 tensor; ..."
+  std::string version;      ///< "strata 0.1.0 on 2 nodes: n1, n2"
+  std::string environment;  ///< "cpu on 2 ranks (Open MPI v4.1.4), ..."
+  std::int64_t starts = 0;
+  std::vector<std::string> continued;        ///< a line for each start that continued the run
+  std::map<std::int64_t, std::string> slow;  ///< ranks named as slow since the last start
+  std::vector<std::string> warnings;         ///< different ones
+  std::string stopped;                       ///< how the last start was stopped; else empty
+  std::int64_t planned_bytes = 0;            ///< of the rank with the most; 0: unknown
+  std::int64_t peak_bytes = 0;               ///< resident, of the rank with the most; 0: unknown
+  std::int64_t mapped_bytes = 0;             ///< of peak_bytes: mapped files
+  bool planned_on_gpu = false;               ///< planned_bytes are GPU memory
+};
+
+/// A checkpoint in a run directory.
+struct CheckpointAge {
+  std::int64_t step = 0;
+  double seconds = 0.0;  ///< since its commit, by this node's clock and the file system's
+};
+
+struct RunState {
+  enum class Kind {
+    kRunning,
+    kFinished,  ///< all steps are done
+    kStopped,   ///< ended earlier
+    kSilent     ///< the lock's owner is gone or has no heartbeat
+  } kind = Kind::kStopped;
+  std::string text;  ///< for people
+};
+
+/// A run directory as its readers see it, from the files alone, while the run writes to them or
+/// afterwards. Format: docs/formats.md, "Run directory".
+class RunView {
+ public:
+  /// Throws: Error(kUsage) where the directory is not that of a run; as update().
+  explicit RunView(const std::filesystem::path& directory);
+
+  /// Reads what has come since the last call; incomplete and damaged lines are left out.
+  /// Throws: Error(kData), FileSystemError(kData) where a file cannot be read.
+  void update();
+
+  [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
+  /// The directory's own name.
+  [[nodiscard]] const std::string& name() const { return name_; }
+  /// The records of the kind train, evaluate or checkpoint.
+  [[nodiscard]] const MetricsTable& metrics(const std::string& kind) const;
+  /// The settings of config.ini; lines of one key, as layers, are joined. A derived value stands
+  /// where the setting is left open.
+  [[nodiscard]] const std::vector<IniLine>& settings() const { return settings_; }
+  /// Empty where the config has none.
+  [[nodiscard]] std::string setting(std::string_view key) const;
+  /// 0 where unknown.
+  [[nodiscard]] std::int64_t total_steps() const;
+  /// Steps done.
+  [[nodiscard]] std::int64_t step() const;
+  [[nodiscard]] const LogFacts& log() const { return log_; }
+  [[nodiscard]] const RunState& state() const { return state_; }
+  [[nodiscard]] const std::optional<CheckpointAge>& checkpoint() const { return checkpoint_; }
+
+ private:
+  void add_metrics(std::string_view line);
+  void add_log(std::string_view line);
+  void read_config();
+  void read_state();
+  void read_checkpoint();
+
+  std::filesystem::path directory_;
+  std::string name_;
+  io::GrowingFile metrics_file_;
+  io::GrowingFile log_file_;
+  std::map<std::string, MetricsTable> metrics_;
+  std::vector<IniLine> settings_;
+  LogFacts log_;
+  std::string memory_title_;  ///< of the table that the log lists now
+  RunState state_;
+  std::optional<CheckpointAge> checkpoint_;
+  std::string beat_;
+  std::optional<double> beat_changed_;  ///< of now_seconds(), once it was seen to change
+};
+
+}  // namespace strata::train

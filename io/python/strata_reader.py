@@ -1,0 +1,241 @@
+"""Reads strata's data sets and checkpoints with h5py and NumPy; PyTorch only for state_dict().
+
+    import strata_reader
+    data = strata_reader.Dataset("data/shakespeare", "test")
+    checkpoint = strata_reader.Checkpoint("runs/shakespeare")  # the newest of a run
+    weights = strata_reader.state_dict(checkpoint)             # PyTorch tensors by name
+    print(checkpoint.decode(data.tokens[:100]))
+
+Format: docs/formats.md. Files are checked for presence and size. The checksums of their contents are checked by
+`strata data inspect --verify` and `strata checkpoint verify`.
+"""
+
+import json
+import os
+import pathlib
+
+import h5py
+import numpy as np
+
+
+class ReaderError(Exception):
+    """A file is missing, damaged, or not what was asked for."""
+
+
+def _text(value):
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class Master:
+    """The HDF5 file that shows the files of a data set or a checkpoint as one."""
+
+    def __init__(self, path, form, version):
+        """Opens the file. Raises ReaderError where it or a file that it names is not complete."""
+        self.path = pathlib.Path(path)
+        if not self.path.is_file():
+            raise ReaderError(f"{path} does not exist, or is no file")
+        try:
+            self.file = h5py.File(self.path, "r")
+        except OSError as error:
+            raise ReaderError(f"{path} cannot be opened as HDF5: {error}") from error
+        try:
+            attributes = self.file.attrs
+            found = _text(attributes.get("format", "none"))
+            if found != form:
+                raise ReaderError(f"{path} has the format {found}, expected {form}")
+            if attributes.get("version") != version:
+                raise ReaderError(f"{path} has version {attributes.get('version')} of {form}; this reader "
+                                  f"knows version {version}. Use the reader of the strata that wrote it")
+            self._require_files(self._manifest() if attributes.get("manifest") else self._listed())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        self.file.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def _manifest(self):
+        """Names and sizes in bytes of all files, of the manifest."""
+        path = self.path.with_suffix(".manifest")
+        try:
+            lines = path.read_text().splitlines()
+            if lines[0] != "strata-manifest 1" or not lines[-1].startswith("checksum "):
+                raise ReaderError(f"{path} is no complete manifest; copy it again with the files that it names")
+            return {name: int(size) for name, size in (line.split(" ")[:2] for line in lines[1:-1])}
+        except FileNotFoundError as error:
+            raise ReaderError(f"{path} is missing: the copy is not complete; copy the whole directory") from error
+        except (ValueError, IndexError) as error:
+            raise ReaderError(f"{path} is damaged; copy it again") from error
+
+    def _listed(self):
+        """Names and, where known, sizes of all files of earlier versions, which had no manifest."""
+        raise NotImplementedError
+
+    def _require_files(self, files):
+        """HDF5 shows zeros for a file that is missing or cut short."""
+        for name, size in files.items():
+            path = self.path.parent / name
+            found = path.stat().st_size if path.is_file() else None
+            if found is None:
+                raise ReaderError(f"{path} is missing, and {self.path.name} needs it; copy the whole directory")
+            if size is not None and found != size:
+                raise ReaderError(f"{path} has {found} bytes, expected {size}; copy it again")
+
+    def decode(self, ids):
+        """The text of token ids, by the tokenizer that the file holds."""
+        ids = np.asarray(ids, dtype=np.int64)
+        if ids.size and (ids.min() < 0 or ids.max() >= self.vocabulary):
+            raise ReaderError(f"token ids {ids.min()} to {ids.max()}, but the vocabulary has {self.vocabulary}")
+        if self.tokenizer == "bytes":
+            return bytes(ids.astype(np.uint8)).decode(errors="replace")
+        if self.tokenizer == "chars":
+            return "".join(map(chr, self.file["text/characters"][()][ids]))
+        if self.tokenizer == "gpt2":
+            joined, ends = self.file["text/token_bytes"][()].tobytes(), self.file["text/token_ends"][()]
+            return b"".join(joined[ends[i - 1] if i else 0:ends[i]] for i in ids).decode(errors="replace")
+        raise ReaderError(f"{self.path} holds no tokenizer; import the data set with --tokenizer=...")
+
+    def encode(self, text):
+        """The token ids of a text, for the tokenizers bytes and chars."""
+        if self.tokenizer == "bytes":
+            return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64)
+        if self.tokenizer == "chars":
+            ids = {chr(code): i for i, code in enumerate(self.file["text/characters"][()])}
+            unknown = sorted(set(text) - set(ids))
+            if unknown:
+                raise ReaderError(f"the vocabulary of {self.path} lacks {unknown}")
+            return np.array([ids[character] for character in text], dtype=np.int64)
+        raise ReaderError(f"this reader encodes with bytes and chars only, {self.path} has the tokenizer "
+                          f"{self.tokenizer}")
+
+
+class Dataset(Master):
+    """A split of a data set: `inputs` and `targets`, or `tokens`, as h5py data sets over all shards."""
+
+    def __init__(self, path, split="train"):
+        """Opens a master file, or the split of a directory."""
+        path = pathlib.Path(path)
+        super().__init__(path / f"{split}.h5" if path.is_dir() else path, "strata-dataset", 1)
+        attributes = self.file.attrs
+        self.task = _text(attributes["task"])
+        if self.task == "next_token":
+            self.tokens = self.file["tokens"]
+            self.vocabulary = int(attributes["vocabulary"])
+            self.tokenizer = _text(attributes["tokenizer"])
+        else:
+            self.inputs, self.targets = self.file["inputs"], self.file["targets"]
+            self.classes = int(attributes["classes"])
+            self.mean, self.deviation = self.file["mean"][()], self.file["deviation"][()]
+            names = self.file["class_names"] if "class_names" in self.file else ()
+            self.class_names = [_text(name) for name in names]
+
+    def __len__(self):
+        """The number of samples, or of tokens."""
+        return len(self.tokens if self.task == "next_token" else self.inputs)
+
+    def _listed(self):
+        return {_text(name): None for name in self.file["shards/file"]}
+
+    def blocks(self, context, first=0, last=None):
+        """Inputs and targets (samples x context) of the samples from `first` to before `last`, as evaluation takes
+        them."""
+        samples = (len(self) - 1) // context
+        first, last, _ = slice(first, last).indices(samples)
+        tokens = self.tokens[first * context:max(first, last) * context + 1].astype(np.int64)
+        return tokens[:-1].reshape(-1, context), tokens[1:].reshape(-1, context)
+
+
+def normalised(inputs, how, mean=None, deviation=None, dtype=np.float32):
+    """Inputs as the network gets them. `how` is data.normalise of a checkpoint's metadata["identity"]: unit, none or
+    standard; mean and deviation are those of a checkpoint's metadata["data"] or of the data set."""
+    inputs = np.asarray(inputs)
+    if how == "none":
+        return inputs.astype(dtype)
+    if how == "unit":
+        return (inputs.astype(np.float64) / 255).astype(dtype)
+    if how != "standard":
+        raise ReaderError(f"normalised(): how is {how!r}, expected unit, none or standard")
+    mean, deviation = np.array(mean, np.float64), np.array(deviation, np.float64)
+    deviation[deviation == 0] = 1
+    if inputs.ndim == 4:  # of channels
+        mean, deviation = mean.reshape(-1, 1, 1), deviation.reshape(-1, 1, 1)
+    return ((inputs.astype(np.float64) - mean) / deviation).astype(dtype)
+
+
+def checkpoint_directories(run):
+    """The committed checkpoints of a run directory, oldest first."""
+    found = {}
+    root = pathlib.Path(run) / "checkpoints"
+    # A kill may leave the replaced checkpoint of a step without its successor.
+    for pattern in (".step-*.replaced", "step-*"):
+        for path in root.glob(pattern):
+            digits = path.name.lstrip(".")[len("step-"):].removesuffix(".replaced")
+            if digits.isdigit() and path.is_dir():
+                found[int(digits)] = path
+    return [found[step] for step in sorted(found)]
+
+
+class Checkpoint(Master):
+    """A checkpoint: tensors by their full name, as in checkpoint["weights/dense1.weight"], and metadata."""
+
+    def __init__(self, path):
+        """Opens the newest checkpoint of a run directory, or a checkpoint's directory."""
+        path = pathlib.Path(path)
+        if (path / "checkpoints").is_dir():
+            directories = checkpoint_directories(path)
+            if not directories:
+                raise ReaderError(f"{path} has no checkpoint yet")
+            path = directories[-1]
+        elif path.is_dir() and not (path / "master.h5").is_file():
+            raise ReaderError(f"{path} is no run directory and no checkpoint: it has neither checkpoints/ nor "
+                              "master.h5")
+        super().__init__(path / "master.h5" if path.is_dir() else path, "strata-checkpoint", 2)
+        self.directory = self.path.parent
+        self.step = int(self.file.attrs["step"])
+        self.metadata = json.loads(self.file.attrs["metadata"])
+        self.layers = self.metadata["layers"]
+        data = self.metadata.get("data", {})
+        self.tokenizer, self.vocabulary = data.get("tokenizer", "none"), data.get("classes", 0)
+
+    def _listed(self):
+        parts = [json.loads(text) for text in self.file["parts"]]
+        return {part["file"]: part["bytes"] for part in parts}
+
+    def names(self, prefix=""):
+        """The full names of all tensors that begin with `prefix`, sorted."""
+        found = []
+
+        def visit(name, item):
+            if isinstance(item, h5py.Dataset) and name != "parts" and not name.startswith(("parts/", "text/")):
+                found.append(name)
+
+        self.file.visititems(visit)
+        return sorted(name for name in found if name.startswith(prefix))
+
+    def __getitem__(self, name):
+        """A whole tensor as a NumPy array."""
+        if name not in self.file or not isinstance(self.file[name], h5py.Dataset):
+            raise ReaderError(f"{self.directory} has no tensor {name}; names() lists them")
+        return self.file[name][()]
+
+
+def state_dict(checkpoint, prefix="weights/"):
+    """PyTorch tensors by name, without the prefix, of an open checkpoint, a run directory or a checkpoint's directory.
+
+    A tied table is there once, under the embedding's name. prefix="optimizer/adam_m/" gives an optimizer's state.
+    """
+    import torch
+
+    if isinstance(checkpoint, (str, os.PathLike)):
+        with Checkpoint(checkpoint) as opened:
+            return state_dict(opened, prefix)
+    names = checkpoint.names(prefix)
+    if not names:
+        raise ReaderError(f"{checkpoint.directory} has no tensor whose name begins with {prefix}")
+    return {name[len(prefix):]: torch.from_numpy(np.asarray(checkpoint[name])) for name in names}

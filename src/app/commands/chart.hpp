@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace strata::app {
+
+/// A text for HTML and SVG: as printable(), with the characters of markup escaped.
+[[nodiscard]] std::string escaped(std::string_view text, std::size_t most_bytes = 400);
+
+/// At most `length` characters of a text, as printable().
+[[nodiscard]] std::string shortened(const std::string& text, std::size_t length);
+
+/// Whether an SVG is a part of a page, which has chart_style(), or a file.
+enum class SvgPlace { kPage, kFile };
+
+/// The style sheet of charts, for light and dark screens.
+[[nodiscard]] std::string chart_style();
+
+/// A run's values over its steps.
+struct Curve {
+  std::string name;
+  std::size_t colour = 0;
+  std::span<const double> x;  ///< ascending
+  std::span<const double> y;  ///< not finite: a gap
+};
+
+/// Curves on common axes.
+struct LineChart {
+  enum class Scale {
+    kRange,     ///< from the least to the greatest value
+    kFromZero,  ///< from 0
+    kWide       ///< as kRange; logarithmic where values are positive and span a factor of 30
+  };
+
+  std::string title;
+  Scale scale = Scale::kRange;
+  std::vector<Curve> curves;
+
+  [[nodiscard]] bool empty() const;
+};
+
+/// Long curves are drawn as the least and the greatest value of each pixel column. The group
+/// `plot` has the ranges of both axes as attributes, so that values can be read back.
+[[nodiscard]] std::string svg_of(const LineChart& chart, SvgPlace place);
+
+/// Horizontal bars of stacked parts, each with a label above it.
+struct BarChart {
+  struct Bar {
+    std::string label;
+    std::vector<double> parts;        ///< as many as there are names
+    std::vector<std::string> inside;  ///< a text of each part, shown where it fits
+  };
+  std::string title;
+  std::vector<std::string> names;  ///< of the parts
+  std::vector<Bar> bars;
+};
+
+/// The longest bar takes the whole width.
+[[nodiscard]] std::string svg_of(const BarChart& chart, SvgPlace place);
+
+/// Counts of samples by class and prediction, shaded by their share of the class.
+struct MatrixChart {
+  std::string title;
+  std::vector<std::string> names;
+  std::vector<std::vector<double>> counts;  ///< a row per class
+};
+
+[[nodiscard]] std::string svg_of(const MatrixChart& chart, SvgPlace place);
+
+}  // namespace strata::app

@@ -1,0 +1,77 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/core/text.hpp"
+#include "strata/train/run_view.hpp"
+
+#include "commands/commands.hpp"
+
+namespace strata::app {
+namespace {
+
+constexpr const char* kHelp =
+    R"(strata metrics export RUN [--kind=train|evaluate|checkpoint] [--csv]
+
+Prints the records of a run's metrics.jsonl as CSV: a header, then a line for each record. RUN is a run's directory, of a
+run in progress too. Numbers read back to the same bits; a field is empty where a record lacks the key or has null.
+
+  --kind=KIND    only these records; without it, a table for each kind, with an empty line between
+)";
+
+void print(const train::MetricsTable& table) {
+  fmt::print("{}\n", fmt::join(table.keys, ","));
+  for (std::size_t record = 0; record < table.records; ++record) {
+    std::string line;
+    for (const std::vector<double>& column : table.columns) {
+      line += &column == table.columns.data() ? "" : ",";
+      line += std::isnan(column[record]) ? "" : fmt::format("{}", column[record]);
+    }
+    fmt::print("{}\n", line);
+  }
+}
+
+}  // namespace
+
+std::string metrics_help() {
+  return kHelp;
+}
+
+ExitCode metrics_command(Arguments arguments) {
+  if (arguments.empty() || arguments.front() != "export") {
+    fail(ExitCode::kUsage, "strata metrics has the command export, not \"{}\"",
+         arguments.empty() ? "" : arguments.front());
+  }
+  const CommandLine line(arguments.subspan(1), {"kind"}, {"csv"}, CommandLine::Values::kOne);
+  if (line.positions().size() != 1) {
+    fail(ExitCode::kUsage, "strata metrics export needs one run\n{}", kHelp);
+  }
+  std::vector<std::string> kinds{"train", "evaluate", "checkpoint"};
+  if (line.has("kind")) {
+    const std::string kind = line.value("kind", "");
+    if (std::ranges::find(kinds, kind) == kinds.end()) {
+      fail(ExitCode::kUsage, "--kind is \"{}\"; it must be {}", kind, fmt::join(kinds, ", "));
+    }
+    kinds = {kind};
+  }
+  const train::RunView run(line.positions().front());
+  bool first = true;
+  for (const std::string& kind : kinds) {
+    if (run.metrics(kind).records > 0) {
+      fmt::print("{}", first ? "" : "\n");
+      print(run.metrics(kind));
+      first = false;
+    }
+  }
+  if (first) {
+    fail(ExitCode::kData, "{} has no records of the kind {} yet; its last step is {}",
+         run.directory().string(), fmt::join(kinds, ", "), run.step());
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app

@@ -1,0 +1,68 @@
+#!/bin/bash
+# Makes the Debian package and installs it in a fresh Debian 12: tests/install/debian.sh [BUILD_DIR]
+# As root, with debootstrap and a Debian mirror (STRATA_MIRROR; default http://deb.debian.org/debian). Takes minutes and
+# 1 GB in TMPDIR; tests/run.sh --long runs it. Exit code 77: skipped.
+set -euo pipefail
+build=$(realpath "${1:-build/release}")
+mirror=${STRATA_MIRROR:-http://deb.debian.org/debian}
+if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
+  echo "debian.sh: needs root and debootstrap (apt-get install debootstrap); skipped"
+  exit 77
+fi
+
+root=$(mktemp -d)
+chmod 755 "$root"  # users other than root run there too, as man
+trap 'umount "$root/proc" "$root/sys" "$root/dev/shm" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
+rm -f "$build"/strata_*.deb
+(cd "$build" && cpack -G DEB)
+debootstrap --variant=minbase bookworm "$root" "$mirror" >"$root.log" || { tail "$root.log"; exit 1; }
+rm "$root.log"
+cp "$build"/strata_*.deb "$root/tmp"
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+mkdir -p "$root/dev/shm"
+mount -t tmpfs tmpfs "$root/dev/shm"
+
+# What a user does, without the build's machine.
+cat >"$root/tmp/check.sh" <<'CHECK'
+set -euo pipefail
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq -o Dpkg::Use-Pty=0 install --no-install-recommends /tmp/strata_*.deb man-db bash-completion >/tmp/log 2>&1 ||
+  { tail /tmp/log; exit 1; }
+cd /root
+strata --version
+man strata-train | grep -F parallel.tensor
+mandb -q
+man -k '^strata'
+
+# Without mpirun, then with it.
+awk 'BEGIN { srand(1); print "a,b,y"; for (i = 0; i < 2000; i++) { a = 2 * rand() - 1; b = 2 * rand() - 1;
+  print a "," b "," 3 * a - 2 * b + 0.5 + 0.1 * (rand() - 0.5) } }' >line.csv
+strata data import --format=csv --files line.csv --label=y --split=0.8,0.2 --output=data/line
+strata train /usr/share/strata/jobs/linear-regression.ini | tee one.txt
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+  mpirun -n 2 --oversubscribe strata train /usr/share/strata/jobs/linear-regression.ini --run.dir=runs/two | tee two.txt
+losses() { grep -o '"loss": *[^,}]*' "$1"; }
+[ "$(losses runs/line/metrics.jsonl | wc -l)" -gt 100 ]
+diff <(losses runs/line/metrics.jsonl) <(losses runs/two/metrics.jsonl)
+echo "the losses of one and of two ranks are the same"
+strata evaluate runs/line
+
+# As bash-completion loads it.
+cat >completion.sh <<'COMPLETION'
+source /usr/share/bash-completion/bash_completion
+_completion_loader strata || [ $? -eq 124 ]
+for line in "strata tr" "strata train --parallel.t"; do
+  COMP_LINE=$line COMP_POINT=${#line}
+  "$(complete -p strata | sed -E 's/.*-F ([^ ]*).*/\1/')"
+  echo "$line -> ${COMPREPLY[*]}"
+done
+COMPLETION
+bash completion.sh | tee completed.txt
+[ "$(cat completed.txt)" = "strata tr -> train 
+strata train --parallel.t -> --parallel.tensor=" ]
+apt-get -qq -o Dpkg::Use-Pty=0 remove strata >/dev/null
+[ -z "$(find /usr -name '*strata*' -not -name '*dpkg*')" ] || { echo "left behind:"; find /usr -name '*strata*'; exit 1; }
+CHECK
+env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 chroot "$root" bash /tmp/check.sh
+echo "debian.sh: passed: $(basename "$build"/strata_*.deb) in a fresh $(cat "$root/etc/debian_version")"
