@@ -1,21 +1,35 @@
 #include "strata/io/json.hpp"
 
+#include <set>
 #include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 namespace strata::io {
 
-std::optional<nlohmann::json> parse_json(std::string_view text) {
+std::optional<nlohmann::json> parse_json(std::string_view text, RepeatedKeys repeated) {
+  using Event = nlohmann::json::parse_event_t;
   constexpr int kMostDepth = 64;
-  bool too_deep = false;
-  const auto keep = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    too_deep = too_deep || depth > kMostDepth;
-    return !too_deep;
+  bool refused = false;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto keep = [&](int depth, Event event, nlohmann::json& parsed) {
+    refused = refused || depth > kMostDepth;
+    if (repeated == RepeatedKeys::kRefused && !refused) {
+      if (event == Event::object_start) {
+        keys.emplace_back();
+      } else if (event == Event::object_end) {
+        keys.pop_back();
+      } else if (event == Event::key) {
+        refused = !keys.back().insert(parsed.get<std::string>()).second;
+      }
+    }
+    return !refused;
   };
   nlohmann::json parsed = nlohmann::json::parse(text, keep, false);
-  if (too_deep || parsed.is_discarded()) {
+  if (refused || parsed.is_discarded()) {
     return std::nullopt;
   }
   return parsed;

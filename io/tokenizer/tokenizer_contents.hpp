@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strata/io/tokenizer.hpp"
+#include "strata/io/tokenizer_checksum.hpp"
 
 #include "hdf5/hdf5_file.hpp"
 #include "tokenizer/byte_pairs.hpp"
@@ -27,9 +28,6 @@ struct TokenizerContents {
 /// An encoder for the text of documents. Pre: the contents outlive it; they are no characters.
 [[nodiscard]] std::unique_ptr<TextEncoder> text_encoder(const TokenizerContents& contents,
                                                         Markers markers);
-
-/// XXH3 of kind and tables; equal for equal tokenizers.
-[[nodiscard]] std::uint64_t tokenizer_checksum(const Tokenizer& tokenizer);
 
 /// Upper bound on the bytes that write_tokenizer() adds to a master.
 [[nodiscard]] std::int64_t stored_bytes(const Tokenizer& tokenizer);

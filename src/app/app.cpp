@@ -23,6 +23,7 @@
 #include "strata/train/stop_signal.hpp"
 
 #include "commands/commands.hpp"
+#include "commands/model_command.hpp"
 #include "environment/crash_signals.hpp"
 #include "environment/versions.hpp"
 #include "environment/watchdog.hpp"
@@ -41,6 +42,8 @@ constexpr const char* kUsage =
   strata data inspect DIR/train.h5 [--verify]                     show a data set, or check every byte
   strata checkpoint inspect DIR                                   list the contents of a checkpoint
   strata checkpoint verify DIR                                    read and check every byte
+  strata checkpoint import PATH --output=DIR                      a run from the weights of another program
+  strata checkpoint export RUN --format=FORMAT --output=DIR       weights for other programs
   strata job CONFIG.ini --nodes=N --time=T ...                    write a job script for Slurm, PBS, Flux or mpirun
   strata sweep CONFIG.ini --set KEY=A,B --dir=DIR                 train with each of several settings, rank the runs
   strata schedule check|simulate|draw|convert SCHEDULE            prove and time a pipeline schedule, PyTorch's too
@@ -129,6 +132,8 @@ std::vector<Help> all_help() {
           {"data inspect", kDataInspectHelp},
           {"checkpoint inspect", kCheckpointInspectHelp},
           {"checkpoint verify", kCheckpointVerifyHelp},
+          {"checkpoint import", model_import_help()},
+          {"checkpoint export", model_export_help()},
           {"job", job_help()},
           {"sweep", sweep_help()},
           {"schedule", schedule_help()},

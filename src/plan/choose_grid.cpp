@@ -147,8 +147,20 @@ RunConfig with_grid(const RunConfig& given, std::int64_t ranks, const io::Datase
 }
 
 RunConfig evaluation_config(const RunConfig& config, std::int64_t ranks,
-                            const io::DatasetInfo& data, const VirtualGrid& stored) {
+                            const io::DatasetInfo& data, const VirtualGrid& of_checkpoint) {
+  VirtualGrid stored = of_checkpoint;
+  if (stored.lanes == 0) {
+    // An imported checkpoint is of no run: any virtual grid fits.
+    const std::int64_t stages = std::max<std::int64_t>(1, config.parallel.pipeline);
+    const std::int64_t tensor = std::max<std::int64_t>(1, config.parallel.tensor);
+    stored.shards = config.numerics.shards > 0 ? config.numerics.shards : tensor;
+    stored.lanes = config.numerics.lanes > 0 ? config.numerics.lanes
+                                             : std::max<std::int64_t>(1, ranks / (stages * tensor));
+  }
   RunConfig result = config;
+  if (of_checkpoint.lanes == 0) {
+    result.batch.global = (config.batch.global + stored.lanes - 1) / stored.lanes * stored.lanes;
+  }
   set_grid({}, result);
   result.parallel.split = "auto";
   result.parallel.schedule = kScheduleOfAnyGrid;

@@ -12,6 +12,7 @@
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/json.hpp"
+#include "strata/nn/published_model.hpp"
 #include "strata/ops/instruction_set.hpp"
 #include "strata/train/checkpoint_names.hpp"
 
@@ -22,6 +23,9 @@ namespace {
 constexpr const char* kTokenizer = "tokenizer_checksum";
 /// The metadata key of the instruction set that the CPUs computed with.
 constexpr const char* kInstructionSet = "instruction_set";
+
+/// The metadata key of where imported weights come from.
+constexpr const char* kImported = "imported";
 
 /// The name of the setting in a checkpoint's identity.
 constexpr const char* kFrozen = "optimizer.frozen";
@@ -207,11 +211,15 @@ T metadata_entry(const io::Checkpoint& checkpoint, const char* key) {
 /// empty for none.
 std::string different_layer(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   const std::vector<std::string> lines = model_lines(plan);
+  const auto same = [&](const std::string& here, const std::string& there) {
+    return is_imported(checkpoint) ? nn::line_of_weights(here) == nn::line_of_weights(there)
+                                   : here == there;
+  };
   const auto stored = metadata_entry<std::vector<std::string>>(checkpoint, "layers");
   for (std::size_t i = 0; i < std::max(lines.size(), stored.size()); ++i) {
     const std::string here = i < lines.size() ? lines[i] : "nothing";
     const std::string there = i < stored.size() ? comparable(stored[i]) : "nothing";
-    if (here != there) {
+    if (!same(here, there)) {
       return fmt::format("its layer {} is \"{}\" where the config has \"{}\"", i, there, here);
     }
   }
@@ -230,6 +238,9 @@ void require_same_tokenizer(const plan::Plan& plan, const io::Checkpoint& checkp
     return;
   }
   const nlohmann::json stored = metadata_entry<nlohmann::json>(checkpoint, kTokenizer);
+  if (is_imported(checkpoint) && stored == nlohmann::json(hash_text(0))) {
+    return;  // no tokenizer was given; the user answers for the data set
+  }
   if (stored != nlohmann::json(hash_text(plan.train_data.tokenizer_checksum))) {
     fail(ExitCode::kData,
          "{} learned from ids of another tokenizer than the one that {} was made with, so that "
@@ -274,7 +285,14 @@ void require_space(const plan::Plan& plan, Log& log) {
   }
 }
 
+bool is_imported(const io::Checkpoint& checkpoint) {
+  return checkpoint.metadata().contains(kImported);
+}
+
 plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint) {
+  if (is_imported(checkpoint)) {
+    return {};
+  }
   try {
     const nlohmann::json& grid = checkpoint.metadata().at("virtual_grid");
     const nlohmann::json ranks = checkpoint.metadata().value("grid", nlohmann::json::object());
@@ -407,6 +425,9 @@ std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoin
 
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   require_same_model(plan, checkpoint);
+  if (is_imported(checkpoint)) {
+    return;
+  }
   const auto stored = metadata_entry<nlohmann::json::object_t>(checkpoint, "identity");
   const nlohmann::ordered_json identity = identity_of(plan);
   for (const auto& [key, value] : identity.items()) {
@@ -474,6 +495,15 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
     metadata[kInstructionSet] = name_of(ops::used_instruction_set());
   }
   return metadata;
+}
+
+nlohmann::json imported_metadata(const std::vector<std::string>& layers,
+                                 const io::DatasetInfo& data, const std::string& source) {
+  std::vector<std::string> lines(layers.size());
+  std::ranges::transform(layers, lines.begin(), comparable);
+  return {
+      {"step", 0},       {"samples", 0},         {kImported, source},
+      {"layers", lines}, {kData, json_of(data)}, {kTokenizer, hash_text(data.tokenizer_checksum)}};
 }
 
 std::string prune_warning(const plan::Plan& plan, std::int64_t step, std::int64_t best_step) {

@@ -8,6 +8,7 @@
 #include "strata/device/profile_range.hpp"
 #include "strata/ops/convert.hpp"
 #include "strata/train/checkpoint_names.hpp"
+#include "strata/train/checkpointing.hpp"
 #include "strata/train/stop_signal.hpp"
 
 namespace strata::train {
@@ -344,6 +345,9 @@ void RankState::load_weights(const io::Checkpoint& checkpoint, const nn::NamePat
 
 void RankState::load(const io::Checkpoint& checkpoint) {
   load_weights(checkpoint, {});
+  if (is_imported(checkpoint)) {
+    return;  // the state is zero, as at the start of a run
+  }
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
     const std::vector<std::string> states =

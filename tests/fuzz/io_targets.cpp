@@ -8,6 +8,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/checkpoint.hpp"
+#include "strata/io/tensor_files.hpp"
 #include "strata/io/tokenizer.hpp"
 
 #include "files/array_file.hpp"
@@ -106,6 +107,38 @@ int run_record(std::span<const std::byte> bytes) {
     // What was read can be written and read again.
     static_cast<void>(io::part_record_of(io::text_of(record)));
   });
+}
+
+namespace {
+
+/// Opens a model and reads what can be read of it.
+int run_tensors(std::span<const std::byte> bytes,
+                io::TensorFiles (*open)(const std::filesystem::path&)) {
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 20U;
+  return refused_or_read([&] {
+    const MemoryFile file(bytes);
+    const io::TensorFiles files = open(file.path());
+    for (const auto& [name, tensor] : files.tensors()) {
+      if (tensor.type != io::StoredType::kOther && tensor.shape.count() <= kMostElements) {
+        std::vector<float> elements(static_cast<std::size_t>(tensor.shape.count()));
+        io::read_elements(tensor, 0, TensorView(std::span<float>(elements), tensor.shape));
+      }
+    }
+  });
+}
+
+}  // namespace
+
+int run_safetensors(std::span<const std::byte> bytes) {
+  return run_tensors(bytes, io::TensorFiles::open_safetensors);
+}
+
+int run_torch(std::span<const std::byte> bytes) {
+  return run_tensors(bytes, io::TensorFiles::open_torch);
+}
+
+int run_llmc(std::span<const std::byte> bytes) {
+  return run_tensors(bytes, io::TensorFiles::open_llmc);
 }
 
 int run_text(std::span<const std::byte> bytes) {

@@ -28,6 +28,9 @@ int run_record(std::span<const std::byte> bytes);
 int run_text(std::span<const std::byte> bytes);
 int run_dataset(std::span<const std::byte> bytes);
 int run_checkpoint(std::span<const std::byte> bytes);
+int run_safetensors(std::span<const std::byte> bytes);
+int run_torch(std::span<const std::byte> bytes);
+int run_llmc(std::span<const std::byte> bytes);
 
 inline constexpr Target kTargets[] = {{"config", run_config},
                                       {"plan", run_plan},
@@ -41,6 +44,9 @@ inline constexpr Target kTargets[] = {{"config", run_config},
                                       {"record", run_record},
                                       {"text", run_text},
                                       {"dataset", run_dataset, 60},
-                                      {"checkpoint", run_checkpoint, 200}};
+                                      {"checkpoint", run_checkpoint, 200},
+                                      {"safetensors", run_safetensors},
+                                      {"torch", run_torch, 1200},
+                                      {"llmc", run_llmc}};
 
 }  // namespace strata::fuzz

@@ -33,7 +33,8 @@ FLOORS = {
             **dict.fromkeys(("matmul", "attention", "convolution", "norm", "loss", "elementwise", "reduce", "embedding",
                              "update"), "cudnn cuda onednn simd .")},
     "io": {"hdf5": "files", "files": "", "images": "files", "tokenizer": "hdf5 files", "dataset": "tokenizer hdf5 files",
-           "loader": "dataset files", "import": "dataset tokenizer images hdf5 files", "checkpoint": "tokenizer hdf5 files"},
+           "loader": "dataset files", "import": "dataset tokenizer images hdf5 files", "checkpoint": "tokenizer hdf5 files",
+           "exchange": "files"},
 }
 
 # Headers of libraries that one room keeps to itself.

@@ -129,14 +129,15 @@ class Settings(Errors):
 
     def test_every_command_has_help(self):
         commands = ["train", "evaluate", "generate", "data import", "data inspect",
-                    "checkpoint inspect", "checkpoint verify", "job", "doctor", "help"]
+                    "checkpoint inspect", "checkpoint verify", "checkpoint import",
+                    "checkpoint export", "job", "doctor", "help"]
         for command in commands:
             helped = self.alone(*command.split(), "--help")
             self.assertEqual(helped.code, DONE, helped.text)
             self.assertTrue(helped.text.startswith(f"strata {command} "), helped.text)
             self.assertEqual(helped.text, self.alone("help", *command.split()).text)
-        for command in ("data", "checkpoint"):
-            self.assertEqual(self.alone(command, "--help").text.count(f"\nstrata {command} "), 1)
+        for command, others in (("data", 1), ("checkpoint", 3)):
+            self.assertEqual(self.alone(command, "--help").text.count(f"\nstrata {command} "), others)
         usage = self.alone("--help").text
         for command in commands:
             self.assertIn(f"  strata {command} ", usage)

@@ -8,9 +8,13 @@
 
 namespace strata::io {
 
+/// What an object that has a key twice is.
+enum class RepeatedKeys { kLastCounts, kRefused };
+
 /// Parses a document from a file; nothing where it is not JSON or is nested more than 64 deep,
 /// which recursion over it would not survive.
-[[nodiscard]] std::optional<nlohmann::json> parse_json(std::string_view text);
+[[nodiscard]] std::optional<nlohmann::json> parse_json(
+    std::string_view text, RepeatedKeys repeated = RepeatedKeys::kLastCounts);
 
 /// A whole number of 64 bits; nothing where the value is another.
 [[nodiscard]] std::optional<std::int64_t> integer_in(const nlohmann::json& value);

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -46,7 +47,10 @@ namespace strata::train {
 /// Throws: Error(kCheckpoint).
 void require_space(const plan::Plan& plan, Log& log);
 
-/// The virtual grid of the run that wrote a checkpoint.
+/// Whether a checkpoint holds the weights of another program and no run.
+[[nodiscard]] bool is_imported(const io::Checkpoint& checkpoint);
+
+/// The virtual grid of the run that wrote a checkpoint; zeros for an imported one.
 [[nodiscard]] plan::VirtualGrid virtual_grid_of(const io::Checkpoint& checkpoint);
 
 /// The checkpoint's record of its training data, so that evaluation and generation need no data
@@ -66,7 +70,8 @@ struct RunRecord {
 /// language model was trained with another tokenizer than the plan's training data.
 void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
-/// Rejects a checkpoint that the plan cannot continue.
+/// Rejects a checkpoint that the plan cannot continue. An imported one may continue with any
+/// settings and begins with an optimizer state of zeros.
 /// Throws: Error(kCheckpoint) for another model, naming the first tensor that differs;
 /// Error(kUsage) for another seed, batch or data set, naming the setting.
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint);
@@ -92,6 +97,11 @@ void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 /// The metadata of a checkpoint of the state after `step`.
 [[nodiscard]] nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
                                                  std::int64_t step);
+
+/// The metadata of an imported checkpoint. `source` says where the weights come from.
+[[nodiscard]] nlohmann::json imported_metadata(const std::vector<std::string>& layers,
+                                               const io::DatasetInfo& data,
+                                               const std::string& source);
 
 /// Deletes expired checkpoints before `step`, but not that of `best_step`, and partial ones.
 /// Returns: a warning where one cannot be deleted, else nothing.

@@ -11,6 +11,7 @@
 #include "strata/train/evaluation_history.hpp"
 
 #include "commands/commands.hpp"
+#include "commands/model_command.hpp"
 #include "environment/run_inputs.hpp"
 
 namespace strata::app {
@@ -37,9 +38,17 @@ std::filesystem::path directory_of(const std::string& argument, WhichCheckpoint 
 
 ExitCode checkpoint_command(Arguments arguments) {
   const std::string what = arguments.empty() ? "" : arguments.front();
+  if (what == "import") {
+    return import_model_command(arguments.subspan(1));
+  }
+  if (what == "export") {
+    return export_model_command(arguments.subspan(1), [](const std::string& argument) {
+      return directory_of(argument, WhichCheckpoint::kNewest);
+    });
+  }
   if (what != "inspect" && what != "verify") {
-    fail(ExitCode::kUsage, "strata checkpoint has the commands inspect and verify, not \"{}\"",
-         what);
+    fail(ExitCode::kUsage,
+         "strata checkpoint has the commands inspect, verify, import and export, not \"{}\"", what);
   }
   const CommandLine line(arguments.subspan(1), {"checkpoint"}, {}, CommandLine::Values::kOne);
   if (line.positions().size() != 1) {

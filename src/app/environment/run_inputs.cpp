@@ -141,6 +141,11 @@ RunInputs open_trained(comm::MpiSession& mpi, const std::string& path, Arguments
     open_data_of_checkpoint(inputs, log);
     if (evaluates == Evaluates::kYes) {
       open_evaluated_data(inputs, log);
+      if (train::is_imported(*inputs.checkpoint) &&
+          inputs.train_info.tokenizer == io::TokenizerKind::kNone) {
+        // The import was given no tokenizer: the user answers for the data set.
+        inputs.train_info.tokenizer_checksum = inputs.test_data->info().tokenizer_checksum;
+      }
     }
     inputs.config = plan::evaluation_config(inputs.config, mpi.world().size(), inputs.train_info,
                                             train::virtual_grid_of(*inputs.checkpoint));

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "strata/core/enum_names.hpp"
+#include "strata/io/checkpoint.hpp"
+#include "strata/io/tensor_files.hpp"
+#include "strata/nn/published_model.hpp"
+
+/// Weights of other programs as checkpoints, and back. Formats: docs/models.md.
+namespace strata::train {
+
+enum class ModelFormat {
+  kHuggingface,  ///< config.json and safetensors, of GPT-2 or Llama
+  kLlmc,         ///< gpt2_124M.bin of llm.c
+  kNanogpt,      ///< ckpt.pt of nanoGPT, only read
+  kSafetensors   ///< strata's own names, only written
+};
+
+constexpr auto enum_names(ModelFormat) {
+  return names_in_order("huggingface", "llmc", "nanogpt", "safetensors");
+}
+
+/// A model in files of another program: its tensors have the expected names and shapes.
+struct ForeignModel {
+  ModelFormat format = ModelFormat::kHuggingface;
+  nn::PublishedModel model;
+  io::TensorFiles files;
+  std::vector<nn::PublishedTensor> tensors;
+  std::vector<const io::StoredTensor*> stored;  ///< of each of `tensors`
+  std::string warning;                          ///< mostly empty
+};
+
+/// Opens a model; a format that is not given is found out.
+/// Throws: Error(kData) naming the file and the first tensor or key of config.json that differs.
+[[nodiscard]] ForeignModel open_model(const std::filesystem::path& path,
+                                      std::optional<ModelFormat> format);
+
+/// The dtype that holds all weights of a model: float64 where one has it, else float32.
+[[nodiscard]] DType dtype_of(const ForeignModel& model);
+
+/// Writes a checkpoint of step 0 below `root`, one parameter after the other, so that a model needs
+/// little memory. Throws: Error(kCheckpoint).
+void import_model(const ForeignModel& model, const std::filesystem::path& root, DType dtype,
+                  const nlohmann::json& metadata, const io::Tokenizer* tokenizer);
+
+/// Calls `fill` with a hidden directory beside `output` and renames that to `output`, so that a
+/// kill leaves the whole or nothing under this name.
+/// Throws: Error(kUsage) where `output` exists and is not empty.
+void fill_new_directory(const std::filesystem::path& output,
+                        const std::function<void(const std::filesystem::path&)>& fill);
+
+struct ExportOptions {
+  ModelFormat format = ModelFormat::kHuggingface;
+  std::optional<io::StoredType> type;  ///< nothing: as in the checkpoint
+  std::int64_t shard_bytes = std::int64_t{5} << 30U;
+};
+
+/// What an export wrote.
+struct ExportedModel {
+  std::int64_t tensors = 0;
+  std::int64_t bytes = 0;
+  std::vector<std::string> files;
+};
+
+/// Writes the weights of a checkpoint into a new directory: reads the files back, compares every
+/// byte, then renames the directory to `output`.
+/// Throws: Error(kUsage) where the format cannot hold the model or `output` exists; Error(kData)
+/// where a file cannot be written or reads back otherwise; Error(kCheckpoint).
+ExportedModel export_model(const io::Checkpoint& checkpoint, const std::filesystem::path& output,
+                           const ExportOptions& options);
+
+}  // namespace strata::train

@@ -1,0 +1,201 @@
+#include "commands/model_command.hpp"
+
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/app/config_file.hpp"
+#include "strata/core/enum_names.hpp"
+#include "strata/core/log.hpp"
+#include "strata/core/text.hpp"
+#include "strata/core/utf8.hpp"
+#include "strata/io/dataset.hpp"
+#include "strata/io/text_file.hpp"
+#include "strata/io/tokenizer.hpp"
+#include "strata/io/tokenizer_checksum.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/model_files.hpp"
+
+namespace strata::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kImportHelp =
+    R"(strata checkpoint import PATH --output=DIR [options]
+
+Makes a run's directory with a checkpoint of step 0 from the weights of another program. PATH is a directory of
+Hugging Face's with a GPT-2 or a Llama (config.json, safetensors), a model file of llm.c, or nanoGPT's ckpt.pt. Then:
+
+  strata evaluate DIR --data.test=FILE.h5        loss
+  strata generate DIR --prompt=TEXT              text, if the tokenizer is known
+  strata train DIR/config.ini --data.train=FILE.h5 --run.resume=must       goes on training, on any grid
+
+  --output=DIR          the run's directory, a new one
+  --format=FORMAT       huggingface, llmc or nanogpt (default: found out)
+  --dtype=DTYPE         numerics.dtype of the run: float32, float64 or bfloat16 (default: float64 for weights of float64,
+                        else float32)
+  --data=FILE.h5        a data set that was made with the model's tokenizer
+  --encoder=FILE, --merges=FILE   GPT-2's tokenizer (default: vocab.json and merges.txt in a GPT-2's directory)
+)";
+
+constexpr const char* kExportHelp =
+    R"(strata checkpoint export CHECKPOINT|RUN --format=FORMAT --output=DIR [options]
+
+Writes the weights of a checkpoint, or of a run's newest one, for other programs. Every file is read back and compared
+before DIR appears.
+
+  --format=FORMAT       huggingface: GPT-2 or Llama; llmc: model.bin of a GPT-2; safetensors: any model, strata's names
+  --output=DIR          a new directory
+  --dtype=DTYPE         float64, float32, float16 or bfloat16 (default: as in the checkpoint)
+  --shard-mib=N         the most MiB of a safetensors file (default 5120)
+)";
+
+template <typename Enum>
+std::optional<Enum> choice(const CommandLine& line, const char* name) {
+  if (!line.has(name)) {
+    return std::nullopt;
+  }
+  const std::string text = line.value(name, "");
+  const std::optional<Enum> value = enum_from_name<Enum>(text);
+  if (!value) {
+    fail(ExitCode::kUsage, "--{} is \"{}\", expected one of {}", name, text, joined_names<Enum>());
+  }
+  return value;
+}
+
+std::string only_position(const CommandLine& line, const char* help) {
+  if (line.positions().size() != 1 || line.value("output", "").empty()) {
+    fail(ExitCode::kUsage, "one path and --output=DIR are needed\n{}", help);
+  }
+  return line.positions().front();
+}
+
+/// The tokenizer that the arguments name, or that lies beside the weights of a GPT-2.
+std::optional<io::Tokenizer> tokenizer_of(const CommandLine& line, const fs::path& path,
+                                          const train::ForeignModel& model) {
+  if (line.has("data")) {
+    const io::Dataset data = io::Dataset::open(line.value("data", ""));
+    if (data.info().task != io::Task::kNextToken ||
+        data.info().tokenizer == io::TokenizerKind::kNone) {
+      fail(ExitCode::kUsage, "--data={} has no tokenizer; name a data set made from text",
+           line.value("data", ""));
+    }
+    return io::Tokenizer::of(data.info());
+  }
+  if (line.has("encoder") != line.has("merges")) {
+    fail(ExitCode::kUsage, "--encoder and --merges go together; give both");
+  }
+  if (line.has("encoder")) {
+    return io::Tokenizer::gpt2(line.value("encoder", ""), line.value("merges", ""));
+  }
+  std::error_code error;
+  if (model.format == train::ModelFormat::kHuggingface &&
+      nn::architecture_of(model.model) == nn::Architecture::kGpt2 &&
+      fs::exists(path / "vocab.json", error) && fs::exists(path / "merges.txt", error)) {
+    return io::Tokenizer::gpt2(path / "vocab.json", path / "merges.txt");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string model_import_help() {
+  return kImportHelp;
+}
+std::string model_export_help() {
+  return kExportHelp;
+}
+
+ExitCode import_model_command(Arguments arguments) {
+  const CommandLine line(arguments, {"output", "format", "dtype", "data", "encoder", "merges"}, {},
+                         CommandLine::Values::kOne);
+  const fs::path path = only_position(line, kImportHelp);
+  const fs::path output = line.value("output", "");
+  const std::optional<DType> chosen = choice<DType>(line, "dtype");
+  if (chosen && *chosen != DType::kFloat32 && *chosen != DType::kFloat64 &&
+      *chosen != DType::kBfloat16) {
+    fail(ExitCode::kUsage, "--dtype is {}, expected float32, float64 or bfloat16",
+         name_of(*chosen));
+  }
+  const train::ForeignModel model =
+      train::open_model(path, choice<train::ModelFormat>(line, "format"));
+  const std::optional<io::Tokenizer> tokenizer = tokenizer_of(line, path, model);
+  const nn::TransformerOptions& sizes = model.model.options;
+  if (tokenizer && tokenizer->vocabulary() > sizes.vocabulary) {
+    fail(ExitCode::kData,
+         "the tokenizer has {} token ids and the model {}; use the tokenizer that it learned with",
+         tokenizer->vocabulary(), sizes.vocabulary);
+  }
+  const io::DatasetInfo data{
+      .task = io::Task::kNextToken,
+      .input_shape = {sizes.context},
+      .input_dtype = DType::kInt64,
+      .target_shape = {sizes.context},
+      .classes = tokenizer ? tokenizer->vocabulary() : sizes.vocabulary,
+      .tokenizer = tokenizer ? tokenizer->kind() : io::TokenizerKind::kNone,
+      .tokenizer_checksum = tokenizer ? io::tokenizer_checksum(*tokenizer) : 0};
+  GivenConfig given;
+  plan::RunConfig& config = given.config;
+  constexpr std::int64_t kSteps = 1000;
+  config.model.layers = nn::layer_lines(model.model);
+  config.model.transformer.context = sizes.context;
+  config.model.transformer.vocabulary = sizes.vocabulary;
+  config.numerics.dtype = chosen.value_or(train::dtype_of(model));
+  config.train.steps = kSteps;
+  config.run.dir = output.string();
+  for (const char* key :
+       {"model.context", "model.vocabulary", "numerics.dtype", "train.steps", "run.dir"}) {
+    given.origins[key] = Origin::kGiven;
+  }
+  train::fill_new_directory(output, [&](const fs::path& directory) {
+    train::import_model(model, directory / "checkpoints", compute_dtype(config.numerics.dtype),
+                        train::imported_metadata(
+                            config.model.layers, data,
+                            fmt::format("{}: {}", name_of(model.format), printable(path.string()))),
+                        tokenizer ? &*tokenizer : nullptr);
+    io::replace_text(directory / "config.ini", resolved_config_text(given, config, {}));
+  });
+  if (!model.warning.empty()) {
+    print_error(fmt::format("warning: {}\n", model.warning));
+  }
+  std::int64_t elements = 0;
+  for (const io::StoredTensor* tensor : model.stored) {
+    elements += tensor->shape.count();
+  }
+  fmt::print("{}: {} weights of {} in {} tensors, tokenizer {}\n", output.string(),
+             count_text(elements), name_of(nn::architecture_of(model.model)), model.stored.size(),
+             name_of(data.tokenizer));
+  return ExitCode::kDone;
+}
+
+ExitCode export_model_command(Arguments arguments,
+                              const std::function<fs::path(const std::string&)>& checkpoint_of) {
+  const CommandLine line(arguments, {"output", "format", "dtype", "shard-mib"}, {},
+                         CommandLine::Values::kOne);
+  const std::string path = only_position(line, kExportHelp);
+  const auto format = choice<train::ModelFormat>(line, "format");
+  if (!format || *format == train::ModelFormat::kNanogpt) {
+    fail(ExitCode::kUsage, "--format is {}, expected huggingface, llmc or safetensors",
+         format ? "nanogpt, which is only read" : "missing");
+  }
+  const auto type = choice<io::StoredType>(line, "dtype");
+  if (type == io::StoredType::kOther) {
+    fail(ExitCode::kUsage, "--dtype is other, expected float64, float32, float16 or bfloat16");
+  }
+  constexpr std::int64_t kMostMib = std::int64_t{1} << 30U;
+  const fs::path output = line.value("output", "");
+  const io::Checkpoint checkpoint = io::Checkpoint::open(checkpoint_of(path));
+  const train::ExportedModel written =
+      train::export_model(checkpoint, output,
+                          {.format = *format,
+                           .type = type,
+                           .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U});
+  fmt::print("{}: {} tensors, {}, read back and equal; {}\n", output.string(), written.tensors,
+             bytes_text(written.bytes), fmt::join(written.files, ", "));
+  return ExitCode::kDone;
+}
+
+}  // namespace strata::app

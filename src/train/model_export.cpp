@@ -1,0 +1,319 @@
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "strata/core/error.hpp"
+#include "strata/io/text_file.hpp"
+#include "strata/io/tokenizer.hpp"
+#include "strata/train/checkpoint_names.hpp"
+#include "strata/train/checkpointing.hpp"
+#include "strata/train/model_files.hpp"
+
+#include "huggingface_config.hpp"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Consecutive tensors that go into one file.
+struct OutputFile {
+  std::string name;
+  std::vector<nn::PublishedTensor> tensors;
+};
+
+/// A checkpoint as the tensors of an export.
+class Exporter {
+ public:
+  Exporter(const io::Checkpoint& checkpoint, const ExportOptions& options)
+      : checkpoint_(checkpoint), options_(options) {
+    for (const io::TensorInfo& tensor : checkpoint.tensors()) {
+      if (tensor.name.starts_with(kWeightPrefix)) {
+        dtype_ = tensor.dtype;
+        weights_.push_back(tensor);
+      }
+    }
+    if (weights_.empty()) {
+      fail(ExitCode::kCheckpoint, "{} holds no weights; use another checkpoint",
+           checkpoint.directory().string());
+    }
+    type_ = options.type.value_or(dtype_ == DType::kFloat64 ? io::StoredType::kFloat64
+                                                            : io::StoredType::kFloat32);
+    if (options.format != ModelFormat::kSafetensors) {
+      model_ = published_model();
+    }
+  }
+
+  [[nodiscard]] ExportedModel write(const fs::path& directory) const {
+    ExportedModel result;
+    std::vector<OutputFile> files;
+    if (options_.format == ModelFormat::kLlmc) {
+      files.push_back({"model.bin", llmc_tensors()});
+    } else {
+      files = shards(options_.format == ModelFormat::kHuggingface
+                         ? nn::published_tensors(*model_, nn::MatrixOrder::kInputsFirst)
+                         : own_tensors());
+    }
+    for (const OutputFile& file : files) {
+      write_file(directory / file.name, file.tensors, result);
+      result.files.push_back(file.name);
+    }
+    if (files.size() > 1) {
+      write_index(directory, files, result.bytes);
+      result.files.push_back("model.safetensors.index.json");
+    }
+    if (options_.format == ModelFormat::kHuggingface) {
+      write_text(directory, "config.json", huggingface_config(*model_, type_, separator()));
+      nlohmann::ordered_json generation{{"_from_model_config", true}};
+      if (separator() >= 0) {
+        generation["bos_token_id"] = generation["eos_token_id"] = separator();
+      }
+      write_text(directory, "generation_config.json", generation);
+      result.files.insert(result.files.end(), {"config.json", "generation_config.json"});
+    }
+    verify(directory, files);
+    return result;
+  }
+
+ private:
+  [[nodiscard]] nn::PublishedModel published_model() const {
+    const nlohmann::json& metadata = checkpoint_.metadata();
+    const auto lines = metadata.value("layers", std::vector<std::string>());
+    const std::optional<io::DatasetInfo> data = data_of(checkpoint_);
+    const std::string name = fmt::format("{}embedding.tokens.weight", kWeightPrefix);
+    const auto embedding = std::ranges::find(weights_, name, &io::TensorInfo::name);
+    if (!data || data->task != io::Task::kNextToken || embedding == weights_.end()) {
+      fail(ExitCode::kUsage,
+           "{} is no checkpoint of a preset's GPT or Llama, which --format={} needs; take it out "
+           "with --format=safetensors",
+           checkpoint_.directory().string(), name_of(options_.format));
+    }
+    const nn::PublishedModel model =
+        nn::published_model_of(lines, data->input_shape[0], embedding->shape[0]);
+    const bool gpt2 = architecture_of(model) == nn::Architecture::kGpt2;
+    const nn::TransformerOptions& o = model.options;
+    const auto check = [&](bool fits, const std::string& what) {
+      if (!fits) {
+        fail(ExitCode::kUsage, "--format={} cannot hold {}; take it out with --format=safetensors",
+             name_of(options_.format), what);
+      }
+    };
+    check(!gpt2 || o.bias == nn::Choice::kYes, "a GPT without biases (model.bias = off)");
+    if (options_.format == ModelFormat::kLlmc) {
+      check(gpt2, "a Llama");
+      check(o.mlp == nn::MlpChoice::kGelu && o.hidden == 4 * o.width &&
+                o.tied == nn::Choice::kYes && model.epsilon == 1e-5,
+            "another GPT than one with gelu, hidden units of 4 times the width, a tied head and "
+            "epsilon = 1e-5");
+      if (type_ != io::StoredType::kFloat32 && type_ != io::StoredType::kBfloat16) {
+        fail(ExitCode::kUsage, "--format=llmc holds float32 or bfloat16, not {}; set --dtype",
+             name_of(type_));
+      }
+    }
+    return model;
+  }
+
+  /// The token between documents; -1 without one.
+  [[nodiscard]] std::int64_t separator() const {
+    const std::optional<io::DatasetInfo> data = data_of(checkpoint_);
+    return data && data->tokenizer != io::TokenizerKind::kNone
+               ? io::Tokenizer::of(*data).separator()
+               : -1;
+  }
+
+  /// All weights under strata's names.
+  [[nodiscard]] std::vector<nn::PublishedTensor> own_tensors() const {
+    std::vector<nn::PublishedTensor> tensors;
+    for (const io::TensorInfo& weight : weights_) {
+      const std::string name = weight.name.substr(kWeightPrefix.size());
+      const std::int64_t rows = weight.shape.rank() == 0 ? 1 : weight.shape[0];
+      tensors.push_back(
+          {.name = name, .shape = weight.shape, .rows = {{name, weight.shape, {0, rows}}}});
+    }
+    return tensors;
+  }
+
+  /// The order of llm.c: a layer's tensor of all blocks, then the next.
+  [[nodiscard]] std::vector<nn::PublishedTensor> llmc_tensors() const {
+    constexpr std::array<std::string_view, 16> kOrder{
+        "wte.weight",         "wpe.weight",       "ln_1.weight",        "ln_1.bias",
+        "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias",
+        "ln_2.weight",        "ln_2.bias",        "mlp.c_fc.weight",    "mlp.c_fc.bias",
+        "mlp.c_proj.weight",  "mlp.c_proj.bias",  "ln_f.weight",        "ln_f.bias"};
+    std::vector<nn::PublishedTensor> tensors =
+        nn::published_tensors(*model_, nn::MatrixOrder::kOutputsFirst);
+    std::ranges::stable_sort(tensors, {}, [&](const nn::PublishedTensor& tensor) {
+      return std::ranges::find_if(
+                 kOrder, [&](std::string_view end) { return tensor.name.ends_with(end); }) -
+             kOrder.begin();
+    });
+    return tensors;
+  }
+
+  [[nodiscard]] std::vector<OutputFile> shards(std::vector<nn::PublishedTensor> tensors) const {
+    std::vector<OutputFile> files(1);
+    std::int64_t bytes = 0;
+    for (nn::PublishedTensor& tensor : tensors) {
+      const std::int64_t size = tensor.shape.count() * io::size_bytes(type_);
+      if (!files.back().tensors.empty() && bytes + size > options_.shard_bytes) {
+        files.emplace_back();
+        bytes = 0;
+      }
+      bytes += size;
+      files.back().tensors.push_back(std::move(tensor));
+    }
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      files[i].name = files.size() == 1
+                          ? "model.safetensors"
+                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+    }
+    return files;
+  }
+
+  /// The bytes of a tensor in the export.
+  [[nodiscard]] std::vector<std::byte> bytes_of(const nn::PublishedTensor& tensor) const {
+    std::vector<std::byte> memory(
+        static_cast<std::size_t>(tensor.shape.count() * size_bytes(dtype_)));
+    const TensorView whole(memory.data(), tensor.shape, dtype_);
+    std::int64_t begin = 0;
+    for (const nn::ParameterRows& rows : tensor.rows) {
+      const std::int64_t columns = rows.shape.rank() == 0 ? 1 : rows.shape.tail().count();
+      const grid::Range range{rows.rows.begin * columns, rows.rows.end * columns};
+      checkpoint_.read(fmt::format("{}{}", kWeightPrefix, rows.parameter), rows.shape, {}, range,
+                       whole.flat_slice(begin, range.count()));
+      begin += range.count();
+    }
+    if (tensor.order == nn::MatrixOrder::kOutputsFirst) {
+      return io::stored_bytes(whole, type_);
+    }
+    std::vector<std::byte> transposed(memory.size());
+    const TensorView turned(transposed.data(), tensor.shape, dtype_);
+    const std::int64_t inputs = tensor.shape[0];
+    const std::int64_t outputs = tensor.shape[1];
+    with_floating(dtype_, [&]<typename T>(T) {
+      const std::span<T> from = whole.host<T>();
+      const std::span<T> to = turned.host<T>();
+      constexpr std::int64_t kBlock = 16;
+      for (std::int64_t first = 0; first < inputs; first += kBlock) {
+        for (std::int64_t o = 0; o < outputs; ++o) {
+          for (std::int64_t i = first; i < std::min(first + kBlock, inputs); ++i) {
+            to[static_cast<std::size_t>(i * outputs + o)] =
+                from[static_cast<std::size_t>(o * inputs + i)];
+          }
+        }
+      }
+    });
+    return io::stored_bytes(turned, type_);
+  }
+
+  void write_file(const fs::path& path, const std::vector<nn::PublishedTensor>& tensors,
+                  ExportedModel& result) const {
+    const bool llmc = options_.format == ModelFormat::kLlmc;
+    const io::LlmcHeader header = llmc ? llmc_header() : io::LlmcHeader();
+    std::vector<io::TensorToStore> stored;
+    for (const nn::PublishedTensor& tensor : tensors) {
+      stored.push_back({tensor.name, type_, tensor.shape});
+    }
+    io::TensorFileWriter file = llmc ? io::TensorFileWriter::llmc(path, header)
+                                     : io::TensorFileWriter::safetensors(path, stored);
+    for (const nn::PublishedTensor& tensor : tensors) {
+      std::vector<std::byte> bytes = bytes_of(tensor);
+      ++result.tensors;
+      result.bytes += std::ssize(bytes);
+      if (llmc && tensor.name == tensors.front().name) {
+        bytes.resize(static_cast<std::size_t>(header.padded_vocabulary() * header.width *
+                                              io::size_bytes(type_)));
+      }
+      file.append(bytes);
+    }
+    file.finish();
+  }
+
+  [[nodiscard]] io::LlmcHeader llmc_header() const {
+    const nn::TransformerOptions& o = model_->options;
+    return {type_, o.context, o.vocabulary, o.blocks, o.heads, o.width};
+  }
+
+  static void write_text(const fs::path& directory, const std::string& name,
+                         const nlohmann::ordered_json& json) {
+    io::replace_text(directory / name, json.dump(2) + "\n");
+  }
+
+  static void write_index(const fs::path& directory, const std::vector<OutputFile>& files,
+                          std::int64_t bytes) {
+    nlohmann::ordered_json names;
+    for (const OutputFile& file : files) {
+      for (const nn::PublishedTensor& tensor : file.tensors) {
+        names[tensor.name] = file.name;
+      }
+    }
+    write_text(directory, "model.safetensors.index.json",
+               {{"metadata", {{"total_size", bytes}}}, {"weight_map", names}});
+  }
+
+  /// Reads the files back and compares every byte with the checkpoint.
+  void verify(const fs::path& directory, const std::vector<OutputFile>& files) const {
+    const io::TensorFiles written = options_.format == ModelFormat::kLlmc
+                                        ? io::TensorFiles::open_llmc(directory / files.front().name)
+                                        : io::TensorFiles::open_safetensors(directory);
+    for (const OutputFile& file : files) {
+      for (const nn::PublishedTensor& tensor : file.tensors) {
+        const auto found = written.tensors().find(tensor.name);
+        if (found == written.tensors().end() || found->second.shape != tensor.shape ||
+            found->second.type != type_ ||
+            !std::ranges::equal(found->second.bytes, bytes_of(tensor))) {
+          fail(ExitCode::kData,
+               "tensor {} reads back from {} with other bytes than were written; check the disk",
+               tensor.name, (directory / file.name).string());
+        }
+      }
+    }
+  }
+
+  const io::Checkpoint& checkpoint_;
+  const ExportOptions& options_;
+  std::vector<io::TensorInfo> weights_;
+  DType dtype_ = DType::kFloat32;
+  io::StoredType type_ = io::StoredType::kFloat32;
+  std::optional<nn::PublishedModel> model_;
+};
+
+}  // namespace
+
+void fill_new_directory(const fs::path& output, const std::function<void(const fs::path&)>& fill) {
+  std::error_code error;
+  if (fs::exists(output, error) && !fs::is_empty(output, error)) {
+    fail(ExitCode::kUsage, "{} exists and is not empty; choose another --output", output.string());
+  }
+  const fs::path absolute = fs::absolute(output / "").parent_path();
+  const fs::path directory =
+      absolute.parent_path() / fmt::format(".{}.partial", absolute.filename().string());
+  fs::remove_all(directory, error);
+  fs::create_directories(directory, error);
+  if (error) {
+    fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another --output",
+         directory.string(), error.message());
+  }
+  try {
+    fill(directory);
+    io::publish_directory(directory, absolute);
+  } catch (...) {
+    fs::remove_all(directory, error);
+    throw;
+  }
+}
+
+ExportedModel export_model(const io::Checkpoint& checkpoint, const fs::path& output,
+                           const ExportOptions& options) {
+  const Exporter exporter(checkpoint, options);
+  ExportedModel result;
+  fill_new_directory(output,
+                     [&](const fs::path& directory) { result = exporter.write(directory); });
+  return result;
+}
+
+}  // namespace strata::train

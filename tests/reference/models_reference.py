@@ -1,0 +1,418 @@
+"""Models of other programs, brought in, evaluated, trained on a grid and taken out again, against PyTorch.
+
+The files are written and read here, without strata: safetensors, llm.c's model file, and torch.save().
+Ends with 77 (skipped) where PyTorch is missing.
+"""
+
+import json
+import math
+import os
+import pathlib
+import struct
+import sys
+from collections import OrderedDict
+
+try:
+    import h5py
+    import numpy as np
+    import torch
+    from torch.nn import functional
+except ImportError as missing:
+    print(f"skipped: {missing}; Debian's packages are python3-h5py, python3-numpy and python3-torch")
+    sys.exit(77)
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "mpi"))
+import harness  # noqa: E402
+import language  # noqa: E402
+
+NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+CONTEXT, VOCABULARY = 16, 40
+
+
+def bytes_of(tensor):
+    flat = tensor.detach().contiguous().reshape(-1)
+    return (flat.view(torch.int16) if flat.element_size() == 2 else flat).numpy().tobytes()
+
+
+def write_safetensors(path, tensors):
+    header, buffer = {}, b""
+    for name, tensor in tensors.items():
+        data = bytes_of(tensor)
+        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape),
+                        "data_offsets": [len(buffer), len(buffer) + len(data)]}
+        buffer += data
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + buffer)
+
+
+def read_safetensors(directory):
+    tensors = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        data = path.read_bytes()
+        length = struct.unpack("<Q", data[:8])[0]
+        for name, entry in json.loads(data[8:8 + length]).items():
+            if name != "__metadata__":
+                begin, end = (8 + length + offset for offset in entry["data_offsets"])
+                tensors[name] = torch.frombuffer(bytearray(data[begin:end]),
+                                                 dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return tensors
+
+
+def write_llmc(path, weights, dtype):
+    """llm.c's model file: a header of 256 int32, then each kind of tensor of all layers."""
+    c, padded = GPT2, 128
+    header = np.zeros(256, dtype=np.int32)
+    header[:8] = (20240326, 3 if dtype == torch.float32 else 5, c["n_positions"], c["vocab_size"], c["n_layer"],
+                  c["n_head"], c["n_embd"], padded)
+    table = weights["transformer.wte.weight"]
+    tensors = [torch.cat([table, torch.zeros(padded - len(table), table.shape[1])]), weights["transformer.wpe.weight"]]
+    for name in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"):
+        for part in ("weight", "bias"):
+            tensors += [weights[f"transformer.h.{block}.{name}.{part}"] for block in range(c["n_layer"])]
+    tensors += [weights[f"transformer.ln_f.{part}"] for part in ("weight", "bias")]
+    path.write_bytes(header.tobytes() + b"".join(bytes_of(tensor.to(dtype)) for tensor in tensors))
+
+
+def write_nanogpt(path, weights, **more):
+    """nanoGPT's ckpt.pt of a compiled model, with the state of its optimizer."""
+    c = GPT2
+    state = OrderedDict((f"_orig_mod.{name}", tensor) for name, tensor in weights.items())
+    state["_orig_mod.lm_head.weight"] = state["_orig_mod.transformer.wte.weight"]
+    state._metadata = OrderedDict({"": {"version": 1}})
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    optimizer = torch.optim.AdamW([parameter])
+    optimizer.step()
+    arguments = {"n_layer": c["n_layer"], "n_head": c["n_head"], "n_embd": c["n_embd"], "block_size": c["n_positions"],
+                 "bias": True, "vocab_size": c["vocab_size"], "dropout": 0.0}
+    torch.save({"model": state, "optimizer": optimizer.state_dict(), "model_args": arguments, "iter_num": 1 << 40,
+                "best_val_loss": torch.tensor(3.5), "config": {"name": "x", "rate": 1e-3, "none": None}, **more}, path)
+
+
+GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": CONTEXT,
+        "vocab_size": VOCABULARY, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
+LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 8,
+         "num_key_value_heads": 4, "intermediate_size": 48, "max_position_embeddings": CONTEXT,
+         "vocab_size": VOCABULARY, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 500000.0}
+
+
+def gpt2_shapes(c):
+    width = c["n_embd"]
+    shapes = {"wte.weight": (c["vocab_size"], width), "wpe.weight": (c["n_positions"], width)}
+    for block in range(c["n_layer"]):
+        for name, shape in (("ln_1", ()), ("attn.c_attn", (width, 3 * width)), ("attn.c_proj", (width, width)),
+                            ("ln_2", ()), ("mlp.c_fc", (width, 4 * width)), ("mlp.c_proj", (4 * width, width))):
+            shapes[f"h.{block}.{name}.weight"] = shape or (width,)
+            shapes[f"h.{block}.{name}.bias"] = (shape[-1] if shape else width,)
+    return {f"transformer.{name}": shape for name, shape in
+            {**shapes, "ln_f.weight": (width,), "ln_f.bias": (width,)}.items()}
+
+
+def llama_shapes(c):
+    width, hidden = c["hidden_size"], c["intermediate_size"]
+    kv = width // c["num_attention_heads"] * c["num_key_value_heads"]
+    shapes = {"model.embed_tokens.weight": (c["vocab_size"], width), "model.norm.weight": (width,)}
+    for block in range(c["num_hidden_layers"]):
+        for name, shape in (("input_layernorm", (width,)), ("self_attn.q_proj", (width, width)),
+                            ("self_attn.k_proj", (kv, width)), ("self_attn.v_proj", (kv, width)),
+                            ("self_attn.o_proj", (width, width)), ("post_attention_layernorm", (width,)),
+                            ("mlp.gate_proj", (hidden, width)), ("mlp.up_proj", (hidden, width)),
+                            ("mlp.down_proj", (width, hidden))):
+            shapes[f"model.layers.{block}.{name}.weight"] = shape
+    if not c.get("tie_word_embeddings", False):
+        shapes["lm_head.weight"] = (c["vocab_size"], width)
+    return shapes
+
+
+def random_weights(shapes, dtype, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return {name: (0.2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+                   + (1.0 if len(shape) == 1 and name.endswith("weight") else 0.0)).to(dtype)
+            for name, shape in shapes.items()}
+
+
+def attend(q, k, v):
+    """Causal attention of samples x heads x tokens x size; gives samples x tokens x width."""
+    tokens = q.shape[-2]
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    scores = scores.masked_fill(torch.ones(tokens, tokens, dtype=torch.bool).triu(1), -math.inf)
+    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def heads(x, count):
+    return x.unflatten(-1, (count, -1)).transpose(1, 2)
+
+
+def gpt2_logits(c, w, ids):
+    """GPT-2 with Hugging Face's weights: linear layers of inputs x outputs."""
+    w = {name.removeprefix("transformer."): tensor for name, tensor in w.items()}
+
+    def norm(x, name):
+        return functional.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"],
+                                     c["layer_norm_epsilon"])
+
+    def linear(x, name):
+        return x @ w[name + ".weight"] + w[name + ".bias"]
+
+    x = w["wte.weight"][ids] + w["wpe.weight"][:ids.shape[1]]
+    for block in (f"h.{number}." for number in range(c["n_layer"])):
+        q, k, v = linear(norm(x, block + "ln_1"), block + "attn.c_attn").chunk(3, -1)
+        y = attend(*(heads(part, c["n_head"]) for part in (q, k, v)))
+        x = x + linear(y, block + "attn.c_proj")
+        y = functional.gelu(linear(norm(x, block + "ln_2"), block + "mlp.c_fc"), approximate="tanh")
+        x = x + linear(y, block + "mlp.c_proj")
+    return norm(x, "ln_f") @ w["wte.weight"].T
+
+
+def llama_logits(c, w, ids):
+    def norm(x, name):
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + c["rms_norm_eps"]) * w[name + ".weight"]
+
+    def rotated(x):
+        half = x.shape[-1] // 2
+        frequencies = c["rope_theta"] ** (-torch.arange(half, dtype=torch.float64) / half)
+        angles = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * frequencies
+        angles = torch.cat([angles, angles], -1)
+        turned = torch.cat([-x[..., half:], x[..., :half]], -1)
+        return x * angles.cos().to(x.dtype) + turned * angles.sin().to(x.dtype)
+
+    x = w["model.embed_tokens.weight"][ids]
+    shared = c["num_attention_heads"] // c["num_key_value_heads"]
+    for block in (f"model.layers.{number}." for number in range(c["num_hidden_layers"])):
+        y = norm(x, block + "input_layernorm")
+        q, k, v = (y @ w[f"{block}self_attn.{part}_proj.weight"].T for part in "qkv")
+        q = rotated(heads(q, c["num_attention_heads"]))
+        k, v = rotated(heads(k, c["num_key_value_heads"])), heads(v, c["num_key_value_heads"])
+        y = attend(q, k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1))
+        x = x + y @ w[block + "self_attn.o_proj.weight"].T
+        y = norm(x, block + "post_attention_layernorm")
+        y = functional.silu(y @ w[block + "mlp.gate_proj.weight"].T) * (y @ w[block + "mlp.up_proj.weight"].T)
+        x = x + y @ w[block + "mlp.down_proj.weight"].T
+    return norm(x, "model.norm") @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
+
+
+MODELS = {"gpt2": (GPT2, gpt2_shapes, gpt2_logits), "llama": (LLAMA, llama_shapes, llama_logits)}
+
+
+def gpt2_of_checkpoint(c, own):
+    """Hugging Face's weights from strata's: rows of qkv are, per head, its query, its key, its value."""
+    width, count = c["n_embd"], c["n_head"]
+    found = {"wte.weight": own["embedding.tokens.weight"], "wpe.weight": own["embedding.positions.weight"],
+             "ln_f.weight": own["norm.weight"], "ln_f.bias": own["norm.bias"]}
+    for block in range(c["n_layer"]):
+        for part in ("weight", "bias"):
+            for name, mine in (("ln_1", "attention.norm"), ("attn.c_proj", "attention.output"), ("ln_2", "mlp.norm"),
+                               ("mlp.c_fc", "mlp.up"), ("mlp.c_proj", "mlp.down")):
+                found[f"h.{block}.{name}.{part}"] = own[f"blocks.{block}.{mine}.{part}"].T
+            qkv = own[f"blocks.{block}.attention.qkv.{part}"]
+            joined = qkv.reshape(count, 3, width // count, -1).swapaxes(0, 1).reshape(qkv.shape)
+            found[f"h.{block}.attn.c_attn.{part}"] = joined.T
+    return {f"transformer.{name}": array for name, array in found.items()}
+
+
+def llama_of_checkpoint(c, own):
+    width, kv = c["hidden_size"], c["num_key_value_heads"]
+    shared, size = c["num_attention_heads"] // kv, c["hidden_size"] // c["num_attention_heads"]
+    found = {"model.embed_tokens.weight": own["embedding.tokens.weight"], "model.norm.weight": own["norm.weight"]}
+    if "head.weight" in own:
+        found["lm_head.weight"] = own["head.weight"]
+    for block in range(c["num_hidden_layers"]):
+        name, mine = f"model.layers.{block}.", f"blocks.{block}."
+        for theirs, ours in (("input_layernorm", "attention.norm"), ("self_attn.o_proj", "attention.output"),
+                             ("post_attention_layernorm", "mlp.norm"), ("mlp.gate_proj", "mlp.gate"),
+                             ("mlp.up_proj", "mlp.up"), ("mlp.down_proj", "mlp.down")):
+            found[f"{name}{theirs}.weight"] = own[f"{mine}{ours}.weight"]
+        qkv = own[f"{mine}attention.qkv.weight"].reshape(kv, shared + 2, size, width)
+        for part, rows in (("q", qkv[:, :shared]), ("k", qkv[:, shared]), ("v", qkv[:, shared + 1])):
+            found[f"{name}self_attn.{part}_proj.weight"] = rows.reshape(-1, width)
+    return found
+
+
+FROM_CHECKPOINT = {"gpt2": gpt2_of_checkpoint, "llama": llama_of_checkpoint}
+
+
+class Models(language.LanguageTest):
+    def write_model(self, name, config, weights, shards=1):
+        directory = self.directory / name
+        directory.mkdir()
+        (directory / "config.json").write_text(json.dumps(config))
+        if shards == 1:
+            write_safetensors(directory / "model.safetensors", weights)
+            return directory
+        files = {tensor: f"model-{number % shards + 1}.safetensors" for number, tensor in enumerate(weights)}
+        for file in set(files.values()):
+            write_safetensors(directory / file, {n: t for n, t in weights.items() if files[n] == file})
+        (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+        return directory
+
+    def bring_in(self, path, run, *options):
+        finished = self.alone("checkpoint", "import", path, f"--output={run}", *options)
+        self.assertEqual(finished.code, harness.DONE, finished.text)
+        return finished
+
+    def take_out(self, run, output, *options):
+        finished = self.alone("checkpoint", "export", run, f"--output={output}", *options)
+        self.assertEqual(finished.code, harness.DONE, finished.text)
+        return self.directory / output
+
+    def evaluated(self, ranks, run, *settings):
+        finished = self.launch(ranks, "evaluate", run, "--data.test=text/test.h5", *settings)
+        self.assertEqual(finished.code, harness.DONE, finished.text)
+        return float(finished.text.split("loss ")[1].split(",")[0])
+
+    def expected_loss(self, logits_of):
+        with h5py.File(self.directory / "text/test.h5") as master:
+            tokens = torch.from_numpy(master["tokens"][()].astype(np.int64))
+        samples = (len(tokens) - 1) // CONTEXT
+        inputs = tokens[:samples * CONTEXT].reshape(samples, CONTEXT)
+        targets = tokens[1:samples * CONTEXT + 1]
+        return functional.cross_entropy(logits_of(inputs).flatten(0, 1), targets).item()
+
+    def weights_of(self, run):
+        newest = harness.checkpoints(self.directory / run)[-1]
+        return {name.removeprefix("weights/"): array for name, array in harness.tensors(newest).items()
+                if name.startswith("weights/")}
+
+    def assert_equal_bits(self, exported, expected):
+        self.assertEqual(sorted(exported), sorted(expected))
+        for name, tensor in exported.items():
+            self.assertEqual(bytes_of(tensor), np.ascontiguousarray(expected[name]).tobytes(), name)
+
+    def test_round_trips_of_hugging_face(self):
+        for kind, dtype, shards, trains, changes in (
+                ("gpt2", torch.float32, 1, True, {}), ("gpt2", torch.float64, 3, False, {}),
+                ("llama", torch.float32, 1, False, {"tie_word_embeddings": True}),
+                ("llama", torch.float64, 3, True, {})):
+            with self.subTest(kind=kind, dtype=dtype):
+                config, shapes, logits = MODELS[kind]
+                config = {**config, **changes}
+                weights = random_weights(shapes(config), dtype)
+                run = f"{kind}-{NAMES[dtype]}"
+                self.bring_in(self.write_model(f"{run}-model", config, weights, shards), run)
+                tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+                expected = self.expected_loss(lambda ids: logits(config, weights, ids))
+                loss = self.evaluated(1, run)
+                self.assertLess(abs(loss / expected - 1), tolerance)
+                # The weights that came in go out again.
+                self.assert_equal_bits(read_safetensors(self.take_out(run, f"{run}-same", "--format=huggingface")),
+                                       {name: tensor.numpy() for name, tensor in weights.items()})
+                if not trains:
+                    continue
+                self.assertLess(abs(self.evaluated(3, run) / loss - 1), tolerance)
+                self.assertEqual(self.evaluated(4, run, "--parallel.pipeline=2", "--parallel.tensor=2"),
+                                 self.evaluated(1, run, "--numerics.shards=2"))
+                # Training goes on on eight ranks, from the weights that came in.
+                self.train(f"{run}/config.ini", (2, 2, 2), run, "--data.train=text/train.h5",
+                           "--run.resume=must", "--batch.global=16", "--train.steps=4", "--optimizer.kind=adamw",
+                           "--optimizer.learning_rate=0.001")
+                own = self.weights_of(run)
+                exported = self.take_out(run, f"{run}-trained", "--format=huggingface", "--shard-mib=1")
+                trained = read_safetensors(exported)
+                self.assert_equal_bits(trained, FROM_CHECKPOINT[kind](config, own))
+                expected = self.expected_loss(lambda ids: logits(config, trained, ids))
+                self.assertLess(abs(self.evaluated(1, run) / expected - 1), tolerance)
+                self.assertNotEqual(bytes_of(trained[min(trained)]), bytes_of(weights[min(trained)]))
+                described = json.loads((exported / "config.json").read_text())
+                for key, value in config.items():
+                    self.assertEqual(described[key], value, key)
+                self.assert_equal_bits(read_safetensors(self.take_out(run, f"{run}-own", "--format=safetensors")), own)
+
+    def test_narrow_types(self):
+        config, shapes, _ = MODELS["llama"]
+        for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
+            weights = random_weights(shapes(config), dtype, seed=2)
+            some = next(iter(weights.values()))
+            some[0, :6] = torch.tensor([0.0, -0.0, 6e-8, -3e-5, 1e-3, 6e4], dtype=dtype)
+            run = f"narrow-{name}"
+            self.bring_in(self.write_model(f"{run}-model", config, weights), run)
+            wide = read_safetensors(self.take_out(run, f"{run}-wide", "--format=huggingface"))
+            narrow = read_safetensors(self.take_out(run, f"{run}-out", "--format=huggingface", f"--dtype={name}"))
+            for tensor, value in weights.items():
+                self.assertEqual(bytes_of(wide[tensor]), bytes_of(value.float()), tensor)
+                self.assertEqual(bytes_of(narrow[tensor]), bytes_of(value), tensor)
+        run = "narrow-rounded"
+        weights = random_weights(shapes(config), torch.float64, seed=3)
+        some = next(iter(weights.values()))
+        # Ties of float16, a number too large for it, and ones below its smallest.
+        some[0, :8] = torch.tensor([1 + 2**-11, 1 + 3 * 2**-11, 65519.9, 65520.0, 2**-25, 3 * 2**-26, -1e-9, 1e30])
+        self.bring_in(self.write_model(f"{run}-model", config, weights), run)
+        for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16"), (torch.float32, "float32")):
+            narrow = read_safetensors(self.take_out(run, f"{run}-{name}", "--format=huggingface", f"--dtype={name}"))
+            for tensor, value in weights.items():
+                self.assertEqual(bytes_of(narrow[tensor]), bytes_of(value.to(dtype)), f"{name} {tensor}")
+
+    def test_llmc_and_nanogpt(self):
+        weights = random_weights(gpt2_shapes(GPT2), torch.float32, seed=4)
+        plain = {name: tensor.T.contiguous() if ".c_" in name else tensor for name, tensor in weights.items()}
+        expected = self.expected_loss(lambda ids: gpt2_logits(GPT2, weights, ids))
+        write_llmc(self.directory / "llmc.bin", plain, torch.float32)
+        write_llmc(self.directory / "llmc16.bin", plain, torch.bfloat16)
+        write_nanogpt(self.directory / "ckpt.pt", plain)
+        for path, warning in (("llmc.bin", ""), ("ckpt.pt", "exact GELU")):
+            run = f"run-{path}"
+            self.assertIn(warning, self.bring_in(path, run, "--data=text/train.h5").text)
+            self.assertLess(abs(self.evaluated(1, run) / expected - 1), 1e-5)
+            self.assert_equal_bits(read_safetensors(self.take_out(run, f"{run}-out", "--format=huggingface")),
+                                   {name: tensor.numpy() for name, tensor in weights.items()})
+            generated = self.alone("generate", run, "--prompt=amber", "--tokens=5")
+            self.assertEqual(generated.code, harness.DONE, generated.text)
+        self.bring_in("llmc16.bin", "run-llmc16")
+        for run, dtype, name in (("run-ckpt.pt", "float32", "llmc.bin"), ("run-llmc16", "bfloat16", "llmc16.bin")):
+            out = self.take_out(run, f"{run}-{dtype}", "--format=llmc", f"--dtype={dtype}")
+            self.assertEqual((out / "model.bin").read_bytes(), (self.directory / name).read_bytes())
+
+    def test_what_is_refused(self):
+        weights = random_weights(gpt2_shapes(GPT2), torch.float32)
+        llama = random_weights(llama_shapes(LLAMA), torch.float32)
+        one = "transformer.h.1.mlp.c_fc.weight"
+        scaled = {**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
+        cases = [
+            ("other", GPT2, llama, ["no tensor transformer.wte.weight", "another architecture"]),
+            ("more", GPT2, {**weights, "score.weight": weights[one]}, ["has the tensor score.weight"]),
+            ("less", GPT2, {n: t for n, t in weights.items() if n != one}, [f"no tensor {one}", "32 x 128"]),
+            ("shape", {**GPT2, "n_inner": 64}, weights, ["c_fc.weight is 32 x 128", "asks for 32 x 64"]),
+            ("gelu", {**GPT2, "activation_function": "gelu"}, weights, ['activation_function is "gelu"', "gelu_new"]),
+            ("rope", scaled, llama, ["rope_scaling", "llama3", "default"]),
+            ("head", {**LLAMA, "head_dim": 8}, llama, ["head_dim is 8", "4"]),
+            ("bias", {**LLAMA, "attention_bias": True}, llama, ["attention_bias is true"]),
+            ("kind", {**GPT2, "model_type": "bert"}, weights, ['model_type is "bert"', "gpt2 and llama"]),
+            ("size", {**GPT2, "n_layer": 10**12}, weights, ["n_layer is 1000000000000"]),
+            ("heads", {**GPT2, "n_head": 5}, weights, ["n_head is 5"]),
+            ("whole", {**GPT2, "vocab_size": 1e300}, weights, ["vocab_size is 1e+300"]),
+            ("tied", GPT2, {**weights, "lm_head.weight": 2 * weights["transformer.wte.weight"]}, ["lm_head.weight"])]
+        for name, config, tensors, words in cases:
+            with self.subTest(name):
+                path = self.write_model(f"bad-{name}", config, tensors)
+                refused = self.alone("checkpoint", "import", path, "--output=bad")
+                self.assert_refused(refused, harness.DATA, *words)
+        sharded = self.write_model("bad-shard", GPT2, weights, 2)
+        (sharded / "model-2.safetensors").unlink()
+        cut = self.write_model("bad-cut", GPT2, weights)
+        data = (cut / "model.safetensors").read_bytes()
+        (cut / "model.safetensors").write_bytes(data[:-1])
+        write_nanogpt(self.directory / "evil.pt", weights, evil=pathlib.PurePosixPath("x"))
+        (self.directory / "cut.bin").write_bytes(struct.pack("<8i", 20240326, 3, 16, 40, 2, 4, 32, 128) + bytes(2000))
+        for path, words in (("bad-shard", ["model-2.safetensors is missing"]), ("bad-cut", ["truncated"]),
+                            ("evil.pt", ["pathlib.PurePosixPath"]), ("cut.bin", ["truncated"]),
+                            ("nothing", ["is missing"]), ("text.txt", ["no model"]), ("text", ["config.json"])):
+            self.assert_refused(self.alone("checkpoint", "import", path, "--output=bad"), harness.DATA, *words)
+        self.assertFalse((self.directory / "bad").exists())
+        good = self.write_model("good-model", LLAMA, llama)
+        self.bring_in(good, "good")
+        for command, words in ((("import", good, "--output=good"), ["good exists"]),
+                               (("import", good), ["--output=DIR"]),
+                               (("export", "good", "--output=out"), ["--format is missing"]),
+                               (("export", "good", "--format=llmc", "--output=out"), ["a Llama"]),
+                               (("export", "good", "--format=huggingface", "--output=good"), ["exists"]),
+                               (("export", "good", "--format=safetensors", "--dtype=int8", "--output=out"),
+                                ["int8"])):
+            self.assert_refused(self.alone("checkpoint", *command), harness.USAGE, *words)
+        self.assertFalse((self.directory / "out").exists())
+        self.assertEqual(list(self.directory.glob(".*partial")), [])
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+    torch.set_num_threads(1)
+    harness.main()
