@@ -74,6 +74,13 @@ class Exporter {
       }
       write_text(directory, "generation_config.json", generation);
       result.files.insert(result.files.end(), {"config.json", "generation_config.json"});
+      if (const std::optional<io::DatasetInfo> data = data_of(checkpoint_);
+          data && data->tokenizer != io::TokenizerKind::kNone) {
+        const auto written = io::write_tokenizer_files(io::Tokenizer::of(*data), directory);
+        if (written) {
+          result.files.push_back(written->filename().string());
+        }
+      }
     }
     verify(directory, files);
     return result;

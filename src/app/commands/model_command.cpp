@@ -38,6 +38,7 @@ Hugging Face's with a GPT-2 or a Llama (config.json, safetensors), a model file 
   --dtype=DTYPE         numerics.dtype of the run: float32, float64 or bfloat16 (default: float64 for weights of float64,
                         else float32)
   --data=FILE.h5        a data set that was made with the model's tokenizer
+  --tokenizer=FILE      the model's tokenizer.json or tokenizer.model (default: the one in Hugging Face's directory)
   --encoder=FILE, --merges=FILE   GPT-2's tokenizer (default: vocab.json and merges.txt in a GPT-2's directory)
 )";
 
@@ -73,7 +74,7 @@ std::string only_position(const CommandLine& line, const char* help) {
   return line.positions().front();
 }
 
-/// The tokenizer that the arguments name, or that lies beside the weights of a GPT-2.
+/// The tokenizer that the arguments name, or that lies beside the weights.
 std::optional<io::Tokenizer> tokenizer_of(const CommandLine& line, const fs::path& path,
                                           const train::ForeignModel& model) {
   if (line.has("data")) {
@@ -85,6 +86,9 @@ std::optional<io::Tokenizer> tokenizer_of(const CommandLine& line, const fs::pat
     }
     return io::Tokenizer::of(data.info());
   }
+  if (line.has("tokenizer")) {
+    return io::Tokenizer::from_file(line.value("tokenizer", ""));
+  }
   if (line.has("encoder") != line.has("merges")) {
     fail(ExitCode::kUsage, "--encoder and --merges go together; give both");
   }
@@ -92,8 +96,19 @@ std::optional<io::Tokenizer> tokenizer_of(const CommandLine& line, const fs::pat
     return io::Tokenizer::gpt2(line.value("encoder", ""), line.value("merges", ""));
   }
   std::error_code error;
-  if (model.format == train::ModelFormat::kHuggingface &&
-      nn::architecture_of(model.model) == nn::Architecture::kGpt2 &&
+  if (model.format != train::ModelFormat::kHuggingface) {
+    return std::nullopt;
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (fs::exists(path / name, error)) {
+      try {
+        return io::Tokenizer::from_file(path / name);
+      } catch (const Error& refusal) {
+        print_error(fmt::format("warning: this tokenizer is left out: {}\n", refusal.what()));
+      }
+    }
+  }
+  if (nn::architecture_of(model.model) == nn::Architecture::kGpt2 &&
       fs::exists(path / "vocab.json", error) && fs::exists(path / "merges.txt", error)) {
     return io::Tokenizer::gpt2(path / "vocab.json", path / "merges.txt");
   }
@@ -110,8 +125,9 @@ std::string model_export_help() {
 }
 
 ExitCode import_model_command(Arguments arguments) {
-  const CommandLine line(arguments, {"output", "format", "dtype", "data", "encoder", "merges"}, {},
-                         CommandLine::Values::kOne);
+  const CommandLine line(arguments,
+                         {"output", "format", "dtype", "data", "tokenizer", "encoder", "merges"},
+                         {}, CommandLine::Values::kOne);
   const fs::path path = only_position(line, kImportHelp);
   const fs::path output = line.value("output", "");
   const std::optional<DType> chosen = choice<DType>(line, "dtype");
