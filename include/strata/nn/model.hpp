@@ -91,7 +91,8 @@ class Model {
   void freeze(const NamePatterns& names);
   /// Whether a layer has parameters and all of them are frozen.
   [[nodiscard]] bool is_frozen(std::int64_t layer) const;
-  /// The first layer with parameters that change; those before it need no gradients.
+  /// The first layer with parameters that change; those before it need no gradients. 0 in a model
+  /// without parameters.
   [[nodiscard]] std::int64_t first_changing_layer() const;
   /// Elements of the owned parameters without running averages.
   [[nodiscard]] std::int64_t parameter_count() const;
