@@ -48,7 +48,7 @@ constexpr const char* kUsage =
   strata sweep CONFIG.ini --set KEY=A,B --dir=DIR                 train with each of several settings, rank the runs
   strata schedule check|simulate|draw|convert SCHEDULE            prove and time a pipeline schedule, PyTorch's too
   strata schedule make [--memory=N ...]                           search for the fastest pipeline schedule
-  strata timeline report|draw FILE                                the time account and a picture of recorded steps
+  strata timeline report|draw|times FILE                          the time account and a picture of recorded steps
   strata watch RUN                                                the progress of a run on a terminal
   strata report RUN... --output=FILE.html                         a page that shows and compares runs
   strata metrics export RUN                                       the records of a run as CSV

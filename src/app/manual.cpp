@@ -49,7 +49,7 @@ bool is_sentence(std::string_view text) {
 }
 
 bool is_synopsis(const Line& line) {
-  return line.term.starts_with("strata ") && !is_sentence(line.term);
+  return line.indent == 0 && line.term.starts_with("strata ") && !is_sentence(line.term);
 }
 
 /// Text as roff prints it unchanged.
@@ -113,6 +113,9 @@ std::set<std::string> options_in(const std::string& help) {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789-._";
   std::string text;
   for (const Line& line : lines_of(help)) {
+    if (line.indent > 0 && line.term.starts_with("strata ")) {
+      continue;  // an example of another command
+    }
     // A description may show another command with its options.
     text += line.term + " " + line.about.substr(0, line.about.find("strata ")) + "\n";
   }

@@ -117,7 +117,18 @@ io::Checkpoint best_good_checkpoint(comm::Communicator& world, const plan::RunCo
   const auto list = [&] {
     return std::vector{best_checkpoint(config.run.dir, config.checkpoint.best)};
   };
-  return first_good_checkpoint(world, checkpoint_root(config), list, log).value();
+  try {
+    return first_good_checkpoint(world, checkpoint_root(config), list, log).value();
+  } catch (const comm::AgreedError& error) {
+    if (error.code() != ExitCode::kCheckpoint) {
+      throw;
+    }
+    throw comm::AgreedError(
+        ExitCode::kCheckpoint,
+        fmt::format("the best checkpoint cannot be used ({}); leave --checkpoint=best out to take "
+                    "the newest",
+                    error.what()));
+  }
 }
 
 io::Checkpoint initial_checkpoint(comm::Communicator& world, const std::filesystem::path& path,

@@ -157,6 +157,7 @@ void RunView::add_log(std::string_view line) {
     log_.grid = text.substr(6);
     log_.slow.clear();
     log_.stopped.clear();
+    log_.finished.clear();
     log_.planned_bytes = 0;
   } else if (text.find("memory per rank") < 6) {
     memory_title_ = text;
@@ -178,6 +179,8 @@ void RunView::add_log(std::string_view line) {
     log_.mapped_bytes = sizes.size() < 2 ? 0 : sizes[1];
   } else if (text.starts_with("continuing after step ")) {
     log_.continued.push_back(time + " " + std::string(text));
+  } else if (begins && text.starts_with("finished after step ")) {
+    log_.finished = text;
   } else if (begins && text.starts_with("stopped ")) {
     log_.stopped = text;
   } else if (text.starts_with("warning: ")) {
@@ -231,9 +234,11 @@ void RunView::read_state() {
   const std::optional<io::SeenLock> lock = io::look_at_lock(directory_, options);
   const std::int64_t total = total_steps();
   if (!lock) {
-    const bool finished = total > 0 && step() >= total;
+    const bool early = !log_.finished.empty();
+    const bool finished = early || (total > 0 && step() >= total);
     state_ = {.kind = finished ? RunState::Kind::kFinished : RunState::Kind::kStopped,
-              .text = finished               ? "finished"
+              .text = early                  ? log_.finished
+                      : finished             ? "finished"
                       : log_.stopped.empty() ? fmt::format("ended after step {}", step())
                                              : log_.stopped};
     return;

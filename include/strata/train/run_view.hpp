@@ -39,6 +39,7 @@ struct LogFacts {
   std::map<std::int64_t, std::string> slow;  ///< ranks named as slow since the last start
   std::vector<std::string> warnings;         ///< different ones
   std::string stopped;                       ///< how the last start was stopped; else empty
+  std::string finished;                      ///< how train.patience ended the run; else empty
   std::int64_t planned_bytes = 0;            ///< of the rank with the most; 0: unknown
   std::int64_t peak_bytes = 0;               ///< resident, of the rank with the most; 0: unknown
   std::int64_t mapped_bytes = 0;             ///< of peak_bytes: mapped files

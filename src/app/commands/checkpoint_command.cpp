@@ -42,9 +42,10 @@ ExitCode checkpoint_command(Arguments arguments) {
     return import_model_command(arguments.subspan(1));
   }
   if (what == "export") {
-    return export_model_command(arguments.subspan(1), [](const std::string& argument) {
-      return directory_of(argument, WhichCheckpoint::kNewest);
-    });
+    return export_model_command(arguments.subspan(1),
+                                [](const std::string& argument, const std::string& which) {
+                                  return directory_of(argument, which_checkpoint(which));
+                                });
   }
   if (what != "inspect" && what != "verify") {
     fail(ExitCode::kUsage,

@@ -45,13 +45,14 @@ Hugging Face's with a GPT-2 or a Llama (config.json, safetensors), a model file 
 constexpr const char* kExportHelp =
     R"(strata checkpoint export CHECKPOINT|RUN --format=FORMAT --output=DIR [options]
 
-Writes the weights of a checkpoint, or of a run's newest one, for other programs. Every file is read back and compared
+Writes the weights of a checkpoint, or of a run's newest one, for other programs. Every weight is read back and compared
 before DIR appears.
 
   --format=FORMAT       huggingface: GPT-2 or Llama; llmc: model.bin of a GPT-2; safetensors: any model, strata's names
   --output=DIR          a new directory
   --dtype=DTYPE         float64, float32, float16 or bfloat16 (default: as in the checkpoint)
   --shard-mib=N         the most MiB of a safetensors file (default 5120)
+  --checkpoint=WHICH    of a run: newest or best (checkpoint.best)
 )";
 
 template <typename Enum>
@@ -187,9 +188,8 @@ ExitCode import_model_command(Arguments arguments) {
   return ExitCode::kDone;
 }
 
-ExitCode export_model_command(Arguments arguments,
-                              const std::function<fs::path(const std::string&)>& checkpoint_of) {
-  const CommandLine line(arguments, {"output", "format", "dtype", "shard-mib"}, {},
+ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoint_of) {
+  const CommandLine line(arguments, {"output", "format", "dtype", "shard-mib", "checkpoint"}, {},
                          CommandLine::Values::kOne);
   const std::string path = only_position(line, kExportHelp);
   const auto format = choice<train::ModelFormat>(line, "format");
@@ -203,7 +203,8 @@ ExitCode export_model_command(Arguments arguments,
   }
   constexpr std::int64_t kMostMib = std::int64_t{1} << 30U;
   const fs::path output = line.value("output", "");
-  const io::Checkpoint checkpoint = io::Checkpoint::open(checkpoint_of(path));
+  const io::Checkpoint checkpoint =
+      io::Checkpoint::open(checkpoint_of(path, line.value("checkpoint", "newest")));
   const train::ExportedModel written =
       train::export_model(checkpoint, output,
                           {.format = *format,

@@ -13,10 +13,12 @@ namespace strata::app {
 /// strata checkpoint import: weights of another program as a run's directory.
 ExitCode import_model_command(Arguments arguments);
 
-/// strata checkpoint export. `checkpoint_of` finds the checkpoint that an argument names.
-ExitCode export_model_command(
-    Arguments arguments,
-    const std::function<std::filesystem::path(const std::string&)>& checkpoint_of);
+/// Finds the checkpoint that an argument names, of a run the newest or the best.
+using CheckpointOf =
+    std::function<std::filesystem::path(const std::string& path, const std::string& which)>;
+
+/// strata checkpoint export.
+ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoint_of);
 
 [[nodiscard]] std::string model_import_help();
 [[nodiscard]] std::string model_export_help();

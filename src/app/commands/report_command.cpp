@@ -394,7 +394,7 @@ std::string results(const Runs& runs, const std::vector<std::string>& names, con
             MatrixChart{.title = fmt::format("{}: {}", names[i], file.filename().string()),
                         .names = table->names,
                         .counts = table->counts},
-            fmt::format("confusion-{}", i));
+            fmt::format("{}-{}", file.stem().string(), i));
       }
     }
     for (const fs::path& file : files_in(runs[i].directory(), "samples", ".png")) {

@@ -274,7 +274,7 @@ SweepResult result_of(const fs::path& run_directory, plan::Best by) {
       continue;
     }
     const auto object = io::parse_json(text);
-    if (object && object->is_object() && object->value("kind", "") == "train") {
+    if (object && object->is_object() && object->value("kind", nlohmann::json()) == "train") {
       result.step = std::max(result.step,
                              io::integer_in(object->value("step", nlohmann::json())).value_or(0));
       const nlohmann::json seconds = object->value("step_seconds", nlohmann::json());
@@ -287,11 +287,13 @@ SweepResult result_of(const fs::path& run_directory, plan::Best by) {
     result.best = by == plan::Best::kAccuracy ? best->accuracy.value_or(0.0) : best->loss;
     result.best_step = best->step;
   }
-  const std::int64_t patience =
-      read_config((run_directory / "config.ini").string(), {}).config.train.patience;
+  // The run itself judges by its own checkpoint.best.
+  const plan::RunConfig own = read_config((run_directory / "config.ini").string(), {}).config;
+  const std::int64_t patience = own.train.patience;
+  const std::int64_t since_best =
+      train::EvaluationHistory(metrics, own.checkpoint.best).since_best();
   const auto saved = io::list_checkpoints(run_directory / "checkpoints");
-  const bool ended =
-      last_evaluation >= result.steps || (patience > 0 && history.since_best() >= patience);
+  const bool ended = last_evaluation >= result.steps || (patience > 0 && since_best >= patience);
   result.finished = result.steps > 0 && result.evaluated && ended && !saved.empty() &&
                     saved.front().step >= last_evaluation;
   return result;
