@@ -87,6 +87,25 @@ Tokenizer Tokenizer::gpt2(const std::filesystem::path& encoder,
   return Tokenizer(std::move(contents));
 }
 
+namespace {
+
+/// Whether the tables are as GPT-2's files give them: bytes, then a token for each merge in order,
+/// then the separator. The orders of merges then make no difference.
+bool is_gpt2(const BytePairTables& tables) {
+  constexpr std::size_t kBytes = 256;
+  const std::size_t separator = kBytes + tables.merges.size();
+  bool is = tables.pattern == SplitPattern::kGpt2 && tables.whole_words == WholeWords::kNo &&
+            tables.tokens.size() == separator + 1 &&
+            tables.separator == static_cast<std::int64_t>(separator) && tables.special.size() == 1;
+  for (std::size_t i = 0; is && i < tables.merges.size(); ++i) {
+    const auto [left, right] = tables.merges[i];
+    is = tables.tokens[kBytes + i] == tables.tokens[left] + tables.tokens[right];
+  }
+  return is;
+}
+
+}  // namespace
+
 Tokenizer Tokenizer::from_file(const std::filesystem::path& path,
                                std::optional<SplitPattern> pattern) {
   std::string file = InputStream(path).read_whole(kMostTokenizerBytes);
@@ -100,7 +119,13 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path,
          path.string());
   }
   if (is_json) {
-    contents->pairs.emplace(parse_tokenizer_json(file, path));
+    BytePairTables tables = parse_tokenizer_json(file, path);
+    if (is_gpt2(tables)) {
+      // The same tokenizer as from GPT-2's own files.
+      contents->kind = TokenizerKind::kGpt2;
+      tables.order = MergeOrder::kAllOfPair;
+    }
+    contents->pairs.emplace(std::move(tables));
   } else if (is_model) {
     contents->kind = TokenizerKind::kSentencePiece;
     contents->pieces = std::make_unique<const SentencePieces>(std::move(file), path.string());

@@ -98,7 +98,7 @@ std::optional<io::Checkpoint> first_good_checkpoint(comm::Communicator& world,
     throw comm::AgreedError(ExitCode::kCheckpoint,
                             fmt::format("none of the checkpoints in {} is good; the oldest: {}. "
                                         "Restore one from a copy, or choose another "
-                                        "directory",
+                                        "run.dir to begin anew, or another checkpoint.init",
                                         root.string(), problem));
   }
   return std::nullopt;

@@ -250,7 +250,7 @@ class Language(Near, language.LanguageTest):
     def test_row_pieces(self):
         self.same_on([((1, 1, 1), []), ((1, 1, 2), []), ((2, 2, 2), ["--parallel.sequence=off"])], CUDA,
                      "--numerics.dtype=bfloat16", "--numerics.row_pieces=2", "--numerics.shard_sums=bfloat16",
-                     "--train.steps=2", name="pieces")
+                     "--train.steps=2", name="rows")
 
     def test_llama(self):
         reference = self.same_on([((1, 1, 1), []), ((2, 2, 2), [])], CUDA, *language.LLAMA,

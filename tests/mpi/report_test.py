@@ -353,6 +353,7 @@ class Report(harness.StrataTest):
                             and max(map(len, lines_of(text.rsplit("\x1b[H", 1)[-1]))) <= 30)
         self.assertEqual(terminal.end(signal.SIGINT), DONE)
         self.assertTrue(terminal.text.endswith("\x1b[?25h"), "the cursor is hidden")
+        pipe.wait_until(lambda: "step 6/24" in pipe.text(), 10)
         # A run that went on from a checkpoint replaces the file.
         (run / "next").write_text("".join(records[:3]))
         (run / "next").rename(run / "metrics.jsonl")

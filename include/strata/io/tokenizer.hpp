@@ -59,7 +59,8 @@ class Tokenizer {
   [[nodiscard]] static Tokenizer gpt2(const std::filesystem::path& encoder,
                                       const std::filesystem::path& merges);
   /// From a Hugging Face tokenizer.json of byte pairs, a file of ranks as tiktoken reads it, or a
-  /// model of SentencePiece, whichever the file is. Only ranks need `pattern`, and get the special
+  /// model of SentencePiece, whichever the file is; a tokenizer.json of GPT-2's is that of gpt2().
+  /// Only ranks need `pattern`, and get the special
   /// tokens of Llama 3 where they are its 128,000, else "<|endoftext|>".
   /// Throws: Error(kData) where the file is malformed or not supported, Error(kUsage) where the
   /// pattern is missing or not wanted, or this build lacks SentencePiece.
