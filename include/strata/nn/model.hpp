@@ -91,8 +91,7 @@ class Model {
   void freeze(const NamePatterns& names);
   /// Whether a layer has parameters and all of them are frozen.
   [[nodiscard]] bool is_frozen(std::int64_t layer) const;
-  /// The first layer with parameters that change; those before it need no gradients. 0 in a model
-  /// without parameters.
+  /// The first layer that needs gradients: behind frozen parameters the first with others, else 0.
   [[nodiscard]] std::int64_t first_changing_layer() const;
   /// Elements of the owned parameters without running averages.
   [[nodiscard]] std::int64_t parameter_count() const;

@@ -168,7 +168,7 @@ bool Model::is_frozen(std::int64_t layer) const {
 std::int64_t Model::first_changing_layer() const {
   const auto first = std::ranges::find_if(
       parameters_, [](const ParameterSpec& spec) { return spec.rule != ParameterRule::kFrozen; });
-  return first == parameters_.end() ? 0 : first->layer;
+  return first == parameters_.begin() || first == parameters_.end() ? 0 : first->layer;
 }
 
 std::int64_t Model::parameter_count() const {
