@@ -48,8 +48,10 @@ bool is_sentence(std::string_view text) {
   return text.ends_with('.') && !text.ends_with("...");
 }
 
-bool is_synopsis(const Line& line) {
-  return line.indent == 0 && line.term.starts_with("strata ") && !is_sentence(line.term);
+/// Of `command`, not an example of another one.
+bool is_synopsis(const Line& line, const std::string& command) {
+  return (line.term + " ").starts_with(command.empty() ? "strata " : "strata " + command + " ") &&
+         !is_sentence(line.term);
 }
 
 /// Text as roff prints it unchanged.
@@ -157,7 +159,7 @@ std::set<std::string> words_after(const std::string& command, std::span<const He
   std::set<std::string> words;
   for (const Help& help : all) {
     for (const Line& line : lines_of(help.text)) {
-      if (!is_synopsis(line) || !line.term.starts_with(start)) {
+      if (!is_synopsis(line, help.command) || !line.term.starts_with(start)) {
         continue;
       }
       const std::string rest = line.term.substr(start.size());
@@ -305,7 +307,7 @@ std::string man_page(const Help& help, std::span<const Help> all) {
     }
     const bool is_term = line.indent > 0 && line.indent <= kDeepest;
     const bool begins_list = line.indent == 0 && i + 1 < lines.size() && lines[i + 1].indent > 0;
-    if (is_synopsis(line)) {
+    if (is_synopsis(line, help.command)) {
       begin("SYNOPSIS");
       text += term_with_text(line);
     } else if (is_term) {
