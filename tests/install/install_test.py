@@ -138,7 +138,8 @@ class InstallTest(unittest.TestCase):
             run = f"{build}/points-{ranks}"
             output("mpirun", "-n", str(ranks), f"{build}/train", run)
             with open(f"{run}/run/metrics.jsonl", encoding="utf-8") as lines:
-                losses.append([json.loads(line).get("loss") for line in lines])
+                records = map(json.loads, lines)  # those of slow ranks and checkpoints come when they happen
+                losses.append([record["loss"] for record in records if "loss" in record])
             accuracy = re.search(r"accuracy ([\d.]+) %", output(f"{prefix}/bin/strata", "evaluate", f"{run}/run"))[1]
             self.assertGreater(float(accuracy), 95.0)
         self.assertGreater(len(losses[0]), 1000)
