@@ -32,6 +32,8 @@ class StageState {
   StageState& operator=(const StageState&) = delete;
 
   [[nodiscard]] const TensorView& weights() const { return weights_; }
+  /// Of frozen matrices.
+  [[nodiscard]] const TensorView& frozen_weights() const { return frozen_weights_; }
   /// Of this rank, in layer order.
   [[nodiscard]] std::vector<nn::Stage*> chunks();
   /// Seconds since the last reset that passes spent in messages of the tensor and the lane group.
@@ -45,9 +47,15 @@ class StageState {
   void load_weights(const io::Checkpoint& checkpoint, const nn::NamePatterns& except = {});
 
  private:
+  /// Calls use(placed parameter, its weights) for all that have weights of their own here.
+  template <typename Use>
+  void for_weights(const Use& use) const;
+
   const plan::RankPlan& rank_;
   device::Buffer weight_memory_;
   TensorView weights_;
+  device::Buffer frozen_memory_;
+  TensorView frozen_weights_;
   comm::ShardGroup shards_;
   comm::PartitionedGroup lanes_;
   std::vector<device::Buffer> pass_buffers_;
@@ -127,6 +135,9 @@ class RankState {
 
   /// The slices in device memory.
   [[nodiscard]] std::vector<io::TensorSlice> slices() const;
+  /// Calls use(optimizer, piece, placed parameter) for what this rank owns.
+  template <typename Use>
+  void for_owned(const Use& use) const;
 
   ops::Context& context_;
   const plan::Plan& plan_;
@@ -135,6 +146,8 @@ class RankState {
   StageState stage_state_;
   optim::GradientReducer reducer_;
   optim::Optimizer optimizer_;
+  /// The master weights of frozen matrices, which no step updates.
+  optim::Optimizer frozen_;
   std::optional<optim::TiedExchange> tie_;
   optim::GradientNorm norm_;
   optim::WeightGather gather_;
