@@ -488,10 +488,13 @@ std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
   if (in_place) {
     return 0;
   }
-  // The master weights (the weights themselves in full precision) and the optimizer's state.
+  // The master weights (the weights themselves in full precision) and the optimizer's state. Frozen
+  // weights do not change while they are written.
   const auto states = std::ssize(optim::Optimizer::state_names(c.optimizer.options));
-  return (rank.buckets.owned_elements(rank.coordinates.data) +
-          rank.frozen_buckets.owned_elements(rank.coordinates.data) +
+  const std::int64_t frozen = plan.device == device::DeviceKind::kCpu
+                                  ? 0
+                                  : rank.frozen_buckets.owned_elements(rank.coordinates.data);
+  return (rank.buckets.owned_elements(rank.coordinates.data) + frozen +
           states * optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data)) *
          size_bytes(compute_dtype(c.numerics.dtype));
 }

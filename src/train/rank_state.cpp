@@ -313,28 +313,34 @@ void RankState::damage(FaultPlace place) {
 }
 
 std::vector<io::TensorSlice> RankState::snapshot(const device::Buffer& memory) const {
-  std::vector<io::TensorSlice> slices = this->slices();
-  if (memory.empty()) {
-    return slices;
-  }
+  std::vector<io::TensorSlice> slices = slices_of(optimizer_, rank_.layout);
+  const std::vector<io::TensorSlice> frozen = slices_of(frozen_, rank_.frozen);
+  const std::size_t changing = slices.size();
+  slices.insert(slices.end(), frozen.begin(), frozen.end());
+  const std::size_t copied = memory.empty()                                         ? 0
+                             : context_.device().kind() == device::DeviceKind::kCpu ? changing
+                                                                                    : slices.size();
   std::int64_t offset_bytes = 0;
-  for (io::TensorSlice& slice : slices) {
+  for (io::TensorSlice& slice : std::span(slices).first(copied)) {
     const TensorView copy = memory.view(offset_bytes, slice.data.shape(), slice.data.dtype());
     device::copy_tensor(slice.data, copy, context_.stream());
     offset_bytes += copy.bytes();
     slice.data = copy;
   }
-  context_.stream().synchronize();
+  if (copied > 0) {
+    context_.stream().synchronize();
+  }
   return slices;
 }
 
-std::vector<io::TensorSlice> RankState::slices() const {
+std::vector<io::TensorSlice> RankState::slices_of(const optim::Optimizer& owner,
+                                                  const nn::ParameterLayout& layout) const {
   std::vector<io::TensorSlice> slices;
-  for_owned([&](const optim::Optimizer& owner, const optim::OwnedPiece& piece,
-                const nn::PlacedParameter& placed) {
+  for (const optim::OwnedPiece& piece : owner.pieces()) {
+    const nn::PlacedParameter& placed = layout.parameters[piece.parameter];
     // The first tensor rank writes replicated parameters.
     if (rank_.coordinates.tensor != 0 && placed.spec.split == nn::kNotSplit) {
-      return;
+      continue;
     }
     slices.push_back({.name = weight_name(placed.spec),
                       .global_shape = placed.spec.shape,
@@ -350,7 +356,7 @@ std::vector<io::TensorSlice> RankState::slices() const {
                         .data = owner.state(i, piece),
                         .shard = shard_of(placed)});
     }
-  });
+  }
   return slices;
 }
 

@@ -120,7 +120,8 @@ class RankState {
   void damage(FaultPlace place);
 
   /// The weights and the optimizer state that this rank owns, for a checkpoint: copied into
-  /// `memory`, or in place where `memory` is empty. Waits for the copies.
+  /// `memory`, or in place where `memory` is empty or, on CPUs, weights are frozen. Waits for the
+  /// copies.
   /// Pre: `memory` has plan::checkpoint_copy_bytes().
   [[nodiscard]] std::vector<io::TensorSlice> snapshot(const device::Buffer& memory) const;
   /// Reads the weights and the own slices of the optimizer state.
@@ -133,8 +134,9 @@ class RankState {
   /// Whether the optimizer has master copies of the weights.
   [[nodiscard]] bool has_masters() const;
 
-  /// The slices in device memory.
-  [[nodiscard]] std::vector<io::TensorSlice> slices() const;
+  /// What this rank owns, in device memory.
+  [[nodiscard]] std::vector<io::TensorSlice> slices_of(const optim::Optimizer& owner,
+                                                       const nn::ParameterLayout& layout) const;
   /// Calls use(optimizer, piece, placed parameter) for what this rank owns.
   template <typename Use>
   void for_owned(const Use& use) const;

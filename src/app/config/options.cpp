@@ -525,6 +525,7 @@ const std::vector<Option>& option_table() {
 const std::vector<Section>& section_table() {
   static const std::vector<Section> kSections{
       {"model", "the network, layer by layer, and its loss"},
+      {"lora", "low-rank adapters"},
       {"data", "the data sets, made with strata data import"},
       {"batch", "how many samples make a step"},
       {"parallel", "the grid of ranks"},
