@@ -43,12 +43,12 @@ std::vector<std::string> layer_lines(const RunConfig& config, const io::DatasetI
            "import images with \"strata data import --format=images\", cifar10 or idx",
            name_of(preset), data.path.string(), data.input_shape.text());
     }
-    return nn::adapted_layers(nn::convnet_layers(preset, data.classes), config.lora);
+    return nn::adapted_layers(nn::convnet_layers(preset, data.classes), config.lora.adapters);
   }
   return nn::adapted_layers(nn::is_transformer(preset)
                                 ? nn::transformer_layers(nn::resolved(config.model.transformer))
                                 : config.model.layers,
-                            config.lora);
+                            config.lora.adapters);
 }
 
 std::int64_t context_of(const RunConfig& config) {
@@ -314,6 +314,18 @@ std::vector<nn::MemoryItem> samples_memory(const Plan& plan, const RankPlan& ran
           {"samples, repeated step", repeats ? bytes_of(repeat_loader(plan, rank, 1)) : 0}};
 }
 
+/// The master copies of frozen weights, which lie in host memory: no step reads them.
+std::vector<nn::MemoryItem> frozen_masters(const Plan& plan, const RankPlan& rank) {
+  const DType dtype = plan.config.numerics.dtype;
+  if (rank.frozen.elements == 0 || dtype == compute_dtype(dtype)) {
+    return {};
+  }
+  return {{"master weights, frozen", optim::Optimizer::memory({}, rank.frozen, rank.frozen_buckets,
+                                                              rank.coordinates.data, dtype)
+                                         .back()
+                                         .bytes}};
+}
+
 /// All allocations of the rank on its device.
 std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
   const RunConfig& c = plan.config;
@@ -327,9 +339,8 @@ std::vector<nn::MemoryItem> memory_of(const Plan& plan, const RankPlan& rank) {
                                      rank.buckets, rank.reducer_sizes));
   add(optim::Optimizer::memory(c.optimizer.options, rank.layout, rank.buckets,
                                rank.coordinates.data, c.numerics.dtype));
-  if (rank.frozen.elements > 0 && c.numerics.dtype != compute_dtype(c.numerics.dtype)) {
-    add({{"master weights, frozen", rank.frozen_buckets.owned_elements(rank.coordinates.data) *
-                                        size_bytes(compute_dtype(c.numerics.dtype))}});
+  if (plan.device == device::DeviceKind::kCpu) {
+    add(frozen_masters(plan, rank));
   }
   if (const auto tie = tied_stages(plan)) {
     add({optim::TiedExchange::memory(rank.buckets, rank.coordinates.pipeline, *tie,
@@ -372,11 +383,13 @@ std::vector<nn::MemoryItem> host_memory_of(const Plan& plan, const RankPlan& ran
   if (plan.device == device::DeviceKind::kCpu) {
     return {};
   }
-  std::vector<nn::MemoryItem> memory =
+  std::vector<nn::MemoryItem> memory = frozen_masters(plan, rank);
+  const std::vector<nn::MemoryItem> samples =
       samples_memory(plan, rank, [&](const io::LoaderOptions& options) {
         return io::Loader::memory_bytes(plan.train_data, options) +
                pinned_sample_bytes(plan.device, plan.train_data, options);
       });
+  memory.insert(memory.end(), samples.begin(), samples.end());
   memory.push_back({kCheckpointCopy, checkpoint_copy_bytes(plan, rank)});
   return memory;
 }
@@ -489,11 +502,12 @@ std::int64_t checkpoint_copy_bytes(const Plan& plan, const RankPlan& rank) {
     return 0;
   }
   // The master weights (the weights themselves in full precision) and the optimizer's state. Frozen
-  // weights do not change while they are written.
+  // ones in host memory do not change while they are written.
   const auto states = std::ssize(optim::Optimizer::state_names(c.optimizer.options));
-  const std::int64_t frozen = plan.device == device::DeviceKind::kCpu
-                                  ? 0
-                                  : rank.frozen_buckets.owned_elements(rank.coordinates.data);
+  const bool on_host = plan.device == device::DeviceKind::kCpu ||
+                       c.numerics.dtype != compute_dtype(c.numerics.dtype);
+  const std::int64_t frozen =
+      on_host ? 0 : rank.frozen_buckets.owned_elements(rank.coordinates.data);
   return (rank.buckets.owned_elements(rank.coordinates.data) + frozen +
           states * optim::state_elements(rank.layout, rank.buckets, rank.coordinates.data)) *
          size_bytes(compute_dtype(c.numerics.dtype));
@@ -508,7 +522,7 @@ RankPlan rank_plan(const Plan& plan, std::int64_t rank) {
   const nn::Shards& shards = chunks.front().pass.shards;
   nn::ParameterLayout layout = nn::layout_of(plan.model->parameters(), layers, shards);
   nn::ParameterLayout frozen =
-      nn::layout_of(plan.model->parameters(), layers, shards, nn::Placed::kFrozen);
+      nn::layout_of(plan.model->parameters(), layers, shards, nn::Placed::kWithoutGradients);
   const auto bucket_elements = std::max<std::int64_t>(
       nn::ParameterLayout::kBlock, static_cast<std::int64_t>(c.parallel.bucket_mib * 1048576.0) /
                                        size_bytes(compute_dtype(c.numerics.dtype)));

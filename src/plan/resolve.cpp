@@ -273,10 +273,11 @@ void apply_parameter_settings(const RunConfig& config, nn::Model& model) {
   for (const optim::ParameterGroup& group : config.optimizer.options.groups) {
     group.names.require_matches("optimizer.groups", names);
   }
+  if (model.has_adapters()) {
+    model.train_adapters_and(nn::NamePatterns(config.lora.train));
+  }
   if (!config.optimizer.frozen.empty()) {
     model.freeze(nn::NamePatterns(config.optimizer.frozen));
-  } else if (config.lora.rank > 0) {
-    model.train_only_adapters();
   }
 }
 

@@ -42,7 +42,8 @@ namespace strata::plan {
 
 void check_optimizer(const optim::OptimizerOptions& options);
 
-/// Freezes parameters by optimizer.frozen, else all but adapters where there are some. Throws:
+/// Freezes parameters by optimizer.frozen, and in a model with adapters all but these and lora.train.
+/// Throws:
 /// Error(kUsage) where a pattern of that setting or of optimizer.groups matches no parameter.
 void apply_parameter_settings(const RunConfig& config, nn::Model& model);
 

@@ -8,6 +8,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/nn/adapters.hpp"
 #include "strata/ops/context.hpp"
 #include "strata/ops/elementwise.hpp"
 #include "strata/ops/matmul.hpp"
@@ -91,21 +92,19 @@ void CheckpointAdapters::merge(const nn::ParameterRows& rows, const TensorView& 
 }
 
 std::vector<nn::PublishedTensor> CheckpointAdapters::tensors(
-    std::span<const nn::PublishedTensor> weights, bool own_names) const {
+    std::span<const nn::PublishedTensor> weights) const {
   std::vector<nn::PublishedTensor> tensors;
   for (const nn::PublishedTensor& weight : weights) {
     const Matrices matrices = matrices_of(weight.rows.front().parameter);
     if (matrices.a.empty()) {
       continue;
     }
-    const auto name = [&](std::string_view own, std::string_view peft) {
-      const std::string module = module_of(weight.name);
-      return own_names ? nn::parameter_name(module, own)
-                       : fmt::format("base_model.model.{}.{}.weight", module, peft);
+    const auto name = [&](std::string_view matrix) {
+      return fmt::format("base_model.model.{}.{}.weight", module_of(weight.name), matrix);
     };
     const std::string a = matrices.a.substr(kWeightPrefix.size());
     const std::string b = matrices.b.substr(kWeightPrefix.size());
-    tensors.push_back({.name = name(nn::kAdapterA, "lora_A"),
+    tensors.push_back({.name = name("lora_A"),
                        .shape = matrices.a_shape,
                        .rows = {{a, matrices.a_shape, {0, rank_}}}});
     std::int64_t outputs = 0;
@@ -114,23 +113,32 @@ std::vector<nn::PublishedTensor> CheckpointAdapters::tensors(
       rows.push_back({b, matrices.b_shape, part.rows});
       outputs += part.rows.count();
     }
-    tensors.push_back({.name = name(nn::kAdapterB, "lora_B"),
-                       .shape = {outputs, rank_},
-                       .rows = std::move(rows)});
+    tensors.push_back({.name = name("lora_B"), .shape = {outputs, rank_}, .rows = std::move(rows)});
   }
   return tensors;
 }
 
 nlohmann::ordered_json CheckpointAdapters::config(
     std::span<const nn::PublishedTensor> weights) const {
-  std::set<std::string> modules;
+  // The last two parts of a name, as in "attn.c_proj".
+  const auto end_of = [](const std::string& module) {
+    return module.substr(module.rfind('.', module.rfind('.') - 1) + 1);
+  };
+  std::set<std::string> others;
+  std::vector<std::string> adapted;
   bool inputs_first = false;
   for (const nn::PublishedTensor& weight : weights) {
-    if (!matrices_of(weight.rows.front().parameter).a.empty()) {
-      const std::string module = module_of(weight.name);
-      modules.insert(module.substr(module.rfind('.') + 1));
+    const std::string module = module_of(weight.name);
+    if (matrices_of(weight.rows.front().parameter).a.empty()) {
+      others.insert(end_of(module));
+    } else {
+      adapted.push_back(module);
       inputs_first = inputs_first || weight.order == nn::MatrixOrder::kInputsFirst;
     }
+  }
+  std::set<std::string> modules;
+  for (const std::string& module : adapted) {
+    modules.insert(others.contains(end_of(module)) ? module : end_of(module));
   }
   return {{"peft_type", "LORA"},
           {"task_type", "CAUSAL_LM"},

@@ -22,12 +22,12 @@ class CheckpointAdapters {
   /// inputs, float32 or float64.
   void merge(const nn::ParameterRows& rows, const TensorView& weights) const;
   /// The adapters of these weights under the names of PEFT, as in
-  /// "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"; under strata's own for weights
-  /// that have its names. A is that of the whole parameter. Source: huggingface/peft,
-  /// utils/save_and_load.py.
+  /// "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"; A is that of the whole
+  /// parameter. Source: huggingface/peft, utils/save_and_load.py.
   [[nodiscard]] std::vector<nn::PublishedTensor> tensors(
-      std::span<const nn::PublishedTensor> weights, bool own_names) const;
-  /// PEFT's adapter_config.json. Source: huggingface/peft, tuners/lora/config.py.
+      std::span<const nn::PublishedTensor> weights) const;
+  /// PEFT's adapter_config.json. Its target_modules are ends of names that no module without an
+  /// adapter has. Source: huggingface/peft, tuners/lora/config.py.
   [[nodiscard]] nlohmann::ordered_json config(std::span<const nn::PublishedTensor> weights) const;
 
  private:

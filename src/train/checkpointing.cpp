@@ -12,6 +12,7 @@
 #include "strata/core/hash.hpp"
 #include "strata/core/text.hpp"
 #include "strata/io/json.hpp"
+#include "strata/nn/adapters.hpp"
 #include "strata/nn/published_model.hpp"
 #include "strata/ops/instruction_set.hpp"
 #include "strata/train/checkpoint_names.hpp"
@@ -29,6 +30,7 @@ constexpr const char* kImported = "imported";
 
 /// The name of the setting in a checkpoint's identity.
 constexpr const char* kFrozen = "optimizer.frozen";
+constexpr const char* kTrained = "lora.train";
 
 /// The metadata key of the record of the training data, which evaluation and generation use.
 constexpr const char* kData = "data";
@@ -122,6 +124,7 @@ nlohmann::ordered_json identity_of(const plan::Plan& plan) {
       {"numerics.mode", name_of(c.numerics.mode)},
       {"optimizer.kind", name_of(c.optimizer.options.kind)},
       {kFrozen, nn::NamePatterns(c.optimizer.frozen).text()},
+      {kTrained, nn::NamePatterns(c.lora.train).text()},
       {"data.normalise", name_of(io::resolved(c.data.normalise, plan.train_data.input_dtype))}};
   // The first difference is reported, so the context precedes the number of samples, which depends
   // on it.
@@ -208,10 +211,18 @@ T metadata_entry(const io::Checkpoint& checkpoint, const char* key) {
 }
 
 /// The first difference in layer properties that the tensors do not show, such as activations;
-/// empty for none.
-std::string different_layer(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
+/// empty for none. Where adapters are initialized `anew`, they are none.
+std::string different_layer(const plan::Plan& plan, const io::Checkpoint& checkpoint,
+                            const nn::NamePatterns& anew = {}) {
   const std::vector<std::string> lines = model_lines(plan);
+  const bool adapts =
+      std::ranges::any_of(plan.model->parameters(), [&](const nn::ParameterSpec& spec) {
+        return nn::is_adapter(spec.name) && anew.matches(spec.name);
+      });
   const auto same = [&](const std::string& here, const std::string& there) {
+    if (adapts) {
+      return nn::without_adapters(here) == nn::without_adapters(there);
+    }
     return is_imported(checkpoint) ? nn::line_of_weights(here) == nn::line_of_weights(there)
                                    : here == there;
   };
@@ -350,14 +361,15 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 }
 
 nn::NamePatterns initialized_anew(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
-  const bool has_adapters =
-      std::ranges::any_of(checkpoint.tensors(), [](const io::TensorInfo& tensor) {
-        return tensor.name.starts_with(kWeightPrefix) && nn::is_adapter(tensor.name);
-      });
-  const std::string& except = plan.config.checkpoint.init_except;
-  return nn::NamePatterns(plan.config.lora.rank > 0 && !has_adapters
-                              ? fmt::format("{},*.{},*.{}", except, nn::kAdapterA, nn::kAdapterB)
-                              : except);
+  std::string names = plan.config.checkpoint.init_except;
+  for (const nn::ParameterSpec& spec : plan.model->parameters()) {
+    if (nn::is_adapter(spec.name) &&
+        std::ranges::find(checkpoint.tensors(), weight_name(spec), &io::TensorInfo::name) ==
+            checkpoint.tensors().end()) {
+      names += "," + spec.name;
+    }
+  }
+  return nn::NamePatterns(names);
 }
 
 void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
@@ -400,6 +412,13 @@ void require_initial(const plan::Plan& plan, const io::Checkpoint& checkpoint) {
   for (const io::TensorInfo& tensor : file) {
     if (!except.matches(tensor.name) &&
         std::ranges::find(model, tensor.name, &io::TensorInfo::name) == model.end()) {
+      if (nn::is_adapter(tensor.name)) {
+        fail(ExitCode::kCheckpoint,
+             "checkpoint.init: {} has adapters, as {} ({}), which the model lacks; set lora.rank, "
+             "lora.alpha and lora.products as its run did, or merge the adapters with strata "
+             "checkpoint export --format=huggingface and import that",
+             checkpoint.directory().string(), tensor.name, tensor.shape.text());
+      }
       refuse(fmt::format("it has {} ({}), which the model lacks", tensor.name, tensor.shape.text()),
              tensor.name, "leave it out");
     }
@@ -436,7 +455,8 @@ std::string initial_text(const plan::Plan& plan, const io::Checkpoint& checkpoin
   std::string text =
       fmt::format("starting from the weights of {}{}", checkpoint.directory().string(),
                   anew.empty() ? "" : fmt::format("; initialized anew: {}", fmt::join(anew, ", ")));
-  if (const std::string difference = different_layer(plan, checkpoint); !difference.empty()) {
+  if (const std::string difference = different_layer(plan, checkpoint, except);
+      !difference.empty()) {
     text += "; " + difference;
   }
   return text;
@@ -452,8 +472,9 @@ void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint)
   for (const auto& [key, value] : identity.items()) {
     const auto found = stored.find(key);
     nlohmann::json there = found != stored.end() ? found->second
-                           : key == kFrozen      ? nlohmann::json("")  // of earlier versions
-                                                 : nlohmann::json();
+                           : key == kFrozen || key == kTrained
+                               ? nlohmann::json("")  // of earlier versions
+                               : nlohmann::json();
     if (there.is_string()) {
       there = switch_spelling(there.get<std::string>());
     }
@@ -505,6 +526,7 @@ nlohmann::json checkpoint_metadata(const plan::Plan& plan, const RunRecord& run,
       {"grid", {{"pipeline", plan.grid.pipeline}, {"tensor", plan.grid.tensor}}},
       {"layers", model_lines(plan)},
       {"identity", identity_of(plan)},
+      {kOnlyAdapters, plan.model->trains_only_adapters()},
       {kData, json_of(plan.train_data)},
       {"config", run.config_text}};
   if (plan.train_data.task == io::Task::kNextToken) {

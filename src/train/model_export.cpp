@@ -9,6 +9,7 @@
 #include "strata/core/error.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/io/tokenizer.hpp"
+#include "strata/nn/adapters.hpp"
 #include "strata/train/checkpoint_names.hpp"
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/model_files.hpp"
@@ -93,23 +94,22 @@ class Exporter {
 
  private:
   void write_adapters(const fs::path& directory, ExportedModel& result) const {
-    const bool own_names = options_.format == ModelFormat::kSafetensors;
-    const nlohmann::json identity =
-        checkpoint_.metadata().value("identity", nlohmann::json::object());
-    if (adapters_.empty() || options_.format == ModelFormat::kLlmc) {
-      fail(ExitCode::kUsage, "{}; leave --adapters=apart out",
-           adapters_.empty() ? fmt::format("{} has no adapters", checkpoint_.directory().string())
-                             : "--format=llmc has no adapters");
+    const auto refuse = [](const std::string& why) {
+      fail(ExitCode::kUsage, "--adapters=apart: {}; leave it out", why);
+    };
+    if (options_.format != ModelFormat::kHuggingface) {
+      refuse(fmt::format("--format={} has no form for adapters, huggingface has that of PEFT",
+                         name_of(options_.format)));
     }
-    if (const auto frozen = identity.value("optimizer.frozen", std::string()); !frozen.empty()) {
-      fail(ExitCode::kUsage,
-           "the run trained more than adapters (optimizer.frozen = {}), which --adapters=apart "
-           "would lose; export them merged",
-           frozen);
+    if (adapters_.empty()) {
+      refuse(fmt::format("{} has no adapters", checkpoint_.directory().string()));
+    }
+    if (!checkpoint_.metadata().value(kOnlyAdapters, false)) {
+      refuse("the run trained other parameters too, which would be lost");
     }
     const std::vector<nn::PublishedTensor> weights =
-        own_names ? own_tensors() : nn::published_tensors(*model_, nn::MatrixOrder::kInputsFirst);
-    const OutputFile file{"adapter_model.safetensors", adapters_.tensors(weights, own_names)};
+        nn::published_tensors(*model_, nn::MatrixOrder::kInputsFirst);
+    const OutputFile file{"adapter_model.safetensors", adapters_.tensors(weights)};
     write_file(directory / file.name, file.tensors, result);
     write_text(directory, "adapter_config.json", adapters_.config(weights));
     result.files = {file.name, "adapter_config.json"};

@@ -150,8 +150,9 @@ RankState::RankState(ops::Context& context, const plan::Plan& plan, const plan::
       reducer_(context, *groups.data, plan.lanes, rank.buckets, rank.reducer_sizes),
       optimizer_(context, plan.config.optimizer.options, rank.layout, rank.buckets,
                  rank.coordinates.data, stage_state_.weights()),
-      frozen_(context, {}, rank.frozen, rank.frozen_buckets, rank.coordinates.data,
-              stage_state_.frozen_weights()),
+      host_(1),
+      frozen_masters_(host_, {}, rank.frozen, rank.frozen_buckets, rank.coordinates.data,
+                      stage_state_.frozen_weights()),
       norm_(context, rank.layout, rank.buckets, rank.coordinates.data, plan.grid.data),
       gather_(*groups.data, rank.layout, rank.buckets, stage_state_.weights(),
               rank.reducer_sizes.node_ranks) {
@@ -175,8 +176,8 @@ void RankState::for_owned(const Use& use) const {
   for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
     use(optimizer_, piece, rank_.layout.parameters[piece.parameter]);
   }
-  for (const optim::OwnedPiece& piece : frozen_.pieces()) {
-    use(frozen_, piece, rank_.frozen.parameters[piece.parameter]);
+  for (const optim::OwnedPiece& piece : frozen_masters_.pieces()) {
+    use(frozen_masters_, piece, rank_.frozen.parameters[piece.parameter]);
   }
 }
 
@@ -269,8 +270,10 @@ std::uint64_t RankState::weights_hash() const {
 
 std::uint64_t RankState::optimizer_hash() const {
   StreamingHash hash;
-  for (const TensorView& tensor : optimizer_.tensors()) {
-    add_to(hash, tensor, context_.stream());
+  for (const optim::Optimizer* const owner : {&optimizer_, &frozen_masters_}) {
+    for (const TensorView& tensor : owner->tensors()) {
+      add_to(hash, tensor, context_.stream());
+    }
   }
   return hash.digest();
 }
@@ -292,6 +295,7 @@ std::uint64_t RankState::sums_hash() {
 }
 
 void RankState::damage(FaultPlace place) {
+  require(!optimizer_.pieces().empty(), "a rank that trains nothing cannot be damaged");
   const optim::OwnedPiece& piece = optimizer_.pieces().front();
   const TensorView tensor = place == FaultPlace::kGradient ? reducer_.sums()
                             : place == FaultPlace::kState  ? optimizer_.state(0, piece)
@@ -314,22 +318,24 @@ void RankState::damage(FaultPlace place) {
 
 std::vector<io::TensorSlice> RankState::snapshot(const device::Buffer& memory) const {
   std::vector<io::TensorSlice> slices = slices_of(optimizer_, rank_.layout);
-  const std::vector<io::TensorSlice> frozen = slices_of(frozen_, rank_.frozen);
+  const std::vector<io::TensorSlice> frozen = slices_of(frozen_masters_, rank_.frozen);
   const std::size_t changing = slices.size();
   slices.insert(slices.end(), frozen.begin(), frozen.end());
-  const std::size_t copied = memory.empty()                                         ? 0
-                             : context_.device().kind() == device::DeviceKind::kCpu ? changing
-                                                                                    : slices.size();
+  if (memory.empty()) {
+    return slices;
+  }
   std::int64_t offset_bytes = 0;
-  for (io::TensorSlice& slice : std::span(slices).first(copied)) {
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    io::TensorSlice& slice = slices[i];
+    if (i >= changing && slice.data.memory_space() == MemorySpace::kHost) {
+      continue;
+    }
     const TensorView copy = memory.view(offset_bytes, slice.data.shape(), slice.data.dtype());
     device::copy_tensor(slice.data, copy, context_.stream());
     offset_bytes += copy.bytes();
     slice.data = copy;
   }
-  if (copied > 0) {
-    context_.stream().synchronize();
-  }
+  context_.stream().synchronize();
   return slices;
 }
 

@@ -213,7 +213,21 @@ class Adapters(language.LanguageTest):
             if "/" not in name:
                 self.assertTrue(np.array_equal(tensor, self.last("whole")[name]), name)
         refused = self.alone("train", self.config, "--dry-run", "--run.dir=none", "--checkpoint.init=whole")
-        self.assert_refused(refused, harness.CHECKPOINT, "lora_a (4 x 32), which the model lacks")
+        self.assert_refused(refused, harness.CHECKPOINT, "whole/checkpoints/step-00000004 has adapters", "set lora.rank")
+
+    def test_parts_of_adapters(self):
+        """One matrix of each adapter is frozen, or a norm is trained too."""
+        grids = [((1, 1, 1), []), ((1, 1, 2), ["--parallel.sequence=on"]), ((2, 2, 1), [])]
+        for name, setting, trained in (("b", "--optimizer.frozen=*.lora_a", r"lora_b$"),
+                                       ("a", "--optimizer.frozen=*.mlp.*.lora_b", r"lora_a$|attention.*lora_b$"),
+                                       ("norm", "--lora.train=norm.*", r"lora_[ab]$|^norm\.")):
+            run = self.same_on(grids, *self.MODELS["gpt"], *self.LORA, setting, name=f"part-{name}")
+            found = self.last(run)
+            learned = {tensor.split("/")[2] for tensor in found if tensor.startswith("optimizer/adam_m/")}
+            self.assertEqual(learned, {tensor for tensor in found if "/" not in tensor and re.search(trained, tensor)})
+        self.tune("gpt", "first", (1, 1, 1), "--lora.products=qkv", "--train.steps=1")
+        wider = self.tune("gpt", "wider", (1, 1, 1), "--checkpoint.init=first", "--train.steps=1", "--model.mlp=relu")
+        self.assertIn("initialized anew: adapters; its layer 2 is \"mlp 128 gelu", wider.text)
 
     def test_memory(self):
         """Frozen matrices have weights, and neither gradients nor states."""
@@ -236,16 +250,12 @@ class Adapters(language.LanguageTest):
             for name in [name for name in own if name.endswith(".lora_a") and "/" not in name]:
                 product = name.removesuffix(".lora_a")
                 merged[f"{product}.weight"] += ALPHA / RANK * own[f"{product}.lora_b"].astype(np.float64) @ own[name]
-            for arguments in (["--output=merged"], ["--output=apart", "--adapters=apart"]):
-                self.assertEqual(self.alone("checkpoint", "export", run, "--format=safetensors", *arguments).code, harness.DONE)
+            self.assertEqual(self.alone("checkpoint", "export", run, "--format=safetensors", "--output=merged").code,
+                             harness.DONE)
             found = self.read("merged/model.safetensors")
             self.assertEqual(sorted(found), sorted(merged))
             for name, tensor in merged.items():
                 np.testing.assert_allclose(found[name], tensor, rtol=0, atol=1e-6, err_msg=name)
-            apart = self.read("apart/adapter_model.safetensors")
-            self.assertEqual(sorted(apart), sorted(name for name in own if "lora" in name and "/" not in name))
-            for name, tensor in apart.items():
-                self.assertTrue(np.array_equal(tensor, own[name]), name)
             # The merged model computes what the adapters compute.
             for arguments in (["export", run, "--format=huggingface", "--output=hf"], ["import", "hf", "--output=back"]):
                 finished = self.alone("checkpoint", *arguments)
@@ -254,7 +264,7 @@ class Adapters(language.LanguageTest):
                       for name, data in ((run, ["--train.evaluate_batches=0"]), ("back", ["--data.test=text/test.h5"]))]
             self.assertAlmostEqual(*losses, delta=1e-5)
             self.as_peft(run, own)
-            for name in ("merged", "apart", "hf", "back", "peft"):
+            for name in ("merged", "hf", "back", "peft"):
                 shutil.rmtree(self.directory / name)
 
     def as_peft(self, run, own):
@@ -270,11 +280,12 @@ class Adapters(language.LanguageTest):
             rows = own[f"{qkv}.lora_b"].reshape(kv, queries + 2, -1, RANK)
             expected = {names.format("q"): rows[:, :queries], names.format("k"): rows[:, queries],
                         names.format("v"): rows[:, queries + 1]}
-            self.assertEqual(described["target_modules"], ["down_proj", "k_proj", "q_proj", "up_proj", "v_proj"])
+            self.assertEqual(described["target_modules"], ["mlp.down_proj", "mlp.up_proj", "self_attn.k_proj", "self_attn.q_proj",
+                                                           "self_attn.v_proj"])
         else:
             rows = own[f"{qkv}.lora_b"].reshape(4, 3, -1, RANK)
             expected = {"transformer.h.1.attn.c_attn": rows.swapaxes(0, 1)}
-            self.assertEqual(described["target_modules"], ["c_attn", "c_fc", "c_proj"])
+            self.assertEqual(described["target_modules"], ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"])
             self.assertTrue(described["fan_in_fan_out"])
         for name, tensor in expected.items():
             self.assertTrue(np.array_equal(tensors[f"{prefix}{name}.lora_A.weight"], own[f"{qkv}.lora_a"]), name)
@@ -289,17 +300,22 @@ class Adapters(language.LanguageTest):
 
     def test_bad_inputs(self):
         self.train(self.config, (1, 1, 1), "plain", "--train.steps=1")
-        self.tune("gpt", "more", (1, 1, 1), "--train.steps=1", "--optimizer.frozen=embedding.*")
+        self.tune("gpt", "more", (1, 1, 1), "--train.steps=1", "--lora.train=norm.*")
         out = ["--format=huggingface", "--output=none"]
         for arguments, code, words in [
                 (["train", self.config, "--dry-run", "--lora.rank=4", "--lora.products=keys"], harness.USAGE,
                  ["lora.products names \"keys\"", "qkv, output, up, gate, down"]),
                 (["train", self.config, "--dry-run", "--lora.rank=4", "--lora.products=gate"], harness.USAGE,
-                 ["no layer of the model has a product gate"]),
+                 ["the model has no product gate"]),
                 (["train", self.config, "--dry-run", "--lora.products=qkv"], harness.USAGE, ["lora.rank is 0"]),
                 (["train", self.config, "--dry-run", "--lora.rank=4", "--optimizer.frozen=*"], harness.USAGE, ["nothing to train"]),
                 (["checkpoint", "export", "plain", *out, "--adapters=apart"], harness.USAGE, ["has no adapters"]),
-                (["checkpoint", "export", "more", *out, "--adapters=apart"], harness.USAGE, ["trained more than adapters"]),
+                (["checkpoint", "export", "more", *out, "--adapters=apart"], harness.USAGE, ["trained other parameters"]),
+                (["checkpoint", "export", "more", "--format=safetensors", "--output=none", "--adapters=apart"], harness.USAGE,
+                 ["has no form for adapters"]),
+                (["train", self.config, "--dry-run", "--lora.rank=33"], harness.USAGE, ["is 33, above the width 32"]),
+                (["train", self.config, "--dry-run", "--lora.rank=4", "--lora.train=nrom.*"], harness.USAGE,
+                 ["lora.train", "nearest is \"norm."]),
                 (["checkpoint", "export", "more", *out, "--adapters=some"], harness.USAGE, ["merged, apart"])]:
             with self.subTest(arguments=arguments):
                 self.assert_refused(self.alone(*arguments), code, *words)

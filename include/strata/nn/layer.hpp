@@ -142,6 +142,8 @@ struct LayerPass {
 struct LayerCost {
   double forward_flops = 0.0;
   double backward_flops = 0.0;
+  /// Of backward_flops those of the gradients of matrices.
+  double weight_flops = 0.0;
   /// Elements read and written, forward and backward.
   double elements_moved = 0.0;
 };

@@ -86,11 +86,15 @@ class Model {
   /// All parameters, including borrowed ones, in canonical order.
   [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   /// Takes the parameters of these names out of training. Running averages go on: they follow the
-  /// inputs. Throws: Error(kUsage) where a pattern matches no trained parameter, or where none is
+  /// inputs. Throws: Error(kUsage) where a pattern matches no parameter, or where none is
   /// left.
   void freeze(const NamePatterns& names);
-  /// Takes all parameters but those of adapters out of training.
-  void train_only_adapters();
+  [[nodiscard]] bool has_adapters() const;
+  /// Whether adapters are all that changes in training.
+  [[nodiscard]] bool trains_only_adapters() const;
+  /// Takes all parameters but adapters and those of these names out of training.
+  /// Throws: Error(kUsage) where a pattern matches no parameter.
+  void train_adapters_and(const NamePatterns& names);
   /// Whether a layer has parameters and all of them are frozen.
   [[nodiscard]] bool is_frozen(std::int64_t layer) const;
   /// The first layer that needs gradients: behind frozen parameters the first with others, else 0.

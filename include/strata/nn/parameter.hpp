@@ -45,14 +45,6 @@ inline constexpr std::int64_t kNotSplit = -1;
   return std::string(layer).append(".").append(part);
 }
 
-/// The matrices of a low-rank adapter, as in "blocks.0.attention.qkv.lora_a".
-inline constexpr std::string_view kAdapterA = "lora_a";
-inline constexpr std::string_view kAdapterB = "lora_b";
-
-[[nodiscard]] inline bool is_adapter(std::string_view parameter) {
-  return parameter.ends_with(kAdapterA) || parameter.ends_with(kAdapterB);
-}
-
 /// One weight tensor of a model: its global name and shape, the same on every grid.
 struct ParameterSpec {
   std::string name;
@@ -137,11 +129,9 @@ struct ParameterLayout {
   std::vector<std::int64_t> chunk_begins;
 };
 
-/// Which parameters a layout holds.
-enum class Placed {
-  kWithGradients,
-  kFrozen  ///< those without has_gradient(): only their weights have an arena
-};
+/// Which parameters a layout holds: those that has_gradient() is true of, or the others, of which
+/// only the weights have an arena.
+enum class Placed { kWithGradients, kWithoutGradients };
 
 /// The layout of those parameters whose layer is in one of the chunks, with the slices of the own
 /// shards. Pre: `all` is in canonical order; the chunks ascend.

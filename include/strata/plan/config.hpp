@@ -9,6 +9,7 @@
 #include "strata/core/enum_names.hpp"
 #include "strata/device/device.hpp"
 #include "strata/io/loader.hpp"
+#include "strata/nn/adapters.hpp"
 #include "strata/nn/model.hpp"
 #include "strata/nn/transformer.hpp"
 #include "strata/ops/context.hpp"
@@ -117,7 +118,10 @@ struct RunConfig {
     LossChoice loss = LossChoice::kAuto;
     nn::SyncLanes sync_batch_norm = nn::SyncLanes::kNo;
   } model;
-  nn::AdapterOptions lora;
+  struct {
+    nn::AdapterOptions adapters;
+    std::string train;  // patterns of parameters that are trained beside adapters
+  } lora;
   struct {
     std::string train;
     std::string test;

@@ -13,6 +13,9 @@ namespace strata::train {
 inline constexpr std::string_view kWeightPrefix = "weights/";
 inline constexpr std::string_view kStatePrefix = "optimizer/";
 
+/// In the metadata: whether adapters are all that the run trained.
+inline constexpr const char* kOnlyAdapters = "only_adapters";
+
 /// The name of a parameter's weights, as in "weights/dense1.weight".
 [[nodiscard]] std::string weight_name(const nn::ParameterSpec& spec);
 

@@ -77,7 +77,7 @@ void require_same_model(const plan::Plan& plan, const io::Checkpoint& checkpoint
 void require_continues(const plan::Plan& plan, const io::Checkpoint& checkpoint);
 
 /// The parameters that a run which starts from this checkpoint initializes: those of
-/// checkpoint.init_except, and adapters where the checkpoint has none.
+/// checkpoint.init_except, and adapters that the checkpoint lacks.
 [[nodiscard]] nn::NamePatterns initialized_anew(const plan::Plan& plan,
                                                 const io::Checkpoint& checkpoint);
 

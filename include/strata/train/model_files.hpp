@@ -59,7 +59,7 @@ void fill_new_directory(const std::filesystem::path& output,
 /// What becomes of adapters in an export.
 enum class AdapterExport {
   kMerged,  ///< added to the weights of their products
-  kApart    ///< they alone, as adapter_model.safetensors; PEFT's form under kHuggingface
+  kApart    ///< they alone, in PEFT's form; with kHuggingface
 };
 
 constexpr auto enum_names(AdapterExport) {

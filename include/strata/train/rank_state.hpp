@@ -120,8 +120,8 @@ class RankState {
   void damage(FaultPlace place);
 
   /// The weights and the optimizer state that this rank owns, for a checkpoint: copied into
-  /// `memory`, or in place where `memory` is empty or, on CPUs, weights are frozen. Waits for the
-  /// copies.
+  /// `memory`, or in place where `memory` is empty or frozen weights are in host memory. Waits for
+  /// the copies.
   /// Pre: `memory` has plan::checkpoint_copy_bytes().
   [[nodiscard]] std::vector<io::TensorSlice> snapshot(const device::Buffer& memory) const;
   /// Reads the weights and the own slices of the optimizer state.
@@ -148,8 +148,10 @@ class RankState {
   StageState stage_state_;
   optim::GradientReducer reducer_;
   optim::Optimizer optimizer_;
-  /// The master weights of frozen matrices, which no step updates.
-  optim::Optimizer frozen_;
+  /// The master weights of frozen matrices, which no step updates; in host memory where they are
+  /// copies.
+  ops::Context host_;
+  optim::Optimizer frozen_masters_;
   std::optional<optim::TiedExchange> tie_;
   optim::GradientNorm norm_;
   optim::WeightGather gather_;

@@ -52,8 +52,8 @@ before DIR appears.
   --output=DIR          a new directory
   --dtype=DTYPE         float64, float32, float16 or bfloat16 (default: as in the checkpoint)
   --shard-mib=N         the most MiB of a safetensors file (default 5120)
-  --adapters=HOW        merged: low-rank adapters are added to the weights (default); apart: they alone are written, with
-                        huggingface as PEFT does
+  --adapters=HOW        merged: low-rank adapters are added to the weights (default); apart: with huggingface, they alone
+                        are written, as PEFT does
   --checkpoint=WHICH    of a run: newest or best (checkpoint.best)
 )";
 

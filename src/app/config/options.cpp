@@ -153,15 +153,18 @@ std::vector<Option> transformer() {
       number("model.dropout", "", "dropout of a preset, after the embedding and each sublayer",
              Bound::kFraction, STRATA_MEMBER(model.transformer.dropout)),
       whole("lora.rank", "",
-            "rank of the adapters of attention and mlp layers; 0: none. Without "
-            "optimizer.frozen only adapters are trained",
-            0, STRATA_MEMBER(lora.rank), kMostUnits),
-      number("lora.alpha", "", "adapters count alpha / rank times; 0: alpha = rank",
-             Bound::kFromZero, STRATA_MEMBER(lora.alpha)),
+            "rank of the adapters of attention and mlp layers, which alone are trained; 0: none", 0,
+            STRATA_MEMBER(lora.adapters.rank), kMostUnits),
+      number("lora.alpha", "",
+             "the output of an adapter is multiplied by alpha / rank; 0: alpha = rank",
+             Bound::kFromZero, STRATA_MEMBER(lora.adapters.alpha)),
       text("lora.products", "names, or empty",
            "matrix products with adapters, of qkv, output, up, gate, down, with commas between "
            "them; empty: all",
-           STRATA_MEMBER(lora.products)),
+           STRATA_MEMBER(lora.adapters.products)),
+      text("lora.train", "patterns, or empty",
+           "parameters that are trained beside adapters, by name with * and ?, as in *norm.*",
+           STRATA_MEMBER(lora.train)),
   };
 }
 
@@ -362,7 +365,7 @@ std::vector<Option> optimisation() {
       text("optimizer.frozen", "patterns, or empty",
            "parameters that are not trained, by name with * and ?, as in embedding.*,blocks.0.*; "
            "they "
-           "have no optimizer state and count in no norm",
+           "have no optimizer state, count in no norm, and matrices have no gradients",
            STRATA_MEMBER(optimizer.frozen)),
       number("optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
              Bound::kFromZero, STRATA_MEMBER(optimizer.clip_norm)),

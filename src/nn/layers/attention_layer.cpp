@@ -176,7 +176,7 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
         line, attention.kv_heads, what,
         fmt::format(": one shard would have {}, over 10 % more than its share", largest));
   }
-  return std::make_unique<Attention>(site, take_sublayer_options(line, {"qkv", "output"}),
+  return std::make_unique<Attention>(site, take_sublayer_options(line, site, {"qkv", "output"}),
                                      attention);
 }
 

@@ -55,6 +55,7 @@ class Head final : public Layer {
         2.0 * static_cast<double>(output_shape().count()) * static_cast<double>(width());
     return {.forward_flops = flops,
             .backward_flops = 2.0 * flops,
+            .weight_flops = flops,
             .elements_moved = 3.0 * static_cast<double>(output_shape().count())};
   }
 

@@ -99,6 +99,7 @@ LayerCost LinearLayer::cost() const {
   LayerCost cost = Layer::cost();
   cost.forward_flops = flops;
   cost.backward_flops = 2.0 * flops;
+  cost.weight_flops = flops;
   return cost;
 }
 

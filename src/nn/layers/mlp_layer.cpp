@@ -99,8 +99,8 @@ std::unique_ptr<Layer> make_mlp(LayerLine& line, const LayerSite& site) {
   }
   site.require_shards_divide(line, hidden, "hidden units");
   const SublayerOptions options = *kind == MlpKind::kSwiglu
-                                      ? take_sublayer_options(line, {"up", "gate", "down"})
-                                      : take_sublayer_options(line, {"up", "down"});
+                                      ? take_sublayer_options(line, site, {"up", "gate", "down"})
+                                      : take_sublayer_options(line, site, {"up", "down"});
   return std::make_unique<Mlp>(site, options, hidden, *kind);
 }
 

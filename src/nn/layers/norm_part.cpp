@@ -136,11 +136,12 @@ void NormPart::backward_weight(const LayerPass& pass, Placement placement, const
                        piece.all.begin == 0 ? ops::Accumulate::kOverwrite : ops::Accumulate::kAdd);
     }
   }
-  std::vector<TensorView> sums;
+  std::vector<SharedGradient> sums;
   for (std::int64_t p = 0; p < count; ++p) {
-    sums.push_back(gradients[static_cast<std::size_t>(p)][0]);
+    sums.push_back({gradients[static_cast<std::size_t>(p)][0], p * width_});
   }
-  sum_shard_parts(pass, workspace, made, sums, accumulate);
+  sum_shard_parts(pass, workspace, gathers ? PartsMade::kOwnShards : PartsMade::kAllShards, sums,
+                  accumulate);
 }
 
 double take_epsilon(LayerLine& line) {

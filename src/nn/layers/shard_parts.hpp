@@ -1,10 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "strata/nn/layer.hpp"
-#include "strata/ops/elementwise.hpp"
-#include "strata/ops/reduce.hpp"
 
 namespace strata::nn {
 
@@ -16,40 +15,20 @@ struct ShardParts {
 };
 
 /// Memory for blocks of `elements`; with one shard nothing.
-[[nodiscard]] inline ShardParts<TensorSpec> shard_parts(const PassShape& pass,
-                                                        std::int64_t elements) {
-  const std::int64_t part = pass.shards.count == 1 ? 0 : elements;
-  const DType dtype = compute_dtype(pass.dtype);
-  return {.all_shards = {{pass.shards.count, part}, dtype},
-          .own_shards = {{pass.shards.own.count(), part}, dtype}};
-}
+[[nodiscard]] ShardParts<TensorSpec> shard_parts(const PassShape& pass, std::int64_t elements);
 
-/// Sums the blocks over the shards into the gradients, which lie one after the other in a block.
-/// `made`: all_shards, or own_shards where other ranks made the other
-/// blocks. Communication: with own_shards one all-gather over the tensor group.
-inline void sum_shard_parts(const LayerPass& pass, const ShardParts<TensorView>& parts,
-                            const TensorView& made, std::span<const TensorView> gradients,
-                            ops::Accumulate accumulate) {
-  if (made.raw() != parts.all_shards.raw()) {
-    pass.shards.all_gather_parts(made, parts.all_shards);
-  }
-  const std::int64_t shards = pass.shards.shards();
-  const std::int64_t elements = parts.all_shards.count() / shards;
-  std::vector<TensorView> blocks;
-  for (std::int64_t s = 0; s < shards; ++s) {
-    blocks.push_back(parts.all_shards.flat_slice(s * elements, elements));
-  }
-  ops::fold(pass.context, blocks, pass.shards.steps());
-  std::int64_t at = 0;
-  for (const TensorView& gradient : gradients) {
-    const TensorView sum = blocks.front().flat_slice(at, gradient.count());
-    at += gradient.count();
-    if (accumulate == ops::Accumulate::kAdd) {
-      ops::add(pass.context, sum, gradient);
-    } else {
-      ops::copy(pass.context, sum, gradient);
-    }
-  }
-}
+/// A gradient and where in a block its partial gradient begins.
+struct SharedGradient {
+  TensorView gradient;  ///< empty: not wanted
+  std::int64_t first_element = 0;
+};
+
+/// The blocks that a rank has written.
+enum class PartsMade { kAllShards, kOwnShards };
+
+/// Sums the blocks over the shards into the gradients. Communication: with kOwnShards one
+/// all-gather over the tensor group.
+void sum_shard_parts(const LayerPass& pass, const ShardParts<TensorView>& parts, PartsMade made,
+                     std::span<const SharedGradient> gradients, ops::Accumulate accumulate);
 
 }  // namespace strata::nn

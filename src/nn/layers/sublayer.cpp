@@ -9,7 +9,7 @@
 
 namespace strata::nn {
 
-SublayerOptions take_sublayer_options(LayerLine& line,
+SublayerOptions take_sublayer_options(LayerLine& line, const LayerSite& site,
                                       std::initializer_list<std::string_view> products) {
   SublayerOptions options;
   options.norm = line.take_enum("norm", NormKind::kLayerNorm);
@@ -23,6 +23,10 @@ SublayerOptions take_sublayer_options(LayerLine& line,
   adapters.rank = line.take_option_whole("lora", 0);
   adapters.alpha = line.take_option_number("lora_alpha", static_cast<double>(adapters.rank));
   adapters.products = line.take_option("lora_products", "");
+  if (const std::int64_t width = site.input.shape.back(); adapters.rank > width) {
+    line.refuse(fmt::format("the rank of its adapters is {}, above the width {}; lower lora.rank",
+                            adapters.rank, width));
+  }
   if (adapters.rank > 0 && !(adapters.alpha > 0.0)) {
     line.refuse(fmt::format("lora_alpha is {}, it must be above 0", adapters.alpha));
   }
@@ -118,9 +122,10 @@ std::optional<Sublayer::Adapter> Sublayer::adapter_of(std::size_t product) const
   }
   const auto position = static_cast<std::size_t>(found - adapted_.begin());
   const std::size_t a = parameters_of(products_.size() + 1) + 2 * position;
-  return Adapter{.a = a,
-                 .b = a + 1,
-                 .first = static_cast<std::int64_t>(position) * options_.adapters.rank * width()};
+  return Adapter{
+      .a = a,
+      .b = a + 1,
+      .first_element = static_cast<std::int64_t>(position) * options_.adapters.rank * width()};
 }
 
 std::size_t Sublayer::norm_parameters() const {
@@ -235,6 +240,7 @@ LayerCost Sublayer::cost() const {
   cost.forward_flops = rows * (products + inner_flops());
   // The inner part's backward pass recomputes its forward pass, then computes two gradients.
   cost.backward_flops = rows * (2.0 * products + 2.5 * inner_flops());
+  cost.weight_flops = rows * products;
   cost.elements_moved =
       rows * (10.0 * static_cast<double>(width()) + 4.0 * static_cast<double>(columns));
   return cost;

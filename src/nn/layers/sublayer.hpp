@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "strata/core/random.hpp"
+#include "strata/nn/adapters.hpp"
 #include "strata/nn/layer.hpp"
-#include "strata/nn/transformer.hpp"
 #include "strata/ops/activation.hpp"
 
 #include "layers/layer_kinds.hpp"
@@ -42,7 +42,7 @@ struct SublayerOptions {
 
 /// Takes the options of every sublayer. `products`: its products, which may have adapters.
 [[nodiscard]] SublayerOptions take_sublayer_options(
-    LayerLine& line, std::initializer_list<std::string_view> products);
+    LayerLine& line, const LayerSite& site, std::initializer_list<std::string_view> products);
 
 /// y = x + dropout(W_out inner(norm(x)) + b_out): a pre-norm residual sublayer of a transformer.
 /// The inner part is split by shard: column-parallel products, then work local to the shard; the
@@ -143,11 +143,12 @@ class Sublayer : public Layer {
     kAdapterOwnShards,
     kSum
   };
-  /// The indices of an adapter's matrices among the parameters, and its block in a ShardPart.
+  /// The indices of an adapter's matrices among the parameters, and where the gradient of the one
+  /// that all shards share begins in a block of ShardParts.
   struct Adapter {
     std::size_t a = 0;
     std::size_t b = 0;
-    std::int64_t first = 0;
+    std::int64_t first_element = 0;
   };
 
   [[nodiscard]] std::int64_t whole_rows(const PassShape& pass) const;
@@ -155,7 +156,7 @@ class Sublayer : public Layer {
   [[nodiscard]] std::int64_t whole_rows(const LayerPass& pass) const;
   [[nodiscard]] bool is_split_by_tokens() const { return input().placement == Placement::kTokens; }
   [[nodiscard]] bool sums_shards(const PassShape& pass) const;
-  /// An adapter adds to a product before the activation.
+  /// Adapters add to `up` before the activation, and to the gradient of `down` before that of GELU.
   [[nodiscard]] bool applies_gelu() const {
     return product_activation() == ops::Activation::kGelu && adapted_.empty();
   }

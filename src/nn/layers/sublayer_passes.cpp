@@ -379,59 +379,62 @@ void Sublayer::product_weight_gradients(const LayerPass& pass,
 void Sublayer::adapter_gradients(const LayerPass& pass, const ConstTensorView& output_gradient,
                                  std::span<const ParameterViews> weight_gradients,
                                  ops::Accumulate accumulate) const {
-  const ConstTensorView x = normalized(pass);
-  const RowPiece all = one_piece(whole_rows(pass)).front();
   const grid::Range& own = pass.shards.own();
+  const RowPiece all = one_piece(whole_rows(pass)).front();
   const ShardParts<TensorView> parts{.all_shards = pass.workspace.at(Workspace::kAdapterAllShards),
                                      .own_shards = pass.workspace.at(Workspace::kAdapterOwnShards)};
+  const PartsMade made = pass.shards.ranks() > 1 ? PartsMade::kOwnShards : PartsMade::kAllShards;
+  const TensorView& blocks = made == PartsMade::kOwnShards ? parts.own_shards : parts.all_shards;
   const bool has_parts = pass.shards.shards() > 1;
-  const TensorView& made = pass.shards.ranks() > 1 ? parts.own_shards : parts.all_shards;
-  std::vector<TensorView> replicated;
-  const auto gradient = [&](const ConstTensorView& upper, const ConstTensorView& lower,
-                            const TensorView& result, ops::Accumulate into) {
-    ops::matmul(pass.context, upper, lower, result,
+  std::vector<SharedGradient> shared;
+  // A = (dy B)^T x and B = dy^T (x A^T), of which kLow holds the factor of rank columns.
+  const auto product = [&](const ConstTensorView& upper, const ConstTensorView& lower,
+                           const TensorView& gradient, ops::Accumulate into) {
+    ops::matmul(pass.context, upper, lower, gradient,
                 {.transpose_a = ops::Transpose::kYes, .accumulate = into});
+    pass.engine.progress();
   };
   for (const std::size_t p : adapted_) {
     const Adapter adapter = *adapter_of(p);
     const bool is_output = p == products_.size();
-    // The matrix that shards split, and the one that they share.
-    const std::size_t split = is_output ? adapter.a : adapter.b;
-    const std::size_t shared = is_output ? adapter.b : adapter.a;
-    const TensorView& shared_weight = pass.weights[shared][0];
-    const TensorView& shared_gradient = replicated.emplace_back(weight_gradients[shared][0]);
-    const auto upper = [&](std::int64_t s) {
-      return is_output ? output_gradient : ConstTensorView(product_gradients(pass, s)[p]);
-    };
-    const auto lower = [&](std::int64_t s) {
-      return is_output ? ConstTensorView(inner_of(pass, s).result) : x;
-    };
-    const ConstTensorView of_shared =
-        is_output ? low(pass, all, output_gradient, shared_weight, ops::Transpose::kNo)
-                  : low(pass, all, x, shared_weight, ops::Transpose::kYes);
-    for (std::int64_t s = own.begin; s < own.end; ++s) {
-      const TensorView& result = weight_gradients[split][static_cast<std::size_t>(s - own.begin)];
-      gradient(is_output ? of_shared : upper(s), is_output ? lower(s) : of_shared, result,
-               accumulate);
-    }
+    const std::size_t shared_matrix = is_output ? adapter.b : adapter.a;
+    const TensorView& shared_gradient = weight_gradients[shared_matrix][0];
+    shared.push_back({shared_gradient, adapter.first_element});
     for (std::int64_t s = own.begin; s < own.end; ++s) {
       const auto local = static_cast<std::size_t>(s - own.begin);
-      const TensorView& weight = pass.weights[split][local];
-      const ConstTensorView of_split = is_output
-                                           ? low(pass, all, lower(s), weight, ops::Transpose::kYes)
-                                           : low(pass, all, upper(s), weight, ops::Transpose::kNo);
+      const auto matrix_of = [&](std::span<const ParameterViews> views, std::size_t matrix) {
+        return views[matrix][matrix == shared_matrix ? 0 : local];
+      };
+      // Of the shared matrix, a shard has a part.
       const TensorView part =
-          has_parts ? made.flat_slice((s - own.begin) * adapter_elements() + adapter.first,
-                                      shared_gradient.count())
-                          .reshaped(shared_gradient.shape())
-                    : shared_gradient;
-      gradient(is_output ? upper(s) : of_split, is_output ? of_split : lower(s), part,
-               has_parts ? ops::Accumulate::kOverwrite : accumulate);
+          has_parts && !shared_gradient.empty()
+              ? blocks
+                    .flat_slice((s - own.begin) * adapter_elements() + adapter.first_element,
+                                shared_gradient.count())
+                    .reshaped(shared_gradient.shape())
+              : shared_gradient;
+      const auto gradient_of = [&](std::size_t matrix) {
+        return matrix == shared_matrix ? part : weight_gradients[matrix][local];
+      };
+      const auto into_of = [&](std::size_t matrix) {
+        return matrix == shared_matrix && has_parts ? ops::Accumulate::kOverwrite : accumulate;
+      };
+      const ConstTensorView x =
+          is_output ? ConstTensorView(inner_of(pass, s).result) : normalized(pass);
+      const ConstTensorView dy =
+          is_output ? output_gradient : ConstTensorView(product_gradients(pass, s)[p]);
+      if (const TensorView a = gradient_of(adapter.a); !a.empty()) {
+        product(low(pass, all, dy, matrix_of(pass.weights, adapter.b), ops::Transpose::kNo), x, a,
+                into_of(adapter.a));
+      }
+      if (const TensorView b = gradient_of(adapter.b); !b.empty()) {
+        product(dy, low(pass, all, x, matrix_of(pass.weights, adapter.a), ops::Transpose::kYes), b,
+                into_of(adapter.b));
+      }
     }
-    pass.engine.progress();
   }
   if (has_parts) {
-    sum_shard_parts(pass, parts, made, replicated, accumulate);
+    sum_shard_parts(pass, parts, made, shared, accumulate);
   }
 }
 

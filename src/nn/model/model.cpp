@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "strata/core/text.hpp"
+#include "strata/nn/adapters.hpp"
 
 #include "layers/layer_kinds.hpp"
 #include "model/layer_reader.hpp"
@@ -20,6 +21,16 @@ bool is_trained(const ParameterSpec& spec) {
 
 bool counts(const ParameterSpec& spec) {
   return spec.ownership == Ownership::kOwned && spec.rule != ParameterRule::kAverage;
+}
+
+std::vector<std::string> names_of(std::span<const ParameterSpec> specs) {
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : specs) {
+    if (counts(spec)) {
+      names.push_back(spec.name);
+    }
+  }
+  return names;
 }
 
 /// Elements of the parameters that `is_counted` chooses.
@@ -138,13 +149,8 @@ void Model::check_parameter_names() const {
 
 void Model::freeze(const NamePatterns& names) {
   constexpr const char* kSetting = "optimizer.frozen";
-  std::vector<std::string> trained;
-  for (const ParameterSpec& spec : parameters_) {
-    if (is_trained(spec)) {
-      trained.push_back(spec.name);
-    }
-  }
-  names.require_matches(kSetting, trained);
+  const std::vector<std::string> all = names_of(parameters_);
+  names.require_matches(kSetting, all);
   for (ParameterSpec& spec : parameters_) {
     if (spec.rule == ParameterRule::kTrained && names.matches(spec.name)) {
       spec.rule = ParameterRule::kFrozen;
@@ -154,13 +160,25 @@ void Model::freeze(const NamePatterns& names) {
     fail(ExitCode::kUsage,
          "{} = \"{}\" freezes all {} parameters of the model, so there is nothing to train; leave "
          "some out",
-         kSetting, names.text(), trained.size());
+         kSetting, names.text(), all.size());
   }
 }
 
-void Model::train_only_adapters() {
+bool Model::has_adapters() const {
+  return std::ranges::any_of(parameters_, is_adapter, &ParameterSpec::name);
+}
+
+bool Model::trains_only_adapters() const {
+  return has_adapters() && std::ranges::all_of(parameters_, [](const ParameterSpec& spec) {
+           return spec.rule == ParameterRule::kFrozen || is_adapter(spec.name);
+         });
+}
+
+void Model::train_adapters_and(const NamePatterns& names) {
+  names.require_matches("lora.train", names_of(parameters_));
   for (ParameterSpec& spec : parameters_) {
-    if (spec.rule == ParameterRule::kTrained && !is_adapter(spec.name)) {
+    if (spec.rule == ParameterRule::kTrained && !is_adapter(spec.name) &&
+        !names.matches(spec.name)) {
       spec.rule = ParameterRule::kFrozen;
     }
   }
@@ -194,17 +212,19 @@ bool Model::joins_lanes() const {
 
 namespace {
 
-/// The part of a layer's backward pass that is computed. Input and weight gradients take about as
-/// long, and the weight gradient of a frozen matrix is left out.
-double backward_share(const Model& model, std::int64_t layer) {
+/// Floating-point operations of a layer's backward pass on one sample, of the `all` that it has
+/// without frozen parameters.
+double backward_flops(const Model& model, std::int64_t layer, double all) {
   if (layer < model.first_changing_layer()) {
     return 0.0;
   }
   const auto specs = std::ranges::equal_range(model.parameters(), layer, {}, &ParameterSpec::layer);
-  const auto all = static_cast<double>(elements_of(specs, is_matrix));
-  const auto computed = static_cast<double>(elements_of(
-      specs, [](const ParameterSpec& spec) { return is_matrix(spec) && has_gradient(spec); }));
-  return all == 0.0 ? 1.0 : 0.5 + 0.5 * computed / all;
+  const std::int64_t elements = elements_of(specs, is_matrix);
+  const std::int64_t frozen = elements_of(
+      specs, [](const ParameterSpec& spec) { return is_matrix(spec) && !has_gradient(spec); });
+  return frozen == 0 ? all
+                     : all - model.layer(layer).cost().weight_flops * static_cast<double>(frozen) /
+                                 static_cast<double>(elements);
 }
 
 }  // namespace
@@ -216,7 +236,7 @@ std::vector<double> Model::costs() const {
   std::vector<double> costs;
   for (std::int64_t i = 0; i < layer_count(); ++i) {
     const LayerCost cost = layer(i).cost();
-    costs.push_back(cost.forward_flops + backward_share(*this, i) * cost.backward_flops +
+    costs.push_back(cost.forward_flops + backward_flops(*this, i, cost.backward_flops) +
                     kFlopsPerElement * cost.elements_moved);
   }
   return costs;
@@ -225,7 +245,8 @@ std::vector<double> Model::costs() const {
 double Model::training_flops() const {
   double flops = 0.0;
   for (std::int64_t i = 0; i < layer_count(); ++i) {
-    flops += (1.0 + 2.0 * backward_share(*this, i)) * layer(i).cost().forward_flops;
+    const double forward = layer(i).cost().forward_flops;
+    flops += forward + backward_flops(*this, i, 2.0 * forward);
   }
   return flops;
 }

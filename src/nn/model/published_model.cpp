@@ -7,6 +7,7 @@
 
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
+#include "strata/nn/adapters.hpp"
 
 #include "layer_line.hpp"
 
@@ -195,9 +196,9 @@ std::vector<std::string> layer_lines(const PublishedModel& model) {
 }
 
 std::string line_of_weights(const std::string& line) {
-  constexpr std::array<std::string_view, 5> kTraining{
-      "dropout=", "deviation=", "output_deviation=", "vocabulary=", "lora"};
-  std::vector<std::string> words = split_words(line);
+  constexpr std::array<std::string_view, 4> kTraining{
+      "dropout=", "deviation=", "output_deviation=", "vocabulary="};
+  std::vector<std::string> words = split_words(without_adapters(line));
   std::erase_if(words, [&](const std::string& word) {
     return std::ranges::any_of(kTraining, [&](auto start) { return word.starts_with(start); });
   });

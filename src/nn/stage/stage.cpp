@@ -70,7 +70,7 @@ Stage::Stage(ops::Context& context, comm::ProgressEngine& engine, comm::ShardGro
   parameters_.resize(static_cast<std::size_t>(spec.layers.count()));
   add_parameters(layout, weights, Placed::kWithGradients);
   if (frozen.layout != nullptr) {
-    add_parameters(*frozen.layout, frozen.weights, Placed::kFrozen);
+    add_parameters(*frozen.layout, frozen.weights, Placed::kWithoutGradients);
   }
   for (LayerParameters& parameters : parameters_) {
     std::ranges::stable_sort(parameters, {}, &ParameterSlice::parameter);

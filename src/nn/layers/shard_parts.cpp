@@ -1,0 +1,42 @@
+#include "layers/shard_parts.hpp"
+
+#include <vector>
+
+#include "strata/ops/elementwise.hpp"
+#include "strata/ops/reduce.hpp"
+
+namespace strata::nn {
+
+ShardParts<TensorSpec> shard_parts(const PassShape& pass, std::int64_t elements) {
+  const std::int64_t part = pass.shards.count == 1 ? 0 : elements;
+  const DType dtype = compute_dtype(pass.dtype);
+  return {.all_shards = {{pass.shards.count, part}, dtype},
+          .own_shards = {{pass.shards.own.count(), part}, dtype}};
+}
+
+void sum_shard_parts(const LayerPass& pass, const ShardParts<TensorView>& parts, PartsMade made,
+                     std::span<const SharedGradient> gradients, ops::Accumulate accumulate) {
+  if (made == PartsMade::kOwnShards) {
+    pass.shards.all_gather_parts(parts.own_shards, parts.all_shards);
+  }
+  const std::int64_t shards = pass.shards.shards();
+  const std::int64_t elements = parts.all_shards.count() / shards;
+  std::vector<TensorView> blocks;
+  for (std::int64_t s = 0; s < shards; ++s) {
+    blocks.push_back(parts.all_shards.flat_slice(s * elements, elements));
+  }
+  ops::fold(pass.context, blocks, pass.shards.steps());
+  for (const auto& [gradient, first_element] : gradients) {
+    if (gradient.empty()) {
+      continue;
+    }
+    const TensorView sum = blocks.front().flat_slice(first_element, gradient.count());
+    if (accumulate == ops::Accumulate::kAdd) {
+      ops::add(pass.context, sum, gradient);
+    } else {
+      ops::copy(pass.context, sum, gradient);
+    }
+  }
+}
+
+}  // namespace strata::nn
