@@ -8,14 +8,14 @@
 #include <sstream>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
 #include "strata/core/hash.hpp"
 #include "strata/core/host_name.hpp"
-#include "strata/io/json.hpp"
+#include "strata/train/metrics.hpp"
 
 namespace strata::train {
 namespace {
@@ -95,23 +95,21 @@ std::string text(const std::string& tag, const std::string& markdown) {
 }
 
 /// Empty for a line without numbers, as one that was cut.
-std::string event_of(const std::string& line, double unknown_time) {
-  const auto object = io::parse_json(line);
-  if (!object || !object->is_object()) {
-    return "";
-  }
-  const nlohmann::json kind = object->value("kind", nlohmann::json());
-  const nlohmann::json time = object->value("time", nlohmann::json());
+std::string event_of(const std::string& text, double unknown_time) {
+  const auto line = metrics_line_of(text);
+  double time = unknown_time;
   std::string values;
-  for (const auto& [name, value] : object->items()) {
-    if (kind.is_string() && value.is_number() && name != "step" && name != "time") {
-      values += scalar(kind.get<std::string>() + "/" + name, value.get<double>());
+  for (const auto& [name, value] : line ? line->numbers : std::vector<MetricsLine::Number>()) {
+    if (std::isnan(value) || name == "step") {
+      continue;
+    }
+    if (name == "time") {
+      time = value;
+    } else {
+      values += scalar(line->kind + "/" + name, value);
     }
   }
-  const std::int64_t step = io::integer_in(object->value("step", nlohmann::json())).value_or(0);
-  return values.empty()
-             ? ""
-             : event(time.is_number() ? time.get<double>() : unknown_time, step, summary(values));
+  return values.empty() || line->kind.empty() ? "" : event(time, line->step, summary(values));
 }
 
 }  // namespace

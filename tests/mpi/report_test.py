@@ -285,6 +285,10 @@ class Report(harness.StrataTest):
     def test_states(self):
         run = self.copy("state")
         self.assertIn("state  finished\nstep 24/24  ", self.watch("state"))
+        lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (run / "metrics.jsonl").write_text("".join(line for line in lines if '"evaluate","step":24' not in line))
+        self.assertIn("ended after step 24", self.watch("state"))  # its last evaluation is missing
+        (run / "metrics.jsonl").write_text("".join(lines))
         log = (run / "log.txt").read_text()
         (run / "log.txt").write_text(log + "2026-01-01 00:00:00 warning: rank 3 computes for 9 ms a step, its peers for "
                                      "4 ms: a slow or busy node slows the run down; strata doctor shows where\n")

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -85,21 +87,22 @@ class MetricsFile {
   bool failed_ = false;
 };
 
-/// The text of a metrics file; empty where there is none. What cannot be read is an error and never
-/// a shorter history.
-/// Throws: Error(kData).
-[[nodiscard]] std::string text_in(const std::filesystem::path& path);
-
-/// Kind and step of a line of a metrics file; empty and 0 where the line has none.
+/// A line of a metrics file, as all readers see it.
 struct MetricsLine {
-  std::string kind;
+  struct Number {
+    std::string key;
+    double value = 0.0;  ///< NaN for null, 1 for true
+  };
+
+  std::string kind;  ///< empty where the line has no kind or no step
   std::int64_t step = 0;
+  std::vector<Number> numbers;  ///< all, in the line's order
 };
 /// Nothing for a line that is no JSON object, such as a torn one.
-[[nodiscard]] std::optional<MetricsLine> metrics_line_of(const std::string& text);
+[[nodiscard]] std::optional<MetricsLine> metrics_line_of(std::string_view text);
 
-/// The evaluation in a line of a metrics file; nothing for other lines.
-[[nodiscard]] std::optional<EvaluateRecord> evaluate_record_of(const std::string& text);
+/// The evaluations in a metrics file. Throws: Error(kData) where it cannot be read.
+[[nodiscard]] std::vector<EvaluateRecord> evaluations_in(const std::filesystem::path& path);
 
 /// The greatest step in a metrics file; 0 where there is none.
 /// Throws: Error(kData) where the file cannot be read.
