@@ -1,5 +1,6 @@
 """strata watch, report and metrics export: what they show of a run is what its files hold."""
 
+import base64
 import csv
 import fcntl
 import io
@@ -212,6 +213,27 @@ class Report(harness.StrataTest):
             (run / "confusion.csv").write_text(damage)
             self.assert_refused(self.alone("report", "files", "--output=x.html"), DATA, "files/confusion.csv",
                                 "not a confusion matrix")
+
+    def test_recorded_step(self):
+        self.train(self.config, (1, 2), "timed", "--run.timeline=3-4", "--train.steps=5")
+        finished = self.alone("timeline", "draw", "timed", "--output=step.svg")
+        self.assertEqual(finished.code, DONE, finished.text)
+        step = (self.directory / "step.svg").read_text()
+        self.assertEqual([step.count(f">rank {rank}</text>") for rank in range(3)], [1, 1, 0])
+        text, page = self.report("a", "timed", output="timed.html", options=["--plots=timed-plots"])
+        (image,) = page.iter("img")
+        form, content = image.get("src").split(",")
+        self.assertEqual((form, base64.b64decode(content).decode()), ("data:image/svg+xml;base64", step))
+        self.assertRegex(image.get("alt"), "^timed: step 3 on the ranks of replica 0; ")
+        # Between the account and the settings, in a box that scrolls.
+        self.assertRegex(text, r'(?s)Time and memory.*<div class="scroll"><img class="wide".*<h2>Settings')
+        self.assertEqual((self.directory / "timed-plots/timeline-1.svg").read_text(), step)
+        os.truncate(self.directory / "timed/timeline.json", (256 << 20) + 1)
+        text, page = self.report("timed", output="timed.html")
+        self.assertIn("timed: timeline.json is larger than 256.00 MiB; strata timeline draw", text)
+        os.truncate(self.directory / "timed/timeline.json", 100)
+        self.assert_refused(self.alone("report", "timed", "--output=x.html"), USAGE, "timed/timeline.json",
+                            "is not a timeline of strata")
 
     def test_export(self):
         for kind in ("train", "evaluate", "checkpoint"):
