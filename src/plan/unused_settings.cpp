@@ -105,6 +105,8 @@ void check_unused(const RunConfig& config, const Plan& plan) {
               : fmt::format("parallel.tensor is {}, which puts messages into every pass",
                             plan.grid.tensor),
         joins ? "choose parallel.data = 1, or no sync for batch_norm" : "choose another grid");
+  check(config.run.tensorboard_histograms > 0, config.run.tensorboard == Switch::kOn,
+        "run.tensorboard_histograms", "run.tensorboard is off", "set run.tensorboard to on");
   const auto evaluates = [&](bool given, const char* key) {
     check(given, !config.data.test.empty(), key, "data.test is empty",
           "name the test split, as in --data.test=DIR/test.h5");

@@ -120,8 +120,10 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, const std::string& k
     : lines_(path, kept) {
   if (events) {
     const double now = time_of_day();
+    const AddedEvents added = added_events(events->directory);
     const std::filesystem::path file = new_event_file(events->directory, now);
-    events_.emplace(file, first_events(now, events->config_text) + events_of(kept, now));
+    events_.emplace(
+        file, first_events(now, events->config_text, events->model) + events_of(kept, now, added));
     delete_other_event_files(file);
   }
 }
@@ -136,6 +138,12 @@ void MetricsFile::line(nlohmann::ordered_json object) {
   const std::string text = object.dump() + "\n";
   const bool written = lines_.append(text);
   failed_ = !written || (events_ && !events_->append(events_of(text, 0.0))) || failed_;
+}
+
+void MetricsFile::write_event(std::int64_t step, const std::string& values) {
+  if (events_ && !values.empty()) {
+    failed_ = !events_->append(event_of_values(time_of_day(), step, values)) || failed_;
+  }
 }
 
 void MetricsFile::write(const TrainRecord& r) {

@@ -9,6 +9,7 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
+#include "strata/io/contact_sheet.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/checkpoint_writer.hpp"
@@ -25,6 +26,7 @@
 #include "strata/train/timeline.hpp"
 
 #include "evaluation_record.hpp"
+#include "event_file.hpp"
 #include "kernels_used.hpp"
 #include "run_clock.hpp"
 #include "step_report.hpp"
@@ -160,7 +162,8 @@ class Trainer {
                         .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_},
             config_.run.tensorboard == plan::Switch::kOn
                 ? std::optional(EventsWanted{.directory = dir / "tensorboard",
-                                             .config_text = setup_.config_text})
+                                             .config_text = setup_.config_text,
+                                             .model = plan_.model.get()})
                 : std::nullopt);
         if (watches()) {
           history_.emplace(dir / "metrics.jsonl", config_.checkpoint.best);
@@ -352,7 +355,8 @@ class Trainer {
     report_save();
     const PhaseMark phase(*setup_.groups.world, comm::Phase::kEvaluation);
     StopPolls polls(*setup_.groups.world, [this] { return own_stop_request(); });
-    const std::optional<EvaluationResult> result = evaluated(step, polls);
+    std::vector<std::int64_t> answers;
+    const std::optional<EvaluationResult> result = evaluated(step, answers, polls);
     evaluated_step_ = step;
     discard_waits();
     if (!result) {
@@ -372,6 +376,10 @@ class Trainer {
     }
     const EvaluateRecord record = record_of(plan_, step, *result);
     if (metrics_) {
+      if (!answers.empty()) {
+        metrics_->write_event(
+            step, value_of("evaluate/samples", io::answers_sheet(*setup_.test_data, answers)));
+      }
       metrics_->write(record);
     }
     if (history_) {
@@ -443,10 +451,14 @@ class Trainer {
     }
   }
 
-  std::optional<EvaluationResult> evaluated(std::int64_t step, StopPolls& polls) {
+  /// `answers`: those to the test images that TensorBoard shows.
+  std::optional<EvaluationResult> evaluated(std::int64_t step, std::vector<std::int64_t>& answers,
+                                            StopPolls& polls) {
+    const bool shows = config_.run.tensorboard == plan::Switch::kOn && counts_classes(plan_) &&
+                       io::holds_pictures(setup_.test_data->info());
     try {
       return train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_,
-                             *setup_.test_data, nullptr, &polls);
+                             *setup_.test_data, nullptr, shows ? &answers : nullptr, &polls);
     } catch (const Error& error) {
       if (failure_of(error).code == ExitCode::kData) {
         note_failed_evaluation(config_.run.dir, step);

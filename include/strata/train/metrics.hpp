@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "strata/io/text_file.hpp"
+#include "strata/nn/model.hpp"
 #include "strata/train/step_times.hpp"
 
 namespace strata::train {
@@ -52,14 +53,16 @@ struct MetricsKept {
   std::int64_t evaluation_step = 0;
 };
 
-/// Where an event file for TensorBoard goes, and the config that it shows.
+/// Where an event file for TensorBoard goes, and what it shows from the start.
 struct EventsWanted {
   std::filesystem::path directory;
   std::string config_text;
+  const nn::Model* model = nullptr;  ///< whose layers it shows; none where null
 };
 
 /// The file metrics.jsonl: one JSON object per line; numbers read back to the same bits. An event
-/// file for TensorBoard has the same numbers: it is written anew from the lines at each start.
+/// file for TensorBoard has the same numbers, and what write_event() adds: it is written anew from
+/// the lines, and the added events of the file before, at each start.
 class MetricsFile {
  public:
   /// Opens the file to append, after removing lines of later steps and a truncated last line.
@@ -74,6 +77,10 @@ class MetricsFile {
   void write(const TrainRecord& record);
   void write(const EvaluateRecord& record);
   void write(const CheckpointRecord& record);
+  /// Adds an event of these values (event_file.hpp), if there are any, to the event file. It
+  /// belongs to the step's training or evaluation, whose line follows: without the line it is
+  /// dropped at the next start.
+  void write_event(std::int64_t step, const std::string& values);
   /// Calls fsync, which a run does before each checkpoint.
   void sync();
 
