@@ -164,17 +164,21 @@ std::string scalar(const std::string& tag, double value) {
   return bytes_field(1, bytes_field(1, tag) + key(2, Wire::kFixed32) + raw(rounded));
 }
 
+}  // namespace
+
 /// Summary.Value{tag = 1, tensor = 8, metadata = 9} of the plugin for texts, which are Markdown.
-std::string text(const std::string& tag, const std::string& markdown) {
+std::string value_of(const std::string& tag, const std::string& text) {
   constexpr std::int64_t kString = 7;  // DataType.DT_STRING
   // TensorProto{dtype = 1, tensor_shape = 2 {dim = 2 {size = 1}}, string_val = 8}.
   const std::string tensor = integer_field(1, kString) +
                              bytes_field(2, bytes_field(2, integer_field(1, 1))) +
-                             bytes_field(8, markdown);
+                             bytes_field(8, "```\n" + text + "```\n");
   // SummaryMetadata{plugin_data = 1 {plugin_name = 1}}.
   const std::string metadata = bytes_field(1, bytes_field(1, "text"));
   return bytes_field(1, bytes_field(1, tag) + bytes_field(8, tensor) + bytes_field(9, metadata));
 }
+
+namespace {
 
 /// NodeDef{name = 1, op = 2, input = 3, attr = 5} of a GraphDef.node = 1. AttrValue{s = 2}, and
 /// {list = 1 {shape = 7}} of TensorShapeProto{dim = 2 {size = 1}}; the first size is not known.
@@ -248,7 +252,7 @@ std::string first_events(double time, const std::string& config_text, const nn::
   constexpr std::int64_t kStart = 1;  // SessionLog.START: what came from earlier files is dropped
   return event(time, 0, bytes_field(3, "brain.Event:2")) +           // file_version
          event(time, 0, bytes_field(7, integer_field(1, kStart))) +  // session_log.status
-         event(time, 0, summary(text("config/text_summary", "```\n" + config_text + "```\n"))) +
+         event(time, 0, summary(value_of("config/text_summary", config_text))) +
          (model != nullptr ? event(time, 0, bytes_field(4, graph_of(*model))) : "");  // graph_def
 }
 

@@ -26,6 +26,7 @@ namespace strata::train {
 /// Values of an event, of which one can hold several.
 [[nodiscard]] std::string value_of(const Histogram& histogram);
 [[nodiscard]] std::string value_of(const std::string& tag, const io::Picture& picture);
+[[nodiscard]] std::string value_of(const std::string& tag, const std::string& text);
 
 /// Units: seconds since 1970.
 [[nodiscard]] std::string event_of_values(double time, std::int64_t step,

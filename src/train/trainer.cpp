@@ -32,6 +32,7 @@
 #include "step_report.hpp"
 #include "step_runner.hpp"
 #include "stragglers.hpp"
+#include "text_sample.hpp"
 
 namespace strata::train {
 namespace {
@@ -375,6 +376,7 @@ class Trainer {
                       step, result->loss));
     }
     const EvaluateRecord record = record_of(plan_, step, *result);
+    write_text_sample(step);
     if (metrics_) {
       if (!answers.empty()) {
         metrics_->write_event(
@@ -400,6 +402,32 @@ class Trainer {
       save(step, OnFailure::kWarn);
     }
     return Outcome::kFinished;
+  }
+
+  /// The text that TensorBoard shows of a language model.
+  void write_text_sample(std::int64_t step) {
+    constexpr std::int64_t kPrompt = 16;
+    if (config_.run.tensorboard_text == 0) {
+      return;
+    }
+    const std::int64_t half = std::max<std::int64_t>(1, plan_.model->input_shape()[0] / 2);
+    std::vector<std::int64_t> text(static_cast<std::size_t>(std::min(kPrompt, half)));
+    comm::agree(*setup_.groups.world, [&] {
+      if (metrics_) {
+        setup_.test_data->read_tokens(0, text);
+      }
+    });
+    setup_.groups.world->broadcast(comm::payload_of(std::span(text)), 0);
+    const std::vector<std::int64_t> sampled =
+        sampled_text(setup_.context, plan_, rank_, setup_.groups, executor_, text,
+                     config_.run.tensorboard_text, {.seed = config_.run.seed});
+    if (metrics_) {
+      metrics_->write_event(
+          step,
+          value_of("evaluate/text", tokenizer_->decode(text, io::Continues::kNo) + "\n=>\n" +
+                                        tokenizer_->decode(sampled, io::Continues::kYes) + "\n"));
+    }
+    discard_waits();
   }
 
   /// Whether evaluations decide about checkpoints or the end.

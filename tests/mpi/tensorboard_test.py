@@ -312,6 +312,27 @@ class Images(harness.StrataTest):
 class Layers(language.LanguageTest):
     """Parameters that stages, shards and replicas divide, and a table that two stages share."""
 
+    def texts(self, run):
+        return [(step, dict(fields(content["evaluate/text"][8]))[8].decode()) for _, step, what, content
+                in events(self.directory / run) if what == 5 and "evaluate/text" in content]
+
+    def test_text_is_that_of_the_checkpoint(self):
+        settings = ["--run.tensorboard=on", "--run.tensorboard_text=6", "--checkpoint.every=2"]
+        for run, grid in (("one", (1, 1, 1)), ("eight", (2, 2, 2))):
+            self.train(self.config, grid, run, *settings, *(["--parallel.sequence=on"] if run == "eight" else []))
+        found = self.texts("one")
+        self.assertEqual(found, self.texts("eight"))
+        self.assertEqual([step for step, _ in found], [2, 3])
+        with h5py.File(self.directory / "text/test.h5") as master:
+            prompt = "".join(chr(code) for code in master["text/characters"][()][master["tokens"][:8]])
+        finished = self.alone("generate", "eight", f"--prompt={prompt}", "--tokens=6")
+        written = finished.text[:len(prompt) + 6]
+        self.assertEqual(found[-1][1], f"```\n{prompt}\n=>\n{written[len(prompt):]}\n```\n")
+        for more, words in ((["--run.tensorboard=off"], "run.tensorboard is off"), (["--data.test="], "data.test is empty"),
+                            (["--numerics.loss_pieces=2"], "with numerics.loss_pieces = 2 the head keeps no logits")):
+            self.assert_refused(self.alone("train", self.config, "--run.dir=x", *settings, *more), harness.USAGE,
+                                "run.tensorboard_text", words)
+
     def assert_histogram(self, fields_of, tensor):
         """The fields are those of the tensor's elements."""
         least, greatest, count, total, squares, limits, counts = fields_of

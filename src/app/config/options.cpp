@@ -487,6 +487,12 @@ std::vector<Option> running() {
           "run.tensorboard = on: steps between histograms of every parameter and its gradient; 0: "
           "none",
           0, STRATA_MEMBER(run.tensorboard_histograms)),
+      whole(
+          "run.tensorboard_text", "tokens",
+          "run.tensorboard = on: at each evaluation a language model continues the beginning of "
+          "data.test, 16 tokens, by at most this many, each a forward pass of a microbatch; 0: no "
+          "text",
+          0, STRATA_MEMBER(run.tensorboard_text)),
       number("run.peak_tflops", "TFLOP/s",
              "peak throughput of a rank's GPU, or of its cores, in matrix products of "
              "numerics.dtype; 0: the published value of known GPUs. The MFU is relative to it",
