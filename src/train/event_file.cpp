@@ -164,22 +164,6 @@ std::string scalar(const std::string& tag, double value) {
   return bytes_field(1, bytes_field(1, tag) + key(2, Wire::kFixed32) + raw(rounded));
 }
 
-}  // namespace
-
-/// Summary.Value{tag = 1, tensor = 8, metadata = 9} of the plugin for texts, which are Markdown.
-std::string value_of(const std::string& tag, const std::string& text) {
-  constexpr std::int64_t kString = 7;  // DataType.DT_STRING
-  // TensorProto{dtype = 1, tensor_shape = 2 {dim = 2 {size = 1}}, string_val = 8}.
-  const std::string tensor = integer_field(1, kString) +
-                             bytes_field(2, bytes_field(2, integer_field(1, 1))) +
-                             bytes_field(8, "```\n" + text + "```\n");
-  // SummaryMetadata{plugin_data = 1 {plugin_name = 1}}.
-  const std::string metadata = bytes_field(1, bytes_field(1, "text"));
-  return bytes_field(1, bytes_field(1, tag) + bytes_field(8, tensor) + bytes_field(9, metadata));
-}
-
-namespace {
-
 /// NodeDef{name = 1, op = 2, input = 3, attr = 5} of a GraphDef.node = 1. AttrValue{s = 2}, and
 /// {list = 1 {shape = 7}} of TensorShapeProto{dim = 2 {size = 1}}; the first size is not known.
 std::string graph_node(const std::string& name, const std::string& op,
@@ -271,6 +255,18 @@ std::string value_of(const std::string& tag, const io::Picture& picture) {
   const std::string image = integer_field(1, picture.height) + integer_field(2, picture.width) +
                             integer_field(3, kColours) + bytes_field(4, picture.png);
   return bytes_field(1, bytes_field(1, tag) + bytes_field(4, image));
+}
+
+/// Summary.Value{tag = 1, tensor = 8, metadata = 9} of the plugin for texts, which are Markdown.
+std::string value_of(const std::string& tag, const std::string& text) {
+  constexpr std::int64_t kString = 7;  // DataType.DT_STRING
+  // TensorProto{dtype = 1, tensor_shape = 2 {dim = 2 {size = 1}}, string_val = 8}.
+  const std::string tensor = integer_field(1, kString) +
+                             bytes_field(2, bytes_field(2, integer_field(1, 1))) +
+                             bytes_field(8, "```\n" + text + "```\n");
+  // SummaryMetadata{plugin_data = 1 {plugin_name = 1}}.
+  const std::string metadata = bytes_field(1, bytes_field(1, "text"));
+  return bytes_field(1, bytes_field(1, tag) + bytes_field(8, tensor) + bytes_field(9, metadata));
 }
 
 std::string event_of_values(double time, std::int64_t step, const std::string& values) {
