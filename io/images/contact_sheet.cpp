@@ -1,8 +1,11 @@
 #include "strata/io/contact_sheet.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -24,7 +27,10 @@ constexpr std::int64_t kMargin = 4;
 constexpr std::int64_t kSmallest = 64;  ///< pixels of an image's shorter side, about
 constexpr std::int64_t kLargest = 256;  ///< of its longer one
 constexpr std::uint8_t kBackground = 32;
-constexpr std::uint8_t kInk = 255;
+
+using Ink = std::array<std::uint8_t, 3>;
+constexpr Ink kWhite{255, 255, 255};
+constexpr Ink kRed{255, 96, 96};
 
 /// Height and width of the displayed samples.
 struct Size {
@@ -32,16 +38,21 @@ struct Size {
   std::int64_t width;
 };
 
-/// An input's shape with its channels; a matrix has one. Throws: Error(kData).
+/// A line of text below an image.
+struct Label {
+  std::string text;
+  Ink ink = kWhite;
+};
+
+/// An image of a sheet.
+struct Cell {
+  std::int64_t sample = 0;
+  std::vector<Label> labels;
+};
+
+/// An input's shape with its channels; a matrix has one.
 Shape image_shape(const DatasetInfo& info) {
-  const Shape shape =
-      info.input_shape.rank() == 2 ? info.input_shape.prepended(1) : info.input_shape;
-  if (info.task == Task::kNextToken || !is_image(shape) || (shape[0] != 1 && shape[0] != 3)) {
-    fail(ExitCode::kData,
-         "{} holds samples of {}; a contact sheet shows images of one or three channels",
-         info.path.string(), shape.text());
-  }
-  return shape;
+  return info.input_shape.rank() == 2 ? info.input_shape.prepended(1) : info.input_shape;
 }
 
 Size shown_size(const Shape& shape) {
@@ -97,16 +108,20 @@ Image image_of(const Dataset& dataset, std::int64_t sample, const Shape& shape) 
   return image;
 }
 
-/// Class name, or class number, or the first value.
-std::string label_of(const Dataset& dataset, std::int64_t sample) {
-  const DatasetInfo& info = dataset.info();
-  const std::byte* target = dataset.sample_target(sample).data();
-  if (info.task == Task::kRegression) {
-    return fmt::format("{:.4g}", load<double>(target));
-  }
-  const auto label = load<std::int64_t>(target);
+std::string class_text(const DatasetInfo& info, std::int64_t label) {
   const bool named = label >= 0 && label < std::ssize(info.class_names);
   return named ? info.class_names[static_cast<std::size_t>(label)] : std::to_string(label);
+}
+
+std::int64_t class_of(const Dataset& dataset, std::int64_t sample) {
+  return load<std::int64_t>(dataset.sample_target(sample).data());
+}
+
+/// Class name, or class number, or the first value.
+std::string label_of(const Dataset& dataset, std::int64_t sample) {
+  return dataset.info().task == Task::kRegression
+             ? fmt::format("{:.4g}", load<double>(dataset.sample_target(sample).data()))
+             : class_text(dataset.info(), class_of(dataset, sample));
 }
 
 /// Draws an image, enlarged to `size`, with its top left corner at (top, left). Pre: the size is a
@@ -122,16 +137,16 @@ void draw(const Image& image, const Size& size, std::int64_t top, std::int64_t l
   }
 }
 
-void write_text(const std::string& text, std::int64_t top, std::int64_t left,
-                std::int64_t most_pixels, Image& sheet) {
+void write_text(const Label& label, std::int64_t top, std::int64_t left, std::int64_t most_pixels,
+                Image& sheet) {
   const auto shown = static_cast<std::size_t>(most_pixels / (kGlyphWidth + 1));
-  for (const char character : text.substr(0, shown)) {
+  for (const char character : label.text.substr(0, shown)) {
     const Glyph glyph = glyph_of(character);
     for (std::int64_t y = 0; y < kGlyphHeight; ++y) {
       for (std::int64_t x = 0; x < kGlyphWidth; ++x) {
         if ((glyph[static_cast<std::size_t>(y)] >> (kGlyphWidth - 1 - x) & 1) != 0) {
           const std::int64_t at = (top + y) * sheet.width + left + x;
-          std::fill_n(sheet.pixels.begin() + 3 * at, 3, kInk);
+          std::ranges::copy(label.ink, sheet.pixels.begin() + 3 * at);
         }
       }
     }
@@ -139,48 +154,96 @@ void write_text(const std::string& text, std::int64_t top, std::int64_t left,
   }
 }
 
-void write_png(const Image& image, const std::filesystem::path& file) {
+Picture picture_of(const Image& image) {
   png_image png{};
   png.version = PNG_IMAGE_VERSION;
   png.height = static_cast<png_uint_32>(image.height);
   png.width = static_cast<png_uint_32>(image.width);
   png.format = PNG_FORMAT_RGB;
-  if (png_image_write_to_file(&png, file.c_str(), 0, image.pixels.data(), 0, nullptr) == 0) {
-    fail(ExitCode::kUsage, "cannot write the contact sheet {}: {}", file.string(), png.message);
-  }
+  png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(png);
+  Picture picture{.height = image.height, .width = image.width, .png = std::string(bytes, 0)};
+  require(png_image_write_to_memory(&png, picture.png.data(), &bytes, 0, image.pixels.data(), 0,
+                                    nullptr) != 0,
+          "a contact sheet could not be compressed: {}", png.message);
+  picture.png.resize(bytes);
+  return picture;
 }
 
-}  // namespace
-
-void write_contact_sheet(const Dataset& dataset, const std::filesystem::path& file,
-                         std::int64_t samples) {
-  require(samples > 0, "a contact sheet of {} samples", samples);
+Picture sheet_of(const Dataset& dataset, const std::vector<Cell>& cells) {
   const Shape shape = image_shape(dataset.info());
   const Size size = shown_size(shape);
-  const std::int64_t count = std::min(samples, dataset.info().samples);
+  const std::int64_t count = std::ssize(cells);
   const auto columns = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(count))));
+  constexpr std::int64_t kLine = kGlyphHeight + kMargin;
   const std::int64_t cell_width = std::max(size.width, kSmallest) + kMargin;
-  const std::int64_t cell_height = size.height + kGlyphHeight + 3 * kMargin;
+  const std::int64_t cell_height =
+      size.height + std::ssize(cells.front().labels) * kLine + 2 * kMargin;
   Image sheet;
   sheet.resize((count + columns - 1) / columns * cell_height + kMargin,
                columns * cell_width + kMargin);
   std::fill(sheet.pixels.begin(), sheet.pixels.end(), kBackground);
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t sample = shown_sample(i, count, dataset.info().samples);
-    dataset.check_input(sample);
-    dataset.check_target(sample);
-    Image image = image_of(dataset, sample, shape);
+    const Cell& cell = cells[static_cast<std::size_t>(i)];
+    dataset.check_input(cell.sample);
+    dataset.check_target(cell.sample);
+    Image image = image_of(dataset, cell.sample, shape);
     if (size.height < image.height || size.width < image.width) {
       Image smaller;
       resize(image, size.height, size.width, smaller);
       image = std::move(smaller);
     }
-    const std::int64_t top = kMargin + i / columns * cell_height;
     const std::int64_t left = kMargin + i % columns * cell_width;
+    std::int64_t top = kMargin + i / columns * cell_height;
     draw(image, size, top, left, sheet);
-    write_text(label_of(dataset, sample), top + size.height + kMargin, left, cell_width, sheet);
+    top += size.height + kMargin;
+    for (const Label& label : cell.labels) {
+      write_text(label, top, left, cell_width, sheet);
+      top += kLine;
+    }
   }
-  write_png(sheet, file);
+  return picture_of(sheet);
+}
+
+}  // namespace
+
+bool holds_pictures(const DatasetInfo& info) {
+  const Shape shape = image_shape(info);
+  return info.task != Task::kNextToken && is_image(shape) && (shape[0] == 1 || shape[0] == 3);
+}
+
+void write_contact_sheet(const Dataset& dataset, const std::filesystem::path& file,
+                         std::int64_t samples) {
+  require(samples > 0, "a contact sheet of {} samples", samples);
+  const DatasetInfo& info = dataset.info();
+  if (!holds_pictures(info)) {
+    fail(ExitCode::kData,
+         "{} holds samples of {}; a contact sheet shows images of one or three channels",
+         info.path.string(), image_shape(info).text());
+  }
+  const std::int64_t count = std::min(samples, info.samples);
+  std::vector<Cell> cells;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t sample = shown_sample(i, count, info.samples);
+    cells.push_back({.sample = sample, .labels = {{.text = label_of(dataset, sample)}}});
+  }
+  const Picture sheet = sheet_of(dataset, cells);
+  std::ofstream out(file, std::ios::binary);
+  out << sheet.png << std::flush;
+  if (!out) {
+    fail(ExitCode::kUsage, "cannot write the contact sheet {}: {}", file.string(),
+         std::strerror(errno));
+  }
+}
+
+Picture answers_sheet(const Dataset& dataset, std::span<const std::int64_t> answers) {
+  std::vector<Cell> cells;
+  for (const std::int64_t answer : answers) {
+    const std::int64_t sample = std::ssize(cells);
+    const Label given{.text = class_text(dataset.info(), answer),
+                      .ink = answer == class_of(dataset, sample) ? kWhite : kRed};
+    cells.push_back({.sample = sample, .labels = {{.text = label_of(dataset, sample)}, given}});
+  }
+  return sheet_of(dataset, cells);
 }
 
 }  // namespace strata::io

@@ -235,6 +235,12 @@ Plan prepare_rows(const RunConfig& given, nn::Placement token_rows, std::int64_t
     // With replicated rows, so that the choice does not depend on the grid.
     return make_model(plan, nn::Placement::kReplicated);
   });
+  if (given.run.tensorboard_text > 0 && plan.config.numerics.loss_pieces > 1) {
+    fail(ExitCode::kUsage,
+         "run.tensorboard_text is {}, but with numerics.loss_pieces = {} the head keeps no logits; "
+         "leave it out, or set numerics.loss_pieces to 1 in a new run",
+         given.run.tensorboard_text, plan.config.numerics.loss_pieces);
+  }
   if (plan.model->loss() == nn::LossKind::kCrossEntropy) {
     plan.targets_per_sample = nn::rows_at(plan.model->output(), 1);
   }

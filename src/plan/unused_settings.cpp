@@ -111,6 +111,17 @@ void check_unused(const RunConfig& config, const Plan& plan) {
               : fmt::format("parallel.tensor is {}, which puts messages into every pass",
                             plan.grid.tensor),
         joins ? "choose parallel.data = 1, or no sync for batch_norm" : "choose another grid");
+  const bool tensorboard = config.run.tensorboard == Switch::kOn;
+  const char* const off = "run.tensorboard is off";
+  check(config.run.tensorboard_histograms > 0, tensorboard, "run.tensorboard_histograms", off,
+        "set run.tensorboard to on");
+  const auto writes = [&](bool used, const std::string& because, const char* instead) {
+    check(config.run.tensorboard_text > 0, used, "run.tensorboard_text", because, instead);
+  };
+  writes(tensorboard, off, "set run.tensorboard to on");
+  writes(plan.train_data.tokenizer != io::TokenizerKind::kNone,
+         "the data set has no tokenizer that makes text of tokens", "use one that has");
+  writes(!config.data.test.empty(), "data.test is empty", "name the test split");
   const auto evaluates = [&](bool given, const char* key) {
     check(given, !config.data.test.empty(), key, "data.test is empty",
           "name the test split, as in --data.test=DIR/test.h5");

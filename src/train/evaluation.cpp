@@ -26,6 +26,53 @@ std::string targets_text(const io::DatasetInfo& info) {
              : fmt::format("values of {}", info.target_shape.text());
 }
 
+/// The classes that the model gives the first samples of a data set.
+class FirstAnswers {
+ public:
+  FirstAnswers(const plan::Plan& plan, const plan::RankPlan& rank, std::int64_t count)
+      : offsets_(rank.offsets),
+        classes_(static_cast<std::size_t>(plan.model->output().shape.back())),
+        answers_(static_cast<std::size_t>(count)) {}
+
+  /// The next outputs are those of the round from `first_sample` on. Whether they are wanted.
+  bool begin_round(std::int64_t first_sample) {
+    first_sample_ = first_sample;
+    microbatches_ = 0;
+    return first_sample < std::ssize(answers_);
+  }
+  /// Adds the outputs of the round's next microbatch.
+  void add(const ConstTensorView& logits) {
+    auto sample = static_cast<std::size_t>(first_sample_ + offsets_[microbatches_++]);
+    with_stored(logits.dtype(), [&]<typename T>(T) {
+      const std::span<const T> all = logits.host<T>();
+      for (std::size_t at = 0; at < all.size() && sample < answers_.size(); at += classes_) {
+        const std::span<const T> row = all.subspan(at, classes_);
+        const auto best = std::ranges::max_element(
+            row, {}, [](const T& logit) { return static_cast<Compute<T>>(logit); });
+        answers_[sample++] = static_cast<double>(best - row.begin());
+      }
+    });
+  }
+
+  /// Communication: over the data groups of the last stage, then the pipeline groups.
+  [[nodiscard]] std::vector<std::int64_t> gathered(comm::Groups& groups, std::int64_t last_stage) {
+    if (groups.coordinates.pipeline == last_stage) {
+      // Of each sample one rank has the answer, the others 0.
+      groups.data->all_reduce(
+          TensorView(std::span(answers_), Shape{static_cast<std::int64_t>(answers_.size())}));
+    }
+    groups.pipeline->broadcast(comm::payload_of(std::span(answers_)), last_stage);
+    return {answers_.begin(), answers_.end()};
+  }
+
+ private:
+  std::span<const std::int64_t> offsets_;
+  std::size_t classes_;
+  std::int64_t first_sample_ = 0;
+  std::size_t microbatches_ = 0;
+  std::vector<double> answers_;
+};
+
 }  // namespace
 
 std::string text_of(const plan::Plan& plan, const EvaluationResult& result) {
@@ -78,7 +125,8 @@ void require_fits(const plan::Plan& plan, const io::DatasetInfo& info) {
 std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan& plan,
                                          const plan::RankPlan& rank, comm::Groups& groups,
                                          pipeline::Executor& executor, const io::Dataset& dataset,
-                                         ClassCounts* counts, StopPolls* polls) {
+                                         ClassCounts* counts, std::vector<std::int64_t>* answers,
+                                         StopPolls* polls) {
   const io::DatasetInfo& info = dataset.info();
   const std::int64_t round_samples = plan.config.batch.global;
   const std::int64_t all_rounds = (info.samples + round_samples - 1) / round_samples;
@@ -97,6 +145,10 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
                   device::HostView(targets, context.stream()).view(), valid);
     };
   }
+  std::optional<FirstAnswers> first;
+  if (answers != nullptr) {
+    first.emplace(plan, rank, std::min(samples, kMostAnswers));
+  }
 
   // The sum of losses and the number of correct predictions, added in the order of samples.
   std::vector<double> totals(2, 0.0);
@@ -107,7 +159,17 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
     }
     feed.next();
     BatchSource source(plan, rank, feed, round * round_samples, samples);
-    const std::vector<ops::LossSums> losses = executor.evaluate(plan.evaluation, source, see);
+    const auto see_first = [&](const ConstTensorView& outputs, const ConstTensorView& targets,
+                               std::int64_t valid) {
+      groups.engine->drain();
+      first->add(device::HostView(outputs, context.stream()).view());
+      if (see) {
+        see(outputs, targets, valid);
+      }
+    };
+    const bool wanted = first && first->begin_round(round * round_samples);
+    const std::vector<ops::LossSums> losses = executor.evaluate(
+        plan.evaluation, source, wanted ? pipeline::OutputObserver(see_first) : see);
     if (losses.empty()) {
       continue;
     }
@@ -127,6 +189,9 @@ std::optional<EvaluationResult> evaluate(ops::Context& context, const plan::Plan
   if (counts != nullptr) {
     counts->add_up(*groups.data);
     counts->take_from(*groups.pipeline, loss_stage(plan));
+  }
+  if (first) {
+    *answers = first->gathered(groups, loss_stage(plan));
   }
   const auto targets = static_cast<double>(samples * plan.targets_per_sample);
   return EvaluationResult{

@@ -1,7 +1,6 @@
 #include "strata/train/evaluation_history.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 #include <fmt/format.h>
 
@@ -10,14 +9,7 @@
 namespace strata::train {
 
 EvaluationHistory::EvaluationHistory(const std::filesystem::path& metrics, plan::Best by)
-    : by_(by) {
-  std::istringstream in(text_in(metrics));
-  for (std::string line; std::getline(in, line);) {
-    if (const auto record = evaluate_record_of(line)) {
-      add(*record);
-    }
-  }
-}
+    : by_(by), records_(evaluations_in(metrics)) {}
 
 bool EvaluationHistory::better(const EvaluateRecord& left, const EvaluateRecord& right) const {
   return by_ == plan::Best::kAccuracy ? left.accuracy.value_or(0.0) > right.accuracy.value_or(0.0)

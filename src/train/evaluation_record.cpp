@@ -1,9 +1,9 @@
 #include "evaluation_record.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <sstream>
-#include <string>
+#include <vector>
 
 #include "strata/train/metrics.hpp"
 
@@ -12,17 +12,6 @@ namespace {
 
 std::filesystem::path note_of(const std::filesystem::path& run_directory) {
   return run_directory / "failed-evaluation.txt";
-}
-
-bool is_recorded(const std::filesystem::path& metrics, std::int64_t step) {
-  std::istringstream in(text_in(metrics));
-  for (std::string text; std::getline(in, text);) {
-    const auto line = metrics_line_of(text);
-    if (line && line->kind == "evaluate" && line->step == step) {
-      return true;
-    }
-  }
-  return false;
 }
 
 }  // namespace
@@ -38,7 +27,8 @@ EvaluateRecord record_of(const plan::Plan& plan, std::int64_t step,
 }
 
 EvaluationLeft evaluation_left(const std::filesystem::path& run_directory, std::int64_t step) {
-  if (is_recorded(run_directory / "metrics.jsonl", step)) {
+  const std::vector<EvaluateRecord> recorded = evaluations_in(run_directory / "metrics.jsonl");
+  if (std::ranges::count(recorded, step, &EvaluateRecord::step) > 0) {
     return EvaluationLeft::kNone;
   }
   std::int64_t failed = -1;

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <sstream>
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
@@ -18,17 +21,27 @@ namespace {
 
 constexpr const char* kEvaluateKind = "evaluate";
 
-/// The complete lines of the steps that are kept.
-std::string kept_lines(const std::string& all, const MetricsKept& keep) {
-  std::istringstream in(all);
-  std::string kept;
+/// Passes each line of a metrics file to `take`; none where there is no file. What cannot be read
+/// is an error and never a shorter history.
+template <typename Take>
+void for_each_line(const std::filesystem::path& path, Take take) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 34;
+  std::istringstream in(io::read_text(path, ExitCode::kData, kMostBytes).value_or(""));
   for (std::string text; std::getline(in, text);) {
+    take(text);
+  }
+}
+
+/// The complete lines of the steps that are kept.
+std::string kept_lines(const std::filesystem::path& path, const MetricsKept& keep) {
+  std::string kept;
+  for_each_line(path, [&](const std::string& text) {
     const auto line = metrics_line_of(text);
     if (line &&
         line->step <= (line->kind == kEvaluateKind ? keep.evaluation_step : keep.training_step)) {
       kept += text + "\n";
     }
-  }
+  });
   return kept;
 }
 
@@ -41,63 +54,76 @@ double time_of_day() {
 
 }  // namespace
 
-std::string text_in(const std::filesystem::path& path) {
-  constexpr std::size_t kMostBytes = std::size_t{1} << 34;
-  return io::read_text(path, ExitCode::kData, kMostBytes).value_or("");
-}
-
-std::optional<MetricsLine> metrics_line_of(const std::string& text) {
+std::optional<MetricsLine> metrics_line_of(std::string_view text) {
   const auto object = io::parse_json(text);
   if (!object || !object->is_object()) {
     return std::nullopt;
   }
   const nlohmann::json kind = object->value("kind", nlohmann::json());
-  return MetricsLine{.kind = kind.is_string() ? kind.get<std::string>() : "",
-                     .step = io::integer_in(object->value("step", nlohmann::json())).value_or(0)};
+  const auto step = io::integer_in(object->value("step", nlohmann::json()));
+  MetricsLine line{.kind = kind.is_string() && step ? kind.get<std::string>() : "",
+                   .step = step.value_or(0)};
+  for (const auto& [key, value] : object->items()) {
+    if (value.is_number() || value.is_boolean() || value.is_null()) {
+      line.numbers.push_back({key, value.is_null()      ? std::numeric_limits<double>::quiet_NaN()
+                                   : value.is_boolean() ? (value.get<bool>() ? 1.0 : 0.0)
+                                                        : value.get<double>()});
+    }
+  }
+  // The parser sorts the keys.
+  std::ranges::sort(line.numbers, {}, [&](const MetricsLine::Number& number) {
+    return text.find(fmt::format("\"{}\"", number.key));
+  });
+  return line;
 }
 
-std::optional<EvaluateRecord> evaluate_record_of(const std::string& text) {
-  if (text.find(kEvaluateKind) == std::string::npos) {
-    return std::nullopt;  // most lines of a long file, without parsing them
-  }
-  const auto line = metrics_line_of(text);
-  if (!line || line->kind != kEvaluateKind) {
-    return std::nullopt;
-  }
-  const nlohmann::json object = io::parse_json(text).value();
-  const auto number = [&](const char* key) {
-    const nlohmann::json value = object.value(key, nlohmann::json());
-    return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
-  };
-  const std::optional<double> loss = number("loss");
-  return loss ? std::optional(EvaluateRecord{.step = line->step,
-                                             .loss = *loss,
-                                             .accuracy = number("accuracy"),
-                                             .perplexity = number("perplexity")})
-              : std::nullopt;
+std::vector<EvaluateRecord> evaluations_in(const std::filesystem::path& path) {
+  std::vector<EvaluateRecord> records;
+  for_each_line(path, [&](const std::string& text) {
+    if (text.find(kEvaluateKind) == std::string::npos) {
+      return;  // most lines of a long file, without parsing them
+    }
+    const auto line = metrics_line_of(text);
+    if (!line || line->kind != kEvaluateKind) {
+      return;
+    }
+    const auto number = [&](const char* key) {
+      const auto found = std::ranges::find(line->numbers, key, &MetricsLine::Number::key);
+      return found != line->numbers.end() && !std::isnan(found->value) ? std::optional(found->value)
+                                                                       : std::nullopt;
+    };
+    if (const auto loss = number("loss")) {
+      records.push_back({.step = line->step,
+                         .loss = *loss,
+                         .accuracy = number("accuracy"),
+                         .perplexity = number("perplexity")});
+    }
+  });
+  return records;
 }
 
 std::int64_t last_metrics_step(const std::filesystem::path& path) {
-  std::istringstream in(text_in(path));
   std::int64_t last = 0;
-  for (std::string text; std::getline(in, text);) {
+  for_each_line(path, [&](const std::string& text) {
     const auto line = metrics_line_of(text);
     last = std::max(last, line ? line->step : 0);
-  }
+  });
   return last;
 }
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, const MetricsKept& keep,
                          const std::optional<EventsWanted>& events)
-    : MetricsFile(path, kept_lines(text_in(path), keep), events) {}
+    : MetricsFile(path, kept_lines(path, keep), events) {}
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, const std::string& kept,
                          const std::optional<EventsWanted>& events)
     : lines_(path, kept) {
   if (events) {
     const double now = time_of_day();
+    const AddedEvents added = added_events(events->directory);
     const std::filesystem::path file = new_event_file(events->directory, now);
-    events_.emplace(file, first_events(now, events->config_text) + events_of(kept, now));
+    events_.emplace(
+        file, first_events(now, events->config_text, events->model) + events_of(kept, now, added));
     delete_other_event_files(file);
   }
 }
@@ -112,6 +138,12 @@ void MetricsFile::line(nlohmann::ordered_json object) {
   const std::string text = object.dump() + "\n";
   const bool written = lines_.append(text);
   failed_ = !written || (events_ && !events_->append(events_of(text, 0.0))) || failed_;
+}
+
+void MetricsFile::write_event(std::int64_t step, const std::string& values) {
+  if (events_ && !values.empty()) {
+    failed_ = !events_->append(event_of_values(time_of_day(), step, values)) || failed_;
+  }
 }
 
 void MetricsFile::write(const TrainRecord& r) {

@@ -339,13 +339,31 @@ std::vector<io::TensorSlice> RankState::snapshot(const device::Buffer& memory) c
   return slices;
 }
 
+bool RankState::represents(const nn::PlacedParameter& placed) const {
+  return rank_.coordinates.tensor == 0 || placed.spec.split != nn::kNotSplit;
+}
+
+std::vector<io::TensorSlice> RankState::gradient_slices() {
+  std::vector<io::TensorSlice> slices;
+  for (const optim::OwnedPiece& piece : optimizer_.pieces()) {
+    const nn::PlacedParameter& placed = rank_.layout.parameters[piece.parameter];
+    if (represents(placed) && placed.spec.rule == nn::ParameterRule::kTrained) {
+      slices.push_back({.name = "gradients/" + placed.spec.name,
+                        .global_shape = placed.spec.shape,
+                        .range = piece.range,
+                        .data = reducer_.sums().flat_slice(piece.arena_offset, piece.range.count()),
+                        .shard = shard_of(placed)});
+    }
+  }
+  return slices;
+}
+
 std::vector<io::TensorSlice> RankState::slices_of(const optim::Optimizer& owner,
                                                   const nn::ParameterLayout& layout) const {
   std::vector<io::TensorSlice> slices;
   for (const optim::OwnedPiece& piece : owner.pieces()) {
     const nn::PlacedParameter& placed = layout.parameters[piece.parameter];
-    // The first tensor rank writes replicated parameters.
-    if (rank_.coordinates.tensor != 0 && placed.spec.split == nn::kNotSplit) {
+    if (!represents(placed)) {
       continue;
     }
     slices.push_back({.name = weight_name(placed.spec),

@@ -7,15 +7,14 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "strata/core/clock.hpp"
 #include "strata/core/text.hpp"
 #include "strata/core/utf8.hpp"
 #include "strata/io/checkpoint.hpp"
 #include "strata/io/directory_lock.hpp"
-#include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
+#include "strata/train/metrics.hpp"
 
 namespace strata::train {
 namespace {
@@ -23,12 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-double number_of(const nlohmann::json& value) {
-  return value.is_number()    ? value.get<double>()
-         : value.is_boolean() ? (value.get<bool>() ? 1.0 : 0.0)
-                              : kNone;
-}
 
 /// What follows `before` in a text; nothing where the text does not hold it.
 std::optional<std::string_view> after(std::string_view text, std::string_view before) {
@@ -110,36 +103,25 @@ void RunView::update() {
   read_state();
 }
 
-void RunView::add_metrics(std::string_view line) {
-  const auto object = io::parse_json(line);
-  if (!object || !object->is_object()) {
+void RunView::add_metrics(std::string_view text) {
+  const std::optional<MetricsLine> line = metrics_line_of(text);
+  if (!line || line->kind.empty()) {
     return;
   }
-  const auto kind = object->find("kind");
-  if (kind == object->end() || !kind->is_string() ||
-      !io::integer_in(object->value("step", nlohmann::json()))) {
-    return;
-  }
-  MetricsTable& table = metrics_[kind->get<std::string>()];
+  MetricsTable& table = metrics_[line->kind];
   // A key that the record lacks keeps NaN.
   for (std::vector<double>& column : table.columns) {
     column.push_back(kNone);
   }
   ++table.records;
-  // The parser sorts keys; the file's order is the order of first appearance in the line.
-  std::vector<std::pair<std::size_t, std::string>> fresh;
-  for (const auto& [key, value] : object->items()) {
+  for (const auto& [key, value] : line->numbers) {
     const auto found = std::ranges::find(table.keys, key);
-    if (found != table.keys.end()) {
-      table.columns[static_cast<std::size_t>(found - table.keys.begin())].back() = number_of(value);
-    } else if (key != "kind" && (value.is_number() || value.is_boolean() || value.is_null())) {
-      fresh.emplace_back(line.find(fmt::format("\"{}\"", key)), key);
+    const auto at = static_cast<std::size_t>(found - table.keys.begin());
+    if (found == table.keys.end()) {
+      table.keys.push_back(key);
+      table.columns.emplace_back(table.records, kNone);
     }
-  }
-  std::ranges::sort(fresh);
-  for (const auto& [place, key] : fresh) {
-    table.keys.push_back(key);
-    table.columns.emplace_back(table.records, kNone).back() = number_of(object->at(key));
+    table.columns[at].back() = value;
   }
 }
 
@@ -232,10 +214,13 @@ void RunView::read_checkpoint() {
 void RunView::read_state() {
   const io::LockOptions options;
   const std::optional<io::SeenLock> lock = io::look_at_lock(directory_, options);
-  const std::int64_t total = total_steps();
   if (!lock) {
     const bool early = !log_.finished.empty();
-    const bool finished = early || (total > 0 && step() >= total);
+    // An evaluation follows the save; without test data the newest checkpoint may be older.
+    const double last = setting("data.test").empty() ? metrics("train").last("step")
+                                                     : metrics("evaluate").last("step");
+    const bool finished =
+        early || (total_steps() > 0 && last >= static_cast<double>(total_steps()));
     state_ = {.kind = finished ? RunState::Kind::kFinished : RunState::Kind::kStopped,
               .text = early                  ? log_.finished
                       : finished             ? "finished"

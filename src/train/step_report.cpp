@@ -27,6 +27,7 @@ void StepReport::write_metrics(std::int64_t step, const StepResult& result) {
   const double samples_per_second =
       static_cast<double>(setup_.plan.config.batch.global) / result.times.step;
   const auto tokens = static_cast<double>(setup_.plan.targets_per_sample);
+  metrics_.write_event(step, result.histograms);
   metrics_.write(TrainRecord{.step = step,
                              .loss = result.summary.loss,
                              .grad_norm = result.summary.grad_norm,

@@ -9,6 +9,9 @@
 #include "strata/core/clock.hpp"
 #include "strata/device/profile_range.hpp"
 
+#include "event_file.hpp"
+#include "histograms.hpp"
+
 namespace strata::train {
 namespace {
 
@@ -62,7 +65,16 @@ StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()
   }
   if (result.update == StepResult::Update::kDone) {
     check_.confirm(ReplicaCheck::Until::kUpdate);
+    if (is_histogram_step(step)) {
+      result.histograms = histograms("gradients", state_.gradient_slices());
+    }
     update(step, result);
+    if (is_histogram_step(step)) {
+      state_.drain();
+      result.histograms += histograms("weights", state_.snapshot({}));
+      // The host's wait counts as other.
+      static_cast<void>(setup_.groups.engine->take_device_waits());
+    }
     skipped_in_a_row_ = 0;
     if (result.summary.requests.has(StepRequest::kCheck)) {
       check(step);
@@ -70,6 +82,21 @@ StepResult StepRunner::run(std::int64_t step, const std::function<StepRequests()
   }
   result.times.step = now_seconds() - begin;
   return result;
+}
+
+bool StepRunner::is_histogram_step(std::int64_t step) const {
+  const auto& run = plan_.config.run;
+  return run.tensorboard_histograms > 0 && step % run.tensorboard_histograms == 0;
+}
+
+std::string StepRunner::histograms(const std::string& prefix,
+                                   const std::vector<io::TensorSlice>& slices) {
+  std::string values;
+  for (const Histogram& histogram :
+       histograms_of(prefix, slices, plan_, *setup_.groups.world, setup_.context.stream())) {
+    values += value_of(histogram);
+  }
+  return values;
 }
 
 StepSummary StepRunner::checked_gradients(std::int64_t step,

@@ -26,6 +26,8 @@ struct StepResult {
   double rate = 0.0;  ///< learning rate
   StepTimes times;
   Update update = Update::kDone;
+  /// On rank 0 the histograms of weights and gradients, as values of an event.
+  std::string histograms;
 };
 
 /// Runs training steps on one rank.
@@ -55,6 +57,11 @@ class StepRunner {
     const plan::RankPlan& rank;
     SampleFeed& feed;
   };
+  /// Whether the step has histograms for TensorBoard.
+  [[nodiscard]] bool is_histogram_step(std::int64_t step) const;
+  /// Encodes those of slices' tensors PREFIX/PARAMETER, on rank 0.
+  [[nodiscard]] std::string histograms(const std::string& prefix,
+                                       const std::vector<io::TensorSlice>& slices);
   /// Forward, backward and the exchange of results; adds its times.
   [[nodiscard]] StepSummary gradients(std::int64_t step, const Work& work,
                                       const std::function<StepRequests()>& requests,

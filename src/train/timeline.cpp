@@ -1,9 +1,7 @@
 #include "strata/train/timeline.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -12,6 +10,7 @@
 #include "strata/core/clock.hpp"
 #include "strata/core/error.hpp"
 #include "strata/core/host_name.hpp"
+#include "strata/io/text_file.hpp"
 
 namespace strata::train {
 namespace {
@@ -133,16 +132,11 @@ void Timeline::write(comm::Communicator& world, const std::filesystem::path& pat
     if (world.rank() != 0) {
       return;
     }
-    std::ofstream out(path, std::ios::trunc);
-    out << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+    std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      out << (rank == 0 ? all[rank].substr(1) : all[rank]);
+      text += rank == 0 ? all[rank].substr(1) : all[rank];
     }
-    out << "]}\n";
-    if (!out.flush()) {
-      fail(ExitCode::kUsage, "cannot write {}: {}; free some space or choose another run.dir",
-           path.string(), std::strerror(errno));
-    }
+    io::replace_text(path, text + "]}\n");
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include "strata/comm/agree.hpp"
 #include "strata/core/clock.hpp"
+#include "strata/io/contact_sheet.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/pipeline/executor.hpp"
 #include "strata/train/checkpoint_writer.hpp"
@@ -25,11 +26,13 @@
 #include "strata/train/timeline.hpp"
 
 #include "evaluation_record.hpp"
+#include "event_file.hpp"
 #include "kernels_used.hpp"
 #include "run_clock.hpp"
 #include "step_report.hpp"
 #include "step_runner.hpp"
 #include "stragglers.hpp"
+#include "text_sample.hpp"
 
 namespace strata::train {
 namespace {
@@ -160,7 +163,8 @@ class Trainer {
                         .evaluation_step = evaluates_again ? first_step_ - 1 : first_step_},
             config_.run.tensorboard == plan::Switch::kOn
                 ? std::optional(EventsWanted{.directory = dir / "tensorboard",
-                                             .config_text = setup_.config_text})
+                                             .config_text = setup_.config_text,
+                                             .model = plan_.model.get()})
                 : std::nullopt);
         if (watches()) {
           history_.emplace(dir / "metrics.jsonl", config_.checkpoint.best);
@@ -352,7 +356,8 @@ class Trainer {
     report_save();
     const PhaseMark phase(*setup_.groups.world, comm::Phase::kEvaluation);
     StopPolls polls(*setup_.groups.world, [this] { return own_stop_request(); });
-    const std::optional<EvaluationResult> result = evaluated(step, polls);
+    std::vector<std::int64_t> answers;
+    const std::optional<EvaluationResult> result = evaluated(step, answers, polls);
     evaluated_step_ = step;
     discard_waits();
     if (!result) {
@@ -371,7 +376,12 @@ class Trainer {
                       step, result->loss));
     }
     const EvaluateRecord record = record_of(plan_, step, *result);
+    write_text_sample(step);
     if (metrics_) {
+      if (!answers.empty()) {
+        metrics_->write_event(
+            step, value_of("evaluate/samples", io::answers_sheet(*setup_.test_data, answers)));
+      }
       metrics_->write(record);
     }
     if (history_) {
@@ -392,6 +402,32 @@ class Trainer {
       save(step, OnFailure::kWarn);
     }
     return Outcome::kFinished;
+  }
+
+  /// The text that TensorBoard shows of a language model.
+  void write_text_sample(std::int64_t step) {
+    constexpr std::int64_t kPrompt = 16;
+    if (config_.run.tensorboard_text == 0) {
+      return;
+    }
+    const std::int64_t half = std::max<std::int64_t>(1, plan_.model->input_shape()[0] / 2);
+    std::vector<std::int64_t> text(static_cast<std::size_t>(std::min(kPrompt, half)));
+    comm::agree(*setup_.groups.world, [&] {
+      if (metrics_) {
+        setup_.test_data->read_tokens(0, text);
+      }
+    });
+    setup_.groups.world->broadcast(comm::payload_of(std::span(text)), 0);
+    const std::vector<std::int64_t> sampled =
+        sampled_text(setup_.context, plan_, rank_, setup_.groups, executor_, text,
+                     config_.run.tensorboard_text, {.seed = config_.run.seed});
+    if (metrics_) {
+      metrics_->write_event(
+          step,
+          value_of("evaluate/text", tokenizer_->decode(text, io::Continues::kNo) + "\n=>\n" +
+                                        tokenizer_->decode(sampled, io::Continues::kYes) + "\n"));
+    }
+    discard_waits();
   }
 
   /// Whether evaluations decide about checkpoints or the end.
@@ -443,10 +479,14 @@ class Trainer {
     }
   }
 
-  std::optional<EvaluationResult> evaluated(std::int64_t step, StopPolls& polls) {
+  /// `answers`: those to the test images that TensorBoard shows.
+  std::optional<EvaluationResult> evaluated(std::int64_t step, std::vector<std::int64_t>& answers,
+                                            StopPolls& polls) {
+    const bool shows = config_.run.tensorboard == plan::Switch::kOn && counts_classes(plan_) &&
+                       io::holds_pictures(setup_.test_data->info());
     try {
       return train::evaluate(setup_.context, plan_, rank_, setup_.groups, executor_,
-                             *setup_.test_data, nullptr, &polls);
+                             *setup_.test_data, nullptr, shows ? &answers : nullptr, &polls);
     } catch (const Error& error) {
       if (failure_of(error).code == ExitCode::kData) {
         note_failed_evaluation(config_.run.dir, step);

@@ -1,5 +1,6 @@
 """strata watch, report and metrics export: what they show of a run is what its files hold."""
 
+import base64
 import csv
 import fcntl
 import io
@@ -213,6 +214,27 @@ class Report(harness.StrataTest):
             self.assert_refused(self.alone("report", "files", "--output=x.html"), DATA, "files/confusion.csv",
                                 "not a confusion matrix")
 
+    def test_recorded_step(self):
+        self.train(self.config, (1, 2), "timed", "--run.timeline=3-4", "--train.steps=5")
+        finished = self.alone("timeline", "draw", "timed", "--output=step.svg")
+        self.assertEqual(finished.code, DONE, finished.text)
+        step = (self.directory / "step.svg").read_text()
+        self.assertEqual([step.count(f">rank {rank}</text>") for rank in range(3)], [1, 1, 0])
+        text, page = self.report("a", "timed", output="timed.html", options=["--plots=timed-plots"])
+        (image,) = page.iter("img")
+        form, content = image.get("src").split(",")
+        self.assertEqual((form, base64.b64decode(content).decode()), ("data:image/svg+xml;base64", step))
+        self.assertRegex(image.get("alt"), "^timed: step 3 on the ranks of replica 0; ")
+        # Between the account and the settings, in a box that scrolls.
+        self.assertRegex(text, r'(?s)Time and memory.*<div class="scroll"><img class="wide".*<h2>Settings')
+        self.assertEqual((self.directory / "timed-plots/timeline-1.svg").read_text(), step)
+        os.truncate(self.directory / "timed/timeline.json", (256 << 20) + 1)
+        text, page = self.report("timed", output="timed.html")
+        self.assertIn("timed: timeline.json is larger than 256.00 MiB; strata timeline draw", text)
+        os.truncate(self.directory / "timed/timeline.json", 100)
+        self.assert_refused(self.alone("report", "timed", "--output=x.html"), USAGE, "timed/timeline.json",
+                            "is not a timeline of strata")
+
     def test_export(self):
         for kind in ("train", "evaluate", "checkpoint"):
             with self.subTest(kind=kind):
@@ -285,6 +307,10 @@ class Report(harness.StrataTest):
     def test_states(self):
         run = self.copy("state")
         self.assertIn("state  finished\nstep 24/24  ", self.watch("state"))
+        lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (run / "metrics.jsonl").write_text("".join(line for line in lines if '"evaluate","step":24' not in line))
+        self.assertIn("ended after step 24", self.watch("state"))  # its last evaluation is missing
+        (run / "metrics.jsonl").write_text("".join(lines))
         log = (run / "log.txt").read_text()
         (run / "log.txt").write_text(log + "2026-01-01 00:00:00 warning: rank 3 computes for 9 ms a step, its peers for "
                                      "4 ms: a slow or busy node slows the run down; strata doctor shows where\n")

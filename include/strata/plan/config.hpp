@@ -203,6 +203,8 @@ struct RunConfig {
     double peak_tflops = 0.0;
     Switch cuda_graphs = Switch::kOff;
     Switch tensorboard = Switch::kOff;
+    std::int64_t tensorboard_histograms = 0;
+    std::int64_t tensorboard_text = 0;
   } run;
   /// Milliseconds of an action of a chunk, of all stages or of each (pipeline::parse_chunk_times).
   struct {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "strata/comm/groups.hpp"
 #include "strata/io/dataset.hpp"
@@ -27,16 +28,20 @@ struct EvaluationResult {
 /// trained on.
 void require_fits(const plan::Plan& plan, const io::DatasetInfo& info);
 
+/// The most answers that evaluate() gives.
+inline constexpr std::int64_t kMostAnswers = 16;
+
 /// Evaluates the samples of a data set in order: all of them, or train.evaluate_batches global
 /// batches. Every rank gets the result, with the same bits on every grid. `counts`, unless null,
-/// receives the confusion matrix of all samples on every rank. `polls`, unless null, can end the
+/// receives the confusion matrix of all samples on every rank; `answers`, unless null, the classes
+/// that the model gives the first samples, at most kMostAnswers. `polls`, unless null, can end the
 /// evaluation early. Returns: nothing where they did, on all ranks.
-/// Communication: over the whole grid. Pre: require_fits(); a given `counts` is empty, and
-/// counts_classes(). Throws: Error(kData) where a sample is damaged.
+/// Communication: over the whole grid. Pre: require_fits(); a given `counts` is empty; with
+/// `counts` or `answers` counts_classes(). Throws: Error(kData) where a sample is damaged.
 [[nodiscard]] std::optional<EvaluationResult> evaluate(
     ops::Context& context, const plan::Plan& plan, const plan::RankPlan& rank, comm::Groups& groups,
     pipeline::Executor& executor, const io::Dataset& dataset, ClassCounts* counts,
-    StopPolls* polls);
+    std::vector<std::int64_t>* answers, StopPolls* polls);
 
 /// Whether predictions can be counted by class: every rank of the last stage has all outputs of a
 /// classifier.

@@ -4,10 +4,13 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
 #include "strata/io/text_file.hpp"
+#include "strata/nn/model.hpp"
 #include "strata/train/step_times.hpp"
 
 namespace strata::train {
@@ -50,14 +53,16 @@ struct MetricsKept {
   std::int64_t evaluation_step = 0;
 };
 
-/// Where an event file for TensorBoard goes, and the config that it shows.
+/// Where an event file for TensorBoard goes, and what it shows from the start.
 struct EventsWanted {
   std::filesystem::path directory;
   std::string config_text;
+  const nn::Model* model = nullptr;  ///< whose layers it shows; none where null
 };
 
 /// The file metrics.jsonl: one JSON object per line; numbers read back to the same bits. An event
-/// file for TensorBoard has the same numbers: it is written anew from the lines at each start.
+/// file for TensorBoard has the same numbers, and what write_event() adds: it is written anew from
+/// the lines, and the added events of the file before, at each start.
 class MetricsFile {
  public:
   /// Opens the file to append, after removing lines of later steps and a truncated last line.
@@ -72,6 +77,10 @@ class MetricsFile {
   void write(const TrainRecord& record);
   void write(const EvaluateRecord& record);
   void write(const CheckpointRecord& record);
+  /// Adds an event of these values (event_file.hpp), if there are any, to the event file. It
+  /// belongs to the step's training or evaluation, whose line follows: without the line it is
+  /// dropped at the next start.
+  void write_event(std::int64_t step, const std::string& values);
   /// Calls fsync, which a run does before each checkpoint.
   void sync();
 
@@ -85,21 +94,22 @@ class MetricsFile {
   bool failed_ = false;
 };
 
-/// The text of a metrics file; empty where there is none. What cannot be read is an error and never
-/// a shorter history.
-/// Throws: Error(kData).
-[[nodiscard]] std::string text_in(const std::filesystem::path& path);
-
-/// Kind and step of a line of a metrics file; empty and 0 where the line has none.
+/// A line of a metrics file, as all readers see it.
 struct MetricsLine {
-  std::string kind;
+  struct Number {
+    std::string key;
+    double value = 0.0;  ///< NaN for null, 1 for true
+  };
+
+  std::string kind;  ///< empty where the line has no kind or no step
   std::int64_t step = 0;
+  std::vector<Number> numbers;  ///< all, in the line's order
 };
 /// Nothing for a line that is no JSON object, such as a torn one.
-[[nodiscard]] std::optional<MetricsLine> metrics_line_of(const std::string& text);
+[[nodiscard]] std::optional<MetricsLine> metrics_line_of(std::string_view text);
 
-/// The evaluation in a line of a metrics file; nothing for other lines.
-[[nodiscard]] std::optional<EvaluateRecord> evaluate_record_of(const std::string& text);
+/// The evaluations in a metrics file. Throws: Error(kData) where it cannot be read.
+[[nodiscard]] std::vector<EvaluateRecord> evaluations_in(const std::filesystem::path& path);
 
 /// The greatest step in a metrics file; 0 where there is none.
 /// Throws: Error(kData) where the file cannot be read.

@@ -124,6 +124,9 @@ class RankState {
   /// the copies.
   /// Pre: `memory` has plan::checkpoint_copy_bytes().
   [[nodiscard]] std::vector<io::TensorSlice> snapshot(const device::Buffer& memory) const;
+  /// The reduced gradients of trained parameters that this rank owns, in place: names as in
+  /// "gradients/dense1.weight".
+  [[nodiscard]] std::vector<io::TensorSlice> gradient_slices();
   /// Reads the weights and the own slices of the optimizer state.
   /// Throws: Error(kCheckpoint) naming the first tensor that is missing or has another shape.
   void load(const io::Checkpoint& checkpoint);
@@ -134,6 +137,8 @@ class RankState {
   /// Whether the optimizer has master copies of the weights.
   [[nodiscard]] bool has_masters() const;
 
+  /// Whether this rank stands for a parameter, of which tensor ranks may have copies.
+  [[nodiscard]] bool represents(const nn::PlacedParameter& placed) const;
   /// What this rank owns, in device memory.
   [[nodiscard]] std::vector<io::TensorSlice> slices_of(const optim::Optimizer& owner,
                                                        const nn::ParameterLayout& layout) const;

@@ -92,7 +92,7 @@ class RunView {
   [[nodiscard]] const std::optional<CheckpointAge>& checkpoint() const { return checkpoint_; }
 
  private:
-  void add_metrics(std::string_view line);
+  void add_metrics(std::string_view text);
   void add_log(std::string_view line);
   void read_config();
   void read_state();

@@ -21,6 +21,7 @@ Prints the records of a run's metrics.jsonl as CSV: a header, then a line for ea
 run in progress too. Numbers read back to the same bits; a field is empty where a record lacks the key or has null.
 
   --kind=KIND    only these records; without it, a table for each kind, with an empty line between
+  --csv          as CSV, which is the only format
 )";
 
 void print(const train::MetricsTable& table) {

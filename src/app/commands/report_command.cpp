@@ -22,6 +22,7 @@
 #include "commands/chart.hpp"
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
+#include "commands/timeline_command.hpp"
 #include "environment/versions.hpp"
 
 namespace strata::app {
@@ -36,6 +37,7 @@ Writes one HTML page about runs: differences of their configs, curves on common 
 restarts and warnings. The page needs neither a network nor scripts. A RUN is a run's directory, of a run in progress too.
 The page also shows what these files in a run's directory hold, where they exist:
 
+  timeline.json             a picture of the first step that run.timeline recorded
   confusion.csv             the confusion matrix: strata evaluate RUN --confusion=RUN/confusion.csv
   samples*.png              pictures
   generated*.txt            text: strata generate RUN > RUN/generated.txt
@@ -62,7 +64,7 @@ th, td { text-align: left; vertical-align: top; padding: 4px 14px 4px 0; border-
 overflow-wrap: anywhere; min-width: 84px; max-width: 420px }
 th { font-weight: 600 } tbody th { color: var(--soft); font-weight: 400; overflow-wrap: break-word }
 pre { background: var(--box); padding: 10px; border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px }
-img { max-width: 100% } .soft { color: var(--soft) } details { margin: 8px 0 }
+img { max-width: 100% } img.wide { max-width: none; display: block } figure { margin: 12px 0 } .soft { color: var(--soft) } details { margin: 8px 0 }
 )";
 
 using Runs = std::vector<train::RunView>;
@@ -229,6 +231,43 @@ constexpr CurveKind kCurves[] = {
      LineChart::Scale::kFromZero},
     {"mfu", "MFU", "train", "mfu", LineChart::Scale::kFromZero}};
 
+/// Files in a directory whose names begin and end so, sorted; links are not followed.
+std::vector<fs::path> files_in(const fs::path& directory, const std::string& first,
+                               const std::string& last) {
+  constexpr std::size_t kMost = 8;
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator entries(directory, error), end; !error && entries != end;
+       entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    std::error_code ignored;
+    if (name.starts_with(first) && name.ends_with(last) &&
+        entries->symlink_status(ignored).type() == fs::file_type::regular) {
+      found.push_back(entries->path());
+    }
+  }
+  std::ranges::sort(found);
+  found.resize(std::min(found.size(), kMost));
+  return found;
+}
+
+/// Source: S. Josefsson, RFC 4648, section 4.
+std::string base64(const std::string& bytes) {
+  constexpr const char* kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t group = 0;
+    for (std::size_t k = 0; k < 3; ++k) {
+      group = group << 8U | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0U);
+    }
+    for (std::size_t k = 0; k < 4; ++k) {
+      text += i + k > bytes.size() ? '=' : kDigits[group >> (18U - 6U * k) & 63U];
+    }
+  }
+  return text;
+}
+
 /// Charts for the page, and for files where these are asked for.
 class Charts {
  public:
@@ -246,6 +285,16 @@ class Charts {
       write_file((plots_ / (file + ".svg")).string(), svg_of(chart, SvgPlace::kFile));
     }
     return svg_of(chart, SvgPlace::kPage);
+  }
+  /// A picture that is an SVG of its own.
+  std::string add(const std::string& svg, const std::string& title, const std::string& file) const {
+    if (!plots_.empty()) {
+      write_file((plots_ / (file + ".svg")).string(), svg);
+    }
+    return fmt::format(
+        "<figure><div class=\"scroll\"><img class=\"wide\" alt=\"{0}\" "
+        "src=\"data:image/svg+xml;base64,{1}\"/></div><figcaption>{0}</figcaption></figure>\n",
+        escaped(title), base64(svg));
   }
 
  private:
@@ -333,41 +382,31 @@ std::string memory(const Runs& runs, const std::vector<std::string>& names, cons
   return chart.bars.empty() ? "" : charts.add(chart, "memory");
 }
 
-/// Files in a directory whose names begin and end so, sorted; links are not followed.
-std::vector<fs::path> files_in(const fs::path& directory, const std::string& first,
-                               const std::string& last) {
-  constexpr std::size_t kMost = 8;
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (fs::directory_iterator entries(directory, error), end; !error && entries != end;
-       entries.increment(error)) {
-    const std::string name = entries->path().filename().string();
-    std::error_code ignored;
-    if (name.starts_with(first) && name.ends_with(last) &&
-        entries->symlink_status(ignored).type() == fs::file_type::regular) {
-      found.push_back(entries->path());
+/// A recorded step of each run that has a timeline.json.
+std::string recorded_steps(const Runs& runs, const std::vector<std::string>& names,
+                           const Charts& charts) {
+  constexpr std::uintmax_t kMostBytes = std::uintmax_t{256} << 20;
+  std::string pictures;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    for (const fs::path& file : files_in(runs[i].directory(), "timeline.json", "timeline.json")) {
+      std::error_code ignored;
+      if (fs::file_size(file, ignored) > kMostBytes) {
+        pictures += fmt::format(
+            "<p class=\"soft\">{}: timeline.json is larger than {}; strata timeline draw shows its "
+            "steps.</p>\n",
+            escaped(names[i]), bytes_text(kMostBytes));
+        continue;
+      }
+      const StepPicture picture = step_picture(file.string(), {});
+      pictures += charts.add(
+          picture.svg,
+          fmt::format(
+              "{}: step {} on the ranks of replica 0; boxes have the number of their microbatch",
+              names[i], picture.step),
+          fmt::format("timeline-{}", i));
     }
   }
-  std::ranges::sort(found);
-  found.resize(std::min(found.size(), kMost));
-  return found;
-}
-
-/// Source: S. Josefsson, RFC 4648, section 4.
-std::string base64(const std::string& bytes) {
-  constexpr const char* kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t k = 0; k < 3; ++k) {
-      group = group << 8U | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0U);
-    }
-    for (std::size_t k = 0; k < 4; ++k) {
-      text += i + k > bytes.size() ? '=' : kDigits[group >> (18U - 6U * k) & 63U];
-    }
-  }
-  return text;
+  return pictures;
 }
 
 /// What files in the runs' directories hold beside the record of training.
@@ -469,6 +508,7 @@ std::string page_of(const Runs& runs, const Charts& charts) {
   const std::string account = times(runs, names, charts);
   text += section("Time and memory", account + memory(runs, names, charts),
                   "Times are of rank 0, averaged over all steps.");
+  text += recorded_steps(runs, names, charts);
   text += results(runs, names, charts) + details(runs, names);
   text += fmt::format(
       "<p class=\"soft\">Written by strata report {}. Long curves show the least and the greatest "

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
-#include <sstream>
+#include <span>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,10 +14,10 @@
 #include "strata/core/ini_lines.hpp"
 #include "strata/core/random.hpp"
 #include "strata/core/text.hpp"
-#include "strata/io/checkpoint.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/train/evaluation_history.hpp"
+#include "strata/train/run_view.hpp"
 
 namespace strata::app {
 namespace {
@@ -108,19 +109,6 @@ std::string difference_of(const std::string& there, const std::string& here) {
     }
   }
   return "";
-}
-
-/// The steps of a run, from its config.ini: a run of epochs has them in a comment.
-std::int64_t steps_in(const std::string& config) {
-  std::int64_t steps = 0;
-  for (const IniLine& line : ini_lines(config)) {
-    const std::string derived = line.comment.substr(line.comment.find(':') + 1);
-    if (line.key == "train.steps" && (!parse_int64(line.value, steps) || steps == 0) &&
-        !parse_int64(trimmed(derived), steps)) {
-      steps = 0;
-    }
-  }
-  return steps;
 }
 
 std::string value_text(double value, plan::Best by) {
@@ -256,46 +244,21 @@ Sweep sweep_in(const fs::path& directory) {
 }
 
 SweepResult result_of(const fs::path& run_directory, plan::Best by) {
-  SweepResult result;
   std::error_code error;
   if (!fs::exists(run_directory / "config.ini", error)) {
-    return result;
+    return {};
   }
-  constexpr std::size_t kMostBytes = std::size_t{1} << 24;
-  const std::string config =
-      io::read_text(run_directory / "config.ini", ExitCode::kUsage, kMostBytes).value_or("");
-  result.steps = steps_in(config);
-  const fs::path metrics = run_directory / "metrics.jsonl";
-  std::int64_t last_evaluation = 0;
-  std::istringstream in(train::text_in(metrics));
-  for (std::string text; std::getline(in, text);) {
-    if (const auto record = train::evaluate_record_of(text)) {
-      last_evaluation = record->step;
-      continue;
-    }
-    const auto object = io::parse_json(text);
-    if (object && object->is_object() && object->value("kind", nlohmann::json()) == "train") {
-      result.step = std::max(result.step,
-                             io::integer_in(object->value("step", nlohmann::json())).value_or(0));
-      const nlohmann::json seconds = object->value("step_seconds", nlohmann::json());
-      result.seconds += seconds.is_number() ? seconds.get<double>() : 0.0;
-    }
-  }
-  const train::EvaluationHistory history(metrics, by);
-  if (const auto best = history.best()) {
+  const train::RunView run(run_directory);
+  const std::span<const double> seconds = run.metrics("train").column("step_seconds");
+  SweepResult result{.step = run.step(),
+                     .steps = run.total_steps(),
+                     .seconds = std::accumulate(seconds.begin(), seconds.end(), 0.0),
+                     .finished = run.state().kind == train::RunState::Kind::kFinished};
+  if (const auto best = train::EvaluationHistory(run_directory / "metrics.jsonl", by).best()) {
     result.evaluated = true;
     result.best = by == plan::Best::kAccuracy ? best->accuracy.value_or(0.0) : best->loss;
     result.best_step = best->step;
   }
-  // The run itself judges by its own checkpoint.best.
-  const plan::RunConfig own = read_config((run_directory / "config.ini").string(), {}).config;
-  const std::int64_t patience = own.train.patience;
-  const std::int64_t since_best =
-      train::EvaluationHistory(metrics, own.checkpoint.best).since_best();
-  const auto saved = io::list_checkpoints(run_directory / "checkpoints");
-  const bool ended = last_evaluation >= result.steps || (patience > 0 && since_best >= patience);
-  result.finished = result.steps > 0 && result.evaluated && ended && !saved.empty() &&
-                    saved.front().step >= last_evaluation;
   return result;
 }
 

@@ -1,3 +1,5 @@
+#include "commands/timeline_command.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -250,11 +252,21 @@ void draw(const CommandLine& line, const std::string& path) {
   if (output.empty()) {
     fail(ExitCode::kUsage, "strata timeline draw needs --output=FILE.svg");
   }
+  StepChoice choice{.data = line.count("data", 0, 0, kMostRanks),
+                    .tensor = line.count("tensor", 0, 0, kMostRanks)};
+  if (line.has("step")) {
+    choice.step = line.count("step", 1, 1, std::numeric_limits<std::int64_t>::max());
+  }
+  write_file(output, step_picture(path, choice).svg);
+  fmt::print("{}\n", printable_lines(output));
+}
+
+}  // namespace
+
+StepPicture step_picture(const std::string& path, const StepChoice& choice) {
   const Trace trace = read_trace(path);
-  const std::int64_t step = line.count("step", trace.steps.front().at("args").at("step"), 1,
-                                       std::numeric_limits<std::int64_t>::max());
-  const std::int64_t data = line.count("data", 0, 0, kMostRanks);
-  const std::int64_t tensor = line.count("tensor", 0, 0, kMostRanks);
+  const std::int64_t step =
+      choice.step.value_or(trace.steps.front().at("args").at("step").get<std::int64_t>());
   pipeline::Schedule schedule{.microbatches = 0};
   pipeline::Simulation drawn;
   double first = std::numeric_limits<double>::infinity();
@@ -262,7 +274,7 @@ void draw(const CommandLine& line, const std::string& path) {
     const Place& at = trace.places.at(event.at("pid"));
     const nlohmann::json& args = event.at("args");
     const auto kind = enum_from_name<pipeline::ActionKind>(args.at("action").get<std::string>());
-    if (at.data != data || at.tensor != tensor || args.at("step") != step || !kind) {
+    if (at.data != choice.data || at.tensor != choice.tensor || args.at("step") != step || !kind) {
       continue;
     }
     const double begin = kMilliseconds * event.at("ts").get<double>();
@@ -281,7 +293,7 @@ void draw(const CommandLine& line, const std::string& path) {
     fail(ExitCode::kUsage,
          "{} has no action of step {} on replica {}, tensor rank {}; choose others with --step, "
          "--data and --tensor",
-         printable_lines(path), step, data, tensor);
+         printable_lines(path), step, choice.data, choice.tensor);
   }
   for (pipeline::TimedAction& timed : drawn.actions) {
     timed.begin_seconds -= first;
@@ -290,15 +302,12 @@ void draw(const CommandLine& line, const std::string& path) {
   }
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(schedule.stages));
   for (const auto& [rank, at] : trace.places) {
-    if (at.data == data && at.tensor == tensor && at.stage < schedule.stages) {
+    if (at.data == choice.data && at.tensor == choice.tensor && at.stage < schedule.stages) {
       ranks[static_cast<std::size_t>(at.stage)] = rank;
     }
   }
-  write_file(output, pipeline::picture_of(schedule, drawn, ranks));
-  fmt::print("{}\n", printable_lines(output));
+  return {.step = step, .svg = pipeline::picture_of(schedule, drawn, ranks)};
 }
-
-}  // namespace
 
 std::string timeline_help() {
   return kHelp;

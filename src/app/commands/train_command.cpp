@@ -333,7 +333,7 @@ ExitCode evaluate_command(comm::MpiSession& mpi, Arguments arguments) {
   pipeline::Executor executor(state->chunks(), *groups.pipeline, *groups.engine);
   const train::EvaluationResult result =
       train::evaluate(environment.context(), plan, rank, groups, executor, data,
-                      counts ? &*counts : nullptr, nullptr)
+                      counts ? &*counts : nullptr, nullptr, nullptr)
           .value();
   comm::agree(mpi.world(), [&] {
     if (mpi.world().rank() == 0) {

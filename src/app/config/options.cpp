@@ -489,10 +489,23 @@ std::vector<Option> running() {
              "time; 0: at the end of the Slurm allocation, if there is one",
              Bound::kFromZero, STRATA_MEMBER(run.time_limit_minutes)),
       timeline_option(),
-      choice("run.tensorboard",
-             "on: an event file for TensorBoard in tensorboard/ of run.dir has the numbers of "
-             "metrics.jsonl and the config",
-             STRATA_MEMBER(run.tensorboard)),
+      choice(
+          "run.tensorboard",
+          "on: an event file for TensorBoard in tensorboard/ of run.dir has the numbers of "
+          "metrics.jsonl, the config, the graph of layers and, of image classifiers, test images "
+          "with their predictions",
+          STRATA_MEMBER(run.tensorboard)),
+      whole(
+          "run.tensorboard_histograms", "steps",
+          "run.tensorboard = on: steps between histograms of every parameter and its gradient; 0: "
+          "none",
+          0, STRATA_MEMBER(run.tensorboard_histograms)),
+      whole(
+          "run.tensorboard_text", "tokens",
+          "run.tensorboard = on: at each evaluation a language model continues the beginning of "
+          "data.test, 16 tokens, by at most this many, each a forward pass of a microbatch; 0: no "
+          "text",
+          0, STRATA_MEMBER(run.tensorboard_text)),
       number("run.peak_tflops", "TFLOP/s",
              "peak throughput of a rank's GPU, or of its cores, in matrix products of "
              "numerics.dtype; 0: the published value of known GPUs. The MFU is relative to it",
