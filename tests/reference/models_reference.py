@@ -24,6 +24,7 @@ except ImportError as missing:
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "mpi"))
 import harness  # noqa: E402
 import language  # noqa: E402
+from torch_transformer import LINEAR, LLAMA3, scaled  # noqa: E402
 
 NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
@@ -171,7 +172,10 @@ def llama_logits(c, w, ids):
 
     def rotated(x):
         half = x.shape[-1] // 2
-        frequencies = c["rope_theta"] ** (-torch.arange(half, dtype=torch.float64) / half)
+        rotary = c.get("rope_parameters") or {"rope_theta": c.get("rope_theta"), **(c.get("rope_scaling") or {})}
+        frequencies = rotary["rope_theta"] ** (-torch.arange(half, dtype=torch.float64) / half)
+        if "rope_type" in rotary:
+            frequencies = scaled(frequencies, rotary)
         angles = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * frequencies
         angles = torch.cat([angles, angles], -1)
         turned = torch.cat([-x[..., half:], x[..., :half]], -1)
@@ -318,6 +322,32 @@ class Models(language.LanguageTest):
                     self.assertEqual(described[key], value, key)
                 self.assert_equal_bits(read_safetensors(self.take_out(run, f"{run}-own", "--format=safetensors")), own)
 
+    def test_rotary_scaling(self):
+        wide = {**LLAMA, "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 10000.0}
+        newer = {name: value for name, value in wide.items() if name != "rope_theta"}
+        weights = random_weights(llama_shapes(wide), torch.float64)
+        losses = {}
+        for name, config, dtype, written in (
+                ("none", wide, "float64", None), ("linear", {**wide, "rope_scaling": LINEAR}, "float64", LINEAR),
+                ("llama3", {**wide, "rope_scaling": LLAMA3}, "float64", LLAMA3),
+                ("narrow", {**wide, "rope_scaling": LLAMA3}, "float32", LLAMA3),
+                ("newer", {**newer, "rope_parameters": {"rope_theta": 10000.0, **LLAMA3}}, "float64", LLAMA3),
+                ("default", {**newer, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}, "float64",
+                 None)):
+            with self.subTest(name):
+                run = f"rotary-{name}"
+                self.bring_in(self.write_model(f"{run}-model", config, weights), run, f"--dtype={dtype}")
+                narrow = {tensor: value.to(getattr(torch, dtype)) for tensor, value in weights.items()}
+                expected = self.expected_loss(lambda ids: llama_logits(config, narrow, ids))
+                losses[name] = self.evaluated(1, run)
+                self.assertLess(abs(losses[name] / expected - 1), 1e-10 if dtype == "float64" else 1e-5)
+                described = json.loads((self.take_out(run, f"{run}-out", "--format=huggingface") / "config.json")
+                                       .read_text())
+                self.assertEqual((described["rope_theta"], described["rope_scaling"]), (10000.0, written))
+        self.assertEqual(losses["newer"], losses["llama3"])
+        self.assertEqual(losses["default"], losses["none"])
+        self.assertEqual(len({losses[name] for name in ("none", "linear", "llama3")}), 3)
+
     def test_narrow_types(self):
         config, shapes, _ = MODELS["llama"]
         for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
@@ -366,14 +396,18 @@ class Models(language.LanguageTest):
         weights = random_weights(gpt2_shapes(GPT2), torch.float32)
         llama = random_weights(llama_shapes(LLAMA), torch.float32)
         one = "transformer.h.1.mlp.c_fc.weight"
-        scaled = {**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
         cases = [
             ("other", GPT2, llama, ["no tensor transformer.wte.weight", "another architecture"]),
             ("more", GPT2, {**weights, "score.weight": weights[one]}, ["has the tensor score.weight"]),
             ("less", GPT2, {n: t for n, t in weights.items() if n != one}, [f"no tensor {one}", "32 x 128"]),
             ("shape", {**GPT2, "n_inner": 64}, weights, ["c_fc.weight is 32 x 128", "asks for 32 x 64"]),
             ("gelu", {**GPT2, "activation_function": "gelu"}, weights, ['activation_function is "gelu"', "gelu_new"]),
-            ("rope", scaled, llama, ["rope_scaling", "llama3", "default"]),
+            *((f"rope-{kind}", {**LLAMA, key: {"rope_type": kind, "factor": factor}}, llama,
+               [key, kind, "default, linear (factor) and llama3"])
+              for key, kind, factor in (("rope_scaling", "yarn", 8.0), ("rope_parameters", "dynamic", 2.0),
+                                        ("rope_scaling", "longrope", 4.0), ("rope_scaling", "llama3", 8.0),
+                                        ("rope_scaling", "linear", 0.5))),
+            ("rope-none", {**LLAMA, "rope_scaling": "linear"}, llama, ["rope_scaling is \"linear\""]),
             ("head", {**LLAMA, "head_dim": 8}, llama, ["head_dim is 8", "4"]),
             ("bias", {**LLAMA, "attention_bias": True}, llama, ["attention_bias is true"]),
             ("kind", {**GPT2, "model_type": "bert"}, weights, ['model_type is "bert"', "gpt2 and llama"]),
