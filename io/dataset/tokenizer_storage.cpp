@@ -1,10 +1,13 @@
 #include <algorithm>
+#include <limits>
 #include <string_view>
 #include <unordered_set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/hash.hpp"
+#include "strata/core/text.hpp"
 #include "strata/io/dataset.hpp"
 
 #include "dataset/dataset_format.hpp"
@@ -61,14 +64,40 @@ bool is_complete(const BytePairTables& tables) {
     }
   }
   const auto count = static_cast<std::int64_t>(tables.tokens.size());
+  const auto is_id = [&](std::uint32_t id) { return id < count; };
   return tables.separator >= -1 && tables.separator < count &&
          std::ranges::is_sorted(tables.special, std::ranges::less_equal()) &&
-         std::ranges::all_of(tables.special, [&](std::uint32_t id) { return id < count; }) &&
+         std::ranges::all_of(tables.special, is_id) &&
+         std::ranges::all_of(tables.frame.before, is_id) &&
+         std::ranges::all_of(tables.frame.after, is_id) &&
          std::ranges::all_of(tables.merges, [&](const auto& merge) {
            const auto [left, right] = merge;
            return left < count && right < count &&
                   tokens.contains(tables.tokens[left] + tables.tokens[right]);
          });
+}
+
+/// As in "128000 $A": ids before and after a document.
+std::string text_of(const DocumentFrame& frame) {
+  return fmt::format("{}{}$A{}{}", fmt::join(frame.before, " "), frame.before.empty() ? "" : " ",
+                     frame.after.empty() ? "" : " ", fmt::join(frame.after, " "));
+}
+
+std::optional<DocumentFrame> frame_of(const std::string& text) {
+  DocumentFrame frame;
+  std::int64_t texts = 0;
+  for (const std::string& word : split_words(text, " ")) {
+    std::int64_t id = 0;
+    if (word == "$A") {
+      ++texts;
+    } else if (parse_int64(word, id) && id >= 0 &&
+               id <= std::numeric_limits<std::uint32_t>::max()) {
+      (texts > 0 ? frame.after : frame.before).push_back(static_cast<std::uint32_t>(id));
+    } else {
+      return std::nullopt;
+    }
+  }
+  return texts == 1 ? std::optional(frame) : std::nullopt;
 }
 
 template <typename Enum>
@@ -91,6 +120,13 @@ BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
     tables.order = read_enum<MergeOrder>(file, names::kMergeOrder, info);
     tables.whole_words = file.int64(names::kWholeWords) != 0 ? WholeWords::kYes : WholeWords::kNo;
     tables.special = read_vector<std::uint32_t>(file, names::kSpecialTokens);
+    if (file.has_attribute(names::kDocumentFrame)) {
+      const auto frame = frame_of(file.text(names::kDocumentFrame));
+      if (!frame) {
+        fail_damaged(info);
+      }
+      tables.frame = *frame;
+    }
   } else if (tables.separator >= 0) {
     tables.special = {static_cast<std::uint32_t>(tables.separator)};
   }
@@ -181,6 +217,9 @@ void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer) {
       file.set_text(names::kMergeOrder, name_of(tables.order));
       file.set_int64(names::kWholeWords, tables.whole_words == WholeWords::kYes ? 1 : 0);
       write_vector(file, names::kSpecialTokens, hdf5::element_type(DType::kUint32), tables.special);
+      if (!tables.frame.empty()) {
+        file.set_text(names::kDocumentFrame, text_of(tables.frame));
+      }
     }
   }
   if (contents.pieces) {

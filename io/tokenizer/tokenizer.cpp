@@ -94,8 +94,8 @@ namespace {
 bool is_gpt2(const BytePairTables& tables) {
   constexpr std::size_t kBytes = 256;
   const std::size_t separator = kBytes + tables.merges.size();
-  bool is = tables.pattern == SplitPattern::kGpt2 && tables.whole_words == WholeWords::kNo &&
-            tables.tokens.size() == separator + 1 &&
+  bool is = tables.pattern == SplitPattern::kGpt2 && tables.frame.empty() &&
+            tables.whole_words == WholeWords::kNo && tables.tokens.size() == separator + 1 &&
             tables.separator == static_cast<std::int64_t>(separator) && tables.special.size() == 1;
   for (std::size_t i = 0; is && i < tables.merges.size(); ++i) {
     const auto [left, right] = tables.merges[i];
@@ -173,6 +173,11 @@ std::int64_t Tokenizer::separator() const {
   return contents_->pairs    ? contents_->pairs->tables().separator
          : contents_->pieces ? contents_->pieces->separator()
                              : -1;
+}
+
+const DocumentFrame& Tokenizer::frame() const {
+  static const DocumentFrame kNone;
+  return contents_->pairs ? contents_->pairs->tables().frame : kNone;
 }
 
 std::vector<std::int64_t> Tokenizer::encode(std::string_view text, Markers markers) const {
