@@ -203,6 +203,12 @@ nn::PublishedModel llama_model(const ConfigReader& config) {
   }
   config.only("attention_bias", false);
   config.only("mlp_bias", false);
+  if (config.number("partial_rotary_factor", 1.0) != 1.0) {
+    config.refuse("partial_rotary_factor", "rotary positions of whole heads, 1");
+  }
+  if (config.find("sliding_window") != nullptr) {
+    config.refuse("sliding_window", "attention to all earlier tokens, null");
+  }
   read_rotary(config, o);
   return model;
 }
@@ -214,6 +220,9 @@ nn::PublishedModel read_huggingface_config(const fs::path& path) {
   const std::string type = config.text("model_type", "");
   if (type != "gpt2" && type != "llama") {
     config.refuse("model_type", "gpt2 and llama");
+  }
+  if (config.find("quantization_config") != nullptr) {
+    config.refuse("quantization_config", "with floating-point weights, null; convert the model");
   }
   nn::PublishedModel model = type == "gpt2" ? gpt2_model(config) : llama_model(config);
   if (model.options.blocks > kMostBlocks) {
@@ -232,11 +241,18 @@ nn::PublishedModel read_huggingface_config(const fs::path& path) {
   return model;
 }
 
+void set_ends(const DocumentEnds& ends, nlohmann::ordered_json& json) {
+  const auto id = [](std::int64_t token) {
+    return token >= 0 ? nlohmann::ordered_json(token) : nlohmann::ordered_json();
+  };
+  json["bos_token_id"] = id(ends.begin);
+  json["eos_token_id"] = id(ends.end);
+}
+
 nlohmann::ordered_json huggingface_config(const nn::PublishedModel& model, io::StoredType type,
-                                          std::int64_t separator) {
+                                          const DocumentEnds& ends) {
   const nn::TransformerOptions& o = model.options;
   nlohmann::ordered_json json;
-  const nlohmann::json marker = separator >= 0 ? nlohmann::json(separator) : nlohmann::json();
   const bool tied = o.tied == nn::Choice::kYes;
   if (architecture_of(model) == nn::Architecture::kGpt2) {
     json = {{"architectures", {"GPT2LMHeadModel"}},
@@ -272,8 +288,7 @@ nlohmann::ordered_json huggingface_config(const nn::PublishedModel& model, io::S
   }
   json["tie_word_embeddings"] = tied;
   json["torch_dtype"] = name_of(type);
-  json["bos_token_id"] = marker;
-  json["eos_token_id"] = marker;
+  set_ends(ends, json);
   return json;
 }
 

@@ -18,6 +18,8 @@
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/model_files.hpp"
 
+#include "commands/check_logits.hpp"
+
 namespace strata::app {
 namespace {
 
@@ -53,6 +55,9 @@ before DIR appears.
   --dtype=DTYPE         float64, float32, float16 or bfloat16 (default: as in the checkpoint)
   --shard-mib=N         the most MiB of a safetensors file (default 5120)
   --checkpoint=WHICH    of a run: newest or best (checkpoint.best)
+  --check-logits        read the files as a model and compare its logits with the checkpoint's, before DIR appears;
+                        needs memory for the weights, and disk for a second copy; exit code 4 where they differ
+  --logits=FILE         with --check-logits: its token ids, and the checkpoint's logits after each sequence, as JSON
 )";
 
 template <typename Enum>
@@ -188,9 +193,11 @@ ExitCode import_model_command(Arguments arguments) {
   return ExitCode::kDone;
 }
 
-ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoint_of) {
-  const CommandLine line(arguments, {"output", "format", "dtype", "shard-mib", "checkpoint"}, {},
-                         CommandLine::Values::kOne);
+ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoint_of,
+                              comm::MpiSession* mpi) {
+  const CommandLine line(arguments,
+                         {"output", "format", "dtype", "shard-mib", "checkpoint", "logits"},
+                         {"check-logits"}, CommandLine::Values::kOne);
   const std::string path = only_position(line, kExportHelp);
   const auto format = choice<train::ModelFormat>(line, "format");
   if (!format || *format == train::ModelFormat::kNanogpt) {
@@ -205,13 +212,30 @@ ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoin
   const fs::path output = line.value("output", "");
   const io::Checkpoint checkpoint =
       io::Checkpoint::open(checkpoint_of(path, line.value("checkpoint", "newest")));
-  const train::ExportedModel written =
-      train::export_model(checkpoint, output,
-                          {.format = *format,
-                           .type = type,
-                           .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U});
+  train::ExportOptions options{.format = *format,
+                               .type = type,
+                               .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U};
+  const std::string logits = line.value("logits", "");
+  if (mpi == nullptr && !logits.empty()) {
+    fail(ExitCode::kUsage, "--logits needs --check-logits; give both");
+  }
+  std::string checked;
+  if (mpi != nullptr) {
+    if (*format == train::ModelFormat::kSafetensors) {
+      fail(ExitCode::kUsage,
+           "--check-logits reads the files as a model, which strata does not do with "
+           "--format=safetensors; its bytes are compared without it");
+    }
+    options.check = [&](const fs::path& directory) {
+      checked = check_logits(*mpi, checkpoint, directory, *format, logits);
+    };
+  }
+  const train::ExportedModel written = train::export_model(checkpoint, output, options);
   fmt::print("{}: {} tensors, {}, read back and equal; {}\n", output.string(), written.tensors,
              bytes_text(written.bytes), fmt::join(written.files, ", "));
+  if (!checked.empty()) {
+    fmt::print("{}\n", checked);
+  }
   return ExitCode::kDone;
 }
 
