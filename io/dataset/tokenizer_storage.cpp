@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 #include <string_view>
 #include <unordered_set>
 
@@ -64,12 +63,9 @@ bool is_complete(const BytePairTables& tables) {
     }
   }
   const auto count = static_cast<std::int64_t>(tables.tokens.size());
-  const auto is_id = [&](std::uint32_t id) { return id < count; };
   return tables.separator >= -1 && tables.separator < count &&
          std::ranges::is_sorted(tables.special, std::ranges::less_equal()) &&
-         std::ranges::all_of(tables.special, is_id) &&
-         std::ranges::all_of(tables.frame.before, is_id) &&
-         std::ranges::all_of(tables.frame.after, is_id) &&
+         std::ranges::all_of(tables.special, [&](std::uint32_t id) { return id < count; }) &&
          std::ranges::all_of(tables.merges, [&](const auto& merge) {
            const auto [left, right] = merge;
            return left < count && right < count &&
@@ -83,21 +79,27 @@ std::string text_of(const DocumentFrame& frame) {
                      frame.after.empty() ? "" : " ", fmt::join(frame.after, " "));
 }
 
-std::optional<DocumentFrame> frame_of(const std::string& text) {
+/// The frame that text_of() wrote; empty where there is none.
+DocumentFrame read_frame(const hdf5::File& file, std::int64_t vocabulary, const DatasetInfo& info) {
   DocumentFrame frame;
-  std::int64_t texts = 0;
-  for (const std::string& word : split_words(text, " ")) {
-    std::int64_t id = 0;
-    if (word == "$A") {
-      ++texts;
-    } else if (parse_int64(word, id) && id >= 0 &&
-               id <= std::numeric_limits<std::uint32_t>::max()) {
-      (texts > 0 ? frame.after : frame.before).push_back(static_cast<std::uint32_t>(id));
+  if (!file.has_attribute(names::kDocumentFrame)) {
+    return frame;
+  }
+  bool after = false;
+  for (const std::string& word : split_words(file.text(names::kDocumentFrame))) {
+    std::int64_t id = -1;
+    if (word == "$A" && !after) {
+      after = true;
+    } else if (parse_int64(word, id) && id >= 0 && id < vocabulary) {
+      (after ? frame.after : frame.before).push_back(static_cast<std::uint32_t>(id));
     } else {
-      return std::nullopt;
+      fail_damaged(info);
     }
   }
-  return texts == 1 ? std::optional(frame) : std::nullopt;
+  if (!after) {
+    fail_damaged(info);
+  }
+  return frame;
 }
 
 template <typename Enum>
@@ -120,13 +122,7 @@ BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
     tables.order = read_enum<MergeOrder>(file, names::kMergeOrder, info);
     tables.whole_words = file.int64(names::kWholeWords) != 0 ? WholeWords::kYes : WholeWords::kNo;
     tables.special = read_vector<std::uint32_t>(file, names::kSpecialTokens);
-    if (file.has_attribute(names::kDocumentFrame)) {
-      const auto frame = frame_of(file.text(names::kDocumentFrame));
-      if (!frame) {
-        fail_damaged(info);
-      }
-      tables.frame = *frame;
-    }
+    tables.frame = read_frame(file, std::ssize(ends), info);
   } else if (tables.separator >= 0) {
     tables.special = {static_cast<std::uint32_t>(tables.separator)};
   }
@@ -199,6 +195,9 @@ std::int64_t stored_bytes(const Tokenizer& tokenizer) {
 
 void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer) {
   const TokenizerContents& contents = tokenizer.contents();
+  if (!tokenizer.frame().empty()) {
+    file.set_text(names::kDocumentFrame, text_of(tokenizer.frame()));
+  }
   if (contents.kind == TokenizerKind::kChars) {
     write_vector(file, names::kCharacters, hdf5::element_type(DType::kUint32),
                  code_points(contents));
@@ -217,9 +216,6 @@ void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer) {
       file.set_text(names::kMergeOrder, name_of(tables.order));
       file.set_int64(names::kWholeWords, tables.whole_words == WholeWords::kYes ? 1 : 0);
       write_vector(file, names::kSpecialTokens, hdf5::element_type(DType::kUint32), tables.special);
-      if (!tables.frame.empty()) {
-        file.set_text(names::kDocumentFrame, text_of(tables.frame));
-      }
     }
   }
   if (contents.pieces) {
@@ -249,6 +245,7 @@ Tokenizer Tokenizer::of(const DatasetInfo& info) {
       const auto model = read_vector<std::uint8_t>(file, names::kModel);
       contents->pieces = std::make_unique<const SentencePieces>(
           std::string(model.begin(), model.end()), "the tokenizer in " + info.path.string());
+      contents->pieces_frame = read_frame(file, contents->pieces->vocabulary(), info);
     }
     tokenizer.emplace(std::move(contents));
   }

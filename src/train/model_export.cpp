@@ -78,9 +78,17 @@ class Exporter {
       result.files.insert(result.files.end(), {"config.json", "generation_config.json"});
       if (const std::optional<io::DatasetInfo> data = data_of(checkpoint_);
           data && data->tokenizer != io::TokenizerKind::kNone) {
-        const auto written = io::write_tokenizer_files(io::Tokenizer::of(*data), directory);
+        const io::Tokenizer tokenizer = io::Tokenizer::of(*data);
+        const auto written = io::write_tokenizer_files(tokenizer, directory);
         if (written) {
           result.files.push_back(written->filename().string());
+        }
+        if (const io::DocumentFrame& frame = tokenizer.frame();
+            tokenizer.kind() == io::TokenizerKind::kSentencePiece && !frame.empty()) {
+          write_text(
+              directory, "tokenizer_config.json",
+              {{"add_bos_token", !frame.before.empty()}, {"add_eos_token", !frame.after.empty()}});
+          result.files.emplace_back("tokenizer_config.json");
         }
       }
     }

@@ -41,8 +41,8 @@ enum class Markers {
   kAsText       ///< as plain text
 };
 
-/// The tokens that a tokenizer puts around a document, as the post_processor of a tokenizer.json
-/// says.
+/// The tokens that a tokenizer puts around a document, as the post_processor of a tokenizer.json,
+/// or a tokenizer_config.json beside SentencePiece's model, says.
 struct DocumentFrame {
   std::vector<std::uint32_t> before;
   std::vector<std::uint32_t> after;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <numbers>
 
 #include "strata/core/enum_names.hpp"
@@ -34,7 +33,8 @@ struct RotaryScaling {
     double kept = 0.0;
     if (kind == RotaryScalingKind::kLlama3) {
       const double turns = context * frequency / (2.0 * std::numbers::pi);
-      kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+      kept = (turns - low) / (high - low);
+      kept = kept < 0.0 ? 0.0 : kept > 1.0 ? 1.0 : kept;
     }
     return kept * frequency + (1.0 - kept) * (frequency / factor);
   }
