@@ -15,6 +15,7 @@
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/model_files.hpp"
 
+#include "checkpoint_adapters.hpp"
 #include "huggingface_config.hpp"
 
 namespace strata::train {
@@ -32,9 +33,9 @@ struct OutputFile {
 class Exporter {
  public:
   Exporter(const io::Checkpoint& checkpoint, const ExportOptions& options)
-      : checkpoint_(checkpoint), options_(options) {
+      : checkpoint_(checkpoint), options_(options), adapters_(checkpoint) {
     for (const io::TensorInfo& tensor : checkpoint.tensors()) {
-      if (tensor.name.starts_with(kWeightPrefix)) {
+      if (tensor.name.starts_with(kWeightPrefix) && !nn::is_adapter(tensor.name)) {
         dtype_ = tensor.dtype;
         weights_.push_back(tensor);
       }
@@ -53,6 +54,10 @@ class Exporter {
   [[nodiscard]] ExportedModel write(const fs::path& directory) const {
     ExportedModel result;
     std::vector<OutputFile> files;
+    if (options_.adapters == AdapterExport::kApart) {
+      write_adapters(directory, result);
+      return result;
+    }
     if (options_.format == ModelFormat::kLlmc) {
       files.push_back({"model.bin", llmc_tensors()});
     } else {
@@ -97,6 +102,30 @@ class Exporter {
   }
 
  private:
+  void write_adapters(const fs::path& directory, ExportedModel& result) const {
+    const bool own_names = options_.format == ModelFormat::kSafetensors;
+    const nlohmann::json identity =
+        checkpoint_.metadata().value("identity", nlohmann::json::object());
+    if (adapters_.empty() || options_.format == ModelFormat::kLlmc) {
+      fail(ExitCode::kUsage, "{}; leave --adapters=apart out",
+           adapters_.empty() ? fmt::format("{} has no adapters", checkpoint_.directory().string())
+                             : "--format=llmc has no adapters");
+    }
+    if (const auto frozen = identity.value("optimizer.frozen", std::string()); !frozen.empty()) {
+      fail(ExitCode::kUsage,
+           "the run trained more than adapters (optimizer.frozen = {}), which --adapters=apart "
+           "would lose; export them merged",
+           frozen);
+    }
+    const std::vector<nn::PublishedTensor> weights =
+        own_names ? own_tensors() : nn::published_tensors(*model_, nn::MatrixOrder::kInputsFirst);
+    const OutputFile file{"adapter_model.safetensors", adapters_.tensors(weights, own_names)};
+    write_file(directory / file.name, file.tensors, result);
+    write_text(directory, "adapter_config.json", adapters_.config(weights));
+    result.files = {file.name, "adapter_config.json"};
+    verify(directory, {file});
+  }
+
   [[nodiscard]] nn::PublishedModel published_model() const {
     const nlohmann::json& metadata = checkpoint_.metadata();
     const auto lines = metadata.value("layers", std::vector<std::string>());
@@ -203,8 +232,10 @@ class Exporter {
     for (const nn::ParameterRows& rows : tensor.rows) {
       const std::int64_t columns = rows.shape.rank() == 0 ? 1 : rows.shape.tail().count();
       const grid::Range range{rows.rows.begin * columns, rows.rows.end * columns};
+      const TensorView part = whole.flat_slice(begin, range.count());
       checkpoint_.read(fmt::format("{}{}", kWeightPrefix, rows.parameter), rows.shape, {}, range,
-                       whole.flat_slice(begin, range.count()));
+                       part);
+      adapters_.merge(rows, part);
       begin += range.count();
     }
     if (tensor.order == nn::MatrixOrder::kOutputsFirst) {
@@ -277,9 +308,11 @@ class Exporter {
 
   /// Reads the files back and compares every byte with the checkpoint.
   void verify(const fs::path& directory, const std::vector<OutputFile>& files) const {
-    const io::TensorFiles written = options_.format == ModelFormat::kLlmc
-                                        ? io::TensorFiles::open_llmc(directory / files.front().name)
-                                        : io::TensorFiles::open_safetensors(directory);
+    const io::TensorFiles written =
+        options_.format == ModelFormat::kLlmc
+            ? io::TensorFiles::open_llmc(directory / files.front().name)
+            : io::TensorFiles::open_safetensors(files.size() == 1 ? directory / files.front().name
+                                                                  : directory);
     for (const OutputFile& file : files) {
       for (const nn::PublishedTensor& tensor : file.tensors) {
         const auto found = written.tensors().find(tensor.name);
@@ -296,6 +329,7 @@ class Exporter {
 
   const io::Checkpoint& checkpoint_;
   const ExportOptions& options_;
+  CheckpointAdapters adapters_;
   std::vector<io::TensorInfo> weights_;
   DType dtype_ = DType::kFloat32;
   io::StoredType type_ = io::StoredType::kFloat32;

@@ -108,6 +108,10 @@ CASES = [
     *(LanguageCase(f"llama, rotary scaling {scaling['rope_type']}",
                    Transformer(width=32, heads=4, kv_heads=2, hidden=64, blocks=2, vocabulary=50, context=12, llama=True,
                                rotary_scaling=scaling)) for scaling in (LINEAR, LLAMA3)),
+    LanguageCase("gpt with adapters", Transformer(width=32, heads=4, kv_heads=4, hidden=128, blocks=1, vocabulary=50,
+                                                  context=12, llama=False, lora=4, lora_alpha=6.0)),
+    LanguageCase("llama with adapters", Transformer(width=32, heads=4, kv_heads=2, hidden=64, blocks=1, vocabulary=50,
+                                                    context=12, llama=True, lora=2, lora_alpha=2.0)),
     ImageCase("convolutions cut by channel", CUT),
     ImageCase("residual blocks", RESIDUAL),
 ]

@@ -54,6 +54,8 @@ before DIR appears.
   --output=DIR          a new directory
   --dtype=DTYPE         float64, float32, float16 or bfloat16 (default: as in the checkpoint)
   --shard-mib=N         the most MiB of a safetensors file (default 5120)
+  --adapters=HOW        merged: low-rank adapters are added to the weights (default); apart: they alone are written, with
+                        huggingface as PEFT does
   --checkpoint=WHICH    of a run: newest or best (checkpoint.best)
   --check-logits        read the files as a model and compare its logits with the checkpoint's, before DIR appears;
                         needs memory for the weights, and disk for a second copy; exit code 4 where they differ
@@ -195,9 +197,9 @@ ExitCode import_model_command(Arguments arguments) {
 
 ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoint_of,
                               comm::MpiSession* mpi) {
-  const CommandLine line(arguments,
-                         {"output", "format", "dtype", "shard-mib", "checkpoint", "logits"},
-                         {"check-logits"}, CommandLine::Values::kOne);
+  const CommandLine line(
+      arguments, {"output", "format", "dtype", "shard-mib", "adapters", "checkpoint", "logits"},
+      {"check-logits"}, CommandLine::Values::kOne);
   const std::string path = only_position(line, kExportHelp);
   const auto format = choice<train::ModelFormat>(line, "format");
   if (!format || *format == train::ModelFormat::kNanogpt) {
@@ -208,23 +210,27 @@ ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoin
   if (type == io::StoredType::kOther) {
     fail(ExitCode::kUsage, "--dtype is other, expected float64, float32, float16 or bfloat16");
   }
+  const auto adapters = choice<train::AdapterExport>(line, "adapters");
   constexpr std::int64_t kMostMib = std::int64_t{1} << 30U;
   const fs::path output = line.value("output", "");
   const io::Checkpoint checkpoint =
       io::Checkpoint::open(checkpoint_of(path, line.value("checkpoint", "newest")));
   train::ExportOptions options{.format = *format,
                                .type = type,
-                               .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U};
+                               .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U,
+                               .adapters = adapters.value_or(train::AdapterExport::kMerged)};
   const std::string logits = line.value("logits", "");
   if (mpi == nullptr && !logits.empty()) {
     fail(ExitCode::kUsage, "--logits needs --check-logits; give both");
   }
   std::string checked;
   if (mpi != nullptr) {
-    if (*format == train::ModelFormat::kSafetensors) {
+    const bool apart = options.adapters == train::AdapterExport::kApart;
+    if (apart || *format == train::ModelFormat::kSafetensors) {
       fail(ExitCode::kUsage,
-           "--check-logits reads the files as a model, which strata does not do with "
-           "--format=safetensors; its bytes are compared without it");
+           "--check-logits reads the files as a model, which strata does not do with {}; their "
+           "bytes are compared without it",
+           apart ? "--adapters=apart" : "--format=safetensors");
     }
     options.check = [&](const fs::path& directory) {
       checked = check_logits(*mpi, checkpoint, directory, *format, logits);
