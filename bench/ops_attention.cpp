@@ -86,7 +86,7 @@ void rotary(benchmark::State& state) {
   Attention<T> layer(shape_of(state));
   ops::Context context(static_cast<int>(state.range(4)));
   for (auto _ : state) {
-    ops::rotary(context, layer.shape, 10000.0, 0, ops::Rotation::kForward, layer.qkv.view());
+    ops::rotary(context, layer.shape, {}, 0, ops::Rotation::kForward, layer.qkv.view());
     benchmark::ClobberMemory();
   }
 }

@@ -50,6 +50,8 @@ inline constexpr const char* kSplitPattern = "split_pattern";
 inline constexpr const char* kMergeOrder = "merge_order";
 inline constexpr const char* kWholeWords = "whole_words";
 inline constexpr const char* kSpecialTokens = "text/special_tokens";
+/// Ids around a document, as in "128000 $A"; missing where there are none.
+inline constexpr const char* kDocumentFrame = "document_frame";
 /// The bytes of SentencePiece's model.
 inline constexpr const char* kModel = "text/model";
 

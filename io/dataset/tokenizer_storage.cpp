@@ -3,8 +3,10 @@
 #include <unordered_set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/core/hash.hpp"
+#include "strata/core/text.hpp"
 #include "strata/io/dataset.hpp"
 
 #include "dataset/dataset_format.hpp"
@@ -71,6 +73,35 @@ bool is_complete(const BytePairTables& tables) {
          });
 }
 
+/// As in "128000 $A": ids before and after a document.
+std::string text_of(const DocumentFrame& frame) {
+  return fmt::format("{}{}$A{}{}", fmt::join(frame.before, " "), frame.before.empty() ? "" : " ",
+                     frame.after.empty() ? "" : " ", fmt::join(frame.after, " "));
+}
+
+/// The frame that text_of() wrote; empty where there is none.
+DocumentFrame read_frame(const hdf5::File& file, std::int64_t vocabulary, const DatasetInfo& info) {
+  DocumentFrame frame;
+  if (!file.has_attribute(names::kDocumentFrame)) {
+    return frame;
+  }
+  bool after = false;
+  for (const std::string& word : split_words(file.text(names::kDocumentFrame))) {
+    std::int64_t id = -1;
+    if (word == "$A" && !after) {
+      after = true;
+    } else if (parse_int64(word, id) && id >= 0 && id < vocabulary) {
+      (after ? frame.after : frame.before).push_back(static_cast<std::uint32_t>(id));
+    } else {
+      fail_damaged(info);
+    }
+  }
+  if (!after) {
+    fail_damaged(info);
+  }
+  return frame;
+}
+
 template <typename Enum>
 Enum read_enum(const hdf5::File& file, const char* name, const DatasetInfo& info) {
   const auto value = enum_from_name<Enum>(file.text(name));
@@ -91,6 +122,7 @@ BytePairTables read_pairs(const hdf5::File& file, const DatasetInfo& info) {
     tables.order = read_enum<MergeOrder>(file, names::kMergeOrder, info);
     tables.whole_words = file.int64(names::kWholeWords) != 0 ? WholeWords::kYes : WholeWords::kNo;
     tables.special = read_vector<std::uint32_t>(file, names::kSpecialTokens);
+    tables.frame = read_frame(file, std::ssize(ends), info);
   } else if (tables.separator >= 0) {
     tables.special = {static_cast<std::uint32_t>(tables.separator)};
   }
@@ -163,6 +195,9 @@ std::int64_t stored_bytes(const Tokenizer& tokenizer) {
 
 void write_tokenizer(hdf5::File& file, const Tokenizer& tokenizer) {
   const TokenizerContents& contents = tokenizer.contents();
+  if (!tokenizer.frame().empty()) {
+    file.set_text(names::kDocumentFrame, text_of(tokenizer.frame()));
+  }
   if (contents.kind == TokenizerKind::kChars) {
     write_vector(file, names::kCharacters, hdf5::element_type(DType::kUint32),
                  code_points(contents));
@@ -210,6 +245,7 @@ Tokenizer Tokenizer::of(const DatasetInfo& info) {
       const auto model = read_vector<std::uint8_t>(file, names::kModel);
       contents->pieces = std::make_unique<const SentencePieces>(
           std::string(model.begin(), model.end()), "the tokenizer in " + info.path.string());
+      contents->pieces_frame = read_frame(file, contents->pieces->vocabulary(), info);
     }
     tokenizer.emplace(std::move(contents));
   }

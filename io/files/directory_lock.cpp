@@ -144,8 +144,9 @@ Succession read_succession(const fs::path& lock) {
   fail(
       ExitCode::kUsage,
       "{} is in use by {} ({}); wait until it ends, end it{}, or choose another {}. The lock is {}",
-      lock.parent_path().string(), description_of(owner), reason,
-      owner.scheduler == "slurm" ? " with scancel" : "", options.setting, lock.string());
+      options.subject.empty() ? lock.parent_path().string() : options.subject,
+      description_of(owner), reason, owner.scheduler == "slurm" ? " with scancel" : "",
+      options.setting, lock.string());
 }
 
 /// Watches the heartbeat of an owner that may run on another node.

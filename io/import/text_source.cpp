@@ -100,9 +100,11 @@ class TextSource : public TokenSource {
         if (opened_ > 0 && separator() >= 0) {
           ids.push_back(static_cast<std::uint32_t>(separator()));
         }
+        ids.insert(ids.end(), frame().before.begin(), frame().before.end());
         document_.emplace(files_[opened_++]);
       }
       if (!document_->next(*encoder_, ids)) {
+        ids.insert(ids.end(), frame().after.begin(), frame().after.end());
         document_.reset();
       }
     }
@@ -112,6 +114,11 @@ class TextSource : public TokenSource {
  protected:
   /// The token between documents; none where negative.
   [[nodiscard]] virtual std::int64_t separator() const { return -1; }
+  /// The tokens around each document.
+  [[nodiscard]] virtual const DocumentFrame& frame() const {
+    static const DocumentFrame kNone;
+    return kNone;
+  }
   [[nodiscard]] TextEncoder& encoder() const { return *encoder_; }
 
  private:
@@ -124,10 +131,20 @@ class TextSource : public TokenSource {
 class FixedSource : public TextSource {
  public:
   FixedSource(std::vector<std::filesystem::path> files, std::unique_ptr<TextEncoder> encoder,
-              Tokenizer tokenizer, std::int64_t separator)
-      : TextSource(std::move(files), std::move(encoder)),
-        tokenizer_(std::move(tokenizer)),
-        separator_(separator) {}
+              Tokenizer tokenizer, Separator separate)
+      : TextSource(std::move(files), std::move(encoder)), tokenizer_(std::move(tokenizer)) {
+    if (separate == Separator::kNo) {
+      return;
+    }
+    frame_ = tokenizer_.frame();
+    const auto has_separator = [&](const std::vector<std::uint32_t>& ids) {
+      return std::ranges::find(ids, tokenizer_.separator()) != ids.end();
+    };
+    // A frame with the separator separates by itself.
+    if (!has_separator(frame_.before) && !has_separator(frame_.after)) {
+      separator_ = tokenizer_.separator();
+    }
+  }
 
   [[nodiscard]] std::uint32_t largest_id() const override {
     return static_cast<std::uint32_t>(vocabulary() - 1);
@@ -137,10 +154,12 @@ class FixedSource : public TextSource {
 
  protected:
   [[nodiscard]] std::int64_t separator() const override { return separator_; }
+  [[nodiscard]] const DocumentFrame& frame() const override { return frame_; }
 
  private:
   Tokenizer tokenizer_;
-  std::int64_t separator_;
+  std::int64_t separator_ = -1;
+  DocumentFrame frame_;
 };
 
 // The set of characters is known only at the end: until then ids follow first occurrence.
@@ -199,10 +218,9 @@ std::unique_ptr<TokenSource> open_text_source(const ImportOptions& options) {
     fail(ExitCode::kData, "{} has no <|endoftext|> to put between documents; give --separator=off",
          options.encoder.string());
   }
-  const std::int64_t separator = separate ? tokenizer->separator() : -1;
   auto encoder = text_encoder(tokenizer->contents(), options.markers);
   return std::make_unique<FixedSource>(options.inputs, std::move(encoder), *std::move(tokenizer),
-                                       separator);
+                                       options.separator);
 }
 
 std::optional<Tokenizer> given_tokenizer(const ImportOptions& options) {

@@ -34,6 +34,7 @@ struct BytePairTables {
   std::int64_t separator = -1;
   /// Ids of tokens that stand for no text, in ascending order.
   std::vector<std::uint32_t> special;
+  DocumentFrame frame;
   SplitPattern pattern = SplitPattern::kGpt2;
   MergeOrder order = MergeOrder::kAllOfPair;
   WholeWords whole_words = WholeWords::kNo;

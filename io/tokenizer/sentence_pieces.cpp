@@ -53,8 +53,15 @@ std::int64_t SentencePieces::vocabulary() const {
 }
 
 std::int64_t SentencePieces::separator() const {
-  const int end = library_->processor.eos_id();
-  return end >= 0 ? end : library_->processor.bos_id();
+  return end() >= 0 ? end() : begin();
+}
+
+std::int64_t SentencePieces::begin() const {
+  return library_->processor.bos_id();
+}
+
+std::int64_t SentencePieces::end() const {
+  return library_->processor.eos_id();
 }
 
 std::vector<std::uint32_t> SentencePieces::control_symbols() const {
@@ -143,6 +150,12 @@ std::int64_t SentencePieces::vocabulary() const {
   return 0;
 }
 std::int64_t SentencePieces::separator() const {
+  return -1;
+}
+std::int64_t SentencePieces::begin() const {
+  return -1;
+}
+std::int64_t SentencePieces::end() const {
   return -1;
 }
 std::vector<std::uint32_t> SentencePieces::control_symbols() const {

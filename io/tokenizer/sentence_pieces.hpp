@@ -26,6 +26,9 @@ class SentencePieces {
   [[nodiscard]] std::int64_t vocabulary() const;
   /// The id of the end of a sentence, else of its begin; -1 without either.
   [[nodiscard]] std::int64_t separator() const;
+  /// The ids of a sentence's begin and end; -1 where the model has none.
+  [[nodiscard]] std::int64_t begin() const;
+  [[nodiscard]] std::int64_t end() const;
   /// Ids of control symbols, which stand for no text, in ascending order.
   [[nodiscard]] std::vector<std::uint32_t> control_symbols() const;
   /// A piece as the model writes it.

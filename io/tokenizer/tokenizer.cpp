@@ -1,7 +1,10 @@
 #include "strata/io/tokenizer.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "strata/core/error.hpp"
 #include "strata/core/utf8.hpp"
+#include "strata/io/json.hpp"
 
 #include "files/input_stream.hpp"
 #include "files/posix_file.hpp"
@@ -89,13 +92,35 @@ Tokenizer Tokenizer::gpt2(const std::filesystem::path& encoder,
 
 namespace {
 
+/// The frame that a tokenizer_config.json gives SentencePiece's model beside it.
+DocumentFrame frame_beside(const std::filesystem::path& model, const SentencePieces& pieces) {
+  const std::filesystem::path path = model.parent_path() / "tokenizer_config.json";
+  DocumentFrame frame;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    return frame;
+  }
+  const auto config = parse_json(InputStream(path).read_whole(kMostTokenizerBytes));
+  if (!config || !config->is_object()) {
+    fail(ExitCode::kData, "{} is no JSON object; copy it again, or remove it", path.string());
+  }
+  const auto add = [&](const char* key, std::int64_t id, std::vector<std::uint32_t>& ids) {
+    if (id >= 0 && config->contains(key) && config->at(key) == true) {
+      ids.push_back(static_cast<std::uint32_t>(id));
+    }
+  };
+  add("add_bos_token", pieces.begin(), frame.before);
+  add("add_eos_token", pieces.end(), frame.after);
+  return frame;
+}
+
 /// Whether the tables are as GPT-2's files give them: bytes, then a token for each merge in order,
 /// then the separator. The orders of merges then make no difference.
 bool is_gpt2(const BytePairTables& tables) {
   constexpr std::size_t kBytes = 256;
   const std::size_t separator = kBytes + tables.merges.size();
-  bool is = tables.pattern == SplitPattern::kGpt2 && tables.whole_words == WholeWords::kNo &&
-            tables.tokens.size() == separator + 1 &&
+  bool is = tables.pattern == SplitPattern::kGpt2 && tables.frame.empty() &&
+            tables.whole_words == WholeWords::kNo && tables.tokens.size() == separator + 1 &&
             tables.separator == static_cast<std::int64_t>(separator) && tables.special.size() == 1;
   for (std::size_t i = 0; is && i < tables.merges.size(); ++i) {
     const auto [left, right] = tables.merges[i];
@@ -129,6 +154,7 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path,
   } else if (is_model) {
     contents->kind = TokenizerKind::kSentencePiece;
     contents->pieces = std::make_unique<const SentencePieces>(std::move(file), path.string());
+    contents->pieces_frame = frame_beside(path, *contents->pieces);
   } else {
     contents->pairs.emplace(parse_rank_file(file, pattern.value_or(SplitPattern::kGpt2), path));
     if (!pattern) {
@@ -173,6 +199,10 @@ std::int64_t Tokenizer::separator() const {
   return contents_->pairs    ? contents_->pairs->tables().separator
          : contents_->pieces ? contents_->pieces->separator()
                              : -1;
+}
+
+const DocumentFrame& Tokenizer::frame() const {
+  return contents_->pairs ? contents_->pairs->tables().frame : contents_->pieces_frame;
 }
 
 std::vector<std::int64_t> Tokenizer::encode(std::string_view text, Markers markers) const {

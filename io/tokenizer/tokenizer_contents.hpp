@@ -23,6 +23,7 @@ struct TokenizerContents {
   std::unordered_map<char32_t, std::uint32_t> ids;  ///< of characters
   std::optional<BytePairs> pairs;
   std::unique_ptr<const SentencePieces> pieces;
+  DocumentFrame pieces_frame;
 };
 
 /// An encoder for the text of documents. Pre: the contents outlive it; they are no characters.

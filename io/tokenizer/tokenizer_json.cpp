@@ -65,6 +65,7 @@ class Reader {
     read_tokens();
     require_bytes(tables_.tokens, path_);
     read_merges();
+    read_post_processor(member(file_, "post_processor"));
     return std::move(tables_);
   }
 
@@ -227,6 +228,64 @@ class Reader {
     }
   }
 
+  /// Adds what a post_processor puts around a text.
+  void read_post_processor(const json& processor) {
+    const std::string type = type_of(processor);
+    if (processor.is_null() || type == "ByteLevel") {
+      return;  // ByteLevel changes offsets in the text alone
+    }
+    const json& steps = member(processor, "processors");
+    if (type == "Sequence" && steps.is_array()) {
+      for (const json& step : steps) {
+        read_post_processor(step);
+      }
+      return;
+    }
+    if (type != "TemplateProcessing") {
+      refuse(
+          "has a post_processor of type {}; strata applies TemplateProcessing, ByteLevel and "
+          "Sequence, or null for none; {}",
+          shown(member(processor, "type")), kSupported);
+    }
+    read_template(processor);
+  }
+
+  /// A template of a single text: special tokens around the sequence A.
+  void read_template(const json& processor) {
+    const json& pieces = member(processor, "single");
+    DocumentFrame frame;
+    std::int64_t texts = 0;
+    for (const json& piece : pieces.is_array() ? pieces : json::array()) {
+      const json& special = member(member(piece, "SpecialToken"), "id");
+      const json& ids = special.is_string() ? member(member(member(processor, "special_tokens"),
+                                                            special.get<std::string>().c_str()),
+                                                     "ids")
+                                            : special;
+      if (!special.is_string() && member(member(piece, "Sequence"), "id") == json("A")) {
+        ++texts;
+        continue;
+      }
+      if (!ids.is_array()) {
+        refuse("has a template with {}; $A and special tokens with their ids were expected",
+               shown(piece));
+      }
+      for (const json& id : ids) {
+        const std::int64_t value = integer_in(id).value_or(-1);
+        if (value < 0 || value >= std::ssize(tables_.tokens)) {
+          refuse("has a template with the token {} of id {}; the ids are 0 to {}", shown(special),
+                 shown(id), tables_.tokens.size() - 1);
+        }
+        (texts > 0 ? frame.after : frame.before).push_back(static_cast<std::uint32_t>(value));
+      }
+    }
+    if (texts != 1) {
+      refuse("has the template {} for a single text; $A once was expected", shown(pieces));
+    }
+    DocumentFrame& all = tables_.frame;
+    all.before.insert(all.before.begin(), frame.before.begin(), frame.before.end());
+    all.after.insert(all.after.end(), frame.after.begin(), frame.after.end());
+  }
+
   [[nodiscard]] std::pair<std::string, std::string> parts_of(const json& merge) const {
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
       return {merge[0].get<std::string>(), merge[1].get<std::string>()};
@@ -268,6 +327,34 @@ json splitter_json(SplitPattern pattern) {
                       {"behavior", "Isolated"},
                       {"invert", false}};
   return {{"type", "Sequence"}, {"pretokenizers", json::array({split, std::move(bytes)})}};
+}
+
+/// The post_processor that puts the frame around a text.
+json template_json(const BytePairTables& tables) {
+  if (tables.frame.empty()) {
+    return nullptr;
+  }
+  json special = json::object();
+  json single = json::array();
+  const auto add = [&](const std::vector<std::uint32_t>& ids) {
+    for (const std::uint32_t id : ids) {
+      const std::string& token = tables.tokens[id];
+      special[token] = {{"id", token}, {"ids", {id}}, {"tokens", {token}}};
+      single.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
+    }
+  };
+  add(tables.frame.before);
+  const auto text = [](const char* name, int type) {
+    return json{{"Sequence", {{"id", name}, {"type_id", type}}}};
+  };
+  single.push_back(text("A", 0));
+  add(tables.frame.after);
+  json pair = single;
+  pair.push_back(text("B", 1));
+  return {{"type", "TemplateProcessing"},
+          {"single", std::move(single)},
+          {"pair", std::move(pair)},
+          {"special_tokens", std::move(special)}};
 }
 
 }  // namespace
@@ -312,7 +399,7 @@ std::string tokenizer_json(const BytePairTables& tables) {
       {"added_tokens", std::move(added)},
       {"normalizer", nullptr},
       {"pre_tokenizer", splitter_json(tables.pattern)},
-      {"post_processor", nullptr},
+      {"post_processor", template_json(tables)},
       {"decoder", {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}}},
       {"model",
        {{"type", "BPE"},

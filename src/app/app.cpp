@@ -325,6 +325,11 @@ int run_command(int argc, char** argv) {
     // Before MPI starts, so that a stop request during set-up is not the end of the process.
     train::install_stop_signals();
   }
+  if (command == "checkpoint" && checkpoint_needs_mpi(rest)) {
+    return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi, const FailureHandler&) {
+      return checkpoint_command(rest, &mpi);
+    });
+  }
   if (command == "train" || command == "evaluate" || command == "generate") {
     return run_on_ranks(argc, argv, [&](comm::MpiSession& mpi, const FailureHandler& on_failure) {
       return command == "train"      ? train_command(mpi, rest, on_failure)
@@ -336,7 +341,7 @@ int run_command(int argc, char** argv) {
     return run_alone([&] { return data_command(rest); });
   }
   if (command == "checkpoint") {
-    return run_alone([&] { return checkpoint_command(rest); });
+    return run_alone([&] { return checkpoint_command(rest, nullptr); });
   }
   if (command == "job") {
     return run_alone([&] { return job_command(rest); });

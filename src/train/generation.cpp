@@ -134,7 +134,7 @@ Generator::Generator(ops::Context& context, const plan::Plan& plan, comm::Groups
   }
 }
 
-std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) {
+std::vector<double> Generator::append(std::span<const std::int64_t> tokens, std::int64_t rows) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   const ConstTensorView ids(tokens, Shape{1, count});
   device::Buffer memory;
@@ -159,18 +159,30 @@ std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) 
       .shards = shards,
       .own = {0, shards},
       .multiple = port.is_logits ? state_.chunks().front()->logit_multiple() : 1};
-  std::vector<float> logits;
+  std::vector<double> logits;
   with_stored(output.dtype(), [&]<typename T>(T) {
-    for (std::int64_t s = 0; s < shards; ++s) {
-      const std::int64_t last_row = (count - 1) * blocks.columns(s);
-      const ConstTensorView last =
-          blocks.block(output, s).flat_slice(last_row, blocks.ids(s).count());
-      for (const T& logit : last.host<T>()) {
-        logits.push_back(static_cast<float>(logit));
+    for (std::int64_t row = count - rows; row < count; ++row) {
+      for (std::int64_t s = 0; s < shards; ++s) {
+        const ConstTensorView of_row =
+            blocks.block(output, s).flat_slice(row * blocks.columns(s), blocks.ids(s).count());
+        for (const T& logit : of_row.host<T>()) {
+          logits.push_back(static_cast<double>(static_cast<Compute<T>>(logit)));
+        }
       }
     }
   });
   return logits;
+}
+
+std::vector<double> Generator::logits(std::span<const std::int64_t> tokens) {
+  require_prompt_fits(plan_, tokens);
+  past_ = 0;
+  return append(tokens, std::ssize(tokens));
+}
+
+std::vector<float> Generator::next_logits(std::span<const std::int64_t> tokens) {
+  const std::vector<double> last = append(tokens, 1);
+  return {last.begin(), last.end()};
 }
 
 void Generator::generate(std::span<const std::int64_t> prompt, std::int64_t count,

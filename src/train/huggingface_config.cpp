@@ -8,6 +8,7 @@
 #include "strata/core/error.hpp"
 #include "strata/io/json.hpp"
 #include "strata/io/text_file.hpp"
+#include "strata/nn/rotary_scaling.hpp"
 
 namespace strata::train {
 namespace {
@@ -122,24 +123,62 @@ nn::PublishedModel gpt2_model(const ConfigReader& config) {
   return model;
 }
 
-/// Refuses scaled rotary positions. The keys are those of older and of newer files.
-void check_rotary(const ConfigReader& config, nn::TransformerOptions& options) {
+/// Reads `rope_theta` and `rope_scaling`, or `rope_parameters`, which newer files have for both.
+void read_rotary(const ConfigReader& config, nn::TransformerOptions& options) {
+  options.rotary_base = config.number("rope_theta", 10000.0);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const nlohmann::json* value = config.find(key);
     if (value == nullptr) {
       continue;
     }
-    const char* name = value->contains("rope_type") ? "rope_type" : "type";
-    if (!value->is_object() || !value->contains(name) || value->at(name) != "default") {
-      config.refuse(key, "rotary positions without scaling, of the type default");
+    const auto text_at = [&](const char* name) {
+      return value->contains(name) && value->at(name).is_string()
+                 ? value->at(name).get<std::string>()
+                 : std::string();
+    };
+    const auto number_at = [&](const char* name) {
+      return value->contains(name) && value->at(name).is_number() ? value->at(name).get<double>()
+                                                                  : 0.0;
+    };
+    const std::string type = text_at(value->contains("rope_type") ? "rope_type" : "type");
+    std::string scaling;
+    if (type == "default") {
+      scaling = "none";
+    } else if (type == "linear") {
+      scaling = fmt::format("linear:{}", number_at("factor"));
+    } else if (type == "llama3") {
+      scaling =
+          fmt::format("llama3:{}:{}:{}:{}", number_at("factor"), number_at("low_freq_factor"),
+                      number_at("high_freq_factor"), number_at("original_max_position_embeddings"));
     }
-    if (value->contains("rope_theta") && value->at("rope_theta").is_number()) {
-      options.rotary_base = value->at("rope_theta").get<double>();
+    const std::optional<ops::RotaryScaling> read = nn::parse_rotary_scaling(scaling);
+    const double base =
+        value->contains("rope_theta") ? number_at("rope_theta") : options.rotary_base;
+    const double partial =
+        value->contains("partial_rotary_factor") ? number_at("partial_rotary_factor") : 1.0;
+    if (!read || !(base > 0.0) || partial != 1.0) {
+      config.refuse(key,
+                    "rotary positions of the types default, linear (factor) and llama3 (factor, "
+                    "low_freq_factor, high_freq_factor, original_max_position_embeddings), of "
+                    "whole heads, with rope_theta above 0");
     }
+    options.rotary_scaling = *read;
+    options.rotary_base = base;
   }
-  if (!(options.rotary_base > 0.0)) {
-    config.refuse("rope_theta", "with a number above 0");
+}
+
+/// `rope_scaling` of a config.json.
+nlohmann::ordered_json rotary_json(const ops::RotaryScaling& scaling) {
+  if (scaling.kind == ops::RotaryScalingKind::kNone) {
+    return nullptr;
   }
+  nlohmann::ordered_json json{{"rope_type", name_of(scaling.kind)}, {"factor", scaling.factor}};
+  if (scaling.kind == ops::RotaryScalingKind::kLlama3) {
+    json["low_freq_factor"] = scaling.low;
+    json["high_freq_factor"] = scaling.high;
+    json["original_max_position_embeddings"] = static_cast<std::int64_t>(scaling.context);
+  }
+  return json;
 }
 
 nn::PublishedModel llama_model(const ConfigReader& config) {
@@ -154,7 +193,6 @@ nn::PublishedModel llama_model(const ConfigReader& config) {
   o.vocabulary = config.count("vocab_size", 32000);
   o.hidden = config.count("intermediate_size", 11008);
   o.tied = config.truth("tie_word_embeddings", false) ? nn::Choice::kYes : nn::Choice::kNo;
-  o.rotary_base = config.number("rope_theta", 10000.0);
   model.epsilon = config.number("rms_norm_eps", 1e-6);
   if (config.text("hidden_act", "silu") != "silu") {
     config.refuse("hidden_act", "silu");
@@ -165,7 +203,13 @@ nn::PublishedModel llama_model(const ConfigReader& config) {
   }
   config.only("attention_bias", false);
   config.only("mlp_bias", false);
-  check_rotary(config, o);
+  if (config.number("partial_rotary_factor", 1.0) != 1.0) {
+    config.refuse("partial_rotary_factor", "rotary positions of whole heads, 1");
+  }
+  if (config.find("sliding_window") != nullptr) {
+    config.refuse("sliding_window", "attention to all earlier tokens, null");
+  }
+  read_rotary(config, o);
   return model;
 }
 
@@ -176,6 +220,9 @@ nn::PublishedModel read_huggingface_config(const fs::path& path) {
   const std::string type = config.text("model_type", "");
   if (type != "gpt2" && type != "llama") {
     config.refuse("model_type", "gpt2 and llama");
+  }
+  if (config.find("quantization_config") != nullptr) {
+    config.refuse("quantization_config", "with floating-point weights, null; convert the model");
   }
   nn::PublishedModel model = type == "gpt2" ? gpt2_model(config) : llama_model(config);
   if (model.options.blocks > kMostBlocks) {
@@ -194,11 +241,18 @@ nn::PublishedModel read_huggingface_config(const fs::path& path) {
   return model;
 }
 
+void set_ends(const DocumentEnds& ends, nlohmann::ordered_json& json) {
+  const auto id = [](std::int64_t token) {
+    return token >= 0 ? nlohmann::ordered_json(token) : nlohmann::ordered_json();
+  };
+  json["bos_token_id"] = id(ends.begin);
+  json["eos_token_id"] = id(ends.end);
+}
+
 nlohmann::ordered_json huggingface_config(const nn::PublishedModel& model, io::StoredType type,
-                                          std::int64_t separator) {
+                                          const DocumentEnds& ends) {
   const nn::TransformerOptions& o = model.options;
   nlohmann::ordered_json json;
-  const nlohmann::json marker = separator >= 0 ? nlohmann::json(separator) : nlohmann::json();
   const bool tied = o.tied == nn::Choice::kYes;
   if (architecture_of(model) == nn::Architecture::kGpt2) {
     json = {{"architectures", {"GPT2LMHeadModel"}},
@@ -228,14 +282,13 @@ nlohmann::ordered_json huggingface_config(const nn::PublishedModel& model, io::S
             {"hidden_act", "silu"},
             {"rms_norm_eps", model.epsilon},
             {"rope_theta", o.rotary_base},
-            {"rope_scaling", nullptr},
+            {"rope_scaling", rotary_json(o.rotary_scaling)},
             {"attention_bias", false},
             {"mlp_bias", false}};
   }
   json["tie_word_embeddings"] = tied;
   json["torch_dtype"] = name_of(type);
-  json["bos_token_id"] = marker;
-  json["eos_token_id"] = marker;
+  set_ends(ends, json);
   return json;
 }
 

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "strata/core/error.hpp"
+#include "strata/core/log.hpp"
+#include "strata/io/directory_lock.hpp"
 #include "strata/io/text_file.hpp"
 #include "strata/io/tokenizer.hpp"
 #include "strata/nn/adapters.hpp"
@@ -73,18 +75,26 @@ class Exporter {
       result.files.push_back("model.safetensors.index.json");
     }
     if (options_.format == ModelFormat::kHuggingface) {
-      write_text(directory, "config.json", huggingface_config(*model_, type_, separator()));
+      write_text(directory, "config.json", huggingface_config(*model_, type_, ends()));
       nlohmann::ordered_json generation{{"_from_model_config", true}};
-      if (separator() >= 0) {
-        generation["bos_token_id"] = generation["eos_token_id"] = separator();
+      if (ends().end >= 0) {
+        set_ends(ends(), generation);
       }
       write_text(directory, "generation_config.json", generation);
       result.files.insert(result.files.end(), {"config.json", "generation_config.json"});
       if (const std::optional<io::DatasetInfo> data = data_of(checkpoint_);
           data && data->tokenizer != io::TokenizerKind::kNone) {
-        const auto written = io::write_tokenizer_files(io::Tokenizer::of(*data), directory);
+        const io::Tokenizer tokenizer = io::Tokenizer::of(*data);
+        const auto written = io::write_tokenizer_files(tokenizer, directory);
         if (written) {
           result.files.push_back(written->filename().string());
+        }
+        if (const io::DocumentFrame& frame = tokenizer.frame();
+            tokenizer.kind() == io::TokenizerKind::kSentencePiece && !frame.empty()) {
+          write_text(
+              directory, "tokenizer_config.json",
+              {{"add_bos_token", !frame.before.empty()}, {"add_eos_token", !frame.after.empty()}});
+          result.files.emplace_back("tokenizer_config.json");
         }
       }
     }
@@ -153,12 +163,15 @@ class Exporter {
     return model;
   }
 
-  /// The token between documents; -1 without one.
-  [[nodiscard]] std::int64_t separator() const {
+  [[nodiscard]] DocumentEnds ends() const {
     const std::optional<io::DatasetInfo> data = data_of(checkpoint_);
-    return data && data->tokenizer != io::TokenizerKind::kNone
-               ? io::Tokenizer::of(*data).separator()
-               : -1;
+    if (!data || data->tokenizer == io::TokenizerKind::kNone) {
+      return {};
+    }
+    const io::Tokenizer tokenizer = io::Tokenizer::of(*data);
+    const std::vector<std::uint32_t>& before = tokenizer.frame().before;
+    return {before.empty() ? tokenizer.separator() : std::int64_t{before.front()},
+            tokenizer.separator()};
   }
 
   /// All weights under strata's names.
@@ -327,12 +340,28 @@ class Exporter {
 
 void fill_new_directory(const fs::path& output, const std::function<void(const fs::path&)>& fill) {
   std::error_code error;
-  if (fs::exists(output, error) && !fs::is_empty(output, error)) {
-    fail(ExitCode::kUsage, "{} exists and is not empty; choose another --output", output.string());
-  }
+  const auto require_new = [&] {
+    if (fs::exists(output, error) && !fs::is_empty(output, error)) {
+      fail(ExitCode::kUsage, "{} exists and is not empty; choose another --output",
+           output.string());
+    }
+  };
+  require_new();
   const fs::path absolute = fs::absolute(output / "").parent_path();
-  const fs::path directory =
-      absolute.parent_path() / fmt::format(".{}.partial", absolute.filename().string());
+  const fs::path parent = absolute.parent_path();
+  const std::string name = absolute.filename().string();
+  fs::create_directories(parent, error);
+  if (error) {
+    fail(ExitCode::kUsage, "cannot make the directory {}: {}; choose another --output",
+         parent.string(), error.message());
+  }
+  Log log(Log::Output::kPrint);
+  const io::DirectoryLock lock(
+      parent,
+      {.name = fmt::format(".{}.lock", name), .setting = "--output", .subject = output.string()},
+      log);
+  require_new();  // another process may have filled it meanwhile
+  const fs::path directory = parent / fmt::format(".{}.partial", name);
   fs::remove_all(directory, error);
   fs::create_directories(directory, error);
   if (error) {
@@ -352,8 +381,10 @@ ExportedModel export_model(const io::Checkpoint& checkpoint, const fs::path& out
                            const ExportOptions& options) {
   const Exporter exporter(checkpoint, options);
   ExportedModel result;
-  fill_new_directory(output,
-                     [&](const fs::path& directory) { result = exporter.write(directory); });
+  fill_new_directory(output, [&](const fs::path& directory) {
+    result = exporter.write(directory);
+    options.check(directory);
+  });
   return result;
 }
 

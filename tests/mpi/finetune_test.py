@@ -257,7 +257,7 @@ class Adapters(language.LanguageTest):
             for name, tensor in merged.items():
                 np.testing.assert_allclose(found[name], tensor, rtol=0, atol=1e-6, err_msg=name)
             # The merged model computes what the adapters compute.
-            for arguments in (["export", run, "--format=huggingface", "--output=hf"], ["import", "hf", "--output=back"]):
+            for arguments in (["export", run, "--format=huggingface", "--output=hf", "--check-logits"], ["import", "hf", "--output=back"]):
                 finished = self.alone("checkpoint", *arguments)
                 self.assertEqual(finished.code, harness.DONE, finished.text)
             losses = [float(self.alone("evaluate", name, *data).text.split("loss ")[1].split(",")[0])

@@ -63,6 +63,8 @@ class Errors(language.LanguageTest):
                 ("preset=gpt3", ['model.preset = "gpt3"', "gpt2-124m", "llama"]),
                 ("mlp=silu", ['model.mlp = "silu"', "swiglu"]),
                 ("positions=sines", ['model.positions = "sines"', "rotary", "learned"]),
+                ("rotary_scaling=yarn:4", ['model.rotary_scaling = "yarn:4"', "linear:FACTOR"]),
+                ("rotary_scaling=linear:2", ["model.rotary_scaling = linear:2", "model.positions is learned"]),
                 ("blocks=2000000000", ['model.blocks = "2000000000"', "from 0 to 10000"]),
                 ("width=16000000", ["model.width", "from 0 to 1048576"]),
                 ("hidden=9000000000000", ["model.hidden", "from 0 to 1048576"]),

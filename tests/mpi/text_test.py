@@ -219,6 +219,18 @@ class OtherTokenizers(TextTest):
         self.train_and_generate("pieces")
         with h5py.File(self.directory / "pieces/train.h5") as master:
             self.assertEqual(master["text/model"][()].tobytes(), (self.directory / "pieces.model").read_bytes())
+        config = self.directory / "tokenizer_config.json"
+        for written, frame, before in (({"add_bos_token": True}, b"1 $A", [1]), ({"add_bos_token": False}, None, [])):
+            config.write_text(json.dumps(written))
+            self.import_with("pieces.model", "framed", "--overwrite")
+            self.assertEqual(self.tokens("framed", "train")[:4].tolist(), (before + processor.encode(self.TEXT))[:4])
+            with h5py.File(self.directory / "framed/train.h5") as master:
+                self.assertEqual(master.attrs.get("document_frame"), frame)
+        config.write_text("[")
+        finished = self.alone("data", "import", "--format=text", "--files=text.txt", "--output=no",
+                              "--tokenizer=pieces.model")
+        self.assert_refused(finished, DATA, "tokenizer_config.json is no JSON object")
+        config.unlink()
 
     def test_refusals(self):
         for code, words, arguments in [

@@ -39,15 +39,15 @@ void attention(Context& context, Positions positions) {
   Tensor<T> y(dy.shape());
   Tensor<T> dqkv(qkv.shape());
   Tensor<T> log_sums(Shape{shape.sequences, shape.heads(), shape.tokens});
-  constexpr double kTheta = 10000.0;
+  constexpr RotaryAngles kAngles{.theta = 10000.0};
   if (positions == Positions::kRotary) {
-    rotary(context, shape, kTheta, 0, Rotation::kForward, qkv.view());
+    rotary(context, shape, kAngles, 0, Rotation::kForward, qkv.view());
   }
   causal_attention_forward(context, shape, qkv.view(), y.view(), log_sums.view());
   causal_attention_backward(context, shape, qkv.view(), y.view(), log_sums.view(), dy.view(),
                             dqkv.view());
   if (positions == Positions::kRotary) {
-    rotary(context, shape, kTheta, 0, Rotation::kBackward, dqkv.view());
+    rotary(context, shape, kAngles, 0, Rotation::kBackward, dqkv.view());
   }
   write(y);
   write(dqkv);

@@ -15,7 +15,7 @@ except ImportError as missing:
     sys.exit(77)
 
 from torch_images import CUT, RESIDUAL
-from torch_transformer import Model, Transformer
+from torch_transformer import LINEAR, LLAMA3, Model, Transformer
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 ROWS = 24
@@ -105,6 +105,9 @@ CASES = [
                                     llama=False)),
     LanguageCase("llama", Transformer(width=32, heads=4, kv_heads=2, hidden=64, blocks=2, vocabulary=50, context=12,
                                       llama=True)),
+    *(LanguageCase(f"llama, rotary scaling {scaling['rope_type']}",
+                   Transformer(width=32, heads=4, kv_heads=2, hidden=64, blocks=2, vocabulary=50, context=12, llama=True,
+                               rotary_scaling=scaling)) for scaling in (LINEAR, LLAMA3)),
     LanguageCase("gpt with adapters", Transformer(width=32, heads=4, kv_heads=4, hidden=128, blocks=1, vocabulary=50,
                                                   context=12, llama=False, lora=4, lora_alpha=6.0)),
     LanguageCase("llama with adapters", Transformer(width=32, heads=4, kv_heads=2, hidden=64, blocks=1, vocabulary=50,

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import struct
 import sys
 from collections import OrderedDict
@@ -24,6 +25,7 @@ except ImportError as missing:
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "mpi"))
 import harness  # noqa: E402
 import language  # noqa: E402
+from torch_transformer import LINEAR, LLAMA3, scaled  # noqa: E402
 
 NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
@@ -171,7 +173,10 @@ def llama_logits(c, w, ids):
 
     def rotated(x):
         half = x.shape[-1] // 2
-        frequencies = c["rope_theta"] ** (-torch.arange(half, dtype=torch.float64) / half)
+        rotary = c.get("rope_parameters") or {"rope_theta": c.get("rope_theta"), **(c.get("rope_scaling") or {})}
+        frequencies = rotary["rope_theta"] ** (-torch.arange(half, dtype=torch.float64) / half)
+        if "rope_type" in rotary:
+            frequencies = scaled(frequencies, rotary)
         angles = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * frequencies
         angles = torch.cat([angles, angles], -1)
         turned = torch.cat([-x[..., half:], x[..., :half]], -1)
@@ -318,6 +323,135 @@ class Models(language.LanguageTest):
                     self.assertEqual(described[key], value, key)
                 self.assert_equal_bits(read_safetensors(self.take_out(run, f"{run}-own", "--format=safetensors")), own)
 
+    def test_rotary_scaling(self):
+        wide = {**LLAMA, "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 10000.0}
+        newer = {name: value for name, value in wide.items() if name != "rope_theta"}
+        weights = random_weights(llama_shapes(wide), torch.float64)
+        losses = {}
+        for name, config, dtype, written in (
+                ("none", wide, "float64", None), ("linear", {**wide, "rope_scaling": LINEAR}, "float64", LINEAR),
+                ("llama3", {**wide, "rope_scaling": LLAMA3}, "float64", LLAMA3),
+                ("narrow", {**wide, "rope_scaling": LLAMA3}, "float32", LLAMA3),
+                ("newer", {**newer, "rope_parameters": {"rope_theta": 10000.0, **LLAMA3}}, "float64", LLAMA3),
+                ("default", {**newer, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}, "float64",
+                 None)):
+            with self.subTest(name):
+                run = f"rotary-{name}"
+                self.bring_in(self.write_model(f"{run}-model", config, weights), run, f"--dtype={dtype}")
+                narrow = {tensor: value.to(getattr(torch, dtype)) for tensor, value in weights.items()}
+                expected = self.expected_loss(lambda ids: llama_logits(config, narrow, ids))
+                losses[name] = self.evaluated(1, run)
+                self.assertLess(abs(losses[name] / expected - 1), 1e-10 if dtype == "float64" else 1e-5)
+                described = json.loads((self.take_out(run, f"{run}-out", "--format=huggingface") / "config.json")
+                                       .read_text())
+                self.assertEqual((described["rope_theta"], described["rope_scaling"]), (10000.0, written))
+        self.assertEqual(losses["newer"], losses["llama3"])
+        self.assertEqual(losses["default"], losses["none"])
+        self.assertEqual(len({losses[name] for name in ("none", "linear", "llama3")}), 3)
+
+    def test_logits_of_exports(self):
+        """Exports read back as models give the checkpoint's logits, and so does PyTorch with the same files."""
+        deep = {**LLAMA, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 1e4,
+                "rope_scaling": LLAMA3}
+        for kind, config, dtype in (("gpt2", GPT2, torch.float32), ("llama", deep, torch.float64)):
+            _, shapes, logits = MODELS[kind]
+            run = f"logits-{kind}"
+            self.bring_in(self.write_model(f"{run}-model", config, random_weights(shapes(config), dtype, seed=5)), run)
+            for width, format, words in (
+                    (None, "huggingface", "equal bits"), ("bfloat16", "huggingface", "allowed for bfloat16"),
+                    ("float16", "huggingface", "allowed for float16"), (None, "llmc", "equal bits")):
+                if format == "llmc" and kind == "llama":
+                    continue
+                with self.subTest(kind=kind, width=width, format=format):
+                    output = f"{run}-{format}-{width}"
+                    finished = self.alone("checkpoint", "export", run, f"--format={format}", f"--output={output}",
+                                          "--check-logits", f"--logits={output}.json",
+                                          *([f"--dtype={width}"] if width else []))
+                    self.assertEqual(finished.code, harness.DONE, finished.text)
+                    self.assertIn(words, finished.text)
+                    self.assertFalse((self.directory / output / "checked").exists())
+                    if format == "llmc":
+                        continue
+                    found = json.loads((self.directory / f"{output}.json").read_text())
+                    described = json.loads((self.directory / output / "config.json").read_text())
+                    written = {name: tensor.to(dtype)
+                               for name, tensor in read_safetensors(self.directory / output).items()}
+                    expected = logits(described, written, torch.tensor(found["ids"]))[:, -1]
+                    difference = (torch.tensor(found["logits"], dtype=dtype) - expected).square().mean().sqrt()
+                    relative = (difference / expected.square().mean().sqrt()).item()
+                    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+                    # Unrounded, PyTorch agrees; rounded, it differs as strata says.
+                    self.assertLess(relative, 0.05 if width else tolerance)
+                    if width:
+                        self.assertGreater(relative, tolerance)
+        large = random_weights(llama_shapes(LLAMA), torch.float32)
+        large["model.norm.weight"][0] = 1e5  # float16 has no such number
+        self.bring_in(self.write_model("large-model", LLAMA, large), "large")
+        for options, code, words in (
+                (("--format=huggingface", "--dtype=float16", "--check-logits"), harness.CHECKPOINT,
+                 ["the huggingface files give other logits", "wider --dtype"]),
+                (("--format=safetensors", "--check-logits"), harness.USAGE, ["--format=safetensors"]),
+                (("--format=huggingface", "--logits=x.json"), harness.USAGE, ["--check-logits"])):
+            refused = self.alone("checkpoint", "export", "large", "--output=large-out", *options)
+            self.assert_refused(refused, code, *words)
+            self.assertFalse((self.directory / "large-out").exists())
+            self.assertEqual(list(self.directory.glob(".large-out*")), [])
+
+    def test_one_process_fills_an_output(self):
+        self.bring_in(self.write_model("lock-model", LLAMA, random_weights(llama_shapes(LLAMA), torch.float32)),
+                      "lock-run")
+        os.mkfifo(self.directory / "waits.json")
+        export = ("checkpoint", "export", "lock-run", "--format=huggingface", "--output=lock-out")
+        first = self.start(1, *export, "--check-logits", "--logits=waits.json")  # until somebody reads
+        first.wait_until((self.directory / ".lock-out.lock").exists, 60)
+        for command in (export, ("checkpoint", "import", "lock-model", "--output=lock-out")):
+            self.assert_refused(self.alone(*command), harness.USAGE, "lock-out is in use by", "choose another --output")
+        self.assertIn("logits", json.loads((self.directory / "waits.json").read_text()))
+        self.assertEqual(first.wait(60).code, harness.DONE)
+        self.assertEqual(sorted(read_safetensors(self.directory / "lock-out")), sorted(llama_shapes(LLAMA)))
+        self.assertEqual(list(self.directory.glob(".lock-out*")), [])
+
+    def test_prompts_begin_as_the_template_says(self):
+        begin, end = 256, 257
+        visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        hidden = [byte for byte in range(256) if byte not in visible]
+        ids = {chr(byte if byte in visible else 256 + hidden.index(byte)): byte for byte in range(256)}
+        special = {"<|begin_of_text|>": begin, "<|end_of_text|>": end}
+        single = [{"SpecialToken": {"id": "<|begin_of_text|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+        template = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": {
+            "<|begin_of_text|>": {"id": "<|begin_of_text|>", "ids": [begin], "tokens": ["<|begin_of_text|>"]}}}
+        tokenizer = {"added_tokens": [{"id": id, "content": text} for text, id in special.items()],
+                     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+                     "post_processor": {"type": "Sequence", "processors": [
+                         {"type": "ByteLevel", "trim_offsets": False}, template]},
+                     "model": {"type": "BPE", "vocab": ids, "merges": []}}
+        config = {**LLAMA, "vocab_size": 258}
+        weights = random_weights(llama_shapes(config), torch.float64, seed=6)
+        unprintable = [id for id in range(258) if not 32 < id < 127]
+        weights["lm_head.weight"][unprintable] = 0.0  # below the largest of the others
+        model = self.write_model("begin-model", config, weights)
+        (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+        self.bring_in(model, "begin")
+        for prompt, first in (("ab", [begin, 97, 98]), ("<|begin_of_text|>ab", [begin, 97, 98]), (None, [begin])):
+            with self.subTest(prompt=prompt):
+                made = self.alone("generate", "begin", "--tokens=6", "--temperature=0",
+                                  *([f"--prompt={prompt}"] if prompt else []))
+                text = list(first)
+                for _ in range(6):
+                    text.append(llama_logits(config, weights, torch.tensor([text]))[0, -1].argmax().item())
+                self.assertEqual(made.text.splitlines()[0], (prompt or "") + bytes(text[len(first):]).decode())
+        out = self.take_out("begin", "begin-out", "--format=huggingface")
+        written = json.loads((out / "tokenizer.json").read_text())["post_processor"]
+        self.assertEqual((written["type"], written["single"]), ("TemplateProcessing", single))
+        self.assertEqual(written["special_tokens"], template["special_tokens"])
+        for file in ("config.json", "generation_config.json"):
+            described = json.loads((out / file).read_text())
+            self.assertEqual((described["bos_token_id"], described["eos_token_id"]), (begin, end))
+        (model / "tokenizer.json").write_text(json.dumps({**tokenizer, "post_processor": {"type": "BertProcessing"}}))
+        warned = self.bring_in(model, "left-out")
+        self.assertIn('post_processor of type "BertProcessing"', warned.text)
+        self.assertIn("tokenizer none", warned.text)
+
     def test_narrow_types(self):
         config, shapes, _ = MODELS["llama"]
         for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
@@ -366,16 +500,28 @@ class Models(language.LanguageTest):
         weights = random_weights(gpt2_shapes(GPT2), torch.float32)
         llama = random_weights(llama_shapes(LLAMA), torch.float32)
         one = "transformer.h.1.mlp.c_fc.weight"
-        scaled = {**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
         cases = [
             ("other", GPT2, llama, ["no tensor transformer.wte.weight", "another architecture"]),
             ("more", GPT2, {**weights, "score.weight": weights[one]}, ["has the tensor score.weight"]),
             ("less", GPT2, {n: t for n, t in weights.items() if n != one}, [f"no tensor {one}", "32 x 128"]),
             ("shape", {**GPT2, "n_inner": 64}, weights, ["c_fc.weight is 32 x 128", "asks for 32 x 64"]),
             ("gelu", {**GPT2, "activation_function": "gelu"}, weights, ['activation_function is "gelu"', "gelu_new"]),
-            ("rope", scaled, llama, ["rope_scaling", "llama3", "default"]),
+            *((f"rope-{kind}", {**LLAMA, key: {"rope_type": kind, "factor": factor}}, llama,
+               [key, kind, "default, linear (factor) and llama3"])
+              for key, kind, factor in (("rope_scaling", "yarn", 8.0), ("rope_parameters", "dynamic", 2.0),
+                                        ("rope_scaling", "longrope", 4.0), ("rope_scaling", "llama3", 8.0),
+                                        ("rope_scaling", "linear", 0.5))),
+            ("rope-none", {**LLAMA, "rope_scaling": "linear"}, llama, ["rope_scaling is \"linear\""]),
             ("head", {**LLAMA, "head_dim": 8}, llama, ["head_dim is 8", "4"]),
             ("bias", {**LLAMA, "attention_bias": True}, llama, ["attention_bias is true"]),
+            ("mlp", {**LLAMA, "mlp_bias": True}, llama, ["mlp_bias is true"]),
+            ("act", {**LLAMA, "hidden_act": "gelu_pytorch_tanh"}, llama, ['hidden_act is "gelu_pytorch_tanh"', "silu"]),
+            ("window", {**LLAMA, "sliding_window": 8}, llama, ["sliding_window is 8", "null"]),
+            ("partial", {**LLAMA, "partial_rotary_factor": 0.5}, llama, ["partial_rotary_factor is 0.5"]),
+            ("part", {**LLAMA, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, llama,
+             ["rope_parameters is", "of whole heads"]),
+            ("quantized", {**LLAMA, "quantization_config": {"bits": 4}}, llama, ["quantization_config is", "convert"]),
+            ("untied", LLAMA, {n: t for n, t in llama.items() if n != "lm_head.weight"}, ["no tensor lm_head.weight"]),
             ("kind", {**GPT2, "model_type": "bert"}, weights, ['model_type is "bert"', "gpt2 and llama"]),
             ("size", {**GPT2, "n_layer": 10**12}, weights, ["n_layer is 1000000000000"]),
             ("heads", {**GPT2, "n_head": 5}, weights, ["n_head is 5"]),
@@ -386,6 +532,30 @@ class Models(language.LanguageTest):
                 path = self.write_model(f"bad-{name}", config, tensors)
                 refused = self.alone("checkpoint", "import", path, "--output=bad")
                 self.assert_refused(refused, harness.DATA, *words)
+        # What changes nothing gives the same layers.
+        for base, tensors, changes in (
+                (GPT2, weights, {"activation_function": "gelu_pytorch_tanh"}), (GPT2, weights, {"n_inner": None}),
+                (GPT2, weights, {"architectures": ["GPT2LMHeadModel"], "torch_dtype": "float16"}),
+                (GPT2, {**weights, "lm_head.weight": weights["transformer.wte.weight"]}, {"tie_word_embeddings": True}),
+                (LLAMA, llama, {"head_dim": 4, "sliding_window": None, "rope_scaling": None, "pretraining_tp": 2}),
+                (LLAMA, llama, {"tie_word_embeddings": None, "torch_dtype": "float16", "mlp_bias": False}),
+                (LLAMA, {n.removeprefix("model."): t for n, t in llama.items()}, {"hidden_act": "silu"})):
+            with self.subTest(changes=changes):
+                layers = []
+                for run, config, written in (("plain", base, weights if base is GPT2 else llama),
+                                             ("variant", {**base, **changes}, tensors)):
+                    self.bring_in(self.write_model(f"{run}-model", config, written), run)
+                    layers.append([line for line in (self.directory / run / "config.ini").read_text().splitlines()
+                                   if line.startswith(("layer", "context", "vocabulary", "dtype"))])
+                    for made in (run, f"{run}-model"):
+                        shutil.rmtree(self.directory / made)
+                self.assertEqual(*layers)
+        twice = self.write_model("bad-twice", GPT2, weights, 2)
+        index = twice / "model.safetensors.index.json"
+        index.write_text(index.read_text().replace(
+            '"weight_map": {', f'"weight_map": {{"{one}": "model-1.safetensors", ', 1))
+        without = self.write_model("bad-weights", GPT2, weights)
+        (without / "model.safetensors").rename(without / "pytorch_model.bin")
         sharded = self.write_model("bad-shard", GPT2, weights, 2)
         (sharded / "model-2.safetensors").unlink()
         cut = self.write_model("bad-cut", GPT2, weights)
@@ -394,6 +564,7 @@ class Models(language.LanguageTest):
         write_nanogpt(self.directory / "evil.pt", weights, evil=pathlib.PurePosixPath("x"))
         (self.directory / "cut.bin").write_bytes(struct.pack("<8i", 20240326, 3, 16, 40, 2, 4, 32, 128) + bytes(2000))
         for path, words in (("bad-shard", ["model-2.safetensors is missing"]), ("bad-cut", ["truncated"]),
+                            ("bad-twice", ["a key twice"]), ("bad-weights", ["neither", "in safetensors"]),
                             ("evil.pt", ["pathlib.PurePosixPath"]), ("cut.bin", ["truncated"]),
                             ("nothing", ["is missing"]), ("text.txt", ["no model"]), ("text", ["config.json"])):
             self.assert_refused(self.alone("checkpoint", "import", path, "--output=bad"), harness.DATA, *words)

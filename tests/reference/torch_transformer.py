@@ -6,6 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+# rope_scaling; with heads of 8 elements and the base 10000 the wavelengths are 6, 63, 628 and 6283: the first is kept and
+# the second in between.
+LINEAR = {"rope_type": "linear", "factor": 2.5}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 200}
+
 
 @dataclass
 class Transformer:
@@ -20,6 +26,7 @@ class Transformer:
     context: int
     llama: bool  # rms_norm, swiglu, rotary positions, no bias, no tie; else GPT-2's choices
     rotary_base: float = 10000.0
+    rotary_scaling: dict = None  # Hugging Face's rope_scaling
     lora: int = 0  # rank of adapters
     lora_alpha: float = 0.0
 
@@ -29,7 +36,9 @@ class Transformer:
         if self.llama:
             common = f"norm=rms_norm bias=no{adapters}"
             lines = [f"embedding {self.width}"]
-            attention = f"attention {self.heads} kv_heads={self.kv_heads} rotary={self.rotary_base} {common}"
+            scaling = ":".join(str(value) for value in (self.rotary_scaling or {"rope_type": "none"}).values())
+            rotary = f"rotary={self.rotary_base} rotary_scaling={scaling}"
+            attention = f"attention {self.heads} kv_heads={self.kv_heads} {rotary} {common}"
             block = [attention, f"mlp {self.hidden} swiglu {common}"]
             return lines + block * self.blocks + ["rms_norm", "head tied=no"]
         lines = [f"embedding {self.width} positions={self.context}"]
@@ -51,11 +60,26 @@ class Norm(nn.Module):
         return nn.functional.layer_norm(x, (x.shape[-1],), self.gain, self.bias, 1e-5)
 
 
-def rotated(x, base):
+def scaled(frequencies, scaling):
+    """Frequencies of rotary angles under Hugging Face's rope_scaling, in terms of their wavelengths."""
+    if not scaling or scaling["rope_type"] == "default":
+        return frequencies
+    divided = frequencies / scaling["factor"]
+    if scaling["rope_type"] == "linear":
+        return divided
+    wavelengths, context = 2 * math.pi / frequencies, scaling["original_max_position_embeddings"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    smooth = (context / wavelengths - low) / (high - low)
+    between = (1 - smooth) * divided + smooth * frequencies
+    return torch.where(wavelengths < context / high, frequencies,
+                       torch.where(wavelengths > context / low, divided, between))
+
+
+def rotated(x, base, scaling=None):
     """x (samples x heads x tokens x size) with elements i and i + size / 2 turned by the token's angle."""
     half = x.shape[-1] // 2
     positions = torch.arange(x.shape[-2], dtype=torch.float64)
-    angles = positions[:, None] * base ** (-torch.arange(half, dtype=torch.float64) / half)
+    angles = positions[:, None] * scaled(base ** (-torch.arange(half, dtype=torch.float64) / half), scaling)
     cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
@@ -98,7 +122,7 @@ class Attention(Sublayer):
         k = heads[:, :, :, queries].transpose(1, 2)
         v = heads[:, :, :, queries + 1].transpose(1, 2)
         if t.llama:
-            q, k = rotated(q, t.rotary_base), rotated(k, t.rotary_base)
+            q, k = (rotated(x, t.rotary_base, t.rotary_scaling) for x in (q, k))
         k, v = k.repeat_interleave(queries, 1), v.repeat_interleave(queries, 1)
         scores = q @ k.transpose(-1, -2) / math.sqrt(size)
         later = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)

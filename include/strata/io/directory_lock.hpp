@@ -19,6 +19,8 @@ struct LockOptions {
   std::string name = "run.lock";
   /// The setting that a refused user may change, for messages.
   std::string setting = "run.dir";
+  /// What the lock is of, for messages; empty: its directory.
+  std::string subject = {};
   /// The owner rewrites its counter at this interval.
   double heartbeat_seconds = 5.0;
   /// An owner whose counter does not advance for this time is gone.

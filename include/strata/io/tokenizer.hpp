@@ -41,6 +41,16 @@ enum class Markers {
   kAsText       ///< as plain text
 };
 
+/// The tokens that a tokenizer puts around a document, as the post_processor of a tokenizer.json,
+/// or a tokenizer_config.json beside SentencePiece's model, says.
+struct DocumentFrame {
+  std::vector<std::uint32_t> before;
+  std::vector<std::uint32_t> after;
+
+  [[nodiscard]] bool empty() const { return before.empty() && after.empty(); }
+  friend bool operator==(const DocumentFrame&, const DocumentFrame&) = default;
+};
+
 /// Whether the tokens that decode() is given follow others.
 enum class Continues { kNo, kYes };
 
@@ -78,6 +88,8 @@ class Tokenizer {
   [[nodiscard]] std::int64_t vocabulary() const;
   /// The token between documents; -1 without one.
   [[nodiscard]] std::int64_t separator() const;
+  /// What models expect around a document, and at the begin of a prompt; encode() leaves it out.
+  [[nodiscard]] const DocumentFrame& frame() const;
 
   /// Throws: Error(kData) for a character outside the vocabulary, and for invalid UTF-8 where the
   /// tokenizer needs UTF-8.

@@ -6,6 +6,7 @@
 
 #include "strata/core/enum_names.hpp"
 #include "strata/nn/preset.hpp"
+#include "strata/ops/rotary.hpp"
 
 namespace strata::nn {
 
@@ -46,6 +47,7 @@ struct TransformerOptions {
   MlpChoice mlp = MlpChoice::kAuto;
   PositionChoice positions = PositionChoice::kAuto;
   double rotary_base = 0.0;
+  ops::RotaryScaling rotary_scaling;
   Choice bias = Choice::kAuto;
   Choice tied = Choice::kAuto;
   double dropout = 0.0;

@@ -5,6 +5,7 @@
 
 #include "strata/core/dtype.hpp"
 #include "strata/core/tensor.hpp"
+#include "strata/ops/rotary.hpp"
 
 namespace strata::ops {
 
@@ -70,11 +71,10 @@ void append_to_cache(Context& context, const AttentionShape& shape, const ConstT
 enum class Rotation { kForward, kBackward };
 
 /// Applies rotary position embedding to the queries and keys in qkv, in place: rotates elements i
-/// and i + head_size / 2 of a head by the angle position theta^(-2 i / head_size), position =
-/// offset + row % tokens. kBackward applies the inverse rotation, which is the gradient.
-/// Pre: head_size is even. Source: Su et al., "RoFormer", arXiv 2104.09864, with the half-split
-/// layout of GPT-NeoX and Llama.
-void rotary(Context& context, const AttentionShape& shape, double theta, std::int64_t offset,
-            Rotation rotation, const TensorView& qkv);
+/// and i + head_size / 2 of a head by the angle of pair i, position = offset + row % tokens.
+/// kBackward applies the inverse rotation, which is the gradient. Pre: head_size is even. Source:
+/// Su et al., "RoFormer", arXiv 2104.09864, with the half-split layout of GPT-NeoX and Llama.
+void rotary(Context& context, const AttentionShape& shape, const RotaryAngles& angles,
+            std::int64_t offset, Rotation rotation, const TensorView& qkv);
 
 }  // namespace strata::ops

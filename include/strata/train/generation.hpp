@@ -51,7 +51,13 @@ class Generator {
   void generate(std::span<const std::int64_t> prompt, std::int64_t count,
                 const SamplingOptions& options, const std::function<bool(std::int64_t)>& take);
 
+  /// The logits after each token of a text. Shapes: tokens x vocabulary.
+  /// Throws: Error(kUsage) as require_prompt_fits().
+  [[nodiscard]] std::vector<double> logits(std::span<const std::int64_t> tokens);
+
  private:
+  /// Appends tokens to the sequence and returns the logits after the last `rows` of them.
+  [[nodiscard]] std::vector<double> append(std::span<const std::int64_t> tokens, std::int64_t rows);
   /// Appends tokens to the sequence and returns the logits of the next token.
   [[nodiscard]] std::vector<float> next_logits(std::span<const std::int64_t> tokens);
 

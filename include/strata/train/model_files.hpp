@@ -51,8 +51,8 @@ void import_model(const ForeignModel& model, const std::filesystem::path& root, 
                   const nlohmann::json& metadata, const io::Tokenizer* tokenizer);
 
 /// Calls `fill` with a hidden directory beside `output` and renames that to `output`, so that a
-/// kill leaves the whole or nothing under this name.
-/// Throws: Error(kUsage) where `output` exists and is not empty.
+/// kill leaves the whole or nothing under this name. A lock beside it keeps other processes out.
+/// Throws: Error(kUsage) where `output` exists and is not empty, or another process fills it.
 void fill_new_directory(const std::filesystem::path& output,
                         const std::function<void(const std::filesystem::path&)>& fill);
 
@@ -71,6 +71,8 @@ struct ExportOptions {
   std::optional<io::StoredType> type;  ///< nothing: as in the checkpoint
   std::int64_t shard_bytes = std::int64_t{5} << 30U;
   AdapterExport adapters = AdapterExport::kMerged;
+  /// Checks the written files before they appear under their name; may throw.
+  std::function<void(const std::filesystem::path&)> check = [](const auto&) {};
 };
 
 /// What an export wrote.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -36,16 +37,30 @@ std::filesystem::path directory_of(const std::string& argument, WhichCheckpoint 
 
 }  // namespace
 
-ExitCode checkpoint_command(Arguments arguments) {
+bool checkpoint_needs_mpi(Arguments arguments) {
+  return !arguments.empty() && arguments.front() == "export" &&
+         std::ranges::find(arguments, "--check-logits") != arguments.end();
+}
+
+ExitCode checkpoint_command(Arguments arguments, comm::MpiSession* mpi) {
+  if (mpi != nullptr) {
+    const bool works = mpi->world().rank() == 0;
+    mpi->separate();
+    if (!works) {
+      return ExitCode::kDone;  // waits in MPI_Finalize
+    }
+  }
   const std::string what = arguments.empty() ? "" : arguments.front();
   if (what == "import") {
     return import_model_command(arguments.subspan(1));
   }
   if (what == "export") {
-    return export_model_command(arguments.subspan(1),
-                                [](const std::string& argument, const std::string& which) {
-                                  return directory_of(argument, which_checkpoint(which));
-                                });
+    return export_model_command(
+        arguments.subspan(1),
+        [](const std::string& argument, const std::string& which) {
+          return directory_of(argument, which_checkpoint(which));
+        },
+        mpi);
   }
   if (what != "inspect" && what != "verify") {
     fail(ExitCode::kUsage,

@@ -27,7 +27,10 @@ ExitCode doctor_command(comm::MpiSession& mpi, Arguments arguments);
 
 /// Commands that run in one process.
 ExitCode data_command(Arguments arguments);
-ExitCode checkpoint_command(Arguments arguments);
+/// `mpi`: where checkpoint_needs_mpi(), else null; runs on one rank.
+ExitCode checkpoint_command(Arguments arguments, comm::MpiSession* mpi);
+/// Whether a checkpoint command computes with the model.
+[[nodiscard]] bool checkpoint_needs_mpi(Arguments arguments);
 /// Writes a job script, and submits it if asked.
 ExitCode job_command(Arguments arguments);
 /// Trains with many settings, or submits a job array that does.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -25,7 +26,8 @@ constexpr const char* kGenerateHelp =
 Generates text with the newest good checkpoint. RUN is a run's directory. One rank generates, whatever grid trained;
 other ranks wait.
 
-  --prompt=TEXT        start of the text (default: the separator of documents, else a line feed)
+  --prompt=TEXT        start of the text (default: the separator of documents, else a line feed), after the tokens
+                       that the tokenizer puts before a document, as <|begin_of_text|>
   --tokens=N           tokens to generate (default 200)
   --samples=N          texts to generate (default 1)
   --temperature=X      logits are divided by it; 0: always the most likely token (default 1)
@@ -99,14 +101,25 @@ GenerateArguments arguments_of(Arguments arguments) {
   return result;
 }
 
+/// The prompt's ids, after those that the tokenizer puts before a document.
 std::vector<std::int64_t> prompt_ids(const GenerateArguments& given,
                                      const io::Tokenizer& tokenizer) {
+  const std::vector<std::int64_t> before(tokenizer.frame().before.begin(),
+                                         tokenizer.frame().before.end());
   if (given.prompt) {
     try {
-      return tokenizer.encode(*given.prompt);
+      std::vector<std::int64_t> ids = tokenizer.encode(*given.prompt);
+      // A prompt may spell them out.
+      if (std::ranges::mismatch(before, ids).in1 != before.end()) {
+        ids.insert(ids.begin(), before.begin(), before.end());
+      }
+      return ids;
     } catch (const Error& error) {
       fail(ExitCode::kUsage, "--prompt cannot be turned into tokens: {}", error.what());
     }
+  }
+  if (!before.empty()) {
+    return before;
   }
   if (tokenizer.separator() >= 0) {
     return {tokenizer.separator()};

@@ -18,6 +18,8 @@
 #include "strata/train/checkpointing.hpp"
 #include "strata/train/model_files.hpp"
 
+#include "commands/check_logits.hpp"
+
 namespace strata::app {
 namespace {
 
@@ -55,6 +57,9 @@ before DIR appears.
   --adapters=HOW        merged: low-rank adapters are added to the weights (default); apart: with huggingface, they alone
                         are written, as PEFT does
   --checkpoint=WHICH    of a run: newest or best (checkpoint.best)
+  --check-logits        read the files as a model and compare its logits with the checkpoint's, before DIR appears;
+                        needs memory for the weights, and disk for a second copy; exit code 4 where they differ
+  --logits=FILE         with --check-logits: its token ids, and the checkpoint's logits after each sequence, as JSON
 )";
 
 template <typename Enum>
@@ -190,10 +195,11 @@ ExitCode import_model_command(Arguments arguments) {
   return ExitCode::kDone;
 }
 
-ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoint_of) {
-  const CommandLine line(arguments,
-                         {"output", "format", "dtype", "shard-mib", "adapters", "checkpoint"}, {},
-                         CommandLine::Values::kOne);
+ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoint_of,
+                              comm::MpiSession* mpi) {
+  const CommandLine line(
+      arguments, {"output", "format", "dtype", "shard-mib", "adapters", "checkpoint", "logits"},
+      {"check-logits"}, CommandLine::Values::kOne);
   const std::string path = only_position(line, kExportHelp);
   const auto format = choice<train::ModelFormat>(line, "format");
   if (!format || *format == train::ModelFormat::kNanogpt) {
@@ -209,14 +215,33 @@ ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoin
   const fs::path output = line.value("output", "");
   const io::Checkpoint checkpoint =
       io::Checkpoint::open(checkpoint_of(path, line.value("checkpoint", "newest")));
-  const train::ExportedModel written =
-      train::export_model(checkpoint, output,
-                          {.format = *format,
-                           .type = type,
-                           .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U,
-                           .adapters = adapters.value_or(train::AdapterExport::kMerged)});
+  train::ExportOptions options{.format = *format,
+                               .type = type,
+                               .shard_bytes = line.count("shard-mib", 5120, 1, kMostMib) << 20U,
+                               .adapters = adapters.value_or(train::AdapterExport::kMerged)};
+  const std::string logits = line.value("logits", "");
+  if (mpi == nullptr && !logits.empty()) {
+    fail(ExitCode::kUsage, "--logits needs --check-logits; give both");
+  }
+  std::string checked;
+  if (mpi != nullptr) {
+    const bool apart = options.adapters == train::AdapterExport::kApart;
+    if (apart || *format == train::ModelFormat::kSafetensors) {
+      fail(ExitCode::kUsage,
+           "--check-logits reads the files as a model, which strata does not do with {}; their "
+           "bytes are compared without it",
+           apart ? "--adapters=apart" : "--format=safetensors");
+    }
+    options.check = [&](const fs::path& directory) {
+      checked = check_logits(*mpi, checkpoint, directory, *format, logits);
+    };
+  }
+  const train::ExportedModel written = train::export_model(checkpoint, output, options);
   fmt::print("{}: {} tensors, {}, read back and equal; {}\n", output.string(), written.tensors,
              bytes_text(written.bytes), fmt::join(written.files, ", "));
+  if (!checked.empty()) {
+    fmt::print("{}\n", checked);
+  }
   return ExitCode::kDone;
 }
 

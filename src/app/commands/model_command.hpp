@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "strata/comm/mpi.hpp"
 #include "strata/core/error.hpp"
 
 #include "config/command_line.hpp"
@@ -17,8 +18,9 @@ ExitCode import_model_command(Arguments arguments);
 using CheckpointOf =
     std::function<std::filesystem::path(const std::string& path, const std::string& which)>;
 
-/// strata checkpoint export.
-ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoint_of);
+/// strata checkpoint export; `mpi` is null without --check-logits.
+ExitCode export_model_command(Arguments arguments, const CheckpointOf& checkpoint_of,
+                              comm::MpiSession* mpi);
 
 [[nodiscard]] std::string model_import_help();
 [[nodiscard]] std::string model_export_help();

@@ -1,5 +1,7 @@
 #include "strata/app/options.hpp"
 
+#include "strata/nn/rotary_scaling.hpp"
+
 #include "config/option_kinds.hpp"
 
 namespace strata::app {
@@ -95,6 +97,27 @@ Option groups_option() {
           [](const RunConfig& config) { return optim::text_of(config.optimizer.options.groups); }};
 }
 
+Option rotary_scaling_option() {
+  return {.key = "model.rotary_scaling",
+          .values = std::string(nn::kRotaryScalings),
+          .unit = {},
+          .help =
+              "scaling of rotary angles for contexts longer than those of the first training: all "
+              "frequencies over FACTOR (from 1), or those of Llama 3.1, as in llama3:8:1:4:8192",
+          .set =
+              [](RunConfig& config, const std::string& value) {
+                const auto scaling = nn::parse_rotary_scaling(value);
+                if (!scaling) {
+                  refuse("model.rotary_scaling", value, std::string(nn::kRotaryScalings));
+                }
+                config.model.transformer.rotary_scaling = *scaling;
+              },
+          .get =
+              [](const RunConfig& config) {
+                return nn::text_of(config.model.transformer.rotary_scaling);
+              }};
+}
+
 /// Times of stages; plan::prepare() knows how many there are.
 Option stage_times(const std::string& key, const std::string& what, Member<std::string> member) {
   Option option = text(key, "number from 0, or one for each stage",
@@ -146,6 +169,7 @@ std::vector<Option> transformer() {
              STRATA_MEMBER(model.transformer.positions)),
       number("model.rotary_base", "", "base of rotary angles; 0: the preset's, else 10000",
              Bound::kFromZero, STRATA_MEMBER(model.transformer.rotary_base)),
+      rotary_scaling_option(),
       choice("model.bias", "whether dense layers and layer norms have biases; auto: the preset's",
              STRATA_MEMBER(model.transformer.bias)),
       choice("model.tied", "whether the head uses the embedding's table; auto: the preset's",

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "strata/nn/rotary_scaling.hpp"
 #include "strata/ops/attention.hpp"
 
 #include "layers/sublayer.hpp"
@@ -13,8 +15,8 @@ struct AttentionOptions {
   std::int64_t kv_heads = 1;
   std::int64_t queries = 1;
   std::int64_t head_size = 1;
-  /// The base of rotary position embeddings; 0: none.
-  double rotary = 0.0;
+  /// Of rotary position embeddings; nothing: none.
+  std::optional<ops::RotaryAngles> rotary;
 };
 
 /// Causal self-attention of query heads that share key-value heads in groups.
@@ -37,7 +39,7 @@ class Attention final : public Sublayer {
     return fmt::format(
         "attention {}{}{}{}", attention_.kv_heads * attention_.queries,
         attention_.queries > 1 ? fmt::format(" kv_heads={}", attention_.kv_heads) : "",
-        attention_.rotary > 0.0 ? " rotary" : "", adapter_text());
+        attention_.rotary ? " rotary" : "", adapter_text());
   }
 
  protected:
@@ -53,8 +55,8 @@ class Attention final : public Sublayer {
     const ops::AttentionShape shape = shape_of(inner);
     const Decoding* decoding = inner.pass.decoding;
     const TensorView& qkv = inner.product(Product::kQkv);
-    if (attention_.rotary > 0.0) {
-      ops::rotary(inner.pass.context, shape, attention_.rotary,
+    if (attention_.rotary) {
+      ops::rotary(inner.pass.context, shape, *attention_.rotary,
                   decoding != nullptr ? decoding->past : 0, ops::Rotation::kForward, qkv);
     }
     if (decoding == nullptr) {
@@ -75,8 +77,8 @@ class Attention final : public Sublayer {
     ops::causal_attention_backward(inner.pass.context, shape, inner.product(Product::kQkv),
                                    inner.result, inner.extras.at(Extra::kLogSums), result_gradient,
                                    product_gradients.at(Product::kQkv));
-    if (attention_.rotary > 0.0) {
-      ops::rotary(inner.pass.context, shape, attention_.rotary, 0, ops::Rotation::kBackward,
+    if (attention_.rotary) {
+      ops::rotary(inner.pass.context, shape, *attention_.rotary, 0, ops::Rotation::kBackward,
                   product_gradients.at(Product::kQkv));
     }
   }
@@ -130,6 +132,23 @@ class Attention final : public Sublayer {
   std::int64_t tokens_;
 };
 
+std::optional<ops::RotaryAngles> take_rotary(LayerLine& line) {
+  const double base = line.take_option_number("rotary", 0.0);
+  const std::string text = line.take_option("rotary_scaling", "none");
+  if (base < 0.0) {
+    line.refuse(
+        fmt::format("rotary is {}; give the base of the angles, as 10000, or leave it out", base));
+  }
+  const std::optional<ops::RotaryScaling> scaling = parse_rotary_scaling(text);
+  if (!scaling) {
+    line.refuse(fmt::format("rotary_scaling is \"{}\"; expected {}", text, kRotaryScalings));
+  }
+  if (base == 0.0 && scaling->kind != ops::RotaryScalingKind::kNone) {
+    line.refuse("rotary_scaling needs rotary positions; give rotary=BASE, or leave it out");
+  }
+  return base > 0.0 ? std::optional(ops::RotaryAngles{base, *scaling}) : std::nullopt;
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
@@ -152,12 +171,8 @@ std::unique_ptr<Layer> make_attention(LayerLine& line, const LayerSite& site) {
                     width, heads));
   }
   attention.head_size = line.take_option_count("head_size", width / heads);
-  attention.rotary = line.take_option_number("rotary", 0.0);
-  if (attention.rotary < 0.0) {
-    line.refuse(fmt::format("rotary is {}; give the base of the angles, as 10000, or leave it out",
-                            attention.rotary));
-  }
-  if (attention.rotary > 0.0 && attention.head_size % 2 != 0) {
+  attention.rotary = take_rotary(line);
+  if (attention.rotary && attention.head_size % 2 != 0) {
     line.refuse(
         fmt::format("rotary positions turn pairs of elements, but a head has {}; use an "
                     "even head size",

@@ -8,6 +8,7 @@
 #include "strata/core/error.hpp"
 #include "strata/core/text.hpp"
 #include "strata/nn/adapters.hpp"
+#include "strata/nn/rotary_scaling.hpp"
 
 #include "layer_line.hpp"
 
@@ -231,6 +232,8 @@ PublishedModel published_model_of(const std::vector<std::string>& lines, std::in
   o.heads = attention.take_count("the number of heads");
   o.kv_heads = attention.take_option_count("kv_heads", o.heads);
   o.rotary_base = attention.take_option_number("rotary", 0.0);
+  o.rotary_scaling = parse_rotary_scaling(attention.take_option("rotary_scaling", "none"))
+                         .value_or(ops::RotaryScaling{});
   o.norm = attention.take_option("norm", "layer_norm") == "rms_norm" ? NormChoice::kRmsNorm
                                                                      : NormChoice::kLayerNorm;
   model.epsilon = attention.take_option_number("epsilon", kDefaultEpsilon);

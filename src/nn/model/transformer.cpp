@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include "strata/core/error.hpp"
+#include "strata/core/text.hpp"
+#include "strata/nn/rotary_scaling.hpp"
 
 namespace strata::nn {
 namespace {
@@ -97,7 +99,7 @@ void fill(T& chosen, const T& preset) {
   }
 }
 
-/// Rejects head counts that do not divide the width or each other.
+/// Rejects head counts that do not divide the width or each other, or do not fit the positions.
 void check_heads(const TransformerOptions& o) {
   const auto check = [&](bool fits, const std::string& why) {
     if (!fits) {
@@ -115,6 +117,10 @@ void check_heads(const TransformerOptions& o) {
         fmt::format("model.positions = rotary turns pairs of elements, but a head has {}; change "
                     "model.width = {} or model.heads = {} so that it has an even number",
                     o.width / o.heads, o.width, o.heads));
+  check(o.positions == PositionChoice::kRotary || o.rotary_scaling == ops::RotaryScaling{},
+        fmt::format("model.rotary_scaling = {} scales rotary positions, but model.positions is {}; "
+                    "set model.positions = rotary, or leave the scaling out",
+                    text_of(o.rotary_scaling), name_of(o.positions)));
 }
 
 }  // namespace
@@ -166,12 +172,18 @@ std::vector<std::string> transformer_layers(const TransformerOptions& o) {
       o.vocabulary > 0 ? fmt::format(" vocabulary={}", o.vocabulary) : "",
       o.positions == PositionChoice::kLearned ? fmt::format(" positions={}", o.context) : "",
       dropout)};
+  std::string rotary;
+  if (o.positions == PositionChoice::kRotary) {
+    rotary = fmt::format(" rotary={}", o.rotary_base);
+    if (o.rotary_scaling.kind != ops::RotaryScalingKind::kNone) {
+      rotary += " rotary_scaling=" + text_of(o.rotary_scaling);
+    }
+  }
   for (std::int64_t block = 0; block < o.blocks; ++block) {
-    lines.push_back(fmt::format(
-        "attention {}{}{}{} name=blocks.{}.attention", o.heads,
-        o.kv_heads != o.heads ? fmt::format(" kv_heads={}", o.kv_heads) : "",
-        o.positions == PositionChoice::kRotary ? fmt::format(" rotary={}", o.rotary_base) : "",
-        common, block));
+    lines.push_back(
+        fmt::format("attention {}{}{}{} name=blocks.{}.attention", o.heads,
+                    o.kv_heads != o.heads ? fmt::format(" kv_heads={}", o.kv_heads) : "", rotary,
+                    common, block));
     lines.push_back(
         fmt::format("mlp {} {}{} name=blocks.{}.mlp", o.hidden, name_of(o.mlp), common, block));
   }

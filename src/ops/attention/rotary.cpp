@@ -17,15 +17,15 @@ namespace {
 template <typename T>
 class RotationTable {
  public:
-  RotationTable(Context& context, const AttentionShape& shape, double theta, std::int64_t offset,
-                Rotation rotation)
+  RotationTable(Context& context, const AttentionShape& shape, const RotaryAngles& angles,
+                std::int64_t offset, Rotation rotation)
       : half_(shape.head_size / 2),
         cosines_(static_cast<std::size_t>(shape.tokens * half_)),
         sines_(cosines_.size()) {
     std::vector<double> frequencies(static_cast<std::size_t>(half_));
     for (std::size_t i = 0; i < frequencies.size(); ++i) {
-      frequencies[i] =
-          std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(shape.head_size));
+      frequencies[i] = angles.scaling.scaled(std::pow(
+          angles.theta, -2.0 * static_cast<double>(i) / static_cast<double>(shape.head_size)));
     }
     const double sign = rotation == Rotation::kForward ? 1.0 : -1.0;
     // A sine and a cosine cost about 64 products.
@@ -64,19 +64,20 @@ void rotate_head(Stored* head, std::int64_t half, const T* cosines, const T* sin
 
 }  // namespace
 
-void rotary(Context& context, const AttentionShape& shape, double theta, std::int64_t offset,
-            Rotation rotation, const TensorView& qkv) {
+void rotary(Context& context, const AttentionShape& shape, const RotaryAngles& angles,
+            std::int64_t offset, Rotation rotation, const TensorView& qkv) {
   require_qkv(shape, qkv);
   require(shape.head_size % 2 == 0, "a rotation of heads of {}", shape.head_size);
-  require(theta > 0.0 && offset >= 0, "a rotation with theta {} from position {}", theta, offset);
-  if (run_on_gpu<cuda::rotary>(context, shape, theta, offset, rotation, qkv)) {
+  require(angles.theta > 0.0 && offset >= 0, "a rotation with theta {} from position {}",
+          angles.theta, offset);
+  if (run_on_gpu<cuda::rotary>(context, shape, angles, offset, rotation, qkv)) {
     return;
   }
   const std::int64_t half = shape.head_size / 2;
   with_stored(qkv.dtype(), [&]<typename Stored>(Stored) {
     using T = Compute<Stored>;
     Stored* elements = qkv.host<Stored>().data();
-    const RotationTable<T> turns(context, shape, theta, offset, rotation);
+    const RotationTable<T> turns(context, shape, angles, offset, rotation);
     parallel_for_rows(context, shape.rows(), shape.qkv_width(), [&](std::int64_t row) {
       const std::int64_t token = row % shape.tokens;
       for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {

@@ -9,7 +9,7 @@ namespace {
 /// One thread for each angle of one row; it rotates that pair of elements in the queries and keys
 /// of all heads.
 template <typename Stored>
-__global__ void rotary_kernel(std::int64_t count, AttentionShape shape, double theta,
+__global__ void rotary_kernel(std::int64_t count, AttentionShape shape, RotaryAngles angles,
                               std::int64_t offset, double sign, Stored* qkv) {
   using C = Compute<Stored>;
   const std::int64_t thread = thread_number();
@@ -19,8 +19,8 @@ __global__ void rotary_kernel(std::int64_t count, AttentionShape shape, double t
   const std::int64_t half = shape.head_size / 2;
   const std::int64_t row = thread / half;
   const std::int64_t i = thread % half;
-  const double frequency =
-      pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(shape.head_size));
+  const double frequency = angles.scaling.scaled(
+      pow(angles.theta, -2.0 * static_cast<double>(i) / static_cast<double>(shape.head_size)));
   const double angle = static_cast<double>(offset + row % shape.tokens) * frequency;
   const C cosine = static_cast<C>(cos(angle));
   const C sine = static_cast<C>(sign * sin(angle));
@@ -39,12 +39,12 @@ __global__ void rotary_kernel(std::int64_t count, AttentionShape shape, double t
 
 }  // namespace
 
-void rotary(Context& context, const AttentionShape& shape, double theta, std::int64_t offset,
-            Rotation rotation, const TensorView& qkv) {
+void rotary(Context& context, const AttentionShape& shape, const RotaryAngles& angles,
+            std::int64_t offset, Rotation rotation, const TensorView& qkv) {
   const std::int64_t count = shape.rows() * (shape.head_size / 2);
   const double sign = rotation == Rotation::kForward ? 1.0 : -1.0;
   with_device_type(qkv.dtype(), [&]<typename Stored>(Stored) {
-    launch(context, "rotary", grid_of(count), rotary_kernel<Stored>, count, shape, theta, offset,
+    launch(context, "rotary", grid_of(count), rotary_kernel<Stored>, count, shape, angles, offset,
            sign, qkv.device<Stored>());
   });
 }

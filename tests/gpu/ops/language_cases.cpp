@@ -30,10 +30,16 @@ void add_attention(std::vector<Case>& cases, const AttentionShape& shape) {
            });
   if (shape.head_size % 2 == 0) {
     for (const Rotation rotation : {Rotation::kForward, Rotation::kBackward}) {
-      add_case(cases, (rotation == Rotation::kForward ? "rotary" : "rotary_back") + of,
-               {updated(qkv)}, [=](Context& context, const Tensors& t) {
-                 rotary(context, shape, 10000.0, 3, rotation, t[0]);
-               });
+      for (const RotaryScaling& scaling :
+           {RotaryScaling{},
+            RotaryScaling{.kind = RotaryScalingKind::kLlama3, .factor = 8.0, .context = 64.0}}) {
+        add_case(cases,
+                 (rotation == Rotation::kForward ? "rotary" : "rotary_back") +
+                     ("_" + std::string(name_of(scaling.kind))) + of,
+                 {updated(qkv)}, [=](Context& context, const Tensors& t) {
+                   rotary(context, shape, {.scaling = scaling}, 3, rotation, t[0]);
+                 });
+      }
     }
   }
 }

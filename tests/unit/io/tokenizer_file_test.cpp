@@ -51,6 +51,24 @@ json llama3_splitter() {
       .at("pre_tokenizer");
 }
 
+/// TemplateProcessing of sequences A and B, and <|endoftext|> and <|begin|>, which are 260 and 261.
+json framed(const std::vector<std::string>& pieces) {
+  json single = json::array();
+  for (const std::string& piece : pieces) {
+    single.push_back(piece.size() == 1 ? json{{"Sequence", {{"id", piece}, {"type_id", 0}}}}
+                                       : json{{"SpecialToken", {{"id", piece}, {"type_id", 0}}}});
+  }
+  const auto token = [](const char* text, int id) {
+    return json{{"id", text}, {"ids", {id}}, {"tokens", {text}}};
+  };
+  return {
+      {"type", "TemplateProcessing"},
+      {"single", single},
+      {"pair", json::array()},
+      {"special_tokens",
+       {{"<|endoftext|>", token("<|endoftext|>", 260)}, {"<|begin|>", token("<|begin|>", 261)}}}};
+}
+
 /// Base64 of one or two bytes, enough for the tests.
 std::string base64(const std::string& bytes) {
   constexpr std::string_view kDigits =
@@ -136,6 +154,8 @@ TEST_F(TokenizerFile, RefusesJsonThatIsNotSupportedByName) {
   other["pretokenizers"][0]["pattern"]["Regex"] = "\\p{L}+";
   json removes = llama3_splitter();
   removes["pretokenizers"][0]["behavior"] = "Removed";
+  json beyond = framed({"<|endoftext|>", "A"});
+  beyond["special_tokens"]["<|endoftext|>"]["ids"][0] = 261;
   json twice = llama3_splitter();
   twice["pretokenizers"][1]["use_regex"] = true;
   for (const auto& [pointer, value, words] : std::vector<Case>{
@@ -167,7 +187,15 @@ TEST_F(TokenizerFile, RefusesJsonThatIsNotSupportedByName) {
            {"/model/merges/1", "x y", {"merge 1", "\"xy\" is no token"}},
            {"/model/merges/1", "zz y", {"merge 1", "\"zz\" is no token"}},
            {"/model/merges/1", "t h", {"merge 1", "twice"}},
-           {"/model/merges", {{"a", 1}}, {"list merges"}}}) {
+           {"/model/merges", {{"a", 1}}, {"list merges"}},
+           {"/post_processor",
+            {{"type", "RobertaProcessing"}, {"sep", {"</s>", 2}}},
+            {"post_processor of type \"RobertaProcessing\"", "TemplateProcessing"}},
+           {"/post_processor", framed({"<|endoftext|>", "A", "A"}), {"$A once"}},
+           {"/post_processor", framed({"<|endoftext|>"}), {"$A once"}},
+           {"/post_processor", framed({"[CLS]", "A"}), {"[CLS]", "special tokens with their ids"}},
+           {"/post_processor", framed({"A", "B"}), {"Sequence", "special tokens with their ids"}},
+           {"/post_processor", beyond, {"id 261", "0 to 260"}}}) {
     json file = small_json();
     file[json::json_pointer(pointer)] = value;
     const std::string text = file.dump();
@@ -316,6 +344,58 @@ TEST_F(TokenizerFile, DataSetsStoreTokenizersAndFilesAreWrittenBack) {
       EXPECT_EQ(again.encode(sample), tokenizer.encode(sample));
       EXPECT_EQ(from_data.encode(sample), tokenizer.encode(sample));
     }
+  }
+}
+
+TEST_F(TokenizerFile, TemplatesFrameDocuments) {
+  using Frame = std::vector<std::uint32_t>;
+  const json offsets = {{"type", "ByteLevel"}, {"trim_offsets", false}};
+  const json begin = framed({"<|begin|>", "A"});
+  struct Case {
+    json processor;
+    Frame before;
+    Frame after;
+    /// Of the documents "the" and "a", or without a separator.
+    Ids tokens;
+    Separator separator = Separator::kAuto;
+  };
+  for (const auto& [processor, before, after, tokens, separator] : std::vector<Case>{
+           {nullptr, {}, {}, {257, 260, 'a'}},
+           {offsets, {}, {}, {257, 260, 'a'}},
+           {begin, {261}, {}, {261, 257, 260, 261, 'a'}},
+           {begin, {261}, {}, {257, 'a'}, Separator::kNo},
+           {{{"type", "Sequence"}, {"processors", {offsets, begin}}},
+            {261},
+            {},
+            {261, 257, 260, 261, 'a'}},
+           {{{"type", "Sequence"}, {"processors", {framed({"A", "<|begin|>"}), begin}}},
+            {261},
+            {261},
+            {261, 257, 261, 260, 261, 'a', 261}},
+           // No second separator.
+           {framed({"<|begin|>", "A", "<|endoftext|>"}),
+            {261},
+            {260},
+            {261, 257, 260, 261, 'a', 260}},
+           {framed({"<|endoftext|>", "A"}), {260}, {}, {260, 257, 260, 'a'}}}) {
+    json file = small_json();
+    file["added_tokens"].push_back({{"id", 261}, {"content", "<|begin|>"}});
+    file["post_processor"] = processor;
+    const Tokenizer tokenizer = read(file.dump());
+    EXPECT_EQ(tokenizer.frame(), (DocumentFrame{before, after}));
+    EXPECT_THAT(tokenizer.encode("the"), ElementsAre(257));
+    ImportOptions options =
+        test::text_options(directory_, TokenizerKind::kNone, {"the", "a"}, "1.0");
+    options.tokenizer_file = directory_ / "file";
+    options.separator = separator;
+    options.existing = Existing::kReplace;
+    import_dataset(options);
+    const Dataset data = Dataset::open(options.output / "train.h5");
+    EXPECT_EQ(test::tokens_of(data), tokens) << processor;
+    const Tokenizer from_data = Tokenizer::of(data.info());
+    EXPECT_EQ(from_data.frame(), tokenizer.frame());
+    const auto again = write_tokenizer_files(from_data, directory_.path());
+    EXPECT_EQ(Tokenizer::from_file(again.value()).frame(), tokenizer.frame());
   }
 }
 

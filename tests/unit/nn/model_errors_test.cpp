@@ -87,6 +87,16 @@ TEST(ModelErrors, OfHeads) {
   expect_words(tokens({"embedding 12", "attention 4 rotary=10000", "head"}),
                {"rotary", "a head has 3", "even"});
   expect_words(tokens({"embedding 8", "attention 4 rotary=-1", "head"}), {"rotary is -1", "10000"});
+  for (const char* scaling :
+       {"yarn:2", "linear", "linear:0.5", "linear:x", "llama3:8", "llama3:8:4:1:8192",
+        "llama3:8:1:4:0.5", "llama3:8:1:4:1e300", "none:1"}) {
+    expect_words(
+        tokens({"embedding 8", fmt::format("attention 4 rotary=10000 rotary_scaling={}", scaling),
+                "head"}),
+        {fmt::format("rotary_scaling is \"{}\"", scaling), "linear:FACTOR"});
+  }
+  expect_words(tokens({"embedding 8", "attention 4 rotary_scaling=linear:2", "head"}),
+               {"rotary=BASE"});
   expect_words(tokens({"embedding 8", "attention", "head"}), {"the number of heads"});
   expect_words(tokens({"embedding 8", "attention 0", "head"}),
                {"the number of heads", "it has \"0\""});

@@ -1,0 +1,55 @@
+#include "strata/nn/rotary_scaling.hpp"
+
+#include <cmath>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "strata/core/text.hpp"
+
+namespace strata::nn {
+
+using ops::RotaryScaling;
+using ops::RotaryScalingKind;
+
+std::optional<RotaryScaling> parse_rotary_scaling(std::string_view text) {
+  const std::vector<std::string> words = split_words(text, ":");
+  const auto kind = words.empty() ? std::nullopt : enum_from_name<RotaryScalingKind>(words[0]);
+  if (!kind) {
+    return std::nullopt;
+  }
+  RotaryScaling scaling{.kind = *kind};
+  std::vector<double*> numbers;
+  if (*kind == RotaryScalingKind::kLinear) {
+    numbers = {&scaling.factor};
+  } else if (*kind == RotaryScalingKind::kLlama3) {
+    numbers = {&scaling.factor, &scaling.low, &scaling.high, &scaling.context};
+  }
+  if (words.size() != 1 + numbers.size()) {
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (!parse_double(words[i + 1], *numbers[i]) || !std::isfinite(*numbers[i])) {
+      return std::nullopt;
+    }
+  }
+  const bool allowed = scaling.factor >= 1.0 && scaling.low > 0.0 && scaling.high > scaling.low &&
+                       scaling.context >= 1.0 && scaling.context <= 0x1p31 &&
+                       scaling.context == std::floor(scaling.context);
+  return allowed ? std::optional(scaling) : std::nullopt;
+}
+
+std::string text_of(const RotaryScaling& scaling) {
+  const std::string_view name = name_of(scaling.kind);
+  switch (scaling.kind) {
+    case RotaryScalingKind::kLinear:
+      return fmt::format("{}:{}", name, scaling.factor);
+    case RotaryScalingKind::kLlama3:
+      return fmt::format("{}:{}:{}:{}:{}", name, scaling.factor, scaling.low, scaling.high,
+                         scaling.context);
+    default:
+      return std::string(name);
+  }
+}
+
+}  // namespace strata::nn
