@@ -174,8 +174,8 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
     }
   }
   if (shards.empty()) {
-    fail(ExitCode::kData, "{} has no weight_map of tensors and files, or a key twice; copy it again",
-         path.string());
+    fail(ExitCode::kData,
+         "{} has no weight_map of tensors and files, or a key twice; copy it again", path.string());
   }
   return shards;
 }
@@ -224,7 +224,8 @@ TensorFiles TensorFiles::open_safetensors(const fs::path& path) {
   }
   const fs::path single = directory ? path / kSingleFile : path;
   if (directory && !fs::exists(single, error)) {
-    fail(ExitCode::kData, "{} has neither {} nor {}; give the directory of a model with weights in safetensors",
+    fail(ExitCode::kData,
+         "{} has neither {} nor {}; give the directory of a model with weights in safetensors",
          path.string(), kSingleFile, kIndexFile);
   }
   contents.files.push_back(map_model_file(single));
