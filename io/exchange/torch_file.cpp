@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <vector>
 
@@ -38,9 +39,9 @@ struct Object {
   Kind kind = Kind::kNone;
   std::int64_t integer = 0;
   double number = 0.0;
-  /// Of kText; of kName module and name, as in "torch.FloatStorage"; of kStorage its key.
+  /// Of kText; of kName module and name, as in "torch.FloatStorage".
   std::string text;
-  /// Elements; of a dict key, value, key, value; of a tensor its storage.
+  /// Elements; of a dict key, value, key, value; of a storage or tensor the storage's key.
   std::vector<std::size_t> items;
   /// Of kTensor: in elements of the storage.
   std::int64_t offset = 0;
@@ -233,7 +234,8 @@ class PickleReader {
         item(2).kind != Kind::kText) {
       refuse_pickle("refers to something else than a tensor's storage");
     }
-    push({.kind = Kind::kStorage, .text = item(2).text, .type = storage_types().at(item(1).text)});
+    push(
+        {.kind = Kind::kStorage, .items = {id.items[2]}, .type = storage_types().at(item(1).text)});
   }
 
   std::vector<std::int64_t> integers(const Object& tuple) const {
@@ -265,7 +267,7 @@ class PickleReader {
     if (storage.kind != Kind::kStorage || offset.kind != Kind::kInteger || offset.integer < 0) {
       refuse_pickle("builds a tensor without a storage or with a negative offset");
     }
-    Object tensor{.kind = Kind::kTensor, .text = storage.text, .type = storage.type};
+    Object tensor{.kind = Kind::kTensor, .items = storage.items, .type = storage.type};
     tensor.offset = offset.integer;
     tensor.shape = integers(at(arguments.items[2]));
     const std::vector<std::int64_t> strides = integers(at(arguments.items[3]));
@@ -420,7 +422,7 @@ class PickleReader {
   const fs::path& path_;
   std::span<const std::byte> bytes_;
   std::size_t place_ = 0;
-  std::vector<Object> objects_;
+  std::deque<Object> objects_;
   std::vector<std::size_t> stack_;
   std::vector<std::size_t> marks_;  ///< sizes of the stack
   std::map<std::uint32_t, std::size_t> memo_;
@@ -498,15 +500,21 @@ TensorFiles TensorFiles::open_torch(const fs::path& path) {
     if (name.starts_with(kCompiled)) {
       name = name.substr(kCompiled.size());
     }
-    const auto storage = entries.find(root + "/data/" + tensor.text);
+    const auto storage = entries.find(root + "/data/" + pickle.at(tensor.items.front()).text);
     if (storage == entries.end()) {
       pickle.refuse(
           fmt::format("it lacks the numbers of tensor {}: it is truncated", printable(name)));
     }
-    contents.tensors[name] = tensor_of(pickle, name, tensor, storage->second);
+    if (!contents.tensors.emplace(name, tensor_of(pickle, name, tensor, storage->second)).second) {
+      pickle.refuse(fmt::format("it has the tensor {} twice", printable(name)));
+    }
   }
   for (std::size_t i = 0; i + 1 < facts->items.size(); i += 2) {
-    contents.facts[pickle.at(facts->items[i]).text] = fact_of(pickle.at(facts->items[i + 1]));
+    const std::string& name = pickle.at(facts->items[i]).text;
+    if (contents.facts.contains(name)) {
+      pickle.refuse(fmt::format("its model_args have {} twice", printable(name)));
+    }
+    contents.facts[name] = fact_of(pickle.at(facts->items[i + 1]));
   }
   return TensorFiles(std::move(contents));
 }
